@@ -1,0 +1,228 @@
+"""Build, test and check every package.
+
+The packages describe themselves in their pyproject.toml; this file only walks them. Siblings are
+installed by path, all in one pip command, so that no index is asked for a name of ours.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+import nox
+from packaging.requirements import Requirement
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "virtualenv"  # pip's configuration says where packages come from
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "layers", "tests"]
+
+ROOT = Path(__file__).parent
+HOMES = ("packages/*", "kernels-cuda", "kernels-cpu", "span-attention", "multimodal")
+PINS = ("--constraint", str(ROOT / "constraints.txt"))
+UMBRELLA = "spaninfer"
+
+VENV = ROOT / ".venv"
+VENV_BIN = VENV / ("Scripts" if sys.platform == "win32" else "bin")
+
+# A server is given this long to answer what it has begun, after Ctrl-C: its own limit is 30 s.
+DRAIN_S = 35.0
+
+# Tests compute small things: threads of BLAS and torch would only wait for each other.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+# ---- the packages -----------------------------------------------------------------------------
+
+
+def discover() -> dict[str, Path]:
+    """Map each package name to its folder, lowest layer first."""
+    folders = {}
+    for home in HOMES:
+        for toml in sorted(ROOT.glob(f"{home}/pyproject.toml")):
+            folders[describe(toml.parent)["project"]["name"]] = toml.parent
+    order = TopologicalSorter(
+        {name: siblings(runtime(folder), folders) - {name} for name, folder in folders.items()}
+    )
+    return {name: folders[name] for name in order.static_order()}
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """Return the pyproject.toml of a package."""
+    return nox.project.load_toml(folder / "pyproject.toml")
+
+
+def runtime(folder: Path) -> list[str]:
+    """Return what the package in `folder` declares for its users, extras included."""
+    project = describe(folder)["project"]
+    extras = project.get("optional-dependencies", {}).values()
+    return [*project["dependencies"], *(line for extra in extras for line in extra)]
+
+
+def for_tests(folder: Path) -> tuple[str, ...]:
+    """Return what the tests of the package in `folder` declare."""
+    return nox.project.dependency_groups(describe(folder), "test")
+
+
+def siblings(requirements: Iterable[str], known: Iterable[str]) -> set[str]:
+    """Return the names among `requirements` that are packages of this repository."""
+    return {Requirement(line).name for line in requirements}.intersection(known)
+
+
+PACKAGES = discover()
+SOURCES = [str(folder / "src") for folder in PACKAGES.values()]
+EVERY_PACKAGE = nox.parametrize("package", list(PACKAGES), ids=list(PACKAGES))
+
+
+def below(package: str) -> list[str]:
+    """Return the packages that `package` and its tests stand on, itself last."""
+    needed: set[str] = set()
+    todo = {package} | siblings(for_tests(PACKAGES[package]), PACKAGES)
+    while todo:
+        needed |= todo
+        todo = {
+            name for above in todo for name in siblings(runtime(PACKAGES[above]), PACKAGES)
+        } - needed
+    return [name for name in PACKAGES if name in needed]
+
+
+# ---- installing -------------------------------------------------------------------------------
+
+
+def located(requirements: Iterable[str]) -> Iterator[str]:
+    """Yield pip's arguments for `requirements`, packages of this repository by their folders."""
+    for line in requirements:
+        wanted = Requirement(line)
+        if wanted.name not in PACKAGES:
+            yield line
+        elif wanted.marker is None or wanted.marker.evaluate():
+            extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""
+            yield from ("--editable", f"{PACKAGES[wanted.name]}{extras}")
+
+
+def tools(group: str) -> tuple[str, ...]:
+    """Return a group of the root's pyproject.toml."""
+    return nox.project.dependency_groups(describe(ROOT), group)
+
+
+def install_here(session: nox.Session, *requirements: str, python: str = "python") -> None:
+    """Install `requirements`, those of this repository editable and all in one pip command."""
+    pip = (python, "-m", "pip", "install", *PINS)
+    session.run_install(*pip, *tools("backend"), silent=True, external=True)
+    # With one build environment per package this would take 35 s instead of 5.
+    wanted = ("--no-build-isolation", *located(requirements))
+    session.run_install(*pip, *wanted, silent=True, external=True)
+
+
+def make_venv(session: nox.Session, extras: Iterable[str] = ()) -> None:
+    """Install every package into .venv, the umbrella with `extras`."""
+    session.run(sys.executable, "-m", "virtualenv", "--quiet", str(VENV), external=True)
+    asked = [f"{UMBRELLA}[{extra}]" for extra in extras]
+    install_here(session, *PACKAGES, *asked, python=str(VENV_BIN / "python"))
+
+
+# ---- using ------------------------------------------------------------------------------------
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Install what the bundled model needs, then serve it: playground at /, API at /v1."""
+    install_here(session, *below(UMBRELLA))
+    session.run("spaninfer", "serve", *session.posargs, interrupt_timeout=DRAIN_S)
+
+
+@nox.session(venv_backend="none")
+def install(session: nox.Session) -> None:
+    """Install every package into .venv; extras follow two dashes: nox -s install -- cuda vlm."""
+    make_venv(session, session.posargs)
+    session.log(f"ready: {VENV_BIN / 'spaninfer'} --help")
+
+
+@nox.session(venv_backend="none")
+def serve(session: nox.Session) -> None:
+    """Serve a model from .venv: nox -s serve -- MODEL, and any option of `spaninfer serve`."""
+    command = VENV_BIN / "spaninfer"
+    if not command.exists():
+        make_venv(session)
+    session.run(str(command), "serve", *session.posargs, external=True, interrupt_timeout=DRAIN_S)
+
+
+# ---- checking ---------------------------------------------------------------------------------
+
+
+@nox.session(tags=["check"])
+def tests(session: nox.Session) -> None:
+    """Run every test of the repository in one environment; arguments go to pytest."""
+    wanted = [line for folder in PACKAGES.values() for line in for_tests(folder)]
+    install_here(session, *PACKAGES, *wanted, *tools("test"))
+    session.run("pytest", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+@EVERY_PACKAGE
+def test(session: nox.Session, package: str) -> None:
+    """Test one package in an environment that holds only what it declares."""
+    install_here(session, *below(package), *for_tests(PACKAGES[package]))
+    session.chdir(PACKAGES[package])
+    session.run("pytest", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session(tags=["check"])
+def lint(session: nox.Session) -> None:
+    """Check format, style and types of the whole tree."""
+    install_here(session, *PACKAGES, f"{UMBRELLA}[torch]", *tools("lint"))
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+    session.run("mypy", "noxfile.py", "conftest.py")
+    session.run("mypy", *SOURCES, env={"MYPYPATH": os.pathsep.join(SOURCES)})
+
+
+@nox.session(tags=["check"])
+def layers(session: nox.Session) -> None:
+    """Prove that imports only point down (contracts: pyproject.toml)."""
+    session.install(*PINS, *tools("layers"))
+    # The imports are read, not run: the sources are enough, and nothing of them is installed.
+    session.run("lint-imports", env={"PYTHONPATH": os.pathsep.join(SOURCES)})
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation into site/, warnings being errors."""
+    session.install(*PINS, *tools("docs"))
+    session.run("mkdocs", "build", "--strict", *session.posargs)
+
+
+@nox.session
+@EVERY_PACKAGE
+def build(session: nox.Session, package: str) -> None:
+    """Build wheel and sdist of one package into dist/."""
+    session.install(*PINS, "build")
+    session.run("python", "-m", "build", "--outdir", str(ROOT / "dist"), str(PACKAGES[package]))
+
+
+@nox.session(venv_backend="none")
+def sizes(session: nox.Session) -> None:
+    """Print the longest files and functions, as something to look at; it fails nothing."""
+    files, functions = [], []
+    for folder in PACKAGES.values():
+        for path in sorted(folder.glob("src/**/*.py")):
+            text, place = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
+            files.append((text.count("\n"), place))
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    assert node.end_lineno is not None, "ast.parse sets it"
+                    lines = node.end_lineno - node.lineno + 1
+                    functions.append((lines, f"{place}:{node.lineno} {node.name}"))
+    for title, rows in (("files", files), ("functions", functions)):
+        session.log(f"the longest {title} of {len(rows)}, in lines:")
+        for lines, place in sorted(rows, reverse=True)[:15]:
+            print(f"{lines:6} {place}")
+
+
+if __name__ == "__main__":
+    nox.main()

@@ -1,0 +1,185 @@
+"""Built wheels hold what the sources hold, and install alone with only what they declare."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+from dataclasses import dataclass
+from email import message_from_string
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = {
+    tomllib.loads(toml.read_text(encoding="utf-8"))["project"]["name"]: toml.parent
+    for toml in sorted([*ROOT.glob("*/pyproject.toml"), *ROOT.glob("packages/*/pyproject.toml")])
+}
+
+# What a module may fail to find where no extra was asked for.
+OPTIONAL = {
+    "torch",
+    "transformers",
+    "cuda",
+    "span_attention",
+    "spaninfer_kernels_cuda",
+    "spaninfer_kernel_launch",
+    "spaninfer_multimodal",
+}
+
+# Imports every module of a package; prints what was missing and whether torch could be had.
+IMPORT_ALL = """
+import importlib, importlib.util, json, pkgutil, sys
+
+package = importlib.import_module(sys.argv[1])
+missing = {}
+for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    if module.name.endswith(".__main__"):
+        continue
+    try:
+        importlib.import_module(module.name)
+    except ModuleNotFoundError as error:
+        missing[module.name] = error.name.partition(".")[0]
+print(json.dumps({"missing": missing, "torch": importlib.util.find_spec("torch") is not None}))
+"""
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A built wheel, and what its metadata says."""
+
+    path: Path
+    requires: tuple[str, ...]  # Requires-Dist lines
+    licences: tuple[bytes, ...]
+    files: frozenset[str]  # but for the metadata
+
+    @property
+    def always_requires(self) -> set[str]:
+        """Names of what is installed where no extra is asked for."""
+        needed = (line for line in self.requires if "extra ==" not in line)
+        return {re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in needed}
+
+
+def read_wheel(path: Path) -> Wheel:
+    with ZipFile(path) as archive:
+        names = archive.namelist()
+        meta = next(name for name in names if name.endswith(".dist-info/METADATA"))
+        headers = message_from_string(archive.read(meta).decode())
+        return Wheel(
+            path=path,
+            requires=tuple(headers.get_all("Requires-Dist", [])),
+            licences=tuple(archive.read(name) for name in names if ".dist-info/licenses/" in name),
+            files=frozenset(name for name in names if ".dist-info/" not in name),
+        )
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Wheel]:
+    """Every package of the repository, built."""
+    out = tmp_path_factory.mktemp("wheels")
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, *FOLDERS.values())
+    return {
+        name: read_wheel(next(out.glob(f"{name.replace('-', '_')}-[0-9]*.whl"))) for name in FOLDERS
+    }
+
+
+def pip(*arguments: str | Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *map(str, arguments)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def closure(name: str, wheels: dict[str, Wheel]) -> list[Path]:
+    """The wheels of this repository that `name` needs, itself included."""
+    needed: set[str] = set()
+    todo = {name}
+    while todo:
+        needed |= todo
+        todo = {
+            below for above in todo for below in wheels[above].always_requires & wheels.keys()
+        } - needed
+    return [wheels[name].path for name in sorted(needed)]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_wheel_is_for_every_platform(name: str, wheels: dict[str, Wheel]) -> None:
+    assert wheels[name].path.name.endswith("-py3-none-any.whl")
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_wheel_holds_every_source_file_and_nothing_else(
+    name: str, wheels: dict[str, Wheel]
+) -> None:
+    source = FOLDERS[name] / "src"
+
+    expected = {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+    assert wheels[name].files == expected
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_wheel_carries_the_licence_of_the_repository(name: str, wheels: dict[str, Wheel]) -> None:
+    assert wheels[name].licences == ((ROOT / "LICENSE").read_bytes(),)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_wheel_names_what_it_needs_and_points_at_no_file(
+    name: str, wheels: dict[str, Wheel]
+) -> None:
+    assert not [line for line in wheels[name].requires if "@" in line]
+
+
+def install(name: str, wheels: dict[str, Wheel], folder: Path) -> Path:
+    """Install a package with what it declares into an environment; return where programs are."""
+    venv.create(folder, with_pip=False)
+    scripts = Path(sysconfig.get_path("scripts", "venv", vars={"base": str(folder)}))
+    pins = ("--constraint", ROOT / "constraints.txt")
+    pip("--python", scripts / "python", "install", "--no-compile", *pins, *closure(name, wheels))
+    return scripts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_wheel_installs_alone_and_imports_without_torch(
+    name: str, wheels: dict[str, Wheel], tmp_path: Path
+) -> None:
+    scripts = install(name, wheels, tmp_path)
+    (package,) = {file.partition("/")[0] for file in wheels[name].files}
+
+    done = subprocess.run(
+        [scripts / "python", "-I", "-c", IMPORT_ALL, package], capture_output=True, text=True
+    )
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert not found["torch"]
+    assert set(found["missing"].values()) <= OPTIONAL, found["missing"]
+
+
+@pytest.mark.slow
+def test_the_command_finds_the_model_that_came_as_a_wheel(
+    wheels: dict[str, Wheel], tmp_path: Path
+) -> None:
+    scripts = install("spaninfer", wheels, tmp_path)
+
+    done = subprocess.run(
+        [scripts / "spaninfer", "generate", "Once upon a time", "--max-tokens", "8"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Once upon a time")
+    assert len(done.stdout) > len("Once upon a time") + 8
