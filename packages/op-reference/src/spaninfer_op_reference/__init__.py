@@ -1,0 +1,122 @@
+"""The numpy definition of every operator that spaninfer computes."""
+
+from spaninfer_op_reference.activation import (
+    ACTIVATIONS,
+    erf,
+    gated,
+    gelu,
+    gelu_tanh,
+    log_softmax,
+    quick_gelu,
+    relu,
+    sigmoid,
+    silu,
+    softcap,
+    softmax,
+)
+from spaninfer_op_reference.alibi import alibi_bias, alibi_slopes, falcon_alibi_bias
+from spaninfer_op_reference.attention import attend, attend_part, merge
+from spaninfer_op_reference.compare import close, relative_error, tolerance
+from spaninfer_op_reference.embedding import add_rows, embed, replace_rows, sinusoidal
+from spaninfer_op_reference.frequency import FrequencyRule, frequencies, yarn_mscale
+from spaninfer_op_reference.linear import head_linear, linear, normalize_rows, scale_rows
+from spaninfer_op_reference.logits import (
+    add_bias,
+    allow,
+    ban,
+    ngram_ends,
+    penalize_frequency,
+    penalize_repetition,
+    word_ends,
+)
+from spaninfer_op_reference.logprobs import Logprobs, top_logprobs
+from spaninfer_op_reference.moe import experts, route
+from spaninfer_op_reference.norm import layer_norm, rms_norm
+from spaninfer_op_reference.philox import philox, uniform
+from spaninfer_op_reference.quantize import (
+    CodeRange,
+    Quantized,
+    dequantize_q8_0,
+    pack_nibbles,
+    quantize_cache,
+    quantize_q8_0,
+    quantize_rows,
+    quantize_weight,
+    unpack_nibbles,
+)
+from spaninfer_op_reference.rope import cos_sin, logn, rotate
+from spaninfer_op_reference.rounding import to_bfloat16
+from spaninfer_op_reference.sample import NoToken, RowSampling, gumbel, process, sample
+from spaninfer_op_reference.spans import append, gather_spans
+from spaninfer_op_reference.topk import topk
+
+__all__ = [
+    "ACTIVATIONS",
+    "CodeRange",
+    "FrequencyRule",
+    "Logprobs",
+    "NoToken",
+    "Quantized",
+    "RowSampling",
+    "add_bias",
+    "add_rows",
+    "alibi_bias",
+    "alibi_slopes",
+    "allow",
+    "append",
+    "attend",
+    "attend_part",
+    "ban",
+    "close",
+    "cos_sin",
+    "dequantize_q8_0",
+    "embed",
+    "erf",
+    "experts",
+    "falcon_alibi_bias",
+    "frequencies",
+    "gated",
+    "gather_spans",
+    "gelu",
+    "gelu_tanh",
+    "gumbel",
+    "head_linear",
+    "layer_norm",
+    "linear",
+    "log_softmax",
+    "logn",
+    "merge",
+    "ngram_ends",
+    "normalize_rows",
+    "pack_nibbles",
+    "penalize_frequency",
+    "penalize_repetition",
+    "philox",
+    "process",
+    "quantize_cache",
+    "quantize_q8_0",
+    "quantize_rows",
+    "quantize_weight",
+    "quick_gelu",
+    "relative_error",
+    "relu",
+    "replace_rows",
+    "rms_norm",
+    "rotate",
+    "route",
+    "sample",
+    "scale_rows",
+    "sigmoid",
+    "silu",
+    "sinusoidal",
+    "softcap",
+    "softmax",
+    "to_bfloat16",
+    "tolerance",
+    "top_logprobs",
+    "topk",
+    "uniform",
+    "unpack_nibbles",
+    "word_ends",
+    "yarn_mscale",
+]

@@ -1,0 +1,94 @@
+"""Attention of one request over its keys and values.
+
+Letters: T queries, N keys, H query heads, K kv heads, D key size, E value size. Query head h reads
+kv head h // (H / K).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spaninfer_op_reference.activation import softcap as cap_scores
+from spaninfer_op_reference.activation import softmax
+from spaninfer_op_reference.arrays import Floats, Ints
+
+
+def attend(
+    query: Floats,
+    keys: Floats,
+    values: Floats,
+    query_positions: Ints,
+    key_positions: Ints,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    window: int | None = None,
+    bias: Floats | None = None,
+) -> Floats:
+    """[T H E]: softmax(softcap(scale * q.k) + bias[H N]) over the visible values[N K E].
+
+    query[T H D], keys[N K D]. A query at position i sees keys at positions j <= i, and with a
+    window only j > i - window; every query must see one.
+    """
+    visible = _visible(query_positions, key_positions, window)
+    return _read(
+        softmax(np.where(visible, _scores(query, keys, scale, softcap, bias), -np.inf)), values
+    )
+
+
+def attend_part(
+    query: Floats,
+    keys: Floats,
+    values: Floats,
+    query_positions: Ints,
+    key_positions: Ints,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    window: int | None = None,
+    bias: Floats | None = None,
+) -> tuple[Floats, Floats]:
+    """Return `attend` over some of a request's keys [T H E], and its log-sum-exp of scores [T H].
+
+    A query that sees none of these keys gets zeros and -inf.
+    """
+    visible = _visible(query_positions, key_positions, window)
+    scores = np.where(visible, _scores(query, keys, scale, softcap, bias), -np.inf)
+    lse = np.logaddexp.reduce(scores, axis=-1)  # [H T]
+    weights = np.exp(scores - np.where(np.isneginf(lse), 0, lse)[..., None])
+    return _read(weights, values), lse.T
+
+
+def merge(outputs: Floats, lse: Floats) -> tuple[Floats, Floats]:
+    """Return P parts as one: outputs[P T H E], lse[P T H] -> [T H E] and [T H].
+
+    Each weighs exp(lse - total), total = log(sum(exp(lse))). Where no part saw a key, the output
+    is zero and the total -inf.
+    """
+    total = np.logaddexp.reduce(lse, axis=0)
+    weights = np.exp(lse - np.where(np.isneginf(total), 0, total))
+    return (outputs * weights[..., None]).sum(0), total
+
+
+def _scores(
+    query: Floats, keys: Floats, scale: float, softcap: float | None, bias: Floats | None
+) -> Floats:
+    """[H T N]: what the softmax sees of query[T H D] and keys[N K D], hidden keys included."""
+    keys = keys.repeat(query.shape[1] // keys.shape[1], axis=1)
+    scores = query.swapaxes(0, 1) @ keys.transpose(1, 2, 0) * scale
+    if softcap is not None:
+        scores = cap_scores(scores, softcap)
+    return scores if bias is None else scores + bias[:, None].astype(scores.dtype)
+
+
+def _visible(query_positions: Ints, key_positions: Ints, window: int | None) -> NDArray[np.bool_]:
+    """[T N]: which keys each query sees."""
+    behind = query_positions[:, None] - key_positions
+    return behind >= 0 if window is None else (behind >= 0) & (behind < window)
+
+
+def _read(weights: Floats, values: Floats) -> Floats:
+    """[T H E]: weights[H T N] times values[N K E]."""
+    values = values.repeat(len(weights) // values.shape[1], axis=1)
+    return (weights @ values.swapaxes(0, 1)).swapaxes(0, 1)

@@ -1,0 +1,34 @@
+import numpy as np
+import pytest
+from spaninfer_op_reference import top_logprobs
+
+torch = pytest.importorskip("torch", reason="torch is the second opinion")
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_chosen_and_likeliest_tokens_are_reported_as_torch_computes_them(n):
+    logits = np.random.default_rng(0).normal(size=(4, 300), scale=3)
+    ids = np.array([0, 299, 17, int(logits[3].argmax())])
+
+    report = top_logprobs(logits, ids, n)
+
+    logs = torch.from_numpy(logits).log_softmax(-1)
+    top, top_ids = logs.topk(n)
+    np.testing.assert_allclose(report.chosen, logs[range(4), ids], rtol=1e-12)
+    np.testing.assert_array_equal(report.top_ids, top_ids)
+    np.testing.assert_allclose(report.top, top, rtol=1e-12)
+    assert report.rank.tolist() == [1 + int((logs[i] > logs[i, ids[i]]).sum()) for i in range(4)]
+    assert report.rank[3] == 1
+
+
+def test_equal_tokens_rank_by_id():
+    report = top_logprobs(np.zeros((1, 4)), np.array([2]), 3)
+
+    assert report.rank.tolist() == [3]
+    assert report.top_ids.tolist() == [[0, 1, 2]]
+
+
+def test_no_rows_are_reported_as_none():
+    report = top_logprobs(np.zeros((0, 9), np.float32), np.zeros(0, np.int64), 2)
+
+    assert [part.shape[0] for part in report] == [0, 0, 0, 0]
