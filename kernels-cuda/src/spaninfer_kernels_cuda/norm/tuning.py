@@ -1,0 +1,52 @@
+"""Sizes of a norm -> how a row is divided among threads, and how many blocks run. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spaninfer_kernel_launch import Launch, ShapeError
+
+_LOAD_BYTES = 16  # the widest load of one thread
+_FEWEST_THREADS, _MOST_THREADS = 32, 512  # a warp; four blocks fill an SM of 2048 threads
+_MOST_PACKS = 8  # 1024 threads of 8 packs spill on every architecture; 512 have twice the registers
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """A row as `threads` times `packs` loads of `vector` elements; the last ones may be idle."""
+
+    vector: int
+    threads: int
+    packs: int
+
+
+def divide(channels: int, itemsize: int) -> Division:
+    """Return the division of a row of `channels` elements of `itemsize` bytes.
+
+    One load per thread while 512 threads suffice, then up to 8 loads.
+    Not measured yet: what a GPU says will change the numbers, not the signature.
+    """
+    if channels < 1:
+        raise ShapeError(f"a norm over {channels} channels; at least 1")
+    vector = _LOAD_BYTES // itemsize
+    while channels % vector:
+        vector //= 2
+    loads = channels // vector
+    threads = min(max(_next_power_of_2(loads), _FEWEST_THREADS), _MOST_THREADS)
+    packs = _next_power_of_2(-(-loads // threads))
+    if packs > _MOST_PACKS:
+        raise ShapeError(
+            f"a norm over {channels} channels of {itemsize} bytes, loaded by {vector}; "
+            f"at most {_MOST_THREADS * _MOST_PACKS * vector}"
+        )
+    return Division(vector, threads, packs)
+
+
+def launch(rows: int, division: Division) -> Launch | None:
+    """Return one block per row; None where there is no row."""
+    return Launch(grid=(rows, 1, 1), block=(division.threads, 1, 1)) if rows else None
+
+
+def _next_power_of_2(number: int) -> int:
+    """Return the smallest power of two that is at least `number` (>= 1)."""
+    return 1 << (number - 1).bit_length()

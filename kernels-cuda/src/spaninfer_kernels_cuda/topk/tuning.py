@@ -1,0 +1,107 @@
+"""Sizes of a top-k -> how many elements are sampled, and how many blocks read a row. Pure.
+
+Of s elements at random places in a row of n, the r-th largest is a bound that fewer than k elements
+reach only if r of the sample are among the k largest. Their number is binomial with mean ks/n, so
+Chernoff's inequality says how large r must be; likewise, how many elements may reach the bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, exp, log
+
+from spaninfer_kernel_launch import ShapeError
+
+THREADS = 1024  # of every block, as in kernel.cu
+HELD = 8 * THREADS  # keys that a block holds in its registers
+MOST_K = 4096
+MOST_LENGTH = 2**31 - 1
+
+_FAILURE = 1e-12  # per row; then one block selects alone, correctly but slowly
+_LOAD_BYTES = 16
+_SAMPLES = tuple(1024 << n for n in range(4))
+_FIXED_LOADS = 3  # what a block costs beside reading, in loads of all its threads: a model
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How a row longer than a block can hold is worked on.
+
+    `samples` elements give a bound that at least `least` of them reach; at most `capacity` elements
+    of the row may reach it; `blocks` blocks read the row.
+    """
+
+    samples: int
+    least: int
+    capacity: int
+    blocks: int
+
+
+def divide(rows: int, length: int, k: int, itemsize: int, sm_count: int) -> Division | None:
+    """Return the division of rows of `length` elements; None where one block holds a row.
+
+    Raises ShapeError for what no kernel takes.
+    """
+    check(rows, length, k)
+    if length <= HELD:
+        return None
+    # Reading a sample costs the block about a cycle per element; each key collected, about two.
+    samples = min(_SAMPLES, key=lambda count: count + 2 * _expected(count, length, k))
+    least = least_for(k * samples / length)
+    capacity = min(length, ceil(_enough_for(least + least // 8) * length / samples))
+    return Division(samples, least, capacity, _blocks(rows, length * itemsize, sm_count))
+
+
+def check(rows: int, length: int, k: int) -> None:
+    """Raise ShapeError for what no kernel takes."""
+    if not 1 <= k <= MOST_K:
+        raise ShapeError(f"k is {k}; at least 1, at most {MOST_K}")
+    if not k <= length <= MOST_LENGTH:
+        raise ShapeError(f"rows have {length} elements; at least k = {k}, at most {MOST_LENGTH}")
+    if not 0 <= rows <= 65535:
+        raise ShapeError(f"{rows} rows; at most 65535, the second axis of a grid")
+
+
+def least_for(mean: float) -> int:
+    """Return a count that a binomial number with this mean reaches once in 10^12 draws.
+
+    >>> least_for(1.0), least_for(100.0)
+    (16, 184)
+    """
+    count = ceil(mean) + 1
+    while _chernoff(count, mean) > _FAILURE:
+        count += 1 + count // 64
+    return count
+
+
+def _enough_for(most: int) -> float:
+    """Return a mean with which a binomial number is at most `most` once in 10^12 draws."""
+    mean = most + 1.0
+    while _chernoff(most, mean) > _FAILURE:
+        mean *= 1 + 1 / 64
+    return mean
+
+
+def _chernoff(count: float, mean: float) -> float:
+    """Return a bound on the chance that a binomial number lies as far from its mean as `count`."""
+    return exp(count - mean - count * log(count / mean))
+
+
+def _expected(samples: int, length: int, k: int) -> float:
+    """Return how many elements of a row will reach the bound that `samples` give."""
+    least = least_for(k * samples / length)
+    return (least + least / 16) * length / samples
+
+
+def _blocks(rows: int, row_bytes: int, sm_count: int) -> int:
+    """Return how many blocks read a row so that the last multiprocessor is done soonest.
+
+    A block fills a multiprocessor; `loads` is what its threads read in step.
+    """
+    loads = ceil(row_bytes / (_LOAD_BYTES * THREADS))
+    most = min(loads, max(1, 4 * sm_count // max(rows, 1)))
+
+    def done(blocks: int) -> int:
+        return ceil(rows * blocks / sm_count) * (ceil(loads / blocks) + _FIXED_LOADS)
+
+    return min(range(1, most + 1), key=done)

@@ -1,0 +1,77 @@
+"""CUDA C++ kernels from package data: their contracts, variants, compilation and launches."""
+
+from spaninfer_kernel_launch.cache import FileCache, user_cache
+from spaninfer_kernel_launch.compiler import Compiled, compile_variant, compiler_version
+from spaninfer_kernel_launch.contract import match
+from spaninfer_kernel_launch.element import Element, element_of
+from spaninfer_kernel_launch.errors import (
+    CompileError,
+    CompilerMissing,
+    DeviceError,
+    DriverError,
+    DTypeError,
+    GpuMissing,
+    GpuTooOld,
+    KernelError,
+    OutOfMemory,
+    ShapeError,
+    StreamMissing,
+)
+from spaninfer_kernel_launch.gpu import Gpu, architecture_of, get_gpu, gpu_of
+from spaninfer_kernel_launch.launch import Call, Launch
+from spaninfer_kernel_launch.memory import Array
+from spaninfer_kernel_launch.module import Kernel, load
+from spaninfer_kernel_launch.report import CompileReport
+from spaninfer_kernel_launch.source import Source
+from spaninfer_kernel_launch.stream import current_stream, stream_handle
+from spaninfer_kernel_launch.timing import Timing, captured, new_stream, record, time_launches
+from spaninfer_kernel_launch.variant import ARCHITECTURES, WITH_BFLOAT16, Variant
+from spaninfer_kernel_launch.view import Device, View, check_dense, pointer_of, view_of
+
+__all__ = [
+    "ARCHITECTURES",
+    "WITH_BFLOAT16",
+    "Array",
+    "Call",
+    "CompileError",
+    "CompileReport",
+    "Compiled",
+    "CompilerMissing",
+    "DTypeError",
+    "Device",
+    "DeviceError",
+    "DriverError",
+    "Element",
+    "FileCache",
+    "Gpu",
+    "GpuMissing",
+    "GpuTooOld",
+    "Kernel",
+    "KernelError",
+    "Launch",
+    "OutOfMemory",
+    "ShapeError",
+    "Source",
+    "StreamMissing",
+    "Timing",
+    "Variant",
+    "View",
+    "architecture_of",
+    "captured",
+    "check_dense",
+    "compile_variant",
+    "compiler_version",
+    "current_stream",
+    "element_of",
+    "get_gpu",
+    "gpu_of",
+    "load",
+    "match",
+    "new_stream",
+    "pointer_of",
+    "record",
+    "stream_handle",
+    "time_launches",
+    "user_cache",
+    "view_of",
+]

@@ -1,0 +1,117 @@
+"""How many threads run a kernel, and the call that makes them run."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from math import prod
+from struct import Struct, calcsize
+from threading import Lock
+from typing import Any
+
+from spaninfer_kernel_launch.driver import driver, refusal
+from spaninfer_kernel_launch.errors import ShapeError
+from spaninfer_kernel_launch.gpu import Gpu
+from spaninfer_kernel_launch.module import Kernel
+from spaninfer_kernel_launch.variant import BEFORE_HOPPER
+
+_MOST_THREADS = 1024
+_MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+_MOST_BLOCKS_OF_CLUSTER = 16  # more than 8 only where the GPU agrees
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Blocks of the grid and threads of a block along x, y, z; dynamic shared bytes per block.
+
+    `cluster` is the number of blocks, along each axis, that share their memory (Hopper and later).
+    With `overlaps` the kernel may start before the one before it on the stream has finished, and
+    waits by itself (csrc/overlap.cuh); GPUs before Hopper ignore it.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int = 0
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    overlaps: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise where no GPU can launch this."""
+        if not 1 <= prod(self.block) <= _MOST_THREADS:
+            raise ShapeError(f"a block of {self.block} threads; at least 1, at most 1024 in all")
+        if any(not 1 <= n <= most for n, most in zip(self.grid, _MOST_BLOCKS, strict=True)):
+            raise ShapeError(f"a grid of {self.grid} blocks; at least 1, at most {_MOST_BLOCKS}")
+        if not 1 <= prod(self.cluster) <= _MOST_BLOCKS_OF_CLUSTER:
+            raise ShapeError(f"clusters of {self.cluster} blocks; at least 1, at most 16 in all")
+        if any(n % c for n, c in zip(self.grid, self.cluster, strict=True)):
+            raise ShapeError(f"a grid of {self.grid} blocks is not made of {self.cluster} clusters")
+
+
+class Call:
+    """A kernel with its launch: `call(stream, *values)` only packs values and starts it.
+
+    `parameters` has one letter per parameter, as in the struct module: P pointer, i int32,
+    q int64, f float32. All of it goes through the driver alone, so calls are captured into CUDA
+    graphs like any other. Threads may share a Call.
+    """
+
+    def __init__(self, kernel: Kernel, launch: Launch, parameters: str) -> None:
+        bound = driver()
+        kernel.allow_shared(launch.shared_bytes)
+        letters = parameters.replace(" ", "")
+        self._struct = Struct(f"@{letters}")
+        self._values = ctypes.create_string_buffer(self._struct.size)
+        # Where each parameter begins: the C rules of alignment, which CUDA shares.
+        begins = [
+            calcsize(f"@{letters[: n + 1]}") - calcsize(f"@{x}") for n, x in enumerate(letters)
+        ]
+        start = ctypes.addressof(self._values)
+        self._pointers = (ctypes.c_void_p * len(begins))(*(start + begin for begin in begins))
+        self._address = ctypes.addressof(self._pointers)
+        self._config = _config(launch, kernel.gpu)
+        self._function = bound.CUfunction(kernel.handle)
+        self._start = bound.cuLaunchKernelEx
+        self._gpu = kernel.gpu
+        self._entry = kernel.entry
+        self._lock = Lock()  # the values lie in one place, and the driver is called without the GIL
+
+    def __call__(self, stream: int, *values: float) -> None:
+        """Start the kernel on the stream with this handle. Raises DriverError where it cannot."""
+        # A special stream is that of the context which is current.
+        if stream <= _LAST_SPECIAL_STREAM and not self._gpu.is_current:
+            with self._gpu.current():
+                self(stream, *values)
+            return
+        with self._lock:
+            self._struct.pack_into(self._values, 0, *values)
+            self._config.hStream = stream
+            (status,) = self._start(self._config, self._function, self._address, 0)
+        if status:
+            raise refusal(f"launch of {self._entry}", status)
+
+
+_LAST_SPECIAL_STREAM = 2  # 0 and 1: the legacy default stream, 2: the one of the thread
+
+
+def _config(launch: Launch, gpu: Gpu) -> Any:
+    """Return the driver's form of `launch` on `gpu`, without a stream."""
+    bound = driver()
+    config = bound.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
+    config.sharedMemBytes = launch.shared_bytes
+    attributes = []
+    if launch.cluster != (1, 1, 1):
+        cluster = bound.CUlaunchAttribute()
+        cluster.id = bound.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        blocks = cluster.value.clusterDim
+        blocks.x, blocks.y, blocks.z = launch.cluster
+        attributes.append(cluster)
+    if launch.overlaps and gpu.arch not in BEFORE_HOPPER:
+        overlap = bound.CUlaunchAttribute()
+        overlap.id = bound.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        overlap.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(overlap)
+    config.attrs = attributes
+    config.numAttrs = len(attributes)
+    return config

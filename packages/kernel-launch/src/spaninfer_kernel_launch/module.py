@@ -1,0 +1,51 @@
+"""Machine code on a GPU: loaded once per GPU and cubin, found again by content."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache as once
+
+from spaninfer_kernel_launch.compiler import Compiled
+from spaninfer_kernel_launch.driver import ask, driver
+from spaninfer_kernel_launch.gpu import Gpu
+
+_WITHOUT_ASKING_BYTES = 48 * 1024  # more dynamic shared memory must be asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """An entry point of loaded machine code: the driver's handle, valid on `gpu`."""
+
+    entry: str
+    gpu: Gpu
+    handle: int
+
+    def allow_shared(self, shared_bytes: int) -> None:
+        """Let blocks of this kernel have `shared_bytes` of dynamic shared memory."""
+        if shared_bytes <= _WITHOUT_ASKING_BYTES:
+            return
+        bound = driver()
+        most = bound.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        kernel = bound.CUkernel(self.handle)
+        ask(bound.cuKernelSetAttribute, most, shared_bytes, kernel, bound.CUdevice(self.gpu.index))
+
+
+def load(compiled: Compiled, gpu: Gpu, entry: str | None = None) -> Kernel:
+    """Return a kernel of `compiled` on `gpu`, its entry point unless another one is named."""
+    return _load(compiled.cubin, entry or compiled.entry, gpu)
+
+
+@once
+def _load(cubin: bytes, entry: str, gpu: Gpu) -> Kernel:
+    bound = driver()
+    with gpu.current():
+        handle = ask(bound.cuLibraryGetKernel, _library(cubin, gpu), entry.encode())
+    return Kernel(entry, gpu, int(handle))
+
+
+@once
+def _library(cubin: bytes, gpu: Gpu) -> object:
+    """Return the driver's library; it is never unloaded, since launches may still be captured."""
+    bound = driver()
+    with gpu.current():
+        return ask(bound.cuLibraryLoadData, cubin, [], [], 0, [], [], 0)

@@ -1,0 +1,41 @@
+"""CUDA C++ from the data of installed packages, joined into one translation unit.
+
+The compiler then needs no include paths of ours, and one text is the whole of what a kernel depends
+on: it is the key under which the compiled form is kept. Each file begins with a #line, so that
+messages name the real file and line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+_HEADERS = "spaninfer_kernel_launch"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A .cu file of `package`, preceded by the `headers` that it names of this package's csrc/."""
+
+    package: str
+    path: str
+    headers: tuple[str, ...] = ()
+
+    def text(self, macros: Iterable[tuple[str, str]]) -> str:
+        """Return the whole translation unit.
+
+        Macros are defined after the headers, for the .cu file alone: a name as short as T must not
+        reach the templates of cuda_fp16.h.
+        """
+        headers = [_part(_HEADERS, f"csrc/{header}") for header in self.headers]
+        defines = [f"#define {name} {text}\n" for name, text in macros]
+        return "".join([*headers, '#line 1 "macros"\n', *defines, _part(self.package, self.path)])
+
+
+@cache
+def _part(package: str, path: str) -> str:
+    """Return the file's text, preceded by the #line that names it."""
+    text = files(package).joinpath(path).read_text(encoding="utf-8")
+    return f'#line 1 "{package}/{path}"\n{text}\n'

@@ -1,0 +1,147 @@
+"""Where an array lies in memory and how, whichever framework made it.
+
+DLPack and the CUDA array interface are read directly, because numpy, the usual reader, knows
+neither device memory nor bfloat16 nor 8-bit floats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from spaninfer_kernel_launch import dlpack
+from spaninfer_kernel_launch.dlpack import dense_strides
+from spaninfer_kernel_launch.errors import DTypeError, ShapeError
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The memory an array lies in: `kind` is "cpu" or "cuda", `index` the number of the GPU."""
+
+    kind: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        """Return "cpu" or "cuda:0"."""
+        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An array's memory: pointer to its first element, shape, strides in elements, type, device.
+
+    `owner` is held so that the memory outlives the view.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    device: Device
+    owner: object = field(repr=False, compare=False)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie one after another, last axis fastest."""
+        return prod(self.shape) == 0 or all(
+            size == 1 or stride == dense
+            for size, stride, dense in zip(
+                self.shape, self.strides, dense_strides(self.shape), strict=True
+            )
+        )
+
+
+def view_of(array: object) -> View:
+    """Return where `array` lies: a View, numpy array, CUDA array interface or DLPack exporter.
+
+    No bytes are copied and no stream is synchronised. Raises DTypeError for other objects and for
+    element types that have no numpy or ml_dtypes name.
+    """
+    if isinstance(array, View):
+        return array
+    if isinstance(array, np.ndarray):
+        return _of_numpy(array)
+    if hasattr(array, "__dlpack__"):
+        return _of_dlpack(array)
+    if hasattr(array, "__cuda_array_interface__"):
+        return _of_cuda_array(array)
+    raise DTypeError(
+        f"{type(array).__name__} is not an array: it has neither __dlpack__ nor "
+        "__cuda_array_interface__"
+    )
+
+
+def _of_numpy(array: np.ndarray[Any, Any]) -> View:
+    strides = tuple(stride // array.itemsize for stride in array.strides)
+    return View(array.ctypes.data, array.shape, strides, array.dtype, Device("cpu"), array)
+
+
+def _of_cuda_array(array: Any) -> View:
+    fields = array.__cuda_array_interface__
+    shape, dtype = tuple(fields["shape"]), np.dtype(fields["typestr"])
+    in_bytes = fields.get("strides")
+    strides = (
+        dense_strides(shape)
+        if in_bytes is None
+        else tuple(stride // dtype.itemsize for stride in in_bytes)
+    )
+    index = int(getattr(getattr(array, "device", None), "id", 0))
+    return View(fields["data"][0], shape, strides, dtype, Device("cuda", index), array)
+
+
+def _of_dlpack(array: Any) -> View:
+    kind, index = array.__dlpack_device__()
+    if int(kind) not in _DEVICES:
+        raise DTypeError(
+            f"{type(array).__name__} lies on DLPack device {int(kind)}, not CPU or CUDA"
+        )
+    capsule = (
+        array.__dlpack__(stream=_NO_SYNCHRONISATION)
+        if kind == dlpack.ON_GPU
+        else array.__dlpack__()
+    )
+    tensor = dlpack.tensor_of(capsule)
+    shape = tuple(tensor.shape[: tensor.ndim])
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else dense_strides(shape)
+    return View(
+        (tensor.data or 0) + tensor.byte_offset,
+        shape,
+        strides,
+        dlpack.dtype_of(tensor.dtype),
+        Device(_DEVICES[int(kind)], int(index)),
+        capsule,  # it holds the exporter's memory until it is collected
+    )
+
+
+_DEVICES = {1: "cpu", dlpack.ON_GPU: "cuda", 3: "cpu", 13: "cuda"}  # 3: pinned host; 13: managed
+
+_NO_SYNCHRONISATION = -1
+
+
+def pointer_of(array: Any) -> int:
+    """Return the address of the first element of `array`; faster than its view where it can be.
+
+    For launches of what was checked before: an address is returned as it is.
+    """
+    if isinstance(array, int):
+        return array
+    find = getattr(array, "data_ptr", None)  # torch
+    pointer = getattr(array, "pointer", None) if find is None else find()  # ours have `pointer`
+    if isinstance(pointer, int):
+        return pointer
+    if hasattr(array, "__cuda_array_interface__"):
+        return int(array.__cuda_array_interface__["data"][0])
+    return view_of(array).pointer
+
+
+def check_dense(dtype: object, **arrays: View) -> None:
+    """Raise DTypeError or ShapeError unless all are contiguous arrays of `dtype`."""
+    wanted = np.dtype(dtype)  # type: ignore[call-overload]
+    for name, array in arrays.items():
+        if array.dtype != wanted:
+            raise DTypeError(f"{name} holds {array.dtype}, but the kernel needs {wanted}")
+        if not array.is_contiguous:
+            raise ShapeError(f"{name} must be contiguous, but its strides are {array.strides}")

@@ -1,0 +1,127 @@
+"""NVRTC without a GPU."""
+
+import importlib.util
+from dataclasses import replace
+
+import pytest
+from spaninfer_kernel_launch import (
+    CompileError,
+    CompilerMissing,
+    FileCache,
+    Source,
+    Variant,
+    compile_variant,
+    compiler,
+)
+
+KERNEL = """
+extern "C" __global__ void doubled(const T* x, T* y, int n) {
+  __shared__ float total[32];
+  total[threadIdx.x % 32] = to_float(x[threadIdx.x]);
+  __syncthreads();
+  if (threadIdx.x < n) y[threadIdx.x] = from_float<T>(2 * total[threadIdx.x % 32]);
+}
+"""
+
+
+@pytest.fixture
+def variant(tmp_path, monkeypatch):
+    """A kernel in a package made for the test."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the extra cu12 or cu13")
+    package = tmp_path / "made_for_the_test"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "doubled.cu").write_text(KERNEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    compiler_source = Source("made_for_the_test", "doubled.cu", headers=("types.cuh",))
+    yield Variant.of("doubled", compiler_source, {"T": "bfloat16"})
+    importlib.invalidate_caches()
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120"])
+def test_it_compiles_for_every_architecture_and_reports_resources(variant, arch):
+    compiled = compile_variant(variant, arch)
+
+    assert compiled.cubin.startswith(b"\x7fELF")
+    assert b"doubled" in compiled.cubin
+    assert compiled.report.spill_bytes == 0
+    assert compiled.report.registers > 0
+    assert compiled.report.shared_bytes == 32 * 4
+
+
+def test_a_mistake_is_reported_at_its_file_and_line(variant):
+    wrong = replace(variant, macros=(("T", "quarter"),))
+
+    with pytest.raises(CompileError) as error:
+        compile_variant(wrong, "sm_80")
+
+    assert 'made_for_the_test/doubled.cu(2): error: identifier "quarter"' in error.value.log
+    assert "doubled[T=quarter] does not compile for sm_80" in str(error.value)
+
+
+def test_the_second_time_nothing_is_compiled(variant, tmp_path, monkeypatch):
+    cache = FileCache(tmp_path / "cache")
+    first = compile_variant(variant, "sm_80", cache)
+    monkeypatch.setattr(compiler, "_compile", None)
+
+    second = compile_variant(variant, "sm_80", cache)
+
+    assert second == first
+
+
+def test_a_damaged_entry_is_compiled_again(variant, tmp_path):
+    cache = FileCache(tmp_path / "cache")
+    first = compile_variant(variant, "sm_80", cache)
+    [entry] = cache.folder.iterdir()
+    entry.write_bytes(entry.read_bytes()[:-100])
+
+    second = compile_variant(variant, "sm_80", cache)
+
+    assert second.cubin == first.cubin
+    assert cache.find(entry.stem) is not None
+
+
+def test_another_macro_another_architecture_another_compiler_is_another_entry(
+    variant, tmp_path, monkeypatch
+):
+    cache = FileCache(tmp_path / "cache")
+    half = replace(variant, macros=(("T", "half"),))
+
+    compile_variant(variant, "sm_80", cache)
+    compile_variant(variant, "sm_90a", cache)
+    compile_variant(half, "sm_80", cache)
+    monkeypatch.setattr(compiler, "compiler_version", lambda: (99, 0))
+    compile_variant(variant, "sm_80", cache)
+
+    assert len(list(cache.folder.iterdir())) == 4
+
+
+def test_an_architecture_that_the_variant_is_not_for_is_refused(variant):
+    hopper = replace(variant, architectures=("sm_90a",))
+
+    with pytest.raises(CompileError, match="is for sm_90a, not for sm_80"):
+        compile_variant(hopper, "sm_80")
+
+
+def test_an_architecture_that_the_compiler_does_not_know_is_refused(variant):
+    unknown = replace(variant, architectures=("sm_35",))
+
+    with pytest.raises(CompileError, match="does not compile for sm_35"):
+        compile_variant(unknown, "sm_35")
+
+
+def test_a_folder_that_cannot_be_written_does_not_stop_compilation(variant, tmp_path):
+    (tmp_path / "file").touch()
+
+    compiled = compile_variant(variant, "sm_80", FileCache(tmp_path / "file"))
+
+    assert compiled.report.spill_bytes == 0
+
+
+def test_missing_headers_are_named_with_the_extra(variant, monkeypatch):
+    pathfinder = pytest.importorskip("cuda.pathfinder")
+    monkeypatch.setattr(pathfinder, "find_nvidia_header_directory", lambda _: None)
+    compiler._include_folders.cache_clear()
+
+    with pytest.raises(CompilerMissing, match=r"cuda_fp16.h is not installed.*\[cu13\]"):
+        compile_variant(variant, "sm_80")

@@ -1,0 +1,163 @@
+"""Launches: what no GPU can do is refused when it is made; what it can do is done."""
+
+import numpy as np
+import pytest
+from spaninfer_kernel_launch import (
+    Array,
+    Call,
+    DriverError,
+    Launch,
+    ShapeError,
+    Variant,
+    captured,
+    compile_variant,
+    get_gpu,
+    load,
+    new_stream,
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(block=(1024, 2, 1)), "at most 1024 in all"),
+        (dict(block=(0, 1, 1)), "at least 1"),
+        (dict(grid=(0, 1, 1)), "at least 1"),
+        (dict(grid=(1, 65536, 1)), "65535"),
+        (dict(cluster=(32, 1, 1), grid=(32, 1, 1)), "at most 16 in all"),
+        (dict(cluster=(2, 1, 1), grid=(5, 1, 1)), r"not made of \(2, 1, 1\) clusters"),
+    ],
+)
+def test_too_much_and_nothing_are_refused(options, message):
+    with pytest.raises(ShapeError, match=message):
+        Launch(**(dict(grid=(1, 1, 1), block=(32, 1, 1)) | options))
+
+
+KERNELS = """
+extern "C" __global__ void fill(int n, float* out, float slope, long long first, int* last) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = slope * (first + i);
+  if (i == 0) *last = n;
+}
+extern "C" __global__ void slowly(int* at, int value) {
+  let_next_kernel_start();
+  for (int n = 0; n < 1000; ++n) __nanosleep(1000);
+  *at = value;
+}
+extern "C" __global__ void copy_after(const int* from, int* to) {
+  wait_for_kernel_before();
+  *to = *from;
+}
+extern "C" __global__ void size_of_cluster(int* out) {
+#if __CUDA_ARCH__ >= 900
+  int blocks;
+  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+  out[blockIdx.x] = blocks;
+#endif
+}
+extern "C" __global__ void mark_shared(int* out, int bytes) {
+  extern __shared__ char shared[];
+  shared[bytes - 1 - threadIdx.x] = 7;
+  __syncthreads();
+  *out = shared[bytes - 1];
+}
+"""
+
+
+@pytest.fixture
+def kernel(source_of):
+    """Loads one of the kernels above."""
+    gpu = get_gpu()
+    compiled = compile_variant(
+        Variant.of("fill", source_of(KERNELS, ("overlap.cuh",)), {}), gpu.arch
+    )
+    return lambda entry: load(compiled, gpu, entry)
+
+
+@pytest.fixture
+def stream():
+    """A stream of the first GPU."""
+    with get_gpu().current(), new_stream() as handle:
+        yield handle
+
+
+def read(array):
+    """The contents of an array, after all work has ended."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    tensor = torch.from_dlpack(array)
+    torch.cuda.synchronize()
+    return tensor.cpu().numpy()
+
+
+@pytest.mark.gpu
+def test_values_of_every_type_arrive_where_the_kernel_expects_them(kernel, stream):
+    out = Array((1000,), np.float32, get_gpu(), stream)
+    last = Array((1,), np.int32, get_gpu(), stream)
+    call = Call(kernel("fill"), Launch((8, 1, 1), (128, 1, 1)), "i P f q P")
+
+    call(stream, 1000, out.pointer, 0.5, 1 << 40, last.pointer)
+
+    expected = np.float32(0.5) * (np.arange(1000) + (1 << 40)).astype(np.float32)
+    np.testing.assert_array_equal(read(out), expected)
+    assert read(last).tolist() == [1000]
+
+
+@pytest.mark.gpu
+def test_a_kernel_that_overlaps_waits_for_what_it_reads(kernel, stream):
+    at, to = (Array((1,), np.int32, get_gpu(), stream) for _ in range(2))
+    one = ((1, 1, 1), (1, 1, 1))
+    first = Call(kernel("slowly"), Launch(*one), "P i")
+    second = Call(kernel("copy_after"), Launch(*one, overlaps=True), "PP")
+
+    first(stream, at.pointer, 41)
+    first(stream, at.pointer, 42)
+    second(stream, at.pointer, to.pointer)
+
+    assert read(to).tolist() == [42]
+
+
+@pytest.mark.gpu
+def test_blocks_form_clusters(kernel, stream):
+    if get_gpu().arch in ("sm_75", "sm_80"):
+        pytest.skip("no clusters before Hopper")
+    out = Array((8,), np.int32, get_gpu(), stream)
+
+    Call(kernel("size_of_cluster"), Launch((8, 1, 1), (32, 1, 1), cluster=(4, 1, 1)), "P")(
+        stream, out.pointer
+    )
+
+    assert read(out).tolist() == [4] * 8
+
+
+@pytest.mark.gpu
+def test_blocks_get_as_much_shared_memory_as_the_gpu_has(kernel, stream):
+    gpu = get_gpu()
+    out = Array((1,), np.int32, gpu, stream)
+    launch = Launch((1, 1, 1), (32, 1, 1), shared_bytes=gpu.shared_bytes)
+
+    Call(kernel("mark_shared"), launch, "P i")(stream, out.pointer, gpu.shared_bytes)
+
+    assert read(out).tolist() == [7]
+
+
+@pytest.mark.gpu
+def test_more_shared_memory_than_there_is_is_refused_in_the_drivers_words(kernel):
+    launch = Launch((1, 1, 1), (32, 1, 1), shared_bytes=1 << 20)
+
+    with pytest.raises(DriverError, match="invalid argument"):
+        Call(kernel("mark_shared"), launch, "P i")
+
+
+@pytest.mark.gpu
+def test_launches_are_captured_and_replayed(kernel, stream):
+    out = Array((10,), np.float32, get_gpu(), stream)
+    last = Array((1,), np.int32, get_gpu(), stream)
+    call = Call(kernel("fill"), Launch((1, 1, 1), (32, 1, 1)), "i P f q P")
+
+    def launch(at, number):
+        call(at, 10, out.pointer, 1.0, number, last.pointer)
+
+    with captured(stream, launch, launches=3) as replay:
+        replay()
+
+    np.testing.assert_array_equal(read(out), np.arange(2, 12, dtype=np.float32))

@@ -1,0 +1,131 @@
+"""Arrays of several frameworks, seen alike."""
+
+import gc
+import weakref
+
+import ml_dtypes
+import numpy as np
+import pytest
+from spaninfer_kernel_launch import Device, DTypeError, View, view_of
+
+DTYPES = [
+    *(np.int8, np.int32, np.int64, np.uint8, np.float16, np.float32, np.float64, np.bool_),
+    *(ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+def test_a_numpy_array_is_seen_where_it_lies(dtype):
+    array = np.zeros((4, 6, 8), dtype)[1:, ::2, ::-1]
+
+    seen = view_of(array)
+
+    assert seen.pointer == array.ctypes.data
+    assert (seen.shape, seen.strides) == ((3, 3, 8), (48, 16, -1))
+    assert (seen.dtype, seen.device) == (np.dtype(dtype), Device("cpu"))
+
+
+class Exporter:
+    """An array that speaks DLPack and nothing else."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self):
+        return self.array.__dlpack__()
+
+
+def test_a_dlpack_array_is_seen_where_it_lies():
+    array = np.arange(24, dtype=np.int16).reshape(4, 6)[1:, ::2]
+
+    seen = view_of(Exporter(array))
+
+    assert seen == view_of(array)
+
+
+def test_the_memory_of_a_dlpack_array_outlives_the_array():
+    class Watched(np.ndarray):
+        pass
+
+    array = np.zeros(1000).view(Watched)
+    alive = weakref.ref(array)
+    seen = view_of(Exporter(array))
+
+    del array
+    gc.collect()
+    assert alive() is not None
+    del seen
+    gc.collect()
+
+    assert alive() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("float32", np.float32),
+        ("float16", np.float16),
+        ("bfloat16", ml_dtypes.bfloat16),
+        ("float8_e4m3fn", ml_dtypes.float8_e4m3fn),
+        ("float8_e5m2", ml_dtypes.float8_e5m2),
+        ("int64", np.int64),
+        ("bool", np.bool_),
+    ],
+)
+def test_a_torch_tensor_is_seen_where_it_lies(name, dtype):
+    torch = pytest.importorskip("torch", reason="torch is not installed: nothing to view")
+    tensor = torch.zeros(4, 6, dtype=getattr(torch, name))[1:, ::2]
+
+    seen = view_of(tensor)
+
+    assert seen.pointer == tensor.data_ptr()
+    assert (seen.shape, seen.strides) == ((3, 3), (6, 2))
+    assert seen.dtype == np.dtype(dtype)
+
+
+def test_the_cuda_array_interface_is_read_without_touching_the_memory():
+    class OnGpu:
+        def __init__(self, strides):
+            self.__cuda_array_interface__ = {
+                "shape": (3, 4),
+                "typestr": "<f2",
+                "data": (0xABC000, False),
+                "strides": strides,
+                "version": 3,
+            }
+
+    assert view_of(OnGpu(None)) == View(
+        0xABC000, (3, 4), (4, 1), np.dtype(np.float16), Device("cuda"), None
+    )
+    assert view_of(OnGpu((16, 2))).strides == (8, 1)
+
+
+@pytest.mark.parametrize(
+    ("array", "contiguous"),
+    [
+        (np.zeros((3, 4)), True),
+        (np.zeros((3, 4)).T, False),
+        (np.zeros((3, 4))[:, :2], False),
+        (np.zeros((1, 4))[:, :2], True),
+        (np.zeros((0, 4))[:, ::2], True),
+        (np.zeros(()), True),
+    ],
+)
+def test_contiguity_ignores_strides_that_lead_nowhere(array, contiguous):
+    assert view_of(array).is_contiguous is contiguous
+
+
+def test_a_view_of_a_view_is_itself():
+    seen = view_of(np.zeros(3))
+
+    assert view_of(seen) is seen
+
+
+def test_what_is_no_array_is_refused_by_name():
+    with pytest.raises(DTypeError, match="list is not an array"):
+        view_of([1, 2, 3])
+    with pytest.raises(DTypeError, match="DLPack type code 5, 64 bits"):
+        view_of(Exporter(np.zeros(3, np.complex64)))
