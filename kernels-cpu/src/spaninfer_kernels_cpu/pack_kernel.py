@@ -1,0 +1,215 @@
+"""Weights and activations made into codes, for Numba to compile.
+
+`packed` and `products` describe and check the arguments.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+from numpy.typing import NDArray
+
+from spaninfer_kernels_cpu.layout import PANEL, PARAMETER_BYTES, ROW_PARAMETER_BYTES, STEP_BYTES
+from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
+from spaninfer_kernels_cpu.workers import COUNTER, Counter, next_task
+
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
+_ROUNDER = np.float32(12582912.0)  # 1.5 * 2**23: adding it leaves the nearest integer in low bits
+_ROUNDER_BITS = np.int32(0x4B400000)
+_SIZE = np.uint32(0x7FFFFFFF)  # all bits of a float32 but its sign
+
+PACK_SIGNATURE = (
+    COUNTER,
+    types.Array(types.float32, 2, "C", readonly=True),
+    types.int64,
+    types.int64,
+    types.Array(types.uint8, 2, "C"),
+)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def pack_codes(
+    counter: Counter, weight: Floats, group_channels: int, bits: int, panels: Bytes
+) -> None:
+    """Write the codes, scales and middles of weight[64 P, C] into panels[P, bytes].
+
+    A task is a panel. Scale and middle are bfloat16: the middle is rounded to the nearest, and the
+    scale, made for that middle, upwards, so that no weight lies outside the codes.
+    """
+    channels = weight.shape[1]
+    groups = (channels + group_channels - 1) // group_channels
+    group_bytes = panels.shape[1] // groups
+    code_bytes = group_bytes - PARAMETER_BYTES
+    task = next_task(counter)
+    while task < len(panels):
+        for group in range(groups):
+            start = group * group_channels
+            stop = min(channels, start + group_channels)
+            record = panels[task, group * group_bytes : (group + 1) * group_bytes]
+            parameters = record[code_bytes:].view(np.uint16)
+            for output in range(PANEL):
+                numbers = weight[task * PANEL + output, start:stop]
+                scale, middle = _grid(numbers, bits)
+                parameters[output] = _upper_half(scale)
+                parameters[PANEL + output] = _upper_half(middle)
+                codes = record[4 * output : code_bytes]
+                if bits == 8:
+                    _write_bytes(numbers, scale, middle, codes)
+                else:
+                    _write_nibbles(numbers, scale, middle, codes)
+        task = next_task(counter)
+
+
+@njit(error_model="numpy")
+def _grid(numbers: Floats, bits: int) -> tuple[np.float32, np.float32]:
+    """Return the scale and middle with which codes reach from the least to the largest number."""
+    least = most = numbers[0]
+    for i in range(len(numbers)):
+        least = numbers[i] if numbers[i] < least else least
+        most = numbers[i] if numbers[i] > most else most
+    below = np.float32(1 << (bits - 1))
+    above = below - np.float32(1)
+    step = (most - least) / (below + above)
+    middle = _nearest_bf16(least + below * step)
+    return _next_bf16(max((middle - least) / below, (most - middle) / above)), middle
+
+
+@njit(error_model="numpy")
+def _write_bytes(numbers: Floats, scale: np.float32, middle: np.float32, codes: Bytes) -> None:
+    """Write four channels in a row, those that fill up the last step too."""
+    for place in range((len(codes) + STEP_BYTES - 4) // STEP_BYTES * 4):
+        code = _code(numbers, place, scale, middle, 128)
+        codes[place // 4 * STEP_BYTES + place % 4] = code
+
+
+@njit(error_model="numpy")
+def _write_nibbles(numbers: Floats, scale: np.float32, middle: np.float32, codes: Bytes) -> None:
+    """Write channels 0-3 of a step into low halves of bytes, 4-7 into high ones."""
+    for place in range((len(codes) + STEP_BYTES - 4) // STEP_BYTES * 4):
+        low = place // 4 * 8 + place % 4
+        first = _code(numbers, low, scale, middle, 8)
+        second = _code(numbers, low + 4, scale, middle, 8)
+        codes[place // 4 * STEP_BYTES + place % 4] = first | second << 4
+
+
+@njit(error_model="numpy")
+def _code(numbers: Floats, place: int, scale: np.float32, middle: np.float32, centre: int) -> int:
+    """Return the unsigned code of a number; of places that only fill up, the centre."""
+    if place >= len(numbers) or scale == 0:
+        return centre
+    code = centre + int(_rounded((numbers[place] - middle) / scale))
+    return min(max(code, 0), 2 * centre - 1)
+
+
+# ---- activations -------------------------------------------------------------------------------
+
+ROWS_SIGNATURE = (
+    COUNTER,
+    types.Array(types.float32, 2, "C", readonly=True),
+    types.int64,
+    types.int64,
+    types.boolean,
+    types.Array(types.uint8, 2, "C"),
+)
+ROWS_PER_TASK = 8
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def row_codes(
+    counter: Counter, x: Floats, group_channels: int, padded: int, wide: bool, rows: Bytes
+) -> None:
+    """Write the codes of x[T, C], with scale and sum per group, into rows[T, bytes].
+
+    Symmetric: scale = largest size / 127. Groups are filled up to `padded` codes with zeros. Wide
+    codes are int16 in the order 0 2 1 3. A task is a few rows.
+    """
+    num_rows, channels = x.shape
+    scratch = np.empty(padded, np.int8)
+    code_bytes = padded * 2 if wide else padded
+    task = next_task(counter)
+    while task * ROWS_PER_TASK < num_rows:
+        for row in range(task * ROWS_PER_TASK, min(num_rows, (task + 1) * ROWS_PER_TASK)):
+            source = x.ctypes.data + row * channels * 4
+            record = rows.ctypes.data + row * rows.shape[1]
+            for start in range(0, channels, group_channels):
+                count = min(group_channels, channels - start)
+                numbers = floats_at(source + start * 4, count)
+                scale = _row_scale(numbers_at(source + start * 4, count, np.uint32))
+                if wide:
+                    total = _write_row_codes(numbers, scale, scratch)
+                    _widen(scratch, numbers_at(record, padded, np.int16))
+                else:
+                    codes = numbers_at(record, padded, np.int8)
+                    total = _write_row_codes(numbers, scale, codes)
+                floats_at(record + code_bytes, 1)[0] = scale
+                numbers_at(record + code_bytes + 4, 1, np.int32)[0] = total
+                record += code_bytes + ROW_PARAMETER_BYTES
+        task = next_task(counter)
+
+
+@njit(error_model="numpy")
+def _row_scale(bits: NDArray[np.uint32]) -> np.float32:
+    """Return the largest size / 127 of numbers given by their bits; 1 if all are 0.
+
+    Compared as integers: NaN is the largest of all, and so becomes the scale.
+    """
+    largest = np.uint32(0)
+    for i in range(len(bits)):
+        largest = max(largest, np.uint32(bits[i] & _SIZE))
+    scale = np.uint32(largest).view(np.float32) / np.float32(127)
+    return np.float32(1) if scale == 0 else np.float32(scale)
+
+
+@njit(error_model="numpy")
+def _write_row_codes(numbers: Floats, scale: np.float32, codes: NDArray[np.int8]) -> np.int32:
+    """Write the codes of one group, and zeros after them; return their sum."""
+    total = np.int32(0)
+    for i in range(len(numbers)):
+        code = _rounded(numbers[i] / scale)
+        codes[i] = np.int8(code)
+        total = np.int32(total + code)
+    for i in range(len(numbers), len(codes)):
+        codes[i] = 0
+    return total
+
+
+@njit(error_model="numpy")
+def _widen(codes: NDArray[np.int8], wide: NDArray[np.int16]) -> None:
+    for first in range(0, len(codes), 4):
+        wide[first] = codes[first]
+        wide[first + 1] = codes[first + 2]
+        wide[first + 2] = codes[first + 1]
+        wide[first + 3] = codes[first + 3]
+
+
+# ---- numbers -----------------------------------------------------------------------------------
+
+
+@njit(error_model="numpy")
+def _rounded(x: np.float32) -> np.int32:
+    """Return the nearest integer, the even one in the middle; |x| below 2**22."""
+    shifted = np.float32(x + _ROUNDER)
+    return np.int32(np.float32(shifted).view(np.int32) - _ROUNDER_BITS)
+
+
+@njit(error_model="numpy")
+def _nearest_bf16(x: np.float32) -> np.float32:
+    """Return the bfloat16 nearest to a finite x; the even one in the middle."""
+    bits = np.uint32(np.float32(x).view(np.uint32))
+    bits = np.uint32(bits + np.uint32(0x7FFF) + np.uint32((bits >> np.uint32(16)) & np.uint32(1)))
+    return np.uint32(bits & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+@njit(error_model="numpy")
+def _next_bf16(x: np.float32) -> np.float32:
+    """Return the least bfloat16 that is not below x, which is not negative."""
+    bits = np.uint32(np.float32(x).view(np.uint32) + np.uint32(0xFFFF))
+    return np.uint32(bits & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+@njit(error_model="numpy")
+def _upper_half(x: np.float32) -> np.uint16:
+    """Return the bits of a float32 that is a bfloat16."""
+    return np.uint16(np.uint32(np.float32(x).view(np.uint32)) >> np.uint32(16))

@@ -1,0 +1,168 @@
+"""Products of activations and packed weights, for Numba to compile; `products` calls them.
+
+A task is a panel of 64 outputs times up to ROWS_PER_TASK rows: the panel comes from memory once
+and stays in the second-level cache while tiles of a few rows and blocks go over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.extending import overload
+from numpy.typing import NDArray
+
+from spaninfer_kernels_cpu.layout import (
+    BLOCK_BYTES,
+    CENTRE,
+    LANES,
+    PANEL,
+    PARAMETER_BYTES,
+    ROW_PARAMETER_BYTES,
+)
+from spaninfer_kernels_cpu.recipe import Recipe
+from spaninfer_kernels_cpu.tiles import (
+    add_dots,
+    add_products,
+    add_scaled,
+    row_addresses,
+    start_dots,
+    store_tile,
+    zero_tile,
+)
+from spaninfer_kernels_cpu.workers import COUNTER, Counter, next_task
+
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+Tile = Any  # a tuple of vectors
+Addresses = tuple[int, ...]
+
+ROWS_PER_TASK = 192  # a multiple of every tile's rows; their activations stay beside the panel
+BLOCKS = PANEL // LANES
+
+SIGNATURE = (
+    COUNTER,
+    types.Array(types.uint8, 2, "C", readonly=True),
+    types.Array(types.uint8, 2, "C", readonly=True),
+    types.int64,
+    types.Array(types.float32, 1, "C", readonly=True),
+    types.Array(types.float32, 2, "A"),
+)
+
+
+@cache
+def kernel(one_row: Recipe, many_rows: Recipe) -> Callable[..., None]:
+    """Return the function that multiplies by these recipes, not compiled yet."""
+
+    @njit(nogil=True, cache=True, error_model="numpy")
+    def work(
+        counter: Counter, panels: Bytes, x: Bytes, groups: int, bias: Floats, out: Floats
+    ) -> None:
+        """Do the tasks that `counter` gives to this thread, until none is left."""
+        if len(x) == 1:
+            _work(one_row, counter, panels, x, groups, bias, out)
+        else:
+            _work(many_rows, counter, panels, x, groups, bias, out)
+
+    return work
+
+
+@njit(error_model="numpy")
+def _work(
+    recipe: Recipe,
+    counter: Counter,
+    panels: Bytes,
+    x: Bytes,
+    groups: int,
+    bias: Floats,
+    out: Floats,
+) -> None:
+    num_rows, stride = x.shape
+    parts = (num_rows + ROWS_PER_TASK - 1) // ROWS_PER_TASK
+    tile = np.empty((recipe.rows, PANEL), np.float32)
+    sizes = (groups, panels.shape[1] // groups, stride // groups)
+    task = next_task(counter)
+    while task < len(panels) * parts:
+        panel, start = task // parts, task % parts * ROWS_PER_TASK
+        weights = panels.ctypes.data + panel * panels.shape[1]
+        for first in range(start, min(num_rows, start + ROWS_PER_TASK), recipe.rows):
+            rows: Addresses = row_addresses(  # type: ignore[call-arg]
+                recipe, x.ctypes.data + first * stride, stride, num_rows - 1 - first
+            )
+            for block in range(0, BLOCKS, recipe.blocks):
+                sums = multiply(recipe, weights, rows, block, sizes)
+                store_tile(recipe, sums, tile.ctypes.data + block * BLOCK_BYTES)
+            _write(tile, first, panel * PANEL, bias, out)
+        task = next_task(counter)
+
+
+def multiply(
+    recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: tuple[int, int, int]
+) -> Tile:
+    """Return the products of a panel's blocks from `block` with rows, over all channels.
+
+    `sizes`: number of groups, bytes of one of the panel, bytes of one of a row.
+    """
+    raise NotImplementedError("exists in Numba functions only")
+
+
+@overload(multiply)
+def _multiply(
+    recipe: Recipe,
+    weights: int,  # noqa: ARG001
+    rows: Addresses,  # noqa: ARG001
+    block: int,  # noqa: ARG001
+    sizes: tuple[int, int, int],  # noqa: ARG001
+) -> Callable[..., Tile]:
+    """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
+    kind: Any = recipe
+    return _multiply_codes if kind.recipe.kind in CENTRE else _multiply_numbers
+
+
+def _multiply_numbers(
+    recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: tuple[int, int, int]
+) -> Tile:
+    _, group_bytes, _ = sizes
+    weights += block * BLOCK_BYTES
+    sums: Tile = zero_tile(recipe)  # type: ignore[call-arg]
+    for step in range(group_bytes // recipe.weight_bytes):
+        sums = add_products(
+            recipe, sums, weights + step * recipe.weight_bytes, rows, step * recipe.row_bytes
+        )
+    return sums
+
+
+def _multiply_codes(
+    recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: tuple[int, int, int]
+) -> Tile:
+    groups, group_bytes, row_group_bytes = sizes
+    code_bytes = group_bytes - PARAMETER_BYTES
+    sums: Tile = zero_tile(recipe)  # type: ignore[call-arg]
+    for group in range(groups):
+        codes = weights + group * group_bytes
+        row = group * row_group_bytes
+        row_end = row + row_group_bytes - ROW_PARAMETER_BYTES
+        dots = start_dots(recipe, rows, row_end)
+        for step in range(code_bytes // recipe.weight_bytes):
+            at = codes + block * BLOCK_BYTES + step * recipe.weight_bytes
+            dots = add_dots(recipe, dots, at, rows, row + step * recipe.row_bytes)
+        scales = codes + code_bytes + block * (BLOCK_BYTES // 2)
+        sums = add_scaled(recipe, sums, dots, scales, rows, row_end)
+    return sums
+
+
+@njit(error_model="numpy")
+def _write(tile: Floats, first: int, start: int, bias: Floats, out: Floats) -> None:
+    """Copy the tile into out[first:, start:], with the bias if there is one."""
+    width = min(PANEL, out.shape[1] - start)
+    for row in range(min(len(tile), len(out) - first)):
+        into, sums = out[first + row, start : start + width], tile[row]
+        if len(bias) > 0:
+            for i in range(width):
+                into[i] = sums[i] + bias[start + i]
+        else:
+            for i in range(width):
+                into[i] = sums[i]

@@ -1,0 +1,240 @@
+"""The inner steps of matrix products: a tile of sums in registers, rows by blocks of 16 outputs.
+
+A tile is a tuple of vectors, row after row. Every intrinsic takes a Recipe, which says how large
+the tile is, and emits one straight line of code for all of it; the loops around them are ordinary
+Numba code. `weights` is the address of a step of a panel (see `layout`), `rows` the addresses of
+the activations of the tile's rows, and `offset` what is added to each of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from spaninfer_kernels_cpu import vectors as v
+from spaninfer_kernels_cpu.dots import DOTS, spread
+from spaninfer_kernels_cpu.layout import BLOCK_BYTES, CENTRE, PANEL, STEP_BYTES, STEPS_AT_ONCE
+from spaninfer_kernels_cpu.recipe import Recipe, RecipeType
+from spaninfer_kernels_cpu.vectors import Builder, Value
+
+Values = list[Value]
+
+
+@intrinsic
+def row_addresses(_context: Any, kind: Any, _first: Any, _stride: Any, _last: Any) -> Any:
+    """Return where rows lie, `stride` bytes apart; those after `last` are the last again."""
+    count = kind.recipe.rows
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        _, first, stride, last = arguments
+        numbers = [v.I64(row) for row in range(count)]
+        known = [b.select(b.icmp_signed("<", number, last), number, last) for number in numbers]
+        return _packed(b, [b.add(first, b.mul(number, stride)) for number in known])
+
+    return _tuple_of(types.int64, count)(kind, *[types.int64] * 3), emit
+
+
+# ---- sums of float32 ---------------------------------------------------------------------------
+
+
+@intrinsic
+def zero_tile(_context: Any, kind: Any) -> Any:
+    """Return a tile of float32 zeros."""
+    tile = _tile(v.FLOATS, kind)
+
+    def emit(_context: Any, b: Any, _signature: Any, _arguments: Any) -> Any:
+        return _packed(b, [v.constant(v.F32X16, 0.0)] * tile.count)
+
+    return tile(kind), emit
+
+
+@intrinsic
+def add_products(
+    _context: Any, kind: Any, sums: Any, _weights: Any, rows: Any, _offset: Any
+) -> Any:
+    """Return sums + the products of one step of weights that are numbers, not codes."""
+    add = _PRODUCTS[kind.recipe.kind, kind.recipe.way]
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        _, tile, weights, addresses, offset = arguments
+        w = _load_blocks(b, kind.recipe, weights)
+        x = [b.add(address, offset) for address in _unpacked(b, addresses)]
+        return _packed(b, add(b, _unpacked(b, tile), w, x))
+
+    return sums(kind, sums, types.int64, rows, types.int64), emit
+
+
+def _add_float32(b: Builder, sums: Values, w: Values, x: Values) -> Values:
+    """One channel."""
+    w = [b.bitcast(block, v.F32X16) for block in w]
+    x = [v.splat(b, v.load(b, v.F32, address)) for address in x]
+    return [v.fma(b, wj, xi, sums[n]) for n, wj, xi in _places(w, x)]
+
+
+def _add_bfloat16(b: Builder, sums: Values, w: Values, x: Values) -> Values:
+    """Two channels, widened."""
+    pairs = [b.bitcast(block, v.I32X16) for block in w]
+    for widened, offset in ((v.even_bf16, 0), (v.odd_bf16, 4)):
+        numbers = [v.splat(b, v.load(b, v.F32, v.at(b, address, offset))) for address in x]
+        halves = [widened(b, pair) for pair in pairs]
+        sums = [v.fma(b, wj, xi, sums[n]) for n, wj, xi in _places(halves, numbers)]
+    return sums
+
+
+def _add_bfloat16_dots(b: Builder, sums: Values, w: Values, x: Values) -> Values:
+    """Two channels, activations in bfloat16 too, in one instruction."""
+    w = [b.bitcast(block, v.BF16X32) for block in w]
+    x = [b.bitcast(spread(b, address), v.BF16X32) for address in x]
+    name = "llvm.x86.avx512bf16.dpbf16ps.512"
+    return [v.call(b, name, sums[n], wj, xi) for n, wj, xi in _places(w, x)]
+
+
+_PRODUCTS: dict[tuple[str, str], Callable[[Builder, Values, Values, Values], Values]] = {
+    ("float32", "fma"): _add_float32,
+    ("bfloat16", "fma"): _add_bfloat16,
+    ("bfloat16", "bf16_dot"): _add_bfloat16_dots,
+}
+
+
+@intrinsic
+def store_tile(_context: Any, kind: Any, sums: Any, _address: Any) -> Any:
+    """Write float32 sums; rows are PANEL numbers apart."""
+
+    def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        _, tile, address = arguments
+        for number, value in enumerate(_unpacked(b, tile)):
+            row, block = divmod(number, kind.recipe.blocks)
+            v.store(b, value, v.at(b, address, 4 * PANEL * row + BLOCK_BYTES * block))
+        return context.get_dummy_value()
+
+    return types.void(kind, sums, types.int64), emit
+
+
+# ---- sums of codes -----------------------------------------------------------------------------
+
+
+@intrinsic
+def start_dots(_context: Any, kind: Any, rows: Any, _offset: Any) -> Any:
+    """Return int32 sums that begin at - centre * (sum of the row's codes in the group).
+
+    Weights so count from the middle of their codes. At rows + offset lie the group's scale
+    (float32) and sum (int32).
+    """
+    centre, tile = CENTRE[kind.recipe.kind], _tile(v.INTS, kind)
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        _, addresses, offset = arguments
+        starts = []
+        for address in _unpacked(b, addresses):
+            total = v.load(b, v.I32, v.at(b, b.add(address, offset), 4))
+            starts += [v.splat(b, b.mul(total, v.I32(-centre)))] * kind.recipe.blocks
+        return _packed(b, starts)
+
+    return tile(kind, rows, types.int64), emit
+
+
+@intrinsic
+def add_dots(_context: Any, kind: Any, dots: Any, _weights: Any, rows: Any, _offset: Any) -> Any:
+    """Return dots + the products of codes: one step in int8, STEPS_AT_ONCE in int4."""
+    add = _DOTS[kind.recipe.kind]
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        _, tile, weights, addresses, offset = arguments
+        x = [b.add(address, offset) for address in _unpacked(b, addresses)]
+        return _packed(b, add(b, kind.recipe, _unpacked(b, tile), weights, x))
+
+    return dots(kind, dots, types.int64, rows, types.int64), emit
+
+
+def _add_int8(b: Builder, recipe: Recipe, sums: Values, weights: Value, x: Values) -> Values:
+    """Four channels."""
+    way = DOTS[recipe.way]
+    w = [way.weights(b, block) for block in _load_blocks(b, recipe, weights)]
+    codes = [way.activations(b, address) for address in x]
+    return [way.add(b, sums[n], wj, xi) for n, wj, xi in _places(w, codes)]
+
+
+def _add_int4(b: Builder, recipe: Recipe, sums: Values, weights: Value, x: Values) -> Values:
+    """Eight channels per step."""
+    way = DOTS[recipe.way]
+    running = [way.start_small(start) for start in sums]
+    for step in range(STEPS_AT_ONCE["int4"]):
+        blocks = _load_blocks(b, recipe, v.at(b, weights, STEP_BYTES * step))
+        for nibbles, offset in ((v.low_nibbles, 0), (v.high_nibbles, 4)):
+            w = [nibbles(b, block) for block in blocks]
+            codes = [spread(b, v.at(b, address, 8 * step + offset)) for address in x]
+            running = [way.add_small(b, running[n], wj, xi) for n, wj, xi in _places(w, codes)]
+    return [way.end_small(b, start, end) for start, end in zip(sums, running, strict=True)]
+
+
+_DOTS: dict[str, Callable[[Builder, Recipe, Values, Value, Values], Values]] = {
+    "int8": _add_int8,
+    "int4": _add_int4,
+}
+
+
+@intrinsic
+def add_scaled(
+    _context: Any, kind: Any, sums: Any, dots: Any, _parameters: Any, rows: Any, _offset: Any
+) -> Any:
+    """Return sums + x scale * (w scale * dots + w middle * x sum): what the codes of a group mean.
+
+    `parameters` is the address of the first block's scales; at rows + offset lie the row's scale
+    and sum.
+    """
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        _, tile, ints, parameters, addresses, offset = arguments
+        w, x = [], []
+        for block in range(kind.recipe.blocks):
+            scales = v.at(b, parameters, BLOCK_BYTES // 2 * block)
+            w.append((v.load_bf16(b, scales), v.load_bf16(b, v.at(b, scales, 2 * PANEL))))
+        for row in _unpacked(b, addresses):
+            at = b.add(row, offset)
+            total = b.sitofp(v.load(b, v.I32, v.at(b, at, 4)), v.F32)
+            x.append((v.splat(b, v.load(b, v.F32, at)), v.splat(b, total)))
+        result, ints = _unpacked(b, tile), _unpacked(b, ints)
+        for n, (scale, middle), (x_scale, total) in _places(w, x):
+            value = v.fma(b, v.to_float(b, ints[n]), scale, b.fmul(middle, total))
+            result[n] = v.fma(b, value, x_scale, result[n])
+        return _packed(b, result)
+
+    return sums(kind, sums, dots, types.int64, rows, types.int64), emit
+
+
+# ---- tuples ------------------------------------------------------------------------------------
+
+
+def _tile(lanes: v.Vector, kind: RecipeType) -> Any:
+    return _tuple_of(lanes, kind.recipe.rows * kind.recipe.blocks)
+
+
+def _tuple_of(kind: types.Type, count: int) -> Any:
+    return types.UniTuple(kind, count)  # type: ignore[no-untyped-call]
+
+
+def _load_blocks(b: Builder, recipe: Recipe, weights: Value) -> Values:
+    """Return the bytes of a step of all blocks of the tile."""
+    return [v.load(b, v.I8X64, v.at(b, weights, BLOCK_BYTES * j)) for j in range(recipe.blocks)]
+
+
+def _places(w: list[Any], x: list[Any]) -> list[tuple[int, Any, Any]]:
+    """Return number, weights and activations of every vector of a tile."""
+    return [(i * len(w) + j, wj, xi) for i, xi in enumerate(x) for j, wj in enumerate(w)]
+
+
+def _packed(b: Builder, values: Values) -> Value:
+    """Return IR values as a Numba tuple of one type."""
+    packed = ir.Constant(ir.ArrayType(values[0].type, len(values)), ir.Undefined)
+    for number, value in enumerate(values):
+        packed = b.insert_value(packed, value, number)
+    return packed
+
+
+def _unpacked(b: Builder, packed: Value) -> Values:
+    """Return the IR values of a Numba tuple of one type."""
+    return [b.extract_value(packed, number) for number in range(packed.type.count)]

@@ -1,0 +1,200 @@
+"""Vectors of 512 bits as values of Numba functions, and the few operations that kernels need.
+
+`Vector` is the type of such a value inside `njit` code; the functions emit LLVM IR into a builder
+and are what intrinsics (`dots`, `tiles`) are made of. A vector is as wide as an AVX-512 register
+whatever the CPU: LLVM splits it into two AVX registers or four of NEON, so that one layout of the
+weights and one source serve all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import binding, ir
+from numba.core import cgutils, types
+from numba.extending import models, register_model
+
+BITS = 512
+Builder = Any
+Value = Any
+
+
+class BFloatType(ir.Type):  # type: ignore[misc]
+    """LLVM's bfloat, which llvmlite does not name."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BFloatType)
+
+    def __hash__(self) -> int:
+        return hash(BFloatType)
+
+
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+F32 = ir.FloatType()
+BF16 = BFloatType()
+
+F32X16 = ir.VectorType(F32, 16)
+I32X16 = ir.VectorType(I32, 16)
+I16X32 = ir.VectorType(I16, 32)
+I16X16 = ir.VectorType(I16, 16)
+I8X64 = ir.VectorType(I8, 64)
+BF16X32 = ir.VectorType(BF16, 32)
+
+
+class Vector(types.Type):
+    """Numba's name for an LLVM vector."""
+
+    def __init__(self, lanes: ir.VectorType) -> None:
+        self.lanes = lanes
+        super().__init__(name=f"Vector({lanes})")
+
+
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, vector: Vector) -> None:
+        super().__init__(manager, vector, vector.lanes)  # type: ignore[no-untyped-call]
+
+
+FLOATS = Vector(F32X16)
+INTS = Vector(I32X16)
+
+
+# ---- memory ------------------------------------------------------------------------------------
+
+
+def load(b: Builder, kind: ir.Type, address: Value) -> Value:
+    """Return the scalar or vector at an address (i64, bytes) of any alignment."""
+    return b.load(b.inttoptr(address, ir.PointerType()), align=1, typ=kind)
+
+
+def load_bf16(b: Builder, address: Value) -> Value:
+    """Return sixteen bfloat16 at an address as float32."""
+    bits = b.zext(load(b, _I16X16, address), I32X16)
+    return b.bitcast(b.shl(bits, constant(I32X16, 16)), F32X16)
+
+
+def store(b: Builder, value: Value, address: Value) -> None:
+    """Write a scalar or vector to an address of any alignment."""
+    b.store(value, b.inttoptr(address, ir.PointerType()), align=1)
+
+
+def at(b: Builder, address: Value, offset: int) -> Value:
+    """Return the address `offset` bytes further."""
+    return b.add(address, I64(offset)) if offset else address
+
+
+# ---- lanes -------------------------------------------------------------------------------------
+
+
+def constant(kind: ir.VectorType, number: float) -> Value:
+    """Return the vector whose lanes all hold `number`."""
+    return ir.Constant(kind, [number] * kind.count)
+
+
+def splat(b: Builder, scalar: Value, count: int = 16) -> Value:
+    """Return a vector of `count` lanes that all hold `scalar`."""
+    kind = ir.VectorType(scalar.type, count)
+    first = b.insert_element(ir.Constant(kind, ir.Undefined), scalar, I32(0))
+    return b.shuffle_vector(first, ir.Constant(kind, ir.Undefined), _indices([0] * count))
+
+
+def halves(b: Builder, vector: Value) -> tuple[Value, Value]:
+    """Return the lower and the upper lanes."""
+    count = vector.type.count
+    low, high = _indices(range(count // 2)), _indices(range(count // 2, count))
+    return b.shuffle_vector(vector, vector, low), b.shuffle_vector(vector, vector, high)
+
+
+def joined(b: Builder, low: Value, high: Value) -> Value:
+    """Return the lanes of both, those of `low` first."""
+    return b.shuffle_vector(low, high, _indices(range(2 * low.type.count)))
+
+
+def every_second(b: Builder, vector: Value, first: int) -> Value:
+    """Return lanes `first`, `first` + 2, ..."""
+    return b.shuffle_vector(vector, vector, _indices(range(first, vector.type.count, 2)))
+
+
+def _indices(numbers: Any) -> ir.Constant:
+    lanes = list(numbers)
+    return ir.Constant(ir.VectorType(I32, len(lanes)), lanes)
+
+
+# ---- arithmetic --------------------------------------------------------------------------------
+
+
+def fma(b: Builder, x: Value, y: Value, z: Value) -> Value:
+    """Return x * y + z of float32 lanes, rounded once where the CPU can."""
+    return call(b, "llvm.fmuladd.v16f32", x, y, z)
+
+
+def to_float(b: Builder, ints: Value) -> Value:
+    """Return int32 lanes as float32."""
+    return b.sitofp(ints, F32X16)
+
+
+def even_bf16(b: Builder, pairs: Value) -> Value:
+    """Return the lower bfloat16 of each 32-bit lane as float32."""
+    return b.bitcast(b.shl(pairs, constant(I32X16, 16)), F32X16)
+
+
+def odd_bf16(b: Builder, pairs: Value) -> Value:
+    """Return the upper bfloat16 of each 32-bit lane as float32."""
+    return b.bitcast(b.and_(pairs, constant(I32X16, 0xFFFF0000)), F32X16)
+
+
+def low_nibbles(b: Builder, byte_lanes: Value) -> Value:
+    """Return the lower four bits of every byte."""
+    return b.and_(byte_lanes, constant(I8X64, 15))
+
+
+def high_nibbles(b: Builder, byte_lanes: Value) -> Value:
+    """Return the upper four bits of every byte; x86 shifts no bytes, so it shifts pairs of them."""
+    pairs = b.lshr(b.bitcast(byte_lanes, I16X32), constant(I16X32, 4))
+    return b.and_(b.bitcast(pairs, I8X64), constant(I8X64, 15))
+
+
+# ---- LLVM intrinsics ---------------------------------------------------------------------------
+
+_I32X8, _I16X16, _I8X32 = ir.VectorType(I32, 8), ir.VectorType(I16, 16), ir.VectorType(I8, 32)
+
+INTRINSICS: dict[str, ir.FunctionType] = {
+    "llvm.fmuladd.v16f32": ir.FunctionType(F32X16, [F32X16] * 3),
+    "llvm.x86.avx2.pmadd.ub.sw": ir.FunctionType(_I16X16, [_I8X32, _I8X32]),
+    "llvm.x86.avx2.pmadd.wd": ir.FunctionType(_I32X8, [_I16X16, _I16X16]),
+    "llvm.x86.avx512.vpdpbusd.256": ir.FunctionType(_I32X8, [_I32X8, _I8X32, _I8X32]),
+    "llvm.x86.avx512.vpdpbusd.512": ir.FunctionType(I32X16, [I32X16, I8X64, I8X64]),
+    "llvm.x86.avx512bf16.dpbf16ps.512": ir.FunctionType(F32X16, [F32X16, BF16X32, BF16X32]),
+}
+"""What `call` may call: name and signature, as of LLVM 22."""
+
+
+def call(b: Builder, name: str, *arguments: Value) -> Value:
+    """Call one of INTRINSICS."""
+    find: Any = cgutils.get_or_insert_function
+    function = find(b.module, INTRINSICS[name], name)
+    return b.call(function, arguments)
+
+
+def check_intrinsics() -> None:
+    """Raise ImportError unless this LLVM knows every intrinsic by the signature written above.
+
+    LLVM changes signatures between releases; it rewrites some old declarations silently and takes
+    unknown names for ordinary functions, which would fail when the kernel is linked, or worse.
+    """
+    declared = [
+        f"declare {kind.return_type} @{name}({', '.join(map(str, kind.args))})"
+        for name, kind in INTRINSICS.items()
+    ]
+    understood = str(binding.parse_assembly("\n".join(declared))).splitlines()
+    for line in declared:
+        known = [i for i, text in enumerate(understood) if text.startswith(line)]
+        if not known or understood[known[0] - 1].startswith("; Unknown"):
+            version = ".".join(map(str, binding.llvm_version_info))
+            raise ImportError(
+                f"LLVM {version} of this llvmlite does not have '{line}'; "
+                "spaninfer-kernels-cpu needs LLVM 22, which numba 0.68 brings"
+            )

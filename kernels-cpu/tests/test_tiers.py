@@ -1,0 +1,125 @@
+"""Which instructions are chosen, and that every choice computes the same."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from spaninfer_kernels_cpu import TierError, tiers
+from spaninfer_kernels_cpu.tiers import TIERS, choose
+
+HASWELL = frozenset({"avx", "avx2", "fma", "bmi2"})
+ALDER_LAKE = HASWELL | {"avxvnni"}
+SKYLAKE_SERVER = HASWELL | {"avx512f", "avx512bw", "avx512vl"}
+ICE_LAKE = SKYLAKE_SERVER | {"avx512vnni"}
+ZEN_4 = ICE_LAKE | {"avx512bf16"}
+SAPPHIRE_RAPIDS = ZEN_4 | {"amx-tile", "amx-int8", "amx-bf16", "avxvnni"}
+NEOVERSE = frozenset({"neon", "i8mm", "bf16"})
+
+LOWER = """
+from spaninfer_kernels_cpu import products_kernel
+from spaninfer_kernels_cpu.recipe import recipes
+from spaninfer_kernels_cpu.tiers import chosen
+for kind in ("float32", "bfloat16", "int8", "int4"):
+    kernel = products_kernel.kernel(*recipes(kind, rounded=True, tier=chosen()))
+    kernel.compile(products_kernel.SIGNATURE)
+    print(kernel.inspect_asm(kernel.signatures[0]))
+"""
+
+MARKS = {  # instructions, and the tiers that use them
+    r"vpmaddubsw": {"avx2"},
+    r"vpdpbusd\s.*%ymm": {"avx2_vnni"},
+    r"vpdpbusd\s.*%zmm": {"avx512_vnni", "avx512_bf16"},
+    r"vdpbf16ps\s.*%zmm": {"avx512_bf16"},
+}
+
+
+@pytest.mark.parametrize(
+    ("features", "name"),
+    [
+        (frozenset(), "portable"),
+        (NEOVERSE, "portable"),
+        (HASWELL, "avx2"),
+        (ALDER_LAKE, "avx2_vnni"),
+        (SKYLAKE_SERVER, "avx2"),
+        (ICE_LAKE, "avx512_vnni"),
+        (ZEN_4, "avx512_bf16"),
+        (SAPPHIRE_RAPIDS, "avx512_vnni"),
+    ],
+)
+def test_the_best_tier_that_the_cpu_has_is_chosen(features, name):
+    assert choose(TIERS, features, None).name == name
+
+
+def test_a_tier_can_be_forced_if_the_cpu_has_it():
+    assert choose(TIERS, ZEN_4, "avx2").name == "avx2"
+    assert choose(TIERS, SAPPHIRE_RAPIDS, "avx512_bf16").name == "avx512_bf16"
+    with pytest.raises(TierError, match="is 'avx512_vnni', but this CPU has portable, avx2;"):
+        choose(TIERS, SKYLAKE_SERVER, "avx512_vnni")
+    with pytest.raises(TierError, match="is 'sse9'"):
+        choose(TIERS, ZEN_4, "sse9")
+
+
+def test_this_process_has_a_tier_whose_needs_are_met():
+    assert tiers.chosen().needs <= tiers.features()
+
+
+def test_numba_settings_that_name_another_cpu_are_followed():
+    program = "from spaninfer_kernels_cpu.tiers import chosen; print(chosen().name)"
+    settings = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
+
+    assert output_of(program, settings).strip() == "avx2"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tier", TIERS, ids=lambda tier: tier.name)
+def test_products_are_right_in_every_tier(tier, tmp_path):
+    """Instructions that this CPU lacks are emulated; everything around them is as it is."""
+    has_it = tier.needs <= tiers.features()
+    here = Path(__file__).parent
+    emulation = [] if has_it else ["-p", "emulation"]
+    settings = {} if has_it else {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(here)}
+
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", *emulation, str(here / "test_products.py")],
+        env=os.environ | settings | {tiers.VARIABLE: tier.name},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tier", TIERS, ids=lambda tier: tier.name)
+def test_kernels_hold_the_instructions_of_their_tier_and_of_no_other(tier, tmp_path):
+    if not any(t.needs <= tiers.features() for t in TIERS[1:]):
+        pytest.skip("needs an x86 CPU to name the others' instructions")
+    settings = {
+        "NUMBA_CPU_NAME": "x86-64-v3" if tier.needs else "x86-64",
+        "NUMBA_CPU_FEATURES": ",".join(f"+{feature}" for feature in sorted(tier.needs)),
+        "NUMBA_CACHE_DIR": str(tmp_path),
+    }
+
+    code = output_of(LOWER, settings)
+
+    for pattern, users in MARKS.items():
+        assert bool(re.search(pattern, code)) == (tier.name in users), pattern
+    if "avx512f" not in tier.needs:
+        assert "%zmm" not in code
+    if not tier.needs:
+        assert "%ymm" not in code
+
+
+def output_of(program, environment):
+    """What a program prints in a process with more in its environment."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
