@@ -1,0 +1,15 @@
+"""The shop window."""
+
+from types import ModuleType
+
+import spaninfer_multimodal
+
+
+def test_everything_visible_is_promised():
+    visible = {
+        name
+        for name, value in vars(spaninfer_multimodal).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+
+    assert visible == set(spaninfer_multimodal.__all__)
