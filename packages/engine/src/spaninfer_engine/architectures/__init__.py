@@ -1,0 +1,1 @@
+"""One TOML file per architecture; docs/spec-language.md explains them. Data only."""

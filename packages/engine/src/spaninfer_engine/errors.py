@@ -1,0 +1,111 @@
+"""Every error this package raises; the branch says who is at fault.
+
+EngineError
+├── ConfigError              the caller asked for something we cannot build
+│   ├── UnknownArchitecture      no spec is registered for the model
+│   ├── SpecError                a spec file is wrong: names file, section and key
+│   └── NotBuilt                 the spec is known, its kind is not served yet
+├── CheckpointError          the files on disk do not match the architecture, or are damaged
+├── RequestError             one request is at fault; the others carry on
+│   ├── InvalidSampling          a sampling parameter is out of range: names the parameter
+│   ├── InvalidPrompt            the prompt is empty, or holds ids the model does not know
+│   ├── PromptTooLong            the prompt does not fit the context
+│   └── TemplateError            the chat template refused the messages
+└── EngineUnavailable       nothing wrong with the request: now is not the time
+    ├── EngineClosed             the engine was closed or is draining
+    └── QueueFull                too many requests wait; try again later
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from reprlib import Repr
+
+_SHORT = Repr()  # a megabyte of a wrong value helps nobody
+_SHORT.maxstring = _SHORT.maxother = 100
+
+
+class EngineError(Exception):
+    """Root of every error raised by this package."""
+
+
+class ConfigError(EngineError):
+    """The caller asked for something we cannot build."""
+
+
+class UnknownArchitecture(ConfigError):
+    """No architecture file is registered under this name."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.name = name
+        near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+        nearest = f"nearest are {', '.join(near)}; " if near else ""
+        super().__init__(
+            f"no architecture is called {name!r}; {nearest}`spaninfer spec list` shows all, "
+            "and a TOML file of your own can be given with --spec"
+        )
+
+
+class SpecError(ConfigError):
+    """A spec file, or a config.json read through it, says something it may not say."""
+
+    def __init__(self, source: str, section: str, key: str, problem: str) -> None:
+        self.source, self.section, self.key, self.problem = source, section, key, problem
+        place = f"[{section}] {key}" if section else key
+        super().__init__(f"{source}: {place}: {problem}")
+
+
+class NotBuilt(ConfigError):
+    """The architecture is known but this version cannot run its kind."""
+
+
+class CheckpointError(EngineError):
+    """The files on disk do not match the architecture."""
+
+
+class RequestError(EngineError):
+    """One request is at fault; the others carry on."""
+
+
+class InvalidSampling(RequestError):
+    """A sampling parameter is out of range."""
+
+    def __init__(self, parameter: str, value: object, allowed: str) -> None:
+        self.parameter, self.value, self.allowed = parameter, value, allowed
+        super().__init__(f"{parameter} is {_SHORT.repr(value)}; allowed is {allowed}")
+
+
+class InvalidPrompt(RequestError):
+    """The prompt is empty, or holds a token id outside the vocabulary."""
+
+
+class PromptTooLong(RequestError):
+    """The prompt does not fit into the context window."""
+
+    def __init__(self, prompt_len: int, limit: int) -> None:
+        self.prompt_len, self.limit = prompt_len, limit
+        super().__init__(
+            f"the prompt has {prompt_len} tokens; with one token to answer, "
+            f"this engine takes at most {limit - 1} (context {limit})"
+        )
+
+
+class TemplateError(RequestError):
+    """The chat template refused the messages, or is itself at fault."""
+
+
+class EngineUnavailable(EngineError):
+    """Nothing is wrong with the request: now is not the time for it."""
+
+
+class EngineClosed(EngineUnavailable):
+    """The engine was closed, or is draining, while something was asked of it."""
+
+
+class QueueFull(EngineUnavailable):
+    """As many requests wait as the engine was told to hold; try again later."""
+
+    def __init__(self, waiting: int, limit: int) -> None:
+        self.waiting, self.limit = waiting, limit
+        super().__init__(f"{waiting} requests are waiting; the limit is {limit}; try again later")

@@ -1,0 +1,23 @@
+"""What a model is: TOML specs, and the tree they resolve to.
+
+find(config) or load(name) -> ModelSpec -> resolve(spec, config, names) -> Decoder
+"""
+
+from spaninfer_engine.spec.check import check
+from spaninfer_engine.spec.nodes import Decoder, Weight, parameter_count, weights
+from spaninfer_engine.spec.read import ModelSpec
+from spaninfer_engine.spec.registry import find, load
+from spaninfer_engine.spec.resolve import UnreadConfigKeys, resolve
+
+__all__ = [
+    "Decoder",
+    "ModelSpec",
+    "UnreadConfigKeys",
+    "Weight",
+    "check",
+    "find",
+    "load",
+    "parameter_count",
+    "resolve",
+    "weights",
+]

@@ -1,0 +1,88 @@
+"""Weights by the names a spec gives them: the smallest nodes, put together in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal, cast
+
+from spaninfer_engine.spec.nodes import Linear, Norm, Weight
+from spaninfer_engine.spec.scope import Scope
+
+NormKind = Literal["rms", "layer"]
+
+
+class Maker:
+    """Makes weights, linears and norms.
+
+    `names` are the tensors a checkpoint holds, where one is at hand. They only choose among
+    alternatives that the spec declares; without them, the first alternative is meant.
+    """
+
+    def __init__(self, scope: Scope, names: Collection[str] | None) -> None:
+        self.scope = scope
+        self.names = None if names is None else frozenset(names)
+        self.prefix = self._prefix()
+        self._kind = cast(NormKind, scope.text("norm", "type"))
+        self._eps = scope.number("norm", "eps")
+        self._bias = scope.flag("norm", "bias")
+        self._plus_one = scope.flag("norm", "plus_one")
+
+    def name(self, key: str, within: str = "", suffix: str = ".weight") -> str:
+        """Return a weight's whole name without suffix, "" where the spec says there is none."""
+        options = [within + option if option else "" for option in self._options(key)]
+        if self.names is not None:
+            for option in options:
+                if option and option + suffix in self.names:
+                    return option
+        return options[0]
+
+    def has(self, name: str) -> bool:
+        """Does the checkpoint hold a tensor of this name? False where no checkpoint is at hand."""
+        return self.names is not None and name in self.names
+
+    def linear(
+        self,
+        name: str,
+        rows: int,
+        columns: int,
+        *,
+        bias: bool = False,
+        split: int | None = None,
+        parts: tuple[int, ...] = (),
+    ) -> Linear:
+        """Return a projection of `columns` to `rows`; cut by columns, its bias stays whole."""
+        weight = Weight(f"{name}.weight", (rows, columns), split, parts)
+        if not bias:
+            return Linear(weight)
+        by_rows = split == 0
+        return Linear(
+            weight,
+            Weight(f"{name}.bias", (rows,), 0 if by_rows else None, parts if by_rows else ()),
+        )
+
+    def norm(
+        self, name: str, channels: int, kind: NormKind | None = None, eps: float | None = None
+    ) -> Norm | None:
+        """Return a norm like those of [norm] but for what is given; None for an empty name."""
+        if not name:
+            return None
+        kind = kind or self._kind
+        has_bias = kind == "layer" and self._bias
+        return Norm(
+            kind=kind,
+            eps=self._eps if eps is None else eps,
+            weight=Weight(f"{name}.weight", (channels,)),
+            bias=Weight(f"{name}.bias", (channels,)) if has_bias else None,
+            plus_one=self._plus_one,
+        )
+
+    def _options(self, key: str) -> tuple[str, ...]:
+        return self.scope.texts("weights", key) or ("",)
+
+    def _prefix(self) -> str:
+        prefixes = self.scope.texts("weights", "prefix") or ("",)
+        table = self._options("embed")[0]
+        for prefix in prefixes:
+            if self.has(f"{prefix}{table}.weight"):
+                return prefix
+        return prefixes[0]

@@ -1,0 +1,420 @@
+"""What a model is: a frozen tree without tensors or framework.
+
+A spec file and a config.json resolve to a `Decoder`. Every node knows its sizes and the full
+checkpoint names of its weights, so names, shapes, tensor-parallel splits, cache groups and
+parameter counts are read off the tree. What a node computes is said once, in run/lower.py.
+
+Decoder
+├── Embedding        table, scale, Learned | Sinusoidal positions, norm, projection
+├── Layer ...        one per layer; equal layers differ only in their weights' names
+│   ├── Attention | MlaAttention
+│   ├── GatedMLP | FusedGatedMLP | PlainMLP | RoutedMLP
+│   └── norms before, behind and after each of the two; parallel; residual scale
+├── Norm             the final one
+├── Head             projection, scale, softcap, normalised rows
+└── CacheGroup ...   layers whose spans share numbers
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+ActivationName = Literal["silu", "gelu", "gelu_tanh", "relu", "quick_gelu"]
+RopeStyle = Literal["half", "interleaved"]
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "ntk_prompt"]
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One checkpoint tensor, and how tensor parallelism cuts it."""
+
+    name: str
+    shape: tuple[int, ...]
+    split: int | None = None  # the axis that is cut; None: every rank holds the whole
+    parts: tuple[int, ...] = ()  # fused tensors: sizes along `split` that are cut one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """x @ weight.T + bias."""
+
+    weight: Weight  # [out, in]
+    bias: Weight | None = None  # [out]
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """Root-mean-square or layer norm over the last axis."""
+
+    kind: Literal["rms", "layer"]
+    eps: float
+    weight: Weight  # [C]
+    bias: Weight | None = None
+    plus_one: bool = False  # the weight counts from one (Gemma)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A table of one row per position."""
+
+    table: Weight
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sinusoidal:
+    """[sin | cos] of position times ln-spaced frequencies; no weights."""
+
+    dim: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """One row per token, scaled; positions, a norm and a projection may follow, in that order.
+
+    The projection comes first where it exists (OPT-350m projects, then adds positions).
+    """
+
+    table: Weight  # [V, C]
+    scale: float = 1.0
+    project: Linear | None = None
+    positions: Learned | Sinusoidal | None = None
+    norm: Norm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frequencies:
+    """The angular frequencies of a rotary embedding, before positions come in.
+
+    kind        what it reads
+    default     theta
+    linear      + factor
+    dynamic     + factor, max_len: theta grows with the request's length beyond max_len
+    llama3      + factor, low_freq_factor, high_freq_factor, original_len
+    yarn        + factor, beta_fast, beta_slow, mscale, mscale_all_dim, truncate,
+                attention_factor, original_len
+    longrope    + factor, short_factors, long_factors, attention_factor, original_len
+    ntk_prompt  + original_len (Qwen-1): theta grows in powers of two with the prompt's length
+    """
+
+    kind: RopeKind
+    dim: int  # rotated width of a head
+    theta: float
+    max_len: int
+    original_len: int
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    attention_factor: float | None = None
+    truncate: bool = True
+    short_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
+    recompute: bool = False  # crossing original_len recomputes every key (Phi-3's longrope)
+
+    @property
+    def grows(self) -> bool:
+        """Does the length count generated tokens? Qwen-1's stays the prompt's."""
+        return self.kind != "ntk_prompt"
+
+    def state(self, length: int) -> tuple[int, ...]:
+        """Return what about `length` changes the frequencies; () where nothing does.
+
+        Keys rotated under different states must not be shared.
+        """
+        match self.kind:
+            case "dynamic":
+                return (length,) if length > self.max_len else ()
+            case "longrope":
+                return (1,) if length > self.original_len else ()
+            case "ntk_prompt":
+                return (_ntk_step(length, self.original_len),) if length > self.original_len else ()
+            case _:
+                return ()
+
+
+def _ntk_step(length: int, original_len: int) -> int:
+    """Return ceil(log2(length / original_len)) in integers."""
+    step = 0
+    while original_len << step < length:
+        step += 1
+    return step
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary position embedding over the first `frequencies.dim` channels of a head."""
+
+    style: RopeStyle
+    frequencies: Frequencies
+    sections: tuple[int, ...] = ()  # M-RoPE: how many frequencies each position axis gets
+    interleaved: bool = False  # M-RoPE: t h w t h w ... instead of contiguous sections
+
+
+@dataclass(frozen=True, slots=True)
+class Alibi:
+    """A bias of slope * key position per head."""
+
+    scaled: bool = False  # Falcon: the bias is scaled together with the scores
+    rounded: bool = False  # Falcon: slope * position is rounded to bfloat16
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """How the hidden state is cut into attention heads."""
+
+    query: int
+    kv: int
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitQkv:
+    """Three projections."""
+
+    q: Linear
+    k: Linear
+    v: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class FusedQkv:
+    """One projection: "concat" is [q | k | v], "grouped" is [q*ratio, k, v] per kv head."""
+
+    linear: Linear
+    layout: Literal["concat", "grouped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Causal grouped-query attention over the span cache."""
+
+    heads: Heads
+    qkv: SplitQkv | FusedQkv
+    out: Linear
+    scale: float
+    group: int  # index into Decoder.groups
+    positions: Rope | Alibi | None = None
+    q_norm: Norm | None = None  # per head, before the rotation
+    k_norm: Norm | None = None
+    softcap: float | None = None
+    window: int | None = None  # keys kept: i - window < j <= i
+    logn_base: int | None = None  # q *= max(1, log_base(position + 1)) (Qwen-1)
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank:
+    """up(norm(down(x)))."""
+
+    down: Linear
+    norm: Norm
+    up: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class MlaAttention:
+    """Multi-head latent attention: keys and values of all heads come from one latent vector.
+
+    The cache holds [latent | rotated key] per token, one head wide; the values are its first
+    `latent` channels. `kv_up` is stored as [heads * (nope + value), latent].
+    """
+
+    heads: int
+    nope: int  # channels of a head without positions
+    rotated: int  # channels of a head with them
+    value: int  # channels of a head's value
+    latent: int
+    q: Linear | LowRank
+    kv_down: Linear  # [latent + rotated, hidden]
+    kv_norm: Norm
+    kv_up: Linear
+    out: Linear
+    rope: Rope
+    scale: float
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatedMLP:
+    """down(act(gate(x)) * up(x))."""
+
+    gate: Linear
+    up: Linear
+    down: Linear
+    act: ActivationName
+
+
+@dataclass(frozen=True, slots=True)
+class FusedGatedMLP:
+    """The same with [gate | up] as one projection."""
+
+    gate_up: Linear
+    down: Linear
+    act: ActivationName
+
+
+@dataclass(frozen=True, slots=True)
+class PlainMLP:
+    """down(act(up(x)))."""
+
+    up: Linear
+    down: Linear
+    act: ActivationName
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How router logits become a few weighted experts."""
+
+    kind: Literal["softmax", "sigmoid"]
+    top_k: int
+    normalise: bool
+    scale: float = 1.0
+    groups: int = 1
+    group_topk: int = 1
+    group_score: Literal["max", "top2"] = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class EachExpert:
+    """One tensor per expert and projection."""
+
+    gate: tuple[Weight, ...]  # [inner, hidden] each
+    up: tuple[Weight, ...]
+    down: tuple[Weight, ...]  # [hidden, inner] each
+
+
+@dataclass(frozen=True, slots=True)
+class StackedExperts:
+    """Experts in two tensors: "oi" is [E, 2I, H] and [E, H, I], "io" [E, H, 2I] and [E, I, H]."""
+
+    gate_up: Weight
+    down: Weight
+    layout: Literal["oi", "io"]
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedMLP:
+    """A router that sends each token to a few of many gated MLPs."""
+
+    router: Linear
+    correction: Weight | None  # added to the scores for the choice, not for the weights
+    scores: Scores
+    experts: EachExpert | StackedExperts
+    num_experts: int
+    act: ActivationName
+    shared: GatedMLP | None = None
+    shared_gate: Linear | None = None  # its sigmoid scales the shared MLP
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """The norms of a layer. pre: of the input; post: of the output, before it is added;
+    after: of the sum."""
+
+    attention_pre: Norm | None = None
+    attention_post: Norm | None = None
+    attention_after: Norm | None = None
+    mlp_pre: Norm | None = None
+    mlp_post: Norm | None = None
+    mlp_after: Norm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Attention and MLP around a residual stream.
+
+    parallel: x + attention(n1(x)) + mlp(n2(x)), where n2 is `mlp_pre`, or n1 where that is None.
+    """
+
+    attention: Attention | MlaAttention
+    mlp: GatedMLP | FusedGatedMLP | PlainMLP | RoutedMLP
+    norms: Norms
+    parallel: bool = False
+    residual_scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Hidden states to logits: projection, rows times hidden, bias, scale, softcap, in order."""
+
+    linear: Linear  # tied: the weight is the embedding's table
+    tied: bool = False
+    project: Linear | None = None
+    scale: float = 1.0
+    softcap: float | None = None
+    normalise: bool = False  # rows divided by their L2 norm (Baichuan2)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGroup:
+    """Layers that share span numbers: equal KV shape and window."""
+
+    index: int
+    layers: tuple[int, ...]
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    values_in_keys: bool = False  # MLA: values are the first value_dim channels of the keys
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """Tokens in, logits out."""
+
+    architecture: str
+    vocab: int
+    hidden: int
+    max_len: int  # positions the checkpoint was made for
+    embedding: Embedding
+    layers: tuple[Layer, ...]
+    norm: Norm | None
+    head: Head
+    groups: tuple[CacheGroup, ...]
+    surplus: tuple[str, ...] = ()  # patterns of stored tensors that the model does not use
+
+    def frequency_state(self, length: int) -> tuple[tuple[int, ...], ...]:
+        """Return what about a request's length changes its keys, over all layers; () if nothing."""
+        states = {rope.frequencies.state(length) for rope in ropes(self)}
+        return tuple(sorted(state for state in states if state))
+
+
+def ropes(decoder: Decoder) -> tuple[Rope, ...]:
+    """Return the different rotary embeddings of a model, in layer order."""
+    found: dict[Rope, None] = {}
+    for layer in decoder.layers:
+        attention = layer.attention
+        place = attention.rope if isinstance(attention, MlaAttention) else attention.positions
+        if isinstance(place, Rope):
+            found[place] = None
+    return tuple(found)
+
+
+def weights(node: object) -> Iterator[Weight]:
+    """Yield every weight below `node`, in the order of the fields; a tied head yields none."""
+    match node:
+        case Weight():
+            yield node
+        case Head(tied=True, linear=linear, project=project):
+            yield from weights(project)
+            yield from weights(linear.bias)
+        case tuple():
+            for item in node:
+                yield from weights(item)
+        case _ if dataclasses.is_dataclass(node):
+            for field in dataclasses.fields(node):
+                yield from weights(getattr(node, field.name))
+
+
+def parameter_count(node: object) -> int:
+    """Return how many numbers the weights below `node` hold."""
+    return sum(prod(weight.shape) for weight in weights(node))

@@ -1,0 +1,84 @@
+"""Architectures by name: the bundled files, those of other packages, a file the user names.
+
+Another package offers its own with an entry point of the group "spaninfer.architectures" whose
+value is a package that contains TOML files. A bundled name cannot be taken.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from types import MappingProxyType
+
+from spaninfer_engine.errors import ConfigError, UnknownArchitecture
+from spaninfer_engine.spec.read import ModelSpec, read
+
+GROUP = "spaninfer.architectures"
+BUNDLED = "spaninfer_engine.architectures"
+
+
+def load(name: str | Path) -> ModelSpec:
+    """Return the spec of a name, or of a TOML file the user names."""
+    if isinstance(name, Path) or name.endswith(".toml"):
+        return _load_file(Path(name))
+    if name not in library():
+        raise UnknownArchitecture(name, library())
+    return _load_known(name)
+
+
+def find(config: Mapping[str, object]) -> ModelSpec:
+    """Return the spec for a config.json, by the first name under its `architectures`."""
+    said = config.get("architectures")
+    if not isinstance(said, list | tuple) or not said or not isinstance(said[0], str):
+        raise ConfigError(
+            "config.json names no architecture (key `architectures`); "
+            "name one of the bundled ones or a TOML file of your own with --spec"
+        )
+    if said[0] not in by_class():
+        raise UnknownArchitecture(said[0], by_class())
+    return _load_known(by_class()[said[0]])
+
+
+@functools.cache
+def library() -> Mapping[str, Traversable]:
+    """Return every known architecture and its file, by name, bundled ones first."""
+    found = dict(_toml_files(BUNDLED))
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.value):
+        for name, file in _toml_files(point.value):
+            found.setdefault(name, file)
+    return MappingProxyType(found)
+
+
+@functools.cache
+def by_class() -> Mapping[str, str]:
+    """Return the architecture's name for each name under `architectures` of config.json."""
+    found: dict[str, str] = {}
+    for name in library():
+        for hf in _load_known(name).hf:
+            found.setdefault(hf, name)
+    return MappingProxyType(found)
+
+
+@functools.cache
+def _load_known(name: str) -> ModelSpec:
+    return read(library()[name], lambda name, _: library().get(name))
+
+
+def _load_file(path: Path) -> ModelSpec:
+    """Return the spec of a file; it may inherit from its neighbours and from known ones."""
+
+    def ancestor(name: str, child: Traversable) -> Traversable | None:
+        beside = path.with_name(f"{name}.toml")
+        return beside if beside.is_file() and beside != child else library().get(name)
+
+    return read(path, ancestor)
+
+
+def _toml_files(package: str) -> Iterator[tuple[str, Traversable]]:
+    for file in sorted(files(package).iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".toml"):
+            yield file.name.removesuffix(".toml"), file

@@ -1,0 +1,220 @@
+"""A spec and a config.json -> the tree of the model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import cast
+
+from spaninfer_engine.errors import NotBuilt
+from spaninfer_engine.spec.account import check_expected, unread
+from spaninfer_engine.spec.maker import Maker, NormKind
+from spaninfer_engine.spec.nodes import (
+    Decoder,
+    Embedding,
+    Head,
+    Layer,
+    Learned,
+    Linear,
+    Norms,
+    Sinusoidal,
+    Weight,
+    ropes,
+)
+from spaninfer_engine.spec.read import ModelSpec
+from spaninfer_engine.spec.resolve_attention import AttentionReader, Groups
+from spaninfer_engine.spec.resolve_mlp import MlpReader
+from spaninfer_engine.spec.scope import Scope
+
+WHY_NOT = {
+    "encoder": "encoders run in one piece without a cache; this version serves decoders",
+    "encdec": "encoder-decoder pairs need cross-attention; this version serves decoders",
+    "vlm": "its vision tower is not built yet; this version serves text decoders",
+    "audio_lm": "its audio tower is not built yet; this version serves text decoders",
+}
+
+
+class UnreadConfigKeys(UserWarning):
+    """config.json holds keys that nothing reads, and that are not known to be inert."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """The tree, the config keys that nobody read, and the spec's keys that nobody asked for."""
+
+    decoder: Decoder
+    unread: tuple[str, ...]
+    unasked: tuple[tuple[str, str], ...]
+
+
+def resolve(
+    spec: ModelSpec, config: Mapping[str, object], names: Collection[str] | None = None
+) -> Decoder:
+    """Return the tree of a model.
+
+    `names` are the checkpoint's tensors; they choose among the spec's declared alternatives.
+    Raises SpecError, NotBuilt, and warns with UnreadConfigKeys.
+    """
+    resolution = resolve_fully(spec, config, names)
+    if resolution.unread:
+        keys = ", ".join(resolution.unread)
+        message = f"{spec.source}: config.json says {keys}, which nothing reads"
+        warnings.warn(message, UnreadConfigKeys, stacklevel=2)
+    return resolution.decoder
+
+
+def resolve_fully(
+    spec: ModelSpec, config: Mapping[str, object], names: Collection[str] | None = None
+) -> Resolution:
+    """Return the tree of a model, and what of its config and its spec was of no use."""
+    if spec.kind != "decoder":
+        raise NotBuilt(f"{spec.name} is of kind {spec.kind!r}: {WHY_NOT[spec.kind]}")
+    scope = Scope(spec, text_config(spec, config))
+    check_expected(scope)
+    decoder = _decoder(Maker(scope, names))
+    return Resolution(decoder, unread(scope), scope.unasked())
+
+
+def text_config(spec: ModelSpec, config: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the part of a config that speaks of the text model."""
+    for key in spec.text:
+        inner = config.get(key)
+        if isinstance(inner, Mapping):
+            return cast("Mapping[str, object]", inner)
+    return config
+
+
+def _decoder(maker: Maker) -> Decoder:
+    scope = maker.scope
+    hidden = scope.integer("dims", "hidden")
+    embedding = _embedding(maker)
+    groups = Groups()
+    attention, mlp = AttentionReader(maker), MlpReader(maker)
+    layers = tuple(
+        _layer(maker, attention, mlp, groups, index)
+        for index in range(scope.integer("dims", "layers"))
+    )
+    decoder = Decoder(
+        architecture=scope.spec.name,
+        vocab=scope.integer("dims", "vocab"),
+        hidden=hidden,
+        max_len=scope.integer("dims", "max_pos"),
+        embedding=embedding,
+        layers=layers,
+        norm=maker.norm(maker.name("final_norm", maker.prefix), hidden),
+        head=_head(maker, embedding),
+        groups=groups.all(),
+        surplus=_surplus(maker),
+    )
+    return replace(decoder, max_len=_reach(decoder))
+
+
+def _reach(decoder: Decoder) -> int:
+    """Return how many positions a model is good for.
+
+    Its yarn table may say more than the config; the dynamic kind begins to act where the config's
+    length ends.
+    """
+    reach = decoder.max_len
+    for rule in (rope.frequencies for rope in ropes(decoder)):
+        if rule.kind in ("yarn", "dynamic"):
+            trained = rule.original_len if rule.kind == "yarn" else rule.max_len
+            reach = max(reach, int(trained * rule.factor))
+    return reach
+
+
+def _embedding(maker: Maker) -> Embedding:
+    scope = maker.scope
+    hidden, width = scope.integer("dims", "hidden"), scope.integer("dims", "embed")
+    project = None
+    if scope.flag("embed", "project"):
+        project = maker.linear(maker.name("embed_proj", maker.prefix), hidden, width)
+    table = Weight(
+        f"{maker.name('embed', maker.prefix)}.weight", (scope.integer("dims", "vocab"), width), 0
+    )
+    norm, kind = None, scope.text("embed", "norm")
+    if kind != "none":
+        name = maker.name("embed_norm", maker.prefix)
+        norm = maker.norm(name, hidden, cast(NormKind, kind))
+    return Embedding(
+        table=table,
+        scale=scope.number("embed", "scale"),
+        project=project,
+        positions=_positions(maker),
+        norm=norm,
+    )
+
+
+def _positions(maker: Maker) -> Learned | Sinusoidal | None:
+    scope = maker.scope
+    hidden, offset = scope.integer("dims", "hidden"), scope.integer("embed", "pos_offset")
+    match scope.text("embed", "positions"):
+        case "learned":
+            name = maker.name("pos_embed", maker.prefix)
+            rows = scope.integer("dims", "max_pos") + offset
+            return Learned(Weight(f"{name}.weight", (rows, hidden)), offset)
+        case "sinusoidal":
+            return Sinusoidal(hidden, offset)
+        case _:
+            return None
+
+
+def _layer(
+    maker: Maker, attention: AttentionReader, mlp: MlpReader, groups: Groups, index: int
+) -> Layer:
+    within = maker.prefix + maker.name("layer").format(i=index)
+    hidden = maker.scope.integer("dims", "hidden")
+    made = {
+        node: maker.norm(maker.name(key, within), hidden)
+        for node, key in (
+            ("attention_pre", "attn_pre"),
+            ("attention_post", "attn_post"),
+            ("attention_after", "attn_after"),
+            ("mlp_pre", "mlp_pre"),
+            ("mlp_post", "mlp_post"),
+            ("mlp_after", "mlp_after"),
+        )
+    }
+    return Layer(
+        attention=attention.layer(index, within, groups),
+        mlp=mlp.layer(index, within),
+        norms=Norms(**made),
+        parallel=maker.scope.flag("block", "parallel"),
+        residual_scale=maker.scope.number("block", "residual_scale"),
+    )
+
+
+def _head(maker: Maker, embedding: Embedding) -> Head:
+    """Return the head. A stored one wins over a tied one, as `tie_word_embeddings` cannot be
+    trusted in published files."""
+    scope = maker.scope
+    vocab, width = embedding.table.shape
+    project = None
+    if scope.flag("head", "project"):
+        name = maker.name("head_proj", maker.prefix)
+        project = maker.linear(name, width, scope.integer("dims", "hidden"))
+    name = maker.name("head")
+    tied = scope.flag("head", "tied") and not maker.has(f"{name}.weight")
+    bias = scope.flag("head", "bias")
+    if tied:
+        linear = Linear(embedding.table, Weight(f"{name}.bias", (vocab,), 0) if bias else None)
+    else:
+        linear = maker.linear(name, vocab, width, bias=bias, split=0)
+    return Head(
+        linear=linear,
+        tied=tied,
+        project=project,
+        scale=scope.number("head", "scale"),
+        softcap=scope.optional_number("head", "softcap"),
+        normalise=scope.flag("head", "normalize"),
+    )
+
+
+def _surplus(maker: Maker) -> tuple[str, ...]:
+    """Return the patterns of stored tensors that the model does not use."""
+    scope = maker.scope
+    layers = scope.integer("dims", "layers")
+    further = range(layers, layers + scope.integer("dims", "extra_layers"))
+    layer = maker.prefix + maker.name("layer")
+    return (*scope.texts("weights", "ignore"), *(f"{layer.format(i=i)}*" for i in further))

@@ -1,0 +1,198 @@
+"""[attn] -> Attention or MlaAttention, and the cache group each layer belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from spaninfer_engine.spec.maker import Maker, NormKind
+from spaninfer_engine.spec.nodes import (
+    Alibi,
+    Attention,
+    CacheGroup,
+    FusedQkv,
+    Heads,
+    Linear,
+    LowRank,
+    MlaAttention,
+    Rope,
+    SplitQkv,
+)
+from spaninfer_engine.spec.resolve_rope import rope, yarn_factor
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a layer keeps per token: layers that keep the same share span numbers."""
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    window: int | None = None
+    values_in_keys: bool = False
+
+
+class Groups:
+    """Cache groups, numbered in the order of their first layers."""
+
+    def __init__(self) -> None:
+        self._layers: dict[Kept, list[int]] = {}
+
+    def join(self, kept: Kept, layer: int) -> int:
+        """Return the group of a layer."""
+        self._layers.setdefault(kept, []).append(layer)
+        return list(self._layers).index(kept)
+
+    def all(self) -> tuple[CacheGroup, ...]:
+        """Return the groups as the tree states them."""
+        return tuple(
+            CacheGroup(
+                index=index,
+                layers=tuple(layers),
+                kv_heads=kept.kv_heads,
+                key_dim=kept.key_dim,
+                value_dim=kept.value_dim,
+                values_in_keys=kept.values_in_keys,
+                window=kept.window,
+            )
+            for index, (kept, layers) in enumerate(self._layers.items())
+        )
+
+
+class AttentionReader:
+    """Reads [attn] once and makes the attention of any layer."""
+
+    def __init__(self, maker: Maker) -> None:
+        scope = maker.scope
+        self._maker, self._scope = maker, scope
+        self._hidden = scope.integer("dims", "hidden")
+        self._heads = scope.integer("dims", "heads")
+        self._mla = scope.text("attn", "kind") == "mla"
+        self._window = scope.optional_integer("attn", "window")
+        self._scale = scope.number("attn", "scale")
+        if scope.flag("attn", "yarn_scale"):
+            self._scale *= yarn_factor(scope)
+        bias = scope.text("attn", "bias")
+        self._qkv_bias, self._o_bias = bias != "none", bias == "q,k,v,o"
+        self._positions = {local: self._position(local) for local in (False, True)}
+        self._check()
+
+    def layer(self, index: int, within: str, groups: Groups) -> Attention | MlaAttention:
+        """Return the attention of one layer, whose names begin with `within`."""
+        if self._mla:
+            return self._latent(index, within, groups)
+        has_window = self._scope.flag("attn", "window_layers", index)
+        return self._grouped(index, within, groups, self._window if has_window else None)
+
+    def _check(self) -> None:
+        scope = self._scope
+        if self._mla and self._positions[False].__class__ is not Rope:
+            raise scope.error("attn", "pos", "latent attention needs rope")
+        if self._mla and (self._qkv_bias or self._window):
+            raise scope.error("attn", "kind", "latent attention has neither bias nor window here")
+        kv_heads = None if self._mla else scope.integer("dims", "kv_heads")
+        if kv_heads is not None and self._heads % kv_heads:
+            problem = f"{self._heads} heads are no multiple of {kv_heads}"
+            raise scope.error("dims", "kv_heads", problem)
+        if not scope.flag("attn", "causal"):
+            raise scope.error("attn", "causal", "a decoder is causal")
+
+    def _position(self, local: bool) -> Rope | Alibi | None:
+        match self._scope.text("attn", "pos"):
+            case "rope":
+                return rope(self._scope, local)
+            case "alibi":
+                scaled = self._scope.flag("attn", "alibi_scaled")
+                rounded = self._scope.flag("attn", "alibi_bf16")
+                if rounded and not scaled:
+                    raise self._scope.error("attn", "alibi_bf16", "is built with alibi_scaled only")
+                return Alibi(scaled, rounded)
+            case "none":
+                return None
+            case other:
+                raise self._scope.error("attn", "pos", f"{other} is not built for decoders")
+
+    def _grouped(self, index: int, within: str, groups: Groups, window: int | None) -> Attention:
+        scope, maker = self._scope, self._maker
+        kv_heads, head_dim = scope.integer("dims", "kv_heads"), scope.integer("dims", "head_dim")
+        heads = Heads(self._heads, kv_heads, head_dim)
+        qk_norm = scope.text("attn", "qk_norm")
+        kind = cast(NormKind, qk_norm)
+        normed = qk_norm != "none"
+        return Attention(
+            heads=heads,
+            qkv=self._qkv(within, heads),
+            out=self._out(within, heads.query * heads.dim),
+            scale=self._scale,
+            group=groups.join(Kept(heads.kv, heads.dim, heads.dim, window), index),
+            positions=self._positions[window is not None],
+            q_norm=maker.norm(maker.name("q_norm", within), heads.dim, kind) if normed else None,
+            k_norm=maker.norm(maker.name("k_norm", within), heads.dim, kind) if normed else None,
+            softcap=scope.optional_number("attn", "softcap"),
+            window=window,
+            logn_base=scope.optional_integer("attn", "logn"),
+        )
+
+    def _qkv(self, within: str, heads: Heads) -> SplitQkv | FusedQkv:
+        layout = self._scope.text("attn", "qkv")
+        q, kv = heads.query * heads.dim, heads.kv * heads.dim
+        if layout == "split":
+            return SplitQkv(
+                self._rows(within, "q", q), self._rows(within, "k", kv), self._rows(within, "v", kv)
+            )
+        # Grouped rows lie kv head by kv head, so that one cut gives each rank whole groups.
+        parts = (q, kv, kv) if layout == "concat" else ()
+        return FusedQkv(
+            self._rows(within, "qkv", q + 2 * kv, parts),
+            cast(Literal["concat", "grouped"], layout),
+        )
+
+    def _rows(self, within: str, key: str, rows: int, parts: tuple[int, ...] = ()) -> Linear:
+        name = self._maker.name(key, within)
+        return self._maker.linear(
+            name, rows, self._hidden, bias=self._qkv_bias, split=0, parts=parts
+        )
+
+    def _out(self, within: str, columns: int) -> Linear:
+        name = self._maker.name("o", within)
+        return self._maker.linear(name, self._hidden, columns, bias=self._o_bias, split=1)
+
+    def _latent(self, index: int, within: str, groups: Groups) -> MlaAttention:
+        scope, maker = self._scope, self._maker
+        nope, rotated = scope.integer("dims", "qk_nope"), scope.integer("dims", "qk_rope")
+        value, latent = scope.integer("dims", "v_dim"), scope.integer("dims", "kv_lora")
+        eps = scope.number("norm", "lora_eps")
+        kv_norm = maker.norm(maker.name("kv_a_norm", within), latent, "rms", eps)
+        place = self._positions[False]
+        assert isinstance(place, Rope)
+        assert kv_norm is not None
+        return MlaAttention(
+            heads=self._heads,
+            nope=nope,
+            rotated=rotated,
+            value=value,
+            latent=latent,
+            q=self._latent_query(within, self._heads * (nope + rotated), eps),
+            kv_down=maker.linear(maker.name("kv_a", within), latent + rotated, self._hidden),
+            kv_norm=kv_norm,
+            kv_up=maker.linear(
+                maker.name("kv_b", within), self._heads * (nope + value), latent, split=0
+            ),
+            out=self._out(within, self._heads * value),
+            rope=place,
+            scale=self._scale,
+            group=groups.join(Kept(1, latent + rotated, latent, values_in_keys=True), index),
+        )
+
+    def _latent_query(self, within: str, rows: int, eps: float) -> Linear | LowRank:
+        maker = self._maker
+        width = self._scope.optional_integer("dims", "q_lora")
+        if width is None:
+            return self._rows(within, "q", rows)
+        norm = maker.norm(maker.name("q_a_norm", within), width, "rms", eps)
+        assert norm is not None
+        return LowRank(
+            down=maker.linear(maker.name("q_a", within), width, self._hidden),
+            norm=norm,
+            up=maker.linear(maker.name("q_b", within), rows, width, split=0),
+        )

@@ -1,0 +1,156 @@
+"""[mlp] and [moe] -> GatedMLP, FusedGatedMLP, PlainMLP or RoutedMLP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, cast
+
+from spaninfer_engine.spec.maker import Maker
+from spaninfer_engine.spec.nodes import (
+    ActivationName,
+    EachExpert,
+    FusedGatedMLP,
+    GatedMLP,
+    Linear,
+    PlainMLP,
+    RoutedMLP,
+    Scores,
+    StackedExperts,
+    Weight,
+)
+
+
+class MlpReader:
+    """Reads [mlp] and [moe] once and makes the MLP of any layer."""
+
+    def __init__(self, maker: Maker) -> None:
+        scope = maker.scope
+        self._maker, self._scope = maker, scope
+        self._hidden = scope.integer("dims", "hidden")
+        self._act = cast(ActivationName, scope.text("mlp", "act"))
+        self._bias = scope.flag("mlp", "bias")
+        self._kind = scope.text("mlp", "kind")
+        self._fused = scope.flag("mlp", "fused")
+
+    def layer(self, index: int, within: str) -> GatedMLP | FusedGatedMLP | PlainMLP | RoutedMLP:
+        """Return the MLP of one layer, whose names begin with `within`."""
+        if self._scope.flag("moe", "layers", index):
+            return self._routed(within)
+        ffn = self._scope.integer("dims", "ffn")
+        if self._fused:
+            return FusedGatedMLP(
+                self._rows(self._maker.name("gate_up", within), 2 * ffn, (ffn, ffn)),
+                self._down(self._maker.name("down", within), ffn),
+                self._act,
+            )
+        if self._kind == "plain":
+            return PlainMLP(
+                self._rows(self._maker.name("up", within), ffn),
+                self._down(self._maker.name("down", within), ffn),
+                self._act,
+            )
+        return self._gated([self._maker.name(key, within) for key in ("gate", "up", "down")], ffn)
+
+    def _gated(self, names: Sequence[str], ffn: int) -> GatedMLP:
+        gate, up, down = names
+        return GatedMLP(
+            self._rows(gate, ffn), self._rows(up, ffn), self._down(down, ffn), self._act
+        )
+
+    def _rows(self, name: str, rows: int, parts: tuple[int, ...] = ()) -> Linear:
+        return self._maker.linear(name, rows, self._hidden, bias=self._bias, split=0, parts=parts)
+
+    def _down(self, name: str, columns: int) -> Linear:
+        return self._maker.linear(name, self._hidden, columns, bias=self._bias, split=1)
+
+    def _routed(self, within: str) -> RoutedMLP:
+        scope, maker = self._scope, self._maker
+        num_experts = scope.integer("moe", "n")
+        correction = None
+        if scope.flag("moe", "correction"):
+            correction = Weight(maker.name("router_bias", within, suffix=""), (num_experts,))
+        shared = scope.text("moe", "shared")
+        return RoutedMLP(
+            router=maker.linear(maker.name("router", within), num_experts, self._hidden),
+            correction=correction,
+            scores=self._scores(num_experts),
+            experts=self._experts(within, num_experts),
+            num_experts=num_experts,
+            act=self._act,
+            shared=self._shared(within) if shared != "none" else None,
+            shared_gate=(
+                maker.linear(maker.name("shared_gate", within), 1, self._hidden)
+                if shared == "gated"
+                else None
+            ),
+        )
+
+    def _scores(self, num_experts: int) -> Scores:
+        scope = self._scope
+        groups, top_k = scope.integer("moe", "groups"), scope.integer("moe", "top_k")
+        group_topk = scope.integer("moe", "group_topk")
+        if num_experts % groups:
+            raise scope.error("moe", "groups", f"{num_experts} experts do not make {groups} groups")
+        if top_k > num_experts:
+            raise scope.error("moe", "top_k", f"{top_k} of {num_experts} experts cannot be chosen")
+        if group_topk > groups:
+            raise scope.error(
+                "moe", "group_topk", f"{group_topk} of {groups} groups cannot be chosen"
+            )
+        return Scores(
+            kind=cast(Literal["softmax", "sigmoid"], scope.text("moe", "score")),
+            top_k=top_k,
+            normalise=scope.flag("moe", "norm_topk"),
+            scale=scope.number("moe", "scale"),
+            groups=groups,
+            group_topk=group_topk,
+            group_score=cast(Literal["max", "top2"], scope.text("moe", "group_score")),
+        )
+
+    def _experts(self, within: str, num: int) -> EachExpert | StackedExperts:
+        ffn = self._scope.integer("moe", "ffn")
+        storage = self._storage(within)
+        if storage != "each":
+            return self._stacked(within, num, ffn, cast(Literal["oi", "io"], storage[-2:]))
+        prefix = within + self._maker.name("expert")
+        prefixes = [prefix.format(e=e) for e in range(num)]
+        gate, up, down = (self._maker.name(f"expert_{key}") for key in ("gate", "up", "down"))
+        inward, outward = (ffn, self._hidden), (self._hidden, ffn)
+        return EachExpert(
+            gate=tuple(Weight(f"{prefix}{gate}.weight", inward, 0) for prefix in prefixes),
+            up=tuple(Weight(f"{prefix}{up}.weight", inward, 0) for prefix in prefixes),
+            down=tuple(Weight(f"{prefix}{down}.weight", outward, 1) for prefix in prefixes),
+        )
+
+    def _storage(self, within: str) -> str:
+        """Return the layout of the experts: the stacked one where the checkpoint has it."""
+        layouts = self._scope.texts("moe", "experts")
+        unknown = [each for each in layouts if each not in ("each", "stacked_oi", "stacked_io")]
+        if unknown or not layouts:
+            raise self._scope.error("moe", "experts", f"there is no layout {unknown}")
+        stacked = [each for each in layouts if each != "each"]
+        name = self._maker.name("experts_gate_up", within, suffix="")
+        return stacked[0] if stacked and self._maker.has(name) else layouts[0]
+
+    def _stacked(
+        self, within: str, num: int, ffn: int, layout: Literal["oi", "io"]
+    ) -> StackedExperts:
+        gate_up = self._maker.name("experts_gate_up", within, suffix="")
+        down = self._maker.name("experts_down", within, suffix="")
+        hidden, both = self._hidden, (ffn, ffn)
+        if layout == "oi":
+            return StackedExperts(
+                Weight(gate_up, (num, 2 * ffn, hidden), 1, both),
+                Weight(down, (num, hidden, ffn), 2),
+                layout,
+            )
+        return StackedExperts(
+            Weight(gate_up, (num, hidden, 2 * ffn), 2, both),
+            Weight(down, (num, ffn, hidden), 1),
+            layout,
+        )
+
+    def _shared(self, within: str) -> GatedMLP:
+        prefix = within + self._maker.name("shared")
+        names = [prefix + self._maker.name(f"expert_{key}") for key in ("gate", "up", "down")]
+        return self._gated(names, self._scope.integer("moe", "shared_ffn"))

@@ -1,0 +1,337 @@
+"""Every section and key a spec file may have: type, default, and one sentence.
+
+This is the only place where defaults are written down; docs/spec-language.md is printed from it.
+A default is a value as a spec would write it. A key without a default must be said by the spec
+where it is needed. Names of weights have a file of their own, vocabulary_weights.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spaninfer_engine.spec.typed import (
+    COUNT,
+    FLAG,
+    INTEGER,
+    INTEGERS,
+    NUMBER,
+    SIZE,
+    TABLE,
+    TEXT,
+    TEXTS,
+    choice,
+    optional,
+    size,
+)
+from spaninfer_engine.spec.vocabulary_weights import (
+    AUDIO_WEIGHTS,
+    STACK,
+    VISION_WEIGHTS,
+    WEIGHTS,
+)
+from spaninfer_engine.spec.words import REQUIRED, Section, Word
+
+MAX_LAYERS = 1_000
+MAX_EXPERTS = 10_000
+
+KINDS = ("decoder", "encoder", "encdec", "vlm", "audio_lm")
+TOP = {
+    "hf": "the values of config.json's `architectures` that this spec is for",
+    "kind": f"{' | '.join(KINDS)}; `decoder` unless said",
+    "inherits": "the spec whose keys hold where this one says nothing",
+    "text": "config keys of which the first present one holds the text model's own config",
+}
+
+ACTIVATION = choice(
+    "silu",
+    "gelu",
+    "gelu_tanh",
+    "relu",
+    "quick_gelu",
+    aliases={
+        "swish": "silu",
+        "gelu_new": "gelu_tanh",
+        "gelu_pytorch_tanh": "gelu_tanh",
+        "gelu_fast": "gelu_tanh",
+        "gelu_python": "gelu",
+        "gated-gelu": "gelu_tanh",
+        "gated-silu": "silu",
+    },
+)
+NORM = choice("none", "rms", "layer")
+
+_DIMS = Section(
+    "Sizes. Expressions in every section know them by name.",
+    {
+        "vocab": Word(SIZE, "$padded_vocab_size|vocab_size", "rows of the embedding and the head"),
+        "hidden": Word(SIZE, "$hidden_size", "channels of the residual stream"),
+        "layers": Word(
+            size(most=MAX_LAYERS), "$num_hidden_layers", "how many layers (of the encoder, if both)"
+        ),
+        "decoder_layers": Word(
+            size(most=MAX_LAYERS), "=layers", "how many layers the decoder of a pair has"
+        ),
+        "extra_layers": Word(
+            size(0, MAX_LAYERS),
+            "$num_nextn_predict_layers|0",
+            "layers stored behind the last that predict further tokens; not used",
+        ),
+        "heads": Word(SIZE, "$num_attention_heads", "query heads"),
+        "kv_heads": Word(SIZE, "$num_key_value_heads|=heads", "key and value heads"),
+        "head_dim": Word(SIZE, "$head_dim|=hidden//heads", "channels of a head"),
+        "ffn": Word(SIZE, "$intermediate_size", "inner channels of the MLP"),
+        "max_pos": Word(SIZE, "$max_position_embeddings|2048", "positions it was made for"),
+        "embed": Word(SIZE, "=hidden", "channels of the embedding, where they are projected"),
+        "types": Word(COUNT, "$type_vocab_size|0", "rows of the token-type table (BERT)"),
+        "q_lora": Word(optional(SIZE), "$q_lora_rank|null", "MLA: width of the query's latent"),
+        "kv_lora": Word(SIZE, "$kv_lora_rank", "MLA: width of the latent of keys and values"),
+        "qk_nope": Word(SIZE, "$qk_nope_head_dim", "MLA: channels of a head without positions"),
+        "qk_rope": Word(SIZE, "$qk_rope_head_dim", "MLA: channels of a head with positions"),
+        "v_dim": Word(SIZE, "$v_head_dim", "MLA: channels of a head's value"),
+        "buckets": Word(
+            SIZE,
+            "$relative_attention_num_buckets|32",
+            "relative positions: rows of the bias table",
+        ),
+        "max_distance": Word(
+            SIZE,
+            "$relative_attention_max_distance|128",
+            "relative positions: distance of the last bucket",
+        ),
+    },
+)
+
+_NORM = Section(
+    "The norms of the layers and the final one.",
+    {
+        "type": Word(choice("rms", "layer"), "rms", "root mean square, or mean and variance"),
+        "eps": Word(NUMBER, "$rms_norm_eps", "added to the variance"),
+        "bias": Word(FLAG, False, "layer norms have a bias"),
+        "plus_one": Word(FLAG, False, "weights count from one (Gemma)"),
+        "lora_eps": Word(NUMBER, 1e-6, "MLA: eps of the norms of the latents"),
+    },
+)
+
+_EMBED = Section(
+    "From token ids to the residual stream.",
+    {
+        "scale": Word(NUMBER, 1.0, "factor on the looked-up rows"),
+        "positions": Word(
+            choice("none", "learned", "sinusoidal"), "none", "what is added per position"
+        ),
+        "pos_offset": Word(COUNT, 0, "row of the first position"),
+        "norm": Word(NORM, "none", "norm behind the positions"),
+        "project": Word(FLAG, False, "rows of [dims] embed channels are projected to hidden"),
+    },
+)
+
+_ATTN = Section(
+    "Self-attention.",
+    {
+        "kind": Word(choice("mha", "mla"), "mha", "grouped heads (also one, also all), or latent"),
+        "causal": Word(FLAG, True, "a token sees none behind it"),
+        "qkv": Word(
+            choice("split", "concat", "grouped"),
+            "split",
+            "three tensors, [q | k | v], or [q * ratio, k, v] per kv head",
+        ),
+        "bias": Word(choice("none", "q,k,v", "q,k,v,o"), "none", "projections with a bias"),
+        "pos": Word(choice("rope", "alibi", "relative", "none"), "rope", "how positions enter"),
+        "scale": Word(NUMBER, "=head_dim**-0.5", "factor on the scores"),
+        "yarn_scale": Word(
+            FLAG, False, "times (0.1 * mscale_all_dim * ln factor + 1)**2 under yarn"
+        ),
+        "softcap": Word(optional(NUMBER), "null", "scores become cap * tanh(score / cap)"),
+        "qk_norm": Word(NORM, "none", "norm per head of q and k, before positions"),
+        "window": Word(optional(SIZE), "null", "keys that are kept: i - window < j <= i"),
+        "window_layers": Word(FLAG, True, "layers whose window counts", per_layer=True),
+        "logn": Word(optional(SIZE), "null", "q *= max(1, log(position + 1) to this base)"),
+        "alibi_scaled": Word(FLAG, False, "the ALiBi bias is scaled with the scores (Falcon)"),
+        "alibi_bf16": Word(FLAG, False, "slope * position is rounded to bfloat16 (Falcon)"),
+    },
+)
+
+_ROPE = Section(
+    "Rotary positions, where [attn] pos is rope.",
+    {
+        "style": Word(
+            choice("half", "interleaved"), "half", "rotate (x, x + dim/2) or (2x, 2x + 1)"
+        ),
+        "dim": Word(SIZE, "=head_dim", "channels the fraction is of"),
+        "fraction": Word(
+            NUMBER,
+            "$rope_parameters.partial_rotary_factor|partial_rotary_factor|1.0",
+            "rotated part of them, from the first on",
+        ),
+        "theta": Word(NUMBER, "$rope_parameters.rope_theta|rope_theta|10000.0", "base"),
+        "scaling": Word(
+            optional(TABLE),
+            "$rope_parameters|rope_scaling|null",
+            "how frequencies were stretched: a table with `rope_type` or `type`",
+        ),
+        "original": Word(
+            optional(SIZE),
+            "$original_max_position_embeddings|null",
+            "positions before stretching, where the table does not say",
+        ),
+        "local_theta": Word(
+            optional(NUMBER), "null", "base of the layers with a window, if another"
+        ),
+        "local_scaling": Word(optional(TABLE), "null", "scaling of the layers with a local_theta"),
+        "mrope": Word(
+            choice("none", "sections", "interleaved"),
+            "none",
+            "three position axes share the frequencies: in sections, or in turn",
+        ),
+        "ntk_prompt": Word(
+            optional(SIZE), "null", "theta grows with prompts longer than this (Qwen-1)"
+        ),
+        "recompute": Word(
+            FLAG, False, "longrope: crossing the original length recomputes every key (Phi-3)"
+        ),
+    },
+)
+
+_MLP = Section(
+    "The MLP of the layers that route no tokens.",
+    {
+        "kind": Word(choice("gated", "plain"), "gated", "down(act(gate) * up), or down(act(up))"),
+        "act": Word(ACTIVATION, "$hidden_act", "activation, also of experts"),
+        "fused": Word(FLAG, False, "gate and up are one tensor [gate | up]"),
+        "bias": Word(FLAG, False, "projections have a bias"),
+    },
+)
+
+_MOE = Section(
+    "Routed experts.",
+    {
+        "layers": Word(FLAG, False, "layers with experts", per_layer=True),
+        "n": Word(size(most=MAX_EXPERTS), REQUIRED, "how many experts"),
+        "top_k": Word(SIZE, "$num_experts_per_tok", "how many see a token"),
+        "ffn": Word(SIZE, "$moe_intermediate_size", "inner channels of an expert"),
+        "score": Word(choice("softmax", "sigmoid"), "softmax", "logits to scores"),
+        "correction": Word(FLAG, False, "a stored bias joins the scores for the choice only"),
+        "norm_topk": Word(FLAG, False, "the chosen weights are made to sum to one"),
+        "scale": Word(NUMBER, 1.0, "factor on the weights"),
+        "groups": Word(SIZE, 1, "groups of experts"),
+        "group_topk": Word(SIZE, 1, "how many groups may be chosen from"),
+        "group_score": Word(
+            choice("max", "top2"), "max", "a group's score: best, or sum of best two"
+        ),
+        "shared": Word(
+            choice("none", "plain", "gated"),
+            "none",
+            "an MLP for every token; gated: times the sigmoid of its own gate",
+        ),
+        "shared_ffn": Word(SIZE, REQUIRED, "its inner channels"),
+        "experts": Word(
+            TEXTS,
+            ["each", "stacked_oi"],
+            "storage: `each` expert alone, `stacked_oi` [E, 2I, H], `stacked_io` [E, H, 2I]",
+        ),
+    },
+)
+
+_BLOCK = Section(
+    "How attention and MLP join the residual stream; which norms there are is said in [weights].",
+    {
+        "parallel": Word(FLAG, False, "both read the layer's input"),
+        "residual_scale": Word(NUMBER, 1.0, "factor on what is added"),
+    },
+)
+
+_HEAD = Section(
+    "From the residual stream to logits.",
+    {
+        "tied": Word(
+            FLAG,
+            "$tie_word_embeddings|false",
+            "the embedding's table is the head; a head that is stored wins",
+        ),
+        "bias": Word(FLAG, False, "the head has a bias"),
+        "project": Word(FLAG, False, "hidden is projected to [dims] embed channels before"),
+        "scale": Word(NUMBER, 1.0, "factor on the logits"),
+        "softcap": Word(optional(NUMBER), "null", "logits become cap * tanh(logit / cap)"),
+        "normalize": Word(FLAG, False, "rows divided by their length (Baichuan2)"),
+        "mlm": Word(
+            FLAG, False, "masked-token head: dense, activation, norm, tied table, bias (BERT)"
+        ),
+    },
+)
+
+
+_MEDIA = Section(
+    "How media enter the text.",
+    {
+        "image_token": Word(INTEGER, REQUIRED, "id that image rows replace"),
+        "video_token": Word(INTEGER, REQUIRED, "id that video rows replace"),
+        "audio_token": Word(INTEGER, REQUIRED, "id that audio rows replace"),
+        "next_pos": Word(choice("max"), "max", "text goes on behind the largest position"),
+        "seconds_per_t": Word(optional(NUMBER), "null", "positions per second of video"),
+    },
+)
+
+_TOWER = {
+    "config": Word(TEXT, REQUIRED, "config key of the tower's own config; its keys are meant here"),
+    "layers": Word(SIZE, REQUIRED, "how many layers"),
+    "hidden": Word(SIZE, REQUIRED, "channels"),
+    "heads": Word(SIZE, REQUIRED, "attention heads"),
+    "norm": Word(choice("rms", "layer"), "layer", "norm of the tower"),
+    "eps": Word(NUMBER, 1e-6, "added to the variance"),
+    "act": Word(ACTIVATION, REQUIRED, "activation"),
+}
+
+_VISION = Section(
+    "The vision tower.",
+    {
+        **_TOWER,
+        "patch": Word(SIZE, REQUIRED, "pixels of a patch's side"),
+        "temporal": Word(SIZE, REQUIRED, "frames of a patch"),
+        "merge": Word(SIZE, REQUIRED, "patches of a row's side"),
+        "pos": Word(choice("rope2d"), "rope2d", "rotary by row, then by column"),
+        "pos_table": Word(optional(SIZE), "null", "rows of a learned square table"),
+        "mlp": Word(choice("gated", "plain"), "plain", "kind of MLP"),
+        "window": Word(optional(SIZE), "null", "pixels of a window's side"),
+        "full_layers": Word(INTEGERS, [], "layers without the window"),
+        "deepstack": Word(INTEGERS, [], "layers whose output joins the text's first layers"),
+    },
+)
+
+_AUDIO = Section("The audio tower.", {**_TOWER, "pool": Word(SIZE, 1, "frames averaged to one")})
+
+_CONFIG = Section(
+    "What config.json must say, and what of it does not matter. A key that no value mentions is "
+    "reported; where it would change the mathematics it is an error.",
+    {"ignore": Word(TEXTS, [], "config keys that do not matter for this architecture")},
+)
+
+_EXPECT = Section(
+    "Config keys and the values that are implemented; an absent or null key is fine.",
+    {},
+    is_open=True,
+)
+
+_LET = Section("Names of the spec's own, for its expressions.", {}, is_open=True)
+
+SECTIONS: Mapping[str, Section] = {
+    "config": _CONFIG,
+    "config.expect": _EXPECT,
+    "let": _LET,
+    "dims": _DIMS,
+    "norm": _NORM,
+    "embed": _EMBED,
+    "attn": _ATTN,
+    "rope": _ROPE,
+    "mlp": _MLP,
+    "moe": _MOE,
+    "block": _BLOCK,
+    "head": _HEAD,
+    "weights": WEIGHTS,
+    "weights.encoder": STACK,
+    "weights.decoder": STACK,
+    "media": _MEDIA,
+    "vision": _VISION,
+    "vision.weights": VISION_WEIGHTS,
+    "audio": _AUDIO,
+    "audio.weights": AUDIO_WEIGHTS,
+}

@@ -1,0 +1,126 @@
+"""The vocabulary's sections of weight names."""
+
+from __future__ import annotations
+
+from spaninfer_engine.spec.typed import TEXTS
+from spaninfer_engine.spec.words import Section, Word, name
+
+_LAYER_NAMES = {
+    "layer": name("layers.{i}.", "prefix of layer i"),
+    "attn_pre": name("input_layernorm", "norm of the attention's input"),
+    "attn_post": name("", "norm of its output, before it is added"),
+    "attn_after": name("", "norm of the sum"),
+    "mlp_pre": name("post_attention_layernorm", "norm of the MLP's input"),
+    "mlp_post": name("", "norm of its output, before it is added"),
+    "mlp_after": name("", "norm of the sum"),
+    "q": name("self_attn.q_proj", "query projection"),
+    "k": name("self_attn.k_proj", "key projection"),
+    "v": name("self_attn.v_proj", "value projection"),
+    "o": name("self_attn.o_proj", "output projection"),
+    "gate": name("mlp.gate_proj", "gate projection"),
+    "up": name("mlp.up_proj", "up projection"),
+    "down": name("mlp.down_proj", "down projection"),
+    "final_norm": name("norm", "norm behind the last layer"),
+}
+
+_CROSS_NAMES = {
+    "cross_pre": name("", "norm of the cross-attention's input"),
+    "cross_q": name("", "its query projection"),
+    "cross_k": name("", "its key projection"),
+    "cross_v": name("", "its value projection"),
+    "cross_o": name("", "its output projection"),
+    "rel_bias": name("", "table of relative position biases"),
+}
+
+WEIGHTS = Section(
+    "Names in the checkpoint, without `.weight` and `.bias`. An empty name: there is no such part. "
+    "Of a list, the first name that the checkpoint has counts. All but `head` follow `prefix`.",
+    {
+        "prefix": name(["model.", ""], "what precedes every name; base models are saved without"),
+        "embed": name("embed_tokens", "embedding table"),
+        "pos_embed": name("embed_positions", "learned positions"),
+        "type_embed": name("", "token types"),
+        "embed_norm": name("", "norm of the embedding"),
+        "embed_proj": name("project_in", "projection of the embedding"),
+        "head_proj": name("project_out", "projection before the head"),
+        "head": name("lm_head", "head"),
+        **_LAYER_NAMES,
+        "qkv": name("self_attn.qkv_proj", "fused projections of the attention"),
+        "q_norm": name("self_attn.q_norm", "norm of a query head"),
+        "k_norm": name("self_attn.k_norm", "norm of a key head"),
+        "q_a": name("self_attn.q_a_proj", "MLA: hidden to query latent"),
+        "q_a_norm": name("self_attn.q_a_layernorm", "MLA: norm of the query latent"),
+        "q_b": name("self_attn.q_b_proj", "MLA: query latent to heads"),
+        "kv_a": name("self_attn.kv_a_proj_with_mqa", "MLA: hidden to [latent | rotated key]"),
+        "kv_a_norm": name("self_attn.kv_a_layernorm", "MLA: norm of the latent"),
+        "kv_b": name("self_attn.kv_b_proj", "MLA: latent to heads of [key | value]"),
+        "gate_up": name("mlp.gate_up_proj", "fused gate and up projection"),
+        "router": name("mlp.gate", "router"),
+        "router_bias": name("mlp.gate.e_score_correction_bias", "correction; the whole name"),
+        "expert": name("mlp.experts.{e}.", "prefix of expert e"),
+        "expert_gate": name("gate_proj", "an expert's gate projection"),
+        "expert_up": name("up_proj", "an expert's up projection"),
+        "expert_down": name("down_proj", "an expert's down projection"),
+        "experts_gate_up": name("mlp.experts.gate_up_proj", "stacked experts; the whole name"),
+        "experts_down": name("mlp.experts.down_proj", "stacked experts; the whole name"),
+        "shared": name("mlp.shared_experts.", "prefix of the shared expert"),
+        "shared_gate": name("mlp.shared_expert_gate", "gate of the shared expert"),
+        "mlm_dense": name("", "masked-token head: dense layer"),
+        "mlm_norm": name("", "masked-token head: norm"),
+        "mlm_bias": name("", "masked-token head: bias; the whole name"),
+        "pooler": name("", "dense layer on the first token"),
+        "ignore": Word(
+            TEXTS,
+            [
+                "*.inv_freq",
+                "*.attn.bias",
+                "*.attn.masked_bias",
+                "*.attention.bias",
+                "*.attention.masked_bias",
+                "*embeddings.position_ids",
+                "*embed_positions.weights",
+            ],
+            "patterns of stored tensors that are no weights: tables anyone can recompute",
+        ),
+    },
+)
+
+STACK = Section("Names of one half of a pair, where it differs.", {**_LAYER_NAMES, **_CROSS_NAMES})
+
+_TOWER_NAMES = {
+    "prefix": name("", "what precedes every name"),
+    "layer": name("layers.{i}.", "prefix of layer i"),
+    "norm1": name("norm1", "norm of the attention's input"),
+    "norm2": name("norm2", "norm of the MLP's input"),
+    "o": name("attn.proj", "output projection"),
+    "up": name("mlp.fc1", "up projection"),
+    "down": name("mlp.fc2", "down projection"),
+    "pos": name("", "learned positions"),
+}
+
+VISION_WEIGHTS = Section(
+    "Names of the vision tower.",
+    {
+        **_TOWER_NAMES,
+        "patch": name("patch_embed.proj", "patch embedding"),
+        "qkv": name("attn.qkv", "fused projections"),
+        "gate": name("mlp.gate_proj", "gate projection"),
+        "merger_norm": name("merger.norm", "merger: norm"),
+        "merger_up": name("merger.linear_fc1", "merger: first layer"),
+        "merger_down": name("merger.linear_fc2", "merger: second layer"),
+        "deep_norm": name("", "deepstack merger j: norm"),
+        "deep_up": name("", "deepstack merger j: first layer"),
+        "deep_down": name("", "deepstack merger j: second layer"),
+    },
+)
+
+AUDIO_WEIGHTS = Section(
+    "Names of the audio tower.",
+    {
+        **_TOWER_NAMES,
+        "conv1": name("conv1", "first convolution"),
+        "conv2": name("conv2", "second convolution"),
+        "final_norm": name("layer_norm", "norm behind the last layer"),
+        "projector": name("", "projection to the text's channels"),
+    },
+)

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from spaninfer_engine.errors import ConfigError, UnknownArchitecture
+from spaninfer_engine.spec import find, load
+from spaninfer_engine.spec.registry import by_class, library
+
+
+@pytest.fixture
+def other_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An installed package that brings architectures of its own."""
+    specs = tmp_path / "foreign_specs"
+    specs.mkdir()
+    (specs / "__init__.py").touch()
+    (specs / "foreign.toml").write_text('hf = "ForeignForCausalLM"\ninherits = "llama"')
+    (specs / "llama.toml").write_text('hf = "LlamaForCausalLM"\nkind = "encoder"')
+    info = tmp_path / "foreign_specs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign-specs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[spaninfer.architectures]\nforeign = foreign_specs\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _forget()
+    yield
+    _forget()
+
+
+def _forget() -> None:
+    library.cache_clear()
+    by_class.cache_clear()
+
+
+def test_every_bundled_file_is_a_spec() -> None:
+    names = [name for name in library() if load(name).kind]
+
+    assert len(names) >= 37
+    assert {"llama", "qwen3_moe", "deepseek_v3", "bert", "t5", "qwen2_5_vl"} <= set(names)
+
+
+def test_no_class_belongs_to_two_bundled_specs() -> None:
+    claimed = [hf for name in library() for hf in load(name).hf]
+
+    assert len(claimed) == len(set(claimed)) == len(by_class())
+
+
+def test_a_spec_is_read_once() -> None:
+    assert load("qwen3") is find({"architectures": ["Qwen3ForCausalLM"]})
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownArchitecture, match="nearest are qwen3") as caught:
+        load("qwen33")
+
+    assert "--spec" in str(caught.value)
+
+
+def test_an_unknown_class_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownArchitecture, match="LlamaForCausalLM") as caught:
+        find({"architectures": ["LlamasForCausalLM"]})
+
+    assert caught.value.name == "LlamasForCausalLM"
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"architectures": []}, {"architectures": None}, {"architectures": [1]}]
+)
+def test_a_config_without_an_architecture_is_refused_with_a_way_out(
+    said: dict[str, object],
+) -> None:
+    with pytest.raises(ConfigError, match=r"names no architecture .*--spec"):
+        find(said)
+
+
+@pytest.mark.usefixtures("other_package")
+def test_another_package_adds_architectures_and_takes_none() -> None:
+    assert find({"architectures": ["ForeignForCausalLM"]}).name == "foreign"
+    assert load("foreign").entry("mlp", "bias").source == "llama.toml"
+    assert load("llama").kind == "decoder"
