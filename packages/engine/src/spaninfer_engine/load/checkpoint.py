@@ -1,0 +1,143 @@
+"""A model on disk, whatever its container: config, weights, tokenizer and template in one value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.load.folder import find_tokenizer, open_folder, read_template
+from spaninfer_engine.load.generation import end_ids, sampling_defaults
+from spaninfer_engine.load.gguf import open_gguf
+from spaninfer_engine.load.llama2c import open_llama2c
+from spaninfer_engine.load.llama2c_pieces import read_pieces
+from spaninfer_engine.load.reader import WeightReader
+from spaninfer_engine.vocab import TokenizerSource
+
+ALLOWED = (
+    "a Hugging Face folder (config.json and *.safetensors), a .gguf file or a llama2.c .bin file"
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is in a model's files, under the names and in the row order of Hugging Face.
+
+    `config` is config.json or its equivalent; `chat_template` is Jinja source, or several by
+    name; `special_tokens` maps names such as "bos_token" to their text. Weights are read on
+    demand; `close` lets go of the files.
+    """
+
+    path: Path
+    name: str
+    config: Mapping[str, Any]
+    generation_config: Mapping[str, Any]
+    reader: WeightReader
+    tokenizer: TokenizerSource | None
+    chat_template: str | Mapping[str, str] | None
+    special_tokens: Mapping[str, str]
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """The ids that end an answer, of config.json and generation_config.json together."""
+        return end_ids(self.config, self.generation_config)
+
+    @property
+    def sampling_defaults(self) -> dict[str, Any]:
+        """The sampling values that the model's makers chose."""
+        return sampling_defaults(self.generation_config)
+
+    def close(self) -> None:
+        """Let go of the files; harmless when repeated."""
+        self.reader.close()
+
+    def __enter__(self) -> Self:
+        """Itself, to be closed at the end of the block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; the caller's exception stays."""
+        self.close()
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Open the model at a path; the container is recognised by what is there.
+
+    ConfigError where the path is none of the known containers, CheckpointError where its files
+    are damaged or contradict each other.
+    """
+    path = Path(path).expanduser()
+    if path.is_dir():
+        return _from_folder(path)
+    if not path.exists():
+        raise ConfigError(
+            f"there is no file or folder {str(path)!r}; a model is {ALLOWED} on this machine "
+            "(names on a model hub are not downloaded)"
+        )
+    match path.suffix.lower():
+        case ".gguf":
+            return _from_gguf(path)
+        case ".bin":
+            return _from_llama2c(path)
+    raise ConfigError(f"{path} is no model that can be read; a model is {ALLOWED}")
+
+
+def _from_folder(path: Path) -> Checkpoint:
+    config, generation_config, reader = open_folder(path)
+    template, special_tokens = read_template(path)
+    return Checkpoint(
+        path,
+        path.resolve().name,
+        config,
+        generation_config,
+        reader,
+        find_tokenizer(path),
+        template,
+        special_tokens,
+    )
+
+
+def _from_gguf(path: Path) -> Checkpoint:
+    file = open_gguf(path)
+    return Checkpoint(
+        path,
+        path.stem,
+        file.config,
+        {},
+        file.reader,
+        file.vocabulary,
+        file.chat_template,
+        file.special_tokens,
+    )
+
+
+def _from_llama2c(path: Path) -> Checkpoint:
+    config, reader = open_llama2c(path)
+    return Checkpoint(
+        path,
+        path.stem,
+        config,
+        {},
+        reader,
+        _llama2c_tokenizer(path, config["vocab_size"]),
+        None,
+        {},
+    )
+
+
+def _llama2c_tokenizer(path: Path, vocab_size: int) -> TokenizerSource | None:
+    """The tokenizer beside a `.bin`: `tok512.bin` for 512 pieces, `tokenizer.bin`, or a .model."""
+    for stem in (f"tok{vocab_size}", "tokenizer"):
+        if (path.parent / f"{stem}.bin").is_file():
+            return read_pieces(path.parent / f"{stem}.bin", vocab_size)
+        if (path.parent / f"{stem}.model").is_file():
+            return path.parent / f"{stem}.model"
+    return None

@@ -1,0 +1,102 @@
+"""Hugging Face folders: config.json, safetensors shards, tokenizer and template files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from spaninfer_engine.errors import CheckpointError, ConfigError
+from spaninfer_engine.load.reader import EntryReader
+from spaninfer_engine.load.safetensors import open_index, open_safetensors
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")
+"""Files that hold a tokenizer, the most exact first."""
+
+NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+
+
+def open_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Any], EntryReader]:
+    """The config, the generation config (empty where absent) and the weights of a folder."""
+    if not (folder / "config.json").is_file():
+        raise ConfigError(
+            f"{folder} has no config.json; it holds {_list_folder(folder)}; a model folder has "
+            "config.json and *.safetensors"
+        )
+    config = read_json(folder / "config.json")
+    generation = folder / "generation_config.json"
+    return config, read_json(generation) if generation.is_file() else {}, _open_weights(folder)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; CheckpointError where it is none."""
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as broken:
+        raise CheckpointError(f"{path} is not JSON: {broken}") from broken
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds {type(value).__name__}, expected a JSON object")
+    return value
+
+
+def find_tokenizer(folder: Path) -> Path | None:
+    """The file that holds the folder's tokenizer, settings beside it; None without a tokenizer.
+
+    The folder itself where it has settings of a tokenizer but none of the files.
+    """
+    for pattern in TOKENIZER_FILES:
+        for path in sorted(folder.glob(pattern)):
+            return path
+    return folder if (folder / "tokenizer_config.json").is_file() else None
+
+
+def read_template(folder: Path) -> tuple[str | dict[str, str] | None, dict[str, str]]:
+    """The chat template, one or several by name, and the named special tokens of a folder."""
+    files = (folder / "special_tokens_map.json", folder / "tokenizer_config.json")
+    settings: dict[str, Any] = {}
+    for path in files:  # the second wins: the first is of older folders
+        settings |= read_json(path) if path.is_file() else {}
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        template = {each["name"]: each["template"] for each in template}
+    file = folder / "chat_template.jinja"
+    if file.is_file():  # the newer place, which wins
+        template = file.read_text(encoding="utf-8")
+    return template, _named_tokens(settings)
+
+
+def _named_tokens(settings: dict[str, Any]) -> dict[str, str]:
+    """Texts of bos_token and the like, each a string or an object with its content."""
+    tokens: dict[str, str] = {}
+    for name in NAMED_TOKENS:
+        value = settings.get(name)
+        if isinstance(value, dict):
+            value = value.get("content")
+        if isinstance(value, str):
+            tokens[name] = value
+    return tokens
+
+
+def _open_weights(folder: Path) -> EntryReader:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return open_index(index)
+    if (folder / "model.safetensors").is_file():
+        return open_safetensors([folder / "model.safetensors"])
+    shards = sorted(folder.glob("*.safetensors"))
+    if shards:
+        return open_safetensors(shards)
+    pickled = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt*"))
+    hint = (
+        f"{pickled[0].name} is a pickle, which can run code and is not read; "
+        "save the model again as safetensors"
+        if pickled
+        else f"it holds {_list_folder(folder)}"
+    )
+    raise CheckpointError(f"{folder} has no *.safetensors; {hint}")
+
+
+def _list_folder(folder: Path, limit: int = 8) -> str:
+    names = sorted(path.name for path in folder.iterdir())
+    shown = ", ".join(names[:limit]) or "nothing"
+    return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -1,0 +1,173 @@
+"""GGUF files, read through the gguf package: metadata, arrays under Hugging Face names, pieces.
+
+What an architecture's file says about a model is in gguf_families.py; here is the container.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor, dequantize
+
+from spaninfer_engine.errors import CheckpointError, ConfigError
+from spaninfer_engine.load.gguf_families import find_family
+from spaninfer_engine.load.gguf_metadata import Metadata
+from spaninfer_engine.load.reader import Entry, EntryReader
+from spaninfer_engine.vocab import PieceType, Vocabulary, VocabularyKind
+
+FLOAT32 = np.dtype("<f4")
+STORED: dict[GGMLQuantizationType, np.dtype] = {
+    GGMLQuantizationType.F32: FLOAT32,
+    GGMLQuantizationType.F16: np.dtype("<f2"),
+    GGMLQuantizationType.BF16: np.dtype(ml_dtypes.bfloat16),
+    GGMLQuantizationType.Q8_0: FLOAT32,  # dequantised when read
+}
+"""The formats that are read, and what `read` returns for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufArray:
+    """One tensor of a GGUF file; GGUF writes sizes innermost first, `shape` is outermost first."""
+
+    tensor: ReaderTensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape as numpy counts."""
+        return tuple(int(size) for size in reversed(self.tensor.shape))
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The number format that `read` returns."""
+        return STORED[self.tensor.tensor_type]
+
+    def read(self) -> np.ndarray:
+        """The array in place; dequantised to float32 where it is Q8_0."""
+        data = np.asarray(self.tensor.data)
+        if self.tensor.tensor_type == GGMLQuantizationType.Q8_0:
+            return dequantize(data, self.tensor.tensor_type).reshape(self.shape)
+        array = data.view(self.dtype).reshape(self.shape)
+        return array if array.flags.aligned else array.copy()
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    """What a GGUF file holds, as Hugging Face would have written it."""
+
+    config: dict[str, Any]
+    reader: EntryReader
+    vocabulary: Vocabulary
+    chat_template: str | None
+    special_tokens: dict[str, str]
+
+
+def open_gguf(path: Path) -> GgufFile:
+    """Read a GGUF file; ConfigError for an unknown architecture, CheckpointError for damage."""
+    container = _open_container(path)
+    metadata = Metadata(str(path), {k: v.contents() for k, v in container.fields.items()})
+    tensors: dict[str, Entry] = {t.name: _entry(path, t) for t in container.tensors}
+    family = find_family(metadata)
+    config = family.config(metadata, tensors)
+    entries = family.rename(metadata, tensors)
+    vocabulary = read_vocabulary(metadata)
+    config["vocab_size"] = len(vocabulary.pieces)
+    if "model.embed_tokens.weight" in entries:  # may be padded beyond the pieces
+        config["vocab_size"] = entries["model.embed_tokens.weight"].shape[0]
+    config["tie_word_embeddings"] = "lm_head.weight" not in entries
+    config["bos_token_id"], config["eos_token_id"] = vocabulary.bos_id, _end_ids(metadata)
+    return GgufFile(
+        config,
+        EntryReader(str(path), entries),
+        vocabulary,
+        metadata.get("tokenizer.chat_template"),
+        _special_tokens(vocabulary),
+    )
+
+
+def _open_container(path: Path) -> GGUFReader:
+    try:
+        return GGUFReader(path)
+    except (ValueError, IndexError, KeyError, OverflowError, MemoryError) as broken:
+        raise CheckpointError(f"{path} cannot be read as GGUF: {broken}") from broken
+
+
+def _entry(path: Path, tensor: ReaderTensor) -> GgufArray:
+    if tensor.tensor_type not in STORED:
+        raise CheckpointError(
+            f"{path}: tensor {tensor.name!r} is {tensor.tensor_type.name}; "
+            f"read are {', '.join(known.name for known in STORED)}"
+        )
+    return GgufArray(tensor)
+
+
+def read_vocabulary(metadata: Metadata) -> Vocabulary:
+    """The pieces that the metadata carries."""
+    model = metadata.need("tokenizer.ggml.model")
+    kinds = {"llama": VocabularyKind.SENTENCEPIECE_BPE, "gpt2": VocabularyKind.BYTE_BPE}
+    if model not in kinds:
+        raise ConfigError(
+            f"{metadata.source}: its tokenizer is {model!r}; read are {', '.join(kinds)}"
+        )
+    pieces = metadata.need("tokenizer.ggml.tokens")
+    types = metadata.get("tokenizer.ggml.token_type", [PieceType.NORMAL] * len(pieces))
+    scores = metadata.get("tokenizer.ggml.scores", ())
+    if len(types) != len(pieces) or (scores and len(scores) != len(pieces)):
+        raise CheckpointError(
+            f"{metadata.source}: {len(pieces)} pieces, but {len(types)} types "
+            f"and {len(scores)} scores"
+        )
+    is_spm = kinds[model] is VocabularyKind.SENTENCEPIECE_BPE
+    pre = metadata.get("tokenizer.ggml.pre", "default")
+    return Vocabulary(
+        kinds[model],
+        pieces=tuple(pieces),
+        types=_piece_types(metadata, types),
+        scores=tuple(scores),
+        merges=tuple(metadata.get("tokenizer.ggml.merges", ())),
+        pre=pre,
+        bos_id=metadata.get("tokenizer.ggml.bos_token_id"),
+        eos_id=metadata.get("tokenizer.ggml.eos_token_id"),
+        # what llama.cpp assumes where the file is silent
+        add_bos=metadata.get("tokenizer.ggml.add_bos_token", is_spm or pre == "llama-bpe"),
+        add_eos=metadata.get("tokenizer.ggml.add_eos_token", False),
+        add_space_prefix=metadata.get("tokenizer.ggml.add_space_prefix", is_spm),
+        remove_extra_whitespaces=metadata.get("tokenizer.ggml.remove_extra_whitespaces", False),
+    )
+
+
+def _piece_types(metadata: Metadata, numbers: Iterable[int]) -> tuple[PieceType, ...]:
+    """The types of the pieces, with exactly one unknown piece.
+
+    Files mark padding as unknown too, and some mark the unknown piece as a control piece.
+    """
+    unknown_id = metadata.get("tokenizer.ggml.unknown_token_id")
+    try:
+        types = [PieceType(number) for number in numbers]
+    except ValueError as broken:
+        raise CheckpointError(f"{metadata.source}: a piece has no type: {broken}") from broken
+    if unknown_id is None:
+        unknown_id = types.index(PieceType.UNKNOWN) if PieceType.UNKNOWN in types else None
+    types = [PieceType.UNUSED if kind is PieceType.UNKNOWN else kind for kind in types]
+    if unknown_id is not None and unknown_id < len(types):
+        types[unknown_id] = PieceType.UNKNOWN
+    return tuple(types)
+
+
+def _end_ids(metadata: Metadata) -> list[int]:
+    """All ids that end an answer: of the sequence, of the turn, of the message."""
+    keys = ("eos_token_id", "eot_token_id", "eom_token_id")
+    ids = (metadata.get(f"tokenizer.ggml.{key}") for key in keys)
+    return list(dict.fromkeys(number for number in ids if number is not None))
+
+
+def _special_tokens(vocabulary: Vocabulary) -> dict[str, str]:
+    ids: Mapping[str, int | None] = {
+        "bos_token": vocabulary.bos_id,
+        "eos_token": vocabulary.eos_id,
+    }
+    return {name: vocabulary.pieces[number] for name, number in ids.items() if number is not None}

@@ -1,0 +1,118 @@
+"""Named arrays of a checkpoint, whatever container they lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Protocol, Self
+
+import numpy as np
+
+from spaninfer_engine.errors import CheckpointError
+
+
+class WeightReader(Protocol):
+    """Arrays by Hugging Face name, in Hugging Face row order, read when asked for.
+
+    An array shares memory with the mapped file where the container stores it as it is, and is
+    then read-only; permuted or dequantised arrays are made anew at every `read`. Arrays stay
+    valid after `close`.
+    """
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all arrays."""
+        ...
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an array, without reading it."""
+        ...
+
+    def dtype(self, name: str) -> np.dtype:
+        """The number format that `read` will return, without reading."""
+        ...
+
+    def read(self, name: str) -> np.ndarray:
+        """The array; CheckpointError if there is none of this name."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the files; harmless when repeated."""
+        ...
+
+    def __enter__(self) -> Self:
+        """The reader itself."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; the caller's exception stays."""
+        ...
+
+
+class Entry(Protocol):
+    """One array of a container: what it will be, and how to get it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def dtype(self) -> np.dtype: ...  # noqa: D102
+    def read(self) -> np.ndarray: ...  # noqa: D102
+
+
+class EntryReader:
+    """A WeightReader over a table of entries; the containers only build the table."""
+
+    def __init__(self, source: str, entries: Mapping[str, Entry]) -> None:
+        self._source = source
+        self._entries = dict(entries)
+        self._names = frozenset(entries)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all arrays."""
+        return self._names
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an array, without reading it."""
+        return self._find(name).shape
+
+    def dtype(self, name: str) -> np.dtype:
+        """The number format that `read` will return, without reading."""
+        return self._find(name).dtype
+
+    def read(self, name: str) -> np.ndarray:
+        """The array; CheckpointError if there is none of this name."""
+        entry = self._find(name)
+        array = entry.read()
+        assert array.shape == entry.shape
+        assert array.dtype == entry.dtype
+        return array
+
+    def close(self) -> None:
+        """Let go of the files; arrays that were read keep their own mapping alive."""
+        self._entries.clear()
+
+    def __enter__(self) -> Self:
+        """Itself, to be closed at the end of the block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; the caller's exception stays."""
+        self.close()
+
+    def _find(self, name: str) -> Entry:
+        if name not in self._names:
+            raise CheckpointError(f"{self._source}: there is no tensor {name!r}")
+        if name not in self._entries:
+            raise CheckpointError(f"{self._source}: {name!r} was asked for after close()")
+        return self._entries[name]

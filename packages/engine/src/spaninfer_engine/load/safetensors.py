@@ -1,0 +1,151 @@
+"""Safetensors files: an eight-byte length, a JSON header, then the arrays without gaps.
+
+The header is checked here and not by the safetensors library, because that library has no numpy
+form of bfloat16 and of the eight-bit floats, and because our messages name file and tensor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spaninfer_engine.errors import CheckpointError
+from spaninfer_engine.load.dtype import SAFETENSORS
+from spaninfer_engine.load.mapped import MappedArray, map_file
+from spaninfer_engine.load.reader import EntryReader
+
+MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
+MAX_DIMENSION = 2**40  # larger sizes only occur in damaged headers
+
+
+def read_safetensors(path: Path) -> dict[str, MappedArray]:
+    """The arrays of one file by name; CheckpointError where the file contradicts itself."""
+    data = map_file(path)
+    header, data_start = _read_header(path, data)
+    header.pop("__metadata__", None)
+    entries = {
+        name: _read_entry(path, name, described, data[data_start:])
+        for name, described in header.items()
+    }
+    _check_coverage(path, entries, num_bytes=len(data) - data_start)
+    return entries
+
+
+def open_safetensors(paths: Sequence[Path]) -> EntryReader:
+    """One reader over all shards; CheckpointError if two of them hold the same tensor."""
+    entries: dict[str, MappedArray] = {}
+    home: dict[str, Path] = {}
+    for path in paths:
+        for name, entry in read_safetensors(path).items():
+            if name in entries:
+                raise CheckpointError(
+                    f"tensor {name!r} is in both {home[name]} and {path}; keep one of the files"
+                )
+            entries[name], home[name] = entry, path
+    return EntryReader(str(paths[0].parent), entries)
+
+
+def open_index(index: Path) -> EntryReader:
+    """A reader over the shards that a `*.safetensors.index.json` names."""
+    weight_map = _read_weight_map(index)
+    shards = sorted(set(weight_map.values()))
+    paths = [index.parent / shard for shard in shards]
+    for path in paths:
+        if not path.is_file():
+            raise CheckpointError(
+                f"{index} names {path.name}, which is not there; download the shard again"
+            )
+    reader = open_safetensors(paths)
+    missing = sorted(weight_map.keys() - reader.names)
+    if missing:
+        name = missing[0]
+        raise CheckpointError(
+            f"{index} places {name!r} in {weight_map[name]}, which does not hold it"
+            + (f" (and {len(missing) - 1} more like it)" if len(missing) > 1 else "")
+        )
+    return reader
+
+
+def _read_weight_map(index: Path) -> dict[str, str]:
+    try:
+        weight_map = json.loads(index.read_bytes())["weight_map"]
+    except (ValueError, KeyError, TypeError) as broken:
+        raise CheckpointError(f"{index} is not an index with a weight_map: {broken}") from broken
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index}: weight_map names no tensor")
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str) or Path(shard).name != shard:
+            raise CheckpointError(
+                f"{index}: {name!r} lies in {shard!r}; only file names in the same folder are read"
+            )
+    return weight_map
+
+
+def _read_header(path: Path, data: np.ndarray) -> tuple[dict[str, Any], int]:
+    if len(data) < 8:
+        raise CheckpointError(f"{path} has {len(data)} bytes; a safetensors file has at least 8")
+    length = int(data[:8].view("<u8")[0])
+    if length > min(MAX_HEADER_BYTES, len(data) - 8):
+        raise CheckpointError(
+            f"{path}: the header claims {length} bytes, but {len(data) - 8} bytes follow; "
+            "the file is truncated or no safetensors file"
+        )
+    try:
+        header = json.loads(data[8 : 8 + length].tobytes())
+    except ValueError as broken:
+        raise CheckpointError(f"{path}: the header is not JSON: {broken}") from broken
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{path}: the header is not a JSON object")
+    return header, 8 + length
+
+
+def _read_entry(path: Path, name: str, described: Any, data: np.ndarray) -> MappedArray:
+    try:
+        code, shape, (start, stop) = (
+            described["dtype"],
+            described["shape"],
+            described["data_offsets"],
+        )
+    except (KeyError, TypeError, ValueError) as broken:
+        raise CheckpointError(
+            f"{path}: tensor {name!r} needs dtype, shape and two data_offsets; got {described!r}"
+        ) from broken
+    if code not in SAFETENSORS:
+        raise CheckpointError(
+            f"{path}: tensor {name!r} has dtype {code}; known are {', '.join(SAFETENSORS)}"
+        )
+    if not all(isinstance(size, int) and 0 <= size < MAX_DIMENSION for size in shape):
+        raise CheckpointError(f"{path}: tensor {name!r} has the impossible shape {shape}")
+    if not (isinstance(start, int) and isinstance(stop, int) and 0 <= start <= stop):
+        raise CheckpointError(f"{path}: tensor {name!r} has the offsets [{start}, {stop})")
+    entry = MappedArray(data, start, tuple(shape), SAFETENSORS[code])
+    if entry.num_bytes != stop - start:
+        raise CheckpointError(
+            f"{path}: tensor {name!r} of {code}{shape} needs {entry.num_bytes} bytes, "
+            f"but its offsets [{start}, {stop}) hold {stop - start}"
+        )
+    return entry
+
+
+def _check_coverage(path: Path, entries: Mapping[str, MappedArray], num_bytes: int) -> None:
+    """Arrays must follow each other without gap or overlap from the header to the end."""
+    reached = 0
+    in_order = sorted(entries.items(), key=lambda item: (item[1].start, item[1].num_bytes))
+    for name, entry in in_order:
+        if entry.start != reached:
+            word = "overlaps the one before it" if entry.start < reached else "leaves a gap"
+            raise CheckpointError(
+                f"{path}: tensor {name!r} starts at byte {entry.start}, expected {reached}: {word}"
+            )
+        reached += entry.num_bytes
+        if reached > num_bytes:
+            raise CheckpointError(
+                f"{path}: tensor {name!r} ends at byte {reached}, but the file holds {num_bytes} "
+                "bytes of data; it is truncated, download it again"
+            )
+    if reached != num_bytes:
+        raise CheckpointError(f"{path}: {num_bytes - reached} bytes at the end belong to no tensor")

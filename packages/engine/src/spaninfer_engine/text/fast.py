@@ -1,0 +1,128 @@
+"""Vocabularies behind the tokenizers library: tokenizer.json, and whatever is turned into it."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cached_property
+from typing import Any
+
+from tokenizers import Tokenizer as Library
+
+from spaninfer_engine.text.bytemap import from_alphabet
+from spaninfer_engine.text.special import SpecialToken
+
+BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+ANCHOR = "a"  # a piece in front, so that what follows is decoded as the middle of a text
+
+
+class FastCodec:
+    """A Codec over a tokenizers.Tokenizer. Control tokens in its input are ordinary text."""
+
+    def __init__(self, library: Library) -> None:
+        library.encode_special_tokens = True  # the library's word for "do not recognise them"
+        library.no_truncation()
+        library.no_padding()
+        self._library = library
+        self._settings: dict[str, Any] = {
+            key: value for key, value in json.loads(library.to_str()).items() if key != "model"
+        }
+        self._added = {
+            token_id: token.content
+            for token_id, token in library.get_added_tokens_decoder().items()
+        }
+        decoders = _types(self._settings["decoder"])
+        self._is_byte_level = "ByteLevel" in decoders
+        self._has_byte_pieces = "ByteFallback" in decoders
+        self._vocab_size = 1 + max(library.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+        return self._vocab_size
+
+    @cached_property
+    def strips_leading_space(self) -> bool:
+        """Whether decoding drops a space before the first token."""
+        if self._is_byte_level:
+            return False
+        return any(self._middle(piece) == " " + self._join([piece]) for piece in ("▁a", "a"))
+
+    @property
+    def special_tokens(self) -> list[SpecialToken]:
+        """The library's control tokens; added tokens that are text it recognises by itself."""
+        return [
+            SpecialToken(
+                token_id,
+                token.content,
+                strips_left=token.lstrip,
+                strips_right=token.rstrip,
+                whole_word=token.single_word,
+            )
+            for token_id, token in self._library.get_added_tokens_decoder().items()
+            if token.special
+        ]
+
+    @property
+    def added_by_default(self) -> tuple[list[int], list[int]]:
+        """The ids that the library's post-processor puts before and after a text."""
+        encoding = self._library.encode("a", add_special_tokens=True)
+        mask = encoding.special_tokens_mask
+        if 0 not in mask:
+            return [], []
+        first, last = mask.index(0), len(mask) - mask[::-1].index(0)
+        return encoding.ids[:first], encoding.ids[last:]
+
+    def encode(self, text: str, *, at_start: bool) -> list[int]:
+        """The ids of an ordinary text."""
+        library = self._library if at_start else self._inner_library
+        # A batch of one: other threads run meanwhile, which the library's encode() does not allow.
+        [encoding] = library.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
+        return ids
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token adds to a text that has begun."""
+        if token_id in self._added:
+            return self._added[token_id].encode()
+        piece = self._library.id_to_token(token_id)
+        if piece is None:
+            return b""
+        if self._is_byte_level:
+            return from_alphabet(piece)
+        if self._has_byte_pieces and (byte := BYTE_PIECE.fullmatch(piece)):
+            return bytes.fromhex(byte[1])
+        return self._middle(piece).encode()
+
+    def find_id(self, text: str) -> int | None:
+        """The id of a piece, or None."""
+        found: int | None = self._library.token_to_id(text)
+        return found
+
+    @cached_property
+    def _inner_library(self) -> Library:
+        """The library for text after a special token: without the space before a first word."""
+        if '"prepend_scheme": "first"' not in json.dumps(self._settings["pre_tokenizer"]):
+            return self._library
+        whole = self._library.to_str().replace(
+            '"prepend_scheme":"first"', '"prepend_scheme":"never"'
+        )
+        inner = Library.from_str(whole)
+        inner.encode_special_tokens = True
+        return inner
+
+    def _middle(self, piece: str) -> str:
+        return self._join([ANCHOR, piece]).removeprefix(ANCHOR)
+
+    def _join(self, pieces: list[str]) -> str:
+        decoder = self._library.decoder
+        joined: str = decoder.decode(pieces) if decoder else " ".join(pieces)
+        return joined
+
+
+def _types(settings: Any) -> set[str]:
+    """The names of all steps in a decoder's settings."""
+    if not isinstance(settings, dict):
+        return set()
+    inner = settings.get("decoders", [])
+    return {settings["type"]}.union(*(_types(step) for step in inner))

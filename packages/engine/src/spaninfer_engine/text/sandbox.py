@@ -1,0 +1,219 @@
+"""The Jinja environment that chat templates run in: what Hugging Face templates may use, and less.
+
+On top of Jinja's immutable sandbox: only the filters that templates need, a budget spent by
+whatever repeats, and text of users told apart from text of the template (see template.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from jinja2 import Template, nodes
+from jinja2.exceptions import SecurityError, TemplateError
+from jinja2.ext import Extension, LoopControlExtension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+from spaninfer_engine.text import limits
+from spaninfer_engine.text.filters import TEMPLATE_FILTERS
+from spaninfer_engine.text.limits import MAX_WIDTH, Budget, spend, spend_on
+
+GLOBAL_NAMES = ("range", "dict", "namespace")
+FORBIDDEN_METHODS = frozenset({"format", "format_map"})  # widths and lookups in a language apart
+
+SEARCHING_METHODS = frozenset(
+    """split rsplit partition rpartition startswith endswith find rfind index count removeprefix
+    removesuffix strip lstrip rstrip""".split()
+)
+"""Methods of a text whose arguments are looked for in it and never become output."""
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """An environment that compiles and renders chat templates within limits."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    spend = staticmethod(spend)  # compiled templates reach these two as attributes
+    joined_text: Callable[..., str]
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            finalize=_finalize,
+            extensions=[LoopControlExtension, GenerationBlock],
+        )
+        self.joined_text = _joined_text
+        self.filters = dict(TEMPLATE_FILTERS)
+        self.globals = {name: self.globals[name] for name in GLOBAL_NAMES}
+        self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+
+    def compile_within_limits(
+        self, source: str, protect: Callable[[str], str] | None = None
+    ) -> Template:
+        """A template whose loops spend from the budget.
+
+        `protect` is applied to the literals that the template looks for in texts, when those
+        texts went through the same function.
+        """
+        tree = self.parse(source)
+        if protect is not None:
+            _protect_searches(tree, protect)
+        return self.from_string(_Pacing().visit(tree))
+
+    def loops_over_content(self, source: str) -> bool:
+        """Whether a template takes a message's content as a list of parts; if not, it is text."""
+        loops = self.parse(source).find_all(nodes.For)
+        return any(_names_content(loop.iter) for loop in loops)
+
+    def render_within_limits(self, template: Template, variables: Mapping[str, Any]) -> str:
+        """The rendered text; SecurityError where the template does too much."""
+        budget = Budget()
+        token = limits.current.set(budget)
+        try:
+            return "".join(_counted(template.generate(**variables), budget))
+        finally:
+            limits.current.reset(token)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """An operator, after a look at how large its result will be."""
+        limits.check_operation(operator, left, right)
+        result = super().call_binop(context, operator, left, right)
+        spend(len(result) if isinstance(result, (str, list, tuple)) else 0)
+        return result
+
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        """A call from a template, after a look at what it will cost."""
+        spend()
+        owner, budget = getattr(__obj, "__self__", None), limits.current.get()
+        if isinstance(owner, str) and budget is not None:
+            limits.check_text_method(owner, __obj.__name__, (*args, *kwargs.values()), budget)
+        return super().call(__context, __obj, *args, **kwargs)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """An attribute by dot."""
+        _refuse_format(obj, attribute)
+        return super().getattr(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """An item, or an attribute, by brackets."""
+        _refuse_format(obj, argument)
+        return super().getitem(obj, argument)
+
+
+class GenerationBlock(Extension):
+    """`{% generation %} … {% endgeneration %}`: marks a trainer's tokens; here only its body."""
+
+    tags = {"generation"}  # noqa: RUF012 - the type that Jinja declares
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """The nodes between the two tags."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Pacing(NodeTransformer):
+    """Makes loops and macros spend from the budget, and joins texts through a checked function."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.body.insert(0, _spending(node))
+        return node
+
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.body.insert(0, _spending(node))
+        return node
+
+    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.body.insert(0, _spending(node))
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _call(node, "joined_text", node.nodes)
+
+
+def _names_content(expression: nodes.Node) -> bool:
+    """Whether an expression is `content`, `x.content` or `x["content"]`."""
+    match expression:
+        case nodes.Name(name="content") | nodes.Getattr(attr="content"):
+            return True
+        case nodes.Getitem(arg=nodes.Const(value="content")):
+            return True
+    return False
+
+
+def _spending(node: nodes.Node) -> nodes.Output:
+    """An output of nothing that spends what the node's literal text is long."""
+    literal = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
+    cost = nodes.Const(literal, lineno=node.lineno)
+    return nodes.Output([_call(node, "spend", [cost])], lineno=node.lineno)
+
+
+def _call(node: nodes.Node, name: str, arguments: list[nodes.Expr]) -> nodes.Call:
+    """A call of an attribute of the environment, which a template cannot replace."""
+    function = nodes.EnvironmentAttribute(name, lineno=node.lineno)
+    return nodes.Call(function, arguments, [], None, None, lineno=node.lineno)
+
+
+def _protect_searches(tree: nodes.Template, protect: Callable[[str], str]) -> None:
+    """Apply `protect` to literals that are compared with texts or looked for in them."""
+    for comparison in tree.find_all(nodes.Compare):
+        _protect_literals([comparison.expr, *(each.expr for each in comparison.ops)], protect)
+    for call in tree.find_all(nodes.Call):
+        if isinstance(call.node, nodes.Getattr):
+            if call.node.attr in SEARCHING_METHODS:
+                _protect_literals(call.args, protect)
+            elif call.node.attr == "replace":
+                _protect_literals(call.args[:1], protect)
+    for each in tree.find_all((nodes.Filter, nodes.Test)):
+        if isinstance(each, nodes.Test):
+            _protect_literals(each.args, protect)
+        elif each.name == "replace":
+            _protect_literals(each.args[:1], protect)
+
+
+def _protect_literals(expressions: list[nodes.Expr], protect: Callable[[str], str]) -> None:
+    for expression in expressions:
+        if isinstance(expression, nodes.Const) and isinstance(expression.value, str):
+            expression.value = protect(expression.value)
+        elif isinstance(expression, (nodes.List, nodes.Tuple)):
+            _protect_literals(expression.items, protect)
+
+
+def _counted(pieces: Iterator[str], budget: Budget) -> Iterator[str]:
+    for piece in pieces:
+        budget.spend(len(piece))
+        yield piece
+
+
+def _finalize(value: Any) -> Any:
+    """A value that is about to become text."""
+    spend_on(value)
+    return value
+
+
+def _joined_text(*values: Any) -> str:
+    """The `~` operator."""
+    spend_on(values)
+    return "".join(map(str, values))
+
+
+def _refuse_format(obj: Any, name: Any) -> None:
+    if isinstance(obj, str) and name in FORBIDDEN_METHODS:
+        raise SecurityError(f"it calls str.{name}, which is not offered to templates")
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    """The local time in the given pattern."""
+    if len(pattern) > MAX_WIDTH:
+        raise SecurityError("it formats the time with a very long pattern")
+    return datetime.now().strftime(pattern)

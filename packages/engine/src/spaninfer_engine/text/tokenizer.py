@@ -1,0 +1,122 @@
+"""Text to token ids and back, whatever the vocabulary's kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from spaninfer_engine.text.codec import Codec
+from spaninfer_engine.text.special import SpecialFinder, SpecialToken
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The ids that belong before and after a whole text."""
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+
+class Tokenizer:
+    """A vocabulary with its special tokens.
+
+    `eos_ids` are all ids that end an answer. `special_ids` are the ids that steer the model and
+    are left out of decoded text.
+    """
+
+    def __init__(
+        self,
+        codec: Codec,
+        special: Iterable[SpecialToken],
+        *,
+        frame: Frame = Frame(),
+        bos_id: int | None = None,
+        eos_ids: Iterable[int] = (),
+    ) -> None:
+        tokens = list(special)
+        controls = [token for token in tokens if not token.is_text]
+        self._codec = codec
+        self._frame = frame
+        self._all = SpecialFinder(tokens)
+        self._text_only = SpecialFinder(token for token in tokens if token.is_text)
+        self._texts = {token.token_id: token.text for token in tokens}
+        self._bytes: dict[int, bytes] = {}
+        self.bos_id = bos_id
+        self.eos_ids = frozenset(eos_ids)
+        self.special_ids = frozenset(token.token_id for token in controls)
+        self.special_texts = frozenset(token.text for token in controls)
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+        return max([self._codec.vocab_size, *(i + 1 for i in self._texts)])
+
+    @property
+    def strips_leading_space(self) -> bool:
+        """Whether the first token of a text brings a space that is not part of the text."""
+        return self._codec.strips_leading_space
+
+    def encode(
+        self,
+        text: str,
+        *,
+        add_special: bool = True,
+        parse_special: bool = False,
+        mark: str | None = None,
+    ) -> list[int]:
+        """The ids of a text.
+
+        `add_special` puts the tokenizer's own ids around it (a BOS that the text begins with is
+        not doubled). `parse_special` recognises control tokens written in the text; without it
+        they are letters like any others. `mark` is a character that is dropped after control
+        tokens were recognised: templates put it inside whatever may not be one.
+        """
+        finder = self._all if parse_special else self._text_only
+        ids: list[int] = []
+        for piece in finder.cut(_without_surrogates(text)):
+            if piece.token_id is not None:
+                ids.append(piece.token_id)
+                continue
+            plain = piece.text.replace(mark, "") if mark else piece.text
+            ids += self._codec.encode(plain, at_start=piece.at_start)
+        return self._framed(ids) if add_special else ids
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """The text of ids; bytes that are no UTF-8 become U+FFFD."""
+        data = b"".join(self.token_bytes(token_id, skip_special=skip_special) for token_id in ids)
+        if self.strips_leading_space:
+            data = data.removeprefix(b" ")
+        return data.decode(errors="replace")
+
+    def token_bytes(self, token_id: int, *, skip_special: bool = False) -> bytes:
+        """What a token adds to a text that has begun; nothing for ids without a piece."""
+        if skip_special and token_id in self.special_ids:
+            return b""
+        if token_id not in self._bytes:
+            text = self._texts.get(token_id)
+            self._bytes[token_id] = (
+                self._codec.token_bytes(token_id) if text is None else text.encode()
+            )
+        return self._bytes[token_id]
+
+    def find_id(self, text: str) -> int | None:
+        """The id of a piece or special token, or None."""
+        for token_id, special in self._texts.items():
+            if special == text:
+                return token_id
+        return self._codec.find_id(text)
+
+    def _framed(self, ids: list[int]) -> list[int]:
+        before, after = list(self._frame.before), list(self._frame.after)
+        if before and ids[: len(before)] == before:
+            before = []
+        if after and ids[-len(after) :] == after:
+            after = []
+        return before + ids + after
+
+
+def _without_surrogates(text: str) -> str:
+    """The text with halves of surrogate pairs joined, or replaced by U+FFFD: they have no bytes."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

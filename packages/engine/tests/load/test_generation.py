@@ -1,0 +1,37 @@
+from spaninfer_engine.load.generation import end_ids, sampling_defaults
+from spaninfer_engine.request import SamplingParams
+
+
+def test_sampling_values_become_fields_of_the_sampling_params():
+    stated = {
+        "do_sample": True,
+        "temperature": 0.5,
+        "top_k": 40,
+        "top_p": 0.7,
+        "repetition_penalty": 1.1,
+        "no_repeat_ngram_size": 3,
+        "max_new_tokens": 512,
+        "typical_p": None,
+        "bos_token_id": 1,
+    }
+
+    defaults = sampling_defaults(stated)
+
+    assert defaults == {
+        "temperature": 0.5,
+        "top_k": 40,
+        "top_p": 0.7,
+        "repetition_penalty": 1.1,
+        "no_repeat_ngram": 3,
+    }
+    SamplingParams(**defaults)
+
+
+def test_a_model_that_does_not_sample_is_greedy():
+    assert sampling_defaults({"do_sample": False, "temperature": 0.7}) == {"temperature": 0.0}
+
+
+def test_end_ids_are_united_over_numbers_and_lists():
+    found = end_ids({"eos_token_id": 2}, {"eos_token_id": [5, 7]}, {"eos_token_id": None}, {})
+
+    assert found == {2, 5, 7}

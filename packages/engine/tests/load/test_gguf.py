@@ -1,0 +1,260 @@
+import math
+from pathlib import Path
+
+import gguf
+import ml_dtypes
+import numpy as np
+import pytest
+from spaninfer_engine.errors import CheckpointError, ConfigError
+from spaninfer_engine.load.gguf import open_gguf
+from spaninfer_engine.load.gguf_rope import llama3_factors
+from spaninfer_engine.vocab import PieceType, VocabularyKind
+from vocabularies import spm_vocabulary
+
+HIDDEN, FFN, HEADS, KV, HEAD = 64, 96, 4, 2, 16
+Q8_0 = gguf.GGMLQuantizationType.Q8_0
+BF16 = gguf.GGMLQuantizationType.BF16
+
+
+class GgufFile:
+    """A GGUF file of one layer that a test fills and writes."""
+
+    def __init__(self, path: Path, architecture: str) -> None:
+        self.path = path
+        self.writer = gguf.GGUFWriter(path, architecture)
+        self.writer.add_context_length(128)
+        self.writer.add_embedding_length(HIDDEN)
+        self.writer.add_feed_forward_length(FFN)
+        self.writer.add_block_count(1)
+        self.writer.add_head_count(HEADS)
+        self.writer.add_head_count_kv(KV)
+        self.writer.add_layer_norm_rms_eps(1e-6)
+        self.writer.add_rope_freq_base(10000.0)
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def vocabulary(self) -> None:
+        vocabulary = spm_vocabulary()
+        self.writer.add_tokenizer_model("llama")
+        self.writer.add_token_list(list(vocabulary.pieces))
+        self.writer.add_token_scores(list(vocabulary.scores))
+        self.writer.add_token_types([int(kind) for kind in vocabulary.types])
+        self.writer.add_bos_token_id(1)
+        self.writer.add_eos_token_id(2)
+        self.writer.add_chat_template("{{ messages }}")
+
+    def add(self, name: str, shape: tuple[int, ...], kind: object = None) -> np.ndarray:
+        array = np.random.default_rng(len(self.arrays)).standard_normal(shape).astype(np.float32)
+        self.arrays[name] = array
+        if kind is None:
+            self.writer.add_tensor(name, array)
+        else:
+            self.writer.add_tensor(name, gguf.quantize(array, kind), raw_dtype=kind)
+        return array
+
+    def layer(self) -> None:
+        kv = KV * HEAD
+        shapes = {
+            "attn_norm": (HIDDEN,),
+            "attn_q": (HEADS * HEAD, HIDDEN),
+            "attn_k": (kv, HIDDEN),
+            "attn_v": (kv, HIDDEN),
+            "attn_output": (HIDDEN, HEADS * HEAD),
+            "ffn_norm": (HIDDEN,),
+            "ffn_gate": (FFN, HIDDEN),
+            "ffn_up": (FFN, HIDDEN),
+            "ffn_down": (HIDDEN, FFN),
+        }
+        for name, shape in shapes.items():
+            self.add(f"blk.0.{name}.weight", shape)
+        self.add("token_embd.weight", (300, HIDDEN))
+        self.add("output_norm.weight", (HIDDEN,))
+
+    def close(self) -> Path:
+        self.writer.write_header_to_file()
+        self.writer.write_kv_data_to_file()
+        self.writer.write_tensors_to_file()
+        self.writer.close()
+        return self.path
+
+
+@pytest.fixture
+def file(tmp_path):
+    file = GgufFile(tmp_path / "model.gguf", "llama")
+    file.vocabulary()
+    return file
+
+
+def test_a_llama_comes_out_under_hugging_face_names_and_row_order(file):
+    file.layer()
+
+    opened = open_gguf(file.close())
+
+    q = file.arrays["blk.0.attn_q.weight"].reshape(HEADS, HEAD // 2, 2, HIDDEN)
+    expected = q.transpose(0, 2, 1, 3).reshape(HEADS * HEAD, HIDDEN)
+    prefix = "model.layers.0."
+    np.testing.assert_array_equal(opened.reader.read(prefix + "self_attn.q_proj.weight"), expected)
+    np.testing.assert_array_equal(
+        opened.reader.read(prefix + "mlp.down_proj.weight"), file.arrays["blk.0.ffn_down.weight"]
+    )
+    assert opened.config["architectures"] == ["LlamaForCausalLM"]
+    assert opened.config["rms_norm_eps"] == 1e-6
+    assert opened.config["vocab_size"] == 300
+    assert opened.config["tie_word_embeddings"] is True
+    assert opened.config["eos_token_id"] == [2]
+    assert opened.chat_template == "{{ messages }}"
+    assert opened.special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def test_a_permutation_undoes_that_of_the_conversion(file):
+    """Conversion to GGUF brings halves into pairs; reading must give the halves back."""
+    halves = np.arange(HEADS * HEAD * HIDDEN, dtype=np.float32).reshape(-1, HIDDEN)
+    pairs = halves.reshape(HEADS, 2, HEAD // 2, HIDDEN).swapaxes(1, 2).reshape(halves.shape)
+    file.writer.add_tensor("blk.0.attn_q.weight", pairs)
+
+    read = open_gguf(file.close()).reader.read("model.layers.0.self_attn.q_proj.weight")
+
+    np.testing.assert_array_equal(read, halves)
+
+
+def test_q8_0_is_dequantised_when_read(file):
+    array = file.add("blk.0.ffn_up.weight", (FFN, HIDDEN), Q8_0)
+
+    opened = open_gguf(file.close())
+
+    read = opened.reader.read("model.layers.0.mlp.up_proj.weight")
+    blocks = array.reshape(-1, 32)
+    scales = (np.abs(blocks).max(1, keepdims=True) / 127).astype(np.float16).astype(np.float32)
+    assert opened.reader.dtype("model.layers.0.mlp.up_proj.weight") == np.float32
+    # half a step of rounding, and that of the scale to float16
+    assert (np.abs(read.reshape(-1, 32) - blocks) <= 0.57 * scales).all()
+    np.testing.assert_allclose(
+        np.round(read.reshape(-1, 32) / scales), read.reshape(-1, 32) / scales, atol=1e-4
+    )
+
+
+def test_half_precision_stays_as_it_is_stored(file):
+    bf16 = file.add("blk.0.ffn_up.weight", (FFN, HIDDEN), BF16)
+    f16 = np.linspace(-1, 1, FFN * HIDDEN, dtype=np.float16).reshape(FFN, HIDDEN)
+    file.writer.add_tensor("blk.0.ffn_gate.weight", f16)
+
+    reader = open_gguf(file.close()).reader
+
+    np.testing.assert_array_equal(
+        reader.read("model.layers.0.mlp.up_proj.weight"), bf16.astype(ml_dtypes.bfloat16)
+    )
+    np.testing.assert_array_equal(reader.read("model.layers.0.mlp.gate_proj.weight"), f16)
+
+
+def test_qwen_rows_and_biases_keep_their_order(tmp_path):
+    file = GgufFile(tmp_path / "q.gguf", "qwen2")
+    file.vocabulary()
+    weight = file.add("blk.0.attn_q.weight", (HEADS * HEAD, HIDDEN))
+    bias = file.add("blk.0.attn_q.bias", (HEADS * HEAD,))
+
+    opened = open_gguf(file.close())
+
+    assert opened.config["architectures"] == ["Qwen2ForCausalLM"]
+    np.testing.assert_array_equal(
+        opened.reader.read("model.layers.0.self_attn.q_proj.weight"), weight
+    )
+    np.testing.assert_array_equal(opened.reader.read("model.layers.0.self_attn.q_proj.bias"), bias)
+
+
+def test_gemma_norms_lose_the_one_that_the_conversion_added(tmp_path):
+    file = GgufFile(tmp_path / "g.gguf", "gemma")
+    file.vocabulary()
+    stored = file.add("blk.0.attn_norm.weight", (HIDDEN,))
+
+    read = open_gguf(file.close()).reader.read("model.layers.0.input_layernorm.weight")
+
+    np.testing.assert_array_equal(read, stored - 1)
+
+
+def test_llama_3_scaling_is_found_again_from_its_factors(file):
+    scaling = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    factors = llama3_factors(scaling, 10000.0, HEAD // 2).astype(np.float32)
+    file.writer.add_tensor("rope_freqs.weight", factors)
+
+    opened = open_gguf(file.close())
+
+    assert opened.config["rope_scaling"] == scaling
+    assert opened.reader.names == frozenset()
+
+
+def test_llama_3_divides_long_waves_keeps_short_ones_and_blends_between():
+    scaling = {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+
+    factors = llama3_factors(scaling, 500000.0, 64)
+
+    for index, factor in enumerate(factors):
+        wave = 2 * math.pi * 500000.0 ** (index / 64)
+        if wave > 8192:
+            assert factor == pytest.approx(8)
+        elif wave < 2048:
+            assert factor == pytest.approx(1)
+        else:
+            share = (8192 / wave - 1) / 3  # of the unscaled frequency
+            assert 1 / factor == pytest.approx(share + (1 - share) / 8)
+
+
+def test_factors_of_another_scaling_are_refused(file):
+    file.writer.add_tensor("rope_freqs.weight", np.linspace(1, 9, HEAD // 2, dtype=np.float32))
+
+    with pytest.raises(ConfigError, match="rope_freqs"):
+        open_gguf(file.close())
+
+
+def test_an_unknown_architecture_is_refused_naming_the_known_ones(tmp_path):
+    file = GgufFile(tmp_path / "x.gguf", "mamba")
+    file.vocabulary()
+
+    with pytest.raises(ConfigError, match=r"'mamba'.*llama, qwen2, qwen3"):
+        open_gguf(file.close())
+
+
+def test_a_quantisation_that_is_not_read_is_refused_naming_tensor_and_type(file):
+    file.add("blk.0.ffn_up.weight", (FFN, HIDDEN), gguf.GGMLQuantizationType.Q4_0)
+
+    with pytest.raises(CheckpointError, match=r"'blk\.0\.ffn_up\.weight' is Q4_0.*F32, F16, BF16"):
+        open_gguf(file.close())
+
+
+def test_a_tensor_without_a_place_is_refused(file):
+    file.add("blk.0.surprise.weight", (HIDDEN,))
+
+    with pytest.raises(CheckpointError, match=r"'blk\.0\.surprise\.weight' has no place"):
+        open_gguf(file.close())
+
+
+def test_a_truncated_file_is_refused(file, tmp_path):
+    file.layer()
+    whole = file.close().read_bytes()
+
+    for length in (0, 3, 20, 1000, len(whole) // 2, len(whole) - 100):
+        (tmp_path / "cut.gguf").write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match=r"cut\.gguf"):
+            open_gguf(tmp_path / "cut.gguf")
+
+
+def test_padding_pieces_are_not_unknown_pieces(file):
+    vocabulary = spm_vocabulary()
+    types = [int(kind) for kind in vocabulary.types]
+    types[0], types[-1] = int(PieceType.CONTROL), int(PieceType.UNKNOWN)
+    file.writer.kv_data[-1]["tokenizer.ggml.token_type"].value = types
+    file.writer.add_unk_token_id(0)
+
+    read = open_gguf(file.close()).vocabulary
+
+    assert read.kind is VocabularyKind.SENTENCEPIECE_BPE
+    assert (read.types[0], read.types[-1]) == (PieceType.UNKNOWN, PieceType.UNUSED)
