@@ -1,0 +1,117 @@
+"""The engine behind asyncio: the same loop, its queues as async iterators."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from spaninfer_engine.engine import Engine, Prompt
+from spaninfer_engine.handle import RequestHandle, ResultQueue
+from spaninfer_engine.request import Output, Placement, SamplingParams
+
+
+class OutputStream:
+    """What one request produces, as an async iterator of one task.
+
+    Closing it, or losing the last reference to it, stops the request; so nobody's leaving can
+    leave a request behind.
+    """
+
+    def __init__(self, engine: Engine, handle: RequestHandle, queue: ResultQueue) -> None:
+        self._engine, self._handle, self._queue = engine, handle, queue
+        self._ready = asyncio.Event()
+        queue.listen(_waker(self._ready, asyncio.get_running_loop()))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Output:
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            with suppress(TimeoutError):  # everything there has been read
+                output = self._queue.get_nowait()
+                self._ready.set()  # there may be more
+                if output is None:
+                    raise StopAsyncIteration
+                return output
+
+    def close(self) -> None:
+        """Stop the request if it still runs, and forget it; harmless when repeated."""
+        self._engine.release(self._handle)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class AsyncEngine:
+    """Answers requests of asyncio tasks; the engine is the caller's, and may serve others as well.
+
+    Closing it closes the engine.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def start(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams | None = None,
+        placement: Placement | None = None,
+    ) -> OutputStream:
+        """Start a request now, and return what it produces; to be called in a task.
+
+        Raises as Engine.start_request does.
+        """
+        handle, queue = self.engine.start_request(prompt_ids, sampling, placement)
+        return OutputStream(self.engine, handle, queue)
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        placement: Placement | None = None,
+    ) -> AsyncIterator[Output]:
+        """Yield what a request produces, as it comes.
+
+        Raises as Engine.start_request does, before the first element. When the iterator is closed
+        or its task cancelled before the end, the request is stopped at once.
+        """
+        if isinstance(prompt, str):  # long texts take milliseconds, which other tasks can use
+            prompt = await asyncio.to_thread(self.engine.tokenizer.encode, prompt)
+        stream = self.start(prompt, sampling, placement)
+        try:
+            async for output in stream:
+                yield output
+        finally:
+            stream.close()
+
+    async def close(self, drain_s: float = 0.0) -> None:
+        """Close the engine as Engine.close does, without holding up other tasks."""
+        await asyncio.to_thread(self.engine.close, drain_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _waker(ready: asyncio.Event, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+    """Return what sets the event from any thread."""
+
+    def wake() -> None:
+        # The event is set until its reader has woken: then one more call changes nothing.
+        if not ready.is_set():
+            with suppress(RuntimeError):  # the event loop is closed: nobody reads any more
+                loop.call_soon_threadsafe(ready.set)
+
+    return wake

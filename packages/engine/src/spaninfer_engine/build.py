@@ -1,0 +1,163 @@
+"""From a path to an engine's parts: open, resolve, check, bind, decide, in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from spaninfer_engine.config import EngineConfig, Resolved
+from spaninfer_engine.decide import (
+    Compute,
+    checkpoint_dtype,
+    decide_budget,
+    decide_compute,
+    resolve,
+    served_name,
+)
+from spaninfer_engine.errors import CheckpointError, ConfigError
+from spaninfer_engine.load import Checkpoint, open_checkpoint
+from spaninfer_engine.machine import this_machine
+from spaninfer_engine.ops.table import Ops
+from spaninfer_engine.parts import Parts
+from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.run.claim import bind
+from spaninfer_engine.run.lower import lower
+from spaninfer_engine.run.runner import Runner
+from spaninfer_engine.run.sample import Sampler
+from spaninfer_engine.spec import Decoder, check, find, load
+from spaninfer_engine.spec import resolve as resolve_spec
+from spaninfer_engine.text.sources import open_tokenizer
+from spaninfer_engine.text.template import ChatTemplate
+
+MODELS = "spaninfer.models"
+"""Entry points of packages that bring a model: the name is the model's, the value a function
+without arguments that returns its folder."""
+
+REFUSED_KEYS = ("quantization_config", "compression_config")
+
+
+class Progress(Protocol):
+    """Is told how far loading has come."""
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """`done` of `total` units of a stage are finished."""
+        ...
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
+    """Return everything an engine runs on.
+
+    Raises ConfigError for what was asked, CheckpointError for what is on disk.
+    """
+    path, name = locate(asked.model)
+    with open_checkpoint(path) as checkpoint:
+        _refuse_quantised(checkpoint)
+        decoder = _decoder(asked, checkpoint)
+        compute = decide_compute(asked, checkpoint_dtype(checkpoint.config), this_machine())
+        ops = make_ops(compute)
+        progress("kernels", 0, 1)
+        ops.warm()
+        progress("kernels", 1, 1)
+        bound = bind(lower(decoder), ops, checkpoint.reader, _stage(progress, "weights"))
+        memory = decide_budget(asked, compute, ops.available_bytes(), ops.cache_share)
+        resolved = resolve(asked, served_name(asked, name), decoder, compute, memory)
+        runner: Runner[Any] = Runner(
+            bound,
+            ops,
+            Sampler(),
+            decoder,
+            span_len=resolved.span_len,
+            num_spans=resolved.num_spans,
+            max_len=resolved.max_len,
+            max_running=resolved.max_running,
+        )
+        return _parts(checkpoint, decoder, resolved, runner, str(bound))
+
+
+def locate(model: str | Path) -> tuple[Path, str]:
+    """Return the folder or file of a model, and its name.
+
+    The bare name of a model that a package brings means that one; ./NAME is always a path.
+    """
+    brought = {point.name: point for point in entry_points(group=MODELS)}
+    if isinstance(model, str) and model in brought:
+        return Path(brought[model].load()()), model
+    path = Path(model).expanduser()
+    if path.exists():
+        return path, path.stem if path.is_file() else path.resolve().name
+    names = ", ".join(sorted(brought)) or "none"
+    raise ConfigError(
+        f"there is no file or folder {str(model)!r}, and no installed package brings a model of "
+        f"that name (brought: {names}); models are not downloaded, give the path of one"
+    )
+
+
+def make_ops(compute: Compute) -> Ops[Any]:
+    """Return the operators of a backend; only its own framework is imported."""
+    match compute.backend:
+        case "torch":
+            from spaninfer_engine.ops.torch import TorchOps
+
+            return TorchOps(compute.dtype, compute.device)
+        case "reference":
+            from spaninfer_engine.ops.reference import ReferenceOps
+
+            return ReferenceOps("float32")
+        case "cpu":
+            from spaninfer_engine.ops.cpu import CpuOps
+
+            return CpuOps()
+
+
+def _refuse_quantised(checkpoint: Checkpoint) -> None:
+    for key in REFUSED_KEYS:
+        if checkpoint.config.get(key):
+            raise ConfigError(
+                f"{checkpoint.path}: config.json has {key}; checkpoints that are stored "
+                "quantised are not read yet, use one in float32, bfloat16 or float16"
+            )
+
+
+def _decoder(asked: EngineConfig, checkpoint: Checkpoint) -> Decoder:
+    spec = load(asked.spec) if asked.spec is not None else find(checkpoint.config)
+    reader = checkpoint.reader
+    decoder = resolve_spec(spec, checkpoint.config, reader.names)
+    check(decoder, {name: reader.shape(name) for name in reader.names})
+    return decoder
+
+
+def _stage(progress: Progress, stage: str) -> Callable[[int, int], None]:
+    return lambda done, total: progress(stage, done, total)
+
+
+def _parts(
+    checkpoint: Checkpoint, decoder: Decoder, resolved: Resolved, runner: Runner[Any], listing: str
+) -> Parts:
+    if checkpoint.tokenizer is None:
+        raise CheckpointError(
+            f"{checkpoint.path}: there is no tokenizer; put tokenizer.json, tokenizer.model, "
+            "vocab.json with merges.txt, or a .tiktoken file beside the weights"
+        )
+    tokenizer = open_tokenizer(checkpoint.tokenizer, end_ids=checkpoint.end_ids)
+    template = ChatTemplate(
+        checkpoint.chat_template,
+        origin=resolved.name,
+        special_tokens=checkpoint.special_tokens,
+        controls=tokenizer.special_texts,
+    )
+    return Parts(
+        resolved=resolved,
+        decoder=decoder,
+        runner=runner,
+        tokenizer=tokenizer,
+        template=template,
+        sampling=SamplingParams(**checkpoint.sampling_defaults),
+        end_ids=tokenizer.eos_ids,
+        listing=listing,
+    )

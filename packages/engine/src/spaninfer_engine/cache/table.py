@@ -1,0 +1,75 @@
+"""Which spans hold which positions of one request, in one cache group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spaninfer_engine.cache.pool import SpanPool
+
+
+class SpanTable:
+    """Span numbers by index; index i holds positions [i * span_len, (i + 1) * span_len).
+
+    Layers with a window never look further back than it reaches, so their spans go back early:
+
+        0 .......... first .......... stop .......... limit
+        | given back  |  held spans    |  none yet      |
+    """
+
+    __slots__ = ("_announced", "_span_len", "first", "pool", "spans", "stop", "window")
+
+    def __init__(self, pool: SpanPool, span_len: int, window: int | None) -> None:
+        self.pool, self.window = pool, window
+        self.first = self.stop = 0  # indices of the first span, and behind the last one
+        self.spans: list[int] = []
+        self._span_len = span_len
+        self._announced = 0  # indices below were told to the runner
+
+    def num_missing(self, stop: int) -> int:
+        """Return how many spans are missing to hold the positions below `stop`."""
+        return max(0, -(-stop // self._span_len) - self.stop)
+
+    def slide(self, start: int) -> None:
+        """Give back the spans that positions from `start` on cannot see."""
+        passed = first_visible(start, self._span_len, self.window) - self.first
+        if passed > 0:
+            self.pool.give_back(reversed(self.spans[:passed]))
+            del self.spans[:passed]
+            self.first += passed
+
+    def grow(self, stop: int) -> bool:
+        """Take the spans that are missing to hold the positions below `stop`, if there are."""
+        count = -(-stop // self._span_len) - self.stop
+        if count > 0:
+            spans = self.pool.take(count)
+            if spans is None:
+                return False
+            self.spans += spans
+            self.stop += count
+        return True
+
+    def adopt(self, first: int, spans: Sequence[int]) -> None:
+        """Begin with spans that hold a shared prefix, the first of them at index `first`."""
+        assert not self.spans
+        for span in spans:
+            self.pool.share(span)
+        self.first, self.stop, self.spans = first, first + len(spans), list(spans)
+
+    def release(self) -> None:
+        """Give everything back and begin anew."""
+        self.pool.give_back(reversed(self.spans))
+        self.first = self.stop = self._announced = 0
+        self.spans = []
+
+    def news(self) -> tuple[int, tuple[int, ...]] | None:
+        """Return (index, span numbers from it on) that the runner has not been told, once."""
+        if self._announced >= self.stop:
+            return None
+        begin = max(self._announced, self.first)
+        self._announced = self.stop
+        return begin, tuple(self.spans[begin - self.first :])
+
+
+def first_visible(start: int, span_len: int, window: int | None) -> int:
+    """Return the index of the first span that position `start` can see."""
+    return 0 if window is None else max(0, start - window + 1) // span_len

@@ -1,0 +1,59 @@
+"""What the caller asks for, and what was decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Backend = Literal["cpu", "torch", "reference"]
+DType = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """What the caller asks for; None means: you choose, and say why."""
+
+    model: str | Path
+    backend: Backend | None = None
+    device: str | None = None  # "cpu", "cuda", "cuda:1"
+    dtype: DType | None = None  # None: the checkpoint's where the backend computes in it
+    max_len: int | None = None  # tokens of prompt and answer together
+    span_len: int | None = None  # tokens per span
+    memory: int | None = None  # bytes for the span cache
+    max_running: int = 256  # requests in one step
+    step_tokens: int | None = None  # tokens in one step
+    max_waiting: int = 1024  # requests in the queue before QueueFull
+    prefix_cache: bool = True
+    spec: Path | None = None  # a spec file of the user's own
+    served_name: str | None = None
+    seed: int = 0  # where requests bring none
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One row of the start-up table: what was decided, and why."""
+
+    what: str
+    value: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """Everything decided; the only form that travels on."""
+
+    name: str  # the name under which the model is served
+    architecture: str
+    backend: Backend
+    device: str
+    dtype: DType
+    max_len: int
+    span_len: int
+    num_spans: tuple[int, ...]  # per cache group
+    max_running: int
+    step_tokens: int
+    max_waiting: int
+    prefix_cache: bool
+    seed: int
+    decisions: tuple[Decision, ...]

@@ -1,0 +1,165 @@
+"""The loop: takes commands, has a step planned and run, hands on what became of it.
+
+    caller's threads           the loop's thread                         the writer's thread
+    submit, stop, close ──►  commands ► plan ► run ► apply ► events  ──►  text, queues
+
+Only the loop's thread touches the scheduler and the runner.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from time import monotonic, perf_counter
+
+from spaninfer_engine.errors import EngineClosed
+from spaninfer_engine.handle import ResultQueue
+from spaninfer_engine.parts import PlanRunner
+from spaninfer_engine.request import FinishReason, Request
+from spaninfer_engine.schedule.admission import Refused, admit
+from spaninfer_engine.schedule.choice import Choice, Events
+from spaninfer_engine.schedule.scheduler import Scheduler
+from spaninfer_engine.stats import EngineState, StepTimes
+from spaninfer_engine.writer import Opened
+
+CHECK_AFTER_S = 0.05  # idle for so long; a check of 50,000 spans takes 40 ms
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Add:
+    choices: tuple[Choice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    request_ids: tuple[int, ...]
+    reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class _Close:
+    at: float  # requests may finish until then
+
+
+class Core:
+    """Runs the steps of one scheduler and one runner in a thread of its own."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: PlanRunner,
+        deliver: Callable[[Opened | Events], None],
+    ) -> None:
+        self.scheduler = scheduler
+        self.times = StepTimes()
+        self.state = EngineState.RUNNING
+        self.failure: Exception | None = None  # what made a step fail; the engine is closed then
+        self._runner, self._deliver = runner, deliver
+        self._inbox: SimpleQueue[_Add | _Stop | _Close] = SimpleQueue()
+        self._lock = Lock()  # over `state`, `_num_submitted`, and the order of the inbox
+        self._num_submitted = 0  # choices ever
+        self._close_at: float | None = None
+        self._thread = Thread(target=self._work, name="spaninfer-core", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request, queue: ResultQueue) -> tuple[Choice, ...]:
+        """Let a request wait, or raise why it may not; its outputs will go to the queue."""
+        with self._lock:
+            if self.state is not EngineState.RUNNING:
+                raise EngineClosed(self._why_closed()) from self.failure
+            num_waiting = self._num_submitted - self.scheduler.counts.begun
+            admission = admit(request, num_waiting, self.scheduler.limits)
+            if isinstance(admission, Refused):
+                raise admission.reason
+            choices = self.scheduler.spans.choices_of(request, admission.limit)
+            self._num_submitted += len(choices)
+            self._deliver(Opened(choices, queue))
+            self._inbox.put(_Add(choices))
+            return choices
+
+    def stop(self, request_ids: tuple[int, ...], reason: FinishReason) -> None:
+        """Have choices end before the next step; returns at once."""
+        self._inbox.put(_Stop(request_ids, reason))
+
+    def close(self, drain_s: float = 0.0) -> None:
+        """Take no more requests, let those there are finish for so long, then stop the rest."""
+        with self._lock:
+            if self.state is EngineState.RUNNING:
+                self.state = EngineState.DRAINING
+            self._inbox.put(_Close(monotonic() + drain_s))
+        self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            while not self._is_done():
+                self._take_commands()
+                self._step()
+            self.scheduler.stop_all(monotonic(), FinishReason.STOPPED)
+            with self._lock:
+                self.state = EngineState.CLOSED
+        except Exception as error:  # of the runner or our own: no request can go on
+            _log.critical("a step failed; the engine is closed", exc_info=error)
+            self._fail(error)
+        self._hand_on()
+
+    def _is_done(self) -> bool:
+        if self._close_at is None:
+            return False
+        return self.scheduler.is_idle or monotonic() >= self._close_at
+
+    def _take_commands(self) -> None:
+        """Take in every command there is; with nothing else to do, wait for one."""
+        if self.scheduler.is_idle:
+            self._take(self._wait())
+        while not self._inbox.empty():
+            self._take(self._inbox.get())
+
+    def _wait(self) -> _Add | _Stop | _Close:
+        """Return the next command; where it lets wait for itself, use the time to check."""
+        try:
+            return self._inbox.get(timeout=CHECK_AFTER_S)
+        except Empty:
+            self.scheduler.check()
+            return self._inbox.get()
+
+    def _take(self, command: _Add | _Stop | _Close) -> None:
+        match command:
+            case _Add(choices):
+                self.scheduler.add(choices)
+            case _Stop(request_ids, reason):
+                self.scheduler.stop(request_ids, monotonic(), reason)
+            case _Close(at):
+                self._close_at = at
+
+    def _step(self) -> None:
+        plan = self.scheduler.plan(monotonic())
+        if plan is not None:
+            begin = perf_counter()
+            result = self._runner.run(plan)
+            self.times.add(perf_counter() - begin)
+            self.scheduler.apply(result, monotonic())
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        events = self.scheduler.take_events()
+        if events is not None:
+            self._deliver(events)
+
+    def _fail(self, error: Exception) -> None:
+        with self._lock:  # from here on nothing is submitted, so that nobody waits in vain
+            self.state, self.failure = EngineState.FAILED, error
+            while not self._inbox.empty():
+                command = self._inbox.get_nowait()
+                if isinstance(command, _Add):
+                    self.scheduler.add(command.choices)
+        self.scheduler.abandon(monotonic(), error)
+
+    def _why_closed(self) -> str:
+        if self.state is EngineState.FAILED:
+            return f"the engine is closed: a step failed with {self.failure!r}"
+        return f"the engine is {self.state.value} and takes no more requests"

@@ -1,0 +1,289 @@
+"""The engine: a model that answers many requests at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from operator import index
+from pathlib import Path
+from random import Random
+from threading import Lock
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self, TypeGuard, cast, overload
+
+from spaninfer_engine.build import build
+from spaninfer_engine.cache.rotation import rotation_of
+from spaninfer_engine.config import EngineConfig, Resolved
+from spaninfer_engine.core import Core
+from spaninfer_engine.errors import InvalidPrompt, InvalidSampling, QueueFull
+from spaninfer_engine.handle import RequestHandle, ResultQueue, complete
+from spaninfer_engine.parts import Parts
+from spaninfer_engine.request import Completion, FinishReason, Placement, Request, SamplingParams
+from spaninfer_engine.schedule.admission import Limits
+from spaninfer_engine.schedule.scheduler import Scheduler
+from spaninfer_engine.schedule.spans import CacheShape
+from spaninfer_engine.stats import EngineStats, snapshot
+from spaninfer_engine.text.tokenizer import Tokenizer
+from spaninfer_engine.writer import OutputWriter
+
+Prompt = str | Sequence[int]
+
+
+class Engine:
+    """Answers requests with one model, from any number of threads.
+
+        with Engine("path/to/model") as engine:
+            print(engine.generate("Once upon a time").text)
+
+    `model` is a folder or file with a model, or a whole EngineConfig; `options` are fields of
+    EngineConfig. Parts that were put together elsewhere are taken as they are.
+    """
+
+    def __init__(self, model: str | Path | EngineConfig | Parts, **options: Any) -> None:
+        parts = model if isinstance(model, Parts) else _build(model, options)
+        self._parts = parts
+        shape = _cache_shape(parts)
+        self._scheduler = Scheduler(_limits(parts, shape), shape)
+        self._writer = OutputWriter(
+            parts.tokenizer, lambda request_ids, reason: self._core.stop(request_ids, reason)
+        )
+        self._core = Core(self._scheduler, parts.runner, self._writer.put)
+        self._seeds = Random(parts.resolved.seed)
+        self._lock = Lock()  # over the two below
+        self._next_id = 1  # each choice of a request has a number
+        self._handles: dict[int, RequestHandle] = {}  # started and not finished
+        self._started_s = monotonic()
+
+    @property
+    def resolved(self) -> Resolved:
+        """Everything that was decided at the start."""
+        return self._parts.resolved
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._parts.tokenizer
+
+    @property
+    def default_sampling(self) -> SamplingParams:
+        """What holds where a request brings no sampling parameters."""
+        return self._parts.sampling
+
+    @property
+    def context(self) -> int:
+        """How many tokens prompt and answer can have together."""
+        return self._scheduler.limits.context
+
+    def start_request(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        placement: Placement | None = None,
+    ) -> tuple[RequestHandle, ResultQueue]:
+        """Let a prompt, as text or token ids, wait for its turn; return at once.
+
+        Raises RequestError if the request is at fault, QueueFull if too many wait, EngineClosed.
+        """
+        request = self._request(prompt, sampling or self.default_sampling, placement or Placement())
+        queue = ResultQueue(request.sampling.n, lambda: self._forget(request.id))
+        handle = RequestHandle(request, self._core.submit(request, queue), queue)
+        with self._lock:
+            if not queue.is_finished:
+                self._handles[request.id] = handle
+        return handle, queue
+
+    def stop(self, handle: RequestHandle) -> None:
+        """End a request before the next step; what it has produced can still be read."""
+        self._core.stop(tuple(handle.request_ids), FinishReason.STOPPED)
+
+    def release(self, handle: RequestHandle) -> None:
+        """Give up a request and what it has produced; stops it where it still runs.
+
+        Harmless when repeated. Not needed for a request whose queue was read to the end.
+        """
+        handle.queue.discard()
+        if not handle.queue.is_finished:
+            self.stop(handle)
+
+    def sync(self, handle: RequestHandle | None = None, timeout: float | None = None) -> None:
+        """Wait until a request, or every request there is now, has finished.
+
+        `timeout` is in seconds; after it, TimeoutError is raised.
+        """
+        with self._lock:
+            handles = [handle] if handle is not None else list(self._handles.values())
+        until = None if timeout is None else monotonic() + timeout
+        for waited_for in handles:
+            left = None if until is None else max(0.0, until - monotonic())
+            if not waited_for.queue.wait_finished(left):
+                raise TimeoutError(f"request {waited_for.id} has not finished after {timeout} s")
+
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # a string is a sequence of strings, too
+        self, prompts: Prompt, sampling: SamplingParams | None = None
+    ) -> Completion: ...
+
+    @overload
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: SamplingParams | None = None
+    ) -> list[Completion]: ...
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling: SamplingParams | None = None,
+    ) -> Completion | list[Completion]:
+        """Answer one prompt, or a list of prompts; waits for the answers.
+
+        A list gives all choices of the first prompt, then of the second, and so on. Raises the
+        error of the first request that failed.
+        """
+        if not _is_one(prompts):
+            return self._generate(cast(Sequence[Prompt], prompts), sampling)
+        if (sampling or self.default_sampling).n > 1:
+            raise InvalidSampling("n", "more than 1", "1 for a single prompt; or pass [prompt]")
+        return self._generate([prompts], sampling)[0]
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Return the prompt that the model's chat template makes of a conversation."""
+        prompt = self._parts.template.render(
+            messages, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
+        )
+        # The template writes its own beginning: a BOS of the tokenizer's would be a second one.
+        return self.tokenizer.encode(
+            prompt.text, add_special=False, parse_special=True, mark=prompt.mark
+        )
+
+    def stats(self) -> EngineStats:
+        """Return what the engine has done and is doing."""
+        return snapshot(
+            self._scheduler,
+            self._core.times,
+            model=self.resolved.name,
+            state=self._core.state,
+            failure=self._core.failure,
+            uptime_s=monotonic() - self._started_s,
+        )
+
+    def close(self, drain_s: float = 0.0) -> None:
+        """Refuse new requests, let those there are finish for so long, stop the rest, and
+        release everything; harmless when repeated.
+        """
+        self._core.close(drain_s)
+        self._writer.close()
+        self._parts.runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _generate(
+        self, prompts: Sequence[Prompt], sampling: SamplingParams | None
+    ) -> list[Completion]:
+        handles: list[RequestHandle] = []
+        try:
+            for prompt in prompts:
+                handles.append(self._start_patiently(prompt, sampling, handles))
+            return [completion for handle in handles for completion in complete(handle)]
+        finally:  # after an error or an interrupt nobody waits for the others
+            for handle in handles:
+                self.release(handle)
+
+    def _start_patiently(
+        self, prompt: Prompt, sampling: SamplingParams | None, started: Sequence[RequestHandle]
+    ) -> RequestHandle:
+        """Start a request as soon as the queue has a place for it."""
+        for earlier in started:
+            try:
+                return self.start_request(prompt, sampling)[0]
+            except QueueFull:
+                self.sync(earlier)
+        return self.start_request(prompt, sampling)[0]
+
+    def _request(self, prompt: Prompt, sampling: SamplingParams, placement: Placement) -> Request:
+        prompt_ids = self._prompt_ids(prompt)
+        with self._lock:
+            request_id = self._next_id
+            self._next_id += sampling.n
+        return Request(
+            id=request_id,
+            prompt_ids=prompt_ids,
+            sampling=sampling,
+            placement=placement,
+            seed=self._seeds.getrandbits(63) if sampling.seed is None else sampling.seed,
+            arrived_s=monotonic(),
+            end_ids=frozenset(sampling.stop_ids)
+            | (frozenset() if sampling.ignore_eos else self._parts.end_ids),
+            banned=_banned(sampling.bad_words, self.tokenizer),
+        )
+
+    def _prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
+        if isinstance(prompt, str):
+            return tuple(self.tokenizer.encode(prompt))
+        try:
+            return tuple(map(index, prompt))
+        except TypeError as error:
+            raise InvalidPrompt(f"a prompt is text or whole numbers: {error}") from error
+
+    def _forget(self, request_id: int) -> None:
+        with self._lock:
+            self._handles.pop(request_id, None)
+
+
+def _build(model: str | Path | EngineConfig, options: Mapping[str, Any]) -> Parts:
+    if isinstance(model, EngineConfig):
+        return build(replace(model, **options))
+    return build(EngineConfig(model=model, **options))
+
+
+def _is_one(prompts: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
+    """Is this one prompt, not a list of them?"""
+    return isinstance(prompts, str) or (len(prompts) > 0 and hasattr(prompts[0], "__index__"))
+
+
+def _cache_shape(parts: Parts) -> CacheShape:
+    resolved = parts.resolved
+    return CacheShape(
+        span_len=resolved.span_len,
+        num_spans=resolved.num_spans,
+        windows=tuple(group.window for group in parts.decoder.groups),
+        kv_dtype=resolved.dtype,
+        rotation=rotation_of(parts.decoder),
+        share=resolved.prefix_cache,
+    )
+
+
+def _limits(parts: Parts, shape: CacheShape) -> Limits:
+    resolved = parts.resolved
+    return Limits(
+        context=min(resolved.max_len, shape.capacity()),
+        vocab=parts.decoder.vocab,
+        max_running=resolved.max_running,
+        max_waiting=resolved.max_waiting,
+        step_tokens=resolved.step_tokens,
+    )
+
+
+def _banned(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Return the token ids of bad words, at the beginning of a text and inside it."""
+    found = {
+        tuple(tokenizer.encode(space + word, add_special=False))
+        for word in words
+        for space in ("", " ")
+    }
+    return tuple(sorted(found))

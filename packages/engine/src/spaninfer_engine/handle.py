@@ -1,0 +1,153 @@
+"""The caller's side of a request: a handle to ask and a queue to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from threading import Condition
+
+from spaninfer_engine.request import Completion, FinishReason, Output, Request, Status
+from spaninfer_engine.schedule.choice import Choice
+
+
+class ResultQueue:
+    """What a request produces, as it comes; one reader at a time, in any thread.
+
+    Each element holds everything new of one choice, so a slow reader gets few large ones.
+    """
+
+    def __init__(self, num_choices: int, on_finished: Callable[[], None]) -> None:
+        self._pending: dict[int, list[Output]] = {}  # by choice, longest waiting first
+        self._num_open = num_choices
+        self._on_finished = on_finished  # called once, in the engine's thread
+        self._is_discarded = False
+        self._changed = Condition()
+        self._listener: Callable[[], None] | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Has every choice produced all it will?"""
+        return self._num_open == 0
+
+    def get(self, timeout: float | None = None) -> Output | None:
+        """Wait for news of any choice; None when everything has been read.
+
+        `timeout` is in seconds; after it, TimeoutError is raised.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._pending or self.is_finished, timeout):
+                raise TimeoutError(f"nothing new after {timeout} s")
+            if not self._pending:
+                return None
+            index = next(iter(self._pending))
+            return merge(self._pending.pop(index))
+
+    def get_nowait(self) -> Output | None:
+        """Return what is there; None when everything has been read, TimeoutError if not yet."""
+        return self.get(timeout=0)
+
+    def __iter__(self) -> Iterator[Output]:
+        while (output := self.get()) is not None:
+            yield output
+
+    def wait_finished(self, timeout: float | None = None) -> bool:
+        """Wait until nothing more will come; False if that takes longer than `timeout` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.is_finished, timeout)
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called, in the engine's thread, whenever something has come."""
+        with self._changed:
+            self._listener = listener
+        listener()
+
+    def discard(self) -> None:
+        """Drop what is there and what still comes: nobody will read it."""
+        with self._changed:
+            self._is_discarded = True
+            self._pending.clear()
+
+    def put(self, output: Output) -> None:
+        """Add what a choice produced; the engine's side."""
+        with self._changed:
+            if not self._is_discarded:
+                self._pending.setdefault(output.index, []).append(output)
+            self._num_open -= output.finish_reason is not None
+            self._changed.notify_all()
+            listener = self._listener
+        if self.is_finished:
+            self._on_finished()
+        if listener is not None:
+            listener()
+
+
+class RequestHandle:
+    """A request that was started."""
+
+    def __init__(self, request: Request, choices: Sequence[Choice], queue: ResultQueue) -> None:
+        self.request, self.queue = request, queue
+        self._choices = choices
+
+    @property
+    def id(self) -> int:
+        """A number that no other request of the engine has."""
+        return self.request.id
+
+    @property
+    def status(self) -> Status:
+        """How far the request has come."""
+        if self.queue.is_finished:
+            return Status.FINISHED
+        has_begun = any(choice.scheduled_s is not None for choice in self._choices)
+        return Status.RUNNING if has_begun else Status.WAITING
+
+    @property
+    def request_ids(self) -> range:
+        """The numbers of its choices."""
+        return range(self.id, self.id + self.request.sampling.n)
+
+    def __repr__(self) -> str:
+        return f"<RequestHandle {self.id}: {self.status.value}>"
+
+
+def merge(outputs: Sequence[Output]) -> Output:
+    """Return outputs of one choice, in order, as one."""
+    if len(outputs) == 1:
+        return outputs[0]
+    return replace(
+        outputs[-1],
+        token_ids=tuple(chain.from_iterable(output.token_ids for output in outputs)),
+        text="".join(output.text for output in outputs),
+        logprobs=tuple(chain.from_iterable(output.logprobs for output in outputs)),
+        prompt_logprobs=tuple(chain.from_iterable(output.prompt_logprobs for output in outputs)),
+    )
+
+
+def complete(handle: RequestHandle) -> list[Completion]:
+    """Wait for a request and return its choices in order; raises the error of one that failed."""
+    outputs: list[list[Output]] = [[] for _ in handle.request_ids]
+    for output in handle.queue:
+        outputs[output.index].append(output)
+    wholes = [merge(items) for items in outputs]
+    return [_completion(handle.request, whole, wholes[0]) for whole in wholes]
+
+
+def _completion(request: Request, whole: Output, first: Output) -> Completion:
+    if whole.finish_reason is FinishReason.ERROR:
+        assert whole.error is not None
+        raise whole.error
+    assert whole.finish_reason is not None
+    assert whole.usage is not None
+    return Completion(
+        index=whole.index,
+        prompt_ids=request.prompt_ids,
+        token_ids=whole.token_ids,
+        text=whole.text,
+        logprobs=whole.logprobs,
+        prompt_logprobs=first.prompt_logprobs,  # the prompt is computed once, by the first choice
+        finish_reason=whole.finish_reason,
+        matched=whole.matched,
+        seed=whole.seed,
+        usage=whole.usage,
+    )

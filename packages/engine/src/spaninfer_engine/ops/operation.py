@@ -1,0 +1,105 @@
+"""What a program consists of: one operator applied to named values, with its weights.
+
+Operations are data: they can be printed, compared and matched. A weight's *use* is separate from
+the tensor: a tied table is used by the embedding and by the head, and a backend may pack the two
+differently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from spaninfer_op_reference import normalize_rows
+
+from spaninfer_engine.spec.nodes import Weight
+
+Constant: TypeAlias = int | float | str | bool | tuple[int, ...] | None
+Host: TypeAlias = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRows:
+    """Rows [start, stop) of every head of weight[heads * rows, in], as [heads, rows, in].
+
+    `transposed` swaps the last two axes.
+    """
+
+    heads: int
+    start: int
+    stop: int
+    transposed: bool = False
+
+    def __call__(self, array: Host) -> Host:
+        """Return the view."""
+        rows = array.reshape(self.heads, -1, array.shape[-1])[:, self.start : self.stop]
+        return rows.swapaxes(1, 2) if self.transposed else rows
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRows:
+    """Every row divided by its L2 norm (in float32; norms below 1e-12 count as 1e-12)."""
+
+    def __call__(self, array: Host) -> Host:
+        """Return a new array of the same number format."""
+        rows = array.astype(np.float32)
+        return normalize_rows(rows).astype(array.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One use of checkpoint tensors by an operation, under the name of the operator's argument.
+
+    Several tensors, or one with `stacked`, are joined along a new first axis.
+    """
+
+    argument: str
+    tensors: tuple[Weight, ...]
+    stacked: bool = False
+    view: HeadRows | UnitRows | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that the operator sees, before any view."""
+        shape = self.tensors[0].shape
+        return (len(self.tensors), *shape) if self.stacked else shape
+
+    def assemble(self, arrays: tuple[Host, ...]) -> Host:
+        """Return what the operator's definition takes, from the arrays of `tensors` in order."""
+        assert len(arrays) == len(self.tensors)
+        assert self.stacked or len(arrays) == 1
+        array = np.stack(arrays) if self.stacked else arrays[0]
+        return array if self.view is None else self.view(array)
+
+    def __str__(self) -> str:
+        """Return argument, names, shape and view."""
+        first, last = self.tensors[0].name, self.tensors[-1].name
+        names = first if len(self.tensors) == 1 else f"{first} … {last}"
+        shape = " ".join(map(str, self.shape))
+        return f"{self.argument}={names}[{shape}]" + (f" as {self.view}" if self.view else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operator of ops/table.py, from named values to named values."""
+
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weights: tuple[Use, ...] = ()
+    constants: tuple[tuple[str, Constant], ...] = ()
+    layer: int | None = None
+
+    def constant(self, name: str) -> Constant:
+        """Return the constant called `name`; KeyError if there is none."""
+        return dict(self.constants)[name]
+
+    def __str__(self) -> str:
+        """Return the operation as a line."""
+        results = " ".join(self.outputs)
+        settings = [str(use) for use in self.weights]
+        settings += [f"{name}={value}" for name, value in self.constants]
+        call = ", ".join((*self.inputs, *settings))
+        return f"{results} = {self.operator}({call})" if results else f"{self.operator}({call})"

@@ -1,0 +1,278 @@
+"""Every operator of a decoder, once: its name, shapes and meaning. A backend implements the table.
+
+Letters: T rows of the step (one per token), C channels, O outputs, H query heads, K key/value
+heads, D key width, E value width, I inner width, X experts, k chosen experts, W wanted rows,
+V vocabulary. The definitions in numpy are in spaninfer_op_reference; where a backend computes in
+16 bits, norms, softmax, rotations and routing are computed in float32 and rounded once.
+
+Inputs come by position, weights and constants by name. Operators with a `step` read the step's
+context; all others are functions of their arguments.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spaninfer_engine.ops.operation import Host, Operation, Use
+from spaninfer_engine.ops.step import A, SpanCache, Step
+from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, RopeStyle
+
+AlibiKind: TypeAlias = Literal["plain", "scaled", "rounded"]
+Kernel: TypeAlias = Callable[..., Any]  # (step, *inputs) -> one array, a tuple of arrays, or None
+Pack: TypeAlias = Callable[[Sequence[Use], str], Any]  # uses, layout -> the backend's weight
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A sequence of operations that a backend computes as one.
+
+    The pattern holds a line per operation, "outputs = operator inputs", whose letters stand for
+    values: the same letter is the same value. `results` are the letters that the kernel returns;
+    the others must be used by nobody else. `accepts` looks at constants and weights; `build`
+    returns the kernel, which takes the outside values in order of first appearance.
+    """
+
+    name: str
+    pattern: tuple[str, ...]
+    results: str
+    build: Callable[[Sequence[Operation], Pack], Kernel]
+    accepts: Callable[[Sequence[Operation]], bool] = lambda operations: True  # noqa: ARG005
+
+
+class Ops(Protocol, Generic[A]):
+    """The operators and the tensor duties of one backend."""
+
+    name: str
+
+    # ---- tensors ---------------------------------------------------------------------------------
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """The sequences that this backend fuses, tried in this order."""
+        ...
+
+    def layout(self, operator: str, argument: str) -> str:
+        """Name the memory layout wanted for a weight; equal uses in equal layouts are shared."""
+        ...
+
+    def pack(self, arrays: Sequence[Host], layout: str) -> A:
+        """Return checkpoint arrays, concatenated along the first axis, in a layout of ours."""
+        ...
+
+    def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[A]:
+        """Allocate the spans of a cache group; their contents are undefined."""
+        ...
+
+    def from_host(self, array: NDArray[Any]) -> A:
+        """Return indices as they are, and floating-point numbers in the type of rotations."""
+        ...
+
+    def to_host(self, array: A) -> NDArray[np.float32]:
+        """Return the array as float32 in host memory; waits for the device."""
+        ...
+
+    def warm(self) -> None:
+        """Make ready what is compiled at run time, so that no request waits for a compiler."""
+        ...
+
+    def available_bytes(self) -> int:
+        """Return the memory that spans could take where they will lie."""
+        ...
+
+    @property
+    def cache_share(self) -> float:
+        """The part of the available bytes that spans may take unasked."""
+        ...
+
+    def prepare(self, step: Step[A]) -> object:
+        """Return what the attention operators share over all layers; becomes `step.plan`."""
+        ...
+
+    # ---- embedding -------------------------------------------------------------------------------
+
+    def embed(self, step: Step[A], *, table: A, scale: float) -> A:
+        """[T C]: rows of table[V C] by token id, times `scale`."""
+        ...
+
+    def replace_rows(self, step: Step[A], x: A) -> A:
+        """x[T C] with the rows of `step.replaced` in place; only run in steps that have some."""
+        ...
+
+    def add_rows(self, step: Step[A], x: A, *, layer: int) -> A:
+        """x[T C] plus the rows of `step.added[layer]`; only run in steps that have some."""
+        ...
+
+    def learned_positions(self, step: Step[A], *, table: A, offset: int) -> A:
+        """[T C]: rows of table[P C] by position + offset."""
+        ...
+
+    def sinusoidal_positions(self, step: Step[A], *, dim: int, offset: int) -> A:
+        """[T dim]: [sin | cos] of (position + offset) * 10000^(-i / (dim/2 - 1))."""
+        ...
+
+    def take_rows(self, step: Step[A], x: A) -> A:
+        """[W C]: the rows of x[T C] whose logits are wanted."""
+        ...
+
+    # ---- rows ------------------------------------------------------------------------------------
+
+    def linear(self, x: A, *, weight: A, bias: A | None = None) -> A:
+        """[T O]: x[T C] @ weight[O C].T + bias[O]."""
+        ...
+
+    def head_linear(self, x: A, *, weight: A) -> A:
+        """[T H O]: x[T H C] @ weight[H C O], head by head."""
+        ...
+
+    def rms_norm(self, x: A, *, weight: A, eps: float, plus_one: bool) -> A:
+        """X over its root mean square along the last axis, times weight (or 1 + weight)."""
+        ...
+
+    def layer_norm(self, x: A, *, weight: A, eps: float, bias: A | None = None) -> A:
+        """X centred and over its deviation along the last axis, times weight, plus bias."""
+        ...
+
+    def add(self, x: A, y: A, *, scale: float) -> A:
+        """X + y * scale."""
+        ...
+
+    def scale(self, x: A, *, factor: float) -> A:
+        """X * factor."""
+        ...
+
+    def softcap(self, x: A, *, cap: float) -> A:
+        """Cap * tanh(x / cap), in float32."""
+        ...
+
+    def activation(self, x: A, *, act: ActivationName) -> A:
+        """act(x)."""
+        ...
+
+    def gate(self, gate: A, up: A, *, act: ActivationName) -> A:
+        """act(gate) * up."""
+        ...
+
+    def sigmoid_gate(self, x: A, gate: A) -> A:
+        """x[T C] * sigmoid(gate[T 1])."""
+        ...
+
+    # ---- heads -----------------------------------------------------------------------------------
+
+    def split(self, x: A, *, sizes: tuple[int, ...]) -> tuple[A, ...]:
+        """Cut the last axis into parts of these sizes."""
+        ...
+
+    def concat(self, x: A, y: A) -> A:
+        """[x | y] along the last axis."""
+        ...
+
+    def split_heads(self, x: A, *, heads: int) -> A:
+        """[T H D] of x[T H*D]."""
+        ...
+
+    def merge_heads(self, x: A) -> A:
+        """[T H*D] of x[T H D]."""
+        ...
+
+    def split_groups(self, x: A, *, heads: int, kv_heads: int) -> tuple[A, A, A]:
+        """[T H D], [T K D], [T K D] of x[T K*(H/K + 2)*D]: per kv head its queries, key, value."""
+        ...
+
+    def rotate(self, step: Step[A], x: A, *, rope: int, style: RopeStyle) -> A:
+        """x[T H D], its first channels rotated by `step.rotations[rope]`."""
+        ...
+
+    def logn(self, step: Step[A], x: A, *, base: int) -> A:
+        """x[T H D] * max(1, log_base(position + 1))."""
+        ...
+
+    # ---- attention -------------------------------------------------------------------------------
+
+    def append(
+        self, step: Step[A], key: A, value: A | None = None, *, group: int, layer: int
+    ) -> None:
+        """Write key[T K D] and value[T K E] into the spans; no value where it lies in the key."""
+        ...
+
+    def attend(
+        self,
+        step: Step[A],
+        query: A,
+        *,
+        group: int,
+        layer: int,
+        scale: float,
+        softcap: float | None = None,
+        window: int | None = None,
+        alibi: AlibiKind | None = None,
+    ) -> A:
+        """[T H E]: softmax(scores) over the values of positions p - window < j <= p.
+
+        scores = softcap(scale * q.k) + bias; the bias of head h at position j is slope_h * j,
+        times `scale` where it is "scaled" or "rounded", and rounded to bfloat16 before that where
+        it is "rounded".
+        """
+        ...
+
+    # ---- experts ---------------------------------------------------------------------------------
+
+    def router(self, x: A, *, weight: A, bias: A | None = None) -> A:
+        """[T X] in float32: x[T C] @ weight[X C].T + bias[X]; a wrong choice is a large error."""
+        ...
+
+    def route(
+        self,
+        logits: A,
+        *,
+        kind: Literal["softmax", "sigmoid"],
+        top_k: int,
+        normalise: bool,
+        scale: float,
+        groups: int,
+        group_topk: int,
+        group_score: Literal["max", "top2"],
+        correction: A | None = None,
+    ) -> tuple[A, A]:
+        """Expert ids [T k] and weights [T k] of logits[T X]; see op_reference.route."""
+        ...
+
+    def experts(
+        self,
+        x: A,
+        ids: A,
+        weights: A,
+        *,
+        act: ActivationName,
+        down: A,
+        gate: A | None = None,
+        up: A | None = None,
+        gate_up: A | None = None,
+        layout: Literal["oi", "io"] = "oi",
+    ) -> A:
+        """[T C]: weighted sum of the chosen experts' gated MLPs of x[T C].
+
+        gate[X I C] and up[X I C], or gate_up[X 2I C]; down[X C I]; with layout "io" the last two
+        axes of both are swapped.
+        """
+        ...
+
+
+OPTIONAL = frozenset({"replace_rows", "add_rows"})
+"""Operators of one input and one output that steps without media leave out."""
+
+
+def reads_step(operator: str) -> bool:
+    """Does the operator take the step's context?"""
+    return "step" in inspect.signature(getattr(Ops, operator)).parameters
+
+
+def span_buffer_shape(group: CacheGroup, num_spans: int, span_len: int) -> tuple[int, int, int]:
+    """[S N X]: a span of all layers of a group is one contiguous row of N * X numbers."""
+    width = group.key_dim + (0 if group.values_in_keys else group.value_dim)
+    return num_spans, len(group.layers), span_len * group.kv_heads * width

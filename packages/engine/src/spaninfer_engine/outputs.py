@@ -1,0 +1,101 @@
+"""Tokens to outputs: text without half characters, cut at the first stop string."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spaninfer_engine.request import FinishReason, Output, TokenLogprob, Usage
+from spaninfer_engine.schedule.choice import Choice, Ended
+from spaninfer_engine.text.detokenize import Detokenizer, StopFinder
+from spaninfer_engine.text.tokenizer import Tokenizer
+
+
+class TextStream:
+    """The outputs of one choice, one for each token and one for its end.
+
+    A stop string ends the stream before the loop has heard of it: what is drawn after it belongs
+    to no output, and is not counted.
+    """
+
+    def __init__(self, choice: Choice, tokenizer: Tokenizer) -> None:
+        sampling = choice.request.sampling
+        self._choice, self._sampling = choice, sampling
+        self._index, self._seed = choice.index, choice.seed
+        self._detokenizer = Detokenizer(
+            tokenizer, skip_special=sampling.skip_special, at_start=False
+        )
+        self._finder = StopFinder(sampling.stop, include=sampling.include_stop)
+        self._num_tokens = 0
+
+    @property
+    def request_id(self) -> int:
+        """The number of the choice."""
+        return self._choice.request_id
+
+    def push(self, token: int, logprob: TokenLogprob | None, now: float) -> Output:
+        """Return a token, and the text that it completes."""
+        output = self._with_token(token, logprob, self._text_of(token))
+        return output if self._finder.hit is None else self._stopped(output, now)
+
+    def end(self, end: Ended) -> Output:
+        """Return the last output: the token that came with the end, and all text held back."""
+        output = Output(index=self._index, seed=self._seed)
+        if end.token is not None:
+            _, token, logprob = end.token
+            # A token that stands for the end is no text, unless the caller wants to see it.
+            is_hidden = end.matched is not None and not self._sampling.include_stop
+            output = self._with_token(token, logprob, "" if is_hidden else self._text_of(token))
+        if self._finder.hit is None:
+            output = replace(output, text=output.text + self._rest())
+        if self._finder.hit is not None and end.error is None:
+            return self._stopped(output, end.usage.finished_s)
+        return replace(
+            output,
+            finish_reason=end.reason,
+            matched=end.matched,
+            error=end.error,
+            usage=end.usage,
+        )
+
+    def fail(self, error: Exception, now: float) -> Output:
+        """Return an end that says what went wrong with the text."""
+        return Output(
+            index=self._index,
+            finish_reason=FinishReason.ERROR,
+            error=error,
+            seed=self._seed,
+            usage=self._usage(now),
+        )
+
+    def _with_token(self, token: int, logprob: TokenLogprob | None, text: str) -> Output:
+        is_first = self._num_tokens == 0
+        self._num_tokens += 1
+        return Output(
+            index=self._index,
+            token_ids=(token,),
+            text=text,
+            logprobs=() if logprob is None else (logprob,),
+            prompt_logprobs=tuple(self._choice.prompt_logprobs) if is_first else (),
+            seed=self._seed,
+        )
+
+    def _text_of(self, token: int) -> str:
+        text = self._detokenizer.push((token,))
+        if not self._sampling.stop or self._num_tokens + 1 < self._sampling.min_tokens:
+            return text  # a stop string counts in what min_tokens and later ones bring
+        return self._finder.push(text)
+
+    def _rest(self) -> str:
+        return self._finder.push(self._detokenizer.flush()) + self._finder.flush()
+
+    def _stopped(self, output: Output, now: float | None) -> Output:
+        return replace(
+            output,
+            finish_reason=FinishReason.STOP,
+            matched=self._finder.hit,
+            usage=self._usage(now),
+        )
+
+    def _usage(self, now: float | None) -> Usage:
+        """Return the counts up to here: the loop may have drawn more already."""
+        return replace(self._choice.usage(now), output_len=self._num_tokens)

@@ -1,0 +1,226 @@
+"""What a user asks of the engine, and what comes back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+
+from spaninfer_engine.errors import InvalidSampling
+
+MAX_STOP_STRINGS = 16
+MAX_BAD_WORDS = 128
+MAX_STOP_IDS = 1024
+MAX_BIASES = 4096
+MAX_LOGPROBS = 20
+MAX_CHOICES = 128
+
+
+class FinishReason(Enum):
+    """Why a request will produce nothing more."""
+
+    STOP = "stop"  # an end id, a stop id or a stop string
+    LENGTH = "length"  # max_tokens, or the end of the context
+    STOPPED = "stopped"  # the caller stopped it, or went away
+    DEADLINE = "deadline"  # its time was up
+    ERROR = "error"  # Output.error says what
+
+
+class Status(Enum):
+    """How far a request has come."""
+
+    WAITING = "waiting"
+    RUNNING = "running"  # prefilling or decoding, also while preempted
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are chosen, and when to stop. Refuses values out of range by name.
+
+    Logits pass through bias, masks, penalties, temperature, top-k, typical, top-p and min-p in
+    that order (spaninfer_op_reference.sample says why). A draw depends only on the seed and the
+    position in the request, never on what else is in the batch.
+    """
+
+    max_tokens: int | None = None  # None: as many as the context holds
+    min_tokens: int = 0  # end ids and stop ids are masked before
+    temperature: float = 1.0  # 0: greedy
+    top_k: int = 0  # 0: whole vocabulary
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0  # over prompt and output
+    presence_penalty: float = 0.0  # over the output
+    frequency_penalty: float = 0.0  # over the output
+    no_repeat_ngram: int = 0  # 0: off
+    logit_bias: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    bad_words: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    include_stop: bool = False  # keep the stop string in the text
+    ignore_eos: bool = False
+    seed: int | None = None  # None: drawn by the engine, reported in the output
+    n: int = 1
+    logprobs: int | None = None  # None: off; 0: of the chosen token; k: and of the k likeliest
+    prompt_logprobs: int | None = None  # the same for every prompt token but the first
+    processed_logprobs: bool = False  # after penalties and temperature instead of the raw logits
+    skip_special: bool = True  # leave special tokens out of the text
+
+    def __post_init__(self) -> None:
+        for name, low, high, allowed in _RANGES:
+            _check_number(name, getattr(self, name), low, high, allowed)
+        for name, least, most in _INTEGERS:
+            _check_integer(name, getattr(self, name), least, most)
+        for name in ("stop", "bad_words"):
+            _check_strings(name, getattr(self, name))
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidSampling(
+                "min_tokens", self.min_tokens, f"0 to max_tokens = {self.max_tokens}"
+            )
+        for name, most in (("stop_ids", MAX_STOP_IDS), ("logit_bias", MAX_BIASES)):
+            if (length := len(getattr(self, name))) > most:
+                raise InvalidSampling(name, f"{length} items", f"at most {most}")
+        for token_id in self.stop_ids:
+            _check_integer("stop_ids", token_id, 0, None)
+        for token_id, bias in self.logit_bias.items():
+            _check_integer("logit_bias (token id)", token_id, 0, None)
+            _check_number("logit_bias", bias, -100.0, 100.0, "-100 to 100")
+
+    @property
+    def is_greedy(self) -> bool:
+        """Is the likeliest token taken without a draw?"""
+        return self.temperature == 0.0
+
+
+# name, smallest, largest, the range in words
+_RANGES = (
+    ("temperature", 0.0, 2.0, "0 (greedy) to 2"),
+    ("top_p", math.nextafter(0.0, 1.0), 1.0, "above 0, to 1"),
+    ("min_p", 0.0, 1.0, "0 to 1"),
+    ("typical_p", math.nextafter(0.0, 1.0), 1.0, "above 0, to 1"),
+    ("repetition_penalty", math.nextafter(0.0, 1.0), 10.0, "above 0, to 10"),
+    ("presence_penalty", -2.0, 2.0, "-2 to 2"),
+    ("frequency_penalty", -2.0, 2.0, "-2 to 2"),
+)
+_INTEGERS = (
+    ("max_tokens", 1, None),
+    ("min_tokens", 0, None),
+    ("top_k", 0, None),
+    ("no_repeat_ngram", 0, None),
+    ("seed", 0, 2**64 - 1),
+    ("n", 1, MAX_CHOICES),
+    ("logprobs", 0, MAX_LOGPROBS),
+    ("prompt_logprobs", 0, MAX_LOGPROBS),
+)
+_OPTIONAL = frozenset({"max_tokens", "seed", "logprobs", "prompt_logprobs"})
+_STRING_LIMITS = {"stop": MAX_STOP_STRINGS, "bad_words": MAX_BAD_WORDS}
+
+
+def _check_number(name: str, value: object, low: float, high: float, allowed: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise InvalidSampling(name, value, allowed)
+
+
+def _check_integer(name: str, value: object, low: int, high: int | None) -> None:
+    if value is None and name in _OPTIONAL:
+        return
+    allowed = f"a whole number from {low}" + (f" to {high}" if high is not None else "")
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise InvalidSampling(name, value, allowed)
+    if high is not None and value > high:
+        raise InvalidSampling(name, value, allowed)
+
+
+def _check_strings(name: str, values: object) -> None:
+    limit = _STRING_LIMITS[name]
+    allowed = f"at most {limit} strings, none of them empty"
+    if not isinstance(values, tuple) or len(values) > limit:
+        raise InvalidSampling(name, values, allowed)
+    if not all(isinstance(value, str) and value for value in values):
+        raise InvalidSampling(name, values, allowed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """How a request stands among the others, and with whom it may share spans."""
+
+    priority: int = 0  # smaller runs first
+    deadline_s: float | None = None  # seconds from arrival; then it finishes with DEADLINE
+    tenant: str = ""  # spans are shared only inside a tenant
+    adapter: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a user asked, with nothing left open; choice i has the number id + i."""
+
+    id: int
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    placement: Placement
+    seed: int  # choice i draws with seed + i
+    arrived_s: float  # on a monotonic clock
+    end_ids: frozenset[int]  # the model's end ids unless ignored, and the caller's stop ids
+    banned: tuple[tuple[int, ...], ...] = ()  # bad words as token ids
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The log-probability of one token, its rank (1 is the likeliest), and the likeliest others."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()  # (token id, log-probability), likeliest first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Counts and times of one choice of a request; times in seconds of a monotonic clock."""
+
+    prompt_len: int
+    output_len: int
+    cached_len: int  # prompt tokens found in the prefix cache
+    arrived_s: float
+    scheduled_s: float | None  # first time in a step
+    first_token_s: float | None
+    finished_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What became of one choice of a request since the last Output; whole when it has a reason.
+
+    `token_ids`, `text` and `logprobs` hold what is new. Text may lag behind the tokens: incomplete
+    characters and possible stop strings are held back until they are decided.
+    """
+
+    index: int  # which of the n choices
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()  # once, with the first output
+    finish_reason: FinishReason | None = None
+    matched: str | int | None = None  # the stop string or id that ended it
+    error: Exception | None = None  # with FinishReason.ERROR
+    seed: int = 0
+    usage: Usage | None = None  # with a finish reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """Everything one choice of a finished request produced."""
+
+    index: int
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprob, ...]
+    prompt_logprobs: tuple[TokenLogprob, ...]
+    finish_reason: FinishReason
+    matched: str | int | None
+    seed: int
+    usage: Usage

@@ -1,0 +1,78 @@
+"""How many spans fit into memory, and who uses how much."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.spec.nodes import CacheGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The most that requests can ever hold: so many of them, so long, so many tokens per step."""
+
+    max_len: int
+    max_running: int
+    step_tokens: int
+
+
+def span_bytes(group: CacheGroup, span_len: int, item_bytes: int) -> int:
+    """Return the bytes of one span: keys and values of `span_len` tokens in all layers."""
+    width = group.key_dim + (0 if group.values_in_keys else group.value_dim)
+    return len(group.layers) * group.kv_heads * width * span_len * item_bytes
+
+
+def spans_per_request(group: CacheGroup, span_len: int, demand: Demand) -> int:
+    """Return the spans that the longest request holds at once.
+
+    A window group gives spans back behind the window, but a step needs those of the positions that
+    it computes besides; the window may begin inside one span and the step end inside another.
+    """
+    whole = -(-demand.max_len // span_len)
+    if group.window is None:
+        return whole
+    return min(whole, -(-(group.window + demand.step_tokens) // span_len) + 1)
+
+
+def fit(
+    groups: Sequence[CacheGroup], *, budget: int, span_len: int, item_bytes: int, demand: Demand
+) -> tuple[int, ...]:
+    """Return the number of spans per cache group that a budget of bytes holds.
+
+    Every group gets what `max_running` requests of `max_len` need, or, where that is too much, the
+    same share of it. ConfigError where not even one such request fits.
+    """
+    single = [spans_per_request(group, span_len, demand) for group in groups]
+    sizes = [span_bytes(group, span_len, item_bytes) for group in groups]
+    one = sum(count * size for count, size in zip(single, sizes, strict=True))
+    if one > budget:
+        raise ConfigError(
+            f"one request of {demand.max_len} tokens needs {one:,} bytes of span cache, "
+            f"and {budget:,} are to be had; lower max_len, or raise memory"
+        )
+    requests = min(float(demand.max_running), budget / one)
+    return tuple(int(count * requests) for count in single)
+
+
+def longest(
+    groups: Sequence[CacheGroup],
+    *,
+    budget: int,
+    span_len: int,
+    item_bytes: int,
+    max_len: int,
+    step_tokens: int,
+) -> int:
+    """Return the most tokens, up to `max_len`, that one request can have within the budget."""
+
+    def needed(length: int) -> int:
+        demand = Demand(length, 1, step_tokens)
+        return sum(
+            spans_per_request(group, span_len, demand) * span_bytes(group, span_len, item_bytes)
+            for group in groups
+        )
+
+    return bisect_right(range(1, max_len + 1), budget, key=needed)

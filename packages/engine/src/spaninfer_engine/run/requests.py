@@ -1,0 +1,84 @@
+"""What the runner remembers of every request it was told about: tokens and span tables.
+
+Each request has a row; all requests' rows are one array, so that the inputs of a step are taken
+with a few index operations however many requests it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spaninfer_engine.plan import Entry, Growth
+
+
+class Requests:
+    """Rows of tokens [R, max_len + 1] and, per cache group, of span numbers [R M].
+
+    Address space is reserved for requests of `max_len`; the operating system gives memory as far
+    as they grow. `num_rows` is the number of requests to expect; more are taken in.
+    """
+
+    def __init__(self, num_groups: int, *, max_len: int, span_len: int, num_rows: int) -> None:
+        max_spans = -(-max_len // span_len)
+        self.span_len = span_len
+        self._row: dict[int, int] = {}  # by request id
+        self._free = list(range(num_rows - 1, -1, -1))
+        self.tokens = np.zeros((num_rows, max_len + 1), np.int32)
+        self.tables = tuple(np.zeros((num_rows, max_spans), np.int32) for _ in range(num_groups))
+        self.offset = np.zeros(num_rows, np.int32)  # position embeddings see position + offset
+
+    def __len__(self) -> int:
+        """Return how many requests are remembered."""
+        return len(self._row)
+
+    def enter(self, entry: Entry) -> None:
+        """Remember a request and its prompt."""
+        assert entry.request_id not in self._row
+        if not self._free:
+            self._double()
+        row = self._row[entry.request_id] = self._free.pop()
+        self.tokens[row, : len(entry.token_ids)] = entry.token_ids
+        self.offset[row] = 0
+
+    def grow(self, growth: Growth) -> None:
+        """Write span numbers into a request's table."""
+        table = self.tables[growth.group][self._row[growth.request_id]]
+        table[growth.first : growth.first + len(growth.spans)] = growth.spans
+
+    def leave(self, request_id: int) -> None:
+        """Forget a request."""
+        self._free.append(self._row.pop(request_id))
+
+    def rows(self, request_ids: Sequence[int]) -> NDArray[np.int32]:
+        """Return the rows of requests."""
+        row = self._row
+        return np.array([row[request_id] for request_id in request_ids], np.int32)
+
+    def known(self, request_ids: Sequence[int], stops: Sequence[int]) -> list[NDArray[np.int32]]:
+        """Return the first `stops[i]` tokens of every request; views."""
+        tokens, row = self.tokens, self._row
+        return [tokens[row[id_], :stop] for id_, stop in zip(request_ids, stops, strict=True)]
+
+    def write(
+        self, request_ids: Sequence[int], positions: Sequence[int], token_ids: Sequence[int]
+    ) -> None:
+        """Write the tokens that were drawn for positions."""
+        self.tokens[self.rows(request_ids), np.array(positions)] = token_ids
+
+    def _double(self) -> None:
+        """Make room for as many requests again; rare, because it copies what there is."""
+        old = len(self.tokens)
+        self.tokens = _taller(self.tokens)
+        self.tables = tuple(_taller(table) for table in self.tables)
+        self.offset = np.concatenate([self.offset, np.zeros_like(self.offset)])
+        self._free += range(2 * old - 1, old - 1, -1)
+
+
+def _taller(array: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the array with as many rows again."""
+    taller = np.zeros((2 * len(array), array.shape[1]), np.int32)
+    taller[: len(array)] = array
+    return taller

@@ -1,0 +1,96 @@
+"""May this request enter? Decided before it waits, so that a refusal comes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from spaninfer_engine.errors import (
+    EngineError,
+    InvalidPrompt,
+    InvalidSampling,
+    PromptTooLong,
+    QueueFull,
+    RequestError,
+)
+from spaninfer_engine.request import Request, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the engine can hold."""
+
+    context: int  # tokens of prompt and answer together, which the span pool can hold as well
+    vocab: int
+    max_running: int  # choices in one step
+    max_waiting: int  # choices that no step has seen yet
+    step_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The request may wait for its turn; each choice ends with this many tokens at the latest."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request may not enter."""
+
+    reason: EngineError
+
+
+def admit(request: Request, num_waiting: int, limits: Limits) -> Admitted | Refused:
+    """Decide whether a request may enter while `num_waiting` choices wait."""
+    reason = (
+        _check_prompt(request.prompt_ids, limits)
+        or _check_ids(request.sampling, limits.vocab)
+        or _check_adapter(request.placement.adapter)
+        or _check_queue(request.sampling.n, num_waiting, limits.max_waiting)
+    )
+    if reason is not None:
+        return Refused(reason)
+    max_tokens = request.sampling.max_tokens
+    if max_tokens is None:
+        return Admitted(limits.context)
+    return Admitted(min(limits.context, len(request.prompt_ids) + max_tokens))
+
+
+def _check_prompt(prompt_ids: tuple[int, ...], limits: Limits) -> EngineError | None:
+    if not prompt_ids:
+        return InvalidPrompt("the prompt is empty; it needs at least one token")
+    if len(prompt_ids) >= limits.context:
+        return PromptTooLong(len(prompt_ids), limits.context)
+    strange = _outside(prompt_ids, limits.vocab)
+    if strange is not None:
+        allowed = f"0 to {limits.vocab - 1}"
+        return InvalidPrompt(f"the prompt holds token id {strange}; this model knows {allowed}")
+    return None
+
+
+def _check_ids(sampling: SamplingParams, vocab: int) -> EngineError | None:
+    for name, ids in (("stop_ids", sampling.stop_ids), ("logit_bias", sampling.logit_bias)):
+        strange = _outside(ids, vocab)
+        if strange is not None:
+            return InvalidSampling(name, strange, f"token ids from 0 to {vocab - 1}")
+    return None
+
+
+def _check_adapter(adapter: str | None) -> EngineError | None:
+    if adapter is None:
+        return None
+    return RequestError(f"no adapter is called {adapter!r}; this engine has loaded none")
+
+
+def _check_queue(num_choices: int, num_waiting: int, limit: int) -> EngineError | None:
+    # An empty queue takes any request: one with more choices than it holds would never enter.
+    if num_waiting and num_waiting + num_choices > limit:
+        return QueueFull(num_waiting, limit)
+    return None
+
+
+def _outside(ids: Collection[int], vocab: int) -> int | None:
+    if not ids or (min(ids) >= 0 and max(ids) < vocab):
+        return None
+    return next(token_id for token_id in ids if not 0 <= token_id < vocab)

@@ -1,0 +1,21 @@
+"""What a scheduler has counted since it was made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from spaninfer_engine.request import FinishReason
+
+
+@dataclass(slots=True)
+class Counts:
+    """Tokens, and choices; they only grow."""
+
+    generated_tokens: int = 0
+    prefilled_tokens: int = 0  # computed before a choice decodes, again after a preemption
+    prefix_hit_tokens: int = 0  # of prompts, found in the prefix cache
+    prefix_miss_tokens: int = 0  # of prompts, not found there
+    preemptions: int = 0
+    begun: int = 0  # choices that a step has seen, or that ended before one could
+    finished: Counter[FinishReason] = field(default_factory=Counter)

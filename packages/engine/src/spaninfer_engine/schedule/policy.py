@@ -1,0 +1,58 @@
+"""Which tokens to compute next. A function of what it is given: no clock, no spans, no locks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from spaninfer_engine.plan import Slice
+
+# Slice(...) goes through a Python function; for 256 decodes that is 96 µs instead of 58
+# (CPython 3.11, one core of a 2-core x86 machine, 2026-11-21).
+_new = tuple.__new__
+
+
+class Pending(Protocol):
+    """How far a request has come.
+
+        0 ............ done ............ target ............ last
+        | keys computed  | keys to recompute or prefill | decoded one by one |
+
+    Keys below `target` belong to tokens that exist already; computing the last of them draws the
+    next token. From then on each step computes one key and draws one token, up to `last`.
+    """
+
+    request_id: int
+    done: int
+    target: int
+    last: int  # the key at this position is never needed
+    logits_from: int  # logits are wanted from here on, not just for draws
+    rope_len: int
+
+
+def plan_step(pending: Iterable[Pending], step_tokens: int) -> list[Slice]:
+    """Give every decode its token, then spend what is left on prefills, both in the given order."""
+    slices: list[Slice] = []
+    prefills: list[Pending] = []
+    for item in pending:
+        done = item.done
+        if done < item.target:
+            prefills.append(item)
+        elif done < item.last:
+            slices.append(_new(Slice, (item.request_id, done, done + 1, done, True, item.rope_len)))
+    del slices[step_tokens:]
+    left = step_tokens - len(slices)
+    for item in prefills:
+        if left == 0:
+            break
+        part = _prefill(item, left)
+        slices.append(part)
+        left -= part.num_tokens
+    return slices
+
+
+def _prefill(item: Pending, tokens: int) -> Slice:
+    stop = min(item.target, item.done + tokens)
+    draws = stop == item.target
+    logits_from = min(max(item.done, item.logits_from), stop - draws)
+    return Slice(item.request_id, item.done, stop, logits_from, draws, item.rope_len)

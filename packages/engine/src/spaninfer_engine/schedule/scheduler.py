@@ -1,0 +1,343 @@
+"""Who runs next, and what became of it.
+
+A choice waits, runs or has ended. Waiting and running choices are in order: priority first, then
+arrival. A waiting choice starts when its spans can be had; a running one that lacks spans takes
+them from the last in order, which waits again and will compute its keys anew. The first in order
+can take from everybody, and fits when it is alone: so there is always progress.
+
+A plan may be made before the results of those in front of it are here: `plan` and `apply` may be
+called as plan, plan, apply, plan, apply ...; results come in the order of the plans.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from operator import attrgetter
+from sys import maxsize
+
+from spaninfer_engine.plan import Entry, Growth, Slice, StepPlan, StepResult
+from spaninfer_engine.request import FinishReason
+from spaninfer_engine.schedule.admission import Limits
+from spaninfer_engine.schedule.choice import Choice, Drawn, Ended, Events
+from spaninfer_engine.schedule.counts import Counts
+from spaninfer_engine.schedule.policy import plan_step
+from spaninfer_engine.schedule.spans import CacheShape, SpanBook, Supply
+
+_ORDER = attrgetter("order")
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A plan whose result is not here yet."""
+
+    plan: StepPlan
+    choices: list[Choice]  # by slice
+
+
+class Scheduler:
+    """Keeps the queues; turns them into plans, and results into events."""
+
+    def __init__(self, limits: Limits, shape: CacheShape) -> None:
+        self.limits = limits
+        self.spans = SpanBook(shape, limits)
+        self.counts = Counts()
+        self._choices: dict[int, Choice] = {}  # all that have not ended
+        self._waiting: list[Choice] = []
+        self._running: list[Choice] = []
+        self._flights: deque[_Flight] = deque()
+        self._deadlines: list[tuple[float, int]] = []  # a heap of (time, request id)
+        self._left: list[int] = []  # request ids that the runner may forget
+        self._number = 0  # of the newest plan
+        self._drawn: list[Drawn] = []
+        self._ended: list[Ended] = []
+
+    @property
+    def num_waiting(self) -> int:
+        """Choices that wait to start, or to start again."""
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """Choices that hold spans."""
+        return len(self._running)
+
+    @property
+    def is_idle(self) -> bool:
+        """Has every choice ended, and every step finished?"""
+        return not self._choices and not self._flights
+
+    def add(self, choices: Sequence[Choice]) -> None:
+        """Let a request's choices wait; all but the first, until that one has the prompt's keys."""
+        first, *followers = choices
+        first.followers = tuple(followers)
+        insort(self._waiting, first, key=_ORDER)
+        self._choices.update((choice.request_id, choice) for choice in choices)
+        deadline_s = first.request.placement.deadline_s
+        if deadline_s is not None:
+            for choice in choices:
+                due = choice.request.arrived_s + deadline_s
+                heappush(self._deadlines, (due, choice.request_id))
+
+    def stop(
+        self,
+        request_ids: Iterable[int],
+        now: float,
+        reason: FinishReason = FinishReason.STOPPED,
+        error: Exception | None = None,
+    ) -> None:
+        """End choices at once; those that have ended already are passed over."""
+        for request_id in request_ids:
+            choice = self._choices.get(request_id)
+            if choice is not None:
+                self._end(choice, reason, now, error=error)
+
+    def stop_all(self, now: float, reason: FinishReason, error: Exception | None = None) -> None:
+        """End every choice."""
+        self.stop(tuple(self._choices), now, reason, error)
+
+    def abandon(self, now: float, error: Exception) -> None:
+        """End every choice with an error, whatever state they and their spans are in."""
+        for choice in self._choices.values():
+            self._ended.append(
+                Ended(choice, FinishReason.ERROR, choice.usage(now), None, None, error)
+            )
+            self.counts.finished[FinishReason.ERROR] += 1
+        self._choices.clear()
+
+    def plan(self, now: float) -> StepPlan | None:
+        """Return the next step, or None where nothing can be computed now."""
+        self._expire(now)
+        self._suspend_outgrown()
+        self._start_waiting(now)
+        slices, choices = self._fit()
+        if not slices:
+            assert self._flights or not self._choices, "there is work, but nothing to compute"
+            return None
+        self._number += 1
+        self.spans.plan(self._number)
+        entered, grown = self._news()
+        plan = StepPlan(self._number, tuple(slices), entered, grown, tuple(self._left))
+        self._left.clear()
+        self._flights.append(_Flight(plan, choices))
+        return plan
+
+    def apply(self, result: StepResult, now: float) -> None:
+        """Take in what the oldest step in flight produced."""
+        flight = self._flights.popleft()
+        number = flight.plan.number
+        assert result.number == number, f"result {result.number} came, {number} was due"
+        self.spans.finish(number)
+        for request_id, error in result.failed.items():
+            self.stop((request_id,), now, FinishReason.ERROR, error)
+        drawn, logprobs = self._drawn, result.logprobs
+        num_drawn = len(drawn)
+        parts = flight.plan.slices
+        for choice, part, token in zip(flight.choices, parts, result.tokens, strict=True):
+            if token is None or not choice.is_decoding:
+                if choice.ended:
+                    continue  # drawn after its end: nobody wants it
+                self._advance(choice, part, result, now)
+                if token is None:
+                    continue
+            token_ids = choice.token_ids
+            token_ids.append(token)
+            item = (choice, token, logprobs.get(choice.request_id) if logprobs else None)
+            if token in choice.end_ids:
+                self._end(choice, FinishReason.STOP, now, item, matched=token)
+            elif len(token_ids) == choice.limit:
+                self._end(choice, FinishReason.LENGTH, now, item)
+            else:
+                drawn.append(item)
+        self.counts.generated_tokens += len(drawn) - num_drawn
+
+    def take_events(self) -> Events | None:
+        """Return what became of the choices since the last call; None if nothing did."""
+        if not self._drawn and not self._ended:
+            return None
+        events = Events(self._drawn, self._ended)
+        self._drawn, self._ended = [], []
+        return events
+
+    def check(self) -> None:
+        """Assert that no span is lost; when idle, that nobody holds one."""
+        for pool in self.spans.pools:
+            pool.check()
+            assert not self.is_idle or pool.num_available == pool.num_spans, "a span is lost"
+
+    def _expire(self, now: float) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, request_id = heappop(self._deadlines)
+            self.stop((request_id,), now, FinishReason.DEADLINE)
+
+    def _suspend_outgrown(self) -> None:
+        """Let choices compute their keys anew whose length demands other frequencies."""
+        rotation = self.spans.shape.rotation
+        if rotation.recompute_beyond is None:
+            return
+        for choice in tuple(self._running):
+            if choice.target <= choice.done < choice.last and rotation.outgrown(
+                choice.rope_len, choice.done + 1
+            ):
+                self._suspend(choice)
+
+    def _start_waiting(self, now: float) -> None:
+        while self._waiting:
+            head = self._waiting[0]
+            supply = Supply.NEVER
+            if len(self._running) < self.limits.max_running:
+                supply = self.spans.start(head, spare=len(self._running))
+            if supply is Supply.NOW:
+                self._run(self._waiting.pop(0), now)
+            elif supply is Supply.NEVER and self._outranks_last(head):
+                self._preempt(self._running[-1])
+            else:
+                return
+
+    def _run(self, choice: Choice, now: float) -> None:
+        insort(self._running, choice, key=_ORDER)
+        if choice.scheduled_s is None:
+            choice.scheduled_s = now
+            choice.cached_len = choice.done
+            self.counts.begun += 1
+            self.counts.prefix_hit_tokens += choice.done
+            self.counts.prefix_miss_tokens += choice.prompt_len - choice.done
+
+    def _outranks_last(self, choice: Choice) -> bool:
+        """Is the last running choice of a lower priority? A later arrival alone is no reason."""
+        return bool(self._running) and choice.order[0] < self._running[-1].order[0]
+
+    def _fit(self) -> tuple[list[Slice], list[Choice]]:
+        """Return slices whose spans are there, and their choices."""
+        stalled: set[int] = set()
+        while True:
+            pending = self._running
+            if stalled:
+                pending = [choice for choice in pending if choice.request_id not in stalled]
+            slices = plan_step(pending, self.limits.step_tokens)
+            choices = self._reserve(slices, stalled)
+            if choices is not None:
+                return slices, choices
+
+    def _reserve(self, slices: Sequence[Slice], stalled: set[int]) -> list[Choice] | None:
+        """Take the spans of all slices and count them as done; None if somebody made way."""
+        choices: list[Choice] = []
+        for part in slices:
+            choice = self._choices[part.request_id]
+            if part.stop > choice.room:
+                supply = self._grow(choice, part)
+                if supply is not Supply.NOW:
+                    for earlier, undone in zip(choices, slices, strict=False):
+                        earlier.done = undone.start
+                    self._make_way(choice, supply, stalled)
+                    return None
+            choice.done = part.stop
+            choices.append(choice)
+        return choices
+
+    def _grow(self, choice: Choice, part: Slice) -> Supply:
+        if choice.is_decoding:
+            self.spans.seal(choice, choice.num_computed)
+        return self.spans.grow(choice, part.start, part.stop)
+
+    def _make_way(self, choice: Choice, supply: Supply, stalled: set[int]) -> None:
+        """Let a choice that lacks spans pass this step over, or the last one give its spans up."""
+        if supply is Supply.LATER:
+            stalled.add(choice.request_id)
+        else:
+            self._preempt(self._running[-1])
+
+    def _preempt(self, choice: Choice) -> None:
+        """Take a choice's spans."""
+        if choice.done < choice.last:
+            self._suspend(choice)
+            self.counts.preemptions += 1
+        else:  # its last token is in flight, and needs no spans but those of that step
+            self._running.remove(choice)
+            self.spans.release(choice)
+
+    def _suspend(self, choice: Choice) -> None:
+        """Let a running choice wait without keys; tokens in flight for it still come."""
+        if choice.is_decoding:
+            self.spans.seal(choice, choice.num_computed)
+        if choice.done >= choice.target:
+            choice.target = choice.done + 1
+        choice.is_decoding = False
+        choice.stale_until = self._number
+        self._running.remove(choice)
+        self.spans.release(choice)
+        if self.spans.shape.rotation.outgrown(choice.rope_len, choice.target):
+            choice.rotate_anew()
+        insort(self._waiting, choice, key=_ORDER)
+
+    def _news(self) -> tuple[tuple[Entry, ...], tuple[Growth, ...]]:
+        """Return what the runner has to hear before the next step."""
+        entered: list[Entry] = []
+        grown: list[Growth] = []
+        for choice in self.spans.take_grown():
+            if choice.ended:
+                continue
+            if not choice.entered:
+                choice.entered = True
+                entered.append(choice.entry())
+            grown.extend(choice.growths())
+        return tuple(entered), tuple(grown)
+
+    def _advance(self, choice: Choice, part: Slice, result: StepResult, now: float) -> None:
+        """Take in a slice of a prefill, or one whose keys were given up since."""
+        self._collect_prompt_logprobs(choice, part, result)
+        if part.draws and choice.first_token_s is None:
+            choice.first_token_s = now
+        if result.number <= choice.stale_until:
+            return
+        self.counts.prefilled_tokens += part.num_tokens
+        self.spans.seal(choice, part.stop)
+        if part.draws:
+            choice.is_decoding = True
+            self._release_followers(choice)
+
+    def _collect_prompt_logprobs(self, choice: Choice, part: Slice, result: StepResult) -> None:
+        if choice.logits_from == maxsize:
+            return
+        found = choice.prompt_logprobs
+        entries = result.prompt_logprobs.get(choice.request_id, ())
+        found.extend(entries[len(found) - part.logits_from :])  # after a preemption some come twice
+        is_whole = len(found) >= choice.prompt_len - 1
+        choice.logits_from = maxsize if is_whole else len(found)
+
+    def _release_followers(self, choice: Choice) -> None:
+        for follower in choice.followers:
+            if not follower.ended:
+                insort(self._waiting, follower, key=_ORDER)
+        choice.followers = ()
+
+    def _end(
+        self,
+        choice: Choice,
+        reason: FinishReason,
+        now: float,
+        token: Drawn | None = None,
+        *,
+        matched: int | None = None,
+        error: Exception | None = None,
+    ) -> None:
+        if choice.is_decoding and error is None:
+            self.spans.seal(choice, choice.num_computed)
+        for queue in (self._running, self._waiting):
+            if choice in queue:
+                queue.remove(choice)
+        choice.ended, choice.is_decoding = True, False
+        self.spans.release(choice)
+        del self._choices[choice.request_id]
+        if choice.entered:
+            self._left.append(choice.request_id)
+        if choice.scheduled_s is None:
+            self.counts.begun += 1
+        self._release_followers(choice)
+        self.counts.generated_tokens += token is not None
+        self.counts.finished[reason] += 1
+        usage = choice.usage(now)
+        self._ended.append(Ended(choice, reason, usage, token, matched, error))

@@ -1,0 +1,119 @@
+"""What an engine has done and is doing, as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from spaninfer_engine.cache.pool import SpanPool
+from spaninfer_engine.request import FinishReason
+from spaninfer_engine.schedule.scheduler import Scheduler
+
+
+class EngineState(Enum):
+    """Does the engine take requests?"""
+
+    RUNNING = "running"
+    DRAINING = "draining"  # takes no new ones, and finishes those it has
+    CLOSED = "closed"
+    FAILED = "failed"  # a step failed: EngineStats.failure says how
+
+
+@dataclass(frozen=True, slots=True)
+class SpanStats:
+    """The spans of one cache group."""
+
+    total: int
+    held: int  # by requests
+    kept: int  # by nobody, with a prefix that may be wanted again
+    free: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """A snapshot; counters count from the start of the engine, times are seconds.
+
+    Taken while the loop runs, so the numbers may be a step apart.
+    """
+
+    model: str
+    state: EngineState
+    failure: Exception | None
+    running: int  # choices that hold spans
+    waiting: int  # choices that wait to start, or to start again
+    span_len: int
+    spans: tuple[SpanStats, ...]  # per cache group
+    generated_tokens: int
+    prefilled_tokens: int
+    prefix_hit_tokens: int
+    prefix_miss_tokens: int
+    preemptions: int
+    finished: Mapping[FinishReason, int]
+    steps: int
+    step_s: float  # spent in steps
+    last_step_s: float
+    uptime_s: float
+
+    @property
+    def span_usage(self) -> float:
+        """How much of the fullest cache group is held, from 0 to 1."""
+        return max(spans.held / spans.total for spans in self.spans)
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        """How much of the prompts was found in the prefix cache, from 0 to 1."""
+        asked = self.prefix_hit_tokens + self.prefix_miss_tokens
+        return self.prefix_hit_tokens / asked if asked else 0.0
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """How long steps took."""
+
+    num_steps: int = 0
+    total_s: float = 0.0
+    last_s: float = 0.0
+
+    def add(self, step_s: float) -> None:
+        """Count a step."""
+        self.num_steps += 1
+        self.total_s += step_s
+        self.last_s = step_s
+
+
+def snapshot(
+    scheduler: Scheduler,
+    times: StepTimes,
+    *,
+    model: str,
+    state: EngineState,
+    failure: Exception | None,
+    uptime_s: float,
+) -> EngineStats:
+    """Return the numbers of now."""
+    counts = scheduler.counts
+    return EngineStats(
+        model=model,
+        state=state,
+        failure=failure,
+        running=scheduler.num_running,
+        waiting=scheduler.num_waiting,
+        span_len=scheduler.spans.shape.span_len,
+        spans=tuple(_span_stats(pool) for pool in scheduler.spans.pools),
+        generated_tokens=counts.generated_tokens,
+        prefilled_tokens=counts.prefilled_tokens,
+        prefix_hit_tokens=counts.prefix_hit_tokens,
+        prefix_miss_tokens=counts.prefix_miss_tokens,
+        preemptions=counts.preemptions,
+        finished={reason: counts.finished[reason] for reason in FinishReason},
+        steps=times.num_steps,
+        step_s=times.total_s,
+        last_step_s=times.last_s,
+        uptime_s=uptime_s,
+    )
+
+
+def _span_stats(pool: SpanPool) -> SpanStats:
+    kept, held = pool.num_kept, pool.num_held
+    return SpanStats(pool.num_spans, held, kept, free=max(0, pool.num_spans - held - kept))

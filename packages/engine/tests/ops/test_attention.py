@@ -1,0 +1,149 @@
+"""Writing to spans and reading from them, on every backend, against the definition in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import spaninfer_op_reference as definition
+from backends import BACKENDS, Backend
+from numpy.typing import NDArray
+from spaninfer_engine.ops.step import SpanCache, Step
+from spaninfer_engine.plan import Entry, Growth, Slice
+from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.run.inputs import build
+from spaninfer_engine.run.requests import Requests
+from spaninfer_engine.spec.nodes import CacheGroup
+
+Array = NDArray[Any]
+
+SPAN_LEN, NUM_SPANS, LAYERS, LAYER = 4, 24, 3, 1
+LENGTHS = {1: 19, 2: 1, 3: 8}  # tokens of each request
+SLICES = (Slice(2, 0, 1, 0, True), Slice(1, 12, 19, 18, True), Slice(3, 7, 8, 7, True))
+
+GROUPED = CacheGroup(0, tuple(range(LAYERS)), kv_heads=2, key_dim=8, value_dim=8)
+WIDE_KEYS = CacheGroup(0, tuple(range(LAYERS)), kv_heads=3, key_dim=8, value_dim=5)
+LATENT = CacheGroup(
+    0, tuple(range(LAYERS)), kv_heads=1, key_dim=12, value_dim=8, values_in_keys=True
+)
+
+
+def _random(shape: tuple[int, ...], seed: int) -> Array:
+    rng = np.random.default_rng(seed)
+    return definition.to_bfloat16(rng.standard_normal(shape)).astype(np.float64)
+
+
+def _keys_and_values(group: CacheGroup, request_id: int) -> tuple[Array, Array]:
+    rows = LENGTHS[request_id]
+    keys = _random((rows, group.kv_heads, group.key_dim), request_id)
+    if group.values_in_keys:
+        return keys, keys[..., : group.value_dim]
+    return keys, _random((rows, group.kv_heads, group.value_dim), request_id + 10)
+
+
+class Spans:
+    """A cache group on a backend, and steps over it that write what `_keys_and_values` says."""
+
+    def __init__(self, backend: Backend, group: CacheGroup) -> None:
+        self.backend, self.group, self.ops = backend, group, backend.make()
+        self.cache: SpanCache[Any] = self.ops.cache(group, NUM_SPANS, SPAN_LEN)
+        self.cache.keys[:] = np.nan
+        self.cache.values[:] = np.nan
+        self.requests = Requests(1, max_len=32, span_len=SPAN_LEN, num_rows=1)
+        free = np.random.default_rng(5).permutation(NUM_SPANS).tolist()
+        for request_id, length in LENGTHS.items():
+            self.requests.enter(Entry(request_id, (0,) * length, SamplingParams(), 0))
+            spans = tuple(free.pop() for _ in range(-(-length // SPAN_LEN)))
+            self.requests.grow(Growth(request_id, 0, 0, spans))
+        self.write([Slice(1, 0, 12, 12, False), Slice(3, 0, 7, 7, False)])
+
+    def write(self, slices: Any) -> Step[Any]:
+        """Append the keys and values of the slices' positions; return the step."""
+        step = build(slices, self.requests, (), self.ops, (self.cache,))
+        both = [_keys_and_values(self.group, part.request_id) for part in slices]
+        key, value = (
+            self.backend.put(
+                self.ops,
+                np.concatenate([x[p.start : p.stop] for p, x in zip(slices, which, strict=True)]),
+            )
+            for which in zip(*both, strict=True)
+        )
+        values = () if self.group.values_in_keys else (value,)
+        self.ops.append(step, key, *values, group=0, layer=LAYER)
+        return step
+
+
+def _expected(group: CacheGroup, query: Array, alibi: str | None, **scores: Any) -> Array:
+    slopes = definition.alibi_slopes(query.shape[1])
+    parts, first = [], 0
+    for request_id, start, stop, *_ in SLICES:
+        keys, values = _keys_and_values(group, request_id)
+        positions = np.arange(stop)
+        bias = {
+            None: None,
+            "plain": definition.alibi_bias(slopes, positions),
+            "scaled": definition.alibi_bias(slopes, positions) * scores["scale"],
+            "rounded": definition.falcon_alibi_bias(slopes, positions, scores["scale"]),
+        }[alibi]
+        parts.append(
+            definition.attend(
+                query[first : first + stop - start],
+                keys,
+                values,
+                np.arange(start, stop),
+                positions,
+                bias=bias,
+                **scores,
+            )
+        )
+        first += stop - start
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("alibi", [None, "plain", "scaled", "rounded"])
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_attention_over_spans_is_as_defined(
+    softcap: float | None, window: int | None, alibi: Any, backend: Backend
+) -> None:
+    spans = Spans(backend, GROUPED)
+    step = spans.write(SLICES)
+    query = _random((step.num_tokens, 6, GROUPED.key_dim), 99)
+    scores = {"scale": 0.4, "softcap": softcap, "window": window}
+
+    actual = spans.ops.attend(
+        step, backend.put(spans.ops, query), group=0, layer=LAYER, alibi=alibi, **scores
+    )
+
+    backend.check(spans.ops, actual, _expected(GROUPED, query, alibi, **scores))
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("group", [WIDE_KEYS, LATENT], ids=["narrow values", "values in keys"])
+def test_keys_and_values_may_differ_in_width(group: CacheGroup, backend: Backend) -> None:
+    spans = Spans(backend, group)
+    step = spans.write(SLICES)
+    query = _random((step.num_tokens, 6, group.key_dim), 99)
+
+    actual = spans.ops.attend(step, backend.put(spans.ops, query), group=0, layer=LAYER, scale=0.4)
+
+    scores = {"scale": 0.4, "softcap": None, "window": None}
+    backend.check(spans.ops, actual, _expected(group, query, None, **scores))
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("group", [GROUPED, LATENT], ids=["keys and values", "values in keys"])
+def test_a_span_of_all_layers_is_one_piece_of_memory(group: CacheGroup, backend: Backend) -> None:
+    ops = backend.make()
+
+    keys, values = ops.cache(group, NUM_SPANS, SPAN_LEN)
+
+    strides = keys.strides if hasattr(keys, "strides") else keys.stride()
+    numbers = keys.nbytes if group.values_in_keys else keys.nbytes + values.nbytes
+    item = strides[-1] if hasattr(keys, "strides") else 1
+    size = numbers // (NUM_SPANS * LAYERS) // keys.dtype.itemsize
+    assert keys.shape == (LAYERS, NUM_SPANS, SPAN_LEN, group.kv_heads, group.key_dim)
+    assert values.shape == (LAYERS, NUM_SPANS, SPAN_LEN, group.kv_heads, group.value_dim)
+    assert [stride // item for stride in strides[:2]] == [size, LAYERS * size]

@@ -1,0 +1,38 @@
+"""Requests of mixed lengths in one step, which begin at different times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from cases import ALL, Case
+from oracle import TOLERANCE, deviation, prompt
+
+NUM_DRAWN = 6
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+@pytest.mark.parametrize("name", ALL)
+def test_requests_in_one_step_do_not_disturb_each_other(
+    name: str, backend: str, load: Callable[[str], Case]
+) -> None:
+    case = load(name)
+    lengths = {1: case.prompt_len // 6, 2: case.prompt_len // 2, 3: case.prompt_len // 3}
+    goldens = {i: case.golden(prompt(n, seed=i), NUM_DRAWN) for i, n in lengths.items()}
+
+    runner = case.model.on(backend, 2 * case.num_spans)
+    drawn = {1: [runner.prefill(1, goldens[1].prompt, chunk=300)]}
+    drawn[2] = [runner.prefill(2, goldens[2].prompt, chunk=7)]
+    drawn[3] = []
+    runner.enter(3, goldens[3].prompt)
+    parts = [(1, 1, True), (2, 1, True), (3, lengths[3], True)]  # a prefill beside decodes
+    for _ in range(NUM_DRAWN):
+        result = runner.step(*parts)
+        for (request_id, _, _), token in zip(parts, result.tokens, strict=True):
+            drawn[request_id].append(token)
+        parts = [(i, 1, True) for i in (3, 1, 2) if len(drawn[i]) < NUM_DRAWN]
+
+    for request_id, golden in goldens.items():
+        rows = runner.logits(request_id)[-NUM_DRAWN:]
+        assert deviation(rows, golden.drawn_from) < TOLERANCE
+        assert drawn[request_id] == golden.tokens

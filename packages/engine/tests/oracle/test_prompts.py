@@ -1,0 +1,74 @@
+"""Prompts in one piece and in chunks, and what is drawn behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from cases import ALL, NUM_DRAWN, Case
+from oracle import TOLERANCE, deviation, prompt
+
+Load = Callable[[str], Case]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_oracle_is_sure_of_its_tokens_and_does_not_repeat_itself(name: str, load: Load) -> None:
+    """Else equal tokens would say little; find_seeds.py finds a seed that tells more."""
+    golden = load(name).golden()
+
+    assert golden.margin > 10 * TOLERANCE
+    assert len(set(golden.tokens)) >= NUM_DRAWN // 2
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 16, 300])
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+@pytest.mark.parametrize("name", ALL)
+def test_a_prompt_in_chunks_gives_logits_and_tokens_of_the_oracle(
+    name: str, backend: str, chunk: int, load: Load
+) -> None:
+    case = load(name)
+    golden = case.golden()
+
+    runner = case.model.on(backend, case.num_spans)
+    tokens = [runner.prefill(1, golden.prompt, chunk)]
+    for _ in golden.tokens[1:]:
+        tokens += runner.step((1, 1, True)).tokens
+
+    logits = runner.logits(1)
+    assert deviation(logits[: len(golden.prompt)], golden.logits) < TOLERANCE
+    assert deviation(logits[-len(tokens) :], golden.drawn_from) < TOLERANCE
+    assert tokens == golden.tokens
+
+
+@pytest.mark.parametrize("name", ["llama3 rope", "gemma3", "deepseek_v3", "phi3 longrope", "bloom"])
+def test_the_reference_gives_logits_of_the_oracle(name: str, load: Load) -> None:
+    case = load(name)
+    golden = case.golden()
+
+    runner = case.model.on("reference")
+    runner.prefill(1, golden.prompt, chunk=100)
+
+    assert deviation(runner.logits(1), golden.logits) < TOLERANCE
+
+
+def test_alibi_is_right_at_the_end_of_a_long_prompt(load: Load) -> None:
+    """Falcon rounds slope * position to bfloat16, which shows behind some hundred tokens."""
+    case = load("falcon rw")
+    token_ids = prompt(1100)
+
+    runner = case.model.on("cpu", num_spans=300)
+    runner.prefill(1, token_ids, chunk=256)
+
+    assert deviation(runner.logits(1), case.oracle.logits(token_ids)) < TOLERANCE
+
+
+def test_spans_given_back_serve_another_request(load: Load) -> None:
+    case = load("gemma3")
+    runner = case.model.on("cpu", num_spans=12)
+
+    for request_id in range(4):
+        runner.prefill(request_id, prompt(30, seed=request_id), chunk=8)
+        runner.leave(request_id)
+
+    expected = case.oracle.logits(prompt(30, seed=3))
+    assert deviation(runner.logits(3), expected) < TOLERANCE

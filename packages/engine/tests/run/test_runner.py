@@ -1,0 +1,131 @@
+"""What a runner remembers between steps, and what it hands to the sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from families import FAMILIES
+from greedy import Greedy
+from oracle import Oracle, prompt
+from spaninfer_engine.ops.reference import ReferenceOps
+from spaninfer_engine.plan import Entry, Growth, Slice, StepPlan
+from spaninfer_engine.request import SamplingParams, TokenLogprob
+from spaninfer_engine.run.claim import bind
+from spaninfer_engine.run.lower import lower
+from spaninfer_engine.run.runner import Draws, Runner
+from stepping import Model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return Model(Oracle(FAMILIES["qwen3"], seed=3).save(tmp_path_factory.mktemp("model")))
+
+
+class Recording(Greedy):
+    """Also keeps what it was asked about prompts, and fails requests by id."""
+
+    def __init__(self, *failing: int) -> None:
+        super().__init__()
+        self.failing = failing
+        self.next_ids: list[list[int]] = []
+
+    def prompt_logprobs(
+        self, request_id: int, logits: Any, next_ids: Any
+    ) -> tuple[TokenLogprob, ...]:
+        super().prompt_logprobs(request_id, logits, next_ids)
+        self.next_ids.append(next_ids.tolist())
+        return tuple(TokenLogprob(token, 0.0, 1) for token in next_ids.tolist())
+
+    def draw(
+        self, logits: Any, requests: Sequence[int], positions: Any, tokens: Any
+    ) -> tuple[list[int], dict[int, TokenLogprob], dict[int, Exception]]:
+        drawn, logprobs, _ = super().draw(logits, requests, positions, tokens)
+        return drawn, logprobs, {i: ValueError(f"{i}") for i in requests if i in self.failing}
+
+
+def _runner(model: Model, sampler: Draws) -> Runner[Any]:
+    ops = ReferenceOps("float32")
+    return Runner(
+        bind(lower(model.decoder), ops, model.checkpoint.reader),
+        ops,
+        sampler,
+        model.decoder,
+        span_len=4,
+        num_spans=[16],
+        max_len=32,
+        max_running=2,
+    )
+
+
+def _enter(request_id: int, length: int, *slices: Slice) -> StepPlan:
+    entry = Entry(request_id, tuple(prompt(length)), SamplingParams(), seed=0)
+    spans = tuple(range(request_id * 8, request_id * 8 + 8))
+    return StepPlan(1, slices, (entry,), (Growth(request_id, 0, 0, spans),))
+
+
+def test_a_drawn_token_is_the_input_of_the_next_position(model: Model):
+    sampler = Greedy()
+    runner = _runner(model, sampler)
+    ids = prompt(5)
+
+    first = runner.run(_enter(0, 5, Slice(0, 0, 5, 4, True))).tokens[0]
+    runner.run(StepPlan(2, (Slice(0, 5, 6, 5, True),)))
+
+    again = Greedy()
+    entry = Entry(0, (*ids, first), SamplingParams(), 0)
+    whole = StepPlan(1, (Slice(0, 0, 6, 5, True),), (entry,), (Growth(0, 0, 0, (3, 1)),))
+    _runner(model, again).run(whole)
+    np.testing.assert_allclose(sampler.seen[0][1], again.seen[0][0], atol=1e-4)
+
+
+def test_prompt_logprobs_are_asked_about_the_token_that_follows(model: Model):
+    sampler = Recording()
+    runner = _runner(model, sampler)
+    ids = prompt(6)
+
+    chunk = runner.run(_enter(0, 6, Slice(0, 0, 4, 0, False)))
+    rest = runner.run(StepPlan(2, (Slice(0, 4, 6, 4, True),)))
+
+    assert sampler.next_ids == [ids[1:5], ids[5:6]]
+    assert [item.token_id for item in chunk.prompt_logprobs[0]] == ids[1:5]
+    assert len(rest.prompt_logprobs[0]) == 1
+    assert chunk.tokens == (None,)
+    assert rest.tokens[0] is not None
+
+
+def test_a_chunk_without_wanted_logits_draws_nothing(model: Model):
+    result = _runner(model, Greedy()).run(_enter(0, 6, Slice(0, 0, 4, 4, False)))
+
+    assert result.tokens == (None,)
+    assert result.prompt_logprobs == {}
+
+
+def test_a_request_at_fault_gets_no_token_and_the_others_carry_on(model: Model):
+    runner = _runner(model, Recording(0))
+    runner.run(_enter(0, 5, Slice(0, 0, 4, 4, False)))
+
+    entry = Entry(1, tuple(prompt(3)), SamplingParams(), 0)
+    slices = (Slice(0, 4, 5, 4, True), Slice(1, 0, 3, 2, True))
+    result = runner.run(StepPlan(2, slices, (entry,), (Growth(1, 0, 0, (9,)),)))
+
+    assert result.tokens[0] is None
+    assert result.tokens[1] is not None
+    assert list(result.failed) == [0]
+
+
+def test_a_plan_without_slices_only_updates(model: Model):
+    runner = _runner(model, Greedy())
+    runner.run(_enter(0, 5, Slice(0, 0, 5, 4, True)))
+
+    result = runner.run(StepPlan(2, (), left=(0,)))
+
+    assert result.tokens == ()
+    runner.run(_enter(0, 5, Slice(0, 0, 5, 4, True)))  # the same id may come again
+
+
+def test_closing_twice_does_no_harm(model: Model):
+    with _runner(model, Greedy()) as runner:
+        runner.close()

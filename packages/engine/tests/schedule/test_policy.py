@@ -1,0 +1,93 @@
+from dataclasses import dataclass
+from sys import maxsize
+
+import pytest
+from spaninfer_engine.plan import Slice
+from spaninfer_engine.schedule.policy import plan_step
+
+
+@dataclass
+class Item:
+    request_id: int
+    done: int
+    target: int
+    last: int = 1000
+    logits_from: int = maxsize
+    rope_len: int = 0
+
+
+def prompt(request_id, done, target, **options):
+    return Item(request_id, done, target, **options)
+
+
+def decode(request_id, done, **options):
+    return Item(request_id, done, target=10, **options)
+
+
+def part(request_id, start, stop, *, draws, logits_from=None):
+    if logits_from is None:
+        logits_from = stop - draws
+    return Slice(request_id, start, stop, logits_from, draws)
+
+
+CASES = {
+    "nothing": ([], 8, []),
+    "decodes go first and a long prompt fills what is left": (
+        [prompt(1, 0, 100), decode(2, 41)],
+        64,
+        [part(2, 41, 42, draws=True), part(1, 0, 63, draws=False)],
+    ),
+    "a prompt that fits draws from its last position": (
+        [prompt(1, 0, 5)],
+        8,
+        [part(1, 0, 5, draws=True)],
+    ),
+    "a prompt goes on where it was": (
+        [prompt(1, 60, 100)],
+        64,
+        [part(1, 60, 100, draws=True)],
+    ),
+    "prompts come in the given order": (
+        [prompt(2, 0, 5), prompt(1, 0, 9), prompt(3, 0, 1)],
+        8,
+        [part(2, 0, 5, draws=True), part(1, 0, 3, draws=False)],
+    ),
+    "a step without room for prompts still decodes": (
+        [decode(1, 10), prompt(3, 0, 5), decode(2, 20)],
+        2,
+        [part(1, 10, 11, draws=True), part(2, 20, 21, draws=True)],
+    ),
+    "more decodes than tokens are cut in order": (
+        [decode(1, 10), decode(2, 10), decode(3, 10)],
+        2,
+        [part(1, 10, 11, draws=True), part(2, 10, 11, draws=True)],
+    ),
+    "one whose last token is in flight computes nothing": (
+        [decode(1, 30, last=30), decode(2, 30, last=31)],
+        8,
+        [part(2, 30, 31, draws=True)],
+    ),
+    "log-probabilities of the prompt want every position's logits": (
+        [prompt(1, 0, 10, logits_from=0)],
+        8,
+        [part(1, 0, 8, draws=False, logits_from=0)],
+    ),
+    "those that came already are not computed again": (
+        [prompt(1, 0, 10, logits_from=6)],
+        20,
+        [part(1, 0, 10, draws=True, logits_from=6)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_step_is_planned_as_the_table_says(case):
+    pending, step_tokens, expected = CASES[case]
+
+    assert plan_step(pending, step_tokens) == expected
+
+
+def test_the_rope_length_travels_with_every_slice():
+    pending = [decode(1, 20, rope_len=7), prompt(2, 0, 5, rope_len=5)]
+
+    assert [item.rope_len for item in plan_step(pending, 8)] == [7, 5]

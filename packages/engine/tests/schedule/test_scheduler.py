@@ -1,0 +1,258 @@
+import pytest
+from checking import alone
+from driving import Bench, request
+from spaninfer_engine.cache.rotation import Rotation
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.plan import StepResult
+from spaninfer_engine.request import FinishReason, Placement, SamplingParams
+
+PROMPT = list(range(10))
+
+
+def upto(max_tokens, **options):
+    return SamplingParams(max_tokens=max_tokens, **options)
+
+
+def computed(bench, request_id):
+    """Return how many positions were computed for a request, counting every time."""
+    return sum(
+        part.num_tokens
+        for plan in bench.runner.steps
+        for part in plan.slices
+        if part.request_id == request_id
+    )
+
+
+def test_a_new_request_joins_the_decodes_that_are_under_way():
+    bench = Bench(num_spans=(50,))
+    bench.add(request(1, PROMPT, sampling=upto(10)))
+    bench.step()
+    bench.add(request(2, PROMPT[:3], sampling=upto(10)))
+
+    bench.step()
+
+    assert [part[:3] for part in bench.runner.steps[-1].slices] == [(1, 10, 11), (2, 0, 3)]
+
+
+def test_a_long_prompt_is_computed_in_chunks_while_others_decode():
+    bench = Bench(num_spans=(50,), step_tokens=8)
+    bench.add(request(1, PROMPT[:2], sampling=upto(10)))
+    bench.step()
+    bench.add(request(2, range(20), sampling=upto(3)))
+    bench.run()
+
+    slices = [part[:3] for plan in bench.runner.steps for part in plan.slices if part[0] == 2]
+    assert slices[:3] == [(2, 0, 7), (2, 7, 14), (2, 14, 20)]
+
+
+def test_the_same_prompt_again_is_computed_from_the_last_span_on():
+    bench = Bench(num_spans=(50,))
+    bench.add(request(1, PROMPT, sampling=upto(1)))
+    bench.run()
+    (choice,) = bench.add(request(2, PROMPT, sampling=upto(1)))
+    bench.run()
+
+    assert choice.cached_len == 8
+    assert computed(bench, 2) == 2
+
+
+def test_the_last_token_of_a_prompt_is_computed_even_if_all_its_spans_are_there():
+    bench = Bench(num_spans=(50,))
+    bench.add(request(1, PROMPT[:8], sampling=upto(4)))
+    bench.run()
+    (choice,) = bench.add(request(2, PROMPT[:8], sampling=upto(4)))
+    bench.run()
+
+    assert choice.cached_len == 4
+    assert bench.tokens[2] == bench.tokens[1]
+
+
+def test_generated_tokens_are_found_by_the_next_turn():
+    bench = Bench(num_spans=(50,))
+    bench.add(request(1, PROMPT, sampling=upto(12)))
+    bench.run()
+    turn = [*PROMPT, *bench.tokens[1], 3, 4]
+    (choice,) = bench.add(request(2, turn, sampling=upto(2)))
+    bench.run()
+
+    assert choice.cached_len == 20  # of 21 positions computed
+
+
+def test_prompt_logprobs_pass_over_a_prefix_that_is_there():
+    bench = Bench(num_spans=(50,))
+    bench.add(request(1, PROMPT, sampling=upto(1)))
+    bench.run()
+    (choice,) = bench.add(request(2, PROMPT, sampling=upto(1, prompt_logprobs=0)))
+    bench.run()
+
+    assert choice.cached_len == 0
+    assert [item.token_id for item in choice.prompt_logprobs] == PROMPT[1:]
+
+
+def test_the_choices_of_a_request_compute_its_prompt_once():
+    bench = Bench(num_spans=(100,), share=False, step_tokens=64)
+    choices = bench.add(request(1, range(40), sampling=upto(5, n=4), seed=7))
+    bench.run()
+
+    assert [computed(bench, 1 + index) for index in range(4)] == [44, 8, 8, 8]
+    for choice in choices:
+        assert bench.tokens[choice.request_id] == alone(range(40), seed=choice.seed, limit=45)
+
+
+def test_without_sharing_requests_do_not_find_each_other():
+    bench = Bench(num_spans=(50,), share=False)
+    bench.add(request(1, PROMPT, sampling=upto(1)))
+    bench.run()
+    (choice,) = bench.add(request(2, PROMPT, sampling=upto(1)))
+    bench.run()
+
+    assert choice.cached_len == 0
+
+
+def test_when_spans_run_out_the_latest_waits_and_still_gets_its_tokens():
+    bench = Bench(num_spans=(7,), step_tokens=32, share=False)
+    for number in (1, 2):
+        bench.add(request(number, [number] * 4, sampling=upto(18), seed=number))
+    bench.run()
+
+    assert bench.scheduler.counts.preemptions > 0
+    assert computed(bench, 1) == 4 + 17  # the first was never preempted
+    assert computed(bench, 2) > 4 + 17
+    for number in (1, 2):
+        assert bench.tokens[number] == alone([number] * 4, seed=number, limit=22)
+
+
+def test_a_request_of_higher_priority_takes_the_place_of_a_lower_one():
+    bench = Bench(num_spans=(50,), max_running=1)
+    bench.add(request(1, PROMPT, sampling=upto(20), placement=Placement(priority=1)))
+    bench.step()
+    bench.add(request(2, PROMPT, sampling=upto(3)))
+    bench.run()
+
+    assert list(bench.ended) == [2, 1]
+    assert bench.tokens[1] == alone(PROMPT, seed=0, limit=30)
+
+
+def test_a_later_request_of_equal_priority_waits():
+    bench = Bench(num_spans=(50,), max_running=1)
+    bench.add(request(1, PROMPT, sampling=upto(20)))
+    bench.step()
+    bench.add(request(2, PROMPT, sampling=upto(3)))
+    bench.run()
+
+    assert list(bench.ended) == [1, 2]
+    assert bench.scheduler.counts.preemptions == 0
+
+
+def test_a_stopped_request_frees_its_spans_at_once_when_nothing_is_in_flight():
+    bench = Bench(num_spans=(50,))
+    bench.add(request(1, PROMPT, sampling=upto(20)))
+    bench.step()
+
+    bench.scheduler.stop((1,), now=5.0)
+
+    assert bench.scheduler.spans.pools[0].num_held == 0
+    assert not bench.step()
+    assert bench.ended[1].reason is FinishReason.STOPPED
+
+
+def test_a_stopped_request_frees_its_spans_when_its_steps_have_finished():
+    bench = Bench(num_spans=(50,), depth=2)
+    bench.add(request(1, PROMPT, sampling=upto(20)))
+    bench.step()
+    assert len(bench.runner.in_flight) == 1
+
+    bench.scheduler.stop((1,), now=5.0)
+
+    pool = bench.scheduler.spans.pools[0]
+    assert pool.num_resting == 3
+    bench.step()
+    assert pool.num_resting == 0
+    assert bench.tokens[1] == alone(PROMPT, seed=0, limit=30)[:1]
+
+
+def test_a_deadline_ends_requests_wherever_they_are():
+    bench = Bench(num_spans=(50,), max_running=1)
+    for number in (1, 2):
+        bench.add(request(number, PROMPT, sampling=upto(20), placement=Placement(deadline_s=3.5)))
+    bench.run()
+
+    assert [end.reason for end in bench.ended.values()] == [FinishReason.DEADLINE] * 2
+    assert bench.tokens[1] == alone(PROMPT, seed=0, limit=30)[:3]
+    assert bench.tokens[2] == []
+
+
+def test_end_ids_end_a_request_and_later_steps_in_flight_do_not_count():
+    expected = alone(PROMPT, seed=0, limit=30)
+    bench = Bench(num_spans=(50,), depth=3)
+    bench.add(request(1, PROMPT, sampling=upto(20), end_ids=(expected[4],)))
+    bench.run()
+
+    assert bench.tokens[1] == expected[:5]
+    assert bench.ended[1].matched == expected[4]
+    assert bench.ended[1].usage.output_len == 5
+
+
+def test_a_request_that_fails_ends_alone_and_its_spans_are_not_shared():
+    bench = Bench(num_spans=(50,))
+    bench.runner.fails[1] = 10
+    bench.add(request(1, PROMPT, sampling=upto(20)))
+    bench.add(request(2, PROMPT[:5], sampling=upto(20)))
+    bench.run()
+    (choice,) = bench.add(request(3, PROMPT, sampling=upto(2)))
+    bench.run()
+
+    assert bench.ended[1].reason is FinishReason.ERROR
+    assert isinstance(bench.ended[1].error, FloatingPointError)
+    assert bench.tokens[2] == alone(PROMPT[:5], seed=0, limit=25)
+    assert choice.cached_len <= 4  # what request 2 has computed
+
+
+def test_when_the_first_choice_fails_the_others_still_run():
+    bench = Bench(num_spans=(50,))
+    bench.runner.fails[1] = 10
+    bench.add(request(1, PROMPT, sampling=upto(5, n=2)))
+    bench.run()
+
+    assert bench.ended[1].reason is FinishReason.ERROR
+    assert bench.tokens[2] == alone(PROMPT, seed=1, limit=15)
+
+
+def test_keys_are_computed_again_when_the_length_demands_other_frequencies():
+    rotation = Rotation(lambda length: ((1,),) if length > 12 else (), recompute_beyond=12)
+    bench = Bench(num_spans=(50,), rotation=rotation)
+    bench.add(request(1, PROMPT, sampling=upto(8)))
+    bench.run()
+
+    slices = [part[1:3] + part[5:] for plan in bench.runner.steps for part in plan.slices]
+    assert slices[:4] == [(0, 10, 10), (10, 11, 10), (11, 12, 10), (0, 13, 13)]
+    assert bench.scheduler.counts.preemptions == 0
+    assert bench.tokens[1] == alone(PROMPT, seed=0, limit=18)
+
+
+def test_the_runner_may_forget_a_request_with_the_next_plan_after_its_end():
+    bench = Bench(num_spans=(50,))
+    bench.add(request(1, PROMPT, sampling=upto(1)))
+    bench.run()
+    bench.add(request(2, PROMPT, sampling=upto(1)))
+    bench.run()
+
+    assert [plan.left for plan in bench.runner.steps] == [(), (1,)]
+    assert [[entry.request_id for entry in plan.entered] for plan in bench.runner.steps] == [
+        [1],
+        [2],
+    ]
+
+
+def test_a_window_group_too_small_for_its_window_is_refused_with_the_numbers():
+    with pytest.raises(ConfigError, match="cache group 1 has 4 spans of 4 tokens"):
+        Bench(num_spans=(50, 4), windows=(None, 12), step_tokens=16)
+
+
+def test_a_result_that_was_not_due_is_a_bug_that_is_found():
+    bench = Bench(num_spans=(50,))
+    bench.add(request(1, PROMPT))
+    bench.scheduler.plan(0.0)
+
+    with pytest.raises(AssertionError, match="result 7 came, 1 was due"):
+        bench.scheduler.apply(StepResult(7, (1,), {}, {}, {}), 0.0)

@@ -1,0 +1,139 @@
+"""Whatever arrives, in whatever pool: every request gets the tokens it gets alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from checking import alone
+from driving import Bench, request
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from spaninfer_engine.cache.rotation import Rotation, State
+from spaninfer_engine.request import FinishReason, Placement, SamplingParams
+
+END = 7
+
+
+@dataclass(frozen=True)
+class Arrival:
+    step: int
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    placement: Placement
+    stops_after: int | None  # steps until the caller gives up
+
+
+prompts = st.one_of(
+    st.lists(st.integers(0, 49), min_size=1, max_size=30),
+    # few different beginnings, so that prefixes are shared
+    st.tuples(st.integers(0, 1), st.integers(1, 28)).map(lambda p: [p[0], *range(p[1])]),
+)
+
+
+@st.composite
+def arrivals(draw: st.DrawFn) -> Arrival:
+    max_tokens = draw(st.one_of(st.none(), st.integers(1, 25)))
+    return Arrival(
+        draw(st.integers(0, 30)),
+        tuple(draw(prompts)),
+        SamplingParams(
+            max_tokens=max_tokens,
+            min_tokens=draw(st.integers(0, max_tokens or 10)),
+            n=draw(st.sampled_from([1, 1, 1, 2, 3])),
+            prompt_logprobs=draw(st.sampled_from([None, None, 0])),
+        ),
+        Placement(
+            priority=draw(st.integers(0, 2)),
+            tenant=draw(st.sampled_from(["", "", "other"])),
+            deadline_s=draw(st.sampled_from([None, None, None, 12.0])),
+        ),
+        draw(st.one_of(st.none(), st.none(), st.integers(0, 12))),
+    )
+
+
+def dynamic(length: int) -> State:
+    """Keys change with every token beyond 20, as with dynamic NTK."""
+    return ((length,),) if length > 20 else ()
+
+
+def longrope(length: int) -> State:
+    """Keys change once, beyond 20, and all of them are computed again."""
+    return ((1,),) if length > 20 else ()
+
+
+SHAPES = {
+    "plenty": dict(num_spans=(200,)),
+    "tiny": dict(num_spans=(9,), step_tokens=10, max_running=6),
+    "one place": dict(num_spans=(12,), max_running=1, step_tokens=5),
+    "few tokens a step": dict(num_spans=(14,), step_tokens=2, max_running=4),
+    "window": dict(num_spans=(12, 4), windows=(None, 6), step_tokens=8),
+    "only windows": dict(num_spans=(5,), windows=(9,), step_tokens=8, context=60),
+    "two windows": dict(num_spans=(4, 5, 10), windows=(5, 9, None), step_tokens=8, context=40),
+    "window beyond the context": dict(num_spans=(9, 5), windows=(None, 99), context=20),
+    "not shared": dict(num_spans=(14,), share=False),
+    "dynamic": dict(num_spans=(12,), rotation=Rotation(dynamic)),
+    "longrope": dict(num_spans=(12,), rotation=Rotation(longrope, recompute_beyond=20)),
+    "longrope window": dict(
+        num_spans=(13, 8), windows=(None, 9), rotation=Rotation(longrope, recompute_beyond=20)
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_every_request_gets_the_tokens_it_gets_alone(shape: str, data: st.DataObject) -> None:
+    bench = Bench(**SHAPES[shape], depth=data.draw(st.integers(1, 3)))
+    coming = data.draw(st.lists(arrivals(), min_size=1, max_size=9))
+    numbered = [(100 * (i + 1), arrival) for i, arrival in enumerate(coming)]
+    numbered = [
+        (number, arrival)
+        for number, arrival in numbered
+        if len(arrival.prompt) < bench.limits.context
+    ]
+
+    choices = {}
+    for step in range(max((arrival.step for _, arrival in numbered), default=0) + 14):
+        for number, arrival in numbered:
+            if arrival.step == step:
+                choices[number] = bench.add(
+                    request(
+                        number,
+                        arrival.prompt,
+                        sampling=arrival.sampling,
+                        placement=arrival.placement,
+                        seed=number,
+                        end_ids=(END,),
+                        arrived_s=bench.now,
+                    )
+                )
+            if arrival.stops_after is not None and arrival.step + arrival.stops_after == step:
+                ids = range(number, number + arrival.sampling.n)
+                bench.scheduler.stop(ids, bench.now)
+        bench.step()
+    bench.run()
+
+    for number, arrival in numbered:
+        for choice in choices[number]:
+            end = bench.ended[choice.request_id]
+            expected = alone(
+                arrival.prompt,
+                seed=choice.seed,
+                limit=choice.limit,
+                end_ids=(END,),
+                sampling=arrival.sampling,
+            )
+            got = bench.tokens[choice.request_id]
+            assert end.usage.output_len == len(got)
+            if end.reason in (FinishReason.STOPPED, FinishReason.DEADLINE):
+                assert got == expected[: len(got)]
+                continue
+            assert got == expected
+            assert end.reason is (FinishReason.STOP if got[-1] == END else FinishReason.LENGTH)
+            if arrival.sampling.prompt_logprobs is not None and choice.index == 0:
+                assert [(item.token_id, -item.logprob) for item in choice.prompt_logprobs] == [
+                    (token, position) for position, token in enumerate(arrival.prompt[1:])
+                ]
+    for pool in bench.scheduler.spans.pools:
+        assert pool.num_available == pool.num_spans

@@ -1,0 +1,120 @@
+import asyncio
+import time
+
+import pytest
+from assembled import VOCAB, answer, assert_spans_come_back, engine, text_of, wait_until
+from checking import BlockedRunner, CheckingRunner
+from spaninfer_engine.aio import AsyncEngine
+from spaninfer_engine.errors import EngineClosed, PromptTooLong
+from spaninfer_engine.request import FinishReason, SamplingParams
+
+
+async def read(outputs):
+    return [output async for output in outputs]
+
+
+def test_many_tasks_read_their_answers_at_the_same_time():
+    async def main():
+        async with AsyncEngine(engine(max_running=16)) as running:
+            return await asyncio.gather(
+                *(
+                    read(running.generate([i, 1], SamplingParams(max_tokens=15, seed=i)))
+                    for i in range(50)
+                )
+            )
+
+    answers = asyncio.run(main())
+
+    for number, outputs in enumerate(answers):
+        expected = answer([number, 1], number, 15)
+        assert [token for output in outputs for token in output.token_ids] == expected
+        assert outputs[-1].finish_reason is not None
+
+
+def test_text_prompts_and_several_choices_arrive_whole():
+    async def main():
+        async with AsyncEngine(engine()) as running:
+            return await read(running.generate("abc", SamplingParams(max_tokens=8, seed=2, n=3)))
+
+    outputs = asyncio.run(main())
+
+    for index in range(3):
+        text = "".join(output.text for output in outputs if output.index == index)
+        assert text == text_of(answer([0, 1, 2], 2 + index, 8))
+
+
+def test_a_cancelled_task_stops_its_request():
+    runner = BlockedRunner(4, (100,), vocab=VOCAB)
+
+    async def main(running):
+        task = asyncio.create_task(read(running.generate([1], SamplingParams(ignore_eos=True))))
+        await asyncio.to_thread(runner.wait_for_step)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with engine(runner) as synchronous:
+        asyncio.run(main(AsyncEngine(synchronous)))
+        runner.go()
+        synchronous.sync()
+        wait_until(lambda: synchronous.stats().finished[FinishReason.STOPPED] == 1)
+        assert synchronous.stats().generated_tokens <= 1
+
+
+class SlowRunner(CheckingRunner):
+    """Steps that take long enough for a reader to leave between them."""
+
+    def run(self, plan):
+        time.sleep(0.003)
+        return super().run(plan)
+
+
+def test_an_iterator_left_early_gives_its_spans_back_within_two_steps():
+    runner = SlowRunner(4, (100,), vocab=VOCAB)
+    endless = SamplingParams(ignore_eos=True)
+
+    async def leave_one_of_two(running):
+        left = running.start([1], endless)
+        async for output in running.start([2], endless):
+            if left is not None and len(runner.steps) > 3:
+                left.close()
+                left, num_steps = None, len(runner.steps)
+            if output.finish_reason is None and left is None and len(runner.steps) > num_steps + 9:
+                return num_steps
+
+    with engine(runner) as synchronous:
+        num_steps = asyncio.run(leave_one_of_two(AsyncEngine(synchronous)))
+        assert_spans_come_back(synchronous)
+
+    later = [{part.request_id for part in plan.slices} for plan in runner.steps[num_steps:]]
+    assert sum(1 in step for step in later) <= 2
+    assert sum(2 in step for step in later) > 5
+
+
+def test_refusals_are_raised_before_the_first_element():
+    async def main():
+        running = AsyncEngine(engine())
+        with pytest.raises(PromptTooLong):
+            await anext(running.generate([1] * 300))
+        await running.close()
+        with pytest.raises(EngineClosed):
+            await anext(running.generate([1]))
+
+    asyncio.run(main())
+
+
+def test_an_event_loop_that_is_gone_does_not_disturb_the_others():
+    runner = BlockedRunner(4, (100,), vocab=VOCAB)
+
+    async def main(running):
+        outputs = running.generate([1], SamplingParams(max_tokens=5))
+        asyncio.get_running_loop().create_task(anext(outputs))
+        await asyncio.to_thread(runner.wait_for_step)
+
+    with engine(runner) as synchronous:
+        asyncio.run(main(AsyncEngine(synchronous)))
+        runner.go()
+
+        assert list(
+            synchronous.generate([1, 2], SamplingParams(max_tokens=9, seed=1)).token_ids
+        ) == (answer([1, 2], 1, 9))

@@ -1,0 +1,213 @@
+"""Many threads, stops, failures and closing: nobody waits in vain, and no span is lost."""
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from assembled import END, VOCAB, answer, assert_spans_come_back, engine, text_of, wait_until
+from checking import BlockedRunner, CheckingRunner
+from spaninfer_engine.errors import EngineClosed, QueueFull
+from spaninfer_engine.request import FinishReason, Placement, SamplingParams, Status
+from spaninfer_engine.stats import EngineState
+
+
+class FailingRunner(CheckingRunner):
+    """Fails in step `fails_at`, as a device does that ran out of memory."""
+
+    fails_at = 3
+
+    def run(self, plan):
+        if plan.number == self.fails_at:
+            raise MemoryError("the device is full")
+        return super().run(plan)
+
+
+def checking(runner_class=CheckingRunner, num_spans=100):
+    return runner_class(4, (num_spans,), vocab=VOCAB)
+
+
+def test_two_hundred_requests_from_many_threads_with_random_stops_lose_nothing():
+    chance = random.Random(1)
+    cases = [
+        ([chance.randrange(VOCAB) for _ in range(chance.randrange(1, 30))], chance.random() < 0.3)
+        for _ in range(200)
+    ]
+
+    def ask(running, number, prompt, is_stopped):
+        sampling = SamplingParams(max_tokens=25, seed=number)
+        handle, queue = running.start_request(prompt, sampling)
+        tokens, last = [], None
+        for output in queue:
+            tokens += output.token_ids
+            last = output
+            if is_stopped and len(tokens) > 5:
+                running.stop(handle)
+        expected = answer(prompt, number, 25)
+        if last.finish_reason is FinishReason.STOPPED:
+            assert is_stopped
+            assert tokens == expected[: len(tokens)]
+        else:
+            assert tokens == expected
+        return last.finish_reason
+
+    with engine(checking(num_spans=60), num_spans=60, max_running=16) as running:
+        with ThreadPoolExecutor(32) as threads:
+            reasons = list(
+                threads.map(lambda item: ask(running, item[0], *item[1]), enumerate(cases))
+            )
+        running.sync()
+
+        assert len(reasons) == 200
+        wait_until(lambda: sum(running.stats().finished.values()) == 200)
+        assert_spans_come_back(running)
+
+
+def test_closing_in_the_middle_answers_everybody():
+    running = engine()
+    queues = [
+        running.start_request([i, 1, 2], SamplingParams(ignore_eos=True, n=2))[1] for i in range(30)
+    ]
+
+    running.close()
+
+    for queue in queues:
+        lasts = [output for output in queue if output.finish_reason is not None]
+        assert {output.index for output in lasts} == {0, 1}
+        assert {output.finish_reason for output in lasts} <= {
+            FinishReason.STOPPED,
+            FinishReason.LENGTH,
+        }
+    assert running.stats().state is EngineState.CLOSED
+
+
+def test_draining_refuses_new_requests_and_finishes_the_old():
+    runner = BlockedRunner(4, (100,), vocab=VOCAB)
+    running = engine(runner)
+    _, queue = running.start_request([1, 2], SamplingParams(max_tokens=9, seed=3))
+    closing = threading.Thread(target=running.close, kwargs={"drain_s": 60})
+    closing.start()
+    wait_until(lambda: running.stats().state is EngineState.DRAINING)
+
+    with pytest.raises(EngineClosed, match="draining"):
+        running.start_request([1])
+    runner.go()
+    closing.join(10)
+
+    tokens = [token for output in queue for token in output.token_ids]
+    assert tokens == answer([1, 2], 3, 9)
+
+
+def test_a_failed_step_ends_all_requests_with_its_error_and_closes_the_engine():
+    with engine(checking(FailingRunner)) as running:
+        queues = [running.start_request([i], SamplingParams(ignore_eos=True))[1] for i in range(20)]
+
+        for queue in queues:
+            last = list(queue)[-1]
+            assert last.finish_reason is FinishReason.ERROR
+            assert str(last.error) == "the device is full"
+        stats = running.stats()
+        assert stats.state is EngineState.FAILED
+        assert isinstance(stats.failure, MemoryError)
+        with pytest.raises(EngineClosed, match="the device is full"):
+            running.start_request([1])
+        with pytest.raises(EngineClosed):
+            running.generate("abc")
+
+
+def test_a_request_whose_logits_are_not_numbers_fails_alone():
+    runner = checking()
+    runner.fails[2] = 6
+    with engine(runner) as running:
+        good = running.start_request([1, 2], SamplingParams(max_tokens=12, seed=1))[1]
+        bad = running.start_request([3, 4], SamplingParams(ignore_eos=True))[1]
+
+        assert [t for output in good for t in output.token_ids] == answer([1, 2], 1, 12)
+        outputs = list(bad)
+        assert isinstance(outputs[-1].error, FloatingPointError)
+        assert sum(len(output.token_ids) for output in outputs) == 4
+        running.sync()
+        assert_spans_come_back(running)
+
+
+def test_a_request_whose_text_cannot_be_made_fails_alone(monkeypatch):
+    with engine() as running:
+        plain = running.tokenizer.token_bytes
+
+        def broken(token_id, *, skip_special=False):
+            if not skip_special:
+                raise KeyError(token_id)
+            return plain(token_id, skip_special=skip_special)
+
+        monkeypatch.setattr(running.tokenizer, "token_bytes", broken)
+        good = running.start_request([1, 2], SamplingParams(max_tokens=12, seed=1))[1]
+        bad = running.start_request([1, 2], SamplingParams(skip_special=False, ignore_eos=True))[1]
+
+        assert isinstance(list(bad)[-1].error, KeyError)
+        assert "".join(output.text for output in good) == text_of(answer([1, 2], 1, 12))
+        running.sync()
+        assert_spans_come_back(running)
+
+
+def test_a_full_queue_refuses_and_a_place_in_it_becomes_free():
+    runner = BlockedRunner(4, (100,), vocab=VOCAB)
+    with engine(runner, max_running=1, max_waiting=2) as running:
+        first, _ = running.start_request([1, 2])
+        runner.wait_for_step()
+        second, _ = running.start_request([1, 2])
+        running.start_request([1, 2])
+
+        with pytest.raises(QueueFull, match="2 requests are waiting; the limit is 2"):
+            running.start_request([1, 2])
+        assert (first.status, second.status) == (Status.RUNNING, Status.WAITING)
+        runner.go()
+        running.sync()
+        assert running.generate([1, 2]).token_ids
+
+
+def test_a_stopped_request_keeps_what_it_has_produced():
+    with engine(max_len=200) as running:
+        handle, queue = running.start_request([1], SamplingParams(ignore_eos=True, seed=1))
+        first = queue.get()
+        running.stop(handle)
+        rest = list(queue)
+
+    tokens = [token for output in [first, *rest] for token in output.token_ids]
+    expected = answer([1], 1, 199, ignore_eos=True)
+    assert rest[-1].finish_reason in (FinishReason.STOPPED, FinishReason.LENGTH)
+    assert rest[-1].usage.output_len == len(tokens)
+    assert END not in expected or tokens[:5] == expected[:5]
+
+
+def test_a_deadline_ends_a_request_that_waits_or_runs():
+    runner = BlockedRunner(4, (100,), vocab=VOCAB)
+    with engine(runner, max_running=1) as running:
+        _, runs = running.start_request([1], placement=Placement(deadline_s=0.0))
+        _, waits = running.start_request([2], placement=Placement(deadline_s=0.0))
+        runner.go()
+
+        assert list(runs)[-1].finish_reason is FinishReason.DEADLINE
+        assert list(waits)[-1].finish_reason is FinishReason.DEADLINE
+
+
+def test_released_requests_are_stopped_and_forgotten():
+    with engine() as running:
+        handle, queue = running.start_request([1], SamplingParams(ignore_eos=True))
+        running.release(handle)
+        running.release(handle)
+        running.sync()
+        queue.wait_finished()
+
+        assert_spans_come_back(running)
+
+
+def test_after_a_thousand_cut_requests_no_span_is_missing():
+    with engine(max_running=32) as running:
+        for number in range(1000):
+            handle, _ = running.start_request([number % VOCAB, 1, 2, 3, 4])
+            if number % 10:
+                running.release(handle)
+        running.sync()
+        wait_until(lambda: sum(running.stats().finished.values()) == 1000)
+
+        assert_spans_come_back(running)

@@ -1,0 +1,250 @@
+import pytest
+from assembled import END, VOCAB, answer, engine, text_of, wait_until
+from checking import BlockedRunner
+from spaninfer_engine.errors import (
+    EngineClosed,
+    InvalidPrompt,
+    InvalidSampling,
+    PromptTooLong,
+    RequestError,
+)
+from spaninfer_engine.request import FinishReason, Placement, SamplingParams, Status
+
+
+def test_a_prompt_is_answered_with_the_tokens_and_text_of_the_model():
+    with engine() as running:
+        completion = running.generate("abc", SamplingParams(max_tokens=12, seed=5))
+
+    expected = answer([0, 1, 2], 5, 12)
+    assert completion.token_ids == tuple(expected)
+    assert completion.text == text_of(expected)
+    assert completion.prompt_ids == (0, 1, 2)
+    assert completion.usage.output_len == len(expected)
+
+
+def test_a_list_of_prompts_gives_all_choices_in_order():
+    sampling = SamplingParams(max_tokens=9, seed=3, n=2)
+
+    with engine() as running:
+        completions = running.generate(["abc", [4, 5]], sampling)
+
+    assert [(item.prompt_ids, item.index) for item in completions] == [
+        ((0, 1, 2), 0),
+        ((0, 1, 2), 1),
+        ((4, 5), 0),
+        ((4, 5), 1),
+    ]
+    for item in completions:
+        assert item.seed == 3 + item.index
+        assert list(item.token_ids) == answer(item.prompt_ids, item.seed, 9)
+
+
+def test_more_prompts_than_the_queue_holds_are_all_answered():
+    prompts = [[i % 50, i // 50] for i in range(60)]
+
+    with engine(max_waiting=3, max_running=2) as running:
+        completions = running.generate(prompts, SamplingParams(max_tokens=3, seed=1))
+
+    assert [item.prompt_ids for item in completions] == [tuple(prompt) for prompt in prompts]
+
+
+def test_a_request_is_read_piece_by_piece_and_then_gives_none():
+    with engine() as running:
+        handle, queue = running.start_request([1, 2], SamplingParams(max_tokens=15, seed=2))
+        outputs = list(queue)
+
+        assert queue.get() is None
+        assert queue.get_nowait() is None
+        assert handle.status is Status.FINISHED
+    expected = answer([1, 2], 2, 15)
+    assert [token for output in outputs for token in output.token_ids] == expected
+    assert "".join(output.text for output in outputs) == text_of(expected)
+    assert [output.finish_reason is None for output in outputs][:-1] == [True] * (len(outputs) - 1)
+    assert outputs[-1].usage.prompt_len == 2
+
+
+def test_an_end_id_is_a_token_of_the_answer_but_not_of_its_text():
+    seed = next(seed for seed in range(500) if answer([1, 2], seed, 30)[-1] == END)
+
+    with engine() as running:
+        completion = running.generate([1, 2], SamplingParams(max_tokens=30, seed=seed))
+
+    assert completion.finish_reason is FinishReason.STOP
+    assert completion.matched == END
+    assert completion.token_ids[-1] == END
+    assert "h" not in completion.text
+
+
+def test_a_stop_id_ends_the_answer_and_its_text_is_left_out_unless_asked_for():
+    expected = answer([1, 2], 4, 10)
+    stop = expected[4]
+    first = expected.index(stop)
+
+    with engine() as running:
+        hidden = running.generate([1, 2], SamplingParams(max_tokens=10, seed=4, stop_ids=(stop,)))
+        shown = running.generate(
+            [1, 2], SamplingParams(max_tokens=10, seed=4, stop_ids=(stop,), include_stop=True)
+        )
+
+    assert hidden.token_ids == shown.token_ids == tuple(expected[: first + 1])
+    assert hidden.text == text_of(expected[:first])
+    assert shown.text == text_of(expected[: first + 1])
+    assert hidden.matched == stop
+
+
+def test_a_stop_string_ends_the_answer_and_only_tokens_up_to_it_count():
+    expected = answer([1, 2], 4, 40)
+    text = text_of(expected)
+    stop = text[5:8]
+    end = text.index(stop)
+
+    with engine() as running:
+        completion = running.generate([1, 2], SamplingParams(max_tokens=40, seed=4, stop=(stop,)))
+
+        wait_until(lambda: running.stats().finished[FinishReason.STOP] == 1)
+        assert completion.text == text[:end]
+        assert completion.finish_reason is FinishReason.STOP
+        assert completion.matched == stop
+        assert completion.usage.output_len == len(completion.token_ids) == end + 3
+
+
+def test_text_held_back_for_a_stop_string_comes_with_the_end():
+    expected = answer([1, 2], 4, 8)
+    text = text_of(expected)
+
+    with engine() as running:
+        completion = running.generate(
+            [1, 2], SamplingParams(max_tokens=8, seed=4, stop=(text[-2:] + "?",))
+        )
+
+    assert completion.text == text
+    assert completion.finish_reason is FinishReason.LENGTH
+
+
+def test_a_stop_string_before_min_tokens_is_passed_over():
+    expected = answer([1, 2], 4, 12, min_tokens=6)
+    text = text_of(expected)
+
+    with engine() as running:
+        completion = running.generate(
+            [1, 2], SamplingParams(max_tokens=12, min_tokens=6, seed=4, stop=(text[0:2],))
+        )
+
+    assert completion.text == text
+
+
+def test_an_ended_context_is_a_length():
+    with engine(max_len=20) as running:
+        completion = running.generate([1, 2], SamplingParams(seed=4, ignore_eos=True))
+
+    assert completion.finish_reason is FinishReason.LENGTH
+    assert completion.usage.output_len == 18
+
+
+def test_a_seed_that_was_not_given_is_reported_and_gives_the_same_again():
+    with engine() as running:
+        first = running.generate([1, 2], SamplingParams(max_tokens=10))
+        other = running.generate([1, 2], SamplingParams(max_tokens=10))
+        again = running.generate([1, 2], SamplingParams(max_tokens=10, seed=first.seed))
+
+    assert first.seed != other.seed
+    assert first.token_ids == again.token_ids
+
+
+def test_prompt_logprobs_come_once_and_hold_for_every_choice():
+    prompt = [3, 1, 4, 1, 5, 9, 2, 6]
+
+    with engine() as running:
+        running.generate(prompt)  # would be a prefix hit
+        completions = running.generate(
+            [prompt], SamplingParams(max_tokens=3, n=2, prompt_logprobs=0, logprobs=0)
+        )
+
+    for completion in completions:
+        assert [item.token_id for item in completion.prompt_logprobs] == prompt[1:]
+        assert [item.token_id for item in completion.logprobs] == list(completion.token_ids)
+
+
+def test_a_second_request_finds_the_prefix_of_the_first_and_its_answer():
+    with engine() as running:
+        first = running.generate([1, 2, 3], SamplingParams(max_tokens=20, ignore_eos=True))
+        turn = [*first.prompt_ids, *first.token_ids, 5]
+        second = running.generate(turn, SamplingParams(max_tokens=2))
+
+    assert second.usage.cached_len == 20  # whole spans of the 22 positions that have keys
+
+
+def test_tenants_do_not_share_prefixes():
+    prompt = list(range(20))
+
+    with engine() as running:
+        mine = running.start_request(prompt, placement=Placement(tenant="a"))[0]
+        running.sync(mine)
+        _, queue = running.start_request(prompt, placement=Placement(tenant="b"))
+
+        assert list(queue)[-1].usage.cached_len == 0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "error", "words"),
+    [
+        ([], InvalidPrompt, "empty"),
+        ([1, 50], InvalidPrompt, "token id 50; this model knows 0 to 49"),
+        ([1, -1], InvalidPrompt, "token id -1"),
+        ([1, 2.5], InvalidPrompt, "whole numbers"),
+        ([1] * 200, PromptTooLong, "200 tokens"),
+    ],
+)
+def test_a_prompt_at_fault_is_refused_by_name(prompt, error, words):
+    with engine() as running:
+        with pytest.raises(error, match=words):
+            running.start_request(prompt)
+
+        assert running.generate([1, 2]).token_ids
+
+
+def test_sampling_that_names_unknown_tokens_or_adapters_is_refused():
+    with engine() as running:
+        with pytest.raises(InvalidSampling, match="stop_ids is 50"):
+            running.start_request([1], SamplingParams(stop_ids=(50,)))
+        with pytest.raises(InvalidSampling, match="logit_bias is 99"):
+            running.start_request([1], SamplingParams(logit_bias={99: 1.0}))
+        with pytest.raises(RequestError, match="no adapter is called 'fables'"):
+            running.start_request([1], placement=Placement(adapter="fables"))
+
+
+def test_a_single_prompt_with_several_choices_asks_for_a_list():
+    with engine() as running, pytest.raises(InvalidSampling, match=r"or pass \[prompt\]"):
+        running.generate("abc", SamplingParams(n=2))
+
+
+def test_a_chat_is_encoded_through_the_template_and_users_write_no_control_tokens():
+    with engine() as running:
+        ids = running.encode_chat([{"role": "user", "content": "abc"}])
+
+    assert ids == [0, 1, 2, END]
+
+
+def test_a_closed_engine_refuses_and_closes_again_without_harm():
+    running = engine()
+    running.close()
+    running.close()
+
+    with pytest.raises(EngineClosed, match="closed"):
+        running.start_request([1])
+
+
+def test_waiting_too_long_for_news_or_for_the_end_is_a_timeout():
+    runner = BlockedRunner(4, (100,), vocab=VOCAB)
+    with engine(runner) as running:
+        handle, queue = running.start_request([1, 2])
+
+        with pytest.raises(TimeoutError):
+            queue.get(timeout=0.01)
+        with pytest.raises(TimeoutError):
+            queue.get_nowait()
+        with pytest.raises(TimeoutError, match="has not finished"):
+            running.sync(handle, timeout=0.01)
+        runner.go()
+        running.sync()
+        assert handle.status is Status.FINISHED

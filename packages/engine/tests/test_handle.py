@@ -1,0 +1,72 @@
+import threading
+
+import pytest
+from spaninfer_engine.handle import ResultQueue, merge
+from spaninfer_engine.request import FinishReason, Output
+
+
+def part(index, *tokens, reason=None):
+    text = "".join(map(str, tokens))
+    return Output(index=index, token_ids=tokens, text=text, finish_reason=reason)
+
+
+def queue(num_choices=1):
+    return ResultQueue(num_choices, lambda: None)
+
+
+def test_a_slow_reader_gets_everything_of_a_choice_in_one_element():
+    results = queue(2)
+    for output in (part(0, 1), part(1, 7), part(0, 2), part(0, 3, reason=FinishReason.STOP)):
+        results.put(output)
+
+    assert results.get() == part(0, 1, 2, 3, reason=FinishReason.STOP)
+    assert results.get() == part(1, 7)
+    with pytest.raises(TimeoutError):
+        results.get_nowait()
+
+
+def test_a_queue_ends_when_all_choices_have():
+    results = queue(2)
+    results.put(part(0, 1, reason=FinishReason.STOP))
+    assert not results.is_finished
+    results.put(part(1, 2, reason=FinishReason.STOP))
+
+    assert results.is_finished
+    assert [output.index for output in results] == [0, 1]
+    assert results.get() is None
+
+
+def test_a_reader_that_waits_wakes_when_something_comes():
+    results = queue()
+    threading.Timer(0.02, results.put, [part(0, 1)]).start()
+
+    assert results.get(timeout=10) == part(0, 1)
+
+
+def test_what_is_discarded_is_not_kept_but_its_end_is_noticed():
+    results = queue()
+    results.put(part(0, 1))
+
+    results.discard()
+    results.put(part(0, 2, reason=FinishReason.STOPPED))
+
+    assert results.get() is None
+    assert results.is_finished
+
+
+def test_a_listener_is_called_at_once_and_with_everything_that_comes():
+    calls = []
+    results = queue()
+    results.listen(lambda: calls.append(results.is_finished))
+
+    results.put(part(0, 1))
+    results.put(part(0, 2, reason=FinishReason.STOP))
+
+    assert calls == [False, False, True]
+
+
+def test_merging_keeps_what_only_the_last_output_says():
+    whole = merge([part(0, 1), part(0, 2), part(0, 3, reason=FinishReason.LENGTH)])
+
+    assert (whole.token_ids, whole.text) == ((1, 2, 3), "123")
+    assert whole.finish_reason is FinishReason.LENGTH

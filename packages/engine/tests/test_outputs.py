@@ -1,0 +1,92 @@
+"""Text of single choices; whole requests are in test_engine.py."""
+
+from dataclasses import replace
+
+from assembled import Letters
+from driving import Bench, request
+from spaninfer_engine.outputs import TextStream
+from spaninfer_engine.request import FinishReason, SamplingParams
+from spaninfer_engine.schedule.choice import Ended
+from spaninfer_engine.text.tokenizer import Tokenizer
+
+
+class Bytes(Letters):
+    """A vocabulary of one byte per token."""
+
+    vocab_size = 256
+
+    def token_bytes(self, token_id):
+        return bytes([token_id])
+
+
+def stream(**sampling):
+    (choice,) = Bench(num_spans=(50,)).add(request(1, [1], sampling=SamplingParams(**sampling)))
+    return choice, TextStream(choice, Tokenizer(Bytes(), []))
+
+
+def ended(choice, token=None, **options):
+    item = None if token is None else (choice, token, None)
+    return Ended(choice, FinishReason.LENGTH, choice.usage(9.0), item, **options)
+
+
+def test_a_character_of_several_tokens_appears_with_its_last():
+    _, text = stream()
+
+    outputs = [text.push(token, None, 1.0) for token in "aé€".encode()]
+
+    assert [output.text for output in outputs] == ["a", "", "é", "", "", "€"]
+    assert [output.token_ids for output in outputs] == [(t,) for t in "aé€".encode()]
+
+
+def test_half_a_character_at_the_end_is_shown_as_one_that_is_missing():
+    choice, text = stream()
+    text.push(ord("a"), None, 1.0)
+
+    last = text.end(ended(choice, "é".encode()[0]))
+
+    assert last.text == "\ufffd"
+    assert last.finish_reason is FinishReason.LENGTH
+
+
+def test_a_stop_string_over_several_tokens_is_cut_out_and_what_comes_later_is_not_counted():
+    _, text = stream(stop=("bc",))
+
+    outputs = [text.push(token, None, 5.0) for token in b"abc"]
+
+    assert "".join(output.text for output in outputs) == "a"
+    assert (outputs[-1].finish_reason, outputs[-1].matched) == (FinishReason.STOP, "bc")
+    assert outputs[-1].usage.output_len == 3
+    assert outputs[-1].usage.finished_s == 5.0
+
+
+def test_a_stop_string_stays_in_the_text_where_that_is_asked_for():
+    _, text = stream(stop=("bc",), include_stop=True)
+
+    assert "".join(text.push(token, None, 5.0).text for token in b"abc") == "abc"
+
+
+def test_a_stop_string_counts_from_the_token_on_that_makes_min_tokens():
+    _, text = stream(stop=("b", "c"), min_tokens=3)
+
+    outputs = [text.push(token, None, 5.0) for token in b"abc"]
+
+    assert "".join(output.text for output in outputs) == "ab"
+    assert outputs[-1].matched == "c"
+
+
+def test_a_stop_string_that_the_last_token_completes_is_the_reason():
+    choice, text = stream(stop=("b",))
+
+    last = text.end(ended(choice, ord("b")))
+
+    assert (last.finish_reason, last.matched, last.text) == (FinishReason.STOP, "b", "")
+
+
+def test_an_error_stays_an_error_and_the_text_held_back_is_shown():
+    choice, text = stream(stop=("bc",))
+    text.push(ord("b"), None, 1.0)
+    end = replace(ended(choice), reason=FinishReason.ERROR, error=ValueError("x"))
+
+    last = text.end(end)
+
+    assert (last.finish_reason, last.text, str(last.error)) == (FinishReason.ERROR, "b", "x")
