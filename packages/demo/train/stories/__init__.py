@@ -1,0 +1,1 @@
+"""Small stories and conversations, written by a seeded grammar: most of the training text."""
