@@ -1,0 +1,93 @@
+"""The ASGI application: routes, errors, guard and the playground around one engine."""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import FileResponse, JSONResponse
+from fastapi.staticfiles import StaticFiles
+from spaninfer_engine import Engine, EngineError
+from starlette.exceptions import HTTPException
+
+from spaninfer_serving.guard import Guard
+from spaninfer_serving.journal import ID_HEADER, Journal
+from spaninfer_serving.openapi import describe
+from spaninfer_serving.problems import problem_of
+from spaninfer_serving.routes import chat, completions, health, models
+from spaninfer_serving.service import Service
+from spaninfer_serving.settings import Settings
+from spaninfer_serving.wire.errors import Problem
+
+log = logging.getLogger(__name__)
+PAGE = Path(str(files("spaninfer_serving") / "page"))
+# The page loads nothing from elsewhere, and nothing else may be framed around it.
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def create_app(engine: Engine, settings: Settings) -> FastAPI:
+    """Return the application; whoever made the engine closes it."""
+    app = FastAPI(
+        title="spaninfer",
+        version=version("spaninfer-serving"),
+        docs_url=None,  # both pages load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,  # the redirect would go wherever the Host header says
+    )
+    app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI's way to do it
+    app.state.service = service = Service.new(engine, settings)
+    for router in (chat.router, completions.router, models.router, health.router):
+        app.include_router(router)
+    _add_page(app)
+    app.add_exception_handler(Problem, _answer_problem)
+    app.add_exception_handler(EngineError, _answer_engine_error)
+    app.add_exception_handler(HTTPException, _answer_http)
+    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(Journal, count=service.metrics.count_response)
+    if settings.allow_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.allow_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+            expose_headers=[ID_HEADER.decode(), "Retry-After"],
+        )
+    return app
+
+
+def _add_page(app: FastAPI) -> None:
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(PAGE / "index.html", headers=PAGE_HEADERS)
+
+    app.mount("/page", StaticFiles(directory=PAGE), name="page")
+
+
+def _respond(problem: Problem) -> JSONResponse:
+    return JSONResponse(problem.body(), problem.status, headers=problem.headers)
+
+
+async def _answer_problem(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Problem)
+    return _respond(error)
+
+
+async def _answer_engine_error(request: Request, error: Exception) -> JSONResponse:
+    problem = problem_of(error, getattr(request.state, "prompt_param", "prompt"))
+    if problem.status >= 500:
+        log.error("%s %s: %s", request.method, request.url.path, error, exc_info=error)
+    return _respond(problem)
+
+
+async def _answer_http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    place = f"{request.method} {request.url.path}"
+    message = f"there is no {place}" if error.status_code in (404, 405) else str(error.detail)
+    return _respond(Problem(error.status_code, message, headers=dict(error.headers or {})))

@@ -1,0 +1,122 @@
+"""Counters and histograms for Prometheus; the engine's own figures are read when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from spaninfer_engine import EngineState, EngineStats, Output, Usage
+
+# Seconds; from a token of a small model to the prefill of a long prompt.
+_LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144)
+
+
+class Metrics:
+    """The registry of one server."""
+
+    def __init__(self, stats: Callable[[], EngineStats]) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_EngineFigures(stats))
+
+        def histogram(name: str, help_text: str, buckets: Iterable[float]) -> Histogram:
+            return Histogram(
+                f"spaninfer_{name}", help_text, buckets=tuple(buckets), registry=self._registry
+            )
+
+        self._queued = histogram("queue_seconds", "Arrival to the first step", _LATENCY)
+        self._first = histogram("first_token_seconds", "Arrival to the first token", _LATENCY)
+        self._per_token = histogram(
+            "token_seconds", "Mean time per token after the first", _LATENCY
+        )
+        self._whole = histogram("request_seconds", "Arrival to the end", _LATENCY)
+        self._prompt = histogram("prompt_tokens", "Tokens of a prompt", _TOKENS)
+        self._output = histogram("output_tokens", "Tokens of an answer", _TOKENS)
+
+        self._responses = Counter(
+            "spaninfer_http_responses",
+            "Requests by HTTP status; 499: the client left first",
+            ("status",),
+            registry=self._registry,
+        )
+
+    def count_response(self, status: int) -> None:
+        """Note how a request was answered."""
+        self._responses.labels(str(status)).inc()
+
+    def text(self) -> bytes:
+        """Return everything in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    async def observed(
+        self, outputs: AsyncIterator[tuple[int, Output]]
+    ) -> AsyncIterator[tuple[int, Output]]:
+        """Yield the outputs unchanged, noting the times of those that end."""
+        async for index, output in outputs:
+            if output.usage is not None:
+                self._note(output.usage)
+            yield index, output
+
+    def _note(self, usage: Usage) -> None:
+        self._prompt.observe(usage.prompt_len)
+        self._output.observe(usage.output_len)
+        if usage.scheduled_s is not None:
+            self._queued.observe(usage.scheduled_s - usage.arrived_s)
+        if usage.finished_s is not None:
+            self._whole.observe(usage.finished_s - usage.arrived_s)
+        if usage.first_token_s is not None:
+            self._first.observe(usage.first_token_s - usage.arrived_s)
+            if usage.finished_s is not None and usage.output_len > 1:
+                decoding_s = usage.finished_s - usage.first_token_s
+                self._per_token.observe(decoding_s / (usage.output_len - 1))
+
+
+class _EngineFigures(Collector):
+    """Reads the engine's statistics whenever Prometheus asks."""
+
+    def __init__(self, stats: Callable[[], EngineStats]) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield every figure of one snapshot."""
+        stats = self._stats()
+        yield _gauge("up", "1 while the engine takes requests", stats.state is EngineState.RUNNING)
+        yield _gauge("running_requests", "Choices that hold spans", stats.running)
+        yield _gauge("waiting_requests", "Choices that wait to start", stats.waiting)
+        yield _spans(stats)
+        for name, help_text, value in (
+            ("generated_tokens", "Tokens drawn", stats.generated_tokens),
+            ("prefilled_tokens", "Prompt tokens computed", stats.prefilled_tokens),
+            (
+                "prefix_hit_tokens",
+                "Prompt tokens found in the prefix cache",
+                stats.prefix_hit_tokens,
+            ),
+            ("prefix_miss_tokens", "Prompt tokens not found there", stats.prefix_miss_tokens),
+            ("preemptions", "Requests that gave their spans to others", stats.preemptions),
+            ("steps", "Steps computed", stats.steps),
+            ("step_seconds", "Time spent in steps", stats.step_s),
+        ):
+            yield CounterMetricFamily(f"spaninfer_{name}", help_text, value=value)
+        finished = CounterMetricFamily(
+            "spaninfer_finished_requests", "Choices that ended", labels=("reason",)
+        )
+        for reason, count in stats.finished.items():
+            finished.add_metric((reason.value,), count)
+        yield finished
+
+
+def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"spaninfer_{name}", help_text, value=float(value))
+
+
+def _spans(stats: EngineStats) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(
+        "spaninfer_spans", "Spans per cache group and state", labels=("group", "state")
+    )
+    for group, spans in enumerate(stats.spans):
+        for state in ("held", "kept", "free"):
+            family.add_metric((str(group), state), getattr(spans, state))
+    return family

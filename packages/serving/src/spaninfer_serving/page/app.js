@@ -1,0 +1,283 @@
+// The playground: one conversation with this server's model, streamed over the public API.
+
+const $ = (id) => document.getElementById(id);
+const conversation = [];
+let key = sessionStorage.getItem("key") ?? "";
+let context = null; // tokens the model can take
+let running = null; // the AbortController of the answer that is coming
+
+// ---- the server ------------------------------------------------------------------------------
+
+function headers() {
+  return { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
+}
+
+async function failure(response) {
+  const body = await response.json().catch(() => null);
+  return new Error(body?.error?.message ?? `the server answered ${response.status}`);
+}
+
+async function askKey() {
+  $("secret").value = "";
+  $("key").showModal();
+  await new Promise((done) => $("key").addEventListener("close", done, { once: true }));
+  if (!$("secret").value) throw new Error("this server cannot be used without its key");
+  key = $("secret").value;
+  sessionStorage.setItem("key", key);
+}
+
+async function call(path, options = {}) {
+  for (;;) {
+    const response = await fetch(path, { ...options, headers: headers() });
+    if (response.ok) return response;
+    if (response.status !== 401) throw await failure(response);
+    await askKey();
+  }
+}
+
+async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      if (!part.startsWith("data: ") || part === "data: [DONE]") continue; // a comment keeps alive
+      const event = JSON.parse(part.slice(6));
+      if (event.error) throw new Error(event.error.message);
+      yield event;
+    }
+  }
+}
+
+// Only what the user touched is sent: the rest is the model's to decide.
+function sampling() {
+  const chosen = {};
+  for (const field of $("settings").querySelectorAll("input")) {
+    const touched = field.type === "range" ? "touched" in field.dataset : field.value !== "";
+    if (touched) chosen[field.name] = Number(field.value);
+  }
+  return chosen;
+}
+
+function question() {
+  const system = $("settings").querySelector("[name=system]").value.trim();
+  return {
+    messages: [...(system ? [{ role: "system", content: system }] : []), ...conversation],
+    stream: true,
+    stream_options: { include_usage: true },
+    ...sampling(),
+  };
+}
+
+// ---- the conversation ------------------------------------------------------------------------
+
+function say(text, bad = false) {
+  $("state").textContent = text;
+  $("state").classList.toggle("bad", bad);
+}
+
+function show(role, text = "") {
+  const item = document.createElement("li");
+  item.className = role;
+  const body = document.createElement("div");
+  body.className = "text";
+  body.textContent = text;
+  item.append(body);
+  $("messages").append(item);
+  $("welcome").hidden = true;
+  return item;
+}
+
+// Follows the text, unless the reader has scrolled up to read.
+function follow(change) {
+  const list = $("messages");
+  const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 60; // two lines
+  change();
+  if (atEnd) list.scrollTop = list.scrollHeight;
+}
+
+function button(label, act) {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.textContent = label;
+  made.addEventListener("click", () => act(made));
+  return made;
+}
+
+function figures({ started, first, usage, reason }) {
+  const tokens = usage?.completion_tokens;
+  const seconds = (performance.now() - first) / 1e3;
+  return [
+    tokens && `${tokens} tokens`,
+    `first after ${Math.round(first - started)} ms`,
+    tokens > 1 && `${((tokens - 1) / seconds).toFixed(0)} tokens/s`,
+    { stop: null, length: "cut at the longest answer", null: "stopped by you" }[reason],
+  ].filter(Boolean);
+}
+
+function annotate(item, answer) {
+  const note = document.createElement("div");
+  note.className = "note";
+  for (const figure of figures(answer)) note.append(Object.assign(document.createElement("span"), { textContent: figure }));
+  note.append(
+    button("Copy", async (self) => {
+      await navigator.clipboard.writeText(answer.text);
+      self.textContent = "Copied";
+    }),
+    button("Again", () => again(item)),
+  );
+  item.append(note);
+  const { usage } = answer;
+  $("used").textContent = usage ? `${usage.total_tokens} of ${context} tokens` : "";
+}
+
+async function again(item) {
+  if (running || item !== $("messages").lastElementChild) return say("only the last answer can be given again");
+  conversation.pop();
+  item.remove();
+  await respond();
+}
+
+// Streams an answer into `item`; returns it with its figures, also when it was stopped.
+async function receive(item) {
+  const answer = { text: "", started: performance.now(), first: null, usage: null, reason: null };
+  try {
+    const response = await call("/v1/chat/completions", {
+      method: "POST",
+      signal: running.signal,
+      body: JSON.stringify(question()),
+    });
+    for await (const event of events(response)) {
+      answer.usage = event.usage ?? answer.usage;
+      const choice = event.choices[0];
+      answer.reason = choice?.finish_reason ?? answer.reason;
+      if (!choice?.delta.content) continue;
+      answer.first ??= performance.now();
+      answer.text += choice.delta.content;
+      follow(() => { item.firstChild.textContent = answer.text; });
+    }
+  } catch (error) {
+    if (error.name !== "AbortError") answer.error = error.message;
+  }
+  return answer;
+}
+
+async function respond() {
+  running = new AbortController();
+  const mine = running;
+  busy(true);
+  let item;
+  follow(() => { item = show("assistant running"); });
+  const answer = await receive(item);
+  if (running !== mine) return; // a new chat was begun meanwhile
+  running = null;
+  busy(false);
+  item.classList.remove("running");
+  if (answer.error) show("error", answer.error);
+  if (answer.text) {
+    conversation.push({ role: "assistant", content: answer.text });
+    follow(() => annotate(item, answer));
+  } else {
+    item.remove();
+    if (answer.error || answer.reason === null) takeBack();
+  }
+  $("input").focus();
+}
+
+// Nothing came: the question goes back to where it can be sent again.
+function takeBack() {
+  const { content } = conversation.pop();
+  $("input").value ||= content;
+  [...$("messages").querySelectorAll(".user")].at(-1)?.remove();
+  $("welcome").hidden = $("messages").childElementCount > 0;
+}
+
+function busy(is) {
+  $("send").hidden = is;
+  $("stop").hidden = !is;
+  $("messages").setAttribute("aria-busy", String(is));
+}
+
+function send(text) {
+  if (!text || running) return;
+  $("messages").querySelectorAll(".error").forEach((item) => item.remove());
+  $("input").value = "";
+  say("");
+  conversation.push({ role: "user", content: text });
+  show("user", text);
+  $("messages").scrollTop = $("messages").scrollHeight;
+  respond();
+}
+
+function forget() {
+  running?.abort();
+  running = null;
+  conversation.length = 0;
+  $("messages").replaceChildren();
+  $("welcome").hidden = false;
+  $("used").textContent = "";
+  busy(false);
+  say("");
+  $("input").focus();
+}
+
+// ---- settings --------------------------------------------------------------------------------
+
+function untouch(field) {
+  delete field.dataset.touched;
+  field.value = field.defaultValue;
+  field.parentElement.classList.add("untouched");
+  field.parentElement.querySelector("output").value = "default";
+}
+
+function touch(field) {
+  field.dataset.touched = "";
+  field.parentElement.classList.remove("untouched");
+  field.parentElement.querySelector("output").value = field.value;
+}
+
+function showSettings(are) {
+  $("settings").hidden = !are;
+  $("toggle").setAttribute("aria-expanded", String(are));
+}
+
+const ranges = $("settings").querySelectorAll("input[type=range]");
+ranges.forEach(untouch);
+ranges.forEach((field) => field.addEventListener("input", () => touch(field)));
+$("reset").addEventListener("click", () => {
+  ranges.forEach(untouch);
+  $("settings").querySelectorAll("input[type=number]").forEach((field) => { field.value = ""; });
+});
+
+// ---- keys and buttons ------------------------------------------------------------------------
+
+$("form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  send($("input").value.trim());
+});
+$("input").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  send($("input").value.trim());
+});
+document.addEventListener("keydown", (event) => event.key === "Escape" && running?.abort());
+$("stop").addEventListener("click", () => running?.abort());
+$("clear").addEventListener("click", forget);
+$("toggle").addEventListener("click", () => showSettings($("settings").hidden));
+for (const offer of $("welcome").querySelectorAll("button")) {
+  offer.addEventListener("click", () => send(offer.textContent));
+}
+showSettings(matchMedia("(min-width: 46.01rem)").matches);
+$("base").textContent = `${location.origin}/v1`;
+
+try {
+  const [model] = (await (await call("/v1/models")).json()).data;
+  context = model.max_model_len;
+  $("model").textContent = model.id;
+  $("model").title = `takes ${context} tokens`;
+} catch (error) {
+  say(error.message, true);
+}

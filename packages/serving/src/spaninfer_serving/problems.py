@@ -1,0 +1,73 @@
+"""Which of the engine's errors becomes which answer."""
+
+from __future__ import annotations
+
+from spaninfer_engine.errors import (
+    EngineUnavailable,
+    InvalidSampling,
+    PromptTooLong,
+    QueueFull,
+    RequestError,
+)
+
+from spaninfer_serving.wire.errors import Problem
+
+RETRY_AFTER_S = 1
+
+# Our name of a sampling parameter -> the name on the wire, where they differ.
+WIRE_NAMES = {
+    "no_repeat_ngram": "no_repeat_ngram_size",
+    "stop_ids": "stop_token_ids",
+    "include_stop": "include_stop_str_in_output",
+    "skip_special": "skip_special_tokens",
+    "logit_bias (token id)": "logit_bias",
+}
+
+STOPPING = Problem(
+    503,
+    "the server is stopping, and had no time left to finish this request",
+    type="server_error",
+    code="stopping",
+    headers={"Retry-After": str(RETRY_AFTER_S)},
+)
+
+
+def problem_of(error: Exception, prompt_param: str) -> Problem:
+    """Return what to tell the client about an engine's error; other errors stay our secret."""
+    match error:
+        case Problem():
+            return error
+        case PromptTooLong():
+            return Problem(400, str(error), param=prompt_param, code="context_length_exceeded")
+        case InvalidSampling(parameter=name):
+            wire = WIRE_NAMES.get(name, name)
+            return Problem(400, str(error).replace(name, wire, 1), param=wire)
+        case RequestError():
+            return Problem(400, str(error), param=prompt_param)
+        case QueueFull():
+            return busy(str(error))
+        case EngineUnavailable():
+            return Problem(
+                503,
+                str(error),
+                type="server_error",
+                code="unavailable",
+                headers={"Retry-After": str(RETRY_AFTER_S)},
+            )
+        case _:
+            return Problem(
+                500,
+                "the server failed while it processed the request; its log says why",
+                type="server_error",
+            )
+
+
+def busy(message: str) -> Problem:
+    """Return the refusal of a request that would have to wait too long."""
+    return Problem(
+        429,
+        message,
+        type="rate_limit_error",
+        code="queue_full",
+        headers={"Retry-After": str(RETRY_AFTER_S)},
+    )

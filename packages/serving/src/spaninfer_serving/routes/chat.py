@@ -1,0 +1,34 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from spaninfer_serving.answers import chat_chunks, chat_response
+from spaninfer_serving.openapi import takes
+from spaninfer_serving.routes.respond import read, streamed, whole
+from spaninfer_serving.service import service_of
+from spaninfer_serving.wire.chat import ChatRequest
+
+router = APIRouter()
+
+
+@router.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
+async def chat_completions(request: Request) -> Response:
+    """Continue a conversation."""
+    service = service_of(request)
+    request.state.prompt_param = "messages"
+    body, asked = await read(request, ChatRequest, service.ask_chat)
+    outputs = service.start(asked, body)
+    shape: dict[str, Any] = {
+        "choices": asked.sampling.n,
+        "prompt_len": len(asked.prompts[0].ids),
+        "logprobs": asked.sampling.logprobs is not None,
+    }
+    words = service.words
+    if body.stream:
+        return streamed(request, chat_chunks(outputs, asked.envelope, words, **shape))
+    return await whole(request, lambda: chat_response(outputs, asked.envelope, words, **shape))

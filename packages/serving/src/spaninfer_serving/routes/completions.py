@@ -1,0 +1,37 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from spaninfer_serving.answers import completion_chunks, completion_response
+from spaninfer_serving.openapi import takes
+from spaninfer_serving.routes.respond import read, streamed, whole
+from spaninfer_serving.service import service_of
+from spaninfer_serving.wire.completions import CompletionRequest
+
+router = APIRouter()
+
+
+@router.post("/v1/completions", openapi_extra=takes(CompletionRequest))
+async def completions(request: Request) -> Response:
+    """Continue a text, or a list of texts."""
+    service = service_of(request)
+    request.state.prompt_param = "prompt"
+    body, asked = await read(request, CompletionRequest, service.ask_completion)
+    outputs = service.start(asked, body)
+    shape: dict[str, Any] = {
+        "prompts": asked.prompts,
+        "choices": asked.sampling.n,
+        "echo": body.echo,
+        "logprobs": asked.sampling.logprobs is not None,
+    }
+    words = service.words
+    if body.stream:
+        return streamed(request, completion_chunks(outputs, asked.envelope, words, **shape))
+    return await whole(
+        request, lambda: completion_response(outputs, asked.envelope, words, **shape)
+    )

@@ -1,0 +1,38 @@
+"""GET /health/live, /health/ready and /metrics."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from spaninfer_engine import EngineState
+
+from spaninfer_serving.service import service_of
+
+router = APIRouter()
+
+
+@router.head("/health/live", include_in_schema=False)
+@router.get("/health/live")
+async def live() -> JSONResponse:
+    """Say that the process answers; a restart would not help while it does."""
+    return JSONResponse({"status": "live"})
+
+
+@router.head("/health/ready", include_in_schema=False)
+@router.get("/health/ready")
+async def ready(request: Request) -> JSONResponse:
+    """Say whether new requests are welcome: 503 while draining, or after the engine failed."""
+    service = service_of(request)
+    if service.draining:
+        return JSONResponse({"status": "draining"}, status_code=503)
+    state = service.engine.stats().state
+    if state is not EngineState.RUNNING:
+        return JSONResponse({"status": f"the engine is {state.value}"}, status_code=503)
+    return JSONResponse({"status": "ready"})
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Return all figures in Prometheus' text format."""
+    return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,36 @@
+"""GET /v1/models and /v1/models/{name}."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+
+from spaninfer_serving.service import Service, service_of
+from spaninfer_serving.wire.errors import Problem
+from spaninfer_serving.wire.models import Model, ModelList
+
+router = APIRouter()
+
+
+@router.get("/v1/models")
+async def models(request: Request) -> ModelList:
+    """List what is served."""
+    return ModelList(data=[_model(service_of(request))])
+
+
+@router.get("/v1/models/{name:path}")
+async def model(name: str, request: Request) -> Model:
+    """Describe one model."""
+    found = _model(service_of(request))
+    if name != found.id:
+        raise Problem(
+            404, f"the model {name!r} does not exist", param="model", code="model_not_found"
+        )
+    return found
+
+
+def _model(service: Service) -> Model:
+    return Model(
+        id=service.model,
+        created=service.created_s,
+        max_model_len=service.engine.context,
+    )

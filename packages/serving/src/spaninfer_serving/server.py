@@ -1,0 +1,89 @@
+"""The server as a process: listen, say where, drain on SIGTERM, close the engine."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from spaninfer_engine import ConfigError, Engine
+
+from spaninfer_serving import journal
+from spaninfer_serving.app import create_app
+from spaninfer_serving.guard import LocalNames
+from spaninfer_serving.protocol import PatientProtocol
+from spaninfer_serving.service import Service
+from spaninfer_serving.settings import Settings
+
+
+def serve(engine: Engine, settings: Settings, ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; calls `ready` with the base URL once requests are answered.
+
+    After the signal no new connection is taken, running requests get `settings.drain_s` seconds,
+    and what is left then is stopped. A second signal stops at once.
+
+    Raises ConfigError where the address cannot be bound.
+    """
+    app = create_app(engine, settings)
+    if not settings.api_keys and not settings.no_auth:
+        app.add_middleware(LocalNames)
+    if settings.log_requests:
+        journal.print_lines()
+    listener = _listen(settings)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        http=PatientProtocol,
+        ws="none",
+        timeout_graceful_shutdown=math.ceil(settings.drain_s),
+        server_header=False,
+        lifespan="off",  # the app has none; left on, a second signal would be logged as its failure
+    )
+    server = _Server(config, app.state.service, lambda: ready(_url(listener)))
+    server.run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    def __init__(
+        self, config: uvicorn.Config, service: Service, started: Callable[[], None]
+    ) -> None:
+        super().__init__(config)
+        self._service = service
+        self._announce = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._announce()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        # uvicorn would raise the signal again in the end, so that the process dies of it: here
+        # the caller still has an engine to close, and a drained server has done what it was told.
+        self._service.draining = True
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # asyncio turns Nagle's algorithm off only where the protocol is said to be TCP; with it, every
+    # answer would wait 40 ms for the client's acknowledgement of its head.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it
+        listener.bind((settings.host, settings.port))
+    except OSError as reason:
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {settings.host}:{settings.port}: {reason.strerror}; "
+            "choose another --port (0 takes any free one)"
+        ) from reason
+    return listener
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

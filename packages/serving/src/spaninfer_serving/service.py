@@ -1,0 +1,161 @@
+"""What the routes share: the engine, the name it serves, and the way from a body to outputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from fastapi import Request
+from spaninfer_engine import AsyncEngine, Engine, EngineError, Output, OutputStream, SamplingParams
+from spaninfer_engine.errors import PromptTooLong
+
+from spaninfer_serving.answers import Envelope, Prompt, merged
+from spaninfer_serving.metrics import Metrics
+from spaninfer_serving.reading import Readers
+from spaninfer_serving.settings import Settings
+from spaninfer_serving.translate import Words, placement_of, prompts_of, sampling_of
+from spaninfer_serving.wire.chat import ChatRequest
+from spaninfer_serving.wire.completions import CompletionRequest
+from spaninfer_serving.wire.errors import Problem
+from spaninfer_serving.wire.sampling import SamplingFields
+
+MAX_PROMPTS = 1024  # prompts of one text completion
+FINGERPRINT = f"spaninfer-{version('spaninfer-serving')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that the engine may start: its prompts as ids, and how to sample."""
+
+    prompts: tuple[Prompt, ...]
+    sampling: SamplingParams
+    envelope: Envelope
+
+
+@dataclass(slots=True)
+class Service:
+    """One engine behind one name."""
+
+    engine: Engine
+    streams: AsyncEngine  # the same engine, for the event loop
+    settings: Settings
+    metrics: Metrics
+    readers: Readers
+    created_s: int  # Unix time
+    draining: bool = False
+
+    @classmethod
+    def new(cls, engine: Engine, settings: Settings) -> Service:
+        """Return the service of an engine, dated now."""
+        return cls(
+            engine,
+            AsyncEngine(engine),
+            settings,
+            Metrics(engine.stats),
+            Readers(),
+            int(time.time()),
+        )
+
+    @property
+    def model(self) -> str:
+        """The name under which the model is served."""
+        return self.engine.resolved.name
+
+    @property
+    def words(self) -> Words:
+        """What shows single tokens."""
+        return self.engine.tokenizer
+
+    def ask_chat(self, body: ChatRequest) -> Asked:
+        """Return what a chat request asks; raises Problem or an engine error."""
+        sampling = sampling_of(body, self.engine.default_sampling)
+        messages = [
+            {"role": message.role, "content": message.text()}
+            | ({"name": message.name} if message.name else {})
+            for message in body.messages
+        ]
+        ids = self.engine.encode_chat(
+            messages,
+            add_generation_prompt=body.add_generation_prompt,
+            variables=body.chat_template_kwargs,
+        )
+        self._check_len(ids)
+        return Asked((Prompt(tuple(ids), ""),), sampling, self._envelope("chatcmpl", body))
+
+    def ask_completion(self, body: CompletionRequest) -> Asked:
+        """Return what a text completion asks; raises Problem or an engine error."""
+        sampling = sampling_of(body, self.engine.default_sampling)
+        texts = prompts_of(body)
+        if len(texts) > MAX_PROMPTS:
+            raise Problem(
+                400, f"prompt holds {len(texts)} prompts; at most {MAX_PROMPTS}", param="prompt"
+            )
+        choices, most = len(texts) * sampling.n, self.engine.resolved.max_waiting
+        if choices > most:  # it would be refused for want of places, now and for ever
+            raise Problem(
+                400,
+                f"{len(texts)} prompts with n = {sampling.n} are {choices} choices; "
+                f"this server takes at most {most} at once",
+                param="n",
+            )
+        prompts = tuple(self._prompt(text, body) for text in texts)
+        return Asked(prompts, sampling, self._envelope("cmpl", body))
+
+    def _prompt(self, text: str | list[int], body: CompletionRequest) -> Prompt:
+        words = self.engine.tokenizer
+        if isinstance(text, str):
+            ids = words.encode(text, add_special=body.add_special_tokens)
+        else:
+            ids = text
+        self._check_len(ids)
+        if not isinstance(text, str):
+            text = words.decode(ids) if body.echo else ""
+        return Prompt(tuple(ids), text)
+
+    def _check_len(self, ids: Sequence[int]) -> None:
+        """Raise what the engine would raise; here it costs the event loop nothing."""
+        if len(ids) >= self.engine.context:
+            raise PromptTooLong(len(ids), self.engine.context)
+
+    def _envelope(self, prefix: str, body: SamplingFields) -> Envelope:
+        if body.model is not None and body.model != self.model:
+            raise Problem(
+                404,
+                f"the model {body.model!r} does not exist; this server has {self.model!r}",
+                param="model",
+                code="model_not_found",
+            )
+        if body.stream_options is not None and not body.stream:
+            raise Problem(400, "stream_options needs stream to be true", param="stream_options")
+        usage = body.stream_options is not None and body.stream_options.include_usage
+        return Envelope.new(
+            prefix,
+            self.model,
+            FINGERPRINT,
+            include_usage=usage,
+            token_ids=body.return_token_ids,
+        )
+
+    def start(self, asked: Asked, body: SamplingFields) -> AsyncIterator[tuple[int, Output]]:
+        """Start every prompt, and return the outputs; what refuses a prompt is raised here.
+
+        Admission is decided before this returns, so that a refusal still has its own status.
+        """
+        placement = placement_of(body)
+        streams: list[OutputStream] = []
+        try:
+            for prompt in asked.prompts:
+                streams.append(self.streams.start(prompt.ids, asked.sampling, placement))
+        except EngineError:  # all or nothing: nobody will read those that were started
+            for stream in streams:
+                stream.close()
+            raise
+        return self.metrics.observed(merged(streams, asked.sampling.n))
+
+
+def service_of(request: Request) -> Service:
+    """Return the service that the app was made with."""
+    service: Service = request.app.state.service
+    return service

@@ -1,0 +1,60 @@
+"""How the server behaves; read once from the command line, frozen afterwards."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from dataclasses import dataclass
+
+from spaninfer_engine.errors import ConfigError
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything the server was told.
+
+    Raises ConfigError where an address other than loopback would be served without a key and
+    without saying so: a model server that answers strangers must be meant.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    no_auth: bool = False  # serve an open address without a key
+    max_body_bytes: int = 32 * MIB
+    body_timeout_s: float = 60.0  # for a body to arrive
+    keep_alive_s: float = 15.0  # a comment line after so much silence in a stream
+    drain_s: float = 30.0  # how long running requests may take after SIGTERM
+    log_requests: bool = False  # one line per request on standard error
+    allow_origins: tuple[str, ...] = ()  # CORS; empty: only the server's own page
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port is {self.port}; allowed is 0 (any free port) to 65535")
+        if any(not key for key in self.api_keys):
+            raise ConfigError("an --api-key is empty; give a secret, or --no-auth for none")
+        if not is_loopback(self.host) and not self.api_keys and not self.no_auth:
+            raise ConfigError(
+                f"{self.host} can be reached from outside and no key is set; "
+                "give --api-key SECRET, or --no-auth if everybody may use this server"
+            )
+
+    def accepts(self, key: str | None) -> bool:
+        """Return whether a request with this key may pass; takes equal time for any wrong key."""
+        if not self.api_keys:
+            return True
+        given = (key or "").encode()
+        matches = [secrets.compare_digest(given, known.encode()) for known in self.api_keys]
+        return any(matches)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a server bound to `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name: assume that others resolve it too

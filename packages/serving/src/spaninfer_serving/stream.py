@@ -1,0 +1,117 @@
+"""Answers while they grow: server-sent events, and work that ends when its client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TypeVar
+
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.types import Message, Send
+
+from spaninfer_serving.problems import STOPPING, problem_of
+
+log = logging.getLogger(__name__)
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+T = TypeVar("T")
+
+
+class EventStream(StreamingResponse):
+    """Chunks as server-sent events; a comment in silences; the client's leaving closes `chunks`.
+
+    An error in the middle becomes an event: the headers are sent, so there is no other way left.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, chunks: AsyncGenerator[BaseModel, None], keep_alive_s: float, prompt_param: str
+    ) -> None:
+        super().__init__(
+            _events(chunks, prompt_param),
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+        )
+        self._keep_alive_s = keep_alive_s
+
+    async def stream_response(self, send: Send) -> None:
+        """Send everything; called by the base class, which cancels it when the client leaves."""
+        line = _Line(send)
+        beating = asyncio.ensure_future(line.keep_alive(self._keep_alive_s))
+        try:
+            await super().stream_response(line.send)
+        except asyncio.CancelledError:
+            await line.finish(_event(json.dumps(STOPPING.body()).encode()) + DONE)
+            raise
+        finally:
+            beating.cancel()
+
+
+class _Line:
+    """The way to one client, and whether anything has gone along it lately."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._is_open = True
+        self._num_sent = 0
+
+    async def send(self, message: Message) -> None:
+        self._num_sent += 1
+        self._is_open = message.get("more_body", True)
+        await self._send(message)
+
+    async def finish(self, last: bytes) -> None:
+        """End the response early; says nothing to a client that has left."""
+        if self._is_open:
+            await self.send({"type": "http.response.body", "body": last, "more_body": False})
+
+    async def keep_alive(self, silence_s: float) -> None:
+        """Send a comment after every silence, so that proxies and clients do not give up."""
+        while self._is_open:
+            before = self._num_sent
+            await asyncio.sleep(silence_s)
+            if self._is_open and self._num_sent == before:
+                await self.send(
+                    {"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True}
+                )
+
+
+async def _events(
+    chunks: AsyncGenerator[BaseModel, None], prompt_param: str
+) -> AsyncIterator[bytes]:
+    async with aclosing(chunks):
+        try:
+            async for chunk in chunks:
+                yield _event(chunk.model_dump_json(exclude_unset=True).encode())
+        except Exception as error:
+            problem = problem_of(error, prompt_param)
+            if problem.status >= 500:
+                log.exception("a streamed request failed")
+            yield _event(json.dumps(problem.body()).encode())
+        yield DONE
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
+
+
+async def unless_disconnected(request: Request, work: Callable[[], Awaitable[T]]) -> T | None:
+    """Return what `work` returns; cancel it and return None when the client goes away."""
+    working = asyncio.ensure_future(work())
+    leaving = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

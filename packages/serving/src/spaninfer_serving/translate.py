@@ -1,0 +1,187 @@
+"""Wire to engine and back; the only file that speaks both."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+from spaninfer_engine.request import (
+    FinishReason,
+    Placement,
+    SamplingParams,
+    TokenLogprob,
+)
+from spaninfer_engine.request import Usage as EngineUsage
+
+from spaninfer_serving.wire.chat import ChatLogprob, ChatLogprobs, ChatRequest, TopLogprob
+from spaninfer_serving.wire.completions import CompletionLogprobs, CompletionRequest
+from spaninfer_serving.wire.errors import Problem
+from spaninfer_serving.wire.sampling import SamplingFields, Usage
+
+# wire name -> name in SamplingParams; names that are equal stand in both columns
+_SAMPLING = {
+    "n": "n",
+    "max_tokens": "max_tokens",
+    "min_tokens": "min_tokens",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "typical_p": "typical_p",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "no_repeat_ngram_size": "no_repeat_ngram",
+    "seed": "seed",
+    "ignore_eos": "ignore_eos",
+    "include_stop_str_in_output": "include_stop",
+    "skip_special_tokens": "skip_special",
+    "processed_logprobs": "processed_logprobs",
+}
+_REASONS = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.STOPPED: "stop",
+    FinishReason.DEADLINE: "length",
+}
+
+
+class Words(Protocol):
+    """What is needed of a tokenizer to show single tokens."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token stands for."""
+
+
+def sampling_of(body: SamplingFields, defaults: SamplingParams) -> SamplingParams:
+    """Return the model's defaults with the request's own values on top."""
+    given: dict[str, Any] = {
+        ours: value
+        for wire, ours in _SAMPLING.items()
+        if (value := getattr(body, wire)) is not None
+    }
+    if body.stop is not None:
+        given["stop"] = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
+    if body.stop_token_ids is not None:
+        given["stop_ids"] = tuple(body.stop_token_ids)
+    if body.bad_words is not None:
+        given["bad_words"] = tuple(body.bad_words)
+    if body.logit_bias is not None:
+        given["logit_bias"] = _bias(body.logit_bias)
+    match body:
+        case ChatRequest():
+            given |= _chat_only(body)
+        case CompletionRequest(logprobs=int(count)):
+            given |= {"logprobs": count, "prompt_logprobs": count if body.echo else None}
+    return dataclasses.replace(defaults, **given)
+
+
+def _chat_only(body: ChatRequest) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    if body.max_completion_tokens is not None:
+        given["max_tokens"] = body.max_completion_tokens
+    if body.logprobs:
+        given["logprobs"] = body.top_logprobs or 0
+    elif body.top_logprobs is not None:
+        raise Problem(400, "top_logprobs needs logprobs to be true", param="top_logprobs")
+    return given
+
+
+def _bias(wire: Mapping[str, float]) -> dict[int, float]:
+    try:
+        return {int(token_id): bias for token_id, bias in wire.items()}
+    except ValueError as wrong:
+        raise Problem(
+            400, f"logit_bias maps token ids to numbers: {wrong}", param="logit_bias"
+        ) from wrong
+
+
+def placement_of(body: SamplingFields) -> Placement:
+    """Return how the request stands among the others."""
+    return Placement(
+        priority=body.priority or 0, deadline_s=body.deadline_s, tenant=body.cache_salt or ""
+    )
+
+
+def prompts_of(body: CompletionRequest) -> list[str] | list[list[int]]:
+    """Return the prompts of a text completion as a list, all text or all token ids."""
+    match body.prompt:
+        case str(text):
+            return [text]
+        case []:
+            raise Problem(400, "prompt is an empty list; give at least one prompt", param="prompt")
+        case [int(), *_] as ids:
+            return [cast(list[int], ids)]
+        case many:
+            return cast(list[str] | list[list[int]], many)
+
+
+def finish_reason(reason: FinishReason | None) -> str | None:
+    """Return OpenAI's word for why a choice ended."""
+    return None if reason is None else _REASONS[reason]
+
+
+def usage_of(prompt_lens: Iterable[int], choices: Sequence[EngineUsage]) -> Usage:
+    """Add up the counts of all choices; each prompt counts once."""
+    prompt_tokens = sum(prompt_lens)
+    completion_tokens = sum(choice.output_len for choice in choices)
+    cached = sum(choice.cached_len for choice in choices)
+    return Usage(
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        total_tokens=prompt_tokens + completion_tokens,
+        prompt_tokens_details={"cached_tokens": min(cached, prompt_tokens)},
+    )
+
+
+def chat_logprobs(entries: Sequence[TokenLogprob], words: Words) -> ChatLogprobs:
+    """Return log-probabilities as chat completions carry them."""
+    return ChatLogprobs(
+        content=[
+            ChatLogprob(
+                **_token(entry.token_id, entry.logprob, words),
+                top_logprobs=[TopLogprob(**_token(i, logprob, words)) for i, logprob in entry.top],
+            )
+            for entry in entries
+        ]
+    )
+
+
+def _token(token_id: int, logprob: float, words: Words) -> dict[str, Any]:
+    data = words.token_bytes(token_id)
+    return {
+        "token": data.decode("utf-8", "replace"),
+        "logprob": max(logprob, -9999.0),  # JSON has no -inf; OpenAI's own floor
+        "bytes": list(data),
+    }
+
+
+def completion_logprobs(
+    entries: Sequence[TokenLogprob | int], words: Words, offset: int
+) -> tuple[CompletionLogprobs, int]:
+    """Return log-probabilities as text completions carry them, and the text offset behind them.
+
+    A bare id is a token without a log-probability: the first of an echoed prompt.
+    """
+    tokens: list[str] = []
+    logprobs: list[float | None] = []
+    top: list[dict[str, float] | None] = []
+    offsets: list[int] = []
+    for entry in entries:
+        token_id = entry if isinstance(entry, int) else entry.token_id
+        text = words.token_bytes(token_id).decode("utf-8", "replace")
+        tokens.append(text)
+        offsets.append(offset)
+        offset += len(text)
+        if isinstance(entry, int):
+            logprobs.append(None)
+            top.append(None)
+            continue
+        logprobs.append(max(entry.logprob, -9999.0))
+        shown = [_token(i, logprob, words) for i, logprob in entry.top]
+        top.append({item["token"]: item["logprob"] for item in shown})
+    wire = CompletionLogprobs(
+        tokens=tokens, token_logprobs=logprobs, top_logprobs=top, text_offset=offsets
+    )
+    return wire, offset

@@ -1,0 +1,1 @@
+"""What travels: pydantic models and error bodies, nothing else."""

@@ -1,0 +1,150 @@
+"""Chat completions as they travel."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from spaninfer_serving.wire.sampling import SamplingFields, Usage, refused
+
+# What a template's variables may not be called: these come from the request itself, or from Jinja.
+RESERVED_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "self"})
+
+
+class TextPart(BaseModel):
+    """One piece of a message's text."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    """One turn of the conversation.
+
+    An answer of OpenAI's, or of ours, is sent back as it came: with fields that hold nothing.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+    name: str | None = None
+
+    refusal: None = None
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    audio: None = None
+    function_call: None = None
+    tool_calls: Annotated[list[Any], Field(max_length=0)] | None = None
+
+    def text(self) -> str:
+        """Return the content as one string."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
+class ChatRequest(SamplingFields):
+    """The body of POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _refuse_reserved_names(cls, variables: dict[str, Any]) -> dict[str, Any]:
+        for name in variables:
+            if name in RESERVED_VARIABLES or not name.isidentifier():
+                raise refused(
+                    f"chat_template_kwargs.{name}",
+                    "reserved_parameter",
+                    "is not for a request to set",
+                )
+        return variables
+
+
+class TopLogprob(BaseModel):
+    """A token that could have been."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChatLogprob(TopLogprob):
+    """A token that was chosen, and the likeliest others."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    """Log-probabilities of a choice, or of a piece of it."""
+
+    content: list[ChatLogprob]
+
+
+class AssistantMessage(BaseModel):
+    """The model's whole turn."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(BaseModel):
+    """One of n answers."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str
+    stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
+
+
+class ChatResponse(BaseModel):
+    """The whole answer."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    system_fingerprint: str
+
+
+class Delta(BaseModel):
+    """What a chunk adds to a message."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(BaseModel):
+    """A chunk of one of n answers."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
+
+
+class ChatChunk(BaseModel):
+    """One event of a stream."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | None = None
+    system_fingerprint: str

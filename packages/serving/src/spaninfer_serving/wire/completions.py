@@ -1,0 +1,51 @@
+"""Text completions as they travel."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from spaninfer_serving.wire.sampling import Integers, SamplingFields, Strings, Usage
+
+
+class CompletionRequest(SamplingFields):
+    """The body of POST /v1/completions. A prompt is text or token ids, or a list of either."""
+
+    prompt: str | Strings | Integers | Annotated[list[Integers], Field(fail_fast=True)]
+    echo: bool = False
+    logprobs: int | None = None
+    add_special_tokens: bool = True
+
+
+class CompletionLogprobs(BaseModel):
+    """Parallel lists, one entry per token; the first token of an echoed prompt has none."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    """One answer, whole or a chunk of it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class CompletionResponse(BaseModel):
+    """The whole answer, or one event of a stream."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+    system_fingerprint: str

@@ -1,0 +1,46 @@
+"""OpenAI's error body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Messages repeat what the client sent; a megabyte of it helps nobody.
+MAX_MESSAGE = 1000
+MAX_PARAM = 200
+
+
+class Problem(Exception):
+    """A refusal as it travels: a status, and a body that OpenAI's clients understand."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message = status, _shortened(message, MAX_MESSAGE)
+        self.type, self.code = type, code
+        self.param = None if param is None else _shortened(param, MAX_PARAM)
+        self.headers = headers or {}
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON body."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+
+def _shortened(text: str, limit: int) -> str:
+    """Return the text, or its two ends: the reason is often said last."""
+    half = limit // 2
+    return text if len(text) <= limit else f"{text[:half]} … {text[-half:]}"

@@ -1,0 +1,73 @@
+"""Bytes to a request, or a Problem that names the parameter at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from spaninfer_serving.wire.errors import Problem
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Raise Problem unless a body is announced as plain JSON.
+
+    A web page of somebody else can have a browser send forms and text here without asking first;
+    JSON it cannot.
+    """
+    content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json" and not content_type.endswith("+json"):
+        raise Problem(
+            415,
+            f"the content type is {content_type or 'not given'}; send JSON with the header "
+            "'Content-Type: application/json'",
+            code="unsupported_media_type",
+        )
+    encoding = headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise Problem(
+            415,
+            f"the body is encoded as {encoding}; send it as it is, without Content-Encoding",
+            code="unsupported_encoding",
+        )
+
+
+def parse(kind: type[Body], data: bytes) -> Body:
+    """Return the body as a request of this kind; raises Problem."""
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as invalid:
+        raise problem_of_findings(invalid.errors(include_url=False)) from None
+
+
+def problem_of_findings(findings: Sequence[Any]) -> Problem:
+    """Return a refusal for the most precise of pydantic's findings."""
+    found = max(findings, key=lambda finding: len(finding["loc"]))
+    kind, context = found["type"], found.get("ctx", {})
+    if kind == "json_invalid":
+        return Problem(400, f"the body is not JSON: {context['error']}", code="invalid_json")
+    if kind == "refused":
+        return Problem(400, found["msg"], param=context["param"], code=context["code"])
+    param = _parameter(found["loc"])
+    if kind == "extra_forbidden":
+        return Problem(
+            400,
+            f"{param} is not a parameter this server knows",
+            param=param,
+            code="unknown_parameter",
+        )
+    return Problem(400, f"{param or 'the body'}: {found['msg']}", param=param or None)
+
+
+def _parameter(place: tuple[str | int, ...]) -> str:
+    """Return the path of a finding as users write it: messages[0].content."""
+    path = ""
+    for step in place:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif step != "str" and not step.startswith("list["):  # those say which type was tried
+            path += f".{step}"
+    return path.lstrip(".")

@@ -1,0 +1,116 @@
+"""The parameters that chat and text completions share, as they travel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic_core import PydanticCustomError
+
+# A list of a million wrong items is wrong at its first: a million findings would fill the memory.
+Strings = Annotated[list[str], Field(fail_fast=True)]
+Integers = Annotated[list[int], Field(fail_fast=True)]
+Stop = str | Strings
+
+# OpenAI's parameters that this server does not act on, with the values that ask for nothing.
+# Those are accepted, because clients send them; any other value is refused by name.
+NOT_SUPPORTED: Mapping[str, tuple[object, ...]] = {
+    "audio": (None,),
+    "best_of": (None, 1),
+    "function_call": (None, "none"),
+    "functions": (None, []),
+    "modalities": (None, ["text"]),
+    "parallel_tool_calls": (None, True, False),
+    "prediction": (None,),
+    "reasoning_effort": (None, "none"),
+    "response_format": (None, {"type": "text"}),
+    "suffix": (None, ""),
+    "tool_choice": (None, "none", "auto"),
+    "tools": (None, []),
+    "verbosity": (None, "medium"),
+    "web_search_options": (None,),
+}
+
+
+def refused(param: str, code: str, why: str) -> PydanticCustomError:
+    """Return the error by which a validator refuses a parameter, with a code for programs."""
+    return PydanticCustomError(
+        "refused", "{param} {why}", {"param": param, "code": code, "why": why}
+    )
+
+
+class StreamOptions(BaseModel):
+    """What a stream carries beside the text."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    include_usage: StrictBool = False
+    include_obfuscation: StrictBool = False  # accepted: nothing is padded here either way
+
+
+class SamplingFields(BaseModel):
+    """OpenAI's parameters, then those that local servers agree on; null means: the default.
+
+    Ranges are checked in one place, spaninfer_engine.request.SamplingParams; here only types.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    stop: Stop | None = None
+
+    # not OpenAI's, but understood by most servers under these names
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None
+    min_tokens: int | None = None
+    stop_token_ids: Integers | None = None
+    bad_words: Strings | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    processed_logprobs: bool | None = None
+    priority: int | None = None
+    deadline_s: Annotated[float, Field(gt=0)] | None = None
+    cache_salt: str | None = None  # requests share spans only within a salt
+    return_token_ids: bool = False
+
+    # accepted because clients send them; they cannot change an answer here
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_what_is_not_supported(cls, body: object) -> object:
+        if not isinstance(body, dict):
+            return body
+        for name in NOT_SUPPORTED.keys() & body.keys():
+            if body[name] not in NOT_SUPPORTED[name]:
+                raise refused(name, "unsupported_parameter", "is not supported by this server")
+        return {name: value for name, value in body.items() if name not in NOT_SUPPORTED}
+
+
+class Usage(BaseModel):
+    """Token counts of a whole request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: dict[str, int]

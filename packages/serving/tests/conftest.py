@@ -1,0 +1,91 @@
+"""A server in this process around an engine with a tiny random model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from spaninfer_engine import Engine
+from spaninfer_serving import Settings, create_app
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+HIDDEN, FFN, HEADS, HEAD, LAYERS, CONTEXT = 16, 32, 2, 8, 2, 256
+CONTROLS = ("<|end|>", "<|turn|>")
+TEMPLATE = (
+    "{% for message in messages %}<|turn|>{{ message.role }}:{{ message.content }}<|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|turn|>assistant:{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder as Hugging Face lays it out; its tokens are bytes and two control tokens."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    folder.mkdir()
+    vocab = _write_tokenizer(folder)
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+        "hidden_size": HIDDEN, "intermediate_size": FFN, "num_attention_heads": HEADS,
+        "num_key_value_heads": HEADS, "head_dim": HEAD, "num_hidden_layers": LAYERS,
+        "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "tie_word_embeddings": True, "vocab_size": vocab, "eos_token_id": vocab - 2,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    _write_weights(folder / "model.safetensors", vocab)
+    return folder
+
+
+def _write_tokenizer(folder: Path) -> int:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    library = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens(list(CONTROLS))
+    library.save(str(folder / "tokenizer.json"))
+    settings = {"chat_template": TEMPLATE, "eos_token": CONTROLS[0], "add_bos_token": False}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return len(letters) + len(CONTROLS)
+
+
+def _write_weights(path: Path, vocab: int) -> None:
+    shapes = {"model.embed_tokens.weight": (vocab, HIDDEN), "model.norm.weight": (HIDDEN,)}
+    for layer in range(LAYERS):
+        place = f"model.layers.{layer}"
+        shapes |= {f"{place}.self_attn.{x}_proj.weight": (HIDDEN, HIDDEN) for x in "qkvo"}
+        shapes |= {f"{place}.mlp.{x}_proj.weight": (FFN, HIDDEN) for x in ("gate", "up")}
+        shapes |= {f"{place}.mlp.down_proj.weight": (HIDDEN, FFN)}
+        shapes |= {f"{place}.{x}_layernorm.weight": (HIDDEN,) for x in ("input", "post_attention")}
+    generator, header, data = np.random.default_rng(0), {}, b""
+    for name, shape in shapes.items():
+        values = generator.normal(size=shape).astype("<f4").tobytes()
+        offsets = [len(data), len(data) + len(values)]
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": offsets}
+        data += values
+    head = json.dumps(header).encode()
+    path.write_bytes(len(head).to_bytes(8, "little") + head + data)
+
+
+@pytest.fixture(scope="session")
+def engine(folder: Path) -> Iterator[Engine]:
+    with Engine(folder, backend="reference", memory=1 << 22, span_len=16) as engine:
+        yield engine
+
+
+@pytest.fixture
+def serving(engine: Engine) -> Callable[..., TestClient]:
+    """What makes a client of a server with settings."""
+
+    def make(**settings: object) -> TestClient:
+        app = create_app(engine, Settings(**settings))
+        return TestClient(app, raise_server_exceptions=False)
+
+    return make
+
+
+@pytest.fixture
+def client(serving: Callable[..., TestClient]) -> TestClient:
+    return serving()

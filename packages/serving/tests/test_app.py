@@ -1,0 +1,225 @@
+import json
+
+import pytest
+from fastapi.testclient import TestClient
+from spaninfer_engine import Engine
+from spaninfer_serving import Settings, create_app
+
+JSON = {"Content-Type": "application/json"}
+HELLO = [{"role": "user", "content": "hello"}]
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+
+
+def error_of(response, status):
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b'{"prompt": ',
+        b'{"prompt": "\xff"}',
+        b'{"prompt": "half a pair: \\ud800"}',
+        '{"prompt": "x"}'.encode("utf-16"),
+        b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"prompt": "x", "max_tokens": 1' + b"0" * 5000 + b"}",
+    ],
+)
+def test_what_is_not_json_is_refused_as_such(client, body):
+    error = error_of(client.post(TEXT, content=body, headers=JSON), 400)
+
+    assert error["code"] == "invalid_json"
+    assert error["message"].startswith("the body is not JSON: ")
+
+
+@pytest.mark.parametrize("body", [b"null", b"[1]", b'"x"', b"7"])
+def test_json_that_is_no_object_is_refused(client, body):
+    assert "object" in error_of(client.post(TEXT, content=body, headers=JSON), 400)["message"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({"Content-Type": "text/plain"}, "text/plain"),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, "application/json"),
+        ({}, "not given"),
+        (JSON | {"Content-Encoding": "gzip"}, "gzip"),
+    ],
+)
+def test_a_body_must_be_announced_as_plain_json(client, headers, words):
+    response = client.post(TEXT, content=b'{"prompt": "x"}', headers=headers)
+
+    assert words in error_of(response, 415)["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (TEXT, {}, "prompt"),
+        (TEXT, {"prompt": 5}, "prompt"),
+        (TEXT, {"prompt": ["a", 5]}, "prompt[1]"),
+        (TEXT, {"prompt": "x", "temperature": float("nan")}, "temperature"),
+        (TEXT, {"prompt": "x", "temperature": float("inf")}, "temperature"),
+        (TEXT, {"prompt": "x", "top_p": 0}, "top_p"),
+        (TEXT, {"prompt": "x", "max_tokens": 2.5}, "max_tokens"),
+        (TEXT, {"prompt": "x", "seed": 2**64}, "seed"),
+        (TEXT, {"prompt": "x", "deadline_s": 0}, "deadline_s"),
+        (TEXT, {"prompt": "x", "logit_bias": {"the": 1}}, "logit_bias"),
+        (TEXT, {"prompt": "x", "logit_bias": {"99999": 1}}, "logit_bias"),
+        (TEXT, {"prompt": "x", "stop_token_ids": [0] * 2000}, "stop_token_ids"),
+        (TEXT, {"prompt": ["x"] * 1025}, "prompt"),
+        (TEXT, {"prompt": ["x"] * 1000, "n": 100}, "n"),
+        (TEXT, {"prompt": "x" * 300}, "prompt"),
+        (TEXT, {"prompt": [10**30]}, "prompt"),
+        (TEXT, {"prompt": "x", "stream_options": {"include_usage": True}}, "stream_options"),
+        (CHAT, {"messages": HELLO * 100}, "messages"),
+        (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        (CHAT, {"messages": [*HELLO, {"role": "user"}]}, "messages[1].content"),
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
+            "messages[0].content[0].type",
+        ),
+        (CHAT, {"messages": HELLO, "chat_template_kwargs": {"messages": []}},
+         "chat_template_kwargs.messages"),
+        (CHAT, {"messages": HELLO, "chat_template_kwargs": {"self": 1}},
+         "chat_template_kwargs.self"),
+        (CHAT, {"messages": HELLO, "tools": [{}]}, "tools"),
+    ],
+)  # fmt: skip
+def test_a_parameter_at_fault_is_named(client, path, body, param):
+    error = error_of(client.post(path, content=json.dumps(body), headers=JSON), 400)
+
+    assert error["param"] == param
+    assert error["type"] == "invalid_request_error"
+
+
+def test_a_long_prompt_says_how_long_it_is_and_what_fits(client):
+    error = error_of(client.post(TEXT, json={"prompt": "x" * 300}), 400)
+
+    assert error["code"] == "context_length_exceeded"
+    assert "300 tokens" in error["message"]
+    assert "256" in error["message"]
+
+
+def test_a_million_wrong_items_are_refused_at_the_first(client):
+    ids = [1] * 1_000_000 + ["x"]
+
+    error = error_of(client.post(TEXT, json={"prompt": ids}), 400)
+
+    assert error["param"].startswith("prompt")
+
+
+def test_an_error_does_not_send_back_a_megabyte(client):
+    for body in ({"prompt": "x", "model": "m" * 10**6}, {"prompt": "x", "p" * 10**6: 1},
+                 {"prompt": "x", "stop": ["s" * 10**6] * 17}):  # fmt: skip
+        response = client.post(TEXT, json=body)
+
+        assert response.status_code in (400, 404)
+        assert len(response.content) < 2000
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/nothing", 404),
+        ("GET", TEXT, 405),
+        ("DELETE", "/v1/models", 405),
+        ("GET", "//v1/models", 404),
+        ("GET", "/V1/models", 404),
+        ("GET", "/page/nothing.js", 404),
+        ("GET", "/page/..%2fapp.py", 404),
+        ("GET", "/health/live/", 404),
+        ("GET", "/v1/models/gpt-9", 404),
+    ],
+)
+def test_a_wrong_address_has_the_same_error_body(client, method, path, status):
+    error = error_of(client.request(method, path, follow_redirects=False), status)
+
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("path", ["/", "/health/live", "/health/ready"])
+def test_load_balancers_may_ask_by_head(client, path):
+    assert client.head(path).status_code == 200
+
+
+def test_what_a_control_token_looks_like_in_a_message_is_text(client):
+    def prompt_len(content):
+        body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
+        return client.post(CHAT, json=body).json()["usage"]["prompt_tokens"]
+
+    # every character is a token of this model; as control tokens the last two would count as two
+    assert prompt_len("<|end|><|turn|>") == prompt_len("") + len("<|end|><|turn|>")
+
+
+def test_an_answer_can_be_sent_back_as_it_came(client):
+    first = client.post(CHAT, json={"messages": HELLO, "max_tokens": 3}).json()
+    said = first["choices"][0]["message"]
+
+    more = client.post(CHAT, json={"messages": [*HELLO, said, *HELLO], "max_tokens": 3})
+
+    assert more.status_code == 200, more.text
+
+
+def test_web_pages_of_others_may_call_only_where_allowed(serving):
+    asks = {"Origin": "https://app.test", "Access-Control-Request-Method": "POST"}
+
+    closed = serving().options(TEXT, headers=asks)
+    opened = serving(allow_origins=("https://app.test",)).options(TEXT, headers=asks)
+
+    assert "access-control-allow-origin" not in closed.headers
+    assert opened.headers["access-control-allow-origin"] == "https://app.test"
+
+
+def test_the_page_may_load_only_what_is_its_own(client):
+    page = client.get("/")
+
+    assert page.headers["content-security-policy"].startswith("default-src 'self'")
+    assert page.headers["x-content-type-options"] == "nosniff"
+    for name in ("app.js", "style.css", "icon.svg"):
+        assert f"/page/{name}" in page.text
+        assert client.get(f"/page/{name}").status_code == 200
+
+
+def test_every_reference_of_the_description_leads_somewhere(client):
+    text = client.get("/openapi.json").text
+    schemas = json.loads(text)["components"]["schemas"]
+
+    found = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
+
+    assert {"ChatRequest", "CompletionRequest"} <= found <= set(schemas)
+
+
+def test_metrics_count_requests_tokens_and_statuses_exactly(client, engine):
+    before = engine.stats()
+    client.post(TEXT, json={"prompt": "abc", "n": 2, "max_tokens": 5, "ignore_eos": True})
+    client.post(TEXT, json={})
+
+    text = client.get("/metrics").text
+
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert float(lines['spaninfer_http_responses_total{status="200"}']) == 1
+    assert float(lines['spaninfer_http_responses_total{status="400"}']) == 1
+    assert float(lines["spaninfer_output_tokens_sum"]) == 10
+    assert float(lines["spaninfer_request_seconds_count"]) == 2
+    generated = float(lines["spaninfer_generated_tokens_total"])
+    assert generated - before.generated_tokens == 10
+    assert float(lines['spaninfer_spans{group="0",state="held"}']) == 0
+
+
+def test_a_closed_engine_answers_503_and_is_not_ready(folder):
+    engine = Engine(folder, backend="reference", memory=1 << 20)
+    client = TestClient(create_app(engine, Settings()))
+    engine.close()
+
+    refused = client.post(TEXT, json={"prompt": "x"})
+
+    assert error_of(refused, 503)["code"] == "unavailable"
+    assert refused.headers["retry-after"] == "1"
+    assert client.get("/health/ready").status_code == 503
+    assert client.get("/health/live").status_code == 200

@@ -1,0 +1,123 @@
+import asyncio
+
+import httpx
+import pytest
+from spaninfer_serving.guard import Guard, LocalNames
+from spaninfer_serving.settings import Settings
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+
+async def echo(request):
+    return PlainTextResponse(f"{len(await request.body())} bytes")
+
+
+def send(settings, method="POST", path="/v1/x", **options):
+    routes = [
+        Route(p, echo, methods=["GET", "POST"]) for p in ("/v1/x", "/health/live", "/metrics")
+    ]
+    app = Guard(Starlette(routes=routes), settings)
+
+    async def call():
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.request(method, path, **options)
+
+    return asyncio.run(call())
+
+
+def test_a_body_under_the_limit_arrives_whole():
+    assert send(Settings(max_body_bytes=10), content=b"x" * 10).text == "10 bytes"
+
+
+def test_a_declared_body_over_the_limit_is_refused_by_size():
+    response = send(Settings(max_body_bytes=10), content=b"x" * 11)
+
+    assert response.status_code == 413
+    assert response.json()["error"]["message"].endswith("limit of 10 bytes")
+
+
+def test_a_body_that_does_not_say_its_size_is_counted():
+    async def chunks():
+        for _ in range(3):
+            yield b"xxxx"
+
+    assert send(Settings(max_body_bytes=10), content=chunks()).status_code == 413
+
+
+@pytest.mark.parametrize("path", ["/v1/x", "/metrics", "/anything"])
+def test_everything_is_closed_without_the_key(path):
+    response = send(Settings(api_keys=("secret",)), path=path)
+
+    assert response.status_code == 401
+    assert response.json()["error"]["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize("value", ["Bearer wrong", "Basic secret", "secret", "Bearer "])
+def test_a_wrong_key_is_refused(value):
+    headers = {"Authorization": value}
+
+    assert send(Settings(api_keys=("secret",)), headers=headers).status_code == 401
+
+
+def test_the_key_opens():
+    headers = {"Authorization": "Bearer secret"}
+
+    assert send(Settings(api_keys=("secret",)), headers=headers).status_code == 200
+
+
+def test_health_is_public():
+    assert send(Settings(api_keys=("secret",)), "GET", "/health/live").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["//v1/x", "/v1/x/", "/V1/X", "/page", "/pagex", "/health", "/health/livex", "/page/../v1/x"],
+)
+def test_no_spelling_of_a_path_gets_around_the_key(path):
+    response = send(Settings(api_keys=("secret",)), "GET", path)
+
+    assert response.status_code in (401, 404)
+    assert "bytes" not in response.text
+
+
+def test_websockets_need_no_key_because_there_are_none():
+    sent = []
+
+    async def call():
+        async def keep(message):
+            sent.append(message)
+
+        app = Guard(Starlette(), Settings())
+        await app({"type": "websocket", "path": "/v1/x", "headers": []}, None, keep)
+
+    asyncio.run(call())
+
+    assert sent == [{"type": "websocket.close"}]
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8000", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:8000", 200),
+        ("chat.localhost", 200),
+        ("evil.test", 403),
+        ("evil.test:8000", 403),
+        ("localhost.evil.test", 403),
+        ("127.0.0.1.evil.test", 403),
+        ("localhost@evil.test", 403),
+        ("[", 403),
+        ("", 403),
+    ],
+)
+def test_a_local_server_answers_to_no_other_name(host, status):
+    app = LocalNames(Starlette(routes=[Route("/", echo)]))
+
+    async def call():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as client:
+            return await client.get("http://localhost/", headers={"Host": host})
+
+    assert asyncio.run(call()).status_code == status

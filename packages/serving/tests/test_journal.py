@@ -1,0 +1,74 @@
+import logging
+
+import pytest
+from fastapi.testclient import TestClient
+from spaninfer_serving import Settings, create_app
+
+JOURNAL = "spaninfer_serving.journal"
+
+
+@pytest.fixture
+def failing(engine):
+    """A server with a route that fails in a way nobody has thought of."""
+    app = create_app(engine, Settings())
+
+    @app.get("/fails")
+    async def fails():
+        raise ZeroDivisionError("a secret path")
+
+    return TestClient(app, raise_server_exceptions=False)
+
+
+def test_every_answer_has_an_id_of_its_own(client):
+    ids = {client.get(path).headers["x-request-id"] for path in ("/", "/v1/models", "/nothing")}
+
+    assert len(ids) == 3
+
+
+def test_the_clients_own_id_comes_back(client):
+    headers = {"X-Request-Id": "job-7:a.b_c"}
+
+    assert client.get("/health/live", headers=headers).headers["x-request-id"] == "job-7:a.b_c"
+
+
+@pytest.mark.parametrize("name", ["", "x" * 200, "two words", "line%0a", 'a"b'])
+def test_an_id_that_could_forge_a_line_of_the_log_is_replaced(client, name):
+    headers = {"X-Request-Id": name}
+
+    assert client.get("/health/live", headers=headers).headers["x-request-id"].startswith("req-")
+
+
+def test_a_refused_key_is_answered_with_an_id_too(serving):
+    response = serving(api_keys=("secret",)).get("/v1/models")
+
+    assert response.status_code == 401
+    assert response.headers["x-request-id"]
+
+
+def test_a_failure_tells_nothing_but_the_id_under_which_the_log_has_it(failing, caplog):
+    response = failing.get("/fails", headers={"X-Request-Id": "job-8"})
+
+    assert response.status_code == 500
+    assert response.json()["error"]["type"] == "server_error"
+    assert "secret" not in response.text
+    assert response.headers["x-request-id"] == "job-8"
+    assert "request job-8 failed" in caplog.text
+    assert "a secret path" in caplog.text
+
+
+def test_a_line_per_request_is_there_for_who_asks(client, caplog):
+    body = {"prompt": "a prompt nobody may read", "max_tokens": 1}
+    with caplog.at_level(logging.INFO, JOURNAL):
+        client.post("/v1/completions?key=k", json=body, headers={"Authorization": "Bearer k"})
+
+    [line] = [record.message for record in caplog.records if record.name == JOURNAL]
+    assert '"POST /v1/completions" 200' in line
+    assert "prompt nobody" not in line
+    assert "key=k" not in line
+    assert "Bearer" not in line
+
+
+def test_nothing_is_logged_unasked(client, caplog):
+    client.get("/health/live")
+
+    assert not [record for record in caplog.records if record.name == JOURNAL]

@@ -1,0 +1,40 @@
+import pytest
+from spaninfer_engine import ConfigError
+from spaninfer_serving.settings import Settings
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_no_key(host):
+    assert Settings(host=host).host == host
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.4", "::", "example.org"])
+def test_an_address_others_can_reach_needs_a_key_or_a_word(host):
+    with pytest.raises(ConfigError, match="--api-key SECRET, or --no-auth"):
+        Settings(host=host)
+
+    assert Settings(host=host, api_keys=("k",)).api_keys == ("k",)
+    assert Settings(host=host, no_auth=True).no_auth
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_cannot_be_is_refused(port):
+    with pytest.raises(ConfigError, match=f"port is {port}"):
+        Settings(port=port)
+
+
+def test_an_empty_key_is_refused_instead_of_letting_everybody_in():
+    with pytest.raises(ConfigError, match="is empty"):
+        Settings(api_keys=("",))
+
+
+def test_any_of_the_keys_opens_and_nothing_else_does():
+    settings = Settings(api_keys=("one", "two"))
+
+    assert settings.accepts("one")
+    assert settings.accepts("two")
+    assert not any(settings.accepts(key) for key in ("", "on", "onee", "ONE", None))
+
+
+def test_without_keys_everybody_may_pass():
+    assert Settings().accepts(None)

@@ -1,0 +1,95 @@
+import asyncio
+import json
+
+from pydantic import BaseModel
+from spaninfer_engine.errors import EngineClosed
+from spaninfer_serving.stream import EventStream
+
+
+class Chunk(BaseModel):
+    number: int
+
+
+def sent(chunks, *, keep_alive_s=15.0, leave_after=None, cancel_after=None):
+    """Return what a stream sends; the client leaves, or the server stops, after so many parts."""
+    parts = []
+
+    async def drive():
+        left, many = asyncio.Event(), asyncio.Event()
+
+        async def receive():
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            parts.append(message.get("body", b""))
+            if leave_after is not None and len(parts) > leave_after:
+                left.set()
+            if cancel_after is not None and len(parts) > cancel_after:
+                many.set()
+
+        stream = EventStream(chunks, keep_alive_s, "prompt")
+        answering = asyncio.ensure_future(stream({"type": "http"}, receive, send))
+        if cancel_after is not None:
+            await many.wait()
+            answering.cancel()
+        await asyncio.gather(answering, return_exceptions=True)
+
+    asyncio.run(drive())
+    return b"".join(parts).decode()
+
+
+def events(text):
+    return [part.removeprefix("data: ") for part in text.split("\n\n") if part]
+
+
+async def numbers(count, pause_s=0.0, closed=None):
+    try:
+        for number in range(count):
+            await asyncio.sleep(pause_s)
+            yield Chunk(number=number)
+    finally:
+        if closed is not None:
+            closed.append(True)
+
+
+def test_each_chunk_is_an_event_and_done_is_the_last():
+    assert events(sent(numbers(2))) == ['{"number":0}', '{"number":1}', "[DONE]"]
+
+
+def test_a_silence_is_filled_with_comments():
+    assert ": keep-alive" in events(sent(numbers(2, pause_s=0.05), keep_alive_s=0.01))
+
+
+def test_a_stream_that_talks_needs_no_comments():
+    assert ": keep-alive" not in events(sent(numbers(50, pause_s=0.001), keep_alive_s=5))
+
+
+def test_an_error_in_the_middle_is_an_event_before_the_last():
+    async def breaks():
+        yield Chunk(number=0)
+        raise EngineClosed("the engine is closed")
+
+    first, error, last = events(sent(breaks()))
+
+    assert (first, last) == ('{"number":0}', "[DONE]")
+    assert json.loads(error)["error"]["code"] == "unavailable"
+
+
+def test_a_client_that_leaves_closes_the_chunks():
+    closed = []
+
+    sent(numbers(1000, pause_s=0.001, closed=closed), leave_after=3)
+
+    assert closed == [True]
+
+
+def test_a_server_that_stops_says_so_and_closes_the_chunks():
+    closed = []
+
+    text = sent(numbers(1000, pause_s=0.001, closed=closed), cancel_after=3)
+
+    *_, error, last = events(text)
+    assert json.loads(error)["error"]["code"] == "stopping"
+    assert last == "[DONE]"
+    assert closed == [True]

@@ -1,0 +1,127 @@
+import pytest
+from spaninfer_engine import Placement, SamplingParams
+from spaninfer_engine.errors import InvalidSampling
+from spaninfer_engine.request import FinishReason, TokenLogprob
+from spaninfer_serving.translate import (
+    chat_logprobs,
+    completion_logprobs,
+    finish_reason,
+    placement_of,
+    prompts_of,
+    sampling_of,
+)
+from spaninfer_serving.wire.chat import ChatRequest
+from spaninfer_serving.wire.completions import CompletionRequest
+from spaninfer_serving.wire.errors import Problem
+
+DEFAULTS = SamplingParams(temperature=0.6, top_k=20)
+
+
+class Letters:
+    """Token 97 is "a", and so on."""
+
+    def token_bytes(self, token_id):
+        return bytes([token_id])
+
+
+def chat(**body):
+    return ChatRequest.model_validate({"messages": [{"role": "user", "content": "x"}], **body})
+
+
+def completion(prompt="x", **body):
+    return CompletionRequest.model_validate({"prompt": prompt, **body})
+
+
+def test_the_models_defaults_hold_where_the_request_says_nothing():
+    assert sampling_of(chat(), DEFAULTS) == DEFAULTS
+
+
+def test_every_parameter_arrives_under_our_name():
+    body = chat(
+        n=2, max_tokens=7, min_tokens=1, temperature=0, top_p=0.9, top_k=5, min_p=0.1,
+        typical_p=0.8, presence_penalty=1, frequency_penalty=-1, repetition_penalty=1.2,
+        no_repeat_ngram_size=3, seed=11, ignore_eos=True, include_stop_str_in_output=True,
+        skip_special_tokens=False, stop=["a", "b"], stop_token_ids=[4], bad_words=["c"],
+        logit_bias={"5": -100}, logprobs=True, top_logprobs=3, processed_logprobs=True,
+    )  # fmt: skip
+
+    assert sampling_of(body, DEFAULTS) == SamplingParams(
+        n=2, max_tokens=7, min_tokens=1, temperature=0, top_p=0.9, top_k=5, min_p=0.1,
+        typical_p=0.8, presence_penalty=1, frequency_penalty=-1, repetition_penalty=1.2,
+        no_repeat_ngram=3, seed=11, ignore_eos=True, include_stop=True, skip_special=False,
+        stop=("a", "b"), stop_ids=(4,), bad_words=("c",), logit_bias={5: -100}, logprobs=3,
+        processed_logprobs=True,
+    )  # fmt: skip
+
+
+def test_the_newer_name_of_max_tokens_wins():
+    body = chat(max_tokens=5, max_completion_tokens=9)
+
+    assert sampling_of(body, DEFAULTS).max_tokens == 9
+
+
+def test_top_logprobs_alone_is_refused():
+    with pytest.raises(Problem, match="needs logprobs"):
+        sampling_of(chat(top_logprobs=2), DEFAULTS)
+
+
+def test_echoed_logprobs_of_a_completion_cover_the_prompt():
+    assert sampling_of(completion(logprobs=2, echo=True), DEFAULTS).prompt_logprobs == 2
+    assert sampling_of(completion(logprobs=2), DEFAULTS).prompt_logprobs is None
+
+
+def test_a_value_out_of_range_is_refused_by_the_engines_own_check():
+    with pytest.raises(InvalidSampling, match=r"top_p is 1\.5"):
+        sampling_of(chat(top_p=1.5), DEFAULTS)
+
+
+def test_a_bias_on_something_that_is_no_token_id_is_refused():
+    with pytest.raises(Problem, match="logit_bias maps token ids"):
+        sampling_of(chat(logit_bias={"the": 1.0}), DEFAULTS)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("ab", ["ab"]),
+        (["ab", "c"], ["ab", "c"]),
+        ([1, 2], [[1, 2]]),
+        ([[1, 2], [3]], [[1, 2], [3]]),
+    ],
+)
+def test_a_prompt_is_text_or_ids_or_a_list_of_either(prompt, expected):
+    assert prompts_of(completion(prompt)) == expected
+
+
+def test_no_prompt_at_all_is_refused():
+    with pytest.raises(Problem, match="empty list"):
+        prompts_of(completion([]))
+
+
+def test_requests_share_spans_only_within_a_salt():
+    assert placement_of(chat(cache_salt="s", priority=-1)) == Placement(tenant="s", priority=-1)
+
+
+def test_finish_reasons_are_openais_words():
+    ended = [reason for reason in FinishReason if reason is not FinishReason.ERROR]
+
+    assert [finish_reason(reason) for reason in ended] == ["stop", "length", "stop", "length"]
+
+
+def test_a_token_that_is_half_a_character_shows_its_bytes():
+    wire = chat_logprobs([TokenLogprob(0xC3, -0.5, 1, top=((97, float("-inf")),))], Letters())
+
+    assert wire.content[0].bytes == [0xC3]
+    assert wire.content[0].token == "\ufffd"
+    assert wire.content[0].top_logprobs[0].logprob == -9999.0
+
+
+def test_text_offsets_run_on_over_prompt_and_answer():
+    entries = [97, TokenLogprob(98, -1.0, 1), TokenLogprob(99, -2.0, 2)]
+
+    wire, offset = completion_logprobs(entries, Letters(), 10)
+
+    assert wire.tokens == ["a", "b", "c"]
+    assert wire.token_logprobs == [None, -1.0, -2.0]
+    assert wire.text_offset == [10, 11, 12]
+    assert offset == 13

@@ -1,0 +1,39 @@
+import pytest
+from spaninfer_serving.wire.chat import ChatRequest
+from spaninfer_serving.wire.errors import Problem
+from spaninfer_serving.wire.parse import check_headers, parse
+
+
+def refusal(body):
+    with pytest.raises(Problem) as caught:
+        parse(ChatRequest, body)
+    return caught.value
+
+
+def test_the_most_precise_finding_is_told():
+    problem = refusal(b'{"messages": [{"role": "user", "content": [{"type": "image"}]}]}')
+
+    assert problem.param == "messages[0].content[0].type"
+
+
+def test_names_of_types_that_were_tried_are_no_part_of_the_path():
+    assert refusal(b'{"messages": [{"role": "user", "content": 5}]}').param == "messages[0].content"
+
+
+def test_an_unknown_parameter_has_a_code_of_its_own():
+    problem = refusal(b'{"messages": [{"role": "user", "content": "x"}], "temprature": 1}')
+
+    assert (problem.param, problem.code) == ("temprature", "unknown_parameter")
+
+
+def test_what_is_not_supported_has_a_code_of_its_own():
+    problem = refusal(b'{"messages": [{"role": "user", "content": "x"}], "suffix": "y"}')
+
+    assert (problem.param, problem.code) == ("suffix", "unsupported_parameter")
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json", "Application/JSON; charset=utf-8", "application/problem+json"]
+)
+def test_json_may_be_announced_in_several_ways(kind):
+    check_headers({"content-type": kind})

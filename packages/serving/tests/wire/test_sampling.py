@@ -1,0 +1,65 @@
+import pytest
+from pydantic import ValidationError
+from spaninfer_serving.wire.chat import ChatRequest
+from spaninfer_serving.wire.sampling import NOT_SUPPORTED
+
+HELLO = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+def finding(body):
+    with pytest.raises(ValidationError) as caught:
+        ChatRequest.model_validate(HELLO | body)
+    return caught.value.errors()[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("tool_choice", "required"),
+        ("response_format", {"type": "json_object"}),
+        ("modalities", ["audio"]),
+        ("best_of", 3),
+        ("suffix", "end"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(name, value):
+    found = finding({name: value})
+
+    assert found["type"] == "refused"
+    assert (found["ctx"]["param"], found["ctx"]["code"]) == (name, "unsupported_parameter")
+
+
+def test_values_that_ask_for_nothing_are_accepted():
+    neutral = {name: value for name, values in NOT_SUPPORTED.items() for value in values}
+
+    assert ChatRequest.model_validate(HELLO | neutral).messages[0].text() == "hello"
+
+
+def test_an_unknown_parameter_is_refused_by_name():
+    found = finding({"temprature": 0.5})
+
+    assert (found["type"], found["loc"]) == ("extra_forbidden", ("temprature",))
+
+
+@pytest.mark.parametrize(
+    "body", [{"max_tokens": "5"}, {"max_tokens": 5.5}, {"temperature": "hot"}, {"stream": "yes"}]
+)
+def test_a_wrong_type_is_refused_instead_of_converted(body):
+    assert finding(body)["loc"] == tuple(body)
+
+
+def test_a_whole_number_is_a_temperature():
+    assert ChatRequest.model_validate(HELLO | {"temperature": 1}).temperature == 1.0
+
+
+def test_text_parts_are_joined():
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    body = ChatRequest.model_validate({"messages": [{"role": "user", "content": parts}]})
+
+    assert body.messages[0].text() == "ab"
+
+
+def test_a_conversation_without_messages_is_refused():
+    with pytest.raises(ValidationError, match="at least 1"):
+        ChatRequest.model_validate({"messages": []})

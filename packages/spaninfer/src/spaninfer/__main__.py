@@ -1,0 +1,5 @@
+"""python -m spaninfer."""
+
+from spaninfer.cli import app
+
+app()

@@ -1,0 +1,258 @@
+"""The command line: thin; every command calls the package that does the work."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from spaninfer_engine import Engine, EngineConfig, EngineError, SamplingParams
+from spaninfer_engine.build import build
+from spaninfer_engine.parts import Parts
+from spaninfer_serving import Settings
+from spaninfer_serving import serve as serve_until_signal
+
+from spaninfer import options, show
+from spaninfer.chat import converse
+from spaninfer.sizes import parse_bytes
+
+app = typer.Typer(
+    name="spaninfer",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="""Run language models from a folder of weights, a GGUF file, or the bundled demo.
+
+[bold]spaninfer serve[/bold]                    an OpenAI server and a playground
+
+[bold]spaninfer serve ./Qwen3-0.6B[/bold]       the same with yours
+
+[bold]spaninfer chat[/bold]                     talk to it in the terminal
+
+[bold]spaninfer generate "Once upon"[/bold]     continue a text and exit
+""",
+)
+spec_app = typer.Typer(no_args_is_help=True, help="Look at architectures, check your own.")
+app.add_typer(spec_app, name="spec")
+
+
+@contextmanager
+def _errors_as_sentences() -> Iterator[None]:
+    """Print what the user can act on without a traceback, and exit with 2."""
+    try:
+        yield
+    except EngineError as error:
+        show.failure(str(error))
+        raise typer.Exit(2) from error
+
+
+def _loaded(config: EngineConfig) -> Parts:
+    """Load a model, showing how far it has come, and then what was strange about it."""
+    with warnings.catch_warnings(record=True) as noticed, show.loading() as bar:
+        parts = build(config, bar)
+    for warning in noticed:
+        show.warning(str(warning.message))
+    return parts
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"spaninfer {version('spaninfer')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Hold what all commands share."""
+
+
+@app.command()
+def serve(
+    model: options.Model = "demo",
+    *,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes any free one.")] = 8000,
+    served_model_name: options.ServedName = None,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(envvar="SPANINFER_API_KEY", help="A key clients must send; may be repeated."),
+    ] = None,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Listen on an open address without a key.")
+    ] = False,
+    max_body: Annotated[str, typer.Option(help="Largest request body.")] = "32MiB",
+    drain: Annotated[
+        float, typer.Option(help="Seconds that running requests may take after SIGTERM.")
+    ] = 30.0,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="A web origin whose pages may call this server; may be repeated."),
+    ] = None,
+    log_requests: Annotated[
+        bool, typer.Option("--log-requests", help="Print one line per request.")
+    ] = False,
+    backend: options.BackendOption = None,
+    device: options.Device = None,
+    dtype: options.DTypeOption = None,
+    max_len: options.MaxLen = None,
+    memory: options.Memory = None,
+    span_len: options.SpanLen = None,
+    max_running: options.MaxRunning = 256,
+    step_tokens: options.StepTokens = None,
+    max_waiting: options.MaxWaiting = 1024,
+    no_prefix_cache: options.NoPrefixCache = False,
+    spec: options.Spec = None,
+) -> None:
+    """Serve a model to OpenAI clients, with a playground at the same address."""
+    with _errors_as_sentences():
+        settings = Settings(
+            host=host,
+            port=port,
+            api_keys=tuple(api_key or ()),
+            no_auth=no_auth,
+            max_body_bytes=parse_bytes(max_body),
+            drain_s=drain,
+            log_requests=log_requests,
+            allow_origins=tuple(allow_origin or ()),
+        )
+        config = EngineConfig(
+            model=model,
+            served_name=served_model_name,
+            backend=backend,
+            device=device,
+            dtype=dtype,
+            max_len=max_len,
+            memory=parse_bytes(memory) if memory else None,
+            span_len=span_len,
+            max_running=max_running,
+            step_tokens=step_tokens,
+            max_waiting=max_waiting,
+            prefix_cache=not no_prefix_cache,
+            spec=spec,
+        )
+        with Engine(_loaded(config)) as engine:
+            show.decisions(engine.resolved)
+            serve_until_signal(engine, settings, lambda url: show.addresses(url, engine.resolved))
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The text to continue; - reads standard input.")],
+    model: options.ModelOption = "demo",
+    *,
+    max_tokens: options.MaxTokens = 128,
+    temperature: options.Temperature = None,
+    top_p: options.TopP = None,
+    top_k: options.TopK = None,
+    seed: options.Seed = None,
+    backend: options.BackendOption = None,
+    device: options.Device = None,
+    dtype: options.DTypeOption = None,
+    spec: options.Spec = None,
+) -> None:
+    """Continue a text, printing it as it comes."""
+    text = sys.stdin.read() if prompt == "-" else prompt
+    config = EngineConfig(model=model, backend=backend, device=device, dtype=dtype, spec=spec)
+    with _errors_as_sentences(), Engine(_loaded(config)) as engine:
+        sampling = _sampling(engine.default_sampling, max_tokens, temperature, top_p, top_k, seed)
+        _, queue = engine.start_request(text, sampling)
+        typer.echo(text, nl=False)
+        for output in queue:
+            typer.echo(output.text, nl=False)
+            if output.error is not None:
+                raise output.error
+        typer.echo()
+
+
+@app.command()
+def chat(
+    model: options.Model = "demo",
+    *,
+    system: Annotated[str | None, typer.Option(help="What the model is told first.")] = None,
+    max_tokens: options.MaxTokens = None,
+    temperature: options.Temperature = None,
+    top_p: options.TopP = None,
+    top_k: options.TopK = None,
+    seed: options.Seed = None,
+    backend: options.BackendOption = None,
+    device: options.Device = None,
+    dtype: options.DTypeOption = None,
+    spec: options.Spec = None,
+) -> None:
+    """Talk to a model in the terminal. Ctrl-C stops an answer, Ctrl-D ends the chat."""
+    config = EngineConfig(model=model, backend=backend, device=device, dtype=dtype, spec=spec)
+    with _errors_as_sentences(), Engine(_loaded(config)) as engine:
+        sampling = _sampling(engine.default_sampling, max_tokens, temperature, top_p, top_k, seed)
+        converse(engine, sampling, system)
+
+
+@app.command()
+def info(
+    model: options.Model = "demo",
+    *,
+    backend: options.BackendOption = None,
+    device: options.Device = None,
+    dtype: options.DTypeOption = None,
+    spec: options.Spec = None,
+) -> None:
+    """Print what a model is, what was decided for this machine, and the bound program."""
+    config = EngineConfig(model=model, backend=backend, device=device, dtype=dtype, spec=spec)
+    with _errors_as_sentences():
+        parts = _loaded(config)
+        show.decisions(parts.resolved)
+        show.model(parts.decoder)
+        typer.echo(parts.listing)
+
+
+@spec_app.command("list")
+def spec_list() -> None:
+    """List the architectures that are built in."""
+    show.specs()
+
+
+@spec_app.command("show")
+def spec_show(name: Annotated[str, typer.Argument(help="As printed by 'spec list'.")]) -> None:
+    """Print one architecture with everything it inherits."""
+    with _errors_as_sentences():
+        show.spec(name)
+
+
+@spec_app.command("check")
+def spec_check(
+    file: Annotated[Path, typer.Argument(help="A spec file.")],
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="A checkpoint that the spec should describe.")
+    ] = None,
+) -> None:
+    """Say what is unknown, unread, missing or of the wrong shape."""
+    with _errors_as_sentences():
+        raise typer.Exit(0 if show.check(file, checkpoint) else 1)
+
+
+def _sampling(
+    defaults: SamplingParams,
+    max_tokens: int | None,
+    temperature: float | None,
+    top_p: float | None,
+    top_k: int | None,
+    seed: int | None,
+) -> SamplingParams:
+    """Return the model's defaults with what was given on the command line on top."""
+    given: dict[str, Any] = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "seed": seed,
+    }
+    return replace(defaults, **{name: value for name, value in given.items() if value is not None})

@@ -1,0 +1,64 @@
+"""The options that several commands share, with the words that --help prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from spaninfer_engine.config import Backend, DType
+from spaninfer_engine.decide import SPAN_LEN, STEP_TOKENS
+
+
+def _engine(text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel="Engine")
+
+
+def _sampling(text: str) -> Any:
+    return typer.Option(help=text, rich_help_panel="Sampling")
+
+
+_MODEL_HELP = (
+    "A Hugging Face folder, a .gguf file, a llama2.c .bin file, or the name of a bundled model. "
+    "Nothing is downloaded."
+)
+Model = Annotated[str, typer.Argument(help=_MODEL_HELP)]
+ModelOption = Annotated[str, typer.Option("--model", help=_MODEL_HELP)]
+ServedName = Annotated[
+    str | None,
+    typer.Option("--served-model-name", help="The name clients use; default: the folder's."),
+]
+
+BackendOption = Annotated[
+    Backend | None,
+    _engine("What computes. cpu: numpy and Numba; torch: any torch device; reference: numpy."),
+]
+Device = Annotated[str | None, _engine("cpu, cuda, cuda:1, …")]
+DTypeOption = Annotated[
+    DType | None, _engine("What to compute in; default: the checkpoint's, where the backend can.")
+]
+MaxLen = Annotated[
+    int | None, _engine("Most tokens of prompt and answer together; default: the model's own.")
+]
+Memory = Annotated[
+    str | None, _engine("Memory for keys and values, such as 512MiB or 8GiB; default: measured.")
+]
+SpanLen = Annotated[int | None, _engine(f"Tokens per span of the cache; default: {SPAN_LEN}.")]
+MaxRunning = Annotated[int, _engine("Most requests in one step.")]
+StepTokens = Annotated[
+    int | None,
+    _engine(
+        f"Most tokens in one step; longer prompts are computed in pieces; default: {STEP_TOKENS}."
+    ),
+]
+MaxWaiting = Annotated[int, _engine("Requests that may wait; beyond it they are refused (429).")]
+NoPrefixCache = Annotated[bool, _engine("Share nothing between requests.", "--no-prefix-cache")]
+Spec = Annotated[
+    Path | None, _engine("A spec file of your own, for an architecture that is not built in.")
+]
+
+MaxTokens = Annotated[int | None, _sampling("Longest answer in tokens.")]
+Temperature = Annotated[float | None, _sampling("0 takes the likeliest token.")]
+TopP = Annotated[float | None, _sampling("Draw from the likeliest tokens with this much together.")]
+TopK = Annotated[int | None, _sampling("Draw from this many of the likeliest tokens; 0: all.")]
+Seed = Annotated[int | None, _sampling("Same seed, same text.")]

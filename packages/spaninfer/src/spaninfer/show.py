@@ -1,0 +1,154 @@
+"""What the command line prints: progress, the start-up table, models, specs, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from spaninfer_engine import Resolved
+from spaninfer_engine.load import open_checkpoint
+from spaninfer_engine.spec import describe
+from spaninfer_engine.spec.nodes import Decoder, parameter_count
+
+_out = Console()
+_err = Console(stderr=True)
+
+
+class LoadingBar:
+    """One progress bar per stage of loading."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Note that `done` of `total` units of a stage are finished."""
+        if stage not in self._tasks:
+            self._tasks[stage] = self._progress.add_task(stage, total=total)
+        self._progress.update(self._tasks[stage], completed=done, total=total)
+
+
+@contextmanager
+def loading() -> Iterator[LoadingBar]:
+    """Show progress while a model loads; quiet where standard error is no terminal."""
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        console=_err,
+        transient=True,
+        disable=not _err.is_terminal,
+    )
+    with progress:
+        yield LoadingBar(progress)
+
+
+def failure(sentence: str) -> None:
+    """Print what went wrong, for a person."""
+    _err.print(f"[bold red]error:[/] {_escape(sentence)}", soft_wrap=True, highlight=False)
+
+
+def warning(sentence: str) -> None:
+    """Print what may be wrong, for a person."""
+    _err.print(f"[bold yellow]warning:[/] {_escape(sentence)}", soft_wrap=True, highlight=False)
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+def decisions(resolved: Resolved) -> None:
+    """Print what was decided, and why."""
+    table = Table(title=f"{resolved.name} ({resolved.architecture})", title_justify="left")
+    table.add_column("what", style="bold")
+    table.add_column("decided")
+    table.add_column("because", style="dim")
+    for decision in resolved.decisions:
+        table.add_row(decision.what, decision.value, decision.why)
+    _err.print(table)
+
+
+def addresses(url: str, resolved: Resolved) -> None:
+    """Print where a person and a program find the server."""
+    _err.print(
+        f"[bold green]ready[/]  playground  [link={url}]{url}/[/link]\n"
+        f"       OpenAI API  {url}/v1   (model: {_escape(resolved.name)})\n"
+        f"       metrics     {url}/metrics\n"
+        f"       try         curl {url}/v1/completions -H 'Content-Type: application/json' "
+        f"""-d '{{"prompt": "Once upon a time", "max_tokens": 40}}'\n"""
+        "       Ctrl-C stops; running requests are finished first",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def model(decoder: Decoder) -> None:
+    """Print the sizes of a model."""
+    table = Table(title="model", title_justify="left", show_header=False)
+    table.add_row("architecture", decoder.architecture)
+    table.add_row("parameters", f"{parameter_count(decoder):,}")
+    table.add_row("layers", str(len(decoder.layers)))
+    table.add_row("hidden size", str(decoder.hidden))
+    table.add_row("vocabulary", f"{decoder.vocab:,}")
+    table.add_row("context", f"{decoder.max_len:,}")
+    for group in decoder.groups:
+        window = f", window {group.window}" if group.window else ""
+        table.add_row(
+            f"cache group {group.index}",
+            f"{len(group.layers)} layers, {group.kv_heads} heads of "
+            f"{group.key_dim} + {group.value_dim}{window}",
+        )
+    _out.print(table)
+
+
+def specs() -> None:
+    """Print the architectures that are known."""
+    table = Table()
+    for column in ("name", "kind", "Hugging Face classes"):
+        table.add_column(column)
+    for row in describe.list_specs():
+        table.add_row(row.name, row.kind, ", ".join(row.hf))
+    _out.print(table)
+
+
+def spec(name: str) -> None:
+    """Print one architecture as a spec file that leaves nothing unsaid."""
+    shown = describe.show(name)
+    hf = ", ".join(f'"{name}"' for name in shown.hf)
+    lines = [f"# {shown.name}", f"hf = [{hf}]", f'kind = "{shown.kind}"']
+    for section in shown.sections:
+        said = [f"{row.key} = {row.value}" for row in section.rows]
+        width = max(map(len, said))
+        lines += ["", f"[{section.name}]"]
+        lines += [
+            f"{text:{width}}  # {row.source}{': ' if row.says else ''}{row.says}"
+            for text, row in zip(said, section.rows, strict=True)
+        ]
+    _print_plain("\n".join(lines))
+
+
+def check(file: Path, checkpoint: Path | None) -> bool:
+    """Print what is wrong with a spec file; return whether nothing is."""
+    if checkpoint is None:
+        findings = describe.check_file(file)
+    else:
+        with open_checkpoint(checkpoint) as opened:
+            reader = opened.reader
+            shapes = {name: reader.shape(name) for name in reader.names}
+            findings = describe.check_file(file, opened.config, shapes)
+    for finding in findings:
+        _print_plain(f"{finding.level}: {finding.text}")
+    is_right = all(finding.level != "error" for finding in findings)
+    if is_right:
+        _print_plain(f"{file}: no errors")
+    return is_right
+
+
+def _print_plain(text: str) -> None:
+    """Print text as it is: no colours, no markup, no line breaks of ours."""
+    _out.print(text, highlight=False, markup=False, soft_wrap=True)

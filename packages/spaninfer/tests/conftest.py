@@ -1,0 +1,34 @@
+"""The command line, called in this process as a shell would call it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from spaninfer.cli import app
+from typer.testing import CliRunner, Result
+
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def call() -> Call:
+    """What runs `spaninfer` with arguments, and `typed` on its standard input."""
+
+    def run(*arguments: str, typed: str | None = None) -> Result:
+        return CliRunner().invoke(app, arguments, input=typed)
+
+    return run
+
+
+@pytest.fixture
+def refusal(call: Call) -> Callable[..., str]:
+    """What runs a command that must fail, and returns what it says in one line."""
+
+    def run(*arguments: str) -> str:
+        result = call(*arguments)
+        assert result.exit_code == 2, result.output
+        assert result.stdout == ""
+        return " ".join(result.stderr.split())
+
+    return run

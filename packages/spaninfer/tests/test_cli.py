@@ -1,0 +1,126 @@
+import json
+import shutil
+from importlib.metadata import version
+
+import pytest
+import spaninfer_demo
+import typer
+from spaninfer.cli import app
+
+COMMANDS = ("serve", "generate", "chat", "info", "spec list", "spec show", "spec check")
+GREEDY = ("--temperature", "0", "--max-tokens", "12")
+
+
+def commands(group):
+    for command in group.commands.values():
+        yield from commands(command) if hasattr(command, "commands") else [command]
+
+
+def test_the_version_is_that_of_the_package(call):
+    assert call("--version").stdout == f"spaninfer {version('spaninfer')}\n"
+
+
+def test_every_command_and_every_option_says_what_it_does():
+    group = typer.main.get_command(app)
+
+    found = list(commands(group))
+
+    assert len(found) == len(COMMANDS)
+    for command in found:
+        assert command.help
+        assert [param.name for param in command.params if not param.help] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_printed_and_nothing_is_loaded(call, command):
+    result = call(*command.split(), "--help")
+
+    assert result.exit_code == 0
+    assert command.split()[-1] in result.stdout
+
+
+def test_a_text_is_continued_behind_its_prompt(call):
+    result = call("generate", "Once upon a time", *GREEDY)
+
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("Once upon a time")
+    assert len(result.stdout) > len("Once upon a time") + 12
+
+
+def test_a_prompt_can_come_from_standard_input(call):
+    by_argument = call("generate", "Once upon a time", *GREEDY)
+
+    by_input = call("generate", "-", *GREEDY, typed="Once upon a time")
+
+    assert by_input.stdout == by_argument.stdout
+
+
+def test_the_same_seed_gives_the_same_text_and_another_one_another(call):
+    first, again, other = (
+        call("generate", "The", "--temperature", "1", "--max-tokens", "24", "--seed", seed).stdout
+        for seed in ("5", "5", "6")
+    )
+
+    assert first == again
+    assert first != other
+
+
+def test_a_chat_answers_each_line_until_the_input_ends(call):
+    result = call("chat", *GREEDY, typed="Hello!\n\nTell me a fable about a fox.\n")
+
+    assert result.exit_code == 0, result.output
+    answers = [text.strip() for text in result.stdout.split("> ")]
+    assert [bool(answer) for answer in answers] == [False, True, False, True, False]
+
+
+def test_a_chat_goes_on_after_a_question_that_is_too_long(call):
+    result = call("chat", *GREEDY, typed=f"{'word ' * 9000}\nHello!\n")
+
+    assert result.exit_code == 0
+    assert "tokens" in result.stderr
+    assert result.stdout.split("> ")[2].strip()
+
+
+def test_info_tells_what_was_decided_the_sizes_and_the_bound_program(call):
+    result = call("info")
+
+    assert result.exit_code == 0, result.output
+    for decided in ("backend", "dtype", "context", "span cache"):
+        assert decided in result.stderr
+    for size in ("parameters", "vocabulary", "cache group 0"):
+        assert size in result.stdout
+    assert result.stdout.rstrip().splitlines()[-1].lstrip().split("  ")[1].startswith("logits")
+
+
+def test_a_model_that_is_nowhere_is_refused_with_the_ways_out(refusal):
+    said = refusal("generate", "x", "--model", "no/such/model")
+
+    assert "'no/such/model'" in said
+    assert "demo" in said
+    assert "not downloaded" in said
+
+
+def test_a_value_out_of_range_is_refused_by_name(refusal):
+    assert "temperature is 7.0; allowed is 0 (greedy) to 2" in refusal(
+        "generate", "x", "--temperature", "7"
+    )
+
+
+def test_a_key_that_nobody_reads_is_a_warning_of_one_sentence(call, tmp_path):
+    folder = shutil.copytree(spaninfer_demo.path(), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"colour": "green"}))
+
+    result = call("info", str(folder))
+
+    assert result.exit_code == 0
+    warnings = [line for line in result.stderr.splitlines() if "colour" in line]
+    assert warnings == ["warning: qwen3.toml: config.json says colour, which nothing reads"]
+
+
+def test_a_size_that_is_none_is_refused(refusal):
+    assert "'lots'" in refusal("serve", "--memory", "lots")
+
+
+def test_a_backend_and_a_dtype_that_do_not_go_together_are_refused(refusal):
+    assert "--backend torch" in refusal("info", "--backend", "cpu", "--dtype", "float16")

@@ -1,0 +1,213 @@
+"""The server process under bad bodies, leaving clients, signals and open addresses."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+JSON = {"Content-Type": "application/json"}
+PHASES = ("stream", "start", "whole", "body")  # "start": before the answer has begun
+LONG = {"prompt": "Once upon a time", "max_tokens": 3000, "ignore_eos": True, "stream": True}
+
+
+def until(condition, limit_s=20.0):
+    """Wait for a condition; the limit only ends a test that has failed."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.01)
+
+
+def request(url, **body):
+    """Return the address of a server, and a request for it as bytes."""
+    host, port = url.removeprefix("http://").split(":")
+    data = json.dumps(LONG | body).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n"
+    length = f"Content-Length: {len(data)}\r\n\r\n"
+    return (host, int(port)), (head.format(host) + length).encode() + data
+
+
+def cut(url, phase, number=0):
+    """Send a long request, and hang up in some phase of it."""
+    place, data = request(url, stream=phase != "whole", prompt=f"Once there was a {number}")
+    with socket.create_connection(place, timeout=60) as connection:
+        connection.sendall(data[: len(data) // 2] if phase == "body" else data)
+        if phase == "stream":
+            received = b""
+            while b"data: " not in received:
+                received += connection.recv(65536)
+
+
+def spans(server, state):
+    return server.metric(f'spans{{group="0",state="{state}"}}')
+
+
+def test_a_body_that_is_not_json_is_refused(server):
+    response = httpx.post(f"{server.url}/v1/completions", content=b'{"prompt": ', headers=JSON)
+
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "invalid_json"
+
+
+def test_a_body_of_100_mb_is_refused_and_the_server_goes_on(server):
+    response = httpx.post(f"{server.url}/v1/completions", content=b"x" * (100 << 20), timeout=60)
+
+    assert response.status_code == 413
+    assert "33554432 bytes" in response.json()["error"]["message"]
+    assert httpx.get(f"{server.url}/health/ready").json() == {"status": "ready"}
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/nothing"), ("GET", "/v1/completions")])
+def test_a_wrong_address_has_openais_error_body(server, method, path):
+    response = httpx.request(method, server.url + path)
+
+    assert response.status_code in (404, 405)
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_request_that_its_client_cuts_gives_its_spans_back(server, phase):
+    cut(server.url, phase)
+
+    until(lambda: spans(server, "held") == 0)
+    assert server.metric("running_requests") == server.metric("waiting_requests") == 0
+
+
+def test_after_1000_cut_requests_no_span_is_missing(server):
+    total = sum(spans(server, state) for state in ("held", "kept", "free"))
+
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(lambda i: cut(server.url, PHASES[i % len(PHASES)], i), range(1000)))
+
+    until(lambda: server.metric("running_requests") + server.metric("waiting_requests") == 0)
+    until(lambda: spans(server, "held") == 0)
+    assert spans(server, "kept") + spans(server, "free") == total
+    assert httpx.post(f"{server.url}/v1/completions", json={"prompt": "x", "max_tokens": 1}).json()
+
+
+def test_the_playground_loads_nothing_from_elsewhere(server):
+    page = httpx.get(server.url)
+
+    assert page.headers["content-security-policy"].startswith("default-src 'self'")
+    for name in ("app.js", "style.css", "icon.svg"):
+        assert f"/page/{name}" in page.text
+        assert httpx.get(f"{server.url}/page/{name}").status_code == 200
+    assert "//" not in page.text.replace("http-equiv", "")
+
+
+def test_the_start_up_table_says_what_was_decided_and_why(server):
+    printed = "".join(server.lines)
+
+    for word in ("backend", "dtype", "context", "span cache", "prefix cache"):
+        assert word in printed
+
+
+def test_a_full_queue_answers_429_and_when_to_come_back(serve):
+    with serve("--max-running", "1", "--max-waiting", "1") as server:
+        place, data = request(server.url)
+        with socket.create_connection(place) as first, socket.create_connection(place) as second:
+            first.sendall(data)
+            until(lambda: server.metric("running_requests") == 1)
+            second.sendall(data)
+            until(lambda: server.metric("waiting_requests") == 1)
+
+            refused = httpx.post(f"{server.url}/v1/completions", json={"prompt": "x"})
+
+        until(lambda: server.metric("running_requests") == 0)
+        assert server.metric("waiting_requests") == 0
+        assert server.metric('http_responses_total{status="429"}') == 1
+
+    assert refused.status_code == 429
+    assert refused.headers["retry-after"] == "1"
+    assert refused.json()["error"]["code"] == "queue_full"
+
+
+def test_sigterm_lets_running_requests_finish(serve):
+    body = LONG | {"max_tokens": 400}
+    with serve() as server:
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as response:
+            events = response.iter_lines()
+            next(events)
+            server.process.send_signal(signal.SIGTERM)
+            rest = [line for line in events if line]
+
+        assert server.process.wait(20) == 0
+
+    assert rest[-1] == "data: [DONE]"
+    assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/health/live")
+
+
+@pytest.mark.parametrize(("limit", "signals"), [("0", 1), ("30", 2)])
+def test_a_stream_that_has_no_time_left_ends_with_an_error(serve, limit, signals):
+    with serve("--drain", limit) as server:
+        place, data = request(server.url)
+        with socket.create_connection(place, timeout=60) as connection:
+            connection.sendall(data)
+            until(lambda: server.metric("running_requests") == 1)
+            for _ in range(signals):
+                server.process.send_signal(signal.SIGINT)
+                time.sleep(0.3)  # two signals at once are one
+            rest = b"".join(iter(lambda: connection.recv(65536), b""))
+
+        assert server.process.wait(20) == 0
+
+    assert b'"code": "stopping"' in rest
+    assert rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert "Traceback" not in "".join(server.lines)
+
+
+def test_an_open_address_without_a_key_is_refused_before_anything_is_loaded():
+    command = [sys.executable, "-m", "spaninfer", "serve", "--host", "0.0.0.0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 2
+    assert "--api-key SECRET, or --no-auth" in " ".join(done.stderr.split())
+
+
+def test_with_a_key_only_health_and_page_are_open(serve):
+    with serve("--api-key", "secret", "--log-requests") as server:
+        assert httpx.get(f"{server.url}/v1/models").status_code == 401
+        assert httpx.get(f"{server.url}/metrics").status_code == 401
+        assert httpx.get(f"{server.url}/health/live").status_code == 200
+        assert httpx.get(server.url).status_code == 200
+        assert server.client(api_key="secret").models.list().data
+        until(lambda: '"GET /v1/models" 200' in "".join(server.lines))
+
+    assert '"GET /v1/models" 401' in "".join(server.lines)
+    assert "secret" not in "".join(server.lines)
+
+
+def test_a_port_that_is_taken_is_an_error_of_one_sentence(server):
+    port = server.url.rsplit(":", 1)[1]
+    command = [sys.executable, "-m", "spaninfer", "serve", "--port", port]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert f"cannot listen on 127.0.0.1:{port}" in " ".join(done.stderr.split())
+
+
+def test_a_page_of_others_reaches_a_local_server_under_no_other_name(server):
+    refused = httpx.get(f"{server.url}/v1/models", headers={"Host": "evil.test"})
+
+    assert refused.status_code == 403
+    assert refused.json()["error"]["code"] == "host_not_allowed"
+
+
+def test_bytes_that_are_no_http_end_their_connection_and_nothing_else(server):
+    place, _ = request(server.url)
+    for garbage in (b"\x16\x03\x01\x02\x00\r\n\r\n", b"GET\r\n\r\n", b"x" * 200_000):
+        with socket.create_connection(place, timeout=20) as connection:
+            connection.sendall(garbage)
+            assert connection.recv(12) in (b"HTTP/1.1 400", b"")
+
+    assert httpx.get(f"{server.url}/health/ready").status_code == 200
