@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import matplotlib
@@ -22,12 +23,20 @@ def records(name: str) -> list[dict[str, Any]]:
 
 
 def draw_throughput() -> None:
-    """Output tokens per second of the bundled model, by requests at once."""
-    rows = [row for row in records("cpu-demo-2026-11-21.jsonl") if row["benchmark"] == "throughput"]
+    """Output tokens per second of the bundled model, by requests at once: median and range."""
+    rates: dict[int, list[float]] = {}
+    for row in records("cpu-demo-2026-11-21.jsonl"):
+        if row["benchmark"] == "throughput":
+            rates.setdefault(row["requests"], []).append(row["decode_tokens_per_s"])
+    middles = [median(values) for values in rates.values()]
+    below = [middle - min(values) for middle, values in zip(middles, rates.values(), strict=True)]
+    above = [max(values) - middle for middle, values in zip(middles, rates.values(), strict=True)]
     figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
-    labels = [str(row["requests"]) for row in rows]
-    bars = axes.bar(labels, [row["decode_tokens_per_s"] for row in rows], color="#0f766e")
-    axes.bar_label(bars, fmt="{:,.0f}")
+    bars = axes.bar([str(each) for each in rates], middles, color="#0f766e")
+    axes.errorbar(
+        range(len(middles)), middles, [below, above], fmt="none", ecolor="#17201e", capsize=5
+    )
+    axes.bar_label(bars, fmt="{:,.0f}", label_type="center", color="white")
     axes.set_xlabel("requests at once")
     axes.set_ylabel("tokens per second, decoding")
     axes.set_title("Bundled model (5.8 M parameters), float32, two CPU cores")
