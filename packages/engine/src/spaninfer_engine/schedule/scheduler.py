@@ -239,7 +239,7 @@ class Scheduler:
         return choices
 
     def _grow(self, choice: Choice, part: Slice) -> Supply:
-        if choice.is_decoding and choice.num_computed >= self.spans.seal_from(choice):
+        if choice.is_decoding:
             self.spans.seal(choice, choice.num_computed)
         return self.spans.grow(choice, part.start, part.stop)
 

@@ -16,11 +16,6 @@ from spaninfer_engine.schedule.admission import Limits
 from spaninfer_engine.schedule.choice import Choice
 
 
-# Spans of an answer that are sealed at a time: one by one each costs the scheduler 12 µs, most of
-# it waiting for memory that the request's last step has left.
-SEAL_TOGETHER = 8
-
-
 @dataclass(frozen=True, slots=True)
 class CacheShape:
     """The span cache as the scheduler sees it; tuples have one entry per cache group."""
@@ -105,13 +100,6 @@ class SpanBook:
             choice.room = min([table.stop for table in choice.tables]) * self.shape.span_len
             self._grown.append(choice)
         return supply
-
-    def seal_from(self, choice: Choice) -> int:
-        """Return how many computed positions make sealing worth while during an answer.
-
-        Nobody waits for the spans of an unfinished answer, and they are sealed at its end.
-        """
-        return (choice.sealed + SEAL_TOGETHER) * self.shape.span_len
 
     def seal(self, choice: Choice, num_computed: int) -> None:
         """Label the whole spans among the first `num_computed` positions, for others to share."""
