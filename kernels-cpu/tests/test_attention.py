@@ -168,7 +168,10 @@ def test_no_rows_are_no_work():
     query, keys, values, rows, scores, _ = problem(case, np.random.default_rng(9))
     nothing = Rows(rows.tables, rows.request[:0], rows.position[:0])
 
-    attend(query[:0], keys, values, nothing, scores, out=np.empty((0, 4, 64), np.float32))
+    out = np.full((2, 4, 64), np.nan, np.float32)
+    attend(query[:0], keys, values, nothing, scores, out=out[:0])
+
+    assert np.isnan(out).all()
 
 
 def test_arguments_that_do_not_fit_are_named():

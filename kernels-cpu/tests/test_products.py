@@ -164,7 +164,10 @@ def test_memory_after_the_arrays_is_not_touched(kind):
 def test_no_rows_are_no_work():
     weight = pack(np.ones((5, 8), np.float32), Format("int8"))
 
-    linear(np.empty((0, 8), np.float32), weight, out=np.empty((0, 5), np.float32))
+    out = np.full((2, 5), np.nan, np.float32)
+    linear(np.empty((0, 8), np.float32), weight, out=out[:0])
+
+    assert np.isnan(out).all()
 
 
 def test_arguments_that_do_not_fit_are_named():
