@@ -307,7 +307,10 @@ def _soften(
         kept = exp(before - peak)
         scratch.peak[n] = peak
         scratch.total[n] *= kept
-        scratch.sums[n] *= kept
+        # A loop: `sums[n] *= kept` has Numba compile what checks and reports shapes, 3 s of 9.
+        sums = scratch.sums[n]
+        for e in range(len(sums)):
+            sums[e] *= kept
     scratch.total[n] += _total(scores)
 
 
