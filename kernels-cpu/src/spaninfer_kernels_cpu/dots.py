@@ -6,6 +6,7 @@ the products of 16 outputs' weights (unsigned codes) to int32 sums. All are exac
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -55,7 +56,7 @@ class Dots(Protocol):
         """Return sums + what was added since `start_small(sums)`."""
 
 
-class _Bytes:
+class _Bytes(ABC):
     """What ways have in common that take bytes as they are."""
 
     wide_codes = False
@@ -78,8 +79,9 @@ class _Bytes:
     def end_small(self, _b: Builder, _sums: Value, running: Value) -> Value:
         return running
 
+    @abstractmethod
     def dot(self, b: Builder, sums: Value, w: Value, x: Value) -> Value:
-        raise NotImplementedError
+        """Return sums + w . x."""
 
 
 class _Vnni512(_Bytes):

@@ -17,7 +17,8 @@ def test_literal_values_fit_the_type_of_their_key(name: str) -> None:
     for (section, key), entry in spec.entries.items():
         word = SECTIONS[section].keys.get(key)
         if word is not None and entry.tree is None:
-            word.type.accept(entry.text)
+            accepted = word.type.accept(entry.text)
+            assert word.type.accept(accepted) == accepted
 
 
 @pytest.mark.parametrize("name", library())

@@ -129,3 +129,7 @@ def test_a_plan_without_slices_only_updates(model: Model):
 def test_closing_twice_does_no_harm(model: Model):
     with _runner(model, Greedy()) as runner:
         runner.close()
+
+    runner.close()
+    with pytest.raises(IndexError):  # there are no spans to compute with
+        runner.run(_enter(0, 5, Slice(0, 0, 5, 4, True)))

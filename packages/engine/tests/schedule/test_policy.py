@@ -84,10 +84,13 @@ CASES = {
 def test_a_step_is_planned_as_the_table_says(case):
     pending, step_tokens, expected = CASES[case]
 
-    assert plan_step(pending, step_tokens) == expected
+    slices, chosen = plan_step(pending, step_tokens)
+
+    assert slices == expected
+    assert [item.request_id for item in chosen] == [part.request_id for part in slices]
 
 
 def test_the_rope_length_travels_with_every_slice():
     pending = [decode(1, 20, rope_len=7), prompt(2, 0, 5, rope_len=5)]
 
-    assert [item.rope_len for item in plan_step(pending, 8)] == [7, 5]
+    assert [item.rope_len for item in plan_step(pending, 8)[0]] == [7, 5]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from spaninfer_engine.plan import Slice
 
@@ -30,25 +30,34 @@ class Pending(Protocol):
     rope_len: int
 
 
-def plan_step(pending: Iterable[Pending], step_tokens: int) -> list[Slice]:
-    """Give every decode its token, then spend what is left on prefills, both in the given order."""
+P = TypeVar("P", bound=Pending)
+
+
+def plan_step(pending: Iterable[P], step_tokens: int) -> tuple[list[Slice], list[P]]:
+    """Give every decode its token, then spend what is left on prefills, both in the given order.
+
+    Returns the slices, and whose they are.
+    """
     slices: list[Slice] = []
-    prefills: list[Pending] = []
+    chosen: list[P] = []
+    prefills: list[P] = []
     for item in pending:
         done = item.done
         if done < item.target:
             prefills.append(item)
         elif done < item.last:
             slices.append(_new(Slice, (item.request_id, done, done + 1, done, True, item.rope_len)))
-    del slices[step_tokens:]
+            chosen.append(item)
+    del slices[step_tokens:], chosen[step_tokens:]
     left = step_tokens - len(slices)
     for item in prefills:
         if left == 0:
             break
         part = _prefill(item, left)
         slices.append(part)
+        chosen.append(item)
         left -= part.num_tokens
-    return slices
+    return slices, chosen
 
 
 def _prefill(item: Pending, tokens: int) -> Slice:
