@@ -26,6 +26,7 @@ ROOT = Path(__file__).parent
 HOMES = ("packages/*", "kernels-cuda", "kernels-cpu", "span-attention", "multimodal")
 PINS = ("--constraint", str(ROOT / "constraints.txt"))
 UMBRELLA = "spaninfer"
+KERNELS = ("span-attention", "spaninfer-kernels-cuda")
 
 VENV = ROOT / ".venv"
 VENV_BIN = VENV / ("Scripts" if sys.platform == "win32" else "bin")
@@ -188,6 +189,15 @@ def layers(session: nox.Session) -> None:
     session.install(*PINS, *tools("layers"))
     # The imports are read, not run: the sources are enough, and nothing of them is installed.
     session.run("lint-imports", env={"PYTHONPATH": os.pathsep.join(SOURCES)})
+
+
+@nox.session(name="compile")
+def compile_kernels(session: nox.Session) -> None:
+    """Compile every variant of every CUDA kernel for every architecture; a spill is an error."""
+    wanted = [line for package in KERNELS for line in (package, *for_tests(PACKAGES[package]))]
+    install_here(session, *below(KERNELS[0]), *below(KERNELS[1]), *wanted)
+    modules = [package.replace("-", "_") for package in KERNELS]
+    session.run("python", "-m", "spaninfer_kernel_launch.survey", *modules, *session.posargs)
 
 
 @nox.session

@@ -103,6 +103,21 @@ def test_values_of_every_type_arrive_where_the_kernel_expects_them(kernel, strea
 
 
 @pytest.mark.gpu
+def test_values_that_are_always_the_same_are_given_once(kernel, stream):
+    out = Array((1000,), np.float32, get_gpu(), stream)
+    last = Array((1,), np.int32, get_gpu(), stream)
+    always = (0.5, 1 << 40, last.pointer)
+    call = Call(kernel("fill"), Launch((8, 1, 1), (128, 1, 1)), "i P f q P", always=always)
+
+    for first, count in ((0, 600), (600, 400)):
+        call(stream, count, out.pointer + 4 * first)
+
+    expected = np.float32(0.5) * (np.arange(600) + (1 << 40)).astype(np.float32)
+    np.testing.assert_array_equal(read(out), np.concatenate([expected, expected[:400]]))
+    assert read(last).tolist() == [400]
+
+
+@pytest.mark.gpu
 def test_a_kernel_that_overlaps_waits_for_what_it_reads(kernel, stream):
     at, to = (Array((1,), np.int32, get_gpu(), stream) for _ in range(2))
     one = ((1, 1, 1), (1, 1, 1))
@@ -117,16 +132,16 @@ def test_a_kernel_that_overlaps_waits_for_what_it_reads(kernel, stream):
 
 
 @pytest.mark.gpu
-def test_blocks_form_clusters(kernel, stream):
-    if get_gpu().arch in ("sm_75", "sm_80"):
-        pytest.skip("no clusters before Hopper")
-    out = Array((8,), np.int32, get_gpu(), stream)
+@pytest.mark.parametrize("blocks", [4, 16])
+def test_blocks_form_clusters(kernel, stream, blocks):
+    if get_gpu().arch not in ("sm_90a", "sm_100a"):
+        pytest.skip("clusters of 16 blocks are of data center GPUs from Hopper on")
+    out = Array((16,), np.int32, get_gpu(), stream)
 
-    Call(kernel("size_of_cluster"), Launch((8, 1, 1), (32, 1, 1), cluster=(4, 1, 1)), "P")(
-        stream, out.pointer
-    )
+    launch = Launch((16, 1, 1), (32, 1, 1), cluster=(blocks, 1, 1))
+    Call(kernel("size_of_cluster"), launch, "P")(stream, out.pointer)
 
-    assert read(out).tolist() == [4] * 8
+    assert read(out).tolist() == [blocks] * 16
 
 
 @pytest.mark.gpu

@@ -2,7 +2,7 @@
 
 import pytest
 from spaninfer_kernel_launch import CompileError, CompileReport
-from spaninfer_kernel_launch.report import read_report
+from spaninfer_kernel_launch.report import read_reports
 
 LOG = """ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'small' for 'sm_80'
@@ -17,10 +17,12 @@ ptxas info    : Compile time = 30.938 ms"""
 
 
 def test_each_kernel_has_its_own_numbers():
-    assert read_report("small", LOG) == CompileReport(21, 0, 0, 0)
-    assert read_report("large", LOG) == CompileReport(255, 28, 256, 400)
+    assert read_reports(LOG) == {
+        "small": CompileReport(21, 0, 0, 0),
+        "large": CompileReport(255, 28, 256, 400),
+    }
 
 
-def test_a_kernel_that_the_log_does_not_name_is_an_error():
-    with pytest.raises(CompileError, match="says nothing about a kernel larg"):
-        read_report("larg", LOG)
+def test_a_log_that_does_not_say_what_a_kernel_takes_is_an_error():
+    with pytest.raises(CompileError, match="does not say what kernel large takes"):
+        read_reports(LOG.replace("Used 255 registers", ""))

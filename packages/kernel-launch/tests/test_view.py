@@ -6,7 +6,15 @@ import weakref
 import ml_dtypes
 import numpy as np
 import pytest
-from spaninfer_kernel_launch import Device, DTypeError, View, view_of
+from spaninfer_kernel_launch import (
+    Device,
+    DTypeError,
+    ShapeError,
+    View,
+    check_aligned,
+    check_rows,
+    view_of,
+)
 
 DTYPES = [
     *(np.int8, np.int32, np.int64, np.uint8, np.float16, np.float32, np.float64, np.bool_),
@@ -129,3 +137,40 @@ def test_what_is_no_array_is_refused_by_name():
         view_of([1, 2, 3])
     with pytest.raises(DTypeError, match="DLPack type code 5, 64 bits"):
         view_of(Exporter(np.zeros(3, np.complex64)))
+
+
+def view(*, pointer=0x1000, shape=(3, 4), strides=(4, 1), dtype=np.float32):
+    return View(pointer, shape, strides, np.dtype(dtype), Device("cuda"), None)
+
+
+def test_alignment_is_that_of_the_first_element():
+    check_aligned(16, x=view())
+    with pytest.raises(ShapeError, match="y must begin at a multiple of 16 bytes"):
+        check_aligned(16, x=view(), y=view(pointer=0x1004))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        view(strides=(8, 1)),
+        view(shape=(1, 4), strides=(3, 1)),
+        view(shape=(0, 4), strides=(0, 0)),
+        view(shape=(2, 3, 4), strides=(32, 4, 1)),
+    ],
+)
+def test_rows_may_lie_apart(rows):
+    check_rows(np.float32, 16, x=rows)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        (view(strides=(4, 2)), ShapeError, "x must be contiguous"),
+        (view(strides=(5, 1)), ShapeError, "x: every row must begin at a multiple of 16 bytes"),
+        (view(pointer=0x1008), ShapeError, "x: every row must begin at a multiple of 16 bytes"),
+        (view(dtype=np.float16), DTypeError, "x holds float16, but the kernel needs float32"),
+    ],
+)
+def test_rows_are_dense_and_begin_where_they_can_be_loaded(rows, error, message):
+    with pytest.raises(error, match=message):
+        check_rows(np.float32, 16, x=rows)

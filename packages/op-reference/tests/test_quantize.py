@@ -5,9 +5,11 @@ from spaninfer_op_reference import (
     dequantize_q8_0,
     pack_nibbles,
     quantize_cache,
+    quantize_fp8,
     quantize_q8_0,
     quantize_rows,
     quantize_weight,
+    to_e4m3,
     unpack_nibbles,
 )
 
@@ -64,6 +66,20 @@ def test_activations_are_scaled_by_their_largest_size():
     assert codes.tolist() == [[-127, 64, 2], [0, 0, 0]]
     assert scale.tolist() == [[2.0], [1.0]]
     assert codes.dtype == np.int8
+
+
+def test_fp8_codes_use_the_whole_range_and_keep_relative_precision():
+    x = numbers(5, 2, 64) * 10.0 ** np.arange(-3, 2)[:, None, None]
+    x[2, 0] = 0
+
+    codes, scale = quantize_fp8(x)
+
+    assert (codes.shape, scale.shape) == ((5, 2, 64), (5, 2, 1))
+    assert scale[2, 0] == 1
+    assert (np.abs(codes).max(-1) == np.where(x.any(-1), 448, 0)).all()
+    normal = np.abs(codes) >= 2.0**-6
+    assert (np.abs(codes * scale - x)[normal] <= np.abs(x)[normal] * 2.0**-4 * 1.0001).all()
+    assert (codes == to_e4m3(codes)).all()
 
 
 def test_q8_0_is_that_of_gguf():

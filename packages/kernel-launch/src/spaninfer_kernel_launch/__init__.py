@@ -3,6 +3,7 @@
 from spaninfer_kernel_launch.cache import FileCache, user_cache
 from spaninfer_kernel_launch.compiler import Compiled, compile_variant, compiler_version
 from spaninfer_kernel_launch.contract import match
+from spaninfer_kernel_launch.cover import Case, every_case, pairwise_cover
 from spaninfer_kernel_launch.element import Element, element_of
 from spaninfer_kernel_launch.errors import (
     CompileError,
@@ -18,21 +19,33 @@ from spaninfer_kernel_launch.errors import (
     StreamMissing,
 )
 from spaninfer_kernel_launch.gpu import Gpu, architecture_of, get_gpu, gpu_of
+from spaninfer_kernel_launch.head import HeadDivision, divide_head
 from spaninfer_kernel_launch.launch import Call, Launch
-from spaninfer_kernel_launch.memory import Array
+from spaninfer_kernel_launch.memory import Array, result_array
 from spaninfer_kernel_launch.module import Kernel, load
 from spaninfer_kernel_launch.report import CompileReport
 from spaninfer_kernel_launch.source import Source
 from spaninfer_kernel_launch.stream import current_stream, stream_handle
+from spaninfer_kernel_launch.tensor_map import encode_tensor_map
 from spaninfer_kernel_launch.timing import Timing, captured, new_stream, record, time_launches
-from spaninfer_kernel_launch.variant import ARCHITECTURES, WITH_BFLOAT16, Variant
-from spaninfer_kernel_launch.view import Device, View, check_dense, pointer_of, view_of
+from spaninfer_kernel_launch.variant import ARCHITECTURES, BEFORE_HOPPER, WITH_BFLOAT16, Variant
+from spaninfer_kernel_launch.view import (
+    Device,
+    View,
+    check_aligned,
+    check_dense,
+    check_rows,
+    pointer_of,
+    view_of,
+)
 
 __all__ = [
     "ARCHITECTURES",
+    "BEFORE_HOPPER",
     "WITH_BFLOAT16",
     "Array",
     "Call",
+    "Case",
     "CompileError",
     "CompileReport",
     "Compiled",
@@ -46,6 +59,7 @@ __all__ = [
     "Gpu",
     "GpuMissing",
     "GpuTooOld",
+    "HeadDivision",
     "Kernel",
     "KernelError",
     "Launch",
@@ -58,18 +72,25 @@ __all__ = [
     "View",
     "architecture_of",
     "captured",
+    "check_aligned",
     "check_dense",
+    "check_rows",
     "compile_variant",
     "compiler_version",
     "current_stream",
+    "divide_head",
     "element_of",
+    "encode_tensor_map",
+    "every_case",
     "get_gpu",
     "gpu_of",
     "load",
     "match",
     "new_stream",
+    "pairwise_cover",
     "pointer_of",
     "record",
+    "result_array",
     "stream_handle",
     "time_launches",
     "user_cache",

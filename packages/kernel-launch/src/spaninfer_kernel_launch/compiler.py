@@ -14,7 +14,7 @@ from typing import Any
 
 from spaninfer_kernel_launch.cache import FileCache
 from spaninfer_kernel_launch.errors import CompileError, CompilerMissing
-from spaninfer_kernel_launch.report import CompileReport, read_report
+from spaninfer_kernel_launch.report import CompileReport, read_reports
 from spaninfer_kernel_launch.variant import Variant
 
 _OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--define-macro=NDEBUG")
@@ -30,9 +30,14 @@ class Compiled:
     log: str
 
     @property
+    def reports(self) -> dict[str, CompileReport]:
+        """Registers, spills and shared memory of every kernel of the translation unit."""
+        return read_reports(self.log)
+
+    @property
     def report(self) -> CompileReport:
-        """Registers, spills and shared memory."""
-        return read_report(self.entry, self.log)
+        """Those of the entry point."""
+        return self.reports[self.entry]
 
 
 def compile_variant(variant: Variant, arch: str, cache: FileCache | None = None) -> Compiled:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from math import prod
-from struct import Struct, calcsize
+from struct import Struct, calcsize, pack_into
 from threading import Lock
 from typing import Any
 
@@ -13,6 +13,7 @@ from spaninfer_kernel_launch.driver import driver, refusal
 from spaninfer_kernel_launch.errors import ShapeError
 from spaninfer_kernel_launch.gpu import Gpu
 from spaninfer_kernel_launch.module import Kernel
+from spaninfer_kernel_launch.tensor_map import TENSOR_MAP_BYTES
 from spaninfer_kernel_launch.variant import BEFORE_HOPPER
 
 _MOST_THREADS = 1024
@@ -51,20 +52,31 @@ class Call:
     """A kernel with its launch: `call(stream, *values)` only packs values and starts it.
 
     `parameters` has one letter per parameter, as in the struct module: P pointer, i int32,
-    q int64, f float32. All of it goes through the driver alone, so calls are captured into CUDA
-    graphs like any other. Threads may share a Call.
+    q int64, f float32; and M, the bytes of a tensor map (`encode_tensor_map`). `always` are the
+    values of the last parameters, where they are the same every time: a call then does not take
+    them. All of it goes through the driver alone, so calls are captured into CUDA graphs like any
+    other. Threads may share a Call.
     """
 
-    def __init__(self, kernel: Kernel, launch: Launch, parameters: str) -> None:
+    def __init__(
+        self, kernel: Kernel, launch: Launch, parameters: str, always: tuple[float, ...] = ()
+    ) -> None:
         bound = driver()
         kernel.allow_shared(launch.shared_bytes)
-        letters = parameters.replace(" ", "")
-        self._struct = Struct(f"@{letters}")
-        self._values = ctypes.create_string_buffer(self._struct.size)
+        kernel.allow_cluster(prod(launch.cluster))
+        fields = [_FIELDS.get(letter, letter) for letter in parameters.replace(" ", "")]
+        taken = fields[: len(fields) - len(always)]
+        self._struct = Struct(f"@{''.join(taken)}")
+        self._values = ctypes.create_string_buffer(calcsize(f"@{''.join(fields)}"))
         # Where each parameter begins: the C rules of alignment, which CUDA shares.
         begins = [
-            calcsize(f"@{letters[: n + 1]}") - calcsize(f"@{x}") for n, x in enumerate(letters)
+            calcsize(f"@{''.join(fields[: n + 1])}") - calcsize(f"@{field}")
+            for n, field in enumerate(fields)
         ]
+        for begin, field, value in zip(
+            begins[len(taken) :], fields[len(taken) :], always, strict=True
+        ):
+            pack_into(field, self._values, begin, value)
         start = ctypes.addressof(self._values)
         self._pointers = (ctypes.c_void_p * len(begins))(*(start + begin for begin in begins))
         self._address = ctypes.addressof(self._pointers)
@@ -75,7 +87,7 @@ class Call:
         self._entry = kernel.entry
         self._lock = Lock()  # the values lie in one place, and the driver is called without the GIL
 
-    def __call__(self, stream: int, *values: float) -> None:
+    def __call__(self, stream: int, *values: float | bytes) -> None:
         """Start the kernel on the stream with this handle. Raises DriverError where it cannot."""
         # A special stream is that of the context which is current.
         if stream <= _LAST_SPECIAL_STREAM and not self._gpu.is_current:
@@ -90,6 +102,7 @@ class Call:
             raise refusal(f"launch of {self._entry}", status)
 
 
+_FIELDS = {"M": f"{TENSOR_MAP_BYTES}s"}
 _LAST_SPECIAL_STREAM = 2  # 0 and 1: the legacy default stream, 2: the one of the thread
 
 

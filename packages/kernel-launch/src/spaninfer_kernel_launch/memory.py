@@ -10,8 +10,9 @@ import numpy as np
 
 from spaninfer_kernel_launch import dlpack
 from spaninfer_kernel_launch.driver import ask, driver
-from spaninfer_kernel_launch.errors import DriverError, OutOfMemory
+from spaninfer_kernel_launch.errors import DeviceError, DriverError, OutOfMemory, ShapeError
 from spaninfer_kernel_launch.gpu import Gpu
+from spaninfer_kernel_launch.view import check_aligned, check_dense, view_of
 
 
 class Array:
@@ -60,6 +61,35 @@ class Array:
 
 _UNORDERED = -1
 _LEGACY = 1
+
+
+def result_array(
+    out: object,
+    shape: tuple[int, ...],
+    dtype: object,
+    gpu: Gpu,
+    stream: int,
+    *,
+    name: str = "out",
+    alignment: int = 1,
+) -> object:
+    """Return where a friendly function writes: `out`, checked, or a new Array where it is None.
+
+    Raises ShapeError, DTypeError or DeviceError for an `out` (called `name`) that is not
+    contiguous, not of this shape, type and alignment in bytes, or not on this GPU.
+    """
+    if out is None:
+        return Array(shape, dtype, gpu, stream)
+    view = view_of(out)
+    if view.shape != shape:
+        raise ShapeError(f"{name} has shape {view.shape}, but the result has {shape}")
+    check_dense(dtype, **{name: view})
+    check_aligned(alignment, **{name: view})
+    if (view.device.kind, view.device.index) != ("cuda", gpu.index):
+        raise DeviceError(
+            f"{name} lies on {view.device}, but the arguments lie on cuda:{gpu.index}"
+        )
+    return out
 
 
 class Memory:

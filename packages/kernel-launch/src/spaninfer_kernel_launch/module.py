@@ -10,6 +10,7 @@ from spaninfer_kernel_launch.driver import ask, driver
 from spaninfer_kernel_launch.gpu import Gpu
 
 _WITHOUT_ASKING_BYTES = 48 * 1024  # more dynamic shared memory must be asked for
+_WITHOUT_ASKING_BLOCKS = 8  # so must larger clusters, which not every GPU has
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,19 @@ class Kernel:
 
     def allow_shared(self, shared_bytes: int) -> None:
         """Let blocks of this kernel have `shared_bytes` of dynamic shared memory."""
-        if shared_bytes <= _WITHOUT_ASKING_BYTES:
-            return
+        if shared_bytes > _WITHOUT_ASKING_BYTES:
+            self._set("MAX_DYNAMIC_SHARED_SIZE_BYTES", shared_bytes)
+
+    def allow_cluster(self, blocks: int) -> None:
+        """Let clusters of this kernel have `blocks` blocks."""
+        if blocks > _WITHOUT_ASKING_BLOCKS:
+            self._set("NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
+
+    def _set(self, name: str, number: int) -> None:
         bound = driver()
-        most = bound.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        kernel = bound.CUkernel(self.handle)
-        ask(bound.cuKernelSetAttribute, most, shared_bytes, kernel, bound.CUdevice(self.gpu.index))
+        which = getattr(bound.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+        kernel, device = bound.CUkernel(self.handle), bound.CUdevice(self.gpu.index)
+        ask(bound.cuKernelSetAttribute, which, number, kernel, device)
 
 
 def load(compiled: Compiled, gpu: Gpu, entry: str | None = None) -> Kernel:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from spaninfer_kernel_launch.errors import CompileError
 
-_ENTRY = r"Compiling entry function '{entry}' for '\w+'(?P<about>.*?)(?=Compiling entry|\Z)"
+_ENTRY = re.compile(
+    r"Compiling entry function '(?P<entry>\w+)' for '\w+'(?P<about>.*?)(?=Compiling entry|\Z)",
+    re.DOTALL,
+)
 _STACK = re.compile(
     r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
     r"(?P<loads>\d+) bytes spill loads"
@@ -31,13 +34,21 @@ class CompileReport:
     shared_bytes: int
 
 
-def read_report(entry: str, log: str) -> CompileReport:
-    """Return what the verbose log of ptxas says about the kernel `entry`."""
-    found = re.search(_ENTRY.format(entry=re.escape(entry)), log, re.DOTALL)
-    about = found["about"] if found else ""
+def read_reports(log: str) -> dict[str, CompileReport]:
+    """Return what the verbose log of ptxas says about each kernel, by entry point.
+
+    Raises CompileError for a log that is not of that form.
+    """
+    return {
+        found["entry"]: _report(found["entry"], found["about"], log)
+        for found in _ENTRY.finditer(log)
+    }
+
+
+def _report(entry: str, about: str, log: str) -> CompileReport:
     stack, registers = _STACK.search(about), _REGISTERS.search(about)
     if stack is None or registers is None:
-        raise CompileError(f"the compiler's log says nothing about a kernel {entry}", log)
+        raise CompileError(f"the compiler's log does not say what kernel {entry} takes", log)
     shared = _SHARED.search(about)
     return CompileReport(
         registers=int(registers[1]),

@@ -17,21 +17,30 @@ _HEADERS = "spaninfer_kernel_launch"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A .cu file of `package`, preceded by the `headers` that it names of this package's csrc/."""
+    """A .cu file of `package`, preceded by the headers that it names.
+
+    `headers` lie in this package's csrc/, `own` in the csrc/ of `package`; the latter come second.
+    `parts` are files of `package` too, of a kernel that one file would be too long for: they follow
+    the macros, in front of the .cu file.
+    """
 
     package: str
     path: str
     headers: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
 
     def text(self, macros: Iterable[tuple[str, str]]) -> str:
         """Return the whole translation unit.
 
-        Macros are defined after the headers, for the .cu file alone: a name as short as T must not
-        reach the templates of cuda_fp16.h.
+        Macros are defined after the headers, for the kernel's own files alone: a name as short as T
+        must not reach the templates of cuda_fp16.h.
         """
         headers = [_part(_HEADERS, f"csrc/{header}") for header in self.headers]
+        headers += [_part(self.package, f"csrc/{header}") for header in self.own]
         defines = [f"#define {name} {text}\n" for name, text in macros]
-        return "".join([*headers, '#line 1 "macros"\n', *defines, _part(self.package, self.path)])
+        kernel = [_part(self.package, path) for path in (*self.parts, self.path)]
+        return "".join([*headers, '#line 1 "macros"\n', *defines, *kernel])
 
 
 @cache

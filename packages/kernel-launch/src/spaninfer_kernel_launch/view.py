@@ -6,7 +6,7 @@ neither device memory nor bfloat16 nor 8-bit floats.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -128,9 +128,9 @@ def pointer_of(array: Any) -> int:
     """
     if isinstance(array, int):
         return array
-    find = getattr(array, "data_ptr", None)  # torch
-    pointer = getattr(array, "pointer", None) if find is None else find()  # ours have `pointer`
-    if isinstance(pointer, int):
+    if (find := getattr(array, "data_ptr", None)) is not None:  # torch
+        return find()  # type: ignore[no-any-return]
+    if isinstance(pointer := getattr(array, "pointer", None), int):  # ours
         return pointer
     if hasattr(array, "__cuda_array_interface__"):
         return int(array.__cuda_array_interface__["data"][0])
@@ -145,3 +145,23 @@ def check_dense(dtype: object, **arrays: View) -> None:
             raise DTypeError(f"{name} holds {array.dtype}, but the kernel needs {wanted}")
         if not array.is_contiguous:
             raise ShapeError(f"{name} must be contiguous, but its strides are {array.strides}")
+
+
+def check_aligned(num_bytes: int, **arrays: View) -> None:
+    """Raise ShapeError unless all begin at a multiple of `num_bytes`."""
+    for name, array in arrays.items():
+        if array.pointer % num_bytes:
+            raise ShapeError(f"{name} must begin at a multiple of {num_bytes} bytes")
+
+
+def check_rows(dtype: object, num_bytes: int, **arrays: View) -> None:
+    """Raise unless each array's rows are dense in `dtype` and begin at multiples of `num_bytes`.
+
+    Rows, along the first axis, may lie apart.
+    """
+    for name, array in arrays.items():
+        row = replace(array, shape=array.shape[1:], strides=array.strides[1:])
+        check_dense(dtype, **{name: row if array.shape[0] else array})
+        apart = array.strides[0] * array.dtype.itemsize if array.shape[0] > 1 else 0
+        if array.pointer % num_bytes or apart % num_bytes:
+            raise ShapeError(f"{name}: every row must begin at a multiple of {num_bytes} bytes")

@@ -39,19 +39,21 @@ from spaninfer_op_reference.quantize import (
     dequantize_q8_0,
     pack_nibbles,
     quantize_cache,
+    quantize_fp8,
     quantize_q8_0,
     quantize_rows,
     quantize_weight,
     unpack_nibbles,
 )
 from spaninfer_op_reference.rope import cos_sin, logn, rotate
-from spaninfer_op_reference.rounding import to_bfloat16
+from spaninfer_op_reference.rounding import E4M3_MOST, to_bfloat16, to_e4m3
 from spaninfer_op_reference.sample import NoToken, RowSampling, gumbel, process, sample
 from spaninfer_op_reference.spans import append, gather_spans
 from spaninfer_op_reference.topk import topk
 
 __all__ = [
     "ACTIVATIONS",
+    "E4M3_MOST",
     "CodeRange",
     "FrequencyRule",
     "Logprobs",
@@ -94,6 +96,7 @@ __all__ = [
     "philox",
     "process",
     "quantize_cache",
+    "quantize_fp8",
     "quantize_q8_0",
     "quantize_rows",
     "quantize_weight",
@@ -112,6 +115,7 @@ __all__ = [
     "softcap",
     "softmax",
     "to_bfloat16",
+    "to_e4m3",
     "tolerance",
     "top_logprobs",
     "topk",

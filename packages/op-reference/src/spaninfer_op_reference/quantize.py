@@ -1,7 +1,8 @@
 """Numbers in 8 and 4 bits: codes, and the scale and zero that turn them back.
 
-Asymmetric codes q stand for (q - zero) * scale; symmetric ones for q * scale. Every function
-returns codes as int8 or uint8, one per byte; `pack_nibbles` puts two 4-bit codes into one.
+Asymmetric codes q stand for (q - zero) * scale; symmetric ones for q * scale. Codes are int8 or
+uint8, one per byte, and `pack_nibbles` puts two 4-bit codes into one; codes of `quantize_fp8` are
+the numbers that they are as e4m3.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_op_reference.arrays import Floats, Ints
+from spaninfer_op_reference.rounding import E4M3_MOST, to_e4m3
 
 Q8_0_BLOCK = 32
 """Numbers that share a scale in GGUF's Q8_0."""
@@ -80,6 +82,16 @@ def quantize_rows(x: Floats) -> tuple[NDArray[np.int8], Floats]:
     scale = np.abs(x).max(-1, keepdims=True) / 127
     scale = np.where(scale == 0, 1, scale).astype(x.dtype)
     return np.rint(x / scale).astype(np.int8), scale
+
+
+def quantize_fp8(x: Floats) -> tuple[Floats, Floats]:
+    """Return x[... C] over its scales, rounded to e4m3, and the scales [... 1]: largest size / 448.
+
+    For rows of activations and for cached vectors alike.
+    """
+    scale = np.abs(x).max(-1, keepdims=True) / x.dtype.type(E4M3_MOST)
+    scale = np.where(scale == 0, 1, scale).astype(x.dtype)
+    return to_e4m3(x / scale), scale
 
 
 def quantize_q8_0(x: Floats, group: int = Q8_0_BLOCK) -> tuple[NDArray[np.int8], Floats]:

@@ -1,4 +1,4 @@
-// Sums over the threads of a warp and of a block. Every thread gets the result.
+// Sums and extremes over lanes, warps and blocks. Every thread gets the result.
 
 constexpr int kWarp = 32;
 
@@ -11,20 +11,61 @@ __device__ __forceinline__ Number warp_sum(Number x) {
   return x;
 }
 
-// The sum over a block of kThreads threads, a multiple of 32 and at most 1024. All of them must
-// call it. The first barrier lets a block call it again while slow warps still read the last sum.
-template <int kThreads>
-__device__ __forceinline__ float block_sum(float x) {
+// What `join` makes of the numbers of kLanes neighbouring lanes, a power of two: all of them must
+// call it, the other lanes of the warp need not.
+template <int kLanes, typename Join>
+__device__ __forceinline__ float over_lanes(float x, Join join) {
+  static_assert(kLanes <= kWarp && (kLanes & (kLanes - 1)) == 0, "a power of two, at most 32");
+  const unsigned first = threadIdx.x % kWarp / kLanes * kLanes;
+  const unsigned together = (0xffffffffu >> (kWarp - kLanes)) << first;
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    x = join(x, __shfl_xor_sync(together, x, step));
+  }
+  return x;
+}
+
+template <int kLanes>
+__device__ __forceinline__ float lanes_sum(float x) {
+  return over_lanes<kLanes>(x, [](float a, float b) { return a + b; });
+}
+
+template <int kLanes>
+__device__ __forceinline__ float lanes_max(float x) {
+  return over_lanes<kLanes>(x, [](float a, float b) { return fmaxf(a, b); });
+}
+
+template <int kLanes>
+__device__ __forceinline__ float lanes_min(float x) {
+  return over_lanes<kLanes>(x, [](float a, float b) { return fminf(a, b); });
+}
+
+// What `join` makes of the numbers of a block of kThreads threads, a multiple of 32 and at most 1024;
+// `none` changes nothing when joined. All threads must call it. The first barrier lets a block call
+// it again while slow warps still read the last result.
+template <int kThreads, typename Join>
+__device__ __forceinline__ float over_block(float x, float none, Join join) {
   static_assert(kThreads % kWarp == 0 && kThreads <= kWarp * kWarp, "whole warps, at most 32");
   constexpr int kWarps = kThreads / kWarp;
-  x = warp_sum(x);
+  x = over_lanes<kWarp>(x, join);
   if constexpr (kWarps > 1) {
     __shared__ float of_warp[kWarps];
     const int lane = threadIdx.x % kWarp;
     __syncthreads();
     if (lane == 0) of_warp[threadIdx.x / kWarp] = x;
     __syncthreads();
-    x = warp_sum(lane < kWarps ? of_warp[lane] : 0.0f);
+    x = over_lanes<kWarp>(lane < kWarps ? of_warp[lane] : none, join);
   }
   return x;
+}
+
+template <int kThreads>
+__device__ __forceinline__ float block_sum(float x) {
+  return over_block<kThreads>(x, 0.0f, [](float a, float b) { return a + b; });
+}
+
+// Of numbers that are at least 0.
+template <int kThreads>
+__device__ __forceinline__ float block_max(float x) {
+  return over_block<kThreads>(x, 0.0f, [](float a, float b) { return fmaxf(a, b); });
 }

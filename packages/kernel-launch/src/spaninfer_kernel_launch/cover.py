@@ -1,0 +1,50 @@
+"""Which variants to compile for which architectures, where compiling all would take too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+from itertools import combinations
+from typing import TypeAlias
+
+from spaninfer_kernel_launch.variant import Variant
+
+Case: TypeAlias = tuple[Variant, str]
+"""A variant and an architecture that it is for."""
+
+_Pair: TypeAlias = tuple[tuple[str, str], tuple[str, str]]
+
+
+def every_case(variants: Iterable[Variant]) -> list[Case]:
+    """Return each variant with each architecture that it is for."""
+    return [(variant, arch) for variant in variants for arch in variant.architectures]
+
+
+def pairwise_cover(variants: Iterable[Variant]) -> list[Case]:
+    """Return few of `every_case` in which all that meets somewhere meets: values of two macros.
+
+    The architecture and the entry point count as macros. Mistakes in a kernel mostly need two
+    things to come together (Kuhn, Wallace and Gallo 2004), such as an element type and an
+    architecture. The case that adds most pairs comes next: never more than ln(pairs) + 1 times as
+    many as needed, the bound of greedy set covers.
+    """
+    pairs = {case: _pairs(case) for case in every_case(variants)}
+    order = list(pairs)
+    # Gains only shrink, so a case whose gain is up to date and at the top is the best one.
+    queue = [(-len(pairs[case]), number) for number, case in enumerate(order)]
+    heapify(queue)
+    chosen, missing = [], set().union(*pairs.values())
+    while missing:
+        _, number = heappop(queue)
+        gain = len(pairs[order[number]] & missing)
+        if queue and gain < -queue[0][0]:
+            heappush(queue, (-gain, number))
+            continue
+        chosen.append(order[number])
+        missing -= pairs[order[number]]
+    return chosen
+
+
+def _pairs(case: Case) -> set[_Pair]:
+    variant, arch = case
+    return set(combinations((("arch", arch), ("entry", variant.entry), *variant.macros), 2))

@@ -1,0 +1,44 @@
+// Blocks that run together and see each other's shared memory (Launch.cluster, along x). Before
+// Hopper a cluster is one block.
+
+__device__ __forceinline__ int blocks_of_cluster() {
+#if __CUDA_ARCH__ >= 900
+  unsigned count;
+  asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(count));
+  return static_cast<int>(count);
+#else
+  return 1;
+#endif
+}
+
+__device__ __forceinline__ int rank_in_cluster() {
+#if __CUDA_ARCH__ >= 900
+  unsigned rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+#else
+  return 0;
+#endif
+}
+
+// A barrier for all threads of the cluster; what they wrote before it, all of them see after it.
+// A block must not end while others may still look into it.
+__device__ __forceinline__ void sync_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+
+// Where block `rank` of the cluster keeps what this block keeps at `mine`, in shared memory.
+template <typename Thing>
+__device__ __forceinline__ Thing* in_block(Thing* mine, int rank) {
+#if __CUDA_ARCH__ >= 900
+  Thing* theirs;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(theirs) : "l"(mine), "r"(rank));
+  return theirs;
+#else
+  return mine;
+#endif
+}

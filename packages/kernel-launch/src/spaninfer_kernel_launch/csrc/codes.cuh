@@ -1,0 +1,98 @@
+// Codes of 8 and 4 bits that stand for floats, and how they are made.
+//
+// A code type is made from the least and the most element of what shares its numbers (scale, or
+// zero and scale: kNumbers float32), and then codes elements. Codes of equal inputs equal those of
+// numpy in float32.
+//
+// Needs types.cuh.
+#include <cuda_fp8.h>
+
+// Quotients as IEEE 754 rounds them, in three instructions instead of a dozen: the product with the
+// inverse, and one correction of it (Markstein 1990).
+struct Divisor {
+  float value, inverse;
+
+  __device__ __forceinline__ explicit Divisor(float by)
+      : value(by), inverse(fminf(1.0f / by, 3.4e38f)) {}  // finite for divisors below 3e-39 too
+  __device__ __forceinline__ float quotient(float x) const {
+    const float near = x * inverse;
+    return fmaf(fmaf(-near, value, x), inverse, near);
+  }
+};
+
+// The scale by which numbers up to `size` are at most `last`.
+__device__ __forceinline__ float symmetric_scale(float size, float last) {
+  const float scale = size / last;
+  return scale == 0.0f ? 1.0f : scale;
+}
+
+// e4m3(x / scale), scale = largest size / 448. Stands for code * scale.
+struct Fp8 {
+  static constexpr int kBits = 8, kNumbers = 1;
+  Divisor scale;
+
+  __device__ __forceinline__ Fp8(float least, float most)
+      : scale(symmetric_scale(fmaxf(-least, most), 448.0f)) {}
+  __device__ __forceinline__ unsigned code(float x) const {
+    return __nv_cvt_float_to_fp8(scale.quotient(x), __NV_SATFINITE, __NV_E4M3);
+  }
+  __device__ __forceinline__ void keep(float* numbers) const { *numbers = scale.value; }
+};
+
+// whole(x / scale), scale = largest size / 127. Stands for code * scale.
+struct SymmetricInt8 {
+  static constexpr int kBits = 8, kNumbers = 1;
+  Divisor scale;
+
+  __device__ __forceinline__ SymmetricInt8(float least, float most)
+      : scale(symmetric_scale(fmaxf(-least, most), 127.0f)) {}
+  __device__ __forceinline__ unsigned code(float x) const {
+    return static_cast<unsigned>(__float2int_rn(scale.quotient(x))) & 0xffu;
+  }
+  __device__ __forceinline__ void keep(float* numbers) const { *numbers = scale.value; }
+};
+
+// whole(x / scale + zero) from kFirst to kLast; zero is such a code. Stands for
+// (code - zero) * scale.
+template <int kWidth, int kFirst>
+struct Asymmetric {
+  static constexpr int kBits = kWidth, kNumbers = 2;
+  static constexpr float kLast = kFirst + (1 << kWidth) - 1;
+  Divisor scale;
+  float zero;
+
+  __device__ __forceinline__ Asymmetric(float least, float most)
+      : scale(fmaxf((fmaxf(most, 0.0f) - fminf(least, 0.0f)) / (kLast - kFirst), 1e-5f)),
+        zero(nearest(kFirst - scale.quotient(fminf(least, 0.0f)))) {}
+  __device__ __forceinline__ unsigned code(float x) const {
+    const int whole = static_cast<int>(nearest(scale.quotient(x) + zero));
+    return static_cast<unsigned>(whole) & ((1u << kBits) - 1);
+  }
+  __device__ __forceinline__ void keep(float* numbers) const {
+    *reinterpret_cast<float2*>(numbers) = make_float2(zero, scale.value);
+  }
+  static __device__ __forceinline__ float nearest(float x) {
+    return rintf(fminf(fmaxf(x, kFirst), kLast));
+  }
+};
+
+using Int8 = Asymmetric<8, -128>;
+using Uint4 = Asymmetric<4, 0>;
+
+// Writes the codes of N elements, first one lowest, as whole bytes in one store.
+template <int N, typename Code>
+__device__ __forceinline__ void store_codes(unsigned char* to, const Code& by, const float* x) {
+  constexpr int kPerByte = 8 / Code::kBits;
+  static_assert(N % kPerByte == 0, "whole bytes");
+  Pack<unsigned char, N / kPerByte> bytes;
+#pragma unroll
+  for (int n = 0; n < N; n += kPerByte) {
+    unsigned byte = 0;
+#pragma unroll
+    for (int part = 0; part < kPerByte; ++part) {
+      byte |= by.code(x[n + part]) << (part * Code::kBits);
+    }
+    bytes.at[n / kPerByte] = static_cast<unsigned char>(byte);
+  }
+  *reinterpret_cast<Pack<unsigned char, N / kPerByte>*>(to) = bytes;
+}

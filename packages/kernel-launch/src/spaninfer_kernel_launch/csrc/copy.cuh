@@ -1,0 +1,133 @@
+// Copies from device memory to shared memory that run while threads do something else, and the
+// barriers in shared memory on which their end is awaited.
+//
+// Needs mma.cuh (shared_address).
+
+// 16 bytes; zeros instead where `is_there` is false, and then `from` is not read. Before Ampere a
+// plain copy.
+__device__ __forceinline__ void copy_16(void* to, const void* from, bool is_there) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(is_there ? 16 : 0)
+               : "memory");
+#else
+  *static_cast<uint4*>(to) =
+      is_there ? *static_cast<const uint4*>(from) : make_uint4(0u, 0u, 0u, 0u);
+#endif
+}
+
+// Ends a group of this thread's copies: everything since the last group.
+__device__ __forceinline__ void commit_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Waits until at most the kUnderWay latest groups of this thread are not finished.
+template <int kUnderWay>
+__device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kUnderWay) : "memory");
+#endif
+}
+
+#if __CUDA_ARCH__ >= 900
+// A barrier in shared memory: its phase ends when all arrivals and all announced bytes are there.
+using Barrier = unsigned long long;
+
+__device__ __forceinline__ void init_barrier(Barrier* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(arrivals)
+               : "memory");
+}
+
+// Makes initialised barriers visible to the copy engine.
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void arrive(Barrier* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
+
+// Arrives and announces bytes that copies of the current phase will bring.
+__device__ __forceinline__ void arrive_expecting(Barrier* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                   shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+
+// Waits for the end of the phase with this parity: 0 for the first, 1 for the second, and so on.
+__device__ __forceinline__ void wait(Barrier* barrier, int parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// Orders this thread's own writes to shared memory before later reads of it by the copy engine or
+// by wgmma.
+__device__ __forceinline__ void publish_to_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Contiguous bytes, a multiple of 16, both ends aligned to 16.
+__device__ __forceinline__ void copy_bulk(void* to, const void* from, int bytes, Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+
+// What the driver encodes of an array (cuTensorMapEncodeTiled); a kernel's parameter is declared
+// `const __grid_constant__ TensorMap`.
+struct alignas(64) TensorMap {
+  unsigned long long opaque[16];
+};
+
+__device__ __forceinline__ void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// The box of a 3-dimensional array that begins at (x, y, z), fastest first.
+__device__ __forceinline__ void copy_box(void* to, const TensorMap& map, int x, int y, int z,
+                                         Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(to)),
+      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier))
+      : "memory");
+}
+
+// The box of a 4-dimensional array that begins at (x, y, z, w), fastest first.
+__device__ __forceinline__ void copy_box(void* to, const TensorMap& map, int x, int y, int z, int w,
+                                         Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3, %4, %5}], [%6];" ::"r"(shared_address(to)),
+      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(barrier))
+      : "memory");
+}
+
+// The same, of what is read once: it is the first that the L2 cache may forget.
+__device__ __forceinline__ void copy_box_once(void* to, const TensorMap& map, int x, int y, int z,
+                                              int w, Barrier* barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .b64 policy;\n"
+      "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6], policy;\n"
+      "}" ::"r"(shared_address(to)),
+      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(barrier))
+      : "memory");
+}
+#endif

@@ -1,0 +1,82 @@
+// The tensor cores as a warp reaches them: fragments from shared memory, products of 16-bit floats.
+//
+// Lane l of a warp, with row g = l / 4 and t = l % 4, holds of
+//   a 16 x 16 fragment of A   (g, 2t..) (g + 8, 2t..) (g, 2t + 8..) (g + 8, 2t + 8..)   4 x 2
+//   a 16 x 8 fragment of B    (2t.., g) (2t + 8.., g)                                   2 x 2
+//   a 16 x 8 fragment of C    (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1)           4, float32
+// so that two neighbouring fragments of C, rounded, are one of A.
+//
+// Needs types.cuh.
+
+__device__ __forceinline__ unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// Four 8 x 8 matrices of 16-bit elements; lanes 8i .. 8i + 7 give the rows (16 bytes) of matrix i.
+__device__ __forceinline__ void load_matrices(unsigned (&to)[4], unsigned row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(row)
+               : "memory");
+}
+
+// The same, each matrix transposed.
+__device__ __forceinline__ void load_matrices_transposed(unsigned (&to)[4], unsigned row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(row)
+               : "memory");
+}
+
+// Two floats rounded, the first one in the low half.
+template <typename Element>
+__device__ __forceinline__ unsigned pack_pair(float low, float high);
+
+template <>
+__device__ __forceinline__ unsigned pack_pair<half>(float low, float high) {
+  const half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const unsigned*>(&pair);
+}
+template <>
+__device__ __forceinline__ unsigned pack_pair<bfloat16>(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const unsigned*>(&pair);
+}
+
+// sum += a[16 x 16] * b[16 x 8].
+template <typename Element>
+__device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0,
+                                             unsigned b1);
+
+template <>
+__device__ __forceinline__ void multiply_add<half>(float (&sum)[4], const unsigned (&a)[4],
+                                                   unsigned b0, unsigned b1) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+  // Turing multiplies half as deep: the left and the right half of A in turn.
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%8}, "
+      "{%0, %1, %2, %3};\n"
+      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%6, %7}, {%9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+#if __CUDA_ARCH__ >= 800
+template <>
+__device__ __forceinline__ void multiply_add<bfloat16>(float (&sum)[4], const unsigned (&a)[4],
+                                                       unsigned b0, unsigned b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#endif

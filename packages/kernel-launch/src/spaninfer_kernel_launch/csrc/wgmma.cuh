@@ -1,0 +1,136 @@
+// Products of a warpgroup (four warps, the first one's number a multiple of 4) on Hopper's tensor
+// cores: 64 lines of A by N columns of B, which lies in shared memory; asynchronous.
+//
+// Sums lie in registers like the C fragments of mma.cuh: each warp has 16 of the lines, fragment n
+// the columns 8 n .. 8 n + 7. A fragment of A from registers is one of mma.cuh too.
+//
+// Tiles in shared memory are rows of kRowBytes (64 or 128) in the swizzled order in which the copy
+// engine writes them: the 16-byte parts of a row are permuted by the row's number, so that eight
+// rows use all banks. Wider tiles are several of these side by side.
+//
+// Needs types.cuh, mma.cuh; sm_90a.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// Where the hardware finds a tile. `across` is the distance in bytes of tiles side by side; it
+// counts for B whose columns are contiguous, and wider than one tile.
+template <int kRowBytes>
+__device__ __forceinline__ unsigned long long tile_at(unsigned address, int across) {
+  static_assert(kRowBytes == 128 || kRowBytes == 64, "swizzled rows");
+  constexpr unsigned long long kSwizzle = kRowBytes == 128 ? 1 : 2;
+  return (address >> 4) | static_cast<unsigned long long>(across >> 4) << 16 |
+         static_cast<unsigned long long>(8 * kRowBytes >> 4) << 32 | kSwizzle << 62;
+}
+
+// Before the first product after registers that it reads or adds to were written.
+__device__ __forceinline__ void begin_products() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+// Ends a group: all products since the last group.
+__device__ __forceinline__ void commit_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Waits until at most the kUnderWay latest groups are not finished.
+template <int kUnderWay>
+__device__ __forceinline__ void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kUnderWay) : "memory");
+}
+
+// Keeps the compiler from moving uses of the registers across this point: it does not know that
+// products write them later than they are named.
+template <int kFragments>
+__device__ __forceinline__ void pin(float (&sums)[kFragments][4]) {
+#pragma unroll
+  for (int n = 0; n < kFragments; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(sums[n][i])::"memory");
+  }
+}
+
+// sums (+)= A * B, 16 deep.
+template <typename Element, int kFragments>
+struct Product;
+#define SUMS_8 "{%0, %1, %2, %3}"
+#define SUMS_16 "{%0, %1, %2, %3, %4, %5, %6, %7}"
+#define SUMS_32 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
+#define SUMS_64 \
+  "{" \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+#define SUMS_96 \
+  "{" \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}"
+#define SUMS_128 \
+  "{" \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+#define SUMS_256 \
+  "{" \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}"
+
+#define FRAGMENT(n) "+f"(sums[n][0]), "+f"(sums[n][1]), "+f"(sums[n][2]), "+f"(sums[n][3])
+#define FRAGMENTS_4(n) FRAGMENT(n), FRAGMENT(n + 1), FRAGMENT(n + 2), FRAGMENT(n + 3)
+#define FRAGMENTS_8 FRAGMENT(0)
+#define FRAGMENTS_16 FRAGMENT(0), FRAGMENT(1)
+#define FRAGMENTS_32 FRAGMENTS_4(0)
+#define FRAGMENTS_64 FRAGMENTS_4(0), FRAGMENTS_4(4)
+#define FRAGMENTS_96 FRAGMENTS_64, FRAGMENTS_4(8)
+#define FRAGMENTS_128 FRAGMENTS_96, FRAGMENTS_4(12)
+#define FRAGMENTS_256                                                                    \
+  FRAGMENTS_128, FRAGMENTS_4(16), FRAGMENTS_4(20), FRAGMENTS_4(24), FRAGMENTS_4(28)
+
+// The numbers of the operands behind the sums are written out: text cannot add.
+#define PRODUCT(Element, NAME, N, A0, A1, A2, A3, A4)                                              \
+  template <>                                                                                      \
+  struct Product<Element, N / 8> {                                                                 \
+    /* A from shared memory, B's depth contiguous. `adds` is false for the first one of a sum. */  \
+    static __device__ __forceinline__ void of_tiles(float (&sums)[N / 8][4], unsigned long long a, \
+                                                    unsigned long long b, int adds) {              \
+      asm volatile(                                                                                \
+          "{\n.reg .pred adds;\nsetp.ne.b32 adds, " A2 ", 0;\n"                                    \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " " SUMS_##N ", " A0     \
+          ", " A1 ", adds, 1, 1, 0, 0;\n}"                                                         \
+          : FRAGMENTS_##N                                                                          \
+          : "l"(a), "l"(b), "r"(adds));                                                            \
+    }                                                                                              \
+    /* A from registers, B's columns contiguous. */                                                \
+    static __device__ __forceinline__ void of_registers(float (&sums)[N / 8][4],                   \
+                                                        const unsigned (&a)[4],                    \
+                                                        unsigned long long b) {                    \
+      asm volatile(                                                                                \
+          "{\n.reg .pred adds;\nmov.pred adds, 1;\n"                                               \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " " SUMS_##N ", {" A0    \
+          ", " A1 ", " A2 ", " A3 "}, " A4 ", adds, 1, 1, 1;\n}"                                   \
+          : FRAGMENTS_##N                                                                          \
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                   \
+    }                                                                                              \
+  };
+PRODUCT(half, "f16", 8, "%4", "%5", "%6", "%7", "%8")
+PRODUCT(bfloat16, "bf16", 8, "%4", "%5", "%6", "%7", "%8")
+PRODUCT(half, "f16", 16, "%8", "%9", "%10", "%11", "%12")
+PRODUCT(bfloat16, "bf16", 16, "%8", "%9", "%10", "%11", "%12")
+PRODUCT(half, "f16", 32, "%16", "%17", "%18", "%19", "%20")
+PRODUCT(bfloat16, "bf16", 32, "%16", "%17", "%18", "%19", "%20")
+PRODUCT(half, "f16", 64, "%32", "%33", "%34", "%35", "%36")
+PRODUCT(bfloat16, "bf16", 64, "%32", "%33", "%34", "%35", "%36")
+PRODUCT(half, "f16", 96, "%48", "%49", "%50", "%51", "%52")
+PRODUCT(bfloat16, "bf16", 96, "%48", "%49", "%50", "%51", "%52")
+PRODUCT(half, "f16", 128, "%64", "%65", "%66", "%67", "%68")
+PRODUCT(bfloat16, "bf16", 128, "%64", "%65", "%66", "%67", "%68")
+PRODUCT(half, "f16", 256, "%128", "%129", "%130", "%131", "%132")
+PRODUCT(bfloat16, "bf16", 256, "%128", "%129", "%130", "%131", "%132")
+
+#undef PRODUCT
+#endif

@@ -1,0 +1,46 @@
+"""Tensor maps: what Hopper's copy engine must know of an array to bring boxes of it."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from typing import Final
+
+from spaninfer_kernel_launch.driver import ask, driver
+
+TENSOR_MAP_BYTES: Final = 128
+_TYPES: Final = {"float16": "FLOAT16", "bfloat16": "BFLOAT16"}
+
+
+@lru_cache(maxsize=4096)
+def encode_tensor_map(
+    pointer: int,
+    dtype: str,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    box: tuple[int, ...],
+) -> bytes:
+    """Return the map of an array of 16-bit floats, a value for the letter M of `Call`.
+
+    Shape and strides (in elements) are those of the array, last axis contiguous; `box` is what one
+    copy brings. Its rows, 64 or 128 bytes, come to lie in shared memory in the order that
+    csrc/wgmma.cuh reads; what lies outside of the shape becomes zeros. At most 5 axes, boxes of at
+    most 256 along each; address and strides multiples of 16 bytes. Raises DriverError for others.
+    """
+    bound = driver()
+    row_bytes = 2 * box[-1]
+    encoded = ask(
+        bound.cuTensorMapEncodeTiled,
+        getattr(bound.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[dtype]}"),
+        len(shape),
+        pointer,
+        [bound.cuuint64_t(size) for size in reversed(shape)],
+        [bound.cuuint64_t(2 * stride) for stride in reversed(strides[:-1])],
+        [bound.cuuint32_t(size) for size in reversed(box)],
+        [bound.cuuint32_t(1)] * len(shape),
+        bound.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        getattr(bound.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{row_bytes}B"),
+        bound.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        bound.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    return ctypes.string_at(encoded.getPtr(), TENSOR_MAP_BYTES)

@@ -1,0 +1,54 @@
+"""Covers of variants and architectures."""
+
+from itertools import combinations, product
+
+from spaninfer_kernel_launch import Source, Variant, every_case, pairwise_cover
+
+SOURCE = Source("spaninfer_kernel_launch", "csrc/math.cuh")
+
+
+def variants(**factors):
+    return [
+        Variant.of("f", SOURCE, dict(zip(factors, values, strict=True)), ("sm_80", "sm_90a"))
+        for values in product(*factors.values())
+    ]
+
+
+def pairs(cases):
+    return {
+        pair
+        for variant, arch in cases
+        for pair in combinations((*variant.macros, ("entry", variant.entry), ("arch", arch)), 2)
+    }
+
+
+def test_every_case_is_each_variant_with_each_of_its_architectures():
+    one, other = variants(SIZE=[64, 128])
+
+    cases = every_case([one, other])
+
+    assert cases == [(one, "sm_80"), (one, "sm_90a"), (other, "sm_80"), (other, "sm_90a")]
+
+
+def test_a_cover_has_every_pair_in_far_fewer_cases():
+    every = variants(
+        SIZE=[64, 96, 128, 256], T=["half", "float", "bfloat16"], NORM=[0, 1], A=[0, 1]
+    )
+
+    cover = pairwise_cover(every)
+
+    assert pairs(cover) == pairs(every_case(every))
+    assert 12 <= len(cover) <= 16  # sizes times types are needed, 96 cases are there
+
+
+def test_kernels_that_share_no_macro_are_each_covered():
+    lone = Variant.of("g", SOURCE, {}, ("sm_75",))
+
+    cover = pairwise_cover([*variants(SIZE=[64]), lone])
+
+    assert (lone, "sm_75") in cover
+    assert len(cover) == 3
+
+
+def test_a_cover_of_nothing_is_empty():
+    assert pairwise_cover([]) == []

@@ -1,0 +1,70 @@
+"""Boxes of an array that the copy engine brings, as its map says."""
+
+import numpy as np
+import pytest
+from spaninfer_kernel_launch import (
+    Array,
+    Call,
+    Launch,
+    Variant,
+    compile_variant,
+    encode_tensor_map,
+    get_gpu,
+    load,
+    new_stream,
+)
+
+KERNEL = """
+extern "C" __global__ void bring(int x, const __grid_constant__ TensorMap map, int y, int z,
+                                 unsigned short* out, int count) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(1024) unsigned short box[];
+  __shared__ Barrier barrier;
+  if (threadIdx.x == 0) {
+    init_barrier(&barrier, 1);
+    publish_barriers();
+    arrive_expecting(&barrier, 2 * count);
+    copy_box(box, map, x, y, z, &barrier);
+  }
+  __syncthreads();
+  wait(&barrier, 0);
+  for (int i = threadIdx.x; i < count; i += blockDim.x) out[i] = box[i];
+#endif
+}
+extern "C" __global__ void count_up(unsigned short* out, int count) {
+  for (int i = threadIdx.x; i < count; i += blockDim.x) out[i] = i;
+}
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", [32, 64])
+def test_a_box_arrives_swizzled_with_zeros_where_the_array_ends(source_of, columns):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    gpu = get_gpu()
+    if gpu.arch in ("sm_75", "sm_80"):
+        pytest.skip("the copy engine for boxes came with Hopper")
+    source = source_of(KERNEL, ("types.cuh", "mma.cuh", "copy.cuh"))
+    compiled = compile_variant(Variant.of("bring", source, {}), gpu.arch)
+    shape, count = (5, 7, 128), 3 * 16 * columns
+    with gpu.current(), new_stream() as stream:
+        array = Array(shape, np.float16, gpu, stream)
+        out = Array((3, 16, columns), np.int16, gpu, stream)
+        fill = Call(load(compiled, gpu, "count_up"), Launch((1, 1, 1), (128, 1, 1)), "P i")
+        fill(stream, array.pointer, 5 * 7 * 128)
+        encoded = encode_tensor_map(
+            array.pointer, "float16", shape, strides=(7 * 128, 128, 1), box=(3, 16, columns)
+        )
+        call = Call(load(compiled, gpu), Launch((1, 1, 1), (128, 1, 1), 2 * count), "i M ii P i")
+
+        call(stream, 64, encoded, 2, 3, out.pointer, count)
+
+    torch.cuda.synchronize()
+    whole = np.zeros((8, 32, 128), np.int16)
+    whole[:5, :7] = np.arange(5 * 7 * 128).reshape(shape)
+    expected = whole[3:6, 2:18, 64 : 64 + columns].reshape(48, -1, 8)
+    parts = columns // 8  # of 16 bytes; 8 rows of 128 bytes, or of 64, use all banks once
+    row = np.arange(48)[:, None]
+    order = np.arange(parts) ^ (row % 8 if columns == 64 else row // 2 % 4)
+    swizzled = np.take_along_axis(expected, order[:, :, None], axis=1)
+    np.testing.assert_array_equal(torch.from_dlpack(out).cpu().numpy().reshape(48, -1, 8), swizzled)
