@@ -7,8 +7,9 @@ block, so that a span travels to host memory or disk as one copy:
     layer     key codes [K L D] | value codes [K L E] | key scales [K L P] | value scales [K L P]
 
 with K heads, L tokens, D and E elements per head, and P float32 numbers per token and head (0 for
-floats; 1 for fp8, the scale; 2 for int8 and uint4, zero and scale). A head's tokens lie together,
-because attention reads them together. All strides are free: any other order is a `SpanLayout` too.
+floats; 1 for fp8, the scale; 2 for int8 and uint4, zero and scale: quantize.py has their meaning).
+A head's tokens lie together, because attention reads them together. All strides are free: any other
+order is a `SpanLayout` too.
 """
 
 from __future__ import annotations

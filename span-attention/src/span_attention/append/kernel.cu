@@ -3,88 +3,105 @@
 //   query_out[t h] = rope(norm(query[t h]))      keys[slot[t] k] = rope(norm(key[t k]))
 //   values[slot[t] k] = value[t k]
 //
-// norm is x / sqrt(mean(x^2) + eps) * weight over one head (HEAD_NORM). rope turns the first
-// `rotary` elements in pairs: (i, i + rotary/2), or (2i, 2i + 1) where INTERLEAVED. Everything
-// between loading and storing is float32, rounded once. slot[t] is span * span_len + offset; a
+// norm is x / sqrt(mean(x^2) + eps) * (weight + weight_offset) over one head (HEAD_NORM). rope turns
+// the first ROTARY elements in pairs: (i, i + ROTARY/2), or (2i, 2i + 1) where INTERLEAVED.
+// Everything between loading and storing is float32, rounded once: to T, or to the codes of CODE
+// with their numbers (scale, or zero and scale) beside them. slot[t] is span * span_len + offset; a
 // negative slot marks a padding row, of which nothing is written.
 //
-// A warp takes one head of one row; lane l holds the pairs l, l + 32, … of that head.
+// LANES neighbouring lanes take one head of one row, called a task.
 //
-// Macros: T (element), KEY_SIZE, VALUE_SIZE (0: values lie in the keys), WARPS (per block),
+// Macros: T (element), CODE (of spans that hold codes: Fp8, Int8 or Uint4), KEY_SIZE, VALUE_SIZE,
+//         ROTARY, VECTOR, VALUE_VECTOR (elements per load), LANES, THREADS, VALUES_IN_KEYS,
 //         HEAD_NORM, INTERLEAVED (0 or 1).
-// Demands: KEY_SIZE and rotary even, rotary <= KEY_SIZE; elements of a head contiguous.
+// Demands: 2 VECTOR divides KEY_SIZE and ROTARY, 2 VALUE_VECTOR divides VALUE_SIZE; elements of a
+//          head contiguous; rows begin at multiples of a vector.
 
-constexpr int kPairs = KEY_SIZE / 2;
-constexpr int kPairsPerLane = (kPairs + kWarp - 1) / kWarp;
+using Turned = Head<T, KEY_SIZE, VECTOR, ROTARY, LANES, INTERLEAVED>;
+using Value = Head<T, VALUE_SIZE, VALUE_VECTOR, 0, LANES, false>;
 
-// Which two elements of a head pair i is. Pairs from rotary/2 on are the elements left as they are.
-__device__ __forceinline__ int2 pair_at(int i, int rotary) {
-  if constexpr (INTERLEAVED) return make_int2(2 * i, 2 * i + 1);
-  const int turned = rotary / 2;
-  if (i < turned) return make_int2(i, i + turned);
-  const int first = rotary + (i - turned);
-  return make_int2(first, first + (KEY_SIZE - rotary) / 2);
-}
+#ifdef CODE
+using Cached = unsigned char;
 
-__device__ __forceinline__ void norm_and_rope(T* to, const T* from, const T* weight, float eps,
-                                              const float* cosine, const float* sine, int rotary) {
-  const int lane = threadIdx.x;
-  float2 held[kPairsPerLane];
-  float squares = 0.0f;
+template <typename Held>
+__device__ __forceinline__ void keep(const Held& head, Cached* to, float* numbers) {
+  constexpr int kVector = Held::kUnit / 2;
+  float least = 0.0f, most = 0.0f;
 #pragma unroll
-  for (int k = 0; k < kPairsPerLane; ++k) {
-    const int i = lane + k * kWarp;
-    if (i >= kPairs) continue;
-    const int2 at = pair_at(i, rotary);
-    held[k] = make_float2(to_float(from[at.x]), to_float(from[at.y]));
-    squares += square(held[k].x) + square(held[k].y);
-  }
-  float scale = 1.0f;
-  if constexpr (HEAD_NORM) scale = rsqrtf(warp_sum(squares) / KEY_SIZE + eps);
+  for (int k = 0; k < Held::kPerLane; ++k) {
 #pragma unroll
-  for (int k = 0; k < kPairsPerLane; ++k) {
-    const int i = lane + k * kWarp;
-    if (i >= kPairs) continue;
-    const int2 at = pair_at(i, rotary);
-    float2 pair = held[k];
-    if constexpr (HEAD_NORM) {
-      pair.x *= scale * to_float(weight[at.x]);
-      pair.y *= scale * to_float(weight[at.y]);
+    for (int n = 0; n < Held::kUnit; ++n) {
+      least = fminf(least, head.x[k][n]);
+      most = fmaxf(most, head.x[k][n]);
     }
-    if (i < rotary / 2) pair = rotate(pair, cosine[i], sine[i]);
-    to[at.x] = from_float<T>(pair.x);
-    to[at.y] = from_float<T>(pair.y);
   }
+  const CODE code(lanes_min<LANES>(least), lanes_max<LANES>(most));
+#pragma unroll
+  for (int k = 0; k < Held::kPerLane; ++k) {
+    if (Held::unit(k) >= Held::kUnits) continue;
+    const int2 begin = Held::begins(Held::unit(k));
+    store_codes<kVector>(to + begin.x * CODE::kBits / 8, code, head.x[k]);
+    store_codes<kVector>(to + begin.y * CODE::kBits / 8, code, head.x[k] + kVector);
+  }
+  if (threadIdx.x % LANES == 0) code.keep(numbers);
 }
+#else
+using Cached = T;
 
-extern "C" __global__ void __launch_bounds__(kWarp* WARPS)
-    append_rows(T* query_out, T* keys, T* values, const T* query, const T* key, const T* value,
+template <typename Held>
+__device__ __forceinline__ void keep(const Held& head, Cached* to, float*) {
+  head.store(to);
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    append_rows(T* query_out, Cached* keys, Cached* values, float* key_numbers,
+                float* value_numbers, const T* query, const T* key, const T* value,
                 const float* cosine, const float* sine, const int* slot, const T* query_weight,
-                const T* key_weight, float eps, int heads, int kv_heads, int rotary, int span_len,
-                long long query_stride, long long key_stride, long long value_stride,
-                long long key_span, long long key_head, long long key_token, long long value_span,
-                long long value_head, long long value_token) {
+                const T* key_weight, float eps, float weight_offset, int heads, int kv_heads,
+                int span_len, long long query_stride, long long key_stride,
+                long long value_stride, long long key_span, long long key_head,
+                long long key_token, long long value_span, long long value_head,
+                long long value_token, long long numbers_span, long long key_numbers_head,
+                long long key_numbers_token, long long value_numbers_head,
+                long long value_numbers_token) {
+  let_next_kernel_start();
+  wait_for_kernel_before();
+  constexpr int kTasks = THREADS / LANES;  // that a block works on at once
   const long long row = blockIdx.x;
   const int place = slot[row];
-  const int index = blockIdx.y * WARPS + threadIdx.y;
-  if (place < 0) return;
-  const long long span = place / span_len, token = place % span_len;
-  const float* row_cosine = cosine + row * (rotary / 2);
-  const float* row_sine = sine + row * (rotary / 2);
+  const float* row_cosine = cosine + row * (ROTARY / 2);
+  const float* row_sine = sine + row * (ROTARY / 2);
+  const int tasks = heads + kv_heads * (VALUES_IN_KEYS ? 1 : 2);
 
-  if (index < heads) {
-    norm_and_rope(query_out + (row * heads + index) * KEY_SIZE,
-                  query + row * query_stride + static_cast<long long>(index) * KEY_SIZE,
-                  query_weight, eps, row_cosine, row_sine, rotary);
-  } else if (index < heads + kv_heads) {
-    const long long head = index - heads;
-    norm_and_rope(keys + span * key_span + head * key_head + token * key_token,
-                  key + row * key_stride + head * KEY_SIZE, key_weight, eps, row_cosine, row_sine,
-                  rotary);
-  } else if (VALUE_SIZE > 0 && index < heads + 2 * kv_heads) {
-    const long long head = index - heads - kv_heads;
-    T* to = values + span * value_span + head * value_head + token * value_token;
-    const T* from = value + row * value_stride + head * VALUE_SIZE;
-    for (int e = threadIdx.x; e < VALUE_SIZE; e += kWarp) to[e] = from[e];
+  for (int task = blockIdx.y * kTasks + threadIdx.x / LANES; task < tasks;
+       task += gridDim.y * kTasks) {
+    if (task < heads + kv_heads) {
+      const bool is_key = task >= heads;
+      const long long number = is_key ? task - heads : task;
+      const T* from = is_key ? key + row * key_stride : query + row * query_stride;
+      Turned head;
+      head.load(from + number * KEY_SIZE);
+      if (place < 0) return;  // after the load, so that both latencies are one
+      if constexpr (HEAD_NORM) head.norm(is_key ? key_weight : query_weight, weight_offset, eps);
+      head.rope(row_cosine, row_sine);
+      if (is_key) {
+        const long long span = place / span_len, token = place % span_len;
+        keep(head, keys + span * key_span + number * key_head + token * key_token,
+             key_numbers + span * numbers_span + number * key_numbers_head +
+                 token * key_numbers_token);
+      } else {
+        head.store(query_out + (row * heads + number) * KEY_SIZE);
+      }
+    } else if constexpr (!VALUES_IN_KEYS) {
+      const long long number = task - heads - kv_heads;
+      Value head;
+      head.load(value + row * value_stride + number * VALUE_SIZE);
+      if (place < 0) return;
+      const long long span = place / span_len, token = place % span_len;
+      keep(head, values + span * value_span + number * value_head + token * value_token,
+           value_numbers + span * numbers_span + number * value_numbers_head +
+               token * value_numbers_token);
+    }
   }
 }

@@ -1,0 +1,194 @@
+"""Times of decode attention over spans: one JSON record per line on standard output.
+
+Launches run inside CUDA graphs over as many layers as the L2 cache cannot hold. The first record is
+what reading alone takes (a sum by torch). Needs torch and a GPU:
+python span-attention/benchmarks/bench_decode.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+import ml_dtypes
+import torch
+from span_attention import Format, SpanLayout, Spans, decode
+from spaninfer_kernel_launch import Gpu, Timing, get_gpu, record, time_launches
+
+SPAN_LEN = 32
+LAUNCHES, REPLAYS = 12, 9
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Requests by their lengths, query and KV heads, how keys and values are stored."""
+
+    lengths: tuple[int, ...]
+    heads: int
+    kv_heads: int
+    format: Format = Format.BFLOAT16
+    size: int = 128
+    window: int = 0
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of keys, values and scales that one launch must read."""
+        seen = [min(length, self.window or length) for length in self.lengths]
+        row = 2 * (self.size * self.format.bits // 8 + 4 * self.format.num_scales)
+        return sum(seen) * self.kv_heads * row
+
+    def layout(self, layers: int) -> SpanLayout:
+        """Return the layout of a cache of so many layers."""
+        return SpanLayout.contiguous(
+            span_len=SPAN_LEN,
+            kv_heads=self.kv_heads,
+            key_size=self.size,
+            value_size=self.size,
+            format=self.format,
+            num_layers=layers,
+        )
+
+
+def batch(requests: int, heads: int, kv_heads: int, length: int, **other: object) -> Shape:
+    """Return requests of one length."""
+    return Shape((length,) * requests, heads, kv_heads, **other)  # type: ignore[arg-type]
+
+
+LARGE = ((16, 32, 8, 4096), (64, 32, 8, 4096), (64, 28, 4, 4096), (256, 32, 8, 2048))
+SHAPES = (
+    *(batch(*sizes) for sizes in ((1, 28, 4, 8192), (1, 32, 8, 131_072), *LARGE)),
+    batch(64, 32, 32, 2048),
+    *(
+        batch(*sizes, format=format)
+        for format in (Format.FP8, Format.INT8, Format.UINT4)
+        for sizes in LARGE
+    ),
+    Shape((65_536, *(1024,) * 63), 32, 8),
+    Shape((65_536, *(1024,) * 63), 28, 4),
+    batch(64, 8, 4, 4096, size=256),
+    batch(64, 32, 8, 4096, size=64),
+    batch(64, 32, 8, 32_768, window=1024),
+    batch(1, 28, 4, 600),
+    batch(64, 28, 4, 600),
+    batch(256, 28, 4, 600),
+)
+
+
+def cache_of(shape: Shape, layout: SpanLayout, num_spans: int) -> torch.Tensor:
+    """Return a cache of random numbers, those of codes about as large as 1."""
+    if shape.format.num_scales == 0:
+        numbers = torch.empty(
+            num_spans * layout.span_bytes // 2, device="cuda", dtype=torch.bfloat16
+        )
+        return numbers.normal_().view(torch.uint8)
+    cache = torch.randint(
+        0, 256, (num_spans, layout.num_layers, layout.layer_bytes), device="cuda", dtype=torch.uint8
+    )
+    size = shape.kv_heads * SPAN_LEN * 4 * shape.format.num_scales
+    for place in (layout.key_scales, layout.value_scales):
+        assert place is not None
+        numbers = cache[..., place.offset : place.offset + size].view(torch.float32)
+        numbers[..., ::2] = 7 if shape.format is Format.UINT4 else 0
+        numbers[..., shape.format.num_scales - 1 :: shape.format.num_scales] = 0.02
+    return cache.view(-1)
+
+
+class Inputs:
+    """Queries, tables in random order, and a cache of more layers than the L2 cache can hold."""
+
+    def __init__(self, shape: Shape, gpu: Gpu) -> None:
+        self.shape, self.gpu = shape, gpu
+        self.layers = max(1, min(24, -(-8 * gpu.l2_bytes // shape.cache_bytes)))
+        self.layout = shape.layout(self.layers)
+        needed = [-(-length // SPAN_LEN) for length in shape.lengths]
+        self.tables = torch.zeros(len(needed), max(needed), dtype=torch.int32, device="cuda")
+        numbers = torch.randperm(sum(needed), device="cuda", dtype=torch.int32).split(needed)
+        for row, spans in zip(self.tables, numbers, strict=True):
+            row[: len(spans)] = spans
+        self.cache = cache_of(shape, self.layout, sum(needed))
+        self.lengths = torch.tensor(shape.lengths, dtype=torch.int32, device="cuda")
+        sizes = (len(needed), shape.heads, shape.size)
+        self.query = torch.randn(sizes, device="cuda", dtype=torch.bfloat16)
+        self.out = torch.empty_like(self.query)
+
+    def time(self, tuning: decode.Tuning) -> tuple[Timing, Timing]:
+        """Return what planning takes, and what a launch takes."""
+        shape, form = self.shape, decode.Form(ml_dtypes.bfloat16)
+        sizes = {"requests": len(shape.lengths), "heads": shape.heads}
+        step = decode.prepare(form, self.layout, **sizes, gpu=self.gpu, tuning=tuning)
+        plan = torch.empty(step.plan_bytes, dtype=torch.uint8, device="cuda")
+        workspace = torch.empty(step.workspace_bytes, dtype=torch.uint8, device="cuda")
+
+        def planning(stream: int, _: int) -> None:
+            step.plan(self.lengths, window=shape.window, out=plan, stream=stream)
+
+        def launch(stream: int, number: int) -> None:
+            step.launch(
+                *(self.query, self.tables, 0, self.lengths, plan),
+                table_stride=self.tables.shape[1],
+                spans=Spans(self.cache, self.layout, number % self.layers),
+                out=self.out,
+                workspace=workspace,
+                scale=shape.size**-0.5,
+                window=shape.window,
+                stream=stream,
+            )
+
+        torch.cuda.synchronize()
+        planned = time_launches(planning, self.gpu, launches=LAUNCHES, replays=REPLAYS)
+        return planned, time_launches(launch, self.gpu, launches=LAUNCHES, replays=REPLAYS)
+
+
+def measure(shape: Shape, gpu: Gpu) -> None:
+    """Print the records of planning and of a launch."""
+    inputs = Inputs(shape, gpu)
+    tuning = decode.tune(inputs.layout, shape.heads)
+    for kernel, timing in zip(("decode plan", "decode"), inputs.time(tuning), strict=True):
+        print(line(kernel, shape, tuning, timing, gpu), flush=True)
+
+
+def line(kernel: str, shape: Shape, tuning: decode.Tuning, timing: Timing, gpu: Gpu) -> str:
+    """Return the record of one measurement."""
+    lengths = shape.lengths
+    return record(
+        *(gpu, timing),
+        bytes_moved=shape.cache_bytes if kernel == "decode" else 0,
+        kernel=kernel,
+        requests=len(lengths),
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        size=shape.size,
+        format=shape.format.label,
+        longest=max(lengths),
+        shortest=min(lengths),
+        window=shape.window,
+        tuning=repr(tuning),
+    )
+
+
+def measure_ceiling(gpu: Gpu) -> None:
+    """Print how fast memory is read by a sum of torch."""
+    x = torch.randn(1 << 29, device="cuda")
+    times = []
+    for _ in range(REPLAYS):
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        x.sum()
+        after.record()
+        torch.cuda.synchronize()
+        times.append(1e3 * before.elapsed_time(after))
+    timing = Timing(median(times), min(times), max(times))
+    print(record(gpu, timing, bytes_moved=4 * x.numel(), kernel="sum"), flush=True)
+
+
+def main() -> None:
+    """Measure every shape."""
+    gpu = get_gpu()
+    measure_ceiling(gpu)
+    for shape in SHAPES:
+        measure(shape, gpu)
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

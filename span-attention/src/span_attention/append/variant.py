@@ -1,0 +1,139 @@
+"""What an append does on the way into the spans, and the variant of the kernel that does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+import ml_dtypes
+import numpy as np
+from spaninfer_kernel_launch import (
+    DTypeError,
+    Element,
+    ShapeError,
+    Source,
+    Variant,
+    divide_head,
+    element_of,
+)
+
+from span_attention.append.tuning import THREADS
+from span_attention.layout import Format, SpanLayout
+from span_attention.quantize import CODES
+
+_HEADERS = ("types.cuh", "math.cuh", "reduce.cuh", "overlap.cuh", "head.cuh")
+_FLOATS: Final = {
+    Format.FLOAT32: np.float32,
+    Format.FLOAT16: np.float16,
+    Format.BFLOAT16: ml_dtypes.bfloat16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What happens on the way: a norm over each head, and which pairs rope turns.
+
+    `rotary_len` is the number of elements that rope turns, the whole head unless given. `dtype` is
+    the element type of queries, keys and values; that of the spans, unless those hold codes.
+    """
+
+    head_norm: bool = False
+    interleaved: bool = False
+    rotary_len: int | None = None
+    dtype: object = None
+
+
+def element_for(form: Form, layout: SpanLayout) -> Element:
+    """Return the element type of queries, keys and values. Raises DTypeError for others."""
+    own = _FLOATS.get(layout.format)
+    if own is None and form.dtype is None:
+        raise DTypeError(
+            f"spans of {layout.format.label} take keys and values of several types; "
+            "Form(dtype=...) must say which"
+        )
+    element = element_of(own if form.dtype is None else form.dtype)
+    if own is not None and element != element_of(own):
+        raise DTypeError(f"keys and values are {element.name}, but the spans hold {np.dtype(own)}")
+    return element
+
+
+def rotary_len(form: Form, layout: SpanLayout) -> int:
+    """Return how many elements rope turns. Raises ShapeError where a head has no such pairs."""
+    turned = layout.key_size if form.rotary_len is None else form.rotary_len
+    if turned % 2 or not 0 <= turned <= layout.key_size or layout.key_size % 2:
+        raise ShapeError(
+            f"rope turns pairs: {turned} elements of a head of {layout.key_size}; "
+            "both must be even, and a head has at least as many"
+        )
+    return turned
+
+
+def variant_for(form: Form, layout: SpanLayout) -> Variant:
+    """Return the variant that writes into spans of this layout.
+
+    Raises DTypeError or ShapeError for what no variant takes.
+    """
+    element, turned = element_for(form, layout), rotary_len(form, layout)
+    key = divide_head(element.itemsize, layout.key_size, turned)
+    if key.vector * layout.format.bits % 8:
+        raise ShapeError(
+            f"rope over {turned} elements splits bytes of {layout.format.label} codes; "
+            "a multiple of 4 is needed"
+        )
+    macros: dict[str, str | int | bool] = {
+        "T": element.name,
+        "KEY_SIZE": layout.key_size,
+        "VALUE_SIZE": layout.value_size,
+        "ROTARY": turned,
+        "VECTOR": key.vector,
+        "VALUE_VECTOR": divide_head(element.itemsize, layout.value_size).vector,
+        "LANES": key.lanes,
+        "THREADS": THREADS,
+        "VALUES_IN_KEYS": layout.values == layout.keys,
+        "HEAD_NORM": form.head_norm,
+        "INTERLEAVED": form.interleaved,
+    }
+    code = CODES.get(layout.format)
+    if code:
+        macros["CODE"] = code
+    headers = (*_HEADERS, "codes.cuh") if code else _HEADERS
+    source = Source("span_attention", "append/kernel.cu", headers)
+    return Variant.of("append_rows", source, macros, element.architectures)
+
+
+def _variant(
+    dtype: object,
+    format: Format,
+    sizes: tuple[int, int, int],
+    head_norm: bool,
+    interleaved: bool,
+) -> Variant:
+    key_size, value_size, turned = sizes
+    layout = SpanLayout.contiguous(
+        span_len=32,
+        kv_heads=1,
+        key_size=key_size,
+        value_size=value_size,
+        format=format,
+        num_layers=1,
+        values_in_keys=key_size == _LATENT,
+    )
+    return variant_for(Form(head_norm, interleaved, turned, dtype), layout)
+
+
+_LATENT = 576  # the keys of DeepSeek, whose first 512 elements are the values
+_SIZES = (
+    *((64, 64, 64), (96, 96, 96), (128, 128, 128), (256, 256, 256)),
+    *((80, 128, 20), (128, 128, 64), (192, 128, 64), (_LATENT, 512, 64)),
+)
+_BY_DTYPE = {np.dtype(dtype): format for format, dtype in _FLOATS.items()}
+
+VARIANTS: tuple[Variant, ...] = tuple(
+    _variant(dtype, format, *rest)
+    for dtype, own in _BY_DTYPE.items()
+    for format in (own, *CODES)
+    for rest in product(_SIZES, (False, True), (False, True))
+    if rest[0][0] * format.bits % 128 == 0
+)
+"""Every element type, format and form with the sizes of heads of published models."""

@@ -1,0 +1,106 @@
+// Softmax over keys that come in blocks (Milakov and Gimelshein 2018), for scores in the registers
+// of a warp as C fragments (mma.cuh): lane l holds of the rows l / 4 and l / 4 + 8, in fragment n,
+// the columns 8 n + 2 (l % 4) and the next.
+
+constexpr float kLog2e = 1.4426950408889634f;
+
+// The score of a key that a row does not see.
+__device__ __forceinline__ float hidden() { return __int_as_float(0xff800000); }
+
+// 2^x by the instruction alone: 2 units in the last place, results below 2^-126 are 0.
+__device__ __forceinline__ float power_of_2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
+// Largest score and sum of exponentials so far of the lane's two rows. The sum is that of the
+// lane's own columns until `total` adds those of the four lanes of a row.
+struct Rows {
+  float most[2] = {hidden(), hidden()};
+  float sum[2] = {0.0f, 0.0f};
+
+  __device__ __forceinline__ float total(int row) const {
+    float x = sum[row];
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+  }
+};
+
+// tanh to about 1e-7, absolutely: the instruction's 5e-4 would move scores of 50 by 0.02.
+__device__ __forceinline__ float tanh_exact(float x) {
+  return 1.0f - 2.0f / (power_of_2(2.0f * kLog2e * x) + 1.0f);
+}
+
+// How scores become exponents of 2: score -> softcap -> bias, times `unit`.
+struct Scores {
+  float scale, softcap;
+  int window;
+  bool biased;
+
+  // What the stored scores are multiplied by in the exponent. Without softcap and bias they are
+  // stored as the products of query and key are, and scaled in the multiply-add of the exponent.
+  __device__ __forceinline__ float unit() const { return plain() ? scale * kLog2e : kLog2e; }
+  __device__ __forceinline__ bool plain() const { return softcap == 0.0f && !biased; }
+
+  // Softcap and ALiBi. The bias is slope * (key position - query position).
+  template <int kFragments>
+  __device__ __forceinline__ void shape(float (&s)[kFragments][4], int column,
+                                        const int (&position)[2], const float (&slope)[2]) const {
+    if (plain()) return;
+#pragma unroll
+    for (int n = 0; n < kFragments; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float x = s[n][i] * scale;
+        if (softcap != 0.0f) x = softcap * tanh_exact(x / softcap);
+        s[n][i] = x + slope[i / 2] * (column + 8 * n + i % 2 - position[i / 2]);
+      }
+    }
+  }
+
+  // Minus infinity where a row does not see a column: later than itself, or behind its window.
+  template <int kFragments>
+  __device__ __forceinline__ void hide(float (&s)[kFragments][4], int column,
+                                       const int (&position)[2]) const {
+#pragma unroll
+    for (int n = 0; n < kFragments; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int behind = position[i / 2] - (column + 8 * n + i % 2);
+        if (behind < 0 || (window && behind >= window)) s[n][i] = hidden();
+      }
+    }
+  }
+};
+
+// Turns scores into exp2(unit * (score - largest)) and adds them to the rows; `keep` is what
+// earlier sums were multiplied by, and earlier results must be.
+template <int kFragments>
+__device__ __forceinline__ void absorb(float (&s)[kFragments][4], Rows& rows, float unit,
+                                       float (&keep)[2]) {
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    float most = rows.most[row];
+#pragma unroll
+    for (int n = 0; n < kFragments; ++n) {
+      most = fmaxf(most, fmaxf(s[n][2 * row], s[n][2 * row + 1]));
+    }
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+    // A row that has seen no key yet: any finite number keeps its exponentials at 0.
+    const float base = most == hidden() ? 0.0f : most * unit;
+    keep[row] = power_of_2(rows.most[row] * unit - base);
+    rows.most[row] = most;
+    float sum = 0.0f;
+#pragma unroll
+    for (int n = 0; n < kFragments; ++n) {
+#pragma unroll
+      for (int i = 2 * row; i < 2 * row + 2; ++i) {
+        s[n][i] = power_of_2(s[n][i] * unit - base);
+        sum += s[n][i];
+      }
+    }
+    rows.sum[row] = rows.sum[row] * keep[row] + sum;
+  }
+}

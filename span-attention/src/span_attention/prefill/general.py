@@ -1,0 +1,94 @@
+"""The attention of any architecture: variant, grid and call of general.cu."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spaninfer_kernel_launch import Call, FileCache, Gpu, Source, Variant, compile_variant, load
+
+from span_attention.layout import Place, SpanLayout
+from span_attention.prefill.arguments import Arguments
+from span_attention.prefill.form import Form, element_for, stored_as
+from span_attention.prefill.tuning import Tiles, launch, tiles
+
+SOURCE = Source(
+    "span_attention",
+    "prefill/general.cu",
+    headers=("types.cuh", "reduce.cuh", "mma.cuh", "copy.cuh", "codes.cuh"),
+    own=("softmax.cuh", "tiles.cuh", "dequantize.cuh"),
+)
+_PARAMETERS = "PPq PP PPP iii iii ffi PP Pqqq Pqqq Pqqq Pqqq"
+
+
+@dataclass(frozen=True, slots=True)
+class General:
+    """general.cu, loaded: tiles of `lines` lines. It splits no tasks."""
+
+    layout: SpanLayout
+    heads: int
+    lines: int
+    call: Call
+    most_tasks: int = 0
+    workspace_bytes: int = 0
+
+    def start(self, stream: int, given: Arguments) -> None:
+        """Start the kernel."""
+        layout = self.layout
+        keys, values = given.spans.places
+        key_numbers, value_numbers = given.spans.scale_places
+        self.call(
+            *(stream, given.out, given.query, given.query_stride, *given.step),
+            *(given.slices, given.table_len, layout.span_len.bit_length() - 1),
+            *(self.heads, given.pack, layout.kv_heads, *given.scores, given.alibi, given.sinks),
+            *(keys, *_strides(layout, layout.keys)),
+            *(key_numbers, *_strides(layout, layout.key_scales)),
+            *(values, *_strides(layout, layout.values)),
+            *(value_numbers, *_strides(layout, layout.value_scales)),
+        )
+
+
+def _strides(layout: SpanLayout, place: Place | None) -> tuple[int, int, int]:
+    """Return the bytes from span to span, head, token."""
+    if place is None:
+        return 0, 0, 0
+    return layout.span_stride, place.head_stride, place.token_stride
+
+
+def variant_for(form: Form, layout: SpanLayout, shared_bytes: int) -> tuple[Variant, Tiles]:
+    """Return the variant for spans of this layout and so much shared memory, and its tiles.
+
+    Raises DTypeError for formats that it does not read, ShapeError for sizes it does not take.
+    """
+    element = element_for(form, layout.format)
+    in_keys = layout.values == layout.keys
+    cut = tiles(
+        *(layout.key_size, layout.value_size),
+        in_keys=in_keys,
+        bits=layout.format.bits,
+        shared_bytes=shared_bytes,
+    )
+    macros: dict[str, str | int | bool] = {
+        "T": element.name,
+        "STORED": stored_as(element, layout.format),
+        "KEY_SIZE": layout.key_size,
+        "VALUE_SIZE": layout.value_size,
+        "VALUE_TILE": cut.value_tile,
+        "IN_KEYS": in_keys,
+        "BLOCK": cut.block,
+        "M_TILES": cut.m_tiles,
+        "WARPS": cut.warps,
+    }
+    return Variant.of("prefill_general", SOURCE, macros, element.architectures), cut
+
+
+def prepare(form: Form, layout: SpanLayout, heads: int, gpu: Gpu, cache: FileCache) -> General:
+    """Return the kernel compiled, or from `cache`, and loaded."""
+    variant, cut = variant_for(form, layout, gpu.shared_bytes)
+    compiled = compile_variant(variant, gpu.arch, cache)
+    grid = launch(
+        cut,
+        registers=compiled.report.registers,
+        sm_count=gpu.sm_count,
+        shared_bytes=gpu.shared_bytes,
+    )
+    return General(layout, heads, cut.lines, Call(load(compiled, gpu), grid, _PARAMETERS))

@@ -1,0 +1,131 @@
+"""The attention of Hopper: sizes it is for, variant, tensor maps and call of hopper.cu."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from spaninfer_kernel_launch import (
+    Call,
+    FileCache,
+    Gpu,
+    Launch,
+    Source,
+    Variant,
+    compile_variant,
+    encode_tensor_map,
+    load,
+)
+
+from span_attention.layout import Place, SpanLayout
+from span_attention.prefill.arguments import Arguments
+from span_attention.prefill.form import Form, element_for
+from span_attention.prefill.tuning import HopperTiles, hopper_tiles
+
+ARCHITECTURE: Final = "sm_90a"
+SOURCE = Source(
+    "span_attention",
+    "prefill/hopper.cu",
+    headers=("types.cuh", "reduce.cuh", "mma.cuh", "copy.cuh", "wgmma.cuh"),
+    own=("softmax.cuh", "tiles.cuh"),
+)
+_PARAMETERS = "P MMM PP PPP P iii iii i ffi PP"
+_ALL_SPANS: Final = 2**31 - 1  # how many there are is the caller's word, as the tables are
+
+
+@dataclass(frozen=True, slots=True)
+class Hopper:
+    """hopper.cu, loaded: tiles of `lines` lines. Tasks are split into up to `most_tasks`.
+
+    `maps` are the tensor maps of keys and values by address: those of a layer never change.
+    """
+
+    layout: SpanLayout
+    heads: int
+    lines: int
+    dtype: str
+    cut: HopperTiles
+    most_tasks: int
+    call: Call
+    maps: dict[int, bytes] = field(default_factory=dict)
+
+    def start(self, stream: int, given: Arguments) -> None:
+        """Start the kernel."""
+        layout, pack = self.layout, given.pack
+        query = encode_tensor_map(
+            given.query,
+            self.dtype,
+            (given.num_rows, self.heads, layout.key_size),
+            (given.query_stride, layout.key_size, 1),
+            (self.lines // pack, pack, self.cut.row_bytes // 2),
+        )
+        keys, values = given.spans.places
+        self.call(
+            *(stream, given.out, query),
+            self.maps.get(keys) or self._map(keys, layout.keys, layout.key_size),
+            self.maps.get(values) or self._map(values, layout.values, layout.value_size),
+            *(*given.step, given.workspace, given.slices, given.table_len),
+            *(layout.span_len.bit_length() - 1, self.heads, pack, layout.kv_heads),
+            *(self.box_tokens, *given.scores, given.alibi, given.sinks),
+        )
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes for the sums of every part: float32, beside each line the largest and the sum."""
+        return 4 * self.most_tasks * self.lines * (self.layout.value_size + 2)
+
+    @property
+    def box_tokens(self) -> int:
+        """Tokens that one copy brings: those of a span, or of a block of a longer one."""
+        return min(self.layout.span_len, self.cut.block)
+
+    def _map(self, pointer: int, place: Place, size: int) -> bytes:
+        """Return the map of keys or values as [S K L size], and keep it."""
+        layout = self.layout
+        strides = (layout.span_stride, place.head_stride, place.token_stride)
+        self.maps[pointer] = encode_tensor_map(
+            *(pointer, self.dtype),
+            shape=(_ALL_SPANS, layout.kv_heads, layout.span_len, size),
+            strides=(*(stride // 2 for stride in strides), 1),
+            box=(1, 1, self.box_tokens, self.cut.row_bytes // 2),
+        )
+        return self.maps[pointer]
+
+
+def variant_for(
+    form: Form, layout: SpanLayout, *, splits: bool
+) -> tuple[Variant, HopperTiles] | None:
+    """Return the variant for spans of this layout and its tiles; None where it is not for them."""
+    if layout.format.num_scales or layout.values == layout.keys:
+        return None
+    cut = hopper_tiles(layout.key_size, layout.value_size)
+    if cut is None:
+        return None
+    macros: dict[str, str | int | bool] = {
+        "T": element_for(form, layout.format).name,
+        "KEY_SIZE": layout.key_size,
+        "VALUE_SIZE": layout.value_size,
+        "ROW_BYTES": cut.row_bytes,
+        "BLOCK": cut.block,
+        "CONSUMERS": cut.consumers,
+        "STAGES": cut.stages,
+        "QUERY_STAGES": cut.query_stages,
+        "KEEPS": cut.keeps,
+        "SPLITS": splits,
+    }
+    return Variant.of("prefill_hopper", SOURCE, macros, (ARCHITECTURE,)), cut
+
+
+def prepare(
+    form: Form, layout: SpanLayout, heads: int, gpu: Gpu, cache: FileCache, *, splits: bool
+) -> Hopper | None:
+    """Return the kernel compiled, or from `cache`, and loaded; None where it is not for that."""
+    found = variant_for(form, layout, splits=splits) if gpu.arch == ARCHITECTURE else None
+    if found is None:
+        return None
+    variant, cut = found
+    compiled = compile_variant(variant, gpu.arch, cache)
+    grid = Launch((gpu.sm_count, 1, 1), (cut.threads, 1, 1), cut.shared_bytes)
+    call = Call(load(compiled, gpu), grid, _PARAMETERS)
+    most_tasks = gpu.sm_count if splits else 0
+    return Hopper(layout, heads, cut.lines, form.dtype, cut, most_tasks, call)

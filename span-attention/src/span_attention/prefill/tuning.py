@@ -1,0 +1,183 @@
+"""Sizes of an attention -> tiles, macros of the variant, grid. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from spaninfer_kernel_launch import Launch, ShapeError
+
+_WARP: Final = 32
+_FRAGMENT: Final = 16  # lines, keys and elements that one product of matrices takes
+_WIDEST_VALUES: Final = 256  # elements whose sums fit the registers of a warp: 128 of each lane
+_PADDING_BYTES: Final = 16  # of each row in shared memory
+_SYSTEM_BYTES: Final = 1024  # of shared memory that each block takes besides its own
+_PLAN_HEADER: Final = 4  # numbers before the ends of slices
+_REGISTERS: Final = 65_536  # of a multiprocessor
+
+# Fragments of lines per warp, warps, keys of a block: the first that fits is taken. Two fragments
+# halve the reads of shared memory per product, which bound this kernel.
+_CHOICES: Final = (
+    *((2, 4, 64), (2, 4, 32), (1, 8, 64), (1, 4, 64), (1, 8, 32), (1, 4, 32)),
+    *((1, 2, 32), (1, 2, 16), (1, 1, 16)),
+)
+_MOST_HELD: Final = 176  # registers of a lane for sums of values and scores, without spilling
+_MOST_HELD_ELSE: Final = 160  # the same for codes, and for keys wider than values
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How the general kernel cuts its work: lines and keys of a tile, value elements of a task."""
+
+    m_tiles: int
+    warps: int
+    block: int
+    value_tile: int
+    shared_bytes: int
+
+    @property
+    def lines(self) -> int:
+        """Rows times heads of a tile."""
+        return _FRAGMENT * self.m_tiles * self.warps
+
+
+def tiles(key_size: int, value_size: int, *, in_keys: bool, bits: int, shared_bytes: int) -> Tiles:
+    """Return the first choice that fits `shared_bytes` of shared memory per block.
+
+    Raises ShapeError for sizes that fit none, or that are no multiples of 16 elements.
+    """
+    grain = max(_FRAGMENT, 128 // bits)
+    for name, size in (("key_size", key_size), ("value_size", value_size)):
+        if size % grain:
+            raise ShapeError(f"{name} is {size}; prefill takes multiples of {grain}")
+    value_tile = max(
+        size
+        for size in range(grain, min(value_size, _WIDEST_VALUES) + 1, grain)
+        if value_size % size == 0
+    )
+    for m_tiles, warps, block in _CHOICES:
+        if bits < 16 and warps == 2 and block > _FRAGMENT:
+            continue  # so few threads turn so many codes into floats that they spill
+        # Of 16 lines, a lane holds every other number; rounded scores take half a register each.
+        held = m_tiles * (2 * value_tile + 3 * block) // 4
+        if held > (_MOST_HELD if key_size == value_tile and bits == 16 else _MOST_HELD_ELSE):
+            continue
+        key_pitch = 2 * key_size + _PADDING_BYTES
+        value_pitch = 0 if in_keys else 2 * value_tile + _PADDING_BYTES
+        lines = _FRAGMENT * m_tiles * warps
+        needed = (lines + block) * key_pitch + block * value_pitch
+        if needed <= shared_bytes:
+            return Tiles(m_tiles, warps, block, value_tile, needed)
+    raise ShapeError(
+        f"key_size {key_size} and value_size {value_size} do not fit into "
+        f"{shared_bytes} bytes of shared memory"
+    )
+
+
+def plan_bytes(rows: int, slices: int, lines: int, ratio: int, most_tasks: int) -> int:
+    """Return the bytes of the largest plan of so many rows and slices (prefill/plan.cu)."""
+    num_tiles = rows // (lines // min(ratio, lines)) + slices
+    return 4 * (_PLAN_HEADER + slices + slices % 2 + 2 * num_tiles + most_tasks)
+
+
+@lru_cache(maxsize=1024)
+def heads_of_tile(
+    ratio: int,
+    lines: int,
+    *,
+    rows: int,
+    slices: int,
+    kv_heads: int,
+    sm_count: int,
+    splits: bool = False,
+) -> int:
+    """Return how many of the `ratio` query heads of a KV head share a tile of so many lines.
+
+    One head, whose rows then begin where blocks of keys do, or as many as fit and leave no rest:
+    whichever needs fewer rounds of all multiprocessors for slices of equal length; one where both
+    need the same (592 against 590 TFLOP/s at 4 x 4096 rows, 411 against 388 at 16 x 1024, 142
+    against 128 at 512; H200, 2026-11-21). Where tasks may be split, less than a round counts as
+    what it is: the rest of the GPU gets parts of the same tasks.
+    """
+    most = max(n for n in range(1, min(ratio, lines) + 1) if ratio % n == 0)
+
+    def rounds(heads: int) -> float:
+        tiles = slices * -(-rows // (slices * (lines // heads)))
+        tasks = tiles * kv_heads * (ratio // heads)
+        return tasks / sm_count if splits and tasks < sm_count else -(-tasks // sm_count)
+
+    return min((1, most), key=rounds)
+
+
+def launch(tiles: Tiles, *, registers: int, sm_count: int, shared_bytes: int) -> Launch:
+    """Return as many blocks as run at once; each of them takes tasks until none is left."""
+    threads = _WARP * tiles.warps
+    by_memory = (shared_bytes + _SYSTEM_BYTES) // (tiles.shared_bytes + _SYSTEM_BYTES)
+    by_registers = _REGISTERS // (threads * -(-registers // 8) * 8)
+    blocks = sm_count * max(1, min(by_memory, by_registers))
+    return Launch((blocks, 1, 1), (threads, 1, 1), tiles.shared_bytes)
+
+
+_GROUP: Final = 4 * _WARP  # threads whose warps multiply together
+_LINES_OF_GROUP: Final = 64
+_BARRIER_BYTES: Final = 8
+_WORK_BYTES: Final = 64  # what a consumer is told of its task
+_LAST_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class HopperTiles:
+    """How hopper.cu cuts its work: bytes of a row in shared memory, keys of a block, warpgroups.
+
+    `stages` are the buffers of keys, and of values; `keeps` the registers of a consumer's thread.
+    """
+
+    key_size: int
+    value_size: int
+    row_bytes: int
+    block: int
+    consumers: int
+    stages: int
+    query_stages: int
+
+    @property
+    def lines(self) -> int:
+        """Rows times heads of a tile."""
+        return _LINES_OF_GROUP * self.consumers
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: the consumers' and a warpgroup of which one warp copies."""
+        return _GROUP * (self.consumers + 1)
+
+    @property
+    def keeps(self) -> int:
+        """Registers per thread: what the 40 of the copying warpgroup leave two, in eights."""
+        return 232
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        query = self.query_stages * self.lines * self.key_size
+        keys_and_values = self.stages * self.block * (self.key_size + self.value_size)
+        barriers = 2 * (self.query_stages + 2 * self.stages)
+        small = _BARRIER_BYTES * barriers + _WORK_BYTES * self.query_stages + _LAST_BYTES
+        unaligned = 2 * (query + keys_and_values) + small
+        return -(-unaligned // _SYSTEM_BYTES) * _SYSTEM_BYTES
+
+
+# By key and value size: bytes of a row, keys of a block, consumers, buffers, buffers of queries.
+_HOPPER: Final = {
+    (64, 64): (128, 128, 2, 2, 2),
+    (96, 96): (64, 128, 2, 2, 2),
+    (128, 128): (128, 128, 2, 2, 2),
+    (192, 128): (128, 128, 2, 2, 1),
+    (256, 256): (128, 64, 2, 2, 1),
+}
+
+
+def hopper_tiles(key_size: int, value_size: int) -> HopperTiles | None:
+    """Return the tiles for these sizes; None for sizes that hopper.cu is not for."""
+    found = _HOPPER.get((key_size, value_size))
+    return None if found is None else HopperTiles(key_size, value_size, *found)

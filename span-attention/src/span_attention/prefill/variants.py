@@ -1,0 +1,59 @@
+"""Every variant of prefill, for tests and surveys that compile them without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Final
+
+from spaninfer_kernel_launch import Source, Variant
+
+from span_attention.layout import Format, SpanLayout
+from span_attention.prefill import general, hopper
+from span_attention.prefill.form import Form
+from span_attention.quantize import CODES
+
+PLAN: Final = Variant.of(
+    "prefill_plan", Source("span_attention", "prefill/plan.cu", headers=("reduce.cuh",)), {}
+)
+
+_LATENT: Final = 576  # the keys of DeepSeek, whose first 512 elements are the values
+_SIZES: Final = ((64, 64), (96, 96), (128, 128), (256, 256), (192, 128), (_LATENT, 512))
+_OWN: Final = {"float16": Format.FLOAT16, "bfloat16": Format.BFLOAT16}
+# Shared memory of a block decides on the tiles: that of Turing, of small and of large GPUs of the
+# Ampere and Ada generations (as of consumers' Blackwell), and of Hopper and Blackwell.
+_BY_SHARED_BYTES: Final = {
+    65_536: ("sm_75",),
+    101_376: ("sm_80", "sm_120"),
+    166_912: ("sm_80",),
+    232_448: ("sm_90a", "sm_100a"),
+}
+
+
+def _variants() -> Iterator[Variant]:
+    yield PLAN
+    for (key_size, value_size), (dtype, own) in product(_SIZES, _OWN.items()):
+        for format in (own, *CODES):
+            layout = SpanLayout.contiguous(
+                span_len=32,
+                kv_heads=1,
+                key_size=key_size,
+                value_size=value_size,
+                format=format,
+                num_layers=1,
+                values_in_keys=key_size == _LATENT,
+            )
+            for shared_bytes, architectures in _BY_SHARED_BYTES.items():
+                variant, _ = general.variant_for(Form(dtype), layout, shared_bytes)
+                able = tuple(a for a in architectures if a in variant.architectures)
+                if able:
+                    yield replace(variant, architectures=able)
+            for splits in (False, True):
+                special = hopper.variant_for(Form(dtype), layout, splits=splits)
+                if special is not None:
+                    yield special[0]
+
+
+VARIANTS: Final = tuple(_variants())
+"""Every element type and format with the sizes of heads of published models."""

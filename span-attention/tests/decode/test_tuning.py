@@ -1,0 +1,76 @@
+"""Sizes of a decode: how work is cut, and what memory that takes."""
+
+import pytest
+from span_attention import Format, SpanLayout
+from span_attention.decode import tuning
+from spaninfer_kernel_launch import ShapeError
+
+
+def layout(format=Format.BFLOAT16, key_size=128, value_size=128, kv_heads=4, **other):
+    sizes = dict(span_len=32, key_size=key_size, value_size=value_size, num_layers=1)
+    return SpanLayout.contiguous(**sizes, kv_heads=kv_heads, format=format, **other)
+
+
+@pytest.mark.parametrize(
+    ("heads", "value_size", "tiles", "items"),
+    [
+        *((28, 128, 1, 4), (32, 128, 1, 4), (36, 128, 2, 4), (64, 128, 2, 4)),
+        *((160, 128, 2, 12), (64, 256, 1, 8)),
+    ],
+)
+def test_query_heads_of_a_key_head_are_computed_together(heads, value_size, tiles, items):
+    sizes = layout(value_size=value_size)
+
+    chosen = tuning.tune(sizes, heads)
+
+    assert chosen.head_tiles == tiles
+    assert tuning.items(sizes, heads, chosen) == items
+
+
+@pytest.mark.parametrize("format", [Format.BFLOAT16, Format.FP8, Format.INT8, Format.UINT4])
+@pytest.mark.parametrize("size", [64, 96, 128, 192, 256])
+def test_a_block_takes_whole_units(format, size):
+    chosen = tuning.tune(layout(format, size, size), heads=8)
+
+    assert chosen.unit % tuning.TOGETHER == 0
+    assert chosen.unit >= chosen.warps * chosen.tiles * tuning.TOGETHER
+
+
+@pytest.mark.parametrize(
+    ("format", "key_size", "parts"),
+    [(Format.BFLOAT16, 128, 1), (Format.BFLOAT16, 256, 2), (Format.FP8, 256, 1)],
+)
+def test_large_keys_are_loaded_in_parts(format, key_size, parts):
+    assert tuning.tune(layout(format, key_size, 64), heads=4).key_parts == parts
+
+
+def test_values_too_wide_for_the_registers_are_computed_in_parts():
+    sizes = layout(key_size=576, value_size=512, kv_heads=1, values_in_keys=True)
+
+    chosen = tuning.tune(sizes, heads=16)
+
+    assert chosen.value_tile == 256
+    assert tuning.items(sizes, 16, chosen) == 4
+
+
+@pytest.mark.parametrize(
+    ("format", "size", "blocks"),
+    [(Format.BFLOAT16, 128, 2), (Format.INT8, 128, 3), (Format.INT8, 256, 2)],
+)
+def test_codes_get_more_warps_where_registers_allow(format, size, blocks):
+    assert tuning.tune(layout(format, size, size), heads=4).blocks_per_sm == blocks
+
+
+def test_sizes_that_are_no_whole_products_are_named():
+    with pytest.raises(
+        ShapeError, match="key_size is 72; decode takes multiples of 16 of bfloat16"
+    ):
+        tuning.check(layout(key_size=72), heads=4)
+
+
+def test_memory_grows_with_blocks_and_requests():
+    sizes = layout()
+    chosen = tuning.tune(sizes, heads=28)
+
+    assert tuning.plan_bytes(requests=3, items=4, blocks=264) == 264 * 32 + 4 * (4 + 12)
+    assert tuning.workspace_bytes(chosen, blocks=264) == 264 * 2 * 4 * 8 * 130
