@@ -36,7 +36,7 @@ def main() -> None:
     weight, out = torch.ones_like(x[0]), torch.empty_like(x)
     step = norm.prepare(norm.Form("rms"), rows=1, channels=1024, dtype="float16", gpu=gpu)
     own = torch.cuda.Stream()
-    values = (out.data_ptr(), 0, x.data_ptr(), weight.data_ptr(), 0, 1024, eps, 0.0)
+    values = (out.data_ptr(), 0, 0, x.data_ptr(), weight.data_ptr(), 0, 1024, eps, 0.0)
     default, handle = torch.cuda.current_stream().cuda_stream, own.cuda_stream
     measure("call, own stream", lambda: step.start(handle, values))
     measure("call, default stream", lambda: step.start(default, values))

@@ -6,7 +6,7 @@ import pytest
 
 
 class Torch:
-    """torch, which has no way to and from numpy for bfloat16 but its bits."""
+    """torch, which has no way to and from numpy for bfloat16 and fp8 but their bits."""
 
     def __init__(self):
         self.module = pytest.importorskip("torch", reason="torch is not installed")
@@ -21,6 +21,8 @@ class Torch:
         tensor = self.module.from_dlpack(array)
         if tensor.dtype == self.module.bfloat16:
             return tensor.view(self.module.int16).cpu().numpy().view(ml_dtypes.bfloat16)
+        if tensor.dtype == self.module.float8_e4m3fn:
+            return tensor.view(self.module.uint8).cpu().numpy().view(ml_dtypes.float8_e4m3fn)
         return tensor.cpu().numpy()
 
     def wait(self):
@@ -28,7 +30,7 @@ class Torch:
 
 
 class Cupy:
-    """cupy, which has no bfloat16."""
+    """cupy, which has neither bfloat16 nor fp8."""
 
     def __init__(self):
         self.module = pytest.importorskip("cupy", reason="cupy is not installed")
@@ -39,6 +41,8 @@ class Cupy:
         return self.module.asarray(array)
 
     def get(self, array):
+        if array.dtype == ml_dtypes.float8_e4m3fn:
+            pytest.skip("cupy has no fp8")
         return self.module.from_dlpack(array).get()
 
     def wait(self):

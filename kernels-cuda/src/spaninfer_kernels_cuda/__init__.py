@@ -1,5 +1,5 @@
 """CUDA kernels for LLM inference, compiled at run time from the sources in this package."""
 
-from spaninfer_kernels_cuda import norm, topk
+from spaninfer_kernels_cuda import activation, gemm, inputs, norm, quantize, rope, sample, topk
 
-__all__ = ["norm", "topk"]
+__all__ = ["activation", "gemm", "inputs", "norm", "quantize", "rope", "sample", "topk"]

@@ -12,7 +12,14 @@ from spaninfer_kernel_launch import (
     new_stream,
 )
 from spaninfer_kernels_cuda import norm
-from spaninfer_op_reference import layer_norm, relative_error, rms_norm, tolerance
+from spaninfer_op_reference import (
+    layer_norm,
+    quantize_fp8,
+    quantize_rows,
+    relative_error,
+    rms_norm,
+    tolerance,
+)
 
 EPS = 1e-6
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
@@ -83,6 +90,56 @@ def test_layer_norm_is_its_definition(on_gpu, dtype, rows, channels, with_bias):
     expected = layer_norm(wide(total), wide(weight), wide(bias) if with_bias else None, EPS)
     assert near(on_gpu.get(y), expected, dtype)
     assert near(on_gpu.get(added), wide(total), dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+@pytest.mark.parametrize("code", ["int8", "fp8"])
+@pytest.mark.parametrize(("rows", "channels"), [(1, 64), (1009, 128), (5, 1001), (17, 4096)])
+@pytest.mark.parametrize("with_residual", [False, True], ids=["alone", "residual"])
+def test_a_quantised_norm_is_that_of_its_definition(
+    on_gpu, dtype, code, rows, channels, with_residual
+):
+    x, residual, weight, _ = arguments(rows, channels, dtype)
+    added = on_gpu.put(residual) if with_residual else None
+
+    codes, scales = norm.rms_norm_quantized(
+        on_gpu.put(x), on_gpu.put(weight), code, eps=EPS, residual=added
+    )
+
+    total = (wide(x) + wide(residual)).astype(dtype) if with_residual else x
+    y = rms_norm(wide(total), wide(weight), EPS).astype(np.float32)
+    expected, scale = {"int8": quantize_rows, "fp8": quantize_fp8}[code](y)
+    got = wide(on_gpu.get(codes))
+    # What float32 sums differ by moves few codes, and those to a neighbour.
+    step = 1 if code == "int8" else np.maximum(np.abs(expected) / 8, 2.0**-9)
+    assert (np.abs(got - expected) <= 1.001 * step).all()
+    assert (got != expected).mean() < 0.01
+    np.testing.assert_allclose(on_gpu.get(scales), scale[:, 0], rtol=1e-5)
+    if with_residual:
+        assert near(on_gpu.get(added), wide(total), dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+def test_a_prepared_layer_norm_may_be_quantised_too(on_gpu, dtype):
+    x, residual, weight, bias = arguments(7, 1001, dtype)
+    form = norm.Form("layer", residual=True, bias=True, code="int8")
+    step = norm.prepare(form, rows=7, channels=1001, dtype=dtype, gpu=get_gpu())
+    codes, scales = on_gpu.put(np.zeros(x.shape, np.int8)), on_gpu.put(np.zeros(7, np.float32))
+    given, scale, added, shift = map(on_gpu.put, (x, weight, residual, bias))
+    on_gpu.wait()
+
+    with get_gpu().current(), new_stream() as stream:
+        step.launch(
+            *(given, scale),
+            **dict(out=codes, scales=scales, residual=added, bias=shift, eps=EPS, stream=stream),
+        )
+
+    total = wide((wide(x) + wide(residual)).astype(dtype))
+    y = layer_norm(total, wide(weight), wide(bias), EPS)
+    back = wide(on_gpu.get(codes)) * on_gpu.get(scales)[:, None]
+    assert (np.abs(back - y).max(1) <= 0.51 * on_gpu.get(scales)).all()
 
 
 @pytest.mark.gpu

@@ -14,21 +14,22 @@ def test_rows_that_a_block_can_hold_are_not_divided(length):
 
 
 @pytest.mark.parametrize(
-    ("rows", "length", "k", "samples", "blocks"),
+    ("rows", "length", "k", "samplers", "samples", "blocks"),
     [
-        (1, 151_936, 50, 2048, 38),
-        (16, 151_936, 50, 2048, 8),
-        (128, 151_936, 50, 2048, 1),
-        (64, 151_936, 1024, 2048, 2),
-        (64, 1 << 20, 2048, 8192, 2),
-        (1, 1 << 24, 100, 8192, 128),
-        (1, 1 << 27, 2048, 8192, 132),
+        (1, 151_936, 50, 1, 2048, 38),
+        (16, 151_936, 50, 1, 2048, 8),
+        (128, 151_936, 50, 1, 2048, 1),
+        (64, 151_936, 1024, 1, 2048, 2),
+        (64, 1 << 20, 2048, 1, 8192, 2),
+        (1, 1 << 24, 100, 16, 8192, 128),
+        (1, 1 << 27, 2048, 16, 8192, 132),
     ],
 )
-def test_longer_rows_are_divided(rows, length, k, samples, blocks):
+def test_longer_rows_are_divided(rows, length, k, samplers, samples, blocks):
     division = divide(rows, length, k, 4, H200)
 
-    assert (division.samples, division.blocks) == (samples, blocks)
+    assert (division.samplers, division.samples) == (samplers, samples)
+    assert division.blocks == blocks
 
 
 def test_a_bound_leaves_at_least_k_and_no_more_than_there_is_room_for():
@@ -36,7 +37,8 @@ def test_a_bound_leaves_at_least_k_and_no_more_than_there_is_room_for():
     for length, k in [(HELD + 1, 4096), (151_936, 50), (1 << 20, 2048), (1 << 27, 1)]:
         division = divide(1, length, k, 4, H200)
         # The order statistics of the sample, as numbers of elements that reach them.
-        places = np.sort(draw.integers(0, length, (500, division.samples)), axis=1) + 1
+        drawn = division.samples * division.samplers
+        places = np.sort(draw.integers(0, length, (500, drawn)), axis=1) + 1
 
         fewest = places[:, division.least - 1]
         most = places[:, division.least + division.least // 8 - 1]

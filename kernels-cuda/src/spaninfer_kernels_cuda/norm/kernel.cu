@@ -3,46 +3,64 @@
 //   h = x + residual          rounded to T and written back to residual       (RESIDUAL)
 //   m = mean(h)               0 without LAYER
 //   y = (h - m) / sqrt(mean((h - m)^2) + eps) * (weight + weight_offset) + bias
+//   out = y                   rounded to T, or in codes of CODE with scales[row]
 //
-// One block per row. A thread reads its packs once, keeps them in registers through both sums and
+// One block per row. A thread reads its packs once, keeps them in registers through the sums and
 // writes the result: every element travels once in each direction. The variance is the mean of
 // squared differences, not a difference of means, which would cancel.
 //
-// Macros: T (element), THREADS, VECTOR (elements per load), PACKS (loads per thread),
-//         LAYER, RESIDUAL, BIAS (0 or 1).
+// Macros: T (element), CODE (of the result, where it is quantised: Fp8 or SymmetricInt8), THREADS,
+//         VECTOR (elements per load), PACKS (loads per thread), LAYER, RESIDUAL, BIAS (0 or 1).
 // Demands: channels % VECTOR == 0; channels <= THREADS * PACKS * VECTOR; rows contiguous.
 
-using Elements = Pack<T, VECTOR>;
+#ifdef CODE
+using Out = unsigned char;
+#else
+using Out = T;
+#endif
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    norm_rows(T* __restrict__ out, T* __restrict__ residual, const T* __restrict__ x,
-         const T* __restrict__ weight, const T* __restrict__ bias, int channels, float eps,
-         float weight_offset) {
-  const int packs = channels / VECTOR;
-  const size_t row = static_cast<size_t>(blockIdx.x) * packs;
-  const Elements* x_row = reinterpret_cast<const Elements*>(x) + row;
-  Elements* out_row = reinterpret_cast<Elements*>(out) + row;
-  Elements* residual_row = reinterpret_cast<Elements*>(residual) + row;
+// Left alone, ptxas spills from rows of several packs to fit another block onto an SM.
+constexpr int kBlocksPerSM = PACKS == 1 ? 3 : 1;
 
-  Elements held[PACKS];
+extern "C" __global__ void __launch_bounds__(THREADS, kBlocksPerSM)
+    norm_rows(Out* __restrict__ out, float* __restrict__ scales, T* __restrict__ residual,
+              const T* x, const T* __restrict__ weight, const T* __restrict__ bias, int channels,
+              float eps, float weight_offset) {
+  const size_t row = static_cast<size_t>(blockIdx.x) * channels;
+  const auto begin = [](int k) { return static_cast<int>(threadIdx.x + k * THREADS) * VECTOR; };
+
+  // No kernel before writes the weights; more than two packs would take registers from the row.
+  constexpr bool kEarly = PACKS <= 2;
+  Pack<T, VECTOR> early[PACKS];
+#pragma unroll
+  for (int k = 0; k < PACKS; ++k) {
+    if (kEarly && begin(k) < channels) early[k] = pack_at<VECTOR>(weight + begin(k));
+  }
+  let_next_kernel_start();
+  wait_for_kernel_before();
+
+  float held[PACKS][VECTOR];
   float sum = 0.0f;
 #pragma unroll
   for (int k = 0; k < PACKS; ++k) {
-    const int i = threadIdx.x + k * THREADS;
-    if (i >= packs) continue;
-    held[k] = x_row[i];
+    if (begin(k) >= channels) continue;
+    load_floats<VECTOR>(held[k], x + row + begin(k));
     if constexpr (RESIDUAL) {
-      const Elements before = residual_row[i];
+      float before[VECTOR];
+      load_floats<VECTOR>(before, residual + row + begin(k));
 #pragma unroll
       for (int v = 0; v < VECTOR; ++v) {
-        held[k].at[v] = from_float<T>(to_float(held[k].at[v]) + to_float(before.at[v]));
+        held[k][v] = to_float(from_float<T>(held[k][v] + before[v]));
       }
-      residual_row[i] = held[k];
     }
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
-      const float h = to_float(held[k].at[v]);
-      sum += LAYER ? h : square(h);
+    for (int v = 0; v < VECTOR; ++v) sum += LAYER ? held[k][v] : square(held[k][v]);
+  }
+
+  if constexpr (RESIDUAL) {  // after all loads, which might have to wait for them otherwise
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) {
+      if (begin(k) < channels) store_floats<VECTOR>(residual + row + begin(k), held[k]);
     }
   }
 
@@ -53,29 +71,40 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float squares = 0.0f;
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
-      if (threadIdx.x + k * THREADS >= packs) continue;
+      if (begin(k) >= channels) continue;
 #pragma unroll
-      for (int v = 0; v < VECTOR; ++v) squares += square(to_float(held[k].at[v]) - mean);
+      for (int v = 0; v < VECTOR; ++v) squares += square(held[k][v] - mean);
     }
     mean_square = block_sum<THREADS>(squares) / channels;
   }
   const float scale = rsqrtf(mean_square + eps);
 
+  float most = 0.0f;
 #pragma unroll
   for (int k = 0; k < PACKS; ++k) {
-    const int i = threadIdx.x + k * THREADS;
-    if (i >= packs) continue;
-    const Elements weights = reinterpret_cast<const Elements*>(weight)[i];
-    Elements biases;
-    if constexpr (BIAS) biases = reinterpret_cast<const Elements*>(bias)[i];
-    Elements result;
+    if (begin(k) >= channels) continue;
+    const auto weights = kEarly ? early[k] : pack_at<VECTOR>(weight + begin(k));
+    float biases[VECTOR];
+    if constexpr (BIAS) load_floats<VECTOR>(biases, bias + begin(k));
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      float y = (to_float(held[k].at[v]) - mean) * scale;
-      y *= to_float(weights.at[v]) + weight_offset;
-      if constexpr (BIAS) y += to_float(biases.at[v]);
-      result.at[v] = from_float<T>(y);
+      float& y = held[k][v];
+      y = (y - mean) * scale * (to_float(weights.at[v]) + weight_offset);
+      if constexpr (BIAS) y += biases[v];
+      most = fmaxf(most, fabsf(y));
     }
-    out_row[i] = result;
+#ifndef CODE
+    store_floats<VECTOR>(out + row + begin(k), held[k]);
+#endif
   }
+
+#ifdef CODE
+  most = block_max<THREADS>(most);
+  const CODE code(-most, most);
+#pragma unroll
+  for (int k = 0; k < PACKS; ++k) {
+    if (begin(k) < channels) store_codes<VECTOR>(out + row + begin(k), code, held[k]);
+  }
+  if (threadIdx.x == 0) code.keep(scales + blockIdx.x);
+#endif
 }

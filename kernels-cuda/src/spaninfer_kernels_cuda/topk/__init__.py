@@ -41,7 +41,7 @@ SOURCE = Source(
 )
 ENTRIES = ("topk_short", "topk_bound", "topk_filter")
 
-_ROW_BYTES = 16  # struct Row of kernel.cu
+_ROW_BYTES = 8  # struct Row of kernel.cu
 _KEY_BYTES = 8
 
 
@@ -81,14 +81,16 @@ class Prepared:
             return
         bound, collect = self._calls
         division, states = self.division, pointer_of(workspace)
-        lists = states + self.rows * _ROW_BYTES
+        offers = states + self.rows * _ROW_BYTES
+        num_offers = division.samplers * division.offered
+        lists = offers + self.rows * num_offers * _KEY_BYTES
         bound(
-            *(handle, states, at, self.length, self._row_stride),
-            *(division.samples, division.least),
+            *(handle, states, offers, at, self.length, self._row_stride),
+            *(division.samples, division.least, division.offered),
         )
         collect(
-            *(handle, values, indices, states, lists, at, self.length, self._row_stride),
-            *(self.k, division.capacity, _list_len(division)),
+            *(handle, values, indices, states, offers, lists, at, self.length, self._row_stride),
+            *(self.k, num_offers, division.least, division.capacity, _list_len(division)),
         )
 
 
@@ -123,10 +125,10 @@ def prepare(
     if rows and division is None:
         calls = (Call(short, Launch((rows, 1, 1), (THREADS, 1, 1)), "PPP iqi"),)
     elif rows and division:
-        grid = (division.blocks, rows, 1)
+        samplers, readers = (division.samplers, rows, 1), (division.blocks, rows, 1)
         calls = (
-            Call(bound, Launch((rows, 1, 1), (THREADS, 1, 1)), "PP iqii"),
-            Call(collect, Launch(grid, (THREADS, 1, 1), overlaps=True), "PPPPP iqiii"),
+            Call(bound, Launch(samplers, (THREADS, 1, 1)), "PPP iqiii"),
+            Call(collect, Launch(readers, (THREADS, 1, 1), overlaps=True), "PPPPPP iqiiiii"),
         )
     return Prepared(
         *(rows, length, k),
@@ -145,7 +147,8 @@ def _list_len(division: Division) -> int:
 def _workspace_bytes(rows: int, division: Division | None) -> int:
     if division is None:
         return 0
-    return rows * (_ROW_BYTES + _list_len(division) * _KEY_BYTES)
+    keys = division.samplers * division.offered + _list_len(division)
+    return rows * (_ROW_BYTES + keys * _KEY_BYTES)
 
 
 _prepared = lru_cache(maxsize=256)(prepare)

@@ -4,8 +4,9 @@
 // keys of a row are equal and "larger key" is the order asked for. Which bound is found does not
 // depend on how values are distributed: a row of one value is as good as any other.
 //
-//   topk_bound     one block per row: of `samples` elements at random places, a key that between
-//                  `least` and 9/8 of `least` of them reach
+//   topk_bound     one block per row, or several where rows are long: of `samples` elements at
+//                  random places, a key that between `least` and 9/8 of `least` of them reach; of
+//                  several blocks, each offers all the keys that do
 //   topk_filter    many blocks per row, each element read once: the keys that reach the bound are
 //                  collected; the block that comes last selects among them
 //   topk_short     rows that one block can hold are selected directly
@@ -27,23 +28,27 @@ constexpr int kThreads = 1024, kWarps = kThreads / kWarp;
 constexpr int kHeld = 8;                       // keys that a thread holds: 16 registers of its 64
 constexpr int kHeldByBlock = kThreads * kHeld;
 constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
+constexpr unsigned kMostSamplers = 16;         // blocks that sample a row: tuning.py
 constexpr int kAtOnce = 8;                     // keys that a block loads together when it is alone
-constexpr int kMostChosen = 4096;              // what the shared list holds
+constexpr int kMostChosen = 4096;              // of one row
+constexpr int kFullest = 64;                   // keys of a bin that are compared with each other
+constexpr int kRoom = kMostChosen + kFullest;  // what the shared list holds
 constexpr int kVector = 16 / sizeof(T), kLoads = 2;
 constexpr Key kAbsent = 0;                     // no element has it: indices are below 2^31
 
-struct Row {      // in the workspace, one per row; topk_bound fills it
-  Key bound;
+struct Row {      // in the workspace, one per row; topk_bound clears it
   int count;      // keys collected so far
   int finished;   // blocks that have no more to add
 };
 
 struct Shared {
-  Key list[kMostChosen];
+  Key list[kRoom];
   int bins[kBins];
   Key all_of_warp[kWarps], any_of_warp[kWarps];
+  Key bound;
   int sum_of_warp[kWarps];
   int bin, larger, in_bin;
+  int fullest;
   int count;
   int base;
 };
@@ -114,15 +119,9 @@ __device__ __forceinline__ void common_bits(const Key (&held)[kHeld], int size, 
   *any = in_any;
 }
 
-// Finds the bin that holds the `wanted`-th key, largest bins first: shared.bin, how many keys are
-// in it and how many in larger ones. A thread looks at neighbouring bins, the first at the largest.
-__device__ __forceinline__ void find_bin(int wanted, Shared& shared) {
-  constexpr int kOwn = kBins / kThreads;
+// The sum over the threads before this one.
+__device__ __forceinline__ int sum_before(int own, Shared& shared) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int largest = kBins - 1 - kOwn * static_cast<int>(threadIdx.x);
-  int in_bin[kOwn], own = 0;
-#pragma unroll
-  for (int b = 0; b < kOwn; ++b) own += in_bin[b] = shared.bins[largest - b];
   int sum = own;
 #pragma unroll
   for (int step = 1; step < kWarp; step *= 2) {
@@ -131,7 +130,18 @@ __device__ __forceinline__ void find_bin(int wanted, Shared& shared) {
   }
   if (lane == kWarp - 1) shared.sum_of_warp[warp] = sum;
   __syncthreads();
-  int larger = sum - own + warp_sum(lane < warp ? shared.sum_of_warp[lane] : 0);
+  return sum - own + warp_sum(lane < warp ? shared.sum_of_warp[lane] : 0);
+}
+
+// Finds the bin that holds the `wanted`-th key, largest bins first: shared.bin, how many keys are
+// in it and how many in larger ones. A thread looks at neighbouring bins, the first at the largest.
+__device__ __forceinline__ void find_bin(int wanted, Shared& shared) {
+  constexpr int kOwn = kBins / kThreads;
+  const int largest = kBins - 1 - kOwn * static_cast<int>(threadIdx.x);
+  int in_bin[kOwn], own = 0;
+#pragma unroll
+  for (int b = 0; b < kOwn; ++b) own += in_bin[b] = shared.bins[largest - b];
+  int larger = sum_before(own, shared);
 #pragma unroll
   for (int b = 0; b < kOwn; ++b) {
     if (larger < wanted && wanted <= larger + in_bin[b]) {
@@ -142,6 +152,28 @@ __device__ __forceinline__ void find_bin(int wanted, Shared& shared) {
     larger += in_bin[b];
   }
   __syncthreads();
+}
+
+// Leaves in every thread of the block the least and the largest of its threads' keys.
+__device__ __forceinline__ void extremes(Key* least, Key* most, Shared& shared) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    *least = min(*least, __shfl_xor_sync(0xffffffffu, *least, step));
+    *most = max(*most, __shfl_xor_sync(0xffffffffu, *most, step));
+  }
+  if (lane == 0) {
+    shared.all_of_warp[warp] = *least;
+    shared.any_of_warp[warp] = *most;
+  }
+  __syncthreads();
+  *least = shared.all_of_warp[lane % kWarps];
+  *most = shared.any_of_warp[lane % kWarps];
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    *least = min(*least, __shfl_xor_sync(0xffffffffu, *least, step));
+    *most = max(*most, __shfl_xor_sync(0xffffffffu, *most, step));
+  }
 }
 
 // A bound that at least `least` of the `size` keys held by the block reach, and at most `most`
@@ -207,16 +239,17 @@ struct Keys {
   }
 };
 
-// A bound that at least `least` of `samples` keys at random places reach, and at most 9/8 of that.
-__device__ __forceinline__ Key sampled_bound(const Keys& keys, int samples, int least,
-                                             unsigned draw, Shared& shared) {
-  Key held[kHeld];
+// Loads `samples` keys at random places, other ones for each draw.
+__device__ __forceinline__ void sample(const Keys& keys, int samples, unsigned draw,
+                                       Key (&held)[kHeld]) {
   keys.load(held, [&](int j) {
     const int i = j * kThreads + threadIdx.x;
     return i < samples ? place(draw * kHeldByBlock + i, keys.size) : keys.size;
   });
-  const Key bound = bound_of(held, samples, least, least + least / 8, shared);
-  // Between NaN and minus infinity there is nothing, but the edge of a bin may lie there.
+}
+
+// Between NaN and minus infinity there is nothing, but the edge of a bin may lie there.
+__device__ __forceinline__ Key above_nothing(Key bound) {
   constexpr Key kLeastNumber = 0x007fffffull << 32;
   return bound >> 32 != 0 && bound < kLeastNumber ? kLeastNumber : bound;
 }
@@ -227,8 +260,10 @@ __device__ __forceinline__ int narrow(const Keys& keys, Key* to, int capacity, i
                                       Shared& shared) {
   const float expected = static_cast<float>(k) * kHeldByBlock / keys.size;  // of the k largest
   const int least = static_cast<int>(expected + 5.0f * sqrtf(expected) + 8.0f);
-  for (unsigned draw = 1;; ++draw) {
-    const Key bound = sampled_bound(keys, kHeldByBlock, least, draw, shared);
+  for (unsigned draw = kMostSamplers;; ++draw) {
+    Key held[kHeld];
+    sample(keys, kHeldByBlock, draw, held);
+    const Key bound = above_nothing(bound_of(held, kHeldByBlock, least, least + least / 8, shared));
     if (threadIdx.x == 0) shared.count = 0;
     __syncthreads();
     for (unsigned first = threadIdx.x; first < keys.size; first += kAtOnce * kThreads) {
@@ -269,9 +304,91 @@ __device__ __forceinline__ void sort(int size, Shared& shared) {
   __syncthreads();
 }
 
+// A key without the bits that no element sets: the low ones of a widened value, the high ones of
+// an index. Equal values then lie as far apart as different ones.
+struct Squeeze {
+  int index_bits;
+
+  __device__ __forceinline__ explicit Squeeze(int length)
+      : index_bits(32 - __clz(length - 1)) {}
+  __device__ __forceinline__ Key operator()(Key key) const {
+    constexpr int kUnused = sizeof(T) == 4 ? 32 : 45;  // of half, 13 bits; of bfloat16, more
+    return key >> kUnused << index_bits | (key & ((1ull << index_bits) - 1));
+  }
+};
+
+// Writes the k largest of the `size` keys that the block holds, largest first; false, and nothing,
+// if the keys are too unevenly spread for it. Keys are dealt out to bins that divide their range
+// evenly; a key's place is the number of keys in larger bins and of larger ones in its own.
+__device__ __forceinline__ bool deal_out(const Key (&held)[kHeld], int size, int k, int length,
+                                         const T* row, T* values, int* indices, Shared& shared) {
+  const Squeeze squeeze(length);
+  Key least = ~0ull, most = 0;
+  for (int i = threadIdx.x; i < kBins; i += kThreads) shared.bins[i] = 0;
+  if (threadIdx.x == 0) shared.fullest = 0;
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    if (j * kThreads + threadIdx.x >= size) break;
+    least = min(least, squeeze(held[j]));
+    most = max(most, squeeze(held[j]));
+  }
+  extremes(&least, &most, shared);
+  const int shift = max(64 - kDigitBits - __clzll(static_cast<long long>(most - least)), 0);
+  const auto bin_of = [&](Key key) { return static_cast<int>((squeeze(key) - least) >> shift); };
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    // Adding one, the result unused, is one operation for all lanes that name the same bin.
+    if (j * kThreads + threadIdx.x < size) atomicAdd(&shared.bins[bin_of(held[j])], 1);
+  }
+  __syncthreads();
+
+  // A bin's number becomes that of the keys in larger bins: where its own keys begin.
+  constexpr int kOwn = kBins / kThreads;
+  const int largest = kBins - 1 - kOwn * static_cast<int>(threadIdx.x);
+  int in_bin[kOwn], own = 0;
+#pragma unroll
+  for (int b = 0; b < kOwn; ++b) own += in_bin[b] = shared.bins[largest - b];
+  int larger = sum_before(own, shared), fullest = 0;
+#pragma unroll
+  for (int b = 0; b < kOwn; ++b) {
+    shared.bins[largest - b] = larger;
+    if (larger < k) fullest = max(fullest, in_bin[b]);
+    if (larger < k && k <= larger + in_bin[b]) {
+      shared.bin = largest - b;
+      shared.count = larger + in_bin[b];
+    }
+    larger += in_bin[b];
+  }
+  if (fullest > kFullest) shared.fullest = fullest;
+  __syncthreads();
+  if (shared.fullest > 0) return false;
+
+  // Then it becomes where they end.
+  const int last = shared.bin, count = shared.count;
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    if (j * kThreads + threadIdx.x >= size) break;
+    const int bin = bin_of(held[j]);
+    if (bin >= last) shared.list[atomicAdd(&shared.bins[bin], 1)] = held[j];
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    const Key key = shared.list[i];
+    const int bin = bin_of(key), end = shared.bins[bin];
+    int at = bin + 1 < kBins ? shared.bins[bin + 1] : 0;
+    for (int j = at; j < end; ++j) at += shared.list[j] > key;
+    if (at >= k) continue;
+    const unsigned index = ~static_cast<unsigned>(key);
+    values[at] = row[index];  // not from the key, which knows neither -0 nor NaN
+    indices[at] = static_cast<int>(index);
+  }
+  return true;
+}
+
 // Writes the k largest of the `size` keys that the block holds.
-__device__ __forceinline__ void choose(const Key (&held)[kHeld], int size, int k, const T* row,
-                                       T* values, int* indices, Shared& shared) {
+__device__ __forceinline__ void choose(const Key (&held)[kHeld], int size, int k, int length,
+                                       const T* row, T* values, int* indices, Shared& shared) {
+  if (deal_out(held, size, k, length, row, values, indices, shared)) return;
   // More than k are sorted where that spares a round of selection.
   const int most = SORTED ? min(max(1 << (32 - __clz(k - 1)), 256), kMostChosen) : k;
   const Key bound = size <= most ? 1 : bound_of(held, size, k, most, shared);
@@ -308,16 +425,66 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     held[j] = i < length ? key_of(row[i], i) : kAbsent;
   }
   const long long out = static_cast<long long>(blockIdx.x) * k;
-  choose(held, length, k, row, values + out, indices + out, shared);
+  choose(held, length, k, length, row, values + out, indices + out, shared);
 }
 
+// A row as head | packs of 16 bytes, aligned | tail.
+struct Body {
+  const Pack<T, kVector>* at;
+  unsigned head, packs, tail;
+
+  __device__ __forceinline__ Body(const T* row, unsigned length) {
+    const unsigned misaligned = reinterpret_cast<size_t>(row) % 16 / sizeof(T);
+    head = min(misaligned ? kVector - misaligned : 0u, length);
+    packs = (length - head) / kVector;
+    tail = head + packs * kVector;
+    at = reinterpret_cast<const Pack<T, kVector>*>(row + head);
+  }
+};
+
 extern "C" __global__ void __launch_bounds__(kThreads)
-    topk_bound(Row* rows, const T* x, int length, long long stride, int samples, int least) {
+    topk_bound(Row* rows, Key* offers, const T* x, int length, long long stride, int samples,
+               int least, int offered) {
   __shared__ Shared shared;
   let_next_kernel_start();
-  const Keys keys{x + blockIdx.x * stride, nullptr, static_cast<unsigned>(length)};
-  const Key bound = sampled_bound(keys, samples, least, 0, shared);
-  if (threadIdx.x == 0) rows[blockIdx.x] = Row{bound, 0, 0};
+  const Keys keys{x + blockIdx.y * stride, nullptr, static_cast<unsigned>(length)};
+  offers += (static_cast<long long>(blockIdx.y) * gridDim.x + blockIdx.x) * offered;
+  Key held[kHeld];
+  sample(keys, samples, blockIdx.x, held);
+  const Key bound = bound_of(held, samples, least, least + least / 8, shared);
+  if (threadIdx.x == 0) {
+    shared.count = 0;
+    if (blockIdx.x == 0) rows[blockIdx.y] = Row{0, 0};
+    if (offered == 1) *offers = bound;
+  }
+  if (offered == 1) return;
+  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    if (held[j] < bound) continue;
+    const int slot = take(&shared.count);
+    if (slot < offered) offers[slot] = held[j];
+  }
+  __syncthreads();
+  for (int i = shared.count + threadIdx.x; i < offered; i += kThreads) offers[i] = kAbsent;
+}
+
+// What `least` of the keys offered reach; if only one is, it is that.
+__device__ __forceinline__ Key bound_of_offers(const Key* offers, int count, int least,
+                                               Shared& shared) {
+  if (count == 1) return above_nothing(*offers);
+  for (int i = threadIdx.x; i < count; i += kThreads) shared.list[i] = offers[i];
+  __syncthreads();
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    int larger = 0, equal = 0;  // an element may have been drawn twice
+    for (int j = 0; j < count; ++j) {
+      larger += shared.list[j] > shared.list[i];
+      equal += shared.list[j] == shared.list[i];
+    }
+    if (larger < least && least <= larger + equal) shared.bound = shared.list[i];
+  }
+  __syncthreads();
+  return above_nothing(shared.bound);
 }
 
 // Collects element i of a row if its key reaches the bound: in the shared list, and where that is
@@ -351,73 +518,69 @@ __device__ __forceinline__ bool is_last(Row* state, Shared& shared) {
   return shared.base == static_cast<int>(gridDim.x) - 1;
 }
 
-// Loads packs first, first + step, … of a row that has `packs`.
-__device__ __forceinline__ void load_packs(Pack<T, kVector> (&loaded)[kLoads],
-                                           const Pack<T, kVector>* body, unsigned first,
-                                           unsigned step, unsigned packs) {
+// Loads packs first, first + step, … of a row, where there are any.
+__device__ __forceinline__ void load_packs(Pack<T, kVector> (&loaded)[kLoads], const Body& body,
+                                           unsigned first, unsigned step) {
 #pragma unroll
   for (int u = 0; u < kLoads; ++u) {
-    if (first + u * step < packs) loaded[u] = body[first + u * step];
+    if (first + u * step < body.packs) loaded[u] = body.at[first + u * step];
   }
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    topk_filter(T* values, int* indices, Row* rows, Key* lists, const T* x, int length,
-                long long stride, int k, int capacity, int list_stride) {
+    topk_filter(T* values, int* indices, Row* rows, const Key* offers, Key* lists, const T* x,
+                int length, long long stride, int k, int offers_of_row, int least, int capacity,
+                int list_stride) {
   __shared__ Shared shared;
   const T* row = x + blockIdx.y * stride;
   Row* state = rows + blockIdx.y;
   Key* collected = lists + static_cast<long long>(blockIdx.y) * list_stride;
-
-  // head | packs of 16 bytes, aligned | tail
-  const unsigned misaligned = static_cast<unsigned>(reinterpret_cast<size_t>(row) % 16 / sizeof(T));
-  const unsigned head = min(misaligned ? kVector - misaligned : 0u, static_cast<unsigned>(length));
-  const unsigned packs = (length - head) / kVector;
-  const unsigned tail = head + packs * kVector;
-  const Pack<T, kVector>* body = reinterpret_cast<const Pack<T, kVector>*>(row + head);
-
+  const Body body(row, length);
   if (threadIdx.x == 0) shared.count = 0;
+
+  // Loads of the next turn are under way while this one's elements are compared; those of the first
+  // while the bound is found.
+  const unsigned step = gridDim.x * kThreads;
+  unsigned first = blockIdx.x * kThreads + threadIdx.x;
+  Pack<T, kVector> next[kLoads];
+  load_packs(next, body, first, step);
   __syncthreads();
   wait_for_kernel_before();
-  const Key bound = state->bound;
+  offers += static_cast<long long>(blockIdx.y) * offers_of_row;
+  const Key bound = bound_of_offers(offers, offers_of_row, least, shared);
   const float floor = floor_of(bound);  // NaN where only keys can be compared
   const bool unclear = floor != floor;
   const int last = static_cast<int>(~static_cast<unsigned>(bound));  // of those equal to floor
 
-  // Loads of the next turn are under way while this one's elements are compared.
-  const unsigned step = gridDim.x * kThreads;
-  unsigned first = blockIdx.x * kThreads + threadIdx.x;
-  Pack<T, kVector> next[kLoads];
-  load_packs(next, body, first, step, packs);
-  while (first < packs) {
+  while (first < body.packs) {
     Pack<T, kVector> here[kLoads];
 #pragma unroll
     for (int u = 0; u < kLoads; ++u) here[u] = next[u];
-    load_packs(next, body, first + kLoads * step, step, packs);
+    load_packs(next, body, first + kLoads * step, step);
     unsigned hits = 0;
 #pragma unroll
     for (int u = 0; u < kLoads; ++u) {
       const unsigned pack = first + u * step;
-      const int left = last - static_cast<int>(head + pack * kVector);
+      const int left = last - static_cast<int>(body.head + pack * kVector);
 #pragma unroll
       for (int v = 0; v < kVector; ++v) {
         const float x = to_float(here[u].at[v]);
         if (x > floor || (x == floor && v <= left) || unclear) hits |= 1u << (u * kVector + v);
       }
-      if (pack >= packs) hits &= (1u << u * kVector) - 1;
+      if (pack >= body.packs) hits &= (1u << u * kVector) - 1;
     }
     // What reaches the bound is rare: it is read again rather than picked out of registers.
     while (hits != 0) {
       const unsigned hit = __ffs(hits) - 1;
       hits &= hits - 1;
       const unsigned pack = first + hit / kVector * step;
-      collect(row, head + pack * kVector + hit % kVector, bound, state, collected, capacity,
+      collect(row, body.head + pack * kVector + hit % kVector, bound, state, collected, capacity,
               shared);
     }
     first += kLoads * step;
   }
-  if (blockIdx.x == 0 && threadIdx.x < head + (length - tail)) {
-    const unsigned i = threadIdx.x < head ? threadIdx.x : tail + threadIdx.x - head;
+  if (blockIdx.x == 0 && threadIdx.x < body.head + (length - body.tail)) {
+    const unsigned i = threadIdx.x < body.head ? threadIdx.x : body.tail + threadIdx.x - body.head;
     collect(row, i, bound, state, collected, capacity, shared);
   }
   __syncthreads();
@@ -446,5 +609,5 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     held[j] = i < count ? __ldcg(&collected[i]) : kAbsent;
   }
   const long long out = static_cast<long long>(blockIdx.y) * k;
-  choose(held, count, k, row, values + out, indices + out, shared);
+  choose(held, count, k, length, row, values + out, indices + out, shared);
 }

@@ -7,6 +7,7 @@ Chernoff's inequality says how large r must be; likewise, how many elements may 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, exp, log
 
@@ -20,6 +21,9 @@ MOST_LENGTH = 2**31 - 1
 _FAILURE = 1e-12  # per row; then one block selects alone, correctly but slowly
 _LOAD_BYTES = 16
 _SAMPLES = tuple(1024 << n for n in range(4))
+_SAMPLERS = (8, 16)  # blocks that sample a long row
+_MOST_OFFERS = 576  # keys that every block that reads compares with each other
+_MEETING = 3000  # what offers cost, in elements sampled: a model
 _FIXED_LOADS = 3  # what a block costs beside reading, in loads of all its threads: a model
 
 
@@ -27,12 +31,15 @@ _FIXED_LOADS = 3  # what a block costs beside reading, in loads of all its threa
 class Division:
     """How a row longer than a block can hold is worked on.
 
-    `samples` elements give a bound that at least `least` of them reach; at most `capacity` elements
-    of the row may reach it; `blocks` blocks read the row.
+    `samplers` blocks look at `samples` elements each; `least` of all those samples give a bound,
+    for which each block offers `offered` keys, or the bound if it is alone. At most `capacity`
+    elements of the row may reach the bound; `blocks` blocks read the row.
     """
 
     samples: int
+    samplers: int
     least: int
+    offered: int
     capacity: int
     blocks: int
 
@@ -45,11 +52,21 @@ def divide(rows: int, length: int, k: int, itemsize: int, sm_count: int) -> Divi
     check(rows, length, k)
     if length <= HELD:
         return None
-    # Reading a sample costs the block about a cycle per element; each key collected, about two.
-    samples = min(_SAMPLES, key=lambda count: count + 2 * _expected(count, length, k))
-    least = least_for(k * samples / length)
-    capacity = min(length, ceil(_enough_for(least + least // 8) * length / samples))
-    return Division(samples, least, capacity, _blocks(rows, length * itemsize, sm_count))
+    samples, samplers = min(
+        _ways_to_sample(rows, length, k, sm_count),
+        key=lambda way: _sampling_cost(way[0], way[1], length, k),
+    )
+    drawn = samples * samplers
+    least = least_for(k * drawn / length)
+    capacity = min(length, ceil(_enough_for(least + least // 8) * length / drawn))
+    return Division(
+        samples=samples,
+        samplers=samplers,
+        least=least,
+        offered=1 if samplers == 1 else least + least // 8,
+        capacity=capacity,
+        blocks=_blocks(rows, length * itemsize, sm_count),
+    )
 
 
 def check(rows: int, length: int, k: int) -> None:
@@ -85,6 +102,23 @@ def _enough_for(most: int) -> float:
 def _chernoff(count: float, mean: float) -> float:
     """Return a bound on the chance that a binomial number lies as far from its mean as `count`."""
     return exp(count - mean - count * log(count / mean))
+
+
+def _ways_to_sample(rows: int, length: int, k: int, sm_count: int) -> Iterator[tuple[int, int]]:
+    """Yield samples of a block and numbers of blocks, for all rows at once."""
+    for samples in _SAMPLES:
+        yield samples, 1
+    for samplers in _SAMPLERS:
+        least = least_for(k * samplers * HELD / length)
+        is_few = samplers * (least + least // 8) <= _MOST_OFFERS
+        if is_few and rows * samplers <= sm_count and 2 * samplers * HELD <= length:
+            yield HELD, samplers
+
+
+def _sampling_cost(samples: int, samplers: int, length: int, k: int) -> float:
+    """Return cycles, roughly: one per element of a block's sample, two per key collected."""
+    meeting = _MEETING if samplers > 1 else 0
+    return samples + meeting + 2 * _expected(samples * samplers, length, k)
 
 
 def _expected(samples: int, length: int, k: int) -> float:

@@ -2,7 +2,7 @@
 
 import pytest
 from spaninfer_kernel_launch import Launch, ShapeError
-from spaninfer_kernels_cuda.norm.tuning import Division, divide, launch
+from spaninfer_kernels_cuda.rows import Division, divide, launch
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def test_every_element_of_every_row_has_a_thread(itemsize):
 @pytest.mark.parametrize(
     ("channels", "itemsize", "message"),
     [
-        (0, 2, "over 0 channels; at least 1"),
-        (32_776, 2, "over 32776 channels of 2 bytes, loaded by 8; at most 32768"),
+        (0, 2, "of 0 channels; at least 1"),
+        (32_776, 2, "of 32776 channels of 2 bytes, loaded by 8; at most 32768"),
         (4097, 4, "loaded by 1; at most 4096"),
     ],
 )
@@ -52,5 +52,5 @@ def test_rows_that_no_block_can_hold_are_refused(channels, itemsize, message):
 
 
 def test_each_row_has_a_block_and_no_rows_no_launch():
-    assert launch(7, divide(4096, 2)) == Launch(grid=(7, 1, 1), block=(512, 1, 1))
+    assert launch(7, divide(4096, 2)) == Launch(grid=(7, 1, 1), block=(512, 1, 1), overlaps=True)
     assert launch(0, divide(4096, 2)) is None

@@ -1,0 +1,34 @@
+"""The 8-bit codes that rows of activations are quantised to: csrc/codes.cuh by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import ml_dtypes
+import numpy as np
+from spaninfer_kernel_launch import DTypeError
+
+Code = Literal["int8", "fp8"]
+CODES: tuple[Code, ...] = get_args(Code)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeType:
+    """A symmetric code: its type in C++, and that of its elements."""
+
+    name: str
+    dtype: np.dtype[Any]
+
+
+_CODES: dict[Code, CodeType] = {
+    "int8": CodeType("SymmetricInt8", np.dtype(np.int8)),
+    "fp8": CodeType("Fp8", np.dtype(ml_dtypes.float8_e4m3fn)),
+}
+
+
+def code_type(code: Code) -> CodeType:
+    """Return what `code` is. Raises DTypeError for other names."""
+    if code not in _CODES:
+        raise DTypeError(f"there are no codes {code!r}; there are {', '.join(_CODES)}")
+    return _CODES[code]

@@ -1,0 +1,199 @@
+// What blocks do with the sums of a tile: one adds those that others have left to it, or a cluster
+// adds them together, finishes and writes them.
+//
+//   y = sums + bias                           bias[N], or none
+//   y = activated(y[gate rows]) * y[up rows]  kGated: gate rows of the weight above up rows
+//   out = y + residual                        residual[M C], or none; may be out itself
+//
+// Each of kWarps warps holds, for 16 weight rows and kColumns columns of 8 tokens, fragments of C
+// (mma.cuh): a thread has rows g and g + 8, tokens 2t and 2t + 1 of each. kGated puts 8 gate rows
+// above their up rows into 16, so that one thread has both.
+//
+// `Kernel` tells these, the Element, and kRows of a tile; its sync() is a barrier of the threads.
+//
+// Needs types.cuh, reduce.cuh, cluster.cuh, share.cuh.
+
+template <typename Kernel>
+using Sums = float[Kernel::kColumns][4];
+
+// Where results go, what is added to them, and what blocks tell each other.
+template <typename Kernel>
+struct Target {
+  using T = typename Kernel::Element;
+
+  T* out;
+  const T *bias, *residual;
+  float4* partial;
+  int* flags;
+  int tokens, rows;  // M, N
+
+  __device__ __forceinline__ int columns() const { return Kernel::kGated ? rows / 2 : rows; }
+
+  // What of it the blocks with this blockIdx.y work on: tokens from `first` on.
+  __device__ __forceinline__ Target from_token(int first) const {
+    const size_t skipped = static_cast<size_t>(first) * columns();
+    const size_t blocks = static_cast<size_t>(blockIdx.y) * gridDim.x;
+    return {out + skipped,
+            bias,
+            residual ? residual + skipped : nullptr,
+            partial + blocks * (Kernel::kColumns * Kernel::kThreads),
+            flags + blocks,
+            tokens - first,
+            rows};
+  }
+
+  // Where this thread's sums lie in what block `block` leaves: beside those of its neighbours.
+  __device__ __forceinline__ float4* left_by(int block) const {
+    constexpr int kOwn = Kernel::kColumns * Kernel::kThreads;
+    return partial + static_cast<size_t>(block) * kOwn + threadIdx.x;
+  }
+};
+
+// Calls `each(j, token)` for every column j, `token` being the first of its tokens that this thread
+// has, and lets the compiler mix the work of four columns, no more: their loads are under way
+// together, but addresses and numbers of all columns would not fit into registers.
+template <typename Kernel, typename Each>
+__device__ __forceinline__ void for_columns(Each each) {
+  constexpr int kBatch = 4;
+  int token = 2 * (threadIdx.x % 4);
+#pragma unroll
+  for (int j = 0; j < Kernel::kColumns; ++j) {
+    // As if it were changed here: nothing that depends on it can be computed earlier.
+    if (j % kBatch == 0) asm volatile("" : "+r"(token)::"memory");
+    each(j, token + 8 * j);
+  }
+}
+
+// Leaves the sums to the block that owns the tile.
+template <typename Kernel>
+__device__ __forceinline__ void leave(const Sums<Kernel>& sums, const Target<Kernel>& target) {
+  float4* own = target.left_by(blockIdx.x);
+#pragma unroll
+  for (int j = 0; j < Kernel::kColumns; ++j) {
+    const float(&sum)[4] = sums[j];
+    own[j * Kernel::kThreads] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+  }
+  __threadfence();
+  Kernel::sync();
+  if (threadIdx.x == 0) atomicExch(target.flags + blockIdx.x, 1);
+}
+
+// Adds what the blocks from `first` to this one have left, in this order; takes their flags down.
+template <typename Kernel>
+__device__ __forceinline__ void collect(Sums<Kernel>& sums, const Target<Kernel>& target,
+                                        int first) {
+  const int last = blockIdx.x;
+  if (first == last) return;
+  for (int block = first + threadIdx.x; block < last; block += Kernel::kThreads) {
+    while (atomicCAS(target.flags + block, 1, 0) != 1) {
+    }
+    __threadfence();
+  }
+  Kernel::sync();
+  for (int block = first; block < last; ++block) {
+    const float4* left = target.left_by(block);
+    for_columns<Kernel>([&](int j, int) {
+      const float4 before = __ldcg(left + j * Kernel::kThreads);
+      float(&sum)[4] = sums[j];
+      sum[0] += before.x;
+      sum[1] += before.y;
+      sum[2] += before.z;
+      sum[3] += before.w;
+    });
+  }
+}
+
+// The column of the result that is row g of a warp's.
+template <typename Kernel>
+__device__ __forceinline__ int column_of(int tile, int warp) {
+  constexpr int kTile = Kernel::kGated ? Kernel::kRows / 2 : Kernel::kRows;
+  constexpr int kOwn = Kernel::kGated ? 8 : 16;
+  return tile * kTile + warp * kOwn + threadIdx.x % kWarp / 4;
+}
+
+// Makes results of the sums of a fragment: `column` as above; tokens `first` and the next.
+template <typename Kernel>
+__device__ __forceinline__ void complete(float (&sum)[4], const Target<Kernel>& target, int column,
+                                         int first) {
+  constexpr bool kGated = Kernel::kGated;
+  const int columns = target.columns(), partner = kGated ? column + columns : column + 8;
+  const bool has_partner = column < columns && partner < target.rows;
+  const float bias = target.bias && column < columns ? to_float(target.bias[column]) : 0.0f;
+  const float partner_bias = target.bias && has_partner ? to_float(target.bias[partner]) : 0.0f;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    sum[i] += bias;
+    sum[i + 2] += partner_bias;
+    if constexpr (kGated) sum[i] = Kernel::activated(sum[i]) * sum[i + 2];
+    const int token = first + i;
+    if (!target.residual || token >= target.tokens || column >= columns) continue;
+    const auto* add = target.residual + (token * columns + column);
+    sum[i] += to_float(add[0]);
+    if (!kGated && has_partner) sum[i + 2] += to_float(add[8]);
+  }
+}
+
+template <typename Kernel>
+__device__ __forceinline__ void store(const float (&sum)[4], const Target<Kernel>& target,
+                                      int column, int first) {
+  using T = typename Kernel::Element;
+  const int columns = target.columns();
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int token = first + i;
+    if (token >= target.tokens || column >= columns) continue;
+    T* to = target.out + (token * columns + column);
+    to[0] = from_float<T>(sum[i]);
+    if (!Kernel::kGated && column + 8 < columns) to[8] = from_float<T>(sum[i + 2]);
+  }
+}
+
+// Does with the sums of a tile, all of this block's chunks being in them, what is to be done.
+template <typename Kernel>
+__device__ __forceinline__ void finish_tile(Sums<Kernel>& sums, const Place& place,
+                                            const Share& share, const Target<Kernel>& target) {
+  if (!share.owns(place)) {
+    leave<Kernel>(sums, target);
+    return;
+  }
+  collect<Kernel>(sums, target, share.first_block(place.tile));
+  const int column = column_of<Kernel>(place.tile, threadIdx.x / kWarp);
+  // All loads of residuals first: they need not wait for stores, which might be to the same place.
+  for_columns<Kernel>(
+      [&](int j, int token) { complete<Kernel>(sums[j], target, column, token); });
+  for_columns<Kernel>([&](int j, int token) { store<Kernel>(sums[j], target, column, token); });
+}
+
+// The same where the blocks of a cluster have parts of one tile: each finishes some fragments, with
+// the sums that all have put into their `shared` memory.
+template <typename Kernel>
+__device__ __forceinline__ void finish_with_cluster(const Sums<Kernel>& sums, float4* shared,
+                                                    const Target<Kernel>& target) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int j = 0; j < Kernel::kColumns; ++j) {
+    const float(&sum)[4] = sums[j];
+    const int fragment = warp * Kernel::kColumns + j;
+    shared[fragment * kWarp + lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+  }
+  sync_cluster();
+  const int blocks = blocks_of_cluster();
+  constexpr int kFragments = Kernel::kWarps * Kernel::kColumns;
+  for (int fragment = warp * blocks + rank_in_cluster(); fragment < kFragments;
+       fragment += Kernel::kWarps * blocks) {
+    float sum[4] = {};
+#pragma unroll 4
+    for (int rank = 0; rank < blocks; ++rank) {
+      const float4 part = in_block(shared, rank)[fragment * kWarp + lane];
+      sum[0] += part.x;
+      sum[1] += part.y;
+      sum[2] += part.z;
+      sum[3] += part.w;
+    }
+    const int column = column_of<Kernel>(blockIdx.x / blocks, fragment / Kernel::kColumns);
+    const int token = fragment % Kernel::kColumns * 8 + 2 * (lane % 4);
+    complete<Kernel>(sum, target, column, token);
+    store<Kernel>(sum, target, column, token);
+  }
+  sync_cluster();  // others may still read what this block has put there
+}

@@ -1,0 +1,251 @@
+"""Products of few rows with a large weight: out = x @ weight^T, with what follows it in a model.
+
+x[M K], weight[N K] and out[M N] hold one 16-bit float type; M is at most 256, K a multiple of 8.
+The weight is contiguous, rows of x are strided, both begin at multiples of 16 bytes. Sums are
+float32, rounded once, after bias[N], activation and residual. With an activation, the weight's
+rows are those of the gate above those of up: out[M N/2] = act(gate) * up.
+
+The same arguments give the same bits. A row's result depends neither on the other rows nor on
+their number as long as the same `Tile` is chosen for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import ml_dtypes
+import numpy as np
+from spaninfer_kernel_launch import (
+    Array,
+    Call,
+    DTypeError,
+    FileCache,
+    Gpu,
+    Launch,
+    ShapeError,
+    Source,
+    Variant,
+    check_aligned,
+    check_dense,
+    check_rows,
+    compile_variant,
+    element_of,
+    gpu_of,
+    load,
+    match,
+    pointer_of,
+    result_array,
+    stream_handle,
+    user_cache,
+    view_of,
+)
+
+from spaninfer_kernels_cuda.activation import ACTS, Act
+from spaninfer_kernels_cuda.gemm.maps import map_weight, map_x
+from spaninfer_kernels_cuda.gemm.tuning import FLAGS, Shape, Tile, check, choose, launch
+
+__all__ = [
+    "GENERAL",
+    "HOPPER",
+    "VARIANTS",
+    "Prepared",
+    "Shape",
+    "Tile",
+    "gemm",
+    "prepare",
+    "variant_for",
+]
+
+_HEADERS = (
+    "types.cuh",
+    "reduce.cuh",
+    "mma.cuh",
+    "copy.cuh",
+    "overlap.cuh",
+    "activate.cuh",
+    "cluster.cuh",
+)
+_OWN = ("share.cuh", "sums.cuh")
+GENERAL = Source("spaninfer_kernels_cuda", "gemm/general.cu", _HEADERS, _OWN)
+HOPPER = Source("spaninfer_kernels_cuda", "gemm/hopper.cu", (*_HEADERS, "wgmma.cuh"), _OWN)
+
+_FLAG_BYTES = 4 * FLAGS
+_ALIGNMENT = 16  # bytes: what one copy to shared memory brings
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A product of one shape, compiled and loaded: `launch` passes pointers, and nothing else.
+
+    `launch` needs `workspace_bytes` of 16-byte aligned memory. What is fresh goes through `clear`
+    once (or is zeroed otherwise); every launch leaves it fit for the next one, of any shape.
+    """
+
+    shape: Shape
+    tile: Tile
+    dtype: str
+    gate: Act | None
+    workspace_bytes: int
+    _call: Call | None
+    _clear: Call
+    _row_stride: int
+
+    def launch(
+        self,
+        x: object,
+        weight: object,
+        *,
+        out: object,
+        workspace: object,
+        bias: object = 0,
+        residual: object = 0,
+        stream: object = None,
+    ) -> None:
+        """Write x @ weight^T, what follows included, to `out`.
+
+        Arrays may be given as addresses; `out` may be `residual`. The weight is read before the
+        launch in front on the stream has finished, so that one must not write it. Without a
+        stream, the current one of x's framework.
+        """
+        self.start(stream_handle(stream, x), (out, x, weight, bias, residual), workspace)
+
+    def start(self, handle: int, arrays: tuple[object, ...], workspace: object) -> None:
+        """Launch with the kernel's own order of arrays on the stream with this handle."""
+        if self._call is None:
+            return
+        out, x, weight, bias, residual = map(pointer_of, arrays)
+        flags = pointer_of(workspace)
+        shape, tile = self.shape, self.tile
+        others = (bias, residual, flags + _FLAG_BYTES, flags)
+        sizes = (shape.rows, shape.outputs, shape.inner)
+        if tile.hopper:
+            gated = self.gate is not None
+            weights = map_weight(weight, self.dtype, shape, tile, gated=gated)
+            rows = map_x(x, self.dtype, shape, self._row_stride, tile)
+            self._call(handle, out, weights, rows, *others, *sizes)
+        else:
+            self._call(handle, out, weight, x, *others, *sizes, self._row_stride)
+
+    def clear(self, workspace: object, *, stream: object = None) -> None:
+        """Make fresh memory fit for a first launch."""
+        self._clear(stream_handle(stream, workspace), pointer_of(workspace))
+
+
+def variant_for(tile: Tile, dtype: object, gate: Act | None = None) -> Variant:
+    """Return the variant for `tile` and elements of `dtype`, float16 or bfloat16."""
+    element = element_of(dtype)
+    if element.itemsize != 2:
+        raise DTypeError(f"no kernel for elements of type {np.dtype(dtype)}; 16-bit floats only")  # type: ignore[call-overload]
+    if gate is not None and gate not in ACTS:
+        raise ShapeError(f"there is no activation {gate!r}; there are {', '.join(ACTS)}")
+    macros: dict[str, str | int | bool] = {
+        "T": element.name,
+        "TOKENS": tile.tokens,
+        "GROUPS": tile.groups,
+        "STAGES": tile.stages,
+        "GATED": gate is not None,
+        "ACT": gate or "",
+    }
+    if tile.hopper:
+        macros["IN_CLUSTER"] = tile.splits > 1
+        return Variant.of("gemm", HOPPER, macros, ("sm_90a",))
+    return Variant.of("gemm", GENERAL, macros, element.architectures)
+
+
+def prepare(
+    shape: Shape,
+    *,
+    dtype: object,
+    gpu: Gpu,
+    gate: Act | None = None,
+    row_stride: int | None = None,
+    tile: Tile | None = None,
+    cache: FileCache | None = None,
+) -> Prepared:
+    """Return the product of `shape` on `gpu`, compiled, or from `cache` where it is known.
+
+    `row_stride` counts elements from one row of x to the next (K unless given); `tile` is chosen
+    for the shape unless given. Raises ShapeError or DTypeError for what no kernel takes,
+    CompileError where there is no compiler.
+    """
+    gated = gate is not None
+    check(shape, gated=gated)
+    tile = tile or choose(shape, gpu.arch, gpu.shared_bytes, gated=gated)
+    variant = variant_for(tile, dtype, gate)
+    compiled = compile_variant(variant, gpu.arch, cache or user_cache())
+    grid = launch(shape, tile, gpu.sm_count)
+    parameters = "P MM PPPP iii" if tile.hopper else "P PP PPPP iiiq"
+    return Prepared(
+        *(shape, tile, np.dtype(dtype).name, gate),  # type: ignore[call-overload]
+        workspace_bytes=_FLAG_BYTES + (_partial_bytes(grid, tile) if grid else 0),
+        _call=Call(load(compiled, gpu), grid, parameters) if grid else None,
+        _clear=Call(load(compiled, gpu, "gemm_clear"), Launch((1, 1, 1), (FLAGS, 1, 1)), "P"),
+        _row_stride=shape.inner if row_stride is None else row_stride,
+    )
+
+
+def _partial_bytes(grid: Launch, tile: Tile) -> int:
+    """Return what all blocks may have to leave for others: a tile of float32 each."""
+    if tile.splits > 1:
+        return 0
+    blocks, groups, _ = grid.grid
+    return blocks * groups * tile.rows * tile.tokens * 4
+
+
+_prepared = lru_cache(maxsize=1024)(prepare)
+
+
+def gemm(
+    x: object,
+    weight: object,
+    *,
+    bias: object = None,
+    gate: Act | None = None,
+    residual: object = None,
+    out: object = None,
+    stream: object = None,
+) -> object:
+    """Return x[M K] @ weight[N K]^T, plus bias[N], gated by `gate`, plus residual.
+
+    Without `out`, the result is a new array in the order of the stream, which torch.from_dlpack
+    and cupy.from_dlpack take. Without a stream, the current one of x's framework.
+    """
+    given = {"x": x, "weight": weight, "bias": bias, "residual": residual}
+    views = {name: view_of(array) for name, array in given.items() if array is not None}
+    sizes = match(x=(views["x"], "M K"), weight=(views["weight"], "N K"))
+    shape = Shape(sizes["M"], sizes["N"], sizes["K"])
+    check(shape, gated=gate is not None)
+    columns = shape.outputs // 2 if gate else shape.outputs
+    axes = {"bias": f"{shape.outputs}", "residual": f"{shape.rows} {columns}"}
+    match(**{name: (views[name], axes[name]) for name in axes if name in views})
+    source = views.pop("x")
+    check_rows(source.dtype, _ALIGNMENT, x=source)
+    check_dense(source.dtype, **views)
+    check_aligned(_ALIGNMENT, weight=views["weight"])
+    gpu = gpu_of(x=source, **views)
+    row_stride = source.strides[0] if shape.rows > 1 else shape.inner
+    step = _prepared(shape, dtype=source.dtype, gpu=gpu, gate=gate, row_stride=row_stride)
+    handle = stream_handle(stream, x)
+    out = result_array(out, (shape.rows, columns), source.dtype, gpu, handle)
+    workspace = Array((step.workspace_bytes,), np.uint8, gpu, handle)
+    step.clear(workspace, stream=handle)
+    others = (views.get(name, 0) for name in ("weight", "bias", "residual"))
+    step.start(handle, (out, source, *others), workspace)
+    return out
+
+
+VARIANTS: tuple[Variant, ...] = (
+    variant_for(Tile(8, 2, 3, hopper=False), np.float16),
+    variant_for(Tile(16, 2, 5, hopper=False), np.float16, "gelu_tanh"),
+    variant_for(Tile(32, 2, 5, hopper=False), ml_dtypes.bfloat16, "quick_gelu"),
+    variant_for(Tile(64, 2, 4, hopper=False), ml_dtypes.bfloat16, "silu"),
+    variant_for(Tile(8, 3, 4, hopper=True), ml_dtypes.bfloat16, "silu"),
+    variant_for(Tile(64, 3, 3, hopper=True), ml_dtypes.bfloat16, "silu"),
+    variant_for(Tile(64, 2, 9, hopper=True), np.float16),
+    variant_for(Tile(128, 2, 7, hopper=True), ml_dtypes.bfloat16, "relu"),
+    variant_for(Tile(16, 1, 10, hopper=True, splits=3), ml_dtypes.bfloat16),
+    variant_for(Tile(32, 2, 5, hopper=True, splits=2), np.float16, "gelu"),
+    variant_for(Tile(128, 1, 4, hopper=True, splits=8), ml_dtypes.bfloat16),
+)
+"""A cover: every element type, kernel, number of tokens and gate occurs."""

@@ -1,0 +1,170 @@
+// Products of few rows with a large weight on Hopper: out[M C] from x[M K] and weight[N K].
+//
+// The weight is what has to be read, so 64 rows of it are the first operand of a warpgroup's
+// products, and the few rows of x, padded to TOKENS, are the second. One warp brings chunks of both
+// by the copy engine into a ring of STAGES buffers; GROUPS warpgroups multiply, each 64 rows, while
+// it goes on, over the ends of tiles too. Blocks share the work as share.cuh says.
+//
+// Weights do not depend on the kernel before, so the ring is full of them when that one ends. A
+// block that takes half of an SM lets the next kernel do this beside it: between products that
+// follow one another the memory never rests.
+//
+// Macros: T (half, bfloat16), TOKENS (a size of Product), GROUPS, STAGES, IN_CLUSTER (the
+//         blocks of a cluster have parts of one tile), GATED, ACT (a function of activate.cuh).
+// Demands: gridDim.y times TOKENS hold the M rows of x; K % 8 == 0; IN_CLUSTER: as many blocks in a
+//          cluster as a tile has chunks, or fewer; GATED: N % 16 == 0; maps whose
+//          boxes are kChunk elements of TOKENS rows of x, and of kRows rows of the weight (GATED: of
+//          8 of the gate, then their 8 of up, and so on); flags zero, as every launch leaves them.
+
+constexpr int kLineBytes = 128;  // of a row, what the copy engine permutes
+constexpr int kChunk = kLineBytes / sizeof(T);
+constexpr int kSteps = kChunk / 16;
+constexpr int kProductRows = 64;
+
+struct Kernel {
+  using Element = T;
+  static constexpr bool kGated = GATED;
+  static constexpr int kThreads = GROUPS * 4 * kWarp;  // those that multiply
+  static constexpr int kRows = GROUPS * kProductRows;
+  static constexpr int kWarps = kThreads / kWarp;
+  static constexpr int kColumns = TOKENS / 8;
+
+  static __device__ __forceinline__ float activated(float x) { return ACT(x); }
+  static __device__ __forceinline__ void sync() {
+    asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+  }
+};
+
+constexpr int kWeightBytes = Kernel::kRows * kLineBytes;
+constexpr int kStageBytes = kWeightBytes + TOKENS * kLineBytes;
+
+static_assert(!IN_CLUSTER || Kernel::kRows * TOKENS * 4 <= STAGES * kStageBytes, "room for sums");
+
+struct Shared {
+  alignas(1024) unsigned char stages[STAGES][kStageBytes];
+  Barrier full[STAGES], empty[STAGES];
+};
+
+// A buffer of the ring, and the parity of its barriers' phase in this round.
+struct Turn {
+  int stage = 0, parity = 0;
+
+  __device__ __forceinline__ void next() {
+    if (++stage == STAGES) stage = 0, parity ^= 1;
+  }
+};
+
+// Weights are read once: they are the first that the L2 cache may forget.
+__device__ __forceinline__ void copy_weight(Shared& shared, int stage, const TensorMap& weight,
+                                            const Place& place) {
+  const int k = place.chunk * kChunk;
+  if constexpr (GATED) {
+    copy_box_once(shared.stages[stage], weight, k, 0, 0, place.tile * (Kernel::kRows / 16),
+                  &shared.full[stage]);
+  } else {
+    copy_box_once(shared.stages[stage], weight, k, place.tile * Kernel::kRows, 0, 0,
+                  &shared.full[stage]);
+  }
+}
+
+__device__ __forceinline__ void copy_x(Shared& shared, int stage, const TensorMap& x,
+                                       const Place& place) {
+  copy_box(shared.stages[stage] + kWeightBytes, x, place.chunk * kChunk, blockIdx.y * TOKENS, 0,
+           &shared.full[stage]);
+}
+
+// What the copying thread does.
+__device__ __forceinline__ void copy_chunks(Shared& shared, const TensorMap& weight,
+                                            const TensorMap& x, const Share& share) {
+  const int count = share.count();
+  Place place = share.start();
+  for (int n = 0; n < min(STAGES, count); ++n, share.advance(place)) {
+    arrive_expecting(&shared.full[n], kStageBytes);
+    copy_weight(shared, n, weight, place);
+  }
+  if (count <= STAGES) let_next_kernel_start();
+  wait_for_kernel_before();
+  place = share.start();
+  for (int n = 0; n < min(STAGES, count); ++n, share.advance(place)) copy_x(shared, n, x, place);
+  Turn turn;
+  for (int n = STAGES; n < count; ++n, share.advance(place), turn.next()) {
+    wait(&shared.empty[turn.stage], turn.parity);
+    arrive_expecting(&shared.full[turn.stage], kStageBytes);
+    copy_weight(shared, turn.stage, weight, place);
+    copy_x(shared, turn.stage, x, place);
+  }
+  let_next_kernel_start();
+}
+
+// Starts the products of a chunk. `adds` is false for the first one of a tile.
+__device__ __forceinline__ void multiply_chunk(Sums<Kernel>& sums, const unsigned char* stage,
+                                               int group, bool adds) {
+  const unsigned weight = shared_address(stage) + group * kProductRows * kLineBytes;
+  const unsigned x = shared_address(stage) + kWeightBytes;
+  begin_products();
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) {
+    const int step = k * 16 * sizeof(T);
+    Product<T, Kernel::kColumns>::of_tiles(sums, tile_at<kLineBytes>(weight + step, 0),
+                                           tile_at<kLineBytes>(x + step, 0), adds || k > 0);
+  }
+  commit_products();
+}
+
+// Where two blocks fit into the shared memory of an SM, their registers should fit too.
+constexpr int kBlocksOfSm =
+    sizeof(Shared) <= 113 * 1024 && GROUPS <= 2 && TOKENS <= 64 ? 2 : 1;
+
+extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kWarp, kBlocksOfSm)
+    gemm(T* out, const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap x,
+         const T* bias, const T* residual, float4* partial, int* flags, int tokens, int rows,
+         int inner) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  if (threadIdx.x == Kernel::kThreads) {
+    for (int i = 0; i < STAGES; ++i) {
+      init_barrier(&shared.full[i], 1);
+      init_barrier(&shared.empty[i], GROUPS * 4);  // a lane of each warp
+    }
+    publish_barriers();
+  }
+  __syncthreads();
+
+  const int tiles = (rows + Kernel::kRows - 1) / Kernel::kRows;
+  const int chunks = (inner + kChunk - 1) / kChunk;
+  const Share share = IN_CLUSTER ? Share::of_cluster(chunks) : Share::of_grid(tiles, chunks);
+  if (threadIdx.x >= Kernel::kThreads) {
+    if (threadIdx.x == Kernel::kThreads) copy_chunks(shared, weight, x, share);
+    return;
+  }
+  wait_for_kernel_before();
+  const Target<Kernel> target =
+      Target<Kernel>{out, bias, residual, partial, flags, tokens, rows}.from_token(blockIdx.y *
+                                                                                   TOKENS);
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  Sums<Kernel> sums;
+  Turn turn;
+  Place place = share.start();
+  bool adds = false;
+  for (int n = share.count(); n > 0; --n) {
+    wait(&shared.full[turn.stage], turn.parity);
+    multiply_chunk(sums, shared.stages[turn.stage], warp / 4, adds);
+    wait_for_products<0>();
+    if (lane == 0) arrive(&shared.empty[turn.stage]);
+    adds = !place.is_last();
+    if (!adds) {
+      pin(sums);
+      if constexpr (IN_CLUSTER) {
+        Kernel::sync();  // all have multiplied: the ring is free for other use
+        finish_with_cluster<Kernel>(sums, reinterpret_cast<float4*>(memory), target);
+      } else {
+        finish_tile<Kernel>(sums, place, share, target);
+      }
+    }
+    share.advance(place);
+    turn.next();
+  }
+}
+
+// Makes fresh memory a workspace: `flags` is where it begins.
+extern "C" __global__ void gemm_clear(int* flags) { flags[threadIdx.x] = 0; }

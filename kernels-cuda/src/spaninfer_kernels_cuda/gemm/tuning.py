@@ -1,0 +1,146 @@
+"""Shape of a product -> the tile that a block works on, how many blocks share the work. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from spaninfer_kernel_launch import Launch, ShapeError
+
+MOST_ROWS = 256
+MOST_OUTPUTS = 2**31 // MOST_ROWS - 1  # so that 32 bits count the results
+CHUNK = 64  # elements of K, as in both kernels
+FLAGS = 1024  # blocks of a launch at most, and what a workspace begins with
+
+_LINE_BYTES = 2 * CHUNK
+_GROUP_THREADS = 128
+_GROUP_ROWS = 64  # of the weight
+_BARRIER_BYTES = 16  # of a stage, in hopper.cu
+_COPIER_THREADS = 32  # likewise
+
+_HALF_SM_BYTES = 110 * 1024  # so that the next kernel's first chunks fit beside this one's (Hopper)
+_MOST_SPLITS = 8  # blocks of a cluster on any GPU
+_FASTER_UP_TO = 64  # rows of x: beyond, reading x costs as much as reading the weight
+# Blocks that clusters are made of at most, by groups: two of them, of one group each, have room on
+# each of the 132 SMs of an H200; of two groups, 152 to 180 were as fast as any other number.
+_BLOCKS_IN_CLUSTERS = {1: 264, 2: 200}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of x[rows inner] @ weight[outputs inner]^T."""
+
+    rows: int
+    outputs: int
+    inner: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What a block works on at a time: the macros of the kernels, and which of them.
+
+    `tokens` rows of x by 64 rows of the weight for each of `groups`; `stages` chunks are on their
+    way, or being multiplied. `hopper` says which kernel: hopper.cu or general.cu. With
+    `splits` > 1 a cluster of as many blocks works on a tile, each on its part of K; else all blocks
+    share all tiles.
+    """
+
+    tokens: int
+    groups: int
+    stages: int
+    hopper: bool
+    splits: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of the weight."""
+        return self.groups * _GROUP_ROWS
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.groups * _GROUP_THREADS + (_COPIER_THREADS if self.hopper else 0)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        barriers = _BARRIER_BYTES if self.hopper else 0
+        return self.stages * ((self.rows + self.tokens) * _LINE_BYTES + barriers)
+
+
+def check(shape: Shape, *, gated: bool) -> None:
+    """Raise ShapeError for what no kernel takes."""
+    if not 0 <= shape.rows <= MOST_ROWS:
+        raise ShapeError(f"x has {shape.rows} rows; at most {MOST_ROWS}")
+    if not 1 <= shape.outputs <= MOST_OUTPUTS:
+        raise ShapeError(f"the weight has {shape.outputs} rows; at least 1, at most {MOST_OUTPUTS}")
+    if gated and shape.outputs % 2:
+        raise ShapeError(f"the weight has {shape.outputs} rows; as many for the gate as for up")
+    if shape.inner < 8 or shape.inner % 8:
+        raise ShapeError(f"rows have {shape.inner} elements; a multiple of 8, at least 8")
+
+
+def choose(shape: Shape, arch: str, shared_bytes: int, *, gated: bool) -> Tile:
+    """Return the tile for `shape` on GPUs of `arch` whose blocks may have `shared_bytes`.
+
+    Measured on an H200 (docs/decisions/0020): few tiles go to clusters, and where tiles are many,
+    three groups read x less often than two, up to as many tokens as their registers hold.
+    """
+    half = min(shared_bytes, _HALF_SM_BYTES)
+    # A box of hopper.cu holds 8 gate rows and their up rows: it must not end between the two.
+    if arch != "sm_90a" or (gated and shape.outputs % 16):
+        tokens = _tokens_for(shape.rows, (8, 16, 32, 64))
+        return fill(tokens, 2, hopper=False, shared_bytes=half)
+    tokens = _tokens_for(shape.rows, (8, 32, 64, 128))
+    for groups, blocks in _BLOCKS_IN_CLUSTERS.items():
+        tiles, chunks = _tiles_and_chunks(shape, groups)
+        splits = min(blocks // tiles, chunks, _MOST_SPLITS)
+        if splits > 1:
+            return fill(tokens, groups, hopper=True, shared_bytes=half, splits=splits)
+    if tokens > (64 if gated else 32):
+        return fill(tokens, 2, hopper=True, shared_bytes=shared_bytes)
+    return fill(tokens, 3, hopper=True, shared_bytes=half)
+
+
+def is_faster(shape: Shape, arch: str, *, gated: bool) -> bool:
+    """Say whether this beats cuBLAS followed by kernels for bias, gate and residual.
+
+    All products of a step of Qwen2.5-7B took 3.86 ms at 64 rows and 4.52 at 128; cuBLAS's, without
+    what follows them, 3.97 and 4.09 (H200).
+    """
+    return choose(shape, arch, _HALF_SM_BYTES, gated=gated).hopper and shape.rows <= _FASTER_UP_TO
+
+
+def _tiles_and_chunks(shape: Shape, groups: int) -> tuple[int, int]:
+    """Return how many tiles there are, and chunks in each."""
+    return -(-shape.outputs // (groups * _GROUP_ROWS)), -(-shape.inner // CHUNK)
+
+
+def _tokens_for(rows: int, sizes: tuple[int, ...]) -> int:
+    """Return the smallest of `sizes` that holds the rows, or the largest."""
+    return next((size for size in sizes if size >= rows), sizes[-1])
+
+
+def fill(tokens: int, groups: int, *, hopper: bool, shared_bytes: int, splits: int = 1) -> Tile:
+    """Return the tile with as many stages as fit."""
+    one = Tile(tokens, groups, 1, hopper, splits)
+    return replace(one, stages=max(shared_bytes // one.shared_bytes, 2))
+
+
+def launch(shape: Shape, tile: Tile, sm_count: int) -> Launch | None:
+    """Return the grid: blocks along x, groups of tokens along y; None without rows."""
+    if not shape.rows:
+        return None
+    groups = -(-shape.rows // tile.tokens)
+    tiles, chunks = _tiles_and_chunks(shape, tile.groups)
+    if tile.splits > 1:
+        assert tile.splits <= chunks, (tile, shape)
+        blocks = tiles * tile.splits
+    else:
+        blocks = min(max(sm_count // groups, 1), tiles * chunks, FLAGS // groups)
+    return Launch(
+        grid=(blocks, groups, 1),
+        block=(tile.threads, 1, 1),
+        shared_bytes=tile.shared_bytes,
+        cluster=(tile.splits, 1, 1),
+        overlaps=True,
+    )

@@ -1,0 +1,87 @@
+"""The inputs of a step, derived on the GPU: tokens, positions, slots, angles, who draws what.
+
+The host sends a few numbers per slice (`Columns`); everything per row is looked up where requests
+are remembered, on the GPU: a token that one step draws is there for the next one before the host
+has seen it. `derive` can be captured: what it reads lies at fixed addresses (`Places`), and the
+numbers of slices and rows are all that a launch says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from spaninfer_kernel_launch import (
+    Call,
+    FileCache,
+    Gpu,
+    Kernel,
+    Launch,
+    Source,
+    Variant,
+    compile_variant,
+    load,
+    pointer_of,
+    user_cache,
+)
+
+from spaninfer_kernels_cuda.inputs.places import Columns, Group, Places, Rope, columns_len
+from spaninfer_kernels_cuda.inputs.tuning import launch_rows, launch_segments
+
+__all__ = [
+    "VARIANTS",
+    "Columns",
+    "Group",
+    "Places",
+    "Prepared",
+    "Rope",
+    "columns_len",
+    "prepare",
+]
+
+SOURCE = Source("spaninfer_kernels_cuda", "inputs/kernel.cu")
+VARIANT = Variant.of("derive_inputs", SOURCE, {})
+
+VARIANTS: tuple[Variant, ...] = (VARIANT,)
+"""One form serves all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The kernels, compiled and loaded; nothing is allocated, launches pass addresses.
+
+    `places` is the GPU's copy of `Places.words`, streams are handles.
+    """
+
+    workspace_bytes: int
+    _write: Kernel
+    _derive: Kernel
+
+    def write(
+        self, to: object, begins: object, words: object, *, segments: int, stream: int
+    ) -> None:
+        """Copy words[begins[s]:begins[s + 1]] to address to[s], for each segment s.
+
+        to[S] int64, begins[S + 1] and words int32; addresses are multiples of 4.
+        """
+        if segments:
+            call = _call(self._write, launch_segments(segments), "PPP")
+            call(stream, *map(pointer_of, (to, begins, words)))
+
+    def derive(self, places: object, *, slices: int, rows: int, wanted: int, stream: int) -> None:
+        """Write what the step's `rows` rows and `wanted` wanted rows get."""
+        if slices:
+            call = _call(self._derive, launch_rows(rows), "Piii")
+            call(stream, pointer_of(places), slices, rows, wanted)
+
+
+def prepare(*, gpu: Gpu, cache: FileCache | None = None) -> Prepared:
+    """Return the kernels on `gpu`, compiled, or from `cache` where they are known."""
+    compiled = compile_variant(VARIANT, gpu.arch, cache or user_cache())
+    entries = ("write_words", "derive_inputs")
+    return Prepared(0, *(load(compiled, gpu, entry) for entry in entries))
+
+
+@lru_cache(maxsize=1024)
+def _call(kernel: Kernel, launch: Launch, parameters: str) -> Call:
+    return Call(kernel, launch, parameters)

@@ -1,0 +1,25 @@
+"""Sizes of a step -> how many blocks derive its inputs. Pure."""
+
+from __future__ import annotations
+
+from spaninfer_kernel_launch import Launch
+
+THREADS = 128
+_WARP = 32
+_MOST_BLOCKS = 1024  # beyond, warps take several rows; a prefill of so many takes milliseconds
+
+
+def launch_rows(rows: int) -> Launch:
+    """Return a warp per row, rounded up so that few launches serve all sizes."""
+    blocks = _next_power_of_2(-(-rows * _WARP // THREADS))
+    return Launch((min(blocks, _MOST_BLOCKS), 1, 1), (THREADS, 1, 1))
+
+
+def launch_segments(segments: int) -> Launch:
+    """Return a block per segment."""
+    return Launch((segments, 1, 1), (THREADS, 1, 1))
+
+
+def _next_power_of_2(number: int) -> int:
+    """Return the smallest power of two that is at least `number`, and at least 1."""
+    return 1 << max(number - 1, 0).bit_length()

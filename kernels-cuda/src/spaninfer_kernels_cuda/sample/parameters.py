@@ -1,0 +1,49 @@
+"""What a request wants of sampling, as one record of device memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+PARAMETERS = np.dtype(
+    [
+        ("seed", np.uint64),
+        ("temperature", np.float32),  # below 1e-5: greedy
+        ("top_k", np.int32),  # 0: all
+        ("top_p", np.float32),  # 1: all
+        ("min_p", np.float32),  # 0: all
+        ("repetition", np.float32),  # 1: none; over prompt and output
+        ("presence", np.float32),  # over the output
+        ("frequency", np.float32),  # over the output
+        ("ngram", np.int32),  # n-grams that must not come twice; 0: none
+        ("prompt_len", np.int32),  # where the output begins in the token buffer
+        ("bias_first", np.int32),  # its entries of `Pools.bias_ids` and `biases`, ids distinct
+        ("bias_count", np.int32),
+        ("word_first", np.int32),  # its words of `Pools.word_bounds`: sequences never completed
+        ("word_count", np.int32),
+        ("end_first", np.int32),  # its ids of `Pools.end_ids`, banned before position `end_until`
+        ("end_count", np.int32),
+        ("end_until", np.int32),
+        ("masked", np.int32),  # 1: only tokens of its row of the mask are allowed
+        ("logprobs", np.int32),  # likeliest tokens to report beside the drawn one; -1: no report
+        ("processed", np.int32),  # 1: report what is drawn from instead of the model's logits
+    ],
+    align=True,
+)
+"""Struct Wish of kernel.cu. A record that asks for nothing is not zero: begin with `defaults`."""
+
+assert PARAMETERS.itemsize == 88, "the size of struct Wish"
+
+
+def defaults(num_slots: int) -> np.ndarray:
+    """Return records[N] that draw from the model's distribution, without reports.
+
+    >>> wanted = defaults(2)
+    >>> wanted["temperature"][1] = 0.7
+    >>> wanted.view(np.uint8).reshape(2, -1).shape
+    (2, 88)
+    """
+    wanted = np.zeros(num_slots, PARAMETERS)
+    for name in ("temperature", "top_p", "repetition"):
+        wanted[name] = 1
+    wanted["logprobs"] = -1
+    return wanted

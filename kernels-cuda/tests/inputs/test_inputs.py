@@ -1,0 +1,283 @@
+"""Inputs of steps against a definition that goes slice by slice; GPU-free tests come first."""
+
+from dataclasses import astuple, dataclass
+
+import numpy as np
+import pytest
+from spaninfer_kernel_launch import captured, get_gpu, new_stream, pointer_of
+from spaninfer_kernels_cuda import inputs
+
+POISON = -(10**9)
+
+
+def test_columns_share_the_memory_of_their_block():
+    block = np.arange(inputs.columns_len(3) + 5, dtype=np.int32)
+
+    columns = inputs.Columns.of(block, 3)
+
+    assert [column.tolist() for column in astuple(columns)] == [
+        *([0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]),
+        *([12, 13, 14, 15], [16, 17, 18, 19]),
+    ]
+    columns.draws[1] = -7
+    assert block[10] == -7
+
+
+def test_a_block_that_is_too_short_is_refused():
+    with pytest.raises(AssertionError, match="a block of 19 words for 20"):
+        inputs.Columns.of(np.zeros(19, np.int32), 3)
+
+
+def test_addresses_of_groups_and_ropes_follow_their_numbers():
+    places = inputs.Places(
+        columns=1, capacity=2, known=3, stride=4, token_ids=5, position=6, wanted=7,
+        draw_row=8, draw_position=9,
+    )  # fmt: skip
+
+    words = places.words([inputs.Group(10, 11, 12, 13)], [inputs.Rope(20, 21, 22, 23, 24)])
+
+    assert words.tolist() == [*range(1, 10), 1, 1, *range(10, 14), *range(20, 25)]
+    assert words.dtype == np.int64
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Positions [start, stop) of a request in a row; so many of its last rows are wanted."""
+
+    row: int
+    start: int
+    stop: int
+    wanted: int
+    draws: int = -1
+
+
+PADDING = Slice(-1, 0, 1, 1)
+
+
+@dataclass(frozen=True)
+class World:
+    """What is remembered: tokens, tables of several cache groups, angles of several widths."""
+
+    known: np.ndarray
+    tables: list[np.ndarray]
+    span_lens: list[int]
+    angles: list[tuple[np.ndarray, np.ndarray]]
+
+    @classmethod
+    def random(cls, rows=7, max_len=150, span_lens=(16, 32), halves=(64, 5), seed=0):
+        draw = np.random.default_rng(seed)
+        return cls(
+            draw.integers(0, 2**31, (rows, max_len + 1), np.int32),
+            [draw.integers(0, 2**20, (rows, -(-max_len // n) + 1), np.int32) for n in span_lens],
+            list(span_lens),
+            [tuple(draw.standard_normal((2, max_len, half)).astype(np.float32)) for half in halves],
+        )
+
+
+def defined(world, slices):
+    """Return what rows and wanted rows get, slice by slice."""
+    out = {"token_ids": [], "position": [], "wanted": [], "draw_row": [], "draw_position": []}
+    slots = [[] for _ in world.tables]
+    for part in slices:
+        first = len(out["position"])
+        for at in range(part.start, part.stop):
+            is_padding = part.row < 0
+            out["position"].append(0 if is_padding else at)
+            out["token_ids"].append(0 if is_padding else world.known[part.row, at])
+            for slot, table, n in zip(slots, world.tables, world.span_lens, strict=True):
+                slot.append(-1 if is_padding else table[part.row, at // n] * n + at % n)
+        last = first + part.stop - part.start
+        out["wanted"] += range(last - part.wanted, last)
+        drawn = [-1] * part.wanted
+        if part.wanted:
+            drawn[-1] = part.draws
+        out["draw_row"] += [part.row if at >= 0 else -1 for at in drawn]
+        out["draw_position"] += [max(at, 0) for at in drawn]
+    places = out["position"]
+    rotations = [(cos[places], sin[places]) for cos, sin in world.angles]
+    return {name: np.array(column) for name, column in out.items()}, slots, rotations
+
+
+class Device:
+    """The world on a GPU, and where inputs go, longer than any step and poisoned."""
+
+    def __init__(self, on_gpu, world, capacity=40, rows=600):
+        self.on_gpu, self.capacity = on_gpu, capacity
+        self.known = on_gpu.put(world.known)
+        self.tables = [on_gpu.put(table) for table in world.tables]
+        self.angles = [tuple(map(on_gpu.put, pair)) for pair in world.angles]
+        self.columns = on_gpu.put(np.zeros(inputs.columns_len(capacity), np.int32))
+        poison = np.full(rows, POISON, np.int32)
+        self.out = {
+            name: on_gpu.put(poison)
+            for name in ("token_ids", "position", "wanted", "draw_row", "draw_position")
+        }
+        self.slots = [on_gpu.put(poison) for _ in world.tables]
+        self.rotations = [
+            tuple(on_gpu.put(np.full((rows, pair[0].shape[1]), np.nan, np.float32)) for _ in "cs")
+            for pair in world.angles
+        ]
+        at = pointer_of
+        places = inputs.Places(
+            columns=at(self.columns),
+            capacity=capacity,
+            known=at(self.known),
+            stride=world.known.shape[1],
+            **{name: at(array) for name, array in self.out.items()},
+        )
+        groups = [
+            inputs.Group(at(table), table.shape[1], at(slots), n)
+            for table, slots, n in zip(self.tables, self.slots, world.span_lens, strict=True)
+        ]
+        ropes = [
+            inputs.Rope(*map(at, (*table, *place)), half=table[0].shape[1])
+            for table, place in zip(self.angles, self.rotations, strict=True)
+        ]
+        self.places = on_gpu.put(places.words(groups, ropes))
+
+    def fill(self, slices):
+        """Write the columns of a step."""
+        block = np.full(inputs.columns_len(self.capacity), POISON, np.int32)
+        columns, count = inputs.Columns.of(block, self.capacity), len(slices)
+        for name in ("row", "start", "stop", "draws"):
+            column = columns.draws if name == "draws" else getattr(columns, f"{name}s")
+            column[:count] = [getattr(part, name) for part in slices]
+        columns.bounds[: count + 1] = np.cumsum([0, *(p.stop - p.start for p in slices)])
+        columns.wanted[: count + 1] = np.cumsum([0, *(p.wanted for p in slices)])
+        self.columns[:] = self.on_gpu.put(block)
+        return {"slices": count, "rows": int(columns.bounds[count]),
+                "wanted": int(columns.wanted[count])}  # fmt: skip
+
+    def check(self, world, slices, sizes):
+        """Assert that everything is as defined, and nothing behind it was touched."""
+        columns, slots, rotations = defined(world, slices)
+        get, rows = self.on_gpu.get, sizes["rows"]
+        for name, expected in columns.items():
+            actual = get(self.out[name])
+            np.testing.assert_array_equal(actual[: len(expected)], expected, name)
+            assert (actual[len(expected) :] == POISON).all(), name
+        for actual, expected in zip(self.slots, slots, strict=True):
+            np.testing.assert_array_equal(get(actual)[:rows], expected)
+        for pair, expected_pair in zip(self.rotations, rotations, strict=True):
+            for actual, expected in zip(pair, expected_pair, strict=True):
+                np.testing.assert_array_equal(get(actual)[:rows], expected)
+                assert np.isnan(get(actual)[rows:]).all()
+
+
+STEPS = {
+    "one decode": [Slice(3, 41, 42, 1, 42)],
+    "decodes": [Slice(row, 7 * row, 7 * row + 1, 1, 7 * row + 1) for row in (4, 0, 6, 2)],
+    "padded": [Slice(5, 149, 150, 1, 150), Slice(1, 0, 1, 1, 1), PADDING, PADDING, PADDING],
+    "a prompt": [Slice(2, 0, 131, 1, 131)],
+    "mixed": [
+        *(Slice(1, 31, 32, 1, 32), Slice(0, 32, 33, 1), Slice(6, 0, 150, 0)),
+        *(Slice(2, 16, 149, 133, 149), Slice(3, 4, 5, 0), Slice(4, 99, 108, 3, 108)),
+    ],
+    "many": [Slice(i % 7, 5 * i % 140, 5 * i % 140 + 1 + i % 9, i % 2, 9 * (i % 2) - 1)
+             for i in range(40)],
+}  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", STEPS)
+def test_inputs_are_those_of_each_slice(on_gpu, name):
+    world = World.random()
+    device = Device(on_gpu, world)
+    sizes = device.fill(STEPS[name])
+
+    with new_stream() as stream:
+        inputs.prepare(gpu=get_gpu()).derive(device.places, **sizes, stream=stream)
+    on_gpu.wait()
+
+    device.check(world, STEPS[name], sizes)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", STEPS)
+def test_rows_and_wanted_rows_behind_the_last_slice_pad(on_gpu, name):
+    world = World.random()
+    device = Device(on_gpu, world)
+    empty = [Slice(-1, 0, 0, 0)] * (40 - len(STEPS[name]))
+    sizes = device.fill([*STEPS[name], *empty])
+    larger = {"slices": 40, "rows": sizes["rows"] + 9, "wanted": sizes["wanted"] + 5}
+
+    with new_stream() as stream:
+        inputs.prepare(gpu=get_gpu()).derive(device.places, **larger, stream=stream)
+    on_gpu.wait()
+
+    padding = [Slice(-1, 0, 1, 0)] * 9
+    columns, slots, rotations = defined(world, [*STEPS[name], *padding])
+    for name, expected in columns.items():
+        if name in ("wanted", "draw_row", "draw_position"):
+            expected = np.append(expected, [-(name == "draw_row")] * 5)
+        actual = on_gpu.get(device.out[name])
+        np.testing.assert_array_equal(actual[: len(expected)], expected, name)
+        assert (actual[len(expected) :] == POISON).all(), name
+    for actual, expected in zip(device.slots, slots, strict=True):
+        np.testing.assert_array_equal(on_gpu.get(actual)[: larger["rows"]], expected)
+    for pair, expected_pair in zip(device.rotations, rotations, strict=True):
+        for actual, expected in zip(pair, expected_pair, strict=True):
+            np.testing.assert_array_equal(on_gpu.get(actual)[: larger["rows"]], expected)
+
+
+@pytest.mark.gpu
+def test_a_model_without_angles_and_more_groups_than_a_warp_has_lanes(on_gpu):
+    world = World.random(span_lens=[16] * 35, halves=())
+    device = Device(on_gpu, world)
+    sizes = device.fill(STEPS["mixed"])
+
+    with new_stream() as stream:
+        inputs.prepare(gpu=get_gpu()).derive(device.places, **sizes, stream=stream)
+    on_gpu.wait()
+
+    device.check(world, STEPS["mixed"], sizes)
+
+
+@pytest.mark.gpu
+def test_a_captured_step_reads_the_columns_that_are_there_when_it_runs(on_gpu):
+    world = World.random()
+    device, kernels = Device(on_gpu, world), inputs.prepare(gpu=get_gpu())
+    steps = [STEPS["padded"], [Slice(row, 3, 4, 1, 4) for row in (6, 5, 4, 3, 2)]]
+    sizes = device.fill(steps[0])
+
+    def launch(stream, _):
+        kernels.derive(device.places, **sizes, stream=stream)
+
+    with get_gpu().current(), new_stream() as stream, captured(stream, launch) as replay:
+        for step in steps:
+            assert device.fill(step) == sizes
+            on_gpu.wait()
+            replay()
+            on_gpu.wait()
+
+            device.check(world, step, sizes)
+
+
+@pytest.mark.gpu
+def test_words_go_where_they_belong_and_nowhere_else(on_gpu):
+    draw = np.random.default_rng(1)
+    memory = np.full((50, 1000), POISON, np.int32)
+    pieces = [(row, 7 * row, draw.integers(0, 99, size, np.int32))
+              for row, size in ((0, 1), (3, 0), (9, 640), (49, 2), (20, 129))]  # fmt: skip
+    array = on_gpu.put(memory)
+    base = pointer_of(array)
+    to = np.array([base + 4 * (1000 * row + first) for row, first, _ in pieces])
+    begins = np.cumsum([0, *(len(words) for *_, words in pieces)], dtype=np.int32)
+    given = [on_gpu.put(each) for each in (to, begins, np.concatenate([p[2] for p in pieces]))]
+
+    with new_stream() as stream:
+        inputs.prepare(gpu=get_gpu()).write(*given, segments=len(pieces), stream=stream)
+    on_gpu.wait()
+
+    for row, first, words in pieces:
+        memory[row, first : first + len(words)] = words
+    np.testing.assert_array_equal(on_gpu.get(array), memory)
+
+
+@pytest.mark.gpu
+def test_no_slices_and_no_segments_are_no_launch(on_gpu):
+    kernels = inputs.prepare(gpu=get_gpu())
+    on_gpu.wait()
+
+    kernels.derive(0, slices=0, rows=0, wanted=0, stream=0)
+    kernels.write(0, 0, 0, segments=0, stream=0)

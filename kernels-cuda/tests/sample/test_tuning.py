@@ -1,0 +1,48 @@
+"""How many blocks share a row, and what is refused: tables."""
+
+import numpy as np
+import pytest
+from spaninfer_kernel_launch import ShapeError
+from spaninfer_kernels_cuda.sample import PARAMETERS, defaults
+from spaninfer_kernels_cuda.sample.tuning import blocks_of_row, check
+
+H200 = 132  # multiprocessors
+
+
+@pytest.mark.parametrize(
+    ("rows", "blocks"), [(1, 8), (16, 8), (17, 4), (33, 4), (34, 2), (64, 2), (67, 1), (4000, 1)]
+)
+def test_blocks_share_rows_while_all_of_them_run_at_once(rows, blocks):
+    assert blocks_of_row(rows, H200, has_clusters=True) == blocks
+
+
+def test_without_clusters_a_block_has_its_row_alone():
+    assert blocks_of_row(1, 108, has_clusters=False) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "top", "message"),
+    [
+        (1, 0, 0, "rows have 0 logits; at least 1, at most 8388608"),
+        (1, 2**23 + 1, 0, "rows have 8388609 logits"),
+        (65_536, 100, 0, "65536 rows; at most 65535"),
+        (1, 100, 129, "a report of the 129 likeliest tokens; at most 128"),
+    ],
+)
+def test_what_no_kernel_takes_is_refused(rows, length, top, message):
+    with pytest.raises(ShapeError, match=message):
+        check(rows, length, top)
+
+
+def test_a_default_record_asks_for_nothing_but_a_draw():
+    [wanted] = defaults(1)
+
+    asked = {name: wanted[name].item() for name in PARAMETERS.names if wanted[name]}
+    assert asked == {"temperature": 1.0, "top_p": 1.0, "repetition": 1.0, "logprobs": -1}
+
+
+def test_a_record_has_the_layout_of_the_kernels_struct():
+    offsets = [PARAMETERS.fields[name][1] for name in PARAMETERS.names]
+
+    assert offsets == [0, *range(8, 8 + 4 * 19, 4)]
+    assert PARAMETERS.itemsize % np.dtype(np.uint64).alignment == 0
