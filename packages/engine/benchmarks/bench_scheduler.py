@@ -33,7 +33,7 @@ def main() -> None:
 
 def measure(num_running: int, span_len: int) -> dict[str, object]:
     """Return the record of one case."""
-    scheduler = _filled(num_running, span_len)
+    scheduler = filled(num_running, span_len)
     times_us = []
     for _ in range(NUM_STEPS):
         begin = time.perf_counter()
@@ -58,7 +58,7 @@ def measure(num_running: int, span_len: int) -> dict[str, object]:
     }
 
 
-def _filled(num_running: int, span_len: int) -> Scheduler:
+def filled(num_running: int, span_len: int) -> Scheduler:
     """Return a scheduler whose requests have all computed their prompts."""
     context = PROMPT_LEN + NUM_STEPS + 100
     limits = Limits(

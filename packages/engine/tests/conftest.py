@@ -1,7 +1,21 @@
 """What all tests of the engine share."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 # Helpers of several test files are modules of the folder fixtures/, imported by their bare names.
 sys.path.append(str(Path(__file__).parent / "fixtures"))
+
+
+@pytest.fixture(autouse=True)
+def _stream_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Kernels are not launched on the legacy default stream, which is torch's unless told so."""
+    if request.node.get_closest_marker("gpu") is None:
+        yield
+        return
+    torch = pytest.importorskip("torch")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        yield

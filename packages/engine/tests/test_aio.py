@@ -64,9 +64,9 @@ def test_a_cancelled_task_stops_its_request():
 class SlowRunner(CheckingRunner):
     """Steps that take long enough for a reader to leave between them."""
 
-    def run(self, plan):
+    def run_next(self):
         time.sleep(0.003)
-        return super().run(plan)
+        return super().run_next()
 
 
 def test_an_iterator_left_early_gives_its_spans_back_within_two_steps():

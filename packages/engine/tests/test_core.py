@@ -6,28 +6,35 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from assembled import END, VOCAB, answer, assert_spans_come_back, engine, text_of, wait_until
-from checking import BlockedRunner, CheckingRunner
+from checking import BlockedRunner, CheckingRunner, DeviceRunner
 from spaninfer_engine.errors import EngineClosed, QueueFull
 from spaninfer_engine.request import FinishReason, Placement, SamplingParams, Status
 from spaninfer_engine.stats import EngineState
-
-
-class FailingRunner(CheckingRunner):
-    """Fails in step `fails_at`, as a device does that ran out of memory."""
-
-    fails_at = 3
-
-    def run(self, plan):
-        if plan.number == self.fails_at:
-            raise MemoryError("the device is full")
-        return super().run(plan)
 
 
 def checking(runner_class=CheckingRunner, num_spans=100):
     return runner_class(4, (num_spans,), vocab=VOCAB)
 
 
-def test_two_hundred_requests_from_many_threads_with_random_stops_lose_nothing():
+@pytest.fixture(params=[CheckingRunner, DeviceRunner], ids=["one by one", "overlapped"])
+def kind(request):
+    """A runner that computes when it is asked for the outcome, and one that does so by itself."""
+    return request.param
+
+
+def failing(kind):
+    """Return a runner that fails in step 3, as a device does that ran out of memory."""
+
+    class FailingRunner(kind):
+        def run_next(self):
+            if self.in_flight[0][0].number == 3:
+                raise MemoryError("the device is full")
+            return super().run_next()
+
+    return checking(FailingRunner)
+
+
+def test_two_hundred_requests_from_many_threads_with_random_stops_lose_nothing(kind):
     chance = random.Random(1)
     cases = [
         ([chance.randrange(VOCAB) for _ in range(chance.randrange(1, 30))], chance.random() < 0.3)
@@ -51,7 +58,7 @@ def test_two_hundred_requests_from_many_threads_with_random_stops_lose_nothing()
             assert tokens == expected
         return last.finish_reason
 
-    with engine(checking(num_spans=60), num_spans=60, max_running=16) as running:
+    with engine(checking(kind, 60), num_spans=60, max_running=16) as running:
         with ThreadPoolExecutor(32) as threads:
             reasons = list(
                 threads.map(lambda item: ask(running, item[0], *item[1]), enumerate(cases))
@@ -63,8 +70,41 @@ def test_two_hundred_requests_from_many_threads_with_random_stops_lose_nothing()
         assert_spans_come_back(running)
 
 
-def test_closing_in_the_middle_answers_everybody():
-    running = engine()
+def test_a_step_is_started_before_the_outcome_of_the_one_in_front_is_asked_for():
+    asked = []
+
+    class Watched(DeviceRunner):
+        def start(self, plan):
+            outcome = super().start(plan)
+            asked.append(("start", plan.number))
+            return lambda: asked.append(("outcome", plan.number)) or outcome()
+
+    with engine(checking(Watched)) as running:
+        _, queue = running.start_request([1, 2], SamplingParams(max_tokens=4, ignore_eos=True))
+        list(queue)
+
+    assert asked == [
+        *[("start", 1), ("start", 2), ("outcome", 1), ("start", 3), ("outcome", 2)],
+        *[("start", 4), ("outcome", 3), ("outcome", 4)],
+    ]
+
+
+def test_a_token_drawn_behind_the_end_of_an_answer_reaches_nobody(kind):
+    prompts = [[number, 3] for number in range(30)]
+    with engine(checking(kind)) as running:
+        queues = [
+            running.start_request(prompt, SamplingParams(max_tokens=50, seed=1))[1]
+            for prompt in prompts
+        ]
+
+        for prompt, queue in zip(prompts, queues, strict=True):
+            assert [t for output in queue for t in output.token_ids] == answer(prompt, 1, 50)
+        running.sync()
+        assert_spans_come_back(running)
+
+
+def test_closing_in_the_middle_answers_everybody(kind):
+    running = engine(checking(kind))
     queues = [
         running.start_request([i, 1, 2], SamplingParams(ignore_eos=True, n=2))[1] for i in range(30)
     ]
@@ -98,8 +138,8 @@ def test_draining_refuses_new_requests_and_finishes_the_old():
     assert tokens == answer([1, 2], 3, 9)
 
 
-def test_a_failed_step_ends_all_requests_with_its_error_and_closes_the_engine():
-    with engine(checking(FailingRunner)) as running:
+def test_a_failed_step_ends_all_requests_with_its_error_and_closes_the_engine(kind):
+    with engine(failing(kind)) as running:
         queues = [running.start_request([i], SamplingParams(ignore_eos=True))[1] for i in range(20)]
 
         for queue in queues:
@@ -115,8 +155,8 @@ def test_a_failed_step_ends_all_requests_with_its_error_and_closes_the_engine():
             running.generate("abc")
 
 
-def test_a_request_whose_logits_are_not_numbers_fails_alone():
-    runner = checking()
+def test_a_request_whose_logits_are_not_numbers_fails_alone(kind):
+    runner = checking(kind)
     runner.fails[2] = 6
     with engine(runner) as running:
         good = running.start_request([1, 2], SamplingParams(max_tokens=12, seed=1))[1]
@@ -190,8 +230,8 @@ def test_a_deadline_ends_a_request_that_waits_or_runs():
         assert list(waits)[-1].finish_reason is FinishReason.DEADLINE
 
 
-def test_released_requests_are_stopped_and_forgotten():
-    with engine() as running:
+def test_released_requests_are_stopped_and_forgotten(kind):
+    with engine(checking(kind)) as running:
         handle, queue = running.start_request([1], SamplingParams(ignore_eos=True))
         running.release(handle)
         running.release(handle)
@@ -201,8 +241,8 @@ def test_released_requests_are_stopped_and_forgotten():
         assert_spans_come_back(running)
 
 
-def test_after_a_thousand_cut_requests_no_span_is_missing():
-    with engine(max_running=32) as running:
+def test_after_a_thousand_cut_requests_no_span_is_missing(kind):
+    with engine(checking(kind), max_running=32) as running:
         for number in range(1000):
             handle, _ = running.start_request([number % VOCAB, 1, 2, 3, 4])
             if number % 10:

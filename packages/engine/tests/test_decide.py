@@ -1,20 +1,20 @@
 import pytest
+from machines import BARE, WITH_GPU, WITH_KERNELS
+from spaninfer_engine.compute import Compute, decide_compute
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.decide import (
+    CUDA_STEP_TOKENS,
     Memory,
-    checkpoint_dtype,
     decide_budget,
-    decide_compute,
+    decide_demand,
+    decide_graphs,
     resolve,
     served_name,
 )
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.machine import Machine
+from spaninfer_engine.run.memory import Needs
 from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Embedding, Head, Linear, Weight
 
-BARE = Machine(has_torch=False, has_cuda=False)
-WITH_TORCH = Machine(has_torch=True, has_cuda=False)
-WITH_GPU = Machine(has_torch=True, has_cuda=True)
 GIB = 1 << 30
 
 
@@ -37,65 +37,76 @@ def decided(config=None, memory=GIB, **model):
     return resolve(config, "name", decoder(**model), compute, Memory(memory, "for the test"))
 
 
-@pytest.mark.parametrize(
-    ("machine", "options", "expected"),
-    [
-        (BARE, {}, ("cpu", "cpu", "float32")),
-        (WITH_TORCH, {}, ("cpu", "cpu", "float32")),
-        (WITH_TORCH, {"dtype": "float16"}, ("torch", "cpu", "float16")),
-        (WITH_TORCH, {"backend": "torch"}, ("torch", "cpu", "bfloat16")),
-        (WITH_GPU, {}, ("torch", "cuda", "bfloat16")),
-        (WITH_GPU, {"device": "cuda:1"}, ("torch", "cuda:1", "bfloat16")),
-        (WITH_GPU, {"device": "cpu"}, ("cpu", "cpu", "float32")),
-        (WITH_GPU, {"backend": "cpu"}, ("cpu", "cpu", "float32")),
-        (BARE, {"backend": "reference"}, ("reference", "cpu", "float32")),
-    ],
-)
-def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, options, expected):
-    compute = decide_compute(asked(**options), "bfloat16", machine)
+def test_keys_and_values_may_be_codes_on_the_cuda_backend_alone():
+    compute = decide_compute(asked(kv_dtype="uint4"), "bfloat16", WITH_KERNELS)
+    config = asked(kv_dtype="uint4", max_running=1000)
+    codes = resolve(config, "name", decoder(), compute, Memory(GIB // 64, "for the test"))
+    plain = resolve(
+        asked(max_running=1000), "name", decoder(), compute, Memory(GIB // 64, "for the test")
+    )
 
-    assert (compute.backend, compute.device, compute.dtype) == expected
-    assert all(decision.why for decision in compute.decisions)
-
-
-@pytest.mark.parametrize(
-    ("machine", "options", "way_out"),
-    [
-        (BARE, {"backend": "torch"}, r"pip install 'spaninfer\[torch\]'"),
-        (BARE, {"dtype": "bfloat16"}, "or use float32"),
-        (BARE, {"device": "cuda"}, "leave the device to us"),
-        (WITH_TORCH, {"device": "cuda"}, "no CUDA device can be used"),
-        (WITH_GPU, {"device": "cuda", "backend": "cpu"}, "device cuda needs torch"),
-        (WITH_TORCH, {"backend": "cpu", "dtype": "float16"}, "choose --backend torch"),
-        (BARE, {"backend": "onnx"}, "allowed are cpu, torch, reference"),
-        (BARE, {"dtype": "int8"}, "allowed are float32, bfloat16, float16"),
-        (BARE, {"max_running": 0}, "max_running is 0; allowed is 1 or more"),
-        (BARE, {"span_len": 4096}, "span_len is 4096; allowed is 1 to 1024"),
-    ],
-)
-def test_what_does_not_go_together_is_refused_with_a_way_out(machine, options, way_out):
-    with pytest.raises(ConfigError, match=way_out):
-        decide_compute(asked(**options), "float32", machine)
-
-
-def test_a_dtype_that_torch_does_not_compute_in_becomes_float32():
-    compute = decide_compute(asked(backend="torch"), "float8_e4m3fn", WITH_TORCH)
-
-    assert compute.dtype == "float32"
+    assert (codes.kv_dtype, plain.kv_dtype) == ("uint4", "bfloat16")
+    assert codes.num_spans[0] == pytest.approx(plain.num_spans[0] * 32 / 24, rel=0.01)
+    with pytest.raises(ConfigError, match="kv_dtype uint4 needs backend cuda"):
+        decide_compute(asked(kv_dtype="uint4"), "float32", WITH_KERNELS)
 
 
 def test_the_host_gives_a_share_of_its_memory_up_to_a_limit():
     compute = decide_compute(asked(), "float32", BARE)
 
-    assert decide_budget(asked(), compute, 2 * GIB, 0.5).budget == GIB
-    assert decide_budget(asked(), compute, 100 * GIB, 0.5).budget == 4 * GIB
-    assert decide_budget(asked(memory=9 * GIB), compute, GIB, 0.5).budget == 9 * GIB
+    assert decide_budget(asked(), compute, 2 * GIB, 0.5, Needs()).budget == GIB
+    assert decide_budget(asked(), compute, 100 * GIB, 0.5, Needs()).budget == 4 * GIB
+    assert decide_budget(asked(memory=9 * GIB), compute, GIB, 0.5, Needs()).budget == 9 * GIB
 
 
 def test_a_gpu_gives_its_share_without_a_limit():
     compute = decide_compute(asked(), "float32", WITH_GPU)
 
-    assert decide_budget(asked(), compute, 100 * GIB, 0.9).budget == 90 * GIB
+    assert decide_budget(asked(), compute, 100 * GIB, 0.9, Needs()).budget == 90 * GIB
+
+
+def test_what_steps_and_graphs_need_is_not_for_spans():
+    compute = decide_compute(asked(), "float32", WITH_GPU)
+    needs = Needs(weights=14 * GIB, steps=2 * GIB, graphs=GIB)
+
+    memory = decide_budget(asked(), compute, 103 * GIB, 0.9, needs)
+
+    assert memory.budget == 90 * GIB
+    assert memory.why.endswith("beside weights 14.0 GiB, steps 2.0 GiB, graphs 1.0 GiB")
+
+
+@pytest.mark.parametrize(
+    ("options", "available", "message"),
+    [
+        ({}, 3 * GIB, "needs some, and 0.0 GiB of the device's memory are left beside "
+                      "weights 14.0 GiB, steps 2.0 GiB, graphs 1.0 GiB; lower --memory"),
+        ({"memory": 5 * GIB}, 7 * GIB, "--memory is 5.0 GiB, and 4.0 GiB of the device's memory"),
+    ],
+)  # fmt: skip
+def test_a_device_that_is_too_small_is_refused_with_the_numbers(options, available, message):
+    compute = decide_compute(asked(), "float32", WITH_GPU)
+    needs = Needs(weights=14 * GIB, steps=2 * GIB, graphs=GIB)
+
+    with pytest.raises(ConfigError, match=message):
+        decide_budget(asked(**options), compute, available, 0.9, needs)
+
+
+def test_graphs_are_the_cuda_backends_own():
+    on_gpu = Compute("cuda", "cuda", "bfloat16", ())
+    on_cpu = Compute("cpu", "cpu", "float32", ())
+
+    assert decide_graphs(asked(), on_gpu)
+    assert not decide_graphs(asked(graphs=False), on_gpu)
+    assert not decide_graphs(asked(), on_cpu)
+    with pytest.raises(ConfigError, match="backend cpu has none; choose --backend cuda"):
+        decide_graphs(asked(graphs=True), on_cpu)
+
+
+def test_a_step_on_a_gpu_is_long_unless_it_is_told_otherwise():
+    on_gpu = Compute("cuda", "cuda", "bfloat16", ())
+
+    assert decide_demand(asked(), on_gpu, decoder()).step_tokens == CUDA_STEP_TOKENS
+    assert decide_demand(asked(step_tokens=7), on_gpu, decoder()).step_tokens == 7
 
 
 def test_spans_are_for_as_many_whole_requests_as_may_run_if_memory_allows():
@@ -123,19 +134,6 @@ def test_a_context_beyond_the_model_is_refused():
 def test_a_step_holds_a_token_of_every_running_request():
     assert decided(asked(max_running=2000)).step_tokens == 2000
     assert decided(asked(max_running=4, step_tokens=64)).step_tokens == 64
-
-
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({"torch_dtype": "bfloat16"}, "bfloat16"),
-        ({"dtype": "torch.float16"}, "float16"),
-        ({"text_config": {"dtype": "bfloat16"}}, "bfloat16"),
-        ({}, "float32"),
-    ],
-)
-def test_the_dtype_of_a_config_has_two_spellings(config, expected):
-    assert checkpoint_dtype(config) == expected
 
 
 def test_clients_find_the_model_under_the_name_asked_for():

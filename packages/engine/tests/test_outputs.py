@@ -32,7 +32,7 @@ def ended(choice, token=None, **options):
 def test_a_character_of_several_tokens_appears_with_its_last():
     _, text = stream()
 
-    outputs = [text.push(token, None, 1.0) for token in "aé€".encode()]
+    outputs = [text.push([(token, None)], 1.0) for token in "aé€".encode()]
 
     assert [output.text for output in outputs] == ["a", "", "é", "", "", "€"]
     assert [output.token_ids for output in outputs] == [(t,) for t in "aé€".encode()]
@@ -40,7 +40,7 @@ def test_a_character_of_several_tokens_appears_with_its_last():
 
 def test_half_a_character_at_the_end_is_shown_as_one_that_is_missing():
     choice, text = stream()
-    text.push(ord("a"), None, 1.0)
+    text.push([(ord("a"), None)], 1.0)
 
     last = text.end(ended(choice, "é".encode()[0]))
 
@@ -51,7 +51,7 @@ def test_half_a_character_at_the_end_is_shown_as_one_that_is_missing():
 def test_a_stop_string_over_several_tokens_is_cut_out_and_what_comes_later_is_not_counted():
     _, text = stream(stop=("bc",))
 
-    outputs = [text.push(token, None, 5.0) for token in b"abc"]
+    outputs = [text.push([(token, None)], 5.0) for token in b"abc"]
 
     assert "".join(output.text for output in outputs) == "a"
     assert (outputs[-1].finish_reason, outputs[-1].matched) == (FinishReason.STOP, "bc")
@@ -59,16 +59,27 @@ def test_a_stop_string_over_several_tokens_is_cut_out_and_what_comes_later_is_no
     assert outputs[-1].usage.finished_s == 5.0
 
 
+def test_tokens_of_one_push_are_one_output_up_to_the_stop_string():
+    _, text = stream(stop=("bc",))
+
+    first = text.push([(token, None) for token in b"aab"], 4.0)
+    last = text.push([(token, None) for token in b"cde"], 5.0)
+
+    assert (first.text, first.token_ids) == ("aa", tuple(b"aab"))
+    assert (last.text, last.token_ids, last.matched) == ("", tuple(b"c"), "bc")
+    assert last.usage.output_len == 4
+
+
 def test_a_stop_string_stays_in_the_text_where_that_is_asked_for():
     _, text = stream(stop=("bc",), include_stop=True)
 
-    assert "".join(text.push(token, None, 5.0).text for token in b"abc") == "abc"
+    assert "".join(text.push([(token, None)], 5.0).text for token in b"abc") == "abc"
 
 
 def test_a_stop_string_counts_from_the_token_on_that_makes_min_tokens():
     _, text = stream(stop=("b", "c"), min_tokens=3)
 
-    outputs = [text.push(token, None, 5.0) for token in b"abc"]
+    outputs = [text.push([(token, None)], 5.0) for token in b"abc"]
 
     assert "".join(output.text for output in outputs) == "ab"
     assert outputs[-1].matched == "c"
@@ -84,7 +95,7 @@ def test_a_stop_string_that_the_last_token_completes_is_the_reason():
 
 def test_an_error_stays_an_error_and_the_text_held_back_is_shown():
     choice, text = stream(stop=("bc",))
-    text.push(ord("b"), None, 1.0)
+    text.push([(ord("b"), None)], 1.0)
     end = replace(ended(choice), reason=FinishReason.ERROR, error=ValueError("x"))
 
     last = text.end(end)

@@ -5,31 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from spaninfer_engine.config import EngineConfig, Resolved
+from spaninfer_engine.compute import Compute, checkpoint_dtype, decide_compute
+from spaninfer_engine.config import EngineConfig, KVDType, Resolved
 from spaninfer_engine.decide import (
-    Compute,
-    checkpoint_dtype,
+    SPAN_LEN,
     decide_budget,
-    decide_compute,
+    decide_demand,
+    decide_graphs,
     resolve,
     served_name,
 )
 from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.load import Checkpoint, open_checkpoint
+from spaninfer_engine.load.dummy import DummyReader
 from spaninfer_engine.machine import this_machine
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.parts import Parts
+from spaninfer_engine.parts import Parts, PlanRunner
 from spaninfer_engine.request import SamplingParams
-from spaninfer_engine.run.claim import bind
+from spaninfer_engine.run.claim import Bound, Reader, bind
 from spaninfer_engine.run.lower import lower
+from spaninfer_engine.run.memory import Demand, Needs
 from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.run.sample import Sampler
 from spaninfer_engine.spec import Decoder, check, find, load
 from spaninfer_engine.spec import resolve as resolve_spec
+from spaninfer_engine.spec.nodes import CacheGroup, weights
 from spaninfer_engine.text.sources import open_tokenizer
 from spaninfer_engine.text.template import ChatTemplate
+from spaninfer_engine.text.tokenizer import Tokenizer
+from spaninfer_engine.text.wordless import wordless_tokenizer
+
+if TYPE_CHECKING:
+    from spaninfer_engine.run.on_cuda import CudaModel
 
 MODELS = "spaninfer.models"
 """Entry points of packages that bring a model: the name is the model's, the value a function
@@ -56,28 +65,28 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
     Raises ConfigError for what was asked, CheckpointError for what is on disk.
     """
     path, name = locate(asked.model)
-    with open_checkpoint(path) as checkpoint:
+    with open_checkpoint(path, with_weights=asked.weights != "dummy") as checkpoint:
         _refuse_quantised(checkpoint)
         decoder = _decoder(asked, checkpoint)
         compute = decide_compute(asked, checkpoint_dtype(checkpoint.config), this_machine())
-        ops = make_ops(compute)
+        ops = make_ops(compute, decoder.groups, asked.kv_dtype)
         progress("kernels", 0, 1)
         ops.warm()
         progress("kernels", 1, 1)
-        bound = bind(lower(decoder), ops, checkpoint.reader, _stage(progress, "weights"))
-        memory = decide_budget(asked, compute, ops.available_bytes(), ops.cache_share)
+        reader = _reader(asked, checkpoint, decoder)
+        bound = bind(lower(decoder), ops, reader, _stage(progress, "weights"))
+        demand = decide_demand(asked, compute, decoder)
+        on_cuda = _on_cuda(asked, compute, bound, ops, decoder, demand)
+        needs = Needs() if on_cuda is None else on_cuda.rehearse()
+        memory = decide_budget(asked, compute, ops.available_bytes(), ops.cache_share, needs)
         resolved = resolve(asked, served_name(asked, name), decoder, compute, memory)
-        runner: Runner[Any] = Runner(
-            bound,
-            ops,
-            Sampler(),
-            decoder,
-            span_len=resolved.span_len,
-            num_spans=resolved.num_spans,
-            max_len=resolved.max_len,
-            max_running=resolved.max_running,
-        )
-        return _parts(checkpoint, decoder, resolved, runner, str(bound))
+        runner: PlanRunner
+        if on_cuda is None:
+            runner = _runner(bound, ops, decoder, resolved)
+        else:
+            graphs = _stage(progress, "graphs")
+            runner = on_cuda.runner(resolved.num_spans, resolved.max_len, graphs)
+        return _parts(asked, checkpoint, decoder, resolved, runner, str(bound))
 
 
 def locate(model: str | Path) -> tuple[Path, str]:
@@ -98,9 +107,16 @@ def locate(model: str | Path) -> tuple[Path, str]:
     )
 
 
-def make_ops(compute: Compute) -> Ops[Any]:
-    """Return the operators of a backend; only its own framework is imported."""
+def make_ops(
+    compute: Compute, groups: tuple[CacheGroup, ...], kv_dtype: KVDType | None
+) -> Ops[Any]:
+    """Return the operators of a backend for a model; only its own framework is imported."""
     match compute.backend:
+        case "cuda":
+            from spaninfer_engine.ops.cuda import CudaOps
+
+            assert compute.dtype != "float32", compute
+            return CudaOps(compute.dtype, compute.device, groups, kv_dtype)
         case "torch":
             from spaninfer_engine.ops.torch import TorchOps
 
@@ -115,6 +131,36 @@ def make_ops(compute: Compute) -> Ops[Any]:
             return CpuOps()
 
 
+def _on_cuda(
+    asked: EngineConfig,
+    compute: Compute,
+    bound: Bound[Any],
+    ops: Any,
+    decoder: Decoder,
+    demand: Demand,
+) -> CudaModel | None:
+    """Return what makes runners for the CUDA backend; None for the others."""
+    if compute.backend != "cuda":
+        return None
+    from spaninfer_engine.run.on_cuda import CudaModel
+
+    span_len, graphs = asked.span_len or SPAN_LEN, decide_graphs(asked, compute)
+    return CudaModel(bound, ops, decoder, demand, span_len=span_len, graphs=graphs)
+
+
+def _runner(bound: Bound[Any], ops: Ops[Any], decoder: Decoder, resolved: Resolved) -> Runner[Any]:
+    return Runner(
+        bound,
+        ops,
+        Sampler(),
+        decoder,
+        span_len=resolved.span_len,
+        num_spans=resolved.num_spans,
+        max_len=resolved.max_len,
+        max_running=resolved.max_running,
+    )
+
+
 def _refuse_quantised(checkpoint: Checkpoint) -> None:
     for key in REFUSED_KEYS:
         if checkpoint.config.get(key):
@@ -127,24 +173,44 @@ def _refuse_quantised(checkpoint: Checkpoint) -> None:
 def _decoder(asked: EngineConfig, checkpoint: Checkpoint) -> Decoder:
     spec = load(asked.spec) if asked.spec is not None else find(checkpoint.config)
     reader = checkpoint.reader
+    if asked.weights == "dummy":
+        return resolve_spec(spec, checkpoint.config)
     decoder = resolve_spec(spec, checkpoint.config, reader.names)
     check(decoder, {name: reader.shape(name) for name in reader.names})
     return decoder
+
+
+def _reader(asked: EngineConfig, checkpoint: Checkpoint, decoder: Decoder) -> Reader:
+    if asked.weights == "dummy":
+        return DummyReader(weights(decoder), asked.seed)
+    return checkpoint.reader
 
 
 def _stage(progress: Progress, stage: str) -> Callable[[int, int], None]:
     return lambda done, total: progress(stage, done, total)
 
 
+def _tokenizer(checkpoint: Checkpoint, decoder: Decoder, *, needs_text: bool) -> Tokenizer:
+    """Return the checkpoint's tokenizer; where it has none, one without words will do, or not."""
+    if checkpoint.tokenizer is not None:
+        return open_tokenizer(checkpoint.tokenizer, end_ids=checkpoint.end_ids)
+    if not needs_text:
+        return wordless_tokenizer(decoder.vocab, checkpoint.end_ids)
+    raise CheckpointError(
+        f"{checkpoint.path}: there is no tokenizer; put tokenizer.json, tokenizer.model, "
+        "vocab.json with merges.txt, or a .tiktoken file beside the weights"
+    )
+
+
 def _parts(
-    checkpoint: Checkpoint, decoder: Decoder, resolved: Resolved, runner: Runner[Any], listing: str
+    asked: EngineConfig,
+    checkpoint: Checkpoint,
+    decoder: Decoder,
+    resolved: Resolved,
+    runner: PlanRunner,
+    listing: str,
 ) -> Parts:
-    if checkpoint.tokenizer is None:
-        raise CheckpointError(
-            f"{checkpoint.path}: there is no tokenizer; put tokenizer.json, tokenizer.model, "
-            "vocab.json with merges.txt, or a .tiktoken file beside the weights"
-        )
-    tokenizer = open_tokenizer(checkpoint.tokenizer, end_ids=checkpoint.end_ids)
+    tokenizer = _tokenizer(checkpoint, decoder, needs_text=asked.weights == "checkpoint")
     template = ChatTemplate(
         checkpoint.chat_template,
         origin=resolved.name,

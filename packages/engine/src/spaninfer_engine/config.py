@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Backend = Literal["cpu", "torch", "reference"]
+Backend = Literal["cuda", "cpu", "torch", "reference"]
 DType = Literal["float32", "bfloat16", "float16"]
+KVDType = Literal["fp8", "int8", "uint4"]
+Weights = Literal["checkpoint", "dummy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,9 +17,11 @@ class EngineConfig:
     """What the caller asks for; None means: you choose, and say why."""
 
     model: str | Path
+    weights: Weights = "checkpoint"  # "dummy": random numbers; the folder needs config.json alone
     backend: Backend | None = None
     device: str | None = None  # "cpu", "cuda", "cuda:1"
     dtype: DType | None = None  # None: the checkpoint's where the backend computes in it
+    kv_dtype: KVDType | None = None  # of keys and values in spans; None: as computed
     max_len: int | None = None  # tokens of prompt and answer together
     span_len: int | None = None  # tokens per span
     memory: int | None = None  # bytes for the span cache
@@ -25,6 +29,7 @@ class EngineConfig:
     step_tokens: int | None = None  # tokens in one step
     max_waiting: int = 1024  # requests in the queue before QueueFull
     prefix_cache: bool = True
+    graphs: bool | None = None  # decode steps as CUDA graphs; None: where the backend has them
     spec: Path | None = None  # a spec file of the user's own
     served_name: str | None = None
     seed: int = 0  # where requests bring none
@@ -48,6 +53,7 @@ class Resolved:
     backend: Backend
     device: str
     dtype: DType
+    kv_dtype: DType | KVDType  # of keys and values in spans
     max_len: int
     span_len: int
     num_spans: tuple[int, ...]  # per cache group
@@ -56,4 +62,5 @@ class Resolved:
     max_waiting: int
     prefix_cache: bool
     seed: int
+    graphs: bool = False  # are decode steps replayed as CUDA graphs?
     decisions: tuple[Decision, ...]

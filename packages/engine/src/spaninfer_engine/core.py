@@ -1,14 +1,21 @@
-"""The loop: takes commands, has a step planned and run, hands on what became of it.
+"""The loop: takes commands, has a step planned and started, hands on what became of an older one.
 
-    caller's threads           the loop's thread                         the writer's thread
-    submit, stop, close ──►  commands ► plan ► run ► apply ► events  ──►  text, queues
+    caller's threads              the loop's thread                             the writer's thread
+    submit, stop, close ──►  commands ► plan ► start ► events ► wait ► apply  ──►  text, queues
 
-Only the loop's thread touches the scheduler and the runner.
+Only the loop's thread touches the scheduler and the runner. Where the runner computes by itself,
+a step is planned and started while the one before it runs:
+
+    device     | step 7            | step 8            | step 9
+    loop        apply 6, plan 8, start 8, events 6, wait 7 · apply 7, plan 9, start 9, events 7, …
+
+Events are handed on when the device has its work: the writer then computes while the loop waits.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -17,7 +24,7 @@ from time import monotonic, perf_counter
 
 from spaninfer_engine.errors import EngineClosed
 from spaninfer_engine.handle import ResultQueue
-from spaninfer_engine.parts import PlanRunner
+from spaninfer_engine.parts import Outcome, PlanRunner
 from spaninfer_engine.request import FinishReason, Request
 from spaninfer_engine.schedule.admission import Refused, admit
 from spaninfer_engine.schedule.choice import Choice, Events
@@ -60,6 +67,8 @@ class Core:
         self.state = EngineState.RUNNING
         self.failure: Exception | None = None  # what made a step fail; the engine is closed then
         self._runner, self._deliver = runner, deliver
+        self._started: deque[tuple[Outcome, float]] = deque()  # steps, and when they were
+        self._finished_at = 0.0  # the newest step whose outcome is here
         self._inbox: SimpleQueue[_Add | _Stop | _Close] = SimpleQueue()
         self._lock = Lock()  # over `state`, `_num_submitted`, and the order of the inbox
         self._num_submitted = 0  # choices ever
@@ -100,6 +109,8 @@ class Core:
                 self._take_commands()
                 self._step()
             self.scheduler.stop_all(monotonic(), FinishReason.STOPPED)
+            while self._started:
+                self._finish()
             with self._lock:
                 self.state = EngineState.CLOSED
         except Exception as error:  # of the runner or our own: no request can go on
@@ -115,6 +126,7 @@ class Core:
     def _take_commands(self) -> None:
         """Take in every command there is; with nothing else to do, wait for one."""
         if self.scheduler.is_idle:
+            self._hand_on()
             self._take(self._wait())
         while not self._inbox.empty():
             self._take(self._inbox.get())
@@ -137,13 +149,23 @@ class Core:
                 self._close_at = at
 
     def _step(self) -> None:
+        """Start the next step, if there is one, and take in the oldest where it is due."""
         plan = self.scheduler.plan(monotonic())
         if plan is not None:
             begin = perf_counter()
-            result = self._runner.run(plan)
-            self.times.add(perf_counter() - begin)
-            self.scheduler.apply(result, monotonic())
+            self._started.append((self._runner.start(plan), begin))
         self._hand_on()
+        if self._started and (plan is None or len(self._started) > self._runner.lookahead):
+            self._finish()
+
+    def _finish(self) -> None:
+        """Wait for the oldest step and take in what it drew."""
+        outcome, begin = self._started.popleft()
+        result = outcome()
+        end = perf_counter()
+        self.times.add(end - max(begin, self._finished_at))  # without the step in front of it
+        self._finished_at = end
+        self.scheduler.apply(result, monotonic())
 
     def _hand_on(self) -> None:
         events = self.scheduler.take_events()

@@ -1,122 +1,33 @@
-"""From what was asked to what is done: every choice, and why. Pure functions of their arguments."""
+"""From what was asked to what is done: lengths, spans, memory, and why. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from spaninfer_engine.config import Backend, Decision, DType, EngineConfig, Resolved
+from spaninfer_engine.compute import Compute
+from spaninfer_engine.config import Decision, DType, EngineConfig, KVDType, Resolved
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.machine import Machine
-from spaninfer_engine.run.memory import Demand, fit, longest, span_bytes
+from spaninfer_engine.run.memory import Demand, Needs, Stored, fit, gib, longest, span_bytes
 from spaninfer_engine.spec.nodes import Decoder, parameter_count
 
-BACKENDS: tuple[Backend, ...] = ("cpu", "torch", "reference")
-DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
-ITEM_BYTES: Mapping[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+STORED: Mapping[DType | KVDType, Stored] = {
+    "float32": Stored(32),
+    "bfloat16": Stored(16),
+    "float16": Stored(16),
+    "fp8": Stored(8, scale_bytes=4),
+    "int8": Stored(8, scale_bytes=8),  # a zero and a scale
+    "uint4": Stored(4, scale_bytes=8),
+}
 
 # 256 decodes cost the scheduler 245 µs a step; with spans of 16 tokens, which would share a little
 # more between requests, 312 µs (benchmarks/bench_scheduler.py, 2026-11-21)
 SPAN_LEN = 32
-MAX_SPAN_LEN = 1024
 STEP_TOKENS = 512  # a prefill of 512 rows is bound by arithmetic already, and decodes wait for it
+# On a GPU a step reads all weights, for few rows as for many: 8192 rows take a model of 7 billion
+# parameters 0.2 s on an H200, and it computes them at its full rate
+CUDA_STEP_TOKENS = 8192
 HOST_CACHE_BYTES = 4 << 30  # a server should not fill a laptop because it may
-
-
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """What computes, where, and in which numbers."""
-
-    backend: Backend
-    device: str
-    dtype: DType
-    decisions: tuple[Decision, ...]
-
-
-def decide_compute(asked: EngineConfig, checkpoint_dtype: str, machine: Machine) -> Compute:
-    """Choose backend, device and dtype; ConfigError where what was asked does not go together."""
-    _check(asked)
-    backend, why_backend = _backend(asked, machine)
-    device, why_device = _device(asked, backend, machine)
-    dtype, why_dtype = _dtype(asked, backend, checkpoint_dtype)
-    decisions = (
-        Decision("backend", backend, why_backend),
-        Decision("device", device, why_device),
-        Decision("dtype", dtype, why_dtype),
-    )
-    return Compute(backend, device, dtype, decisions)
-
-
-def _check(asked: EngineConfig) -> None:
-    """Refuse values that no machine could satisfy."""
-    for name, known in (("backend", BACKENDS), ("dtype", DTYPES)):
-        value = getattr(asked, name)
-        if value is not None and value not in known:
-            raise ConfigError(f"{name} is {value!r}; allowed are {', '.join(known)}")
-    for name in ("max_len", "span_len", "memory", "max_running", "step_tokens", "max_waiting"):
-        value = getattr(asked, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"{name} is {value}; allowed is 1 or more")
-    if asked.span_len is not None and asked.span_len > MAX_SPAN_LEN:
-        raise ConfigError(f"span_len is {asked.span_len}; allowed is 1 to {MAX_SPAN_LEN}")
-
-
-def _backend(asked: EngineConfig, machine: Machine) -> tuple[Backend, str]:
-    on_gpu = asked.device is not None and asked.device != "cpu"
-    if asked.backend is not None:
-        if asked.backend == "torch" and not machine.has_torch:
-            raise ConfigError(
-                "backend torch needs torch, which is not installed: pip install 'spaninfer[torch]'"
-            )
-        if on_gpu and asked.backend != "torch":
-            raise ConfigError(
-                f"backend {asked.backend} computes on the cpu; device {asked.device} needs torch"
-            )
-        return asked.backend, "asked for"
-    if on_gpu or (asked.device is None and machine.has_cuda):
-        if not machine.has_torch:
-            raise ConfigError(
-                f"device {asked.device} needs torch: pip install 'spaninfer[torch]', "
-                "or leave the device to us"
-            )
-        return "torch", "for the device"
-    if asked.dtype in ("bfloat16", "float16"):
-        if not machine.has_torch:
-            raise ConfigError(
-                f"dtype {asked.dtype} needs torch: pip install 'spaninfer[torch]', or use float32"
-            )
-        return "torch", f"computes in {asked.dtype}"
-    return "cpu", "numpy and Numba, no GPU in use"
-
-
-def _device(asked: EngineConfig, backend: Backend, machine: Machine) -> tuple[str, str]:
-    if asked.device is not None:
-        if asked.device.startswith("cuda") and not machine.has_cuda:
-            raise ConfigError(
-                f"device {asked.device} was asked for, and no CUDA device can be used: "
-                "there is no NVIDIA driver, or this torch was built without CUDA"
-            )
-        return asked.device, "asked for"
-    if backend == "torch" and machine.has_cuda:
-        return "cuda", "a CUDA device is there"
-    return "cpu", "the backend's only one" if backend != "torch" else "no CUDA device"
-
-
-def _dtype(asked: EngineConfig, backend: Backend, checkpoint_dtype: str) -> tuple[DType, str]:
-    if backend != "torch":
-        if asked.dtype not in (None, "float32"):
-            raise ConfigError(
-                f"backend {backend} computes in float32, and dtype {asked.dtype} was asked for; "
-                "choose --backend torch"
-            )
-        return "float32", f"what backend {backend} computes in"
-    if asked.dtype is not None:
-        return asked.dtype, "asked for"
-    for known in DTYPES:
-        if known == checkpoint_dtype:
-            return known, "the checkpoint's"
-    return "float32", f"the checkpoint is in {checkpoint_dtype}, which torch does not compute in"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +38,38 @@ class Memory:
     why: str
 
 
-def decide_budget(asked: EngineConfig, compute: Compute, available: int, share: float) -> Memory:
-    """Choose how many bytes the span cache may take, of those that are available."""
+def decide_budget(
+    asked: EngineConfig, compute: Compute, available: int, share: float, needs: Needs
+) -> Memory:
+    """Choose how many bytes the span cache may take.
+
+    `available` are those that are free beside the weights; of what else is needed leaves, spans may
+    take the part `share` unasked. ConfigError where a device has too few.
+    """
+    left = available - needs.steps - needs.graphs
+    if compute.device != "cpu" and left < (asked.memory or 1):
+        wanted = f"--memory is {gib(asked.memory)}" if asked.memory else "the span cache needs some"
+        raise ConfigError(
+            f"{wanted}, and {gib(max(left, 0))} of the device's memory are left beside {needs}; "
+            "lower --memory, --step-tokens or --max-running"
+        )
     if asked.memory is not None:
         return Memory(asked.memory, "asked for")
-    budget = int(available * share)
+    budget = int(left * share)
     if compute.device == "cpu" and budget > HOST_CACHE_BYTES:
         return Memory(HOST_CACHE_BYTES, "most that is taken unasked; --memory sets it")
-    return Memory(budget, f"{share:.0%} of the {available / 2**30:.3g} GiB that are free")
+    beside = f" beside {needs}" if str(needs) else ""
+    return Memory(budget, f"{share:.0%} of the {gib(left)} that are free{beside}")
+
+
+def decide_demand(asked: EngineConfig, compute: Compute, decoder: Decoder) -> Demand:
+    """Choose the most that requests and steps can be, before memory limits the length."""
+    least = CUDA_STEP_TOKENS if compute.backend == "cuda" else STEP_TOKENS
+    return Demand(
+        max_len=decoder.max_len if asked.max_len is None else asked.max_len,
+        max_running=asked.max_running,
+        step_tokens=asked.step_tokens or max(least, asked.max_running),
+    )
 
 
 def resolve(
@@ -142,23 +77,25 @@ def resolve(
 ) -> Resolved:
     """Decide the rest: lengths, spans and limits."""
     span_len = asked.span_len or SPAN_LEN
-    item_bytes = ITEM_BYTES[compute.dtype]
-    step_tokens = asked.step_tokens or max(STEP_TOKENS, asked.max_running)
-    max_len, why_len = _max_len(asked, decoder, memory, span_len, item_bytes, step_tokens)
+    kv_dtype = asked.kv_dtype or compute.dtype
+    stored = STORED[kv_dtype]
+    step_tokens = decide_demand(asked, compute, decoder).step_tokens
+    max_len, why_len = _max_len(asked, decoder, memory, span_len, stored, step_tokens)
     demand = Demand(max_len, asked.max_running, step_tokens)
     num_spans = fit(
         decoder.groups,
         budget=memory.budget,
         span_len=span_len,
-        item_bytes=item_bytes,
+        stored=stored,
         demand=demand,
     )
     taken = sum(
-        count * span_bytes(group, span_len, item_bytes)
+        count * span_bytes(group, span_len, stored)
         for count, group in zip(num_spans, decoder.groups, strict=True)
     )
     decisions = (
         Decision("parameters", f"{parameter_count(decoder):,}", f"{len(decoder.layers)} layers"),
+        *([_DUMMY] if asked.weights == "dummy" else []),
         *compute.decisions,
         Decision("context", f"{max_len:,} tokens", why_len),
         Decision(
@@ -182,6 +119,7 @@ def resolve(
             "on" if asked.prefix_cache else "off",
             "equal beginnings are computed once" if asked.prefix_cache else "asked for",
         ),
+        *_graphs(asked, compute),
     )
     return Resolved(
         name=name,
@@ -189,6 +127,7 @@ def resolve(
         backend=compute.backend,
         device=compute.device,
         dtype=compute.dtype,
+        kv_dtype=kv_dtype,
         max_len=max_len,
         span_len=span_len,
         num_spans=num_spans,
@@ -197,8 +136,31 @@ def resolve(
         max_waiting=asked.max_waiting,
         prefix_cache=asked.prefix_cache,
         seed=asked.seed,
+        graphs=decide_graphs(asked, compute),
         decisions=decisions,
     )
+
+
+def decide_graphs(asked: EngineConfig, compute: Compute) -> bool:
+    """Choose whether decode steps are captured; ConfigError where the backend has no graphs."""
+    if asked.graphs and compute.backend != "cuda":
+        raise ConfigError(
+            f"graphs were asked for, and backend {compute.backend} has none; "
+            "choose --backend cuda, or leave them out"
+        )
+    return compute.backend == "cuda" and asked.graphs is not False
+
+
+def _graphs(asked: EngineConfig, compute: Compute) -> list[Decision]:
+    """Return the row about graphs; none where nobody would look for it."""
+    if compute.backend != "cuda":
+        return []
+    if asked.graphs is None:
+        return [Decision("graphs", "on", "decode steps are launched as a whole")]
+    return [Decision("graphs", "on" if asked.graphs else "off", "asked for")]
+
+
+_DUMMY = Decision("weights", "dummy", "asked for: random numbers, whose answers mean nothing")
 
 
 def _max_len(
@@ -206,7 +168,7 @@ def _max_len(
     decoder: Decoder,
     memory: Memory,
     span_len: int,
-    item_bytes: int,
+    stored: Stored,
     step_tokens: int,
 ) -> tuple[int, str]:
     if asked.max_len is not None:
@@ -219,7 +181,7 @@ def _max_len(
         decoder.groups,
         budget=memory.budget,
         span_len=span_len,
-        item_bytes=item_bytes,
+        stored=stored,
         max_len=decoder.max_len,
         step_tokens=step_tokens,
     )
@@ -231,12 +193,3 @@ def _max_len(
 def served_name(asked: EngineConfig, checkpoint_name: str) -> str:
     """Return the name under which clients find the model."""
     return asked.served_name or checkpoint_name
-
-
-def checkpoint_dtype(config: Mapping[str, Any]) -> str:
-    """Return the dtype that a config.json names, in either of its spellings; float32 if none."""
-    for part in (config, config.get("text_config") or {}):
-        for key in ("dtype", "torch_dtype"):
-            if isinstance(said := part.get(key), str):
-                return said.removeprefix("torch.")
-    return "float32"

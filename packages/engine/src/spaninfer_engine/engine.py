@@ -262,7 +262,7 @@ def _cache_shape(parts: Parts) -> CacheShape:
         span_len=resolved.span_len,
         num_spans=resolved.num_spans,
         windows=tuple(group.window for group in parts.decoder.groups),
-        kv_dtype=resolved.dtype,
+        kv_dtype=resolved.kv_dtype,
         rotation=rotation_of(parts.decoder),
         share=resolved.prefix_cache,
     )

@@ -14,12 +14,31 @@ class Machine:
 
     has_torch: bool  # is it installed? importing it takes seconds
     has_cuda: bool  # is there a driver, and does torch see a device?
+    has_kernels: bool = False  # are the packages of the extra `cuda` installed?
+    capability: tuple[int, int] = (0, 0)  # the compute capability of the first CUDA device
+
+
+_KERNELS = ("spaninfer_kernels_cuda", "span_attention", "cuda.bindings", "cuda.pathfinder")
 
 
 def this_machine() -> Machine:
     """Ask. Torch is imported only where an NVIDIA driver is installed beside it."""
-    has_torch = importlib.util.find_spec("torch") is not None
-    return Machine(has_torch, has_torch and _has_driver() and _torch_sees_cuda())
+    has_torch = _is_installed("torch")
+    has_cuda = has_torch and _has_driver() and _torch_sees_cuda()
+    return Machine(
+        has_torch,
+        has_cuda,
+        has_kernels=has_torch and all(map(_is_installed, _KERNELS)),
+        capability=_capability() if has_cuda else (0, 0),
+    )
+
+
+def _is_installed(module: str) -> bool:
+    """Ask without importing it; a parent that is missing makes find_spec raise."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _has_driver() -> bool:
@@ -35,3 +54,9 @@ def _torch_sees_cuda() -> bool:
     from spaninfer_engine.ops.torch import cuda_is_available
 
     return cuda_is_available()
+
+
+def _capability() -> tuple[int, int]:
+    from spaninfer_engine.ops.torch import cuda_capability
+
+    return cuda_capability()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from spaninfer_engine.request import FinishReason, Output, TokenLogprob, Usage
@@ -11,7 +12,7 @@ from spaninfer_engine.text.tokenizer import Tokenizer
 
 
 class TextStream:
-    """The outputs of one choice, one for each token and one for its end.
+    """The outputs of one choice, one for the tokens of each push and one for its end.
 
     A stop string ends the stream before the loop has heard of it: what is drawn after it belongs
     to no output, and is not counted.
@@ -32,9 +33,16 @@ class TextStream:
         """The number of the choice."""
         return self._choice.request_id
 
-    def push(self, token: int, logprob: TokenLogprob | None, now: float) -> Output:
-        """Return a token, and the text that it completes."""
-        output = self._with_token(token, logprob, self._text_of(token))
+    def push(self, tokens: Sequence[tuple[int, TokenLogprob | None]], now: float) -> Output:
+        """Return the next tokens, and the text that they complete."""
+        if not self._sampling.stop:
+            text = self._detokenizer.push(token for token, _ in tokens)
+            return self._with_tokens(tokens, text)
+        text, taken = "", 0
+        while taken < len(tokens) and self._finder.hit is None:
+            text += self._text_of(tokens[taken][0], self._num_tokens + taken + 1)
+            taken += 1
+        output = self._with_tokens(tokens[:taken], text)
         return output if self._finder.hit is None else self._stopped(output, now)
 
     def end(self, end: Ended) -> Output:
@@ -44,7 +52,8 @@ class TextStream:
             _, token, logprob = end.token
             # A token that stands for the end is no text, unless the caller wants to see it.
             is_hidden = end.matched is not None and not self._sampling.include_stop
-            output = self._with_token(token, logprob, "" if is_hidden else self._text_of(token))
+            text = "" if is_hidden else self._text_of(token, self._num_tokens + 1)
+            output = self._with_tokens([(token, logprob)], text)
         if self._finder.hit is None:
             output = replace(output, text=output.text + self._rest())
         if self._finder.hit is not None and end.error is None:
@@ -67,21 +76,22 @@ class TextStream:
             usage=self._usage(now),
         )
 
-    def _with_token(self, token: int, logprob: TokenLogprob | None, text: str) -> Output:
+    def _with_tokens(self, tokens: Sequence[tuple[int, TokenLogprob | None]], text: str) -> Output:
         is_first = self._num_tokens == 0
-        self._num_tokens += 1
+        self._num_tokens += len(tokens)
         return Output(
             index=self._index,
-            token_ids=(token,),
+            token_ids=tuple([token for token, _ in tokens]),
             text=text,
-            logprobs=() if logprob is None else (logprob,),
+            logprobs=tuple([logprob for _, logprob in tokens if logprob is not None]),
             prompt_logprobs=tuple(self._choice.prompt_logprobs) if is_first else (),
             seed=self._seed,
         )
 
-    def _text_of(self, token: int) -> str:
+    def _text_of(self, token: int, number: int) -> str:
+        """Return the text that token number 1, 2, … of the answer completes."""
         text = self._detokenizer.push((token,))
-        if not self._sampling.stop or self._num_tokens + 1 < self._sampling.min_tokens:
+        if not self._sampling.stop or number < self._sampling.min_tokens:
             return text  # a stop string counts in what min_tokens and later ones bring
         return self._finder.push(text)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.plan import StepPlan, StepResult
@@ -12,12 +13,23 @@ from spaninfer_engine.spec.nodes import Decoder
 from spaninfer_engine.text.template import ChatTemplate
 from spaninfer_engine.text.tokenizer import Tokenizer
 
+Outcome: TypeAlias = Callable[[], StepResult]
+"""Waits for a step that was started, and returns what it drew; called once."""
+
 
 class PlanRunner(Protocol):
     """Computes plans, in order; owns the memory of the span cache."""
 
-    def run(self, plan: StepPlan) -> StepResult:
-        """Compute the plan's slices; return what was drawn."""
+    @property
+    def lookahead(self) -> int:
+        """How many plans it takes before it must be asked for the outcome of the oldest.
+
+        0: nothing runs by itself, a step is computed while its outcome is waited for.
+        """
+        ...
+
+    def start(self, plan: StepPlan) -> Outcome:
+        """Begin to compute the plan's slices; outcomes are asked for in the order of plans."""
         ...
 
     def close(self) -> None:

@@ -1,21 +1,29 @@
-"""The thread that turns events into outputs, so that the step loop never waits for text."""
+"""The thread that turns events into outputs, so that the step loop never waits for text.
+
+The interpreter runs one thread at a time, so what is written here is taken from the loop. An output
+costs the same for one token as for many: after a long round the writer rests, and then writes what
+has come meanwhile at once. With few requests, every token is written as it comes.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
-from time import monotonic
+from time import monotonic, sleep
 
 from spaninfer_engine.handle import ResultQueue
 from spaninfer_engine.outputs import TextStream
-from spaninfer_engine.request import FinishReason
-from spaninfer_engine.schedule.choice import Choice, Drawn, Ended, Events
+from spaninfer_engine.request import FinishReason, TokenLogprob
+from spaninfer_engine.schedule.choice import Choice, Ended, Events
 from spaninfer_engine.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
+
+LONG_ROUND_S = 0.5e-3  # 40 tokens, one by one
+REST = 3.0  # times as long as the round before: the writer has a quarter of the time, at the most
 
 
 Stop = Callable[[tuple[int, ...], FinishReason], None]
@@ -60,28 +68,49 @@ class OutputWriter:
 
     def _work(self) -> None:
         while (message := self._inbox.get()) is not None:
+            begin = monotonic()
+            is_last = self._write(self._gather(message))
+            if is_last:
+                return
+            took = monotonic() - begin
+            if took > LONG_ROUND_S:
+                sleep(took * REST)
+
+    def _gather(self, message: Opened | Events) -> list[Opened | Events | None]:
+        """Return a message and all that came after it."""
+        messages: list[Opened | Events | None] = [message]
+        while not self._inbox.empty():
+            messages.append(self._inbox.get())
+        return messages
+
+    def _write(self, messages: Iterable[Opened | Events | None]) -> bool:
+        """Write what messages bring; return whether they say that there will be no others."""
+        drawn: dict[int, list[tuple[int, TokenLogprob | None]]] = {}  # by choice, not written yet
+        for message in messages:
             match message:
                 case Opened(choices, queue):
                     for choice in choices:
                         stream = TextStream(choice, self._tokenizer)
                         self._open[choice.request_id] = _Open(stream, queue)
                 case Events():
-                    self._write(message)
+                    for choice, token, logprob in message.drawn:
+                        drawn.setdefault(choice.request_id, []).append((token, logprob))
+                    for end in message.ended:
+                        request_id = end.choice.request_id
+                        if request_id in drawn:
+                            self._put(self._open[request_id], drawn.pop(request_id))
+                        self._put(self._open.pop(request_id), end)
+        for request_id, tokens in drawn.items():
+            self._put(self._open[request_id], tokens)
+        return message is None
 
-    def _write(self, events: Events) -> None:
-        for drawn in events.drawn:
-            entry = self._open[drawn[0].request_id]
-            self._put(entry, drawn)
-        for end in events.ended:
-            self._put(self._open.pop(end.choice.request_id), end)
-
-    def _put(self, entry: _Open, event: Drawn | Ended) -> None:
-        """Put what comes of an event; a failure concerns the text of this choice and no other."""
+    def _put(self, entry: _Open, event: Sequence[tuple[int, TokenLogprob | None]] | Ended) -> None:
+        """Put what comes of tokens or an end; a failure concerns the text of this choice alone."""
         if entry.is_closed:
             return
         stream, now = entry.stream, monotonic()
         try:
-            output = stream.end(event) if isinstance(event, Ended) else stream.push(*event[1:], now)
+            output = stream.end(event) if isinstance(event, Ended) else stream.push(event, now)
         except Exception as error:
             _log.exception("the text of request %d failed", stream.request_id)
             output = stream.fail(error, now)

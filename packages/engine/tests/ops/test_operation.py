@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from spaninfer_engine.noise import Noise
 from spaninfer_engine.ops.operation import HeadRows, Operation, UnitRows, Use
 from spaninfer_engine.spec.nodes import Weight
 
@@ -31,6 +32,21 @@ def test_tensors_are_stacked_along_a_new_axis():
 
     assert array.shape == use.shape == (2, 2, 3)
     assert array[1].min() == 1
+
+
+@pytest.mark.parametrize(
+    ("use", "shape"),
+    [
+        (Use("w", (Weight("w", (12, 5)),)), (12, 5)),
+        (Use("w", (Weight("a", (2, 3)), Weight("b", (2, 3))), stacked=True), (2, 2, 3)),
+        (Use("w", (Weight("w", (12, 5)),), view=HeadRows(3, 1, 3, transposed=True)), (3, 5, 2)),
+        (Use("w", (Weight("w", (12, 5)),), view=UnitRows()), (12, 5)),
+    ],
+)
+def test_noise_becomes_noise_of_the_shape_that_the_operator_sees(use, shape):
+    stored = tuple(Noise(weight.shape, 0.0, 0.1, seed=1) for weight in use.tensors)
+
+    assert use.assemble(stored) == Noise(shape, 0.0, 0.1, seed=1)
 
 
 def test_an_operation_prints_as_a_call():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import spaninfer_op_reference as definition
-from backends import BACKENDS, EXACT, Backend
+from backends import EVERYWHERE, EXACT, Backend
 from numpy.typing import NDArray
 from spaninfer_engine.ops.step import Rotation, Rows
 
@@ -115,7 +115,7 @@ ROW_OPERATORS: list[Callable[[int], Case]] = [
 ]
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
 @pytest.mark.parametrize("rows", [0, 1, 7, 64])
 @pytest.mark.parametrize("make", ROW_OPERATORS, ids=lambda make: make.__name__.strip("_"))
 def test_rows_are_computed_as_defined(
@@ -130,7 +130,7 @@ def test_rows_are_computed_as_defined(
     backend.check(ops, actual, case.expected)
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
 @pytest.mark.parametrize("act", definition.ACTIVATIONS)
 def test_activations_are_computed_as_defined(act: str, backend: Backend) -> None:
     """Far into both tails too, where exponentials overflow."""
@@ -145,7 +145,7 @@ def test_activations_are_computed_as_defined(act: str, backend: Backend) -> None
     backend.check(ops, gated, definition.gated(gate, up, act))
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
 def test_cuts_of_the_last_axis_are_in_order(backend: Backend) -> None:
     ops, x = backend.make(), _rounded((5, 24), 0)
 
@@ -155,7 +155,7 @@ def test_cuts_of_the_last_axis_are_in_order(backend: Backend) -> None:
         np.testing.assert_array_equal(ops.to_host(part), expected)
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
 def test_grouped_projections_are_queries_then_key_then_value_of_each_kv_head(
     backend: Backend,
 ) -> None:
@@ -184,7 +184,7 @@ class Given:
     added: Any = None
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
 @pytest.mark.parametrize("style", ["half", "interleaved"])
 @pytest.mark.parametrize("turned", [8, 4], ids=["whole", "partial"])
 def test_heads_are_rotated_as_defined(turned: int, style: Any, backend: Backend) -> None:
@@ -198,7 +198,7 @@ def test_heads_are_rotated_as_defined(turned: int, style: Any, backend: Backend)
     backend.check(ops, actual, definition.rotate(x, cos, sin, style))
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
 def test_embeddings_are_rows_of_the_table_times_the_scale(backend: Backend) -> None:
     ops, table = backend.make(), _rounded((9, 4), 0)
     step = Given(token_ids=ops.from_host(np.array([8, 0, 8], np.int32)))
@@ -209,7 +209,7 @@ def test_embeddings_are_rows_of_the_table_times_the_scale(backend: Backend) -> N
     backend.check(ops, actual, table[[8, 0, 8]] * 3)
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
 def test_positions_are_embedded_as_defined(backend: Backend) -> None:
     ops, table = backend.make(), _rounded((9, 4), 0)
     step = Given(positions=ops.from_host(np.array([[3, 0, 5]], np.int32)))
@@ -221,7 +221,7 @@ def test_positions_are_embedded_as_defined(backend: Backend) -> None:
     backend.check(ops, waves, definition.sinusoidal(np.array([5, 2, 7]), 6))
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
 def test_queries_far_out_grow_with_the_logarithm_of_their_position(backend: Backend) -> None:
     ops, x = backend.make(), _rounded((3, 2, 4), 0)
     positions = np.array([[0, 7, 511]], np.int32)
@@ -289,7 +289,7 @@ def test_experts_are_chosen_as_defined(
     backend.check(ops, shares, expected)
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
 @pytest.mark.parametrize("rows", [0, 1, 40])
 @pytest.mark.parametrize("stored", ["each", "oi", "io"])
 def test_experts_are_computed_as_defined(stored: str, rows: int, backend: Backend) -> None:
@@ -316,7 +316,7 @@ def test_experts_are_computed_as_defined(stored: str, rows: int, backend: Backen
     backend.check(ops, actual, expected)
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
 def test_routers_score_in_float32(backend: Backend) -> None:
     ops, x, weight = backend.make(), _rounded((5, 24), 0), _rounded((16, 24), 1)
 

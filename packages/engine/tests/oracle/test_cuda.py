@@ -1,15 +1,19 @@
-"""The torch backend on a CUDA device: the same program and cache as on the CPU."""
+"""The cuda backend in 16 bits, and the torch backend on a CUDA device, beside the oracle."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
 
+import numpy as np
 import pytest
-from cases import ALL, Case
+from cases import ALL, NUM_DRAWN, Case, Golden, Logits
 from noise import DENSE, rms
 from oracle import TOLERANCE, deviation
 from spaninfer_engine import Engine, SamplingParams
+from wide import WIDE
 
 pytestmark = pytest.mark.gpu
 
@@ -49,6 +53,136 @@ def test_the_error_of_16_bits_is_at_most_twice_that_of_the_oracle(
     runner.prefill(1, golden.prompt, chunk=16)
 
     assert rms(runner.logits(1) - golden.logits) < 2 * rms(noisy.numpy() - golden.logits)
+
+
+# ---- backend cuda --------------------------------------------------------------------------------
+
+KERNEL_SPAN_LEN = 16
+IN_ENGINES = [
+    *(f"wide {name}" for name in WIDE if name not in ("mixtral", "qwen3_moe", "deepseek_v3")),
+    *("falcon rw", "phi3 longrope", "Qwen-1 long", "opt 350m", "llama dynamic"),
+]
+"""Without experts, see `noise.DENSE`; with plain attention, and frequencies that change."""
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """What the oracle says of tokens[T] in float32, and what it says in 16 bits: logits [T V]."""
+
+    token_ids: list[int]
+    exact: Logits
+    noisy: Logits
+
+    @property
+    def noise(self) -> float:
+        """The root mean square of what 16 bits cost the oracle."""
+        return rms(self.noisy - self.exact)
+
+    def check(self, logits: Logits, *, routed: bool) -> None:
+        """Assert that logits are as near to float32 as the oracle's own in 16 bits, and choose the
+        same tokens wherever their margin is larger than such errors.
+
+        Where tokens are routed to experts, a few that go elsewhere say nothing about rounding: the
+        typical row is compared, and no token.
+        """
+        error = _typical if routed else rms
+        noise = error(self.noisy - self.exact)
+        assert error(logits - self.exact) < 2 * noise
+        best = np.sort(self.exact, axis=1)[:, -2:]
+        clear = best[:, 1] - best[:, 0] > 8 * noise
+        assert routed or (logits.argmax(1) == self.exact.argmax(1))[clear].all()
+
+
+def _typical(error: Logits) -> float:
+    """Return the median over rows of the root of the mean square."""
+    return float(np.median([rms(row) for row in error]))
+
+
+@pytest.fixture(scope="module")
+def rounded(load: Load) -> Callable[[str, str], Rounded]:
+    """Return the rounded oracle of a case: its prompt, and what it draws behind it."""
+
+    @cache
+    def of(name: str, dtype: str) -> Rounded:
+        oracle, golden = load(name).oracle, load(name).golden()
+        token_ids = [*golden.prompt, *golden.tokens]
+        exact, noisy = oracle.logits(token_ids), oracle.rounded_logits(token_ids, dtype)
+        return Rounded(token_ids, exact, noisy)
+
+    return of
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("chunk", [3, 16, 300])
+@pytest.mark.parametrize("name", ALL)
+def test_prompts_in_chunks_and_single_tokens_are_as_near_as_the_oracle_in_16_bits(
+    name: str, chunk: int, dtype: str, load: Load, rounded: Callable[[str, str], Rounded]
+) -> None:
+    case, oracle = load(name), rounded(name, dtype)
+    runner = case.model.on(f"cuda {dtype}", case.num_spans, KERNEL_SPAN_LEN)
+
+    runner.prefill_some(1, oracle.token_ids, case.prompt_len, chunk)
+    for left in range(len(oracle.token_ids) - case.prompt_len, 0, -1):
+        runner.step((1, 1, left == 1))  # behind the last one nothing is known
+
+    oracle.check(runner.logits(1), routed="plain_experts" in runner.steps)
+    if name.startswith("wide "):
+        assert "plain_attention" not in runner.steps
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ALL)
+def test_requests_of_mixed_lengths_in_one_step_do_not_disturb_each_other(
+    name: str, dtype: str, load: Load, rounded: Callable[[str, str], Rounded]
+) -> None:
+    case, oracle = load(name), rounded(name, dtype)
+    runner = case.model.on(f"cuda {dtype}", 3 * case.num_spans, KERNEL_SPAN_LEN)
+    half, whole = case.prompt_len // 2, len(oracle.token_ids)
+
+    runner.prefill_some(1, oracle.token_ids, case.prompt_len, 300)
+    runner.prefill_some(2, oracle.token_ids, half, 7)
+    runner.enter(3, oracle.token_ids)
+    runner.step((1, 1, False), (2, 1, False), (3, half, False))
+    runner.step((2, 1, False), (3, 1, False), (1, 1, False))
+    runner.step((1, 1, False), (3, whole - half - 1, True), (2, whole - half - 2, True))
+
+    for request_id in (2, 3):
+        oracle.check(runner.logits(request_id), routed="plain_experts" in runner.steps)
+
+
+def _agree(tokens: Sequence[int], golden: Golden, noise: float) -> None:
+    """Assert that tokens are the oracle's up to the first of which it is not sure."""
+    for token, expected, logits in zip(tokens, golden.tokens, golden.drawn_from, strict=True):
+        if token != expected:
+            second, first = np.sort(logits)[-2:]
+            assert first - second <= 8 * noise
+            return
+
+
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "no graphs"])
+@pytest.mark.parametrize("name", IN_ENGINES)
+def test_engines_draw_the_tokens_of_the_oracle_wherever_it_is_sure(
+    name: str, graphs: bool, load: Load, rounded: Callable[[str, str], Rounded]
+) -> None:
+    """Two prompts side by side, then the first again, most of which is found in the cache."""
+    case, noise = load(name), rounded(name, "bfloat16").noise
+    whole = case.golden()
+    half = case.golden(whole.prompt[: case.prompt_len // 2])
+    sampling = SamplingParams(temperature=0, max_tokens=NUM_DRAWN, ignore_eos=True)
+
+    with case.engine(
+        backend="cuda",
+        dtype="bfloat16",
+        graphs=graphs,
+        span_len=KERNEL_SPAN_LEN,
+        step_tokens=64,
+    ) as engine:
+        answers = engine.generate([whole.prompt, half.prompt], sampling)
+        answers.append(engine.generate(whole.prompt, sampling))
+
+    assert answers[-1].usage.cached_len > case.prompt_len // 2
+    for answer, golden in zip(answers, (whole, half, whole), strict=True):
+        _agree(answer.token_ids, golden, noise)
 
 
 def test_an_engine_chooses_the_device_by_itself_and_answers_many_requests() -> None:

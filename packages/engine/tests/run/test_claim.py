@@ -36,6 +36,42 @@ def test_a_value_that_a_claim_keeps_to_itself_must_have_no_reader_outside():
     assert find_match(INNER, [ADD, RMS], Counter({"sum": 2})) is None
 
 
+def test_a_value_that_a_claim_overwrites_must_have_no_reader_later():
+    in_place = Claim("add_norm", NORM.pattern, "h n", _nothing, overwrites="x")
+
+    assert find_match(in_place, [ADD, RMS], Counter({"a": 1, "b": 2, "sum": 2})) is not None
+    assert find_match(in_place, [ADD, RMS], Counter({"a": 2, "b": 1, "sum": 2})) is None
+
+
+@pytest.mark.parametrize("also_later", [False, True])
+def test_readers_in_front_of_a_claim_do_not_keep_it_from_overwriting(also_later):
+    class InPlace(CpuOps):
+        claims = (
+            Claim(
+                "added",
+                ("y = add x z",),
+                "y",
+                lambda _taken, _pack: lambda _step, x, z: np.add(x, z, out=x),
+                overwrites="x",
+            ),
+        )
+
+    embed = Operation(
+        "embed", (), ("a",), (Use("table", (Weight("t", (3, 4)),)),), (("scale", 1.0),)
+    )
+    doubled = Operation("scale", ("a",), ("b",), constants=(("factor", 2.0),))
+    added = Operation("add", ("a", "b"), ("c",), constants=(("scale", 1.0),))
+    joined = Operation("concat", ("c", "a" if also_later else "b"), ("d",))
+    reader = Arrays(t=np.ones((3, 4), np.float32))
+    step: Any = type("Tokens", (), {"token_ids": np.array([1]), "has_media": False})
+
+    bound = bind(Program((embed, doubled, added, joined), "d", (), ()), InPlace(), reader)
+
+    assert ("added" in [item.name for item in bound.text.steps]) is not also_later
+    expected = [3, 3, 3, 3, 1, 1, 1, 1] if also_later else [3, 3, 3, 3, 2, 2, 2, 2]
+    np.testing.assert_array_equal(bound.run(step), [expected])
+
+
 @pytest.mark.parametrize(
     "operations",
     [

@@ -26,6 +26,32 @@ def test_a_token_drawn_behind_the_last_position_has_a_place():
     assert requests.known([7], [3])[0].tolist() == [5, 6, 9]
 
 
+def test_a_token_of_a_request_that_has_left_is_dropped():
+    requests = Requests(1, max_len=8, span_len=4, num_rows=2)
+    requests.enter(_entry(7, 5))
+    requests.enter(_entry(8, 6))
+    requests.leave(7)
+
+    requests.write([7, 8], [1, 1], [9, 10])
+
+    assert requests.known([8], [2])[0].tolist() == [6, 10]
+    requests.enter(_entry(9, 4, 3))
+    assert requests.known([9], [2])[0].tolist() == [4, 3]
+
+
+def test_it_is_remembered_how_many_tokens_are_known():
+    requests = Requests(1, max_len=8, span_len=4, num_rows=1)
+    requests.enter(_entry(7, 5, 6))
+    requests.enter(_entry(8, 5))
+
+    requests.write([7], [2], [9])
+
+    assert requests.num_known[requests.rows([7, 8])].tolist() == [3, 1]
+    assert 7 in requests
+    requests.leave(7)
+    assert 7 not in requests
+
+
 def test_more_requests_than_expected_find_room_and_keep_what_they_had():
     requests = Requests(2, max_len=8, span_len=4, num_rows=1)
 

@@ -1,8 +1,10 @@
+from sys import maxsize
+
 import numpy as np
 import pytest
 from spaninfer_engine.plan import Entry
 from spaninfer_engine.request import SamplingParams
-from spaninfer_engine.run.sample import Sampler
+from spaninfer_engine.run.sample import Sampler, host_draws_below, wish_of
 from spaninfer_op_reference import log_softmax
 
 VOCAB = 50
@@ -147,3 +149,34 @@ def test_a_request_that_left_is_forgotten(logits):
 
     with pytest.raises(KeyError):
         draw(sampler, logits[:1])
+
+
+@pytest.mark.parametrize(
+    ("sampling", "end_ids", "below"),
+    [
+        ({"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1}, (2,), 0),
+        ({"repetition_penalty": 1.1, "presence_penalty": 1, "no_repeat_ngram": 3}, (2,), 0),
+        ({"min_tokens": 4}, (2,), 3 + 4),
+        ({"min_tokens": 4}, (), 0),
+        ({"typical_p": 0.5}, (), maxsize),
+        ({"logit_bias": {1: 0.5}}, (), maxsize),
+        ({"logprobs": 0}, (), maxsize),
+        ({"bad_words": ("x",)}, (), maxsize),
+    ],
+    ids=lambda value: next(iter(value), "") if isinstance(value, dict) else "",
+)
+def test_the_host_draws_what_a_device_cannot(sampling, end_ids, below):
+    banned = ((5, 6),) if "bad_words" in sampling else ()
+    entry = Entry(1, (7, 8, 9), SamplingParams(**sampling), 3, banned, end_ids)
+
+    assert host_draws_below(entry) == below
+
+
+def test_a_device_hears_what_a_request_wants():
+    sampling = SamplingParams(temperature=0.5, top_k=3, frequency_penalty=0.25)
+
+    wish = wish_of(Entry(1, (7, 8), sampling, seed=2**64 - 1))
+
+    assert (wish.temperature, wish.top_k, wish.seed, wish.prompt_len) == (0.5, 3, 2**64 - 1, 2)
+    assert wish.revises
+    assert not wish_of(Entry(1, (7,), SamplingParams(), seed=0)).revises

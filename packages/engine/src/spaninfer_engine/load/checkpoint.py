@@ -68,15 +68,17 @@ class Checkpoint:
         self.close()
 
 
-def open_checkpoint(path: str | Path) -> Checkpoint:
+def open_checkpoint(path: str | Path, *, with_weights: bool = True) -> Checkpoint:
     """Open the model at a path; the container is recognised by what is there.
+
+    Without `with_weights`, a folder needs config.json alone, and the reader has no names.
 
     ConfigError where the path is none of the known containers, CheckpointError where its files
     are damaged or contradict each other.
     """
     path = Path(path).expanduser()
     if path.is_dir():
-        return _from_folder(path)
+        return _from_folder(path, with_weights)
     if not path.exists():
         raise ConfigError(
             f"there is no file or folder {str(path)!r}; a model is {ALLOWED} on this machine "
@@ -90,8 +92,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     raise ConfigError(f"{path} is no model that can be read; a model is {ALLOWED}")
 
 
-def _from_folder(path: Path) -> Checkpoint:
-    config, generation_config, reader = open_folder(path)
+def _from_folder(path: Path, with_weights: bool) -> Checkpoint:
+    config, generation_config, reader = open_folder(path, with_weights=with_weights)
     template, special_tokens = read_template(path)
     return Checkpoint(
         path,

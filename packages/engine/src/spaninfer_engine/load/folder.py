@@ -16,7 +16,9 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoke
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
 
-def open_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Any], EntryReader]:
+def open_folder(
+    folder: Path, *, with_weights: bool = True
+) -> tuple[dict[str, Any], dict[str, Any], EntryReader]:
     """The config, the generation config (empty where absent) and the weights of a folder."""
     if not (folder / "config.json").is_file():
         raise ConfigError(
@@ -25,7 +27,8 @@ def open_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Any], EntryRead
         )
     config = read_json(folder / "config.json")
     generation = folder / "generation_config.json"
-    return config, read_json(generation) if generation.is_file() else {}, _open_weights(folder)
+    weights = _open_weights(folder) if with_weights else EntryReader(str(folder), {})
+    return config, read_json(generation) if generation.is_file() else {}, weights
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,13 +1,24 @@
-"""Claims that more than one backend makes, built from its own operators."""
+"""Kernels and claims that more than one backend has, built from its own operators."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from spaninfer_engine.ops.operation import Operation, Use
 from spaninfer_engine.ops.step import Step
-from spaninfer_engine.ops.table import Claim, Kernel, Ops, Pack
+from spaninfer_engine.ops.table import Claim, Kernel, Ops, Pack, reads_step
+
+
+def single(operation: Operation, ops: Ops[Any], pack: Pack) -> Kernel:
+    """Return the backend's own operator with this operation's weights and constants."""
+    weights = {
+        use.argument: pack([use], ops.layout(operation.operator, use.argument))
+        for use in operation.weights
+    }
+    call = partial(getattr(ops, operation.operator), **weights, **dict(operation.constants))
+    return call if reads_step(operation.operator) else lambda _step, *inputs: call(*inputs)
 
 
 def joined_linears(ops: Ops[Any], count: int) -> Claim:

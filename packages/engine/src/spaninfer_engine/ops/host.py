@@ -11,7 +11,7 @@ import spaninfer_op_reference as definition
 from numpy.typing import NDArray
 
 from spaninfer_engine.memory import HOST_SHARE, available_bytes
-from spaninfer_engine.ops.operation import Host
+from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import Run, SpanCache, Step, runs
 from spaninfer_engine.ops.table import AlibiKind, span_buffer_shape
 from spaninfer_engine.spec.nodes import CacheGroup
@@ -33,9 +33,9 @@ class HostOps:
         """Tables of which a step reads a few rows stay as they are stored; the rest is widened."""
         return "stored" if argument == "table" else "wide"
 
-    def pack(self, arrays: Sequence[Host], layout: str) -> Array:
+    def pack(self, arrays: Sequence[Packable], layout: str) -> Array:
         """Return the array in a layout; without a copy where it already has it."""
-        array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        array = np.asarray(arrays[0]) if len(arrays) == 1 else np.concatenate(arrays)
         if layout == "stored":
             return array
         return np.require(array, self.dtype, ["C", "ALIGNED"])

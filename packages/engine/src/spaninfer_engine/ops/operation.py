@@ -7,17 +7,19 @@ differently.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from spaninfer_op_reference import normalize_rows
 
+from spaninfer_engine.noise import Noise
 from spaninfer_engine.spec.nodes import Weight
 
 Constant: TypeAlias = int | float | str | bool | tuple[int, ...] | None
 Host: TypeAlias = NDArray[np.generic]
+Packable: TypeAlias = Host | Noise  # what a weight is made of
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +68,19 @@ class Use:
         shape = self.tensors[0].shape
         return (len(self.tensors), *shape) if self.stacked else shape
 
-    def assemble(self, arrays: tuple[Host, ...]) -> Host:
+    def assemble(self, arrays: tuple[Packable, ...]) -> Packable:
         """Return what the operator's definition takes, from the arrays of `tensors` in order."""
         assert len(arrays) == len(self.tensors)
         assert self.stacked or len(arrays) == 1
+        if isinstance(arrays[0], Noise):
+            return self._noise(arrays[0])
         array = np.stack(arrays) if self.stacked else arrays[0]
         return array if self.view is None else self.view(array)
+
+    def _noise(self, noise: Noise) -> Noise:
+        """Return as much noise as the operator takes numbers: in any order it is the same noise."""
+        blank = np.broadcast_to(np.float32(0), self.shape)  # a shape that takes no memory
+        return replace(noise, shape=blank.shape if self.view is None else self.view(blank).shape)
 
     def __str__(self) -> str:
         """Return argument, names, shape and view."""
@@ -95,6 +104,12 @@ class Operation:
     def constant(self, name: str) -> Constant:
         """Return the constant called `name`; KeyError if there is none."""
         return dict(self.constants)[name]
+
+    def number(self, name: str) -> float:
+        """Return the constant called `name`, which is a number."""
+        value = self.constant(name)
+        assert isinstance(value, (int, float)), (name, value)
+        return value
 
     def __str__(self) -> str:
         """Return the operation as a line."""

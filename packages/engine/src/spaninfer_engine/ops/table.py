@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.ops.operation import Host, Operation, Use
+from spaninfer_engine.ops.operation import Operation, Packable, Use
 from spaninfer_engine.ops.step import A, SpanCache, Step
 from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, RopeStyle
 
@@ -34,8 +34,9 @@ class Claim:
 
     The pattern holds a line per operation, "outputs = operator inputs", whose letters stand for
     values: the same letter is the same value. `results` are the letters that the kernel returns;
-    the others must be used by nobody else. `accepts` looks at constants and weights; `build`
-    returns the kernel, which takes the outside values in order of first appearance.
+    the others must be used by nobody else, nor must those outside values that the kernel
+    overwrites. `accepts` looks at constants and weights; `build` returns the kernel, which takes
+    the outside values in order of first appearance.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Claim:
     results: str
     build: Callable[[Sequence[Operation], Pack], Kernel]
     accepts: Callable[[Sequence[Operation]], bool] = lambda operations: True  # noqa: ARG005
+    overwrites: str = ""  # letters
 
 
 class Ops(Protocol, Generic[A]):
@@ -61,7 +63,7 @@ class Ops(Protocol, Generic[A]):
         """Name the memory layout wanted for a weight; equal uses in equal layouts are shared."""
         ...
 
-    def pack(self, arrays: Sequence[Host], layout: str) -> A:
+    def pack(self, arrays: Sequence[Packable], layout: str) -> A:
         """Return checkpoint arrays, concatenated along the first axis, in a layout of ours."""
         ...
 

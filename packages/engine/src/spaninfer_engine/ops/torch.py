@@ -9,25 +9,30 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import ml_dtypes
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
-from spaninfer_op_reference import alibi_slopes
 from torch import Tensor
 
 from spaninfer_engine.memory import DEVICE_SHARE, HOST_SHARE, available_bytes
 from spaninfer_engine.ops.fuse import joined_linears
-from spaninfer_engine.ops.operation import Host
-from spaninfer_engine.ops.step import Run, SpanCache, Step, runs
+from spaninfer_engine.ops.operation import Packable
+from spaninfer_engine.ops.step import SpanCache, Step, runs
 from spaninfer_engine.ops.table import AlibiKind, Claim, span_buffer_shape
+from spaninfer_engine.ops.torch_attention import Scoring, attend_slice
+from spaninfer_engine.ops.upload import Uploader, fill
 from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, RopeStyle
 
 
 def cuda_is_available() -> bool:
     """Return whether torch was built with CUDA and finds a device."""
     return torch.cuda.is_available()
+
+
+def cuda_capability() -> tuple[int, int]:
+    """Return the compute capability of the current CUDA device, such as (9, 0)."""
+    return torch.cuda.get_device_capability()
 
 
 class TorchOps:
@@ -40,6 +45,7 @@ class TorchOps:
     ) -> None:
         self.dtype: torch.dtype = getattr(torch, dtype)
         self.device = torch.device(device)
+        self._fill = Uploader(self.device).fill if self.device.type == "cuda" else fill
 
     # ---- tensors ---------------------------------------------------------------------------------
 
@@ -52,10 +58,14 @@ class TorchOps:
         """Every weight lies as in the checkpoint."""
         return "plain"
 
-    def pack(self, arrays: Sequence[Host], layout: str) -> Tensor:  # noqa: ARG002
+    def pack(self, arrays: Sequence[Packable], layout: str) -> Tensor:  # noqa: ARG002
         """Copy to the device, in this backend's dtype."""
-        tensors = [_tensor(array).to(self.device, self.dtype) for array in arrays]
-        return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+        rows = [array.shape[0] for array in arrays]
+        shape = (sum(rows), *arrays[0].shape[1:])
+        packed = torch.empty(shape, dtype=self.dtype, device=self.device)
+        for array, part in zip(arrays, torch.split(packed, rows), strict=True):
+            self._fill(array, part)
+        return packed
 
     def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[Tensor]:
         """Allocate the spans of a cache group."""
@@ -261,23 +271,13 @@ class TorchOps:
         alibi: AlibiKind | None = None,
     ) -> Tensor:
         """Request by request, over spans gathered into one piece."""
+        scoring = Scoring(scale, softcap, window, alibi)
         keys, values = (part[layer] for part in step.caches[group])
-        bias = None if alibi is None else _Bias(alibi, query.shape[1], scale)
         out = query.new_empty(*query.shape[:2], values.shape[-1])
         for run in runs(step):
-            low = max(0, run.start - window + 1) if window else 0
-            table = step.tables[group][run.request]
-            key, first = _gather(keys, table, low, run.stop)
-            value, _ = _gather(values, table, low, run.stop)
-            scores = _scores(query[run.first : run.last], key) * scale  # [K H/K T J]
-            if softcap is not None:
-                scores = torch.tanh(scores / softcap) * softcap
-            if bias is not None:
-                scores = scores + bias.of(first, run.stop, like=scores)
-            hidden = _hidden(run, first, window).to(self.device)
-            weights = scores.masked_fill(hidden, -math.inf).softmax(-1).to(query.dtype)
-            read = weights @ value.transpose(0, 1)[:, None]  # [K H/K T E]
-            out[run.first : run.last] = read.flatten(0, 1).transpose(0, 1)
+            table = torch.from_numpy(step.tables[group][run.request]).to(self.device)
+            rows = slice(run.first, run.last)
+            out[rows] = attend_slice(query[rows], keys, values, table, run, scoring)
         return out
 
     # ---- experts ---------------------------------------------------------------------------------
@@ -349,14 +349,6 @@ def _expert_linear(x: Tensor, weight: Tensor, layout: Literal["oi", "io"]) -> Te
     return F.linear(x, weight) if layout == "oi" else x @ weight
 
 
-def _tensor(array: Host) -> Tensor:
-    """Return a copy as a tensor; torch cannot hold read-only memory without complaint."""
-    copy = np.array(array, order="C")
-    if copy.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(copy.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(copy)
-
-
 def _heads(buffer: Tensor, head: tuple[int, int]) -> Tensor:
     """[N S L K D] as a view of buffer[S N L*K*D], for head = (L, K)."""
     dim = buffer.shape[-1] // math.prod(head)
@@ -365,42 +357,3 @@ def _heads(buffer: Tensor, head: tuple[int, int]) -> Tensor:
         (*buffer.stride()[:2], head[1] * dim, dim, 1),
         buffer.storage_offset(),
     ).transpose(0, 1)
-
-
-def _gather(spans: Tensor, table: NDArray[np.int32], low: int, stop: int) -> tuple[Tensor, int]:
-    """Return positions [first, stop) of spans[S L K D] in order, and first <= low."""
-    span_len = spans.shape[1]
-    first = low // span_len
-    numbers = torch.from_numpy(table[first : -(-stop // span_len)]).to(spans.device)
-    start = first * span_len
-    return spans[numbers].flatten(0, 1)[: stop - start], start
-
-
-def _scores(query: Tensor, key: Tensor) -> Tensor:
-    """[K H/K T J] in float32: query[T H D] with key[J K D]."""
-    (num_rows, heads, dim), kv_heads = query.shape, key.shape[1]
-    grouped = query.reshape(num_rows, kv_heads, heads // kv_heads, dim).permute(1, 2, 0, 3)
-    scores: Tensor = grouped @ key.permute(1, 2, 0)[:, None]
-    return scores.float()
-
-
-def _hidden(run: Run, first: int, window: int | None) -> Tensor:
-    """[T J]: which positions from `first` on each row must not see."""
-    query = torch.arange(run.start, run.stop)[:, None]
-    key = torch.arange(first, run.stop)[None]
-    hidden = key > query
-    return hidden | (key <= query - window) if window else hidden
-
-
-class _Bias:
-    """ALiBi: a slope per head times the key's position."""
-
-    def __init__(self, kind: AlibiKind, heads: int, scale: float) -> None:
-        slopes = torch.from_numpy(np.asarray(alibi_slopes(heads), np.float32))
-        self._slopes = slopes.bfloat16() if kind == "rounded" else slopes
-        self._scale = 1.0 if kind == "plain" else scale
-
-    def of(self, first: int, stop: int, like: Tensor) -> Tensor:
-        """[K H/K 1 J]: the bias of positions [first, stop), in the shape of scores."""
-        bias = self._slopes[:, None] * torch.arange(first, stop)
-        return (bias.float() * self._scale).to(like.device).view(*like.shape[:2], 1, -1)

@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, Protocol
 
-from spaninfer_engine.ops.operation import Host, Operation, Use
+from spaninfer_engine.ops.fuse import single
+from spaninfer_engine.ops.operation import Operation, Packable, Use
 from spaninfer_engine.ops.step import A, Step
-from spaninfer_engine.ops.table import Claim, Kernel, Ops, Pack, reads_step
+from spaninfer_engine.ops.table import Claim, Kernel, Ops, Pack
 from spaninfer_engine.run.program import Program, without_media
 
 
 class Reader(Protocol):
-    """Where checkpoint arrays come from (load.reader.WeightReader is one)."""
+    """Where weights come from (load.reader.WeightReader and load.dummy.DummyReader are two)."""
 
-    def read(self, name: str) -> Host:
+    def read(self, name: str) -> Packable:
         """The array of this name."""
         ...
 
@@ -40,9 +40,9 @@ class BoundStep:
     frees: tuple[int, ...]
 
     def __str__(self) -> str:
-        """Return the operations that the step covers."""
+        """Return the operations that the step covers, under its name where that is a claim's."""
         lines = [str(operation) for operation in self.operations]
-        if len(lines) == 1:
+        if self.name == self.operations[0].operator:
             return lines[0]
         return "\n".join([f"{self.name}:", *(f"    {line}" for line in lines)])
 
@@ -129,7 +129,7 @@ def _bind(
     steps, done, total = [], 0, len(program.operations)
     for match in _matches(program, ops):
         kernel = (
-            _single(match.operations[0], ops, pack)
+            single(match.operations[0], ops, pack)
             if match.claim is None
             else match.claim.build(match.operations, pack)
         )
@@ -137,16 +137,6 @@ def _bind(
         done += len(match.operations)
         progress(done, total)
     return Steps(tuple(steps), slots.num_slots, slots.slot_of(program.result))
-
-
-def _single(operation: Operation, ops: Ops[A], pack: Pack) -> Kernel:
-    """Return the backend's own operator with this operation's weights and constants."""
-    weights = {
-        use.argument: pack([use], ops.layout(operation.operator, use.argument))
-        for use in operation.weights
-    }
-    call = partial(getattr(ops, operation.operator), **weights, **dict(operation.constants))
-    return call if reads_step(operation.operator) else lambda _step, *inputs: call(*inputs)
 
 
 # ---- matching ------------------------------------------------------------------------------------
@@ -180,6 +170,8 @@ def _matches(program: Program, ops: Ops[A]) -> Iterator[Match]:
             match = Match(None, rest[:1], rest[0].inputs, rest[0].outputs)
         yield match
         start += len(match.operations)
+        for operation in match.operations:
+            readers.subtract(operation.inputs)
 
 
 def find_match(
@@ -187,8 +179,8 @@ def find_match(
 ) -> Match | None:
     """Return the claim's match at the head of `operations`; None if they are something else.
 
-    `readers` counts who reads each value: one that the claim keeps to itself must have no reader
-    outside.
+    `readers` counts who reads each value from there on: one that the claim keeps to itself, or
+    overwrites, must have no reader outside.
     """
     taken = tuple(operations[: len(claim.pattern)])
     if len(taken) < len(claim.pattern):
@@ -205,8 +197,8 @@ def find_match(
         made += outputs
     inside = Counter(name for operation in taken for name in operation.inputs)
     results = claim.results.split()
-    hidden = [values[letter] for letter in made if letter not in results]
-    if any(readers[name] != inside[name] for name in hidden) or not claim.accepts(taken):
+    own = [letter for letter in made if letter not in results] + claim.overwrites.split()
+    if any(readers[values[x]] != inside[values[x]] for x in own) or not claim.accepts(taken):
         return None
     outside = tuple(value for letter, value in values.items() if letter not in made)
     return Match(claim, taken, outside, tuple(values[letter] for letter in results))

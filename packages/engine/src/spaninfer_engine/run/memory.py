@@ -11,6 +11,14 @@ from spaninfer_engine.spec.nodes import CacheGroup
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """How keys and values are stored: bits of an element, bytes of scales per head and token."""
+
+    bits: int
+    scale_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Demand:
     """The most that requests can ever hold: so many of them, so long, so many tokens per step."""
 
@@ -19,10 +27,36 @@ class Demand:
     step_tokens: int
 
 
-def span_bytes(group: CacheGroup, span_len: int, item_bytes: int) -> int:
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Bytes of a device's memory that are not for spans, as measured: weights, the largest step,
+    graphs that will be captured.
+    """
+
+    weights: int = 0
+    steps: int = 0
+    graphs: int = 0
+
+    def __str__(self) -> str:
+        """Return who takes how much; empty if nobody does."""
+        parts = {"weights": self.weights, "steps": self.steps, "graphs": self.graphs}
+        return ", ".join(f"{name} {gib(number)}" for name, number in parts.items() if number)
+
+
+def gib(number: int) -> str:
+    """Return a number of bytes in GiB.
+
+    >>> gib(3 << 29)
+    '1.5 GiB'
+    """
+    return f"{number / 2**30:,.1f} GiB"
+
+
+def span_bytes(group: CacheGroup, span_len: int, stored: Stored) -> int:
     """Return the bytes of one span: keys and values of `span_len` tokens in all layers."""
-    width = group.key_dim + (0 if group.values_in_keys else group.value_dim)
-    return len(group.layers) * group.kv_heads * width * span_len * item_bytes
+    dims = (group.key_dim,) if group.values_in_keys else (group.key_dim, group.value_dim)
+    head_bytes = sum(dims) * stored.bits // 8 + len(dims) * stored.scale_bytes
+    return len(group.layers) * group.kv_heads * head_bytes * span_len
 
 
 def spans_per_request(group: CacheGroup, span_len: int, demand: Demand) -> int:
@@ -38,7 +72,7 @@ def spans_per_request(group: CacheGroup, span_len: int, demand: Demand) -> int:
 
 
 def fit(
-    groups: Sequence[CacheGroup], *, budget: int, span_len: int, item_bytes: int, demand: Demand
+    groups: Sequence[CacheGroup], *, budget: int, span_len: int, stored: Stored, demand: Demand
 ) -> tuple[int, ...]:
     """Return the number of spans per cache group that a budget of bytes holds.
 
@@ -46,7 +80,7 @@ def fit(
     same share of it. ConfigError where not even one such request fits.
     """
     single = [spans_per_request(group, span_len, demand) for group in groups]
-    sizes = [span_bytes(group, span_len, item_bytes) for group in groups]
+    sizes = [span_bytes(group, span_len, stored) for group in groups]
     one = sum(count * size for count, size in zip(single, sizes, strict=True))
     if one > budget:
         raise ConfigError(
@@ -62,7 +96,7 @@ def longest(
     *,
     budget: int,
     span_len: int,
-    item_bytes: int,
+    stored: Stored,
     max_len: int,
     step_tokens: int,
 ) -> int:
@@ -71,7 +105,7 @@ def longest(
     def needed(length: int) -> int:
         demand = Demand(length, 1, step_tokens)
         return sum(
-            spans_per_request(group, span_len, demand) * span_bytes(group, span_len, item_bytes)
+            spans_per_request(group, span_len, demand) * span_bytes(group, span_len, stored)
             for group in groups
         )
 

@@ -29,6 +29,7 @@ class Requests:
         self.tokens = np.zeros((num_rows, max_len + 1), np.int32)
         self.tables = tuple(np.zeros((num_rows, max_spans), np.int32) for _ in range(num_groups))
         self.offset = np.zeros(num_rows, np.int32)  # position embeddings see position + offset
+        self.num_known = np.zeros(num_rows, np.int32)  # tokens
 
     def __len__(self) -> int:
         """Return how many requests are remembered."""
@@ -42,6 +43,7 @@ class Requests:
         row = self._row[entry.request_id] = self._free.pop()
         self.tokens[row, : len(entry.token_ids)] = entry.token_ids
         self.offset[row] = 0
+        self.num_known[row] = len(entry.token_ids)
 
     def grow(self, growth: Growth) -> None:
         """Write span numbers into a request's table."""
@@ -51,6 +53,10 @@ class Requests:
     def leave(self, request_id: int) -> None:
         """Forget a request."""
         self._free.append(self._row.pop(request_id))
+
+    def __contains__(self, request_id: int) -> bool:
+        """Is the request remembered?"""
+        return request_id in self._row
 
     def rows(self, request_ids: Sequence[int]) -> NDArray[np.int32]:
         """Return the rows of requests."""
@@ -65,8 +71,13 @@ class Requests:
     def write(
         self, request_ids: Sequence[int], positions: Sequence[int], token_ids: Sequence[int]
     ) -> None:
-        """Write the tokens that were drawn for positions."""
-        self.tokens[self.rows(request_ids), np.array(positions)] = token_ids
+        """Write the tokens that were drawn for positions; not for requests that have left."""
+        rows = np.array([self._row.get(request_id, -1) for request_id in request_ids])
+        at, drawn = np.array(positions), np.array(token_ids)
+        if (left := rows < 0).any():
+            rows, at, drawn = rows[~left], at[~left], drawn[~left]
+        self.tokens[rows, at] = drawn
+        self.num_known[rows] = at + 1
 
     def _double(self) -> None:
         """Make room for as many requests again; rare, because it copies what there is."""
@@ -74,6 +85,7 @@ class Requests:
         self.tokens = _taller(self.tokens)
         self.tables = tuple(_taller(table) for table in self.tables)
         self.offset = np.concatenate([self.offset, np.zeros_like(self.offset)])
+        self.num_known = np.concatenate([self.num_known, np.zeros_like(self.num_known)])
         self._free += range(2 * old - 1, old - 1, -1)
 
 

@@ -33,6 +33,11 @@ class Rotary:
         self.num_axes = len(rope.sections) or 1
 
     def rotation(self, places: Ints, position: Ints, planned_len: Ints, ops: Ops[A]) -> Rotation[A]:
+        """Return `angles` as arrays of a backend."""
+        cos, sin = self.angles(places, position, planned_len)
+        return Rotation(ops.from_host(cos), ops.from_host(sin))
+
+    def angles(self, places: Ints, position: Ints, planned_len: Ints) -> Rotation[Floats]:
         """Return cos and sin [T D/2] at places[axes T] for rows of requests.
 
         position[T] is a row's index in its request, planned_len[T] the slice's `rope_len`.
@@ -41,7 +46,7 @@ class Rotary:
         inverse, factor = self._inverse(position, planned_len)
         positions = places if rope.sections else places[0]
         cos, sin = cos_sin(positions, inverse, factor, rope.sections, rope.interleaved)
-        return Rotation(ops.from_host(cos), ops.from_host(sin))
+        return Rotation(cos, sin)
 
     def _inverse(self, position: Ints, planned_len: Ints) -> tuple[Floats, float]:
         """Return the frequencies [D/2] or [T D/2], and what cos and sin are multiplied by."""

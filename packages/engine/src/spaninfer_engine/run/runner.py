@@ -4,7 +4,8 @@ drawn, and remembers them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Generic, Protocol, Self
 
@@ -58,7 +59,9 @@ class Draws(Protocol):
 
 
 class Runner(Generic[A]):
-    """Runs plans on one backend; owns the span cache."""
+    """Runs plans on one backend, each while its outcome is waited for; owns the span cache."""
+
+    lookahead = 0
 
     def __init__(
         self,
@@ -81,6 +84,10 @@ class Runner(Generic[A]):
             ops.cache(group, count, span_len)
             for group, count in zip(decoder.groups, num_spans, strict=True)
         )
+
+    def start(self, plan: StepPlan) -> Callable[[], StepResult]:
+        """Return what computes the plan's slices when it is called."""
+        return partial(self.run, plan)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute the plan's slices; return what was drawn."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from sys import maxsize
 
 import numpy as np
 from numpy.typing import NDArray
 from spaninfer_op_reference import RowSampling, process, sample, top_logprobs
 
+from spaninfer_engine.ops.device import Wish
 from spaninfer_engine.plan import Entry
 from spaninfer_engine.request import SamplingParams, TokenLogprob
 
@@ -142,6 +144,43 @@ class Sampler:
         count = self._wishes[request_id].sampling.prompt_logprobs
         assert count is not None, "prompt rows are computed for those who ask"
         return _report(logits, next_ids, count)
+
+
+def wish_of(entry: Entry) -> Wish:
+    """Return how a device draws the request's tokens, where the host does not."""
+    wanted = entry.sampling
+    return Wish(
+        temperature=wanted.temperature,
+        top_k=wanted.top_k,
+        top_p=wanted.top_p,
+        min_p=wanted.min_p,
+        seed=entry.seed,
+        prompt_len=len(entry.token_ids),
+        repetition_penalty=wanted.repetition_penalty,
+        presence_penalty=wanted.presence_penalty,
+        frequency_penalty=wanted.frequency_penalty,
+        no_repeat_ngram=wanted.no_repeat_ngram,
+    )
+
+
+def host_draws_below(entry: Entry) -> int:
+    """Return the position below which only the host can draw the request's tokens.
+
+    A device draws by temperature, top-k, top-p, min-p and seed, after penalties and bans of
+    n-grams; all else is done here, and so are log-probabilities.
+    """
+    wanted = entry.sampling
+    is_for_device = (
+        wanted.logprobs is None
+        and wanted.typical_p == 1
+        and not wanted.logit_bias
+        and not entry.banned
+    )
+    if not is_for_device:
+        return maxsize
+    if wanted.min_tokens and entry.end_ids:
+        return len(entry.token_ids) + wanted.min_tokens  # until then they are masked
+    return 0
 
 
 def _report(logits: Logits, ids: NDArray[np.integer], count: int) -> tuple[TokenLogprob, ...]:

@@ -1,0 +1,153 @@
+"""Which steps are captured as graphs, and how a step is padded to one. Pure.
+
+A captured step has room for so many decodes, then so many prompts, whose rows share a number:
+
+    slices   decodes | padding | prompts | empty ones
+    rows     one each, padding included  | prompts' rows | padding
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spaninfer_engine.ops.device import Columns, Launch
+from spaninfer_engine.ops.step import Run
+
+MOST_DECODES = 256  # larger steps take milliseconds, in which the host is done long ago
+PROMPTS = (1, 4)
+PROMPT_ROWS = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)
+
+# Launching the operators of a layer one by one takes the host so long (H200's host, 0.5B: 4.5 ms
+# for 24 layers, 2026-11-21), and a GPU like that computes so many operations meanwhile.
+_LAYER_S = 190e-6
+_OPERATIONS_PER_S = 500e12
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How large a captured step is: the decodes it has room for, the prompts and all their rows.
+
+    Where it `revises` logits, it holds what penalties need besides.
+    """
+
+    decodes: int
+    prompts: int = 0
+    prompt_rows: int = 0
+    revises: bool = False
+
+    def launch(self, num_rotations: int) -> Launch:
+        """Return the launch that is captured; what its slices are is read from the columns."""
+        return Launch(
+            slices=self.decodes + self.prompts,
+            rows=self.decodes + self.prompt_rows,
+            wanted=self.decodes + self.prompts,
+            max_len=0,
+            num_decodes=self.decodes,
+            prefills=(Run(0, 0, 0, 0, 0),) * self.prompts,
+            rotations=(None,) * num_rotations,
+            logits=(),
+            revises=self.revises,
+        )
+
+
+class Forms:
+    """The forms for steps of up to `requests` slices; with prompts, of up to so many rows."""
+
+    def __init__(self, requests: int, most_prompt_rows: int) -> None:
+        most = min(requests, MOST_DECODES)
+        self._decodes = _sizes(most)
+        self._beside_prompts = (0, *(count for count in (16, 64) if count < most), most)
+        self._prompt_rows = tuple(rows for rows in PROMPT_ROWS if rows <= most_prompt_rows)
+
+    @property
+    def of_decodes(self) -> tuple[Form, ...]:
+        """The forms without prompts, the largest first."""
+        return tuple(Form(count) for count in reversed(self._decodes))
+
+    def find(self, launch: Launch, columns: Columns) -> Form | None:
+        """Return the smallest form that a step fits into; None if there is none."""
+        if launch.is_decode:
+            decodes = _least(launch.slices, self._decodes)
+            return None if decodes is None else Form(decodes, revises=launch.revises)
+        decodes = _least(launch.num_decodes, self._beside_prompts)
+        prompts = _least(launch.slices - launch.num_decodes, PROMPTS)
+        rows = _least(launch.rows - launch.num_decodes, self._prompt_rows)
+        if decodes is None or prompts is None or rows is None:
+            return None
+        if not _is_plain(launch, columns):
+            return None
+        return Form(decodes, prompts, rows, launch.revises)
+
+
+def most_prompt_rows(layers: int, parameters: int) -> int:
+    """Return how many rows a model computes while the host would launch its layers one by one.
+
+    >>> most_prompt_rows(24, 494_000_000), most_prompt_rows(28, 7_600_000_000)
+    (2307, 175)
+    """
+    return int(layers * _LAYER_S * _OPERATIONS_PER_S / (2 * parameters))
+
+
+def pad(columns: Columns, launch: Launch, form: Form) -> Gap:
+    """Rewrite the columns of a step as those of the form that it fits into; return the gap."""
+    first, last = launch.num_decodes, launch.slices
+    shift = form.decodes - first
+    begin, end, stop = form.decodes, last + shift, form.decodes + form.prompts
+    for column in (columns.rows, columns.starts, columns.stops, columns.draws):
+        column[begin:end] = column[first:last].copy()
+    for bounds in (columns.bounds, columns.wanted):
+        bounds[begin : end + 1] = bounds[first : last + 1] + shift
+        bounds[first:begin] = np.arange(first, begin)
+        bounds[end + 1 : stop + 1] = bounds[end]
+    for part in (slice(first, begin), slice(end, stop)):
+        columns.rows[part] = columns.draws[part] = -1
+        columns.starts[part] = columns.stops[part] = 0
+    return Gap(first, shift)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Wanted rows from number `first` on lie `shift` rows later in the step that was padded."""
+
+    first: int = 0
+    shift: int = 0
+
+    def place(self, rows: Sequence[int]) -> list[int]:
+        """Return where wanted rows lie."""
+        return [row + self.shift if row >= self.first else row for row in rows]
+
+    def close(self, numbers: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return numbers of all wanted rows without those between."""
+        if not self.shift:
+            return numbers
+        return np.concatenate([numbers[: self.first], numbers[self.first + self.shift :]])
+
+
+def _is_plain(launch: Launch, columns: Columns) -> bool:
+    """Is one row of every decode wanted and at most one of every prompt, and are there no angles
+    of the host's?
+    """
+    wanted = np.diff(columns.wanted[: launch.slices + 1])
+    are_few = (wanted[: launch.num_decodes] == 1).all() and wanted.max() <= 1
+    return bool(are_few) and not any(launch.rotations)
+
+
+def _least(number: int, sizes: Sequence[int]) -> int | None:
+    """Return the first size, ascending, that is at least `number`; None if there is none."""
+    index = bisect_left(sizes, number)
+    return sizes[index] if index < len(sizes) else None
+
+
+def _sizes(most: int) -> tuple[int, ...]:
+    """Return the numbers of decodes that are captured, ascending, up to `most`.
+
+    1, 2, 4, then multiples of 8 to 64, of 16 to 128 and of 32 beyond: padding adds at most a
+    quarter of the rows from 64 on, where rows begin to cost time.
+    """
+    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, MOST_DECODES + 1, 32)]
+    return (*(size for size in sizes if size < most), most)

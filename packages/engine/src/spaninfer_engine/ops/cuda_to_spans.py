@@ -1,0 +1,137 @@
+"""Claims around attention: what is on the way into the spans, and what reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from span_attention import append
+from torch import Tensor
+
+from spaninfer_engine.ops.cuda_attention import Plan
+from spaninfer_engine.ops.cuda_heads import Heads
+from spaninfer_engine.ops.cuda_kernels import Kernels
+from spaninfer_engine.ops.fuse import can_join, joined, use_of
+from spaninfer_engine.ops.operation import Operation
+from spaninfer_engine.ops.step import Step
+from spaninfer_engine.ops.table import Claim, Kernel, Ops, Pack
+from spaninfer_engine.ops.torch_attention import Scoring
+
+_SPLIT = ("a = linear x", "b = linear x", "c = linear x")
+_FUSED = ("y = linear x", "a b c = split y")
+_HEADS = ("q = split_heads a", "k = split_heads b", "v = split_heads c")
+_NORMS = ("m = rms_norm q", "n = rms_norm k")
+
+
+class Backend(Ops[Tensor], Protocol):
+    """The CUDA operators, as far as claims use more than the table."""
+
+    kernels: Kernels
+
+    def is_plain(self, operation: Operation) -> bool:
+        """Is the operation computed by plain torch operators, for want of a kernel?"""
+        ...
+
+    def gated_linear(self, x: Tensor, *, act: Any, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """act(gate) * up of x[T C] @ weight[2I C].T + bias, whose rows are gate, then up."""
+        ...
+
+
+def claims_to_spans(ops: Backend) -> Iterator[Claim]:
+    """Yield claims that end with an append, with what is in front of it: projections or nothing."""
+    for norms in (_NORMS, ()):
+        name = "norm_rotate_append" if norms else "rotate_append"
+        query, key = ("m", "n") if norms else ("q", "k")
+        rest = (*norms, f"r = rotate {query}", f"s = rotate {key}", "= append s v")
+        for projections in (_SPLIT, _FUSED):
+            yield Claim(
+                f"project_{name}",
+                (*projections, *_HEADS, *rest),
+                "r",
+                partial(_project_and_append, ops, len(projections)),
+                partial(_can_project, len(projections), len(rest)),
+            )
+        yield Claim(
+            name,
+            rest,
+            "r",
+            lambda taken, pack: _append(ops, taken, pack),
+            _can_append,
+        )
+
+
+def _can_project(num_projections: int, num_rest: int, taken: Sequence[Operation]) -> bool:
+    linears = [each for each in taken[:num_projections] if each.operator == "linear"]
+    return can_join(linears) and _can_append(taken[-num_rest:])
+
+
+def _can_append(taken: Sequence[Operation]) -> bool:
+    """Are queries and keys normed and rotated alike?"""
+    *pairs, _ = taken
+    return all(a.constants == b.constants for a, b in zip(pairs[::2], pairs[1::2], strict=True))
+
+
+def _project_and_append(
+    ops: Backend, num_projections: int, taken: Sequence[Operation], pack: Pack
+) -> Kernel:
+    linears = [each for each in taken[:num_projections] if each.operator == "linear"]
+    weights = joined(linears, ops, pack)
+    heads = taken[num_projections : num_projections + len(_HEADS)]
+    query_heads, kv_heads, _ = (int(each.number("heads")) for each in heads)
+    write = _Write(ops, taken[num_projections + len(_HEADS) :], pack)
+
+    def kernel(step: Step[Tensor], x: Tensor) -> Tensor:
+        both = ops.linear(x, **weights)
+        pool = step.plan.pools[write.group]
+        return write(step, Heads.of_row(both, query_heads, kv_heads, pool.layout))
+
+    return kernel
+
+
+def _append(ops: Backend, taken: Sequence[Operation], pack: Pack) -> Kernel:
+    write = _Write(ops, taken, pack)
+
+    def kernel(step: Step[Tensor], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return write(step, Heads.of(query, key, value))
+
+    return kernel
+
+
+class _Write:
+    """Norms, rotations and the append of one layer: what is the same for every step."""
+
+    def __init__(self, ops: Backend, taken: Sequence[Operation], pack: Pack) -> None:
+        *norms, rotate, _, write = taken
+        self.group, self._layer = int(write.number("group")), int(write.number("layer"))
+        self._rope = int(rotate.number("rope"))
+        self._interleaved = rotate.constant("style") == "interleaved"
+        self._kernels = ops.kernels
+        self._norm: append.HeadNorm | None = None
+        if norms:
+            query_weight, key_weight = (
+                pack([use_of(each, "weight")], ops.layout("rms_norm", "weight")) for each in norms
+            )
+            offset = float(bool(norms[0].constant("plus_one")))
+            eps = norms[0].number("eps")
+            self._norm = append.HeadNorm(query_weight, key_weight, eps, offset)
+
+    def __call__(self, step: Step[Tensor], heads: Heads) -> Tensor:
+        """Write keys and values; return the queries."""
+        plan: Plan = step.plan
+        rotary = plan.rotary(step.rotations, self._rope, self._interleaved)
+        slots, spans = plan.slices.slots[self.group], plan.pools[self.group].spans[self._layer]
+        return self._kernels.append_rows(heads, slots, spans, rotary, self._norm)
+
+
+def attend_and_merge(taken: Sequence[Operation]) -> Kernel:
+    """Return the kernel of an attention whose heads are to lie side by side."""
+    constants: dict[str, Any] = dict(taken[0].constants)
+    group, layer = constants.pop("group"), constants.pop("layer")
+    scoring = Scoring(**constants)
+
+    def kernel(step: Step[Tensor], query: Tensor) -> Tensor:
+        plan: Plan = step.plan
+        return plan.attend(query, group, layer, scoring)
+
+    return kernel

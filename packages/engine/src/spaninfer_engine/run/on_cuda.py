@@ -1,0 +1,108 @@
+"""Runners on a GPU: what their steps take is measured first, then they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from spaninfer_engine.ops.cuda import CudaOps
+from spaninfer_engine.ops.cuda_forms import Forms, most_prompt_rows
+from spaninfer_engine.ops.cuda_memory import Sizes, allocated_bytes, in_memory
+from spaninfer_engine.ops.cuda_steps import CudaSteps
+from spaninfer_engine.run.claim import Bound
+from spaninfer_engine.run.memory import Demand, Needs
+from spaninfer_engine.run.overlap import OverlappedRunner
+from spaninfer_engine.run.rotary import Rotary
+from spaninfer_engine.run.sample import Sampler
+from spaninfer_engine.spec.nodes import Decoder, parameter_count, ropes
+
+_LESS = "lower --step-tokens, --max-running or --max-len"
+
+
+class CudaModel:
+    """A model bound to the CUDA backend, and the most that its requests and steps can be."""
+
+    def __init__(
+        self,
+        bound: Bound[Any],
+        ops: CudaOps,
+        decoder: Decoder,
+        demand: Demand,
+        *,
+        span_len: int,
+        graphs: bool,
+    ) -> None:
+        self._bound, self._ops, self._decoder = bound, ops, decoder
+        self._demand, self._span_len, self._graphs = demand, span_len, graphs
+        self._is_plain = any(step.name == "plain_attention" for step in bound.text.steps)
+        self._ropes = ropes(decoder)
+        tables = [ops.rotation_table(rope, demand.max_len) for rope in self._ropes]
+        self._angles = [
+            table or rope.frequencies.dim // 2
+            for table, rope in zip(tables, self._ropes, strict=True)
+        ]
+        self._rotaries = [
+            Rotary(rope) if table is None else None
+            for table, rope in zip(tables, self._ropes, strict=True)
+        ]
+
+    def rehearse(self) -> Needs:
+        """Compute the largest step and capture the largest graphs; return what all of it takes.
+
+        Raises ConfigError where that is too much.
+        """
+        weights, available = allocated_bytes(self._ops.device), self._ops.available_bytes()
+        with in_memory("steps of this size", _LESS):
+            steps = self._steps([1] * len(self._decoder.groups), self._demand)
+            steps.rehearse()
+            taken = available - self._ops.available_bytes()
+            graphs = steps.graph_bytes()
+            steps.close()
+        return Needs(weights, taken, graphs)
+
+    def runner(
+        self, num_spans: Sequence[int], max_len: int, progress: Callable[[int, int], None]
+    ) -> OverlappedRunner:
+        """Return a runner with so many spans per cache group, for requests of up to `max_len`.
+
+        Graphs are captured here.
+        """
+        demand = replace(self._demand, max_len=max_len)
+        with in_memory("spans and graphs", "lower --memory"):
+            steps = self._steps(num_spans, demand)
+            steps.capture(progress)
+        return OverlappedRunner(
+            steps,
+            Sampler(),
+            self._rotaries,
+            num_groups=len(self._decoder.groups),
+            span_len=self._span_len,
+            max_len=max_len,
+            max_running=demand.max_running,
+        )
+
+    def _steps(self, num_spans: Sequence[int], demand: Demand) -> CudaSteps:
+        groups = self._decoder.groups
+        most_rows = 0  # plain attention goes from prompt to prompt, as the host knows them
+        if not self._is_plain:
+            most_rows = most_prompt_rows(len(self._decoder.layers), parameter_count(self._decoder))
+        return CudaSteps(
+            self._ops,
+            self._bound.run,
+            tuple(
+                self._ops.cache(group, count, self._span_len)
+                for group, count in zip(groups, num_spans, strict=True)
+            ),
+            self._angles,
+            Sizes(
+                requests=demand.max_running,
+                rows=demand.step_tokens,
+                max_len=demand.max_len,
+                span_len=self._span_len,
+                num_groups=len(groups),
+            ),
+            num_axes=max((len(rope.sections) or 1 for rope in self._ropes), default=1),
+            reads_all_columns=self._is_plain,
+            forms=Forms(demand.max_running, most_rows) if self._graphs else None,
+        )

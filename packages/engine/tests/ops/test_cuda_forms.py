@@ -1,0 +1,145 @@
+"""Which steps are captured, and that a padded step is the same step."""
+
+import numpy as np
+import pytest
+from host_device import Columns
+from spaninfer_engine.ops.cuda_forms import Form, Forms, Gap, most_prompt_rows, pad
+from spaninfer_engine.ops.step import Rotation
+from spaninfer_engine.plan import Slice
+from spaninfer_engine.run.describe import describe
+
+FORMS = Forms(requests=200, most_prompt_rows=600)
+
+
+def decodes(count):
+    return [Slice(number, 40 + number, 41 + number, 40 + number, True) for number in range(count)]
+
+
+def prompt(number, length, *, draws=True):
+    return Slice(number, 3, 3 + length, 3 + length - draws, draws)
+
+
+def described(slices, capacity=300):
+    columns = Columns.poisoned(capacity)
+    rows = [(7 * number) % 200 for number in range(len(slices))]
+    return columns, describe(slices, rows, columns, {}).launch((None,))
+
+
+@pytest.mark.parametrize(
+    ("slices", "form"),
+    [
+        (decodes(1), Form(1)),
+        (decodes(3), Form(4)),
+        (decodes(9), Form(16)),
+        (decodes(65), Form(80)),
+        (decodes(129), Form(160)),
+        (decodes(200), Form(200)),
+        ([prompt(1, 20)], Form(0, 1, 32)),
+        ([*decodes(3), prompt(7, 20), prompt(8, 70, draws=False)], Form(16, 4, 128)),
+        ([*decodes(70), prompt(99, 512)], Form(200, 1, 512)),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Form) else len(value),
+)
+def test_a_step_takes_the_smallest_form_that_it_fits_into(slices, form):
+    columns, launch = described(slices)
+
+    assert FORMS.find(launch, columns) == form
+
+
+@pytest.mark.parametrize(
+    "slices",
+    [
+        decodes(201),
+        [prompt(1, 513)],
+        [prompt(number, 8) for number in range(5)],
+        [*decodes(2), Slice(9, 0, 8, 0, True)],
+        [Slice(9, 0, 1, 1, False), *decodes(2)],
+    ],
+    ids=["decodes", "rows", "prompts", "logits of a prompt", "a chunk of one row"],
+)
+def test_what_fits_no_form_is_launched_one_by_one(slices):
+    columns, launch = described(slices)
+
+    assert FORMS.find(launch, columns) is None
+
+
+def test_angles_of_the_host_go_with_decodes_alone():
+    angles = (Rotation(np.zeros((1, 2)), np.zeros((1, 2))),)
+    columns = Columns.poisoned(9)
+    for slices, form in ((decodes(1), Form(1)), ([prompt(1, 20)], None)):
+        launch = describe(slices, [0], columns, {}).launch(angles)
+
+        assert FORMS.find(launch, columns) == form
+
+
+def test_a_padded_step_has_the_same_slices_with_empty_ones_between_and_behind():
+    slices = [*decodes(2), prompt(7, 5), prompt(8, 4, draws=False), prompt(9, 6)]
+    columns, launch = described(slices, capacity=9)
+
+    gap = pad(columns, launch, Form(4, 5, 30))
+
+    assert columns.rows.tolist() == [0, 7, -1, -1, 14, 21, 28, -1, -1]
+    assert columns.starts.tolist() == [40, 41, 0, 0, 3, 3, 3, 0, 0]
+    assert columns.stops.tolist() == [41, 42, 0, 0, 8, 7, 9, 0, 0]
+    assert columns.draws.tolist() == [41, 42, -1, -1, 8, -1, 9, -1, -1]
+    assert columns.bounds.tolist() == [0, 1, 2, 3, 4, 9, 13, 19, 19, 19]
+    assert columns.wanted.tolist() == [0, 1, 2, 3, 4, 5, 5, 6, 6, 6]
+    assert gap.place([0, 1, 2, 3]) == [0, 1, 4, 5]
+    assert gap.close(np.arange(9)).tolist() == [0, 1, 4, 5, 6, 7, 8]
+
+
+def test_padded_decodes_stay_in_front():
+    columns, launch = described(decodes(3), capacity=8)
+
+    pad(columns, launch, Form(8))
+
+    assert columns.rows.tolist() == [0, 7, 14, *[-1] * 5]
+    assert columns.stops.tolist() == [41, 42, 43, *[0] * 5]
+    assert columns.bounds.tolist() == columns.wanted.tolist() == list(range(9))
+
+
+def test_a_step_that_fills_its_form_has_no_gap():
+    columns, launch = described([*decodes(2), prompt(5, 8)], capacity=4)
+
+    gap = pad(columns, launch, Form(2, 1, 8))
+
+    assert gap.close(np.arange(3)).tolist() == [0, 1, 2]
+    assert Gap().place([4]) == [4]
+    assert columns.bounds[:4].tolist() == [0, 1, 2, 10]
+
+
+def test_the_launch_that_is_captured_has_room_for_everything():
+    launch = Form(16, 4, 128).launch(num_rotations=2)
+
+    assert (launch.slices, launch.rows, launch.wanted, launch.num_decodes) == (20, 144, 20, 16)
+    assert len(launch.prefills) == 4
+    assert launch.rotations == (None, None)
+    assert Form(16).launch(0).is_decode
+
+
+def test_a_step_whose_logits_are_revised_has_a_form_of_its_own():
+    columns, _ = described(decodes(2))
+    launch = describe(decodes(2), [0, 1], columns, {}).launch((None,), revises=True)
+
+    form = FORMS.find(launch, columns)
+
+    assert form == Form(2, revises=True)
+    assert form.launch(1).revises
+
+
+def test_small_models_have_more_rows_to_be_captured():
+    assert most_prompt_rows(24, 494_000_000) > 2000
+    assert most_prompt_rows(28, 7_600_000_000) < 256
+
+
+@pytest.mark.parametrize("requests", [1, 3, 16, 17, 256, 1000])
+def test_forms_serve_every_number_of_decodes_up_to_256(requests):
+    forms = Forms(requests, 0)
+    most = min(requests, 256)
+
+    for count in range(1, most + 1):
+        columns, launch = described(decodes(count))
+        form = forms.find(launch, columns)
+        assert form is not None
+        assert count <= form.decodes <= max(count * 2, 8)
+    assert max(form.decodes for form in forms.of_decodes) == most
