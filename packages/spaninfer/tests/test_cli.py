@@ -7,7 +7,10 @@ import spaninfer_demo
 import typer
 from spaninfer.cli import app
 
-COMMANDS = ("serve", "generate", "chat", "info", "spec list", "spec show", "spec check")
+COMMANDS = (
+    *("serve", "generate", "chat", "info", "spec list", "spec show", "spec check"),
+    *("bench engine", "bench kernels", "bench compare", "bench plot"),
+)
 GREEDY = ("--temperature", "0", "--max-tokens", "12")
 
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from spaninfer_engine import Engine, EngineConfig, EngineError, SamplingParams
+from spaninfer_engine import Engine, EngineConfig, SamplingParams
 from spaninfer_engine.build import build
 from spaninfer_engine.parts import Parts
 from spaninfer_serving import Settings
 from spaninfer_serving import serve as serve_until_signal
 
 from spaninfer import options, show
+from spaninfer.bench.commands import app as bench_app
 from spaninfer.chat import converse
 from spaninfer.sizes import parse_bytes
 
@@ -40,16 +39,7 @@ app = typer.Typer(
 )
 spec_app = typer.Typer(no_args_is_help=True, help="Look at architectures, check your own.")
 app.add_typer(spec_app, name="spec")
-
-
-@contextmanager
-def _errors_as_sentences() -> Iterator[None]:
-    """Print what the user can act on without a traceback, and exit with 2."""
-    try:
-        yield
-    except EngineError as error:
-        show.failure(str(error))
-        raise typer.Exit(2) from error
+app.add_typer(bench_app, name="bench")
 
 
 def _loaded(config: EngineConfig) -> Parts:
@@ -104,6 +94,7 @@ def serve(
     backend: options.BackendOption = None,
     device: options.Device = None,
     dtype: options.DTypeOption = None,
+    kv_dtype: options.KVDTypeOption = None,
     max_len: options.MaxLen = None,
     memory: options.Memory = None,
     span_len: options.SpanLen = None,
@@ -111,10 +102,11 @@ def serve(
     step_tokens: options.StepTokens = None,
     max_waiting: options.MaxWaiting = 1024,
     no_prefix_cache: options.NoPrefixCache = False,
+    graphs: options.Graphs = None,
     spec: options.Spec = None,
 ) -> None:
     """Serve a model to OpenAI clients, with a playground at the same address."""
-    with _errors_as_sentences():
+    with show.errors_as_sentences():
         settings = Settings(
             host=host,
             port=port,
@@ -131,6 +123,7 @@ def serve(
             backend=backend,
             device=device,
             dtype=dtype,
+            kv_dtype=kv_dtype,
             max_len=max_len,
             memory=parse_bytes(memory) if memory else None,
             span_len=span_len,
@@ -138,6 +131,7 @@ def serve(
             step_tokens=step_tokens,
             max_waiting=max_waiting,
             prefix_cache=not no_prefix_cache,
+            graphs=graphs,
             spec=spec,
         )
         with Engine(_loaded(config)) as engine:
@@ -163,7 +157,7 @@ def generate(
     """Continue a text, printing it as it comes."""
     text = sys.stdin.read() if prompt == "-" else prompt
     config = EngineConfig(model=model, backend=backend, device=device, dtype=dtype, spec=spec)
-    with _errors_as_sentences(), Engine(_loaded(config)) as engine:
+    with show.errors_as_sentences(), Engine(_loaded(config)) as engine:
         sampling = _sampling(engine.default_sampling, max_tokens, temperature, top_p, top_k, seed)
         _, queue = engine.start_request(text, sampling)
         typer.echo(text, nl=False)
@@ -191,7 +185,7 @@ def chat(
 ) -> None:
     """Talk to a model in the terminal. Ctrl-C stops an answer, Ctrl-D ends the chat."""
     config = EngineConfig(model=model, backend=backend, device=device, dtype=dtype, spec=spec)
-    with _errors_as_sentences(), Engine(_loaded(config)) as engine:
+    with show.errors_as_sentences(), Engine(_loaded(config)) as engine:
         sampling = _sampling(engine.default_sampling, max_tokens, temperature, top_p, top_k, seed)
         converse(engine, sampling, system)
 
@@ -207,7 +201,7 @@ def info(
 ) -> None:
     """Print what a model is, what was decided for this machine, and the bound program."""
     config = EngineConfig(model=model, backend=backend, device=device, dtype=dtype, spec=spec)
-    with _errors_as_sentences():
+    with show.errors_as_sentences():
         parts = _loaded(config)
         show.decisions(parts.resolved)
         show.model(parts.decoder)
@@ -223,7 +217,7 @@ def spec_list() -> None:
 @spec_app.command("show")
 def spec_show(name: Annotated[str, typer.Argument(help="As printed by 'spec list'.")]) -> None:
     """Print one architecture with everything it inherits."""
-    with _errors_as_sentences():
+    with show.errors_as_sentences():
         show.spec(name)
 
 
@@ -235,7 +229,7 @@ def spec_check(
     ] = None,
 ) -> None:
     """Say what is unknown, unread, missing or of the wrong shape."""
-    with _errors_as_sentences():
+    with show.errors_as_sentences():
         raise typer.Exit(0 if show.check(file, checkpoint) else 1)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from spaninfer_engine.config import Backend, DType
-from spaninfer_engine.decide import SPAN_LEN, STEP_TOKENS
+from spaninfer_engine.config import Backend, DType, KVDType
+from spaninfer_engine.decide import CUDA_STEP_TOKENS, SPAN_LEN, STEP_TOKENS
 
 
 def _engine(text: str, *names: str) -> Any:
@@ -31,11 +31,18 @@ ServedName = Annotated[
 
 BackendOption = Annotated[
     Backend | None,
-    _engine("What computes. cpu: numpy and Numba; torch: any torch device; reference: numpy."),
+    _engine(
+        "What computes. cuda: kernels of our own; cpu: numpy and Numba; torch: any torch device; "
+        "reference: numpy."
+    ),
 ]
 Device = Annotated[str | None, _engine("cpu, cuda, cuda:1, …")]
 DTypeOption = Annotated[
     DType | None, _engine("What to compute in; default: the checkpoint's, where the backend can.")
+]
+KVDTypeOption = Annotated[
+    KVDType | None,
+    _engine("What keys and values are kept in; default: what is computed in. Needs backend cuda."),
 ]
 MaxLen = Annotated[
     int | None, _engine("Most tokens of prompt and answer together; default: the model's own.")
@@ -48,11 +55,19 @@ MaxRunning = Annotated[int, _engine("Most requests in one step.")]
 StepTokens = Annotated[
     int | None,
     _engine(
-        f"Most tokens in one step; longer prompts are computed in pieces; default: {STEP_TOKENS}."
+        "Most tokens in one step; longer prompts are computed in pieces; "
+        f"default: {STEP_TOKENS}, {CUDA_STEP_TOKENS} with backend cuda."
     ),
 ]
 MaxWaiting = Annotated[int, _engine("Requests that may wait; beyond it they are refused (429).")]
 NoPrefixCache = Annotated[bool, _engine("Share nothing between requests.", "--no-prefix-cache")]
+Graphs = Annotated[
+    bool | None,
+    _engine(
+        "Launch decode steps as whole CUDA graphs; default: where the backend has them.",
+        "--graphs/--no-graphs",
+    ),
+]
 Spec = Annotated[
     Path | None, _engine("A spec file of your own, for an architecture that is not built in.")
 ]

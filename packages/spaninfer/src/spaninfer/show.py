@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from spaninfer_engine import Resolved
+from spaninfer_engine import EngineError, Resolved
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.spec import describe
 from spaninfer_engine.spec.nodes import Decoder, parameter_count
@@ -48,6 +49,16 @@ def loading() -> Iterator[LoadingBar]:
         yield LoadingBar(progress)
 
 
+@contextmanager
+def errors_as_sentences() -> Iterator[None]:
+    """Print what the user can act on without a traceback, and exit with 2."""
+    try:
+        yield
+    except EngineError as error:
+        failure(str(error))
+        raise typer.Exit(2) from error
+
+
 def failure(sentence: str) -> None:
     """Print what went wrong, for a person."""
     _err.print(f"[bold red]error:[/] {_escape(sentence)}", soft_wrap=True, highlight=False)
@@ -56,6 +67,11 @@ def failure(sentence: str) -> None:
 def warning(sentence: str) -> None:
     """Print what may be wrong, for a person."""
     _err.print(f"[bold yellow]warning:[/] {_escape(sentence)}", soft_wrap=True, highlight=False)
+
+
+def note(sentence: str) -> None:
+    """Print how far something has come, for a person."""
+    _err.print(_escape(sentence), style="dim", soft_wrap=True, highlight=False)
 
 
 def _escape(text: str) -> str:

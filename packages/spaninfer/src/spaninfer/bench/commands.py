@@ -1,0 +1,155 @@
+"""The commands below `spaninfer bench`. Records go to standard output, all else to the other."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from spaninfer_engine import ConfigError, Engine, EngineConfig
+from spaninfer_engine.build import build
+from spaninfer_engine.config import Weights
+from spaninfer_engine.machine import this_machine
+
+from spaninfer import options, show
+from spaninfer.bench import engine as engine_bench
+from spaninfer.bench.compare import compare
+from spaninfer.bench.plot import draw
+from spaninfer.bench.records import read
+from spaninfer.bench.shapes import SHAPES, folder_of
+from spaninfer.bench.startup import STARTUPS, measure_startup
+from spaninfer.bench.tables import print_comparison, print_records
+from spaninfer.bench.targets import read_bars
+from spaninfer.bench.workloads import WORKLOADS
+from spaninfer.sizes import parse_bytes
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Time engine and kernels, compare and draw records.",
+)
+
+_MAX_LEN = 16384  # of named shapes: what the other engines were given
+
+Only = Annotated[
+    str | None, typer.Option(help="Names with commas between them; default: all there are.")
+]
+Bars = Annotated[
+    Path | None, typer.Option(help="A TOML file of what should be reached, and what peers reach.")
+]
+Runs = Annotated[int, typer.Option(min=1, help="How often each is measured.")]
+
+
+@app.command("engine")
+def bench_engine(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help=f"A published shape with random weights ({', '.join(SHAPES)}), or a model."
+        ),
+    ] = "qwen2.5-0.5b",
+    *,
+    only: Only = None,
+    runs: Runs = 3,
+    weights: Annotated[
+        Weights, typer.Option(help="dummy: random ones, also where the folder has its own.")
+    ] = "checkpoint",
+    backend: options.BackendOption = None,
+    device: options.Device = None,
+    dtype: options.DTypeOption = None,
+    kv_dtype: options.KVDTypeOption = None,
+    max_len: options.MaxLen = None,
+    memory: options.Memory = None,
+    span_len: options.SpanLen = None,
+    step_tokens: options.StepTokens = None,
+    graphs: options.Graphs = None,
+) -> None:
+    """Time decoding, first tokens, prefix hits, mixed load and start-up: ids in, ids out."""
+    with show.errors_as_sentences(), ExitStack() as stack:
+        names = _chosen(only, (*STARTUPS, *(workload.name for workload in WORKLOADS)))
+        is_shape = model in SHAPES
+        asked: dict[str, Any] = {
+            "model": str(stack.enter_context(folder_of(model))) if is_shape else model,
+            "weights": "dummy" if is_shape else weights,
+            "backend": backend,
+            "device": device,
+            "dtype": dtype,
+            "kv_dtype": kv_dtype,
+            "max_len": max_len or (_MAX_LEN if is_shape else None),
+            "memory": parse_bytes(memory) if memory else None,
+            "span_len": span_len,
+            "step_tokens": step_tokens,
+            "graphs": graphs,
+            "max_waiting": engine_bench.MAX_WAITING,
+        }
+        if names & set(STARTUPS):  # before this process takes the GPU's memory
+            for record in measure_startup(asked, runs, show.note):
+                if record["workload"] in names:
+                    typer.echo(json.dumps(record))
+        if names <= set(STARTUPS):
+            return
+        with show.loading() as bar:
+            parts = build(EngineConfig(**asked), bar)
+        show.decisions(parts.resolved)
+        with Engine(parts) as engine:
+            for record in engine_bench.measure(engine, names, runs, show.note):
+                typer.echo(json.dumps(record))
+
+
+@app.command("kernels")
+def bench_kernels(*, only: Only = None) -> None:
+    """Time the CUDA kernels, as shares of what memory and tensor cores give in the same run."""
+    with show.errors_as_sentences():
+        if not this_machine().has_cuda:
+            raise ConfigError("kernels are timed on a GPU, and no CUDA device can be used here")
+        from spaninfer.bench.kernels.run import KERNELS, measure_kernels
+
+        for record in measure_kernels(_chosen(only, tuple(KERNELS)), show.note):
+            typer.echo(json.dumps(record))
+
+
+@app.command("compare")
+def bench_compare(
+    first: Annotated[Path, typer.Argument(help="A file of records.")],
+    second: Annotated[
+        Path | None, typer.Argument(help="Another one; without it, the first is shown alone.")
+    ] = None,
+    *,
+    bars: Bars = None,
+) -> None:
+    """Print by how much the second file is faster, matched by what was measured.
+
+    A ratio is bold where the ranges of the runs lie apart.
+    """
+    with show.errors_as_sentences():
+        wanted = read_bars(bars) if bars else ()
+        before = read(first)
+        if second is None:
+            print_records(before, wanted)
+        else:
+            print_comparison(compare(before, read(second)), wanted)
+
+
+@app.command("plot")
+def bench_plot(
+    records: Annotated[Path, typer.Argument(help="A file of records.")],
+    *,
+    out: Annotated[Path, typer.Option(help="The folder for the pictures.")] = Path(),
+    bars: Bars = None,
+) -> None:
+    """Draw a picture (PNG) per model or kernel and unit."""
+    with show.errors_as_sentences():
+        for path in draw(read(records), read_bars(bars) if bars else (), out):
+            show.note(f"wrote {path}")
+
+
+def _chosen(only: str | None, known: tuple[str, ...]) -> set[str]:
+    """Return the names in a list with commas; all that are known where there is no list."""
+    if only is None:
+        return set(known)
+    names = {name.strip() for name in only.split(",")}
+    if unknown := sorted(names - set(known)):
+        raise ConfigError(f"nothing is called {unknown[0]!r}; there are {', '.join(known)}")
+    return names

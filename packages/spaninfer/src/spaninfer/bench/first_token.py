@@ -1,0 +1,26 @@
+"""A process that ends with its first token: python -m spaninfer.bench.first_token '{"model": …}'"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+from spaninfer_engine import Engine, EngineConfig
+from spaninfer_engine.handle import complete
+
+from spaninfer.bench.engine import described
+from spaninfer.bench.workloads import GREEDY, Prompts
+
+
+def main() -> None:
+    """Have an engine of the EngineConfig in the first argument give one token; say which it is."""
+    with Engine(EngineConfig(**json.loads(sys.argv[1]))) as engine:
+        prompt = Prompts(engine.tokenizer.vocab_size, seed=0).fresh(64)
+        complete(engine.start_request(prompt, replace(GREEDY, max_tokens=1))[0])
+        answer = {"engine": described(engine), "device": engine.resolved.device}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Kernels at the sizes that our targets are about, with the ceilings of the same run."""

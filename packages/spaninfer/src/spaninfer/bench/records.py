@@ -1,0 +1,149 @@
+"""Measurements as JSON lines: what was measured, its runs, and where that was."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from spaninfer_engine import ConfigError
+
+Record = Mapping[str, Any]
+
+MEASURED: Final = ("median", "least", "most", "runs", "gbps", "tflops", "of_ceiling")
+"""Fields that differ from run to run."""
+
+CIRCUMSTANCES: Final = ("settings", "device", "cpu", "cores", "versions", "commit", "date")
+"""Fields that say where and with what, not what."""
+
+_VERSIONS = ("spaninfer", "torch", "numpy", "numba", "cuda-bindings")
+
+
+def summary(unit: str, runs: Sequence[float]) -> dict[str, Any]:
+    """Return the fields of a measurement: its unit, median and range of the runs, and all of them.
+
+    >>> summary("ms", [3.0, 1.0, 2.5])
+    {'unit': 'ms', 'median': 2.5, 'least': 1.0, 'most': 3.0, 'runs': [3.0, 1.0, 2.5]}
+    """
+    shown = [float(f"{run:.5g}") for run in runs]
+    return {
+        "unit": unit,
+        "median": float(f"{median(runs):.5g}"),
+        "least": min(shown),
+        "most": max(shown),
+        "runs": shown,
+    }
+
+
+def circumstances(device: str) -> dict[str, Any]:
+    """Return what makes two records comparable; `device` is "cpu" or torch's name of a GPU."""
+    return {
+        "device": _name_of(device),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "versions": {"python": platform.python_version(), **_versions()},
+        "commit": commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def read(path: Path) -> list[Record]:
+    """Return the records of a file, in order; ConfigError where it holds something else."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as missing:
+        raise ConfigError(f"{path} cannot be read: {missing}") from missing
+    return [_parsed(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def subject(record: Record) -> tuple[tuple[str, Any], ...]:
+    """Return what a record is about: its fields without numbers that were measured, and places."""
+    return tuple(
+        (name, json.dumps(value) if isinstance(value, list | dict) else value)
+        for name, value in record.items()
+        if name not in MEASURED and name not in CIRCUMSTANCES
+    )
+
+
+def family(record: Record) -> tuple[str, str]:
+    """Return the table that a record belongs to: the benchmark, and its model or kernel.
+
+    >>> family({"benchmark": "kernel", "kernel": "topk", "rows": 1})
+    ('kernel', 'topk')
+    """
+    return str(record["benchmark"]), str(record.get("model", record.get("kernel", "")))
+
+
+def is_rate(record: Record) -> bool:
+    """Is more better?"""
+    return str(record["unit"]).endswith("/s")
+
+
+def title(record: Record, leave_out: Iterable[str] = ()) -> str:
+    """Return what a record is about, for people."""
+    hidden = {"benchmark", "unit", *leave_out}
+    return " ".join(
+        str(value) if isinstance(value, str) else f"{name}={value}"
+        for name, value in subject(record)
+        if name not in hidden
+    )
+
+
+def commit() -> str:
+    """Return the commit of the checkout this file is in; empty outside of one."""
+    command = ("git", "describe", "--always", "--dirty", "--abbrev=12")
+    try:
+        found = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return found.stdout.strip()
+
+
+def _parsed(path: Path, number: int, line: str) -> Record:
+    try:
+        record = json.loads(line)
+    except ValueError as broken:
+        raise ConfigError(f"{path}, line {number} is not JSON: {broken}") from broken
+    if not isinstance(record, dict) or not {"benchmark", "unit", "median"} <= record.keys():
+        raise ConfigError(
+            f"{path}, line {number} is no record of `spaninfer bench`: it lacks benchmark, unit "
+            "or median"
+        )
+    return record
+
+
+def _name_of(device: str) -> str:
+    if device == "cpu":
+        return "cpu"
+    import torch
+
+    return torch.cuda.get_device_name(device)
+
+
+def _cpu() -> str:
+    """Return the processor's name as the system gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _VERSIONS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,66 @@
+"""What a measurement should reach, and what others reach: a TOML file of bars, matched to records.
+
+    [[table]]
+    of = { benchmark = "engine", model = "qwen2.5-7b", device = "NVIDIA H200" }
+    bars = [
+        { workload = "tpot_bs1", reach = 3.8, peers = { "vLLM 0.24.0" = 4.73 } },
+    ]
+
+`of` and the row hold fields of records; a bar is for the records in which all of them agree.
+Numbers are in the record's unit.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spaninfer_engine import ConfigError
+
+from spaninfer.bench.records import Record, is_rate
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """The records it is for, the value they should reach, and what peers reached."""
+
+    of: Mapping[str, Any]
+    reach: float | None
+    peers: Mapping[str, float] = field(default_factory=dict)
+
+    def fits(self, record: Record) -> bool:
+        """Is this bar for the record?"""
+        return all(record.get(name) == value for name, value in self.of.items())
+
+    def is_reached(self, record: Record) -> bool | None:
+        """Is the record as good as the bar, or better? None where there is nothing to reach."""
+        if self.reach is None:
+            return None
+        median = float(record["median"])
+        return median >= self.reach if is_rate(record) else median <= self.reach
+
+
+def read_bars(path: Path) -> tuple[Bar, ...]:
+    """Return the bars of a file; ConfigError where it is not what the module's docstring shows."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))["table"]
+        rows = [{**table["of"], **row} for table in tables for row in table["bars"]]
+    except (OSError, ValueError, KeyError, TypeError) as broken:
+        raise ConfigError(f"{path} is no file of bars: {broken!r}") from broken
+    return tuple(_bar(path, row) for row in rows)
+
+
+def find_bar(bars: Sequence[Bar], record: Record) -> Bar | None:
+    """Return the first bar that is for the record, or None."""
+    return next((bar for bar in bars if bar.fits(record)), None)
+
+
+def _bar(path: Path, row: dict[str, Any]) -> Bar:
+    reach, peers = row.pop("reach", None), row.pop("peers", {})
+    numbers = [*peers.values(), *([] if reach is None else [reach])]
+    if not numbers or not all(isinstance(number, int | float) for number in numbers):
+        raise ConfigError(f"{path}: a bar needs reach or peers, in numbers; got {row}")
+    return Bar(row, reach, peers)

@@ -1,0 +1,89 @@
+"""The commands below `spaninfer bench`."""
+
+import json
+
+import pytest
+from spaninfer_engine.machine import this_machine
+
+SMALL = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 32,
+    "vocab_size": 300,
+    "max_position_embeddings": 700,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e4,
+    "tie_word_embeddings": True,
+    "torch_dtype": "float32",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model that is a config.json."""
+    home = tmp_path / "small"
+    home.mkdir()
+    (home / "config.json").write_text(json.dumps(SMALL))
+    return home
+
+
+def test_a_workload_is_timed_run_by_run_and_others_are_not(call, folder):
+    result = call(
+        *("bench", "engine", str(folder), "--weights", "dummy", "--backend", "cpu"),
+        *("--only", "tpot_bs1,ttft_512,ttft_4000", "--runs", "2"),
+    )
+
+    assert result.exit_code == 0, result.output
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [record["workload"] for record in records] == ["tpot_bs1", "ttft_512"]
+    assert [len(record["runs"]) for record in records] == [2, 10]
+    assert {record["model"] for record in records} == {"small"}
+    assert {record["weights"] for record in records} == {"dummy"}
+    assert all(record["least"] <= record["median"] <= record["most"] for record in records)
+    assert "ttft_4000: left out, 4001 tokens do not fit 700" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_start_is_timed_in_processes_of_their_own(call, folder):
+    result = call(
+        *("bench", "engine", str(folder), "--weights", "dummy", "--backend", "reference"),
+        *("--only", "startup_cached", "--runs", "1"),
+    )
+
+    assert result.exit_code == 0, result.output
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [record["workload"] for record in records] == ["startup_cached"]
+    assert [record["unit"] for record in records] == ["s"]
+
+
+def test_a_workload_that_there_is_not_is_refused_with_those_there_are(refusal):
+    said = refusal("bench", "engine", "demo", "--only", "tpot_bs3")
+
+    assert "'tpot_bs3'" in said
+    assert "tpot_bs8" in said
+
+
+@pytest.mark.skipif(this_machine().has_cuda, reason="is about machines without a GPU")
+def test_kernels_are_refused_in_one_sentence_where_there_is_no_gpu(refusal):
+    assert "no CUDA device" in refusal("bench", "kernels")
+
+
+def test_two_files_are_compared_beside_the_bars(call, tmp_path):
+    first, second, bars = (tmp_path / name for name in ("a.jsonl", "b.jsonl", "bars.toml"))
+    record = {"benchmark": "engine", "workload": "tpot_bs1", "unit": "ms", "model": "m"}
+    first.write_text(json.dumps(record | {"median": 4.0, "least": 3.9, "most": 4.1}))
+    second.write_text(json.dumps(record | {"median": 2.0, "least": 1.9, "most": 2.1}))
+    bars.write_text('[[table]]\nof = { model = "m" }\nbars = [{ reach = 2.5 }]')
+
+    both = call("bench", "compare", str(first), str(second), "--bars", str(bars))
+    alone = call("bench", "compare", str(first), "--bars", str(bars))
+
+    assert both.exit_code == alone.exit_code == 0
+    assert "2.000" in both.stdout
+    assert "✓" in both.stdout
+    assert "✗" in alone.stdout
