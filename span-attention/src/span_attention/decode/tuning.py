@@ -10,7 +10,7 @@ from spaninfer_kernel_launch import ShapeError
 from span_attention.layout import Format, SpanLayout
 
 TOGETHER: Final = 16  # tokens that a tensor core instruction takes, as in csrc/decode_plan.cuh
-PLAN_THREADS: Final = 1024
+PLAN_THREADS: Final = 512  # with 1024, ptxas 13.0 spills on sm_100a: 32 registers of 64
 _PART_WORDS: Final = 32  # registers for what is under way of a tile of keys, or of values
 _WORK_BYTES: Final = 32  # struct Work of csrc/decode_plan.cuh
 
