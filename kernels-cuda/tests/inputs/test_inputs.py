@@ -277,7 +277,11 @@ def test_words_go_where_they_belong_and_nowhere_else(on_gpu):
 @pytest.mark.gpu
 def test_no_slices_and_no_segments_are_no_launch(on_gpu):
     kernels = inputs.prepare(gpu=get_gpu())
-    on_gpu.wait()
+    memory = np.arange(8, dtype=np.int32)
+    array = on_gpu.put(memory)
 
     kernels.derive(0, slices=0, rows=0, wanted=0, stream=0)
     kernels.write(0, 0, 0, segments=0, stream=0)
+
+    on_gpu.wait()  # with these addresses a launch would be a fault, and memory be lost
+    np.testing.assert_array_equal(on_gpu.get(array), memory)

@@ -9,11 +9,11 @@ from pathlib import Path
 from random import Random
 from threading import Lock
 from time import monotonic
-from types import TracebackType
-from typing import Any, Self, TypeGuard, cast, overload
+from typing import Any, TypeGuard, cast, overload
 
 from spaninfer_engine.build import build
 from spaninfer_engine.cache.rotation import rotation_of
+from spaninfer_engine.closing import Closing
 from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.core import Core
 from spaninfer_engine.errors import InvalidPrompt, InvalidSampling, QueueFull
@@ -30,7 +30,7 @@ from spaninfer_engine.writer import OutputWriter
 Prompt = str | Sequence[int]
 
 
-class Engine:
+class Engine(Closing):
     """Answers requests with one model, from any number of threads.
 
         with Engine("path/to/model") as engine:
@@ -180,17 +180,6 @@ class Engine:
         self._core.close(drain_s)
         self._writer.close()
         self._parts.runner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _generate(
         self, prompts: Sequence[Prompt], sampling: SamplingParams | None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from spaninfer_engine.closing import Closing
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load.folder import find_tokenizer, open_folder, read_template
 from spaninfer_engine.load.generation import end_ids, sampling_defaults
@@ -23,7 +23,7 @@ ALLOWED = (
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Closing):
     """What is in a model's files, under the names and in the row order of Hugging Face.
 
     `config` is config.json or its equivalent; `chat_template` is Jinja source, or several by
@@ -53,19 +53,6 @@ class Checkpoint:
     def close(self) -> None:
         """Let go of the files; harmless when repeated."""
         self.reader.close()
-
-    def __enter__(self) -> Self:
-        """Itself, to be closed at the end of the block."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close; the caller's exception stays."""
-        self.close()
 
 
 def open_checkpoint(path: str | Path, *, with_weights: bool = True) -> Checkpoint:

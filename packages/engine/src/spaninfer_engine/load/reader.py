@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Protocol, Self
 
 import numpy as np
 
+from spaninfer_engine.closing import Closing
 from spaninfer_engine.errors import CheckpointError
 
 
@@ -44,12 +44,7 @@ class WeightReader(Protocol):
         """The reader itself."""
         ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close; the caller's exception stays."""
         ...
 
@@ -64,7 +59,7 @@ class Entry(Protocol):
     def read(self) -> np.ndarray: ...  # noqa: D102
 
 
-class EntryReader:
+class EntryReader(Closing):
     """A WeightReader over a table of entries; the containers only build the table."""
 
     def __init__(self, source: str, entries: Mapping[str, Entry]) -> None:
@@ -96,19 +91,6 @@ class EntryReader:
     def close(self) -> None:
         """Let go of the files; arrays that were read keep their own mapping alive."""
         self._entries.clear()
-
-    def __enter__(self) -> Self:
-        """Itself, to be closed at the end of the block."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close; the caller's exception stays."""
-        self.close()
 
     def _find(self, name: str) -> Entry:
         if name not in self._names:

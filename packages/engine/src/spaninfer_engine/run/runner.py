@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
-from typing import Generic, Protocol, Self
+from typing import Generic, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spaninfer_engine.closing import Closing
 from spaninfer_engine.ops.step import A
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.plan import Entry, Slice, StepPlan, StepResult
@@ -58,7 +58,7 @@ class Draws(Protocol):
         ...
 
 
-class Runner(Generic[A]):
+class Runner(Closing, Generic[A]):
     """Runs plans on one backend, each while its outcome is waited for; owns the span cache."""
 
     lookahead = 0
@@ -101,19 +101,6 @@ class Runner(Generic[A]):
     def close(self) -> None:
         """Give the span cache back; harmless when repeated."""
         self._caches = ()
-
-    def __enter__(self) -> Self:
-        """Itself, to be closed at the end of the block."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close; the caller's exception stays."""
-        self.close()
 
     def _update(self, plan: StepPlan) -> None:
         for request_id in plan.left:
