@@ -15,12 +15,35 @@ BESIDE_THE_CHECKOUT = Path(__file__).resolve().parent.parent / "shared" / "data"
 os.environ.setdefault("SPANINFER_TEST_DATA", str(BESIDE_THE_CHECKOUT))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let tests that are marked `gpu` step aside where no CUDA device is."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --cases, for tools under which a test takes a hundred times as long."""
+    parser.addoption(
+        "--cases",
+        type=int,
+        metavar="N",
+        help="run at most N cases of each test, evenly chosen, and none with cupy",
+    )
+
+
+@pytest.hookimpl(trylast=True)  # after what -k and -m leave
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep few cases where asked for; let `gpu` tests step aside where no CUDA device is."""
+    if (most := config.getoption("--cases")) is not None:
+        items[:] = few(items, most)
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not has_cuda_device():
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device, and there is none"))
+
+
+def few(items: list[pytest.Item], most: int) -> list[pytest.Item]:
+    """Return at most so many cases of each test: kernels do not know whose arrays they get."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if "cupy" not in item.nodeid:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = {item for of_test in cases.values() for item in of_test[:: -(-len(of_test) // most)]}
+    return [item for item in items if item in kept]
 
 
 def has_cuda_device() -> bool:

@@ -200,6 +200,18 @@ def compile_kernels(session: nox.Session) -> None:
     session.run("python", "-m", "spaninfer_kernel_launch.survey", *modules, *session.posargs)
 
 
+@nox.session(venv_backend="none")
+def sanitize(session: nox.Session) -> None:
+    """Run few cases of each kernel test under compute-sanitizer; needs a GPU, and its toolkit."""
+    tests = [str(PACKAGES[package] / "tests") for package in KERNELS]
+    pytest = (sys.executable, "-m", "pytest", "-o", "addopts=", "-q", "-m", "gpu", "--cases", "2")
+    for tool in ("memcheck", "racecheck"):
+        # cuda-python asks the driver for functions that it may not have, and minds no refusal.
+        check = ("compute-sanitizer", "--tool", tool, "--report-api-errors", "no")
+        stop = ("--error-exitcode", "1")
+        session.run(*check, *stop, *pytest, *session.posargs, *tests, external=True)
+
+
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation into site/, warnings being errors."""

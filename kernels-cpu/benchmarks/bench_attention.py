@@ -1,8 +1,11 @@
-"""Time attention over spans beside the same mathematics in numpy with BLAS: one JSON line per case.
+"""Time attention over spans beside the same mathematics in numpy with BLAS: JSON lines.
 
     python benchmarks/bench_attention.py
 
-Both are timed in turns in the same process, so that the ratio holds where the clock does not.
+One record per case and kind of keys and values. All are timed in turns in the same process, so that
+ratios hold where the clock does not: `of_read` is bytes of keys and values per second over those of
+a plain read of memory, `of_peak` operations over those that tiles of float32 do in registers,
+`ratio` the time of numpy on float32 over ours.
 """
 
 from __future__ import annotations
@@ -11,15 +14,22 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from spaninfer_kernels_cpu import Rows, Scores, attend, compile_all, usable_cpus
+from spaninfer_kernels_cpu.elements import ELEMENTS
+from spaninfer_kernels_cpu.limits import peak_gops, read_gbps
+from spaninfer_kernels_cpu.tiers import chosen
 
 Array = NDArray[np.float32]
+
+KINDS = ("float32", "bfloat16", "int8", "uint4")
 
 
 @dataclass(frozen=True)
@@ -54,13 +64,15 @@ CASES = (
 
 def main() -> None:
     """Print a record per case."""
-    compile_all()
+    compile_all(kinds=KINDS)
+    read, peak = read_gbps(), peak_gops("float32")
     for case in CASES:
-        print(json.dumps(measure(case)), flush=True)
+        for record in measure(case, read, peak):
+            print(json.dumps(record), flush=True)
 
 
-def measure(case: Case, rounds: int = 15) -> dict[str, object]:
-    """Return medians in µs, their ratio, and the gigabytes of keys and values read per second."""
+def measure(case: Case, read: float, peak: float, rounds: int = 15) -> Iterator[dict[str, object]]:
+    """Yield medians in µs, what they are of the limits (GB/s and Gop/s), and numpy's."""
     rng = np.random.default_rng(0)
     spans = -(-case.length // case.span_len)
     shape = (case.requests * spans, case.span_len, case.kv_heads)
@@ -77,26 +89,64 @@ def measure(case: Case, rounds: int = 15) -> dict[str, object]:
     query = rng.standard_normal((*queries, case.key_size), dtype=np.float32)
     ours, theirs = (np.empty((*queries, case.value_size), np.float32) for _ in range(2))
     scores = Scores(case.key_size**-0.5)
+    stored = {kind: (as_stored(keys, kind), as_stored(values, kind)) for kind in KINDS}
 
-    times: tuple[list[float], list[float]] = ([], [])
+    def ours_over(kind: str) -> None:
+        (key, key_scales), (value, value_scales) = stored[kind]
+        scales = {"key_scales": key_scales, "value_scales": value_scales}
+        attend(query, key, value, rows, scores, out=ours, **scales)
+
+    times: dict[str, list[float]] = {name: [] for name in (*KINDS, "numpy")}
     for _ in range(rounds):
-        times[0].append(seconds(lambda: attend(query, keys, values, rows, scores, out=ours)))
-        times[1].append(seconds(lambda: with_blas(case, query, keys, values, tables, theirs)))
+        for kind in KINDS:
+            times[kind].append(seconds(lambda kind=kind: ours_over(kind)))  # type: ignore[misc]
+        times["numpy"].append(seconds(lambda: with_blas(case, query, keys, values, tables, theirs)))
+    ours_over("float32")
     assert np.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-    ours_us, numpy_us = (statistics.median(part) * 1e6 for part in times)
-    read_bytes = 4 * case.requests * case.length * case.kv_heads * (case.key_size + case.value_size)
-    return {
-        "kernel": "attention",
-        **asdict(case),
-        "us": round(ours_us, 1),
-        "numpy_us": round(numpy_us, 1),
-        "ratio": round(numpy_us / ours_us, 2),
-        "gbps": round(read_bytes / ours_us / 1e3, 2),
-        "cpus": usable_cpus(),
-        "machine": platform.machine(),
-        "numpy": version("numpy"),
-        "numba": version("numba"),
-    }
+    took = {name: statistics.median(part) for name, part in times.items()}
+    numbers = case.requests * case.length * case.kv_heads * (case.key_size + case.value_size)
+    seen = case.requests * int((position + 1).sum())
+    operations = 2 * seen * case.heads * (case.key_size + case.value_size)
+    for kind in KINDS:
+        gbps = numbers * ELEMENTS[kind].bits / 8 / took[kind] / 1e9
+        gops = operations / took[kind] / 1e9
+        yield {
+            "kernel": "attention",
+            "kind": kind,
+            **asdict(case),
+            "us": round(took[kind] * 1e6, 1),
+            "numpy_us": round(took["numpy"] * 1e6, 1),
+            "ratio": round(took["numpy"] / took[kind], 2),
+            "gbps": round(gbps, 2),
+            "read_gbps": round(read, 2),
+            "of_read": round(gbps / read, 3),
+            "gops": round(gops, 1),
+            "peak_gops": round(peak, 1),
+            "of_peak": round(gops / peak, 3),
+            "tier": chosen().name,
+            "cpus": usable_cpus(),
+            "machine": platform.machine(),
+            "numpy": version("numpy"),
+            "numba": version("numba"),
+        }
+
+
+def as_stored(x: Array, kind: str) -> tuple[NDArray[Any], Array | None]:
+    """Return keys or values as the kernel reads them, and the zeros and scales of codes."""
+    if kind == "bfloat16":
+        return x.astype(ml_dtypes.bfloat16), None
+    if kind == "float32":
+        return x, None
+    first, last = ELEMENTS[kind].first, ELEMENTS[kind].last
+    least, most = (f(x, -1, keepdims=True) for f in (np.min, np.max))
+    scale = (most - least) / np.float32(last - first)
+    zero = np.rint(first - least / scale)
+    codes = np.clip(np.rint(x / scale + zero), first, last).astype(np.int8)
+    scales = np.concatenate([zero, scale], -1).astype(np.float32)
+    if kind == "int8":
+        return codes, scales
+    nibbles = codes.astype(np.uint8)
+    return nibbles[..., 0::2] | nibbles[..., 1::2] << np.uint8(4), scales
 
 
 def seconds(function: Callable[[], None]) -> float:

@@ -4,8 +4,9 @@
 
 One record per shape (outputs x channels), number of rows and format. Everything of a shape and
 number of rows is timed in turns, so that ratios hold where clocks and memory do not: `of_read` is
-bytes of weights per second over bytes that a plain read of memory gets, `of_blas` is numpy's time
-in float32 over ours. Weights come from memory: copies of them, 256 MB in all, take turns.
+bytes of weights per second over bytes that a plain read of memory gets, `of_peak` operations over
+those that the tile does on weights in registers (measured before), `of_blas` is numpy's time in
+float32 over ours. Weights come from memory: copies of them, 256 MB in all, take turns.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 from spaninfer_kernels_cpu import Format, Packed, compile_all, linear, pack, usable_cpus
+from spaninfer_kernels_cpu.limits import peak_gops
 from spaninfer_kernels_cpu.tiers import chosen
 from spaninfer_kernels_cpu.workers import next_task, share
 
@@ -74,6 +76,7 @@ def measure(
         format: taking_turns(partial(copy_of, one), one.panels.nbytes)
         for format, one in packed.items()
     }
+    peaks = {format.kind: peak_gops(format.kind) for format in FORMATS}
     memory = np.ones(COLD_BYTES // 8, np.int64)
     for num_rows in row_counts:
         x = rng.standard_normal((num_rows, channels), np.float32)
@@ -100,6 +103,9 @@ def measure(
                 "read_gbps": round(memory.nbytes / seconds["read"] / 1e9, 2),
                 "blas_us": round(seconds["blas"] * 1e6, 1),
                 "of_read": round(nbytes / took / (memory.nbytes / seconds["read"]), 3),
+                "of_peak": round(
+                    2 * num_rows * outputs * channels / took / 1e9 / peaks[format.kind], 3
+                ),
                 "of_blas": round(seconds["blas"] / took, 2),
                 "tier": chosen().name,
                 "cpus": usable_cpus(),

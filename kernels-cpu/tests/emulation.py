@@ -3,20 +3,24 @@
     SPANINFER_CPU_TIER=avx512_bf16 python -m pytest -p emulation test_products.py
 
 So the layout of weights and activations, and the tiles, of every x86 tier are tested on any x86
-CPU. Needs a cache of compiled kernels of its own (NUMBA_CACHE_DIR).
+CPU. Needs a cache of compiled kernels of its own (NUMBA_CACHE_DIR). The registers of AMX are
+memory that all threads share, so kernels run on one.
 """
 
+import numpy as np
 from llvmlite import ir
-from spaninfer_kernels_cpu import tiers, vectors
-from spaninfer_kernels_cpu.vectors import F32X16, I32, I32X16
+from numba import njit
+from spaninfer_kernels_cpu import amx, products, tiers, vectors
+from spaninfer_kernels_cpu.pointer import numbers_at
+from spaninfer_kernels_cpu.vectors import I32
 
 real = vectors.call
 
 
 def call(b, name, *arguments):
-    if "vpdpbusd" in name:
+    if "vpdpbusd" in name or "usdot" in name:
         return dot_of_bytes(b, *arguments)
-    if "dpbf16ps" in name:
+    if "dpbf16ps" in name or "bfdot" in name:
         return dot_of_bf16(b, *arguments)
     return real(b, name, *arguments)
 
@@ -34,16 +38,113 @@ def dot_of_bytes(b, sums, unsigned, signed):
 
 def dot_of_bf16(b, sums, left, right):
     """sums + two products of bfloat16 per lane."""
-    left, right = (b.bitcast(pairs, I32X16) for pairs in (left, right))
-    for half in (vectors.even_bf16, vectors.odd_bf16):
-        sums = b.fadd(sums, b.fmul(half(b, left), half(b, right)))
-    assert sums.type == F32X16
+    lanes = ir.VectorType(I32, sums.type.count)
+    left, right = (b.bitcast(pairs, lanes) for pairs in (left, right))
+    for widen in (
+        lambda x: b.shl(x, vectors.constant(lanes, 16)),
+        lambda x: b.and_(x, vectors.constant(lanes, 0xFFFF0000)),
+    ):
+        low, high = (b.bitcast(widen(x), sums.type) for x in (left, right))
+        sums = b.fadd(sums, b.fmul(low, high))
     return sums
+
+
+# ---- tiles ---------------------------------------------------------------------------------------
+
+REGISTERS = np.zeros((8, 16, 64), np.uint8)
+SIZES = np.zeros((8, 2), np.int64)  # rows, bytes of a row
+AT, SIZES_AT = REGISTERS.ctypes.data, SIZES.ctypes.data
+
+
+@njit
+def register(tile, dtype, count):
+    return numbers_at(AT + tile.number * 1024, count, dtype)
+
+
+@njit
+def size(tile):
+    sizes = numbers_at(SIZES_AT + tile.number * 16, 2, np.int64)
+    return sizes[0], sizes[1]
+
+
+@njit
+def configure(_address, upper, lower, width):
+    sizes = numbers_at(SIZES_AT, 16, np.int64)
+    sizes[0:4], sizes[4:8] = upper, lower
+    sizes[1:8:2] = 64
+    sizes[8], sizes[10], sizes[9:12:2] = upper, lower, width
+    sizes[12:16:2], sizes[13:16:2] = width // 4, 64
+    for tile in range(4):
+        sizes[2 * tile] = upper if tile < 2 else lower
+    numbers_at(AT, 8 * 1024, np.uint8)[:] = 0
+
+
+@njit
+def zero(tile):
+    register(tile, np.uint8, 1024)[:] = 0
+
+
+@njit
+def load(tile, address, stride):
+    rows, width = size(tile)
+    zero(tile)
+    for row in range(rows):
+        source = numbers_at(address + row * stride, width, np.uint8)
+        register(tile, np.uint8, 1024)[row * 64 : row * 64 + width] = source
+
+
+@njit
+def store(tile, address, stride):
+    rows, width = size(tile)
+    for row in range(rows):
+        numbers_at(address + row * stride, width, np.uint8)[:] = register(tile, np.uint8, 1024)[
+            row * 64 : row * 64 + width
+        ]
+
+
+@njit
+def add_bytes(sums, left, right):
+    rows, _ = size(sums)
+    steps, _ = size(right)
+    out = register(sums, np.int32, 256)
+    a, b = register(left, np.int8, 1024), register(right, np.uint8, 1024)
+    for m in range(rows):
+        for k in range(steps):
+            for n in range(64):
+                product = np.int32(a[m * 64 + k * 4 + n % 4]) * np.int32(b[k * 64 + n])
+                out[m * 16 + n // 4] += product
+
+
+@njit
+def add_bf16(sums, left, right):
+    rows, _ = size(sums)
+    steps, _ = size(right)
+    out = register(sums, np.float32, 256)
+    a, b = register(left, np.uint16, 512), register(right, np.uint16, 512)
+    for m in range(rows):
+        for k in range(steps):
+            for n in range(32):
+                x, w = np.uint32(a[m * 32 + k * 2 + n % 2]), np.uint32(b[k * 32 + n])
+                x, w = np.uint32(x << np.uint32(16)), np.uint32(w << np.uint32(16))
+                out[m * 16 + n // 2] += x.view(np.float32) * w.view(np.float32)
+
+
+@njit
+def release():
+    pass
+
+
+def alone(kernel, arguments, _num_workers):
+    kernel(np.zeros(1, np.int64), *arguments)
 
 
 def pytest_configure():
     from spaninfer_kernels_cpu import dots
 
+    for function in (configure, zero, load, store, add_bytes, add_bf16, release):
+        setattr(amx, function.__name__, function)
+    amx.permitted = lambda: True
+    products.share = alone
     dots.call = call
     tiers.features = lambda: frozenset().union(*(tier.needs for tier in tiers.TIERS))
 

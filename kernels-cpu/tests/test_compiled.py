@@ -25,7 +25,7 @@ def test_an_index_made_from_other_sources_is_discarded(tmp_path):
     machine_code.touch()
     (tmp_path / compiled.STAMP).write_text("of other sources")
 
-    compiled._discard_older(tmp_path)
+    compiled.discard_older(tmp_path)
 
     assert not index.exists()
     assert (tmp_path / compiled.STAMP).read_text() == compiled._digest_of_sources()
@@ -36,7 +36,7 @@ def test_an_index_made_from_these_sources_is_kept(tmp_path):
     index.touch()
     (tmp_path / compiled.STAMP).write_text(compiled._digest_of_sources())
 
-    compiled._discard_older(tmp_path)
+    compiled.discard_older(tmp_path)
 
     assert index.exists()
 

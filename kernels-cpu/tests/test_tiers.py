@@ -10,20 +10,22 @@ import pytest
 from spaninfer_kernels_cpu import TierError, tiers
 from spaninfer_kernels_cpu.tiers import TIERS, choose
 
-HASWELL = frozenset({"avx", "avx2", "fma", "bmi2"})
+HASWELL = frozenset({"avx", "avx2", "fma", "f16c", "bmi2"})
 ALDER_LAKE = HASWELL | {"avxvnni"}
 SKYLAKE_SERVER = HASWELL | {"avx512f", "avx512bw", "avx512vl"}
 ICE_LAKE = SKYLAKE_SERVER | {"avx512vnni"}
 ZEN_4 = ICE_LAKE | {"avx512bf16"}
 SAPPHIRE_RAPIDS = ZEN_4 | {"amx-tile", "amx-int8", "amx-bf16", "avxvnni"}
+WITH_TILES = SAPPHIRE_RAPIDS | {tiers.PERMITTED}
 NEOVERSE = frozenset({"neon", "i8mm", "bf16"})
 
 LOWER = """
 from spaninfer_kernels_cpu import products_kernel
 from spaninfer_kernels_cpu.recipe import recipes
-from spaninfer_kernels_cpu.tiers import chosen
+from spaninfer_kernels_cpu.tiers import TIERS
+(tier,) = [tier for tier in TIERS if tier.name == {name!r}]
 for kind in ("float32", "bfloat16", "int8", "int4"):
-    kernel = products_kernel.kernel(*recipes(kind, rounded=True, tier=chosen()))
+    kernel = products_kernel.kernel(*recipes(kind, rounded=True, tier=tier))
     kernel.compile(products_kernel.SIGNATURE)
     print(kernel.inspect_asm(kernel.signatures[0]))
 """
@@ -31,8 +33,11 @@ for kind in ("float32", "bfloat16", "int8", "int4"):
 MARKS = {  # instructions, and the tiers that use them
     r"vpmaddubsw": {"avx2"},
     r"vpdpbusd\s.*%ymm": {"avx2_vnni"},
-    r"vpdpbusd\s.*%zmm": {"avx512_vnni", "avx512_bf16"},
-    r"vdpbf16ps\s.*%zmm": {"avx512_bf16"},
+    r"vpdpbusd\s.*%zmm": {"avx512_vnni", "avx512_bf16", "amx_bf16", "amx"},
+    r"vdpbf16ps\s.*%zmm": {"avx512_bf16", "amx_bf16", "amx"},
+    r"tdpbsud\s": {"amx"},
+    r"tdpbf16ps\s": {"amx_bf16", "amx"},
+    r"ldtilecfg\s": {"amx_bf16", "amx"},
 }
 
 
@@ -40,13 +45,15 @@ MARKS = {  # instructions, and the tiers that use them
     ("features", "name"),
     [
         (frozenset(), "portable"),
-        (NEOVERSE, "portable"),
+        (NEOVERSE, "neon_i8mm"),
+        (NEOVERSE - {"i8mm"}, "portable"),
         (HASWELL, "avx2"),
         (ALDER_LAKE, "avx2_vnni"),
         (SKYLAKE_SERVER, "avx2"),
         (ICE_LAKE, "avx512_vnni"),
         (ZEN_4, "avx512_bf16"),
         (SAPPHIRE_RAPIDS, "avx512_vnni"),
+        (WITH_TILES, "amx_bf16"),
     ],
 )
 def test_the_best_tier_that_the_cpu_has_is_chosen(features, name):
@@ -56,6 +63,9 @@ def test_the_best_tier_that_the_cpu_has_is_chosen(features, name):
 def test_a_tier_can_be_forced_if_the_cpu_has_it():
     assert choose(TIERS, ZEN_4, "avx2").name == "avx2"
     assert choose(TIERS, SAPPHIRE_RAPIDS, "avx512_bf16").name == "avx512_bf16"
+    assert choose(TIERS, WITH_TILES, "amx").name == "amx"
+    with pytest.raises(TierError, match="is 'amx'"):
+        choose(TIERS, SAPPHIRE_RAPIDS, "amx")
     with pytest.raises(TierError, match="is 'avx512_vnni', but this CPU has portable, avx2;"):
         choose(TIERS, SKYLAKE_SERVER, "avx512_vnni")
     with pytest.raises(TierError, match="is 'sse9'"):
@@ -63,12 +73,12 @@ def test_a_tier_can_be_forced_if_the_cpu_has_it():
 
 
 def test_this_process_has_a_tier_whose_needs_are_met():
-    assert tiers.chosen().needs <= tiers.features()
+    assert tiers.chosen().needs <= tiers.present()
 
 
 def test_numba_settings_that_name_another_cpu_are_followed():
     program = "from spaninfer_kernels_cpu.tiers import chosen; print(chosen().name)"
-    settings = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
+    settings = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c"}
 
     assert output_of(program, settings).strip() == "avx2"
 
@@ -77,7 +87,7 @@ def test_numba_settings_that_name_another_cpu_are_followed():
 @pytest.mark.parametrize("tier", TIERS, ids=lambda tier: tier.name)
 def test_products_are_right_in_every_tier(tier, tmp_path):
     """Instructions that this CPU lacks are emulated; everything around them is as it is."""
-    has_it = tier.needs <= tiers.features()
+    has_it = tier.needs <= tiers.present()
     here = Path(__file__).parent
     emulation = [] if has_it else ["-p", "emulation"]
     settings = {} if has_it else {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(here)}
@@ -94,17 +104,21 @@ def test_products_are_right_in_every_tier(tier, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tier", TIERS, ids=lambda tier: tier.name)
+@pytest.mark.parametrize(
+    "tier", [tier for tier in TIERS if "neon" not in tier.needs], ids=lambda tier: tier.name
+)
 def test_kernels_hold_the_instructions_of_their_tier_and_of_no_other(tier, tmp_path):
     if not any(t.needs <= tiers.features() for t in TIERS[1:]):
         pytest.skip("needs an x86 CPU to name the others' instructions")
     settings = {
         "NUMBA_CPU_NAME": "x86-64-v3" if tier.needs else "x86-64",
-        "NUMBA_CPU_FEATURES": ",".join(f"+{feature}" for feature in sorted(tier.needs)),
+        "NUMBA_CPU_FEATURES": ",".join(
+            f"+{feature}" for feature in sorted(tier.needs - {tiers.PERMITTED})
+        ),
         "NUMBA_CACHE_DIR": str(tmp_path),
     }
 
-    code = output_of(LOWER, settings)
+    code = output_of(LOWER.format(name=tier.name), settings)
 
     for pattern, users in MARKS.items():
         assert bool(re.search(pattern, code)) == (tier.name in users), pattern

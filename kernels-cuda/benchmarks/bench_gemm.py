@@ -3,8 +3,8 @@
 First every product of a model by itself, then all products of a decode step in order, each with
 what the one before has written: ours, cuBLAS's, and the faster of both for each product. All run
 inside CUDA graphs, weights in turn, so that the L2 cache does not hold them. `of_ceiling` is the
-rate at which weights are read over that of a plain sum. Ours include bias, gate and residual; of
-cuBLAS only the products are counted.
+rate at which weights are read over that of a plain sum. Ours include bias, gate and residual; in
+cuBLAS's step a kernel of ours follows for the gate, and what is added is left out.
 
 Needs torch and a GPU: python kernels-cuda/benchmarks/bench_gemm.py
 """
@@ -20,12 +20,12 @@ from statistics import median
 import ml_dtypes
 import torch
 from spaninfer_kernel_launch import Timing, get_gpu, record
-from spaninfer_kernels_cuda import gemm
+from spaninfer_kernels_cuda import activation, gemm
 from spaninfer_kernels_cuda.activation import Act
 from spaninfer_kernels_cuda.gemm import Shape
 from torch.nn.functional import linear
 
-ROWS = (1, 8, 32, 64, 128, 256)
+ROWS = (1, 8, 32, 64, 96, 128, 192, 256, 512)
 REPLAYS = 15
 COLD_BYTES = 400 << 20  # of weights in turn: many times the L2 cache
 Work = Callable[[], object]
@@ -69,15 +69,19 @@ class Product:
     step: gemm.Prepared | None
 
     @property
-    def columns(self) -> int:
-        """How many columns the next product reads."""
-        return self.shape.outputs // 2 if self.name == "gate_up" else self.shape.outputs
+    def is_gated(self) -> bool:
+        """Whether half of the outputs are gates."""
+        return self.name == "gate_up"
 
     def run(self, x: torch.Tensor, weight: torch.Tensor, scratch: Scratch) -> torch.Tensor:
         """Return the result; ours with what follows it in a layer."""
+        columns = self.shape.outputs // 2 if self.is_gated else self.shape.outputs
+        out = torch.empty(len(x), columns, dtype=x.dtype, device="cuda")
         if self.step is None:
-            return linear(x, weight)[:, : self.columns]
-        out = torch.empty(len(x), self.columns, dtype=x.dtype, device="cuda")
+            product = linear(x, weight)
+            if self.is_gated:
+                activation.gated(product, "silu", out=out)
+            return out if self.is_gated else product
         adds = self.name in ("attention_output", "down")
         self.step.launch(
             *(x, weight),

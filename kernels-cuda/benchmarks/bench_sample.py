@@ -15,6 +15,7 @@ from spaninfer_kernel_launch import Timing, get_gpu, record, time_launches
 from spaninfer_kernels_cuda import sample
 
 VOCAB = 151_936
+ROWS = (1, 16, 32, 64, 128, 256)
 LAUNCHES, REPLAYS = 20, 15
 GREEDY = {"temperature": 0.0}
 DRAWN = {"temperature": 0.8}
@@ -28,13 +29,18 @@ WISHES: dict[str, tuple[dict[str, float], ...]] = {
     "min-p": ({"min_p": 0.05},),
     "mixed": (GREEDY, DRAWN, CUT, {"min_p": 0.05}, GREEDY, {"top_k": 50}),
 }
-KINDS = ("normal", "peaked", "constant")
+KINDS = ("normal", "like a model's", "peaked", "wide", "constant")
 
 
 def inputs(kind: str, rows: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return logits[rows VOCAB]: flat, with a few likely tokens as models give them, all equal."""
+    """Return logits[rows VOCAB]: flat, with few or very few likely tokens, wide, all equal."""
     x = torch.randn(rows, VOCAB, device="cuda")
     match kind:
+        case "like a model's":
+            x *= 2
+            x[:, torch.randint(0, VOCAB, (40,), device="cuda")] += torch.linspace(8, 18, 40).cuda()
+        case "wide":
+            x *= 3
         case "peaked":
             x *= 2
             x[:, torch.randint(0, VOCAB, (8,), device="cuda")] += 10
@@ -75,7 +81,7 @@ def timed(xs: list[torch.Tensor], wishes: tuple[dict[str, float], ...]) -> Timin
 def main() -> None:
     """Measure every wish over batch sizes, then over distributions, then in bfloat16."""
     argparse.ArgumentParser(description=__doc__).parse_args()
-    cases = [(name, rows, "normal", torch.float32) for name in WISHES for rows in (1, 16, 64, 256)]
+    cases = [(name, rows, "normal", torch.float32) for name in WISHES for rows in ROWS]
     cases += [(name, 64, kind, torch.float32) for name in WISHES for kind in KINDS[1:]]
     cases += [(name, 64, "normal", torch.bfloat16) for name in WISHES]
     for name, rows, kind, dtype in cases:

@@ -79,7 +79,10 @@ class Inputs:
 def ours(inputs: Inputs) -> Timing:
     """Return the time of one layer's launch, the plan made before."""
     shape, gpu = inputs.shape, get_gpu()
-    step = prefill.prepare(prefill.Form("bfloat16"), inputs.layout, heads=shape.heads, gpu=gpu)
+    step = prefill.prepare(
+        prefill.Form("bfloat16"), inputs.layout, heads=shape.heads, gpu=gpu, splits=True
+    )
+    workspace = torch.empty(step.workspace_bytes, device="cuda", dtype=torch.uint8)
     num_bytes = step.plan_bytes(len(inputs.query), shape.slices)
     plan = torch.empty(num_bytes // 4, device="cuda", dtype=torch.int32)
     slices = shape.slices
@@ -88,11 +91,12 @@ def ours(inputs: Inputs) -> Timing:
     torch.cuda.synchronize()
     return time_launches(
         lambda stream, _: step.launch(
-            *(inputs.query, inputs.tables, inputs.rows, inputs.bounds, inputs.lengths, plan),
+            *(inputs.query, inputs.tables, inputs.rows, plan),
             **sizes,
             table_len=inputs.tables.stride(0),
             spans=Spans(inputs.cache, inputs.layout),
             out=inputs.out,
+            workspace=workspace,
             scale=shape.head_size**-0.5,
             stream=stream,
         ),

@@ -8,6 +8,7 @@ from spaninfer_kernels_cpu.errors import (
     ShapeError,
     TierError,
 )
+from spaninfer_kernels_cpu.experts import experts
 from spaninfer_kernels_cpu.layout import Format
 from spaninfer_kernels_cpu.packed import Packed, pack, unpack
 from spaninfer_kernels_cpu.products import linear
@@ -26,6 +27,7 @@ __all__ = [
     "TierError",
     "attend",
     "compile_all",
+    "experts",
     "linear",
     "pack",
     "unpack",

@@ -22,13 +22,13 @@ def make_ready(dispatcher: Any, signature: tuple[Any, ...]) -> None:
     Arguments of another layout are converted where that is safe (a contiguous array serves where
     the signature says strided); other types are a TypeError instead of seconds of compilation.
     """
-    _discard_older(Path(dispatcher.stats.cache_path))
+    discard_older(Path(dispatcher.stats.cache_path))
     dispatcher.compile(signature)
     dispatcher.disable_compile()
 
 
 @cache
-def _discard_older(folder: Path) -> None:
+def discard_older(folder: Path) -> None:
     """Delete Numba's index files in `folder` unless they were made from today's sources."""
     stamp, today = folder / STAMP, _digest_of_sources()
     if stamp.is_file() and stamp.read_text() == today:

@@ -7,7 +7,7 @@ the products of 16 outputs' weights (unsigned codes) to int32 sums. All are exac
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from llvmlite import ir
@@ -158,13 +158,38 @@ class _Madd(_Portable):
         return _by_halves(b, "llvm.x86.avx2.pmadd.wd", w, x)
 
 
+class _Usdot(_Bytes):
+    """Arm's i8mm: one instruction per four outputs."""
+
+    def dot(self, b: Builder, sums: Value, w: Value, x: Value) -> Value:
+        return _by_quarters(b, "llvm.aarch64.neon.usdot.v4i32.v16i8", sums, w, x)
+
+
 DOTS: dict[str, Dots] = {
     "portable": _Portable(),
+    "usdot": _Usdot(),
     "madd": _Madd(),
     "vnni256": _Vnni256(),
     "vnni512": _Vnni512(),
 }
 """By the names that tiers use."""
+
+
+def _bfdot(b: Builder, sums: Value, w: Value, x: Value) -> Value:
+    """Arm's bf16: one instruction per four outputs."""
+    return _by_quarters(b, "llvm.aarch64.neon.bfdot.v4f32.v8bf16", sums, w, x)
+
+
+def _vdpbf16ps(b: Builder, sums: Value, w: Value, x: Value) -> Value:
+    """AVX-512 BF16: one instruction."""
+    return call(b, "llvm.x86.avx512bf16.dpbf16ps.512", sums, w, x)
+
+
+BF16_DOTS: dict[str, Callable[[Builder, Value, Value, Value], Value]] = {
+    "bfdot": _bfdot,
+    "vdpbf16ps": _vdpbf16ps,
+}
+"""Float32 sums plus products of pairs of bfloat16, by the names that tiers use."""
 
 
 def spread(b: Builder, address: Value) -> Value:
@@ -173,6 +198,12 @@ def spread(b: Builder, address: Value) -> Value:
 
 
 def _by_halves(b: Builder, name: str, *vectors: Value) -> Value:
-    """Apply an intrinsic of 256 bits to both halves of 512."""
+    """Apply an intrinsic to both halves of vectors."""
     low, high = zip(*(halves(b, vector) for vector in vectors), strict=True)
     return joined(b, call(b, name, *low), call(b, name, *high))
+
+
+def _by_quarters(b: Builder, name: str, *vectors: Value) -> Value:
+    """Apply an intrinsic of 128 bits to the quarters of 512."""
+    low, high = zip(*(halves(b, vector) for vector in vectors), strict=True)
+    return joined(b, _by_halves(b, name, *low), _by_halves(b, name, *high))

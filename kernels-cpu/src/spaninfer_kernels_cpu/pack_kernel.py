@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.layout import PANEL, PARAMETER_BYTES, ROW_PARAMETER_BYTES, STEP_BYTES
 from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
+from spaninfer_kernels_cpu.rounding import rounded
 from spaninfer_kernels_cpu.workers import COUNTER, Counter, next_task
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
-_ROUNDER = np.float32(12582912.0)  # 1.5 * 2**23: adding it leaves the nearest integer in low bits
-_ROUNDER_BITS = np.int32(0x4B400000)
 _SIZE = np.uint32(0x7FFFFFFF)  # all bits of a float32 but its sign
 
 PACK_SIGNATURE = (
@@ -99,7 +98,7 @@ def _code(numbers: Floats, place: int, scale: np.float32, middle: np.float32, ce
     """Return the unsigned code of a number; of places that only fill up, the centre."""
     if place >= len(numbers) or scale == 0:
         return centre
-    code = centre + int(_rounded((numbers[place] - middle) / scale))
+    code = centre + int(rounded((numbers[place] - middle) / scale))
     return min(max(code, 0), 2 * centre - 1)
 
 
@@ -167,7 +166,7 @@ def _write_row_codes(numbers: Floats, scale: np.float32, codes: NDArray[np.int8]
     """Write the codes of one group, and zeros after them; return their sum."""
     total = np.int32(0)
     for i in range(len(numbers)):
-        code = _rounded(numbers[i] / scale)
+        code = rounded(numbers[i] / scale)
         codes[i] = np.int8(code)
         total = np.int32(total + code)
     for i in range(len(numbers), len(codes)):
@@ -185,13 +184,6 @@ def _widen(codes: NDArray[np.int8], wide: NDArray[np.int16]) -> None:
 
 
 # ---- numbers -----------------------------------------------------------------------------------
-
-
-@njit(error_model="numpy")
-def _rounded(x: np.float32) -> np.int32:
-    """Return the nearest integer, the even one in the middle; |x| below 2**22."""
-    shifted = np.float32(x + _ROUNDER)
-    return np.int32(np.float32(shifted).view(np.int32) - _ROUNDER_BITS)
 
 
 @njit(error_model="numpy")

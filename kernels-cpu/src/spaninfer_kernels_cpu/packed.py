@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +26,7 @@ from spaninfer_kernels_cpu.layout import (
 from spaninfer_kernels_cpu.threads import usable_cpus
 from spaninfer_kernels_cpu.workers import share
 
+CACHE_LINE = 64
 NUMBERS_AT_ONCE = 1 << 20  # weights that are widened to float32 at a time: 4 MB beside the result
 
 _SOURCES = (np.float32, np.float16, ml_dtypes.bfloat16)
@@ -51,7 +53,7 @@ def pack(weight: NDArray[np.generic], format: Format) -> Packed:
     if weight.ndim != 2 or 0 in weight.shape:
         raise ShapeError(f"weight: expected axes (O C), neither empty, got shape {weight.shape}")
     layout = Layout(format, *weight.shape)
-    panels = np.empty((layout.panels, layout.panel_bytes), np.uint8)
+    panels = _aligned(layout.panels, layout.panel_bytes)
     at_once = max(1, NUMBERS_AT_ONCE // (PANEL * layout.channels))
     kind = np.float32 if format.has_codes else _TYPES[format.kind]
     columns = layout.channels if format.has_codes else layout.padded_channels
@@ -87,6 +89,14 @@ def unpack(packed: Packed) -> NDArray[np.float32]:
     rows = grouped[..., : layout.group_channels].reshape(layout.panels * PANEL, -1)
     weight: NDArray[np.float32] = rows[: layout.outputs, : layout.channels]
     return weight
+
+
+def _aligned(*shape: int) -> NDArray[np.uint8]:
+    """Return an uninitialised array that begins with a cache line, so that no load spans two."""
+    size = math.prod(shape)
+    memory = np.empty(size + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + size].reshape(shape)
 
 
 def _codes(records: NDArray[np.uint8], kind: Kind) -> NDArray[np.uint8]:

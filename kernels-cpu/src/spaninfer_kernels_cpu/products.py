@@ -47,7 +47,7 @@ def linear(
     rounded = x.dtype == ml_dtypes.bfloat16
     one, many = recipes(weight.layout.format.kind, rounded=rounded, tier=chosen())
     workers = _num_workers(weight, len(x))
-    rows = _rows(x, weight.layout, one, workers)
+    rows = rows_for(x, weight.layout, one, workers)
     arguments = (weight.panels, rows, weight.layout.groups, _NO_BIAS if bias is None else bias, out)
     share(_kernel(one, many), arguments, workers)
 
@@ -79,7 +79,7 @@ def _num_workers(weight: Packed, num_rows: int) -> int:
     return 1 if weight.panels.nbytes * -(-num_rows // 8) < SERIAL_BELOW else usable_cpus()
 
 
-def _rows(x: NDArray[np.generic], layout: Layout, recipe: Recipe, workers: int) -> Bytes:
+def rows_for(x: NDArray[np.generic], layout: Layout, recipe: Recipe, workers: int) -> Bytes:
     """Return activations[T C] as the bytes that kernels of a recipe read, [T bytes]."""
     padded = layout.padded_channels
     if layout.format.has_codes:

@@ -15,6 +15,7 @@ from numba import njit, types
 from numba.extending import overload
 from numpy.typing import NDArray
 
+from spaninfer_kernels_cpu import amx_kernel
 from spaninfer_kernels_cpu.layout import (
     BLOCK_BYTES,
     CENTRE,
@@ -23,6 +24,7 @@ from spaninfer_kernels_cpu.layout import (
     PARAMETER_BYTES,
     ROW_PARAMETER_BYTES,
 )
+from spaninfer_kernels_cpu.pointer import floats_at
 from spaninfer_kernels_cpu.recipe import Recipe
 from spaninfer_kernels_cpu.tiles import (
     add_dots,
@@ -39,6 +41,7 @@ Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Tile = Any  # a tuple of vectors
 Addresses = tuple[int, ...]
+Sizes = tuple[int, int, int]
 
 ROWS_PER_TASK = 192  # a multiple of every tile's rows; their activations stay beside the panel
 BLOCKS = PANEL // LANES
@@ -89,19 +92,54 @@ def _work(
         panel, start = task // parts, task % parts * ROWS_PER_TASK
         weights = panels.ctypes.data + panel * panels.shape[1]
         for first in range(start, min(num_rows, start + ROWS_PER_TASK), recipe.rows):
-            rows: Addresses = row_addresses(  # type: ignore[call-arg]
-                recipe, x.ctypes.data + first * stride, stride, num_rows - 1 - first
-            )
-            for block in range(0, BLOCKS, recipe.blocks):
-                sums = multiply(recipe, weights, rows, block, sizes)
-                store_tile(recipe, sums, tile.ctypes.data + block * BLOCK_BYTES)
+            address, last = x.ctypes.data + first * stride, num_rows - 1 - first
+            fill_tile(recipe, weights, address, stride, last, sizes, tile.ctypes.data)
             _write(tile, first, panel * PANEL, bias, out)
         task = next_task(counter)
 
 
-def multiply(
-    recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: tuple[int, int, int]
-) -> Tile:
+def fill_tile(
+    recipe: Recipe, weights: int, x: int, stride: int, last: int, sizes: Sizes, out: int
+) -> None:
+    """Write the products of a panel and of rows 0 to `last` of x to out[recipe.rows 64], float32.
+
+    Rows are `stride` bytes apart; out's rows after `last` hold anything. `sizes`: number of groups,
+    bytes of one of the panel, bytes of one of a row.
+    """
+    raise NotImplementedError("exists in Numba functions only")
+
+
+@overload(fill_tile)
+def _fill_tile(
+    recipe: Recipe,
+    weights: int,  # noqa: ARG001
+    x: int,  # noqa: ARG001
+    stride: int,  # noqa: ARG001
+    last: int,  # noqa: ARG001
+    sizes: Sizes,  # noqa: ARG001
+    out: int,  # noqa: ARG001
+) -> Callable[..., None]:
+    """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
+    kind: Any = recipe
+    return _fill_by_tiles if kind.value.way == "tiles" else _fill_by_vectors
+
+
+def _fill_by_vectors(
+    recipe: Recipe, weights: int, x: int, stride: int, last: int, sizes: Sizes, out: int
+) -> None:
+    rows: Addresses = row_addresses(recipe, x, stride, last)
+    for block in range(0, BLOCKS, recipe.blocks):
+        sums = multiply(recipe, weights, rows, block, sizes)
+        store_tile(recipe, sums, out + block * BLOCK_BYTES)
+
+
+def _fill_by_tiles(
+    recipe: Recipe, weights: int, x: int, stride: int, last: int, sizes: Sizes, out: int
+) -> None:
+    amx_kernel.fill(recipe, weights, x, stride, last, sizes, out)
+
+
+def multiply(recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: Sizes) -> Tile:
     """Return the products of a panel's blocks from `block` with rows, over all channels.
 
     `sizes`: number of groups, bytes of one of the panel, bytes of one of a row.
@@ -115,19 +153,19 @@ def _multiply(
     weights: int,  # noqa: ARG001
     rows: Addresses,  # noqa: ARG001
     block: int,  # noqa: ARG001
-    sizes: tuple[int, int, int],  # noqa: ARG001
+    sizes: Sizes,  # noqa: ARG001
 ) -> Callable[..., Tile]:
     """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
     kind: Any = recipe
-    return _multiply_codes if kind.recipe.kind in CENTRE else _multiply_numbers
+    return _multiply_codes if kind.value.kind in CENTRE else _multiply_numbers
 
 
 def _multiply_numbers(
-    recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: tuple[int, int, int]
+    recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: Sizes
 ) -> Tile:
     _, group_bytes, _ = sizes
     weights += block * BLOCK_BYTES
-    sums: Tile = zero_tile(recipe)  # type: ignore[call-arg]
+    sums: Tile = zero_tile(recipe)
     for step in range(group_bytes // recipe.weight_bytes):
         sums = add_products(
             recipe, sums, weights + step * recipe.weight_bytes, rows, step * recipe.row_bytes
@@ -136,11 +174,11 @@ def _multiply_numbers(
 
 
 def _multiply_codes(
-    recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: tuple[int, int, int]
+    recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: Sizes
 ) -> Tile:
     groups, group_bytes, row_group_bytes = sizes
     code_bytes = group_bytes - PARAMETER_BYTES
-    sums: Tile = zero_tile(recipe)  # type: ignore[call-arg]
+    sums: Tile = zero_tile(recipe)
     for group in range(groups):
         codes = weights + group * group_bytes
         row = group * row_group_bytes
@@ -159,7 +197,8 @@ def _write(tile: Floats, first: int, start: int, bias: Floats, out: Floats) -> N
     """Copy the tile into out[first:, start:], with the bias if there is one."""
     width = min(PANEL, out.shape[1] - start)
     for row in range(min(len(tile), len(out) - first)):
-        into, sums = out[first + row, start : start + width], tile[row]
+        sums, place = tile[row], (first + row) * out.strides[0] + 4 * start
+        into = floats_at(out.ctypes.data + place, width)  # columns are contiguous: see pointer
         if len(bias) > 0:
             for i in range(width):
                 into[i] = sums[i] + bias[start + i]

@@ -13,13 +13,13 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
 
 from spaninfer_kernels_cpu import vectors as v
-from spaninfer_kernels_cpu.dots import DOTS, spread
+from spaninfer_kernels_cpu.constants import ConstantType
+from spaninfer_kernels_cpu.dots import BF16_DOTS, DOTS, spread
 from spaninfer_kernels_cpu.layout import BLOCK_BYTES, CENTRE, PANEL, STEP_BYTES, STEPS_AT_ONCE
-from spaninfer_kernels_cpu.recipe import Recipe, RecipeType
-from spaninfer_kernels_cpu.vectors import Builder, Value
+from spaninfer_kernels_cpu.recipe import Recipe
+from spaninfer_kernels_cpu.vectors import Builder, Value, intrinsic
 
 Values = list[Value]
 
@@ -27,7 +27,7 @@ Values = list[Value]
 @intrinsic
 def row_addresses(_context: Any, kind: Any, _first: Any, _stride: Any, _last: Any) -> Any:
     """Return where rows lie, `stride` bytes apart; those after `last` are the last again."""
-    count = kind.recipe.rows
+    count = kind.value.rows
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         _, first, stride, last = arguments
@@ -57,25 +57,25 @@ def add_products(
     _context: Any, kind: Any, sums: Any, _weights: Any, rows: Any, _offset: Any
 ) -> Any:
     """Return sums + the products of one step of weights that are numbers, not codes."""
-    add = _PRODUCTS[kind.recipe.kind, kind.recipe.way]
+    add = _PRODUCTS[kind.value.kind, kind.value.way]
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         _, tile, weights, addresses, offset = arguments
-        w = _load_blocks(b, kind.recipe, weights)
+        w = _load_blocks(b, kind.value, weights)
         x = [b.add(address, offset) for address in _unpacked(b, addresses)]
-        return _packed(b, add(b, _unpacked(b, tile), w, x))
+        return _packed(b, add(b, kind.value, _unpacked(b, tile), w, x))
 
     return sums(kind, sums, types.int64, rows, types.int64), emit
 
 
-def _add_float32(b: Builder, sums: Values, w: Values, x: Values) -> Values:
+def _add_float32(b: Builder, _recipe: Recipe, sums: Values, w: Values, x: Values) -> Values:
     """One channel."""
     w = [b.bitcast(block, v.F32X16) for block in w]
     x = [v.splat(b, v.load(b, v.F32, address)) for address in x]
     return [v.fma(b, wj, xi, sums[n]) for n, wj, xi in _places(w, x)]
 
 
-def _add_bfloat16(b: Builder, sums: Values, w: Values, x: Values) -> Values:
+def _add_bfloat16(b: Builder, _recipe: Recipe, sums: Values, w: Values, x: Values) -> Values:
     """Two channels, widened."""
     pairs = [b.bitcast(block, v.I32X16) for block in w]
     for widened, offset in ((v.even_bf16, 0), (v.odd_bf16, 4)):
@@ -85,18 +85,18 @@ def _add_bfloat16(b: Builder, sums: Values, w: Values, x: Values) -> Values:
     return sums
 
 
-def _add_bfloat16_dots(b: Builder, sums: Values, w: Values, x: Values) -> Values:
+def _add_bfloat16_dots(b: Builder, recipe: Recipe, sums: Values, w: Values, x: Values) -> Values:
     """Two channels, activations in bfloat16 too, in one instruction."""
     w = [b.bitcast(block, v.BF16X32) for block in w]
     x = [b.bitcast(spread(b, address), v.BF16X32) for address in x]
-    name = "llvm.x86.avx512bf16.dpbf16ps.512"
-    return [v.call(b, name, sums[n], wj, xi) for n, wj, xi in _places(w, x)]
+    dot = BF16_DOTS[recipe.way]
+    return [dot(b, sums[n], wj, xi) for n, wj, xi in _places(w, x)]
 
 
-_PRODUCTS: dict[tuple[str, str], Callable[[Builder, Values, Values, Values], Values]] = {
+_PRODUCTS: dict[tuple[str, str], Callable[[Builder, Recipe, Values, Values, Values], Values]] = {
     ("float32", "fma"): _add_float32,
     ("bfloat16", "fma"): _add_bfloat16,
-    ("bfloat16", "bf16_dot"): _add_bfloat16_dots,
+    **{("bfloat16", way): _add_bfloat16_dots for way in BF16_DOTS},
 }
 
 
@@ -107,11 +107,32 @@ def store_tile(_context: Any, kind: Any, sums: Any, _address: Any) -> Any:
     def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         _, tile, address = arguments
         for number, value in enumerate(_unpacked(b, tile)):
-            row, block = divmod(number, kind.recipe.blocks)
+            row, block = divmod(number, kind.value.blocks)
             v.store(b, value, v.at(b, address, 4 * PANEL * row + BLOCK_BYTES * block))
         return context.get_dummy_value()
 
     return types.void(kind, sums, types.int64), emit
+
+
+@intrinsic
+def add_tile(
+    _context: Any, kind: Any, sums: Any, _address: Any, _stride: Any, _factors: Any
+) -> Any:
+    """Write the float32 numbers at an address times their row's factor, plus the sums.
+
+    Rows are `stride` bytes apart; factors (float32) lie side by side.
+    """
+
+    def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        _, tile, address, stride, factors = arguments
+        for number, value in enumerate(_unpacked(b, tile)):
+            row, block = divmod(number, kind.value.blocks)
+            place = v.at(b, b.add(address, b.mul(stride, v.I64(row))), BLOCK_BYTES * block)
+            factor = v.splat(b, v.load(b, v.F32, v.at(b, factors, 4 * row)))
+            v.store(b, v.fma(b, v.load(b, v.F32X16, place), factor, value), place)
+        return context.get_dummy_value()
+
+    return types.void(kind, sums, *[types.int64] * 3), emit
 
 
 # ---- sums of codes -----------------------------------------------------------------------------
@@ -124,14 +145,14 @@ def start_dots(_context: Any, kind: Any, rows: Any, _offset: Any) -> Any:
     Weights so count from the middle of their codes. At rows + offset lie the group's scale
     (float32) and sum (int32).
     """
-    centre, tile = CENTRE[kind.recipe.kind], _tile(v.INTS, kind)
+    centre, tile = CENTRE[kind.value.kind], _tile(v.INTS, kind)
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         _, addresses, offset = arguments
         starts = []
         for address in _unpacked(b, addresses):
             total = v.load(b, v.I32, v.at(b, b.add(address, offset), 4))
-            starts += [v.splat(b, b.mul(total, v.I32(-centre)))] * kind.recipe.blocks
+            starts += [v.splat(b, b.mul(total, v.I32(-centre)))] * kind.value.blocks
         return _packed(b, starts)
 
     return tile(kind, rows, types.int64), emit
@@ -140,12 +161,12 @@ def start_dots(_context: Any, kind: Any, rows: Any, _offset: Any) -> Any:
 @intrinsic
 def add_dots(_context: Any, kind: Any, dots: Any, _weights: Any, rows: Any, _offset: Any) -> Any:
     """Return dots + the products of codes: one step in int8, STEPS_AT_ONCE in int4."""
-    add = _DOTS[kind.recipe.kind]
+    add = _DOTS[kind.value.kind]
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         _, tile, weights, addresses, offset = arguments
         x = [b.add(address, offset) for address in _unpacked(b, addresses)]
-        return _packed(b, add(b, kind.recipe, _unpacked(b, tile), weights, x))
+        return _packed(b, add(b, kind.value, _unpacked(b, tile), weights, x))
 
     return dots(kind, dots, types.int64, rows, types.int64), emit
 
@@ -190,7 +211,7 @@ def add_scaled(
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         _, tile, ints, parameters, addresses, offset = arguments
         w, x = [], []
-        for block in range(kind.recipe.blocks):
+        for block in range(kind.value.blocks):
             scales = v.at(b, parameters, BLOCK_BYTES // 2 * block)
             w.append((v.load_bf16(b, scales), v.load_bf16(b, v.at(b, scales, 2 * PANEL))))
         for row in _unpacked(b, addresses):
@@ -209,8 +230,8 @@ def add_scaled(
 # ---- tuples ------------------------------------------------------------------------------------
 
 
-def _tile(lanes: v.Vector, kind: RecipeType) -> Any:
-    return _tuple_of(lanes, kind.recipe.rows * kind.recipe.blocks)
+def _tile(lanes: v.Vector, kind: ConstantType) -> Any:
+    return _tuple_of(lanes, kind.value.rows * kind.value.blocks)
 
 
 def _tuple_of(kind: types.Type, count: int) -> Any:

@@ -8,10 +8,12 @@ weights and one source serve all of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import binding, ir
 from numba.core import cgutils, types
+from numba.extending import intrinsic as numba_intrinsic
 from numba.extending import models, register_model
 
 BITS = 512
@@ -35,6 +37,7 @@ class BFloatType(ir.Type):  # type: ignore[misc]
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32 = ir.FloatType()
 BF16 = BFloatType()
+POINTER = ir.PointerType()
 
 F32X16 = ir.VectorType(F32, 16)
 I32X16 = ir.VectorType(I32, 16)
@@ -62,12 +65,20 @@ FLOATS = Vector(F32X16)
 INTS = Vector(I32X16)
 
 
+def intrinsic(emitter: Callable[..., Any]) -> Any:
+    """Make a function of `njit` code out of one that returns a signature and an emitter of IR.
+
+    Numba's own, of a type that says nothing: calls look nothing like what the emitter takes.
+    """
+    return numba_intrinsic(emitter)
+
+
 # ---- memory ------------------------------------------------------------------------------------
 
 
 def load(b: Builder, kind: ir.Type, address: Value) -> Value:
     """Return the scalar or vector at an address (i64, bytes) of any alignment."""
-    return b.load(b.inttoptr(address, ir.PointerType()), align=1, typ=kind)
+    return b.load(b.inttoptr(address, POINTER), align=1, typ=kind)
 
 
 def load_bf16(b: Builder, address: Value) -> Value:
@@ -78,7 +89,7 @@ def load_bf16(b: Builder, address: Value) -> Value:
 
 def store(b: Builder, value: Value, address: Value) -> None:
     """Write a scalar or vector to an address of any alignment."""
-    b.store(value, b.inttoptr(address, ir.PointerType()), align=1)
+    b.store(value, b.inttoptr(address, POINTER), align=1)
 
 
 def at(b: Builder, address: Value, offset: int) -> Value:
@@ -111,6 +122,11 @@ def halves(b: Builder, vector: Value) -> tuple[Value, Value]:
 def joined(b: Builder, low: Value, high: Value) -> Value:
     """Return the lanes of both, those of `low` first."""
     return b.shuffle_vector(low, high, _indices(range(2 * low.type.count)))
+
+
+def shuffled(b: Builder, low: Value, high: Value, lanes: Any) -> Value:
+    """Return the lanes of these numbers; those of `high` count on from those of `low`."""
+    return b.shuffle_vector(low, high, _indices(lanes))
 
 
 def every_second(b: Builder, vector: Value, first: int) -> Value:
@@ -161,12 +177,26 @@ def high_nibbles(b: Builder, byte_lanes: Value) -> Value:
 
 _I32X8, _I16X16, _I8X32 = ir.VectorType(I32, 8), ir.VectorType(I16, 16), ir.VectorType(I8, 32)
 
+_I32X4, _I8X16 = ir.VectorType(I32, 4), ir.VectorType(I8, 16)
+_F32X4, _BF16X8 = ir.VectorType(F32, 4), ir.VectorType(BF16, 8)
+_VOID = ir.VoidType()
+
 INTRINSICS: dict[str, ir.FunctionType] = {
     "llvm.fmuladd.v16f32": ir.FunctionType(F32X16, [F32X16] * 3),
+    "llvm.fmuladd.f32": ir.FunctionType(F32, [F32] * 3),
     "llvm.x86.avx2.pmadd.ub.sw": ir.FunctionType(_I16X16, [_I8X32, _I8X32]),
     "llvm.x86.avx2.pmadd.wd": ir.FunctionType(_I32X8, [_I16X16, _I16X16]),
     "llvm.x86.avx512.vpdpbusd.256": ir.FunctionType(_I32X8, [_I32X8, _I8X32, _I8X32]),
     "llvm.x86.avx512.vpdpbusd.512": ir.FunctionType(I32X16, [I32X16, I8X64, I8X64]),
+    "llvm.aarch64.neon.usdot.v4i32.v16i8": ir.FunctionType(_I32X4, [_I32X4, _I8X16, _I8X16]),
+    "llvm.aarch64.neon.bfdot.v4f32.v8bf16": ir.FunctionType(_F32X4, [_F32X4, _BF16X8, _BF16X8]),
+    "llvm.x86.ldtilecfg": ir.FunctionType(_VOID, [POINTER]),
+    "llvm.x86.tilerelease": ir.FunctionType(_VOID, []),
+    "llvm.x86.tilezero": ir.FunctionType(_VOID, [I8]),
+    "llvm.x86.tileloadd64": ir.FunctionType(_VOID, [I8, POINTER, I64]),
+    "llvm.x86.tilestored64": ir.FunctionType(_VOID, [I8, POINTER, I64]),
+    "llvm.x86.tdpbsud": ir.FunctionType(_VOID, [I8] * 3),
+    "llvm.x86.tdpbf16ps": ir.FunctionType(_VOID, [I8] * 3),
     "llvm.x86.avx512bf16.dpbf16ps.512": ir.FunctionType(F32X16, [F32X16, BF16X32, BF16X32]),
 }
 """What `call` may call: name and signature, as of LLVM 22."""
@@ -189,7 +219,9 @@ def check_intrinsics() -> None:
         f"declare {kind.return_type} @{name}({', '.join(map(str, kind.args))})"
         for name, kind in INTRINSICS.items()
     ]
-    understood = str(binding.parse_assembly("\n".join(declared))).splitlines()
+    understood = (
+        str(binding.parse_assembly("\n".join(declared))).replace(" immarg", "").splitlines()
+    )
     for line in declared:
         known = [i for i, text in enumerate(understood) if text.startswith(line)]
         if not known or understood[known[0] - 1].startswith("; Unknown"):

@@ -11,6 +11,7 @@ from spaninfer_kernels_cuda.gemm.tuning import (
     is_faster,
     launch,
 )
+from spaninfer_kernels_cuda.gemm.wide import Wide, launch_wide
 
 SHARED = {
     "sm_75": 65_536,
@@ -23,7 +24,7 @@ SHAPES = [(4608, 3584), (3584, 18_944), (152_064, 3584), (896, 896), (9728, 896)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("rows", [0, 1, 8, 9, 31, 64, 65, 128, 129, 256])
+@pytest.mark.parametrize("rows", [0, 1, 8, 9, 31, 64])
 def test_every_shape_has_a_tile_that_its_gpu_can_hold(arch, rows):
     for outputs, inner in SHAPES:
         tile = choose(Shape(rows, outputs, inner), arch, SHARED[arch], gated=False)
@@ -35,8 +36,63 @@ def test_every_shape_has_a_tile_that_its_gpu_can_hold(arch, rows):
         assert tile.tokens in (8, 16, 32, 64, 128)
 
 
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("rows", [65, 128, 129, 200, 256, 257, 384, 385, 512])
+def test_many_rows_have_a_tile_of_their_own_on_hopper(rows, gated):
+    for outputs, inner in SHAPES[:-1]:
+        tile = choose(Shape(rows, outputs, inner), "sm_90a", SHARED["sm_90a"], gated=gated)
+
+        assert isinstance(tile, Wide)
+        assert tile.shared_bytes <= SHARED["sm_90a"]
+        assert tile.stages >= 4
+        assert tile.splits <= -(-inner // CHUNK)
+        assert -(-rows // tile.tokens) * tile.tokens < rows + 128
+
+
+def test_many_rows_before_hopper_or_with_odd_outputs_have_the_tile_of_few():
+    shapes = [("sm_80", 4608), ("sm_90a", 4612)]
+
+    tiles = [choose(Shape(300, outputs, 64), arch, 99_000, gated=False) for arch, outputs in shapes]
+
+    assert [(tile.hopper, tile.tokens) for tile in tiles] == [(False, 64), (True, 128)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "outputs", "inner", "tile"),
+    [
+        (65, 37_888, 3584, Wide(2, 1, 144, 6)),
+        (128, 3584, 18_944, Wide(2, 1, 128, 7, splits=4)),
+        (192, 37_888, 3584, Wide(3, 1, 144, 5)),
+        (256, 37_888, 3584, Wide(2, 2, 144, 4)),
+        (384, 37_888, 3584, Wide(3, 1, 144, 5)),
+        (512, 3584, 18_944, Wide(2, 2, 112, 4, splits=2)),
+        (128, 9728, 896, Wide(2, 1, 96, 8)),
+        (128, 896, 4864, Wide(2, 1, 64, 9, splits=4)),
+    ],
+)
+def test_tiles_of_many_rows_divide_the_weight_evenly_among_sms(rows, outputs, inner, tile):
+    assert choose(Shape(rows, outputs, inner), "sm_90a", SHARED["sm_90a"], gated=False) == tile
+
+
+@pytest.mark.parametrize(
+    ("tile", "rows", "blocks"),
+    [
+        (Wide(2, 2, 144, 4), 256, 132),  # 264 tiles: two for each
+        (Wide(2, 2, 144, 4), 512, 132),
+        (Wide(2, 1, 144, 6), 129, 132),
+        (Wide(3, 1, 112, 5, splits=4), 130, 4 * 339),
+    ],
+)
+def test_blocks_that_share_all_tiles_are_one_per_sm_and_clusters_one_per_tile(tile, rows, blocks):
+    grid = launch_wide(rows, 37_888, tile, 132)
+
+    assert grid.grid == (blocks, 1, 1)
+    assert grid.cluster == (tile.splits, 1, 1)
+    assert grid.overlaps
+
+
 @pytest.mark.parametrize(("outputs", "inner"), SHAPES)
-@pytest.mark.parametrize("rows", [1, 17, 65, 256])
+@pytest.mark.parametrize("rows", [1, 17, 64])
 def test_no_block_is_without_work_and_groups_hold_all_tokens(rows, outputs, inner):
     tile = choose(Shape(rows, outputs, inner), "sm_90a", SHARED["sm_90a"], gated=False)
 
@@ -60,36 +116,72 @@ def test_pairs_of_rows_that_end_inside_of_a_box_go_to_the_general_kernel():
 @pytest.mark.parametrize(
     ("rows", "outputs", "inner", "tile"),
     [
-        (1, 4608, 3584, Tile(8, 1, 12, hopper=True, splits=3)),
-        (16, 3584, 3584, Tile(32, 1, 9, hopper=True, splits=4)),
-        (64, 3584, 18_944, Tile(64, 1, 6, hopper=True, splits=4)),
-        (8, 9728, 896, Tile(8, 2, 6, hopper=True, splits=2)),
-        (32, 37_888, 3584, Tile(32, 3, 3, hopper=True)),
+        (1, 4608, 3584, Tile(8, 1, 11, hopper=True, splits=3)),
+        (16, 3584, 3584, Tile(32, 1, 8, hopper=True, splits=4)),
+        (64, 3584, 18_944, Tile(64, 1, 5, hopper=True, splits=4)),
+        (8, 9728, 896, Tile(8, 2, 5, hopper=True, splits=2)),
+        (32, 37_888, 3584, Tile(32, 3, 5, hopper=True)),
         (64, 152_064, 3584, Tile(64, 2, 9, hopper=True)),
-        (256, 37_888, 3584, Tile(128, 2, 7, hopper=True)),
     ],
 )
 def test_few_tiles_are_split_among_clusters_and_many_shared_by_all(rows, outputs, inner, tile):
     assert choose(Shape(rows, outputs, inner), "sm_90a", SHARED["sm_90a"], gated=False) == tile
 
 
-def test_beyond_64_rows_and_before_hopper_cublas_is_faster():
-    assert is_faster(Shape(64, 3584, 3584), "sm_90a", gated=True)
-    assert not is_faster(Shape(65, 3584, 3584), "sm_90a", gated=False)
+@pytest.mark.parametrize(
+    ("tokens", "groups", "splits", "columns"),
+    [(8, 1, 4, 1), (8, 2, 8, 1), (64, 1, 3, 3), (64, 2, 4, 2), (128, 1, 8, 2)],
+)
+def test_blocks_of_a_cluster_have_room_for_everybodys_sums_of_their_columns(
+    tokens, groups, splits, columns
+):
+    tile = Tile(tokens, groups, 2, hopper=True, splits=splits)
+
+    assert tile.meeting_bytes == columns * splits * (128 * groups) * 16 + 16
+    assert tile.shared_bytes == 2 * tile.stage_bytes + tile.meeting_bytes
+
+
+def test_blocks_that_share_all_tiles_do_not_meet():
+    assert Tile(64, 3, 3, hopper=True).meeting_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "outputs", "inner", "gated", "faster"),
+    [
+        (64, 3584, 3584, False, True),
+        (65, 3584, 3584, False, False),
+        (65, 37_888, 3584, True, True),
+        (192, 37_888, 3584, True, True),
+        (193, 37_888, 3584, True, False),
+        (128, 3584, 18_944, False, True),
+        (128, 152_064, 3584, False, False),
+        (128, 3588, 18_944, False, False),
+        (64, 3584, 3588, False, True),
+        (128, 37_896, 3584, True, False),
+    ],
+)
+def test_beyond_64_rows_gates_and_long_sums_are_faster_than_cublas(
+    rows, outputs, inner, gated, faster
+):
+    assert is_faster(Shape(rows, outputs, inner), "sm_90a", gated=gated) == faster
+
+
+def test_before_hopper_cublas_is_faster():
     assert not is_faster(Shape(1, 3584, 3584), "sm_80", gated=False)
 
 
 def test_no_rows_are_no_launch():
     assert launch(Shape(0, 64, 64), Tile(8, 2, 6, hopper=True), 132) is None
+    assert launch_wide(0, 64, Wide(2, 1, 64, 9), 132) is None
 
 
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        (Shape(257, 64, 64), "x has 257 rows; at most 256"),
+        (Shape(513, 64, 64), "x has 513 rows; at most 512"),
         (Shape(1, 15, 64), "the weight has 15 rows; as many for the gate as for up"),
-        (Shape(1, 0, 64), "the weight has 0 rows; at least 1, at most 8388607"),
-        (Shape(1, 2**23, 64), "the weight has 8388608 rows; at least 1"),
+        (Shape(1, 0, 64), "the weight has 0 rows; at least 1, at most 4194303"),
+        (Shape(1, 2**22, 64), "the weight has 4194304 rows; at least 1"),
         (Shape(1, 64, 60), "rows have 60 elements; a multiple of 8, at least 8"),
         (Shape(1, 64, 0), "rows have 0 elements"),
     ],

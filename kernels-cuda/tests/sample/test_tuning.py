@@ -6,18 +6,19 @@ from spaninfer_kernel_launch import ShapeError
 from spaninfer_kernels_cuda.sample import PARAMETERS, defaults
 from spaninfer_kernels_cuda.sample.tuning import blocks_of_row, check
 
-H200 = 132  # multiprocessors
+H200 = {2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}  # clusters that run at once
 
 
 @pytest.mark.parametrize(
-    ("rows", "blocks"), [(1, 8), (16, 8), (17, 4), (33, 4), (34, 2), (64, 2), (67, 1), (4000, 1)]
+    ("rows", "blocks"),
+    [(1, 8), (15, 8), (16, 6), (18, 5), (30, 4), (32, 3), (40, 2), (66, 2), (67, 1), (4000, 1)],
 )
 def test_blocks_share_rows_while_all_of_them_run_at_once(rows, blocks):
-    assert blocks_of_row(rows, H200, has_clusters=True) == blocks
+    assert blocks_of_row(rows, H200) == blocks
 
 
 def test_without_clusters_a_block_has_its_row_alone():
-    assert blocks_of_row(1, 108, has_clusters=False) == 1
+    assert blocks_of_row(1, {}) == 1
 
 
 @pytest.mark.parametrize(

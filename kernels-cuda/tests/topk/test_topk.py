@@ -229,4 +229,4 @@ def test_arrays_in_host_memory_are_refused():
 
 def test_types_without_a_kernel_are_refused():
     with pytest.raises(DTypeError, match="int32"):
-        topk.variant_for(np.int32)
+        topk.variant_for(np.int32, "sm_90a")

@@ -76,6 +76,10 @@ class Nothing:
         """Nobody asks."""
         raise AssertionError
 
+    def use_time(self) -> bool:
+        """Nothing is to be made ready."""
+        return False
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -135,7 +139,8 @@ def _runner(scheduler: Scheduler, num_running: int) -> OverlappedRunner:
     )
     choices: list[Choice] = list(scheduler._running)
     sampling = SamplingParams(temperature=0)
-    entered = [Entry(c.request_id, tuple(c.token_ids), sampling, 0) for c in choices]
+    known = [np.array([*c.request.prompt_ids, *c.output_ids]) for c in choices]
+    entered = [Entry(c.request_id, ids, sampling, 0) for c, ids in zip(choices, known, strict=True)]
     grown = [Growth(c.request_id, 0, 0, tuple(c.tables[0].spans)) for c in choices]
     assert all(len(entry.token_ids) > PROMPT_LEN for entry in entered)
     runner.start(StepPlan(0, (), tuple(entered), tuple(grown)))

@@ -14,8 +14,9 @@ import statistics
 import time
 from importlib.metadata import version
 
+import numpy as np
 from spaninfer_engine.cache.rotation import Rotation
-from spaninfer_engine.plan import StepPlan, StepResult
+from spaninfer_engine.plan import BESIDE_DECODES, StepPlan, StepResult
 from spaninfer_engine.request import Placement, Request, SamplingParams
 from spaninfer_engine.schedule.admission import Limits
 from spaninfer_engine.schedule.scheduler import Scheduler
@@ -60,7 +61,8 @@ def measure(num_running: int, span_len: int) -> dict[str, object]:
 
 def filled(num_running: int, span_len: int) -> Scheduler:
     """Return a scheduler whose requests have all computed their prompts."""
-    context = PROMPT_LEN + NUM_STEPS + 100
+    steps_before = num_running * PROMPT_LEN // BESIDE_DECODES  # in which the first ones decode
+    context = PROMPT_LEN + steps_before + NUM_STEPS + 100
     limits = Limits(
         context=context,
         vocab=100_000,
@@ -73,7 +75,7 @@ def filled(num_running: int, span_len: int) -> Scheduler:
     for number in range(num_running):
         request = Request(
             id=number,
-            prompt_ids=tuple((number * 7919 + i) % 100_000 for i in range(PROMPT_LEN)),
+            prompt_ids=(number * 7919 + np.arange(PROMPT_LEN)) % 100_000,
             sampling=SamplingParams(),
             placement=Placement(),
             seed=0,

@@ -1,6 +1,6 @@
 import pytest
 from machines import BARE, KERNELS_ALONE, ON_TURING, WITH_GPU, WITH_KERNELS, WITH_TORCH
-from spaninfer_engine.compute import checkpoint_dtype, decide_compute
+from spaninfer_engine.compute import checkpoint_dtype, decide_compute, refuse_varying
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
 
@@ -45,7 +45,11 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
     ("machine", "options", "way_out"),
     [
         (BARE, {"backend": "torch"}, r"pip install 'spaninfer\[torch\]'"),
-        (BARE, {"dtype": "bfloat16"}, "or use float32"),
+        (BARE, {"dtype": "float16"}, "or use float32"),
+        (BARE, {"quantize": "int3"}, "allowed are int8, int4"),
+        (BARE, {"quantize_group": 32}, "without quantize; add int8 or int4"),
+        (BARE, {"quantize": "int8", "quantize_group": 48}, "allowed are 32, 64, 128"),
+        (WITH_TORCH, {"quantize": "int8", "backend": "torch"}, "needs backend cpu"),
         (BARE, {"device": "cuda"}, "leave the device to us"),
         (WITH_TORCH, {"device": "cuda"}, "no CUDA device can be used"),
         (WITH_GPU, {"device": "cuda", "backend": "cpu"}, "device cuda needs --backend cuda or"),
@@ -57,6 +61,8 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
         (WITH_KERNELS, {"backend": "cuda", "span_len": 48}, "powers of two from 16"),
         (ON_TURING, {"backend": "cuda", "dtype": "bfloat16"}, "needs compute capability 8.0"),
         (WITH_TORCH, {"backend": "cpu", "dtype": "float16"}, "choose --backend torch"),
+        (BARE, {"batch_invariant": True}, "batch_invariant needs backend cuda, and this is .* cpu"),
+        (WITH_GPU, {"batch_invariant": True}, "batch_invariant needs backend cuda"),
         (BARE, {"backend": "onnx"}, "allowed are cuda, cpu, torch, reference"),
         (BARE, {"dtype": "int8"}, "allowed are float32, bfloat16, float16"),
         (BARE, {"max_running": 0}, "max_running is 0; allowed is 1 or more"),
@@ -66,6 +72,22 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
 def test_what_does_not_go_together_is_refused_with_a_way_out(machine, options, way_out):
     with pytest.raises(ConfigError, match=way_out):
         decide_compute(asked(**options), "float32", machine)
+
+
+def test_the_start_says_that_answers_depend_on_their_request_alone():
+    def what(**options):
+        compute = decide_compute(asked(**options), "bfloat16", WITH_KERNELS)
+        return [decision.what for decision in compute.decisions]
+
+    assert "batch invariant" in what(batch_invariant=True)
+    assert "batch invariant" not in what()
+
+
+def test_programs_with_steps_that_mix_rows_are_refused_where_no_bit_may_change():
+    refuse_varying(["project_rotate_append", "span_attention", "linear"])
+
+    with pytest.raises(ConfigError, match="this model needs plain_experts, router, whose kernels"):
+        refuse_varying(["linear", "router", "plain_experts"])
 
 
 def test_a_dtype_that_torch_does_not_compute_in_becomes_float32():

@@ -89,6 +89,27 @@ def test_a_step_is_started_before_the_outcome_of_the_one_in_front_is_asked_for()
     ]
 
 
+def test_idle_time_is_used_until_a_request_comes_or_nothing_is_left():
+    left, may_go_on = [2, 1], threading.Event()
+
+    class Diligent(CheckingRunner):
+        def use_time(self):
+            if not left:
+                return super().use_time()
+            left.pop()
+            may_go_on.wait(30)
+            return True
+
+    with engine(checking(Diligent)) as running:
+        wait_until(lambda: len(left) == 1)
+        _, queue = running.start_request([1, 2], SamplingParams(max_tokens=3, seed=1))
+        may_go_on.set()
+        tokens = [token for output in queue for token in output.token_ids]
+
+        assert tokens == answer([1, 2], 1, 3)
+        wait_until(lambda: not left)
+
+
 def test_a_token_drawn_behind_the_end_of_an_answer_reaches_nobody(kind):
     prompts = [[number, 3] for number in range(30)]
     with engine(checking(kind)) as running:

@@ -42,3 +42,17 @@ def test_what_came_while_the_writer_was_busy_is_one_output_per_choice():
     assert "".join(output.text for output in seen) == "abcde"
     assert sizes == [0, 1, 2, 3]  # one token, three tokens, the end
     assert queues[1].get(timeout=0).text == "klmn"
+
+
+def test_what_is_to_be_written_now_is_there_at_once_behind_what_came_before():
+    writer = OutputWriter(Tokenizer(Letters(), []), lambda *_: None)
+    (choice,) = Bench(num_spans=(50,)).add(request(1, [1]))
+    queue = ResultQueue(1, lambda: None)
+
+    writer.put(Opened((choice,), queue))
+    for token in range(0, 20, 2):
+        writer.put(Events([(choice, token, None)], []))
+        writer.put(Events([(choice, token + 1, None)], []), now=True)
+
+        assert queue.get(timeout=0).text.endswith(chr(ord("a") + token + 1))
+    writer.close()

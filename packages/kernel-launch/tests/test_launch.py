@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from spaninfer_kernel_launch import (
+    BEFORE_HOPPER,
     Array,
     Call,
     DriverError,
@@ -10,6 +11,7 @@ from spaninfer_kernel_launch import (
     ShapeError,
     Variant,
     captured,
+    clusters_at_once,
     compile_variant,
     get_gpu,
     load,
@@ -142,6 +144,20 @@ def test_blocks_form_clusters(kernel, stream, blocks):
     Call(kernel("size_of_cluster"), launch, "P")(stream, out.pointer)
 
     assert read(out).tolist() == [blocks] * 16
+
+
+@pytest.mark.gpu
+def test_of_larger_clusters_fewer_run_at_once(kernel):
+    if get_gpu().arch in BEFORE_HOPPER:
+        pytest.skip("clusters came with Hopper")
+    threads, size = (1024, 1, 1), kernel("size_of_cluster")
+
+    at_once = [
+        clusters_at_once(size, Launch((n, 1, 1), threads, cluster=(n, 1, 1))) for n in (2, 4, 8)
+    ]
+
+    assert at_once == sorted(at_once, reverse=True)
+    assert 1 <= at_once[-1] <= 2 * get_gpu().sm_count // 8
 
 
 @pytest.mark.gpu

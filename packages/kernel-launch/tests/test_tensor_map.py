@@ -14,6 +14,7 @@ from spaninfer_kernel_launch import (
     new_stream,
 )
 
+SHAPE = (5, 7, 128)
 KERNEL = """
 extern "C" __global__ void bring(int x, const __grid_constant__ TensorMap map, int y, int z,
                                  unsigned short* out, int count) {
@@ -46,25 +47,30 @@ def test_a_box_arrives_swizzled_with_zeros_where_the_array_ends(source_of, colum
         pytest.skip("the copy engine for boxes came with Hopper")
     source = source_of(KERNEL, ("types.cuh", "mma.cuh", "copy.cuh"))
     compiled = compile_variant(Variant.of("bring", source, {}), gpu.arch)
-    shape, count = (5, 7, 128), 3 * 16 * columns
+
     with gpu.current(), new_stream() as stream:
-        array = Array(shape, np.float16, gpu, stream)
-        out = Array((3, 16, columns), np.int16, gpu, stream)
-        fill = Call(load(compiled, gpu, "count_up"), Launch((1, 1, 1), (128, 1, 1)), "P i")
-        fill(stream, array.pointer, 5 * 7 * 128)
-        encoded = encode_tensor_map(
-            array.pointer, "float16", shape, strides=(7 * 128, 128, 1), box=(3, 16, columns)
-        )
-        call = Call(load(compiled, gpu), Launch((1, 1, 1), (128, 1, 1), 2 * count), "i M ii P i")
+        box = brought(torch, compiled, columns, gpu, stream)
 
-        call(stream, 64, encoded, 2, 3, out.pointer, count)
-
-    torch.cuda.synchronize()
     whole = np.zeros((8, 32, 128), np.int16)
-    whole[:5, :7] = np.arange(5 * 7 * 128).reshape(shape)
+    whole[: SHAPE[0], : SHAPE[1]] = np.arange(np.prod(SHAPE)).reshape(SHAPE)
     expected = whole[3:6, 2:18, 64 : 64 + columns].reshape(48, -1, 8)
     parts = columns // 8  # of 16 bytes; 8 rows of 128 bytes, or of 64, use all banks once
     row = np.arange(48)[:, None]
     order = np.arange(parts) ^ (row % 8 if columns == 64 else row // 2 % 4)
     swizzled = np.take_along_axis(expected, order[:, :, None], axis=1)
-    np.testing.assert_array_equal(torch.from_dlpack(out).cpu().numpy().reshape(48, -1, 8), swizzled)
+    np.testing.assert_array_equal(box.reshape(48, -1, 8), swizzled)
+
+
+def brought(torch, compiled, columns, gpu, stream):
+    """What a box of 3 x 16 x columns at [3, 2, 64] holds; no memory of `stream` is left behind."""
+    count = 3 * 16 * columns
+    array = Array(SHAPE, np.float16, gpu, stream)
+    out = Array((3, 16, columns), np.int16, gpu, stream)
+    fill = Call(load(compiled, gpu, "count_up"), Launch((1, 1, 1), (128, 1, 1)), "P i")
+    fill(stream, array.pointer, int(np.prod(SHAPE)))
+    encoded = encode_tensor_map(
+        array.pointer, "float16", SHAPE, strides=(7 * 128, 128, 1), box=(3, 16, columns)
+    )
+    call = Call(load(compiled, gpu), Launch((1, 1, 1), (128, 1, 1), 2 * count), "i M ii P i")
+    call(stream, 64, encoded, 2, 3, out.pointer, count)
+    return torch.from_dlpack(out).cpu().numpy()

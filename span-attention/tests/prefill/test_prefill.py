@@ -69,11 +69,11 @@ def test_heads_share_a_tile_where_that_saves_rounds(ratio, lines, rows, slices, 
     assert heads_of_tile(ratio, lines, **sizes) == heads
 
 
-def test_where_tasks_are_split_heads_share_tiles_even_within_a_round():
-    sizes = dict(rows=40, slices=1, kv_heads=4, sm_count=132)
+@pytest.mark.parametrize(("rows", "heads"), [(40, 7), (100, 7), (200, 7), (128, 1)])
+def test_where_tasks_are_shared_heads_share_tiles_that_saves_many(rows, heads):
+    sizes = dict(rows=rows, slices=1, kv_heads=4, sm_count=132)
 
-    assert heads_of_tile(7, 128, **sizes) == 1
-    assert heads_of_tile(7, 128, **sizes, splits=True) == 7
+    assert heads_of_tile(7, 128, **sizes, splits=True) == heads
 
 
 def test_registers_and_memory_bound_the_blocks_that_run_at_once():
@@ -85,8 +85,8 @@ def test_registers_and_memory_bound_the_blocks_that_run_at_once():
 
 
 def test_a_plan_has_room_for_a_tile_more_per_slice():
-    assert plan_bytes(rows=0, slices=1, lines=128, ratio=7, most_tasks=0) == 4 * (4 + 2 + 2)
-    assert plan_bytes(180, 4, lines=128, ratio=7, most_tasks=132) == 4 * (4 + 4 + 2 * 14 + 132)
+    assert plan_bytes(rows=0, slices=1, lines=128, ratio=7, most_sharers=0) == 4 * (8 + 4)
+    assert plan_bytes(180, 4, lines=128, ratio=7, most_sharers=131) == 4 * (140 + 4 * 14)
 
 
 def test_floats_of_two_types_are_refused_by_name():
@@ -181,8 +181,9 @@ def test_codes_are_read_as_what_they_stand_for(on_gpu, dtype, format, sizes):
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("kernel")
-def test_a_row_is_the_same_whatever_slice_it_comes_in(on_gpu):
-    whole = Case([(400, 700)], heads=14, key_size=128, value_size=128)
+@pytest.mark.parametrize("window", [0, 50, 300])
+def test_a_row_is_the_same_whatever_slice_it_comes_in(on_gpu, window):
+    whole = Case([(400, 700)], heads=14, key_size=128, value_size=128, window=window)
     expected = on_gpu.get(whole.run(on_gpu.put))
 
     for cut in (1, 129, 399):
@@ -210,6 +211,23 @@ def test_split_tasks_add_up(on_gpu, name):
 
     for _ in range(2):
         case.check(on_gpu.get(case.run(on_gpu.put, splits=True)))
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("splits", [False, True])
+def test_rows_of_slices_of_length_zero_are_left_alone(on_gpu, splits):
+    whole, case = (Case([(1, 9), (1, 1), (40, 900), (3, 3)]) for _ in range(2))
+    case.lengths[[1, 3]] = 0
+    case.rows[[1, 3]] = -(2**20)  # nobody may look there
+    out = on_gpu.put(np.full((45, 4, 64), np.nan, np.float16))
+
+    got = on_gpu.get(case.run(on_gpu.put, out=out, splits=splits))
+
+    padding = [1, 42, 43, 44]
+    assert np.isnan(got[padding]).all()
+    got[padding] = whole.expected()[padding]
+    whole.check(got)
 
 
 @pytest.mark.gpu
@@ -248,26 +266,32 @@ def test_strided_queries_are_read_where_they_lie(on_gpu):
 
 
 @pytest.mark.gpu
-def test_prepared_and_captured_it_runs_on_whatever_the_input_then_holds(on_gpu):
+@pytest.mark.parametrize("splits", [False, True])
+def test_prepared_and_captured_it_runs_on_whatever_the_input_then_holds(on_gpu, splits):
     first, gpu = Case(MIXED, seed=0), get_gpu()
-    step = prefill.prepare(prefill.Form("float16"), first.layout, heads=4, gpu=gpu)
+    form = prefill.Form("float16")
+    step = prefill.prepare(form, first.layout, heads=4, gpu=gpu, splits=splits)
     names = ("query", "tables", "rows", "bounds", "lengths")
     held = {name: on_gpu.put(getattr(first, name)) for name in (*names, "cache")}
     out = on_gpu.put(np.zeros(first.query.shape, np.float16))
     plan = on_gpu.put(np.zeros(step.plan_bytes(len(first.query), len(MIXED)) // 4, np.int32))
 
+    workspace = on_gpu.put(np.full(step.workspace_bytes, NAN_BYTE, np.uint8))
+
     def launch(stream, _):
         sizes = dict(num_rows=len(first.query), slices=len(MIXED), stream=stream)
         step.plan(held["bounds"], held["lengths"], out=plan, **sizes)
-        step.launch(
-            *(held[name] for name in names),
-            plan,
-            **sizes,
-            table_len=first.tables.shape[1],
-            spans=Spans(held["cache"], first.layout, 1),
-            out=out,
-            scale=first.scale,
-        )
+        for _layer in range(2):
+            step.launch(
+                *(held[name] for name in ("query", "tables", "rows")),
+                plan,
+                **sizes,
+                table_len=first.tables.shape[1],
+                spans=Spans(held["cache"], first.layout, 1),
+                out=out,
+                scale=first.scale,
+                workspace=workspace,
+            )
 
     with gpu.current(), new_stream() as stream, captured(stream, launch) as replay:
         for slices in (MIXED, MIXED[::-1]):

@@ -1,5 +1,5 @@
-// What blocks do with the sums of a tile: one adds those that others have left to it, or a cluster
-// adds them together, finishes and writes them.
+// What blocks do with the sums of a tile: one adds those that others have left to it, finishes and
+// writes them.
 //
 //   y = sums + bias                           bias[N], or none
 //   y = activated(y[gate rows]) * y[up rows]  kGated: gate rows of the weight above up rows
@@ -11,7 +11,7 @@
 //
 // `Kernel` tells these, the Element, and kRows of a tile; its sync() is a barrier of the threads.
 //
-// Needs types.cuh, reduce.cuh, cluster.cuh, share.cuh.
+// Needs types.cuh, reduce.cuh, share.cuh.
 
 template <typename Kernel>
 using Sums = float[Kernel::kColumns][4];
@@ -111,26 +111,44 @@ __device__ __forceinline__ int column_of(int tile, int warp) {
   return tile * kTile + warp * kOwn + threadIdx.x % kWarp / 4;
 }
 
-// Makes results of the sums of a fragment: `column` as above; tokens `first` and the next.
+// Of rows g and g + 8 of a warp's: the bias, zeros where there is none.
 template <typename Kernel>
-__device__ __forceinline__ void complete(float (&sum)[4], const Target<Kernel>& target, int column,
-                                         int first) {
-  constexpr bool kGated = Kernel::kGated;
-  const int columns = target.columns(), partner = kGated ? column + columns : column + 8;
-  const bool has_partner = column < columns && partner < target.rows;
-  const float bias = target.bias && column < columns ? to_float(target.bias[column]) : 0.0f;
-  const float partner_bias = target.bias && has_partner ? to_float(target.bias[partner]) : 0.0f;
+__device__ __forceinline__ float2 bias_of(const Target<Kernel>& target, int column) {
+  const int columns = target.columns(), partner = Kernel::kGated ? column + columns : column + 8;
+  const bool has = target.bias && column < columns, has_partner = has && partner < target.rows;
+  return make_float2(has ? to_float(target.bias[column]) : 0.0f,
+                     has_partner ? to_float(target.bias[partner]) : 0.0f);
+}
+
+// The residual at the places of a fragment's results, zeros where there is none: `column` as above,
+// tokens `first` and the next.
+template <typename Kernel>
+__device__ __forceinline__ float4 residual_of(const Target<Kernel>& target, int column, int first) {
+  const int columns = target.columns();
+  float add[4] = {};
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    sum[i] += bias;
-    sum[i + 2] += partner_bias;
-    if constexpr (kGated) sum[i] = Kernel::activated(sum[i]) * sum[i + 2];
-    const int token = first + i;
-    if (!target.residual || token >= target.tokens || column >= columns) continue;
-    const auto* add = target.residual + (token * columns + column);
-    sum[i] += to_float(add[0]);
-    if (!kGated && has_partner) sum[i + 2] += to_float(add[8]);
+    if (!target.residual || first + i >= target.tokens || column >= columns) continue;
+    const auto* at = target.residual + ((first + i) * columns + column);
+    add[i] = to_float(at[0]);
+    if (!Kernel::kGated && column + 8 < columns) add[i + 2] = to_float(at[8]);
   }
+  return make_float4(add[0], add[1], add[2], add[3]);
+}
+
+// Makes results of the sums of a fragment.
+template <typename Kernel>
+__device__ __forceinline__ void complete(float (&sum)[4], float2 bias, float4 residual) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    sum[i] += bias.x;
+    sum[i + 2] += bias.y;
+    if constexpr (Kernel::kGated) sum[i] = Kernel::activated(sum[i]) * sum[i + 2];
+  }
+  sum[0] += residual.x;
+  sum[1] += residual.y;
+  sum[2] += residual.z;
+  sum[3] += residual.w;
 }
 
 template <typename Kernel>
@@ -158,42 +176,10 @@ __device__ __forceinline__ void finish_tile(Sums<Kernel>& sums, const Place& pla
   }
   collect<Kernel>(sums, target, share.first_block(place.tile));
   const int column = column_of<Kernel>(place.tile, threadIdx.x / kWarp);
+  const float2 bias = bias_of<Kernel>(target, column);
   // All loads of residuals first: they need not wait for stores, which might be to the same place.
-  for_columns<Kernel>(
-      [&](int j, int token) { complete<Kernel>(sums[j], target, column, token); });
+  for_columns<Kernel>([&](int j, int token) {
+    complete<Kernel>(sums[j], bias, residual_of<Kernel>(target, column, token));
+  });
   for_columns<Kernel>([&](int j, int token) { store<Kernel>(sums[j], target, column, token); });
-}
-
-// The same where the blocks of a cluster have parts of one tile: each finishes some fragments, with
-// the sums that all have put into their `shared` memory.
-template <typename Kernel>
-__device__ __forceinline__ void finish_with_cluster(const Sums<Kernel>& sums, float4* shared,
-                                                    const Target<Kernel>& target) {
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-#pragma unroll
-  for (int j = 0; j < Kernel::kColumns; ++j) {
-    const float(&sum)[4] = sums[j];
-    const int fragment = warp * Kernel::kColumns + j;
-    shared[fragment * kWarp + lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
-  }
-  sync_cluster();
-  const int blocks = blocks_of_cluster();
-  constexpr int kFragments = Kernel::kWarps * Kernel::kColumns;
-  for (int fragment = warp * blocks + rank_in_cluster(); fragment < kFragments;
-       fragment += Kernel::kWarps * blocks) {
-    float sum[4] = {};
-#pragma unroll 4
-    for (int rank = 0; rank < blocks; ++rank) {
-      const float4 part = in_block(shared, rank)[fragment * kWarp + lane];
-      sum[0] += part.x;
-      sum[1] += part.y;
-      sum[2] += part.z;
-      sum[3] += part.w;
-    }
-    const int column = column_of<Kernel>(blockIdx.x / blocks, fragment / Kernel::kColumns);
-    const int token = fragment % Kernel::kColumns * 8 + 2 * (lane % 4);
-    complete<Kernel>(sum, target, column, token);
-    store<Kernel>(sum, target, column, token);
-  }
-  sync_cluster();  // others may still read what this block has put there
 }

@@ -1,12 +1,13 @@
 """Products of few rows with a large weight: out = x @ weight^T, with what follows it in a model.
 
-x[M K], weight[N K] and out[M N] hold one 16-bit float type; M is at most 256, K a multiple of 8.
-The weight is contiguous, rows of x are strided, both begin at multiples of 16 bytes. Sums are
-float32, rounded once, after bias[N], activation and residual. With an activation, the weight's
-rows are those of the gate above those of up: out[M N/2] = act(gate) * up.
+x[M K], weight[N K] and out[M N] hold one 16-bit float type; M is at most 512, K a multiple of 8.
+The weight is contiguous, rows of x are strided, both begin at multiples of 16 bytes; for a `Wide`
+tile the others begin at multiples of 4. Sums are float32, rounded once, after bias[N], activation
+and residual. With an activation, the weight's rows are those of the gate above those of up:
+out[M N/2] = act(gate) * up.
 
 The same arguments give the same bits. A row's result depends neither on the other rows nor on
-their number as long as the same `Tile` is chosen for it.
+their number as long as the same tile is chosen for it.
 """
 
 from __future__ import annotations
@@ -44,14 +45,17 @@ from spaninfer_kernel_launch import (
 from spaninfer_kernels_cuda.activation import ACTS, Act
 from spaninfer_kernels_cuda.gemm.maps import map_weight, map_x
 from spaninfer_kernels_cuda.gemm.tuning import FLAGS, Shape, Tile, check, choose, launch
+from spaninfer_kernels_cuda.gemm.wide import Wide, launch_wide
 
 __all__ = [
     "GENERAL",
     "HOPPER",
     "VARIANTS",
+    "WIDE",
     "Prepared",
     "Shape",
     "Tile",
+    "Wide",
     "gemm",
     "prepare",
     "variant_for",
@@ -68,10 +72,14 @@ _HEADERS = (
 )
 _OWN = ("share.cuh", "sums.cuh")
 GENERAL = Source("spaninfer_kernels_cuda", "gemm/general.cu", _HEADERS, _OWN)
-HOPPER = Source("spaninfer_kernels_cuda", "gemm/hopper.cu", (*_HEADERS, "wgmma.cuh"), _OWN)
+HOPPER = Source(
+    "spaninfer_kernels_cuda", "gemm/hopper.cu", (*_HEADERS, "wgmma.cuh"), (*_OWN, "meeting.cuh")
+)
+WIDE = Source("spaninfer_kernels_cuda", "gemm/wide.cu", (*_HEADERS, "wgmma.cuh"))
 
 _FLAG_BYTES = 4 * FLAGS
 _ALIGNMENT = 16  # bytes: what one copy to shared memory brings
+_PAIR_BYTES = 4  # what a thread of wide.cu reads or writes at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,7 @@ class Prepared:
     """
 
     shape: Shape
-    tile: Tile
+    tile: Tile | Wide
     dtype: str
     gate: Act | None
     workspace_bytes: int
@@ -119,10 +127,14 @@ class Prepared:
         shape, tile = self.shape, self.tile
         others = (bias, residual, flags + _FLAG_BYTES, flags)
         sizes = (shape.rows, shape.outputs, shape.inner)
-        if tile.hopper:
-            gated = self.gate is not None
-            weights = map_weight(weight, self.dtype, shape, tile, gated=gated)
-            rows = map_x(x, self.dtype, shape, self._row_stride, tile)
+        gated = self.gate is not None
+        if isinstance(tile, Wide):
+            weights = map_weight(weight, self.dtype, shape, tile.rows, gated=gated)
+            rows = map_x(x, self.dtype, shape, self._row_stride, tile.tokens)
+            self._call(handle, out, weights, rows, bias, residual, *sizes)
+        elif tile.hopper:
+            weights = map_weight(weight, self.dtype, shape, tile.rows, gated=gated)
+            rows = map_x(x, self.dtype, shape, self._row_stride, tile.tokens)
             self._call(handle, out, weights, rows, *others, *sizes)
         else:
             self._call(handle, out, weight, x, *others, *sizes, self._row_stride)
@@ -132,7 +144,7 @@ class Prepared:
         self._clear(stream_handle(stream, workspace), pointer_of(workspace))
 
 
-def variant_for(tile: Tile, dtype: object, gate: Act | None = None) -> Variant:
+def variant_for(tile: Tile | Wide, dtype: object, gate: Act | None = None) -> Variant:
     """Return the variant for `tile` and elements of `dtype`, float16 or bfloat16."""
     element = element_of(dtype)
     if element.itemsize != 2:
@@ -141,14 +153,17 @@ def variant_for(tile: Tile, dtype: object, gate: Act | None = None) -> Variant:
         raise ShapeError(f"there is no activation {gate!r}; there are {', '.join(ACTS)}")
     macros: dict[str, str | int | bool] = {
         "T": element.name,
-        "TOKENS": tile.tokens,
         "GROUPS": tile.groups,
         "STAGES": tile.stages,
         "GATED": gate is not None,
         "ACT": gate or "",
     }
+    if isinstance(tile, Wide):
+        macros |= {"BLOCKS": tile.blocks, "ROWS": tile.rows, "SPLITS": tile.splits}
+        return Variant.of("gemm", WIDE, macros, ("sm_90a",))
+    macros["TOKENS"] = tile.tokens
     if tile.hopper:
-        macros["IN_CLUSTER"] = tile.splits > 1
+        macros["SPLITS"] = tile.splits
         return Variant.of("gemm", HOPPER, macros, ("sm_90a",))
     return Variant.of("gemm", GENERAL, macros, element.architectures)
 
@@ -160,7 +175,7 @@ def prepare(
     gpu: Gpu,
     gate: Act | None = None,
     row_stride: int | None = None,
-    tile: Tile | None = None,
+    tile: Tile | Wide | None = None,
     cache: FileCache | None = None,
 ) -> Prepared:
     """Return the product of `shape` on `gpu`, compiled, or from `cache` where it is known.
@@ -174,8 +189,12 @@ def prepare(
     tile = tile or choose(shape, gpu.arch, gpu.shared_bytes, gated=gated)
     variant = variant_for(tile, dtype, gate)
     compiled = compile_variant(variant, gpu.arch, cache or user_cache())
-    grid = launch(shape, tile, gpu.sm_count)
-    parameters = "P MM PPPP iii" if tile.hopper else "P PP PPPP iiiq"
+    if isinstance(tile, Wide):
+        grid = launch_wide(shape.rows, shape.outputs, tile, gpu.sm_count)
+        parameters = "P MM PP iii"
+    else:
+        grid = launch(shape, tile, gpu.sm_count)
+        parameters = "P MM PPPP iii" if tile.hopper else "P PP PPPP iiiq"
     return Prepared(
         *(shape, tile, np.dtype(dtype).name, gate),  # type: ignore[call-overload]
         workspace_bytes=_FLAG_BYTES + (_partial_bytes(grid, tile) if grid else 0),
@@ -185,9 +204,9 @@ def prepare(
     )
 
 
-def _partial_bytes(grid: Launch, tile: Tile) -> int:
+def _partial_bytes(grid: Launch, tile: Tile | Wide) -> int:
     """Return what all blocks may have to leave for others: a tile of float32 each."""
-    if tile.splits > 1:
+    if isinstance(tile, Wide) or tile.splits > 1:
         return 0
     blocks, groups, _ = grid.grid
     return blocks * groups * tile.rows * tile.tokens * 4
@@ -227,9 +246,13 @@ def gemm(
     row_stride = source.strides[0] if shape.rows > 1 else shape.inner
     step = _prepared(shape, dtype=source.dtype, gpu=gpu, gate=gate, row_stride=row_stride)
     handle = stream_handle(stream, x)
-    out = result_array(out, (shape.rows, columns), source.dtype, gpu, handle)
+    alignment = _PAIR_BYTES if isinstance(step.tile, Wide) else 1
+    check_aligned(alignment, **views)
+    out = result_array(
+        *(out, (shape.rows, columns), source.dtype, gpu, handle), alignment=alignment
+    )
     workspace = Array((step.workspace_bytes,), np.uint8, gpu, handle)
-    step.clear(workspace, stream=handle)
+    step._clear(handle, workspace.pointer)
     others = (views.get(name, 0) for name in ("weight", "bias", "residual"))
     step.start(handle, (out, source, *others), workspace)
     return out
@@ -247,5 +270,11 @@ VARIANTS: tuple[Variant, ...] = (
     variant_for(Tile(16, 1, 10, hopper=True, splits=3), ml_dtypes.bfloat16),
     variant_for(Tile(32, 2, 5, hopper=True, splits=2), np.float16, "gelu"),
     variant_for(Tile(128, 1, 4, hopper=True, splits=8), ml_dtypes.bfloat16),
+    variant_for(Wide(2, 1, 96, 8), ml_dtypes.bfloat16, "silu"),
+    variant_for(Wide(2, 1, 64, 9, splits=4), np.float16),
+    variant_for(Wide(3, 1, 144, 5), np.float16, "gelu"),
+    variant_for(Wide(3, 1, 128, 5, splits=4), ml_dtypes.bfloat16),
+    variant_for(Wide(2, 2, 144, 4), ml_dtypes.bfloat16, "silu"),
+    variant_for(Wide(2, 2, 112, 4, splits=2), np.float16, "relu"),
 )
 """A cover: every element type, kernel, number of tokens and gate occurs."""

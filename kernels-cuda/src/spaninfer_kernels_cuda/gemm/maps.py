@@ -1,26 +1,26 @@
-"""The tensor maps of hopper.cu: how the copy engine finds chunks of x and of the weight."""
+"""The tensor maps of hopper.cu and wide.cu: where the copy engine finds chunks of x and weight."""
 
 from __future__ import annotations
 
 from spaninfer_kernel_launch import encode_tensor_map
 
-from spaninfer_kernels_cuda.gemm.tuning import CHUNK, Shape, Tile
+from spaninfer_kernels_cuda.gemm.tuning import CHUNK, Shape
 
 _PAIRED = 8  # gate rows, and their up rows, that lie together in shared memory
 
 
-def map_x(pointer: int, dtype: str, shape: Shape, row_stride: int, tile: Tile) -> bytes:
-    """Return the map of x as [1 M K], in boxes of a tile's tokens."""
+def map_x(pointer: int, dtype: str, shape: Shape, row_stride: int, tokens: int) -> bytes:
+    """Return the map of x as [1 M K], in boxes of so many tokens."""
     return encode_tensor_map(
         *(pointer, dtype),
         shape=(1, shape.rows, shape.inner),
         strides=(shape.rows * row_stride, row_stride, 1),
-        box=(1, tile.tokens, CHUNK),
+        box=(1, tokens, CHUNK),
     )
 
 
-def map_weight(pointer: int, dtype: str, shape: Shape, tile: Tile, *, gated: bool) -> bytes:
-    """Return the map of the weight in boxes of a tile's rows: as [1 1 N K], or by pairs of rows.
+def map_weight(pointer: int, dtype: str, shape: Shape, rows: int, *, gated: bool) -> bytes:
+    """Return the map of the weight in boxes of so many rows: as [1 1 N K], or by pairs of rows.
 
     Gate row i and up row i go through one thread, so they must lie near each other in shared
     memory: as [N/16, 2, 8, K], a box holds 8 gate rows, their 8 up rows, the next 8 gate rows.
@@ -31,11 +31,11 @@ def map_weight(pointer: int, dtype: str, shape: Shape, tile: Tile, *, gated: boo
             *(pointer, dtype),
             shape=(1, 1, outputs, inner),
             strides=(outputs * inner, outputs * inner, inner, 1),
-            box=(1, 1, tile.rows, CHUNK),
+            box=(1, 1, rows, CHUNK),
         )
     return encode_tensor_map(
         *(pointer, dtype),
         shape=(outputs // (2 * _PAIRED), 2, _PAIRED, inner),
         strides=(_PAIRED * inner, outputs // 2 * inner, inner, 1),
-        box=(tile.rows // (2 * _PAIRED), 2, _PAIRED, CHUNK),
+        box=(rows // (2 * _PAIRED), 2, _PAIRED, CHUNK),
     )

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 
 from spaninfer_kernel_launch import Launch, ShapeError
 
-MOST_ROWS = 256
+from spaninfer_kernels_cuda.gemm.wide import Wide, choose_wide
+
+MOST_ROWS = 512
 MOST_OUTPUTS = 2**31 // MOST_ROWS - 1  # so that 32 bits count the results
 CHUNK = 64  # elements of K, as in both kernels
 FLAGS = 1024  # blocks of a launch at most, and what a workspace begins with
@@ -14,12 +16,19 @@ FLAGS = 1024  # blocks of a launch at most, and what a workspace begins with
 _LINE_BYTES = 2 * CHUNK
 _GROUP_THREADS = 128
 _GROUP_ROWS = 64  # of the weight
-_BARRIER_BYTES = 16  # of a stage, in hopper.cu
+_BARRIER_BYTES = 16  # of a stage, and of a meeting, in hopper.cu
+_COLUMN, _SUM_BYTES = 8, 16  # tokens whose sums a thread sends at once, and their bytes
 _COPIER_THREADS = 32  # likewise
 
 _HALF_SM_BYTES = 110 * 1024  # so that the next kernel's first chunks fit beside this one's (Hopper)
+# Of three groups and more than 8 tokens: one chunk is being multiplied and one waits to be
+# released, so that three chunks in 98 KB are too few: 4855 us for a 7B step of 64 rows, against
+# 4993 (H200).
+_RING_BYTES = 165 * 1024
 _MOST_SPLITS = 8  # blocks of a cluster on any GPU
-_FASTER_UP_TO = 64  # rows of x: beyond, reading x costs as much as reading the weight
+_FEW_ROWS = 64  # of x: beyond, reading x costs as much as reading the weight
+_FASTER_UP_TO = 192  # rows of x: three groups' tile, of gates and of what has a long K
+_LONG = 4  # K, in outputs: down projections
 # Blocks that clusters are made of at most, by groups: two of them, of one group each, have room on
 # each of the 132 SMs of an H200; of two groups, 152 to 180 were as fast as any other number.
 _BLOCKS_IN_CLUSTERS = {1: 264, 2: 200}
@@ -63,8 +72,21 @@ class Tile:
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
+        return self.stages * self.stage_bytes + self.meeting_bytes
+
+    @property
+    def stage_bytes(self) -> int:
+        """What of it each stage takes."""
         barriers = _BARRIER_BYTES if self.hopper else 0
-        return self.stages * ((self.rows + self.tokens) * _LINE_BYTES + barriers)
+        return (self.rows + self.tokens) * _LINE_BYTES + barriers
+
+    @property
+    def meeting_bytes(self) -> int:
+        """What of it is for sums that the blocks of a cluster send to this one (meeting.cuh)."""
+        if self.splits == 1:
+            return 0
+        columns = -(-self.tokens // (_COLUMN * self.splits))  # that a block owns, at most
+        return columns * self.splits * self.groups * _GROUP_THREADS * _SUM_BYTES + _BARRIER_BYTES
 
 
 def check(shape: Shape, *, gated: bool) -> None:
@@ -79,17 +101,20 @@ def check(shape: Shape, *, gated: bool) -> None:
         raise ShapeError(f"rows have {shape.inner} elements; a multiple of 8, at least 8")
 
 
-def choose(shape: Shape, arch: str, shared_bytes: int, *, gated: bool) -> Tile:
+def choose(shape: Shape, arch: str, shared_bytes: int, *, gated: bool) -> Tile | Wide:
     """Return the tile for `shape` on GPUs of `arch` whose blocks may have `shared_bytes`.
 
-    Measured on an H200 (docs/decisions/0020): few tiles go to clusters, and where tiles are many,
-    three groups read x less often than two, up to as many tokens as their registers hold.
+    On Hopper many rows of x go to wide.cu where outputs come in eights. For few rows, measured on
+    an H200 (docs/decisions/0020): few tiles go to clusters, and where tiles are many, three groups
+    read x less often than two, up to as many tokens as their registers hold.
     """
     half = min(shared_bytes, _HALF_SM_BYTES)
     # A box of hopper.cu holds 8 gate rows and their up rows: it must not end between the two.
     if arch != "sm_90a" or (gated and shape.outputs % 16):
         tokens = _tokens_for(shape.rows, (8, 16, 32, 64))
         return fill(tokens, 2, hopper=False, shared_bytes=half)
+    if shape.rows > _FEW_ROWS and shape.outputs % 8 == 0:
+        return choose_wide(shape.rows, shape.outputs, shape.inner, shared_bytes)
     tokens = _tokens_for(shape.rows, (8, 32, 64, 128))
     for groups, blocks in _BLOCKS_IN_CLUSTERS.items():
         tiles, chunks = _tiles_and_chunks(shape, groups)
@@ -98,16 +123,23 @@ def choose(shape: Shape, arch: str, shared_bytes: int, *, gated: bool) -> Tile:
             return fill(tokens, groups, hopper=True, shared_bytes=half, splits=splits)
     if tokens > (64 if gated else 32):
         return fill(tokens, 2, hopper=True, shared_bytes=shared_bytes)
-    return fill(tokens, 3, hopper=True, shared_bytes=half)
+    room = half if tokens == 8 else min(shared_bytes, _RING_BYTES)
+    return fill(tokens, 3, hopper=True, shared_bytes=room)
 
 
 def is_faster(shape: Shape, arch: str, *, gated: bool) -> bool:
     """Say whether this beats cuBLAS followed by kernels for bias, gate and residual.
 
-    All products of a step of Qwen2.5-7B took 3.86 ms at 64 rows and 4.52 at 128; cuBLAS's, without
-    what follows them, 3.97 and 4.09 (H200).
+    Up to 64 rows it does. Beyond, cuBLAS reads and multiplies as fast, so that it counts what else
+    is saved: the kernel of the gate, and that which adds parts of a long K. From 193 rows on whole
+    layers of a 7B model were no faster (H200, docs/decisions/0020).
     """
-    return choose(shape, arch, _HALF_SM_BYTES, gated=gated).hopper and shape.rows <= _FASTER_UP_TO
+    if arch != "sm_90a" or (gated and shape.outputs % 16):
+        return False
+    if shape.rows <= _FEW_ROWS:
+        return True
+    is_long = shape.inner >= _LONG * shape.outputs
+    return shape.rows <= _FASTER_UP_TO and shape.outputs % 8 == 0 and (gated or is_long)
 
 
 def _tiles_and_chunks(shape: Shape, groups: int) -> tuple[int, int]:
@@ -123,7 +155,7 @@ def _tokens_for(rows: int, sizes: tuple[int, ...]) -> int:
 def fill(tokens: int, groups: int, *, hopper: bool, shared_bytes: int, splits: int = 1) -> Tile:
     """Return the tile with as many stages as fit."""
     one = Tile(tokens, groups, 1, hopper, splits)
-    return replace(one, stages=max(shared_bytes // one.shared_bytes, 2))
+    return replace(one, stages=max((shared_bytes - one.meeting_bytes) // one.stage_bytes, 2))
 
 
 def launch(shape: Shape, tile: Tile, sm_count: int) -> Launch | None:

@@ -16,6 +16,7 @@ A row from which nothing can be drawn gets the token 0 and a `Status`; the other
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import lru_cache
@@ -27,11 +28,13 @@ from spaninfer_kernel_launch import (
     Call,
     FileCache,
     Gpu,
+    Kernel,
     Launch,
     ShapeError,
     Source,
     Variant,
     check_dense,
+    clusters_at_once,
     compile_variant,
     element_of,
     gpu_of,
@@ -46,6 +49,7 @@ from spaninfer_kernel_launch import (
 
 from spaninfer_kernels_cuda.sample.parameters import PARAMETERS, defaults
 from spaninfer_kernels_cuda.sample.tuning import (
+    MOST_BLOCKS,
     SHAPES,
     blocks_of_row,
     check,
@@ -72,6 +76,13 @@ SOURCE = Source(
     headers=(
         *("types.cuh", "reduce.cuh", "overlap.cuh", "cluster.cuh"),
         *("mma.cuh", "copy.cuh", "prefetch.cuh"),
+    ),
+    parts=tuple(
+        f"sample/{part}.cuh"
+        for part in (
+            *("shared", "keys", "rows", "race", "best", "search", "collect", "search_row", "cut"),
+            *("report", "revise"),
+        )
     ),
 )
 ENTRIES = ("sample_revise", "sample_draw", "sample_report")
@@ -162,7 +173,7 @@ class Prepared:
         drawn, known, allowed = map(pointer_of, (out, tokens, mask))
         touched = pointer_of(workspace)
         revised = touched + _touched_bytes(self.rows, self.length) if touched else 0
-        revise, draw, tell = self._calls
+        revise, draw, _ = self._calls
         if touched:
             lists = pools or Pools()
             addresses = (pointer_of(getattr(lists, field.name)) for field in fields(Pools))
@@ -175,11 +186,49 @@ class Prepared:
             *(allowed, touched, revised, self.length, self._row_stride, self._token_stride),
         )
         if report is not None:
-            places = map(pointer_of, (report.chosen, report.ranks, report.top_ids, report.top))
-            tell(
-                *(handle, *places, self.top, drawn, pointer_of(status), at, wishes, slot, place),
-                *(allowed, touched, revised, self.length, self._row_stride),
+            self.report(
+                *(logits, report),
+                parameters=parameters,
+                slots=slots,
+                positions=positions,
+                drawn=out,
+                status=status,
+                mask=mask,
+                workspace=workspace,
+                stream=stream,
             )
+
+    def report(
+        self,
+        logits: object,
+        report: Report,
+        *,
+        parameters: object,
+        slots: object,
+        positions: object,
+        drawn: object,
+        status: object,
+        mask: object = 0,
+        workspace: object = 0,
+        stream: object = None,
+    ) -> None:
+        """Write log-probabilities of the tokens drawn[R], which the last launch drew.
+
+        The other arguments are those of that launch; `workspace` as it has left it is needed where
+        a record asks for processed logits.
+        """
+        if self._calls is None:
+            return
+        at, wishes, slot, place = map(pointer_of, (logits, parameters, slots, positions))
+        places = map(pointer_of, (report.chosen, report.ranks, report.top_ids, report.top))
+        touched = pointer_of(workspace)
+        revised = touched + _touched_bytes(self.rows, self.length) if touched else 0
+        *_, tell = self._calls
+        tell(
+            *(stream_handle(stream, logits), *places, self.top, pointer_of(drawn)),
+            *(pointer_of(status), at, wishes, slot, place, pointer_of(mask), touched, revised),
+            *(self.length, self._row_stride),
+        )
 
 
 def variant_for(dtype: object, arch: str) -> Variant:
@@ -218,17 +267,9 @@ def prepare(
     compiled = compile_variant(variant_for(dtype, gpu.arch), gpu.arch, cache or user_cache())
     calls = None
     if rows:
-        blocks = blocks_of_row(rows, gpu.sm_count, has_clusters=gpu.arch not in BEFORE_HOPPER)
-        shape = SHAPES[gpu.arch]
-        threads = (shape.threads, 1, 1)
-        alone = Launch((1, rows, 1), threads, overlaps=True)
-        together = Launch(
-            *((blocks, rows, 1), threads),
-            shared_bytes=shared_bytes(shape),
-            cluster=(blocks, 1, 1),
-            overlaps=True,
-        )
         revise, draw, tell = (load(compiled, gpu, entry) for entry in ENTRIES)
+        alone = Launch((1, rows, 1), (SHAPES[gpu.arch].threads, 1, 1), overlaps=True)
+        together = _launch(rows, blocks_of_row(rows, _at_once(draw)), gpu)
         calls = (
             Call(revise, alone, "PPPPPPPPPPPP iqi"),
             Call(draw, together, "PPPPPPPPPP iqi"),
@@ -241,6 +282,28 @@ def prepare(
         _row_stride=length if row_stride is None else row_stride,
         _token_stride=token_stride,
     )
+
+
+def _launch(rows: int, blocks: int, gpu: Gpu) -> Launch:
+    """Return the launch in which each row has a cluster of so many blocks."""
+    shape = SHAPES[gpu.arch]
+    return Launch(
+        *((blocks, rows, 1), (shape.threads, 1, 1)),
+        shared_bytes=shared_bytes(shape),
+        cluster=(blocks, 1, 1),
+        overlaps=True,
+    )
+
+
+@lru_cache
+def _at_once(kernel: Kernel) -> Mapping[int, int]:
+    """Return how many clusters of 2, 3, … blocks run at the same time; none before Hopper."""
+    if kernel.gpu.arch in BEFORE_HOPPER:
+        return {}
+    return {
+        blocks: clusters_at_once(kernel, _launch(1, blocks, kernel.gpu))
+        for blocks in range(2, MOST_BLOCKS + 1)
+    }
 
 
 def _touched_bytes(rows: int, length: int) -> int:
@@ -314,10 +377,10 @@ def sample(
 VARIANTS: tuple[Variant, ...] = tuple(
     variant_for(dtype, arch)
     for dtype, architectures in (
-        (np.float32, ("sm_75", "sm_80", "sm_90a", "sm_100a")),
-        (np.float16, ("sm_75", "sm_80", "sm_90a", "sm_100a")),
-        (ml_dtypes.bfloat16, ("sm_80", "sm_90a", "sm_100a")),
+        (np.float32, ("sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120")),
+        (np.float16, ("sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120")),
+        (ml_dtypes.bfloat16, ("sm_80", "sm_90a", "sm_100a", "sm_120")),
     )
     for arch in architectures
 )
-"""All there are: one per element type and shape of a block; that of sm_80 serves sm_120."""
+"""All there are: one per element type and architecture."""

@@ -29,7 +29,7 @@ PARAMETERS = np.dtype(
     ],
     align=True,
 )
-"""Struct Wish of kernel.cu. A record that asks for nothing is not zero: begin with `defaults`."""
+"""Struct Wish of shared.cuh. A record that asks for nothing is not zero: begin with `defaults`."""
 
 assert PARAMETERS.itemsize == 88, "the size of struct Wish"
 

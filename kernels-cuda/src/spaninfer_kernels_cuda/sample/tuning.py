@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spaninfer_kernel_launch import ShapeError
@@ -20,30 +21,29 @@ SHAPES = {
     "sm_80": Shape(1024, 2),
     "sm_90a": Shape(1024, 4),
     "sm_100a": Shape(768, 4),
-    "sm_120": Shape(1024, 2),
+    "sm_120": Shape(768, 2),
 }
 """By architecture. 512 threads take 1.2 times as long as 1024 (H200), whose 64 registers do not
-suffice for 16-bit logits on sm_100a. Copies came with Ampere; the smaller chips of sm_80 and those
+suffice on sm_100a and sm_120. Copies came with Ampere; the smaller chips of sm_80 and those
 of sm_120 have 99 KiB for a block."""
-LIST_BYTES = 58_368  # struct Shared of kernel.cu without the packs; it asserts that it fits
+LIST_BYTES = 58_368  # struct Shared of shared.cuh without the packs; it asserts that it fits
 MOST_LENGTH = 2**23  # masses are sums of up to 2^40 units per token, in 64 bits
 MOST_ROWS = 65535  # the second axis of a grid
 MOST_TOP = 128  # likeliest tokens reported, each compared with each
-_MOST_BLOCKS = 8  # of a cluster, on every GPU that has clusters
+MOST_BLOCKS = 8  # of a cluster, on every GPU that has clusters
 
 
-def blocks_of_row(rows: int, sm_count: int, *, has_clusters: bool) -> int:
-    """Return how many blocks share a row: as many as can run at once, at most 8.
+def blocks_of_row(rows: int, at_once: Mapping[int, int]) -> int:
+    """Return how many blocks share a row: the most with which all rows run at the same time.
 
-    >>> [blocks_of_row(rows, 132, has_clusters=True) for rows in (1, 16, 64, 128, 256)]
-    [8, 8, 2, 1, 1]
+    `at_once` says how many clusters of so many blocks do. More blocks take longer than fewer where
+    some rows have to wait: 16 rows 57 us with 8, 33 us with 6 (H200, all cuts).
+
+    >>> h200 = {2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
+    >>> [blocks_of_row(rows, h200) for rows in (1, 16, 32, 64, 128)]
+    [8, 6, 3, 2, 1]
     """
-    if not has_clusters:
-        return 1
-    blocks = 1
-    while blocks < _MOST_BLOCKS and 2 * blocks * rows <= sm_count:
-        blocks *= 2
-    return blocks
+    return max((blocks for blocks, clusters in at_once.items() if clusters >= rows), default=1)
 
 
 def shared_bytes(shape: Shape) -> int:

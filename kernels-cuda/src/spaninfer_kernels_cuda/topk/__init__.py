@@ -34,14 +34,25 @@ from spaninfer_kernel_launch import (
     view_of,
 )
 
-from spaninfer_kernels_cuda.topk.tuning import HELD, THREADS, Division, divide
+from spaninfer_kernels_cuda.topk.tuning import (
+    BLOCK_BYTES,
+    HELD,
+    STAGES,
+    THREADS,
+    Division,
+    divide,
+    shared_bytes,
+)
 
 SOURCE = Source(
-    "spaninfer_kernels_cuda", "topk/kernel.cu", headers=("types.cuh", "reduce.cuh", "overlap.cuh")
+    "spaninfer_kernels_cuda",
+    "topk/kernel.cu",
+    headers=("types.cuh", "reduce.cuh", "overlap.cuh", "mma.cuh", "copy.cuh"),
+    parts=tuple(f"topk/{part}.cuh" for part in ("keys", "bound", "draw", "choose", "stream")),
 )
 ENTRIES = ("topk_short", "topk_bound", "topk_filter")
 
-_ROW_BYTES = 8  # struct Row of kernel.cu
+_ROW_BYTES = 8  # struct Row of keys.cuh
 _KEY_BYTES = 8
 
 
@@ -94,11 +105,17 @@ class Prepared:
         )
 
 
-def variant_for(dtype: object, *, sorted: bool = True) -> Variant:
-    """Return the variant for rows of `dtype`; it holds the three kernels of `ENTRIES`."""
+def variant_for(dtype: object, arch: str, *, sorted: bool = True) -> Variant:
+    """Return the variant for rows of `dtype` on `arch`; it holds the three kernels of `ENTRIES`."""
     element = element_of(dtype)
-    macros: dict[str, str | int | bool] = {"T": element.name, "SORTED": sorted}
-    return Variant.of("topk_filter", SOURCE, macros, element.architectures)
+    macros: dict[str, str | int | bool] = {
+        "T": element.name,
+        "SORTED": sorted,
+        "STAGES": STAGES[arch],
+        "SHARED_BYTES": BLOCK_BYTES,
+    }
+    alike = tuple(name for name in element.architectures if STAGES[name] == STAGES[arch])
+    return Variant.of("topk_filter", SOURCE, macros, alike)
 
 
 def prepare(
@@ -119,7 +136,8 @@ def prepare(
     kernel takes, CompileError where there is no compiler.
     """
     division = divide(rows, length, k, element_of(dtype).itemsize, gpu.sm_count)
-    compiled = compile_variant(variant_for(dtype, sorted=sorted), gpu.arch, cache or user_cache())
+    variant = variant_for(dtype, gpu.arch, sorted=sorted)
+    compiled = compile_variant(variant, gpu.arch, cache or user_cache())
     short, bound, collect = (load(compiled, gpu, entry) for entry in ENTRIES)
     calls: tuple[Call, ...] = ()
     if rows and division is None:
@@ -128,7 +146,11 @@ def prepare(
         samplers, readers = (division.samplers, rows, 1), (division.blocks, rows, 1)
         calls = (
             Call(bound, Launch(samplers, (THREADS, 1, 1)), "PPP iqiii"),
-            Call(collect, Launch(readers, (THREADS, 1, 1), overlaps=True), "PPPPPP iqiiiii"),
+            Call(
+                collect,
+                Launch(readers, (THREADS, 1, 1), shared_bytes(gpu.arch), overlaps=True),
+                "PPPPPP iqiiiii",
+            ),
         )
     return Prepared(
         *(rows, length, k),
@@ -200,8 +222,8 @@ def topk(
 
 
 VARIANTS: tuple[Variant, ...] = (
-    variant_for(np.float32),
-    variant_for(np.float16, sorted=False),
-    variant_for(ml_dtypes.bfloat16),
+    *(variant_for(np.float32, arch) for arch in ("sm_75", "sm_80", "sm_90a")),
+    *(variant_for(np.float16, arch, sorted=False) for arch in ("sm_75", "sm_80", "sm_90a")),
+    *(variant_for(ml_dtypes.bfloat16, arch) for arch in ("sm_80", "sm_90a")),
 )
-"""A cover: every element type, sorted and not."""
+"""A cover: every element type and architecture, sorted and not."""

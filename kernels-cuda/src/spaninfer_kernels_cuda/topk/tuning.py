@@ -13,7 +13,11 @@ from math import ceil, exp, log
 
 from spaninfer_kernel_launch import ShapeError
 
-THREADS = 1024  # of every block, as in kernel.cu
+THREADS = 1024  # of every block, as in keys.cuh
+BLOCK_BYTES = 42_176  # struct Shared of keys.cuh, which asserts that it fits
+STAGES = {"sm_75": 0, "sm_80": 3, "sm_90a": 4, "sm_100a": 4, "sm_120": 3}
+"""Packs of 16 bytes that a thread has under way; 8 read no row faster (H200). Copies
+came with Ampere; the smaller chips of sm_80 and those of sm_120 have 99 KiB for a block."""
 HELD = 8 * THREADS  # keys that a block holds in its registers
 MOST_K = 4096
 MOST_LENGTH = 2**31 - 1
@@ -22,7 +26,7 @@ _FAILURE = 1e-12  # per row; then one block selects alone, correctly but slowly
 _LOAD_BYTES = 16
 _SAMPLES = tuple(1024 << n for n in range(4))
 _SAMPLERS = (8, 16)  # blocks that sample a long row
-_MOST_OFFERS = 576  # keys that every block that reads compares with each other
+_MOST_OFFERS = 1024  # keys that every block that reads selects among: one of each thread
 _MEETING = 3000  # what offers cost, in elements sampled: a model
 _FIXED_LOADS = 3  # what a block costs beside reading, in loads of all its threads: a model
 
@@ -69,6 +73,15 @@ def divide(rows: int, length: int, k: int, itemsize: int, sm_count: int) -> Divi
     )
 
 
+def shared_bytes(arch: str) -> int:
+    """Return the shared memory of a block that reads a row.
+
+    >>> [shared_bytes(arch) for arch in ("sm_75", "sm_80", "sm_90a")]
+    [42176, 91328, 107712]
+    """
+    return BLOCK_BYTES + STAGES[arch] * THREADS * _LOAD_BYTES
+
+
 def check(rows: int, length: int, k: int) -> None:
     """Raise ShapeError for what no kernel takes."""
     if not 1 <= k <= MOST_K:
@@ -83,7 +96,7 @@ def least_for(mean: float) -> int:
     """Return a count that a binomial number with this mean reaches once in 10^12 draws.
 
     >>> least_for(1.0), least_for(100.0)
-    (16, 184)
+    (16, 186)
     """
     count = ceil(mean) + 1
     while _chernoff(count, mean) > _FAILURE:

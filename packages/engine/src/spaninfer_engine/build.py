@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from spaninfer_engine.compute import Compute, checkpoint_dtype, decide_compute
-from spaninfer_engine.config import EngineConfig, KVDType, Resolved
+from spaninfer_engine.compute import (
+    Compute,
+    checkpoint_dtype,
+    decide_compute,
+    refuse_varying,
+)
+from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.decide import (
     SPAN_LEN,
     decide_budget,
@@ -40,6 +45,8 @@ from spaninfer_engine.text.wordless import wordless_tokenizer
 if TYPE_CHECKING:
     from spaninfer_engine.run.on_cuda import CudaModel
 
+T = TypeVar("T")
+
 MODELS = "spaninfer.models"
 """Entry points of packages that bring a model: the name is the model's, the value a function
 without arguments that returns its folder."""
@@ -51,7 +58,7 @@ class Progress(Protocol):
     """Is told how far loading has come."""
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """`done` of `total` units of a stage are finished."""
+        """`done` of `total` units of a stage are finished; of one unit, nobody knows how much."""
         ...
 
 
@@ -68,16 +75,17 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
     with open_checkpoint(path, with_weights=asked.weights != "dummy") as checkpoint:
         _refuse_quantised(checkpoint)
         decoder = _decoder(asked, checkpoint)
-        compute = decide_compute(asked, checkpoint_dtype(checkpoint.config), this_machine())
-        ops = make_ops(compute, decoder.groups, asked.kv_dtype)
-        progress("kernels", 0, 1)
-        ops.warm()
-        progress("kernels", 1, 1)
+        stored_as = checkpoint_dtype(checkpoint.config)
+        compute = decide_compute(asked, stored_as, this_machine())
+        ops = make_ops(compute, decoder.groups, asked, stored_as)
+        _whole(progress, "kernels", ops.warm)
         reader = _reader(asked, checkpoint, decoder)
         bound = bind(lower(decoder), ops, reader, _stage(progress, "weights"))
         demand = decide_demand(asked, compute, decoder)
         on_cuda = _on_cuda(asked, compute, bound, ops, decoder, demand)
-        needs = Needs() if on_cuda is None else on_cuda.rehearse()
+        needs = Needs()
+        if on_cuda is not None:  # the first time ever, its kernels are compiled here
+            needs = _whole(progress, "largest step", on_cuda.rehearse)
         memory = decide_budget(asked, compute, ops.available_bytes(), ops.cache_share, needs)
         resolved = resolve(asked, served_name(asked, name), decoder, compute, memory)
         runner: PlanRunner
@@ -108,7 +116,7 @@ def locate(model: str | Path) -> tuple[Path, str]:
 
 
 def make_ops(
-    compute: Compute, groups: tuple[CacheGroup, ...], kv_dtype: KVDType | None
+    compute: Compute, groups: tuple[CacheGroup, ...], asked: EngineConfig, stored_as: str
 ) -> Ops[Any]:
     """Return the operators of a backend for a model; only its own framework is imported."""
     match compute.backend:
@@ -116,7 +124,10 @@ def make_ops(
             from spaninfer_engine.ops.cuda import CudaOps
 
             assert compute.dtype != "float32", compute
-            return CudaOps(compute.dtype, compute.device, groups, kv_dtype)
+            return CudaOps(
+                *(compute.dtype, compute.device, groups, asked.kv_dtype),
+                batch_invariant=asked.batch_invariant,
+            )
         case "torch":
             from spaninfer_engine.ops.torch import TorchOps
 
@@ -126,9 +137,15 @@ def make_ops(
 
             return ReferenceOps("float32")
         case "cpu":
+            from spaninfer_kernels_cpu import Format
+
             from spaninfer_engine.ops.cpu import CpuOps
 
-            return CpuOps()
+            assert compute.dtype != "float16", compute
+            format = (
+                None if asked.quantize is None else Format(asked.quantize, asked.quantize_group)
+            )
+            return CpuOps(compute.dtype, format=format, stored_as=stored_as)
 
 
 def _on_cuda(
@@ -144,6 +161,8 @@ def _on_cuda(
         return None
     from spaninfer_engine.run.on_cuda import CudaModel
 
+    if asked.batch_invariant:
+        refuse_varying(step.name for step in bound.text.steps)
     span_len, graphs = asked.span_len or SPAN_LEN, decide_graphs(asked, compute)
     return CudaModel(bound, ops, decoder, demand, span_len=span_len, graphs=graphs)
 
@@ -184,6 +203,14 @@ def _reader(asked: EngineConfig, checkpoint: Checkpoint, decoder: Decoder) -> Re
     if asked.weights == "dummy":
         return DummyReader(weights(decoder), asked.seed)
     return checkpoint.reader
+
+
+def _whole(progress: Progress, stage: str, compute: Callable[[], T]) -> T:
+    """Return what a stage of one unit computes."""
+    progress(stage, 0, 1)
+    result = compute()
+    progress(stage, 1, 1)
+    return result
 
 
 def _stage(progress: Progress, stage: str) -> Callable[[int, int], None]:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spaninfer_engine.config import Backend, Decision, DType, EngineConfig, KVDType, Weights
+from spaninfer_engine.config import (
+    Backend,
+    Decision,
+    DType,
+    EngineConfig,
+    KVDType,
+    Quantize,
+    Weights,
+)
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.machine import Machine
 
 BACKENDS: tuple[Backend, ...] = ("cuda", "cpu", "torch", "reference")
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
 WEIGHTS: tuple[Weights, ...] = ("checkpoint", "dummy")
+QUANTIZE: tuple[Quantize, ...] = ("int8", "int4")
+QUANTIZE_GROUPS = (32, 64, 128)
 KV_DTYPES: tuple[KVDType, ...] = ("fp8", "int8", "uint4")
 
 MAX_SPAN_LEN = 1024
@@ -44,13 +54,36 @@ def decide_compute(asked: EngineConfig, checkpoint_dtype: str, machine: Machine)
             f"kv_dtype {asked.kv_dtype} needs backend cuda, and this is backend {backend}; "
             "the others keep keys and values as they are computed"
         )
+    if asked.batch_invariant and backend != "cuda":
+        raise ConfigError(
+            f"batch_invariant needs backend cuda, and this is backend {backend}; the libraries "
+            "that the others multiply with choose by the number of rows in what order they add"
+        )
+    _check_quantize(asked, backend)
     decisions = (
         Decision("backend", backend, why_backend),
         Decision("device", device, why_device),
         Decision("dtype", dtype, why_dtype),
         *([Decision("keys, values", asked.kv_dtype, "asked for")] if asked.kv_dtype else []),
+        *([Decision("weights", asked.quantize, _scales(asked))] if asked.quantize else []),
+        *([_INVARIANT] if asked.batch_invariant else []),
     )
     return Compute(backend, device, dtype, decisions)
+
+
+_INVARIANT = Decision("batch invariant", "yes", "asked for: slower, equal to the last bit")
+
+
+def refuse_varying(steps: Iterable[str]) -> None:
+    """Raise ConfigError for steps of a program whose rows depend on what is beside them."""
+    if varying := sorted(_VARYING & set(steps)):
+        raise ConfigError(
+            f"batch_invariant was asked for, and this model needs {', '.join(varying)}, whose "
+            "kernels choose by the number of rows in what order they add; leave it out"
+        )
+
+
+_VARYING = frozenset({"head_linear", "plain_attention", "plain_experts", "router"})
 
 
 def _check(asked: EngineConfig) -> None:
@@ -60,10 +93,12 @@ def _check(asked: EngineConfig) -> None:
         ("dtype", DTYPES),
         ("kv_dtype", KV_DTYPES),
         ("weights", WEIGHTS),
+        ("quantize", QUANTIZE),
+        ("quantize_group", QUANTIZE_GROUPS),
     ):
         value = getattr(asked, name)
         if value is not None and value not in known:
-            raise ConfigError(f"{name} is {value!r}; allowed are {', '.join(known)}")
+            raise ConfigError(f"{name} is {value!r}; allowed are {', '.join(map(str, known))}")
     for name in ("max_len", "span_len", "memory", "max_running", "step_tokens", "max_waiting"):
         value = getattr(asked, name)
         if value is not None and value < 1:
@@ -93,7 +128,7 @@ def _backend(asked: EngineConfig, checkpoint_dtype: str, machine: Machine) -> tu
                 "or leave the device to us"
             )
         return _on_gpu(asked, checkpoint_dtype, machine)
-    if asked.dtype in ("bfloat16", "float16"):
+    if asked.dtype == "float16":
         if not machine.has_torch:
             raise ConfigError(
                 f"dtype {asked.dtype} needs torch: pip install 'spaninfer[torch]', or use float32"
@@ -135,6 +170,21 @@ def _check_cuda(asked: EngineConfig, dtype: DType, machine: Machine) -> None:
         )
 
 
+def _check_quantize(asked: EngineConfig, backend: Backend) -> None:
+    """Refuse codes where no kernel reads them."""
+    if asked.quantize_group is not None and asked.quantize is None:
+        raise ConfigError("quantize_group was asked for without quantize; add int8 or int4")
+    if asked.quantize is not None and backend != "cpu":
+        raise ConfigError(
+            f"quantize {asked.quantize} needs backend cpu, and this is backend {backend}"
+        )
+
+
+def _scales(asked: EngineConfig) -> str:
+    per = "a row" if asked.quantize_group is None else f"{asked.quantize_group} channels"
+    return f"asked for: codes with a scale per {per}"
+
+
 def _suits_cuda(span_len: int) -> bool:
     return span_len >= LEAST_CUDA_SPAN_LEN and span_len & (span_len - 1) == 0
 
@@ -161,6 +211,8 @@ def _dtype(
 ) -> tuple[DType, str]:
     if backend == "cuda":
         return _cuda_dtype(asked, checkpoint_dtype, machine)
+    if backend == "cpu" and asked.dtype == "bfloat16":
+        return asked.dtype, "asked for: what products see of activations"
     if backend != "torch":
         if asked.dtype not in (None, "float32"):
             raise ConfigError(

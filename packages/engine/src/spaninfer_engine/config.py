@@ -10,6 +10,7 @@ Backend = Literal["cuda", "cpu", "torch", "reference"]
 DType = Literal["float32", "bfloat16", "float16"]
 KVDType = Literal["fp8", "int8", "uint4"]
 Weights = Literal["checkpoint", "dummy"]
+Quantize = Literal["int8", "int4"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,8 @@ class EngineConfig:
 
     model: str | Path
     weights: Weights = "checkpoint"  # "dummy": random numbers; the folder needs config.json alone
+    quantize: Quantize | None = None  # codes for the weights of products, made while loading
+    quantize_group: int | None = None  # channels that share a scale; None: all of a row
     backend: Backend | None = None
     device: str | None = None  # "cpu", "cuda", "cuda:1"
     dtype: DType | None = None  # None: the checkpoint's where the backend computes in it
@@ -30,6 +33,7 @@ class EngineConfig:
     max_waiting: int = 1024  # requests in the queue before QueueFull
     prefix_cache: bool = True
     graphs: bool | None = None  # decode steps as CUDA graphs; None: where the backend has them
+    batch_invariant: bool = False  # the same logits to the last bit, whatever runs beside a request
     spec: Path | None = None  # a spec file of the user's own
     served_name: str | None = None
     seed: int = 0  # where requests bring none
@@ -63,4 +67,5 @@ class Resolved:
     prefix_cache: bool
     seed: int
     graphs: bool = False  # are decode steps replayed as CUDA graphs?
+    batch_invariant: bool = False  # do logits of a request depend on it alone, to the last bit?
     decisions: tuple[Decision, ...]

@@ -10,13 +10,13 @@ a step is planned and started while the one before it runs:
     loop        apply 6, plan 8, start 8, events 6, wait 7 · apply 7, plan 9, start 9, events 7, …
 
 Events are handed on when the device has its work: the writer then computes while the loop waits.
+Where nothing is left to compute, the loop writes them itself.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -27,10 +27,10 @@ from spaninfer_engine.handle import ResultQueue
 from spaninfer_engine.parts import Outcome, PlanRunner
 from spaninfer_engine.request import FinishReason, Request
 from spaninfer_engine.schedule.admission import Refused, admit
-from spaninfer_engine.schedule.choice import Choice, Events
+from spaninfer_engine.schedule.choice import Choice
 from spaninfer_engine.schedule.scheduler import Scheduler
 from spaninfer_engine.stats import EngineState, StepTimes
-from spaninfer_engine.writer import Opened
+from spaninfer_engine.writer import Deliver, Opened
 
 CHECK_AFTER_S = 0.05  # idle for so long; a check of 50,000 spans takes 40 ms
 
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Add:
-    choices: tuple[Choice, ...]
+    opened: Opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Core:
         self,
         scheduler: Scheduler,
         runner: PlanRunner,
-        deliver: Callable[[Opened | Events], None],
+        deliver: Deliver,
     ) -> None:
         self.scheduler = scheduler
         self.times = StepTimes()
@@ -69,6 +69,7 @@ class Core:
         self._runner, self._deliver = runner, deliver
         self._started: deque[tuple[Outcome, float]] = deque()  # steps, and when they were
         self._finished_at = 0.0  # the newest step whose outcome is here
+        self._opened: list[Opened] = []  # the writer has not heard of them
         self._inbox: SimpleQueue[_Add | _Stop | _Close] = SimpleQueue()
         self._lock = Lock()  # over `state`, `_num_submitted`, and the order of the inbox
         self._num_submitted = 0  # choices ever
@@ -87,8 +88,7 @@ class Core:
                 raise admission.reason
             choices = self.scheduler.spans.choices_of(request, admission.limit)
             self._num_submitted += len(choices)
-            self._deliver(Opened(choices, queue))
-            self._inbox.put(_Add(choices))
+            self._inbox.put(_Add(Opened(choices, queue)))
             return choices
 
     def stop(self, request_ids: tuple[int, ...], reason: FinishReason) -> None:
@@ -126,23 +126,26 @@ class Core:
     def _take_commands(self) -> None:
         """Take in every command there is; with nothing else to do, wait for one."""
         if self.scheduler.is_idle:
-            self._hand_on()
+            self._hand_on(now=True)
             self._take(self._wait())
         while not self._inbox.empty():
             self._take(self._inbox.get())
 
     def _wait(self) -> _Add | _Stop | _Close:
-        """Return the next command; where it lets wait for itself, use the time to check."""
+        """Return the next command; where it lets wait for itself, use the time."""
         try:
             return self._inbox.get(timeout=CHECK_AFTER_S)
         except Empty:
             self.scheduler.check()
-            return self._inbox.get()
+        while self._inbox.empty() and self._runner.use_time():
+            pass
+        return self._inbox.get()
 
     def _take(self, command: _Add | _Stop | _Close) -> None:
         match command:
-            case _Add(choices):
-                self.scheduler.add(choices)
+            case _Add(opened):
+                self._opened.append(opened)
+                self.scheduler.add(opened.choices)
             case _Stop(request_ids, reason):
                 self.scheduler.stop(request_ids, monotonic(), reason)
             case _Close(at):
@@ -167,10 +170,13 @@ class Core:
         self._finished_at = end
         self.scheduler.apply(result, monotonic())
 
-    def _hand_on(self) -> None:
+    def _hand_on(self, *, now: bool = False) -> None:
+        for opened in self._opened:
+            self._deliver(opened)
+        self._opened.clear()
         events = self.scheduler.take_events()
         if events is not None:
-            self._deliver(events)
+            self._deliver(events, now=now)
 
     def _fail(self, error: Exception) -> None:
         with self._lock:  # from here on nothing is submitted, so that nobody waits in vain
@@ -178,7 +184,7 @@ class Core:
             while not self._inbox.empty():
                 command = self._inbox.get_nowait()
                 if isinstance(command, _Add):
-                    self.scheduler.add(command.choices)
+                    self._take(command)
         self.scheduler.abandon(monotonic(), error)
 
     def _why_closed(self) -> str:

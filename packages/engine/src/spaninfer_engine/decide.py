@@ -77,7 +77,8 @@ def resolve(
 ) -> Resolved:
     """Decide the rest: lengths, spans and limits."""
     span_len = asked.span_len or SPAN_LEN
-    kv_dtype = asked.kv_dtype or compute.dtype
+    # Backend cpu keeps keys and values in float32, whatever its products see.
+    kv_dtype = asked.kv_dtype or ("float32" if compute.backend == "cpu" else compute.dtype)
     stored = STORED[kv_dtype]
     step_tokens = decide_demand(asked, compute, decoder).step_tokens
     max_len, why_len = _max_len(asked, decoder, memory, span_len, stored, step_tokens)
@@ -137,6 +138,7 @@ def resolve(
         prefix_cache=asked.prefix_cache,
         seed=asked.seed,
         graphs=decide_graphs(asked, compute),
+        batch_invariant=asked.batch_invariant,
         decisions=decisions,
     )
 

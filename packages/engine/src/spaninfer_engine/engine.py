@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from operator import index
 from pathlib import Path
 from random import Random
 from threading import Lock
 from time import monotonic
 from typing import Any, TypeGuard, cast, overload
+
+import numpy as np
 
 from spaninfer_engine.build import build
 from spaninfer_engine.cache.rotation import rotation_of
@@ -19,7 +21,14 @@ from spaninfer_engine.core import Core
 from spaninfer_engine.errors import InvalidPrompt, InvalidSampling, QueueFull
 from spaninfer_engine.handle import RequestHandle, ResultQueue, complete
 from spaninfer_engine.parts import Parts
-from spaninfer_engine.request import Completion, FinishReason, Placement, Request, SamplingParams
+from spaninfer_engine.request import (
+    Completion,
+    FinishReason,
+    Placement,
+    Request,
+    SamplingParams,
+    TokenIds,
+)
 from spaninfer_engine.schedule.admission import Limits
 from spaninfer_engine.schedule.scheduler import Scheduler
 from spaninfer_engine.schedule.spans import CacheShape
@@ -85,9 +94,10 @@ class Engine(Closing):
 
         Raises RequestError if the request is at fault, QueueFull if too many wait, EngineClosed.
         """
+        prompt = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         request = self._request(prompt, sampling or self.default_sampling, placement or Placement())
         queue = ResultQueue(request.sampling.n, lambda: self._forget(request.id))
-        handle = RequestHandle(request, self._core.submit(request, queue), queue)
+        handle = RequestHandle(request, prompt, self._core.submit(request, queue), queue)
         with self._lock:
             if not queue.is_finished:
                 self._handles[request.id] = handle
@@ -204,8 +214,10 @@ class Engine(Closing):
                 self.sync(earlier)
         return self.start_request(prompt, sampling)[0]
 
-    def _request(self, prompt: Prompt, sampling: SamplingParams, placement: Placement) -> Request:
-        prompt_ids = self._prompt_ids(prompt)
+    def _request(
+        self, prompt: Sequence[int], sampling: SamplingParams, placement: Placement
+    ) -> Request:
+        prompt_ids = _token_ids(prompt)
         with self._lock:
             request_id = self._next_id
             self._next_id += sampling.n
@@ -221,14 +233,6 @@ class Engine(Closing):
             banned=_banned(sampling.bad_words, self.tokenizer),
         )
 
-    def _prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
-        if isinstance(prompt, str):
-            return tuple(self.tokenizer.encode(prompt))
-        try:
-            return tuple(map(index, prompt))
-        except TypeError as error:
-            raise InvalidPrompt(f"a prompt is text or whole numbers: {error}") from error
-
     def _forget(self, request_id: int) -> None:
         with self._lock:
             self._handles.pop(request_id, None)
@@ -238,6 +242,16 @@ def _build(model: str | Path | EngineConfig, options: Mapping[str, Any]) -> Part
     if isinstance(model, EngineConfig):
         return build(replace(model, **options))
     return build(EngineConfig(model=model, **options))
+
+
+def _token_ids(prompt: Sequence[int]) -> TokenIds:
+    try:
+        ids = array("q", tuple(prompt))  # a tuple, because bytes would be taken for memory
+        return np.frombuffer(ids, np.int64)
+    except TypeError as error:
+        raise InvalidPrompt(f"a prompt is text or whole numbers: {error}") from error
+    except OverflowError as error:
+        raise InvalidPrompt(f"a number of the prompt is no token id: {error}") from error
 
 
 def _is_one(prompts: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:

@@ -85,14 +85,25 @@ class ResultQueue:
 class RequestHandle:
     """A request that was started."""
 
-    def __init__(self, request: Request, choices: Sequence[Choice], queue: ResultQueue) -> None:
+    def __init__(
+        self,
+        request: Request,
+        prompt: Sequence[int],
+        choices: Sequence[Choice],
+        queue: ResultQueue,
+    ) -> None:
         self.request, self.queue = request, queue
-        self._choices = choices
+        self._prompt, self._choices = prompt, choices
 
     @property
     def id(self) -> int:
         """A number that no other request of the engine has."""
         return self.request.id
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        """The prompt, as it was given."""
+        return tuple(self._prompt)
 
     @property
     def status(self) -> Status:
@@ -130,10 +141,10 @@ def complete(handle: RequestHandle) -> list[Completion]:
     for output in handle.queue:
         outputs[output.index].append(output)
     wholes = [merge(items) for items in outputs]
-    return [_completion(handle.request, whole, wholes[0]) for whole in wholes]
+    return [_completion(handle.prompt_ids, whole, wholes[0]) for whole in wholes]
 
 
-def _completion(request: Request, whole: Output, first: Output) -> Completion:
+def _completion(prompt_ids: tuple[int, ...], whole: Output, first: Output) -> Completion:
     if whole.finish_reason is FinishReason.ERROR:
         assert whole.error is not None
         raise whole.error
@@ -141,7 +152,7 @@ def _completion(request: Request, whole: Output, first: Output) -> Completion:
     assert whole.usage is not None
     return Completion(
         index=whole.index,
-        prompt_ids=request.prompt_ids,
+        prompt_ids=prompt_ids,
         token_ids=whole.token_ids,
         text=whole.text,
         logprobs=whole.logprobs,

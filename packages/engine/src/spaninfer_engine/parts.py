@@ -32,6 +32,12 @@ class PlanRunner(Protocol):
         """Begin to compute the plan's slices; outcomes are asked for in the order of plans."""
         ...
 
+    def use_time(self) -> bool:
+        """Make one thing ready that a step may need, while none is under way, in less than 0.1 s;
+        return whether there was one.
+        """
+        ...
+
     def close(self) -> None:
         """Give the memory back; harmless when repeated."""
         ...

@@ -7,8 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from spaninfer_engine.errors import InvalidSampling
+
+TokenIds: TypeAlias = NDArray[np.int64]
 
 MAX_STOP_STRINGS = 16
 MAX_BAD_WORDS = 128
@@ -158,7 +164,7 @@ class Request:
     """What a user asked, with nothing left open; choice i has the number id + i."""
 
     id: int
-    prompt_ids: tuple[int, ...]
+    prompt_ids: TokenIds
     sampling: SamplingParams
     placement: Placement
     seed: int  # choice i draws with seed + i

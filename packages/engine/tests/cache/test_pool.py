@@ -24,7 +24,7 @@ def test_taking_more_than_there_is_takes_nothing():
 def test_a_shared_span_comes_back_with_its_last_holder():
     pool = SpanPool(1)
     pool.take(1)
-    pool.share(0)
+    pool.share([0])
 
     pool.give_back([0])
     assert pool.num_available == 0
@@ -62,11 +62,11 @@ def test_a_span_given_back_while_nothing_is_in_flight_is_available_at_once():
 def test_a_resting_span_can_be_shared_and_is_then_not_freed_by_the_step():
     pool = SpanPool(1)
     pool.take(1)
-    pool.label(0, b"a")
+    pool.label([0], [b"a"])
     pool.plan(1)
     pool.give_back([0])
 
-    pool.share(pool.find(b"a"))
+    pool.share(pool.find_run([b"a"]))
     pool.finish(1)
 
     assert (pool.num_held, pool.num_available) == (1, 0)
@@ -75,7 +75,7 @@ def test_a_resting_span_can_be_shared_and_is_then_not_freed_by_the_step():
 def test_a_labelled_span_is_kept_and_found_until_it_is_handed_out_for_new_content():
     pool = SpanPool(2)
     pool.take(2)
-    pool.label(1, b"kept")
+    pool.label([1], [b"kept"])
     pool.give_back([0, 1])
 
     assert pool.find(b"kept") == 1
@@ -91,9 +91,9 @@ def test_of_kept_spans_the_longest_unused_is_handed_out_first():
     pool = SpanPool(3)
     pool.take(3)
     for span, label in enumerate((b"a", b"b", b"c")):
-        pool.label(span, label)
+        pool.label([span], [label])
     pool.give_back([2, 1, 0])
-    pool.share(2)
+    pool.share([2])
     pool.give_back([2])
 
     assert pool.take(3) == [1, 0, 2]
@@ -103,8 +103,8 @@ def test_a_second_span_with_the_same_content_stays_unlabelled():
     pool = SpanPool(2)
     pool.take(2)
 
-    pool.label(0, b"same")
-    pool.label(1, b"same")
+    pool.label([0], [b"same"])
+    pool.label([1], [b"same"])
     pool.give_back([0, 1])
 
     assert (pool.find(b"same"), pool.num_kept) == (0, 1)
@@ -156,7 +156,7 @@ class PoolMachine(RuleBasedStateMachine):
         span = data.draw(st.sampled_from(self.held))
         if label is not None and label not in self.labels and span not in self.labels.values():
             self.labels[label] = span
-            self.pool.label(span, label)
+            self.pool.label([span], [label])
         self.held.remove(span)
         self.pool.give_back([span])
 
@@ -165,7 +165,7 @@ class PoolMachine(RuleBasedStateMachine):
         span = self.pool.find(label)
         assert span == self.labels.get(label)
         if span is not None:
-            self.pool.share(span)
+            self.pool.share([span])
             self.held.append(span)
 
     @rule()

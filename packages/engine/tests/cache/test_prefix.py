@@ -1,5 +1,6 @@
 from itertools import product
 
+import numpy as np
 import pytest
 from spaninfer_engine.cache.pool import SpanPool
 from spaninfer_engine.cache.prefix import Linker, Origin, find_prefix
@@ -10,10 +11,9 @@ CONSTANT = Rotation()
 
 
 def links(ids=IDS, *, rotation=CONSTANT, rope_len=16, **origin):
-    found = []
     linker = Linker(Origin(**{"kv_dtype": "bf16", **origin}), 4, rotation, rope_len)
-    linker.extend(found, ids, len(ids) // 4)
-    return found
+    linker.extend(np.array(ids))
+    return linker.links
 
 
 def pool_with(labels, present):
@@ -21,7 +21,7 @@ def pool_with(labels, present):
     pool = SpanPool(len(labels))
     pool.take(len(labels))
     for index in present:
-        pool.label(index, labels[index])
+        pool.label([index], [labels[index]])
     return pool
 
 

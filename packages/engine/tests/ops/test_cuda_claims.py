@@ -48,14 +48,14 @@ def test_a_layer_is_five_steps(name: str, tmp_path: Path) -> None:
     assert names == Counter(
         {
             "embed": 1,
-            "rms_norm": 2,  # of the embeddings, and of the wanted rows
+            "rms_norm": 1,  # of the embeddings
             append: layers,
             "span_attention": layers,
-            "project_add_rms_norm": 2 * layers - 1,
+            "project_add_rms_norm": 2 * layers,  # the last one's norm is that of the head
             "gated_linear" if name == "wide phi3" else "gated_linears": layers,
-            "linear": 2,  # the last layer's, whose sum is cut to the wanted rows, and the logits
-            "add": 1,
-            "take_rows": 1,
+            "take_rows": 2,  # of the last layer's attention, and of the residual
+            "merge_heads": 1,  # of the rows taken
+            "linear": 1,  # the logits
         }
     )
 

@@ -5,7 +5,7 @@ import pytest
 from host_device import Columns
 from spaninfer_engine.ops.cuda_forms import Form, Forms, Gap, most_prompt_rows, pad
 from spaninfer_engine.ops.step import Rotation
-from spaninfer_engine.plan import Slice
+from spaninfer_engine.plan import BESIDE_DECODES, Slice
 from spaninfer_engine.run.describe import describe
 
 FORMS = Forms(requests=200, most_prompt_rows=600)
@@ -35,8 +35,10 @@ def described(slices, capacity=300):
         (decodes(129), Form(160)),
         (decodes(200), Form(200)),
         ([prompt(1, 20)], Form(0, 1, 32)),
-        ([*decodes(3), prompt(7, 20), prompt(8, 70, draws=False)], Form(16, 4, 128)),
-        ([*decodes(70), prompt(99, 512)], Form(200, 1, 512)),
+        ([prompt(1, 20), prompt(2, 50)], Form(0, 16, 128)),
+        ([*decodes(3), prompt(7, 20), prompt(8, 70, draws=False)], Form(16, 16, 128)),
+        ([*decodes(130), prompt(99, 512)], Form(192, 16, 512)),
+        ([*decodes(193), prompt(99, 513)], Form(200, 16, 576)),
     ],
     ids=lambda value: str(value) if isinstance(value, Form) else len(value),
 )
@@ -50,8 +52,8 @@ def test_a_step_takes_the_smallest_form_that_it_fits_into(slices, form):
     "slices",
     [
         decodes(201),
-        [prompt(1, 513)],
-        [prompt(number, 8) for number in range(5)],
+        [prompt(1, 577)],
+        [prompt(number, 8) for number in range(17)],
         [*decodes(2), Slice(9, 0, 8, 0, True)],
         [Slice(9, 0, 1, 1, False), *decodes(2)],
     ],
@@ -127,9 +129,9 @@ def test_a_step_whose_logits_are_revised_has_a_form_of_its_own():
     assert form.launch(1).revises
 
 
-def test_small_models_have_more_rows_to_be_captured():
+def test_small_models_have_more_rows_to_be_captured_and_all_have_those_that_come_beside_decodes():
     assert most_prompt_rows(24, 494_000_000) > 2000
-    assert most_prompt_rows(28, 7_600_000_000) < 256
+    assert most_prompt_rows(28, 7_600_000_000) == BESIDE_DECODES
 
 
 @pytest.mark.parametrize("requests", [1, 3, 16, 17, 256, 1000])
@@ -142,4 +144,26 @@ def test_forms_serve_every_number_of_decodes_up_to_256(requests):
         form = forms.find(launch, columns)
         assert form is not None
         assert count <= form.decodes <= max(count * 2, 8)
-    assert max(form.decodes for form in forms.of_decodes) == most
+    assert max(form.decodes for form in forms.at_start) == most
+
+
+def test_every_form_that_a_step_may_take_is_known_at_the_start_or_among_the_others():
+    known = {*FORMS.at_start, *FORMS.others}
+
+    assert len(known) == len(FORMS.at_start) + len(FORMS.others)
+    for count in (0, 1, 16, 17, 64, 150, 200):
+        for prompts in (0, 1, 2, 16):
+            for length in (2, 30, 36):
+                slices = [*decodes(count), *(prompt(250 + n, length) for n in range(prompts))]
+                columns, launch = described(slices) if slices else (None, None)
+                form = FORMS.find(launch, columns) if slices else None
+                assert form is None or form in known
+
+
+def test_at_the_start_the_form_with_most_rows_is_the_first():
+    rows = [form.decodes + form.prompt_rows for form in FORMS.at_start]
+
+    assert rows == sorted(rows, reverse=True)
+    assert FORMS.at_start[0] == Form(200, 16, 576)
+    assert Form(0, 16, 576) in FORMS.at_start
+    assert Forms(4, 0).others == ()

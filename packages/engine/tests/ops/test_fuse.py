@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from backends import EXACT, Backend
 from families import FAMILIES
 from oracle import Oracle
 from spaninfer_engine.ops.operation import Operation, Use
-from spaninfer_engine.run.claim import bind
+from spaninfer_engine.ops.step import Step
+from spaninfer_engine.run.claim import Bound, bind
 from spaninfer_engine.run.lower import lower
 from spaninfer_engine.run.program import Program
 from spaninfer_engine.spec.nodes import Weight
@@ -53,20 +55,41 @@ def _arrays(program: Program) -> Arrays:
     return Arrays(*(use for operation in program.operations for use in operation.weights))
 
 
+def _names(bound: Bound[Any]) -> list[str]:
+    return [part.name for step in bound.text.steps for part in step.parts or (step,)]
+
+
+def _step(ops: Any, count: int) -> Step[Any]:
+    """Return a step of tokens 0, 1, 2 … of one request, all of whose logits are wanted."""
+    numbers = np.arange(count, dtype=np.int32)
+    step: Step[Any] = Step(
+        token_ids=ops.from_host(numbers),
+        position=numbers,
+        request=np.zeros(count, np.int32),
+        positions=ops.from_host(numbers[None]),
+        tables=(),
+        bounds=np.array([0, count], np.int32),
+        caches=(),
+        written=(),
+        rotations=(),
+        wanted=ops.from_host(numbers),
+    )
+    return replace(step, plan=ops.prepare(step))
+
+
 @pytest.mark.parametrize("backend", EXACT[1:], ids=str)
 @pytest.mark.parametrize("biased", [False, True])
 def test_projections_of_one_input_become_one(biased: bool, backend: Backend) -> None:
     program = _program(_linear("q", 6, biased), _linear("k", 3, biased), _linear("v", 4, biased))
     reader, ops = _arrays(program), backend.make()
-    step: Any = type("Tokens", (), {"token_ids": ops.from_host(np.arange(3)), "has_media": False})
 
     bound = bind(program, ops, reader)
 
     x = reader.read("t")
     q, v = (linear(x, reader.read(f"{n}.w"), reader.find(f"{n}.b")) for n in "qv")
-    assert [item.name for item in bound.text.steps] == ["embed", "joined_linears", "concat"]
+    assert _names(bound) == ["embed", "joined_linears", "concat"]
     np.testing.assert_allclose(
-        ops.to_host(bound.run(step)), np.concatenate([q, v], 1), rtol=1e-5, atol=1e-5
+        ops.to_host(bound.run(_step(ops, 3))), np.concatenate([q, v], 1), rtol=1e-5, atol=1e-5
     )
 
 
@@ -75,7 +98,7 @@ def test_projections_with_and_without_bias_stay_apart() -> None:
 
     bound = bind(program, EXACT[1].make(), _arrays(program))
 
-    assert [item.name for item in bound.text.steps] == ["embed", "linear", "linear", "concat"]
+    assert _names(bound) == ["embed", "linear", "linear", "concat"]
 
 
 def test_the_listing_shows_what_each_step_covers(tmp_path: Any) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from spaninfer_engine.ops.cpu import CpuOps
 from spaninfer_engine.ops.operation import Operation, Use
+from spaninfer_engine.ops.reference import ReferenceOps
 from spaninfer_engine.ops.table import Claim
 from spaninfer_engine.run.claim import bind, find_match
 from spaninfer_engine.run.program import Program
@@ -139,7 +140,7 @@ def test_a_tied_table_is_read_once_and_shared_where_the_layouts_agree():
     array = np.arange(12, dtype=np.float32).reshape(3, 4)
     step: Any = type("Tokens", (), {"token_ids": np.array([2, 0]), "has_media": False})
 
-    bound = bind(Program((embed, head), "logits", (), ()), CpuOps(), Arrays(t=array))
+    bound = bind(Program((embed, head), "logits", (), ()), ReferenceOps("float32"), Arrays(t=array))
 
     np.testing.assert_array_equal(bound.run(step), array[[2, 0]] @ array.T)
 
@@ -148,7 +149,7 @@ def test_each_use_is_packed_once_in_the_layout_that_it_is_wanted_in():
     """A table in 16 bits stays so for the embedding, and is widened for the heads."""
     packed = []
 
-    class Noting(CpuOps):
+    class Noting(ReferenceOps):
         def pack(self, arrays: Any, layout: str) -> Any:
             result = super().pack(arrays, layout)
             packed.append((layout, result.dtype.name, result.shape))
@@ -159,7 +160,7 @@ def test_each_use_is_packed_once_in_the_layout_that_it_is_wanted_in():
     heads = (_linear("x", "a", table), _linear("a", "b", table), _linear("x", "c", table))
     reader = Arrays(t=np.ones((3, 4), ml_dtypes.bfloat16))
 
-    bind(Program((embed, *heads), "c", (), ()), Noting(), reader)
+    bind(Program((embed, *heads), "c", (), ()), Noting("float32"), reader)
 
     assert packed == [("stored", "bfloat16", (3, 4)), ("wide", "float32", (3, 4))]
 

@@ -91,15 +91,18 @@ def test_few_rows_few_spans_and_short_steps_change_nothing(
         {"temperature": 0.7, "top_k": 30, "top_p": 0.9, "min_p": 0.01, "seed": 5},
         {"temperature": 0, "repetition_penalty": 1.2, "frequency_penalty": 0.3},
         {"temperature": 0, "presence_penalty": 0.5, "no_repeat_ngram": 3},
+        {"temperature": 0.8, "seed": 2, "logit_bias": {300: 4.0, 301: -3.0}, "top_k": 20},
+        {"temperature": 0, "bad_words": (" the", " was a"), "logit_bias": {302: 1.0}},
+        {"temperature": 0, "min_tokens": 20, "stop_ids": tuple(range(300, 340))},
     ],
-    ids=["cuts", "penalties", "n-grams"],
+    ids=["cuts", "penalties", "n-grams", "biases", "bad words", "late end"],
 )
 def test_tokens_drawn_on_the_gpu_are_those_that_the_host_draws(wishes: dict[str, Any]) -> None:
-    """A bias of nothing changes no token, but only the host knows biases."""
+    """Log-probabilities change no token, but the host draws for those of processed logits."""
     sampling = SamplingParams(**wishes, max_tokens=30, ignore_eos=True)
 
     on_gpu = answers(sampling, dtype="bfloat16")
-    on_host = answers(replace(sampling, logit_bias={7: 0.0}), dtype="bfloat16")
+    on_host = answers(replace(sampling, logprobs=0, processed_logprobs=True), dtype="bfloat16")
 
     same = [a.token_ids == b.token_ids for a, b in zip(on_gpu, on_host, strict=True)]
     assert sum(same) >= len(PROMPTS) - 4  # steps are cut in other ways, and 16 bits round

@@ -38,6 +38,9 @@ SAMPLINGS = {
     "n-grams": SamplingParams(temperature=0, no_repeat_ngram=2, max_tokens=25, ignore_eos=True),
     "biases": SamplingParams(logit_bias={5: 3.0, 9: -2.0}, presence_penalty=0.5, max_tokens=20),
     "log-probabilities": SamplingParams(logprobs=2, prompt_logprobs=1, max_tokens=12),
+    "of processed logits": SamplingParams(
+        temperature=0.7, logprobs=3, processed_logprobs=True, max_tokens=9
+    ),
     "of the prompt": SamplingParams(prompt_logprobs=0, max_tokens=9),
     "late end": SamplingParams(temperature=1.5, min_tokens=8, max_tokens=40, stop_ids=(5, 6, 7)),
     "several": SamplingParams(temperature=0.8, n=3, max_tokens=11),
@@ -172,12 +175,12 @@ def test_what_one_step_brings_for_a_row_does_not_overlap(model: Model) -> None:
     resolved = _parts(model, lambda *_: None, 40, 1).resolved
     bound = bind(lower(model.decoder), ops, model.checkpoint.reader)
     runner = _overlapped(model)(bound, ops, resolved)
-    biased = SamplingParams(logit_bias={5: 9.0})
+    told = SamplingParams(logprobs=0, processed_logprobs=True)
     spans = tuple(range(20))
     first = StepPlan(
         1,
         (Slice(1, 0, 5, 4, True),),
-        (Entry(1, tuple(prompt(5)), biased, 0),),
+        (Entry(1, tuple(prompt(5)), told, 0),),
         (Growth(1, 0, 0, spans),),
     )
     second = StepPlan(

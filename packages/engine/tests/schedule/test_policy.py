@@ -51,6 +51,15 @@ CASES = {
         64,
         [part(2, 41, 42, draws=True), part(1, 0, 63, draws=False)],
     ),
+    "beside a decode, which waits for them, prompts are computed in shorter pieces": (
+        [prompt(1, 0, 1800), decode(2, 41), prompt(3, 0, 800)],
+        8192,
+        [
+            part(2, 41, 42, draws=True),
+            part(1, 0, 1800, draws=True),
+            part(3, 0, 248, draws=False),
+        ],
+    ),
     "a prompt that fits draws from its last position": (
         [prompt(1, 0, 5)],
         8,

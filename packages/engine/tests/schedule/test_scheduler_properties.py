@@ -120,7 +120,7 @@ def test_every_request_gets_the_tokens_it_gets_alone(shape: str, data: st.DataOb
             expected = alone(
                 arrival.prompt,
                 seed=choice.seed,
-                limit=choice.limit,
+                limit=choice.prompt_len + choice.max_output,
                 end_ids=(END,),
                 sampling=arrival.sampling,
             )

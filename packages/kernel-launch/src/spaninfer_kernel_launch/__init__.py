@@ -20,7 +20,7 @@ from spaninfer_kernel_launch.errors import (
 )
 from spaninfer_kernel_launch.gpu import Gpu, architecture_of, get_gpu, gpu_of
 from spaninfer_kernel_launch.head import HeadDivision, divide_head
-from spaninfer_kernel_launch.launch import Call, Launch
+from spaninfer_kernel_launch.launch import Call, Launch, clusters_at_once
 from spaninfer_kernel_launch.memory import Array, result_array
 from spaninfer_kernel_launch.module import Kernel, load
 from spaninfer_kernel_launch.report import CompileReport
@@ -75,6 +75,7 @@ __all__ = [
     "check_aligned",
     "check_dense",
     "check_rows",
+    "clusters_at_once",
     "compile_variant",
     "compiler_version",
     "current_stream",

@@ -9,7 +9,7 @@ from struct import Struct, calcsize, pack_into
 from threading import Lock
 from typing import Any
 
-from spaninfer_kernel_launch.driver import driver, refusal
+from spaninfer_kernel_launch.driver import ask, driver, refusal
 from spaninfer_kernel_launch.errors import ShapeError
 from spaninfer_kernel_launch.gpu import Gpu
 from spaninfer_kernel_launch.module import Kernel
@@ -100,6 +100,20 @@ class Call:
             (status,) = self._start(self._config, self._function, self._address, 0)
         if status:
             raise refusal(f"launch of {self._entry}", status)
+
+
+def clusters_at_once(kernel: Kernel, launch: Launch) -> int:
+    """Return how many clusters of `launch` the kernel's GPU runs at the same time.
+
+    Fewer than its multiprocessors would hold: those of a cluster have to lie together, and they lie
+    in groups that sizes do not divide.
+    """
+    kernel.allow_shared(launch.shared_bytes)
+    kernel.allow_cluster(prod(launch.cluster))
+    bound = driver()
+    with kernel.gpu.current():
+        function = ask(bound.cuKernelGetFunction, bound.CUkernel(kernel.handle))
+        return int(ask(bound.cuOccupancyMaxActiveClusters, function, _config(launch, kernel.gpu)))
 
 
 _FIELDS = {"M": f"{TENSOR_MAP_BYTES}s"}

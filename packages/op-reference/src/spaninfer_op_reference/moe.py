@@ -62,7 +62,7 @@ def _within_best_groups(choice: Floats, groups: int, group_topk: int, group_scor
     """[T E]: the scores of experts in the best groups, -inf elsewhere."""
     if group_score not in ("max", "top2"):
         raise ValueError(f"group_score is {group_score!r}; allowed are 'max' and 'top2'")
-    grouped = choice.reshape(len(choice), groups, -1)
+    grouped = choice.reshape(len(choice), groups, choice.shape[1] // groups)
     worth = topk(grouped, 1 if group_score == "max" else 2)[0].sum(-1)
     keep = np.zeros(worth.shape, np.bool_)
     np.put_along_axis(keep, topk(worth, group_topk)[1], True, -1)

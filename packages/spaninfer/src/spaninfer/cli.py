@@ -95,6 +95,8 @@ def serve(
     device: options.Device = None,
     dtype: options.DTypeOption = None,
     kv_dtype: options.KVDTypeOption = None,
+    quantize: options.QuantizeOption = None,
+    quantize_group: options.QuantizeGroup = None,
     max_len: options.MaxLen = None,
     memory: options.Memory = None,
     span_len: options.SpanLen = None,
@@ -103,6 +105,7 @@ def serve(
     max_waiting: options.MaxWaiting = 1024,
     no_prefix_cache: options.NoPrefixCache = False,
     graphs: options.Graphs = None,
+    batch_invariant: options.BatchInvariant = False,
     spec: options.Spec = None,
 ) -> None:
     """Serve a model to OpenAI clients, with a playground at the same address."""
@@ -124,6 +127,8 @@ def serve(
             device=device,
             dtype=dtype,
             kv_dtype=kv_dtype,
+            quantize=quantize,
+            quantize_group=quantize_group,
             max_len=max_len,
             memory=parse_bytes(memory) if memory else None,
             span_len=span_len,
@@ -132,6 +137,7 @@ def serve(
             max_waiting=max_waiting,
             prefix_cache=not no_prefix_cache,
             graphs=graphs,
+            batch_invariant=batch_invariant,
             spec=spec,
         )
         with Engine(_loaded(config)) as engine:
@@ -197,10 +203,22 @@ def info(
     backend: options.BackendOption = None,
     device: options.Device = None,
     dtype: options.DTypeOption = None,
+    quantize: options.QuantizeOption = None,
+    quantize_group: options.QuantizeGroup = None,
+    batch_invariant: options.BatchInvariant = False,
     spec: options.Spec = None,
 ) -> None:
     """Print what a model is, what was decided for this machine, and the bound program."""
-    config = EngineConfig(model=model, backend=backend, device=device, dtype=dtype, spec=spec)
+    config = EngineConfig(
+        model=model,
+        backend=backend,
+        device=device,
+        dtype=dtype,
+        quantize=quantize,
+        quantize_group=quantize_group,
+        batch_invariant=batch_invariant,
+        spec=spec,
+    )
     with show.errors_as_sentences():
         parts = _loaded(config)
         show.decisions(parts.resolved)

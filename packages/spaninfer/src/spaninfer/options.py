@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from spaninfer_engine.config import Backend, DType, KVDType
+from spaninfer_engine.config import Backend, DType, KVDType, Quantize
 from spaninfer_engine.decide import CUDA_STEP_TOKENS, SPAN_LEN, STEP_TOKENS
 
 
@@ -44,6 +44,14 @@ KVDTypeOption = Annotated[
     KVDType | None,
     _engine("What keys and values are kept in; default: what is computed in. Needs backend cuda."),
 ]
+QuantizeOption = Annotated[
+    Quantize | None,
+    _engine("Make weights codes of 8 or 4 bits while loading. Needs backend cpu."),
+]
+QuantizeGroup = Annotated[
+    int | None,
+    _engine("Channels of a weight that share a scale: 32, 64 or 128; default: a whole row."),
+]
 MaxLen = Annotated[
     int | None, _engine("Most tokens of prompt and answer together; default: the model's own.")
 ]
@@ -60,6 +68,14 @@ StepTokens = Annotated[
     ),
 ]
 MaxWaiting = Annotated[int, _engine("Requests that may wait; beyond it they are refused (429).")]
+BatchInvariant = Annotated[
+    bool,
+    _engine(
+        "The same answer to the last bit, whatever runs beside a request; slower. "
+        "Needs backend cuda.",
+        "--batch-invariant",
+    ),
+]
 NoPrefixCache = Annotated[bool, _engine("Share nothing between requests.", "--no-prefix-cache")]
 Graphs = Annotated[
     bool | None,

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from spaninfer_engine import EngineError, Resolved
 from spaninfer_engine.load import open_checkpoint
@@ -20,7 +27,7 @@ _err = Console(stderr=True)
 
 
 class LoadingBar:
-    """One progress bar per stage of loading."""
+    """One progress bar per stage of loading; those of one unit pulse until it is finished."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -29,8 +36,9 @@ class LoadingBar:
     def __call__(self, stage: str, done: int, total: int) -> None:
         """Note that `done` of `total` units of a stage are finished."""
         if stage not in self._tasks:
-            self._tasks[stage] = self._progress.add_task(stage, total=total)
-        self._progress.update(self._tasks[stage], completed=done, total=total)
+            self._tasks[stage] = self._progress.add_task(stage, total=None)
+        is_known = total > 1 or done == total
+        self._progress.update(self._tasks[stage], completed=done, total=total if is_known else None)
 
 
 @contextmanager
@@ -39,7 +47,7 @@ def loading() -> Iterator[LoadingBar]:
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
+        TaskProgressColumn(),
         TimeElapsedColumn(),
         console=_err,
         transient=True,

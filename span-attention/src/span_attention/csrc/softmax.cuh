@@ -90,7 +90,8 @@ __device__ __forceinline__ void absorb(float (&s)[kFragments][4], Rows& rows, fl
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
     // A row that has seen no key yet: any finite number keeps its exponentials at 0.
     const float base = most == hidden() ? 0.0f : most * unit;
-    keep[row] = power_of_2(rows.most[row] * unit - base);
+    // Exactly 1 where nothing changed: then blocks of keys that a row does not see change no bit.
+    keep[row] = most == rows.most[row] ? 1.0f : power_of_2(rows.most[row] * unit - base);
     rows.most[row] = most;
     float sum = 0.0f;
 #pragma unroll

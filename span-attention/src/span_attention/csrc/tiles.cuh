@@ -3,20 +3,19 @@
 // A tile is some rows of one slice times `pack` query heads that share a KV head: its line m is row
 // m / pack and head m % pack, so that a block of keys serves all of them.
 
-// What tells of a step where its slices lie; see prefill/plan.cu for `plan`.
+// What tells of a step where its slices lie; see prefill/plan.cu for `plan`. It may be written
+// while thread blocks that read it begin: it is read as the L2 cache has it.
 struct Slices {
   int* plan;
-  const int* bounds;
-  const int* lengths;
   int num_slices;
+  int most_sharers = 0;  // thread blocks that may share tasks
 
-  __device__ __forceinline__ int num_tiles() const { return plan[0]; }
-  __device__ __forceinline__ int most_parts() const { return plan[1]; }
-  __device__ __forceinline__ int2* tiles() const {
-    return reinterpret_cast<int2*>(plan + 4 + num_slices + num_slices % 2);
-  }
-  __device__ __forceinline__ int* counters() const {
-    return reinterpret_cast<int*>(tiles() + num_tiles());
+  __device__ __forceinline__ int num_tiles() const { return __ldcg(plan); }
+  __device__ __forceinline__ int parts() const { return __ldcg(plan + 1); }
+  __device__ __forceinline__ int* counters() const { return plan + 4; }
+  __device__ __forceinline__ int4 tile(int number) const {
+    const int before = (4 + most_sharers + num_slices + 3) / 4;
+    return __ldcg(reinterpret_cast<const int4*>(plan) + before + number);
   }
 };
 
@@ -29,13 +28,12 @@ struct Tile {
   int last_key;
 
   Tile() = default;
-  __device__ __forceinline__ Tile(const Slices& slices, int number, int tile_rows, int window) {
-    const int2 where = slices.tiles()[number];
-    slice = where.x;
-    const int begin = slices.bounds[slice], end = slices.bounds[slice + 1];
-    row = begin + where.y;
-    num_rows = min(tile_rows, end - row);
-    position = slices.lengths[slice] - (end - row);
+  __device__ __forceinline__ Tile(const Slices& slices, int number, int window) {
+    const int4 tile = slices.tile(number);
+    slice = tile.x;
+    row = tile.y;
+    num_rows = tile.z;
+    position = tile.w;
     last_key = position + num_rows - 1;
     first_key = window ? max(0, position - window + 1) : 0;
   }

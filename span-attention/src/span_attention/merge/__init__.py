@@ -128,7 +128,7 @@ def merge(
     given_out, given_total = out or (None, None)
     merged = result_array(given_out, (rows, heads, size), given.dtype, gpu, handle, alignment=16)
     total = result_array(given_total, (rows, heads), np.float32, gpu, handle, name="total")
-    step.launch(given, sums, out=(merged, total), stream=handle)
+    step.launch(outputs, lse, out=(merged, total), stream=stream)
     return merged, total
 
 

@@ -62,7 +62,7 @@ class Prepared:
     def plan_bytes(self, rows: int, slices: int) -> int:
         """Return the bytes of the plan of at most so many rows and slices."""
         ratio = self.heads // self.layout.kv_heads
-        return plan_bytes(rows, slices, self._kernel.lines, ratio, self._kernel.most_tasks)
+        return plan_bytes(rows, slices, self._kernel.lines, ratio, self._kernel.most_sharers)
 
     @property
     def workspace_bytes(self) -> int:
@@ -80,17 +80,19 @@ class Prepared:
         window: int = 0,
         stream: object = None,
     ) -> None:
-        """Write to `out` (int32, aligned to 8 bytes) how the step is cut into tiles.
+        """Write to `out` (int32, aligned to 16 bytes) how the step is cut into tiles.
 
-        Every launch for this step with the same `num_rows`, `slices` and `window` reads it.
+        Every launch for this step with the same `num_rows`, `slices` and `window` reads it. Tables
+        and rows must be what they are when it is planned: launches read all three before they wait
+        for the kernel in front. A slice of length 0 is padding, whose rows are left alone.
         """
         if not slices or not num_rows:
             return
-        pack = self._pack(num_rows, slices)
+        pack, sharers = self._pack(num_rows, slices), self._sharers(num_rows)
         self._plan(
             *(stream_handle(stream, bounds), pointer_of(out), pointer_of(bounds)),
-            *(pointer_of(lengths), slices, self._kernel.lines // pack, window),
-            *(self.heads // pack, self._kernel.most_tasks),
+            *(pointer_of(lengths), slices, self._kernel.lines // pack, self._kernel.block),
+            *(window, self.heads // pack, sharers),
         )
 
     def launch(
@@ -98,8 +100,6 @@ class Prepared:
         query: object,
         tables: object,
         rows: object,
-        bounds: object,
-        lengths: object,
         plan: object,
         *,
         num_rows: int,
@@ -126,7 +126,7 @@ class Prepared:
         """
         if not slices or not num_rows:
             return
-        addresses = tuple(map(pointer_of, (tables, rows, bounds, lengths, plan)))
+        addresses = tuple(map(pointer_of, (tables, rows, plan)))
         given = Arguments(
             pointer_of(out),
             pointer_of(query),
@@ -135,6 +135,7 @@ class Prepared:
             addresses,
             slices,
             self._pack(num_rows, slices),
+            self._sharers(num_rows),
             table_len,
             spans,
             (scale, softcap, window),
@@ -150,8 +151,16 @@ class Prepared:
             slices=slices,
             kv_heads=self.layout.kv_heads,
             sm_count=self.sm_count,
-            splits=self._kernel.most_tasks > 0,
+            splits=self._sharers(num_rows) > 0,
         )
+
+    def _sharers(self, num_rows: int) -> int:
+        """Return how many thread blocks may share tasks: 0 where tasks are more than half as many.
+
+        A task has at most a tile full of lines.
+        """
+        few = 2 * num_rows * self.heads <= self._kernel.most_sharers * self._kernel.lines
+        return self._kernel.most_sharers if few else 0
 
 
 def prepare(
@@ -174,7 +183,7 @@ def prepare(
     given = (form, layout, heads, gpu, cache or user_cache())
     kernel = hopper.prepare(*given, splits=splits) or general.prepare(*given)
     plan = compile_variant(PLAN, gpu.arch, cache or user_cache())
-    call = Call(load(plan, gpu), _PLAN_LAUNCH, "PPP iii ii")
+    call = Call(load(plan, gpu), _PLAN_LAUNCH, "PPP iii iii")
     return Prepared(layout, heads, gpu.sm_count, kernel, call)
 
 
@@ -224,7 +233,7 @@ def prefill(
     sizes = {"num_rows": num_rows, "slices": slices, "window": window}
     step.plan(bounds, lengths, **sizes, out=plan, stream=stream)
     step.launch(
-        *(query, tables, rows, bounds, lengths, plan),
+        *(query, tables, rows, plan),
         **sizes,
         table_len=views["tables"].strides[0],
         spans=spans,

@@ -17,9 +17,10 @@ class Arguments(NamedTuple):
     query: int
     query_stride: int
     num_rows: int
-    step: tuple[int, ...]  # addresses of tables, rows, bounds, lengths, plan
+    step: tuple[int, ...]  # addresses of tables, rows, plan
     slices: int
     pack: int  # heads that share a tile
+    sharers: int  # thread blocks that may share tasks, as the plan has it
     table_len: int
     spans: Spans
     scores: tuple[float, float, int]  # scale, softcap, window

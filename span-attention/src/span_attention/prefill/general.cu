@@ -74,15 +74,15 @@ __device__ __forceinline__ void fetch(T* to, const Array& from, int head, int fi
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     prefill_general(T* out, const T* query, long long query_stride, const int* tables,
-                    const int* rows, const int* bounds, const int* lengths, int* plan,
-                    int num_slices, int table_len, int span_shift, int heads, int pack,
-                    int kv_heads, float scale, float softcap, int window, const float* alibi,
-                    const float* sinks, const char* keys, long long key_span, long long key_head,
-                    long long key_token, const char* key_numbers, long long key_numbers_span,
-                    long long key_numbers_head, long long key_numbers_token, const char* values,
-                    long long value_span, long long value_head, long long value_token,
-                    const char* value_numbers, long long value_numbers_span,
-                    long long value_numbers_head, long long value_numbers_token) {
+                    const int* rows, int* plan, int num_slices, int table_len, int span_shift,
+                    int heads, int pack, int kv_heads, float scale, float softcap, int window,
+                    const float* alibi, const float* sinks, const char* keys, long long key_span,
+                    long long key_head, long long key_token, const char* key_numbers,
+                    long long key_numbers_span, long long key_numbers_head,
+                    long long key_numbers_token, const char* values, long long value_span,
+                    long long value_head, long long value_token, const char* value_numbers,
+                    long long value_numbers_span, long long value_numbers_head,
+                    long long value_numbers_token) {
   extern __shared__ __align__(16) unsigned char memory[];
   T* query_tile = reinterpret_cast<T*>(memory);
   T* key_tile = query_tile + kLines * kKeyPitch;
@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const Array value_array{values,        value_span,         value_head,         value_token,
                           value_numbers, value_numbers_span, value_numbers_head,
                           value_numbers_token};
-  const Slices slices{plan, bounds, lengths, num_slices};
+  const Slices slices{plan, num_slices};
   const Scores scores{scale, softcap, window, alibi != nullptr};
   const int lane = threadIdx.x % kWarp, first_line = threadIdx.x / kWarp * 16 * M_TILES;
   const int packs = heads / pack, packs_per_kv_head = packs / kv_heads;
@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int task = task_of(round);
     if (task >= tasks) continue;
     const int chunk = task % kChunks, which_pack = task / kChunks % packs;
-    const Tile tile(slices, task / kChunks / packs, tile_rows, window);
+    const Tile tile(slices, task / kChunks / packs, window);
     const int kv_head = which_pack / packs_per_kv_head, first_head = which_pack * pack;
     const Table table{tables + static_cast<long long>(rows[tile.slice]) * table_len, span_shift};
     const int last_block = tile.last_key / BLOCK, first_block = tile.first_key / BLOCK;

@@ -17,18 +17,19 @@ SOURCE = Source(
     headers=("types.cuh", "reduce.cuh", "mma.cuh", "copy.cuh", "codes.cuh"),
     own=("softmax.cuh", "tiles.cuh", "dequantize.cuh"),
 )
-_PARAMETERS = "PPq PP PPP iii iii ffi PP Pqqq Pqqq Pqqq Pqqq"
+_PARAMETERS = "PPq PPP iii iii ffi PP Pqqq Pqqq Pqqq Pqqq"
 
 
 @dataclass(frozen=True, slots=True)
 class General:
-    """general.cu, loaded: tiles of `lines` lines. It splits no tasks."""
+    """general.cu, loaded: tiles of `lines` lines, blocks of `block` keys. No task is shared."""
 
     layout: SpanLayout
     heads: int
     lines: int
+    block: int
     call: Call
-    most_tasks: int = 0
+    most_sharers: int = 0
     workspace_bytes: int = 0
 
     def start(self, stream: int, given: Arguments) -> None:
@@ -91,4 +92,5 @@ def prepare(form: Form, layout: SpanLayout, heads: int, gpu: Gpu, cache: FileCac
         sm_count=gpu.sm_count,
         shared_bytes=gpu.shared_bytes,
     )
-    return General(layout, heads, cut.lines, Call(load(compiled, gpu), grid, _PARAMETERS))
+    call = Call(load(compiled, gpu), grid, _PARAMETERS)
+    return General(layout, heads, cut.lines, cut.block, call)

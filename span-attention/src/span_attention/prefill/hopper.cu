@@ -7,9 +7,13 @@
 // run (Shah et al. 2024); consumers take turns in starting, so that one has the tensor cores while
 // the other makes exponentials.
 //
-// Where SPLITS, the blocks of keys of a tile may be shared by several thread blocks (plan.cu), so
-// that few rows of a long context use the whole GPU: each writes its sums to the workspace, and the
-// last one adds them up.
+// Where SPLITS and tasks are few, several thread blocks share the blocks of keys of each (plan.cu),
+// so that few rows of a long context use the whole GPU: each leaves its sums in the workspace,
+// waits for the others and adds up those of all for its part of the lines. All thread blocks run at
+// once, so that none waits for one that has not begun.
+//
+// What the plan and the tables say is older than the kernel before: it is read without waiting for
+// that one.
 //
 // Blocks of keys begin at multiples of BLOCK. Spans are read to the end of the last block: what
 // lies behind the last position is hidden from scores, and zeroed in values, where it may be NaN.
@@ -27,6 +31,7 @@ constexpr int kLines = 64 * CONSUMERS;
 constexpr int kColumns = ROW_BYTES / 2;  // elements of a row in shared memory
 constexpr int kKeyTiles = KEY_SIZE / kColumns, kValueTiles = VALUE_SIZE / kColumns;
 constexpr int kFragments = BLOCK / 8, kSums = VALUE_SIZE / 8;
+constexpr int kLeastBlocks = 2;  // of keys, in a part of a task
 constexpr int kQueryTile = kLines * ROW_BYTES, kTile = BLOCK * ROW_BYTES;  // bytes
 
 // A tile, heads of it and blocks of keys: what a consumer must know of its task.
@@ -34,8 +39,17 @@ struct Work {
   Tile tile;
   int kv_head, first_head;
   int first_block, last_block;
-  int whole, part, num_parts;  // which of how many parts of which tile and heads
-  const int* table;            // spans of its request
+  int part, num_parts;  // which of how many; parts are those of neighbouring thread blocks
+  const int* table;     // spans of its request
+
+  // Leaves part `which` of up to `most` with kLeastBlocks each: none behind the last.
+  __device__ __forceinline__ void cut(int which, int most) {
+    const int blocks = last_block + 1 - first_block, begin = first_block;
+    part = which;
+    num_parts = max(min(most, blocks / kLeastBlocks), 1);
+    first_block = begin + blocks * part / num_parts;
+    last_block = begin + blocks * (part + 1) / num_parts - 1;
+  }
 };
 
 // Barriers of a ring: buffers that copies have filled, and that every consumer has read.
@@ -67,8 +81,8 @@ struct Shared {
   alignas(1024) unsigned char values[STAGES][kValueTiles * kTile];
   Ring<QUERY_STAGES> query_ring;
   Ring<STAGES> key_ring, value_ring;
-  Work work[QUERY_STAGES];  // filled and emptied with the queries; one without parts is the end
-  bool is_last;             // whether all other parts of a task are there
+  Barrier posted[QUERY_STAGES];  // the work is there; its queries may still be on their way
+  Work work[QUERY_STAGES];       // emptied with the queries; one without parts is the end
 };
 
 // The arguments of a launch that both roles need.
@@ -77,22 +91,25 @@ struct Launch {
   const int* tables;
   const int* rows;
   int table_len, span_shift, heads, pack, kv_heads, box_tokens, window;
-  float* workspace;  // of each task, sums[kLines VALUE_SIZE]; then of each, (most, sum)[kLines]
+  float* workspace;  // of each part sums[kLines VALUE_SIZE], then of each (most, sum)[kLines]
 
   __device__ __forceinline__ int packs() const { return heads / pack; }
-  __device__ __forceinline__ int parts() const { return SPLITS ? slices.most_parts() : 1; }
-  __device__ __forceinline__ int tasks() const { return slices.num_tiles() * packs() * parts(); }
 
-  // The work of a task: a part of the blocks of a tile, none where the context has too few for it.
+  // A task: a tile and a group of heads.
   __device__ __forceinline__ Work work(int task) const {
-    const int whole = task / parts(), part = task % parts(), which = whole % packs();
-    const Tile tile(slices, whole / packs(), kLines / pack, window);
-    const int first = tile.first_key / BLOCK, blocks = tile.last_key / BLOCK + 1 - first;
-    const int num_parts = min(parts(), blocks);
-    const int begin = blocks * part / num_parts, end = blocks * (part + 1) / num_parts;
-    const int* table = tables + static_cast<long long>(rows[tile.slice]) * table_len;
-    return {tile,  which / (packs() / kv_heads), which * pack, first + begin, first + end - 1,
-            whole, part, num_parts, table};
+    const int which = task % packs();
+    const Tile tile(slices, task / packs(), window);
+    const int* table = tables + static_cast<long long>(__ldcg(&rows[tile.slice])) * table_len;
+    return {tile, which / (packs() / kv_heads), which * pack, tile.first_key / BLOCK,
+            tile.last_key / BLOCK, 0, 1, table};
+  }
+
+  // A part's own place in the workspace is that of the thread block that computes it.
+  __device__ __forceinline__ float* sums(int block, int line) const {
+    return workspace + (static_cast<long long>(block) * kLines + line) * VALUE_SIZE;
+  }
+  __device__ __forceinline__ float2* states(int block, int line) const {
+    return reinterpret_cast<float2*>(sums(gridDim.x, 0)) + block * kLines + line;
   }
 };
 
@@ -114,15 +131,12 @@ __device__ __forceinline__ void bring(unsigned char* to, Barrier* full, const Te
 __device__ __forceinline__ void bring_tasks(Shared& shared, const Launch& launch,
                                             const TensorMap& query_map) {
   Turn<QUERY_STAGES> turn;
-  const int tasks = launch.tasks();
-  for (int round = 0; round * gridDim.x < tasks; ++round) {
-    const int task = task_of(round);
-    if (task >= tasks) continue;
-    const Work work = launch.work(task);
-    if (SPLITS && work.part >= work.num_parts) continue;
+  const auto post = [&](const Work& work) {
     wait(&shared.query_ring.empty[turn.stage], turn.parity ^ 1);
     if (threadIdx.x % kWarp == 0) {
       shared.work[turn.stage] = work;
+      arrive(&shared.posted[turn.stage]);
+      wait_for_kernel_before();
       Barrier* full = &shared.query_ring.full[turn.stage];
       arrive_expecting(full, kKeyTiles * (kLines / launch.pack) * launch.pack * ROW_BYTES);
 #pragma unroll
@@ -132,10 +146,21 @@ __device__ __forceinline__ void bring_tasks(Shared& shared, const Launch& launch
       }
     }
     turn.next();
+  };
+  const int tasks = launch.slices.num_tiles() * launch.packs();
+  const int parts = SPLITS ? launch.slices.parts() : 1;
+  for (int round = 0; round * gridDim.x < tasks * parts; ++round) {
+    const int task = task_of(round);
+    if (task >= tasks * parts) continue;
+    Work work = launch.work(task / parts);
+    if (SPLITS) work.cut(task % parts, parts);
+    if (work.part < work.num_parts) post(work);
   }
+  let_next_kernel_start();  // what it reads before it waits for this one is older
   wait(&shared.query_ring.empty[turn.stage], turn.parity ^ 1);
   if (threadIdx.x % kWarp == 0) {
     shared.work[turn.stage].num_parts = 0;
+    arrive(&shared.posted[turn.stage]);
     arrive(&shared.query_ring.full[turn.stage]);
   }
 }
@@ -147,7 +172,7 @@ __device__ __forceinline__ void bring_keys(Shared& shared, const Launch& launch,
   Turn<QUERY_STAGES> task_turn;
   Turn<STAGES> turn;
   while (true) {
-    wait(&shared.query_ring.full[task_turn.stage], task_turn.parity);
+    wait(&shared.posted[task_turn.stage], task_turn.parity);
     const Work& work = shared.work[task_turn.stage];
     const int kv_head = work.kv_head, first_block = work.first_block, last_block = work.last_block;
     const int last_box = work.tile.last_key / launch.box_tokens;
@@ -156,6 +181,7 @@ __device__ __forceinline__ void bring_keys(Shared& shared, const Launch& launch,
     __syncwarp();
     if (lane == 0) arrive(&shared.query_ring.empty[task_turn.stage]);
     task_turn.next();
+    wait_for_kernel_before();  // that is over after the first task
     for (int block = last_block; block >= first_block; --block) {
       // Boxes behind the last position bring that one's again: it is there, and finite.
       const auto token_of = [&](int box) {
@@ -186,6 +212,13 @@ __device__ __forceinline__ void meet(int barrier) {
 template <int kCount>
 __device__ __forceinline__ void pass_by(int barrier) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kCount) : "memory");
+}
+
+// What another thread block has written with a release, and before it.
+__device__ __forceinline__ int load_acquired(const int* from) {
+  int number;
+  asm volatile("ld.acquire.gpu.s32 %0, [%1];" : "=r"(number) : "l"(from) : "memory");
+  return number;
 }
 
 // s = the consumer's lines of `query` times `keys`.
@@ -266,19 +299,20 @@ __device__ __forceinline__ void store_line(T* to, const float (&sums)[kSums][4],
   }
 }
 
-// Leaves the sums of a part in the workspace. False but for the part that came last: there, sums
-// and state become those of all parts.
-__device__ __forceinline__ bool add_parts(float (&sums)[kSums][4], Rows& state, Shared& shared,
+// Leaves the sums of this part of a task in the workspace, waits for those of the others and writes
+// the results of every num_parts-th group of lines.
+__device__ __forceinline__ void add_parts(const float (&sums)[kSums][4], const Rows& state,
                                           const Launch& launch, const Work& work, int first_line,
-                                          float unit) {
-  const int first_slot = work.whole * launch.parts(), t = threadIdx.x % 4;
-  float2* states = reinterpret_cast<float2*>(launch.workspace + gridDim.x * kLines * VALUE_SIZE);
+                                          float unit, T* out) {
+  const int first_block = blockIdx.x - work.part, lines = work.tile.num_rows * launch.pack;
+  const int t = threadIdx.x % 4;
 #pragma unroll
   for (int which = 0; which < 2; ++which) {
-    const int line = (first_slot + work.part) * kLines + first_line + 8 * which;
+    const int line = first_line + 8 * which;
     const float total = state.total(which);
-    if (t == 0) states[line] = make_float2(state.most[which], total);
-    float2* to = reinterpret_cast<float2*>(launch.workspace + line * VALUE_SIZE);
+    if (line >= lines) continue;
+    if (t == 0) *launch.states(blockIdx.x, line) = make_float2(state.most[which], total);
+    float2* to = reinterpret_cast<float2*>(launch.sums(blockIdx.x, line));
 #pragma unroll
     for (int n = 0; n < kSums; ++n) {
       to[4 * n + t] = make_float2(sums[n][2 * which], sums[n][2 * which + 1]);
@@ -287,38 +321,56 @@ __device__ __forceinline__ bool add_parts(float (&sums)[kSums][4], Rows& state, 
   __threadfence();
   meet<CONSUMERS * kGroup>(kAllBarrier);
   if (threadIdx.x == kGroup) {
-    int* arrived = launch.slices.counters() + work.whole;
-    shared.is_last = atomicAdd(arrived, 1) == work.num_parts - 1;
-    if (shared.is_last) *arrived = 0;
+    int* const counter = launch.slices.counters() + first_block;
+    atomicAdd(counter, 1);
+    while (load_acquired(counter) < work.num_parts) {
+    }
+    // Whoever waited is counted once more: then the last one knows that nobody waits any longer.
+    if (atomicAdd(counter, 1) == 2 * work.num_parts - 1) *counter = 0;
   }
   meet<CONSUMERS * kGroup>(kAllBarrier);
-  if (!shared.is_last) return false;
-  __threadfence();
-#pragma unroll
-  for (int which = 0; which < 2; ++which) {
-    const int line = first_slot * kLines + first_line + 8 * which;
+
+  constexpr int kWarps = 4 * CONSUMERS, kPairs = (VALUE_SIZE / 2 + kWarp - 1) / kWarp;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp - 4;
+  for (int line = work.part * kWarps + warp; line < lines; line += work.num_parts * kWarps) {
     float most = hidden(), total = 0.0f;
-    for (int part = 0; part < work.num_parts; ++part) {
-      most = fmaxf(most, __ldcg(&states[line + part * kLines]).x);
+    for (int part = lane; part < work.num_parts; part += kWarp) {
+      most = fmaxf(most, __ldcg(launch.states(first_block + part, line)).x);
     }
+    most = lanes_max<kWarp>(most);
+    float2 added[kPairs] = {};
+    for (int first = 0; first < work.num_parts; first += kWarp) {
+      float weight = 0.0f;  // of part first + lane
+      if (first + lane < work.num_parts) {
+        const float2 of = __ldcg(launch.states(first_block + first + lane, line));
+        weight = power_of_2((of.x - most) * unit);
+        total += weight * of.y;
+      }
+      const int count = min(work.num_parts - first, kWarp);
+#pragma unroll 8
+      for (int part = 0; part < count; ++part) {
+        const float share = __shfl_sync(0xffffffffu, weight, part);
+        const float2* from =
+            reinterpret_cast<const float2*>(launch.sums(first_block + first + part, line));
 #pragma unroll
-    for (int n = 0; n < kSums; ++n) sums[n][2 * which] = sums[n][2 * which + 1] = 0.0f;
-    for (int part = 0; part < work.num_parts; ++part) {
-      const float2 of = __ldcg(&states[line + part * kLines]);
-      const float weight = power_of_2((of.x - most) * unit);
-      total += weight * of.y;
-      const float2* from =
-          reinterpret_cast<const float2*>(launch.workspace + (line + part * kLines) * VALUE_SIZE);
-#pragma unroll
-      for (int n = 0; n < kSums; ++n) {
-        const float2 pair = __ldcg(&from[4 * n + t]);
-        sums[n][2 * which] += weight * pair.x;
-        sums[n][2 * which + 1] += weight * pair.y;
+        for (int i = 0; i < kPairs; ++i) {
+          if (lane + i * kWarp >= VALUE_SIZE / 2) continue;
+          const float2 pair = __ldcg(&from[lane + i * kWarp]);
+          added[i].x += share * pair.x;
+          added[i].y += share * pair.y;
+        }
       }
     }
-    state.sum[which] = t ? 0.0f : total;
+    const int row = work.tile.row + line / launch.pack, head = work.first_head + line % launch.pack;
+    unsigned* to = reinterpret_cast<unsigned*>(
+        out + (static_cast<long long>(row) * launch.heads + head) * VALUE_SIZE);
+    const float share = 1.0f / warp_sum(total);
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      if (lane + i * kWarp >= VALUE_SIZE / 2) continue;
+      to[lane + i * kWarp] = pack_pair<T>(added[i].x * share, added[i].y * share);
+    }
   }
-  return true;
 }
 
 // A consumer: 64 lines of each tile.
@@ -331,6 +383,7 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
   Turn<QUERY_STAGES> query_turn;
   Turn<STAGES> key_turn, value_turn;
   const int pack = launch.pack;
+  wait_for_kernel_before();
   if (consumer == CONSUMERS - 1) pass_by<2 * kGroup>(kTurnBarrier);
 
   while (true) {
@@ -410,10 +463,9 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
     with_values(first_block);
     finish_values();
 
-    if constexpr (SPLITS) {
-      if (work.num_parts > 1 && !add_parts(sums, state, shared, launch, work, first_line, unit)) {
-        continue;
-      }
+    if (SPLITS && work.num_parts > 1) {
+      add_parts(sums, state, launch, work, first_line, unit, out);
+      continue;
     }
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
@@ -429,17 +481,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     prefill_hopper(T* out, const __grid_constant__ TensorMap query_map,
                    const __grid_constant__ TensorMap key_map,
                    const __grid_constant__ TensorMap value_map, const int* tables, const int* rows,
-                   const int* bounds, const int* lengths, int* plan, float* workspace,
-                   int num_slices, int table_len, int span_shift, int heads, int pack, int kv_heads,
-                   int box_tokens, float scale, float softcap, int window, const float* alibi,
-                   const float* sinks) {
+                   int* plan, float* workspace, int num_slices, int table_len, int span_shift,
+                   int heads, int pack, int kv_heads, int box_tokens, float scale, float softcap,
+                   int window, const float* alibi, const float* sinks) {
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  const Launch launch{{plan, bounds, lengths, num_slices},
+  const Launch launch{{plan, num_slices, SPLITS ? static_cast<int>(gridDim.x) : 0},
                       tables, rows, table_len, span_shift, heads, pack, kv_heads,
                       box_tokens, window, workspace};
   if (threadIdx.x == 0) {
     shared.query_ring.init(4 * CONSUMERS + 1);  // lane 0 of each warp
+    for (int i = 0; i < QUERY_STAGES; ++i) init_barrier(&shared.posted[i], 1);
     shared.key_ring.init(4 * CONSUMERS);
     shared.value_ring.init(4 * CONSUMERS);
     publish_barriers();

@@ -1,22 +1,23 @@
 // Which rows of which slice a tile is, longest tiles first; made once per step for every layer.
 //
 // Slice r is the rows bounds[r] .. bounds[r + 1] of a step; its last row stands at position
-// lengths[r] - 1. A tile is `tile_rows` rows of one slice, and costs the keys that its rows see.
+// lengths[r] - 1. A slice of length 0 is padding. A tile is `tile_rows` rows of one slice, and its
+// cost the blocks of `key_block` keys that its rows see.
 //
-//   plan   0 num_tiles | 1 most_parts | 4 ends[R] | from the next even place on
-//          tiles[num_tiles]: (slice, first row) | counters[most_tasks]
+//   plan   0 num_tiles | 1 parts | 4 counters[most_sharers] | ends[R] | from a multiple of 4 on
+//          tiles[num_tiles]: (slice, first row of the step, number of rows, position of the first)
 //
-// A task is a tile times one of `packs` groups of heads. Where tasks are few and contexts long, the
-// keys of each are cut into up to most_parts, so that there are up to most_tasks parts (0: no task
-// is cut); counters tell how many parts of a task have arrived, 0 before each launch and after it.
+// A task is a tile times one of `packs` groups of heads. Where all tasks together need no more than
+// half of most_sharers thread blocks, each is shared by `parts` neighbouring ones; the first one's
+// counter tells how many parts are there. Counters are 0 before each launch and after it.
 //
 // One block: tiles are counted into kBuckets by cost and placed in falling order. Within a bucket
 // the order is that of the threads; no result depends on it.
 //
-// Demands: 1 <= slices; room for rows / tile_rows + slices tiles, and most_tasks counters.
+// Demands: 1 <= slices; room for rows / tile_rows + slices tiles; `plan` at a multiple of 16 bytes.
 
 constexpr int kThreads = 1024, kBuckets = 1024, kHeader = 4;
-constexpr int kLeastKeys = 512;  // of a part: fewer cost less than adding the parts up
+constexpr int kLeastShared = 6;  // blocks of keys: of fewer, adding up costs what sharing saves
 
 // The inclusive sum over the threads up to this one; `carry` becomes the sum over all of them.
 __device__ __forceinline__ int running_sum(int x, int& carry) {
@@ -55,23 +56,24 @@ __device__ __forceinline__ int slice_of(const int* ends, int slices, int tile) {
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     prefill_plan(int* plan, const int* bounds, const int* lengths, int slices, int tile_rows,
-                 int window, int packs, int most_tasks) {
+                 int key_block, int window, int packs, int most_sharers) {
   __shared__ int counts[kBuckets];
-  __shared__ int longest;
-  int* ends = plan + kHeader;
-  int2* tiles = reinterpret_cast<int2*>(ends + slices + slices % 2);
+  __shared__ int most_keys, longest;
+  int* const ends = plan + kHeader + most_sharers;
+  int4* const tiles = reinterpret_cast<int4*>(plan) + (kHeader + most_sharers + slices + 3) / 4;
   const int thread = threadIdx.x;
   counts[thread] = 0;
-  if (thread == 0) longest = 1;
+  if (thread == 0) most_keys = 1, longest = 0;
+  for (int task = thread; task < most_sharers; task += kThreads) plan[kHeader + task] = 0;
   __syncthreads();
 
   int num_tiles = 0;
   for (int first = 0; first < slices; first += kThreads) {
     const int slice = first + thread;
     int mine = 0;
-    if (slice < slices) {
+    if (slice < slices && lengths[slice] > 0) {
       mine = (bounds[slice + 1] - bounds[slice] + tile_rows - 1) / tile_rows;
-      if (mine > 0) atomicMax(&longest, lengths[slice]);
+      if (mine > 0) atomicMax(&most_keys, lengths[slice]);
     }
     int all;
     const int end = num_tiles + running_sum(mine, all);
@@ -80,36 +82,43 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
 
-  const auto locate = [&](int tile, int& bucket) {
-    const int slice = slice_of(ends, slices, tile);
-    const int rows = bounds[slice + 1] - bounds[slice], start = lengths[slice] - rows;
-    const int first = (tile - (slice ? ends[slice - 1] : 0)) * tile_rows;
-    const int stop = start + min(first + tile_rows, rows);
-    const int cost = window ? stop - max(0, start + first - window + 1) : stop;
-    const long long scaled = static_cast<long long>(cost) * (kBuckets - 1) / longest;
-    bucket = kBuckets - 1 - static_cast<int>(scaled);
-    return make_int2(slice, first);
+  const long long most_cost = most_keys / key_block + 1;
+  const auto locate = [&](int number, int4& tile) {
+    const int slice = slice_of(ends, slices, number);
+    const int rows = bounds[slice + 1] - bounds[slice];
+    const int first = (number - (slice ? ends[slice - 1] : 0)) * tile_rows;
+    const int position = lengths[slice] - rows + first, count = min(tile_rows, rows - first);
+    const int first_key = window ? max(0, position - window + 1) : 0;
+    tile = make_int4(slice, bounds[slice] + first, count, position);
+    return (position + count - 1) / key_block - first_key / key_block + 1;
   };
-  for (int tile = thread; tile < num_tiles; tile += kThreads) {
-    int bucket;
-    locate(tile, bucket);
-    atomicAdd(&counts[bucket], 1);
+  const auto bucket_of = [&](int cost) {
+    return kBuckets - 1 - static_cast<int>(cost * (kBuckets - 1) / most_cost);
+  };
+  for (int number = thread; number < num_tiles; number += kThreads) {
+    int4 tile;
+    const int cost = locate(number, tile);
+    atomicAdd(&counts[bucket_of(cost)], 1);
+    atomicMax(&longest, cost);
   }
   __syncthreads();
   int all;
   const int mine = counts[thread], end = running_sum(mine, all);
   counts[thread] = end - mine;
   __syncthreads();
-  for (int tile = thread; tile < num_tiles; tile += kThreads) {
-    int bucket;
-    const int2 where = locate(tile, bucket);
-    tiles[atomicAdd(&counts[bucket], 1)] = where;
+  for (int number = thread; number < num_tiles; number += kThreads) {
+    int4 tile;
+    const int cost = locate(number, tile);
+    tiles[atomicAdd(&counts[bucket_of(cost)], 1)] = tile;
   }
   if (thread == 0) {
-    const int parts = min(most_tasks / max(num_tiles * packs, 1), longest / kLeastKeys);
+    const int sharers = most_sharers / max(num_tiles * packs, 1);
     plan[0] = num_tiles;
-    plan[1] = max(parts, 1);
+    plan[1] = longest < kLeastShared ? 1 : max(sharers, 1);
   }
-  int* counters = reinterpret_cast<int*>(tiles + num_tiles);
-  for (int task = thread; task < most_tasks; task += kThreads) counters[task] = 0;
+  // The attention reads the plan without waiting for this kernel to be gone; and it may start as
+  // soon as one thread of the block lets it, so all of them must have written by then.
+  __threadfence();
+  __syncthreads();
+  let_next_kernel_start();
 }

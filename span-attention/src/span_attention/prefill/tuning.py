@@ -13,8 +13,10 @@ _FRAGMENT: Final = 16  # lines, keys and elements that one product of matrices t
 _WIDEST_VALUES: Final = 256  # elements whose sums fit the registers of a warp: 128 of each lane
 _PADDING_BYTES: Final = 16  # of each row in shared memory
 _SYSTEM_BYTES: Final = 1024  # of shared memory that each block takes besides its own
-_PLAN_HEADER: Final = 4  # numbers before the ends of slices
+_PLAN_HEADER: Final = 4  # numbers before counters and ends of slices
+_PLAN_TILE: Final = 4  # numbers of a tile
 _REGISTERS: Final = 65_536  # of a multiprocessor
+_FEWER: Final = 0.9  # of the tiles of one head, where tiles of several heads pay
 
 # Fragments of lines per warp, warps, keys of a block: the first that fits is taken. Two fragments
 # halve the reads of shared memory per product, which bound this kernel.
@@ -75,10 +77,11 @@ def tiles(key_size: int, value_size: int, *, in_keys: bool, bits: int, shared_by
     )
 
 
-def plan_bytes(rows: int, slices: int, lines: int, ratio: int, most_tasks: int) -> int:
+def plan_bytes(rows: int, slices: int, lines: int, ratio: int, most_sharers: int) -> int:
     """Return the bytes of the largest plan of so many rows and slices (prefill/plan.cu)."""
     num_tiles = rows // (lines // min(ratio, lines)) + slices
-    return 4 * (_PLAN_HEADER + slices + slices % 2 + 2 * num_tiles + most_tasks)
+    before = -(-(_PLAN_HEADER + most_sharers + slices) // _PLAN_TILE)
+    return 4 * _PLAN_TILE * (before + num_tiles)
 
 
 @lru_cache(maxsize=1024)
@@ -97,17 +100,18 @@ def heads_of_tile(
     One head, whose rows then begin where blocks of keys do, or as many as fit and leave no rest:
     whichever needs fewer rounds of all multiprocessors for slices of equal length; one where both
     need the same (592 against 590 TFLOP/s at 4 x 4096 rows, 411 against 388 at 16 x 1024, 142
-    against 128 at 512; H200, 2026-11-21). Where tasks may be split, less than a round counts as
-    what it is: the rest of the GPU gets parts of the same tasks.
+    against 128 at 512; H200, 2026-11-21). Where few tasks are shared by all multiprocessors, rounds
+    need not be whole: all heads that fit then share a tile where that saves a tenth of the tiles.
     """
     most = max(n for n in range(1, min(ratio, lines) + 1) if ratio % n == 0)
 
-    def rounds(heads: int) -> float:
+    def tasks(heads: int) -> int:
         tiles = slices * -(-rows // (slices * (lines // heads)))
-        tasks = tiles * kv_heads * (ratio // heads)
-        return tasks / sm_count if splits and tasks < sm_count else -(-tasks // sm_count)
+        return tiles * kv_heads * (ratio // heads)
 
-    return min((1, most), key=rounds)
+    if splits:
+        return most if tasks(most) < _FEWER * tasks(1) else 1
+    return min((1, most), key=lambda heads: -(-tasks(heads) // sm_count))
 
 
 def launch(tiles: Tiles, *, registers: int, sm_count: int, shared_bytes: int) -> Launch:
@@ -123,7 +127,6 @@ _GROUP: Final = 4 * _WARP  # threads whose warps multiply together
 _LINES_OF_GROUP: Final = 64
 _BARRIER_BYTES: Final = 8
 _WORK_BYTES: Final = 64  # what a consumer is told of its task
-_LAST_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +164,8 @@ class HopperTiles:
         """Shared memory of a block."""
         query = self.query_stages * self.lines * self.key_size
         keys_and_values = self.stages * self.block * (self.key_size + self.value_size)
-        barriers = 2 * (self.query_stages + 2 * self.stages)
-        small = _BARRIER_BYTES * barriers + _WORK_BYTES * self.query_stages + _LAST_BYTES
+        barriers = 3 * self.query_stages + 4 * self.stages
+        small = _BARRIER_BYTES * barriers + _WORK_BYTES * self.query_stages
         unaligned = 2 * (query + keys_and_values) + small
         return -(-unaligned // _SYSTEM_BYTES) * _SYSTEM_BYTES
 

@@ -15,7 +15,9 @@ from span_attention.prefill.form import Form
 from span_attention.quantize import CODES
 
 PLAN: Final = Variant.of(
-    "prefill_plan", Source("span_attention", "prefill/plan.cu", headers=("reduce.cuh",)), {}
+    "prefill_plan",
+    Source("span_attention", "prefill/plan.cu", headers=("reduce.cuh", "overlap.cuh")),
+    {},
 )
 
 _LATENT: Final = 576  # the keys of DeepSeek, whose first 512 elements are the values

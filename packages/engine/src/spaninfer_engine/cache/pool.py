@@ -16,7 +16,8 @@ that somebody may want again; they are handed out for new content once nothing i
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 
 class SpanPool:
@@ -60,38 +61,64 @@ class SpanPool:
         """Hand out `count` spans to one holder each; None if there are not enough."""
         if count > len(self._free) + len(self._kept):
             return None
-        return [self._take_one() for _ in range(count)]
+        free, holders = self._free, self._holders
+        first = max(len(free) - count, 0)
+        spans = free[first:]
+        spans.reverse()
+        del free[first:]
+        spans += [self._take_kept() for _ in range(count - len(spans))]
+        for span in spans:
+            holders[span] = 1
+        return spans
 
-    def share(self, span: int) -> None:
-        """Add a holder to a span that is held, resting or kept."""
-        if self._holders[span] == 0 and self._resting.pop(span, None) is None:
-            del self._kept[span]
-        self._holders[span] += 1
+    def share(self, spans: Iterable[int]) -> None:
+        """Add a holder to each of spans that are held, resting or kept."""
+        holders, resting = self._holders, self._resting
+        for span in spans:
+            if holders[span] == 0 and resting.pop(span, None) is None:
+                del self._kept[span]
+            holders[span] += 1
 
     def give_back(self, spans: Iterable[int]) -> None:
         """Remove one holder from each span.
 
         Give the end of a prefix back before its start: what was given back first is taken first.
         """
+        holders, resting, planned = self._holders, self._resting, self._planned
+        passed = []
         for span in spans:
-            assert self._holders[span] > 0, f"span {span} was given back more often than taken"
-            self._holders[span] -= 1
-            if self._holders[span] == 0:
-                if self._planned > self._finished:
-                    self._resting[span] = self._planned
-                else:
-                    self._settle(span)
+            left = holders[span] = holders[span] - 1
+            assert left >= 0, f"span {span} was given back more often than taken"
+            if left == 0:
+                passed.append(span)
+        if planned > self._finished:
+            resting.update(dict.fromkeys(passed, planned))
+        else:
+            self._settle(passed)
 
-    def label(self, span: int, label: bytes) -> None:
-        """Say what a held span contains; a second span with the same content stays unlabelled."""
-        assert self._holders[span] > 0, f"span {span} is labelled, but nobody holds it"
-        if self._labels[span] is None and label not in self._by_label:
-            self._labels[span] = label
-            self._by_label[label] = span
+    def label(self, spans: Sequence[int], labels: Sequence[bytes]) -> None:
+        """Say what held spans contain; a second span with the same content stays unlabelled."""
+        held, known, by_label = self._holders, self._labels, self._by_label
+        for span, label in zip(spans, labels, strict=True):
+            assert held[span] > 0, f"span {span} is labelled, but nobody holds it"
+            if known[span] is None and label not in by_label:
+                known[span] = label
+                by_label[label] = span
 
     def find(self, label: bytes) -> int | None:
         """Return the span that contains what the label says."""
         return self._by_label.get(label)
+
+    def find_run(self, labels: Iterable[bytes]) -> list[int]:
+        """Return the spans of labels, up to the first label that no span has."""
+        by_label = self._by_label
+        spans = []
+        for label in labels:
+            span = by_label.get(label)
+            if span is None:
+                break
+            spans.append(span)
+        return spans
 
     def plan(self, step: int) -> None:
         """Note that a step was planned with spans held now."""
@@ -102,13 +129,10 @@ class SpanPool:
         """Note that a step, and with it all before, has finished: spans that waited are settled."""
         assert self._finished < step <= self._planned, f"step {step} finished out of order"
         self._finished = step
-        while self._resting:
-            span, waits_for = self._resting.popitem(last=False)
-            if waits_for > step:
-                self._resting[span] = waits_for
-                self._resting.move_to_end(span, last=False)
-                return
-            self._settle(span)
+        passed = list(takewhile(lambda span: self._resting[span] <= step, self._resting))
+        for span in passed:
+            del self._resting[span]
+        self._settle(passed)
 
     def check(self) -> None:
         """Assert that every span is in exactly one place, and every label is true."""
@@ -122,20 +146,19 @@ class SpanPool:
         assert all(span in labelled for span in self._kept), "a kept span has no label"
         assert not any(span in labelled for span in self._free), "a free span has a label"
 
-    def _take_one(self) -> int:
-        if self._free:
-            span = self._free.pop()
-        else:
-            span, _ = self._kept.popitem(last=False)
-            label = self._labels[span]
-            assert label is not None
-            del self._by_label[label]
-            self._labels[span] = None
-        self._holders[span] = 1
+    def _take_kept(self) -> int:
+        """Return the span that was unused for longest, for new content."""
+        span, _ = self._kept.popitem(last=False)
+        label = self._labels[span]
+        assert label is not None
+        del self._by_label[label]
+        self._labels[span] = None
         return span
 
-    def _settle(self, span: int) -> None:
-        if self._labels[span] is None:
-            self._free.append(span)
-        else:
-            self._kept[span] = None
+    def _settle(self, spans: Iterable[int]) -> None:
+        free, kept, labels = self._free, self._kept, self._labels
+        for span in spans:
+            if labels[span] is None:
+                free.append(span)
+            else:
+                kept[span] = None

@@ -51,8 +51,7 @@ class SpanTable:
     def adopt(self, first: int, spans: Sequence[int]) -> None:
         """Begin with spans that hold a shared prefix, the first of them at index `first`."""
         assert not self.spans
-        for span in spans:
-            self.pool.share(span)
+        self.pool.share(spans)
         self.first, self.stop, self.spans = first, first + len(spans), list(spans)
 
     def release(self) -> None:

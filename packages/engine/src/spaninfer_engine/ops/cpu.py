@@ -8,68 +8,95 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import attention, compile_all
-from spaninfer_op_reference import alibi_slopes, gelu
+from spaninfer_kernels_cpu import Format, Packed, attention, compile_all, pack
+from spaninfer_kernels_cpu.layout import Kind
+from spaninfer_kernels_cpu.team import Team, shared_team
+from spaninfer_op_reference import gelu
 
-from spaninfer_engine.ops.fuse import can_join, joined, joined_linears
+from spaninfer_engine.ops.bound import Steps
+from spaninfer_engine.ops.cpu_claims import (
+    EXACT_PRODUCT,
+    PRODUCT,
+    TABLE,
+    recorded_claims,
+    scores_of,
+)
+from spaninfer_engine.ops.cpu_recorder import Inputs
+from spaninfer_engine.ops.cpu_script import chain
 from spaninfer_engine.ops.host import HostOps, attend_by_definition
-from spaninfer_engine.ops.operation import Operation
+from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.products import Products
 from spaninfer_engine.ops.step import Step
-from spaninfer_engine.ops.table import AlibiKind, Claim, Kernel, Pack
+from spaninfer_engine.ops.table import AlibiKind, Claim
 from spaninfer_engine.spec.nodes import ActivationName, RopeStyle
 
 Array = NDArray[np.float32]
 
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_EXACT = (Format("float32"), Format("bfloat16"))
+
 
 class CpuOps(HostOps):
-    """ops.table.Ops on numpy arrays of float32."""
+    """ops.table.Ops on numpy arrays of float32, on the threads of a team.
+
+    Weights of products are packed: in `format`, or else as they are stored, bfloat16 in bfloat16
+    (`stored_as` is what those of a model without weights would be stored in). Products see
+    activations in `dtype`, everything else sees them in float32.
+    """
 
     name = "cpu"
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        dtype: Literal["float32", "bfloat16"] = "float32",
+        *,
+        format: Format | None = None,
+        stored_as: str = "float32",
+        team: Team | None = None,
+    ) -> None:
         super().__init__("float32")
+        self._rounded = dtype == "bfloat16"
+        self._format, self._stored_as = format, stored_as
+        self._team = team or shared_team()
+        self._inputs = Inputs()
         self._product = Products()
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """Projections of one input become one product; a gated MLP's too, gated in place."""
-        return (
-            Claim(
-                "gated_linears",
-                ("g = linear x", "u = linear x", "y = gate g u"),
-                "y",
-                self._gated_linears,
-                lambda operations: can_join(operations[:2]),
-            ),
-            joined_linears(self, 3),
-            joined_linears(self, 2),
-        )
+        """What becomes calls of compiled kernels; the operators below serve the rest."""
+        return recorded_claims(rounded=self._rounded)
 
-    def _gated_linears(self, operations: Sequence[Operation], pack: Pack) -> Kernel:
-        weights = joined(operations[:2], self, pack)
-        inner = operations[0].weights[0].shape[0]
-        activate = _ACTIVATIONS[str(operations[2].constant("act"))]
+    def chain(self, steps: Steps[Array]) -> Steps[Array]:
+        """Run neighbours that are recorded as one script."""
+        return chain(steps, self._team, self._inputs)
 
-        def kernel(_step: Step[Array], x: Array) -> Array:
-            both = self.linear(x, **weights)
-            gate = activate(both[:, :inner])
-            gate *= both[:, inner:]
-            return gate
+    def pack(self, arrays: Sequence[Packable], layout: str) -> Any:
+        """Return weights of products packed, others as arrays."""
+        if layout == PRODUCT:
+            return self._packed(arrays, self._format)
+        if layout == EXACT_PRODUCT:
+            return self._packed(arrays, None)
+        if layout == TABLE:
+            return _table(super().pack(arrays, "stored"))
+        return super().pack(arrays, layout)
 
-        return kernel
+    def _packed(self, arrays: Sequence[Packable], format: Format | None) -> Packed:
+        stored = {getattr(array, "dtype", self._stored_as) for array in arrays}
+        kind: Kind = "bfloat16" if stored <= {_BFLOAT16, "bfloat16"} else "float32"
+        return pack(super().pack(arrays, "stored"), format or Format(kind))
 
     def warm(self) -> None:
-        """Compile the attention kernel, or load it: seconds the first time on a machine."""
-        compile_all()
+        """Compile what steps may call, or load it: a minute the first time on a machine."""
+        compile_all(_EXACT if self._format is None else (*_EXACT, self._format))
 
     def prepare(self, step: Step[Array]) -> tuple[attention.Rows, ...]:
-        """Return what the attention kernel reads, per cache group."""
+        """Tell scripts where this step's arrays are; return what attention by itself reads."""
+        self._inputs.fill(step)
         return tuple(attention.Rows(table, step.request, step.position) for table in step.tables)
 
     # ---- rows ------------------------------------------------------------------------------------
@@ -165,7 +192,7 @@ class CpuOps(HostOps):
             )
         keys, values = (part[layer] for part in step.caches[group])
         rows: attention.Rows = step.plan[group]
-        scores = _scores(query.shape[1], scale, softcap, window, alibi)
+        scores = scores_of(query.shape[1], scale, softcap, window, alibi)
         out = np.empty((*query.shape[:2], values.shape[-1]), np.float32)
         attention.attend(np.ascontiguousarray(query), keys, values, rows, scores, out=out)
         return out
@@ -220,15 +247,9 @@ def _inverse_root_mean_square(x: Array, eps: float) -> Array:
     return np.reciprocal(y, out=y)
 
 
-@cache
-def _scores(
-    heads: int, scale: float, softcap: float | None, window: int | None, alibi: AlibiKind | None
-) -> attention.Scores:
-    """Return the kernel's settings, the same for every step; checked once."""
-    if alibi is None:
-        return attention.Scores(scale, softcap, window)
-    slopes = alibi_slopes(heads) * (scale if alibi == "scaled" else 1.0)
-    return attention.Scores(scale, softcap, window, slopes.astype(np.float32))
+def _table(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a table of rows as kernels read it: in place, if that can be."""
+    return np.require(array, requirements=["C", "ALIGNED"])
 
 
 # ---- activations, by tanh: it does not overflow, and numpy vectorises it -------------------------

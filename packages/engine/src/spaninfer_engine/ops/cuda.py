@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 from span_attention import Format, Place, SpanLayout
 from spaninfer_kernel_launch import Gpu
 from spaninfer_kernels_cuda import activation, norm
@@ -29,6 +30,7 @@ from spaninfer_engine.ops.cuda_experts import (
 )
 from spaninfer_engine.ops.cuda_heads import Heads
 from spaninfer_engine.ops.cuda_kernels import FORMATS, Kernels
+from spaninfer_engine.ops.cuda_products import InvariantProducts
 from spaninfer_engine.ops.operation import Operation, Packable
 from spaninfer_engine.ops.slices import Slices, slices_of
 from spaninfer_engine.ops.step import Rotation, SpanCache, Step
@@ -53,9 +55,12 @@ class CudaOps(TorchOps):
         device: str = "cuda",
         groups: Sequence[CacheGroup] = (),
         kv_dtype: KVDType | None = None,
+        *,
+        batch_invariant: bool = False,
     ) -> None:
         super().__init__(dtype, device)
-        self.kernels = Kernels(self.dtype, self.device)
+        self.kernels = Kernels(self.dtype, self.device, batch_invariant=batch_invariant)
+        self._cublas = InvariantProducts().linear if batch_invariant else F.linear
         self._groups = groups
         self._format = FORMATS[self.dtype] if kv_dtype is None else _CODES[kv_dtype]
         self._pools: dict[int, Pool] = {}  # by cache group
@@ -153,7 +158,7 @@ class CudaOps(TorchOps):
         """X @ weight.T + bias: of few rows by a kernel of ours, of many by cuBLAS."""
         if self.kernels.has_gemm(x, weight):
             return self.kernels.multiply(x, weight, bias)
-        return super().linear(x, weight=weight, bias=bias)
+        return self._cublas(x, weight, bias)
 
     def gated_linear(
         self, x: Tensor, *, act: ActivationName, weight: Tensor, bias: Tensor | None
@@ -161,7 +166,7 @@ class CudaOps(TorchOps):
         """act(gate) * up of x[T C] @ weight[2I C].T + bias, whose rows are gate, then up."""
         if self.kernels.has_gemm(x, weight, gated=True):
             return self.kernels.multiply(x, weight, bias, gate=act)
-        both = super().linear(x, weight=weight, bias=bias)
+        both = self._cublas(x, weight, bias)
         return self.kernels.activate_rows(_GATED[act], both)
 
     def activation(self, x: Tensor, *, act: ActivationName) -> Tensor:

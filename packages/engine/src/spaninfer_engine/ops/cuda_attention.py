@@ -86,12 +86,15 @@ class Plan:
     def _plan(
         self, layout: SpanLayout, heads: int, window: int, rows: int
     ) -> tuple[_Decodes | _Prefills, ...]:
-        given = self.slices, layout, heads, window, self._kernels
+        slices = self.slices
+        given = slices, layout, heads, window, self._kernels
+        # One kernel for both gives a row the same bits, drawn one by one or found in a prompt.
+        decodes = 0 if self._kernels.batch_invariant else slices.num_decodes
         planned: list[_Decodes | _Prefills] = []
-        if self.slices.num_decodes:
+        if decodes:
             planned.append(_Decodes(*given))
-        if self.slices.prefills:
-            planned.append(_Prefills(*given, rows))
+        if slices.num_decodes + len(slices.prefills) > decodes:
+            planned.append(_Prefills(*given, rows, decodes))
         return tuple(planned)
 
     def attend_plainly(self, query: Tensor, group: int, layer: int, scoring: Scoring) -> Tensor:
@@ -139,7 +142,7 @@ class _Decodes:
 
 
 class _Prefills:
-    """The longer slices, planned for the layers of a cache group."""
+    """The slices from number `first` on, planned for the layers of a cache group."""
 
     def __init__(
         self,
@@ -149,16 +152,17 @@ class _Prefills:
         window: int,
         kernels: Kernels,
         rows: int,
+        first: int,
     ) -> None:
-        first, count = slices.num_decodes, len(slices.prefills)
+        count = slices.num_decodes + len(slices.prefills) - first
         self._kernel = _prefill(kernels, layout, heads)
         self._plan = _bytes(self._kernel.plan_bytes(rows, count), slices.rows.device)
-        indices = (slices.rows, slices.bounds, slices.lengths)
-        self._rows, self._bounds, self._lengths = (each[first:].data_ptr() for each in indices)
+        self._workspace = _bytes(self._kernel.workspace_bytes, slices.rows.device)
+        self._rows = slices.rows[first:].data_ptr()
         self._num_rows, self._num_slices = rows, count
         self._kernel.plan(
-            self._bounds,
-            self._lengths,
+            slices.bounds[first:].data_ptr(),
+            slices.lengths[first:].data_ptr(),
             num_rows=rows,
             slices=count,
             window=window,
@@ -172,12 +176,11 @@ class _Prefills:
             query.data_ptr(),
             tables.data_ptr(),
             self._rows,
-            self._bounds,
-            self._lengths,
             self._plan.data_ptr(),
             num_rows=self._num_rows,
             slices=self._num_slices,
             table_len=tables.stride(0),
+            workspace=self._workspace.data_ptr(),
             **scores,
         )
 
@@ -191,7 +194,8 @@ def _decode(kernels: Kernels, layout: SpanLayout, requests: int, heads: int) -> 
 @lru_cache(64)
 def _prefill(kernels: Kernels, layout: SpanLayout, heads: int) -> prefill.Prepared:
     form = prefill.Form(np.dtype(kernels.element).name)
-    return prefill.prepare(form, layout, heads=heads, gpu=kernels.gpu)
+    splits = not kernels.batch_invariant
+    return prefill.prepare(form, layout, heads=heads, gpu=kernels.gpu, splits=splits)
 
 
 def _bytes(count: int, device: torch.device) -> Tensor:

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from spaninfer_engine.ops.cuda_kernels import ELEMENTS
 from spaninfer_engine.ops.cuda_memory import StepMemory
-from spaninfer_engine.ops.device import Wish
+from spaninfer_engine.ops.cuda_wishes import Wishes
+from spaninfer_engine.ops.device import Reports
+from spaninfer_engine.request import MAX_LOGPROBS
 
 Words = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -28,46 +30,54 @@ class Drawing:
     def __init__(self, gpu: Gpu, memory: StepMemory) -> None:
         self._gpu, self._memory = gpu, memory
         sizes = memory.sizes
-        record_len = sample.PARAMETERS.itemsize // 4
-        self.wishes = torch.zeros(
-            (sizes.requests, record_len), dtype=torch.int32, device=memory.device
-        )
+        self.wishes = Wishes(memory)
         self._out = torch.zeros(2 * sizes.padded_rows, dtype=torch.int32, device=memory.device)
         self._pinned = [torch.empty_like(self._out, device="cpu").pin_memory() for _ in range(2)]
+        words = sizes.padded_rows * (2 + 2 * MAX_LOGPROBS)
+        self._told = torch.zeros(words, dtype=torch.int32, device=memory.device)
         self._prepared = lru_cache(_KEPT)(self._prepare)
 
-    def words(self, wish: Wish) -> Words:
-        """Return a wish as the sampler's record."""
-        record = sample.defaults(1)
-        record["seed"] = wish.seed
-        record["temperature"] = wish.temperature
-        record["top_k"] = wish.top_k
-        record["top_p"] = wish.top_p
-        record["min_p"] = wish.min_p
-        record["prompt_len"] = wish.prompt_len
-        record["repetition"] = wish.repetition_penalty
-        record["presence"] = wish.presence_penalty
-        record["frequency"] = wish.frequency_penalty
-        record["ngram"] = wish.no_repeat_ngram
-        return record.view(np.int32)
-
     def draw(self, logits: Tensor, stream: int, *, revises: bool) -> None:
-        """Draw a token per row of logits[W V]; with `revises`, wishes may ask for penalties."""
+        """Draw a token per row of logits[W V]; with `revises`, wishes may ask for other logits."""
         memory, count = self._memory, len(logits)
         prepared = self._prepared(*logits.shape, logits.stride(0), logits.dtype)
         num_bytes = prepared.workspace_bytes if revises else 0
         workspace = torch.empty(num_bytes, dtype=torch.uint8, device=logits.device)
         prepared.launch(
             logits.data_ptr(),
-            parameters=self.wishes.data_ptr(),
+            parameters=self.wishes.records.data_ptr(),
             slots=memory.draw_row.data_ptr(),
             positions=memory.draw_position.data_ptr(),
             out=self._out.data_ptr(),
             status=self._out[count:].data_ptr(),
             tokens=memory.known.data_ptr(),
+            pools=self.wishes.pools,
             workspace=workspace.data_ptr(),
             stream=stream,
         )
+
+    def report(self, logits: Tensor, stream: int) -> Tensor:
+        """Return what the host is told of tokens that were drawn from logits[W V], on its way.
+
+        By row: log-probability, rank, ids of the likeliest, their log-probabilities.
+        """
+        memory, count = self._memory, len(logits)
+        told = self._told[: count * (2 + 2 * MAX_LOGPROBS)]
+        chosen = told.data_ptr()
+        ranks, top_ids = chosen + 4 * count, chosen + 8 * count
+        top = top_ids + 4 * count * MAX_LOGPROBS
+        self._prepared(*logits.shape, logits.stride(0), logits.dtype).report(
+            logits.data_ptr(),
+            sample.Report(chosen, ranks, top_ids, top),
+            parameters=self.wishes.records.data_ptr(),
+            slots=memory.draw_row.data_ptr(),
+            positions=memory.draw_position.data_ptr(),
+            drawn=self._out.data_ptr(),
+            status=self._out[count:].data_ptr(),
+            stream=stream,
+        )
+        pinned = torch.empty_like(told, device="cpu", pin_memory=True)
+        return pinned.copy_(told, non_blocking=True)
 
     def fetch(self, count: int) -> Tokens:
         """Send the newest step's `count` tokens to the host."""
@@ -86,6 +96,7 @@ class Drawing:
             gpu=self._gpu,
             token_stride=self._memory.known.stride(0),
             row_stride=row_stride,
+            top=MAX_LOGPROBS,
         )
 
 
@@ -100,3 +111,13 @@ class Tokens:
         self._arrived.synchronize()
         token_ids, status = self._pinned.reshape(2, -1)
         return np.where(status == 0, token_ids, -status) if status.any() else token_ids
+
+
+def reports_of(told: Words) -> Reports:
+    """Return the words of `Drawing.report` as what they say."""
+    count = len(told) // (2 + 2 * MAX_LOGPROBS)
+    chosen, ranks, top_ids, top = np.split(told, [count, 2 * count, count * (2 + MAX_LOGPROBS)])
+    shape = (count, MAX_LOGPROBS)
+    return Reports(
+        chosen.view(np.float32), ranks, top_ids.reshape(shape), top.view(np.float32).reshape(shape)
+    )

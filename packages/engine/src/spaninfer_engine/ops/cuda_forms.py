@@ -11,16 +11,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.ops.device import Columns, Launch
 from spaninfer_engine.ops.step import Run
+from spaninfer_engine.plan import BESIDE_DECODES
+
+Number = TypeVar("Number", np.int32, np.float32)
 
 MOST_DECODES = 256  # larger steps take milliseconds, in which the host is done long ago
-PROMPTS = (1, 4)
-PROMPT_ROWS = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)
+PROMPTS = (1, 16)
+# Products of 7B take as long for 1000 rows as for 1024, whose tiles they fill in part.
+PROMPT_ROWS = (32, *range(64, 1024, 64), *range(1024, 2048, 128), 2048, 2560, 3072)
 
 # Launching the operators of a layer one by one takes the host so long (H200's host, 0.5B: 4.5 ms
 # for 24 layers, 2026-11-21), and a GPU like that computes so many operations meanwhile.
@@ -61,13 +67,31 @@ class Forms:
     def __init__(self, requests: int, most_prompt_rows: int) -> None:
         most = min(requests, MOST_DECODES)
         self._decodes = _sizes(most)
-        self._beside_prompts = (0, *(count for count in (16, 64) if count < most), most)
+        self._beside_prompts = (0, *(n for n in (16, 64, 128, 192) if n < most), most)
         self._prompt_rows = tuple(rows for rows in PROMPT_ROWS if rows <= most_prompt_rows)
 
-    @property
-    def of_decodes(self) -> tuple[Form, ...]:
-        """The forms without prompts, the largest first."""
-        return tuple(Form(count) for count in reversed(self._decodes))
+    @cached_property
+    def at_start(self) -> tuple[Form, ...]:
+        """The forms that an engine under load needs, and the largest of all; most rows first."""
+        beside = [rows for rows in self._prompt_rows if rows <= BESIDE_DECODES]
+        forms = [
+            *(Form(count) for count in self._decodes),
+            *(Form(self._beside_prompts[-1], PROMPTS[-1], rows) for rows in beside),
+            *(Form(0, PROMPTS[-1], rows) for rows in self._prompt_rows[-1:]),
+        ]
+        return tuple(sorted(forms, key=lambda form: form.decodes + form.prompt_rows, reverse=True))
+
+    @cached_property
+    def others(self) -> tuple[Form, ...]:
+        """All other forms that revise nothing."""
+        few, many = PROMPTS[0], PROMPTS[-1]
+        forms = [
+            Form(decodes, prompts, rows)
+            for decodes, prompts in ((0, few), *((n, many) for n in self._beside_prompts))
+            for rows in self._prompt_rows
+            if not decodes or rows <= BESIDE_DECODES
+        ]
+        return tuple(form for form in forms if form not in self.at_start)
 
     def find(self, launch: Launch, columns: Columns) -> Form | None:
         """Return the smallest form that a step fits into; None if there is none."""
@@ -75,7 +99,8 @@ class Forms:
             decodes = _least(launch.slices, self._decodes)
             return None if decodes is None else Form(decodes, revises=launch.revises)
         decodes = _least(launch.num_decodes, self._beside_prompts)
-        prompts = _least(launch.slices - launch.num_decodes, PROMPTS)
+        rooms = PROMPTS[-1:] if decodes else PROMPTS  # empty ones are lost among many rows
+        prompts = _least(launch.slices - launch.num_decodes, rooms)
         rows = _least(launch.rows - launch.num_decodes, self._prompt_rows)
         if decodes is None or prompts is None or rows is None:
             return None
@@ -85,12 +110,18 @@ class Forms:
 
 
 def most_prompt_rows(layers: int, parameters: int) -> int:
-    """Return how many rows a model computes while the host would launch its layers one by one.
+    """Return how many rows of prompts a form may have.
+
+    As many as a model computes while the host would launch its layers one by one, and as many as
+    come beside decodes: under load every step has another number of rows, for which kernels would
+    be prepared and cuBLAS's loaded. That took 8 to 16 ms of the host for steps of 10 to 40 ms
+    (7B, H200, 2026-11-21). A prompt that comes alone gains 0.3 ms of 12.
 
     >>> most_prompt_rows(24, 494_000_000), most_prompt_rows(28, 7_600_000_000)
-    (2307, 175)
+    (2307, 2048)
     """
-    return int(layers * _LAYER_S * _OPERATIONS_PER_S / (2 * parameters))
+    rows = int(layers * _LAYER_S * _OPERATIONS_PER_S / (2 * parameters))
+    return max(rows, BESIDE_DECODES)
 
 
 def pad(columns: Columns, launch: Launch, form: Form) -> Gap:
@@ -121,7 +152,7 @@ class Gap:
         """Return where wanted rows lie."""
         return [row + self.shift if row >= self.first else row for row in rows]
 
-    def close(self, numbers: NDArray[np.int32]) -> NDArray[np.int32]:
+    def close(self, numbers: NDArray[Number]) -> NDArray[Number]:
         """Return numbers of all wanted rows without those between."""
         if not self.shift:
             return numbers

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from spaninfer_engine.ops.cuda_forms import Form
+
+_GRAPH_BYTES = 2 << 20  # besides the pool: 20 graphs of 28 layers took 1.5 MB each
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class Graphs:
     """Captured steps by form and number of columns of the span tables.
 
     All of them take their memory from one pool: only one runs at a time, so what the largest one
-    needs is enough for all, if it is captured first.
+    needs is enough for all, if it is captured first. Logits lie there as well, until the next
+    replay of any.
     """
 
     def __init__(self, body: Callable[[Form, int], Tensor], blank: Callable[[Form], None]) -> None:
@@ -40,14 +42,13 @@ class Graphs:
             self._captured[key] = self._capture(form, columns)
         return self._captured[key]
 
-    def measure(self, forms: Sequence[Form], columns: int) -> int:
-        """Return the bytes of device memory that all forms take, by capturing the first two."""
-        free = [torch.cuda.mem_get_info()[0]]
+    def measure(self, forms: Sequence[Form], num_forms: int, columns: int) -> int:
+        """Return the bytes of device memory that so many forms take, by capturing two of them."""
+        free, _ = torch.cuda.mem_get_info()
         for form in forms[:2]:
             self.get(form, columns)
-            free.append(torch.cuda.mem_get_info()[0])
-        first, *others = [before - after for before, after in pairwise(free)]
-        return first + (len(forms) - 1) * max(others, default=0)
+        left, _ = torch.cuda.mem_get_info()
+        return free - left + max(num_forms - 2, 0) * _GRAPH_BYTES
 
     def close(self) -> None:
         """Free the graphs."""
@@ -59,9 +60,31 @@ class Graphs:
         self._body(form, columns)
         torch.cuda.current_stream().synchronize()
         graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(pool=self._pool)
+        # Other threads may use CUDA meanwhile: graphs are captured while the engine serves.
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
             logits = self._body(form, columns)
         finally:
             graph.capture_end()
-        return Captured(graph, logits)
+        return Captured(graph, _borrowed(logits))
+
+
+class _Place:
+    """Where a tensor lies, as other libraries ask for it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": tuple(tensor.shape),
+            "strides": tuple(stride * tensor.itemsize for stride in tensor.stride()),
+            "typestr": f"<i{tensor.itemsize}",
+            "data": (tensor.data_ptr(), False),
+            "version": 3,
+        }
+
+
+def _borrowed(tensor: Tensor) -> Tensor:
+    """Return a tensor in the same place that does not keep the memory.
+
+    Each of a hundred graphs would keep up to 80 MB of logits, which are read right after a replay.
+    """
+    return torch.as_tensor(_Place(tensor), device=tensor.device).view(tensor.dtype)

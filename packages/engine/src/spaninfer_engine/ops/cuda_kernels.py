@@ -26,10 +26,15 @@ ELEMENTS = {torch.float16: np.float16, torch.bfloat16: ml_dtypes.bfloat16}
 
 
 class Kernels:
-    """Launches on tensors of `dtype` that lie on `device`."""
+    """Launches on tensors of `dtype` that lie on `device`.
 
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self.dtype, self._device = dtype, device
+    Where they are `batch_invariant`, no number of rows chooses how a row is computed.
+    """
+
+    def __init__(
+        self, dtype: torch.dtype, device: torch.device, *, batch_invariant: bool = False
+    ) -> None:
+        self.dtype, self._device, self.batch_invariant = dtype, device, batch_invariant
         self.element = ELEMENTS[dtype]
         self._norm = lru_cache(_KEPT)(self._prepare_norm)
         self._activation = lru_cache(_KEPT)(self._prepare_activation)
@@ -120,7 +125,7 @@ class Kernels:
     def has_gemm(self, x: Tensor, weight: Tensor, *, gated: bool = False) -> bool:
         """Is our own product of x[M K] with weight[N K], and what follows, faster than cuBLAS's?"""
         rows = x.shape[0]
-        if not 0 < rows <= gemm.tuning.MOST_ROWS or weight.shape[1] % 8:
+        if self.batch_invariant or not 0 < rows <= gemm.tuning.MOST_ROWS or weight.shape[1] % 8:
             return False
         return self._gemm_is_faster(rows, *weight.shape, gated)
 

@@ -47,7 +47,8 @@ class Sizes:
     @property
     def padded_rows(self) -> int:
         """Rows of a step that is padded to a form."""
-        return self.requests + max(self.rows, *PROMPT_ROWS)
+        most: int = max(self.rows, *PROMPT_ROWS)
+        return self.requests + most
 
 
 @contextmanager
@@ -96,9 +97,14 @@ class StepMemory:
         self.rotations = [Rotation(*self._floats(2, rows, _width(each))) for each in angles]
         self._block = self._ints(inputs.columns_len(sizes.slices))
         self._pinned = [torch.empty_like(self._block, device="cpu").pin_memory() for _ in range(2)]
-        self.columns = inputs.Columns.of(self._pinned[0].numpy(), sizes.slices)
+        self._columns = [inputs.Columns.of(each.numpy(), sizes.slices) for each in self._pinned]
         self._news = News(kernels, device)
         self._places = torch.from_numpy(self._addresses()).to(device)
+
+    @property
+    def columns(self) -> inputs.Columns:
+        """The columns of the next step, in pinned memory."""
+        return self._columns[0]
 
     def write(self, array: Tensor, row: int, first: int, words: Words) -> None:
         """Have words in a row of an int32 array, from column `first` on, before the next step."""
@@ -114,7 +120,7 @@ class StepMemory:
                 for out, array in zip(place, sent, strict=True):
                     out[: len(array)].copy_(torch.from_numpy(array).pin_memory(), non_blocking=True)
         self._pinned.reverse()
-        self.columns = inputs.Columns.of(self._pinned[0].numpy(), self.sizes.slices)
+        self._columns.reverse()
 
     def blank(self, form: Form) -> None:
         """Have a step of this form pad only, on torch's current stream, and wait for that.

@@ -11,12 +11,12 @@ from spaninfer_kernels_cuda import inputs
 from torch import Tensor
 
 from spaninfer_engine.ops.cuda import CudaOps
-from spaninfer_engine.ops.cuda_draw import Drawing, Tokens
+from spaninfer_engine.ops.cuda_draw import Drawing, Tokens, reports_of
 from spaninfer_engine.ops.cuda_forms import Form, Forms, Gap, pad
 from spaninfer_engine.ops.cuda_graphs import Graphs
 from spaninfer_engine.ops.cuda_memory import Sizes, StepMemory
 from spaninfer_engine.ops.cuda_rehearsal import largest_step
-from spaninfer_engine.ops.device import Columns, Launch, Wish
+from spaninfer_engine.ops.device import Columns, Launch, Reports, Wish
 from spaninfer_engine.ops.step import Rotation, SpanCache, Step
 
 Words = NDArray[np.int32]
@@ -55,6 +55,7 @@ class CudaSteps:
             self._memory = StepMemory(sizes, angles, kernels, ops.device)
             self._drawing = Drawing(ops.gpu, self._memory)
         self._forms, self._graphs = forms, Graphs(self._compute_form, self._memory.blank)
+        self._uncaptured = iter(() if forms is None or reads_all_columns else forms.others)
         torch.cuda.synchronize(ops.device)  # weights and angles were written on other streams
 
     # ---- what the host tells ---------------------------------------------------------------------
@@ -69,7 +70,7 @@ class CudaSteps:
 
     def write_wish(self, row: int, wish: Wish) -> None:
         """Have the row's tokens drawn in this way from the next step on."""
-        self._memory.write(self._drawing.wishes, row, 0, self._drawing.words(wish))
+        self._drawing.wishes.write(row, wish)
 
     def columns(self) -> Columns:
         """Return the columns of the next step, in pinned memory."""
@@ -93,7 +94,8 @@ class CudaSteps:
                 captured.graph.replay()
                 logits = captured.logits
             chosen = _fetch(logits, gap.place(launch.logits))
-            return Answer(chosen, self._drawing.fetch(len(logits)), gap)
+            told = self._drawing.report(logits, self._ops.stream) if launch.reports else None
+            return Answer(chosen, told, self._drawing.fetch(len(logits)), gap)
 
     def rehearse(self) -> None:
         """Compute the largest step: what it takes stays in torch's memory."""
@@ -105,18 +107,28 @@ class CudaSteps:
         if self._forms is None or self._reads_all_columns:
             return 0
         with torch.cuda.stream(self._stream):
-            return self._graphs.measure(self._forms.of_decodes, self._memory.sizes.max_spans)
+            forms, columns = self._forms, self._memory.sizes.max_spans
+            num_forms = len(forms.at_start) + len(forms.others)
+            return self._graphs.measure(forms.at_start, num_forms, columns)
 
     def capture(self, progress: Callable[[int, int], None]) -> None:
-        """Capture the graphs of decodes; others are captured when a step first needs them."""
+        """Capture the graphs of a start; others are when there is time, or a step needs them."""
         if self._forms is None or self._reads_all_columns:
             return
-        forms = self._forms.of_decodes
+        forms = self._forms.at_start
         with torch.cuda.stream(self._stream):
             for done, form in enumerate(forms):
                 progress(done, len(forms))
                 self._graphs.get(form, self._memory.sizes.max_spans)
         progress(len(forms), len(forms))
+
+    def use_time(self) -> bool:
+        """Capture one more graph that a step may need; return whether there was one."""
+        form = next(self._uncaptured, None)
+        if form is not None:
+            with torch.cuda.stream(self._stream):
+                self._graphs.get(form, self._memory.sizes.max_spans)
+        return form is not None
 
     def close(self) -> None:
         """Wait for what is under way and give the memory back; harmless when repeated."""
@@ -166,12 +178,21 @@ class CudaSteps:
 class Answer:
     """ops.device.Launched: what a step sends to the host."""
 
-    def __init__(self, logits: Tensor | None, tokens: Tokens, gap: Gap) -> None:
-        self._logits, self._tokens, self._gap = logits, tokens, gap
+    def __init__(
+        self, logits: Tensor | None, told: Tensor | None, tokens: Tokens, gap: Gap
+    ) -> None:
+        self._logits, self._told, self._tokens, self._gap = logits, told, tokens, gap
 
     def token_ids(self) -> Words:
         """Wait for the step; return the id per wanted row [W]."""
         return self._gap.close(self._tokens.wait())
+
+    def reports(self) -> Reports:
+        """Wait for the step; return the reports that the launch asked for."""
+        assert self._told is not None, "no reports were asked for"
+        self._tokens.wait()
+        close, told = self._gap.close, reports_of(self._told.numpy())
+        return Reports(close(told.chosen), close(told.ranks), close(told.top_ids), close(told.top))
 
     def logits(self) -> Floats:
         """Wait for the step; return the logits [n V] that the launch asked for."""

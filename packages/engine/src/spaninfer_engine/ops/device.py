@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,18 @@ Words = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
 
+MOST_LISTED = 1024
+"""Words of a request's lists, and as many biases: 2 MB for 256 requests. OpenAI's API takes 300."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
     """How the device draws a request's tokens; a temperature of 0 takes the likeliest.
 
-    Penalties and n-grams look at the tokens known: the first `prompt_len` are the prompt.
+    Penalties, n-grams and bad words look at the tokens known: the first `prompt_len` are the
+    prompt. `biases` are added to the logits of `bias_ids`; `end_ids` are banned before position
+    `end_until`. With `logprobs`, the device reports log-probabilities of the model's logits: of the
+    token and of so many likeliest ones.
     """
 
     temperature: float
@@ -37,16 +44,29 @@ class Wish:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     no_repeat_ngram: int = 0
+    bias_ids: tuple[int, ...] = ()
+    biases: tuple[float, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    end_ids: tuple[int, ...] = ()
+    end_until: int = 0
+    logprobs: int | None = None
 
     @property
     def revises(self) -> bool:
-        """Are logits changed by what was drawn before?"""
+        """Are the model's logits changed before a token is drawn?"""
         return bool(
             self.repetition_penalty != 1
             or self.presence_penalty
             or self.frequency_penalty
             or self.no_repeat_ngram
+            or self.num_listed
         )
+
+    @property
+    def num_listed(self) -> int:
+        """Words that its lists take in a device's memory; devices have room for MOST_LISTED."""
+        words = len(self.bad_words) + 1 + sum(map(len, self.bad_words)) if self.bad_words else 0
+        return len(self.bias_ids) + words + len(self.end_ids)
 
 
 class Columns(Protocol):
@@ -101,11 +121,25 @@ class Launch:
     rotations: tuple[Rotation[Floats] | None, ...]  # where the device has no table of its own
     logits: Sequence[int]  # wanted rows whose logits the host will ask for
     revises: bool = False  # does the wish of any request revise logits?
+    reports: bool = False  # does the wish of any request ask for log-probabilities?
 
     @property
     def is_decode(self) -> bool:
         """Has every slice one row, whose logits are wanted?"""
         return self.num_decodes == self.slices == self.wanted
+
+
+class Reports(NamedTuple):
+    """Log-probabilities per wanted row [W]; they mean something where a wish asks for them.
+
+    That of the drawn token, its rank (1 is the likeliest), and the likeliest tokens with theirs,
+    [W n], the first of which the wish asks for; -1 where fewer tokens are possible.
+    """
+
+    chosen: Floats
+    ranks: Words
+    top_ids: Words
+    top: Floats
 
 
 class Launched(Protocol):
@@ -117,6 +151,10 @@ class Launched(Protocol):
         It means something where the device draws the slice's token. -1: every token is masked,
         -2: the largest logit is infinite, -3: there is a NaN.
         """
+        ...
+
+    def reports(self) -> Reports:
+        """Wait for the step; return the reports that the launch asked for."""
         ...
 
     def logits(self) -> Floats:
@@ -150,6 +188,12 @@ class Device(Protocol):
 
     def launch(self, launch: Launch) -> Launched:
         """Begin the step; returns at once."""
+        ...
+
+    def use_time(self) -> bool:
+        """Make one thing ready that a step may need, while none is under way, in less than 0.1 s;
+        return whether there was one.
+        """
         ...
 
     def close(self) -> None:

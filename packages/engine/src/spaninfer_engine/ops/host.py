@@ -11,6 +11,7 @@ import spaninfer_op_reference as definition
 from numpy.typing import NDArray
 
 from spaninfer_engine.memory import HOST_SHARE, available_bytes
+from spaninfer_engine.ops.bound import Steps
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import Run, SpanCache, Step, runs
 from spaninfer_engine.ops.table import AlibiKind, span_buffer_shape
@@ -28,6 +29,10 @@ class HostOps:
         self.dtype: np.dtype[Any] = np.dtype(dtype)
 
     # ---- tensors ---------------------------------------------------------------------------------
+
+    def chain(self, steps: Steps[Array]) -> Steps[Array]:
+        """Every step by itself."""
+        return steps
 
     def layout(self, operator: str, argument: str) -> str:  # noqa: ARG002
         """Tables of which a step reads a few rows stay as they are stored; the rest is widened."""

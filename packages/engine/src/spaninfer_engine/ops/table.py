@@ -19,6 +19,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from spaninfer_engine.ops.bound import Steps
 from spaninfer_engine.ops.operation import Operation, Packable, Use
 from spaninfer_engine.ops.step import A, SpanCache, Step
 from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, RopeStyle
@@ -57,6 +58,10 @@ class Ops(Protocol, Generic[A]):
     @property
     def claims(self) -> tuple[Claim, ...]:
         """The sequences that this backend fuses, tried in this order."""
+        ...
+
+    def chain(self, steps: Steps[A]) -> Steps[A]:
+        """Return the steps as they are run: a backend may join neighbours to one."""
         ...
 
     def layout(self, operator: str, argument: str) -> str:
@@ -119,7 +124,7 @@ class Ops(Protocol, Generic[A]):
         ...
 
     def take_rows(self, step: Step[A], x: A) -> A:
-        """[W C]: the rows of x[T C] whose logits are wanted."""
+        """[W C]: the rows of x[T C] whose logits are wanted, in their order."""
         ...
 
     # ---- rows ------------------------------------------------------------------------------------

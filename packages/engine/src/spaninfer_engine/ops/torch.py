@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spaninfer_engine.memory import DEVICE_SHARE, HOST_SHARE, available_bytes
+from spaninfer_engine.ops.bound import Steps
 from spaninfer_engine.ops.fuse import joined_linears
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import SpanCache, Step, runs
@@ -53,6 +54,10 @@ class TorchOps:
     def claims(self) -> tuple[Claim, ...]:
         """Projections of one input become one."""
         return (joined_linears(self, 3), joined_linears(self, 2))
+
+    def chain(self, steps: Steps[Tensor]) -> Steps[Tensor]:
+        """Every step by itself."""
+        return steps
 
     def layout(self, operator: str, argument: str) -> str:  # noqa: ARG002
         """Every weight lies as in the checkpoint."""
@@ -136,8 +141,8 @@ class TorchOps:
         return torch.cat([angles.sin(), angles.cos()], 1).to(self.dtype)
 
     def take_rows(self, step: Step[Tensor], x: Tensor) -> Tensor:
-        """Rows whose logits are wanted."""
-        return x[step.wanted]
+        """Rows whose logits are wanted; without a copy where they are all rows."""
+        return x if len(step.wanted) == len(x) else x[step.wanted]
 
     # ---- rows ------------------------------------------------------------------------------------
 
@@ -303,7 +308,7 @@ class TorchOps:
         scores = logits.softmax(-1) if kind == "softmax" else logits.sigmoid()
         choice = scores if correction is None else scores + correction.float()
         if groups > 1:
-            grouped = choice.view(len(choice), groups, -1)  # [T G X/G]
+            grouped = choice.view(len(choice), groups, choice.shape[1] // groups)  # [T G X/G]
             best = 1 if group_score == "max" else 2
             group_ids = grouped.topk(best, -1).values.sum(-1).topk(group_topk, -1).indices
             keep = torch.zeros(grouped.shape[:2], dtype=torch.bool, device=logits.device)

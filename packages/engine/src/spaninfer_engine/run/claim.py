@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol
+from typing import Generic, Protocol
 
+from spaninfer_engine.ops.bound import BoundStep, Steps
 from spaninfer_engine.ops.fuse import single
 from spaninfer_engine.ops.operation import Operation, Packable, Use
 from spaninfer_engine.ops.step import A, Step
 from spaninfer_engine.ops.table import Claim, Kernel, Ops, Pack
-from spaninfer_engine.run.program import Program, without_media
+from spaninfer_engine.run.program import Program, narrowed, without_media
 
 
 class Reader(Protocol):
@@ -26,53 +27,6 @@ class Reader(Protocol):
     def read(self, name: str) -> Packable:
         """The array of this name."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class BoundStep:
-    """One kernel, the slots it reads and fills, and the slots that nobody reads after it."""
-
-    name: str
-    operations: tuple[Operation, ...]
-    kernel: Kernel
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    frees: tuple[int, ...]
-
-    def __str__(self) -> str:
-        """Return the operations that the step covers, under its name where that is a claim's."""
-        lines = [str(operation) for operation in self.operations]
-        if self.name == self.operations[0].operator:
-            return lines[0]
-        return "\n".join([f"{self.name}:", *(f"    {line}" for line in lines)])
-
-
-@dataclass(frozen=True, slots=True)
-class Steps(Generic[A]):
-    """Bound steps in order of execution."""
-
-    steps: tuple[BoundStep, ...]
-    num_slots: int
-    result: int
-
-    def run(self, context: Step[A]) -> A:
-        """Run every step; return the program's result."""
-        values: list[Any] = [None] * self.num_slots
-        for step in self.steps:
-            made = step.kernel(context, *[values[slot] for slot in step.inputs])
-            for slot in step.frees:
-                values[slot] = None
-            if len(step.outputs) == 1:
-                values[step.outputs[0]] = made
-            else:
-                for slot, value in zip(step.outputs, made or (), strict=True):
-                    values[slot] = value
-        result: A = values[self.result]
-        return result
-
-    def __str__(self) -> str:
-        """Return a numbered listing."""
-        return "\n".join(f"{number:4d}  {step}" for number, step in enumerate(self.steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +57,8 @@ def bind(
     `progress` is called with the operations bound so far and all there are.
     """
     pack = _packer(ops, reader)
-    text = _bind(without_media(program), ops, pack, progress)
-    media = _bind(program, ops, pack, lambda done, total: None)  # noqa: ARG005
+    text = _bind(narrowed(without_media(program)), ops, pack, progress)
+    media = _bind(narrowed(program), ops, pack, lambda done, total: None)  # noqa: ARG005
     return Bound(ops.name, text, media)
 
 
@@ -136,7 +90,7 @@ def _bind(
         steps.append(slots.bind(match, kernel))
         done += len(match.operations)
         progress(done, total)
-    return Steps(tuple(steps), slots.num_slots, slots.slot_of(program.result))
+    return ops.chain(Steps(tuple(steps), slots.num_slots, slots.slot_of(program.result)))
 
 
 # ---- matching ------------------------------------------------------------------------------------

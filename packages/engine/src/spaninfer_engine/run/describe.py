@@ -46,7 +46,9 @@ class Described:
     asked: tuple[Asked, ...]
     logits: tuple[int, ...]  # the wanted rows that `asked` counts
 
-    def launch(self, rotations: Rotations, *, revises: bool = False) -> Launch:
+    def launch(
+        self, rotations: Rotations, *, revises: bool = False, reports: bool = False
+    ) -> Launch:
         """Return what the device is told besides the columns."""
         return Launch(
             slices=self.slices,
@@ -58,6 +60,7 @@ class Described:
             rotations=rotations,
             logits=self.logits,
             revises=revises,
+            reports=reports,
         )
 
 

@@ -4,8 +4,8 @@
     device      7 ─────── 8 ──────────────────────────── 9 …
 
 The host keeps what it knows of every request, the device a copy of those that take part in steps.
-Tokens go from step to step on the device. Where only the host can draw them (biases, bad words,
-log-probabilities), it does so before the next step is launched, which then waits for it.
+Tokens go from step to step on the device. Where only the host can draw them (`host_draws_below`),
+it does so before the next step is launched, which then waits for it.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class _Begun:
     plan: StepPlan
     described: Described
     launched: Launched
+    reports: bool
     result: StepResult | None = None
 
 
@@ -74,6 +75,7 @@ class OverlappedRunner:
         self._entries: dict[int, Entry] = {}
         self._host_draws: dict[int, int] = {}  # by request id, see run.describe
         self._revising: set[int] = set()  # requests whose wish revises logits
+        self._reporting: dict[int, int] = {}  # likeliest tokens that the device reports, by id
         self._newest: _Begun | None = None
         self._drawn: list[tuple[int, int, int]] = []  # by the host: request, position, token
 
@@ -88,6 +90,10 @@ class OverlappedRunner:
         self._newest = begun = self._launch(plan, rows)
         return lambda: self._settle(begun)
 
+    def use_time(self) -> bool:
+        """Have the device make something ready; return whether there was something."""
+        return self._device.use_time()
+
     def close(self) -> None:
         """Give the device's memory back; harmless when repeated."""
         self._device.close()
@@ -101,15 +107,19 @@ class OverlappedRunner:
             self._residents.leave(request_id)
             self._host_draws.pop(request_id, None)
             self._revising.discard(request_id)
+            self._reporting.pop(request_id, None)
             del self._entries[request_id]
         for entry in plan.entered:
             self._requests.enter(entry)
             self._sampler.enter(entry)
             self._entries[entry.request_id] = entry
-            if wish_of(entry).revises:
+            wish = wish_of(entry)
+            if wish.revises:
                 self._revising.add(entry.request_id)
             if below := host_draws_below(entry):
                 self._host_draws[entry.request_id] = below
+            elif wish.logprobs is not None:
+                self._reporting[entry.request_id] = wish.logprobs
         for growth in plan.grown:
             self._requests.grow(growth)
 
@@ -149,8 +159,9 @@ class OverlappedRunner:
         described = describe(plan.slices, rows, columns, self._host_draws)
         rotations = self._rotations(plan.slices, columns)
         revises = not self._revising.isdisjoint(described.request_ids)
-        launch = described.launch(rotations, revises=revises)
-        return _Begun(plan, described, self._device.launch(launch))
+        reports = not self._reporting.keys().isdisjoint(described.request_ids)
+        launch = described.launch(rotations, revises=revises, reports=reports)
+        return _Begun(plan, described, self._device.launch(launch), reports)
 
     def _rotations(self, slices: Sequence[Slice], columns: Columns) -> Rotations:
         """Return the angles of rotary embeddings whose frequencies depend on length."""
@@ -184,18 +195,37 @@ class OverlappedRunner:
         if not all(described.draws):
             tokens = [t if d else None for t, d in zip(tokens, described.draws, strict=True)]
         failed: dict[int, Exception] = {}
-        logprobs: dict[int, TokenLogprob] = {}
+        logprobs = self._reported(begun, tokens) if begun.reports else {}
         prompt_logprobs: dict[int, tuple[TokenLogprob, ...]] = {}
         if described.asked:
             logits = begun.launched.logits()
             prompt_logprobs = self._about_prompts(slices, described.asked, logits)
-            logprobs = self._draw(slices, described.asked, logits, tokens, failed)
+            logprobs |= self._draw(slices, described.asked, logits, tokens, failed)
         for index, token in enumerate(tokens):
             if token is not None and token < 0:
                 tokens[index] = None
                 failed[slices[index].request_id] = NoToken(index, _LARGEST[token])
         self._keep(described, tokens)
         return StepResult(begun.plan.number, tuple(tokens), logprobs, prompt_logprobs, failed)
+
+    def _reported(self, begun: _Begun, tokens: Sequence[int | None]) -> dict[int, TokenLogprob]:
+        """Return what the device says of tokens whose requests ask for log-probabilities."""
+        described, reports = begun.described, begun.launched.reports()
+        found = {}
+        for request_id, row, token in zip(
+            described.request_ids, described.draws_from.tolist(), tokens, strict=True
+        ):
+            count = self._reporting.get(request_id)
+            if count is None or token is None or token < 0:
+                continue
+            tops = reports.top_ids[row, :count].tolist(), reports.top[row, :count].tolist()
+            found[request_id] = TokenLogprob(
+                token,
+                float(reports.chosen[row]),
+                int(reports.ranks[row]),
+                tuple(pair for pair in zip(*tops, strict=True) if pair[0] >= 0),
+            )
+        return found
 
     def _draw(
         self,

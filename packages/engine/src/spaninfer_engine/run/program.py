@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spaninfer_engine.ops.operation import Operation
-from spaninfer_engine.ops.table import OPTIONAL
+from spaninfer_engine.ops.table import OPTIONAL, reads_step
 from spaninfer_engine.spec.nodes import CacheGroup, Rope
 
 
@@ -39,3 +41,49 @@ def without_media(program: Program) -> Program:
             kept.append(replace(operation, inputs=inputs))
     result = same.get(program.result, program.result)
     return replace(program, operations=tuple(kept), result=result)
+
+
+def narrowed(program: Program) -> Program:
+    """Return the program whose wanted rows are taken as early as can be.
+
+    Behind the last attention, operators compute row by row: rows that nobody wants need not go
+    through the last layer's output projection and MLP. Of a long prompt those are all but one, so
+    a model of 28 layers saves a thirty-second of its products.
+    """
+    operations = program.operations
+    at = next((n for n, item in enumerate(operations) if item.operator == "take_rows"), None)
+    if at is None:
+        return program
+    late = _late(operations, at)
+    early = [item for n, item in enumerate(operations) if n not in late and n != at]
+    behind = [operations[n] for n in sorted(late)]
+    taking, made = operations[at], {name for item in behind for name in item.outputs}
+    (whole,), (rows,) = taking.inputs, taking.outputs
+    read = [name for item in behind for name in item.inputs] + [program.result]
+    borders = dict.fromkeys(whole if name == rows else name for name in read)
+    taken = {name: f"{name}.wanted" for name in borders if name not in made}
+    takes = [replace(taking, inputs=(name,), outputs=(part,)) for name, part in taken.items()]
+    renamed = {**taken, rows: taken.get(whole, whole)}
+    behind = [
+        replace(item, inputs=tuple(renamed.get(name, name) for name in item.inputs))
+        for item in behind
+    ]
+    result = renamed.get(program.result, program.result)
+    return replace(program, operations=(*early, *takes, *behind), result=result)
+
+
+def _late(operations: Sequence[Operation], at: int) -> set[int]:
+    """Return the numbers of operations that need compute wanted rows only, which operation number
+    `at` takes: those behind it, and those in front that compute row by row for such ones alone.
+    """
+    readers: dict[str, set[int]] = defaultdict(set)
+    for number, item in enumerate(operations):
+        for name in item.inputs:
+            readers[name].add(number)
+    late = set(range(at, len(operations)))
+    for number in reversed(range(at)):
+        item = operations[number]
+        reading = set().union(*(readers[name] for name in item.outputs))
+        if reading and reading <= late and not reads_step(item.operator):
+            late.add(number)
+    return late - {at}

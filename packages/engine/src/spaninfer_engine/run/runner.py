@@ -98,6 +98,10 @@ class Runner(Closing, Generic[A]):
         logits = self._ops.to_host(self._bound.run(step))
         return self._draw(plan, logits)
 
+    def use_time(self) -> bool:
+        """Everything is ready from the start."""
+        return False
+
     def close(self) -> None:
         """Give the span cache back; harmless when repeated."""
         self._caches = ()

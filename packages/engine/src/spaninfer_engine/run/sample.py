@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_op_reference import RowSampling, process, sample, top_logprobs
 
-from spaninfer_engine.ops.device import Wish
+from spaninfer_engine.ops.device import MOST_LISTED, Wish
 from spaninfer_engine.plan import Entry
 from spaninfer_engine.request import SamplingParams, TokenLogprob
 
@@ -149,38 +149,42 @@ class Sampler:
 def wish_of(entry: Entry) -> Wish:
     """Return how a device draws the request's tokens, where the host does not."""
     wanted = entry.sampling
+    bias = wanted.logit_bias or {}
+    prompt_len = len(entry.token_ids)
     return Wish(
         temperature=wanted.temperature,
         top_k=wanted.top_k,
         top_p=wanted.top_p,
         min_p=wanted.min_p,
         seed=entry.seed,
-        prompt_len=len(entry.token_ids),
+        prompt_len=prompt_len,
         repetition_penalty=wanted.repetition_penalty,
         presence_penalty=wanted.presence_penalty,
         frequency_penalty=wanted.frequency_penalty,
         no_repeat_ngram=wanted.no_repeat_ngram,
+        bias_ids=tuple(bias),
+        biases=tuple(bias.values()),
+        bad_words=entry.banned,
+        end_ids=entry.end_ids if wanted.min_tokens else (),
+        end_until=prompt_len + wanted.min_tokens,
+        logprobs=None if wanted.processed_logprobs else wanted.logprobs,
     )
 
 
 def host_draws_below(entry: Entry) -> int:
     """Return the position below which only the host can draw the request's tokens.
 
-    A device draws by temperature, top-k, top-p, min-p and seed, after penalties and bans of
-    n-grams; all else is done here, and so are log-probabilities.
+    A device draws by temperature, top-k, top-p, min-p and seed, after biases, penalties and bans,
+    as long as there is room for their lists, and reports log-probabilities of the model's logits;
+    typical sampling is done here, and what is said of processed logits.
     """
     wanted = entry.sampling
     is_for_device = (
-        wanted.logprobs is None
+        not (wanted.processed_logprobs and wanted.logprobs is not None)
         and wanted.typical_p == 1
-        and not wanted.logit_bias
-        and not entry.banned
+        and wish_of(entry).num_listed <= MOST_LISTED
     )
-    if not is_for_device:
-        return maxsize
-    if wanted.min_tokens and entry.end_ids:
-        return len(entry.token_ids) + wanted.min_tokens  # until then they are masked
-    return 0
+    return 0 if is_for_device else maxsize
 
 
 def _report(logits: Logits, ids: NDArray[np.integer], count: int) -> tuple[TokenLogprob, ...]:

@@ -13,7 +13,7 @@ from spaninfer_engine.errors import (
     QueueFull,
     RequestError,
 )
-from spaninfer_engine.request import Request, SamplingParams
+from spaninfer_engine.request import Request, SamplingParams, TokenIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,13 @@ def admit(request: Request, num_waiting: int, limits: Limits) -> Admitted | Refu
     return Admitted(min(limits.context, len(request.prompt_ids) + max_tokens))
 
 
-def _check_prompt(prompt_ids: tuple[int, ...], limits: Limits) -> EngineError | None:
-    if not prompt_ids:
+def _check_prompt(prompt_ids: TokenIds, limits: Limits) -> EngineError | None:
+    if not len(prompt_ids):
         return InvalidPrompt("the prompt is empty; it needs at least one token")
     if len(prompt_ids) >= limits.context:
         return PromptTooLong(len(prompt_ids), limits.context)
-    strange = _outside(prompt_ids, limits.vocab)
-    if strange is not None:
+    if prompt_ids.min() < 0 or prompt_ids.max() >= limits.vocab:
+        strange = _outside(prompt_ids.tolist(), limits.vocab)
         allowed = f"0 to {limits.vocab - 1}"
         return InvalidPrompt(f"the prompt holds token id {strange}; this model knows {allowed}")
     return None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from sys import maxsize
+
+import numpy as np
 
 from spaninfer_engine.cache.prefix import Linker
 from spaninfer_engine.cache.table import SpanTable
 from spaninfer_engine.plan import Entry, Growth
-from spaninfer_engine.request import FinishReason, Request, TokenLogprob, Usage
+from spaninfer_engine.request import FinishReason, Request, TokenIds, TokenLogprob, Usage
 
 
 class Choice:
@@ -19,7 +20,7 @@ class Choice:
         | whole spans  |  computed or |  spans taken,       sealed: whole spans with a label
         | with a label |  in flight   |  nothing written    room: tokens that its spans can hold
 
-    `token_ids` are the tokens known; where steps are in flight, `done` runs ahead of them.
+    `output_ids` are the tokens drawn; where steps are in flight, `done` runs ahead of them.
     """
 
     __slots__ = (
@@ -33,11 +34,11 @@ class Choice:
         "index",
         "is_decoding",
         "last",
-        "limit",
         "linker",
-        "links",
         "logits_from",
+        "max_output",
         "order",
+        "output_ids",
         "prompt_len",
         "prompt_logprobs",
         "request",
@@ -49,7 +50,6 @@ class Choice:
         "stale_until",
         "tables",
         "target",
-        "token_ids",
     )
 
     def __init__(
@@ -59,19 +59,18 @@ class Choice:
         *,
         limit: int,
         linker: Linker,
-        links: Sequence[bytes],
         tables: tuple[SpanTable, ...],
     ) -> None:
         self.request, self.index = request, index
         self.request_id = request.id + index
         self.order = (request.placement.priority, self.request_id)  # smaller runs first
         self.prompt_len = len(request.prompt_ids)
-        self.token_ids = list(request.prompt_ids)
+        self.output_ids: list[int] = []
         self.end_ids = request.end_ids
-        self.limit, self.last = limit, limit - 1  # see policy.Pending
+        self.max_output, self.last = limit - self.prompt_len, limit - 1  # see policy.Pending
         self.done, self.target = 0, self.prompt_len
         self.rope_len = self.prompt_len
-        self.linker, self.links = linker, list(links)
+        self.linker = linker
         self.tables, self.room, self.sealed = tables, 0, 0
         self.entered = False  # has the runner heard of it?
         self.is_decoding = False  # is `target` computed, and its result here?
@@ -93,13 +92,21 @@ class Choice:
     @property
     def num_computed(self) -> int:
         """Leading positions whose keys are computed and can be relied on, once it decodes."""
-        return len(self.token_ids) - 1
+        return self.prompt_len + len(self.output_ids) - 1
+
+    def ids(self, start: int, stop: int) -> TokenIds:
+        """Return the tokens known of positions [start, stop)."""
+        prompt_len = self.prompt_len
+        prompt = self.request.prompt_ids[start:stop]
+        if stop <= prompt_len:
+            return prompt
+        drawn = np.array(self.output_ids[max(start - prompt_len, 0) : stop - prompt_len], np.int64)
+        return drawn if start >= prompt_len else np.concatenate([prompt, drawn])
 
     def rotate_anew(self) -> None:
         """Have the keys, which were given up, computed for the length it has grown to."""
         self.rope_len = self.target
-        self.linker = replace(self.linker, rope_len=self.rope_len)
-        self.links.clear()
+        self.linker = self.linker.anew(self.rope_len)
 
     def entry(self) -> Entry:
         """Return how the runner hears of this choice."""
@@ -126,7 +133,7 @@ class Choice:
         """Return the counts and times of this choice, which ends now."""
         return Usage(
             prompt_len=self.prompt_len,
-            output_len=len(self.token_ids) - self.prompt_len,
+            output_len=len(self.output_ids),
             cached_len=self.cached_len,
             arrived_s=self.request.arrived_s,
             scheduled_s=self.scheduled_s,

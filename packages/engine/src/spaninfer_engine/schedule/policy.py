@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
-from spaninfer_engine.plan import MOST_LOGITS, Slice
+from spaninfer_engine.plan import BESIDE_DECODES, MOST_LOGITS, Slice
 
 # Slice(...) goes through a Python function; for 256 decodes that is 96 µs instead of 58
 # (CPython 3.11, one core of a 2-core x86 machine, 2026-11-21).
@@ -36,8 +36,8 @@ P = TypeVar("P", bound=Pending)
 def plan_step(pending: Iterable[P], step_tokens: int) -> tuple[list[Slice], list[P]]:
     """Give every decode its token, then spend what is left on prefills, both in the given order.
 
-    Prefills that want logits of their prompts share `MOST_LOGITS` rows of them. Returns the slices,
-    and whose they are.
+    Beside decodes, prefills get `BESIDE_DECODES` tokens at the most. Those that want logits of
+    their prompts share `MOST_LOGITS` rows of them. Returns the slices, and whose they are.
     """
     slices: list[Slice] = []
     chosen: list[P] = []
@@ -51,6 +51,8 @@ def plan_step(pending: Iterable[P], step_tokens: int) -> tuple[list[Slice], list
             chosen.append(item)
     del slices[step_tokens:], chosen[step_tokens:]
     left, logits = step_tokens - len(slices), MOST_LOGITS
+    if slices:
+        left = min(left, BESIDE_DECODES)
     for item in prefills:
         if left == 0:
             break

@@ -144,12 +144,12 @@ class Scheduler:
                 self._advance(choice, part, result, now)
                 if token is None:
                     continue
-            token_ids = choice.token_ids
-            token_ids.append(token)
+            output_ids = choice.output_ids
+            output_ids.append(token)
             item = (choice, token, logprobs.get(choice.request_id) if logprobs else None)
             if token in choice.end_ids:
                 self._end(choice, FinishReason.STOP, now, item, matched=token)
-            elif len(token_ids) == choice.limit:
+            elif len(output_ids) == choice.max_output:
                 self._end(choice, FinishReason.LENGTH, now, item)
             else:
                 drawn.append(item)

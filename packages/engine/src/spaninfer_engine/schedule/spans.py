@@ -60,10 +60,9 @@ class SpanBook:
             private=None if shape.share else request.id,
         )
         linker = Linker(origin, shape.span_len, shape.rotation, len(request.prompt_ids))
-        links: list[bytes] = []
-        linker.extend(links, request.prompt_ids, len(request.prompt_ids) // shape.span_len)
+        linker.extend(request.prompt_ids)
         return tuple(
-            Choice(request, index, limit=limit, linker=linker, links=links, tables=self._tables())
+            Choice(request, index, limit=limit, linker=linker.copy(), tables=self._tables())
             for index in range(request.sampling.n)
         )
 
@@ -106,10 +105,13 @@ class SpanBook:
         num_spans = num_computed // self.shape.span_len
         if num_spans <= choice.sealed:
             return
-        choice.linker.extend(choice.links, choice.token_ids, num_spans)
+        linker, span_len = choice.linker, self.shape.span_len
+        linker.extend(choice.ids(len(linker.links) * span_len, num_spans * span_len))
         for table in choice.tables:
-            for index in range(max(choice.sealed, table.first), min(num_spans, table.stop)):
-                table.pool.label(table.spans[index - table.first], choice.links[index])
+            begin, end = max(choice.sealed, table.first), min(num_spans, table.stop)
+            if begin < end:
+                spans = table.spans[begin - table.first : end - table.first]
+                table.pool.label(spans, linker.links[begin:end])
         choice.sealed = num_spans
 
     def release(self, choice: Choice) -> None:
@@ -145,7 +147,7 @@ class SpanBook:
         if choice.logits_from == maxsize:  # log-probabilities of the prompt need every position
             reach = (choice.target - 1) // self.shape.span_len  # the last token draws
         return find_prefix(
-            choice.links[:reach], self.pools, self.shape.windows, self.shape.span_len
+            choice.linker.links[:reach], self.pools, self.shape.windows, self.shape.span_len
         )
 
 

@@ -31,6 +31,19 @@ __device__ __forceinline__ void sync_cluster() {
 #endif
 }
 
+// The two halves of such a barrier, before Hopper nothing: threads that arrive need not wait, and may
+// do something else before they do.
+__device__ __forceinline__ void arrive_at_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait;" ::: "memory");
+#endif
+}
+
 // Where block `rank` of the cluster keeps what this block keeps at `mine`, in shared memory.
 template <typename Thing>
 __device__ __forceinline__ Thing* in_block(Thing* mine, int rank) {

@@ -117,17 +117,23 @@ __device__ __forceinline__ void copy_box(void* to, const TensorMap& map, int x, 
       : "memory");
 }
 
-// The same, of what is read once: it is the first that the L2 cache may forget.
-__device__ __forceinline__ void copy_box_once(void* to, const TensorMap& map, int x, int y, int z,
-                                              int w, Barrier* barrier) {
+// How long the L2 cache keeps what a copy brings.
+using CachePolicy = unsigned long long;
+
+// Of what is read once: it is the first that may be forgotten.
+__device__ __forceinline__ CachePolicy read_once() {
+  CachePolicy policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// The same box with a policy.
+__device__ __forceinline__ void copy_box(void* to, const TensorMap& map, int x, int y, int z, int w,
+                                         Barrier* barrier, CachePolicy policy) {
   asm volatile(
-      "{\n"
-      ".reg .b64 policy;\n"
-      "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%2, %3, %4, %5}], [%6], policy;\n"
-      "}" ::"r"(shared_address(to)),
-      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(barrier))
+      "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
 }
 #endif

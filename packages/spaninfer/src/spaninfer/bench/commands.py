@@ -60,11 +60,14 @@ def bench_engine(
     device: options.Device = None,
     dtype: options.DTypeOption = None,
     kv_dtype: options.KVDTypeOption = None,
+    quantize: options.QuantizeOption = None,
+    quantize_group: options.QuantizeGroup = None,
     max_len: options.MaxLen = None,
     memory: options.Memory = None,
     span_len: options.SpanLen = None,
     step_tokens: options.StepTokens = None,
     graphs: options.Graphs = None,
+    batch_invariant: options.BatchInvariant = False,
 ) -> None:
     """Time decoding, first tokens, prefix hits, mixed load and start-up: ids in, ids out."""
     with show.errors_as_sentences(), ExitStack() as stack:
@@ -77,11 +80,14 @@ def bench_engine(
             "device": device,
             "dtype": dtype,
             "kv_dtype": kv_dtype,
+            "quantize": quantize,
+            "quantize_group": quantize_group,
             "max_len": max_len or (_MAX_LEN if is_shape else None),
             "memory": parse_bytes(memory) if memory else None,
             "span_len": span_len,
             "step_tokens": step_tokens,
             "graphs": graphs,
+            "batch_invariant": batch_invariant,
             "max_waiting": engine_bench.MAX_WAITING,
         }
         if names & set(STARTUPS):  # before this process takes the GPU's memory

@@ -18,7 +18,10 @@ Note = Callable[[str], None]
 MAX_WAITING = 4096  # the mixed workload starts 1024 requests at once
 
 _WARM_UP_SEED = 1 << 32  # of prompts that no run has
-_SETTINGS = ("backend", "graphs", "span_len", "step_tokens", "max_running", "prefix_cache")
+_SETTINGS = (
+    *("backend", "graphs", "batch_invariant", "span_len", "step_tokens", "max_running"),
+    "prefix_cache",
+)
 
 
 def measure(

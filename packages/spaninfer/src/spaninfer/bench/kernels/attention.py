@@ -125,19 +125,22 @@ def _prefill(rows: Sequence[int], before: int, heads: Heads, gpu: Gpu, sets: int
     cache, tables = _filled(lengths, layout)
     query = _random(sum(rows), heads.query, HEAD_SIZE)
     out = torch.empty_like(query)
-    step = prefill.prepare(PrefillForm("bfloat16"), layout, heads=heads.query, gpu=gpu)
+    form = PrefillForm("bfloat16")
+    step = prefill.prepare(form, layout, heads=heads.query, gpu=gpu, splits=True)
+    workspace = _bytes(step.workspace_bytes)
     plan = _bytes(step.plan_bytes(sum(rows), len(rows)))
     numbers = torch.arange(len(rows), dtype=torch.int32, device="cuda")
     lens = torch.tensor(lengths, dtype=torch.int32, device="cuda")
     bounds = torch.tensor([0, *rows], device="cuda").cumsum(0).int()
     step.plan(bounds, lens, num_rows=sum(rows), slices=len(rows), out=plan)
     return lambda stream, number: step.launch(
-        *(query, tables, numbers, bounds, lens, plan),
+        *(query, tables, numbers, plan),
         num_rows=sum(rows),
         slices=len(rows),
         table_len=tables.stride(0),
         spans=Spans(cache, layout, number % sets),
         out=out,
+        workspace=workspace,
         scale=HEAD_SIZE**-0.5,
         stream=stream,
     )

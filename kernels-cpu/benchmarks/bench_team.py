@@ -1,0 +1,100 @@
+"""What it costs a team to go from call to call, alone and beside a process that takes a CPU.
+
+One JSON record per case: microseconds per call of a script whose calls do nothing, or read a part
+of an array that no cache holds; medians over rounds, which alternate between the cases.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numba import njit
+from spaninfer_kernels_cpu import usable_cpus
+from spaninfer_kernels_cpu.call import Call, Script, address_of, word
+from spaninfer_kernels_cpu.pointer import floats_at
+from spaninfer_kernels_cpu.team import Team
+
+CALLS, TASKS, ROUNDS = 300, 16, 40
+NUMBERS = 1 << 15  # float32 that a task reads: 128 KiB, about what a panel of weights takes
+
+
+def do_nothing(words: int, rows: int, task: int) -> None:
+    """Cost what a call costs at least."""
+
+
+def read_part(words: int, rows: int, task: int) -> None:  # noqa: ARG001
+    """Sum a part of an array into a number of its own."""
+    source = word(words, 0) + task * NUMBERS * 4
+    floats_at(word(words, 1) + task * 4, 1)[0] = _sum(source)
+
+
+@njit(fastmath=True)
+def _sum(address: int) -> np.float32:
+    total = np.float32(0)
+    for number in floats_at(address, NUMBERS):
+        total += number
+    return total
+
+
+def main() -> None:
+    """Print a record per kernel, number of threads, and company."""
+    for beside in (0, 1):
+        with _busy_processes(beside):
+            for threads in sorted({1, usable_cpus()}):
+                with Team(threads) as team:
+                    for name, script in _scripts().items():
+                        print(json.dumps(_measure(name, script, team, beside)), flush=True)
+
+
+def _scripts() -> dict[str, Script]:
+    arrays = np.ones((CALLS // 10, TASKS * NUMBERS), np.float32)
+    sums = np.zeros(TASKS, np.float32)
+    reading = address_of(read_part)
+    _KEPT.extend((arrays, sums))
+    return {
+        "nothing": Script([Call(address_of(do_nothing), ())] * CALLS),
+        "read": Script([Call(reading, (row.ctypes.data, sums.ctypes.data)) for row in arrays]),
+    }
+
+
+_KEPT: list[np.ndarray] = []
+
+
+def _measure(name: str, script: Script, team: Team, beside: int) -> dict[str, object]:
+    times = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        team.run(script, [TASKS])
+        times.append(1e6 * (time.perf_counter() - begin) / len(script))
+    return {
+        "benchmark": "team",
+        "calls": name,
+        "threads": team.num_threads,
+        "busy_processes": beside,
+        "us_per_call": round(statistics.median(times), 3),
+        "us_per_call_worst": round(max(times), 3),
+        "machine": platform.processor() or platform.machine(),
+    }
+
+
+@contextmanager
+def _busy_processes(count: int) -> Iterator[None]:
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    main()

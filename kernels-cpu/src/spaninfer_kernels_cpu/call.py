@@ -1,0 +1,124 @@
+"""Calls of kernels by address: what a compiled step consists of.
+
+A kernel that a step calls has one signature, whatever it computes:
+
+    def kernel(words: int, rows: int, task: int) -> None
+
+`words` is the address of its arguments, an int64 each, `rows` how many rows the step has, `task`
+the number of the task to do. It must not raise, and the order of tasks must not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import cfunc, njit, types
+from numba.core.caching import FunctionCache
+from numpy.typing import NDArray
+
+from spaninfer_kernels_cpu.compiled import discard_older
+from spaninfer_kernels_cpu.pointer import numbers_at
+
+Kernel = Callable[[int, int, int], None]
+Words = NDArray[np.int64]
+
+ROWS, WANTED, ITEMS = 0, 1, 2
+"""What a call may be cut by, as indices of a step's counts: its rows, those whose logits are
+wanted, and from 2 on the items of its plans of attention."""
+
+MAX_COUNTS = 16
+
+HEADER = 5  # int64 per call: function, address of its words, tasks, rows per task, which count
+
+_SIGNATURE = types.void(types.int64, types.int64, types.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Where rows of float32 begin, and how many bytes lie from one to the next.
+
+    The numbers of a row lie side by side; a row may be a part of a longer one.
+    """
+
+    address: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A kernel with its arguments, and how its work is cut: ceil(n / rows_per_task) * tasks.
+
+    n is one of the step's counts. Which task does what is the kernel's business. Arguments are
+    whole numbers or, where they are Python floats, float32.
+    """
+
+    function: int
+    words: tuple[int | float, ...]
+    tasks: int = 1
+    rows_per_task: int = 1
+    count: int = ROWS
+
+
+class Script:
+    """Calls in order, in the memory that a team reads."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self._words = np.array([_word(word) for call in calls for word in call.words], np.int64)
+        starts = np.cumsum([0, *(len(call.words) for call in calls)])
+        headers = [
+            (
+                call.function,
+                self._words.ctypes.data + 8 * int(start),
+                call.tasks,
+                call.rows_per_task,
+                call.count,
+            )
+            for call, start in zip(calls, starts, strict=False)
+        ]
+        self._headers = np.array(headers, np.int64).reshape(-1, HEADER)
+        self.address: int = self._headers.ctypes.data
+
+    def __len__(self) -> int:
+        """Return the number of calls."""
+        return len(self._headers)
+
+
+def _word(value: int | float) -> int:
+    """Return an argument as the int64 that a kernel reads."""
+    return int(np.float32(value).view(np.int32)) if isinstance(value, float) else value
+
+
+@cache
+def address_of(kernel: Kernel) -> int:
+    """Return the address of a kernel's machine code, compiled or loaded; it is kept for good."""
+    folder: Any = FunctionCache(kernel).cache_path  # type: ignore[no-untyped-call]
+    discard_older(Path(folder))
+    compiled: Any = cfunc(_SIGNATURE, cache=True, error_model="numpy")(kernel)
+    _KEPT.append(compiled)
+    address: int = compiled.address
+    return address
+
+
+_KEPT: list[Any] = []  # machine code goes with the object that holds it
+
+
+# ---- inside kernels ------------------------------------------------------------------------------
+
+
+@njit(error_model="numpy")
+def word(words: int, number: int) -> int:
+    """Return the argument of this number, a whole one."""
+    value: int = numbers_at(words, number + 1, np.int64)[number]
+    return value
+
+
+@njit(error_model="numpy")
+def real(words: int, number: int) -> np.float32:
+    """Return the argument of this number, a float32."""
+    value: np.float32 = numbers_at(words, 2 * number + 1, np.float32)[2 * number]
+    return value

@@ -1,0 +1,137 @@
+"""What this machine can do at best, measured: bytes read from memory, and products of a tile.
+
+A benchmark sets these beside its figures, since neither a clock nor a neighbour on the same host
+holds still. They take some tenths of a second each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from numba import njit, types
+from numba.extending import overload
+from numpy.typing import NDArray
+
+from spaninfer_kernels_cpu.compiled import make_ready
+from spaninfer_kernels_cpu.layout import CENTRE, Kind
+from spaninfer_kernels_cpu.pointer import numbers_at
+from spaninfer_kernels_cpu.recipe import Recipe, recipes
+from spaninfer_kernels_cpu.threads import usable_cpus
+from spaninfer_kernels_cpu.tiers import chosen
+from spaninfer_kernels_cpu.tiles import (
+    add_dots,
+    add_products,
+    row_addresses,
+    start_dots,
+    store_tile,
+    zero_tile,
+)
+from spaninfer_kernels_cpu.workers import COUNTER, Counter, next_task, share
+
+_MEMORY_BYTES: Final = 512 << 20  # many times the caches
+_CHUNK_BYTES: Final = 1 << 18
+_STEPS: Final = 2_000_000  # of a tile: some 10 ms
+_SPACE: Final = 1 << 14  # bytes; a tile reads the same few over and over
+
+
+def read_gbps(cpus: int | None = None) -> float:
+    """Return how many gigabytes a second so many CPUs (all usable ones) read from memory."""
+    memory = np.ones(_MEMORY_BYTES // 8, np.int64)
+    totals = np.zeros(1, np.int64)
+    workers = cpus or usable_cpus()
+    seconds = min(_seconds(_reader(), (memory, totals), workers) for _ in range(3))
+    return memory.nbytes / seconds / 1e9
+
+
+def peak_gops(kind: Kind, *, rounded: bool = False, cpus: int | None = None) -> float:
+    """Return 10^9 operations a second of the tier's products, weights held in registers.
+
+    A tile as kernels use it, its few activations in the nearest cache, of weights of a kind; a
+    multiplication and an addition are two. With `rounded`, activations are bfloat16. Where
+    products are by tiles (AMX), the vectors of the same tier are measured.
+    """
+    tier = chosen()
+    _, many = recipes(kind, rounded=rounded, tier=tier)
+    if many.way == "tiles":
+        one, _ = recipes(kind, rounded=rounded, tier=tier)
+        many = Recipe(kind, one.way, tier.rows, tier.blocks)
+    workers = cpus or usable_cpus()
+    space = np.zeros(_SPACE, np.uint8)
+    seconds = min(_seconds(_multiplier(many), (workers, space), workers) for _ in range(3))
+    channels = many.row_bytes // many.channel_bytes
+    return 2 * workers * _STEPS * many.rows * many.blocks * 16 * channels / seconds / 1e9
+
+
+def _seconds(kernel: Callable[..., None], arguments: tuple[Any, ...], workers: int) -> float:
+    start = time.perf_counter()
+    share(kernel, arguments, workers)
+    return time.perf_counter() - start
+
+
+@cache
+def _reader() -> Callable[..., None]:
+    row = types.Array(types.int64, 1, "C")
+    make_ready(_read, (COUNTER, row, row))
+    return _read
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _read(counter: Counter, memory: NDArray[np.int64], totals: NDArray[np.int64]) -> None:
+    """Read all of memory; a task is a chunk."""
+    count = _CHUNK_BYTES // 8
+    task = next_task(counter)
+    while task < len(memory) // count:
+        part = numbers_at(memory.ctypes.data + task * _CHUNK_BYTES, count, np.int64)
+        found = 0
+        for i in range(count):
+            found += part[i]
+        totals[0] = found
+        task = next_task(counter)
+
+
+@cache
+def _multiplier(recipe: Recipe) -> Callable[..., None]:
+    @njit(nogil=True, cache=True, error_model="numpy")
+    def work(counter: Counter, tasks: int, space: NDArray[np.uint8]) -> None:
+        """Multiply _STEPS steps per task, by the same weights."""
+        out = np.empty(_SPACE, np.uint8)
+        while next_task(counter) < tasks:
+            repeat(recipe, space.ctypes.data, out.ctypes.data)
+
+    make_ready(work, (COUNTER, types.int64, types.Array(types.uint8, 1, "C")))
+    return work
+
+
+def repeat(recipe: Recipe, space: int, out: int) -> None:
+    """Do _STEPS steps of a tile with the same weights and four activations; sums go to `out`.
+
+    With the same activations too, LLVM would add the one product _STEPS times over.
+    """
+    raise NotImplementedError("exists in Numba functions only")
+
+
+@overload(repeat)
+def _repeat(recipe: Recipe, space: int, out: int) -> Any:  # noqa: ARG001
+    """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
+    kind: Any = recipe
+    return _repeat_codes if kind.value.kind in CENTRE else _repeat_numbers
+
+
+def _repeat_codes(recipe: Recipe, space: int, out: int) -> Any:
+    rows = row_addresses(recipe, space, 64, recipe.rows)
+    dots = start_dots(recipe, rows, 1024)
+    for step in range(_STEPS):
+        dots = add_dots(recipe, dots, space, rows, (step & 3) * recipe.row_bytes)
+    store_tile(recipe, dots, out)
+
+
+def _repeat_numbers(recipe: Recipe, space: int, out: int) -> Any:
+    rows = row_addresses(recipe, space, 64, recipe.rows)
+    sums = zero_tile(recipe)
+    for step in range(_STEPS):
+        sums = add_products(recipe, sums, space, rows, (step & 3) * recipe.row_bytes)
+    store_tile(recipe, sums, out)

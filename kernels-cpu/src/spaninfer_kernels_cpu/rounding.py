@@ -1,0 +1,31 @@
+"""How float32 is rounded, in arithmetic that LLVM turns into vector code, for Numba functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+
+from spaninfer_kernels_cpu import vectors as v
+from spaninfer_kernels_cpu.vectors import intrinsic
+
+_ROUNDER = np.float32(12582912.0)  # 1.5 * 2**23: adding it leaves the nearest integer in low bits
+_ROUNDER_BITS = np.int32(0x4B400000)
+
+
+@njit(error_model="numpy")
+def rounded(x: np.float32) -> np.int32:
+    """Return the nearest integer, the even one in the middle; |x| below 2**22."""
+    shifted = np.float32(x + _ROUNDER)
+    return np.int32(np.float32(shifted).view(np.int32) - _ROUNDER_BITS)
+
+
+@intrinsic
+def fused(_context: Any, x: Any, y: Any, z: Any) -> Any:
+    """Return x * y + z of float32, rounded once where the CPU can, as vectors' `fma` is."""
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        return v.call(b, "llvm.fmuladd.f32", *arguments)
+
+    return types.float32(x, y, z), emit

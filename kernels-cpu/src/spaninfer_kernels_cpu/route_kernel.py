@@ -1,0 +1,111 @@
+"""Which experts a token visits, for Numba functions to call: spaninfer_op_reference.route."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from spaninfer_kernels_cpu.elements import FLOAT32, read
+from spaninfer_kernels_cpu.exponential import exp
+from spaninfer_kernels_cpu.select_kernel import select_largest
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+
+_NOTHING = np.float32(-np.inf)
+_LEAST_SUM = np.float32(1e-20)  # sigmoids may all be 0
+_ZERO = np.float32(0)
+_ONE = np.float32(1)
+
+
+class Routing(NamedTuple):
+    """How experts are chosen, as spaninfer_op_reference.route describes it.
+
+    `sigmoid` instead of softmax; `two_best` of a group are its worth, instead of the largest;
+    correction[E] (float32) is an address, 0 for none.
+    """
+
+    sigmoid: bool
+    normalise: bool
+    scale: np.float32
+    groups: int
+    group_topk: int
+    two_best: bool
+    correction: int
+
+
+class Room(NamedTuple):
+    """What a caller lends, all [E]: scores, choice, numbers, worth of groups, largest and ids."""
+
+    scores: Floats
+    choice: Floats
+    numbers: Ints
+    worth: Floats
+    largest: Floats
+    largest_ids: Ints
+
+
+@njit(error_model="numpy")
+def route(logits: Floats, routing: Routing, room: Room, ids: Ints, weights: Floats) -> None:
+    """Write ids[k] and weights[k] of the experts that logits[E] choose, best first."""
+    _score(logits, routing.sigmoid, room.scores)
+    for expert in range(len(logits)):
+        room.choice[expert] = room.scores[expert]
+        room.numbers[expert] = expert
+        if routing.correction != 0:
+            room.choice[expert] += read(FLOAT32, routing.correction, expert)
+    if routing.groups > 1:
+        _keep_best_groups(routing, room)
+    top_k = len(ids)
+    select_largest(room.choice, room.numbers, len(logits), room.largest[:top_k], ids)
+    total = _ZERO
+    for place in range(top_k):
+        weights[place] = room.scores[ids[place]]
+        total += weights[place]
+    factor = routing.scale / (total + _LEAST_SUM) if routing.normalise else routing.scale
+    for place in range(top_k):
+        weights[place] *= factor
+
+
+@njit(error_model="numpy")
+def _score(logits: Floats, sigmoid: bool, scores: Floats) -> None:
+    """Write the sigmoids, or the softmax."""
+    if sigmoid:
+        for i in range(len(logits)):
+            scores[i] = _ONE / (_ONE + exp(-logits[i]))
+        return
+    most, total = logits[0], _ZERO
+    for i in range(len(logits)):
+        most = max(most, logits[i])
+    for i in range(len(logits)):
+        scores[i] = exp(logits[i] - most)
+        total += scores[i]
+    for i in range(len(logits)):
+        scores[i] /= total
+
+
+@njit(error_model="numpy")
+def _keep_best_groups(routing: Routing, room: Room) -> None:
+    """Set the choice of experts outside the `group_topk` best groups of neighbours to -inf."""
+    size = len(room.choice) // routing.groups
+    best, best_ids = room.largest[: routing.group_topk], room.largest_ids[: routing.group_topk]
+    for group in range(routing.groups):
+        first = second = _NOTHING
+        for i in range(group * size, (group + 1) * size):
+            x = room.choice[i]
+            if x > first:
+                first, second = x, first
+            elif x > second:
+                second = x
+        room.worth[group] = first + second if routing.two_best else first
+    count = select_largest(room.worth, room.numbers, routing.groups, best, best_ids)
+    for group in range(routing.groups):
+        kept = False
+        for place in range(count):
+            kept |= best_ids[place] == group
+        if not kept:
+            for i in range(group * size, (group + 1) * size):
+                room.choice[i] = _NOTHING

@@ -1,0 +1,74 @@
+"""Products of experts against the definition, with the numbers that packed weights stand for."""
+
+import numpy as np
+import pytest
+import spaninfer_op_reference as op_reference
+from spaninfer_kernels_cpu import Format, ShapeError, experts, pack, unpack
+
+FORMATS = [
+    Format("int8", 32),
+    *(
+        pytest.param(format, marks=pytest.mark.slow)
+        for format in (Format("float32"), Format("bfloat16"), Format("int4", 64))
+    ),
+]
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+@pytest.mark.parametrize("tokens", [0, 1, 2, 40])
+def test_tokens_get_the_weighted_sum_of_their_experts(format, tokens):
+    x, gate_up, down, ids, weights, out = problem(format, tokens)
+
+    experts(x, gate_up, down, ids, weights, "silu", out=out)
+
+    both = np.stack([unpack(one) for one in gate_up]).astype(float)
+    gate, up = np.split(both, 2, axis=1)
+    last = np.stack([unpack(one) for one in down]).astype(float)
+    expected = op_reference.experts(
+        x.astype(float), gate, up, last, ids, weights.astype(float), "silu"
+    )
+    scale = np.abs(expected).max(initial=1e-9)
+    error = {"float32": 2e-6, "bfloat16": 2e-6}.get(format.kind, 0.02)  # activations are codes
+    assert np.abs(out - expected).max(initial=0) <= error * scale
+
+
+def test_all_tokens_may_choose_one_expert_and_none_the_others():
+    x, gate_up, down, ids, weights, out = problem(Format("int8", 32), 70)
+    ids[:] = 4
+    alone = np.full_like(out, np.nan)
+
+    experts(x, gate_up, down, ids, weights, "gelu", out=out)
+    experts(x, gate_up, down, ids[:, :1].copy(), weights.sum(1, keepdims=True), "gelu", out=alone)
+
+    np.testing.assert_allclose(out, alone, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_that_do_not_fit_are_named():
+    x, gate_up, down, ids, weights, out = problem(Format("float32"), 3)
+
+    with pytest.raises(ShapeError, match="act is 'swish'"):
+        experts(x, gate_up, down, ids, weights, "swish", out=out)
+    with pytest.raises(ShapeError, match="gate_up: expected 6 weights"):
+        experts(x, down, down, ids, weights, "silu", out=out)
+    with pytest.raises(ShapeError, match="gate_up: expected 6 weights"):
+        experts(x, gate_up[:3], down, ids, weights, "silu", out=out)
+    with pytest.raises(ShapeError, match="weights: expected contiguous"):
+        experts(x, gate_up, down, ids, weights[:2], "silu", out=out)
+
+
+def problem(format, tokens, num_experts=6, per_token=3, channels=96, inner=70):
+    rng = np.random.default_rng(tokens)
+    draw = lambda *shape: (0.2 * rng.standard_normal(shape)).astype(np.float32)  # noqa: E731
+    gate_up = [pack(draw(2 * inner, channels), format) for _ in range(num_experts)]
+    down = [pack(draw(channels, inner), format) for _ in range(num_experts)]
+    chosen = [rng.permutation(num_experts)[:per_token] for _ in range(tokens)]
+    ids = np.array(chosen, np.int32).reshape(tokens, per_token)
+    weights = rng.uniform(size=(tokens, per_token)).astype(np.float32)
+    return (
+        draw(tokens, channels),
+        gate_up,
+        down,
+        ids,
+        weights,
+        np.full((tokens, channels), np.nan, "f4"),
+    )

@@ -1,0 +1,113 @@
+"""Threads that run scripts: every task once, calls in order, whoever is there."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from spaninfer_kernels_cpu.call import ITEMS, WANTED, Call, Script, address_of, word
+from spaninfer_kernels_cpu.pointer import numbers_at
+from spaninfer_kernels_cpu.team import Team
+
+
+def add_at_task(words: int, rows: int, task: int) -> None:  # noqa: ARG001
+    """Add an argument to number `task` of an array."""
+    numbers_at(word(words, 0) + 8 * task, 1, np.int64)[0] += word(words, 1)
+
+
+def sum_into(words: int, rows: int, task: int) -> None:
+    """Write the sum of `rows` numbers of one array to place `task` of another."""
+    total = 0
+    for number in numbers_at(word(words, 0), rows, np.int64):
+        total += number
+    numbers_at(word(words, 1) + 8 * task, 1, np.int64)[0] = total
+
+
+def _adding(numbers: np.ndarray, value: int, **cut: int) -> Call:
+    return Call(address_of(add_at_task), (numbers.ctypes.data, value), **cut)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 5])
+def test_every_task_of_every_call_is_done_once(num_threads: int) -> None:
+    numbers = np.zeros(100, np.int64)
+    script = Script([_adding(numbers, value) for value in range(50)])
+
+    with Team(num_threads) as team:
+        for _ in range(200):
+            team.run(script, [100])
+
+    assert (numbers == 200 * sum(range(50))).all()
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 5])
+def test_a_call_sees_what_all_tasks_of_the_one_before_wrote(num_threads: int) -> None:
+    first, second = np.zeros((2, 16), np.int64)
+    calls = []
+    for source, into in 10 * [(first, second), (second, first)]:
+        words = source.ctypes.data, into.ctypes.data
+        calls.append(Call(address_of(sum_into), words))
+    script = Script(calls)
+
+    with Team(num_threads) as team:
+        for _ in range(50):
+            first[:] = 1
+            team.run(script, [2])
+
+            assert first[0] == first[1] == 2**20
+
+
+def test_tasks_are_cut_by_rows_wanted_x() -> None:
+    numbers = np.zeros((3, 32), np.int64)
+    script = Script(
+        [
+            _adding(numbers[0], 1, tasks=3, rows_per_task=4),
+            Call(address_of(add_at_task), (numbers[1].ctypes.data, 1), count=WANTED),
+            Call(address_of(add_at_task), (numbers[2].ctypes.data, 1), 2, 1, ITEMS),
+        ]
+    )
+
+    with Team(2) as team:
+        team.run(script, [9, 5, 2])
+
+    assert [int(row.sum()) for row in numbers] == [9, 5, 4]
+
+
+@pytest.mark.parametrize("num_calls", [0, 1, 7])
+def test_calls_without_tasks_are_passed_over(num_calls: int) -> None:
+    numbers = np.zeros(4, np.int64)
+    nothing = [Call(address_of(add_at_task), (0, 1), count=WANTED)] * num_calls
+    script = Script([*nothing, _adding(numbers, 1), *nothing])
+
+    with Team(2) as team:
+        team.run(script, [4, 0])
+        team.run(Script(nothing), [4, 0])
+
+    assert (numbers == 1).all()
+
+
+def test_helpers_that_have_gone_to_sleep_come_back() -> None:
+    numbers = np.zeros(1000, np.int64)
+
+    with Team(3) as team:
+        for count in range(5):
+            team.run(Script([_adding(numbers, 1)]), [1000])  # its memory is gone right after
+            time.sleep(0.01 * count)
+
+    assert (numbers == 5).all()
+
+
+def test_a_closed_team_refuses_work() -> None:
+    team = Team(2)
+    team.close()
+    team.close()
+
+    with pytest.raises(RuntimeError, match="make another one"):
+        team.run(Script([]), [1])
+
+
+def test_an_exception_of_the_caller_ends_the_helpers_and_stays() -> None:
+    with pytest.raises(KeyError), Team(3) as team:
+        raise KeyError
+
+    assert not any(helper.is_alive() for helper in team._helpers)

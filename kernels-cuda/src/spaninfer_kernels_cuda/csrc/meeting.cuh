@@ -1,0 +1,87 @@
+// How the blocks of a cluster add up what they have of one tile, and finish it.
+//
+// A tile's columns of 8 tokens belong to the blocks in turn. Every block sends its sums of a column
+// to the one that owns it, by stores that count themselves at a barrier there, and may then end; an
+// owner waits for the sums of all, adds them in the order of the blocks, and writes the result. So a
+// sum takes one way through the cluster, and only owners wait for blocks that still multiply.
+//
+// `Kernel` tells, besides what sums.cuh asks, kBlocks: those of the cluster.
+//
+// Needs mma.cuh, copy.cuh, cluster.cuh, sums.cuh; sm_90.
+
+// Where sums of a block's own columns arrive.
+template <typename Kernel>
+struct Meeting {
+  static constexpr int kBlocks = Kernel::kBlocks;
+  static constexpr int kMostOwned = (Kernel::kColumns + kBlocks - 1) / kBlocks;
+
+  float4 sums[kMostOwned][kBlocks][Kernel::kThreads];
+  Barrier arrived;
+
+  // By one thread of each block, before the barrier of the cluster that all sums come after.
+  __device__ __forceinline__ void open() {
+    const int owned = (Kernel::kColumns - rank_in_cluster() + kBlocks - 1) / kBlocks;
+    init_barrier(&arrived, 1);
+    arrive_expecting(&arrived, owned * static_cast<int>(sizeof(sums[0])));
+  }
+
+  // Stores to what is `place` here in block `rank`, and counts there.
+  __device__ __forceinline__ void send(const float (&sum)[4], const float4& place, int rank) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 there, counter;\n"
+        "mapa.shared::cluster.u32 there, %0, %2;\n"
+        "mapa.shared::cluster.u32 counter, %1, %2;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, "
+        "[counter];\n"
+        "}" ::"r"(shared_address(&place)),
+        "r"(shared_address(&arrived)), "r"(rank), "f"(sum[0]), "f"(sum[1]), "f"(sum[2]),
+        "f"(sum[3])
+        : "memory");
+  }
+
+  // Waits until everything is there, what other blocks have sent included.
+  __device__ __forceinline__ void wait() {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
+        "@!done bra again;\n"
+        "}" ::"r"(shared_address(&arrived))
+        : "memory");
+  }
+};
+
+// Once, by all threads that multiply, after the barrier of the cluster.
+template <typename Kernel>
+__device__ __forceinline__ void finish_with_cluster(const Sums<Kernel>& sums,
+                                                    Meeting<Kernel>& meeting,
+                                                    const Target<Kernel>& target) {
+  constexpr int kBlocks = Kernel::kBlocks;
+  const int rank = rank_in_cluster();
+#pragma unroll
+  for (int j = 0; j < Kernel::kColumns; ++j) {
+    meeting.send(sums[j], meeting.sums[j / kBlocks][rank][threadIdx.x], j % kBlocks);
+  }
+  if (rank >= Kernel::kColumns) return;
+  const int column = column_of<Kernel>(blockIdx.x / kBlocks, threadIdx.x / kWarp);
+  int token = 8 * rank + 2 * (threadIdx.x % 4);
+  const float2 bias = bias_of<Kernel>(target, column);  // under way while sums are
+  float4 residual = residual_of<Kernel>(target, column, token);
+  meeting.wait();
+  for (int j = rank; j < Kernel::kColumns; j += kBlocks, token += 8 * kBlocks) {
+    float sum[4] = {};
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const float4 part = meeting.sums[j / kBlocks][block][threadIdx.x];
+      sum[0] += part.x;
+      sum[1] += part.y;
+      sum[2] += part.z;
+      sum[3] += part.w;
+    }
+    complete<Kernel>(sum, bias, residual);
+    store<Kernel>(sum, target, column, token);
+    residual = residual_of<Kernel>(target, column, token + 8 * kBlocks);
+  }
+}

@@ -1,0 +1,122 @@
+"""The tile of wide.cu, which multiplies from 65 rows on: what a block works on, how it is chosen.
+
+Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf
+
+from spaninfer_kernel_launch import Launch
+
+_CHUNK = 64  # elements of K
+_LINE_BYTES = 2 * _CHUNK
+_GROUP_THREADS = 128
+_BLOCK_ROWS = 64  # of x
+_BARRIER_BYTES = 16  # of a stage
+
+# Groups and blocks of 64 rows of x: 128, 192, 256 rows, or several times as many.
+_FORMS = ((2, 1), (3, 1), (2, 2))
+_ROWS = (144, 128, 112, 96, 64)  # of the weight: sizes of Product
+# Clusters that run at a time, by splits: SMs come in groups of up to 18, and a cluster lies in one.
+_CLUSTERS = {1: 132, 2: 66, 4: 28}
+
+# What an H200 does in a nanosecond: sums of one SM, bytes of the L2 cache and of memory.
+_SUMS_PER_NS = 2048 * 1.5
+_CACHE_BYTES_PER_NS, _MEMORY_BYTES_PER_NS = 10_500, 4_200
+_FINISH_NS = 0.03  # of an element of a tile's results
+_SPLIT_NS = 2500  # until the sums of a cluster are added
+
+
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """What a block of wide.cu works on at a time: its macros.
+
+    Each of `groups` warpgroups has `blocks` times 64 rows of x, all of them the same `rows` of the
+    weight; `stages` chunks are on their way, or being multiplied. With `splits` > 1 a cluster of
+    as many blocks works on a tile, each on its part of K.
+    """
+
+    groups: int
+    blocks: int
+    rows: int
+    stages: int
+    splits: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """Rows of x."""
+        return self.groups * self.blocks * _BLOCK_ROWS
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: a group copies."""
+        return (1 + self.groups) * _GROUP_THREADS
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        return self.stages * ((self.rows + self.tokens) * _LINE_BYTES + _BARRIER_BYTES)
+
+
+def choose_wide(rows: int, outputs: int, inner: int, shared_bytes: int) -> Wide:
+    """Return the tile that takes least time by an estimate.
+
+    For 19 of 21 products of two models, of 128 to 512 rows, that was the quickest of all tried; it
+    was 5 % behind for two (H200, docs/decisions/0020).
+    """
+    tiles = (fill_wide(tile, shared_bytes) for tile in _tiles(rows, -(-inner // _CHUNK)))
+    return min(tiles, key=lambda tile: _estimate_ns(rows, outputs, inner, tile))
+
+
+def fill_wide(tile: Wide, shared_bytes: int) -> Wide:
+    """Return `tile` with as many stages as fit."""
+    return replace(tile, stages=shared_bytes // replace(tile, stages=1).shared_bytes)
+
+
+def launch_wide(rows: int, outputs: int, tile: Wide, sm_count: int) -> Launch | None:
+    """Return the grid: a cluster for every tile where it splits K; None without rows."""
+    if not rows:
+        return None
+    units = _units(rows, outputs, tile)
+    clusters = units if tile.splits > 1 else min(units, sm_count)
+    return Launch(
+        grid=(clusters * tile.splits, 1, 1),
+        block=(tile.threads, 1, 1),
+        shared_bytes=tile.shared_bytes,
+        cluster=(tile.splits, 1, 1),
+        overlaps=True,
+    )
+
+
+def _tiles(rows: int, chunks: int) -> Iterator[Wide]:
+    """Yield all tiles for so many rows, without stages."""
+    # The form that wastes fewest rows; of such, the largest.
+    held = {form: form[0] * form[1] * _BLOCK_ROWS for form in _FORMS}
+    groups, blocks = min(_FORMS, key=lambda form: (-rows % held[form], -held[form]))
+    for size in _ROWS:
+        for splits in _CLUSTERS:
+            if splits <= chunks:
+                yield Wide(groups, blocks, size, 0, splits)
+
+
+def _units(rows: int, outputs: int, tile: Wide) -> int:
+    """Return how many tiles of results there are."""
+    return -(-outputs // tile.rows) * -(-rows // tile.tokens)
+
+
+def _estimate_ns(rows: int, outputs: int, inner: int, tile: Wide) -> float:
+    """Return about how long the product takes."""
+    units, clusters = _units(rows, outputs, tile), _CLUSTERS[tile.splits]
+    if tile.splits > 1 and units > clusters:
+        return inf
+    waves, chunks = -(-units // clusters), -(-inner // (_CHUNK * tile.splits))
+    tensor_ns = tile.tokens * tile.rows * _CHUNK / _SUMS_PER_NS
+    blocks = min(units, clusters) * tile.splits
+    cache_ns = (tile.tokens + tile.rows) * _LINE_BYTES * blocks / _CACHE_BYTES_PER_NS
+    memory_ns = 2 * outputs * inner / _MEMORY_BYTES_PER_NS
+    finish_ns = waves * tile.tokens * tile.rows * _FINISH_NS
+    split_ns = _SPLIT_NS if tile.splits > 1 else 0
+    return max(memory_ns, waves * chunks * max(tensor_ns, cache_ns)) + finish_ns + split_ns

@@ -1,0 +1,142 @@
+// The cuts that a request asks for, one after another: top-k, top-p, min-p.
+
+// The least key that min-p leaves.
+__device__ __forceinline__ Key floor_of_min_p(const Wish& wish, float most) {
+  if (wish.min_p <= 0.0f) return kLeastFinite;
+  const float least = most + wish.temperature * logf(wish.min_p);
+  return max(static_cast<Key>(order_of(least)) << 32, kLeastFinite);
+}
+
+// The key from which on a row's cuts leave candidates, of the keys from `least` on that `find` looks
+// at: all, unless there `is_more` below them, `rest` being the mass of those. kAbsent if the cut is
+// not among them.
+template <typename Find>
+__device__ __forceinline__ Key find_cut(const Wish& wish, int length, Key least, float most,
+                                        bool is_more, Mass rest, Find find) {
+  const Key high = highest_of(most), floor = floor_of_min_p(wish, most);
+  Key low = least;
+  bool is_settled = !is_more || floor >= least;  // without a search
+#pragma unroll 1
+  for (int by_mass = 0; by_mass < 2; ++by_mass) {
+    if (agreed(by_mass ? wish.top_p >= 1.0f : !wish.cuts_to_k(length))) continue;
+    low = find(low, high,
+               by_mass ? Cut::to_share(wish.top_p, rest) : Cut::to_number(wish.top_k, is_more));
+    if (agreed(low == kAbsent)) return by_mass && floor >= least ? floor : kAbsent;
+    is_settled = true;
+    rest = 0;  // of what top-k left, all is here
+  }
+  return is_settled ? max(low, floor) : kAbsent;
+}
+
+// Finds between which keys the cut by mass is, where that is not in the list; shared.zone.wanted is 0
+// where it is. By the first block.
+__device__ __forceinline__ void find_zone(const List& list, const Spread& spread, Key bound,
+                                          float share, const Weight& weight, Shared& shared) {
+  Mass own = 0, listed;
+  list.each([&](Key key) { own += weight(value_of(key)); });
+  sum_before(own, shared.mass_of_warp, &listed);
+  const float scale = exp2f((spread.from - weight.largest) * weight.bits_per_x);
+  const Mass rest = static_cast<Mass>(static_cast<double>(shared.rest) * scale);
+  const Mass all = Cut::to_share(share, rest).wanted(listed);
+  if (threadIdx.x == 0) {
+    shared.zone = {0, 0, 0, 0};
+    shared.highest = -1;
+    shared.lowest = kSpreadBins;
+  }
+  if (agreed(all <= listed)) return;
+  __syncthreads();
+  const double missing = ceil(static_cast<double>(all - listed) / scale);  // in units of the bound
+  const Mass wanted = min(static_cast<Mass>(missing), shared.rest);
+
+  const Weight below{spread.from, weight.bits_per_x};
+  const int* bins = spread_bins(shared);
+  constexpr int kOwn = of_thread(kSpreadBins);
+  const int first = kOwn * static_cast<int>(threadIdx.x);
+  int in_bin[kOwn];
+#pragma unroll
+  for (int b = 0; b < kOwn; ++b) in_bin[b] = first + b < kSpreadBins ? bins[first + b] : 0;
+  const auto at_least = [&](int b) {
+    const Mass mass = in_bin[b] * below(spread.below(first + b));
+    return mass - (mass >> 20);  // 2^x is rounded
+  };
+  const auto at_most = [&](int b) {
+    const Mass mass = in_bin[b] * below(spread.above(first + b));
+    return mass + (mass >> 20) + in_bin[b];
+  };
+  Mass least = 0, most = 0, in_bins, total;
+#pragma unroll
+  for (int b = 0; b < kOwn; ++b) {
+    least += at_least(b);
+    most += at_most(b);
+  }
+  least = sum_before(least, shared.mass_of_warp, &in_bins);
+  most = sum_before(most, shared.mass_of_warp, &total);
+#pragma unroll
+  for (int b = 0; b < kOwn; ++b) {
+    most += at_most(b);
+    if (in_bin[b] > 0 && least < wanted && wanted <= most) {
+      atomicMin(&shared.lowest, first + b);
+      atomicMax(&shared.highest, first + b);
+      atomicAdd(&shared.zone.count, in_bin[b]);
+    }
+    least += at_least(b);
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  const bool is_further = in_bins < wanted;  // perhaps below all bins
+  const Key low = static_cast<Key>(order_of(spread.below(shared.highest))) << 32;
+  const Key high = highest_of(spread.above(min(shared.lowest, kSpreadBins - 1)));
+  shared.zone.low = is_further ? kLeastFinite : max(low, kLeastFinite);
+  shared.zone.high = min(high, bound - 1);
+  shared.zone.wanted = wanted + list.size * static_cast<Mass>(kUnit);
+  if (is_further) shared.zone.count = kList + 1;
+}
+
+// Finds the cut of a row. True if the first block's list holds every candidate; else all blocks
+// get the cut.
+__device__ __forceinline__ bool cut_row(const Row& row, const Wish& wish, float bits_per_x,
+                                        Key* cut, Shared& shared) {
+  const bool to_k = wish.cuts_to_k(row.length), with_rest = !to_k && wish.top_p < 1.0f;
+  const int least = to_k ? least_for(wish.top_k, row.length) : kLeastShare;
+  const Key bound = sampled_bound(row, least, shared);
+  const Spread spread(bound, with_rest ? wish.top_p : 1.0f, least, bits_per_x);
+  collect(row, bound, with_rest, bits_per_x, spread, kAbsent, shared);
+  Shared& first = *in_block(&shared, 0);
+  const float most = value_of(static_cast<Key>(first.most) << 32);
+  // Without a finite maximum there is nothing to cut, and an empty list of candidates.
+  const bool is_empty = first.status != kDrawn || most == -kInfinity;
+  const Weight weight{most, bits_per_x};
+  if (agreed(rank_in_cluster() == 0)) {
+    Key found = kAbsent;
+    if (threadIdx.x == 0) shared.zone.wanted = 0;
+    if (agreed(!is_empty && shared.count <= kList)) {
+      const List list{shared, shared.count};
+      if (agreed(with_rest && floor_of_min_p(wish, most) < bound)) {
+        find_zone(list, spread, bound, wish.top_p, weight, shared);
+      }
+      __syncthreads();
+      if (agreed(shared.zone.wanted == 0)) {
+        const Mass rest = rescaled(shared.rest, spread.from, most, bits_per_x);
+        const auto find = [&](Key low, Key high, const Cut& cut) {
+          return search(list, low, high, cut, weight, shared);
+        };
+        found = find_cut(wish, row.length, bound, most, bound > kLeastFinite, rest, find);
+      }
+    }
+    if (threadIdx.x == 0) shared.cut = found;
+  }
+  sync_cluster();
+  *cut = is_empty ? ~0ull : first.cut;
+  if (agreed(*cut != kAbsent)) return true;
+  const Key low = static_cast<Key>(order_of(most + kReach * wish.temperature)) << 32;
+  const auto find = [&](Key low, Key high, const Cut& cut) {
+    const Zone& zone = first.zone;
+    const bool has_zone = agreed(zone.wanted > 0);
+    const Range range = has_zone ? Range{zone.low, zone.high, zone.count <= kList}
+                                 : Range{low, high, false};
+    return search_row(row, range, has_zone ? Cut::to_mass(zone.wanted) : cut,
+                      Weight{has_zone ? spread.from : most, bits_per_x}, shared);
+  };
+  *cut = find_cut(wish, row.length, max(low, kLeastFinite), most, false, 0, find);
+  return false;
+}

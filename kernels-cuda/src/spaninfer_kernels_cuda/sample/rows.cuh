@@ -1,0 +1,182 @@
+// A row of logits as a cluster reads it: each element once, by one thread of one block.
+
+// The packs of a row that a thread reads: copied ahead, each by the thread that looks at it, so
+// that many are under way, none in registers, and the loop over them is short: its instructions
+// have to be at hand, too. Where a pack cannot be copied it is loaded when its turn comes.
+struct Stream {
+  const T* row;
+  unsigned length, next, step;
+  bool is_aligned;
+  int stage;
+#if STAGES > 0
+  Pack<T, kVector>* ring;
+#endif
+
+  __device__ __forceinline__ Stream(const T* row, int length, unsigned first, unsigned step,
+                                    Shared& shared)
+      : row(row), length(length), next(first), step(step),
+        is_aligned(reinterpret_cast<size_t>(row) % 16 == 0), stage(0) {
+#if STAGES > 0
+    ring = &shared.ring[0][threadIdx.x];
+#pragma unroll 1
+    for (int ahead = 0; ahead < kStages - 1; ++ahead) ask(ahead);
+#endif
+  }
+
+  // Moves to the pack that begins at `first`. Whether `held` then knows it.
+  __device__ __forceinline__ bool take(int first, Pack<T, kVector>& pack) {
+    const bool is_whole = is_aligned && first + kVector <= length;
+#if STAGES > 0
+    const int last = stage;
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    ask(last == 0 ? kStages - 1 : last - 1);
+    wait_for_copies<kStages - 1>();
+    if (is_whole) {
+      pack = ring[last * kThreads];
+      return true;
+    }
+#else
+    if (is_whole) {
+      pack = *reinterpret_cast<const Pack<T, kVector>*>(row + first);
+      return false;
+    }
+#endif
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      pack.at[v] = first + v < length ? row[first + v] : from_float<T>(-kInfinity);
+    }
+    return false;
+  }
+
+#if STAGES > 0
+  // Element v of the pack it is at.
+  __device__ __forceinline__ float held(int v) const {
+    return to_float(ring[(stage == 0 ? kStages - 1 : stage - 1) * kThreads].at[v]);
+  }
+#endif
+
+ private:
+#if STAGES > 0
+  __device__ __forceinline__ void ask(int at) {
+    const unsigned first = next * kVector;
+    if (is_aligned && first + kVector <= length) copy_16(&ring[at * kThreads], row + first, true);
+    commit_copies();
+    next += step;
+  }
+#endif
+};
+
+// A row of logits as it is read: masked and revised where it is. Absent elements are -inf.
+struct Row {
+  const T* raw;
+  int length;
+  const unsigned* allowed;  // a bit per token; null: all are
+  const unsigned* touched;  // a bit per token that has a value of its own in `revised`; null: none
+  const float* revised;
+
+  __device__ __forceinline__ bool is_revised() const { return allowed || touched; }
+
+  // Asks for what this block will read first, 256 KiB at most.
+  __device__ __forceinline__ void prefetch() const {
+    constexpr unsigned kBytes = kThreads * sizeof(Pack<T, kVector>), kMost = (1u << 18) / kBytes;
+    const unsigned chunk = threadIdx.x * blocks_of_cluster() + rank_in_cluster();
+    const char* from = reinterpret_cast<const char*>(raw) + static_cast<size_t>(chunk) * kBytes;
+    const bool is_whole = (chunk + 1) * kThreads * kVector <= static_cast<unsigned>(length);
+    if (threadIdx.x < kMost && is_whole && reinterpret_cast<size_t>(raw) % 16 == 0) {
+      prefetch_to_l2(from, kBytes);
+    }
+  }
+
+  __device__ __forceinline__ float read(int id) const {
+    if (allowed && !(allowed[id / 32] >> (id % 32) & 1)) return -kInfinity;
+    if (touched && touched[id / 32] >> (id % 32) & 1) return revised[id];
+    return to_float(raw[id]);
+  }
+
+  // Calls visit(Neighbours) for this block's packs; returns the worst Status of what this thread
+  // read.
+  template <typename Visit>
+  __device__ __forceinline__ int each(Visit visit, Shared& shared) const;
+
+  __device__ __forceinline__ void revise(int id, float (&x)[kVector]) const {
+    const unsigned open = allowed ? allowed[id / 32] >> (id % 32) : ~0u;
+    const unsigned other = touched ? touched[id / 32] >> (id % 32) : 0u;
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      if (other >> v & 1) x[v] = revised[id + v];
+      if (!(open >> v & 1)) x[v] = -kInfinity;
+    }
+  }
+
+  __device__ __forceinline__ static int worst_of(const float (&x)[kVector]) {
+    int worst = kDrawn;
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      if (!(x[v] < kInfinity)) worst = max(worst, x[v] == kInfinity ? kInfinite : kNaN);
+    }
+    return worst;
+  }
+};
+
+// kVector neighbours of a row, as they are visited: x[v] is the value of token first + v.
+struct Neighbours {
+  const Row& row;
+  const Stream& stream;
+  bool is_held;
+  int first;
+  float x[kVector];
+
+  // Value v, for a v that is not known before: x lies in registers, which have no index.
+  __device__ __forceinline__ float at(int v) const {
+#if STAGES > 0
+    if (is_held) return stream.held(v);
+#endif
+    return row.read(first + v);
+  }
+};
+
+template <typename Visit>
+__device__ __forceinline__ int Row::each(Visit visit, Shared& shared) const {
+  const unsigned packs = (length + kVector - 1) / kVector;
+  const unsigned step = blocks_of_cluster() * kThreads;
+  unsigned pack = rank_in_cluster() * kThreads + threadIdx.x;
+  Stream stream(raw, length, pack, step, shared);
+  int worst = kDrawn;
+#pragma unroll 1
+  for (; pack < packs; pack += step) {
+    const int first = static_cast<int>(pack * kVector);
+    Pack<T, kVector> here;
+    const bool is_held = stream.take(first, here);
+    Neighbours values{*this, stream, is_held && !is_revised(), first};
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) values.x[v] = to_float(here.at[v]);
+    worst = max(worst, worst_of(values.x));
+    if (is_revised()) {
+      revise(first, values.x);
+      worst = max(worst, worst_of(values.x));
+    }
+    visit(values);
+  }
+  return worst;
+}
+
+// The next number of a counter for each lane that is here: one atomic for all of them.
+__device__ __forceinline__ int take(int* counter) {
+  const unsigned lanes = __activemask();
+  const int leader = __ffs(lanes) - 1, lane = threadIdx.x % kWarp;
+  int first = 0;
+  if (lane == leader) first = atomicAdd(counter, __popc(lanes));
+  return __shfl_sync(lanes, first, leader) + __popc(lanes & ((1u << lane) - 1));
+}
+
+__device__ __forceinline__ Row row_of(const T* logits, int length, long long stride,
+                                      const Wish& wish, int slot, int position,
+                                      const unsigned* allowed, const unsigned* touched,
+                                      const float* revised) {
+  const size_t words = (length + 31) / 32;
+  const bool is_revised = touched && wish.is_revised(position);
+  const bool is_masked = allowed && wish.masked;
+  return {logits + blockIdx.y * stride, length, is_masked ? allowed + slot * words : nullptr,
+          is_revised ? touched + blockIdx.y * words : nullptr,
+          revised + static_cast<size_t>(blockIdx.y) * length};
+}

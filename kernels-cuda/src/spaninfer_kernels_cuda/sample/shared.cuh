@@ -1,0 +1,120 @@
+// What the kernels of sampling have in common: sizes, what a request wants, a block's memory.
+//
+// Macros: THREADS, STAGES (0 before Ampere), SHARED_BYTES (dynamic, for Shared).
+
+using Key = unsigned long long;
+using Mass = unsigned long long;
+
+constexpr int kThreads = THREADS, kWarps = kThreads / kWarp;
+constexpr int kVector = 16 / sizeof(T);
+constexpr int kStages = STAGES;  // packs of a thread that are under way; 0: no copies
+constexpr int kList = 4096;     // keys that shared memory holds
+constexpr int kSamples = kList;
+constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
+constexpr int kMostBlocks = 8;  // of a cluster: MOST_BLOCKS of tuning.py
+constexpr int kSpreadBins = 2 * kBins;  // in the place of the masses
+constexpr int kRowDigitBits = 13, kRowBins = 1 << kRowDigitBits;  // in the place of the list
+constexpr int kLeastShare = 40;  // of the sample, where top-k does not say how many are wanted
+// How many of `count` things a thread has, at most.
+__device__ constexpr int of_thread(int count) { return (count + kThreads - 1) / kThreads; }
+constexpr Key kAbsent = 0;                         // no element's key
+constexpr Key kLeastFinite = 0x00800000ull << 32;  // the least of a finite value
+constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
+constexpr float kBitsPerNat = 1.44269504f;
+constexpr float kReach = -26.0f;      // tokens further below the likeliest never win a race
+constexpr float kUnit = 1ull << 40;   // of mass
+constexpr float kColdest = 1e-5f;     // temperatures below are greedy
+
+enum Status { kDrawn = 0, kAllMasked = 1, kInfinite = 2, kNaN = 3 };
+
+// What a request wants: parameters.py has the same fields.
+struct Wish {
+  unsigned long long seed;
+  float temperature;
+  int top_k;
+  float top_p, min_p;
+  float repetition, presence, frequency;
+  int ngram;
+  int prompt_len;
+  int bias_first, bias_count;
+  int word_first, word_count;
+  int end_first, end_count, end_until;
+  int masked;
+  int logprobs;  // -1: none
+  int processed;
+
+  __device__ __forceinline__ bool cuts_to_k(int length) const {
+    return top_k > 0 && top_k < length;
+  }
+  __device__ __forceinline__ bool is_greedy() const { return temperature < kColdest; }
+  __device__ __forceinline__ bool penalizes() const {
+    return repetition != 1.0f || presence != 0.0f || frequency != 0.0f;
+  }
+  __device__ __forceinline__ bool is_revised(int position) const {
+    return penalizes() || ngram > 0 || bias_count > 0 || word_count > 0 ||
+           (end_count > 0 && position < end_until);
+  }
+};
+
+struct Best {
+  double score;
+  int id;
+};
+
+// Where in a row a cut is that is below the bound of the list.
+struct Zone {
+  Key low, high;  // it is one of these keys
+  Mass wanted;    // what the keys from it on weigh where none weighs more than the bound; 0: no zone
+  int count;      // of its keys, about
+};
+
+// The keys of a row among which a cut is looked for.
+struct Range {
+  Key low, high;
+  bool is_short;  // about as many as the list can hold
+};
+
+struct Shared {
+  Key list[kList];
+#if STAGES > 0
+  Pack<T, kVector> ring[kStages][kThreads];
+#endif
+  Mass masses[kBins];
+  int counts[kBins];
+  Mass mass_of_warp[kWarps];
+  Best best_of_warp[kWarps];
+  Best best;
+  Key cut;        // what the first block found in the list; kAbsent: the cut is not there
+  Mass rest;      // mass of what is not in the list, in units of its bound's
+  int count;      // keys collected
+  int ahead;      // elements likelier than the chosen one
+  unsigned most;  // the largest value, as order_of says it
+  int status;
+  int reach;      // what a score has to exceed to win, in bits, ordered as an integer
+  int bin;  // these are a search's own
+  Mass larger, reached;
+  int lowest, highest;
+  Mass above, inside, wanted;
+  Zone zone;
+  Range range;  // read where it is needed: registers are scarce
+};
+static_assert(sizeof(Shared) <= SHARED_BYTES, "what the host asks for");
+static_assert(sizeof(Wish) == 88, "the size of a record of parameters.py");
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// What all lanes of a warp agree on, said so that the compiler knows: branches that might diverge
+// take a convergence barrier each, and of those there are 16 before they are spilled.
+__device__ __forceinline__ bool agreed(bool is_so) { return __any_sync(0xffffffffu, is_so); }
+
+// Calls visit(0), visit(1), … visit(count - 1), one thread each; then all threads have done so.
+template <typename Visit>
+__device__ __forceinline__ void for_each(int count, Visit visit) {
+#pragma unroll 1
+  for (int i = threadIdx.x; i < count; i += kThreads) visit(i);
+  __syncthreads();
+}

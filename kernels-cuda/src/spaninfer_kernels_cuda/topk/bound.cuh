@@ -1,0 +1,131 @@
+// A bound that a given number of the keys in a block's registers reach: a radix select, whose digit
+// begins at the highest bit in which the keys in question differ.
+
+// Leaves in every lane the bits that all keys of a warp have, and those that any has.
+__device__ __forceinline__ void common_bits_of_warp(Key* all, Key* any) {
+#if __CUDA_ARCH__ >= 800
+  const unsigned all_low = __reduce_and_sync(0xffffffffu, static_cast<unsigned>(*all));
+  const unsigned all_high = __reduce_and_sync(0xffffffffu, static_cast<unsigned>(*all >> 32));
+  const unsigned any_low = __reduce_or_sync(0xffffffffu, static_cast<unsigned>(*any));
+  const unsigned any_high = __reduce_or_sync(0xffffffffu, static_cast<unsigned>(*any >> 32));
+  *all = static_cast<Key>(all_high) << 32 | all_low;
+  *any = static_cast<Key>(any_high) << 32 | any_low;
+#else
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    *all &= __shfl_xor_sync(0xffffffffu, *all, step);
+    *any |= __shfl_xor_sync(0xffffffffu, *any, step);
+  }
+#endif
+}
+
+// The bits that all keys of the block have, and those that any has, of the keys in [low, high].
+__device__ __forceinline__ void common_bits(const Key (&held)[kHeld], int size, Key low, Key high,
+                                            Key* all, Key* any, Shared& shared) {
+  Key in_all = ~0ull, in_any = 0;
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    if (j * kThreads >= size) break;
+    if (held[j] < low || held[j] > high) continue;
+    in_all &= held[j];
+    in_any |= held[j];
+  }
+  common_bits_of_warp(&in_all, &in_any);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  if (lane == 0) {
+    shared.all_of_warp[warp] = in_all;
+    shared.any_of_warp[warp] = in_any;
+  }
+  __syncthreads();
+  in_all = shared.all_of_warp[lane % kWarps];
+  in_any = shared.any_of_warp[lane % kWarps];
+  common_bits_of_warp(&in_all, &in_any);
+  *all = in_all;
+  *any = in_any;
+}
+
+// The sum over the threads before this one.
+__device__ __forceinline__ int sum_before(int own, Shared& shared) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int sum = own;
+#pragma unroll
+  for (int step = 1; step < kWarp; step *= 2) {
+    const int before = __shfl_up_sync(0xffffffffu, sum, step);
+    if (lane >= step) sum += before;
+  }
+  if (lane == kWarp - 1) shared.sum_of_warp[warp] = sum;
+  __syncthreads();
+  return sum - own + warp_sum(lane < warp ? shared.sum_of_warp[lane] : 0);
+}
+
+// Finds the bin that holds the `wanted`-th key, largest bins first: shared.bin, how many keys are
+// in it and how many in larger ones. A thread looks at neighbouring bins, the first at the largest.
+__device__ __forceinline__ void find_bin(int wanted, Shared& shared) {
+  constexpr int kOwn = kBins / kThreads;
+  const int largest = kBins - 1 - kOwn * static_cast<int>(threadIdx.x);
+  int in_bin[kOwn], own = 0;
+#pragma unroll
+  for (int b = 0; b < kOwn; ++b) own += in_bin[b] = shared.bins[largest - b];
+  int larger = sum_before(own, shared);
+#pragma unroll
+  for (int b = 0; b < kOwn; ++b) {
+    if (larger < wanted && wanted <= larger + in_bin[b]) {
+      shared.bin = largest - b;
+      shared.larger = larger;
+      shared.in_bin = in_bin[b];
+    }
+    larger += in_bin[b];
+  }
+  __syncthreads();
+}
+
+// Leaves in every thread of the block the least and the largest of its threads' keys.
+__device__ __forceinline__ void extremes(Key* least, Key* most, Shared& shared) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    *least = min(*least, __shfl_xor_sync(0xffffffffu, *least, step));
+    *most = max(*most, __shfl_xor_sync(0xffffffffu, *most, step));
+  }
+  if (lane == 0) {
+    shared.all_of_warp[warp] = *least;
+    shared.any_of_warp[warp] = *most;
+  }
+  __syncthreads();
+  *least = shared.all_of_warp[lane % kWarps];
+  *most = shared.any_of_warp[lane % kWarps];
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    *least = min(*least, __shfl_xor_sync(0xffffffffu, *least, step));
+    *most = max(*most, __shfl_xor_sync(0xffffffffu, *most, step));
+  }
+}
+
+// A bound that at least `least` of the `size` keys held by the block reach, and at most `most`
+// different ones. Key i is held by thread i % kThreads.
+__device__ __forceinline__ Key bound_of(const Key (&held)[kHeld], int size, int least, int most,
+                                        Shared& shared) {
+  Key low = 1, high = ~0ull;  // what is still in question; `larger` keys are above it
+  int larger = 0;
+  while (true) {
+    Key all, any;
+    for (int i = threadIdx.x; i < kBins; i += kThreads) shared.bins[i] = 0;
+    common_bits(held, size, low, high, &all, &any, shared);
+    const Key differing = all ^ any;
+    if (differing == 0) return all;
+    const int shift = max(64 - kDigitBits - __clzll(static_cast<long long>(differing)), 0);
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      if (j * kThreads >= size) break;
+      if (held[j] < low || held[j] > high) continue;
+      // Adding one, the result unused, is one operation for all lanes that name the same bin.
+      atomicAdd(&shared.bins[static_cast<int>(held[j] >> shift) & (kBins - 1)], 1);
+    }
+    __syncthreads();
+    find_bin(least - larger, shared);
+    low = ((all >> shift & ~static_cast<Key>(kBins - 1)) | shared.bin) << shift;
+    high = low | ((1ull << shift) - 1);
+    larger += shared.larger;
+    if (larger + shared.in_bin <= most) return low;
+  }
+}
