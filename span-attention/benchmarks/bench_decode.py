@@ -1,22 +1,26 @@
 """Times of decode attention over spans: one JSON record per line on standard output.
 
 Launches run inside CUDA graphs over as many layers as the L2 cache cannot hold. The first record is
-what reading alone takes (a sum by torch). Needs torch and a GPU:
+what reading alone takes (a sum by torch); the last ones are a step of an engine: per layer of
+Qwen2.5-7B an append and a decode, and the append alone. Needs torch and a GPU:
 python span-attention/benchmarks/bench_decode.py
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
 import ml_dtypes
 import torch
-from span_attention import Format, SpanLayout, Spans, decode
+from span_attention import Format, SpanLayout, Spans, append, decode
 from spaninfer_kernel_launch import Gpu, Timing, get_gpu, record, time_launches
 
 SPAN_LEN = 32
 LAUNCHES, REPLAYS = 12, 9
+STEP_LAYERS, STEP_LENGTH = 28, 592
+STEP_REQUESTS = (1, 8, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +72,6 @@ SHAPES = (
     batch(64, 8, 4, 4096, size=256),
     batch(64, 32, 8, 4096, size=64),
     batch(64, 32, 8, 32_768, window=1024),
-    batch(1, 28, 4, 600),
-    batch(64, 28, 4, 600),
-    batch(256, 28, 4, 600),
 )
 
 
@@ -93,12 +94,15 @@ def cache_of(shape: Shape, layout: SpanLayout, num_spans: int) -> torch.Tensor:
     return cache.view(-1)
 
 
+Launches = Callable[[int, int], None]  # takes a stream, and the number of a launch
+
+
 class Inputs:
     """Queries, tables in random order, and a cache of more layers than the L2 cache can hold."""
 
-    def __init__(self, shape: Shape, gpu: Gpu) -> None:
+    def __init__(self, shape: Shape, gpu: Gpu, layers: int | None = None) -> None:
         self.shape, self.gpu = shape, gpu
-        self.layers = max(1, min(24, -(-8 * gpu.l2_bytes // shape.cache_bytes)))
+        self.layers = layers or max(1, min(24, -(-8 * gpu.l2_bytes // shape.cache_bytes)))
         self.layout = shape.layout(self.layers)
         needed = [-(-length // SPAN_LEN) for length in shape.lengths]
         self.tables = torch.zeros(len(needed), max(needed), dtype=torch.int32, device="cuda")
@@ -113,6 +117,58 @@ class Inputs:
 
     def time(self, tuning: decode.Tuning) -> tuple[Timing, Timing]:
         """Return what planning takes, and what a launch takes."""
+        planning, launch = self.launches(tuning)
+        planned = time_launches(planning, self.gpu, launches=LAUNCHES, replays=REPLAYS)
+        return planned, time_launches(launch, self.gpu, launches=LAUNCHES, replays=REPLAYS)
+
+    def time_step(self, tuning: decode.Tuning) -> tuple[Timing, Timing]:
+        """Return what a layer's append takes, and its append and decode."""
+        planning, launch = self.launches(tuning)
+        appending = self.appends()
+
+        def both(stream: int, number: int) -> None:
+            if number == 0:
+                planning(stream, 0)
+            appending(stream, number)
+            launch(stream, number)
+
+        first, second = (
+            time_launches(launches, self.gpu, launches=self.layers, replays=REPLAYS)
+            for launches in (appending, both)
+        )
+        return first, second
+
+    def appends(self) -> Launches:
+        """Return what appends the last token of each request, and makes the queries."""
+        shape, rows = self.shape, len(self.shape.lengths)
+        parts = [shape.heads * shape.size, shape.kv_heads * shape.size, shape.kv_heads * shape.size]
+        qkv = torch.randn(rows, sum(parts), device="cuda", dtype=torch.bfloat16).split(parts, -1)
+        angles = torch.rand(2, rows, shape.size // 2, device="cuda")
+        last = self.lengths.long() - 1
+        spans = self.tables.gather(1, (last // SPAN_LEN)[:, None])[:, 0]
+        slot = (spans * SPAN_LEN + last % SPAN_LEN).int()
+        step = append.prepare(
+            append.Form(head_norm=False, dtype=ml_dtypes.bfloat16),
+            self.layout,
+            rows=rows,
+            heads=shape.heads,
+            gpu=self.gpu,
+            row_strides=(sum(parts),) * 3,
+        )
+
+        def launch(stream: int, number: int) -> None:
+            step.launch(
+                *(*qkv, slot),
+                spans=Spans(self.cache, self.layout, number % self.layers),
+                rotary=append.Rotary(*angles, len=shape.size),
+                out=self.query,
+                stream=stream,
+            )
+
+        return launch
+
+    def launches(self, tuning: decode.Tuning) -> tuple[Launches, Launches]:
+        """Return what plans, and what decodes one layer after the other."""
         shape, form = self.shape, decode.Form(ml_dtypes.bfloat16)
         sizes = {"requests": len(shape.lengths), "heads": shape.heads}
         step = decode.prepare(form, self.layout, **sizes, gpu=self.gpu, tuning=tuning)
@@ -134,9 +190,9 @@ class Inputs:
                 stream=stream,
             )
 
+        step.plan(self.lengths, window=shape.window, out=plan)
         torch.cuda.synchronize()
-        planned = time_launches(planning, self.gpu, launches=LAUNCHES, replays=REPLAYS)
-        return planned, time_launches(launch, self.gpu, launches=LAUNCHES, replays=REPLAYS)
+        return planning, launch
 
 
 def measure(shape: Shape, gpu: Gpu) -> None:
@@ -147,12 +203,21 @@ def measure(shape: Shape, gpu: Gpu) -> None:
         print(line(kernel, shape, tuning, timing, gpu), flush=True)
 
 
+def measure_step(requests: int, gpu: Gpu) -> None:
+    """Print the records of a layer of a step."""
+    shape = batch(requests, 28, 4, STEP_LENGTH)
+    inputs = Inputs(shape, gpu, STEP_LAYERS)
+    tuning = decode.tune(inputs.layout, shape.heads)
+    for kernel, timing in zip(("append", "append, decode"), inputs.time_step(tuning), strict=True):
+        print(line(kernel, shape, tuning, timing, gpu), flush=True)
+
+
 def line(kernel: str, shape: Shape, tuning: decode.Tuning, timing: Timing, gpu: Gpu) -> str:
     """Return the record of one measurement."""
     lengths = shape.lengths
     return record(
         *(gpu, timing),
-        bytes_moved=shape.cache_bytes if kernel == "decode" else 0,
+        bytes_moved=shape.cache_bytes if kernel.endswith("decode") else 0,
         kernel=kernel,
         requests=len(lengths),
         heads=shape.heads,
@@ -187,6 +252,9 @@ def main() -> None:
     measure_ceiling(gpu)
     for shape in SHAPES:
         measure(shape, gpu)
+        torch.cuda.empty_cache()
+    for requests in STEP_REQUESTS:
+        measure_step(requests, gpu)
         torch.cuda.empty_cache()
 
 

@@ -17,7 +17,8 @@ from numba import njit, typeof, types
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu import attend_kernel, attention_plan
-from spaninfer_kernels_cpu.attend_kernel import Attention, Softmax, attend_task
+from spaninfer_kernels_cpu.attend_block import Softmax
+from spaninfer_kernels_cpu.attend_kernel import Attention, attend_task
 from spaninfer_kernels_cpu.attention_plan import ITEM_NUMBERS
 from spaninfer_kernels_cpu.compiled import make_ready
 from spaninfer_kernels_cpu.elements import BFLOAT16, FLOAT16, FLOAT32, INT8, UINT4, Element

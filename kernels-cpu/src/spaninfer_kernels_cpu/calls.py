@@ -15,9 +15,9 @@ from numba import njit
 from numba.extending import overload
 from numpy.typing import NDArray
 
+from spaninfer_kernels_cpu.attend_block import Softmax
 from spaninfer_kernels_cpu.attend_kernel import (
     Attention,
-    Softmax,
     attend_task,
     head_tasks,
     merge_task,

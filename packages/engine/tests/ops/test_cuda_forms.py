@@ -1,11 +1,13 @@
 """Which steps are captured, and that a padded step is the same step."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from host_device import Columns
 from spaninfer_engine.ops.cuda_forms import Form, Forms, Gap, most_prompt_rows, pad
 from spaninfer_engine.ops.step import Rotation
-from spaninfer_engine.plan import BESIDE_DECODES, Slice
+from spaninfer_engine.plan import Slice
 from spaninfer_engine.run.describe import describe
 
 FORMS = Forms(requests=200, most_prompt_rows=600)
@@ -39,6 +41,7 @@ def described(slices, capacity=300):
         ([*decodes(3), prompt(7, 20), prompt(8, 70, draws=False)], Form(16, 16, 128)),
         ([*decodes(130), prompt(99, 512)], Form(192, 16, 512)),
         ([*decodes(193), prompt(99, 513)], Form(200, 16, 576)),
+        ([*decodes(1), prompt(99, 2000)], Form(16, 16, 2048)),
     ],
     ids=lambda value: str(value) if isinstance(value, Form) else len(value),
 )
@@ -131,7 +134,7 @@ def test_a_step_whose_logits_are_revised_has_a_form_of_its_own():
 
 def test_small_models_have_more_rows_to_be_captured_and_all_have_those_that_come_beside_decodes():
     assert most_prompt_rows(24, 494_000_000) > 2000
-    assert most_prompt_rows(28, 7_600_000_000) == BESIDE_DECODES
+    assert most_prompt_rows(28, 7_600_000_000) == 1024
 
 
 @pytest.mark.parametrize("requests", [1, 3, 16, 17, 256, 1000])
@@ -160,10 +163,21 @@ def test_every_form_that_a_step_may_take_is_known_at_the_start_or_among_the_othe
                 assert form is None or form in known
 
 
+@pytest.mark.parametrize("revises", [False, True])
+def test_what_is_not_captured_yet_beside_decodes_fits_a_form_of_the_start(revises):
+    for form in FORMS.others:
+        roomiest = FORMS.roomiest(replace(form, revises=revises))
+
+        assert roomiest.decodes >= form.decodes
+        assert (roomiest.prompts, roomiest.prompt_rows) == (form.prompts, form.prompt_rows)
+        assert roomiest.revises == revises
+        assert not form.decodes or replace(roomiest, revises=False) in FORMS.at_start
+
+
 def test_at_the_start_the_form_with_most_rows_is_the_first():
     rows = [form.decodes + form.prompt_rows for form in FORMS.at_start]
 
     assert rows == sorted(rows, reverse=True)
-    assert FORMS.at_start[0] == Form(200, 16, 576)
+    assert FORMS.at_start[0] == Form(200, 16, 2048)
     assert Form(0, 16, 576) in FORMS.at_start
     assert Forms(4, 0).others == ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -32,6 +32,7 @@ PROMPT_ROWS = (32, *range(64, 1024, 64), *range(1024, 2048, 128), 2048, 2560, 30
 # for 24 layers, 2026-11-21), and a GPU like that computes so many operations meanwhile.
 _LAYER_S = 190e-6
 _OPERATIONS_PER_S = 500e12
+_ALONE = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +63,24 @@ class Form:
 
 
 class Forms:
-    """The forms for steps of up to `requests` slices; with prompts, of up to so many rows."""
+    """The forms for steps of up to `requests` slices; with prompts alone, of up to so many rows."""
 
     def __init__(self, requests: int, most_prompt_rows: int) -> None:
         most = min(requests, MOST_DECODES)
         self._decodes = _sizes(most)
         self._beside_prompts = (0, *(n for n in (16, 64, 128, 192) if n < most), most)
-        self._prompt_rows = tuple(rows for rows in PROMPT_ROWS if rows <= most_prompt_rows)
+        self._alone = tuple(rows for rows in PROMPT_ROWS if rows <= most_prompt_rows)
+        self._beside = tuple(rows for rows in PROMPT_ROWS if rows <= BESIDE_DECODES)
+        if not self._alone:
+            self._beside = ()
 
     @cached_property
     def at_start(self) -> tuple[Form, ...]:
         """The forms that an engine under load needs, and the largest of all; most rows first."""
-        beside = [rows for rows in self._prompt_rows if rows <= BESIDE_DECODES]
         forms = [
             *(Form(count) for count in self._decodes),
-            *(Form(self._beside_prompts[-1], PROMPTS[-1], rows) for rows in beside),
-            *(Form(0, PROMPTS[-1], rows) for rows in self._prompt_rows[-1:]),
+            *(Form(self._beside_prompts[-1], PROMPTS[-1], rows) for rows in self._beside),
+            *(Form(0, PROMPTS[-1], rows) for rows in self._alone[-1:]),
         ]
         return tuple(sorted(forms, key=lambda form: form.decodes + form.prompt_rows, reverse=True))
 
@@ -88,8 +91,7 @@ class Forms:
         forms = [
             Form(decodes, prompts, rows)
             for decodes, prompts in ((0, few), *((n, many) for n in self._beside_prompts))
-            for rows in self._prompt_rows
-            if not decodes or rows <= BESIDE_DECODES
+            for rows in (self._beside if decodes else self._alone)
         ]
         return tuple(form for form in forms if form not in self.at_start)
 
@@ -101,27 +103,32 @@ class Forms:
         decodes = _least(launch.num_decodes, self._beside_prompts)
         rooms = PROMPTS[-1:] if decodes else PROMPTS  # empty ones are lost among many rows
         prompts = _least(launch.slices - launch.num_decodes, rooms)
-        rows = _least(launch.rows - launch.num_decodes, self._prompt_rows)
+        sizes = self._beside if decodes else self._alone
+        rows = _least(launch.rows - launch.num_decodes, sizes)
         if decodes is None or prompts is None or rows is None:
             return None
         if not _is_plain(launch, columns):
             return None
         return Form(decodes, prompts, rows, launch.revises)
 
+    def roomiest(self, form: Form) -> Form:
+        """Return the form of the start that serves a step of this form as well; itself if none."""
+        if not form.decodes or not form.prompts:
+            return form
+        return replace(form, decodes=self._beside_prompts[-1])
+
 
 def most_prompt_rows(layers: int, parameters: int) -> int:
-    """Return how many rows of prompts a form may have.
+    """Return how many rows of prompts alone a form may have.
 
-    As many as a model computes while the host would launch its layers one by one, and as many as
-    come beside decodes: under load every step has another number of rows, for which kernels would
-    be prepared and cuBLAS's loaded. That took 8 to 16 ms of the host for steps of 10 to 40 ms
-    (7B, H200, 2026-11-21). A prompt that comes alone gains 0.3 ms of 12.
+    As many as a model computes while the host would launch its layers one by one, and 1024: those
+    gain 0.3 to 1 ms of 12 to 25 (7B, H200, 2026-11-21), 2048 lost 2 of 46 and 4000 1 of 84.
 
     >>> most_prompt_rows(24, 494_000_000), most_prompt_rows(28, 7_600_000_000)
-    (2307, 2048)
+    (2307, 1024)
     """
     rows = int(layers * _LAYER_S * _OPERATIONS_PER_S / (2 * parameters))
-    return max(rows, BESIDE_DECODES)
+    return max(rows, _ALONE)
 
 
 def pad(columns: Columns, launch: Launch, form: Form) -> Gap:

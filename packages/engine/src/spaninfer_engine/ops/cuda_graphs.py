@@ -35,6 +35,10 @@ class Graphs:
         self._pool = torch.cuda.graph_pool_handle()
         self._captured: dict[tuple[Form, int], Captured] = {}
 
+    def has(self, form: Form, columns: int) -> bool:
+        """Has the graph of a form been captured?"""
+        return (form, columns) in self._captured
+
     def get(self, form: Form, columns: int) -> Captured:
         """Return the graph of a form, captured now where it has not been: that takes 0.05 s."""
         key = form, columns

@@ -81,7 +81,7 @@ class CudaSteps:
     def launch(self, launch: Launch) -> Answer:
         """Begin the step; returns at once."""
         num_spans, columns = self._num_spans(launch.max_len), self._memory.columns
-        form = None if self._forms is None else self._forms.find(launch, columns)
+        form = self._find_form(launch, columns, num_spans)
         with torch.cuda.stream(self._stream):
             if form is None:
                 gap = Gap()
@@ -145,6 +145,16 @@ class CudaSteps:
         if not self._reads_all_columns:
             return sizes.max_spans
         return min(sizes.max_spans, 1 << (-(-max_len // sizes.span_len) - 1).bit_length())
+
+    def _find_form(self, launch: Launch, columns: Columns, num_spans: int) -> Form | None:
+        """Return the smallest form of a step, or one that is captured already: under load, more
+        rows take less time than a capture.
+        """
+        form = None if self._forms is None else self._forms.find(launch, columns)
+        if self._forms is None or form is None or self._graphs.has(form, num_spans):
+            return form
+        roomiest = self._forms.roomiest(form)
+        return roomiest if self._graphs.has(roomiest, num_spans) else form
 
     def _compute_form(self, form: Form, num_spans: int) -> Tensor:
         """Compute a step of a form."""
