@@ -1,4 +1,4 @@
-"""The operators of a layer as calls, against their definitions in float64."""
+"""Operators on rows and heads as calls, against their definitions in float64."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import spaninfer_op_reference as definition
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import Scores, attention, calls
-from spaninfer_kernels_cpu.call import ITEMS, Call, Rows, Script
+from spaninfer_kernels_cpu import formula_call, norm_call, rotate_call, row_call
+from spaninfer_kernels_cpu.call import Call, Rows, Script
 from spaninfer_kernels_cpu.team import shared_team
 
 RNG = np.random.default_rng(0)
@@ -28,8 +28,8 @@ def _rows(array: NDArray[np.float32]) -> Rows:
     return Rows(array.ctypes.data, array.strides[0])
 
 
-def _run(script: Sequence[Call], items: int = 0) -> None:
-    shared_team().run(Script(script), [T, W, items])
+def _run(script: Sequence[Call]) -> None:
+    shared_team().run(Script(script), [T, W])
 
 
 def _place(array: NDArray[Any]) -> NDArray[np.int64]:
@@ -47,7 +47,7 @@ def test_embeddings_are_rows_of_a_table_in_its_own_format(dtype: Any) -> None:
     ids, out = RNG.integers(0, 37, T).astype(np.int32), _among_others(T, 50)
     place = _place(ids)
 
-    _run([calls.embed_call(table, ids=place.ctypes.data, out=_rows(out), offset=3, scale=0.5)])
+    _run([row_call.embed_call(table, ids=place.ctypes.data, out=_rows(out), offset=3, scale=0.5)])
 
     np.testing.assert_array_equal(out, table[ids + 3].astype(np.float32) * np.float32(0.5))
 
@@ -57,7 +57,7 @@ def test_wanted_rows_are_taken() -> None:
     wanted = RNG.integers(0, T, W).astype(np.int32)
     place = _place(wanted)
 
-    _run([calls.take_rows_call(_rows(x), wanted=place.ctypes.data, out=_rows(out), channels=30)])
+    _run([row_call.take_rows_call(_rows(x), wanted=place.ctypes.data, out=_rows(out), channels=30)])
 
     np.testing.assert_array_equal(out, x[wanted])
 
@@ -67,7 +67,7 @@ def test_columns_of_every_part_are_copied() -> None:
 
     _run(
         [
-            calls.copy_call(
+            row_call.copy_call(
                 _rows(x),
                 out=_rows(out),
                 parts=4,
@@ -93,10 +93,10 @@ def test_norms_are_of_every_part_of_a_row(parts: int, channels: int, plus_one: b
 
     _run(
         [
-            calls.rms_norm_call(
+            norm_call.rms_norm_call(
                 _rows(x), weight=weight, out=_rows(out), eps=1e-5, plus_one=plus_one, parts=parts
             ),
-            calls.layer_norm_call(
+            norm_call.layer_norm_call(
                 _rows(x), weight=weight, bias=bias, out=_rows(other), eps=1e-5, parts=parts
             ),
         ]
@@ -115,9 +115,11 @@ def test_gates_and_activations_are_computed_as_defined(act: str, channels: int) 
 
     _run(
         [
-            calls.formula_call(calls.gate_of(act), *rows, out=_rows(gated), channels=channels),
-            calls.formula_call(
-                calls.activation_of(act), *rows, out=_rows(plain), channels=channels
+            formula_call.formula_call(
+                formula_call.gate_of(act), *rows, out=_rows(gated), channels=channels
+            ),
+            formula_call.formula_call(
+                formula_call.activation_of(act), *rows, out=_rows(plain), channels=channels
             ),
         ]
     )
@@ -133,9 +135,15 @@ def test_sums_scales_and_softcaps_are_computed_as_defined() -> None:
 
     _run(
         [
-            calls.formula_call(calls.ADD, *rows, out=_rows(added), channels=33, number=0.3),
-            calls.formula_call(calls.SCALE, *rows, out=_rows(scaled), channels=33, number=0.3),
-            calls.formula_call(calls.SOFTCAP, *rows, out=_rows(capped), channels=33, number=1.5),
+            formula_call.formula_call(
+                formula_call.ADD, *rows, out=_rows(added), channels=33, number=0.3
+            ),
+            formula_call.formula_call(
+                formula_call.SCALE, *rows, out=_rows(scaled), channels=33, number=0.3
+            ),
+            formula_call.formula_call(
+                formula_call.SOFTCAP, *rows, out=_rows(capped), channels=33, number=1.5
+            ),
         ]
     )
 
@@ -154,7 +162,7 @@ def test_heads_are_rotated_as_defined(style: Any, half: int) -> None:
 
     _run(
         [
-            calls.rotate_call(
+            rotate_call.rotate_call(
                 _rows(x),
                 out=_rows(out),
                 heads=3,
@@ -168,91 +176,3 @@ def test_heads_are_rotated_as_defined(style: Any, half: int) -> None:
     )
 
     _check(out, definition.rotate(x.reshape(T, 3, 16).astype(np.float64), cos, sin, style))
-
-
-@pytest.mark.parametrize("window", [None, 6])
-@pytest.mark.parametrize("heads", [2, 6, 24])
-def test_appended_rows_are_attended(heads: int, window: int | None) -> None:
-    """Two requests, one of them in its middle, in spans that hold NaN elsewhere."""
-    spans, span_len, kv_heads, size, value_size = 40, 4, 2, 10, 6
-    keys = np.full((spans, span_len, kv_heads, size), np.nan, np.float32)
-    values = np.full((spans, span_len, kv_heads, value_size), np.nan, np.float32)
-    request = np.repeat([1, 0], [30, T - 30]).astype(np.int32)
-    position = np.concatenate([np.arange(30), np.arange(T - 30)]).astype(np.int32)
-    tables = RNG.permutation(spans)[:20].reshape(2, 10).astype(np.int32)
-    key, value = _among_others(T, kv_heads * size), _among_others(T, kv_heads * value_size)
-    query = RNG.standard_normal((T, heads * size), np.float32)
-    out = np.full((T, heads * value_size), np.nan, np.float32)
-    items, num_parts = attention.plan_of(request, position, heads // kv_heads, window or 0)
-    parts = np.empty(num_parts * heads * (value_size + 2), np.float32)
-    width = np.array([10])
-    held = [_place(array) for array in (tables, request, position, items, parts)]
-    where = [place.ctypes.data for place in held]
-    cache = calls.Spans(keys, values, where[0], width.ctypes.data, *where[1:3])
-    plan = calls.Plan(ITEMS, *where[3:])
-    scores = Scores(0.3, None, window)
-
-    _run(
-        [
-            calls.append_call(_rows(key), keys, cache),
-            calls.append_call(_rows(value), values, cache),
-            *calls.attend_calls(
-                _rows(query), heads=heads, spans=cache, plan=plan, scores=scores, out=_rows(out)
-            ),
-        ],
-        items=len(items),
-    )
-
-    for first, last in ((0, 30), (30, T)):
-        positions = np.arange(last - first)
-        expected = definition.attend(
-            query[first:last].reshape(-1, heads, size).astype(np.float64),
-            key[first:last].reshape(-1, kv_heads, size).astype(np.float64),
-            value[first:last].reshape(-1, kv_heads, value_size).astype(np.float64),
-            positions,
-            positions,
-            scale=0.3,
-            window=window,
-        )
-        _check(out[first:last], expected)
-
-
-def test_a_long_context_is_read_in_parts_that_are_joined() -> None:
-    """Decodes of two requests in turn, over more tokens than one task reads."""
-    heads, kv_heads, size, span_len = 4, 2, 8, 4
-    keys, values = RNG.standard_normal((2, 400, span_len, kv_heads, size), np.float32)
-    tables = RNG.permutation(400)[:360].reshape(2, 180).astype(np.int32)
-    request = (np.arange(T) % 2).astype(np.int32)
-    position = np.arange(640, 640 + T).astype(np.int32)
-    query = RNG.standard_normal((T, heads * size), np.float32)
-    out = np.full((T, heads * size), np.nan, np.float32)
-    items, num_parts = attention.plan_of(request, position, heads // kv_heads, 0)
-    parts = np.empty(num_parts * heads * (size + 2), np.float32)
-    width = np.array([180])
-    held = [_place(array) for array in (tables, request, position, items, parts)]
-    where = [place.ctypes.data for place in held]
-
-    _run(
-        calls.attend_calls(
-            _rows(query),
-            heads=heads,
-            spans=calls.Spans(keys, values, where[0], width.ctypes.data, *where[1:3]),
-            plan=calls.Plan(ITEMS, *where[3:]),
-            scores=Scores(0.3),
-            out=_rows(out),
-        ),
-        items=len(items),
-    )
-
-    assert num_parts > T
-    for row in (0, 1, T - 1):
-        seen = np.arange(position[row] + 1)
-        expected = definition.attend(
-            query[row : row + 1].reshape(1, heads, size).astype(np.float64),
-            definition.gather_spans(keys, tables[request[row]], len(seen)).astype(np.float64),
-            definition.gather_spans(values, tables[request[row]], len(seen)).astype(np.float64),
-            position[row : row + 1],
-            seen,
-            scale=0.3,
-        )
-        _check(out[row], expected)

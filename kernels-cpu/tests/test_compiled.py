@@ -6,13 +6,15 @@ import sys
 
 import pytest
 from spaninfer_kernels_cpu import attention, compile_all, compiled
+from spaninfer_kernels_cpu.elements import FLOAT32
 
 PROGRAM = """
 from spaninfer_kernels_cpu import Format, attention, compile_all, products
+from spaninfer_kernels_cpu.elements import FLOAT32
 from spaninfer_kernels_cpu.recipe import recipes
 from spaninfer_kernels_cpu.tiers import chosen
 compile_all([Format("int8", 32)])
-used = attention.compiled(), products._row_coder(), products._kernel(
+used = attention.compiled(FLOAT32), products._row_coder(), products._kernel(
     *recipes("int8", rounded=False, tier=chosen())
 )
 print(sum(sum(kernel.stats.cache_hits.values()) for kernel in used))
@@ -61,7 +63,7 @@ def test_the_second_process_compiles_nothing(tmp_path):
 
 def test_a_kernel_refuses_other_types_instead_of_compiling_for_them():
     compile_all()
-    kernel = attention.compiled()
+    kernel = attention.compiled(FLOAT32)
 
     with pytest.raises(TypeError, match="No matching definition"):
         kernel(*["text"] * len(kernel.signatures[0]))

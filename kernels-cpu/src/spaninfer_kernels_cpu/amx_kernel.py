@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
 from numba.extending import overload
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu import amx
 from spaninfer_kernels_cpu.amx import LEFT, LOWER, RIGHT, SUMS, TILE_BYTES, TILE_ROWS, UPPER
 from spaninfer_kernels_cpu.elements import BFLOAT16, read
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.layout import (
     BLOCK_BYTES,
     CENTRE,
@@ -132,7 +132,7 @@ CENTRE_INT8: Final = np.int32(CENTRE["int8"])
 CENTRE_INT4: Final = np.int32(CENTRE["int4"])
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _configure(count: int, steps: int) -> int:
     """Set up tiles for so many rows; return how many bytes of a row one product takes.
 
@@ -147,7 +147,7 @@ def _configure(count: int, steps: int) -> int:
     return 4 * at_once
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _load(weights: int, x: int, stride: int, count: int) -> None:
     """Read two tiles of weights, and the tiles of rows."""
     amx.load(UPPER, x, stride)
@@ -157,7 +157,7 @@ def _load(weights: int, x: int, stride: int, count: int) -> None:
         amx.load(LOWER, x + TILE_ROWS * stride, stride)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _store(out: int, count: int) -> None:
     """Write the sums, 32 bits each, rows 64 numbers apart; they are zero then."""
     amx.store(_C00, out, STEP_BYTES)
@@ -172,7 +172,7 @@ def _store(out: int, count: int) -> None:
         amx.zero(_C11)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _multiply_bytes(
     codes: int, steps: int, x: int, stride: int, count: int, chunk: int, dots: NDArray[np.int32]
 ) -> None:
@@ -188,7 +188,7 @@ def _multiply_bytes(
         _store(dots.ctypes.data + block, count)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _widen(codes: NDArray[np.uint8], widened: NDArray[np.uint8]) -> None:
     """Write the low halves of a step's bytes as a step of their own, then the high ones."""
     for start in range(0, len(codes), STEP_BYTES):
@@ -200,7 +200,7 @@ def _widen(codes: NDArray[np.uint8], widened: NDArray[np.uint8]) -> None:
             high[i] = source[i] >> np.uint8(4)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _add_scaled(
     dots: NDArray[np.int32],
     centre: np.int32,

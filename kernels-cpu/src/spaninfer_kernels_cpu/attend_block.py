@@ -27,6 +27,7 @@ from spaninfer_kernels_cpu.elements import (
     write,
 )
 from spaninfer_kernels_cpu.exponential import exp, tanh
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.layout import BLOCK_BYTES, LANES, PANEL, STEP_BYTES
 from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
 from spaninfer_kernels_cpu.products_kernel import multiply
@@ -94,7 +95,7 @@ class Scratch(NamedTuple):
     rows: int
 
 
-@njit(error_model="numpy")
+@in_kernel
 def scratch_at(memory: int, key_size: int, value_size: int) -> tuple[Scratch, int]:
     """Return the addresses from `memory` on, and how many bytes that takes, wherever it begins."""
     rows = (QUERIES + _SPARE_ROWS) * 4
@@ -117,7 +118,7 @@ def scratch_at(memory: int, key_size: int, value_size: int) -> tuple[Scratch, in
 # ---- keys and values ---------------------------------------------------------------------------
 
 
-@njit(error_model="numpy")
+@in_kernel
 def find_rows(
     table: int, spans: Spans, kv_head: int, begin: int, count: int, scratch: Scratch
 ) -> None:
@@ -143,7 +144,7 @@ def find_rows(
         keys[token] = keys[count - 1]
 
 
-@njit(error_model="numpy")
+@in_kernel
 def load_keys(kind: Element, spans: Spans, count: int, scratch: Scratch) -> None:
     """Write keys[D 64] of a block, channel after channel."""
     per_piece = PIECE_BYTES * 8 // kind.bits
@@ -165,7 +166,7 @@ def load_keys(kind: Element, spans: Spans, count: int, scratch: Scratch) -> None
             write(FLOAT32, scratch.keys + channel * STEP_BYTES, token, number)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def load_values(kind: Element, spans: Spans, count: int, scratch: Scratch) -> None:
     """Write values[ceil(E / 64) 64 64] of a block, 64 channels of every token after each other."""
     whole = spans.value_size // LANES
@@ -244,7 +245,7 @@ def _add_tile(
 # ---- softmax -----------------------------------------------------------------------------------
 
 
-@njit(error_model="numpy")
+@in_kernel
 def soften(n: int, begin: int, count: int, task: Task, softmax: Softmax, scratch: Scratch) -> None:
     """Turn the scores of query n into weights e**(score - peak), 0 where it does not see.
 

@@ -28,6 +28,7 @@ from spaninfer_kernels_cpu.attend_block import (
 from spaninfer_kernels_cpu.attention_plan import ITEM_NUMBERS, QUERIES
 from spaninfer_kernels_cpu.elements import FLOAT32, Element, read, read_index, write
 from spaninfer_kernels_cpu.exponential import exp
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.layout import PANEL, STEP_BYTES
 from spaninfer_kernels_cpu.recipe import Recipe
 from spaninfer_kernels_cpu.spans import Spans
@@ -57,13 +58,13 @@ class Attention(NamedTuple):
     parts: int
 
 
-@njit(error_model="numpy")
+@in_kernel
 def scratch_bytes(key_size: int, value_size: int) -> int:
     """Return how much memory a caller of `attend_task` lends."""
     return scratch_at(0, key_size, value_size)[1]
 
 
-@njit(error_model="numpy")
+@in_kernel
 def part_bytes(heads: int, value_size: int) -> int:
     """Return the bytes of a part: of one row and all heads, peaks, totals and sums."""
     return heads * (value_size + PART_NUMBERS) * 4
@@ -103,7 +104,7 @@ def attend_task(
     _attend(kind, one, many, task, attention, spans, softmax, scratch)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def merge_task(number: int, attention: Attention, value_size: int, sinks: int) -> None:
     """Join the parts of the rows of which item `number` is the first part, if it is one.
 
@@ -122,7 +123,7 @@ def merge_task(number: int, attention: Attention, value_size: int, sinks: int) -
         _merge(first, units * record, pieces, value_size, sink, out)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _merge(first: int, stride: int, pieces: int, size: int, sink: np.float32, out: int) -> None:
     """Write the softmax's mean of values whose parts lie `stride` bytes apart."""
     peak, total = sink, _ZERO
@@ -142,7 +143,7 @@ def _merge(first: int, stride: int, pieces: int, size: int, sink: np.float32, ou
         write(FLOAT32, out, e, read(FLOAT32, out, e) * inverse)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _sink(sinks: int, head: int) -> np.float32:
     return read(FLOAT32, sinks, head) if sinks != 0 else NOTHING_SEEN
 
@@ -195,7 +196,7 @@ def _attend(
     _finish(task, attention, spans.value_size, softmax.sinks, scratch)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _start(
     task: Task, attention: Attention, spans: Spans, scale: np.float32, scratch: Scratch
 ) -> None:
@@ -214,7 +215,7 @@ def _start(
         write(FLOAT32, scratch.sums, i, _ZERO)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _finish(task: Task, attention: Attention, size: int, sinks: int, scratch: Scratch) -> None:
     """Divide the sums by the totals, into `out`; or write the task's parts, undivided."""
     width = (size + PANEL - 1) // PANEL * STEP_BYTES

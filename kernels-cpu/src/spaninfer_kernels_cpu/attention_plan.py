@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 
 Ints = NDArray[np.int32]
 
@@ -26,19 +27,19 @@ CHUNK: Final = 256  # tokens that one row attends in one go: two key heads fill 
 CHUNK_PER_ROW: Final = 64  # and several rows, each: parts cost at most a few per cent of the keys
 
 
-@njit(error_model="numpy")
+@in_kernel
 def rows_per_item(group: int) -> int:
     """Return the most rows of an item where `group` query heads share a key head."""
     return max(1, QUERIES // group)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def count_items(request: Ints, position: Ints, group: int, window: int) -> tuple[int, int]:
     """Return how many items rows of request[T] and position[T] make, and how many parts."""
     return _walk(request, position, group, window, np.empty((0, ITEM_NUMBERS), np.int32))
 
 
-@njit(error_model="numpy")
+@in_kernel
 def plan_items(
     request: Ints, position: Ints, group: int, window: int, items: Ints
 ) -> tuple[int, int]:
@@ -50,7 +51,7 @@ def plan_items(
     return _walk(request, position, group, window, items)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _walk(request: Ints, position: Ints, group: int, window: int, items: Ints) -> tuple[int, int]:
     start = number = parts = 0
     while start < len(request):
@@ -74,7 +75,7 @@ def _walk(request: Ints, position: Ints, group: int, window: int, items: Ints) -
     return number, parts
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _end_of_run(start: int, most: int, request: Ints, position: Ints) -> int:
     """Return where the run of neighbouring positions of one request that begins at `start` ends."""
     stop = start + 1

@@ -17,21 +17,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import cfunc, types
 from numba.core.caching import FunctionCache
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.compiled import discard_older
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.pointer import numbers_at
 
 Kernel = Callable[[int, int, int], None]
 Words = NDArray[np.int64]
+Place = int
+"""The address of an int64 that holds the address of what differs from step to step."""
 
 ROWS, WANTED, ITEMS = 0, 1, 2
 """What a call may be cut by, as indices of a step's counts: its rows, those whose logits are
 wanted, and from 2 on the items of its plans of attention."""
 
 MAX_COUNTS = 16
+
+NUMBERS_PER_TASK = 2048  # of cheap arithmetic, about 1 µs: less is not worth another thread
 
 HEADER = 5  # int64 per call: function, address of its words, tasks, rows per task, which count
 
@@ -62,6 +67,11 @@ class Call:
     tasks: int = 1
     rows_per_task: int = 1
     count: int = ROWS
+
+
+def rows_per_task(width: int) -> int:
+    """Return how many rows a task of cheap arithmetic has, for so many numbers in each."""
+    return max(1, NUMBERS_PER_TASK // width)
 
 
 class Script:
@@ -110,15 +120,22 @@ _KEPT: list[Any] = []  # machine code goes with the object that holds it
 # ---- inside kernels ------------------------------------------------------------------------------
 
 
-@njit(error_model="numpy")
+@in_kernel
 def word(words: int, number: int) -> int:
     """Return the argument of this number, a whole one."""
     value: int = numbers_at(words, number + 1, np.int64)[number]
     return value
 
 
-@njit(error_model="numpy")
+@in_kernel
 def real(words: int, number: int) -> np.float32:
     """Return the argument of this number, a float32."""
     value: np.float32 = numbers_at(words, 2 * number + 1, np.float32)[2 * number]
     return value
+
+
+@in_kernel
+def held(words: int, number: int) -> int:
+    """Return the address that lies at the place which this argument names."""
+    address: int = word(word(words, number), 0)
+    return address

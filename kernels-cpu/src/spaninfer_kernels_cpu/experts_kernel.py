@@ -9,10 +9,10 @@ sum the results of a token with its weights (`combine`). Addresses are in bytes.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.elements import FLOAT32, read, read_address, read_index, write
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.layout import PANEL, STEP_BYTES
 from spaninfer_kernels_cpu.pointer import numbers_at
 from spaninfer_kernels_cpu.products_kernel import fill_tile
@@ -21,7 +21,7 @@ from spaninfer_kernels_cpu.recipe import Recipe
 Ints = NDArray[np.int32]
 
 
-@njit(error_model="numpy")
+@in_kernel
 def order_by_expert(ids: int, places: int, bounds: Ints, rank: Ints) -> None:
     """Write where each of ids[P] (int32) comes when sorted by expert: rank[P].
 
@@ -42,7 +42,7 @@ def order_by_expert(ids: int, places: int, bounds: Ints, rank: Ints) -> None:
     bounds[0] = 0
 
 
-@njit(error_model="numpy")
+@in_kernel
 def gather(place: int, per_token: int, rank: int, rows: int, row_bytes: int, out: int) -> None:
     """Copy the row of a place's token to where the place comes; rank[P] is int32."""
     source = numbers_at(rows + place // per_token * row_bytes, row_bytes, np.uint8)
@@ -51,7 +51,7 @@ def gather(place: int, per_token: int, rank: int, rows: int, row_bytes: int, out
         target[i] = source[i]
 
 
-@njit(error_model="numpy")
+@in_kernel
 def expert_task(
     recipe: Recipe,
     expert: int,
@@ -85,7 +85,7 @@ def expert_task(
         first += recipe.rows
 
 
-@njit(error_model="numpy")
+@in_kernel
 def combine(
     token: int, per_token: int, rank: int, weights: int, results: int, channels: int, out: int
 ) -> None:

@@ -22,6 +22,9 @@ from typing import Literal
 
 from spaninfer_kernels_cpu.errors import FormatError
 
+LAYOUT = "64 outputs by 256 bytes, 1"
+"""Names the order above in files of packed weights; another order takes another name."""
+
 Kind = Literal["float32", "bfloat16", "int8", "int4"]
 
 LANES = 16

@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.layout import PANEL, PARAMETER_BYTES, ROW_PARAMETER_BYTES, STEP_BYTES
 from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
 from spaninfer_kernels_cpu.rounding import rounded
@@ -61,7 +62,7 @@ def pack_codes(
         task = next_task(counter)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _grid(numbers: Floats, bits: int) -> tuple[np.float32, np.float32]:
     """Return the scale and middle with which codes reach from the least to the largest number."""
     least = most = numbers[0]
@@ -75,7 +76,7 @@ def _grid(numbers: Floats, bits: int) -> tuple[np.float32, np.float32]:
     return _next_bf16(max((middle - least) / below, (most - middle) / above)), middle
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _write_bytes(numbers: Floats, scale: np.float32, middle: np.float32, codes: Bytes) -> None:
     """Write four channels in a row, those that fill up the last step too."""
     for place in range((len(codes) + STEP_BYTES - 4) // STEP_BYTES * 4):
@@ -83,7 +84,7 @@ def _write_bytes(numbers: Floats, scale: np.float32, middle: np.float32, codes: 
         codes[place // 4 * STEP_BYTES + place % 4] = code
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _write_nibbles(numbers: Floats, scale: np.float32, middle: np.float32, codes: Bytes) -> None:
     """Write channels 0-3 of a step into low halves of bytes, 4-7 into high ones."""
     for place in range((len(codes) + STEP_BYTES - 4) // STEP_BYTES * 4):
@@ -93,7 +94,7 @@ def _write_nibbles(numbers: Floats, scale: np.float32, middle: np.float32, codes
         codes[place // 4 * STEP_BYTES + place % 4] = first | second << 4
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _code(numbers: Floats, place: int, scale: np.float32, middle: np.float32, centre: int) -> int:
     """Return the unsigned code of a number; of places that only fill up, the centre."""
     if place >= len(numbers) or scale == 0:
@@ -148,7 +149,7 @@ def row_codes(
         task = next_task(counter)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _row_scale(bits: NDArray[np.uint32]) -> np.float32:
     """Return the largest size / 127 of numbers given by their bits; 1 if all are 0.
 
@@ -161,7 +162,7 @@ def _row_scale(bits: NDArray[np.uint32]) -> np.float32:
     return np.float32(1) if scale == 0 else np.float32(scale)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _write_row_codes(numbers: Floats, scale: np.float32, codes: NDArray[np.int8]) -> np.int32:
     """Write the codes of one group, and zeros after them; return their sum."""
     total = np.int32(0)
@@ -174,7 +175,7 @@ def _write_row_codes(numbers: Floats, scale: np.float32, codes: NDArray[np.int8]
     return total
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _widen(codes: NDArray[np.int8], wide: NDArray[np.int16]) -> None:
     for first in range(0, len(codes), 4):
         wide[first] = codes[first]
@@ -186,7 +187,7 @@ def _widen(codes: NDArray[np.int8], wide: NDArray[np.int16]) -> None:
 # ---- numbers -----------------------------------------------------------------------------------
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _nearest_bf16(x: np.float32) -> np.float32:
     """Return the bfloat16 nearest to a finite x; the even one in the middle."""
     bits = np.uint32(np.float32(x).view(np.uint32))
@@ -194,14 +195,14 @@ def _nearest_bf16(x: np.float32) -> np.float32:
     return np.uint32(bits & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _next_bf16(x: np.float32) -> np.float32:
     """Return the least bfloat16 that is not below x, which is not negative."""
     bits = np.uint32(np.float32(x).view(np.uint32) + np.uint32(0xFFFF))
     return np.uint32(bits & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _upper_half(x: np.float32) -> np.uint16:
     """Return the bits of a float32 that is a bfloat16."""
     return np.uint16(np.uint32(np.float32(x).view(np.uint32)) >> np.uint32(16))

@@ -10,19 +10,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import carray, njit, types  # type: ignore[attr-defined]
+from numba import carray, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 
-@njit(error_model="numpy")
+
+@in_kernel
 def numbers_at(address: int, count: int, dtype: type[Any]) -> NDArray[Any]:
     """Return `count` numbers from `address` (bytes). The caller keeps the memory alive."""
     view: NDArray[Any] = carray(_pointer(address, dtype), (count,))  # type: ignore[call-arg]
     return view
 
 
-@njit(error_model="numpy")
+@in_kernel
 def floats_at(address: int, count: int) -> NDArray[np.float32]:
     """Return `count` float32 numbers from `address` (bytes). The caller keeps the memory alive."""
     view: NDArray[np.float32] = numbers_at(address, count, np.float32)

@@ -13,14 +13,14 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
-from numba import njit
 from numba.extending import overload
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.call import ROWS, WANTED, Call, Kernel, Rows, address_of, real, word
 from spaninfer_kernels_cpu.constants import Constant
 from spaninfer_kernels_cpu.elements import BFLOAT16, FLOAT32, read, write
-from spaninfer_kernels_cpu.layout import PANEL, ROW_PARAMETER_BYTES, Format, Layout
+from spaninfer_kernels_cpu.in_kernel import in_kernel
+from spaninfer_kernels_cpu.layout import PANEL, ROW_PARAMETER_BYTES, Layout
 from spaninfer_kernels_cpu.pack_kernel import _row_scale, _widen, _write_row_codes
 from spaninfer_kernels_cpu.packed import Packed
 from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
@@ -84,14 +84,6 @@ def product_calls(
     )
     calls.append(Call(_product(one, many), words, layout.panels, ROWS_PER_TASK, count))
     return calls
-
-
-def make_product_ready(format: Format) -> None:
-    """Compile what products with weights of a format call, or load it."""
-    for rounded in {False, format.kind == "bfloat16"}:
-        _product(*recipes(format.kind, rounded=rounded, tier=chosen()))
-    for way in (_CODE,) if format.has_codes else (_NARROW, _PAD):
-        _readying(way)
 
 
 @cache
@@ -197,7 +189,7 @@ def product_kernel(one_row: Recipe, many_rows: Recipe) -> Kernel:
     return product
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _panel(recipe: Recipe, words: int, num_rows: int, panel: int, start: int) -> None:
     """Multiply rows [start, start + ROWS_PER_TASK) by the weights of a panel."""
     tile = np.empty((recipe.rows, PANEL), np.float32)
@@ -212,7 +204,7 @@ def _panel(recipe: Recipe, words: int, num_rows: int, panel: int, start: int) ->
             _finish(words, first + row, panel, tile[row])
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _finish(words: int, row: int, panel: int, sums: Floats) -> None:
     """Write a panel's outputs of one row; `sums` is used up."""
     first = panel * PANEL

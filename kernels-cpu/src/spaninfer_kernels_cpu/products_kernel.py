@@ -16,6 +16,7 @@ from numba.extending import overload
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu import amx_kernel
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.layout import (
     BLOCK_BYTES,
     CENTRE,
@@ -73,7 +74,7 @@ def kernel(one_row: Recipe, many_rows: Recipe) -> Callable[..., None]:
     return work
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _work(
     recipe: Recipe,
     counter: Counter,
@@ -192,7 +193,7 @@ def _multiply_codes(
     return sums
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _write(tile: Floats, first: int, start: int, bias: Floats, out: Floats) -> None:
     """Copy the tile into out[first:, start:], with the bias if there is one."""
     width = min(PANEL, out.shape[1] - start)

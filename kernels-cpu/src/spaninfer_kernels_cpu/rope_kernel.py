@@ -13,6 +13,7 @@ from numba import njit
 from numba.extending import overload
 
 from spaninfer_kernels_cpu.elements import FLOAT32, Element, read, read_index, write
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.pointer import numbers_at
 from spaninfer_kernels_cpu.rounding import rounded
 from spaninfer_kernels_cpu.spans import Place, Spans, place_of
@@ -60,7 +61,7 @@ class Rotary(NamedTuple):
     plus_one: bool
 
 
-@njit(error_model="numpy")
+@in_kernel
 def rope_append(
     kind: Element, part: int, parts: int, heads: Heads, rotary: Rotary, spans: Spans
 ) -> None:
@@ -92,7 +93,7 @@ def rope_append(
                     )
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _turn(x: int, size: int, row: int, rotary: Rotary, norm: int) -> None:
     """Normalise and rotate x[size] in place."""
     if norm != 0:
@@ -130,7 +131,7 @@ def _rotate(first: int, step: int, second: int, cos: int, sin: int, count: int) 
 # ---- spans -------------------------------------------------------------------------------------
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _append(
     kind: Element,
     x: int,
@@ -196,7 +197,7 @@ def _extremes(x: int, count: int) -> tuple[np.float32, np.float32]:
     return least, most
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _grid(kind: Element, x: int, size: int, scales: int) -> tuple[np.float32, np.float32]:
     """Write and return the zero and the scale of x: the range of its numbers and 0."""
     least, most = _extremes(x, size)
@@ -208,7 +209,7 @@ def _grid(kind: Element, x: int, size: int, scales: int) -> tuple[np.float32, np
     return zero, scale
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _code(kind: Element, number: np.float32, zero: np.float32, scale: np.float32) -> np.int32:
     code = number / scale + zero
     return rounded(min(max(code, np.float32(kind.first)), np.float32(kind.last)))

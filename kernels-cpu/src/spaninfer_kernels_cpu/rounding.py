@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from spaninfer_kernels_cpu import vectors as v
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.vectors import intrinsic
 
 _ROUNDER = np.float32(12582912.0)  # 1.5 * 2**23: adding it leaves the nearest integer in low bits
 _ROUNDER_BITS = np.int32(0x4B400000)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def rounded(x: np.float32) -> np.int32:
     """Return the nearest integer, the even one in the middle; |x| below 2**22."""
     shifted = np.float32(x + _ROUNDER)

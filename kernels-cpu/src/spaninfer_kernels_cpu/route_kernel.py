@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.elements import FLOAT32, read
 from spaninfer_kernels_cpu.exponential import exp
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.select_kernel import select_largest
 
 Floats = NDArray[np.float32]
@@ -48,7 +48,7 @@ class Room(NamedTuple):
     largest_ids: Ints
 
 
-@njit(error_model="numpy")
+@in_kernel
 def route(logits: Floats, routing: Routing, room: Room, ids: Ints, weights: Floats) -> None:
     """Write ids[k] and weights[k] of the experts that logits[E] choose, best first."""
     _score(logits, routing.sigmoid, room.scores)
@@ -70,7 +70,7 @@ def route(logits: Floats, routing: Routing, room: Room, ids: Ints, weights: Floa
         weights[place] *= factor
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _score(logits: Floats, sigmoid: bool, scores: Floats) -> None:
     """Write the sigmoids, or the softmax."""
     if sigmoid:
@@ -87,7 +87,7 @@ def _score(logits: Floats, sigmoid: bool, scores: Floats) -> None:
         scores[i] /= total
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _keep_best_groups(routing: Routing, room: Room) -> None:
     """Set the choice of experts outside the `group_topk` best groups of neighbours to -inf."""
     size = len(room.choice) // routing.groups

@@ -16,6 +16,7 @@ from numba.extending import overload
 from spaninfer_kernels_cpu.constants import Constant
 from spaninfer_kernels_cpu.elements import FLOAT32, Element, read, write
 from spaninfer_kernels_cpu.exponential import exp, tanh
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 
 _REORDER = {"contract", "reassoc", "nsz", "arcp"}  # sums may go by lanes; NaN and inf still hold
 _ZERO = np.float32(0)
@@ -23,7 +24,7 @@ _HALF = np.float32(0.5)
 _ONE = np.float32(1)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def rms_norm(
     act: Element,
     part: int,
@@ -54,7 +55,7 @@ def rms_norm(
             _scale(act, source, _ZERO, factor, weight, more, 0, out + row * width, channels)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def layer_norm(
     act: Element,
     part: int,
@@ -85,7 +86,7 @@ def layer_norm(
             _scale(act, source, mean, factor, weight, _ZERO, bias, out + row * width, channels)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _add(act: Element, x: int, added: int, count: int) -> None:
     for i in range(count):
         write(act, x, i, read(act, x, i) + read(FLOAT32, added, i))
@@ -108,7 +109,7 @@ def _squares(act: Element, x: int, mean: np.float32, count: int) -> np.float32:
     return total
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _scale(
     act: Element,
     x: int,
@@ -151,7 +152,7 @@ ACTIVATIONS = {one.name: one for one in (SILU, GELU, GELU_TANH, QUICK_GELU, RELU
 """By the names of spaninfer_op_reference."""
 
 
-@njit(error_model="numpy")
+@in_kernel
 def gate(
     act: Element,
     activation: Activation,
@@ -178,7 +179,7 @@ def gate(
         first += count
 
 
-@njit(error_model="numpy")
+@in_kernel
 def activate(
     act: Element, activation: Activation, part: int, parts: int, x: int, out: int, count: int
 ) -> None:
@@ -207,17 +208,17 @@ _ROOT_HALF = np.float32(0.5**0.5)
 _CUBE = np.float32(0.044715)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _sigmoid(x: np.float32) -> np.float32:
     return _ONE / (_ONE + exp(-x))
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _gelu_tanh(x: np.float32) -> np.float32:
     return x * _HALF * (_ONE + tanh(_ROOT_2_PI * (x + _CUBE * x * x * x)))
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _normal(x: np.float32) -> np.float32:
     """Return the normal distribution function of x, within 2e-7.
 

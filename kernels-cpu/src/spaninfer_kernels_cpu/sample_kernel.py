@@ -14,6 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.exponential import exp
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.select_kernel import select_largest
 
 Floats = NDArray[np.float32]
@@ -52,7 +53,7 @@ class Candidates(NamedTuple):
     words: Words
 
 
-@njit(error_model="numpy")
+@in_kernel
 def penalize(
     logits: Floats,
     prompt: Ints,
@@ -88,12 +89,12 @@ def penalize(
         counts[token] = 0
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _penalized(logit: np.float32, penalty: np.float32) -> np.float32:
     return logit * penalty if logit < 0 else logit / penalty
 
 
-@njit(error_model="numpy")
+@in_kernel
 def sample(logits: Floats, sampling: Sampling, room: Candidates) -> int:
     """Return the token of logits[V], -1 if none can be chosen: NaN, or every one masked."""
     best = _largest(logits)
@@ -110,7 +111,7 @@ def sample(logits: Floats, sampling: Sampling, room: Candidates) -> int:
     return _winner(values, ids, count, floor, sampling, room.words)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _largest(logits: Floats) -> int:
     """Return the smallest id of the largest logit, -1 if one is NaN."""
     bad = 0
@@ -132,7 +133,7 @@ def _most(numbers: Floats) -> np.float32:
     return most
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _within_reach(
     logits: Floats, largest: np.float32, temperature: np.float32, room: Candidates
 ) -> int:
@@ -145,7 +146,7 @@ def _within_reach(
     return count
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _likeliest(sampling: Sampling, count: int, room: Candidates) -> int:
     """Write what top-k and then top-p leave of `count` candidates, largest first."""
     most = min(count, sampling.top_k) if sampling.top_k > 0 else count
@@ -171,7 +172,7 @@ def _likeliest(sampling: Sampling, count: int, room: Candidates) -> int:
         look = min(most, 4 * look)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _select(count: int, most: int, room: Candidates) -> int:
     return select_largest(
         room.logits, room.ids, count, room.largest[:most], room.largest_ids[:most]
@@ -188,7 +189,7 @@ _UNIT = 2.0**-32
 _BELOW_ONE = np.float32(1 - 2.0**-24)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _winner(
     logits: Floats, ids: Ints, count: int, floor: np.float32, sampling: Sampling, words: Words
 ) -> int:
@@ -218,7 +219,7 @@ def _winner(
     return winner
 
 
-@njit(error_model="numpy")
+@in_kernel
 def philox(start: int, stop: int, position: np.uint64, seed: np.uint64, words: Words) -> None:
     """Write the words[4, V / 4] of Philox4x32-10 that decide about tokens 4 start to 4 stop.
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
 
-@njit(error_model="numpy")
+@in_kernel
 def select_largest(x: Floats, ids: Ints, count: int, values: Floats, found: Ints) -> int:
     """Write the largest of x[:count] and their ids, largest first; return how many there are.
 
@@ -37,12 +38,12 @@ def select_largest(x: Floats, ids: Ints, count: int, values: Floats, found: Ints
     return size
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _is_less(x: Any, x_id: Any, y: Any, y_id: Any) -> Any:
     return x < y or (x == y and x_id > y_id)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _rise(values: Floats, ids: Ints, place: int, value: np.float32, number: np.int32) -> None:
     """Put a number into the heap, from its end upwards."""
     while place > 0:
@@ -54,7 +55,7 @@ def _rise(values: Floats, ids: Ints, place: int, value: np.float32, number: np.i
     values[place], ids[place] = value, number
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _sink(values: Floats, ids: Ints, size: int, value: np.float32, number: np.int32) -> None:
     """Put a number in the place of the least of a heap of `size`, from the top downwards."""
     place = 0

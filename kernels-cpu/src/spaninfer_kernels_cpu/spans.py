@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from numba import njit
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 
 
 class Place(NamedTuple):
@@ -35,7 +35,7 @@ class Spans(NamedTuple):
     value_size: int
 
 
-@njit(error_model="numpy")
+@in_kernel
 def place_of(place: Place, span: int, token: int, head: int) -> int:
     """Return the address of the first number of a token of a span, and a head."""
     return place.address + span * place.span + token * place.token + head * place.head

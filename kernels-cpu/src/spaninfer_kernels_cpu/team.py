@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cpu import atomics
 from spaninfer_kernels_cpu.call import HEADER, MAX_COUNTS, Script
 from spaninfer_kernels_cpu.compiled import make_ready
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.pointer import numbers_at
 from spaninfer_kernels_cpu.threads import usable_cpus
 
@@ -173,7 +174,7 @@ def _begin(state: State, calls: int, num_calls: int, counts: State) -> bool:
     return parked != 0
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _open(state: State, calls: int, first: int, number: int, last: int) -> None:
     """Open call `number`, or the next one that has tasks, or say that there is none."""
     base = state.ctypes.data
@@ -222,7 +223,7 @@ def _take_part(state: State) -> None:
                 _open(state, calls, first, number + 1, last)
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _wait(state: State, idle: int) -> None:
     """Let some time pass: little at first."""
     if idle < PAUSES:
@@ -263,7 +264,7 @@ def _unpark(state: State, number: int) -> bool:
     return was_parked
 
 
-@njit(error_model="numpy")
+@in_kernel
 def _parked(state: State, number: int) -> int:
     address: int = state.ctypes.data + 8 * (_PARKED + number * _LINE)
     return address

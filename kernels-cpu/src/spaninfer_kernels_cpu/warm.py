@@ -5,26 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spaninfer_kernels_cpu import attention
-from spaninfer_kernels_cpu.calls import make_calls_ready
 from spaninfer_kernels_cpu.elements import ELEMENTS
 from spaninfer_kernels_cpu.layout import Format
-from spaninfer_kernels_cpu.product_call import make_product_ready
 from spaninfer_kernels_cpu.products import make_products_ready
-from spaninfer_kernels_cpu.team import make_team_ready
 
 
 def compile_all(formats: Iterable[Format] = (), kinds: Iterable[str] = ("float32",)) -> None:
-    """Make ready attention over keys and values of these kinds, and products with these formats.
+    """Make ready `attend` over keys and values of these kinds, and `linear` with these formats.
 
     Kinds are names of `elements`: float32, bfloat16, float16, int8, uint4.
 
     Takes seconds the first time, milliseconds from then on. Without this call, a kernel is made
-    ready by its first use.
+    ready by its first use, and those that scripts call when the call is written down.
     """
     for kind in kinds:
         attention.make_attention_ready(ELEMENTS[kind])
-    make_team_ready()
-    make_calls_ready()
     for format in formats:
         make_products_ready(format)
-        make_product_ready(format)

@@ -14,10 +14,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.threads import usable_cpus
 
 Counter = NDArray[np.int64]
@@ -44,7 +45,7 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(1, usable_cpus() - 1), thread_name_prefix="spaninfer-kernels")
 
 
-@njit(error_model="numpy")
+@in_kernel
 def next_task(counter: Counter) -> int:
     """Return 0, 1, 2, … : every number once, whichever thread asks. For use inside kernels."""
     number: int = _fetch_add(counter.ctypes.data, 1)  # type: ignore[call-arg]

@@ -188,6 +188,7 @@ KINDS = [
     *("normal", "wide", "peaked", "constant", "few values", "rising", "low", "zeros"),
     "mostly impossible",
 ]
+BATCHES = [1, 17, 21, 30, 32, 64, 131]  # rows; an H200 gives each 8, 6, 5, 4, 3, 2, 1 blocks
 
 
 def wishes_of_all_kinds(seed=0):
@@ -250,7 +251,31 @@ def test_sixteen_bit_logits_are_full_of_equal_values(device, dtype, vocab):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("num_rows", [1, 2, 17, 64, 131, 300])
+@pytest.mark.parametrize("num_rows", BATCHES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_follows_a_row_in_memory_is_no_part_of_it(on_gpu, kind, num_rows):
+    # Rows that neither begin nor end where a pack does. The first wish keeps so much that the bins
+    # beside the list do not say where the cut is: all blocks then search the row itself.
+    vocab, before = 1009, 3
+    wishes = wishes_of_all_kinds(seed=num_rows)
+    rows = ((wishes[13:] + wishes[:13]) * 7)[:num_rows]
+    logits = logits_of(kind, num_rows, vocab, seed=num_rows)
+    wide = np.full((num_rows, before + vocab + 8), np.finfo(np.float32).max, np.float32)
+    wide[:, before : before + vocab] = logits
+    batch = batch_of(rows, vocab)
+
+    tokens, status = kernels.sample(
+        on_gpu.put(wide)[:, before : before + vocab],
+        parameters=on_gpu.put(batch.parameters.view(np.uint8).reshape(-1, PARAMETERS.itemsize)),
+        slots=on_gpu.put(batch.slots),
+        positions=on_gpu.put(batch.positions),
+    )
+
+    check(logits, rows, on_gpu.get(tokens), on_gpu.get(status))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_rows", [*BATCHES, 2, 300])
 def test_a_row_draws_the_same_alone_and_in_any_batch(device, num_rows):
     rows = (wishes_of_all_kinds(5) * 15)[:num_rows]
     logits = np.tile(logits_of("normal", 21, 40_009, seed=9), (15, 1))[:num_rows]

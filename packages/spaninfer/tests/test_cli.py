@@ -8,8 +8,8 @@ import typer
 from spaninfer.cli import app
 
 COMMANDS = (
-    *("serve", "generate", "chat", "info", "spec list", "spec show", "spec check"),
-    *("bench engine", "bench kernels", "bench compare", "bench plot"),
+    *("serve", "generate", "chat", "info", "convert", "spec list", "spec show", "spec check"),
+    *("bench engine", "bench kernels", "bench cpu", "bench compare", "bench plot"),
 )
 GREEDY = ("--temperature", "0", "--max-tokens", "12")
 
@@ -92,7 +92,20 @@ def test_info_tells_what_was_decided_the_sizes_and_the_bound_program(call):
         assert decided in result.stderr
     for size in ("parameters", "vocabulary", "cache group 0"):
         assert size in result.stdout
-    assert result.stdout.rstrip().splitlines()[-1].lstrip().split("  ")[1].startswith("logits")
+    *_, last = result.stdout.rstrip().splitlines()
+    assert last.lstrip(" 0123456789").startswith("logits.0 = linear(")
+
+
+def test_a_converted_model_is_served_from_its_folder(call, refusal, tmp_path):
+    out = tmp_path / "demo-int8"
+
+    converted = call("convert", "demo", str(out), "--quantize", "int8", "--quantize-group", "32")
+
+    assert converted.exit_code == 0, converted.output
+    assert converted.stdout == f"{out}\n"
+    assert "packed: codes with a scale" in call("info", str(out)).stderr
+    assert "backend torch was asked for" in refusal("info", str(out), "--backend", "torch")
+    assert "new or empty" in refusal("convert", "demo", str(out))
 
 
 def test_a_model_that_is_nowhere_is_refused_with_the_ways_out(refusal):

@@ -126,12 +126,13 @@ struct Neighbours {
   int first;
   float x[kVector];
 
-  // Value v, for a v that is not known before: x lies in registers, which have no index.
+  // Value v, for a v that is not known before: x lies in registers, which have no index. Beyond the
+  // end of the row, where the next one begins, -inf as in x.
   __device__ __forceinline__ float at(int v) const {
 #if STAGES > 0
     if (is_held) return stream.held(v);
 #endif
-    return row.read(first + v);
+    return first + v < row.length ? row.read(first + v) : -kInfinity;
   }
 };
 

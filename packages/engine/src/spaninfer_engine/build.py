@@ -25,11 +25,13 @@ from spaninfer_engine.decide import (
 from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.load import Checkpoint, open_checkpoint
 from spaninfer_engine.load.dummy import DummyReader
+from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.machine import this_machine
-from spaninfer_engine.ops.table import Ops
+from spaninfer_engine.ops.table import Ops, Pack
+from spaninfer_engine.packing import as_packed
 from spaninfer_engine.parts import Parts, PlanRunner
 from spaninfer_engine.request import SamplingParams
-from spaninfer_engine.run.claim import Bound, Reader, bind
+from spaninfer_engine.run.claim import Bound, bind_packed, packer
 from spaninfer_engine.run.lower import lower
 from spaninfer_engine.run.memory import Demand, Needs
 from spaninfer_engine.run.runner import Runner
@@ -73,14 +75,17 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
     """
     path, name = locate(asked.model)
     with open_checkpoint(path, with_weights=asked.weights != "dummy") as checkpoint:
-        _refuse_quantised(checkpoint)
-        decoder = _decoder(asked, checkpoint)
+        refuse_quantised(checkpoint)
+        packed = checkpoint.reader if isinstance(checkpoint.reader, PackedReader) else None
+        if packed is not None:
+            asked = as_packed(asked, packed.packing)
+        decoder = resolve_decoder(asked, checkpoint)
         stored_as = checkpoint_dtype(checkpoint.config)
-        compute = decide_compute(asked, stored_as, this_machine())
+        compute = decide_compute(asked, stored_as, this_machine(), packed=packed is not None)
         ops = make_ops(compute, decoder.groups, asked, stored_as)
-        _whole(progress, "kernels", ops.warm)
-        reader = _reader(asked, checkpoint, decoder)
-        bound = bind(lower(decoder), ops, reader, _stage(progress, "weights"))
+        ops.warm()
+        pack = _unpacked(asked, checkpoint, decoder, ops) if packed is None else _mapped(packed)
+        bound = bind_packed(lower(decoder), ops, pack, stage_of(progress, "weights"))
         demand = decide_demand(asked, compute, decoder)
         on_cuda = _on_cuda(asked, compute, bound, ops, decoder, demand)
         needs = Needs()
@@ -90,9 +95,9 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
         resolved = resolve(asked, served_name(asked, name), decoder, compute, memory)
         runner: PlanRunner
         if on_cuda is None:
-            runner = _runner(bound, ops, decoder, resolved)
+            runner = _rehearsed(_runner(bound, ops, decoder, resolved), progress)
         else:
-            graphs = _stage(progress, "graphs")
+            graphs = stage_of(progress, "graphs")
             runner = on_cuda.runner(resolved.num_spans, resolved.max_len, graphs)
         return _parts(asked, checkpoint, decoder, resolved, runner, str(bound))
 
@@ -180,7 +185,14 @@ def _runner(bound: Bound[Any], ops: Ops[Any], decoder: Decoder, resolved: Resolv
     )
 
 
-def _refuse_quantised(checkpoint: Checkpoint) -> None:
+def _rehearsed(runner: Runner[Any], progress: Progress) -> Runner[Any]:
+    """Return the runner with every kernel ready: the first time ever, they are compiled here."""
+    _whole(progress, "kernels", runner.rehearse)
+    return runner
+
+
+def refuse_quantised(checkpoint: Checkpoint) -> None:
+    """Raise ConfigError for weights in codes that others made."""
     for key in REFUSED_KEYS:
         if checkpoint.config.get(key):
             raise ConfigError(
@@ -189,7 +201,8 @@ def _refuse_quantised(checkpoint: Checkpoint) -> None:
             )
 
 
-def _decoder(asked: EngineConfig, checkpoint: Checkpoint) -> Decoder:
+def resolve_decoder(asked: EngineConfig, checkpoint: Checkpoint) -> Decoder:
+    """Return the tree of a checkpoint, which has all of its weights."""
     spec = load(asked.spec) if asked.spec is not None else find(checkpoint.config)
     reader = checkpoint.reader
     if asked.weights == "dummy":
@@ -199,10 +212,18 @@ def _decoder(asked: EngineConfig, checkpoint: Checkpoint) -> Decoder:
     return decoder
 
 
-def _reader(asked: EngineConfig, checkpoint: Checkpoint, decoder: Decoder) -> Reader:
+def _unpacked(asked: EngineConfig, checkpoint: Checkpoint, decoder: Decoder, ops: Ops[Any]) -> Pack:
+    """Return what packs a model's weights while it is bound."""
     if asked.weights == "dummy":
-        return DummyReader(weights(decoder), asked.seed)
-    return checkpoint.reader
+        return packer(ops, DummyReader(weights(decoder), asked.seed))
+    return packer(ops, checkpoint.reader)
+
+
+def _mapped(packed: PackedReader) -> Pack:
+    """Return what finds weights that were packed before."""
+    from spaninfer_engine.packed_weights import PackedWeights
+
+    return PackedWeights(packed).pack
 
 
 def _whole(progress: Progress, stage: str, compute: Callable[[], T]) -> T:
@@ -213,7 +234,8 @@ def _whole(progress: Progress, stage: str, compute: Callable[[], T]) -> T:
     return result
 
 
-def _stage(progress: Progress, stage: str) -> Callable[[int, int], None]:
+def stage_of(progress: Progress, stage: str) -> Callable[[int, int], None]:
+    """Return what tells `progress` how far this stage has come."""
     return lambda done, total: progress(stage, done, total)
 
 

@@ -41,10 +41,16 @@ class Compute:
     decisions: tuple[Decision, ...]
 
 
-def decide_compute(asked: EngineConfig, checkpoint_dtype: str, machine: Machine) -> Compute:
-    """Choose backend, device and dtype; ConfigError where what was asked does not go together."""
+def decide_compute(
+    asked: EngineConfig, checkpoint_dtype: str, machine: Machine, *, packed: bool = False
+) -> Compute:
+    """Choose backend, device and dtype; ConfigError where what was asked does not go together.
+
+    `packed`: weights come from a file of `convert`, and `asked` is what `packing.as_packed` says.
+    """
     _check(asked)
     backend, why_backend = _backend(asked, checkpoint_dtype, machine)
+    why_backend = "what the weights were packed for" if packed else why_backend
     device, why_device = _device(asked, backend, machine)
     dtype, why_dtype = _dtype(asked, backend, checkpoint_dtype, machine)
     if backend == "cuda":
@@ -65,7 +71,7 @@ def decide_compute(asked: EngineConfig, checkpoint_dtype: str, machine: Machine)
         Decision("device", device, why_device),
         Decision("dtype", dtype, why_dtype),
         *([Decision("keys, values", asked.kv_dtype, "asked for")] if asked.kv_dtype else []),
-        *([Decision("weights", asked.quantize, _scales(asked))] if asked.quantize else []),
+        *([Decision("weights", asked.quantize, _scales(asked, packed))] if asked.quantize else []),
         *([_INVARIANT] if asked.batch_invariant else []),
     )
     return Compute(backend, device, dtype, decisions)
@@ -180,9 +186,9 @@ def _check_quantize(asked: EngineConfig, backend: Backend) -> None:
         )
 
 
-def _scales(asked: EngineConfig) -> str:
-    per = "a row" if asked.quantize_group is None else f"{asked.quantize_group} channels"
-    return f"asked for: codes with a scale per {per}"
+def _scales(asked: EngineConfig, packed: bool) -> str:
+    per = "row" if asked.quantize_group is None else f"{asked.quantize_group} channels"
+    return f"{'packed' if packed else 'asked for'}: codes with a scale per {per}"
 
 
 def _suits_cuda(span_len: int) -> bool:

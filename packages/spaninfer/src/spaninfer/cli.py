@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from spaninfer_engine import Engine, EngineConfig, SamplingParams
 from spaninfer_engine.build import build
+from spaninfer_engine.convert import convert as convert_weights
 from spaninfer_engine.parts import Parts
 from spaninfer_serving import Settings
 from spaninfer_serving import serve as serve_until_signal
@@ -224,6 +225,29 @@ def info(
         show.decisions(parts.resolved)
         show.model(parts.decoder)
         typer.echo(parts.listing)
+
+
+@app.command()
+def convert(
+    model: Annotated[str, typer.Argument(help="A Hugging Face folder, or a bundled model.")],
+    out: Annotated[Path, typer.Argument(help="The folder to write: new, or empty.")],
+    *,
+    quantize: options.QuantizeOption = None,
+    quantize_group: options.QuantizeGroup = None,
+    spec: options.Spec = None,
+) -> None:
+    """Pack weights for backend cpu once; the folder then starts by mapping them."""
+    with show.errors_as_sentences():
+        with show.loading() as bar:
+            folder = convert_weights(
+                model,
+                out,
+                quantize=quantize,
+                quantize_group=quantize_group,
+                spec=spec,
+                progress=bar,
+            )
+        typer.echo(folder)
 
 
 @spec_app.command("list")

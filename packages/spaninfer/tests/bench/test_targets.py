@@ -1,6 +1,10 @@
 from pathlib import Path
 
 import pytest
+from spaninfer.bench.cpu.engine import OURS as OURSELVES
+from spaninfer.bench.cpu.engine import THEIRS
+from spaninfer.bench.cpu.formats import FORMATS, name_of
+from spaninfer.bench.cpu.run import MODEL, NAMES
 from spaninfer.bench.shapes import SHAPES
 from spaninfer.bench.startup import STARTUPS
 from spaninfer.bench.targets import find_bar, read_bars
@@ -77,3 +81,16 @@ def test_the_bars_of_the_repository_are_for_what_is_measured():
 
     assert {of["model"] for of in engine} <= SHAPES.keys()
     assert {of["workload"] for of in engine} <= names
+
+
+def test_our_bars_beside_llama_cpp_are_for_ratios_that_are_measured():
+    if not OURS.is_file():
+        pytest.skip("the package is tested outside of the repository")
+    formats = {f"{name_of(ours)} / {theirs}" for ours, theirs in FORMATS.items()}
+
+    beside = [bar.of for bar in read_bars(OURS) if bar.of["benchmark"] == "cpu"]
+
+    assert {of["model"] for of in beside} == {MODEL}
+    assert {of["program"] for of in beside} == {f"{OURSELVES} / {THEIRS}"}
+    assert {of["format"] for of in beside} == formats
+    assert {of["workload"] for of in beside} <= set(NAMES)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spaninfer_engine.errors import CheckpointError, ConfigError
+from spaninfer_engine.load.packed import PACKED_FILE, PackedReader, open_packed
 from spaninfer_engine.load.reader import EntryReader
 from spaninfer_engine.load.safetensors import open_index, open_safetensors
 
@@ -18,7 +19,7 @@ NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token",
 
 def open_folder(
     folder: Path, *, with_weights: bool = True
-) -> tuple[dict[str, Any], dict[str, Any], EntryReader]:
+) -> tuple[dict[str, Any], dict[str, Any], EntryReader | PackedReader]:
     """The config, the generation config (empty where absent) and the weights of a folder."""
     if not (folder / "config.json").is_file():
         raise ConfigError(
@@ -80,7 +81,9 @@ def _named_tokens(settings: dict[str, Any]) -> dict[str, str]:
     return tokens
 
 
-def _open_weights(folder: Path) -> EntryReader:
+def _open_weights(folder: Path) -> EntryReader | PackedReader:
+    if (folder / PACKED_FILE).is_file():
+        return open_packed(folder / PACKED_FILE)
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         return open_index(index)

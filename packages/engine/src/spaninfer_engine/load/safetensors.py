@@ -7,6 +7,7 @@ form of bfloat16 and of the eight-bit floats, and because our messages name file
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from spaninfer_engine.load.reader import EntryReader
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
 MAX_DIMENSION = 2**40  # larger sizes only occur in damaged headers
+DATA_ALIGNMENT = 64  # of files written here: the first array begins with a cache line
+
+_CODES = {dtype: code for code, dtype in SAFETENSORS.items()}
 
 
 def read_safetensors(path: Path) -> dict[str, MappedArray]:
@@ -68,6 +72,39 @@ def open_index(index: Path) -> EntryReader:
             + (f" (and {len(missing) - 1} more like it)" if len(missing) > 1 else "")
         )
     return reader
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The texts by name that one file carries beside its arrays; CheckpointError if damaged."""
+    header, _ = _read_header(path, map_file(path))
+    metadata = header.get("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(x, str) for x in metadata.values()):
+        raise CheckpointError(f"{path}: __metadata__ does not hold texts by name")
+    return metadata
+
+
+def write_safetensors(
+    path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+) -> None:
+    """Write a new file of C-contiguous arrays, in this order, and have the disk keep it.
+
+    The format allows no gaps, so the order decides how arrays are aligned. OSError as `open` and
+    `write` raise it.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    stop = 0
+    for name, array in arrays.items():
+        start, stop = stop, stop + array.nbytes
+        described = {"dtype": _CODES[array.dtype], "shape": list(array.shape)}
+        header[name] = described | {"data_offsets": [start, stop]}
+    text = json.dumps(header).encode()
+    text += b" " * (-(8 + len(text)) % DATA_ALIGNMENT)
+    with path.open("xb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            file.write(array.reshape(-1).view(np.uint8).data)  # bfloat16 has no buffer of its own
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _read_weight_map(index: Path) -> dict[str, str]:

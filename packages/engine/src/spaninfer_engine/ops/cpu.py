@@ -13,20 +13,17 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import Format, Packed, attention, compile_all, pack
+from spaninfer_kernels_cpu import Format, Packed, attention, pack
 from spaninfer_kernels_cpu.layout import Kind
 from spaninfer_kernels_cpu.team import Team, shared_team
 from spaninfer_op_reference import gelu
 
 from spaninfer_engine.ops.bound import Steps
-from spaninfer_engine.ops.cpu_claims import (
-    EXACT_PRODUCT,
-    PRODUCT,
-    TABLE,
-    recorded_claims,
-    scores_of,
-)
+from spaninfer_engine.ops.cpu_attention import scores_of
+from spaninfer_engine.ops.cpu_claims import recorded_claims
+from spaninfer_engine.ops.cpu_products import EXACT_PRODUCT, PRODUCT
 from spaninfer_engine.ops.cpu_recorder import Inputs
+from spaninfer_engine.ops.cpu_rows import TABLE
 from spaninfer_engine.ops.cpu_script import chain
 from spaninfer_engine.ops.host import HostOps, attend_by_definition
 from spaninfer_engine.ops.operation import Packable
@@ -38,7 +35,6 @@ from spaninfer_engine.spec.nodes import ActivationName, RopeStyle
 Array = NDArray[np.float32]
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_EXACT = (Format("float32"), Format("bfloat16"))
 
 
 class CpuOps(HostOps):
@@ -89,10 +85,6 @@ class CpuOps(HostOps):
         stored = {getattr(array, "dtype", self._stored_as) for array in arrays}
         kind: Kind = "bfloat16" if stored <= {_BFLOAT16, "bfloat16"} else "float32"
         return pack(super().pack(arrays, "stored"), format or Format(kind))
-
-    def warm(self) -> None:
-        """Compile what steps may call, or load it: a minute the first time on a machine."""
-        compile_all(_EXACT if self._format is None else (*_EXACT, self._format))
 
     def prepare(self, step: Step[Array]) -> tuple[attention.Rows, ...]:
         """Tell scripts where this step's arrays are; return what attention by itself reads."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import attention, calls
+from spaninfer_kernels_cpu import attention
+from spaninfer_kernels_cpu.attend_call import Plan
 from spaninfer_kernels_cpu.call import ITEMS, MAX_COUNTS, ROWS, WANTED, Call, Rows
 
 from spaninfer_engine.ops.step import SpanCache, Step
@@ -62,6 +63,11 @@ class Value:
         """Return columns of the value, from `first` on, as a value of this shape."""
         return Value(self.buffer, self.first + first, shape, self.wanted)
 
+    def cut(self, sizes: Sequence[int]) -> tuple[Value, ...]:
+        """Return columns side by side, from the first on, as values of these sizes."""
+        starts = np.cumsum([0, *sizes]).tolist()
+        return tuple(self.part(start, (size,)) for start, size in zip(starts, sizes, strict=False))
+
 
 class Inputs:
     """What a step brings with it, at addresses that never change: int64 words that hold addresses.
@@ -87,7 +93,7 @@ class Inputs:
         """Return the words of the cosines and the sines of a rotary embedding."""
         return self._word(_ANGLES + 2 * rope), self._word(_ANGLES + 2 * rope + 1)
 
-    def plan(self, group: int, window: int, row_bytes: int) -> calls.Plan:
+    def plan(self, group: int, window: int, row_bytes: int) -> Plan:
         """Return how attention with so many query heads per key head is cut from now on.
 
         `row_bytes`: of the parts that one row leaves.
@@ -95,7 +101,7 @@ class Inputs:
         number = self._plans.setdefault((group, window, row_bytes), len(self._plans))
         assert number < MAX_PLANS
         items, parts = (self._word(_PLANS + 2 * number + which) for which in range(2))
-        return calls.Plan(ITEMS + number, items, parts)
+        return Plan(ITEMS + number, items, parts)
 
     def fill(self, step: Step[Any]) -> None:
         """Have the words say where this step's arrays are."""

@@ -20,7 +20,8 @@ from spaninfer_engine.ops.bound import BoundStep, Steps
 from spaninfer_engine.ops.cpu_recorder import Floats, Inputs, Recorder, Value
 from spaninfer_engine.ops.step import Step
 
-Write: TypeAlias = Callable[..., tuple[Value, ...]]  # (recorder, *input values) -> output values
+Values: TypeAlias = tuple[Value, ...]
+Write: TypeAlias = Callable[..., Values]  # (recorder, *input values) -> output values
 
 LEAST_ROWS = 16  # that memory is made for at first; then twice as many, whenever there are more
 

@@ -58,6 +58,9 @@ class HostOps:
         """Indices as they are, floating-point numbers in the dtype of this backend."""
         return array.astype(self.dtype, copy=False) if array.dtype.kind == "f" else array
 
+    def warm(self) -> None:
+        """Nothing is made ready before a step calls it (`run.runner.Runner.rehearse`)."""
+
     def available_bytes(self) -> int:
         """Return what this process can take without pushing others out."""
         return available_bytes()

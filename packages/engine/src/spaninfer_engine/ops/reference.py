@@ -21,9 +21,6 @@ class ReferenceOps(HostOps):
     def __init__(self, dtype: Literal["float64", "float32"] = "float64") -> None:
         super().__init__(dtype)
 
-    def warm(self) -> None:
-        """Nothing is compiled."""
-
     # ---- rows ------------------------------------------------------------------------------------
 
     def linear(self, x: Array, *, weight: Array, bias: Array | None = None) -> Array:

@@ -85,7 +85,7 @@ class Ops(Protocol, Generic[A]):
         ...
 
     def warm(self) -> None:
-        """Make ready what is compiled at run time, so that no request waits for a compiler."""
+        """Make ready what steps share, whatever the model; a first step is rehearsed later."""
         ...
 
     def available_bytes(self) -> int:

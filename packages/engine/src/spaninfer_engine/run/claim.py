@@ -56,14 +56,23 @@ def bind(
 
     `progress` is called with the operations bound so far and all there are.
     """
-    pack = _packer(ops, reader)
+    return bind_packed(program, ops, packer(ops, reader), progress)
+
+
+def bind_packed(
+    program: Program,
+    ops: Ops[A],
+    pack: Pack,
+    progress: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005
+) -> Bound[A]:
+    """Bind a program to a backend, with weights as `pack` gives them."""
     text = _bind(narrowed(without_media(program)), ops, pack, progress)
     media = _bind(narrowed(program), ops, pack, lambda done, total: None)  # noqa: ARG005
     return Bound(ops.name, text, media)
 
 
-def _packer(ops: Ops[A], reader: Reader) -> Pack:
-    """Return a function that packs uses, once per layout."""
+def packer(ops: Ops[A], reader: Reader) -> Pack:
+    """Return a function that reads and packs uses, once per layout."""
     packed: dict[object, A] = {}
 
     def pack(uses: Sequence[Use], layout: str) -> A:

@@ -15,7 +15,7 @@ from spaninfer_engine.closing import Closing
 from spaninfer_engine.ops.step import A
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.plan import Entry, Slice, StepPlan, StepResult
-from spaninfer_engine.request import TokenLogprob
+from spaninfer_engine.request import SamplingParams, TokenLogprob
 from spaninfer_engine.run.claim import Bound
 from spaninfer_engine.run.inputs import build
 from spaninfer_engine.run.requests import Requests
@@ -84,6 +84,19 @@ class Runner(Closing, Generic[A]):
             ops.cache(group, count, span_len)
             for group, count in zip(decoder.groups, num_spans, strict=True)
         )
+
+    def rehearse(self) -> None:
+        """Compute a step of one token for nobody: what a first step compiles is compiled now.
+
+        Steps with media call the same kernels. The token's keys and values are written to the first
+        span, which is nobody's yet.
+        """
+        requests = Requests(
+            len(self._caches), max_len=1, span_len=self._requests.span_len, num_rows=1
+        )
+        requests.enter(Entry(0, np.zeros(1, np.int32), SamplingParams(), seed=0))
+        alone = Slice(0, start=0, stop=1, logits_from=0, draws=False, rope_len=1)
+        self._bound.run(build([alone], requests, self._rotaries, self._ops, self._caches))
 
     def start(self, plan: StepPlan) -> Callable[[], StepResult]:
         """Return what computes the plan's slices when it is called."""

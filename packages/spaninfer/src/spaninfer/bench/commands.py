@@ -116,6 +116,28 @@ def bench_kernels(*, only: Only = None) -> None:
             typer.echo(json.dumps(record))
 
 
+@app.command("cpu")
+def bench_cpu(
+    *,
+    only: Only = None,
+    runs: Runs = 5,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPUs to keep to; default: all usable ones.")
+    ] = None,
+) -> None:
+    """Time the CPU kernels beside the machine's limits, and the engine beside llama.cpp."""
+    with show.errors_as_sentences():
+        from spaninfer.bench.cpu.place import keep_to
+        from spaninfer.bench.cpu.run import MODEL, NAMES, measure_cpu
+
+        names = _chosen(only, NAMES)
+        if threads is not None:
+            keep_to(threads)
+        with folder_of(MODEL) as folder:
+            for record in measure_cpu(folder, names, runs, show.note):
+                typer.echo(json.dumps(record))
+
+
 @app.command("compare")
 def bench_compare(
     first: Annotated[Path, typer.Argument(help="A file of records.")],

@@ -35,7 +35,7 @@ def measure(
     streams = [Prompts(_vocab(engine), seed) for seed in range(runs)]
     rehearsal = Prompts(_vocab(engine), _WARM_UP_SEED)
     for stream in streams:
-        _seconds(engine, warm_up(stream))
+        seconds_of(engine, warm_up(stream))
     last = max(place for place, workload in enumerate(WORKLOADS) if workload.name in names)
     for workload in WORKLOADS[: last + 1]:
         drawn = [workload.batches(stream) for stream in streams]
@@ -45,7 +45,7 @@ def measure(
         if longest > engine.context:
             note(f"{workload.name}: left out, {longest} tokens do not fit {engine.context}")
             continue
-        _seconds(engine, rehearsed(workload.batches(rehearsal)[0]))
+        seconds_of(engine, rehearsed(workload.batches(rehearsal)[0]))
         values = [value for batches in drawn for value in _values(engine, workload, batches)]
         fields = summary(workload.unit, values)
         note(f"{workload.name}: {fields['median']:,} {fields['unit']}")
@@ -76,10 +76,10 @@ def _vocab(engine: Engine) -> int:
 
 
 def _values(engine: Engine, workload: Workload, batches: tuple[Batch, ...]) -> list[float]:
-    return workload.values(batches, [_seconds(engine, batch) for batch in batches])
+    return workload.values(batches, [seconds_of(engine, batch) for batch in batches])
 
 
-def _seconds(engine: Engine, batch: Batch) -> float:
+def seconds_of(engine: Engine, batch: Batch) -> float:
     """Return the time from the first request's start to the last one's end."""
     samplings = [replace(batch.sampling, max_tokens=wanted) for wanted in batch.output_lens]
     begin = perf_counter()

@@ -17,13 +17,16 @@ from spaninfer_engine import ConfigError
 
 Record = Mapping[str, Any]
 
-MEASURED: Final = ("median", "least", "most", "runs", "gbps", "tflops", "of_ceiling")
+MEASURED: Final = ("median", "least", "most", "runs", "gbps", "gops", "tflops", "of_ceiling")
 """Fields that differ from run to run."""
 
-CIRCUMSTANCES: Final = ("settings", "device", "cpu", "cores", "versions", "commit", "date")
+CIRCUMSTANCES: Final = (
+    *("settings", "device", "cpu", "cores", "threads", "tier", "load", "versions", "commit"),
+    "date",
+)
 """Fields that say where and with what, not what."""
 
-_VERSIONS = ("spaninfer", "torch", "numpy", "numba", "cuda-bindings")
+_VERSIONS = ("spaninfer", "torch", "numpy", "numba", "cuda-bindings", "llama-cpp-python")
 
 
 def summary(unit: str, runs: Sequence[float]) -> dict[str, Any]:
@@ -82,8 +85,8 @@ def family(record: Record) -> tuple[str, str]:
 
 
 def is_rate(record: Record) -> bool:
-    """Is more better?"""
-    return str(record["unit"]).endswith("/s")
+    """Is more better? So it is for what is per second, and for "times" as fast as another."""
+    return str(record["unit"]).endswith(("/s", "times"))
 
 
 def title(record: Record, leave_out: Iterable[str] = ()) -> str:

@@ -1,0 +1,122 @@
+"""A checkpoint becomes a folder whose weights are packed for the CPU backend."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from spaninfer_engine.build import (
+    Progress,
+    locate,
+    make_ops,
+    refuse_quantised,
+    resolve_decoder,
+    silent,
+    stage_of,
+)
+from spaninfer_engine.compute import checkpoint_dtype, decide_compute
+from spaninfer_engine.config import EngineConfig, Quantize
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.load import Checkpoint, open_checkpoint
+from spaninfer_engine.load.packed import PACKED_FILE, PackedReader, describe_tensors
+from spaninfer_engine.machine import this_machine
+from spaninfer_engine.ops.operation import Use
+from spaninfer_engine.packing import WAY_OUT, Packing
+from spaninfer_engine.run.claim import bind_packed, packer
+from spaninfer_engine.run.lower import lower
+
+COPIED = (".json", ".txt", ".model", ".tiktoken", ".jinja")
+"""Suffixes of files that go along: config, tokenizer, templates; not weights, and no code."""
+
+
+def convert(
+    model: str | Path,
+    out: Path,
+    *,
+    quantize: Quantize | None = None,
+    quantize_group: int | None = None,
+    spec: Path | None = None,
+    progress: Progress = silent,
+) -> Path:
+    """Pack a Hugging Face folder's weights into the folder `out`; return it, resolved.
+
+    Without `quantize`, weights of products keep the numbers that they are stored in. `out` is new
+    or empty, and is there only when it is whole. Packed weights lie in memory until all are
+    written. Raises ConfigError for what was asked, and where `out` cannot be written;
+    CheckpointError for what is on disk.
+    """
+    asked = EngineConfig(
+        model=model, quantize=quantize, quantize_group=quantize_group, spec=spec, backend="cpu"
+    )
+    out = out.expanduser().resolve()
+    _refuse_used(out)
+    path, _ = locate(model)
+    if not path.is_dir():
+        raise ConfigError(f"{path} is a file; only Hugging Face folders are converted")
+    with open_checkpoint(path) as checkpoint:
+        if isinstance(checkpoint.reader, PackedReader):
+            raise ConfigError(f"{path} is converted already; {WAY_OUT}")
+        weights = _packed_weights(asked, checkpoint, progress)
+        try:
+            with _complete(out) as folder:
+                _write(folder, checkpoint, weights, Packing(quantize, quantize_group))
+        except OSError as error:
+            raise ConfigError(f"{out} cannot be written: {error}") from error
+    return out
+
+
+def _packed_weights(
+    asked: EngineConfig, checkpoint: Checkpoint, progress: Progress
+) -> dict[str, Any]:
+    """Return every weight as the backend packs it for steps, by its name in files."""
+    from spaninfer_engine.packed_weights import name_of
+
+    refuse_quantised(checkpoint)
+    decoder = resolve_decoder(asked, checkpoint)
+    stored_as = checkpoint_dtype(checkpoint.config)
+    compute = decide_compute(asked, stored_as, this_machine())
+    ops = make_ops(compute, decoder.groups, asked, stored_as)
+    pack, weights = packer(ops, checkpoint.reader), dict[str, Any]()
+
+    def keep(uses: Sequence[Use], layout: str) -> Any:
+        weights[name_of(uses, layout)] = packed = pack(uses, layout)
+        return packed
+
+    bind_packed(lower(decoder), ops, keep, stage_of(progress, "weights"))
+    return weights
+
+
+def _write(folder: Path, checkpoint: Checkpoint, weights: dict[str, Any], packing: Packing) -> None:
+    """Write packed weights and the files that go along into a folder."""
+    from spaninfer_engine.packed_weights import write_weights
+
+    tensors = describe_tensors(checkpoint.reader)
+    write_weights(folder / PACKED_FILE, weights, packing, tensors)
+    for file in sorted(checkpoint.path.iterdir()):
+        is_index = file.name.endswith(".safetensors.index.json")
+        if file.is_file() and file.suffix in COPIED and not is_index:
+            shutil.copyfile(file, folder / file.name)
+
+
+def _refuse_used(out: Path) -> None:
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise ConfigError(f"{out} is there already; give a folder that is new or empty")
+
+
+@contextmanager
+def _complete(out: Path) -> Iterator[Path]:
+    """Yield a folder beside `out`, which becomes `out` at the end, or is removed if that fails."""
+    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        if out.exists():
+            out.rmdir()  # only an empty one can be; Windows replaces none
+        partial.rename(out)
+    except BaseException:  # interrupts too
+        shutil.rmtree(partial, ignore_errors=True)
+        raise

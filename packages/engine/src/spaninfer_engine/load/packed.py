@@ -1,0 +1,121 @@
+"""Packed weights in one safetensors file: arrays as a backend wants them, and where they are from.
+
+The arrays' names are the backend's. The metadata say in what order numbers lie, what the arrays
+are, and which tensors of a checkpoint they were made of, so that a spec can be checked as ever.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from spaninfer_engine.closing import Closing
+from spaninfer_engine.errors import CheckpointError
+from spaninfer_engine.load.dtype import SAFETENSORS
+from spaninfer_engine.load.mapped import MappedArray
+from spaninfer_engine.load.reader import WeightReader
+from spaninfer_engine.load.safetensors import read_metadata, read_safetensors, write_safetensors
+from spaninfer_engine.packing import Packing
+
+PACKED_FILE = "packed.safetensors"
+VERSION = "1"
+AGAIN = "convert the original checkpoint again"
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a file of packed weights says about its arrays.
+
+    layout    names the order of numbers in packed arrays
+    forms     by the name of a packed array, what its backend needs to know to read it
+    tensors   by name, number format (as safetensors calls it) and shape of what was packed
+    """
+
+    layout: str
+    packing: Packing
+    forms: Mapping[str, Any]
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]]
+
+
+class PackedReader(Closing):
+    """A load.reader.WeightReader that knows tensors without having them, and what they became."""
+
+    def __init__(self, path: Path, contents: Contents, arrays: Mapping[str, MappedArray]) -> None:
+        self.path, self.contents = path, contents
+        self.arrays = dict(arrays)
+
+    @property
+    def packing(self) -> Packing:
+        """What the weights of products were made."""
+        return self.contents.packing
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the tensors that were packed."""
+        return frozenset(self.contents.tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape that a tensor had."""
+        return self.contents.tensors[name][1]
+
+    def dtype(self, name: str) -> np.dtype:
+        """The number format that a tensor had."""
+        return SAFETENSORS[self.contents.tensors[name][0]]
+
+    def read(self, name: str) -> NoReturn:
+        """CheckpointError: what was packed is gone."""
+        raise CheckpointError(f"{self.path}: {name!r} was packed and cannot be read; {AGAIN}")
+
+    def close(self) -> None:
+        """Let go of the file; arrays that were read keep their own mapping alive."""
+        self.arrays.clear()
+
+
+def describe_tensors(reader: WeightReader) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return number format and shape of every tensor of a checkpoint."""
+    codes = {dtype: code for code, dtype in SAFETENSORS.items()}
+    return {
+        name: (codes[reader.dtype(name)], tuple(reader.shape(name)))
+        for name in sorted(reader.names)
+    }
+
+
+def write_packed(path: Path, arrays: Mapping[str, np.ndarray], contents: Contents) -> None:
+    """Write a new file; arrays lie in it in this order. OSError as writing raises it."""
+    write_safetensors(
+        path,
+        arrays,
+        {
+            "spaninfer_packed": VERSION,
+            "layout": contents.layout,
+            "packing": json.dumps([contents.packing.quantize, contents.packing.group]),
+            "forms": json.dumps(dict(contents.forms)),
+            "tensors": json.dumps(dict(contents.tensors)),
+        },
+    )
+
+
+def open_packed(path: Path) -> PackedReader:
+    """Open a file of packed weights; CheckpointError if it is another version's, or damaged."""
+    metadata = read_metadata(path)
+    if metadata.get("spaninfer_packed") != VERSION:
+        raise CheckpointError(
+            f"{path} says spaninfer_packed {metadata.get('spaninfer_packed')!r}, and this version "
+            f"reads {VERSION!r}; {AGAIN}"
+        )
+    try:
+        quantize, group = json.loads(metadata["packing"])
+        tensors = {
+            str(name): (str(code), tuple(map(int, shape)))
+            for name, (code, shape) in json.loads(metadata["tensors"]).items()
+        }
+        forms = dict(json.loads(metadata["forms"]))
+        contents = Contents(metadata["layout"], Packing(quantize, group), forms, tensors)
+    except (ValueError, KeyError, TypeError, AttributeError) as broken:
+        raise CheckpointError(f"{path}: the metadata are damaged: {broken!r}; {AGAIN}") from broken
+    return PackedReader(path, contents, read_safetensors(path))

@@ -1,0 +1,240 @@
+"""Weights packed into a folder give the same answers, and what is not whole is not taken."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ml_dtypes import bfloat16
+from random_llama import write_model
+from spaninfer_engine import Engine, SamplingParams
+from spaninfer_engine.convert import convert
+from spaninfer_engine.errors import CheckpointError, ConfigError
+from spaninfer_engine.load.packed import PACKED_FILE, open_packed
+from spaninfer_engine.ops.operation import Use
+from spaninfer_engine.packed_weights import PackedWeights
+from spaninfer_engine.spec.nodes import Weight
+
+PROMPTS = [[5, 900, 31, 4000, 77], [1, 2]]
+SAMPLING = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=2)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of random weights, with files beside them that are copied, and that are not."""
+    folder = tmp_path_factory.mktemp("models") / "llama"
+    write_model(folder, 1, bfloat16)
+    (folder / "generation_config.json").write_text('{"top_k": 3}')
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    (folder / "modeling_llama.py").write_text("raise SystemExit")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def int8(model: Path) -> Path:
+    """The model in int8."""
+    return convert(model, model.parent / "int8", quantize="int8")
+
+
+def answers(folder: Path, **options: Any) -> list[Any]:
+    """Return tokens and log-probabilities of answers to the prompts."""
+    with Engine(folder, memory=1 << 22, **options) as engine:
+        made = engine.generate(PROMPTS, SAMPLING)
+    return [(each.token_ids, each.logprobs) for each in made]
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [{}, {"quantize": "int8"}, {"quantize": "int4", "quantize_group": 64}],
+    ids=["as stored", "int8", "int4"],
+)
+def test_a_converted_folder_answers_to_the_bit_what_packing_at_the_start_does(
+    model: Path, tmp_path: Path, codes: dict[str, Any]
+):
+    out = convert(model, tmp_path / "new" / "out", **codes)
+
+    assert answers(out) == answers(model, backend="cpu", **codes)
+    assert answers(out, backend="cpu", device="cpu", **codes) == answers(out)
+
+
+def test_everything_but_weights_and_code_goes_along(int8: Path):
+    assert sorted(file.name for file in int8.iterdir()) == [
+        "chat_template.jinja",
+        "config.json",
+        "generation_config.json",
+        PACKED_FILE,
+        "tokenizer.json",
+    ]
+
+
+def test_panels_lie_in_the_mapped_file_each_from_a_cache_line_on(int8: Path):
+    with open_packed(int8 / PACKED_FILE) as reader:
+        weights = PackedWeights(reader)
+        sizes = {"q": 512, "k": 512, "v": 512}
+        uses = [
+            Use("weight", (Weight(f"model.layers.0.self_attn.{name}_proj.weight", (size, 512)),))
+            for name, size in sizes.items()
+        ]
+        packed = weights.pack(uses, "product")
+        again = weights.pack(uses, "product")
+
+    assert not packed.panels.flags.owndata
+    assert not packed.panels.flags.writeable
+    assert np.shares_memory(packed.panels, again.panels)
+    assert packed.panels.ctypes.data % 64 == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"backend": "torch"}, "packed for backend cpu, and backend torch .* was converted"),
+        ({"backend": "cuda"}, "packed for backend cpu, and backend cuda"),
+        ({"backend": "reference"}, "packed for backend cpu, and backend reference"),
+        ({"device": "cuda"}, "packed for backend cpu, and device cuda"),
+        ({"quantize": "int4"}, "int8 with a scale per row, and other codes .* leave quantize"),
+        ({"quantize": "int8", "quantize_group": 32}, "other codes were asked for"),
+    ],
+)
+def test_what_the_files_cannot_give_is_refused(int8: Path, options: dict[str, Any], said: str):
+    with pytest.raises(ConfigError, match=said):
+        Engine(int8, **options)
+
+
+def test_only_new_and_empty_folders_are_written(model: Path, tmp_path: Path):
+    used = tmp_path / "used"
+    used.mkdir()
+    (used / "notes").write_text("mine")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    for out in (used, used / "notes", model):
+        with pytest.raises(ConfigError, match="is there already; give a folder that is new or"):
+            convert(model, out)
+    convert(model, empty)
+
+    assert (empty / PACKED_FILE).is_file()
+    assert (used / "notes").read_text() == "mine"
+
+
+def test_files_and_converted_folders_are_not_converted(int8: Path, tmp_path: Path):
+    (tmp_path / "model.gguf").touch()
+
+    with pytest.raises(ConfigError, match="only Hugging Face folders are converted"):
+        convert(tmp_path / "model.gguf", tmp_path / "out")
+    with pytest.raises(ConfigError, match="is converted already; use the checkpoint"):
+        convert(int8, tmp_path / "out")
+
+
+# ---- what is not whole ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """No file of this process may grow beyond a megabyte."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_a_disk_that_is_too_small_is_named_and_nothing_stays_on_it(model: Path, tmp_path: Path):
+    with pytest.raises(ConfigError, match="out cannot be written: "):
+        convert(model, tmp_path / "out", quantize="int8")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_leaves_nothing(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "copyfile", interrupt)
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(model, tmp_path / "out", quantize="int8")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def edited(folder: Path, out: Path, edit: Callable[[dict[str, str]], None]) -> Path:
+    """Copy a converted folder, with other metadata."""
+    shutil.copytree(folder, out)
+    data = (out / PACKED_FILE).read_bytes()
+    stop = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:stop])
+    edit(header["__metadata__"])
+    text = json.dumps(header).encode()
+    (out / PACKED_FILE).write_bytes(len(text).to_bytes(8, "little") + text + data[stop:])
+    return out
+
+
+def changed(key: str, change: Callable[[Any], Any]) -> Callable[[dict[str, str]], None]:
+    """Return an edit of one of the metadata that are JSON."""
+
+    def edit(metadata: dict[str, str]) -> None:
+        metadata[key] = json.dumps(change(json.loads(metadata[key])))
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda data: data.update(layout="of 2031"), "layout 'of 2031', and the kernels"),
+        (lambda data: data.update(spaninfer_packed="7"), "spaninfer_packed '7', and this version"),
+        (lambda data: data.pop("spaninfer_packed"), "spaninfer_packed None"),
+        (lambda data: data.pop("tensors"), "metadata are damaged"),
+        (lambda data: data.update(packing="[]"), "metadata are damaged"),
+        (lambda data: data.update(forms="{}"), "wrong shape"),
+        (
+            changed("forms", lambda forms: dict.fromkeys(forms, "?")),
+            "unknown form '[?]'",
+        ),
+        (
+            changed("forms", lambda forms: {name: [*f[:2], 64, 64] for name, f in forms.items()}),
+            "wrong shape",
+        ),
+        (
+            changed("tensors", lambda tensors: {"model.norm.weight": tensors["model.norm.weight"]}),
+            "is missing",
+        ),
+    ],
+)
+def test_a_file_of_another_layout_or_version_or_that_is_damaged_is_refused_by_name(
+    int8: Path, tmp_path: Path, edit: Callable[[dict[str, str]], None], said: str
+):
+    folder = edited(int8, tmp_path / "edited", edit)
+
+    with pytest.raises(CheckpointError, match=said):
+        Engine(folder)
+
+
+def test_weights_that_a_spec_names_and_the_file_lacks_are_named(int8: Path):
+    with open_packed(int8 / PACKED_FILE) as reader:
+        use = Use("weight", (Weight("elsewhere.weight", (8, 8)),))
+        with pytest.raises(
+            CheckpointError, match=r"no 'product: elsewhere\.weight': .* another spec"
+        ):
+            PackedWeights(reader).pack([use], "product")
+        with pytest.raises(CheckpointError, match="was packed and cannot be read"):
+            reader.read("model.norm.weight")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's accounts")
+def test_no_page_of_the_mapped_file_becomes_the_process_s_own(int8: Path):
+    with Engine(int8, memory=1 << 22) as engine:
+        engine.generate(PROMPTS, SAMPLING)
+        mappings = Path("/proc/self/smaps").read_text().split("VmFlags")
+        (mapping,) = (text for text in mappings if str(int8) in text)
+
+    assert "Private_Dirty:         0 kB" in mapping
+    assert "Anonymous:             0 kB" in mapping
+    assert "Rss:                   0 kB" not in mapping

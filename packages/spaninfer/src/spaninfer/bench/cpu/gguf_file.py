@@ -1,0 +1,102 @@
+"""Random weights of a Qwen2 shape in a GGUF file, for llama.cpp to be timed with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from spaninfer.bench.cpu.formats import PeerFormat
+
+_ARCHITECTURE = "qwen2"
+_ROWS_DRAWN = 64  # of a matrix; the others repeat them, which no kernel notices
+_FILE_TYPES: Final[Mapping[PeerFormat, str]] = {
+    "BF16": "MOSTLY_BF16",
+    "Q8_0": "MOSTLY_Q8_0",
+    "Q4_0": "MOSTLY_Q4_0",
+}
+
+
+def write_gguf(path: Path, config: Mapping[str, Any], format: PeerFormat) -> None:
+    """Write a model of these sizes (the fields of a Qwen2 config.json), its head tied.
+
+    All matrices are in `format`, the embedding that is the head too; norms and biases in float32.
+    """
+    writer = gguf.GGUFWriter(path, _ARCHITECTURE)
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_file_type(gguf.LlamaFileType[_FILE_TYPES[format]])
+    _add_tokenizer(writer, config["vocab_size"])
+    rng = np.random.default_rng(0)
+    for name, shape in matrices(config):
+        codes = _codes(rng, shape, gguf.GGMLQuantizationType[format])
+        writer.add_tensor(name, codes, raw_dtype=gguf.GGMLQuantizationType[format])
+    for name, values in _vectors(config):
+        writer.add_tensor(name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def matrices(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield name and shape (outputs, channels) of every matrix."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    kv = config["num_key_value_heads"] * _head_size(config)
+    yield "token_embd.weight", (config["vocab_size"], hidden)
+    for layer in range(config["num_hidden_layers"]):
+        for name, shape in {
+            "attn_q": (hidden, hidden),
+            "attn_k": (kv, hidden),
+            "attn_v": (kv, hidden),
+            "attn_output": (hidden, hidden),
+            "ffn_gate": (inner, hidden),
+            "ffn_up": (inner, hidden),
+            "ffn_down": (hidden, inner),
+        }.items():
+            yield f"blk.{layer}.{name}.weight", shape
+
+
+def _vectors(config: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yield norms (ones) and biases (zeros)."""
+    hidden, kv = config["hidden_size"], config["num_key_value_heads"] * _head_size(config)
+    yield "output_norm.weight", np.ones(hidden, np.float32)
+    for layer in range(config["num_hidden_layers"]):
+        for name in ("attn_norm", "ffn_norm"):
+            yield f"blk.{layer}.{name}.weight", np.ones(hidden, np.float32)
+        for name, size in (("attn_q", hidden), ("attn_k", kv), ("attn_v", kv)):
+            yield f"blk.{layer}.{name}.bias", np.zeros(size, np.float32)
+
+
+def _head_size(config: Mapping[str, Any]) -> int:
+    return int(config["hidden_size"] // config["num_attention_heads"])
+
+
+def _codes(rng: np.random.Generator, shape: tuple[int, int], kind: Any) -> NDArray[np.uint8]:
+    """Return a random matrix as the bytes of a format, [outputs, bytes of a row]."""
+    outputs, channels = shape
+    numbers = rng.standard_normal((min(outputs, _ROWS_DRAWN), channels), np.float32)
+    drawn = gguf.quants.quantize(numbers * np.float32(channels**-0.5), kind)
+    codes: NDArray[np.uint8] = np.resize(drawn.view(np.uint8), (outputs, drawn.shape[1]))
+    return codes
+
+
+def _add_tokenizer(writer: Any, vocab: int) -> None:
+    """Add as many made-up tokens: llama.cpp loads no model without them."""
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list([f"t{token}" for token in range(vocab)])
+    writer.add_token_types([gguf.TokenType.NORMAL] * vocab)
+    writer.add_token_merges(["t 0"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(0)

@@ -1,0 +1,109 @@
+"""llama.cpp at the same batches, through llama-cpp-python where that is installed."""
+
+from __future__ import annotations
+
+import ctypes
+from importlib import import_module
+from pathlib import Path
+from time import perf_counter
+from types import ModuleType, TracebackType
+from typing import Any
+
+from spaninfer_engine import ConfigError
+
+from spaninfer.bench.workloads import Batch, TokenIds
+
+MISSING = (
+    "llama-cpp-python is not installed, so nothing is set beside the engine: "
+    "pip install 'spaninfer[bench-peers]'"
+)
+
+
+_LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+_SILENCE = _LOG(lambda _level, _text, _data: None)  # kept here: the library calls it until the end
+
+
+def llama_library() -> ModuleType | None:
+    """Return the module llama_cpp, its log silenced; None where it is not installed."""
+    try:
+        library = import_module("llama_cpp")
+    except ImportError:
+        return None
+    library.llama_log_set(_SILENCE, ctypes.c_void_p(0))
+    return library
+
+
+class Llama:
+    """A GGUF model in llama.cpp's own batches: no sampling, answers are given beforehand.
+
+    A context manager. `requests` are the most of a batch, `context` the tokens of each.
+    """
+
+    def __init__(
+        self, library: ModuleType, path: Path, *, threads: int, requests: int, context: int
+    ) -> None:
+        self._library: Any = library
+        library.llama_backend_init()
+        model_options = library.llama_model_default_params()
+        model_options.n_gpu_layers = 0
+        self._model = library.llama_model_load_from_file(str(path).encode(), model_options)
+        if not self._model:
+            raise ConfigError(f"llama.cpp cannot load {path.name}")
+        options = library.llama_context_default_params()
+        options.n_ctx, options.n_seq_max = requests * context, requests
+        options.n_batch = options.n_ubatch = context
+        options.n_threads = options.n_threads_batch = threads
+        options.no_perf = True
+        self._context = library.llama_init_from_model(self._model, options)
+        if not self._context:
+            library.llama_model_free(self._model)
+            raise ConfigError(f"llama.cpp has no memory for {requests} x {context} tokens")
+
+    def seconds(self, batch: Batch) -> float:
+        """Return the time of a batch in which all requests are as long: prompts, then steps.
+
+        The last prompt token gives the first token out, so n tokens are n - 1 further steps.
+        """
+        library = self._library
+        library.llama_memory_clear(library.llama_get_memory(self._context), True)
+        tokens, prompt_len = batch.output_lens[0], len(batch.prompts[0])
+        firsts = tuple(prompt[:1] for prompt in batch.prompts)
+        steps = [self._tokens(batch.prompts, 0)]
+        steps += [self._tokens(firsts, prompt_len + i) for i in range(tokens - 1)]
+        try:
+            begin = perf_counter()
+            for step in steps:
+                if library.llama_decode(self._context, step):
+                    raise ConfigError("llama.cpp could not compute a step of its batch")
+            library.llama_synchronize(self._context)
+            return perf_counter() - begin
+        finally:
+            for step in steps:
+                library.llama_batch_free(step)
+
+    def __enter__(self) -> Llama:
+        """Return the model itself."""
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _raised: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        """Free context and model."""
+        self._library.llama_free(self._context)
+        self._library.llama_model_free(self._model)
+
+    def _tokens(self, rows: tuple[TokenIds, ...], start: int) -> Any:
+        """Return llama.cpp's batch of these tokens, those of request r from position `start` on."""
+        batch = self._library.llama_batch_init(sum(map(len, rows)), 0, 1)
+        place = 0
+        for request, ids in enumerate(rows):
+            for i, token in enumerate(ids):
+                batch.token[place], batch.pos[place] = token, start + i
+                batch.n_seq_id[place], batch.seq_id[place][0] = 1, request
+                batch.logits[place] = i == len(ids) - 1
+                place += 1
+        batch.n_tokens = place
+        return batch

@@ -1,0 +1,44 @@
+"""All of `spaninfer bench cpu`: the limits first, then kernels beside them, then the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from pathlib import Path
+from typing import Any, Final
+
+from spaninfer_kernels_cpu import compile_all
+
+from spaninfer.bench.cpu.case import timed
+from spaninfer.bench.cpu.engine import measure_engine
+from spaninfer.bench.cpu.formats import FORMATS
+from spaninfer.bench.cpu.kernels import KERNELS
+from spaninfer.bench.cpu.limits import measure_limits, records
+from spaninfer.bench.cpu.place import place
+from spaninfer.bench.cpu.workloads import WORKLOADS
+from spaninfer.bench.engine import Note
+from spaninfer.bench.records import title
+
+NAMES: Final = (*KERNELS, *(workload.name for workload in WORKLOADS))
+
+MODEL: Final = "qwen2.5-0.5b"  # of bench.shapes
+
+
+def measure_cpu(folder: Path, names: Set[str], runs: int, note: Note) -> Iterator[dict[str, Any]]:
+    """Yield the limits, and the records of the kernels and workloads of these names.
+
+    `folder` is that of the model that the engine is timed with (`measure_engine`).
+    """
+    here = place()
+    limits = measure_limits(runs)
+    for fields in records(limits):
+        note(f"{title(fields)}: {fields['median']:,} {fields['unit']}")
+        yield fields | here
+    if names & set(KERNELS):
+        compile_all(tuple(FORMATS))
+    for name in KERNELS:
+        for case in KERNELS[name]() if name in names else ():
+            fields = timed(case, limits, runs)
+            note(f"{title(fields)}: {fields['median']} us, {fields['of_ceiling']:.0%} of ceiling")
+            yield fields | here
+    for fields in measure_engine(folder, FORMATS, names - set(KERNELS), runs, note):
+        yield fields | here

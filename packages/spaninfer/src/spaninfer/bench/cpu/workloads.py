@@ -1,0 +1,42 @@
+"""What engine and llama.cpp are timed at: the same batches, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from spaninfer.bench.workloads import Batch, Prompts, Workload
+
+DECODED = 64
+PREFILLED = 256
+MOST_REQUESTS = 8
+CONTEXT = 512  # tokens of a request: every workload fits
+
+
+def _decode(requests: int) -> Workload:
+    """Tokens per second of answers that begin with one token: as many steps as tokens."""
+
+    def batches(prompts: Prompts) -> tuple[Batch, ...]:
+        return (Batch.of([prompts.fresh(1) for _ in range(requests)], DECODED),)
+
+    return Workload(
+        f"decode{DECODED}_bs{requests}",
+        "tok/s",
+        batches,
+        lambda batches, seconds: [sum(batches[0].output_lens) / seconds[0]],
+    )
+
+
+def _prefill() -> Workload:
+    """Tokens per second of a prompt, up to the first token of its answer."""
+
+    def batches(prompts: Prompts) -> tuple[Batch, ...]:
+        return (Batch.of([prompts.fresh(PREFILLED)], 1),)
+
+    def values(batches: Sequence[Batch], seconds: Sequence[float]) -> list[float]:
+        return [len(batches[0].prompts[0]) / seconds[0]]
+
+    return Workload(f"prefill{PREFILLED}", "tok/s", batches, values)
+
+
+WORKLOADS: Final = (_decode(1), _decode(MOST_REQUESTS), _prefill())

@@ -1,0 +1,37 @@
+"""Where a benchmark runs."""
+
+import os
+
+import pytest
+from spaninfer.bench.cpu.place import keep_to, place
+from spaninfer_engine import ConfigError
+from spaninfer_kernels_cpu import usable_cpus
+
+
+def test_records_say_which_processor_how_many_threads_and_which_instructions():
+    fields = place()
+
+    assert fields["device"] == fields["cpu"]
+    assert fields["threads"] == usable_cpus()
+    assert fields["tier"]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
+def test_more_threads_than_cpus_are_refused_and_nothing_changes():
+    before = os.sched_getaffinity(0)
+
+    with pytest.raises(ConfigError, match="may use"):
+        keep_to(len(before) + 1)
+
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.skipif(usable_cpus() < 2, reason="needs two CPUs")
+def test_fewer_threads_than_kernels_have_counted_are_refused_and_nothing_changes():
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+
+    with pytest.raises(ConfigError):
+        keep_to(1)
+
+    if before is not None:
+        assert os.sched_getaffinity(0) == before

@@ -1,0 +1,71 @@
+"""The definitions of the rows that engine and llama.cpp are compared at."""
+
+import pytest
+from spaninfer.bench.cpu.engine import OURS, THEIRS, in_turns, records_of
+from spaninfer.bench.cpu.workloads import CONTEXT, MOST_REQUESTS, WORKLOADS
+from spaninfer.bench.records import is_rate
+from spaninfer.bench.workloads import Prompts
+
+VOCAB = 151_936
+BY_NAME = {workload.name: workload for workload in WORKLOADS}
+
+
+@pytest.mark.parametrize(
+    ("name", "prompts", "tokens", "rate"),
+    [
+        ("decode64_bs1", [1], [64], 32.0),
+        ("decode64_bs8", [1] * 8, [64] * 8, 256.0),
+        ("prefill256", [256], [1], 128.0),
+    ],
+)
+def test_a_workload_is_one_batch_and_its_rate_counts_tokens_out_or_those_of_the_prompt(
+    name, prompts, tokens, rate
+):
+    (batch,) = BY_NAME[name].batches(Prompts(VOCAB, 0))
+
+    assert [len(prompt) for prompt in batch.prompts] == prompts
+    assert list(batch.output_lens) == tokens
+    assert BY_NAME[name].values((batch,), (2.0,)) == [rate]
+
+
+def test_every_workload_fits_what_llama_cpp_is_given():
+    for workload in WORKLOADS:
+        (batch,) = workload.batches(Prompts(VOCAB, 0))
+        assert batch.context <= CONTEXT
+        assert len(batch.prompts) <= MOST_REQUESTS
+        assert len(set(batch.output_lens)) == 1
+
+
+def test_programs_get_the_same_prompts_in_turns_and_the_first_run_of_each_does_not_count():
+    given = []
+
+    def program(name, seconds):
+        def run(batch):
+            given.append((name, batch))
+            return seconds
+
+        return run
+
+    programs = {OURS: program(OURS, 1.0), THEIRS: program(THEIRS, 2.0)}
+    values = in_turns(BY_NAME["prefill256"], programs, VOCAB, runs=3)
+
+    assert values == {OURS: [256.0] * 3, THEIRS: [128.0] * 3}
+    names = [name for name, _ in given]
+    assert names == [OURS, THEIRS, THEIRS, OURS, OURS, THEIRS, THEIRS, OURS]
+    for (_, first), (_, second) in zip(given[::2], given[1::2], strict=True):
+        assert first == second
+    assert len({batch.prompts for _, batch in given}) == 4
+
+
+def test_a_ratio_is_the_median_of_neighbouring_runs_and_more_is_better():
+    values = {OURS: [30.0, 20.0, 90.0], THEIRS: [10.0, 20.0, 45.0]}
+
+    ours, theirs, ratio = records_of(
+        BY_NAME["decode64_bs1"], values, {OURS: "int8 g32", THEIRS: "Q8_0"}
+    )
+
+    assert (ours["format"], ours["median"], ours["unit"]) == ("int8 g32", 30.0, "tok/s")
+    assert (theirs["format"], theirs["median"]) == ("Q8_0", 20.0)
+    assert (ratio["program"], ratio["format"]) == ("spaninfer / llama.cpp", "int8 g32 / Q8_0")
+    assert (ratio["unit"], ratio["runs"], ratio["median"]) == ("times", [3.0, 1.0, 2.0], 2.0)
+    assert is_rate(ratio)
