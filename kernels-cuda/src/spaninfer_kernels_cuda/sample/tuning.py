@@ -21,11 +21,11 @@ SHAPES = {
     "sm_80": Shape(768, 2),
     "sm_90a": Shape(1024, 4),
     "sm_100a": Shape(640, 4),
-    "sm_120": Shape(576, 2),
+    "sm_120": Shape(608, 2),
 }
 """By architecture. 512 threads take 1.2 times as long as 1024 (H200), whose 64 registers suffice
 only where they stand. Elsewhere these are the most for which neither NVRTC 13.0 nor 13.5 spills: on
-sm_120 one of them does so at 640, 512 and 448. Copies came with Ampere; the smaller chips of sm_80
+sm_120 one of them does so at 640, 576 and 512. Copies came with Ampere; the smaller chips of sm_80
 and those of sm_120 have 99 KiB for a block."""
 LIST_BYTES = 58_368  # struct Shared of shared.cuh without the packs; it asserts that it fits
 MOST_LENGTH = 2**23  # masses are sums of up to 2^40 units per token, in 64 bits
