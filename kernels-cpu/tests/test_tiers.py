@@ -4,10 +4,11 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from spaninfer_kernels_cpu import TierError, tiers
+from spaninfer_kernels_cpu import TierError, tiers, usable_cpus
 from spaninfer_kernels_cpu.tiers import TIERS, choose
 
 HASWELL = frozenset({"avx", "avx2", "fma", "f16c", "bmi2"})
@@ -83,22 +84,36 @@ def test_numba_settings_that_name_another_cpu_are_followed():
     assert output_of(program, settings).strip() == "avx2"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tier", TIERS, ids=lambda tier: tier.name)
-def test_products_are_right_in_every_tier(tier, tmp_path):
+@pytest.fixture(scope="module")
+def products_in_tier(tmp_path_factory):
+    """Runs of test_products.py by tier, as many at a time as there are CPUs: they take minutes."""
+    with ThreadPoolExecutor(usable_cpus()) as pool:
+        yield {
+            tier.name: pool.submit(run_products, tier, tmp_path_factory.mktemp(tier.name))
+            for tier in TIERS
+        }
+        pool.shutdown(cancel_futures=True)
+
+
+def run_products(tier, folder):
     """Instructions that this CPU lacks are emulated; everything around them is as it is."""
     has_it = tier.needs <= tiers.present()
     here = Path(__file__).parent
     emulation = [] if has_it else ["-p", "emulation"]
-    settings = {} if has_it else {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(here)}
-
-    run = subprocess.run(
+    settings = {} if has_it else {"NUMBA_CACHE_DIR": str(folder), "PYTHONPATH": str(here)}
+    return subprocess.run(
         [sys.executable, "-m", "pytest", *emulation, str(here / "test_products.py")],
         env=os.environ | settings | {tiers.VARIABLE: tier.name},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tier", TIERS, ids=lambda tier: tier.name)
+def test_products_are_right_in_every_tier(products_in_tier, tier):
+    run = products_in_tier[tier.name].result()
 
     assert run.returncode == 0, run.stdout
 

@@ -108,48 +108,44 @@ def zero(_context: Any, tile: Any) -> Any:
 @intrinsic
 def load(_context: Any, tile: Any, _address: Any, _stride: Any) -> Any:
     """Read the rows of a tile, `stride` bytes apart."""
-
-    def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
-        _, address, stride = arguments
-        pointer = b.inttoptr(address, v.POINTER)
-        v.call(b, "llvm.x86.tileloadd64", v.I8(tile.value.number), pointer, stride)
-        return context.get_dummy_value()
-
-    return types.void(tile, types.int64, types.int64), emit
+    return _move("tileloadd64", tile)
 
 
 @intrinsic
 def store(_context: Any, tile: Any, _address: Any, _stride: Any) -> Any:
     """Write the rows of a tile, `stride` bytes apart."""
-
-    def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
-        _, address, stride = arguments
-        pointer = b.inttoptr(address, v.POINTER)
-        v.call(b, "llvm.x86.tilestored64", v.I8(tile.value.number), pointer, stride)
-        return context.get_dummy_value()
-
-    return types.void(tile, types.int64, types.int64), emit
+    return _move("tilestored64", tile)
 
 
 @intrinsic
 def add_bytes(_context: Any, sums: Any, left: Any, right: Any) -> Any:
     """Add the products of signed bytes of `left` and unsigned ones of `right`."""
-
-    def emit(context: Any, b: Any, _signature: Any, _arguments: Any) -> Any:
-        tiles = [v.I8(tile.value.number) for tile in (sums, left, right)]
-        v.call(b, "llvm.x86.tdpbsud", *tiles)
-        return context.get_dummy_value()
-
-    return types.void(sums, left, right), emit
+    return _add("tdpbsud", sums, left, right)
 
 
 @intrinsic
 def add_bf16(_context: Any, sums: Any, left: Any, right: Any) -> Any:
     """Add the products of bfloat16."""
+    return _add("tdpbf16ps", sums, left, right)
 
-    def emit(context: Any, b: Any, _signature: Any, _arguments: Any) -> Any:
-        tiles = [v.I8(tile.value.number) for tile in (sums, left, right)]
-        v.call(b, "llvm.x86.tdpbf16ps", *tiles)
+
+def _move(instruction: str, tile: Any) -> Any:
+    """Return signature and code of an instruction between a tile and memory."""
+
+    def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        _, address, stride = arguments
+        pointer = b.inttoptr(address, v.POINTER)
+        v.call(b, f"llvm.x86.{instruction}", v.I8(tile.value.number), pointer, stride)
         return context.get_dummy_value()
 
-    return types.void(sums, left, right), emit
+    return types.void(tile, types.int64, types.int64), emit
+
+
+def _add(instruction: str, *tiles: Any) -> Any:
+    """Return signature and code of an instruction on sums and two factors."""
+
+    def emit(context: Any, b: Any, _signature: Any, _arguments: Any) -> Any:
+        v.call(b, f"llvm.x86.{instruction}", *(v.I8(tile.value.number) for tile in tiles))
+        return context.get_dummy_value()
+
+    return types.void(*tiles), emit

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spaninfer_kernels_cpu import formula_call, norm_call, row_call
+from spaninfer_kernels_cpu.call import Place
 
 from spaninfer_engine.ops.cpu_recorder import Recorder, Value
 from spaninfer_engine.ops.cpu_script import Values, Write
@@ -17,29 +18,22 @@ TABLE = "table"  # the layout of tables of which a step reads a few rows
 
 def embed(operation: Operation, pack: Pack) -> Write:
     """Rows of a table by token id."""
-    table = _table(operation, pack)
-    scale = operation.number("scale")
-
-    def write(to: Recorder) -> Values:
-        out = to.new(table.shape[1], wanted=False)
-        ids = to.inputs.token_ids
-        to.calls.append(row_call.embed_call(table, ids=ids, out=out.rows, scale=scale))
-        return (out,)
-
-    return write
+    table, scale = _table(operation, pack), operation.number("scale")
+    return lambda to: _rows_of(to, table, to.inputs.token_ids, scale=scale)
 
 
 def learned_positions(operation: Operation, pack: Pack) -> Write:
     """Rows of a table by position."""
     table, offset = _table(operation, pack), int(operation.number("offset"))
+    return lambda to: _rows_of(to, table, to.inputs.places, offset=offset)
 
-    def write(to: Recorder) -> Values:
-        out = to.new(table.shape[1], wanted=False)
-        ids = to.inputs.places
-        to.calls.append(row_call.embed_call(table, ids=ids, out=out.rows, offset=offset))
-        return (out,)
 
-    return write
+def _rows_of(
+    to: Recorder, table: Any, ids: Place, *, scale: float = 1.0, offset: int = 0
+) -> Values:
+    out = to.new(table.shape[1], wanted=False)
+    to.calls.append(row_call.embed_call(table, ids=ids, out=out.rows, scale=scale, offset=offset))
+    return (out,)
 
 
 def _table(operation: Operation, pack: Pack) -> Any:
