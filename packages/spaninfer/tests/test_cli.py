@@ -58,6 +58,15 @@ def test_a_prompt_can_come_from_standard_input(call):
     assert by_input.stdout == by_argument.stdout
 
 
+@pytest.mark.parametrize("command", [("generate", "Once"), ("chat",)], ids=lambda c: c[0])
+def test_weights_are_quantised_where_it_is_asked_for(call, refusal, command):
+    result = call(*command, "--quantize", "int4", "--quantize-group", "32", *GREEDY, typed="Hello")
+
+    assert result.exit_code == 0, result.output
+    assert "40" in refusal(*command, "--quantize", "int4", "--quantize-group", "40")
+    assert "backend torch" in refusal(*command, "--quantize", "int4", "--backend", "torch")
+
+
 def test_the_same_seed_gives_the_same_text_and_another_one_another(call):
     first, again, other = (
         call("generate", "The", "--temperature", "1", "--max-tokens", "24", "--seed", seed).stdout

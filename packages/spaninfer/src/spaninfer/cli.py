@@ -159,11 +159,23 @@ def generate(
     backend: options.BackendOption = None,
     device: options.Device = None,
     dtype: options.DTypeOption = None,
+    kv_dtype: options.KVDTypeOption = None,
+    quantize: options.QuantizeOption = None,
+    quantize_group: options.QuantizeGroup = None,
     spec: options.Spec = None,
 ) -> None:
     """Continue a text, printing it as it comes."""
     text = sys.stdin.read() if prompt == "-" else prompt
-    config = EngineConfig(model=model, backend=backend, device=device, dtype=dtype, spec=spec)
+    config = EngineConfig(
+        model=model,
+        backend=backend,
+        device=device,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        quantize=quantize,
+        quantize_group=quantize_group,
+        spec=spec,
+    )
     with show.errors_as_sentences(), Engine(_loaded(config)) as engine:
         sampling = _sampling(engine.default_sampling, max_tokens, temperature, top_p, top_k, seed)
         _, queue = engine.start_request(text, sampling)
@@ -188,10 +200,22 @@ def chat(
     backend: options.BackendOption = None,
     device: options.Device = None,
     dtype: options.DTypeOption = None,
+    kv_dtype: options.KVDTypeOption = None,
+    quantize: options.QuantizeOption = None,
+    quantize_group: options.QuantizeGroup = None,
     spec: options.Spec = None,
 ) -> None:
     """Talk to a model in the terminal. Ctrl-C stops an answer, Ctrl-D ends the chat."""
-    config = EngineConfig(model=model, backend=backend, device=device, dtype=dtype, spec=spec)
+    config = EngineConfig(
+        model=model,
+        backend=backend,
+        device=device,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        quantize=quantize,
+        quantize_group=quantize_group,
+        spec=spec,
+    )
     with show.errors_as_sentences(), Engine(_loaded(config)) as engine:
         sampling = _sampling(engine.default_sampling, max_tokens, temperature, top_p, top_k, seed)
         converse(engine, sampling, system)
