@@ -143,7 +143,7 @@ def test_a_wrong_address_has_the_same_error_body(client, method, path, status):
     assert error["type"] == "invalid_request_error"
 
 
-@pytest.mark.parametrize("path", ["/", "/health/live", "/health/ready"])
+@pytest.mark.parametrize("path", ["/", "/health", "/health/live", "/health/ready"])
 def test_load_balancers_may_ask_by_head(client, path):
     assert client.head(path).status_code == 200
 
@@ -222,4 +222,5 @@ def test_a_closed_engine_answers_503_and_is_not_ready(folder):
     assert error_of(refused, 503)["code"] == "unavailable"
     assert refused.headers["retry-after"] == "1"
     assert client.get("/health/ready").status_code == 503
+    assert client.get("/health").status_code == 503
     assert client.get("/health/live").status_code == 200

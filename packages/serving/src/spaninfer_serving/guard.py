@@ -16,7 +16,7 @@ from spaninfer_serving.settings import Settings, is_loopback
 from spaninfer_serving.wire.errors import Problem
 
 # Everything else needs the key: a new route is closed until somebody opens it here.
-PUBLIC_PATHS = frozenset({"/", "/health/live", "/health/ready"})
+PUBLIC_PATHS = frozenset({"/", "/health", "/health/live", "/health/ready"})
 PUBLIC_PREFIX = "/page/"  # the playground's own files; it asks for the key itself
 
 # A client that is still sending does not read. So that it sees the refusal, what it sends is read

@@ -1,4 +1,4 @@
-"""GET /health/live, /health/ready and /metrics."""
+"""GET /health/live, /health/ready (also as /health) and /metrics."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ async def live() -> JSONResponse:
 
 @router.head("/health/ready", include_in_schema=False)
 @router.get("/health/ready")
+@router.head("/health", include_in_schema=False)
+@router.get("/health", include_in_schema=False)  # where probes written for other servers look
 async def ready(request: Request) -> JSONResponse:
     """Say whether new requests are welcome: 503 while draining, or after the engine failed."""
     service = service_of(request)
