@@ -1,4 +1,4 @@
-"""Time what lies between products (norm, rope, append, activation, draw) and experts: JSON lines.
+"""Time norms, draws and mixtures of experts: JSON lines.
 
     python benchmarks/bench_rows.py [--rows 1 256]
 
@@ -20,17 +20,13 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from spaninfer_kernels_cpu import Format, experts, pack
-from spaninfer_kernels_cpu.elements import BFLOAT16, FLOAT32
+from spaninfer_kernels_cpu import Format, experts, pack_stack
 from spaninfer_kernels_cpu.limits import peak_gops, read_gbps
-from spaninfer_kernels_cpu.rope_kernel import Heads, Rotary, rope_append
-from spaninfer_kernels_cpu.rows_kernel import SILU, gate, rms_norm
+from spaninfer_kernels_cpu.norm_kernel import rms_norm
 from spaninfer_kernels_cpu.sample_kernel import Candidates, Sampling, sample
-from spaninfer_kernels_cpu.spans import Place, Spans
 from spaninfer_kernels_cpu.tiers import chosen
 
-HIDDEN, INNER, VOCABULARY = 896, 4864, 151936
-HEADS, KV_HEADS, HEAD_SIZE, SPAN_LEN = 14, 2, 64, 32
+HIDDEN, VOCABULARY = 896, 151936
 EXPERTS, PER_TOKEN, EXPERT_INNER = 32, 4, 512
 SAMPLINGS = (("greedy", 0, 0, 1), ("all", 1, 0, 1), ("top", 1, 50, 0.9))
 LEAST_S = 0.05
@@ -63,25 +59,14 @@ def main() -> None:
 def cases(rows: int) -> Iterator[tuple[str, Callable[[], object], int, int]]:
     """Yield name, call, bytes and operations of every kernel."""
     rng = np.random.default_rng(0)
-    x, added = (rng.standard_normal((rows, HIDDEN), np.float32) for _ in range(2))
-    half = np.zeros((rows, HIDDEN), np.uint16)
-    both = rng.standard_normal((rows, 2 * INNER), np.float32)
-    inner = np.empty((rows, INNER), np.float32)
-    weight = np.ones(HIDDEN, np.float32)
-    out, half_out = np.empty_like(x), np.empty_like(half)
-    address = [array.ctypes.data for array in (x, added, weight, out)]
-    yield "rms_norm float32", lambda: norm(*address, rows), 16 * x.size, 4 * x.size
-    address_16 = [array.ctypes.data for array in (half, added, weight, half_out)]
-    yield "rms_norm bfloat16", lambda: norm_16(*address_16, rows), 10 * x.size, 4 * x.size
-    places = both.ctypes.data, inner.ctypes.data
-    yield "silu gate", lambda: silu(*places, rows), 12 * inner.size, 20 * inner.size
-    heads = made_ready(rng, rows)
-    written = rows * KV_HEADS * HEAD_SIZE * 4 + rows * HEADS * HEAD_SIZE * 8
-    yield "rope and append bfloat16", lambda: rope(*heads), written, written
+    x = rng.standard_normal((rows, HIDDEN), np.float32)
+    weight, out = np.ones(HIDDEN, np.float32), np.empty_like(x)
+    address = [array.ctypes.data for array in (x, weight, out)]
+    yield "rms_norm", lambda: norm(*address, rows), 8 * x.size, 4 * x.size
     logits = rng.standard_normal(VOCABULARY, np.float32) * np.float32(4)
     room = Candidates(
         *(np.empty(VOCABULARY, dtype) for dtype in (np.float32, np.int32, np.float32, np.int32)),
-        np.empty((4, VOCABULARY // 4), np.uint32),
+        np.empty(VOCABULARY, np.uint32),
     )
     for name, temperature, top_k, top_p in SAMPLINGS:
         numbers = (np.float32(temperature), top_k, np.float32(top_p), np.float32(0))
@@ -100,13 +85,12 @@ def of_experts(rng: Any, x: Any) -> tuple[str, Callable[[], object], int, int]:
     rows, form = len(x), Format("int8", 32)
     shapes = ((2 * EXPERT_INNER, HIDDEN), (HIDDEN, EXPERT_INNER))
     gate_up, down = (
-        [pack(rng.standard_normal(shape, np.float32), form) for _ in range(EXPERTS)]
-        for shape in shapes
+        pack_stack([rng.standard_normal((EXPERTS, *shape), np.float32)], form) for shape in shapes
     )
     ids = np.argsort(rng.random((rows, EXPERTS)))[:, :PER_TOKEN].astype(np.int32)
     weights = np.full(ids.shape, 1 / PER_TOKEN, np.float32)
     out = np.empty_like(x)
-    used = len(np.unique(ids)) * (gate_up[0].panels.nbytes + down[0].panels.nbytes)
+    used = len(np.unique(ids)) * (gate_up.panels.nbytes + down.panels.nbytes) // EXPERTS
     operations = 6 * rows * PER_TOKEN * HIDDEN * EXPERT_INNER
     return (
         "experts int8 g32",
@@ -116,54 +100,10 @@ def of_experts(rng: Any, x: Any) -> tuple[str, Callable[[], object], int, int]:
     )
 
 
-def made_ready(rng: Any, rows: int) -> tuple[Heads, Rotary, Spans, Any]:
-    """Return the arguments of `rope_append`, and what keeps their memory."""
-    width = (HEADS + 2 * KV_HEADS) * HEAD_SIZE
-    qkv = rng.standard_normal((rows, width), np.float32)
-    angles = rng.standard_normal((2, rows, HEAD_SIZE // 2), np.float32)
-    span, place = (part.astype(np.int32) for part in np.divmod(np.arange(rows), SPAN_LEN))
-    caches = np.zeros((2, rows // SPAN_LEN + 1, SPAN_LEN, KV_HEADS, HEAD_SIZE), np.uint16)
-    key = qkv.ctypes.data + HEADS * HEAD_SIZE * 4
-    stride = qkv.strides[0]
-    heads = Heads(
-        *(qkv.ctypes.data, stride, key, stride, key + KV_HEADS * HEAD_SIZE * 4, stride),
-        *(rows, HEADS, span.ctypes.data, place.ctypes.data),
-    )
-    cos, sin = angles.ctypes.data, angles[1].ctypes.data
-    rotary = Rotary(cos, sin, HEAD_SIZE // 2, False, 0, 0, np.float32(1e-6), False)
-    keys, values = (Place(cache.ctypes.data, *cache.strides[:3]) for cache in caches)
-    none = Place(0, 0, 0, 0)
-    spans = Spans(keys, values, none, none, SPAN_LEN, KV_HEADS, HEAD_SIZE, HEAD_SIZE)
-    return heads, rotary, spans, (qkv, angles, span, place, caches)
-
-
 @njit(nogil=True)
-def norm(x: int, added: int, weight: int, out: int, rows: int) -> None:
-    """One part."""
-    rms_norm(FLOAT32, 0, 1, x, added, weight, out, rows, HIDDEN, np.float32(1e-6), False)
-
-
-@njit(nogil=True)
-def norm_16(x: int, added: int, weight: int, out: int, rows: int) -> None:
-    """One part."""
-    rms_norm(BFLOAT16, 0, 1, x, added, weight, out, rows, HIDDEN, np.float32(1e-6), False)
-
-
-@njit(nogil=True)
-def silu(both: int, inner: int, rows: int) -> None:
-    """One part."""
-    gate(FLOAT32, SILU, 0, 1, both, inner, rows, INNER)
-
-
-@njit(nogil=True)
-def turn(heads: Heads, rotary: Rotary, spans: Spans) -> None:
-    """One part."""
-    rope_append(BFLOAT16, 0, 1, heads, rotary, spans)
-
-
-def rope(heads: Heads, rotary: Rotary, spans: Spans, _kept: Any) -> None:
-    """Turn and append."""
-    turn(heads, rotary, spans)
+def norm(x: int, weight: int, out: int, rows: int) -> None:
+    """Every row."""
+    rms_norm(x, weight, out, rows, HIDDEN, np.float32(1e-6), False)
 
 
 @njit(nogil=True)

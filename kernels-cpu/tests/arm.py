@@ -1,9 +1,9 @@
-"""A product and a norm for AArch64, made on any machine: their assembly, or a program of them.
+"""A product and a norm for AArch64, made on any machine, and a program that runs them.
 
-    NUMBA_OPT=0 python arm.py kernel KIND FEATURES        prints assembly of the kernels
-    NUMBA_OPT=0 python arm.py program KIND FEATURES PATH  prints that of a program that writes what
-                                                          they compute to its output; PATH gets what
-                                                          it ought to be
+    NUMBA_OPT=0 python arm.py KIND FEATURES SOURCE TRUTH
+
+SOURCE gets the assembly of a program that writes what the kernels compute to its output, TRUTH what
+that ought to be.
 
 Set NUMBA_CACHE_DIR too: what is compiled so is slow.
 
@@ -14,6 +14,7 @@ until then, because the first backend does not know them.
 
 import re
 import sys
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -21,10 +22,10 @@ from llvmlite import binding
 from numba import njit, types
 from numba.core import cgutils
 from spaninfer_kernels_cpu import Format, dots, pack, unpack, vectors
-from spaninfer_kernels_cpu.elements import FLOAT32
 from spaninfer_kernels_cpu.layout import PANEL
+from spaninfer_kernels_cpu.norm_kernel import rms_norm
+from spaninfer_kernels_cpu.products import rows_for
 from spaninfer_kernels_cpu.recipe import recipes
-from spaninfer_kernels_cpu.rows_kernel import rms_norm
 from spaninfer_kernels_cpu.tiers import TIERS
 
 TRIPLE = "aarch64-unknown-linux-gnu"
@@ -55,7 +56,7 @@ def lowered(kind, features):
     @njit(error_model="numpy")
     def kernel(weights, x, stride, last, groups, group_bytes, row_bytes, out, norm, normed):
         fill_tile(many, weights, x, stride, last, (groups, group_bytes, row_bytes), out)
-        rms_norm(FLOAT32, 0, 1, out, 0, norm, normed, last + 1, PANEL, np.float32(EPS), False)
+        rms_norm(out, norm, normed, last + 1, PANEL, np.float32(EPS), False)
 
     kernel.compile((types.int64,) * 10)
     (text,) = kernel.inspect_llvm().values()
@@ -84,18 +85,15 @@ def problem(kind, recipe):
     format = Format(kind, 64) if kind in ("int8", "int4") else Format(kind)
     packed = pack(rng.standard_normal((PANEL, CHANNELS), np.float32), format)
     x = rng.standard_normal((ROWS, CHANNELS), np.float32)
-    if not format.has_codes:
-        x = x.astype(np.float32 if recipe.channel_bytes == 4 else ml_dtypes.bfloat16)
-        rows, truth = x.view(np.uint8), x.astype(float)
-    else:
+    if format.has_codes:
         grouped = x.reshape(ROWS, 2, 64)
         scale = np.abs(grouped).max(-1, keepdims=True) / np.float32(127)
-        codes = np.rint(grouped / scale).astype(np.int8)
-        totals = codes.sum(-1, keepdims=True, dtype=np.int32)
-        parts = [part.view(np.uint8) for part in (codes, scale, totals)]
-        rows = np.concatenate(parts, -1).reshape(ROWS, -1)
-        truth = (codes * scale.astype(float)).reshape(ROWS, -1)
-    return packed, np.ascontiguousarray(rows), truth @ unpack(packed).T.astype(float)
+        truth = (np.rint(grouped / scale) * scale.astype(float)).reshape(ROWS, -1)
+    else:
+        x = x.astype(np.float32 if recipe.channel_bytes == 4 else ml_dtypes.bfloat16)
+        truth = x.astype(float)
+    rows = rows_for(x, packed.layout, recipe, workers=1)
+    return packed, rows, truth @ unpack(packed).T.astype(float)
 
 
 def memory(packed, rows, recipe, norm):
@@ -118,7 +116,7 @@ def start(name, packed, rows, recipe):
     """Assembly that calls the kernel and writes its outputs, without a C library."""
     size = recipe.rows * PANEL * 4
     groups = packed.layout.groups
-    sizes = (groups, packed.layout.group_bytes, rows.shape[1] // groups)
+    sizes = (groups, packed.layout.group_bytes, CHANNELS * recipe.channel_bytes // groups)
     arguments = ("spare", "spare", "weights", "x", rows.shape[1], ROWS - 1, *sizes)
     arguments = (*arguments, "out", "norm", f"out + {size}")
     places = [f"ldr x{i}, ={value}" for i, value in enumerate(arguments[:8])]
@@ -131,21 +129,18 @@ def start(name, packed, rows, recipe):
 
 
 def main():
-    what, kind, features, *path = sys.argv[1:]
+    kind, features, source, right = sys.argv[1:]
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
     machine, module, recipe, name = lowered(kind, features)
-    if what == "kernel":
-        print(machine.emit_assembly(module))
-        return
     packed, rows, truth = problem(kind, recipe)
     norm = np.random.default_rng(1).standard_normal(PANEL).astype(np.float32)
     data = binding.parse_assembly(memory(packed, rows, recipe, norm))
     data.triple, data.data_layout = module.triple, module.data_layout
     module.link_in(data)
-    print(machine.emit_assembly(module) + start(name, packed, rows, recipe))
+    Path(source).write_text(machine.emit_assembly(module) + start(name, packed, rows, recipe))
     sums = np.concatenate([truth, truth / np.sqrt((truth**2).mean(-1, keepdims=True) + EPS) * norm])
-    np.save(path[0], sums)
+    np.save(right, sums)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,23 @@ real = vectors.call
 
 def call(b, name, *arguments):
     if "vpdpbusd" in name or "usdot" in name:
-        return dot_of_bytes(b, *arguments)
+        return b.call(defined(b.module, name, dot_of_bytes), arguments)
     if "dpbf16ps" in name or "bfdot" in name:
-        return dot_of_bf16(b, *arguments)
+        return b.call(defined(b.module, name, dot_of_bf16), arguments)
     return real(b, name, *arguments)
+
+
+def defined(module, name, definition):
+    """A function of the module that stands for an intrinsic: its code once, not in every place."""
+    kind, name = vectors.INTRINSICS[name], f"emulated.{name}"
+    if name in module.globals:
+        return module.globals[name]
+    function = ir.Function(module, kind, name)
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    b = ir.IRBuilder(function.append_basic_block())
+    b.ret(definition(b, *function.args))
+    return function
 
 
 def dot_of_bytes(b, sums, unsigned, signed):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import spaninfer_op_reference as definition
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import Scores, attend_call, attention
+from spaninfer_kernels_cpu import Scores, attend_call, attention_plan
 from spaninfer_kernels_cpu.call import ITEMS, Rows, Script
 from spaninfer_kernels_cpu.team import shared_team
 
@@ -44,11 +44,12 @@ def test_appended_rows_are_attended(heads: int, window: int | None) -> None:
     key, value = _among_others(T, kv_heads * size), _among_others(T, kv_heads * value_size)
     query = RNG.standard_normal((T, heads * size), np.float32)
     out = np.full((T, heads * value_size), np.nan, np.float32)
-    items, num_parts = attention.plan_of(request, position, heads // kv_heads, window or 0)
+    items, num_parts = attention_plan.plan_of(request, position, heads // kv_heads, window or 0)
     parts = np.empty(num_parts * heads * (value_size + 2), np.float32)
     width = np.array([10])
     held = [_place(array) for array in (tables, request, position, items, parts)]
     where = [place.ctypes.data for place in held]
+    keys, values = (attend_call.Cached(numbers) for numbers in (keys, values))
     cache = attend_call.Spans(keys, values, where[0], width.ctypes.data, *where[1:3])
     plan = attend_call.Plan(ITEMS, *where[3:])
     scores = Scores(0.3, None, window)
@@ -89,17 +90,19 @@ def test_a_long_context_is_read_in_parts_that_are_joined() -> None:
     position = np.arange(640, 640 + T).astype(np.int32)
     query = RNG.standard_normal((T, heads * size), np.float32)
     out = np.full((T, heads * size), np.nan, np.float32)
-    items, num_parts = attention.plan_of(request, position, heads // kv_heads, 0)
+    items, num_parts = attention_plan.plan_of(request, position, heads // kv_heads, 0)
     parts = np.empty(num_parts * heads * (size + 2), np.float32)
     width = np.array([180])
     held = [_place(array) for array in (tables, request, position, items, parts)]
     where = [place.ctypes.data for place in held]
 
+    cached = attend_call.Cached(keys), attend_call.Cached(values)
+
     script = Script(
         attend_call.attend_calls(
             _rows(query),
             heads=heads,
-            spans=attend_call.Spans(keys, values, where[0], width.ctypes.data, *where[1:3]),
+            spans=attend_call.Spans(*cached, where[0], width.ctypes.data, *where[1:3]),
             plan=attend_call.Plan(ITEMS, *where[3:]),
             scores=Scores(0.3),
             out=_rows(out),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import spaninfer_op_reference as definition
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import formula_call, norm_call, rotate_call, row_call
+from spaninfer_kernels_cpu import factor_call, formula_call, norm_call, rotate_call, row_call
 from spaninfer_kernels_cpu.call import Call, Rows, Script
 from spaninfer_kernels_cpu.team import shared_team
 
@@ -107,6 +107,17 @@ def test_norms_are_of_every_part_of_a_row(parts: int, channels: int, plus_one: b
     _check(other, definition.layer_norm(exact, weight, bias, 1e-5))
 
 
+def test_the_variance_of_numbers_far_from_0_is_not_lost() -> None:
+    x, out = _among_others(T, 300), _among_others(T, 300)
+    x += 100
+    weight = np.ones(300, np.float32)
+
+    _run([norm_call.layer_norm_call(_rows(x), weight=weight, bias=None, out=_rows(out), eps=1e-5)])
+
+    expected = definition.layer_norm(x.astype(np.float64), weight, None, 1e-5)
+    np.testing.assert_allclose(out, expected, atol=1e-4)
+
+
 @pytest.mark.parametrize("channels", [24, 5000])
 @pytest.mark.parametrize("act", definition.ACTIVATIONS)
 def test_gates_and_activations_are_computed_as_defined(act: str, channels: int) -> None:
@@ -127,6 +138,38 @@ def test_gates_and_activations_are_computed_as_defined(act: str, channels: int) 
     exact = x.astype(np.float64), y.astype(np.float64)
     _check(gated, definition.gated(*exact, act))
     _check(plain, definition.ACTIVATIONS[act](exact[0]))
+
+
+@pytest.mark.parametrize("act", definition.ACTIVATIONS)
+def test_activations_are_right_to_the_last_places_far_into_both_tails(act: str) -> None:
+    x = np.linspace(-200, 200, T * 500, dtype=np.float32).reshape(T, 500)
+    y, out = np.ones_like(x), np.full_like(x, np.nan)
+
+    formula = formula_call.gate_of(act)
+    _run([formula_call.formula_call(formula, _rows(x), _rows(y), out=_rows(out), channels=500)])
+
+    expected = definition.ACTIVATIONS[act](x.astype(np.float64))
+    assert (np.abs(out - expected) <= 4e-7 * np.maximum(1, np.abs(x)) + 1e-30).all()
+
+
+def test_gates_of_rows_and_factors_of_positions_are_as_defined() -> None:
+    x, gated, grown = (_among_others(T, 3 * 8) for _ in range(3))
+    gate = _among_others(T, 1)
+    places = RNG.integers(0, 3000, T).astype(np.int32)
+    place = _place(places)
+
+    _run(
+        [
+            factor_call.sigmoid_gate_call(_rows(x), _rows(gate), out=_rows(gated), channels=24),
+            factor_call.logn_call(
+                _rows(x), out=_rows(grown), channels=24, places=place.ctypes.data, base=512
+            ),
+        ]
+    )
+
+    exact = x.astype(np.float64)
+    _check(gated, exact * definition.sigmoid(gate.astype(np.float64)))
+    _check(grown, definition.logn(exact.reshape(T, 3, 8), places, 512))
 
 
 def test_sums_scales_and_softcaps_are_computed_as_defined() -> None:

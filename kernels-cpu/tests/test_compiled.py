@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from spaninfer_kernels_cpu import attention, compile_all, compiled
@@ -21,26 +22,30 @@ print(sum(sum(kernel.stats.cache_hits.values()) for kernel in used))
 """
 
 
-def test_an_index_made_from_other_sources_is_discarded(tmp_path):
-    index, machine_code = tmp_path / "work-1.py311.nbi", tmp_path / "work-1.py311.1.nbc"
-    index.touch()
-    machine_code.touch()
-    (tmp_path / compiled.STAMP).write_text("of other sources")
+def test_files_made_from_other_sources_are_deleted_and_those_of_these_kept(tmp_path):
+    theirs, ours = (
+        ["work-1.py311.0123.nbi", "work-1.py311.0123.1.nbc"],
+        compiled.digest_of_sources(),
+    )
+    mine = [f"work-1.py311.{ours}.nbi", f"work-1.py311.{ours}.1.nbc"]
+    for name in (*theirs, *mine, "work.cpython-311.pyc"):
+        (tmp_path / name).touch()
 
-    compiled.discard_older(tmp_path)
+    compiled.discard_others(tmp_path)
 
-    assert not index.exists()
-    assert (tmp_path / compiled.STAMP).read_text() == compiled._digest_of_sources()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [*mine, "work.cpython-311.pyc"]
+    )
 
 
-def test_an_index_made_from_these_sources_is_kept(tmp_path):
-    index = tmp_path / "work-1.py311.nbi"
-    index.touch()
-    (tmp_path / compiled.STAMP).write_text(compiled._digest_of_sources())
+def test_the_files_of_a_kernel_are_named_by_the_sources_that_it_is_made_of():
+    compile_all()
+    kernel = attention.compiled(FLOAT32)
 
-    compiled.discard_older(tmp_path)
+    names = [path.name for path in Path(kernel.stats.cache_path).glob("*.nb[ci]")]
 
-    assert index.exists()
+    assert names
+    assert all(compiled.digest_of_sources() in name for name in names)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import spaninfer_op_reference as op_reference
-from spaninfer_kernels_cpu import Format, ShapeError, experts, pack, unpack
+from spaninfer_kernels_cpu import Format, ShapeError, experts, pack_stack, unpack
 
 FORMATS = [
     Format("int8", 32),
@@ -21,9 +21,9 @@ def test_tokens_get_the_weighted_sum_of_their_experts(format, tokens):
 
     experts(x, gate_up, down, ids, weights, "silu", out=out)
 
-    both = np.stack([unpack(one) for one in gate_up]).astype(float)
+    both = np.stack([unpack(gate_up[n]) for n in range(gate_up.count)]).astype(float)
     gate, up = np.split(both, 2, axis=1)
-    last = np.stack([unpack(one) for one in down]).astype(float)
+    last = np.stack([unpack(down[n]) for n in range(down.count)]).astype(float)
     expected = op_reference.experts(
         x.astype(float), gate, up, last, ids, weights.astype(float), "silu"
     )
@@ -51,7 +51,7 @@ def test_weights_that_do_not_fit_are_named():
     with pytest.raises(ShapeError, match="gate_up: expected 6 weights"):
         experts(x, down, down, ids, weights, "silu", out=out)
     with pytest.raises(ShapeError, match="gate_up: expected 6 weights"):
-        experts(x, gate_up[:3], down, ids, weights, "silu", out=out)
+        experts(x, gate_up[0], down, ids, weights, "silu", out=out)
     with pytest.raises(ShapeError, match="weights: expected contiguous"):
         experts(x, gate_up, down, ids, weights[:2], "silu", out=out)
 
@@ -59,8 +59,9 @@ def test_weights_that_do_not_fit_are_named():
 def problem(format, tokens, num_experts=6, per_token=3, channels=96, inner=70):
     rng = np.random.default_rng(tokens)
     draw = lambda *shape: (0.2 * rng.standard_normal(shape)).astype(np.float32)  # noqa: E731
-    gate_up = [pack(draw(2 * inner, channels), format) for _ in range(num_experts)]
-    down = [pack(draw(channels, inner), format) for _ in range(num_experts)]
+    gate, up = draw(num_experts, inner, channels), draw(num_experts, inner, channels)
+    gate_up = pack_stack([gate, up], format)
+    down = pack_stack([draw(num_experts, channels, inner)], format)
     chosen = [rng.permutation(num_experts)[:per_token] for _ in range(tokens)]
     ids = np.array(chosen, np.int32).reshape(tokens, per_token)
     weights = rng.uniform(size=(tokens, per_token)).astype(np.float32)

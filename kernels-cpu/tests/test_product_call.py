@@ -6,9 +6,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import Format, linear, pack, unpack
-from spaninfer_kernels_cpu.call import Rows, Script
-from spaninfer_kernels_cpu.product_call import product_calls, scratch_bytes
+from spaninfer_kernels_cpu import Format, linear, pack, pack_stack, unpack
+from spaninfer_kernels_cpu.call import WANTED, Rows, Script
+from spaninfer_kernels_cpu.nodes import shares
+from spaninfer_kernels_cpu.product_call import (
+    _pieces,
+    can_gate,
+    gated_calls,
+    product_calls,
+    scratch_bytes,
+)
 from spaninfer_kernels_cpu.recipe import recipes
 from spaninfer_kernels_cpu.team import shared_team
 from spaninfer_kernels_cpu.tiers import chosen
@@ -29,7 +36,7 @@ def _floats(*shape: int) -> NDArray[np.float32]:
     return RNG.standard_normal(shape, np.float32)
 
 
-@pytest.mark.parametrize("rows", [1, 7, 200])
+@pytest.mark.parametrize("rows", [1, 7, 8, 200])
 @pytest.mark.parametrize("format", FORMATS, ids=str)
 @pytest.mark.parametrize("channels", [130, 129])
 def test_a_script_multiplies_like_linear(format: Format, rows: int, channels: int) -> None:
@@ -39,7 +46,7 @@ def test_a_script_multiplies_like_linear(format: Format, rows: int, channels: in
     among = np.full((rows, channels + 9), np.nan, np.float32)
     among[:, 4:-5] = x
     out = np.full((rows, 80), np.nan, np.float32)
-    scratch = np.empty(rows * scratch_bytes(weight.layout) + 1, np.uint8)
+    scratch = np.empty(rows * scratch_bytes(weight) + 1, np.uint8)
 
     calls = product_calls(
         _rows(among[:, 4:]), weight, out=_rows(out), scratch=scratch.ctypes.data, bias=bias
@@ -56,7 +63,7 @@ def test_a_product_is_added_to_rows_times_a_scale(format: Format) -> None:
     expected = np.empty((5, 70), np.float32)
     linear(x, weight, out=expected)
     out = residual.copy()
-    scratch = np.empty(5 * scratch_bytes(weight.layout) + 1, np.uint8)
+    scratch = np.empty(5 * scratch_bytes(weight) + 1, np.uint8)
 
     calls = product_calls(
         _rows(x),
@@ -65,7 +72,7 @@ def test_a_product_is_added_to_rows_times_a_scale(format: Format) -> None:
         scratch=scratch.ctypes.data,
         residual=_rows(out),
         scale=0.25,
-        wanted=True,
+        count=WANTED,
     )
     shared_team().run(Script(calls), [9, 5])
 
@@ -76,7 +83,7 @@ def test_a_product_is_added_to_rows_times_a_scale(format: Format) -> None:
 def test_activations_are_rounded_where_the_cpu_multiplies_bfloat16(channels: int) -> None:
     weight, x = pack(_floats(70, channels), Format("bfloat16")), _floats(5, channels)
     out = np.empty((5, 70), np.float32)
-    scratch = np.empty(5 * scratch_bytes(weight.layout, rounded=True) + 1, np.uint8)
+    scratch = np.empty(5 * scratch_bytes(weight, rounded=True) + 1, np.uint8)
 
     calls = product_calls(
         _rows(x), weight, out=_rows(out), scratch=scratch.ctypes.data, rounded=True
@@ -87,3 +94,67 @@ def test_activations_are_rounded_where_the_cpu_multiplies_bfloat16(channels: int
     seen = x.astype(ml_dtypes.bfloat16) if one.way == "bf16_dot" else x
     expected = seen.astype(np.float64) @ unpack(weight).T.astype(np.float64)
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 11])
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+def test_parts_of_rows_are_multiplied_each_by_a_weight_of_its_own(
+    format: Format, rows: int
+) -> None:
+    heads, channels, outputs = 3, 70, 90
+    weight = pack_stack([_floats(heads, outputs, channels)], format)
+    x, expected = _floats(rows, heads, channels), np.empty((rows, heads, outputs), np.float32)
+    for head in range(heads):
+        linear(x[:, head].copy(), weight[head], out=expected[:, head])
+    out = np.full((rows, heads * outputs + 1), np.nan, np.float32)
+    scratch = np.empty(rows * scratch_bytes(weight) + 1, np.uint8)
+
+    calls = product_calls(
+        _rows(x.reshape(rows, -1)), weight, out=_rows(out), scratch=scratch.ctypes.data
+    )
+    shared_team().run(Script(calls), [rows])
+
+    np.testing.assert_array_equal(out[:, :-1], expected.reshape(rows, -1))
+    assert np.isnan(out[:, -1]).all()
+
+
+@pytest.mark.parametrize(("threads", "nodes"), [(1, 1), (8, 1), (8, 2), (3, 2), (6, 3)])
+@pytest.mark.parametrize("panels", [1, 2, 14, 97])
+def test_each_node_has_as_many_pieces_and_they_hold_the_panels_that_lie_there(
+    panels, threads, nodes
+):
+    pieces = _pieces(panels, threads, nodes)
+
+    each = (len(pieces) - 1) // nodes
+    assert len(pieces) == nodes * each + 1
+    assert np.diff(pieces).min() >= 0
+    firsts = [(int(pieces[each * n]), int(pieces[each * (n + 1)])) for n in range(nodes)]
+    assert tuple(firsts) == shares(panels, nodes)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7, 200])
+@pytest.mark.parametrize("format", [Format("int8", 32), Format("bfloat16")])
+@pytest.mark.parametrize("act", ["silu", "relu"])
+def test_a_gated_product_is_the_activation_of_one_half_times_the_other(rows, format, act):
+    rng = np.random.default_rng(rows)
+    x = rng.standard_normal((rows, 96), np.float32)
+    weight = pack(rng.standard_normal((2 * 192, 96), np.float32), format)
+    both = np.empty((rows, 2 * 192), np.float32)
+    linear(x, weight, out=both)
+    out = np.full((rows, 192 + 3), np.nan, np.float32)
+    scratch = np.empty(rows * scratch_bytes(weight) + 1, np.uint8)
+
+    calls = gated_calls(_rows(x), weight, act, out=_rows(out), scratch=scratch.ctypes.data)
+    shared_team().run(Script(calls), [rows])
+
+    gate, up = both[:, :192].astype(np.float64), both[:, 192:]
+    expected = (gate / (1 + np.exp(-gate)) if act == "silu" else np.maximum(gate, 0)) * up
+    np.testing.assert_allclose(out[:, :192], expected, rtol=1e-5, atol=1e-6)
+    assert np.isnan(out[:, 192:]).all()
+
+
+def test_only_whole_panels_of_gates_and_factors_are_gated():
+    numbers = np.ones((256, 64), np.float32)
+
+    assert can_gate(pack(numbers, Format("int8", 32)))
+    assert not can_gate(pack(numbers[:192], Format("int8", 32)))

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import spaninfer_op_reference as op_reference
-from numba import njit
-from spaninfer_kernels_cpu.route_kernel import Room, Routing, route
+from spaninfer_kernels_cpu.call import Rows, Script
+from spaninfer_kernels_cpu.route_call import route_call
+from spaninfer_kernels_cpu.team import shared_team
 
 CASES = [
     {"top_k": 1},
@@ -16,12 +17,27 @@ CASES = [
      "group_score": "top2", "correct": True},
     {"top_k": 4, "kind": "sigmoid", "correct": True},
 ]  # fmt: skip
+PLAIN = {"kind": "softmax", "normalise": False, "scale": 1.0, "groups": 1, "group_topk": 1,
+         "group_score": "max"}  # fmt: skip
 
 
-@njit
-def over_rows(logits, routing, room, ids, weights):
-    for row in range(len(logits)):
-        route(logits[row], routing, room, ids[row], weights[row])
+def routed(logits, how, correction=None):
+    """Return ids and weights of logits that lie in longer rows."""
+    rows, experts = logits.shape
+    among = np.full((rows, experts + 5), np.nan, np.float32)
+    among[:, 2:-3] = logits
+    ids = np.full((rows, how["top_k"]), -1, np.int32)
+    weights = np.full(ids.shape, np.nan, np.float32)
+    call = route_call(
+        Rows(among.ctypes.data + 8, among.strides[0]),
+        experts=experts,
+        scores=PLAIN | how,
+        correction=correction,
+        ids=ids.ctypes.data,
+        shares=weights.ctypes.data,
+    )
+    shared_team().run(Script([call]), [rows])
+    return ids, weights
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -30,41 +46,15 @@ def test_ids_and_weights_are_those_of_the_definition(case):
     logits = (2 * rng.standard_normal((50, 64))).astype(np.float32)
     correction = rng.standard_normal(64).astype(np.float32) if how.pop("correct", False) else None
     expected = op_reference.route(logits.astype(float), correction=correction, **how)
-    ids = np.full((50, how["top_k"]), -1, np.int32)
-    weights = np.full(ids.shape, np.nan, np.float32)
-    kinds = (np.float32, np.float32, np.int32, np.float32, np.float32, np.int32)
 
-    over_rows(
-        logits,
-        Routing(
-            how.get("kind") == "sigmoid",
-            how.get("normalise", False),
-            np.float32(how.get("scale", 1.0)),
-            how.get("groups", 1),
-            how.get("group_topk", 1),
-            how.get("group_score") == "top2",
-            0 if correction is None else correction.ctypes.data,
-        ),
-        Room(*(np.empty(64, kind) for kind in kinds)),
-        ids,
-        weights,
-    )
+    ids, weights = routed(logits, how, correction)
 
     np.testing.assert_array_equal(ids, expected[0])
     np.testing.assert_allclose(weights, expected[1], rtol=2e-6)
 
 
 def test_of_equal_scores_the_first_experts_are_chosen():
-    ids, weights = np.empty((1, 3), np.int32), np.empty((1, 3), np.float32)
-    kinds = (np.float32, np.float32, np.int32, np.float32, np.float32, np.int32)
-
-    over_rows(
-        np.zeros((1, 8), np.float32),
-        Routing(False, True, np.float32(1), 1, 1, False, 0),
-        Room(*(np.empty(8, kind) for kind in kinds)),
-        ids,
-        weights,
-    )
+    ids, weights = routed(np.zeros((1, 8), np.float32), {"top_k": 3, "normalise": True})
 
     assert ids.tolist() == [[0, 1, 2]]
     np.testing.assert_allclose(weights, 1 / 3, rtol=1e-6)

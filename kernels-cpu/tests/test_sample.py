@@ -23,7 +23,7 @@ def penalize(logits, prompt, output, repetition, presence, frequency, counts):
 
 @njit
 def largest(x, ids, count, values, found):
-    return select_largest(x, ids, count, values, found)
+    return select_largest(x, ids, count, values, found, len(values))
 
 
 @pytest.mark.parametrize("spread", [0.5, 3.0, 12.0])
@@ -127,7 +127,7 @@ def token(logits, row):
     size = len(logits)
     room = kernel.Candidates(
         *(np.empty(size, dtype) for dtype in (np.float32, np.int32, np.float32, np.int32)),
-        np.empty((4, -(-size // 4)), np.uint32),
+        np.empty(4 * -(-size // 4), np.uint32),
     )
     sampling = kernel.Sampling(
         np.float32(row.temperature),

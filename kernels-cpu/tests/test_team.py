@@ -7,8 +7,9 @@ import time
 import numpy as np
 import pytest
 from spaninfer_kernels_cpu.call import ITEMS, WANTED, Call, Script, address_of, word
+from spaninfer_kernels_cpu.nodes import Node
 from spaninfer_kernels_cpu.pointer import numbers_at
-from spaninfer_kernels_cpu.team import Team
+from spaninfer_kernels_cpu.team import Team, _begin, _take_part
 
 
 def add_at_task(words: int, rows: int, task: int) -> None:  # noqa: ARG001
@@ -22,6 +23,18 @@ def sum_into(words: int, rows: int, task: int) -> None:
     for number in numbers_at(word(words, 0), rows, np.int64):
         total += number
     numbers_at(word(words, 1) + 8 * task, 1, np.int64)[0] = total
+
+
+def remember_turn(words: int, rows: int, task: int) -> None:  # noqa: ARG001
+    """Write to number `task` of an array how many tasks were done before; number 0 counts them."""
+    turns = numbers_at(word(words, 0), 1000, np.int64)
+    turns[1 + task] = turns[0]
+    turns[0] += 1
+
+
+def _nodes(count: int) -> tuple[Node, ...]:
+    """So many nodes of a machine that is not this one: no thread is kept to their CPUs."""
+    return tuple(Node(number, frozenset()) for number in range(count))
 
 
 def _adding(numbers: np.ndarray, value: int, **cut: int) -> Call:
@@ -38,6 +51,35 @@ def test_every_task_of_every_call_is_done_once(num_threads: int) -> None:
             team.run(script, [100])
 
     assert (numbers == 200 * sum(range(50))).all()
+
+
+@pytest.mark.parametrize(("num_threads", "num_nodes"), [(2, 2), (5, 2), (5, 3), (3, 5)])
+@pytest.mark.parametrize("tasks", [1, 7, 100])
+def test_nodes_share_the_tasks_and_every_one_is_done_once(num_threads, num_nodes, tasks):
+    numbers = np.zeros(tasks, np.int64)
+    script = Script([_adding(numbers, value) for value in range(50)])
+
+    with Team(num_threads, _nodes(num_nodes)) as team:
+        for _ in range(200):
+            team.run(script, [tasks])
+
+    assert (numbers == 200 * sum(range(50))).all()
+
+
+@pytest.mark.parametrize(
+    ("home", "order"), [(0, [0, 1, 2, 3, 4, 5, 6]), (1, [3, 4, 5, 6, 0, 1, 2])]
+)
+def test_a_thread_does_the_tasks_of_its_node_first(home, order):
+    turns = np.zeros(1000, np.int64)
+    script = Script([Call(address_of(remember_turn), (turns.ctypes.data,))])
+
+    with Team(2, _nodes(2)) as team:
+        time.sleep(0.05)  # the helper sleeps, and nobody wakes it
+        counts = np.array([7], np.int64)
+        _begin(team._base, script.address, 1, counts.ctypes.data, 1, 1)
+        _take_part(team._base, home)
+
+    assert np.argsort(turns[1:8]).tolist() == order
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 5])

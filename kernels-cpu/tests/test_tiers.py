@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 from spaninfer_kernels_cpu import TierError, tiers, usable_cpus
+from spaninfer_kernels_cpu.recipe import recipes
 from spaninfer_kernels_cpu.tiers import TIERS, choose
+
+KINDS = ("float32", "bfloat16", "int8", "int4")
 
 HASWELL = frozenset({"avx", "avx2", "fma", "f16c", "bmi2"})
 ALDER_LAKE = HASWELL | {"avxvnni"}
@@ -84,6 +87,34 @@ def test_numba_settings_that_name_another_cpu_are_followed():
     assert output_of(program, settings).strip() == "avx2"
 
 
+def new_kinds(tier):
+    """Kinds of weights that no tier before this one multiplies in the same way."""
+    known = {
+        recipes(kind, rounded=rounded, tier=before)
+        for before in TIERS[: TIERS.index(tier)]
+        for kind in KINDS
+        for rounded in (False, True)
+    }
+    return [
+        kind
+        for kind in KINDS
+        if not {recipes(kind, rounded=rounded, tier=tier) for rounded in (False, True)} <= known
+    ]
+
+
+def test_every_tier_multiplies_some_kind_in_a_way_of_its_own():
+    assert {tier.name: new_kinds(tier) for tier in TIERS} == {
+        "portable": ["float32", "bfloat16", "int8", "int4"],
+        "neon_i8mm": ["bfloat16", "int8", "int4"],
+        "avx2": ["int8", "int4"],
+        "avx2_vnni": ["int8", "int4"],
+        "avx512_vnni": ["float32", "bfloat16", "int8", "int4"],
+        "avx512_bf16": ["bfloat16"],
+        "amx_bf16": ["bfloat16"],
+        "amx": ["int8", "int4"],
+    }
+
+
 @pytest.fixture(scope="module")
 def products_in_tier(tmp_path_factory):
     """Runs of test_products.py by tier, as many at a time as there are CPUs: they take minutes."""
@@ -96,13 +127,16 @@ def products_in_tier(tmp_path_factory):
 
 
 def run_products(tier, folder):
-    """Instructions that this CPU lacks are emulated; everything around them is as it is."""
+    """Run it for `new_kinds`. Instructions that this CPU lacks are emulated, nothing else is."""
     has_it = tier.needs <= tiers.present()
     here = Path(__file__).parent
     emulation = [] if has_it else ["-p", "emulation"]
     settings = {} if has_it else {"NUMBA_CACHE_DIR": str(folder), "PYTHONPATH": str(here)}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", *emulation, str(here / "test_products.py")],
+        [
+            *(sys.executable, "-m", "pytest", *emulation, str(here / "test_products.py")),
+            *("-k", " or ".join(new_kinds(tier))),
+        ],
         env=os.environ | settings | {tiers.VARIABLE: tier.name},
         capture_output=True,
         text=True,

@@ -26,6 +26,7 @@ WISHES: dict[str, tuple[dict[str, float], ...]] = {
     "top-k, top-p, min-p": (CUT,),
     "top-k 1024": ({"top_k": 1024},),
     "top-p": ({"top_p": 0.9},),
+    "top-p 0.999": ({"top_p": 0.999},),
     "min-p": ({"min_p": 0.05},),
     "mixed": (GREEDY, DRAWN, CUT, {"min_p": 0.05}, GREEDY, {"top_k": 50}),
 }

@@ -132,11 +132,8 @@ class Inputs:
             appending(stream, number)
             launch(stream, number)
 
-        first, second = (
-            time_launches(launches, self.gpu, launches=self.layers, replays=REPLAYS)
-            for launches in (appending, both)
-        )
-        return first, second
+        sizes = {"launches": self.layers, "replays": REPLAYS}
+        return time_launches(appending, self.gpu, **sizes), time_launches(both, self.gpu, **sizes)
 
     def appends(self) -> Launches:
         """Return what appends the last token of each request, and makes the queries."""

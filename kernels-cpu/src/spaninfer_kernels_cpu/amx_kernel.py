@@ -2,6 +2,10 @@
 
 `products_kernel.fill_tile` chooses between this and vectors. A panel has the order of bytes that
 tiles want: rows of a tile of weights are steps, 256 bytes apart.
+
+Codes are multiplied a group and 32 outputs at a time, and the sums, int32, come through memory to
+be scaled by vectors. That takes longer than the products, so it is done for one half of the outputs
+while the products of the other half are under way.
 """
 
 from __future__ import annotations
@@ -10,27 +14,33 @@ from typing import Any, Final
 
 import numpy as np
 from numba.extending import overload
-from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu import amx
 from spaninfer_kernels_cpu.amx import LEFT, LOWER, RIGHT, SUMS, TILE_BYTES, TILE_ROWS, UPPER
-from spaninfer_kernels_cpu.elements import BFLOAT16, read
-from spaninfer_kernels_cpu.in_kernel import in_kernel
+from spaninfer_kernels_cpu.in_kernel import PART, in_kernel
 from spaninfer_kernels_cpu.layout import (
     BLOCK_BYTES,
-    CENTRE,
+    LANES,
     PANEL,
     PARAMETER_BYTES,
     ROW_PARAMETER_BYTES,
     STEP_BYTES,
 )
+from spaninfer_kernels_cpu.memory import Room, stack
 from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
 from spaninfer_kernels_cpu.recipe import Recipe
-from spaninfer_kernels_cpu.rounding import fused
+from spaninfer_kernels_cpu.tiles import add_scaled_row, load_parameters
 
 ROWS: Final = 2 * TILE_ROWS  # `recipe.TILE_ROWS`
 _C00, _C01, _C10, _C11 = SUMS
 _PANEL_STEPS: Final = TILE_BYTES // 4
+_HALF: Final = STEP_BYTES // 2  # of a step: 32 outputs
+_CONFIG: Final = Room(TILE_BYTES)
+_STARTS: Final = Room(ROWS * TILE_BYTES)  # int32 that sums of a group begin with, a row of a tile
+_FACTOR_BYTES: Final = 8 * ROWS
+_FACTORS: Final = Room(2 * _FACTOR_BYTES)  # of a group and of the one before
+_DOTS: Final = Room(2 * ROWS * _HALF)  # sums of products, one half of the outputs and the other
+_WIDENED: Final = Room(_PANEL_STEPS * _HALF)
 
 Sizes = tuple[int, int, int]
 
@@ -40,12 +50,12 @@ def fill(
 ) -> None:
     """Write the products of rows 0 to `last` of x (32 at most) and a panel to out[32 64], float32.
 
-    `sizes`: number of groups, bytes of one of the panel, bytes of one of a row.
+    `sizes`: number of groups, bytes of one of the panel, bytes of one in a row.
     """
     raise NotImplementedError("exists in Numba functions only")
 
 
-@overload(fill)
+@overload(fill, jit_options=PART)
 def _fill(
     recipe: Recipe,
     weights: int,  # noqa: ARG001
@@ -57,7 +67,7 @@ def _fill(
 ) -> Any:
     """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
     kind: Any = recipe
-    return {"bfloat16": _fill_bf16, "int8": _fill_int8, "int4": _fill_int4}[kind.value.kind]
+    return _fill_bf16 if kind.value.kind == "bfloat16" else _fill_codes
 
 
 def _fill_bf16(
@@ -71,65 +81,47 @@ def _fill_bf16(
 ) -> None:
     count, (_, panel_bytes, row_bytes) = min(last + 1, ROWS), sizes
     chunk = _configure(count, panel_bytes // STEP_BYTES)
-    for block in range(0, STEP_BYTES, 2 * BLOCK_BYTES):
+    for half in range(0, STEP_BYTES, _HALF):
+        _zero(count)
         for start in range(0, row_bytes, chunk):
-            _load(weights + start // 4 * STEP_BYTES + block, x + start, stride, count)
+            _load(weights + start // 4 * STEP_BYTES + half, STEP_BYTES, x + start, stride, count)
             amx.add_bf16(_C00, UPPER, LEFT)
             amx.add_bf16(_C01, UPPER, RIGHT)
             if count > TILE_ROWS:
                 amx.add_bf16(_C10, LOWER, LEFT)
                 amx.add_bf16(_C11, LOWER, RIGHT)
-        _store(out + block, count)
+        _store(out + half, STEP_BYTES, count)
     amx.release()
 
 
-def _fill_int8(
-    recipe: Recipe,  # noqa: ARG001
-    weights: int,
-    x: int,
-    stride: int,
-    last: int,
-    sizes: Sizes,
-    out: int,
+def _fill_codes(
+    recipe: Recipe, weights: int, x: int, stride: int, last: int, sizes: Sizes, out: int
 ) -> None:
     count, (groups, group_bytes, row_group_bytes) = min(last + 1, ROWS), sizes
-    code_bytes = group_bytes - PARAMETER_BYTES
-    chunk = _configure(count, code_bytes // STEP_BYTES)
-    dots = np.empty((ROWS, PANEL), np.int32)
-    for group in range(groups):
-        codes, row = weights + group * group_bytes, x + group * row_group_bytes
-        _multiply_bytes(codes, code_bytes // STEP_BYTES, row, stride, count, chunk, dots)
-        row_end = row + row_group_bytes - ROW_PARAMETER_BYTES
-        _add_scaled(dots, CENTRE_INT8, codes + code_bytes, row_end, stride, count, group, out)
+    chunk = _configure(count, row_group_bytes // 4)
+    starts, factors, dots, widened = stack(_STARTS), stack(_FACTORS), stack(_DOTS), stack(_WIDENED)
+    parameters = weights + group_bytes - PARAMETER_BYTES
+    floats_at(out, count * PANEL)[:] = np.float32(0)
+    for number in range(2 * groups):
+        group, half = number >> 1, (number & 1) * _HALF
+        if half == 0:
+            row_end = x + groups * row_group_bytes + group * ROW_PARAMETER_BYTES
+            _begin(row_end, stride, count, starts, factors + (group & 1) * _FACTOR_BYTES)
+        _load_starts(starts, count)
+        codes = weights + group * group_bytes + half
+        for start in range(0, row_group_bytes, chunk):
+            row = x + group * row_group_bytes + start
+            if recipe.code_bits == 4:
+                _widen(codes + start // 8 * STEP_BYTES, chunk // 8, widened)
+                _load(widened, _HALF, row, stride, count)
+            else:
+                _load(codes + start // 4 * STEP_BYTES, STEP_BYTES, row, stride, count)
+            _multiply_bytes(count)
+        if number > 0:
+            _scale(number - 1, parameters, group_bytes, factors, dots, count, out)
+        _store(dots + ROWS * half, _HALF, count)
+    _scale(2 * groups - 1, parameters, group_bytes, factors, dots, count, out)
     amx.release()
-
-
-def _fill_int4(
-    recipe: Recipe,  # noqa: ARG001
-    weights: int,
-    x: int,
-    stride: int,
-    last: int,
-    sizes: Sizes,
-    out: int,
-) -> None:
-    count, (groups, group_bytes, row_group_bytes) = min(last + 1, ROWS), sizes
-    code_bytes = group_bytes - PARAMETER_BYTES
-    chunk = _configure(count, 2 * code_bytes // STEP_BYTES)
-    dots = np.empty((ROWS, PANEL), np.int32)
-    widened = np.empty(2 * code_bytes, np.uint8)
-    for group in range(groups):
-        codes, row = weights + group * group_bytes, x + group * row_group_bytes
-        _widen(numbers_at(codes, code_bytes, np.uint8), widened)
-        steps = 2 * code_bytes // STEP_BYTES
-        _multiply_bytes(widened.ctypes.data, steps, row, stride, count, chunk, dots)
-        row_end = row + row_group_bytes - ROW_PARAMETER_BYTES
-        _add_scaled(dots, CENTRE_INT4, codes + code_bytes, row_end, stride, count, group, out)
-    amx.release()
-
-
-CENTRE_INT8: Final = np.int32(CENTRE["int8"])
-CENTRE_INT4: Final = np.int32(CENTRE["int4"])
 
 
 @in_kernel
@@ -141,87 +133,97 @@ def _configure(count: int, steps: int) -> int:
     at_once = min(steps, _PANEL_STEPS)
     while steps % at_once:
         at_once -= 1
-    config = np.empty(TILE_BYTES, np.uint8)
     lower = max(1, count - TILE_ROWS)
-    amx.configure(config.ctypes.data, min(count, TILE_ROWS), lower, 4 * at_once)
+    amx.configure(stack(_CONFIG), min(count, TILE_ROWS), lower, 4 * at_once)
     return 4 * at_once
 
 
 @in_kernel
-def _load(weights: int, x: int, stride: int, count: int) -> None:
-    """Read two tiles of weights, and the tiles of rows."""
+def _load(weights: int, step: int, x: int, stride: int, count: int) -> None:
+    """Read two tiles of weights, whose steps are so many bytes apart, and the tiles of rows."""
     amx.load(UPPER, x, stride)
-    amx.load(LEFT, weights, STEP_BYTES)
-    amx.load(RIGHT, weights + BLOCK_BYTES, STEP_BYTES)
+    amx.load(LEFT, weights, step)
+    amx.load(RIGHT, weights + BLOCK_BYTES, step)
     if count > TILE_ROWS:
         amx.load(LOWER, x + TILE_ROWS * stride, stride)
 
 
 @in_kernel
-def _store(out: int, count: int) -> None:
-    """Write the sums, 32 bits each, rows 64 numbers apart; they are zero then."""
-    amx.store(_C00, out, STEP_BYTES)
-    amx.store(_C01, out + BLOCK_BYTES, STEP_BYTES)
+def _zero(count: int) -> None:
+    """Set the sums to zero."""
     amx.zero(_C00)
     amx.zero(_C01)
     if count > TILE_ROWS:
-        lower = out + TILE_ROWS * STEP_BYTES
-        amx.store(_C10, lower, STEP_BYTES)
-        amx.store(_C11, lower + BLOCK_BYTES, STEP_BYTES)
         amx.zero(_C10)
         amx.zero(_C11)
 
 
 @in_kernel
-def _multiply_bytes(
-    codes: int, steps: int, x: int, stride: int, count: int, chunk: int, dots: NDArray[np.int32]
-) -> None:
-    """Write the products of the codes of a group."""
-    for block in range(0, STEP_BYTES, 2 * BLOCK_BYTES):
-        for start in range(0, 4 * steps, chunk):
-            _load(codes + start // 4 * STEP_BYTES + block, x + start, stride, count)
-            amx.add_bytes(_C00, UPPER, LEFT)
-            amx.add_bytes(_C01, UPPER, RIGHT)
-            if count > TILE_ROWS:
-                amx.add_bytes(_C10, LOWER, LEFT)
-                amx.add_bytes(_C11, LOWER, RIGHT)
-        _store(dots.ctypes.data + block, count)
+def _store(out: int, stride: int, count: int) -> None:
+    """Write the sums, 32 bits each."""
+    amx.store(_C00, out, stride)
+    amx.store(_C01, out + BLOCK_BYTES, stride)
+    if count > TILE_ROWS:
+        lower = out + TILE_ROWS * stride
+        amx.store(_C10, lower, stride)
+        amx.store(_C11, lower + BLOCK_BYTES, stride)
+
+
+# ---- codes ---------------------------------------------------------------------------------------
 
 
 @in_kernel
-def _widen(codes: NDArray[np.uint8], widened: NDArray[np.uint8]) -> None:
-    """Write the low halves of a step's bytes as a step of their own, then the high ones."""
-    for start in range(0, len(codes), STEP_BYTES):
-        source = numbers_at(codes.ctypes.data + start, STEP_BYTES, np.uint8)
-        low = numbers_at(widened.ctypes.data + 2 * start, STEP_BYTES, np.uint8)
-        high = numbers_at(widened.ctypes.data + 2 * start + STEP_BYTES, STEP_BYTES, np.uint8)
-        for i in range(STEP_BYTES):
+def _begin(row_end: int, stride: int, count: int, starts: int, factors: int) -> None:
+    """Write what the sums of a group begin with (see `tiles.start_dots`), and beside it the scale
+    of every row and the sum of its codes.
+    """
+    both = floats_at(factors, 2 * ROWS)
+    for n in range(count):
+        parameters = floats_at(row_end + n * stride, 2)
+        both[2 * n], both[2 * n + 1] = parameters[0], parameters[1]
+        start = numbers_at(row_end + n * stride + 8, 1, np.int32)[0]
+        numbers_at(starts + n * TILE_BYTES, LANES, np.int32)[:] = start
+
+
+@in_kernel
+def _load_starts(starts: int, count: int) -> None:
+    """Set the sums to what they begin with."""
+    amx.load(_C00, starts, TILE_BYTES)
+    amx.load(_C01, starts, TILE_BYTES)
+    if count > TILE_ROWS:
+        lower = starts + TILE_ROWS * TILE_BYTES
+        amx.load(_C10, lower, TILE_BYTES)
+        amx.load(_C11, lower, TILE_BYTES)
+
+
+@in_kernel
+def _multiply_bytes(count: int) -> None:
+    amx.add_bytes(_C00, UPPER, LEFT)
+    amx.add_bytes(_C01, UPPER, RIGHT)
+    if count > TILE_ROWS:
+        amx.add_bytes(_C10, LOWER, LEFT)
+        amx.add_bytes(_C11, LOWER, RIGHT)
+
+
+@in_kernel
+def _widen(codes: int, steps: int, widened: int) -> None:
+    """Write the low halves of the bytes of 32 outputs as a step, then the high ones."""
+    for step in range(steps):
+        source = numbers_at(codes + step * STEP_BYTES, _HALF, np.uint8)
+        low = numbers_at(widened + 2 * step * _HALF, _HALF, np.uint8)
+        high = numbers_at(widened + (2 * step + 1) * _HALF, _HALF, np.uint8)
+        for i in range(_HALF):
             low[i] = source[i] & np.uint8(15)
             high[i] = source[i] >> np.uint8(4)
 
 
 @in_kernel
-def _add_scaled(
-    dots: NDArray[np.int32],
-    centre: np.int32,
-    parameters: int,
-    row: int,
-    stride: int,
-    count: int,
-    group: int,
-    out: int,
+def _scale(
+    number: int, parameters: int, group_bytes: int, factors: int, dots: int, count: int, out: int
 ) -> None:
-    """Add what the codes of a group mean (see `tiles.add_scaled`); the first group is written."""
+    """Add what the codes of half `number` of the groups' outputs mean (see `tiles.add_scaled`)."""
+    group, half = number >> 1, (number & 1) * _HALF
+    w = load_parameters(parameters + group * group_bytes + half // 2)
+    sums, of_row = dots + ROWS * half, factors + (group & 1) * _FACTOR_BYTES
     for n in range(count):
-        sums = floats_at(out + n * STEP_BYTES, PANEL)
-        scale = floats_at(row + n * stride, 1)[0]
-        total = numbers_at(row + n * stride + 4, 1, np.int32)[0]
-        offset, share = np.int32(centre * total), np.float32(total)
-        if group == 0:
-            for i in range(PANEL):
-                sums[i] = np.float32(0)
-        for i in range(PANEL):
-            number = np.float32(np.int32(dots[n, i] - offset))
-            middle = share * read(BFLOAT16, parameters, PANEL + i)
-            value = fused(number, read(BFLOAT16, parameters, i), middle)
-            sums[i] = fused(value, scale, sums[i])
+        add_scaled_row(w, sums + n * _HALF, of_row + 8 * n, out + half + n * STEP_BYTES)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.attention_plan import QUERIES
@@ -21,17 +20,19 @@ from spaninfer_kernels_cpu.cached import PIECE_BYTES, TOKENS, transpose_keys, wi
 from spaninfer_kernels_cpu.elements import (
     FLOAT32,
     Element,
+    larger,
     read,
     read_address,
     read_index,
     write,
 )
 from spaninfer_kernels_cpu.exponential import exp, tanh
-from spaninfer_kernels_cpu.in_kernel import in_kernel
+from spaninfer_kernels_cpu.in_kernel import also_in_kernel, in_kernel, in_kernel_with
 from spaninfer_kernels_cpu.layout import BLOCK_BYTES, LANES, PANEL, STEP_BYTES
 from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
 from spaninfer_kernels_cpu.products_kernel import multiply
 from spaninfer_kernels_cpu.recipe import Recipe
+from spaninfer_kernels_cpu.rounding import nearest_bf16
 from spaninfer_kernels_cpu.spans import Spans, place_of
 from spaninfer_kernels_cpu.tiles import add_tile, row_addresses, store_tile
 
@@ -45,17 +46,17 @@ _ZERO = np.float32(0)
 _ONE = np.float32(1)
 
 _REORDER = {"contract", "reassoc", "nsz", "arcp"}  # sums may go by lanes; NaN and inf still hold
-_ORDERED = _REORDER | {"nnan"}  # a maximum only becomes vector code where NaN need not win
 
 
 class Softmax(NamedTuple):
-    """The numbers of `attention.Scores`; 0 is None, slopes[H] and sinks[H] are addresses."""
+    """What `attention.Scores` says; 0 is None, slopes[H] and sinks[H] are addresses."""
 
     scale: np.float32
     softcap: np.float32
     window: int
     slopes: int
     sinks: int
+    rounded: bool
 
 
 class Task(NamedTuple):
@@ -95,7 +96,7 @@ class Scratch(NamedTuple):
     rows: int
 
 
-@in_kernel
+@also_in_kernel
 def scratch_at(memory: int, key_size: int, value_size: int) -> tuple[Scratch, int]:
     """Return the addresses from `memory` on, and how many bytes that takes, wherever it begins."""
     rows = (QUERIES + _SPARE_ROWS) * 4
@@ -189,7 +190,7 @@ def load_values(kind: Element, spans: Spans, count: int, scratch: Scratch) -> No
 # ---- products ----------------------------------------------------------------------------------
 
 
-@njit(inline="always", error_model="numpy")
+@in_kernel
 def score(
     one: Recipe, many: Recipe, num_queries: int, size: int, count: int, scratch: Scratch
 ) -> None:
@@ -201,7 +202,7 @@ def score(
             _score_tile(many, first, num_queries, size, count, scratch)
 
 
-@njit(inline="always", error_model="numpy")
+@in_kernel
 def _score_tile(
     recipe: Recipe, first: int, num_queries: int, size: int, count: int, scratch: Scratch
 ) -> None:
@@ -212,7 +213,7 @@ def _score_tile(
         store_tile(recipe, tile, scratch.scores + first * STEP_BYTES + block * BLOCK_BYTES)
 
 
-@njit(inline="always", error_model="numpy")
+@in_kernel
 def add_values(
     one: Recipe, many: Recipe, num_queries: int, size: int, count: int, scratch: Scratch
 ) -> None:
@@ -224,7 +225,7 @@ def add_values(
             _add_tile(many, first, num_queries, size, count, scratch)
 
 
-@njit(inline="always", error_model="numpy")
+@in_kernel
 def _add_tile(
     recipe: Recipe, first: int, num_queries: int, size: int, count: int, scratch: Scratch
 ) -> None:
@@ -270,8 +271,13 @@ def soften(n: int, begin: int, count: int, task: Task, softmax: Softmax, scratch
             scores[j] = softmax.softcap * tanh(scores[j] * inverse)
     if softmax.slopes != 0:
         slope = read(FLOAT32, softmax.slopes, task.head + n % task.num_heads)
-        for j in range(len(scores)):
-            scores[j] += slope * np.float32(first + j - now)
+        if softmax.rounded:
+            for j in range(len(scores)):
+                place = nearest_bf16(np.float32(begin + first + j))
+                scores[j] += softmax.scale * nearest_bf16(slope * place)
+        else:
+            for j in range(len(scores)):
+                scores[j] += slope * np.float32(first + j - now)
     before = read(FLOAT32, scratch.peak, n)
     peak = max(before, _largest(scores))
     for j in range(len(scores)):
@@ -282,15 +288,15 @@ def soften(n: int, begin: int, count: int, task: Task, softmax: Softmax, scratch
     write(FLOAT32, scratch.total, n, read(FLOAT32, scratch.total, n) * kept + _total(scores))
 
 
-@njit(fastmath=_ORDERED, error_model="numpy")
+@in_kernel
 def _largest(numbers: Floats) -> np.float32:
     largest: np.float32 = numbers[0]
     for i in range(len(numbers)):
-        largest = max(largest, numbers[i])
+        largest = larger(largest, numbers[i])
     return largest
 
 
-@njit(fastmath=_REORDER, error_model="numpy")
+@in_kernel_with(fastmath=_REORDER)
 def _total(numbers: Floats) -> np.float32:
     total = _ZERO
     for i in range(len(numbers)):

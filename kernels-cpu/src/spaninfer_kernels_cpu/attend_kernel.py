@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from spaninfer_kernels_cpu.attend_block import (
     NOTHING_SEEN,
@@ -28,7 +27,7 @@ from spaninfer_kernels_cpu.attend_block import (
 from spaninfer_kernels_cpu.attention_plan import ITEM_NUMBERS, QUERIES
 from spaninfer_kernels_cpu.elements import FLOAT32, Element, read, read_index, write
 from spaninfer_kernels_cpu.exponential import exp
-from spaninfer_kernels_cpu.in_kernel import in_kernel
+from spaninfer_kernels_cpu.in_kernel import also_in_kernel, in_kernel
 from spaninfer_kernels_cpu.layout import PANEL, STEP_BYTES
 from spaninfer_kernels_cpu.recipe import Recipe
 from spaninfer_kernels_cpu.spans import Spans
@@ -58,7 +57,7 @@ class Attention(NamedTuple):
     parts: int
 
 
-@in_kernel
+@also_in_kernel
 def scratch_bytes(key_size: int, value_size: int) -> int:
     """Return how much memory a caller of `attend_task` lends."""
     return scratch_at(0, key_size, value_size)[1]
@@ -70,14 +69,14 @@ def part_bytes(heads: int, value_size: int) -> int:
     return heads * (value_size + PART_NUMBERS) * 4
 
 
-@njit(inline="always", error_model="numpy")
+@also_in_kernel
 def head_tasks(heads: int, kv_heads: int) -> int:
     """Return how many tasks every item of the plan is: one, or a few, per key head."""
     group = heads // kv_heads
     return kv_heads * ((group + QUERIES - 1) // QUERIES)
 
 
-@njit(inline="always", error_model="numpy")
+@in_kernel
 def attend_task(
     kind: Element,
     one: Recipe,
@@ -151,7 +150,7 @@ def _sink(sinks: int, head: int) -> np.float32:
 # ---- tasks -------------------------------------------------------------------------------------
 
 
-@njit(inline="always", error_model="numpy")
+@in_kernel
 def _task(item: int, head: int, num_heads: int, attention: Attention, window: int) -> Task:
     row, position = read_index(item, 0), read_index(item, 3)
     seen_from = max(0, position - window + 1) if window > 0 else 0
@@ -168,7 +167,7 @@ def _task(item: int, head: int, num_heads: int, attention: Attention, window: in
     )
 
 
-@njit(inline="always", error_model="numpy")
+@in_kernel
 def _attend(
     kind: Element,
     one: Recipe,

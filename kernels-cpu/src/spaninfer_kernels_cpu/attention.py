@@ -13,14 +13,14 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from numba import njit, typeof, types
+from numba import typeof, types
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu import attend_kernel, attention_plan
 from spaninfer_kernels_cpu.attend_block import Softmax
 from spaninfer_kernels_cpu.attend_kernel import Attention, attend_task
-from spaninfer_kernels_cpu.attention_plan import ITEM_NUMBERS
-from spaninfer_kernels_cpu.compiled import make_ready
+from spaninfer_kernels_cpu.attention_plan import plan_of
+from spaninfer_kernels_cpu.compiled import entry, make_ready
 from spaninfer_kernels_cpu.elements import BFLOAT16, FLOAT16, FLOAT32, INT8, UINT4, Element
 from spaninfer_kernels_cpu.errors import DTypeError, ShapeError
 from spaninfer_kernels_cpu.recipe import recipes
@@ -79,7 +79,9 @@ class Scores:
     score = softcap * tanh(scale * q.k / softcap) + slopes[h] * (j - p), for positions
     p - window < j <= p; without softcap, slopes[H] (float32) or window, that part is left out.
     The bias differs from the usual slope * j by a constant per row, which softmax does not see
-    and which float32 rounds less. sinks[H] (float32): one more score per head, without a value.
+    and which float32 rounds less. Where it is `rounded` it is scale * slopes[h] * j instead, with
+    slopes that are bfloat16, j and the product rounded to it (Falcon). sinks[H] (float32): one
+    more score per head, without a value.
     """
 
     scale: float
@@ -87,6 +89,7 @@ class Scores:
     window: int | None = None
     slopes: Floats | None = None
     sinks: Floats | None = None
+    rounded: bool = False
 
     def __post_init__(self) -> None:
         """Raise unless every number means something."""
@@ -125,7 +128,7 @@ def attend(
     if not len(query):
         return
     group, window = query.shape[1] // spans.kv_heads, scores.window or 0
-    items, num_parts = _items(rows, group, window)
+    items, num_parts = plan_of(rows.request, rows.position, group, window)
     per_part = query.shape[1] * (spans.value_size + attend_kernel.PART_NUMBERS)
     parts = np.empty(num_parts * per_part, np.float32)
     call = Attention(
@@ -146,6 +149,7 @@ def attend(
         window,
         _address(scores.slopes),
         sinks,
+        scores.rounded,
     )
     workers = _num_workers(query, spans, rows, scores)
     share(compiled(KINDS[keys.dtype]), (call, spans, softmax), workers)
@@ -157,7 +161,7 @@ def make_attention_ready(kind: Element) -> None:
     """Compile what `attend` needs for keys and values of a kind, or load it from disk."""
     compiled(kind)
     _merger()
-    _planner()
+    attention_plan.make_planner_ready()
 
 
 @cache
@@ -167,7 +171,7 @@ def compiled(kind: Element = FLOAT32) -> Callable[..., None]:
         demand_half()
     one, many = recipes("float32", rounded=False, tier=chosen())
 
-    @njit(nogil=True, cache=True, error_model="numpy")
+    @entry
     def work(counter: Counter, call: Attention, spans: Spans, softmax: Softmax) -> None:
         """Do the tasks that `counter` gives to this thread, until none is left."""
         size = attend_kernel.scratch_bytes(spans.key_size, spans.value_size)
@@ -189,7 +193,7 @@ def _merger() -> Callable[..., None]:
     return _merge
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@entry
 def _merge(counter: Counter, call: Attention, value_size: int, sinks: int) -> None:
     task = next_task(counter)
     while task < call.num_items:
@@ -197,45 +201,16 @@ def _merge(counter: Counter, call: Attention, value_size: int, sinks: int) -> No
         task = next_task(counter)
 
 
-@njit(cache=True, error_model="numpy")
-def _plan(request: Ints, position: Ints, group: int, window: int) -> tuple[Ints, int]:
-    count, parts = attention_plan.count_items(request, position, group, window)
-    items = np.empty((count, ITEM_NUMBERS), np.int32)
-    attention_plan.plan_items(request, position, group, window, items)
-    return items, parts
-
-
-@cache
-def _planner() -> Callable[..., tuple[Ints, int]]:
-    make_ready(_plan, _PLAN_SIGNATURE)
-    return _plan
-
-
-def plan_of(request: Ints, position: Ints, group: int, window: int) -> tuple[Ints, int]:
-    """Return the items [N 8] that rows are cut into, and how many parts they leave to be joined.
-
-    `group`: query heads per key head; `window`: tokens that a query sees, 0 for all of them.
-    """
-    return _planner()(request, position, group, window)
-
-
-def _items(rows: Rows, group: int, window: int) -> tuple[Ints, int]:
-    """Return the items [N 8] of rows and the number of their parts."""
-    return _planner()(rows.request, rows.position, group, window)
-
-
 _int64 = types.int64
-_ROWS = types.Array(types.int32, 1, "C")
 _CALL = typeof(Attention(*[1] * 9))  # type: ignore[no-untyped-call]
 _SPANS = typeof(  # type: ignore[no-untyped-call]
     Spans(_NO_PLACE, _NO_PLACE, _NO_PLACE, _NO_PLACE, 1, 1, 1, 1)
 )
 _SOFTMAX = types.NamedTuple(  # type: ignore[no-untyped-call]
-    (*[types.float32] * 2, *[_int64] * 3), Softmax
+    (*[types.float32] * 2, *[_int64] * 3, types.boolean), Softmax
 )
 _SIGNATURE = (COUNTER, _CALL, _SPANS, _SOFTMAX)
 _MERGE_SIGNATURE = (COUNTER, _CALL, _int64, _int64)
-_PLAN_SIGNATURE = (_ROWS, _ROWS, _int64, _int64)
 
 
 def _spans(

@@ -8,11 +8,15 @@ neither on the number of threads nor on other requests, so results do not either
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
+from spaninfer_kernels_cpu.compiled import entry, make_ready
+from spaninfer_kernels_cpu.elements import read_index, write_index
 from spaninfer_kernels_cpu.in_kernel import in_kernel
 
 Ints = NDArray[np.int32]
@@ -27,48 +31,53 @@ CHUNK: Final = 256  # tokens that one row attends in one go: two key heads fill 
 CHUNK_PER_ROW: Final = 64  # and several rows, each: parts cost at most a few per cent of the keys
 
 
-@in_kernel
-def rows_per_item(group: int) -> int:
-    """Return the most rows of an item where `group` query heads share a key head."""
-    return max(1, QUERIES // group)
-
-
-@in_kernel
-def count_items(request: Ints, position: Ints, group: int, window: int) -> tuple[int, int]:
-    """Return how many items rows of request[T] and position[T] make, and how many parts."""
-    return _walk(request, position, group, window, np.empty((0, ITEM_NUMBERS), np.int32))
-
-
-@in_kernel
-def plan_items(
-    request: Ints, position: Ints, group: int, window: int, items: Ints
-) -> tuple[int, int]:
-    """Write the items [N 8] and return how many there are, and how many parts in all.
+def plan_of(request: Ints, position: Ints, group: int, window: int) -> tuple[Ints, int]:
+    """Return the items [N 8] of rows with request[T] and position[T], and how many parts in all.
 
     `group`: query heads per key head; `window`: tokens that a query sees, its own included, 0 for
-    all. `items` has room for as many as `count_items` says.
+    all of them.
     """
-    return _walk(request, position, group, window, items)
+    make_planner_ready()
+    request, position = (np.ascontiguousarray(numbers, np.int32) for numbers in (request, position))
+    rows = (request.ctypes.data, position.ctypes.data, len(request), group, window)
+    count, parts = _write_items(*rows, 0, 0)
+    items = np.empty((count, ITEM_NUMBERS), np.int32)
+    _write_items(*rows, items.ctypes.data, count)
+    return items, parts
 
 
-@in_kernel
-def _walk(request: Ints, position: Ints, group: int, window: int, items: Ints) -> tuple[int, int]:
+@cache
+def make_planner_ready() -> None:
+    """Compile what plans are made by, or load it."""
+    make_ready(_write_items, (types.int64,) * 7)
+
+
+@entry
+def _write_items(
+    request: int, position: int, num_rows: int, group: int, window: int, items: int, room: int
+) -> tuple[int, int]:
+    """Write up to `room` items; return how many there are, and how many parts in all."""
+    most = max(1, QUERIES // group)
     start = number = parts = 0
-    while start < len(request):
-        stop = _end_of_run(start, rows_per_item(group), request, position)
-        low = max(0, position[start] - window + 1) if window > 0 else 0
-        high = position[stop - 1] + 1
+    while start < num_rows:
+        stop = _end_of_run(start, min(num_rows, start + most), request, position)
+        first = read_index(position, start)
+        low = max(0, first - window + 1) if window > 0 else 0
+        high = read_index(position, stop - 1) + 1
         chunk = max(CHUNK, CHUNK_PER_ROW * (stop - start))
         low -= low % chunk
         pieces = (high - low + chunk - 1) // chunk
         for piece in range(pieces):
-            if number < len(items):
-                item = items[number]
-                item[0], item[1] = start, stop
-                item[2], item[3] = request[start], position[start]
-                item[4], item[5] = low + piece * chunk, min(high, low + (piece + 1) * chunk)
-                item[6] = parts + piece * (stop - start) if pieces > 1 else -1
-                item[7] = pieces if piece == 0 else 0
+            if number < room:
+                item = items + number * ITEM_NUMBERS * 4
+                write_index(item, 0, start)
+                write_index(item, 1, stop)
+                write_index(item, 2, read_index(request, start))
+                write_index(item, 3, first)
+                write_index(item, 4, low + piece * chunk)
+                write_index(item, 5, min(high, low + (piece + 1) * chunk))
+                write_index(item, 6, parts + piece * (stop - start) if pieces > 1 else -1)
+                write_index(item, 7, pieces if piece == 0 else 0)
             number += 1
         parts += pieces * (stop - start) if pieces > 1 else 0
         start = stop
@@ -76,13 +85,13 @@ def _walk(request: Ints, position: Ints, group: int, window: int, items: Ints) -
 
 
 @in_kernel
-def _end_of_run(start: int, most: int, request: Ints, position: Ints) -> int:
-    """Return where the run of neighbouring positions of one request that begins at `start` ends."""
+def _end_of_run(start: int, last: int, request: int, position: int) -> int:
+    """Return where the run of neighbouring positions of a request from `start` ends, or `last`."""
     stop = start + 1
     while (
-        stop < min(len(request), start + most)
-        and request[stop] == request[start]
-        and position[stop] == position[stop - 1] + 1
+        stop < last
+        and read_index(request, stop) == read_index(request, start)
+        and read_index(position, stop) == read_index(position, stop - 1) + 1
     ):
         stop += 1
     return stop

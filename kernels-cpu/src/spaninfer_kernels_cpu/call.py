@@ -13,17 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import cfunc, types
-from numba.core.caching import FunctionCache
+from numba import types
+from numba.core import ccallback
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.compiled import discard_older
-from spaninfer_kernels_cpu.in_kernel import in_kernel
-from spaninfer_kernels_cpu.pointer import numbers_at
+from spaninfer_kernels_cpu import vectors as v
+from spaninfer_kernels_cpu.compiled import keep
+from spaninfer_kernels_cpu.vectors import intrinsic
 
 Kernel = Callable[[int, int, int], None]
 Words = NDArray[np.int64]
@@ -41,6 +40,8 @@ NUMBERS_PER_TASK = 2048  # of cheap arithmetic, about 1 µs: less is not worth a
 HEADER = 5  # int64 per call: function, address of its words, tasks, rows per task, which count
 
 _SIGNATURE = types.void(types.int64, types.int64, types.int64)
+_OPTIONS = {"error_model": "numpy"}
+_CFunc: Any = ccallback.CFunc  # `cfunc` is the same, with a cache that is not ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +107,9 @@ def _word(value: int | float) -> int:
 @cache
 def address_of(kernel: Kernel) -> int:
     """Return the address of a kernel's machine code, compiled or loaded; it is kept for good."""
-    folder: Any = FunctionCache(kernel).cache_path  # type: ignore[no-untyped-call]
-    discard_older(Path(folder))
-    compiled: Any = cfunc(_SIGNATURE, cache=True, error_model="numpy")(kernel)
+    compiled = _CFunc(kernel, (_SIGNATURE.args, _SIGNATURE.return_type), {}, _OPTIONS)
+    keep(compiled, kernel)
+    compiled.compile()
     _KEPT.append(compiled)
     address: int = compiled.address
     return address
@@ -118,24 +119,38 @@ _KEPT: list[Any] = []  # machine code goes with the object that holds it
 
 
 # ---- inside kernels ------------------------------------------------------------------------------
+# Intrinsics, for Numba compiles other functions once for every number that stands in a call.
 
 
-@in_kernel
-def word(words: int, number: int) -> int:
+@intrinsic
+def word(_context: Any, _words: Any, _number: Any) -> Any:
     """Return the argument of this number, a whole one."""
-    value: int = numbers_at(words, number + 1, np.int64)[number]
-    return value
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        return _argument(b, v.I64, *arguments)
+
+    return types.int64(types.int64, types.int64), emit
 
 
-@in_kernel
-def real(words: int, number: int) -> np.float32:
+@intrinsic
+def real(_context: Any, _words: Any, _number: Any) -> Any:
     """Return the argument of this number, a float32."""
-    value: np.float32 = numbers_at(words, 2 * number + 1, np.float32)[2 * number]
-    return value
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        return _argument(b, v.F32, *arguments)
+
+    return types.float32(types.int64, types.int64), emit
 
 
-@in_kernel
-def held(words: int, number: int) -> int:
+@intrinsic
+def held(_context: Any, _words: Any, _number: Any) -> Any:
     """Return the address that lies at the place which this argument names."""
-    address: int = word(word(words, number), 0)
-    return address
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        return v.load(b, v.I64, _argument(b, v.I64, *arguments))
+
+    return types.int64(types.int64, types.int64), emit
+
+
+def _argument(b: v.Builder, kind: Any, words: v.Value, number: v.Value) -> v.Value:
+    return v.load(b, kind, b.add(words, b.mul(number, v.I64(8))))

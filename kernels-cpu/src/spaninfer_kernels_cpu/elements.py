@@ -110,6 +110,33 @@ def write(_context: Any, element: Any, _address: Any, _index: Any, _number: Any)
     return types.void(element, types.int64, types.int64, types.float32), emit
 
 
+@intrinsic
+def write_index(_context: Any, _address: Any, _index: Any, _number: Any) -> Any:
+    """Write an int64 as number `index` of the int32 at an address."""
+
+    def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        address, index, number = arguments
+        b.store(b.trunc(number, v.I32), _place(b, v.I32, address, index), align=1)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3), emit
+
+
+@intrinsic
+def larger(_context: Any, _x: Any, _y: Any) -> Any:
+    """Return the larger of two float32; of NaN and of zeros of both signs, either.
+
+    Loops over `max` stay scalar: it must return NaN, and its flags say nothing of others' wishes.
+    """
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        x, y = arguments
+        flags = ("nnan", "nsz")
+        return b.select(b.fcmp_ordered(">", x, y, flags=flags), x, y, flags=flags)
+
+    return types.float32(types.float32, types.float32), emit
+
+
 _STORED = {"float32": v.F32, "bfloat16": v.I16, "float16": ir.HalfType(), "int8": v.I8}
 
 

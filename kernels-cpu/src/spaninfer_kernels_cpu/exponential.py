@@ -7,7 +7,8 @@ that made them. Largest errors in units of the last place: 1 for exp, 3 for tanh
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from spaninfer_kernels_cpu.in_kernel import in_kernel_with
 
 _LOG2_E = np.float32(1.4426950408889634)
 _LN2_HIGH = np.float32(0.693145751953125)  # ln 2 cut to 15 bits: n * _LN2_HIGH is exact
@@ -18,7 +19,7 @@ _LOWEST = np.float32(-87.0)  # exp(-87) is just above the smallest normal float3
 _HIGHEST = np.float32(88.0)
 
 
-@njit(fastmath={"contract"}, error_model="numpy")
+@in_kernel_with(fastmath={"contract"})
 def exp(x: np.float32) -> np.float32:
     """Return e**x for x in [-87, 88]; values outside are moved to the nearer end, NaN stays NaN.
 
@@ -43,7 +44,7 @@ def exp(x: np.float32) -> np.float32:
     return p * np.int32(exponent << np.int32(23)).view(np.float32)
 
 
-@njit(fastmath={"contract"}, error_model="numpy")
+@in_kernel_with(fastmath={"contract"})
 def tanh(x: np.float32) -> np.float32:
     """Return the hyperbolic tangent of x.
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numba.extending import overload
 
+from spaninfer_kernels_cpu.activation_kernel import ACTIVATIONS, Activation, activated
 from spaninfer_kernels_cpu.call import (
     NUMBERS_PER_TASK,
     ROWS,
@@ -21,8 +22,8 @@ from spaninfer_kernels_cpu.call import (
 )
 from spaninfer_kernels_cpu.constants import Constant
 from spaninfer_kernels_cpu.exponential import tanh
+from spaninfer_kernels_cpu.in_kernel import PART
 from spaninfer_kernels_cpu.pointer import floats_at
-from spaninfer_kernels_cpu.rows_kernel import ACTIVATIONS, Activation, activated
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ def computed(formula: Formula, x: np.float32, y: np.float32, number: np.float32)
     raise NotImplementedError("exists in Numba functions only")
 
 
-@overload(computed)
+@overload(computed, jit_options=PART)
 def _computed(formula, x, y, number):  # type: ignore[no-untyped-def]  # noqa: ARG001
     """Choose the code by the type of the constant; Numba compares signatures to the letter."""
     kind: Any = formula

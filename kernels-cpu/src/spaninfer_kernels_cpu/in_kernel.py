@@ -1,24 +1,41 @@
-"""How functions are compiled that only other compiled functions call."""
+"""How functions are compiled that other compiled functions call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar, cast
 
-from numba import njit
+from numba.extending import register_jitable
+
+from spaninfer_kernels_cpu.part import Part, PartCompiler
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_OPTIONS: Final[dict[str, Any]] = {
+    "error_model": "numpy",
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
+
+PART: Final[Any] = {**_OPTIONS, "pipeline_class": PartCompiler}
+"""What makes parts of the functions that an `overload` returns: its `jit_options`."""
+
 
 def in_kernel(function: Function) -> Function:
-    """Return the function as others call it when they are compiled, not when Python runs.
-
-    That is `njit` without entries for Python and C, which took a quarter of the time to compile
-    attention.
-    """
-    compiled: Function = njit(error_model="numpy", **_WITHOUT_ENTRIES)(function)
-    return compiled
+    """Return the function as others call it when they are compiled, never when Python runs."""
+    return cast(Function, Part(function, **_OPTIONS))
 
 
-# Numba's annotations do not know these options.
-_WITHOUT_ENTRIES: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+def in_kernel_with(*, fastmath: set[str]) -> Callable[[Function], Function]:
+    """Return `in_kernel` for functions whose arithmetic LLVM may change so."""
+
+    def decorate(function: Function) -> Function:
+        return cast(Function, Part(function, fastmath=fastmath, **_OPTIONS))
+
+    return decorate
+
+
+def also_in_kernel(function: Function) -> Function:
+    """Return the function as it is written, for Python; compiled functions may call it too."""
+    register_jitable(**PART)(function)
+    return function

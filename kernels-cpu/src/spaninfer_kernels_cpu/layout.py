@@ -32,7 +32,7 @@ BLOCK_BYTES = 64
 PANEL = 64
 STEP_BYTES = 256
 PARAMETER_BYTES = 4 * PANEL  # scales and middles of a group of weights
-ROW_PARAMETER_BYTES = 8  # scale (float32) and sum (int32) of a group of activations
+ROW_PARAMETER_BYTES = 12  # of a group of activations: see `row_codes`
 
 CHANNELS_PER_STEP: dict[Kind, int] = {"float32": 1, "bfloat16": 2, "int8": 4, "int4": 8}
 STEPS_AT_ONCE: dict[Kind, int] = {"float32": 1, "bfloat16": 1, "int8": 1, "int4": 4}

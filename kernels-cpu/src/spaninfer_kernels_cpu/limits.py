@@ -12,11 +12,12 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.compiled import make_ready
+from spaninfer_kernels_cpu.compiled import entry, make_ready
+from spaninfer_kernels_cpu.in_kernel import PART
 from spaninfer_kernels_cpu.layout import CENTRE, Kind
 from spaninfer_kernels_cpu.pointer import numbers_at
 from spaninfer_kernels_cpu.recipe import Recipe, recipes
@@ -79,7 +80,7 @@ def _reader() -> Callable[..., None]:
     return _read
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@entry
 def _read(counter: Counter, memory: NDArray[np.int64], totals: NDArray[np.int64]) -> None:
     """Read all of memory; a task is a chunk."""
     count = _CHUNK_BYTES // 8
@@ -95,7 +96,7 @@ def _read(counter: Counter, memory: NDArray[np.int64], totals: NDArray[np.int64]
 
 @cache
 def _multiplier(recipe: Recipe) -> Callable[..., None]:
-    @njit(nogil=True, cache=True, error_model="numpy")
+    @entry
     def work(counter: Counter, tasks: int, space: NDArray[np.uint8]) -> None:
         """Multiply _STEPS steps per task, by the same weights."""
         out = np.empty(_SPACE, np.uint8)
@@ -114,7 +115,7 @@ def repeat(recipe: Recipe, space: int, out: int) -> None:
     raise NotImplementedError("exists in Numba functions only")
 
 
-@overload(repeat)
+@overload(repeat, jit_options=PART)
 def _repeat(recipe: Recipe, space: int, out: int) -> Any:  # noqa: ARG001
     """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
     kind: Any = recipe

@@ -15,8 +15,7 @@ from spaninfer_kernels_cpu.call import (
     rows_per_task,
     word,
 )
-from spaninfer_kernels_cpu.elements import FLOAT32
-from spaninfer_kernels_cpu.rows_kernel import layer_norm, rms_norm
+from spaninfer_kernels_cpu.norm_kernel import layer_norm, rms_norm
 
 Floats = NDArray[np.float32]
 
@@ -44,7 +43,7 @@ def _rms_norm(words: int, rows: int, task: int) -> None:
     some = max(1, NUMBERS_PER_TASK // (parts * channels))
     for row in range(task * some, min(rows, (task + 1) * some)):
         x, out = word(words, 0) + row * word(words, 1), word(words, 2) + row * word(words, 3)
-        rms_norm(FLOAT32, 0, 1, x, 0, weight, out, parts, channels, eps, plus_one)
+        rms_norm(x, weight, out, parts, channels, eps, plus_one)
 
 
 def layer_norm_call(
@@ -71,4 +70,4 @@ def _layer_norm(words: int, rows: int, task: int) -> None:
     some = max(1, NUMBERS_PER_TASK // (parts * channels))
     for row in range(task * some, min(rows, (task + 1) * some)):
         x, out = word(words, 0) + row * word(words, 1), word(words, 2) + row * word(words, 3)
-        layer_norm(FLOAT32, 0, 1, x, 0, weight, bias, out, parts, channels, eps)
+        layer_norm(x, weight, bias, out, parts, channels, eps)

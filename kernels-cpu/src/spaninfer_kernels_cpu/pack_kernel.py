@@ -6,19 +6,18 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numpy.typing import NDArray
 
+from spaninfer_kernels_cpu.compiled import entry
 from spaninfer_kernels_cpu.in_kernel import in_kernel
-from spaninfer_kernels_cpu.layout import PANEL, PARAMETER_BYTES, ROW_PARAMETER_BYTES, STEP_BYTES
-from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
-from spaninfer_kernels_cpu.rounding import rounded
+from spaninfer_kernels_cpu.layout import PANEL, PARAMETER_BYTES, STEP_BYTES
+from spaninfer_kernels_cpu.rounding import nearest_bf16, rounded
+from spaninfer_kernels_cpu.row_codes import write_row_codes
 from spaninfer_kernels_cpu.workers import COUNTER, Counter, next_task
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
-
-_SIZE = np.uint32(0x7FFFFFFF)  # all bits of a float32 but its sign
 
 PACK_SIGNATURE = (
     COUNTER,
@@ -29,7 +28,7 @@ PACK_SIGNATURE = (
 )
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@entry
 def pack_codes(
     counter: Counter, weight: Floats, group_channels: int, bits: int, panels: Bytes
 ) -> None:
@@ -72,7 +71,7 @@ def _grid(numbers: Floats, bits: int) -> tuple[np.float32, np.float32]:
     below = np.float32(1 << (bits - 1))
     above = below - np.float32(1)
     step = (most - least) / (below + above)
-    middle = _nearest_bf16(least + below * step)
+    middle = nearest_bf16(least + below * step)
     return _next_bf16(max((middle - least) / below, (most - middle) / above)), middle
 
 
@@ -111,88 +110,38 @@ ROWS_SIGNATURE = (
     types.int64,
     types.int64,
     types.boolean,
+    types.int64,
     types.Array(types.uint8, 2, "C"),
 )
 ROWS_PER_TASK = 8
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@entry
 def row_codes(
-    counter: Counter, x: Floats, group_channels: int, padded: int, wide: bool, rows: Bytes
+    counter: Counter,
+    x: Floats,
+    group_channels: int,
+    padded: int,
+    wide: bool,
+    centre: int,
+    rows: Bytes,
 ) -> None:
-    """Write the codes of x[T, C], with scale and sum per group, into rows[T, bytes].
+    """Write x[T, C] as codes into rows[T, bytes] (see `row_codes`). A task is a few rows.
 
-    Symmetric: scale = largest size / 127. Groups are filled up to `padded` codes with zeros. Wide
-    codes are int16 in the order 0 2 1 3. A task is a few rows.
+    Wide codes are int16 in the order 0 2 1 3.
     """
     num_rows, channels = x.shape
-    scratch = np.empty(padded, np.int8)
-    code_bytes = padded * 2 if wide else padded
+    channel_bytes = 2 if wide else 1
     task = next_task(counter)
     while task * ROWS_PER_TASK < num_rows:
         for row in range(task * ROWS_PER_TASK, min(num_rows, (task + 1) * ROWS_PER_TASK)):
             source = x.ctypes.data + row * channels * 4
-            record = rows.ctypes.data + row * rows.shape[1]
-            for start in range(0, channels, group_channels):
-                count = min(group_channels, channels - start)
-                numbers = floats_at(source + start * 4, count)
-                scale = _row_scale(numbers_at(source + start * 4, count, np.uint32))
-                if wide:
-                    total = _write_row_codes(numbers, scale, scratch)
-                    _widen(scratch, numbers_at(record, padded, np.int16))
-                else:
-                    codes = numbers_at(record, padded, np.int8)
-                    total = _write_row_codes(numbers, scale, codes)
-                floats_at(record + code_bytes, 1)[0] = scale
-                numbers_at(record + code_bytes + 4, 1, np.int32)[0] = total
-                record += code_bytes + ROW_PARAMETER_BYTES
+            target = rows.ctypes.data + row * rows.shape[1]
+            write_row_codes(source, channels, group_channels, padded, channel_bytes, centre, target)
         task = next_task(counter)
 
 
-@in_kernel
-def _row_scale(bits: NDArray[np.uint32]) -> np.float32:
-    """Return the largest size / 127 of numbers given by their bits; 1 if all are 0.
-
-    Compared as integers: NaN is the largest of all, and so becomes the scale.
-    """
-    largest = np.uint32(0)
-    for i in range(len(bits)):
-        largest = max(largest, np.uint32(bits[i] & _SIZE))
-    scale = np.uint32(largest).view(np.float32) / np.float32(127)
-    return np.float32(1) if scale == 0 else np.float32(scale)
-
-
-@in_kernel
-def _write_row_codes(numbers: Floats, scale: np.float32, codes: NDArray[np.int8]) -> np.int32:
-    """Write the codes of one group, and zeros after them; return their sum."""
-    total = np.int32(0)
-    for i in range(len(numbers)):
-        code = rounded(numbers[i] / scale)
-        codes[i] = np.int8(code)
-        total = np.int32(total + code)
-    for i in range(len(numbers), len(codes)):
-        codes[i] = 0
-    return total
-
-
-@in_kernel
-def _widen(codes: NDArray[np.int8], wide: NDArray[np.int16]) -> None:
-    for first in range(0, len(codes), 4):
-        wide[first] = codes[first]
-        wide[first + 1] = codes[first + 2]
-        wide[first + 2] = codes[first + 1]
-        wide[first + 3] = codes[first + 3]
-
-
 # ---- numbers -----------------------------------------------------------------------------------
-
-
-@in_kernel
-def _nearest_bf16(x: np.float32) -> np.float32:
-    """Return the bfloat16 nearest to a finite x; the even one in the middle."""
-    bits = np.uint32(np.float32(x).view(np.uint32))
-    bits = np.uint32(bits + np.uint32(0x7FFF) + np.uint32((bits >> np.uint32(16)) & np.uint32(1)))
-    return np.uint32(bits & np.uint32(0xFFFF0000)).view(np.float32)
 
 
 @in_kernel

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -23,10 +22,11 @@ from spaninfer_kernels_cpu.layout import (
     Kind,
     Layout,
 )
+from spaninfer_kernels_cpu.memory import aligned
+from spaninfer_kernels_cpu.nodes import place, usable_nodes
 from spaninfer_kernels_cpu.threads import usable_cpus
 from spaninfer_kernels_cpu.workers import share
 
-CACHE_LINE = 64
 NUMBERS_AT_ONCE = 1 << 20  # weights that are widened to float32 at a time: 4 MB beside the result
 
 _SOURCES = (np.float32, np.float16, ml_dtypes.bfloat16)
@@ -35,10 +35,21 @@ _TYPES: dict[str, type] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A weight[outputs channels] in the memory order of `layout`; panels[P, bytes] uint8."""
+    """A weight[outputs channels] in the memory order of `layout`; panels[P, bytes] uint8.
+
+    Or `count` of them, of experts or of heads, whose panels follow one another.
+    """
 
     layout: Layout
     panels: NDArray[np.uint8]
+    count: int = 1
+
+    def __getitem__(self, number: int) -> Packed:
+        """Return one of several weights, in the same memory; IndexError if there is none."""
+        if not 0 <= number < self.count:
+            raise IndexError(f"there are {self.count} weights, and number {number} was asked for")
+        each = self.layout.panels
+        return Packed(self.layout, self.panels[number * each : (number + 1) * each])
 
 
 def pack(weight: NDArray[np.generic], format: Format) -> Packed:
@@ -48,15 +59,41 @@ def pack(weight: NDArray[np.generic], format: Format) -> Packed:
     to its largest weight, with scale and middle rounded to bfloat16 so that the grid still holds
     both. Apart from the result, this takes some megabytes whatever the size of the weight.
     """
-    if weight.dtype not in _SOURCES:
-        raise DTypeError(f"weight holds {weight.dtype}; pack takes float32, float16 and bfloat16")
     if weight.ndim != 2 or 0 in weight.shape:
         raise ShapeError(f"weight: expected axes (O C), neither empty, got shape {weight.shape}")
-    layout = Layout(format, *weight.shape)
-    panels = _aligned(layout.panels, layout.panel_bytes)
+    return pack_stack([weight[None]], format)
+
+
+def pack_stack(parts: Sequence[NDArray[np.generic]], format: Format) -> Packed:
+    """Return N weights, each packed as `pack` does it: of experts, or of heads.
+
+    Weight n is parts[0][n] and below it parts[1][n] and so on: every part has axes (N O C), and
+    only O differs between them.
+    """
+    stacks = {(len(part), *part.shape[2:]) for part in parts}
+    if len(stacks) != 1 or any(part.ndim != 3 or 0 in part.shape for part in parts):
+        shapes = ", ".join(str(part.shape) for part in parts)
+        raise ShapeError(f"weights: expected axes (N O C), none empty, N and C equal, got {shapes}")
+    for part in parts:
+        if part.dtype not in _SOURCES:
+            raise DTypeError(f"weight holds {part.dtype}; pack takes float32, float16 and bfloat16")
+    count, channels = stacks.pop()
+    layout = Layout(format, sum(part.shape[1] for part in parts), channels)
+    panels = aligned((count * layout.panels, layout.panel_bytes), np.uint8)
+    place(panels, usable_nodes())
+    for number in range(count):
+        rows = [part[number] for part in parts]
+        weight = rows[0] if len(rows) == 1 else np.concatenate(rows)
+        _fill(weight, layout, panels[number * layout.panels : (number + 1) * layout.panels])
+    return Packed(layout, panels, count)
+
+
+def _fill(weight: NDArray[np.generic], layout: Layout, panels: NDArray[np.uint8]) -> None:
+    """Write weight[O C] into panels[P, bytes], some megabytes at a time."""
     at_once = max(1, NUMBERS_AT_ONCE // (PANEL * layout.channels))
-    kind = np.float32 if format.has_codes else _TYPES[format.kind]
-    columns = layout.channels if format.has_codes else layout.padded_channels
+    has_codes = layout.format.has_codes
+    kind = np.float32 if has_codes else _TYPES[layout.format.kind]
+    columns = layout.channels if has_codes else layout.padded_channels
     buffer: NDArray[Any] = np.zeros((min(at_once, len(panels)) * PANEL, columns), kind)
     for first in range(0, layout.panels, at_once):
         some = panels[first : first + at_once]
@@ -64,11 +101,10 @@ def pack(weight: NDArray[np.generic], format: Format) -> Packed:
         numbers = buffer[: len(some) * PANEL]
         numbers[: len(rows), : layout.channels] = rows
         numbers[len(rows) :] = 0
-        if format.has_codes:
+        if has_codes:
             _fill_codes(numbers, layout, some)
         else:
             _fill_numbers(numbers, layout, some)
-    return Packed(layout, panels)
 
 
 def unpack(packed: Packed) -> NDArray[np.float32]:
@@ -89,14 +125,6 @@ def unpack(packed: Packed) -> NDArray[np.float32]:
     rows = grouped[..., : layout.group_channels].reshape(layout.panels * PANEL, -1)
     weight: NDArray[np.float32] = rows[: layout.outputs, : layout.channels]
     return weight
-
-
-def _aligned(*shape: int) -> NDArray[np.uint8]:
-    """Return an uninitialised array that begins with a cache line, so that no load spans two."""
-    size = math.prod(shape)
-    memory = np.empty(size + CACHE_LINE, np.uint8)
-    start = -memory.ctypes.data % CACHE_LINE
-    return memory[start : start + size].reshape(shape)
 
 
 def _codes(records: NDArray[np.uint8], kind: Kind) -> NDArray[np.uint8]:

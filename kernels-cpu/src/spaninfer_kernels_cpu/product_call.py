@@ -1,47 +1,34 @@
-"""Products with packed weights as calls: first the rows made ready, then the product itself.
-
-out = x @ weight.T + bias, or residual + scale * (that); float32. What rows of x become depends on
-the weight (see `recipe`): codes with a scale and a sum per group, bfloat16, or just themselves.
-They are written to scratch memory, which the calls of one step may share.
+"""Products with packed weights as calls: of all rows with one weight or, part by part, with several
+(`product_calls`), those of a gated MLP (`gated_calls`), and of rows in order of their experts with
+the weights of these (`run_call`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
 
 import numpy as np
-from numba.extending import overload
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.call import ROWS, WANTED, Call, Kernel, Rows, address_of, real, word
-from spaninfer_kernels_cpu.constants import Constant
-from spaninfer_kernels_cpu.elements import BFLOAT16, FLOAT32, read, write
-from spaninfer_kernels_cpu.in_kernel import in_kernel
-from spaninfer_kernels_cpu.layout import PANEL, ROW_PARAMETER_BYTES, Layout
-from spaninfer_kernels_cpu.pack_kernel import _row_scale, _widen, _write_row_codes
+from spaninfer_kernels_cpu.activation_kernel import ACTIVATIONS, SILU, Activation
+from spaninfer_kernels_cpu.call import ROWS, Call, Rows, address_of
+from spaninfer_kernels_cpu.layout import PANEL
+from spaninfer_kernels_cpu.nodes import shares, usable_nodes
 from spaninfer_kernels_cpu.packed import Packed
-from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
-from spaninfer_kernels_cpu.products_kernel import ROWS_PER_TASK, fill_tile
-from spaninfer_kernels_cpu.recipe import Recipe, recipes
+from spaninfer_kernels_cpu.product_task import product_kernel
+from spaninfer_kernels_cpu.products_kernel import ROWS_PER_TASK
+from spaninfer_kernels_cpu.ready_call import ready_bytes, ready_call
+from spaninfer_kernels_cpu.recipe import Recipe, few_rows, recipes
+from spaninfer_kernels_cpu.threads import usable_cpus
 from spaninfer_kernels_cpu.tiers import chosen
 from spaninfer_kernels_cpu.vectors import check_intrinsics
 
 Floats = NDArray[np.float32]
-Sizes: TypeAlias = tuple[int, int, int, int]
-
-READY_ROWS_PER_TASK = 4
 
 
-def scratch_bytes(layout: Layout, *, rounded: bool = False) -> int:
+def scratch_bytes(weight: Packed, *, rounded: bool = False) -> int:
     """Return the bytes of scratch memory per row that `product_calls` wants; 0 if none."""
-    one, _ = recipes(layout.format.kind, rounded=rounded, tier=chosen())
-    bytes_per_row = layout.groups * layout.padded_channels * one.channel_bytes
-    if layout.format.has_codes:
-        return bytes_per_row + layout.groups * ROW_PARAMETER_BYTES
-    return 0 if one.way == "fma" and layout.padded_channels == layout.channels else bytes_per_row
+    return weight.count * ready_bytes(weight.layout, rounded=rounded)
 
 
 def product_calls(
@@ -54,171 +41,141 @@ def product_calls(
     residual: Rows | None = None,
     scale: float = 1.0,
     rounded: bool = False,
-    wanted: bool = False,
+    count: int = ROWS,
 ) -> list[Call]:
     """Return the calls that write x @ weight.T + bias to out, or residual + scale * that.
 
-    `scratch` has `scratch_bytes` per row; `rounded`: x may be rounded to bfloat16 where weights are
-    that and the CPU multiplies both so; `wanted`: the rows are those whose logits are wanted. The
-    caller keeps weight and bias[O] alive. `out` may be `residual`; neither may be `x`.
+    Of N weights in one, number n multiplies part n of rows of N C numbers and writes part n of N O;
+    these have neither bias nor residual. `scratch` has `scratch_bytes` per row; `rounded`: x may be
+    rounded to bfloat16 where weights are that and the CPU multiplies both so; `count`: which of the
+    step's counts is the number of rows. The caller keeps weight and bias[O] alive. `out` may be
+    `residual`; neither may be `x`.
     """
-    layout = weight.layout
-    one, many = recipes(layout.format.kind, rounded=rounded, tier=chosen())
-    count = WANTED if wanted else ROWS
-    stride = scratch_bytes(layout, rounded=rounded)
-    calls = []
-    if stride:
-        ready = Rows(scratch, stride)
-        channels = (layout.channels, layout.group_channels, layout.padded_channels)
-        way = _CODE if layout.format.has_codes else _NARROW if one.way != "fma" else _PAD
-        row = (x.address, x.stride, *channels, one.channel_bytes, scratch, stride)
-        calls.append(Call(_readying(way), row, 1, READY_ROWS_PER_TASK, count))
-        x = ready
+    assert weight.count == 1 or (bias is None and residual is None)
+    calls, x = _made_ready(x, weight, scratch, rounded, count)
+    panels = weight.count * weight.layout.panels
+    pieces = _pieces(panels, usable_cpus(), len(usable_nodes()))
     words = (
-        *(weight.panels.ctypes.data, layout.panel_bytes, layout.groups),
-        *(x.address, x.stride, stride // layout.groups if stride else x.stride),
-        *(out.address, out.stride, layout.outputs),
+        *_weight_words(weight),
+        *_row_words(x, weight, rounded),
+        *(out.address, out.stride),
         0 if bias is None else bias.ctypes.data,
         *((0, 0) if residual is None else (residual.address, residual.stride)),
+        0,
         float(scale),
+        *_piece_words(pieces),
+        0,
     )
-    calls.append(Call(_product(one, many), words, layout.panels, ROWS_PER_TASK, count))
-    return calls
+    return [
+        *calls,
+        Call(_product(weight, rounded, SILU), words, len(pieces) - 1, ROWS_PER_TASK, count),
+    ]
+
+
+def can_gate(weight: Packed) -> bool:
+    """Can `gated_calls` take this weight: no panel with both gates and factors, on one node?"""
+    return weight.layout.outputs % (2 * PANEL) == 0 and len(usable_nodes()) == 1
+
+
+def gated_calls(
+    x: Rows,
+    weight: Packed,
+    act: str,
+    *,
+    out: Rows,
+    scratch: int,
+    rounded: bool = False,
+    count: int = ROWS,
+) -> list[Call]:
+    """Return the calls that write act(x @ gate.T) * (x @ up.T) to out; weight[2I C] is gate above
+    up, and `can_gate`.
+
+    Everything else is as in `product_calls`. A prompt's 2I numbers of a row, which nobody reads
+    twice, never leave the caches so: 10 MB of 256 rows in a 0.5B model.
+    """
+    assert can_gate(weight)
+    calls, x = _made_ready(x, weight, scratch, rounded, count)
+    half = weight.layout.panels // 2
+    pieces = _pieces(half, usable_cpus(), 1)
+    words = (
+        *_weight_words(weight),
+        *_row_words(x, weight, rounded),
+        *(out.address, out.stride, 0, 0, 0, 0, 1.0),
+        *_piece_words(pieces),
+        half,
+    )
+    kernel = _product(weight, rounded, ACTIVATIONS[act])
+    return [*calls, Call(kernel, words, len(pieces) - 1, ROWS_PER_TASK, count)]
+
+
+def run_call(
+    x: Rows, weight: Packed, *, out: Rows, runs: int, rounded: bool = False, count: int
+) -> Call:
+    """Write the products of ready rows, run after run, each with the weight that the run names.
+
+    `runs` is the address of RUN_NUMBERS int32 for as many runs as `count` says; those without rows
+    do nothing. Where `ready_bytes` is 0, x are rows as they are.
+    """
+    pieces = _pieces(weight.layout.panels, usable_cpus(), 1)
+    words = (
+        *_weight_words(weight),
+        *_row_words(x, weight, rounded),
+        *(out.address, out.stride, 0, 0, 0, runs, 1.0),
+        *_piece_words(pieces),
+        0,
+    )
+    return Call(_product(weight, rounded, SILU), words, len(pieces) - 1, 1, count)
+
+
+def _made_ready(
+    x: Rows, weight: Packed, scratch: int, rounded: bool, count: int
+) -> tuple[list[Call], Rows]:
+    """Return the calls that make rows ready in scratch memory, if any, and where rows are then."""
+    part_bytes = ready_bytes(weight.layout, rounded=rounded)
+    if not part_bytes:
+        return [], x
+    ready, parts = Rows(scratch, weight.count * part_bytes), weight.count
+    call = ready_call(x, weight.layout, out=ready, parts=parts, rounded=rounded, count=count)
+    return [call], ready
+
+
+def _weight_words(weight: Packed) -> tuple[int, ...]:
+    layout = weight.layout
+    sizes = layout.panel_bytes, layout.groups, layout.panels, layout.outputs
+    return weight.panels.ctypes.data, *sizes
+
+
+def _row_words(x: Rows, weight: Packed, rounded: bool) -> tuple[int, ...]:
+    part_bytes = ready_bytes(weight.layout, rounded=rounded) or weight.layout.channels * 4
+    return x.address, x.stride, part_bytes
+
+
+def _piece_words(pieces: NDArray[np.int64]) -> tuple[int, int]:
+    return pieces.ctypes.data, len(pieces) - 1
 
 
 @cache
-def _product(one_row: Recipe, many_rows: Recipe) -> int:
+def _pieces(panels: int, threads: int, nodes: int) -> NDArray[np.int64]:
+    """Return where the pieces of so many panels begin, and the end; it is kept for good.
+
+    A piece is one stream from memory: each new one waits for it, 0.3 µs of the 2 that a panel of a
+    small product takes. The first are large; the last small, so that threads end together. Each
+    node's share (`nodes.place`) has as many: some of the last node's may be without panels.
+    """
+    (_, share), *_ = shares(panels, nodes)
+    starts = [0]
+    while starts[-1] < share:
+        starts.append(starts[-1] + max(1, (share - starts[-1]) // (2 * threads // nodes)))
+    ends = [node * share + start for node in range(nodes) for start in starts[:-1]]
+    return np.minimum([*ends, panels], panels)
+
+
+def _product(weight: Packed, rounded: bool, activation: Activation) -> int:
+    one, many = recipes(weight.layout.format.kind, rounded=rounded, tier=chosen())
+    return _compiled(one, many, activation)
+
+
+@cache
+def _compiled(one: Recipe, many: Recipe, activation: Activation) -> int:
     check_intrinsics()
-    return address_of(product_kernel(one_row, many_rows))
-
-
-# ---- rows made ready -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Readying(Constant):
-    """How rows are made ready: "code", "narrow" to bfloat16, or "pad" with zeros."""
-
-    name: str
-
-
-@cache
-def _readying(way: Readying) -> int:
-    def make_ready(words: int, rows: int, task: int) -> None:
-        first = task * READY_ROWS_PER_TASK
-        for row in range(first, min(rows, first + READY_ROWS_PER_TASK)):
-            source = word(words, 0) + row * word(words, 1)
-            target = word(words, 6) + row * word(words, 7)
-            sizes = word(words, 2), word(words, 3), word(words, 4), word(words, 5)
-            write_ready(way, source, sizes, target)
-
-    return address_of(make_ready)
-
-
-def write_ready(way: Readying, source: int, sizes: Sizes, target: int) -> None:
-    """Make a row ready. `sizes`: channels, those of a group, padded ones, bytes of a channel."""
-    raise NotImplementedError("exists in Numba functions only")
-
-
-@overload(write_ready)
-def _write_ready(
-    way: Readying,
-    source: int,  # noqa: ARG001
-    sizes: Sizes,  # noqa: ARG001
-    target: int,  # noqa: ARG001
-) -> Callable[..., None]:
-    """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
-    kind: Any = way
-    return {"code": _code, "narrow": _narrow, "pad": _pad}[kind.value.name]
-
-
-def _code(way: Readying, source: int, sizes: Sizes, target: int) -> None:  # noqa: ARG001
-    """Write the codes of a row, with scale and sum behind each group (see pack_kernel)."""
-    channels, group, padded, channel_bytes = sizes
-    code_bytes = padded * channel_bytes
-    for start in range(0, channels, group):
-        count = min(group, channels - start)
-        numbers = floats_at(source + start * 4, count)
-        scale = _row_scale(numbers_at(source + start * 4, count, np.uint32))
-        if channel_bytes == 2:
-            narrow = np.empty(padded, np.int8)
-            total = _write_row_codes(numbers, scale, narrow)
-            _widen(narrow, numbers_at(target, padded, np.int16))
-        else:
-            total = _write_row_codes(numbers, scale, numbers_at(target, padded, np.int8))
-        floats_at(target + code_bytes, 1)[0] = scale
-        numbers_at(target + code_bytes + 4, 1, np.int32)[0] = total
-        target += code_bytes + ROW_PARAMETER_BYTES
-
-
-def _narrow(way: Readying, source: int, sizes: Sizes, target: int) -> None:  # noqa: ARG001
-    """Write a row rounded to bfloat16, filled up with zeros."""
-    channels, _, padded, _ = sizes
-    for i in range(channels):
-        write(BFLOAT16, target, i, read(FLOAT32, source, i))
-    for i in range(channels, padded):
-        write(BFLOAT16, target, i, np.float32(0))
-
-
-def _pad(way: Readying, source: int, sizes: Sizes, target: int) -> None:  # noqa: ARG001
-    """Write a row filled up with zeros."""
-    channels, _, padded, _ = sizes
-    for i in range(channels):
-        write(FLOAT32, target, i, read(FLOAT32, source, i))
-    for i in range(channels, padded):
-        write(FLOAT32, target, i, np.float32(0))
-
-
-_CODE, _NARROW, _PAD = Readying("code"), Readying("narrow"), Readying("pad")
-
-
-# ---- the product ---------------------------------------------------------------------------------
-
-
-def product_kernel(one_row: Recipe, many_rows: Recipe) -> Kernel:
-    """Return the kernel that multiplies by these recipes. A task: a panel by up to 192 rows."""
-
-    def product(words: int, rows: int, task: int) -> None:
-        parts = (rows + ROWS_PER_TASK - 1) // ROWS_PER_TASK
-        panel, start = task // parts, task % parts * ROWS_PER_TASK
-        if rows == 1:
-            _panel(one_row, words, rows, panel, start)
-        else:
-            _panel(many_rows, words, rows, panel, start)
-
-    return product
-
-
-@in_kernel
-def _panel(recipe: Recipe, words: int, num_rows: int, panel: int, start: int) -> None:
-    """Multiply rows [start, start + ROWS_PER_TASK) by the weights of a panel."""
-    tile = np.empty((recipe.rows, PANEL), np.float32)
-    weights = word(words, 0) + panel * word(words, 1)
-    groups = word(words, 2)
-    x, stride = word(words, 3), word(words, 4)
-    sizes = (groups, word(words, 1) // groups, word(words, 5))
-    for first in range(start, min(num_rows, start + ROWS_PER_TASK), recipe.rows):
-        address, last = x + first * stride, num_rows - 1 - first
-        fill_tile(recipe, weights, address, stride, last, sizes, tile.ctypes.data)
-        for row in range(min(recipe.rows, num_rows - first)):
-            _finish(words, first + row, panel, tile[row])
-
-
-@in_kernel
-def _finish(words: int, row: int, panel: int, sums: Floats) -> None:
-    """Write a panel's outputs of one row; `sums` is used up."""
-    first = panel * PANEL
-    width = min(PANEL, word(words, 8) - first)
-    out = floats_at(word(words, 6) + row * word(words, 7) + 4 * first, width)
-    if word(words, 9) != 0:
-        bias = floats_at(word(words, 9) + 4 * first, width)
-        for i in range(width):
-            sums[i] += bias[i]
-    if word(words, 10) == 0:
-        for i in range(width):
-            out[i] = sums[i]
-    else:
-        residual = floats_at(word(words, 10) + row * word(words, 11) + 4 * first, width)
-        scale = real(words, 12)
-        for i in range(width):
-            out[i] = residual[i] + scale * sums[i]
+    return address_of(product_kernel(one, few_rows(one, many), many, activation))

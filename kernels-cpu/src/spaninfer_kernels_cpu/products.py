@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cpu import pack_kernel, products_kernel
 from spaninfer_kernels_cpu.compiled import make_ready
 from spaninfer_kernels_cpu.errors import DTypeError, ShapeError
-from spaninfer_kernels_cpu.layout import ROW_PARAMETER_BYTES, Format, Layout
+from spaninfer_kernels_cpu.layout import Format, Layout
+from spaninfer_kernels_cpu.memory import aligned
 from spaninfer_kernels_cpu.packed import Packed
-from spaninfer_kernels_cpu.recipe import Recipe, recipes
+from spaninfer_kernels_cpu.recipe import Recipe, recipes, row_bytes
 from spaninfer_kernels_cpu.threads import usable_cpus
 from spaninfer_kernels_cpu.tiers import chosen
 from spaninfer_kernels_cpu.vectors import check_intrinsics
@@ -82,19 +83,17 @@ def _num_workers(weight: Packed, num_rows: int) -> int:
 def rows_for(x: NDArray[np.generic], layout: Layout, recipe: Recipe, workers: int) -> Bytes:
     """Return activations[T C] as the bytes that kernels of a recipe read, [T bytes]."""
     padded = layout.padded_channels
+    rows = aligned((len(x), row_bytes(layout, recipe)), np.uint8)
     if layout.format.has_codes:
         wide = recipe.channel_bytes == 2
-        record = padded * recipe.channel_bytes + ROW_PARAMETER_BYTES
-        rows = np.empty((len(x), layout.groups * record), np.uint8)
-        arguments = (x, layout.group_channels, padded, wide, rows)
+        arguments = (x, layout.group_channels, padded, wide, recipe.centre, rows)
         share(_row_coder(), arguments, workers if len(x) > pack_kernel.ROWS_PER_TASK else 1)
         return rows
     kind = np.float32 if recipe.way == "fma" else ml_dtypes.bfloat16
-    if x.dtype != kind or x.shape[1] != padded:
-        filled = np.zeros((len(x), padded), kind)
-        filled[:, : layout.channels] = x
-        x = filled
-    return x.view(np.uint8)
+    numbers = rows.view(kind)
+    numbers[:, : layout.channels] = x
+    numbers[:, layout.channels :] = 0
+    return rows
 
 
 def _check(x: NDArray[np.generic], layout: Layout, out: Floats, bias: Floats | None) -> None:

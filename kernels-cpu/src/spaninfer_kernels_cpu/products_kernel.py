@@ -11,12 +11,13 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu import amx_kernel
-from spaninfer_kernels_cpu.in_kernel import in_kernel
+from spaninfer_kernels_cpu.compiled import entry
+from spaninfer_kernels_cpu.in_kernel import PART, in_kernel
 from spaninfer_kernels_cpu.layout import (
     BLOCK_BYTES,
     CENTRE,
@@ -61,7 +62,7 @@ SIGNATURE = (
 def kernel(one_row: Recipe, many_rows: Recipe) -> Callable[..., None]:
     """Return the function that multiplies by these recipes, not compiled yet."""
 
-    @njit(nogil=True, cache=True, error_model="numpy")
+    @entry
     def work(
         counter: Counter, panels: Bytes, x: Bytes, groups: int, bias: Floats, out: Floats
     ) -> None:
@@ -87,7 +88,8 @@ def _work(
     num_rows, stride = x.shape
     parts = (num_rows + ROWS_PER_TASK - 1) // ROWS_PER_TASK
     tile = np.empty((recipe.rows, PANEL), np.float32)
-    sizes = (groups, panels.shape[1] // groups, stride // groups)
+    group_bytes = panels.shape[1] // groups
+    sizes = (groups, group_bytes, row_group_bytes(recipe, group_bytes))
     task = next_task(counter)
     while task < len(panels) * parts:
         panel, start = task // parts, task % parts * ROWS_PER_TASK
@@ -105,12 +107,12 @@ def fill_tile(
     """Write the products of a panel and of rows 0 to `last` of x to out[recipe.rows 64], float32.
 
     Rows are `stride` bytes apart; out's rows after `last` hold anything. `sizes`: number of groups,
-    bytes of one of the panel, bytes of one of a row.
+    bytes of one of the panel, bytes of one in a row.
     """
     raise NotImplementedError("exists in Numba functions only")
 
 
-@overload(fill_tile)
+@overload(fill_tile, jit_options=PART)
 def _fill_tile(
     recipe: Recipe,
     weights: int,  # noqa: ARG001
@@ -143,12 +145,12 @@ def _fill_by_tiles(
 def multiply(recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: Sizes) -> Tile:
     """Return the products of a panel's blocks from `block` with rows, over all channels.
 
-    `sizes`: number of groups, bytes of one of the panel, bytes of one of a row.
+    `sizes`: number of groups, bytes of one of the panel, bytes of one in a row.
     """
     raise NotImplementedError("exists in Numba functions only")
 
 
-@overload(multiply)
+@overload(multiply, jit_options=PART)
 def _multiply(
     recipe: Recipe,
     weights: int,  # noqa: ARG001
@@ -183,7 +185,7 @@ def _multiply_codes(
     for group in range(groups):
         codes = weights + group * group_bytes
         row = group * row_group_bytes
-        row_end = row + row_group_bytes - ROW_PARAMETER_BYTES
+        row_end = groups * row_group_bytes + group * ROW_PARAMETER_BYTES
         dots = start_dots(recipe, rows, row_end)
         for step in range(code_bytes // recipe.weight_bytes):
             at = codes + block * BLOCK_BYTES + step * recipe.weight_bytes
@@ -191,6 +193,12 @@ def _multiply_codes(
         scales = codes + code_bytes + block * (BLOCK_BYTES // 2)
         sums = add_scaled(recipe, sums, dots, scales, rows, row_end)
     return sums
+
+
+@in_kernel
+def row_group_bytes(recipe: Recipe, group_bytes: int) -> int:
+    """Return the bytes of the channels of a group in a row, from the bytes of one of a panel."""
+    return (group_bytes - recipe.parameter_bytes) // recipe.weight_bytes * recipe.row_bytes
 
 
 @in_kernel

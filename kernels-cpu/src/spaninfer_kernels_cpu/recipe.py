@@ -8,16 +8,23 @@ from typing import Literal
 from spaninfer_kernels_cpu.constants import Constant
 from spaninfer_kernels_cpu.dots import BF16_DOTS, DOTS
 from spaninfer_kernels_cpu.layout import (
+    CENTRE,
     CHANNELS_PER_STEP,
     LANES,
     PANEL,
+    PARAMETER_BYTES,
+    ROW_PARAMETER_BYTES,
     STEP_BYTES,
     STEPS_AT_ONCE,
     Kind,
+    Layout,
 )
+from spaninfer_kernels_cpu.memory import whole_lines
 from spaninfer_kernels_cpu.tiers import Bf16Dot, ByteDot, Tier
 
 WIDENED_ROWS = 4
+PAIRED_ROWS = 8
+FEW_ROWS = 4
 TILE_ROWS = 32  # of a product by tiles: two tiles of activations
 
 Way = ByteDot | Bf16Dot | Literal["fma", "tiles"]
@@ -41,6 +48,21 @@ class Recipe(Constant):
     def weight_bytes(self) -> int:
         """Bytes of a panel that the inner loop takes at once."""
         return STEP_BYTES * STEPS_AT_ONCE[self.kind]
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of a group of a panel that are not weights."""
+        return PARAMETER_BYTES if self.kind in CENTRE else 0
+
+    @property
+    def code_bits(self) -> int:
+        """Bits of a weight that is a code."""
+        return 4 if self.kind == "int4" else 8
+
+    @property
+    def centre(self) -> int:
+        """The code from which weights that are codes count."""
+        return CENTRE[self.kind]
 
     @property
     def channel_bytes(self) -> int:
@@ -73,6 +95,26 @@ def recipes(kind: Kind, *, rounded: bool, tier: Tier) -> tuple[Recipe, Recipe]:
     if kind in tier.tiles and way != "fma":
         return one, Recipe(kind, "tiles", TILE_ROWS, PANEL // LANES)
     # Where a vector is two registers of sixteen, widened bfloat16 weights take four more, and six
-    # rows spill: 64 Gop/s against 83 with four, other kinds are faster with six (EPYC Zen 3).
-    rows = WIDENED_ROWS if (kind, way, tier.blocks) == ("bfloat16", "fma", 1) else tier.rows
+    # rows spill: 64 Gop/s against 83 with four, other kinds are faster with six (EPYC Zen 3). Bytes
+    # by pairs have multiplications enough to hide spills: 99 to 101 Gop/s of 192 rows with four,
+    # six and eight, but of 8 rows 71 with six, 78 with twice four, 103 with eight.
+    rows = tier.rows
+    if (kind, way, tier.blocks) == ("bfloat16", "fma", 1):
+        rows = WIDENED_ROWS
+    elif (kind, way) == ("int8", "madd"):
+        rows = PAIRED_ROWS
     return one, Recipe(kind, way, rows, tier.blocks)
+
+
+def row_bytes(layout: Layout, recipe: Recipe) -> int:
+    """Return the bytes of a row of activations for a weight: channels, then groups' parameters.
+
+    Whole cache lines: a tile whose rows lie in two lines each loads in 51 cycles instead of 8.
+    """
+    num_bytes = layout.groups * layout.padded_channels * recipe.channel_bytes
+    return whole_lines(num_bytes + layout.groups * ROW_PARAMETER_BYTES * layout.format.has_codes)
+
+
+def few_rows(one: Recipe, many: Recipe) -> Recipe:
+    """Return how rows are multiplied that would leave much of a tile for many of them empty."""
+    return Recipe(many.kind, one.way, min(FEW_ROWS, many.rows), many.blocks)

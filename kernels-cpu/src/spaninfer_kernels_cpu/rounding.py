@@ -11,15 +11,15 @@ from spaninfer_kernels_cpu import vectors as v
 from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.vectors import intrinsic
 
-_ROUNDER = np.float32(12582912.0)  # 1.5 * 2**23: adding it leaves the nearest integer in low bits
-_ROUNDER_BITS = np.int32(0x4B400000)
+ROUNDER = np.float32(12582912.0)  # 1.5 * 2**23: adding it leaves the nearest integer in low bits
+ROUNDER_BITS = np.int32(0x4B400000)
 
 
 @in_kernel
 def rounded(x: np.float32) -> np.int32:
     """Return the nearest integer, the even one in the middle; |x| below 2**22."""
-    shifted = np.float32(x + _ROUNDER)
-    return np.int32(np.float32(shifted).view(np.int32) - _ROUNDER_BITS)
+    shifted = np.float32(x + ROUNDER)
+    return np.int32(np.float32(shifted).view(np.int32) - ROUNDER_BITS)
 
 
 @intrinsic
@@ -30,3 +30,11 @@ def fused(_context: Any, x: Any, y: Any, z: Any) -> Any:
         return v.call(b, "llvm.fmuladd.f32", *arguments)
 
     return types.float32(x, y, z), emit
+
+
+@in_kernel
+def nearest_bf16(x: np.float32) -> np.float32:
+    """Return the bfloat16 nearest to a finite x; the even one in the middle."""
+    bits = np.uint32(np.float32(x).view(np.uint32))
+    bits = np.uint32(bits + np.uint32(0x7FFF) + np.uint32((bits >> np.uint32(16)) & np.uint32(1)))
+    return np.uint32(bits & np.uint32(0xFFFF0000)).view(np.float32)

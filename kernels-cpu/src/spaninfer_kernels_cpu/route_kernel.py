@@ -60,7 +60,7 @@ def route(logits: Floats, routing: Routing, room: Room, ids: Ints, weights: Floa
     if routing.groups > 1:
         _keep_best_groups(routing, room)
     top_k = len(ids)
-    select_largest(room.choice, room.numbers, len(logits), room.largest[:top_k], ids)
+    select_largest(room.choice, room.numbers, len(logits), room.largest, ids, top_k)
     total = _ZERO
     for place in range(top_k):
         weights[place] = room.scores[ids[place]]
@@ -91,7 +91,6 @@ def _score(logits: Floats, sigmoid: bool, scores: Floats) -> None:
 def _keep_best_groups(routing: Routing, room: Room) -> None:
     """Set the choice of experts outside the `group_topk` best groups of neighbours to -inf."""
     size = len(room.choice) // routing.groups
-    best, best_ids = room.largest[: routing.group_topk], room.largest_ids[: routing.group_topk]
     for group in range(routing.groups):
         first = second = _NOTHING
         for i in range(group * size, (group + 1) * size):
@@ -101,7 +100,10 @@ def _keep_best_groups(routing: Routing, room: Room) -> None:
             elif x > second:
                 second = x
         room.worth[group] = first + second if routing.two_best else first
-    count = select_largest(room.worth, room.numbers, routing.groups, best, best_ids)
+    best_ids = room.largest_ids
+    count = select_largest(
+        room.worth, room.numbers, routing.groups, room.largest, best_ids, routing.group_topk
+    )
     for group in range(routing.groups):
         kept = False
         for place in range(count):

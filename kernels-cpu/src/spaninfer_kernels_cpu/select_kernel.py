@@ -18,14 +18,16 @@ Ints = NDArray[np.int32]
 
 
 @in_kernel
-def select_largest(x: Floats, ids: Ints, count: int, values: Floats, found: Ints) -> int:
+def select_largest(
+    x: Floats, ids: Ints, count: int, values: Floats, found: Ints, most: int
+) -> int:
     """Write the largest of x[:count] and their ids, largest first; return how many there are.
 
-    As many as `values` and `found` have room for, or `count`. NaN is never among them.
+    `most` of them, or `count`, as far as they are not NaN.
     """
     size = 0
     for i in range(count):
-        if size < len(values):
+        if size < most:
             if x[i] == x[i]:
                 _rise(values, found, size, x[i], ids[i])
                 size += 1

@@ -5,6 +5,11 @@ a compare-and-swap; whoever finishes a call's last task opens the next call. The
 who is held up by the system delays the others only while holding a task, and who comes late finds
 the place without help. The caller works too, and alone if nobody comes.
 
+On a machine of several NUMA nodes each has a word of its own, with its share of the tasks: a thread
+takes those of its node first (`nodes`), then what is left elsewhere. All words are written before
+the first can be written anew: opening a call counts as one of its tasks, and that of node 0, which
+alone says that a script is over, is written last.
+
 Who finds no task spins at first, because calls are short; then gives way to other processes; then
 sleeps, so that the system moves a thread that waits for a busy CPU to this one. Between scripts
 helpers spin for about as long as an engine plans its next step, then park on a lock.
@@ -19,27 +24,24 @@ from functools import cache
 from threading import Lock, Thread
 
 import numpy as np
-from numba import njit, types
-from numpy.typing import NDArray
+from numba import types
 
 from spaninfer_kernels_cpu import atomics
-from spaninfer_kernels_cpu.call import HEADER, MAX_COUNTS, Script
-from spaninfer_kernels_cpu.compiled import make_ready
+from spaninfer_kernels_cpu.call import HEADER, MAX_COUNTS, Script, word
+from spaninfer_kernels_cpu.compiled import entry, make_ready
 from spaninfer_kernels_cpu.in_kernel import in_kernel
-from spaninfer_kernels_cpu.pointer import numbers_at
+from spaninfer_kernels_cpu.nodes import MOST_NODES, Node, keep_to, usable_nodes
 from spaninfer_kernels_cpu.threads import usable_cpus
-
-State = NDArray[np.int64]
 
 TASK_BITS = 22  # of the word: a call has fewer tasks; the other bits number calls for years
 
 # Words of the state. Those that every thread writes have 128 bytes to themselves: CPUs fetch cache
 # lines of 64 bytes in pairs.
 _LINE = 16
-_OPEN = 0  # number of the open call << TASK_BITS | how many of its tasks nobody has taken
-_TASKS = 1  # of the open call
-_DONE = _LINE  # tasks of the open call that are finished
-_SCRIPT = 2 * _LINE  # grows by 2 with every script; odd while the words behind it are written
+_OPEN = 0  # of each node: number of the open call << TASK_BITS | how many tasks nobody has taken
+_TASKS = MOST_NODES * _LINE  # of the open call
+_DONE = _TASKS + _LINE  # tasks of the open call that are finished
+_SCRIPT = _DONE + _LINE  # grows by 2 with every script; odd while the words behind it are written
 _CALLS = _SCRIPT + 1  # address of the headers
 _LAST = _SCRIPT + 2  # number behind the script's last call
 _FIRST = _SCRIPT + 3  # number of its first
@@ -47,7 +49,8 @@ _COUNT = _SCRIPT + 4  # the counts of the step
 _CLOSED = _COUNT + MAX_COUNTS
 _YIELD = _CLOSED + 1  # addresses of functions of the system
 _SLEEP = _CLOSED + 2
-_PARKED = 4 * _LINE  # 16 words per helper, the first: is it about to wait for its lock?
+_NODES = _CLOSED + 3  # how many there are
+_PARKED = _SCRIPT + 2 * _LINE  # 16 words per helper, the first: is it about to wait for its lock?
 
 PAUSES = 400  # before a thread gives way; one takes about 50 ns
 YIELDS = 100  # before it sleeps
@@ -58,15 +61,22 @@ PATIENCE = 6000  # pauses of a helper between scripts
 class Team:
     """`num_threads` threads, the caller's among them, that run scripts one at a time.
 
-    A context manager. Helpers are daemons: a process may end without `close`.
+    Where there are several `nodes` (those of the machine), helpers are kept to the CPUs of theirs;
+    the caller counts as one of the first. A context manager. Helpers are daemons: a process may end
+    without `close`.
     """
 
-    def __init__(self, num_threads: int | None = None) -> None:
+    def __init__(
+        self, num_threads: int | None = None, nodes: tuple[Node, ...] | None = None
+    ) -> None:
         self.num_threads = usable_cpus() if num_threads is None else num_threads
+        self._nodes = (usable_nodes() if nodes is None else nodes)[: self.num_threads]
         make_team_ready()
         self._running = Lock()
         self._state = np.zeros(_PARKED + self.num_threads * _LINE, np.int64)
+        self._base: int = self._state.ctypes.data
         self._state[_YIELD], self._state[_SLEEP] = _system_functions()
+        self._state[_NODES] = len(self._nodes)
         self._locks = [Lock() for _ in range(self.num_threads - 1)]
         self._helpers = [
             Thread(target=self._help, args=(number,), name=f"spaninfer-team-{number}", daemon=True)
@@ -81,17 +91,14 @@ class Team:
         with self._running:
             if self._state[_CLOSED]:
                 raise RuntimeError("this team was closed; make another one")
-            counted = np.array(counts, np.int64)
-            if _begin(self._state, script.address, len(script), counted):
-                self._wake()
-            _take_part(self._state)
+            self._begin(script.address, len(script), counts)
+            _take_part(self._base, 0)
 
     def close(self) -> None:
         """End the helpers; harmless when repeated."""
         with self._running:
             self._state[_CLOSED] = 1
-            _begin(self._state, 0, 0, np.zeros(0, np.int64))
-            self._wake()
+            self._begin(0, 0, ())
         for helper in self._helpers:
             helper.join()
 
@@ -103,15 +110,22 @@ class Team:
         """Close; the caller's exception stays."""
         self.close()
 
-    def _wake(self) -> None:
-        for number, lock in enumerate(self._locks):
-            if _unpark(self._state, number):
-                lock.release()
+    def _begin(self, calls: int, num_calls: int, counts: Sequence[int]) -> None:
+        """Open a script for all threads, and wake those that are parked."""
+        counted = np.array(counts, np.int64)
+        places = (self._base, calls, num_calls, counted.ctypes.data, len(counted))
+        if _begin(*places, len(self._locks)):
+            for number, lock in enumerate(self._locks):
+                if _unpark(self._base, number):
+                    lock.release()
 
     def _help(self, number: int) -> None:
+        home = (number + 1) * len(self._nodes) // self.num_threads
+        if len(self._nodes) > 1:
+            keep_to(self._nodes[home])
         seen = 0
         while not self._state[_CLOSED]:
-            seen, parked = _serve(self._state, number, seen)
+            seen, parked = _serve(self._base, number, seen, home)
             if parked:
                 self._locks[number].acquire()
 
@@ -125,13 +139,8 @@ def shared_team() -> Team:
 @cache
 def make_team_ready() -> None:
     """Compile what a team runs on, or load it."""
-    for function, arguments in (
-        (_begin, [_STATE, types.int64, types.int64, _STATE]),
-        (_take_part, [_STATE]),
-        (_unpark, [_STATE, types.int64]),
-        (_serve, [_STATE, types.int64, types.int64]),
-    ):
-        make_ready(function, tuple(arguments))
+    for function, arguments in ((_begin, 6), (_take_part, 2), (_unpark, 2), (_serve, 4)):
+        make_ready(function, (types.int64,) * arguments)
 
 
 def _system_functions() -> tuple[int, int]:
@@ -150,103 +159,139 @@ def _address(function: object) -> int:
 
 
 # ---- what threads do, without Python's lock ------------------------------------------------------
+# `base` is the address of the state. Words that other threads write meanwhile are read atomically.
 
-_STATE = types.Array(types.int64, 1, "C")
 
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _begin(state: State, calls: int, num_calls: int, counts: State) -> bool:
+@entry
+def _begin(
+    base: int, calls: int, num_calls: int, counts: int, num_counts: int, helpers: int
+) -> bool:
     """Open a script's first call; return whether a helper may have to be woken."""
-    base = state.ctypes.data
-    first = atomics.load(base + 8 * _OPEN) >> TASK_BITS
+    first = atomics.load(_open_word(base, 0)) >> TASK_BITS
     atomics.add(base + 8 * _SCRIPT, 1)
-    atomics.fence()
-    state[_CALLS] = calls
-    state[_FIRST] = first
-    state[_LAST] = first + num_calls
-    for i in range(len(counts)):
-        state[_COUNT + i] = counts[i]
-    _open(state, calls, first, first, first + num_calls)
+    atomics.store(base + 8 * _CALLS, calls)
+    atomics.store(base + 8 * _FIRST, first)
+    atomics.store(base + 8 * _LAST, first + num_calls)
+    for i in range(num_counts):
+        atomics.store(base + 8 * (_COUNT + i), word(counts, i))
+    _open(base, calls, first, first, first + num_calls)
     atomics.add(base + 8 * _SCRIPT, 1)
     parked = 0
-    for helper in range(_PARKED, len(state), _LINE):
-        parked |= atomics.load(base + 8 * helper)
+    for helper in range(helpers):
+        parked |= atomics.load(_parked(base, helper))
     return parked != 0
 
 
 @in_kernel
-def _open(state: State, calls: int, first: int, number: int, last: int) -> None:
-    """Open call `number`, or the next one that has tasks, or say that there is none."""
-    base = state.ctypes.data
-    tasks = 0
-    while number < last:
-        header = numbers_at(calls + (number - first) * 8 * HEADER, HEADER, np.int64)
-        count = state[_COUNT + header[4]]
-        tasks = (count + header[3] - 1) // header[3] * header[2]
-        if tasks > 0:
-            break
+def _open(base: int, calls: int, first: int, number: int, last: int) -> None:
+    """Open call `number`, or the next one that has tasks, or say that there is none.
+
+    With several nodes, all tasks may be done before the last word is written: then go on.
+    """
+    nodes = word(base, _NODES)
+    while True:
+        tasks = 0
+        while number < last:
+            header = calls + (number - first) * 8 * HEADER
+            rows_per_task = word(header, 3)
+            count = word(base, _COUNT + word(header, 4))
+            tasks = (count + rows_per_task - 1) // rows_per_task * word(header, 2)
+            if tasks > 0:
+                break
+            number += 1
+        atomics.store(base + 8 * _DONE, 0)
+        atomics.store(base + 8 * _TASKS, tasks)
+        for node in range(nodes - 1, -1, -1):
+            left = _end_of_share(tasks, node, nodes) - _end_of_share(tasks, node - 1, nodes)
+            atomics.store(_open_word(base, node), number << TASK_BITS | left)
+        if nodes == 1 or number == last or not _is_last(base, tasks):
+            return
         number += 1
-    state[_DONE] = 0
-    atomics.store(base + 8 * _TASKS, tasks)
-    atomics.store(base + 8 * _OPEN, number << TASK_BITS | tasks)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _take_part(state: State) -> None:
-    """Do tasks until the script that has begun last is over.
+@in_kernel
+def _is_last(base: int, tasks: int) -> bool:
+    """Count a task of the open call as done, or its opening; return whether nothing is left."""
+    opening = 1 if word(base, _NODES) > 1 else 0
+    done: int = atomics.add(base + 8 * _DONE, 1) + 1
+    return done == tasks + opening
+
+
+@in_kernel
+def _end_of_share(tasks: int, node: int, nodes: int) -> int:
+    """Return the number behind a node's last task; nodes count from 0."""
+    if node < 0:
+        return 0
+    return tasks if node + 1 == nodes else tasks * (node + 1) // nodes
+
+
+@in_kernel
+def _open_word(base: int, node: int) -> int:
+    return base + 8 * (_OPEN + node * _LINE)
+
+
+@entry
+def _take_part(base: int, home: int) -> None:
+    """Do tasks until the script that has begun last is over, those of node `home` first.
 
     A header is read only by who has a task of its call, or opens it: a thread that comes late may
     find that the script's memory is gone.
     """
-    base = state.ctypes.data
     script = 1
     calls = first = last = 0
     while script & 1 or script != atomics.load(base + 8 * _SCRIPT):
         script = atomics.load(base + 8 * _SCRIPT)
-        calls, first, last = state[_CALLS], state[_FIRST], state[_LAST]
+        calls, first, last = word(base, _CALLS), word(base, _FIRST), word(base, _LAST)
         atomics.fence()
-    idle = 0
+    nodes = word(base, _NODES)
+    idle = distance = 0
     while True:
-        now = atomics.load(base + 8 * _OPEN)
+        node = home + distance - (nodes if home + distance >= nodes else 0)
+        now = atomics.load(_open_word(base, node))
         number, left = now >> TASK_BITS, now & ((1 << TASK_BITS) - 1)
-        if number >= last:
+        if number >= last and node == 0:
             return
-        if left == 0:
-            idle += 1
-            _wait(state, idle)
-        elif atomics.replace(base + 8 * _OPEN, now, now - 1):
-            idle = 0
+        if number >= last or left == 0:
+            distance += 1
+            if distance == nodes:
+                distance = 0
+                idle += 1
+                _wait(base, idle)
+        elif atomics.replace(_open_word(base, node), now, now - 1):
+            idle = distance = 0
             tasks = atomics.load(base + 8 * _TASKS)
-            header = numbers_at(calls + (number - first) * 8 * HEADER, HEADER, np.int64)
-            atomics.call_kernel(header[0], header[1], state[_COUNT + header[4]], tasks - left)
-            if atomics.add(base + 8 * _DONE, 1) + 1 == tasks:
-                _open(state, calls, first, number + 1, last)
+            header = calls + (number - first) * 8 * HEADER
+            count = word(base, _COUNT + word(header, 4))
+            task = _end_of_share(tasks, node, nodes) - left
+            atomics.call_kernel(word(header, 0), word(header, 1), count, task)
+            if _is_last(base, tasks):
+                _open(base, calls, first, number + 1, last)
 
 
 @in_kernel
-def _wait(state: State, idle: int) -> None:
+def _wait(base: int, idle: int) -> None:
     """Let some time pass: little at first."""
     if idle < PAUSES:
         atomics.pause()
     elif idle < PAUSES + YIELDS:
-        atomics.call_system(state[_YIELD], 0)
+        atomics.call_system(word(base, _YIELD), 0)
     else:
-        atomics.call_system(state[_SLEEP], SLEEP_US)
+        atomics.call_system(word(base, _SLEEP), SLEEP_US)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _serve(state: State, number: int, seen: int) -> tuple[int, bool]:
+@entry
+def _serve(base: int, number: int, seen: int, home: int) -> tuple[int, bool]:
     """Take part in scripts until none begins for a while, or the team is closed.
 
     Return the last script seen, and whether the helper is to wait for its lock.
     """
-    script, parked = state.ctypes.data + 8 * _SCRIPT, _parked(state, number)
+    script, parked = base + 8 * _SCRIPT, _parked(base, number)
     waited = 0
-    while not state[_CLOSED]:
+    while atomics.load(base + 8 * _CLOSED) == 0:
         now = atomics.load(script)
         if now != seen and now & 1 == 0:
             seen, waited = now, 0
-            _take_part(state)
+            _take_part(base, home)
         elif waited < PATIENCE:
             waited += 1
             atomics.pause()
@@ -257,14 +302,13 @@ def _serve(state: State, number: int, seen: int) -> tuple[int, bool]:
     return seen, False
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _unpark(state: State, number: int) -> bool:
+@entry
+def _unpark(base: int, number: int) -> bool:
     """Return whether a helper waits for its lock, or will; the lock must be released then."""
-    was_parked: bool = atomics.exchange(_parked(state, number), 0) == 1
+    was_parked: bool = atomics.exchange(_parked(base, number), 0) == 1
     return was_parked
 
 
 @in_kernel
-def _parked(state: State, number: int) -> int:
-    address: int = state.ctypes.data + 8 * (_PARKED + number * _LINE)
-    return address
+def _parked(base: int, number: int) -> int:
+    return base + 8 * (_PARKED + number * _LINE)

@@ -17,7 +17,7 @@ from numba.core import types
 from spaninfer_kernels_cpu import vectors as v
 from spaninfer_kernels_cpu.constants import ConstantType
 from spaninfer_kernels_cpu.dots import BF16_DOTS, DOTS, spread
-from spaninfer_kernels_cpu.layout import BLOCK_BYTES, CENTRE, PANEL, STEP_BYTES, STEPS_AT_ONCE
+from spaninfer_kernels_cpu.layout import BLOCK_BYTES, PANEL, STEP_BYTES, STEPS_AT_ONCE
 from spaninfer_kernels_cpu.recipe import Recipe
 from spaninfer_kernels_cpu.vectors import Builder, Value, intrinsic
 
@@ -142,17 +142,17 @@ def add_tile(
 def start_dots(_context: Any, kind: Any, rows: Any, _offset: Any) -> Any:
     """Return int32 sums that begin at - centre * (sum of the row's codes in the group).
 
-    Weights so count from the middle of their codes. At rows + offset lie the group's scale
-    (float32) and sum (int32).
+    Weights so count from the middle of their codes. At rows + offset lie the group's parameters
+    (`row_codes`).
     """
-    centre, tile = CENTRE[kind.value.kind], _tile(v.INTS, kind)
+    tile = _tile(v.INTS, kind)
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         _, addresses, offset = arguments
         starts = []
         for address in _unpacked(b, addresses):
-            total = v.load(b, v.I32, v.at(b, b.add(address, offset), 4))
-            starts += [v.splat(b, b.mul(total, v.I32(-centre)))] * kind.value.blocks
+            start = v.load(b, v.I32, v.at(b, b.add(address, offset), 8))
+            starts += [v.splat(b, start)] * kind.value.blocks
         return _packed(b, starts)
 
     return tile(kind, rows, types.int64), emit
@@ -204,8 +204,8 @@ def add_scaled(
 ) -> Any:
     """Return sums + x scale * (w scale * dots + w middle * x sum): what the codes of a group mean.
 
-    `parameters` is the address of the first block's scales; at rows + offset lie the row's scale
-    and sum.
+    `parameters` is the address of the first block's scales; at rows + offset lie the row's
+    (`row_codes`).
     """
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
@@ -216,8 +216,7 @@ def add_scaled(
             w.append((v.load_bf16(b, scales), v.load_bf16(b, v.at(b, scales, 2 * PANEL))))
         for row in _unpacked(b, addresses):
             at = b.add(row, offset)
-            total = b.sitofp(v.load(b, v.I32, v.at(b, at, 4)), v.F32)
-            x.append((v.splat(b, v.load(b, v.F32, at)), v.splat(b, total)))
+            x.append(tuple(v.splat(b, v.load(b, v.F32, v.at(b, at, 4 * i))) for i in range(2)))
         result, ints = _unpacked(b, tile), _unpacked(b, ints)
         for n, (scale, middle), (x_scale, total) in _places(w, x):
             value = v.fma(b, v.to_float(b, ints[n]), scale, b.fmul(middle, total))
@@ -225,6 +224,41 @@ def add_scaled(
         return _packed(b, result)
 
     return sums(kind, sums, dots, types.int64, rows, types.int64), emit
+
+
+@intrinsic
+def load_parameters(_context: Any, _address: Any) -> Any:
+    """Return the scales of two blocks of outputs, then their middles, from a group's parameters."""
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        (address,) = arguments
+        places = (0, BLOCK_BYTES // 2, 2 * PANEL, 2 * PANEL + BLOCK_BYTES // 2)
+        return _packed(b, [v.load_bf16(b, v.at(b, address, place)) for place in places])
+
+    return _tuple_of(v.FLOATS, 4)(types.int64), emit
+
+
+@intrinsic
+def add_scaled_row(_context: Any, w: Any, _dots: Any, _factors: Any, _sums: Any) -> Any:
+    """Add to float32 sums what int32 ones mean, of two blocks of a row; all are in memory.
+
+    w is what `load_parameters` returned; the factors are the row's scale and sum, both float32.
+    """
+
+    def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        parameters, dots, factors, sums = arguments
+        *scales, first, second = _unpacked(b, parameters)
+        x_scale, total = (
+            v.splat(b, v.load(b, v.F32, v.at(b, factors, offset))) for offset in (0, 4)
+        )
+        for block, middle in enumerate((first, second)):
+            place = v.at(b, sums, BLOCK_BYTES * block)
+            number = v.to_float(b, v.load(b, v.I32X16, v.at(b, dots, BLOCK_BYTES * block)))
+            value = v.fma(b, number, scales[block], b.fmul(middle, total))
+            v.store(b, v.fma(b, value, x_scale, v.load(b, v.F32X16, place)), place)
+        return context.get_dummy_value()
+
+    return types.void(w, *[types.int64] * 3), emit
 
 
 # ---- tuples ------------------------------------------------------------------------------------

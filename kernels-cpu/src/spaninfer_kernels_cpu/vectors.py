@@ -119,6 +119,11 @@ def halves(b: Builder, vector: Value) -> tuple[Value, Value]:
     return b.shuffle_vector(vector, vector, low), b.shuffle_vector(vector, vector, high)
 
 
+def lanes_of(kind: ir.IntType) -> ir.VectorType:
+    """Return the type of sixteen lanes of a kind of integer."""
+    return ir.VectorType(kind, 16)
+
+
 def joined(b: Builder, low: Value, high: Value) -> Value:
     """Return the lanes of both, those of `low` first."""
     return b.shuffle_vector(low, high, _indices(range(2 * low.type.count)))
@@ -184,6 +189,8 @@ _VOID = ir.VoidType()
 INTRINSICS: dict[str, ir.FunctionType] = {
     "llvm.fmuladd.v16f32": ir.FunctionType(F32X16, [F32X16] * 3),
     "llvm.fmuladd.f32": ir.FunctionType(F32, [F32] * 3),
+    "llvm.vector.reduce.add.v16i32": ir.FunctionType(I32, [I32X16]),
+    "llvm.vector.reduce.umax.v16i32": ir.FunctionType(I32, [I32X16]),
     "llvm.x86.avx2.pmadd.ub.sw": ir.FunctionType(_I16X16, [_I8X32, _I8X32]),
     "llvm.x86.avx2.pmadd.wd": ir.FunctionType(_I32X8, [_I16X16, _I16X16]),
     "llvm.x86.avx512.vpdpbusd.256": ir.FunctionType(_I32X8, [_I32X8, _I8X32, _I8X32]),

@@ -406,6 +406,43 @@ def test_log_probabilities_are_those_of_the_definition(device, kind, vocab):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("blocks", [2, 1, 3, 8])
+def test_however_many_blocks_share_a_row_it_draws_the_same(device, monkeypatch, blocks):
+    # Every kernel and every way to a cut in one launch of few blocks: compute-sanitizer looks for
+    # races here alone, for which it takes seconds per row (`nox -s sanitize`).
+    monkeypatch.setattr(
+        kernels, "blocks_of_row", lambda _, at_once: blocks if blocks in at_once else 1
+    )
+    vocab = 6007
+    rows = [
+        RowSampling(seed=i, position=i, **wanted)
+        for i, wanted in enumerate(
+            [
+                dict(temperature=0.0),
+                dict(temperature=0.7),
+                dict(min_p=0.1),
+                dict(top_k=50, top_p=0.9, min_p=0.05),  # in the list
+                dict(top_p=0.9),  # below it, in a small zone
+                dict(top_p=0.9),  # of equal logits: in the row, by index
+                dict(top_k=5000),  # in the row, the list being too short
+            ]
+        )
+    ]
+    rows.append(wishes_with_everything(vocab)[15])
+    logits = logits_of("normal", len(rows), vocab)
+    logits[5] = 0.5
+    batch = batch_of(rows, vocab, [(-1, 0)] * 7 + [(5, 1)])
+
+    tokens, status, _, told = device.run(logits, batch, revise=True, masked=True, report=True)
+
+    check(logits, rows, tokens, status)
+    expected = process(logits[7].astype(np.float64), rows[7])
+    found = top_logprobs(expected[None], tokens[7:], 5)
+    np.testing.assert_allclose(told[0][7], found.chosen[0], rtol=2e-6, atol=2e-6)
+    np.testing.assert_allclose(told[3][7][:5], found.top[0], rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.gpu
 def test_rows_that_have_no_token_are_told_apart_and_harm_no_other(device):
     vocab = 5003
     logits = logits_of("normal", 8, vocab)

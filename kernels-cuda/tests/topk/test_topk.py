@@ -152,7 +152,7 @@ def test_rows_may_be_apart_and_begin_anywhere(on_gpu):
 
 
 @pytest.mark.gpu
-def test_a_bound_that_fails_is_drawn_again(on_gpu):
+def test_where_the_bound_fails_the_whole_row_is_looked_at(on_gpu):
     x = rows_of("normal", 3, 200_003)
     gpu = get_gpu()
     step = topk.prepare(rows=3, length=200_003, k=100, dtype=x.dtype, gpu=gpu)
@@ -229,4 +229,4 @@ def test_arrays_in_host_memory_are_refused():
 
 def test_types_without_a_kernel_are_refused():
     with pytest.raises(DTypeError, match="int32"):
-        topk.variant_for(np.int32, "sm_90a")
+        topk.variant_for(np.int32)

@@ -199,7 +199,7 @@ def changed(key: str, change: Callable[[Any], Any]) -> Callable[[dict[str, str]]
             "unknown form '[?]'",
         ),
         (
-            changed("forms", lambda forms: {name: [*f[:2], 64, 64] for name, f in forms.items()}),
+            changed("forms", lambda forms: {name: [*f[:3], 64, 64] for name, f in forms.items()}),
             "wrong shape",
         ),
         (

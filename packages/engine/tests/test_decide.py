@@ -37,7 +37,7 @@ def decided(config=None, memory=GIB, **model):
     return resolve(config, "name", decoder(**model), compute, Memory(memory, "for the test"))
 
 
-def test_keys_and_values_may_be_codes_on_the_cuda_backend_alone():
+def test_keys_and_values_may_be_codes():
     compute = decide_compute(asked(kv_dtype="uint4"), "bfloat16", WITH_KERNELS)
     config = asked(kv_dtype="uint4", max_running=1000)
     codes = resolve(config, "name", decoder(), compute, Memory(GIB // 64, "for the test"))
@@ -47,8 +47,24 @@ def test_keys_and_values_may_be_codes_on_the_cuda_backend_alone():
 
     assert (codes.kv_dtype, plain.kv_dtype) == ("uint4", "bfloat16")
     assert codes.num_spans[0] == pytest.approx(plain.num_spans[0] * 32 / 24, rel=0.01)
-    with pytest.raises(ConfigError, match="kv_dtype uint4 needs backend cuda"):
-        decide_compute(asked(kv_dtype="uint4"), "float32", WITH_KERNELS)
+
+
+@pytest.mark.parametrize(
+    ("backend", "kv_dtype"),
+    [("cuda", "bfloat16"), ("cpu", "fp8"), ("torch", "int8"), ("reference", "float32")],
+)
+def test_what_a_backend_does_not_keep_keys_and_values_in_is_refused(backend, kv_dtype):
+    with pytest.raises(ConfigError, match=f"{backend} does not keep keys and values in {kv_dtype}"):
+        decide_compute(asked(backend=backend, kv_dtype=kv_dtype), "float32", WITH_KERNELS)
+
+
+def test_on_the_cpu_keys_and_values_are_kept_in_what_is_computed_in_unless_asked_otherwise():
+    kept = [
+        decided(asked(backend="cpu", **options)).kv_dtype
+        for options in ({}, {"dtype": "bfloat16"}, {"dtype": "bfloat16", "kv_dtype": "uint4"})
+    ]
+
+    assert kept == ["float32", "bfloat16", "uint4"]
 
 
 def test_the_host_gives_a_share_of_its_memory_up_to_a_limit():

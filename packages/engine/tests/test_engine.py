@@ -39,6 +39,27 @@ def test_a_list_of_prompts_gives_all_choices_in_order():
         assert list(item.token_ids) == answer(item.prompt_ids, item.seed, 9)
 
 
+def test_prompts_of_a_list_may_be_answered_each_in_its_own_way():
+    samplings = [SamplingParams(max_tokens=n, seed=7, ignore_eos=True) for n in (2, 9, 5, 9)]
+
+    with engine(max_running=1) as running:
+        completions = running.generate([[1], [2], [3], [4]], samplings)
+
+    assert [len(item.token_ids) for item in completions] == [2, 9, 5, 9]
+    begun = sorted(completions, key=lambda item: item.usage.scheduled_s)
+    assert [item.prompt_ids for item in begun] == [(2,), (4,), (3,), (1,)]  # the longest first
+
+
+def test_samplings_and_prompts_must_be_as_many():
+    both = [SamplingParams(), SamplingParams()]
+
+    with engine() as running:
+        with pytest.raises(InvalidSampling, match="one for all of 3 prompts, or one for each"):
+            running.generate([[1], [2], [3]], both)
+        with pytest.raises(InvalidSampling, match="one for a single prompt"):
+            running.generate("abc", both)
+
+
 def test_more_prompts_than_the_queue_holds_are_all_answered():
     prompts = [[i % 50, i // 50] for i in range(60)]
 

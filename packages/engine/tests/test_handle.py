@@ -25,6 +25,16 @@ def test_a_slow_reader_gets_everything_of_a_choice_in_one_element():
         results.get_nowait()
 
 
+def test_nobody_reads_and_still_everything_is_there_in_order():
+    results = queue(2)
+    for token in range(1000):
+        results.put(part(token % 2, token))
+    results.put(part(0, 1000, reason=FinishReason.LENGTH))
+
+    assert results.get() == part(0, *range(0, 1001, 2), reason=FinishReason.LENGTH)
+    assert results.get() == part(1, *range(1, 1000, 2))
+
+
 def test_a_queue_ends_when_all_choices_have():
     results = queue(2)
     results.put(part(0, 1, reason=FinishReason.STOP))

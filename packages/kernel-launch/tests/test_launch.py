@@ -10,6 +10,7 @@ from spaninfer_kernel_launch import (
     Launch,
     ShapeError,
     Variant,
+    blocks_at_once,
     captured,
     clusters_at_once,
     compile_variant,
@@ -158,6 +159,18 @@ def test_of_larger_clusters_fewer_run_at_once(kernel):
 
     assert at_once == sorted(at_once, reverse=True)
     assert 1 <= at_once[-1] <= 2 * get_gpu().sm_count // 8
+
+
+@pytest.mark.gpu
+def test_of_larger_blocks_fewer_run_at_once(kernel):
+    gpu, mark = get_gpu(), kernel("mark_shared")
+
+    at_once = [
+        blocks_at_once(mark, Launch((1, 1, 1), (threads, 1, 1), shared_bytes=shared))
+        for threads, shared in ((32, 0), (1024, 0), (1024, gpu.shared_bytes))
+    ]
+
+    assert at_once[0] > at_once[1] >= at_once[2] == gpu.sm_count
 
 
 @pytest.mark.gpu

@@ -72,6 +72,17 @@ def test_arguments_that_do_not_fit_are_named():
         case.run(in_host_memory, tables=case.tables[:1], rows=None)
 
 
+def test_queries_that_begin_between_two_loads_are_refused():
+    case = Case(lengths=[3, 5])
+    heads, size = case.query.shape[1:]
+    wide = np.zeros((2, heads * size + 4), np.float16)
+    strides = (wide.strides[0], 2 * size, 2)
+    between = np.lib.stride_tricks.as_strided(wide, case.query.shape, strides)
+
+    with pytest.raises(ShapeError, match="query"):
+        case.run(in_host_memory, query=between)
+
+
 def test_arrays_in_host_memory_are_refused():
     with pytest.raises(DeviceError, match="query lies in cpu memory"):
         Case(lengths=[3]).run(in_host_memory)
@@ -90,6 +101,7 @@ MANY = {
     "only padding": dict(lengths=[0, 0]),
     "mixed": dict(lengths=[5000, 1, 31, 700, 64, 0, 65, 2999, 16]),
     "one long": dict(lengths=[20011], heads=7, kv_heads=1, span_len=64),
+    "alike": dict(lengths=[333] * 70 + [0, 340], heads=28, kv_heads=4),
     "many short": dict(lengths=list(range(1, 300)), heads=2, kv_heads=2),
     "ratio 7": dict(lengths=[1023, 40], heads=28, kv_heads=4),
     "ratio 16": dict(lengths=[513, 90], heads=32, kv_heads=2),

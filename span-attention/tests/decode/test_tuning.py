@@ -29,11 +29,20 @@ def test_query_heads_of_a_key_head_are_computed_together(heads, value_size, tile
 
 @pytest.mark.parametrize("format", [Format.BFLOAT16, Format.FP8, Format.INT8, Format.UINT4])
 @pytest.mark.parametrize("size", [64, 96, 128, 192, 256])
-def test_a_block_takes_whole_units(format, size):
+def test_work_is_divided_in_tiles(format, size):
     chosen = tuning.tune(layout(format, size, size), heads=8)
 
-    assert chosen.unit % tuning.TOGETHER == 0
-    assert chosen.unit >= chosen.warps * chosen.tiles * tuning.TOGETHER
+    assert chosen.unit == chosen.tiles * tuning.TOGETHER
+
+
+@pytest.mark.parametrize(
+    ("heads", "key_size", "value_size", "warps"),
+    [(28, 128, 128, 6), (36, 128, 128, 2), (8, 256, 256, 2), (36, 192, 128, 2), (4, 576, 512, 2)],
+)
+def test_blocks_that_share_more_memory_have_fewer_warps(heads, key_size, value_size, warps):
+    chosen = tuning.tune(layout(key_size=key_size, value_size=value_size), heads)
+
+    assert chosen.warps == warps
 
 
 @pytest.mark.parametrize(
@@ -54,11 +63,17 @@ def test_values_too_wide_for_the_registers_are_computed_in_parts():
 
 
 @pytest.mark.parametrize(
-    ("format", "size", "blocks"),
-    [(Format.BFLOAT16, 128, 2), (Format.INT8, 128, 3), (Format.INT8, 256, 2)],
+    ("format", "size", "tiles", "warps_per_sm"),
+    [
+        *((Format.BFLOAT16, 128, 1, 12), (Format.BFLOAT16, 256, 1, 8)),
+        *((Format.INT8, 256, 1, 8), (Format.UINT4, 128, 4, 8)),
+        *((Format.FP8, 128, 4, 8), (Format.FP8, 96, 2, 8), (Format.INT8, 128, 2, 8)),
+    ],
 )
-def test_codes_get_more_warps_where_registers_allow(format, size, blocks):
-    assert tuning.tune(layout(format, size, size), heads=4).blocks_per_sm == blocks
+def test_as_many_bytes_of_codes_are_under_way_as_of_floats(format, size, tiles, warps_per_sm):
+    chosen = tuning.tune(layout(format, size, size), heads=4)
+
+    assert (chosen.tiles, chosen.warps * chosen.blocks_per_sm) == (tiles, warps_per_sm)
 
 
 def test_sizes_that_are_no_whole_products_are_named():
@@ -72,5 +87,5 @@ def test_memory_grows_with_blocks_and_requests():
     sizes = layout()
     chosen = tuning.tune(sizes, heads=28)
 
-    assert tuning.plan_bytes(requests=3, items=4, blocks=264) == 264 * 32 + 4 * (4 + 12)
-    assert tuning.workspace_bytes(chosen, blocks=264) == 264 * 2 * 4 * 8 * 130
+    assert tuning.plan_bytes(3, chosen, blocks=264) == 1585 * 16 + 4 * (4 + 264)
+    assert tuning.workspace_bytes(sizes, chosen, blocks=264) == 264 * 4 * 8 * (128 + 16)

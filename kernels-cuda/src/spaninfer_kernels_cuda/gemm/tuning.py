@@ -27,7 +27,8 @@ _HALF_SM_BYTES = 110 * 1024  # so that the next kernel's first chunks fit beside
 _RING_BYTES = 165 * 1024
 _MOST_SPLITS = 8  # blocks of a cluster on any GPU
 _FEW_ROWS = 64  # of x: beyond, reading x costs as much as reading the weight
-_FASTER_UP_TO = 192  # rows of x: three groups' tile, of gates and of what has a long K
+# Rows of x up to which wide.cu is faster than cuBLAS: with gates, with a long K.
+_FASTER_WITH_GATES, _FASTER_WHERE_LONG = 256, 192
 _LONG = 4  # K, in outputs: down projections
 # Blocks that clusters are made of at most, by groups: two of them, of one group each, have room on
 # each of the 132 SMs of an H200; of two groups, 152 to 180 were as fast as any other number.
@@ -131,7 +132,7 @@ def is_faster(shape: Shape, arch: str, *, gated: bool) -> bool:
     """Say whether this beats cuBLAS followed by kernels for bias, gate and residual.
 
     Up to 64 rows it does. Beyond, cuBLAS reads and multiplies as fast, so that it counts what else
-    is saved: the kernel of the gate, and that which adds parts of a long K. From 193 rows on whole
+    is saved: the kernel of the gate, and that which adds parts of a long K. From 257 rows on whole
     layers of a 7B model were no faster (H200, docs/decisions/0020).
     """
     if arch != "sm_90a" or (gated and shape.outputs % 16):
@@ -139,7 +140,8 @@ def is_faster(shape: Shape, arch: str, *, gated: bool) -> bool:
     if shape.rows <= _FEW_ROWS:
         return True
     is_long = shape.inner >= _LONG * shape.outputs
-    return shape.rows <= _FASTER_UP_TO and shape.outputs % 8 == 0 and (gated or is_long)
+    most = _FASTER_WITH_GATES if gated else _FASTER_WHERE_LONG if is_long else _FEW_ROWS
+    return shape.rows <= most and shape.outputs % 8 == 0
 
 
 def _tiles_and_chunks(shape: Shape, groups: int) -> tuple[int, int]:

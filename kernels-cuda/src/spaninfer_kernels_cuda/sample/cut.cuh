@@ -30,8 +30,13 @@ __device__ __forceinline__ Key find_cut(const Wish& wish, int length, Key least,
 
 // Finds between which keys the cut by mass is, where that is not in the list; shared.zone.wanted is 0
 // where it is. By the first block.
-__device__ __forceinline__ void find_zone(const List& list, const Spread& spread, Key bound,
-                                          float share, const Weight& weight, Shared& shared) {
+//
+// What lies above a bin is known from its own side as well as the edges of the larger bins are close,
+// and from the other one, the mass of all being known exactly, as well as those of the smaller ones:
+// the nearer a share is to 1, the better.
+__device__ __forceinline__ void find_zone(const List& list, int length, const Spread& spread,
+                                          Key bound, float share, const Weight& weight,
+                                          Shared& shared) {
   Mass own = 0, listed;
   list.each([&](Key key) { own += weight(value_of(key)); });
   sum_before(own, shared.mass_of_warp, &listed);
@@ -63,27 +68,39 @@ __device__ __forceinline__ void find_zone(const List& list, const Spread& spread
     const Mass mass = in_bin[b] * below(spread.above(first + b));
     return mass + (mass >> 20) + in_bin[b];
   };
-  Mass least = 0, most = 0, in_bins, total;
+  Mass least = 0, most = 0, count = 0, all_least, all_most, all_count;
 #pragma unroll
   for (int b = 0; b < kOwn; ++b) {
     least += at_least(b);
     most += at_most(b);
+    count += in_bin[b];
   }
-  least = sum_before(least, shared.mass_of_warp, &in_bins);
-  most = sum_before(most, shared.mass_of_warp, &total);
+  least = sum_before(least, shared.mass_of_warp, &all_least);
+  most = sum_before(most, shared.mass_of_warp, &all_most);
+  sum_before(count, shared.mass_of_warp, &all_count);
+  const Mass beyond = (length - list.size - all_count) * below(spread.above(kSpreadBins));
+  // Of the mass above an edge, from what the bins above it weigh at least and at most.
+  const auto above_at_least = [&](Mass least, Mass most) {
+    const Mass others = all_most - most + beyond;
+    return max(least, shared.rest > others ? shared.rest - others : 0);
+  };
+  const auto above_at_most = [&](Mass least, Mass most) {
+    return min(most, shared.rest - (all_least - least));
+  };
 #pragma unroll
   for (int b = 0; b < kOwn; ++b) {
+    const Mass before = above_at_least(least, most);
+    least += at_least(b);
     most += at_most(b);
-    if (in_bin[b] > 0 && least < wanted && wanted <= most) {
+    if (in_bin[b] > 0 && before < wanted && wanted <= above_at_most(least, most)) {
       atomicMin(&shared.lowest, first + b);
       atomicMax(&shared.highest, first + b);
       atomicAdd(&shared.zone.count, in_bin[b]);
     }
-    least += at_least(b);
   }
   __syncthreads();
   if (threadIdx.x != 0) return;
-  const bool is_further = in_bins < wanted;  // perhaps below all bins
+  const bool is_further = above_at_least(all_least, all_most) < wanted;  // perhaps below all bins
   const Key low = static_cast<Key>(order_of(spread.below(shared.highest))) << 32;
   const Key high = highest_of(spread.above(min(shared.lowest, kSpreadBins - 1)));
   shared.zone.low = is_further ? kLeastFinite : max(low, kLeastFinite);
@@ -92,27 +109,29 @@ __device__ __forceinline__ void find_zone(const List& list, const Spread& spread
   if (is_further) shared.zone.count = kList + 1;
 }
 
-// Finds the cut of a row. True if the first block's list holds every candidate; else all blocks
-// get the cut.
-__device__ __forceinline__ bool cut_row(const Row& row, const Wish& wish, float bits_per_x,
-                                        Key* cut, Shared& shared) {
+// Finds the cut of a row where the first block's list holds it, and with it every candidate: then all
+// blocks get it. Else kAbsent, and the first block knows its zone, if it has one.
+__device__ __forceinline__ Key cut_in_list(const Row& row, const Wish& wish, float bits_per_x,
+                                           Shared& shared) {
   const bool to_k = wish.cuts_to_k(row.length), with_rest = !to_k && wish.top_p < 1.0f;
   const int least = to_k ? least_for(wish.top_k, row.length) : kLeastShare;
   const Key bound = sampled_bound(row, least, shared);
   const Spread spread(bound, with_rest ? wish.top_p : 1.0f, least, bits_per_x);
   collect(row, bound, with_rest, bits_per_x, spread, kAbsent, shared);
-  Shared& first = *in_block(&shared, 0);
-  const float most = value_of(static_cast<Key>(first.most) << 32);
-  // Without a finite maximum there is nothing to cut, and an empty list of candidates.
-  const bool is_empty = first.status != kDrawn || most == -kInfinity;
-  const Weight weight{most, bits_per_x};
   if (agreed(rank_in_cluster() == 0)) {
-    Key found = kAbsent;
-    if (threadIdx.x == 0) shared.zone.wanted = 0;
+    const float most = value_of(static_cast<Key>(shared.most) << 32);
+    // Without a finite maximum there is nothing to cut, and an empty list of candidates.
+    const bool is_empty = shared.status != kDrawn || most == -kInfinity;
+    Key found = is_empty ? ~0ull : kAbsent;
+    if (threadIdx.x == 0) {
+      shared.zone.wanted = 0;
+      shared.zone_from = spread.from;
+    }
     if (agreed(!is_empty && shared.count <= kList)) {
+      const Weight weight{most, bits_per_x};
       const List list{shared, shared.count};
       if (agreed(with_rest && floor_of_min_p(wish, most) < bound)) {
-        find_zone(list, spread, bound, wish.top_p, weight, shared);
+        find_zone(list, row.length, spread, bound, wish.top_p, weight, shared);
       }
       __syncthreads();
       if (agreed(shared.zone.wanted == 0)) {
@@ -126,8 +145,14 @@ __device__ __forceinline__ bool cut_row(const Row& row, const Wish& wish, float 
     if (threadIdx.x == 0) shared.cut = found;
   }
   sync_cluster();
-  *cut = is_empty ? ~0ull : first.cut;
-  if (agreed(*cut != kAbsent)) return true;
+  return in_block(&shared, 0)->cut;
+}
+
+// Finds the cut of a row that is not in the list. By all blocks, in the row itself.
+__device__ __forceinline__ Key cut_in_row(const Row& row, const Wish& wish, float bits_per_x,
+                                          Shared& shared) {
+  const Shared& first = *in_block(&shared, 0);
+  const float most = value_of(static_cast<Key>(first.most) << 32);
   const Key low = static_cast<Key>(order_of(most + kReach * wish.temperature)) << 32;
   const auto find = [&](Key low, Key high, const Cut& cut) {
     const Zone& zone = first.zone;
@@ -135,8 +160,27 @@ __device__ __forceinline__ bool cut_row(const Row& row, const Wish& wish, float 
     const Range range = has_zone ? Range{zone.low, zone.high, zone.count <= kList}
                                  : Range{low, high, false};
     return search_row(row, range, has_zone ? Cut::to_mass(zone.wanted) : cut,
-                      Weight{has_zone ? spread.from : most, bits_per_x}, shared);
+                      Weight{has_zone ? first.zone_from : most, bits_per_x}, shared);
   };
-  *cut = find_cut(wish, row.length, max(low, kLeastFinite), most, false, 0, find);
-  return false;
+  return find_cut(wish, row.length, max(low, kLeastFinite), most, false, 0, find);
+}
+
+// The least key that may be the cut, where the zone is so small that the winner of the race will
+// hardly be in it; else kAbsent.
+__device__ __forceinline__ Key least_in_zone(const Wish& wish, const Shared& shared) {
+  const Shared& first = *in_block(&shared, 0);
+  if (agreed(first.zone.wanted == 0 || first.zone.count > kFewInZone)) return kAbsent;
+  return max(first.zone.low, floor_of_min_p(wish, value_of(static_cast<Key>(first.most) << 32)));
+}
+
+// Whether the winner, as the first block knows it, is above the zone, whichever of its keys the cut is.
+// By all blocks.
+__device__ __forceinline__ bool is_above_zone(const Best& winner, const Row& row, Shared& shared) {
+  const int id = min(winner.id, row.length - 1);
+  const Key key = key_of(row.read(id), id);  // by all threads, for whom it is the same
+  if (rank_in_cluster() == 0 && threadIdx.x == 0) {
+    shared.cut = key > shared.zone.high ? key : kAbsent;
+  }
+  sync_cluster();
+  return agreed(in_block(&shared, 0)->cut != kAbsent);
 }

@@ -64,14 +64,9 @@ __device__ __forceinline__ Key cut_by_min_p(const Row& row, const Wish& wish, Sh
   return in_block(&shared, 0)->cut;
 }
 
-// The winner of the race of a row, in the first block.
-__device__ __forceinline__ Best winner(const Row& row, const Wish& wish, int position,
-                                       Shared& shared) {
-  Key cut = kLeastFinite;
-  const bool is_listable = wish.cuts_to_k(row.length) || wish.top_p < 1.0f;
-  const float bits_per_x = kBitsPerNat / wish.temperature;
-  const bool is_listed = agreed(is_listable) && cut_row(row, wish, bits_per_x, &cut, shared);
-  if (agreed(!is_listable && wish.min_p > 0.0f)) cut = cut_by_min_p(row, wish, shared);
+// The best of the race from the cut on, in the first block: of its list, or else of the row.
+__device__ __forceinline__ Best best_from(const Row& row, Key cut, bool is_listed, const Wish& wish,
+                                          int position, Shared& shared) {
   const Race race(wish, position);
   if (agreed(!is_listed)) sift(row, cut, race, shared);
   const int size = !is_listed || rank_in_cluster() == 0 ? min(shared.count, kList) : 0;
@@ -80,6 +75,36 @@ __device__ __forceinline__ Best winner(const Row& row, const Wish& wish, int pos
     if (key >= cut) race.enter(key, best);
   });
   return best_of_cluster(best, shared);
+}
+
+// The winner of the race of a row, in the first block.
+//
+// Of a cut in a small zone the key need not be known: the race is run from the least that it may be,
+// and only if a token of the zone wins, the cut is searched and the race run again.
+__device__ __forceinline__ Best winner(const Row& row, const Wish& wish, int position,
+                                       Shared& shared) {
+  const bool is_listable = wish.cuts_to_k(row.length) || wish.top_p < 1.0f;
+  const float bits_per_x = kBitsPerNat / wish.temperature;
+  Key cut = kLeastFinite;
+  if (agreed(is_listable)) cut = cut_in_list(row, wish, bits_per_x, shared);
+  if (agreed(!is_listable && wish.min_p > 0.0f)) cut = cut_by_min_p(row, wish, shared);
+  const bool is_listed = agreed(is_listable && cut != kAbsent);
+  int attempt = is_listable && !is_listed ? 0 : 2;  // 2: the cut is known
+  bool is_over;
+  Best best;
+#pragma unroll 1
+  do {
+    if (agreed(attempt == 0)) cut = least_in_zone(wish, shared);
+    if (agreed(attempt < 2 && cut == kAbsent)) {
+      cut = cut_in_row(row, wish, kBitsPerNat / wish.temperature, shared);
+      attempt = 2;
+    }
+    best = best_from(row, cut, is_listed, wish, position, shared);
+    is_over = agreed(attempt == 2) || is_above_zone(best, row, shared);
+    attempt = 1;
+    cut = kAbsent;
+  } while (agreed(!is_over));
+  return best;
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)

@@ -14,6 +14,7 @@ constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
 constexpr int kMostBlocks = 8;  // of a cluster: MOST_BLOCKS of tuning.py
 constexpr int kSpreadBins = 2 * kBins;  // in the place of the masses
 constexpr int kRowDigitBits = 13, kRowBins = 1 << kRowDigitBits;  // in the place of the list
+constexpr int kFewInZone = kList / 4;
 constexpr int kLeastShare = 40;  // of the sample, where top-k does not say how many are wanted
 // How many of `count` things a thread has, at most.
 __device__ constexpr int of_thread(int count) { return (count + kThreads - 1) / kThreads; }
@@ -96,6 +97,7 @@ struct Shared {
   int lowest, highest;
   Mass above, inside, wanted;
   Zone zone;
+  float zone_from;  // the value in whose unit the zone's mass is
   Range range;  // read where it is needed: registers are scarce
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "what the host asks for");

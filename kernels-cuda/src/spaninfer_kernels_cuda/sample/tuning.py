@@ -18,15 +18,14 @@ class Shape:
 
 SHAPES = {
     "sm_75": Shape(1024, 0),
-    "sm_80": Shape(768, 2),
+    "sm_80": Shape(640, 2),
     "sm_90a": Shape(1024, 4),
     "sm_100a": Shape(640, 4),
-    "sm_120": Shape(608, 2),
+    "sm_120": Shape(640, 2),
 }
 """By architecture. 512 threads take 1.2 times as long as 1024 (H200), whose 64 registers suffice
-only where they stand. Elsewhere these are the most for which neither NVRTC 13.0 nor 13.5 spills: on
-sm_120 one of them does so at 640, 576 and 512. Copies came with Ampere; the smaller chips of sm_80
-and those of sm_120 have 99 KiB for a block."""
+only where they stand. Elsewhere these are the most for which neither NVRTC 13.0 nor 13.5 spills.
+Copies came with Ampere; the smaller chips of sm_80 and those of sm_120 have 99 KiB for a block."""
 LIST_BYTES = 58_368  # struct Shared of shared.cuh without the packs; it asserts that it fits
 MOST_LENGTH = 2**23  # masses are sums of up to 2^40 units per token, in 64 bits
 MOST_ROWS = 65535  # the second axis of a grid
@@ -51,9 +50,18 @@ def shared_bytes(shape: Shape) -> int:
     """Return the shared memory of a block.
 
     >>> [shared_bytes(SHAPES[arch]) for arch in ("sm_75", "sm_80", "sm_90a")]
-    [58368, 82944, 123904]
+    [58368, 78848, 123904]
     """
     return LIST_BYTES + shape.stages * shape.threads * 16
+
+
+def touched_bytes(rows: int, length: int) -> int:
+    """Return the bytes of a bit per logit: rows of whole words, all of it in units of 16 bytes.
+
+    >>> touched_bytes(1, 33), touched_bytes(64, 151_936)
+    (16, 1215488)
+    """
+    return -(-rows * -(-length // 32) * 4 // 16) * 16
 
 
 def check(rows: int, length: int, top: int) -> None:

@@ -34,20 +34,12 @@ from spaninfer_kernel_launch import (
     view_of,
 )
 
-from spaninfer_kernels_cuda.topk.tuning import (
-    BLOCK_BYTES,
-    HELD,
-    STAGES,
-    THREADS,
-    Division,
-    divide,
-    shared_bytes,
-)
+from spaninfer_kernels_cuda.topk.tuning import THREADS, Division, divide
 
 SOURCE = Source(
     "spaninfer_kernels_cuda",
     "topk/kernel.cu",
-    headers=("types.cuh", "reduce.cuh", "overlap.cuh", "mma.cuh", "copy.cuh"),
+    headers=("types.cuh", "reduce.cuh", "overlap.cuh"),
     parts=tuple(f"topk/{part}.cuh" for part in ("keys", "bound", "draw", "choose", "stream")),
 )
 ENTRIES = ("topk_short", "topk_bound", "topk_filter")
@@ -101,21 +93,15 @@ class Prepared:
         )
         collect(
             *(handle, values, indices, states, offers, lists, at, self.length, self._row_stride),
-            *(self.k, num_offers, division.least, division.capacity, _list_len(division)),
+            *(self.k, num_offers, division.least, division.capacity),
         )
 
 
-def variant_for(dtype: object, arch: str, *, sorted: bool = True) -> Variant:
-    """Return the variant for rows of `dtype` on `arch`; it holds the three kernels of `ENTRIES`."""
+def variant_for(dtype: object, *, sorted: bool = True) -> Variant:
+    """Return the variant for rows of `dtype`, which holds the three kernels of `ENTRIES`."""
     element = element_of(dtype)
-    macros: dict[str, str | int | bool] = {
-        "T": element.name,
-        "SORTED": sorted,
-        "STAGES": STAGES[arch],
-        "SHARED_BYTES": BLOCK_BYTES,
-    }
-    alike = tuple(name for name in element.architectures if STAGES[name] == STAGES[arch])
-    return Variant.of("topk_filter", SOURCE, macros, alike)
+    macros: dict[str, str | int | bool] = {"T": element.name, "SORTED": sorted}
+    return Variant.of("topk_filter", SOURCE, macros, element.architectures)
 
 
 def prepare(
@@ -136,7 +122,7 @@ def prepare(
     kernel takes, CompileError where there is no compiler.
     """
     division = divide(rows, length, k, element_of(dtype).itemsize, gpu.sm_count)
-    variant = variant_for(dtype, gpu.arch, sorted=sorted)
+    variant = variant_for(dtype, sorted=sorted)
     compiled = compile_variant(variant, gpu.arch, cache or user_cache())
     short, bound, collect = (load(compiled, gpu, entry) for entry in ENTRIES)
     calls: tuple[Call, ...] = ()
@@ -148,8 +134,8 @@ def prepare(
             Call(bound, Launch(samplers, (THREADS, 1, 1)), "PPP iqiii"),
             Call(
                 collect,
-                Launch(readers, (THREADS, 1, 1), shared_bytes(gpu.arch), overlaps=True),
-                "PPPPPP iqiiiii",
+                Launch(readers, (THREADS, 1, 1), overlaps=True),
+                "PPPPPP iqiiii",
             ),
         )
     return Prepared(
@@ -161,15 +147,10 @@ def prepare(
     )
 
 
-def _list_len(division: Division) -> int:
-    """Return how many keys a row's memory holds: two lists where one block may have to narrow."""
-    return division.capacity * (2 if division.capacity > HELD else 1)
-
-
 def _workspace_bytes(rows: int, division: Division | None) -> int:
     if division is None:
         return 0
-    keys = division.samplers * division.offered + _list_len(division)
+    keys = division.samplers * division.offered + division.capacity
     return rows * (_ROW_BYTES + keys * _KEY_BYTES)
 
 
@@ -221,9 +202,9 @@ def topk(
     return values, indices
 
 
-VARIANTS: tuple[Variant, ...] = (
-    *(variant_for(np.float32, arch) for arch in ("sm_75", "sm_80", "sm_90a")),
-    *(variant_for(np.float16, arch, sorted=False) for arch in ("sm_75", "sm_80", "sm_90a")),
-    *(variant_for(ml_dtypes.bfloat16, arch) for arch in ("sm_80", "sm_90a")),
+VARIANTS: tuple[Variant, ...] = tuple(
+    variant_for(dtype, sorted=sorted)
+    for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)
+    for sorted in (True, False)
 )
-"""A cover: every element type and architecture, sorted and not."""
+"""All there are: one per element type and order."""

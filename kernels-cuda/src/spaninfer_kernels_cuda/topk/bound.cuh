@@ -1,5 +1,20 @@
-// A bound that a given number of the keys in a block's registers reach: a radix select, whose digit
-// begins at the highest bit in which the keys in question differ.
+// A bound that a given number of keys reach: a radix select by one block, whose digit begins at the
+// highest bit in which the keys in question differ.
+
+// Keys in a block's registers: number i is held by thread i % kThreads.
+struct Held {
+  const Key (&keys)[kHeld];
+  int size;
+
+  template <typename Visit>
+  __device__ __forceinline__ void each(Visit visit) const {
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      if (j * kThreads >= size) break;
+      visit(keys[j]);
+    }
+  }
+};
 
 // Leaves in every lane the bits that all keys of a warp have, and those that any has.
 __device__ __forceinline__ void common_bits_of_warp(Key* all, Key* any) {
@@ -19,17 +34,16 @@ __device__ __forceinline__ void common_bits_of_warp(Key* all, Key* any) {
 #endif
 }
 
-// The bits that all keys of the block have, and those that any has, of the keys in [low, high].
-__device__ __forceinline__ void common_bits(const Key (&held)[kHeld], int size, Key low, Key high,
-                                            Key* all, Key* any, Shared& shared) {
+// The bits that all keys in [low, high] have, and those that any has.
+template <typename Keys>
+__device__ __forceinline__ void common_bits(const Keys& keys, Key low, Key high, Key* all, Key* any,
+                                            Shared& shared) {
   Key in_all = ~0ull, in_any = 0;
-#pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
-    if (j * kThreads >= size) break;
-    if (held[j] < low || held[j] > high) continue;
-    in_all &= held[j];
-    in_any |= held[j];
-  }
+  keys.each([&](Key key) {
+    if (key < low || key > high) return;
+    in_all &= key;
+    in_any |= key;
+  });
   common_bits_of_warp(&in_all, &in_any);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   if (lane == 0) {
@@ -101,26 +115,23 @@ __device__ __forceinline__ void extremes(Key* least, Key* most, Shared& shared) 
   }
 }
 
-// A bound that at least `least` of the `size` keys held by the block reach, and at most `most`
-// different ones. Key i is held by thread i % kThreads.
-__device__ __forceinline__ Key bound_of(const Key (&held)[kHeld], int size, int least, int most,
-                                        Shared& shared) {
+// A bound that at least `least` of the keys reach, and at most `most` different ones.
+template <typename Keys>
+__device__ __forceinline__ Key bound_of(const Keys& keys, int least, int most, Shared& shared) {
   Key low = 1, high = ~0ull;  // what is still in question; `larger` keys are above it
   int larger = 0;
   while (true) {
     Key all, any;
     for (int i = threadIdx.x; i < kBins; i += kThreads) shared.bins[i] = 0;
-    common_bits(held, size, low, high, &all, &any, shared);
+    common_bits(keys, low, high, &all, &any, shared);
     const Key differing = all ^ any;
     if (differing == 0) return all;
     const int shift = max(64 - kDigitBits - __clzll(static_cast<long long>(differing)), 0);
-#pragma unroll
-    for (int j = 0; j < kHeld; ++j) {
-      if (j * kThreads >= size) break;
-      if (held[j] < low || held[j] > high) continue;
+    keys.each([&](Key key) {
+      if (key < low || key > high) return;
       // Adding one, the result unused, is one operation for all lanes that name the same bin.
-      atomicAdd(&shared.bins[static_cast<int>(held[j] >> shift) & (kBins - 1)], 1);
-    }
+      atomicAdd(&shared.bins[static_cast<int>(key >> shift) & (kBins - 1)], 1);
+    });
     __syncthreads();
     find_bin(least - larger, shared);
     low = ((all >> shift & ~static_cast<Key>(kBins - 1)) | shared.bin) << shift;

@@ -119,7 +119,7 @@ __device__ __forceinline__ void choose(const Key (&held)[kHeld], int size, int k
   if (deal_out<true>(held, size, k, length, row, values, indices, shared)) return;
   // More than k are sorted where that spares a round of selection.
   const int most = SORTED ? min(max(1 << (32 - __clz(k - 1)), 256), kMostChosen) : k;
-  const Key bound = size <= most ? 1 : bound_of(held, size, k, most, shared);
+  const Key bound = size <= most ? 1 : bound_of(Held{held, size}, k, most, shared);
   if (threadIdx.x == 0) shared.count = 0;
   __syncthreads();
 #pragma unroll

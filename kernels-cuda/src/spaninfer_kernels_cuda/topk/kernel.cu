@@ -11,14 +11,13 @@
 //   topk_short     rows that one block can hold are selected directly
 //
 // Host code chooses `samples` and `least` so that a bound fails (fewer than k keys reach it, or
-// more than `capacity`) once in 10^12 rows; the last block then draws anew, by itself, until it
-// holds. Keys are selected by their digits (bound.cuh; after RadiK, arXiv 2501.14336, which rescales
+// more than `capacity`) once in 10^12 rows; the last block then looks at the whole row, by itself.
+// Keys are selected by their digits (bound.cuh; after RadiK, arXiv 2501.14336, which rescales
 // where the first digit says too little).
 //
 // NaN counts as smaller than everything else, -0 as equal to +0: as in numpy's argsort(-x).
 //
-// Macros: T (element), SORTED (0 or 1: in any order), STAGES (0 before Ampere), SHARED_BYTES (for
-// Shared; topk_filter has STAGES packs per thread behind it).
+// Macros: T (element), SORTED (0 or 1: in any order).
 // Demands: 1 <= k <= 4096, k <= length < 2^31; topk_short: length <= 8192; the elements of a row
 // contiguous, their address a multiple of their size.
 
@@ -41,11 +40,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                int least, int offered) {
   __shared__ Shared shared;
   let_next_kernel_start();
-  const Keys keys{x + blockIdx.y * stride, nullptr, static_cast<unsigned>(length)};
   offers += (static_cast<long long>(blockIdx.y) * gridDim.x + blockIdx.x) * offered;
   Key held[kHeld];
-  sample(keys, samples, blockIdx.x, held);
-  const Key bound = bound_of(held, samples, least, least + least / 8, shared);
+  sample(x + blockIdx.y * stride, length, samples, blockIdx.x, held);
+  const Key bound = bound_of(Held{held, samples}, least, least + least / 8, shared);
   if (threadIdx.x == 0) {
     shared.count = 0;
     if (blockIdx.x == 0) rows[blockIdx.y] = Row{0, 0};
@@ -65,19 +63,18 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     topk_filter(T* values, int* indices, Row* rows, const Key* offers, Key* lists, const T* x,
-                int length, long long stride, int k, int offers_of_row, int least, int capacity,
-                int list_stride) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  Shared& shared = *reinterpret_cast<Shared*>(memory);
+                int length, long long stride, int k, int offers_of_row, int least, int capacity) {
+  __shared__ Shared shared;
   const T* row = x + blockIdx.y * stride;
   Row* state = rows + blockIdx.y;
-  Key* collected = lists + static_cast<long long>(blockIdx.y) * list_stride;
+  Key* collected = lists + static_cast<long long>(blockIdx.y) * capacity;
   const Body body(row, length);
   if (threadIdx.x == 0) shared.count = 0;
 
   const unsigned step = gridDim.x * kThreads;
-  unsigned pack = blockIdx.x * kThreads + threadIdx.x;
-  Stream stream(body, pack, step, memory + SHARED_BYTES);  // under way while the bound is found
+  unsigned first = blockIdx.x * kThreads + threadIdx.x;
+  Batch batch;
+  batch.load(body, first, step);  // under way while the bound is found
   __syncthreads();
   wait_for_kernel_before();
   offers += static_cast<long long>(blockIdx.y) * offers_of_row;
@@ -87,27 +84,31 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   // All threads of a warp take the same number of turns: those with a hit would otherwise be left
   // behind, and the warp would go on in two parts, then in more.
 #pragma unroll 1
-  for (unsigned turn = blockIdx.x * kThreads; turn < body.packs; turn += step, pack += step) {
-    const bool is_there = pack < body.packs;
-    const Pack<T, kVector>& lies = stream.take(is_there ? pack : turn);
-    const Pack<T, kVector> here = lies;
-    const unsigned first = body.head + pack * kVector;
-    const float exceeded = floor.at(first);
-    float most = -kInfinity;
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) most = fmaxf(most, to_float(here.at[v]));
+  for (unsigned turn = blockIdx.x * kThreads; turn < body.packs; turn += kBatch * step) {
     unsigned hits = 0;
-    if (is_there && !(most <= exceeded)) {  // rare
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) hits |= !(to_float(here.at[v]) <= exceeded) << v;
+    for (int b = 0; b < kBatch; ++b) {
+      const Pack<T, kVector>& here = batch.packs[b];
+      const float exceeded = floor.at(body.head + (first + b * step) * kVector);
+      float most = -kInfinity;
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) most = fmaxf(most, to_float(here.at[v]));
+      if (first + b * step >= body.packs || most <= exceeded) continue;  // as a rule
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+        hits |= !(to_float(here.at[v]) <= exceeded) << (b * kVector + v);
+      }
     }
     while (hits != 0) {
-      const int v = __ffs(hits) - 1;
+      const int hit = __ffs(hits) - 1;
       hits &= hits - 1;
-      const Key key = key_of(lies.at[v], first + v);  // registers have no index
-      collect(key, bound, state, collected, capacity, shared);
+      const unsigned pack = first + hit / kVector * step;
+      const unsigned i = body.head + pack * kVector + hit % kVector;
+      collect(key_of(row[i], i), bound, state, collected, capacity, shared);  // registers have no index
     }
     __syncwarp();
+    first += kBatch * step;
+    batch.load(body, first, step);
   }
   if (blockIdx.x == 0 && threadIdx.x < body.head + (length - body.tail)) {
     const unsigned i = threadIdx.x < body.head ? threadIdx.x : body.tail + threadIdx.x - body.head;
@@ -123,20 +124,26 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
   if (!is_last(state, shared)) return;
   int count = __ldcg(&state->count);
-  bool failed = count < k || count > capacity;
-  Key* other = collected + capacity;  // the host left room where there can be too many
-  while (failed || count > kHeldByBlock) {
-    const Keys keys{row, failed ? nullptr : collected,
-                    static_cast<unsigned>(failed ? length : count)};
-    count = narrow(keys, failed ? collected : other, capacity, k, shared);
-    if (!failed) swap(collected, other);
-    failed = false;
+  const bool has_failed = count < k || count > capacity;
+  const bool is_narrowed = has_failed || count > kHeldByBlock;
+  if (is_narrowed) {
+    const Lying keys{row, has_failed ? nullptr : collected, has_failed ? length : count};
+    count = narrow(keys, k, shared);
   }
   Key held[kHeld];
+  if (is_narrowed) {
 #pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
-    const int i = j * kThreads + threadIdx.x;
-    held[j] = i < count ? __ldcg(&collected[i]) : kAbsent;
+    for (int j = 0; j < kHeld; ++j) {
+      const int i = j * kThreads + threadIdx.x;
+      held[j] = i < count ? shared.list[i] : kAbsent;
+    }
+    __syncthreads();  // before the list is used anew
+  } else {
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const int i = j * kThreads + threadIdx.x;
+      held[j] = i < count ? __ldcg(&collected[i]) : kAbsent;
+    }
   }
   const long long out = static_cast<long long>(blockIdx.y) * k;
   choose(held, count, k, length, row, values + out, indices + out, shared);

@@ -9,13 +9,12 @@ constexpr int kThreads = 1024, kWarps = kThreads / kWarp;
 constexpr int kHeld = 8;                       // keys that a thread holds: 16 registers of its 64
 constexpr int kHeldByBlock = kThreads * kHeld;
 constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
-constexpr unsigned kMostSamplers = 128;        // blocks that sample a row: tuning.py
 constexpr int kAtOnce = 8;                     // keys that a block loads together when it is alone
 constexpr int kMostChosen = 4096;              // of one row
 constexpr int kFullest = 64;                   // keys of a bin that are compared with each other
 constexpr int kRoom = kMostChosen + kFullest;  // what the shared list holds
 constexpr int kVector = 16 / sizeof(T);
-constexpr int kStages = STAGES;                // packs of a thread that are under way
+constexpr int kBatch = sizeof(T) == 4 ? 4 : 3;  // packs that a thread loads together
 constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
 constexpr Key kAbsent = 0;                     // no element has it: indices are below 2^31
 
@@ -33,7 +32,6 @@ struct Shared {
   int count;
   int base;
 };
-static_assert(sizeof(Shared) <= SHARED_BYTES && SHARED_BYTES % 16 == 0, "what the host asks for");
 
 __device__ __forceinline__ Key key_of(T value, unsigned index) {
   const float x = to_float(value) + 0.0f;  // -0 becomes +0

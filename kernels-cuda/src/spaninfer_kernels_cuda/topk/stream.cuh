@@ -14,65 +14,18 @@ struct Body {
   }
 };
 
-// Collects a key that reaches the bound: in the shared list, and where that is full in the row's.
-__device__ __forceinline__ void collect(Key key, Key bound, Row* state, Key* collected,
-                                        int capacity, Shared& shared) {
-  if (key < bound) return;
-  const int slot = take(&shared.count);
-  if (slot < kMostChosen) {
-    shared.list[slot] = key;
-    return;
-  }
-  const int overflow = take(&state->count);
-  if (overflow < capacity) collected[overflow] = key;
-}
+// The packs that a thread looks at in one turn. They are loaded together, and the first turn's while
+// the bound is sought.
+struct Batch {
+  Pack<T, kVector> packs[kBatch];
 
-__device__ __forceinline__ void swap(Key*& a, Key*& b) {
-  Key* const kept = a;
-  a = b;
-  b = kept;
-}
-
-// Whether this block is the last of its row to come here; it then sees what the others wrote.
-__device__ __forceinline__ bool is_last(Row* state, Shared& shared) {
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) shared.base = atomicAdd(&state->finished, 1);
-  __syncthreads();
-  __threadfence();
-  return shared.base == static_cast<int>(gridDim.x) - 1;
-}
-
-// The packs of a row that a thread looks at: copied ahead to shared memory, each by its own thread, so
-// that many are under way and none in registers. Before Ampere they are loaded one by one.
-struct Stream {
-  const Body& body;
-  unsigned next, step;
-  int stage;
-  Pack<T, kVector>* ring;
-
-  __device__ __forceinline__ Stream(const Body& body, unsigned first, unsigned step, void* memory)
-      : body(body), next(first), step(step), stage(0),
-        ring(static_cast<Pack<T, kVector>*>(memory) + threadIdx.x) {
+  // Loads pack number `first`, and those `step` and more further on, where there are any.
+  __device__ __forceinline__ void load(const Body& body, unsigned first, unsigned step) {
 #pragma unroll
-    for (int ahead = 0; ahead < kStages - 1; ++ahead) ask(ahead);
-  }
-
-  // The pack whose turn it is, the one with this number.
-  __device__ __forceinline__ const Pack<T, kVector>& take(unsigned pack) {
-    if constexpr (kStages == 0) return body.at[pack];
-    const int here = stage;
-    stage = stage + 1 == kStages ? 0 : stage + 1;
-    ask(here == 0 ? kStages - 1 : here - 1);
-    wait_for_copies<kStages - 1>();
-    return ring[here * kThreads];
-  }
-
- private:
-  __device__ __forceinline__ void ask(int at) {
-    if (next < body.packs) copy_16(&ring[at * kThreads], body.at + next, true);
-    commit_copies();
-    next += step;
+    for (int b = 0; b < kBatch; ++b) {
+      const unsigned number = first + b * step;
+      if (number < body.packs) packs[b] = body.at[number];
+    }
   }
 };
 
@@ -91,3 +44,71 @@ struct Floor {
     return index <= last ? until : beyond;
   }
 };
+
+// Collects a key that reaches the bound: in the shared list, and where that is full in the row's.
+__device__ __forceinline__ void collect(Key key, Key bound, Row* state, Key* collected,
+                                        int capacity, Shared& shared) {
+  if (key < bound) return;
+  const int slot = take(&shared.count);
+  if (slot < kMostChosen) {
+    shared.list[slot] = key;
+    return;
+  }
+  const int overflow = take(&state->count);
+  if (overflow < capacity) collected[overflow] = key;
+}
+
+// Whether this block is the last of its row to come here; it then sees what the others wrote.
+__device__ __forceinline__ bool is_last(Row* state, Shared& shared) {
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) shared.base = atomicAdd(&state->finished, 1);
+  __syncthreads();
+  __threadfence();
+  return shared.base == static_cast<int>(gridDim.x) - 1;
+}
+
+// Keys in memory: those of a row's elements, or those that other threads have listed.
+struct Lying {
+  const T* row;
+  const Key* list;  // null: the elements
+  int size;
+
+  template <typename Visit>
+  __device__ __forceinline__ void each(Visit visit) const {
+#pragma unroll 1
+    for (int first = threadIdx.x; first < size; first += kAtOnce * kThreads) {
+      Key loaded[kAtOnce];
+      // What is loaded is decided once, so that all loads are under way together.
+      if (list == nullptr) {
+#pragma unroll
+        for (int u = 0; u < kAtOnce; ++u) {
+          const int i = first + u * kThreads;
+          loaded[u] = i < size ? key_of(row[i], i) : kAbsent;
+        }
+      } else {
+#pragma unroll
+        for (int u = 0; u < kAtOnce; ++u) {
+          const int i = first + u * kThreads;
+          loaded[u] = i < size ? __ldcg(&list[i]) : kAbsent;
+        }
+      }
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) visit(loaded[u]);
+    }
+  }
+};
+
+// Leaves the k largest keys in the shared list, and a few more that it holds as well; returns how
+// many. The block does it by itself.
+__device__ __forceinline__ int narrow(const Lying& keys, int k, Shared& shared) {
+  const Key bound = bound_of(keys, k, kMostChosen, shared);
+  __syncthreads();
+  if (threadIdx.x == 0) shared.count = 0;
+  __syncthreads();
+  keys.each([&](Key key) {
+    if (key >= bound) shared.list[take(&shared.count)] = key;
+  });
+  __syncthreads();
+  return shared.count;
+}

@@ -14,10 +14,6 @@ from math import ceil, exp, log
 from spaninfer_kernel_launch import ShapeError
 
 THREADS = 1024  # of every block, as in keys.cuh
-BLOCK_BYTES = 42_176  # struct Shared of keys.cuh, which asserts that it fits
-STAGES = {"sm_75": 0, "sm_80": 3, "sm_90a": 4, "sm_100a": 4, "sm_120": 3}
-"""Packs of 16 bytes that a thread has under way; 8 read no row faster (H200). Copies
-came with Ampere; the smaller chips of sm_80 and those of sm_120 have 99 KiB for a block."""
 HELD = 8 * THREADS  # keys that a block holds in its registers
 MOST_K = 4096
 MOST_LENGTH = 2**31 - 1
@@ -25,9 +21,9 @@ MOST_LENGTH = 2**31 - 1
 _FAILURE = 1e-12  # per row; then one block selects alone, correctly but slowly
 _LOAD_BYTES = 16
 _SAMPLES = tuple(1024 << n for n in range(4))
-_SAMPLERS = (8, 16)  # blocks that sample a long row
-_MOST_OFFERS = 1024  # keys that every block that reads selects among: one of each thread
-_MEETING = 3000  # what offers cost, in elements sampled: a model
+_SAMPLERS = tuple(8 << n for n in range(5))  # blocks that sample a long row
+_MOST_SAMPLES = 1 << 17  # of all of them: 4 times as many take longer than what they spare
+_MEETING, _OF_SAMPLER = 5000, 45  # what offers cost, in elements sampled: a model
 _FIXED_LOADS = 3  # what a block costs beside reading, in loads of all its threads: a model
 
 
@@ -73,15 +69,6 @@ def divide(rows: int, length: int, k: int, itemsize: int, sm_count: int) -> Divi
     )
 
 
-def shared_bytes(arch: str) -> int:
-    """Return the shared memory of a block that reads a row.
-
-    >>> [shared_bytes(arch) for arch in ("sm_75", "sm_80", "sm_90a")]
-    [42176, 91328, 107712]
-    """
-    return BLOCK_BYTES + STAGES[arch] * THREADS * _LOAD_BYTES
-
-
 def check(rows: int, length: int, k: int) -> None:
     """Raise ShapeError for what no kernel takes."""
     if not 1 <= k <= MOST_K:
@@ -122,15 +109,17 @@ def _ways_to_sample(rows: int, length: int, k: int, sm_count: int) -> Iterator[t
     for samples in _SAMPLES:
         yield samples, 1
     for samplers in _SAMPLERS:
-        least = least_for(k * samplers * HELD / length)
-        is_few = samplers * (least + least // 8) <= _MOST_OFFERS
-        if is_few and rows * samplers <= sm_count and 2 * samplers * HELD <= length:
-            yield HELD, samplers
+        samples = min(HELD, _MOST_SAMPLES // samplers)
+        least = least_for(k * samplers * samples / length)
+        offered = least + least // 8
+        is_few = offered < samples and samplers * offered <= HELD
+        if is_few and rows * samplers <= sm_count and 2 * samplers * samples <= length:
+            yield samples, samplers
 
 
 def _sampling_cost(samples: int, samplers: int, length: int, k: int) -> float:
     """Return cycles, roughly: one per element of a block's sample, two per key collected."""
-    meeting = _MEETING if samplers > 1 else 0
+    meeting = _MEETING + _OF_SAMPLER * samplers if samplers > 1 else 0
     return samples + meeting + 2 * _expected(samples * samplers, length, k)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -95,7 +96,8 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
         resolved = resolve(asked, served_name(asked, name), decoder, compute, memory)
         runner: PlanRunner
         if on_cuda is None:
-            runner = _rehearsed(_runner(bound, ops, decoder, resolved), progress)
+            rehearsed = partial(_rehearsed, bound, ops, decoder, resolved)
+            runner = _whole(progress, "kernels", rehearsed)
         else:
             graphs = stage_of(progress, "graphs")
             runner = on_cuda.runner(resolved.num_spans, resolved.max_len, graphs)
@@ -150,7 +152,9 @@ def make_ops(
             format = (
                 None if asked.quantize is None else Format(asked.quantize, asked.quantize_group)
             )
-            return CpuOps(compute.dtype, format=format, stored_as=stored_as)
+            kv_dtype = asked.kv_dtype or compute.dtype
+            assert kv_dtype != "fp8", compute
+            return CpuOps(compute.dtype, format=format, stored_as=stored_as, kv_dtype=kv_dtype)
 
 
 def _on_cuda(
@@ -172,23 +176,31 @@ def _on_cuda(
     return CudaModel(bound, ops, decoder, demand, span_len=span_len, graphs=graphs)
 
 
-def _runner(bound: Bound[Any], ops: Ops[Any], decoder: Decoder, resolved: Resolved) -> Runner[Any]:
-    return Runner(
+def _rehearsed(
+    bound: Bound[Any], ops: Ops[Any], decoder: Decoder, resolved: Resolved
+) -> Runner[Any]:
+    """Return a runner with every kernel ready: the first time ever, they are compiled here."""
+    runner = Runner(
         bound,
         ops,
-        Sampler(),
+        _sampler(resolved, decoder),
         decoder,
         span_len=resolved.span_len,
         num_spans=resolved.num_spans,
         max_len=resolved.max_len,
         max_running=resolved.max_running,
     )
-
-
-def _rehearsed(runner: Runner[Any], progress: Progress) -> Runner[Any]:
-    """Return the runner with every kernel ready: the first time ever, they are compiled here."""
-    _whole(progress, "kernels", runner.rehearse)
+    runner.rehearse()
     return runner
+
+
+def _sampler(resolved: Resolved, decoder: Decoder) -> Sampler:
+    """Return what draws on the host: kernels on backend cpu, which are compiled for it."""
+    if resolved.backend != "cpu":
+        return Sampler()
+    from spaninfer_engine.ops.cpu_draw import CpuDraw
+
+    return Sampler(CpuDraw(decoder.vocab))
 
 
 def refuse_quantised(checkpoint: Checkpoint) -> None:

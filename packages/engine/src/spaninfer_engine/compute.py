@@ -23,7 +23,11 @@ DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
 WEIGHTS: tuple[Weights, ...] = ("checkpoint", "dummy")
 QUANTIZE: tuple[Quantize, ...] = ("int8", "int4")
 QUANTIZE_GROUPS = (32, 64, 128)
-KV_DTYPES: tuple[KVDType, ...] = ("fp8", "int8", "uint4")
+KV_DTYPES: tuple[KVDType, ...] = ("float32", "bfloat16", "float16", "fp8", "int8", "uint4")
+KV_DTYPES_ON: Mapping[Backend, tuple[KVDType, ...]] = {
+    "cuda": ("fp8", "int8", "uint4"),
+    "cpu": ("float32", "bfloat16", "float16", "int8", "uint4"),
+}
 
 MAX_SPAN_LEN = 1024
 LEAST_CUDA_SPAN_LEN = 16  # and a power of two: what the kernels address
@@ -55,10 +59,11 @@ def decide_compute(
     dtype, why_dtype = _dtype(asked, backend, checkpoint_dtype, machine)
     if backend == "cuda":
         _check_cuda(asked, dtype, machine)
-    elif asked.kv_dtype is not None:
+    allowed = KV_DTYPES_ON.get(backend, ())
+    if asked.kv_dtype is not None and asked.kv_dtype not in allowed:
         raise ConfigError(
-            f"kv_dtype {asked.kv_dtype} needs backend cuda, and this is backend {backend}; "
-            "the others keep keys and values as they are computed"
+            f"backend {backend} does not keep keys and values in {asked.kv_dtype}, but "
+            f"{', '.join(('as they are computed', *allowed))}; leave kv_dtype out, or choose one"
         )
     if asked.batch_invariant and backend != "cuda":
         raise ConfigError(

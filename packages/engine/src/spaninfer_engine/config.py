@@ -8,7 +8,7 @@ from typing import Literal
 
 Backend = Literal["cuda", "cpu", "torch", "reference"]
 DType = Literal["float32", "bfloat16", "float16"]
-KVDType = Literal["fp8", "int8", "uint4"]
+KVDType = Literal["float32", "bfloat16", "float16", "fp8", "int8", "uint4"]
 Weights = Literal["checkpoint", "dummy"]
 Quantize = Literal["int8", "int4"]
 
@@ -57,7 +57,7 @@ class Resolved:
     backend: Backend
     device: str
     dtype: DType
-    kv_dtype: DType | KVDType  # of keys and values in spans
+    kv_dtype: KVDType  # of keys and values in spans
     max_len: int
     span_len: int
     num_spans: tuple[int, ...]  # per cache group

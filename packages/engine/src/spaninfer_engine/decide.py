@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spaninfer_engine.compute import Compute
-from spaninfer_engine.config import Decision, DType, EngineConfig, KVDType, Resolved
+from spaninfer_engine.config import Decision, EngineConfig, KVDType, Resolved
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.run.memory import Demand, Needs, Stored, fit, gib, longest, span_bytes
 from spaninfer_engine.spec.nodes import Decoder, parameter_count
 
-STORED: Mapping[DType | KVDType, Stored] = {
+STORED: Mapping[KVDType, Stored] = {
     "float32": Stored(32),
     "bfloat16": Stored(16),
     "float16": Stored(16),
@@ -77,8 +77,7 @@ def resolve(
 ) -> Resolved:
     """Decide the rest: lengths, spans and limits."""
     span_len = asked.span_len or SPAN_LEN
-    # Backend cpu keeps keys and values in float32, whatever its products see.
-    kv_dtype = asked.kv_dtype or ("float32" if compute.backend == "cpu" else compute.dtype)
+    kv_dtype = asked.kv_dtype or compute.dtype
     stored = STORED[kv_dtype]
     step_tokens = decide_demand(asked, compute, decoder).step_tokens
     max_len, why_len = _max_len(asked, decoder, memory, span_len, stored, step_tokens)

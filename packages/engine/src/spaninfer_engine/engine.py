@@ -20,7 +20,9 @@ from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.core import Core
 from spaninfer_engine.errors import InvalidPrompt, InvalidSampling, QueueFull
 from spaninfer_engine.handle import RequestHandle, ResultQueue, complete
+from spaninfer_engine.order import longest_first
 from spaninfer_engine.parts import Parts
+from spaninfer_engine.plan import GPU_TILE
 from spaninfer_engine.request import (
     Completion,
     FinishReason,
@@ -32,6 +34,7 @@ from spaninfer_engine.request import (
 from spaninfer_engine.schedule.admission import Limits
 from spaninfer_engine.schedule.scheduler import Scheduler
 from spaninfer_engine.schedule.spans import CacheShape
+from spaninfer_engine.spared import Spared
 from spaninfer_engine.stats import EngineStats, snapshot
 from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_engine.writer import OutputWriter
@@ -63,6 +66,7 @@ class Engine(Closing):
         self._next_id = 1  # each choice of a request has a number
         self._handles: dict[int, RequestHandle] = {}  # started and not finished
         self._started_s = monotonic()
+        self._spared = Spared()
 
     @property
     def resolved(self) -> Resolved:
@@ -136,24 +140,32 @@ class Engine(Closing):
 
     @overload
     def generate(
-        self, prompts: Sequence[Prompt], sampling: SamplingParams | None = None
+        self,
+        prompts: Sequence[Prompt],
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Completion]: ...
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        sampling: SamplingParams | None = None,
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> Completion | list[Completion]:
         """Answer one prompt, or a list of prompts; waits for the answers.
 
-        A list gives all choices of the first prompt, then of the second, and so on. Raises the
-        error of the first request that failed.
+        For a list, `sampling` is one for all or one for each. The result has all choices of the
+        first prompt, then of the second, and so on; those whose `max_tokens` is largest are begun
+        first, so that the last of them do not run alone. Raises the error of the first request
+        that failed.
         """
+        given = sampling or self.default_sampling
         if not _is_one(prompts):
-            return self._generate(cast(Sequence[Prompt], prompts), sampling)
-        if (sampling or self.default_sampling).n > 1:
+            samplings = [given] * len(prompts) if isinstance(given, SamplingParams) else given
+            return self._generate(cast(Sequence[Prompt], prompts), samplings)
+        if not isinstance(given, SamplingParams):
+            raise InvalidSampling("sampling", "a list", "one for a single prompt; or pass [prompt]")
+        if given.n > 1:
             raise InvalidSampling("n", "more than 1", "1 for a single prompt; or pass [prompt]")
-        return self._generate([prompts], sampling)[0]
+        return self._generate([prompts], [given])[0]
 
     def encode_chat(
         self,
@@ -190,21 +202,28 @@ class Engine(Closing):
         self._core.close(drain_s)
         self._writer.close()
         self._parts.runner.close()
+        self._spared.close()
 
     def _generate(
-        self, prompts: Sequence[Prompt], sampling: SamplingParams | None
+        self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]
     ) -> list[Completion]:
+        if len(samplings) != len(prompts):
+            allowed = f"one for all of {len(prompts)} prompts, or one for each"
+            raise InvalidSampling("sampling", f"a list of {len(samplings)}", allowed)
         handles: list[RequestHandle] = []
+        order = longest_first(samplings)
         try:
-            for prompt in prompts:
-                handles.append(self._start_patiently(prompt, sampling, handles))
-            return [completion for handle in handles for completion in complete(handle)]
+            for number in order:
+                handle = self._start_patiently(prompts[number], samplings[number], handles)
+                handles.append(handle)
+            in_order = dict(zip(order, handles, strict=True))
+            return [each for number in sorted(order) for each in complete(in_order[number])]
         finally:  # after an error or an interrupt nobody waits for the others
             for handle in handles:
                 self.release(handle)
 
     def _start_patiently(
-        self, prompt: Prompt, sampling: SamplingParams | None, started: Sequence[RequestHandle]
+        self, prompt: Prompt, sampling: SamplingParams, started: Sequence[RequestHandle]
     ) -> RequestHandle:
         """Start a request as soon as the queue has a place for it."""
         for earlier in started:
@@ -279,6 +298,7 @@ def _limits(parts: Parts, shape: CacheShape) -> Limits:
         max_running=resolved.max_running,
         max_waiting=resolved.max_waiting,
         step_tokens=resolved.step_tokens,
+        tile=GPU_TILE if resolved.backend == "cuda" else 1,
     )
 
 

@@ -10,6 +10,10 @@ from threading import Condition
 from spaninfer_engine.request import Completion, FinishReason, Output, Request, Status
 from spaninfer_engine.schedule.choice import Choice
 
+# Outputs of a choice: then they become one, as at its end. The garbage collector looks at each, and
+# whoever waits for a list of answers would merge most of them when all are there.
+_MOST_UNREAD = 64
+
 
 class ResultQueue:
     """What a request produces, as it comes; one reader at a time, in any thread.
@@ -72,7 +76,10 @@ class ResultQueue:
         """Add what a choice produced; the engine's side."""
         with self._changed:
             if not self._is_discarded:
-                self._pending.setdefault(output.index, []).append(output)
+                unread = self._pending.setdefault(output.index, [])
+                unread.append(output)
+                if len(unread) == _MOST_UNREAD or output.finish_reason is not None:
+                    unread[:] = [merge(unread)]
             self._num_open -= output.finish_reason is not None
             self._changed.notify_all()
             listener = self._listener

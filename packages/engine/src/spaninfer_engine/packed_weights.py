@@ -14,11 +14,13 @@ from spaninfer_kernels_cpu.layout import LAYOUT, Layout
 
 from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.load.packed import AGAIN, Contents, PackedReader, write_packed
+from spaninfer_engine.ops.cpu_products import STACK, TURNED_STACK
 from spaninfer_engine.ops.operation import HeadRows, Use
 from spaninfer_engine.packing import Packing
 
 Weight: TypeAlias = Packed | NDArray[Any]
 
+_STACKS = (STACK, TURNED_STACK)
 _NUMBERS = tuple(map(np.dtype, (np.float32, np.float16, ml_dtypes.bfloat16)))
 
 
@@ -42,7 +44,7 @@ def write_weights(
     rest = {name: each for name, each in weights.items() if not isinstance(each, Packed)}
     arrays = {name: each.panels for name, each in panels.items()}
     arrays |= dict(sorted(rest.items(), key=lambda item: -item[1].itemsize))
-    forms = {name: _form(each.layout) for name, each in panels.items()}
+    forms = {name: _form(each) for name, each in panels.items()}
     write_packed(path, arrays, Contents(LAYOUT, packing, forms, tensors))
 
 
@@ -73,32 +75,35 @@ class PackedWeights:
             )
         array = self._reader.arrays[name].read()
         form = self._reader.contents.forms.get(name)
-        weight = array if form is None else Packed(self._layout(name, form), array)
-        if not _is_right(weight, _shape(uses), layout):
+        weight = array if form is None else self._packed(name, form, array)
+        if not _is_right(weight, _shape(uses, layout), layout):
             raise CheckpointError(f"{self._reader.path}: {name!r} has a wrong shape; {AGAIN}")
         return weight
 
-    def _layout(self, name: str, form: Any) -> Layout:
+    def _packed(self, name: str, form: Any, panels: NDArray[Any]) -> Packed:
         try:
-            kind, group, outputs, channels = form
-            return Layout(Format(kind, group), outputs, channels)
+            kind, group, count, outputs, channels = form
+            return Packed(Layout(Format(kind, group), outputs, channels), panels, count)
         except (TypeError, ValueError, KernelError) as broken:
             raise CheckpointError(
                 f"{self._reader.path}: {name!r} has the unknown form {form!r}; {AGAIN}"
             ) from broken
 
 
-def _form(layout: Layout) -> list[Any]:
-    return [layout.format.kind, layout.format.group, layout.outputs, layout.channels]
+def _form(packed: Packed) -> list[Any]:
+    layout = packed.layout
+    sizes = packed.count, layout.outputs, layout.channels
+    return [layout.format.kind, layout.format.group, *sizes]
 
 
 def _is_right(weight: Weight, shape: tuple[int, ...], layout: str) -> bool:
     """Is this memory what kernels, who are told addresses alone, expect of such a weight?"""
     if isinstance(weight, Packed):
         sizes = weight.layout
-        whole = (sizes.panels, sizes.panel_bytes)
+        whole = (weight.count * sizes.panels, sizes.panel_bytes)
+        count = (weight.count,) if layout in _STACKS else ()
         return (
-            (sizes.outputs, sizes.channels) == shape
+            (*count, sizes.outputs, sizes.channels) == shape
             and weight.panels.dtype == np.uint8
             and weight.panels.shape == whole
         )
@@ -106,10 +111,13 @@ def _is_right(weight: Weight, shape: tuple[int, ...], layout: str) -> bool:
     return weight.shape == shape and weight.dtype in known
 
 
-def _shape(uses: Sequence[Use]) -> tuple[int, ...]:
-    """Return the shape of weights below one another."""
+def _shape(uses: Sequence[Use], layout: str) -> tuple[int, ...]:
+    """Return the shape of weights below one another; of stacks (N O C), of others (O C)."""
     shapes = [_shape_of(use) for use in uses]
-    return sum(shape[0] for shape in shapes), *shapes[0][1:]
+    if layout not in _STACKS:
+        return sum(shape[0] for shape in shapes), *shapes[0][1:]
+    rows, columns = (2, 1) if layout == TURNED_STACK else (1, 2)
+    return shapes[0][0], sum(shape[rows] for shape in shapes), shapes[0][columns]
 
 
 def _shape_of(use: Use) -> tuple[int, ...]:

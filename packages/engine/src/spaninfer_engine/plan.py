@@ -24,6 +24,11 @@ MOST_LOGITS = 512
 BESIDE_DECODES = 2048
 """Tokens of prompts in a step that has decodes."""
 
+# Products of 7 billion parameters beside 256 decodes take an H200 436 µs a layer for 320 rows of
+# prompts and 435 for 384, 702 for 704 and 700 for 768: rows that fill no tile cost what it does.
+GPU_TILE = 256
+"""Rows of prompts beside many decodes on a GPU come in multiples of so many."""
+
 
 class Slice(NamedTuple):
     """The positions [start, stop) of one request that one step computes.

@@ -1,8 +1,9 @@
 """The thread that turns events into outputs, so that the step loop never waits for text.
 
-The interpreter runs one thread at a time, so what is written here is taken from the loop. An output
-costs the same for one token as for many: after a long round the writer rests, and then writes what
-has come meanwhile at once. With few requests, every token is written as it comes. Where the loop
+The interpreter runs one thread at a time, so what is written here is taken from the loop, and while
+a round lasts, the loop cannot launch a step. So rounds are short, and the writer rests behind those
+that leave something. An output costs the same for one token as for many: what comes for a choice
+before its turn is one output. With few requests, every token is written as it comes. Where the loop
 has nothing else to do it writes by itself: waking another thread takes 0.1 to 0.2 ms.
 """
 
@@ -10,9 +11,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from queue import SimpleQueue
+from sys import maxsize
 from threading import Lock, Thread
 from time import monotonic, sleep
 from typing import Protocol
@@ -25,9 +27,8 @@ from spaninfer_engine.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
-LONG_ROUND_S = 0.5e-3  # 40 tokens, one by one
+ROUND_S = 0.3e-3  # 25 outputs; with all of 256 in a round, steps of 1.5 ms waited 3 ms for it
 REST = 3.0  # times as long as the round before: the writer has a quarter of the time, at the most
-
 
 Stop = Callable[[tuple[int, ...], FinishReason], None]
 """Tells the loop that choices need no more tokens, and why; returns at once."""
@@ -49,12 +50,17 @@ class Opened:
     queue: ResultQueue
 
 
+Tokens = list[tuple[int, TokenLogprob | None]]
+
+
 @dataclass(slots=True)
 class _Open:
-    """A choice the loop has not ended yet."""
+    """A choice whose last output has not been put, and what its next ones will hold."""
 
     stream: TextStream
     queue: ResultQueue
+    tokens: Tokens = field(default_factory=list)
+    end: Ended | None = None
     is_closed: bool = False  # its last output was put: what still comes is dropped
 
 
@@ -67,6 +73,7 @@ class OutputWriter:
         self._wake: SimpleQueue[bool] = SimpleQueue()  # is there more to come?
         self._writing = Lock()  # over the order of what is written, and `_open`
         self._open: dict[int, _Open] = {}  # by the choice's request id
+        self._due: dict[int, _Open] = {}  # those with something to write, in turn
         self._thread = Thread(target=self._work, name="spaninfer-writer", daemon=True)
         self._thread.start()
 
@@ -74,52 +81,64 @@ class OutputWriter:
         """Take in what happened; return at once, or with `now`, when it has been written."""
         self._inbox.append(message)
         if now:
-            self._write_all()
+            self._write(maxsize)
         else:
             self._wake.put(True)
 
     def close(self) -> None:
         """Write what was put before and end the thread; harmless when repeated."""
+        self._write(maxsize)
         self._wake.put(False)
         self._thread.join()
 
     def _work(self) -> None:
         while self._wake.get():
             begin = monotonic()
-            self._write_all()
-            took = monotonic() - begin
-            if took > LONG_ROUND_S:
-                sleep(took * REST)
+            while self._write(begin + ROUND_S):
+                sleep((monotonic() - begin) * REST)
+                begin = monotonic()
 
-    def _write_all(self) -> None:
-        """Write all that was put, in whichever thread comes first."""
+    def _write(self, until: float) -> bool:
+        """Write what was put, in whichever thread comes first; return whether something is left
+        after a round that ends at the time `until`.
+        """
         with self._writing:
-            messages = []
             while self._inbox:
-                messages.append(self._inbox.popleft())
-            self._write(messages)
+                self._sort(self._inbox.popleft())
+            while self._due:
+                request_id = next(iter(self._due))
+                self._write_choice(request_id, self._due.pop(request_id))
+                if monotonic() > until:
+                    break
+            return bool(self._due)
 
-    def _write(self, messages: Iterable[Opened | Events]) -> None:
-        """Write what messages bring."""
-        drawn: dict[int, list[tuple[int, TokenLogprob | None]]] = {}  # by choice, not written yet
-        for message in messages:
-            match message:
-                case Opened(choices, queue):
-                    for choice in choices:
-                        stream = TextStream(choice, self._tokenizer)
-                        self._open[choice.request_id] = _Open(stream, queue)
-                case Events():
-                    for choice, token, logprob in message.drawn:
-                        drawn.setdefault(choice.request_id, []).append((token, logprob))
-                    for end in message.ended:
-                        request_id = end.choice.request_id
-                        if request_id in drawn:
-                            self._put(self._open[request_id], drawn.pop(request_id))
-                        self._put(self._open.pop(request_id), end)
-        for request_id, tokens in drawn.items():
-            self._put(self._open[request_id], tokens)
+    def _sort(self, message: Opened | Events) -> None:
+        """Note what a message brings for each choice."""
+        match message:
+            case Opened(choices, queue):
+                for choice in choices:
+                    stream = TextStream(choice, self._tokenizer)
+                    self._open[choice.request_id] = _Open(stream, queue)
+            case Events():
+                for choice, token, logprob in message.drawn:
+                    entry = self._open[choice.request_id]
+                    entry.tokens.append((token, logprob))
+                    self._due[choice.request_id] = entry
+                for end in message.ended:
+                    entry = self._open[end.choice.request_id]
+                    entry.end = end
+                    self._due[end.choice.request_id] = entry
 
-    def _put(self, entry: _Open, event: Sequence[tuple[int, TokenLogprob | None]] | Ended) -> None:
+    def _write_choice(self, request_id: int, entry: _Open) -> None:
+        """Write all there is of a choice."""
+        tokens, entry.tokens = entry.tokens, []
+        if tokens:
+            self._put(entry, tokens)
+        if entry.end is not None:
+            self._put(entry, entry.end)
+            del self._open[request_id]
+
+    def _put(self, entry: _Open, event: Tokens | Ended) -> None:
         """Put what comes of tokens or an end; a failure concerns the text of this choice alone."""
         if entry.is_closed:
             return

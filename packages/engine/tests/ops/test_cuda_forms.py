@@ -103,6 +103,12 @@ def test_padded_decodes_stay_in_front():
     assert columns.bounds.tolist() == columns.wanted.tolist() == list(range(9))
 
 
+def test_several_prompts_alone_begin_a_burst():
+    forms = (Form(1), Form(0, 1, 32), Form(0, 16, 32), Form(16, 16, 32))
+
+    assert [form.begins_burst for form in forms] == [False, False, True, False]
+
+
 def test_a_step_that_fills_its_form_has_no_gap():
     columns, launch = described([*decodes(2), prompt(5, 8)], capacity=4)
 
@@ -166,12 +172,12 @@ def test_every_form_that_a_step_may_take_is_known_at_the_start_or_among_the_othe
 @pytest.mark.parametrize("revises", [False, True])
 def test_what_is_not_captured_yet_beside_decodes_fits_a_form_of_the_start(revises):
     for form in FORMS.others:
-        roomiest = FORMS.roomiest(replace(form, revises=revises))
+        decodes = [n for n in (64, 200) if n >= form.decodes > 0]
 
-        assert roomiest.decodes >= form.decodes
-        assert (roomiest.prompts, roomiest.prompt_rows) == (form.prompts, form.prompt_rows)
-        assert roomiest.revises == revises
-        assert not form.decodes or replace(roomiest, revises=False) in FORMS.at_start
+        stand_ins = FORMS.stand_ins(replace(form, revises=revises))
+
+        assert stand_ins == tuple(replace(form, decodes=n, revises=revises) for n in decodes)
+        assert {replace(stand_in, revises=False) for stand_in in stand_ins} <= {*FORMS.at_start}
 
 
 def test_at_the_start_the_form_with_most_rows_is_the_first():

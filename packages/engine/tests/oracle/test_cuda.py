@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 from cases import ALL, NUM_DRAWN, Case, Golden, Logits
-from noise import DENSE, rms
+from noise import DENSE, rms, typical
 from oracle import TOLERANCE, deviation
 from spaninfer_engine import Engine, SamplingParams
 from wide import WIDE
@@ -85,17 +85,12 @@ class Rounded:
         Where tokens are routed to experts, a few that go elsewhere say nothing about rounding: the
         typical row is compared, and no token.
         """
-        error = _typical if routed else rms
+        error = typical if routed else rms
         noise = error(self.noisy - self.exact)
         assert error(logits - self.exact) < 2 * noise
         best = np.sort(self.exact, axis=1)[:, -2:]
         clear = best[:, 1] - best[:, 0] > 8 * noise
         assert routed or (logits.argmax(1) == self.exact.argmax(1))[clear].all()
-
-
-def _typical(error: Logits) -> float:
-    """Return the median over rows of the root of the mean square."""
-    return float(np.median([rms(row) for row in error]))
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,7 @@ def assert_same(actual: Weight, expected: Weight) -> None:
     """Fail unless two weights have the same form and the same bits."""
     if isinstance(actual, Packed):
         assert isinstance(expected, Packed)
-        assert actual.layout == expected.layout
+        assert (actual.layout, actual.count) == (expected.layout, expected.count)
         actual, expected = actual.panels, expected.panels
     assert isinstance(expected, np.ndarray)
     assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)

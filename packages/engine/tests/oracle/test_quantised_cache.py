@@ -1,4 +1,4 @@
-"""What codes in place of 16-bit keys and values change, on stories that the bundled model tells."""
+"""What fewer bits for keys and values change, on stories that the bundled model tells."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from spaninfer_engine import Engine, SamplingParams
 from spaninfer_engine.build import locate
 from stepping import Model
 
-pytestmark = pytest.mark.gpu
+MOST = {"float16": 1e-6, "bfloat16": 1e-5, "fp8": 1e-3, "int8": 1e-3, "uint4": 1e-2}
+"""Nats per token."""
 
-MOST = {"fp8": 1e-3, "int8": 1e-3, "uint4": 1e-2}  # nats per token
+ON = [
+    *(("cpu", kv_dtype) for kv_dtype in ("float16", "bfloat16", "int8", "uint4")),
+    *(
+        pytest.param("cuda bfloat16", kv_dtype, marks=pytest.mark.gpu)
+        for kv_dtype in ("fp8", "int8", "uint4")
+    ),
+]
 DECODED = 50  # tokens that are computed one by one
 
 
@@ -26,9 +33,11 @@ def stories() -> tuple[tuple[int, ...], ...]:
     return tuple((*answer.prompt_ids, *answer.token_ids) for answer in answers)
 
 
-def _logprobs(model: Model, token_ids: tuple[int, ...], kv_dtype: Any) -> NDArray[np.float64]:
+def _logprobs(
+    model: Model, token_ids: tuple[int, ...], backend: str, kv_dtype: str | None
+) -> NDArray[np.float64]:
     """Return the log-probabilities [T V] of a prompt in chunks, then token by token."""
-    runner = model.on("cuda bfloat16", 60, 16, kv_dtype)
+    runner = model.on(backend, 60, 16, kv_dtype)
     runner.prefill_some(1, token_ids, len(token_ids) - DECODED, 64)
     for left in range(DECODED, 0, -1):
         runner.step((1, 1, left == 1))
@@ -37,17 +46,37 @@ def _logprobs(model: Model, token_ids: tuple[int, ...], kv_dtype: Any) -> NDArra
     return logits - np.log(np.exp(logits).sum(1, keepdims=True))
 
 
-@pytest.mark.parametrize("kv_dtype", MOST)
-def test_codes_change_the_distribution_of_the_next_token_little(
-    kv_dtype: str, stories: tuple[tuple[int, ...], ...], record_property: Any
+@pytest.mark.parametrize(("backend", "kv_dtype"), ON)
+def test_the_distribution_of_the_next_token_changes_little(
+    backend: str, kv_dtype: str, stories: tuple[tuple[int, ...], ...], record_property: Any
 ) -> None:
     model = Model(locate("demo")[0])
     divergences = []
     for token_ids in stories:
-        exact, coded = (_logprobs(model, token_ids, kind) for kind in (None, kv_dtype))
+        exact, coded = (_logprobs(model, token_ids, backend, kind) for kind in (None, kv_dtype))
         divergences.append((np.exp(exact) * (exact - coded)).sum(1))
 
     divergence = float(np.concatenate(divergences).mean())
 
     record_property("nats_per_token", divergence)
     assert 0 < divergence < MOST[kv_dtype]
+
+
+@pytest.mark.parametrize(("kv_dtype", "times"), [("bfloat16", 2), ("int8", 3.5), ("uint4", 6)])
+def test_an_engine_on_the_cpu_has_room_for_more_tokens_in_the_same_memory(
+    kv_dtype: Any, times: float
+) -> None:
+    """Requests of different lengths side by side, most of one found in the prefix cache."""
+    sampling = SamplingParams(temperature=0, max_tokens=24)
+    asked: Any = {"backend": "cpu", "device": "cpu", "memory": 1 << 26}
+    prompts = ["Once upon a time", "Once upon a time, there was an old king who lived in a tower"]
+    with Engine("demo", **asked) as engine:
+        plain = engine.resolved.num_spans[0]
+
+    with Engine("demo", **asked, kv_dtype=kv_dtype) as engine:
+        answers = engine.generate([*prompts, prompts[1] * 4], sampling)
+        again = engine.generate(prompts[1] * 4, sampling)
+
+        assert engine.resolved.num_spans[0] >= times * plain
+    assert again.usage.cached_len > 0
+    assert again.token_ids == answers[2].token_ids

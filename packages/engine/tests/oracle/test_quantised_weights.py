@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 from cases import Case
-from noise import DENSE, rms
+from noise import DENSE, ROUTED, rms
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", [*DENSE, *ROUTED])
 def test_quantised_models_agree_with_the_definition(
     name: str, kind: str, load: Callable[[str], Case]
 ) -> None:

@@ -46,7 +46,7 @@ def test_a_value_that_a_claim_overwrites_must_have_no_reader_later():
 
 @pytest.mark.parametrize("also_later", [False, True])
 def test_readers_in_front_of_a_claim_do_not_keep_it_from_overwriting(also_later):
-    class InPlace(CpuOps):
+    class InPlace(ReferenceOps):
         claims = (
             Claim(
                 "added",

@@ -2,8 +2,8 @@ from dataclasses import dataclass
 from sys import maxsize
 
 import pytest
-from spaninfer_engine.plan import Slice
-from spaninfer_engine.schedule.policy import plan_step
+from spaninfer_engine.plan import BESIDE_DECODES, Slice
+from spaninfer_engine.schedule.policy import EVERY, MANY_DECODES, plan_step
 
 
 @dataclass
@@ -117,3 +117,39 @@ def test_the_rope_length_travels_with_every_slice():
     pending = [decode(1, 20, rope_len=7), prompt(2, 0, 5, rope_len=5)]
 
     assert [item.rope_len for item in plan_step(pending, 8)[0]] == [7, 5]
+
+
+@pytest.mark.parametrize(
+    ("decodes", "waiting", "number", "computed"),
+    [
+        (MANY_DECODES, 700, 1, 512),
+        (MANY_DECODES, 512, 1, 512),
+        (MANY_DECODES, 511, 1, 0),
+        (MANY_DECODES, 511, EVERY, 256),
+        (MANY_DECODES, 90, EVERY - 1, 0),
+        (MANY_DECODES, 90, EVERY, 90),
+        (MANY_DECODES, 5000, 3, BESIDE_DECODES),
+        (MANY_DECODES - 1, 90, 1, 90),
+        (MANY_DECODES - 1, 700, 1, 700),
+    ],
+)
+def test_beside_many_decodes_prompts_fill_tiles_and_few_of_them_wait(
+    decodes, waiting, number, computed
+):
+    pending = [*(decode(n, 41) for n in range(decodes)), prompt(900, 5, 5 + waiting)]
+
+    slices, _ = plan_step(pending, 8192, tile=256, number=number)
+
+    assert sum(part.num_tokens for part in slices) == decodes + computed
+
+
+def test_prompts_that_share_whole_tiles_are_cut_where_the_tiles_end():
+    pending = [decode(n, 41) for n in range(MANY_DECODES)]
+    pending += [prompt(901, 0, 300), prompt(902, 0, 300), prompt(903, 0, 100)]
+
+    slices, _ = plan_step(pending, 8192, tile=256, number=1)
+
+    assert slices[MANY_DECODES:] == [
+        part(901, 0, 300, draws=True),
+        part(902, 0, 212, draws=False),
+    ]

@@ -20,7 +20,7 @@ from spaninfer_kernel_launch.errors import (
 )
 from spaninfer_kernel_launch.gpu import Gpu, architecture_of, get_gpu, gpu_of
 from spaninfer_kernel_launch.head import HeadDivision, divide_head
-from spaninfer_kernel_launch.launch import Call, Launch, clusters_at_once
+from spaninfer_kernel_launch.launch import Call, Launch, blocks_at_once, clusters_at_once
 from spaninfer_kernel_launch.memory import Array, result_array
 from spaninfer_kernel_launch.module import Kernel, load
 from spaninfer_kernel_launch.report import CompileReport
@@ -71,6 +71,7 @@ __all__ = [
     "Variant",
     "View",
     "architecture_of",
+    "blocks_at_once",
     "captured",
     "check_aligned",
     "check_dense",

@@ -102,6 +102,21 @@ class Call:
             raise refusal(f"launch of {self._entry}", status)
 
 
+def blocks_at_once(kernel: Kernel, launch: Launch) -> int:
+    """Return how many blocks of `launch` the kernel's GPU runs at the same time.
+
+    A grid of as many leaves nothing to chance: of fewer, some multiprocessors get more than others
+    while a kernel in front still has its blocks on them.
+    """
+    kernel.allow_shared(launch.shared_bytes)
+    bound = driver()
+    with kernel.gpu.current():
+        function = ask(bound.cuKernelGetFunction, bound.CUkernel(kernel.handle))
+        sizes = (prod(launch.block), launch.shared_bytes)
+        per_sm = ask(bound.cuOccupancyMaxActiveBlocksPerMultiprocessor, function, *sizes)
+    return int(per_sm) * kernel.gpu.sm_count
+
+
 def clusters_at_once(kernel: Kernel, launch: Launch) -> int:
     """Return how many clusters of `launch` the kernel's GPU runs at the same time.
 

@@ -42,7 +42,10 @@ DTypeOption = Annotated[
 ]
 KVDTypeOption = Annotated[
     KVDType | None,
-    _engine("What keys and values are kept in; default: what is computed in. Needs backend cuda."),
+    _engine(
+        "What keys and values are kept in; default: what is computed in. "
+        "fp8, int8 and uint4 on backend cuda; all but fp8 on cpu."
+    ),
 ]
 QuantizeOption = Annotated[
     Quantize | None,

@@ -52,7 +52,7 @@ def test_every_workload_of_the_table_is_there_once():
         *(f"tpot_bs{size}" for size in (1, 8, 32, 64, 128, 256)),
         *("ttft_512", "ttft_4000", "ttft_8192"),
         *("hit0.25", "hit0.5", "hit0.75", "hit0.9", "hit0.99"),
-        *("prefill", "mixed1024", "tpot_bs64_drawn"),
+        *("prefill", "mixed1024", "tpot_bs64_drawn", "mixed1024_list"),
     )
 
 
@@ -95,6 +95,14 @@ def test_rates_are_tokens_of_the_whole_batch_by_its_time(batches):
     assert BY_NAME["prefill"].values(prefill, (2.0,)) == [16 * 8000 / 2.0]
     assert BY_NAME["mixed1024"].values(mixed, (10.0,)) == [23_307.5]
     assert [len(prompt) for prompt in mixed[0].prompts] == list(mixed_lens()[0])
+
+
+def test_the_mixed_workload_comes_one_by_one_and_as_a_list(batches):
+    (one_by_one,), (listed,) = batches["mixed1024"], batches["mixed1024_list"]
+
+    assert (one_by_one.as_list, listed.as_list) == (False, True)
+    assert listed.output_lens == one_by_one.output_lens
+    assert rehearsed(listed).as_list
 
 
 def test_tokens_are_drawn_in_one_workload_and_the_likeliest_taken_in_all_others(batches):

@@ -1,23 +1,31 @@
 // What the plan of a decode step holds, and how its numbers are read; plan.cu fills it.
 //
-// In memory: Work of each block of the grid | first unit of each request, and their number at the end
-// | for each request and item, how many blocks have finished their part of it.
+// In memory: Totals | Work of each warp of the grid | first unit of each request, and their number
+// at the end | for each block, whether its part of an item that goes on in the next one is there.
 
 constexpr int kTogether = 16;  // tokens that an mma takes: units begin at multiples of it
 
-struct alignas(16) Work {  // units [begin, end); units of `request` begin at `first`
-  int begin, end, request, first;
-  int units, blocks;  // of the whole step
-  int unused[2];
+struct Division {  // of units in shares that are as equal as can be
+  int share, longer;  // units of a share: one more for the first `longer`
+
+  __device__ __forceinline__ int begin(int index) const {
+    return index * share + min(index, longer);
+  }
+  __device__ __forceinline__ int holder(int unit) const {
+    const int behind = unit - longer * (share + 1);
+    return behind < 0 ? unit / (share + 1) : longer + behind / share;
+  }
 };
 
-// As the L2 cache has it: the plan may be written while blocks of the kernel that reads it begin.
-__device__ __forceinline__ Work load_work(const Work* from) {
-  Work work;
-  reinterpret_cast<int4*>(&work)[0] = __ldcg(reinterpret_cast<const int4*>(from));
-  reinterpret_cast<int4*>(&work)[1] = __ldcg(reinterpret_cast<const int4*>(from) + 1);
-  return work;
-}
+struct alignas(16) Totals {  // of the whole step
+  Division division;         // among the warps that have work, unless blocks take whole items
+  int paddings;              // requests without tokens
+  int warps;                 // that have work
+};
+
+struct alignas(16) Work {  // units [begin, end); the last is of `request`, whose units begin at `first`
+  int begin, end, request, first;
+};
 
 __device__ constexpr int ceil_div(int x, int by) { return (x + by - 1) / by; }
 
@@ -26,18 +34,26 @@ __device__ __forceinline__ int first_token(int length, int window) {
   return window > 0 ? max(length - window, 0) / kTogether * kTogether : 0;
 }
 
-// The first unit of a block, and the block that has a unit: the inverse of it.
-__device__ __forceinline__ int first_unit(int block, int units, int blocks) {
-  return static_cast<int>(static_cast<long long>(block) * units / blocks);
-}
-__device__ __forceinline__ int block_of(int unit, int units, int blocks) {
-  return static_cast<int>((static_cast<long long>(unit + 1) * blocks - 1) / units);
+__device__ __forceinline__ Division divide(int units, int shares) {
+  return shares > 0 ? Division{units / shares, units % shares} : Division{};
 }
 
-template <typename Works>
-__device__ __forceinline__ int* firsts_of(Works* works, int most_blocks) {
-  return reinterpret_cast<int*>(const_cast<Work*>(works) + most_blocks);
-}
-__device__ __forceinline__ int* counters_of(int* firsts, int requests) {
-  return firsts + requests + 1;
-}
+// Where the parts of a plan lie, for a grid of so many warps.
+struct Plan {
+  Totals* totals;
+  int warps, requests;
+
+  __device__ __forceinline__ Work* works() const { return reinterpret_cast<Work*>(totals + 1); }
+  __device__ __forceinline__ int* firsts() const { return reinterpret_cast<int*>(works() + warps); }
+  __device__ __forceinline__ int* flags() const { return firsts() + requests + 1; }
+
+  // As the L2 cache has it: it may be written while blocks of the kernel that reads it begin.
+  __device__ __forceinline__ Totals load_totals() const {
+    const int4 words = __ldcg(reinterpret_cast<const int4*>(totals));
+    return {{words.x, words.y}, words.z, words.w};
+  }
+  __device__ __forceinline__ Work load_work(int warp) const {
+    const int4 words = __ldcg(reinterpret_cast<const int4*>(works()) + warp);
+    return {words.x, words.y, words.z, words.w};
+  }
+};

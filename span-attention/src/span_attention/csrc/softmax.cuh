@@ -29,7 +29,7 @@ struct Rows {
 
 // tanh to about 1e-7, absolutely: the instruction's 5e-4 would move scores of 50 by 0.02.
 __device__ __forceinline__ float tanh_exact(float x) {
-  return 1.0f - 2.0f / (power_of_2(2.0f * kLog2e * x) + 1.0f);
+  return 1.0f - __fdividef(2.0f, power_of_2(2.0f * kLog2e * x) + 1.0f);
 }
 
 // How scores become exponents of 2: score -> softcap -> bias, times `unit`.
@@ -89,9 +89,10 @@ __device__ __forceinline__ void absorb(float (&s)[kFragments][4], Rows& rows, fl
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
     // A row that has seen no key yet: any finite number keeps its exponentials at 0.
-    const float base = most == hidden() ? 0.0f : most * unit;
-    // Exactly 1 where nothing changed: then blocks of keys that a row does not see change no bit.
-    keep[row] = most == rows.most[row] ? 1.0f : power_of_2(rows.most[row] * unit - base);
+    const float base = most == hidden() ? 0.0f : __fmul_rn(most, unit);
+    // Exactly 1 where nothing changed, as both products are rounded (a fused one is not): then
+    // blocks of keys that a row does not see change no bit. A choice instead costs 2 % of prefill.
+    keep[row] = power_of_2(__fmul_rn(rows.most[row], unit) - base);
     rows.most[row] = most;
     float sum = 0.0f;
 #pragma unroll

@@ -6,196 +6,38 @@ int32 says which row of it is a request's. The result is out[R H E], of query's 
 
 What a step needs is planned once on the GPU (`Prepared.plan`), for all of its layers: a plan serves
 any number of launches one after another on one stream. Lengths and tables are read on the GPU
-alone, so that both kernels may be captured into CUDA graphs and replayed for other lengths. They
-must be what they are when the step is planned: launches read them before they wait for the kernel
-in front.
+alone, so that both kernels may be captured into CUDA graphs and replayed for other lengths.
+
+What launches read before they wait for the kernel in front must be there when the step is planned:
+lengths, tables, rows, and the keys and values of all tokens but the last of each request. Steps
+that append several tokens of one request belong to `prefill`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from spaninfer_kernel_launch import (
     Array,
-    Call,
-    FileCache,
-    Gpu,
-    Launch,
     ShapeError,
     View,
     check_dense,
     check_rows,
-    compile_variant,
     gpu_of,
-    load,
     match,
-    pointer_of,
     result_array,
     stream_handle,
-    user_cache,
     view_of,
 )
 
-from span_attention.decode import tuning as sizes
-from span_attention.decode.tuning import PLAN_THREADS, Tuning, tune
-from span_attention.decode.variant import PLAN, VARIANTS, Form, variant_for
-from span_attention.layout import Place, SpanLayout
+from span_attention.decode.prepared import Prepared, prepare
+from span_attention.decode.tuning import Tuning, tune
+from span_attention.decode.variant import VARIANTS, Form, variant_for
+from span_attention.layout import SpanLayout
 from span_attention.spans import Spans
 
 __all__ = ["VARIANTS", "Form", "Prepared", "Tuning", "decode", "prepare", "tune", "variant_for"]
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A decode of up to so many requests, compiled and loaded.
-
-    `plan_bytes` and `workspace_bytes` are what `plan` and `launch` need of 16-byte aligned memory,
-    whatever is in it. One workspace serves all layers, one plan those of one window.
-    """
-
-    layout: SpanLayout
-    requests: int
-    heads: int
-    tuning: Tuning
-    plan_bytes: int
-    workspace_bytes: int
-    _blocks: int
-    _plan: Call | None
-    _attend: Call | None
-
-    def plan(self, lengths: object, *, out: object, window: int = 0, stream: object = None) -> None:
-        """Divide the tokens of lengths[R] among the blocks of the launches to come, into `out`.
-
-        With a window, only the last `window` tokens of each request are attended to.
-        """
-        self.start_plan(stream_handle(stream, lengths), lengths, out, window)
-
-    def start_plan(self, handle: int, lengths: object, out: object, window: int) -> None:
-        """Do what `plan` does, on the stream with this handle, whichever it is."""
-        if self._plan is None:
-            return
-        items = sizes.items(self.layout, self.heads, self.tuning)
-        self._plan(
-            *(handle, pointer_of(out), pointer_of(lengths)),
-            *(self.requests, items, window, self.tuning.unit, self._blocks),
-        )
-
-    def launch(
-        self,
-        query: object,
-        tables: object,
-        rows: object,
-        lengths: object,
-        plan: object,
-        *,
-        table_stride: int,
-        spans: Spans,
-        out: object,
-        workspace: object,
-        scale: float,
-        softcap: float = 0.0,
-        window: int = 0,
-        alibi: object = 0,
-        sinks: object = 0,
-        query_stride: int | None = None,
-        stream: object = None,
-    ) -> None:
-        """Write what each query of query[R H D] reads to out[R H E].
-
-        Arrays may be given as addresses; `rows` may be 0: request r then has row r of the tables.
-        `plan` is of the same lengths and window; `table_stride` and `query_stride` count elements
-        from row to row. alibi[H] and sinks[H] are float32: slopes, and logits that take part in the
-        softmax without a value. Without a stream, the current one of query's framework.
-        """
-        self.start(
-            stream_handle(stream, query),
-            (out, query, tables, rows, lengths, plan, workspace),
-            spans=spans,
-            alibi=alibi,
-            sinks=sinks,
-            scale=scale,
-            softcap=softcap,
-            window=window,
-            strides=(table_stride, query_stride or self.heads * self.layout.key_size),
-        )
-
-    def start(
-        self,
-        handle: int,
-        arrays: tuple[object, ...],
-        *,
-        spans: Spans,
-        alibi: object,
-        sinks: object,
-        scale: float,
-        softcap: float,
-        window: int,
-        strides: tuple[int, int],
-    ) -> None:
-        """Do what `launch` does, on the stream with this handle, whichever it is.
-
-        `arrays` are out, query, tables, rows, lengths, plan and workspace, `strides` those of the
-        rows of tables and query.
-        """
-        if self._attend is None:
-            return
-        layout = self.layout
-        self._attend(
-            *(handle, *map(pointer_of, arrays)),
-            *(*spans.places, *spans.scale_places, pointer_of(alibi), pointer_of(sinks)),
-            *(scale, softcap, window, self.requests, self.heads, layout.kv_heads),
-            *(layout.span_len.bit_length() - 1, *strides, layout.span_stride),
-            *_strides(layout.keys, layout.values, layout.key_scales, layout.value_scales),
-        )
-
-
-def _strides(*places: Place | None) -> tuple[int, ...]:
-    """Return the bytes from head to head and from token to token of each place."""
-    return tuple(
-        stride
-        for place in places
-        for stride in ((place.head_stride, place.token_stride) if place else (0, 0))
-    )
-
-
-def prepare(
-    form: Form,
-    layout: SpanLayout,
-    *,
-    requests: int,
-    heads: int,
-    gpu: Gpu,
-    cache: FileCache | None = None,
-    tuning: Tuning | None = None,
-) -> Prepared:
-    """Return the decode of `requests` requests with `heads` query heads, compiled or cached.
-
-    Raises ShapeError or DTypeError for what no variant takes.
-    """
-    tuning = tuning or tune(layout, heads)
-    variant = variant_for(form, layout, tuning)
-    kept = cache or user_cache()
-    blocks = gpu.sm_count * tuning.blocks_per_sm
-    items = sizes.items(layout, heads, tuning)
-    plan = attend = None
-    if requests:
-        planner = load(compile_variant(PLAN, gpu.arch, kept), gpu)
-        once = Launch((1, 1, 1), (PLAN_THREADS, 1, 1), overlaps=True)
-        plan = Call(planner, once, "PP iiiii")
-        kernel = load(compile_variant(variant, gpu.arch, kept), gpu)
-        grid = Launch((blocks, 1, 1), (32 * tuning.warps, 1, 1), overlaps=True)
-        attend = Call(kernel, grid, "PPPPPPP PPPP PP ff iiiii qqq qi qi qi qi")
-    return Prepared(
-        *(layout, requests, heads, tuning),
-        plan_bytes=sizes.plan_bytes(requests, items, blocks),
-        workspace_bytes=sizes.workspace_bytes(tuning, blocks),
-        _blocks=blocks,
-        _plan=plan,
-        _attend=attend,
-    )
-
 
 _prepared = lru_cache(maxsize=256)(prepare)
 
@@ -277,5 +119,5 @@ def _check(
     for name in {"alibi", "sinks"} & views.keys():
         check_dense(np.float32, **{name: views[name]})
     check_rows(np.int32, 4, tables=views["tables"])
-    check_rows(views["query"].dtype, 2, query=views["query"])
+    check_rows(views["query"].dtype, 16, query=views["query"])
     return views

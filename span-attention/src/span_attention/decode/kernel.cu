@@ -1,118 +1,170 @@
 // Attention of one query per request over its keys and values in spans.
 //
-// A block computes one item at a time: the query heads of one request that share a key head, over
-// the range of tokens that the plan gives it (decode_plan.cuh). Its warps take tiles of tokens in
-// turn, each with a softmax of its own, and add up at the end. What a block has not read alone goes
-// to the workspace, and the block that comes last merges it.
+// A warp computes the tiles of tokens that the plan gives it (decode_plan.cuh) one after another,
+// across the ends of items: an item is the query heads of one request that share a key head. The
+// next tile is always under way, the next item's too, so that memory never waits for an item to be
+// finished. An item that one warp has seen whole is written by it alone. Of the others, the last warp
+// of a block that has a part adds up those of its block at the end. Warps go from their last tile to
+// the first: so the part of an item that goes on in the next block is the first thing that a block
+// computes, and has long been in the workspace when the block that has the item's end, which is the
+// last thing that it computes, wants it.
 //
 // Keys and values go from memory to registers and to the tensor cores, past shared memory: which
 // lane holds which token and element is ours to choose, because softmax does not care about the
-// order of tokens and a product does not care about the order of elements. A warp always has a tile
-// of keys or of values in flight while it computes.
+// order of tokens and a product does not care about the order of elements.
 //
 //   scores   [tokens x heads] = keys [tokens x elements] * query^T: lane (g, t) loads the pieces
 //            t, t + 4, … of the keys of the tokens g and g + 8
 //   result   [elements x heads] += values^T [elements x tokens] * weights [tokens x heads]: lane (g, t)
 //            loads the pieces g, g + 8, … of the values of the tokens 2t, 2t + 1, 2t + 8, 2t + 9
 //
-// Scores are in units of log2. Scales of codes never meet the elements: a key's multiplies its
-// score, a value's is added to it as a logarithm (weights are then those of scaled values, and at
-// most 1, whatever the scale) and divided out of the sum of weights.
+// Scores are in units of log2. Scales and zeros of codes never meet the elements: a key's scale
+// multiplies its score, a value's is added to it as a logarithm (weights are then those of scaled
+// values, and at most 1, whatever the scale) and divided out of the sum of weights; zeros are taken
+// off products as a whole (pairs.cuh).
 //
 // Macros: T (query and out), CODES (pairs.cuh), KEY_SIZE, VALUE_SIZE, HEAD_TILES (8 query heads
 // each), VALUE_TILE (elements of a result that an item has), TILES (of 16 tokens, per warp), WARPS,
-// KEY_PARTS and VALUE_PARTS (in which a tile is loaded, one part ahead), BLOCKS_PER_SM, UNIT (tokens).
+// KEY_PARTS and VALUE_PARTS (in which a tile is loaded, one part ahead), BLOCKS_PER_SM.
 
-// Computes an item over the units [from, to) of its own.
-__device__ __forceinline__ void attend_and_add(const Arguments& of, const Item& item,
-                                               const Work& work, int from, int to,
-                                               int* counters, Shared& shared) {
-  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-  const int origin = first_token(item.length, of.window);
-  const int first = origin + (from - item.begin) * UNIT;
-  const Range range{of.keys + item.kv_head * of.key.head + 1ULL * g * of.key.token + t * 4 * kKeyWords,
-                    of.values + item.kv_head * of.value.head + item.element * Codes::kBits / 8 +
-                        g * 4 * kValueWords,
-                    of.key_numbers + item.kv_head * of.key_number.head,
-                    of.value_numbers + item.kv_head * of.value_number.head,
-                    item.table,
-                    item.first,
-                    min(item.length, origin + (to - item.begin) * UNIT)};
-  Result result = {};
-  Softmax softmax;
-#pragma unroll
-  for (int n = 0; n < HEAD_TILES; ++n) {
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const int head = 8 * n + 2 * t + c;
-      const bool is_biased = of.alibi != nullptr && head < item.count;
-      softmax.most[n][c] = hidden();
-      softmax.sum[n][c] = 0.0f;
-      softmax.slope[n][c] = is_biased ? kLog2e * of.alibi[item.head + head] : 0.0f;
+// What a warp is left with: a part of an item that warps before have more of; and whether it has
+// the item's end.
+struct Open {
+  bool is_open, has_end;
+};
+
+// Attends to the tiles of a warp, the last one first. What is left open is in `sums`, and `own` is
+// the last tile of it that was read.
+__device__ __forceinline__ Open attend(Sums& sums, Tile& own, const Arguments& of,
+                                       const Work& work, Shared& shared) {
+  const int warp = threadIdx.x / kWarp;
+  int left = work.end - work.begin;
+  Open open{};
+  Keys keys;
+  Values values;
+  Numbers key_numbers, value_numbers;
+  Walk walk;
+  Tile next;
+  Spans own_spans, next_spans, later_spans;  // what is loaded ahead is not touched until it is needed
+  const auto load_key_numbers = [&](const Tile& tile, const Spans& spans) {
+    key_numbers.load_all(of.key_numbers, of.key_number, of, tile, spans);
+  };
+  const auto follow = [&](const Tile& tile, const Spans& spans) {
+    load_values(values, 0, of, tile, spans);
+    value_numbers.load_all(of.value_numbers, of.value_number, of, tile, spans);
+  };
+  if (left > 0) {
+    walk.start(of, work);
+    walk.look_up(next_spans, of);
+    own = walk.tile;
+    open.has_end = own.ends_item();
+    walk.advance(of);
+    if (left > 1) walk.look_up(later_spans, of);
+    next = walk.tile;
+    walk.advance(of);
+    // All tokens but the last of each request are older than the plan.
+    if (own.ends_item()) wait_for_kernel_before();
+    load_keys(keys, 0, of, own, next_spans);
+    load_key_numbers(own, next_spans);
+    follow(own, next_spans);
+    if (left > 1) {
+      prefetch(of.keys, of.key, kKeyBytes, of, next, later_spans);
+      prefetch(of.values, of.value, kValueBytes, of, next, later_spans);
     }
   }
-  attend(result, softmax, of, item, range, first, shared);
+  wait_for_kernel_before();
+  let_next_kernel_start();
 
-  const int first_block = block_of(item.begin, work.units, work.blocks);
-  const int blocks = block_of(item.end - 1, work.units, work.blocks) - first_block + 1;
-  float* slot = nullptr;
-  if (blocks > 1) slot = slot_of(of.parts, blockIdx.x, from == item.begin);
-  add_warps(result, softmax, of, item, slot, shared);
-  if (blocks == 1) return;
-
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    shared.is_last = atomicAdd(&counters[item.number], 1) == blocks - 1;
-    if (shared.is_last) counters[item.number] = 0;  // as the next layer wants to find it
+  Query query;
+  bool is_first = true;  // of its item
+  for (; left > 0; --left) {
+    if (is_first) {
+      query.load(shared, of, own);
+      sums.clear();
+    }
+    Products products = {};
+#pragma unroll
+    for (int part = 0; part < KEY_PARTS; ++part) {
+      multiply_keys(products, keys, part, shared);
+      if (part == 0) {
+#pragma unroll
+        for (int i = 0; i < TILES; ++i) {
+          own_spans[i] = next_spans[i];
+          next_spans[i] = later_spans[i];
+        }
+      }
+      if (part + 1 < KEY_PARTS) {
+        load_keys(keys, part + 1, of, own, own_spans);
+      } else if (left > 1) {
+        load_keys(keys, 0, of, next, next_spans);
+      }
+    }
+    Weights weights;
+    weigh(weights, products, sums, query, key_numbers, value_numbers, of, own);
+    if (left > 1) load_key_numbers(next, next_spans);
+#pragma unroll
+    for (int part = 0; part < VALUE_PARTS; ++part) {
+      multiply_values(sums, values, part, weights);
+      if (part + 1 < VALUE_PARTS) {
+        load_values(values, part + 1, of, own, own_spans);
+      } else if (left > 1) {
+        follow(next, next_spans);
+        if (left > 2) walk.look_up(later_spans, of);
+      }
+    }
+    if (own.begins_item() || left == 1) {
+      settle(sums);
+      if (own.begins_item() && open.has_end) {
+        write_result(sums, of, own);
+      } else if (warp < WARPS - 1 && !open.has_end) {
+        store_part(shared.parts[warp], sums);
+      } else if (own.begins_item()) {
+        publish(sums, of);
+      } else {
+        open.is_open = true;
+        return open;
+      }
+      if (left == 1) return open;
+      open.has_end = true;
+    }
+    is_first = own.begins_item();
+    own = next;
+    next = walk.tile;
+    walk.advance(of);
   }
-  __syncthreads();
-  if (!shared.is_last) return;
-  __threadfence();
-  merge_parts(of, item, first_block, blocks, shared);
+  return open;
 }
 
-// Computes what the plan gives this block, item by item.
-__device__ __forceinline__ void decode(const Arguments& of, Shared& shared) {
-  const Work work = load_work(&of.works[blockIdx.x]);
-  int* const firsts = firsts_of(of.works, gridDim.x);
-  int* const counters = counters_of(firsts, of.requests);
-  constexpr int kTiles = VALUE_SIZE / VALUE_TILE;
-  const int group = of.heads / of.kv_heads, groups = ceil_div(group, kHeads);
-  const int items = of.kv_heads * groups * kTiles;
-  int request = work.request, first = work.first;
-  for (int unit = work.begin; unit < work.end;) {
-    int next = __ldcg(&firsts[request + 1]);
-    for (; next <= unit; next = __ldcg(&firsts[request + 1])) {
-      first = next;
-      ++request;
-    }
-    const int units = (next - first) / items, index = (unit - first) / units;
-    Item item;
-    item.request = request;
-    const int skipped = index / kTiles % groups * kHeads;  // heads of the group
-    item.kv_head = index / kTiles / groups;
-    item.head = item.kv_head * group + skipped;
-    item.count = min(group - skipped, kHeads);
-    item.element = index % kTiles * VALUE_TILE;
-    item.length = __ldcg(&of.lengths[request]);
-    item.first = of.window > 0 ? max(item.length - of.window, 0) : 0;
-    item.begin = first + index * units;
-    item.end = item.begin + units;
-    item.number = request * items + index;
-    const long long row = of.rows == nullptr ? request : __ldcg(&of.rows[request]);
-    item.table = of.tables + row * of.table_stride;
-    const int to = min(work.end, item.end);
-    attend_and_add(of, item, work, unit, to, counters, shared);
-    unit = to;
+// Adds what warps before have of an item to what the last of its warps in the block has.
+__device__ __forceinline__ void add_warps(Sums& sums, const Tile& tile, const Arguments& of,
+                                          const Totals& totals, const Work& work, bool has_end,
+                                          Shared& shared) {
+  const int begin = work.begin - (tile.token - tile.origin) / kTile;
+  for (int warp = threadIdx.x / kWarp; warp > 0 && shared.begins[warp] > begin; --warp) {
+    join_part(sums, shared.parts[warp - 1]);
+  }
+  if (has_end && begin >= shared.begins[0]) {
+    write_result(sums, of, tile);
+    return;
+  }
+  const int block = blockIdx.x, end = begin + ceil_div(tile.length - tile.origin, kTile);
+  const int first = begin < shared.begins[0] ? totals.division.holder(begin) / WARPS : block;
+  const int last = has_end ? block : totals.division.holder(end - 1) / WARPS;
+  if (Sources(block, first, last).count() == 0) {
+    publish(sums, of);
+    return;
+  }
+  store_part(shared.parts[WARPS], sums);
+  if (threadIdx.x % kWarp == 0) {
+    shared.merge = {tile.request, tile.kv_head, tile.section, tile.length, first, last};
   }
 }
 
 // Zeros as the results of requests that have no tokens.
 __device__ __forceinline__ void clear_padding(const Arguments& of) {
-  const int size = of.heads * VALUE_SIZE;
+  const int size = of.kv_heads * of.group * VALUE_SIZE;
   for (int request = blockIdx.x; request < of.requests; request += gridDim.x) {
-    if (of.lengths[request] > 0) continue;
+    if (__ldcg(&of.lengths[request]) > 0) continue;
     unsigned* const out =
         reinterpret_cast<unsigned*>(of.out + static_cast<long long>(request) * size);
     for (int i = threadIdx.x; i < size / 2; i += kThreads) out[i] = 0;
@@ -121,23 +173,34 @@ __device__ __forceinline__ void clear_padding(const Arguments& of) {
 
 extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS_PER_SM)
     decode_attend(T* out, const T* query, const int* tables, const int* rows, const int* lengths,
-                  const Work* works, float* parts, const char* keys, const char* values,
+                  Totals* plan, float4* parts, const char* keys, const char* values,
                   const char* key_numbers, const char* value_numbers, const float* alibi,
                   const float* sinks, float scale, float softcap, int window, int requests,
-                  int heads, int kv_heads, int span_shift, long long table_stride,
+                  int group, int kv_heads, int span_shift, long long table_stride,
                   long long query_stride, long long span_stride, long long key_head,
                   unsigned key_token, long long value_head, unsigned value_token,
                   long long key_number_head, unsigned key_number_token,
                   long long value_number_head, unsigned value_number_token) {
   __shared__ Shared shared;
   const Arguments of{
-      out, query, tables, rows, lengths, works, parts, keys, values, key_numbers, value_numbers,
-      alibi, sinks, scale, softcap, window, requests, heads, kv_heads, span_shift, table_stride,
-      query_stride, span_stride, {key_head, key_token}, {value_head, value_token},
+      out, query, tables, rows, lengths,
+      {plan, static_cast<int>(gridDim.x) * WARPS, requests}, parts, keys, values, key_numbers,
+      value_numbers, alibi, sinks, scale, softcap, window, requests, group, kv_heads, span_shift,
+      table_stride, query_stride, span_stride, {key_head, key_token}, {value_head, value_token},
       {key_number_head, key_number_token}, {value_number_head, value_number_token}};
-  // The plan, the lengths and the tables are older than the kernel before: what is made of them
-  // alone does not wait for it.
-  decode(of, shared);
-  wait_for_kernel_before();
-  clear_padding(of);
+  const int warp = threadIdx.x / kWarp;
+  if (threadIdx.x == 0) shared.merge.last = -1;
+  // The plan, the lengths and the tables are older than the kernel before, and so are all tokens but
+  // the last of each request: what is made of them alone does not wait for it.
+  const Totals totals = of.plan.load_totals();
+  const Work work = of.plan.load_work(blockIdx.x * WARPS + warp);
+  if (threadIdx.x % kWarp == 0) shared.begins[warp] = work.begin;
+  Sums sums;
+  Tile last;
+  const Open open = attend(sums, last, of, work, shared);
+  if (totals.paddings > 0) clear_padding(of);  // while others of the block still compute
+  __syncthreads();
+  if (open.is_open) add_warps(sums, last, of, totals, work, open.has_end, shared);
+  __syncthreads();
+  if (shared.merge.last >= 0) merge_parts(of, shared);
 }

@@ -15,24 +15,46 @@ __device__ __forceinline__ void load(unsigned* to, const char* from) {
   }
 }
 
-// The address of a token of a span.
-__device__ __forceinline__ const char* at(const char* span, const Strides& by, int token,
-                                          int span_shift) {
-  const unsigned place = static_cast<unsigned>(token) & ((1u << span_shift) - 1);
-  return span + static_cast<unsigned long long>(place) * by.token;
+// 16 tokens of a tile, counted from the first. Behind the last ones of a request they are these.
+struct Group {
+  int start, first, last;  // the first one, and those of them that the request sees
+
+  __device__ __forceinline__ Group(const Arguments& of, const Tile& tile, int index) {
+    const int end = tile.length - 1;
+    start = min(tile.token + index * kTogether, end & -kTogether);
+    first = of.window > 0 ? max(tile.length - of.window - start, 0) : 0;
+    last = min(end - start, kTogether - 1);
+  }
+
+  // This token, or the nearest one that the request sees.
+  __device__ __forceinline__ int seen(int token) const { return max(first, min(token, last)); }
+
+  // Where its rows lie in the span with this number.
+  __device__ __forceinline__ const char* rows(const char* base, const Strides& by,
+                                              const Arguments& of, int kv_head, int span) const {
+    const unsigned place = static_cast<unsigned>(start) & ((1u << of.span_shift) - 1);
+    return base + kv_head * by.head + static_cast<unsigned>(span) * of.span_stride +
+           static_cast<unsigned long long>(place) * by.token;
+  }
+};
+
+__device__ __forceinline__ const char* row_of(const char* rows, const Strides& by, int token) {
+  return rows + static_cast<unsigned long long>(static_cast<unsigned>(token)) * by.token;
 }
 
 using Keys = unsigned[TILES][2][kKeyLoads * kKeyWords];
 using Values = unsigned[TILES][4][kValueLoads * kValueWords];
 
-// A part of the keys of the tokens g and g + 8 of each 16. What lies behind the range is hidden
+// A part of the keys of the tokens g and g + 8 of each 16. What lies behind the last token is hidden
 // later on, whatever is read there.
 __device__ __forceinline__ void load_keys(Keys& keys, int part, const Arguments& of,
-                                          const Range& range, int token,
-                                          const Spans& spans) {
+                                          const Tile& tile, const Spans& spans) {
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
 #pragma unroll
   for (int i = 0; i < TILES; ++i) {
-    const char* row = at(range.keys + spans[i], of.key, token + i * kTogether, of.span_shift);
+    const Group group(of, tile, i);
+    const char* rows = group.rows(of.keys, of.key, of, tile.kv_head, spans[i]);
+    const char* row = row_of(rows, of.key, g) + t * 4 * kKeyWords;
 #pragma unroll
     for (int l = 0; l < kKeyLoads; ++l) {
       const int offset = (part * kKeyLoads + l) * 4 * 4 * kKeyWords;
@@ -42,18 +64,20 @@ __device__ __forceinline__ void load_keys(Keys& keys, int part, const Arguments&
   }
 }
 
-// A part of the values of the tokens 2t, 2t + 1, 2t + 8 and 2t + 9 of each 16. Outside of the range
-// those of its first or last token, because a weight of zero does not hide a NaN.
+// A part of the values of the tokens 2t, 2t + 1, 2t + 8 and 2t + 9 of each 16. Of tokens that are
+// not seen those of the nearest one that is, because a weight of zero does not hide a NaN.
 __device__ __forceinline__ void load_values(Values& values, int part, const Arguments& of,
-                                            const Range& range, int token,
-                                            const Spans& spans) {
+                                            const Tile& tile, const Spans& spans) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+  const int element = tile.section % (VALUE_SIZE / VALUE_TILE) * VALUE_TILE;
+  const char* base = of.values + element * Codes::kBits / 8 + g * 4 * kValueWords;
 #pragma unroll
   for (int i = 0; i < TILES; ++i) {
+    const Group group(of, tile, i);
+    const char* rows = group.rows(base, of.value, of, tile.kv_head, spans[i]);
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      const int own = range.inside(token + i * kTogether + 2 * t + r % 2 + r / 2 * 8);
-      const char* row = at(range.values + spans[i], of.value, own, of.span_shift);
+      const char* row = row_of(rows, of.value, group.seen(2 * t + r % 2 + r / 2 * 8));
 #pragma unroll
       for (int l = 0; l < kValueLoads; ++l) {
         const int offset = (part * kValueLoads + l) * 8 * 4 * kValueWords;
@@ -70,18 +94,22 @@ __device__ __forceinline__ void load_values(Values& values, int part, const Argu
   }
 }
 
-// Zero and scale of the tokens g and g + 8 of each 16, again of a token inside of the range.
+// Zero and scale of the tokens g and g + 8 of each 16, again of tokens that are seen.
 struct Numbers {
   unsigned bits[TILES][2][Codes::kNumbers > 0 ? Codes::kNumbers : 1];
 
-  __device__ __forceinline__ void load_all(const char* base, const Strides& by, const Range& range,
-                                           int token, const Spans& spans, int span_shift) {
+  __device__ __forceinline__ void load_all(const char* base, const Strides& by,
+                                           const Arguments& of, const Tile& tile, const Spans& spans) {
     if constexpr (Codes::kNumbers > 0) {
       const int g = threadIdx.x % kWarp / 4;
 #pragma unroll
-      for (int i = 0; i < 2 * TILES; ++i) {
-        const int own = range.inside(token + i / 2 * kTogether + i % 2 * 8 + g);
-        load<Codes::kNumbers>(bits[i / 2][i % 2], at(base + spans[i / 2], by, own, span_shift));
+      for (int i = 0; i < TILES; ++i) {
+        const Group group(of, tile, i);
+        const char* rows = group.rows(base, by, of, tile.kv_head, spans[i]);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          load<Codes::kNumbers>(bits[i][r], row_of(rows, by, group.seen(8 * r + g)));
+        }
       }
     }
   }
@@ -91,10 +119,27 @@ struct Numbers {
     return __uint_as_float(bits[tile][half][Codes::kNumbers - 1]);
   }
 
-  // What widening takes off the tokens g and g + 8, in the low and the high half.
-  __device__ __forceinline__ unsigned offsets(int tile) const {
-    if constexpr (Codes::kNumbers < 2) return 0;
-    return pack_pair<half>(Codes::offset(__uint_as_float(bits[tile][0][0])),
-                           Codes::offset(__uint_as_float(bits[tile][1][0])));
+  // What is to be taken off the numbers that codes become.
+  __device__ __forceinline__ float bias(int tile, int half) const {
+    if constexpr (Codes::kNumbers < 2) return 0.0f;
+    return __uint_as_float(bits[tile][half][0]) + Codes::kBias;
   }
 };
+
+// Asks for the rows of a tile's tokens, of `bytes` each, to come to the L2 cache.
+__device__ __forceinline__ void prefetch(const char* base, const Strides& by, int bytes,
+                                         const Arguments& of, const Tile& tile,
+                                         const Spans& spans) {
+  constexpr int kLine = 128;
+  const int lines = ceil_div(bytes, kLine);
+#pragma unroll
+  for (int i = 0; i < TILES; ++i) {
+    const Group group(of, tile, i);
+    const char* rows = group.rows(base, by, of, tile.kv_head, spans[i]);
+#pragma unroll
+    for (int n = threadIdx.x % kWarp; n < kTogether * lines; n += kWarp) {
+      const char* line = row_of(rows, by, group.seen(n / lines)) + n % lines * kLine;
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+    }
+  }
+}

@@ -8,7 +8,6 @@ constexpr int kHeads = 8 * HEAD_TILES;
 constexpr int kTile = TILES * kTogether;
 constexpr int kPerWord = 32 / Codes::kBits;
 constexpr unsigned kAll = 0xffffffffu;
-constexpr unsigned kLowHalves = 0x5410, kHighHalves = 0x7632;  // of two words, for prmt
 
 // Of a lane's `bytes` of a row: the words of 4 bytes of the widest load that fits them.
 __device__ constexpr int words_of_load(int bytes) { return bytes % 16 == 0 ? 4 : bytes % 8 == 0 ? 2 : 1; }
@@ -29,13 +28,6 @@ static_assert(kKeyWords * Codes::kPairs % 2 == 0, "a load of keys is whole produ
 static_assert(kRows * 16 >= VALUE_TILE && kRows * 16 < VALUE_TILE + 8 * kRowsPerLoad * 2, "values");
 static_assert(VALUE_SIZE % VALUE_TILE == 0, "value tiles");
 
-// Pairs of neighbouring elements are added up over warps, some rows at a time. The pitches spread
-// what half a warp writes, and what it reads, over all banks.
-constexpr int kAtOnce = kRows < 4 ? kRows : 4;
-constexpr int kHeadPitch = 20, kRowPitch = 8 * kHeadPitch + 8;  // floats
-constexpr int kSlot = kHeads * (2 + VALUE_TILE);  // floats of a part: sums of softmax, then result
-constexpr float kResultScale = 1 << Codes::kExponent;
-
 struct Strides {  // in bytes
   long long head;
   unsigned token;
@@ -45,54 +37,95 @@ struct Arguments {
   T* out;
   const T* query;
   const int *tables, *rows, *lengths;
-  const Work* works;
-  float* parts;
+  Plan plan;
+  float4* parts;
   const char *keys, *values, *key_numbers, *value_numbers;
   const float *alibi, *sinks;
   float scale, softcap;
-  int window, requests, heads, kv_heads, span_shift;
+  int window, requests, group, kv_heads, span_shift;  // group: query heads of a key head
   long long table_stride, query_stride, span_stride;
   Strides key, value, key_number, value_number;
 };
 
-struct Shared {
-  uint2 query[HEAD_TILES][kSteps][kWarp];  // as fragments
-  Rest stats[WARPS][kHeads];
-  Rest total[kHeads];
-  union {
-    float sums[WARPS][kAtOnce][kRowPitch];
-    Part part[kThreads];
-  };
-  bool is_last;
-};
 
-// The query heads of a request that a block computes together, and the tokens they see.
-struct Item {
-  int request, kv_head;
-  int head, count;     // query heads
-  int element;         // the first of the VALUE_TILE elements of the results
-  int first, length;   // they see the tokens [first, length)
-  int begin, end;      // units
-  int number;          // among those of all requests
-  const int* table;
-};
+// What a lane holds of the softmax and the result of an item: of its heads, over the tokens that its
+// warp has seen, the largest score (that of the warp), the sum of weights (over the lane's tokens)
+// and the weighted sum of values, as fragments. Two of them become one by `join`.
+struct Sums {
+  float most[HEAD_TILES][2], sum[HEAD_TILES][2];
+  float bias[HEAD_TILES][2];  // what is to be taken off the result: of the lane's tokens, in kUnit
+  float at[kRows][HEAD_TILES][4];
 
-using Spans = long long[TILES];  // bytes from the first span to those of a tile
-
-// A range of an item's tokens, as a lane sees it.
-struct Range {
-  const char *keys, *values, *key_numbers, *value_numbers;  // of the lane's part of span 0
-  const int* table;
-  int from, to;  // its tokens, those of the item's window alone
-
-  // This token, or the nearest one of the range.
-  __device__ __forceinline__ int inside(int token) const { return max(from, min(token, to - 1)); }
-
-  // The spans of a tile. Those behind the range are that of its last token: they can be read.
-  __device__ __forceinline__ void look_up(int (&spans)[TILES], int token, int span_shift) const {
+  __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (int i = 0; i < TILES; ++i) {
-      spans[i] = __ldcg(&table[min(token + i * kTogether, to - 1) >> span_shift]);
+    for (int n = 0; n < HEAD_TILES; ++n) {
+      most[n][0] = most[n][1] = hidden();
+      sum[n][0] = sum[n][1] = bias[n][0] = bias[n][1] = 0.0f;
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) at[row][n][e] = 0.0f;
+      }
     }
+  }
+};
+
+// The same in memory: for each 8 heads, first the sums of softmax, then the rows of the result.
+constexpr int kPartRows = HEAD_TILES * (1 + kRows);
+using Part = float4[kPartRows][kWarp];
+
+// The blocks whose parts of an item a block adds to its own: each of them alone where the item is in
+// few blocks, [first, last]. Where it is in many, the last block of every kGroup gathers theirs, so
+// that no block reads more than some 2 * kGroup parts and kGroup-ths.
+struct Sources {
+  static constexpr int kGroup = 8, kMany = 16;
+  int block, behind, groups, before;  // parts of blocks behind the last group, groups, parts before
+
+  __device__ __forceinline__ Sources(int block, int first, int last) : block(block) {
+    const bool in_groups = last - first > kMany;
+    const bool gathers = in_groups && block % kGroup == kGroup - 1 && block - first >= kGroup - 1;
+    behind = groups = before = 0;
+    if (block == last && in_groups) {
+      behind = block % kGroup;  // less than the blocks that there are
+      groups = (block - behind - first) / kGroup;
+      before = (block - behind - first) % kGroup;
+    } else if (block == last) {
+      behind = block - first;
+    } else if (gathers) {
+      behind = kGroup - 1;
+    }
+  }
+  __device__ __forceinline__ int count() const { return behind + groups + before; }
+  __device__ __forceinline__ int at(int index) const {
+    if (index < behind) return block - 1 - index;
+    const int own = index - behind;
+    const int grouped = own < groups ? kGroup * own : kGroup * groups + own - groups;
+    return block - behind - 1 - grouped;
+  }
+};
+
+// What a block merges at its end: its own part of an item with those of its sources.
+struct Merge {
+  int request, kv_head, section, length;
+  int first, last;  // the blocks that have the item; -1: nothing to merge
+};
+
+struct Shared {
+  uint2 query[WARPS][HEAD_TILES][kSteps][kWarp];  // fragments: each lane reads what it wrote
+  Part parts[WARPS + 1];                          // of items that go on in the next warp; of `merge`
+  int begins[WARPS];                              // the first unit of each warp
+  Merge merge;
+};
+
+// The query heads that a warp computes together, and the elements of their results.
+struct Heads {
+  int head, count;  // query heads
+  int element;      // the first of VALUE_TILE
+
+  __device__ __forceinline__ Heads(const Arguments& of, int kv_head, int section) {
+    const int skipped = section / (VALUE_SIZE / VALUE_TILE) * kHeads;
+    head = kv_head * of.group + skipped;
+    count = min(of.group - skipped, kHeads);
+    element = section % (VALUE_SIZE / VALUE_TILE) * VALUE_TILE;
   }
 };

@@ -1,14 +1,108 @@
 // What warps and blocks have of an item, added up.
 
-// Where a block leaves its part of an item: of an item that begins in it, or that began before.
-__device__ __forceinline__ float* slot_of(float* parts, int block, bool begins_here) {
-  return parts + (2LL * block + begins_here) * kSlot;
+// Where a block leaves its part of the item that goes on in the next one.
+__device__ __forceinline__ Part& part_of(const Arguments& of, int block) {
+  return reinterpret_cast<Part*>(of.parts)[block];
 }
 
-// Where an item's result begins.
-__device__ __forceinline__ T* result_of(const Arguments& of, const Item& item) {
-  const long long head = static_cast<long long>(item.request) * of.heads + item.head;
-  return of.out + head * VALUE_SIZE + item.element;
+// Takes off the result what zeros and biases of codes have added to it.
+__device__ __forceinline__ void settle(Sums& sums) {
+  if constexpr (Codes::kNumbers == 2) {
+#pragma unroll
+    for (int i = 0; i < 2 * HEAD_TILES; ++i) {
+      const int n = i / 2, c = i % 2;
+      float bias = sums.bias[n][c];
+#pragma unroll
+      for (int step = 4; step < kWarp; step *= 2) bias += __shfl_xor_sync(kAll, bias, step);
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        sums.at[row][n][c] -= bias * (1.0f / Codes::kUnit);
+        sums.at[row][n][2 + c] -= bias * (1.0f / Codes::kOddUnit);
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ void store_part(Part& part, const Sums& sums) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int n = 0; n < HEAD_TILES; ++n) {
+    float4(*const rows)[kWarp] = part + n * (1 + kRows);
+    rows[0][lane] = {sums.most[n][0], sums.most[n][1], sums.sum[n][0], sums.sum[n][1]};
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const float* at = sums.at[row][n];
+      rows[1 + row][lane] = {at[0], at[1], at[2], at[3]};
+    }
+  }
+}
+
+// Flags between blocks: what was written before one is stored can be read after it was seen.
+__device__ __forceinline__ void store_flag(int* flag, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
+__device__ __forceinline__ int load_flag(const int* flag) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+  return value;
+}
+
+// What the sums of two parts are multiplied by to become those of both.
+struct Shares {
+  float own, other;
+
+  __device__ __forceinline__ Shares(float& most, float other_most) {
+    const float larger = fmaxf(most, other_most);
+    own = power_of_2(most - larger);
+    other = power_of_2(other_most - larger);
+    most = larger;
+  }
+  __device__ __forceinline__ void add(float& sum, float more) const {
+    sum = sum * own + more * other;
+  }
+};
+
+// Adds a part of shared memory to those of the warp.
+__device__ __forceinline__ void join_part(Sums& sums, const Part& part) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int n = 0; n < HEAD_TILES; ++n) {
+    const float4(*const rows)[kWarp] = part + n * (1 + kRows);
+    const float4 rest = rows[0][lane];
+    const Shares low(sums.most[n][0], rest.x), high(sums.most[n][1], rest.y);
+    low.add(sums.sum[n][0], rest.z);
+    high.add(sums.sum[n][1], rest.w);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const float4 more = rows[1 + row][lane];
+      float* at = sums.at[row][n];
+      low.add(at[0], more.x);
+      high.add(at[1], more.y);
+      low.add(at[2], more.z);
+      high.add(at[3], more.w);
+    }
+  }
+}
+
+// What the sums of the lane's head 8n + 2t + c become the result by: over the sum of all weights,
+// that of the sink included. As ALiBi is counted from the last token, so is the sink.
+__device__ __forceinline__ float share_of_head(const Arguments& of, const Heads& heads, int head,
+                                               int length, float most, float sum) {
+#pragma unroll
+  for (int step = 4; step < kWarp; step *= 2) sum += __shfl_xor_sync(kAll, sum, step);
+  if (of.sinks != nullptr && head < heads.count) {
+    const int index = heads.head + head;
+    const float shift = of.alibi == nullptr ? 0.0f : of.alibi[index] * (length - 1);
+    sum += power_of_2(kLog2e * (of.sinks[index] - shift) - most);
+  }
+  return __fdividef(Codes::kUnit, sum);
+}
+
+// Where the result of a head begins.
+__device__ __forceinline__ T* result_of(const Arguments& of, const Heads& heads, int request,
+                                        int head) {
+  const long long index = static_cast<long long>(request) * of.kv_heads * of.group + heads.head;
+  return of.out + (index + head) * VALUE_SIZE + heads.element;
 }
 
 // The element that lane row g holds in the first of two neighbours of a row of the result.
@@ -17,121 +111,46 @@ __device__ __forceinline__ int element_of(int row, int g) {
   return (row / kRowsPerLoad * 8 + g) * kPerPiece + row % kRowsPerLoad * 2;
 }
 
-// What the sum of weights grows by: exp(sink - largest score), where there are sinks. As ALiBi is
-// counted from the last token, so is the sink.
-__device__ __forceinline__ float share_of_sink(const Arguments& of, const Item& item, int head,
-                                               float most) {
-  if (of.sinks == nullptr) return 0.0f;
-  const int index = item.head + head;
-  const float shift = of.alibi == nullptr ? 0.0f : of.alibi[index] * (item.length - 1);
-  return power_of_2(kLog2e * (of.sinks[index] - shift) - most);
+// Two neighbouring elements of a result, of an even and an odd pair.
+__device__ __forceinline__ unsigned pack_result(float even, float odd, float share) {
+  return pack_pair<T>(even * share, odd * (share * (Codes::kOddUnit / Codes::kUnit)));
 }
 
-// Adds up what the warps have, and writes it: to `out` as the result, or to a part's `slot`.
-__device__ __forceinline__ void add_warps(const Result& result, Softmax& softmax,
-                                          const Arguments& of, const Item& item, float* slot,
-                                          Shared& shared) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
+// Writes the result of an item of which the warp has seen all tokens.
+__device__ __forceinline__ void write_result(const Sums& sums, const Arguments& of,
+                                             const Tile& tile) {
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+  const Heads heads(of, tile.kv_head, tile.section);
 #pragma unroll
-  for (int n = 0; n < HEAD_TILES; ++n) {
+  for (int i = 0; i < 2 * HEAD_TILES; ++i) {
+    const int n = i / 2, c = i % 2, head = 8 * n + 2 * t + c;
+    const float share =
+        share_of_head(of, heads, head, tile.length, sums.most[n][c], sums.sum[n][c]);
+    if (head >= heads.count) continue;
+    T* const out = result_of(of, heads, tile.request, head);
+    constexpr int kStep = kRowsPerLoad % 2 == 0 ? 2 : 1;  // rows whose elements are neighbours
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      float sum = softmax.sum[n][c];
+    for (int row = 0; row < kRows; row += kStep) {
+      const int element = element_of(row, g);
+      if (element >= VALUE_TILE) continue;
+      unsigned words[2];
 #pragma unroll
-      for (int step = 4; step < kWarp; step *= 2) sum += __shfl_xor_sync(kAll, sum, step);
-      if (g == 0) shared.stats[warp][8 * n + 2 * t + c] = {softmax.most[n][c], sum};
-    }
-  }
-  __syncthreads();
-  if (threadIdx.x < kHeads) {
-    Rest total = shared.stats[0][threadIdx.x];
-    for (int w = 1; w < WARPS; ++w) total.join(shared.stats[w][threadIdx.x]);
-    if (slot == nullptr) total.sum += share_of_sink(of, item, threadIdx.x, total.most);
-    shared.total[threadIdx.x] = total;
-    if (slot != nullptr) reinterpret_cast<Rest*>(slot)[threadIdx.x] = total;
-  }
-  __syncthreads();
-  T* const out = result_of(of, item);
-#pragma unroll
-  for (int n = 0; n < HEAD_TILES; ++n) {
-    const float shrunk[2] = {power_of_2(softmax.most[n][0] - shared.total[8 * n + 2 * t].most),
-                             power_of_2(softmax.most[n][1] - shared.total[8 * n + 2 * t + 1].most)};
-#pragma unroll
-    for (int begin = 0; begin < kRows; begin += kAtOnce) {
-#pragma unroll
-      for (int i = 0; i < kAtOnce && begin + i < kRows; ++i) {
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const float* own = result[begin + i][n];
-          *reinterpret_cast<float2*>(&shared.sums[warp][i][(2 * t + c) * kHeadPitch + 2 * g]) =
-              make_float2(own[c] * shrunk[c], own[2 + c] * shrunk[c]);
-        }
+      for (int w = 0; w < kStep; ++w) {
+        const float* at = sums.at[row + w][n];
+        words[w] = pack_result(at[c], at[2 + c], share);
       }
-      __syncthreads();
-      for (int i = threadIdx.x; i < kAtOnce * 8 * 8; i += kThreads) {
-        const int row = begin + i % kAtOnce, column = i / kAtOnce % 8, head = i / kAtOnce / 8;
-        const int element = element_of(row, column);
-        if (row >= kRows || element >= VALUE_TILE || 8 * n + head >= item.count) continue;
-        float2 sum = make_float2(0.0f, 0.0f);
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) {
-          const float2 own = *reinterpret_cast<const float2*>(
-              &shared.sums[w][i % kAtOnce][head * kHeadPitch + 2 * column]);
-          sum.x += own.x;
-          sum.y += own.y;
-        }
-        if (slot == nullptr) {
-          const float share = kResultScale / shared.total[8 * n + head].sum;
-          *reinterpret_cast<unsigned*>(out + (8 * n + head) * VALUE_SIZE + element) =
-              pack_pair<T>(sum.x * share, sum.y * share);
-        } else {
-          *reinterpret_cast<float2*>(slot + 2 * kHeads + (8 * n + head) * VALUE_TILE + element) =
-              sum;
-        }
+      if constexpr (kStep == 2) {
+        *reinterpret_cast<uint2*>(out + element) = make_uint2(words[0], words[1]);
+      } else {
+        *reinterpret_cast<unsigned*>(out + element) = words[0];
       }
-      __syncthreads();
     }
   }
 }
 
-// Merges the parts of an item that `blocks` blocks from `first` on have written. Threads share the
-// heads and elements, four of them each, and what is left of the threads shares the parts.
-__device__ __forceinline__ void merge_parts(const Arguments& of, const Item& item, int first,
-                                            int blocks, Shared& shared) {
-  constexpr int kAhead = 16;  // parts whose loads are under way together
-  const int columns = item.count * (VALUE_TILE / 4);
-  for (int begin = 0; begin < columns; begin += kThreads) {
-    const int here = min(columns - begin, kThreads), groups = kThreads / here;
-    const int group = static_cast<int>(threadIdx.x) / here;
-    const int column = begin + static_cast<int>(threadIdx.x) % here;
-    const int head = column / (VALUE_TILE / 4), element = column % (VALUE_TILE / 4) * 4;
-    Part sum = no_part();
-    for (int p = group; p < blocks && group < groups; p += kAhead * groups) {
-      Part parts[kAhead];
-#pragma unroll
-      for (int a = 0; a < kAhead; ++a) {
-        const int part = p + a * groups;
-        parts[a] = no_part();
-        if (part >= blocks) continue;
-        const float* slot = slot_of(of.parts, first + part, part == 0);
-        const float2 rest = __ldcg(reinterpret_cast<const float2*>(slot) + head);
-        const float4 four = __ldcg(reinterpret_cast<const float4*>(
-            slot + 2 * kHeads + head * VALUE_TILE + element));
-        parts[a] = Part{{rest.x, rest.y}, {four.x, four.y, four.z, four.w}};
-      }
-#pragma unroll
-      for (int a = 0; a < kAhead; ++a) sum.join(parts[a]);
-    }
-    shared.part[threadIdx.x] = sum;
-    __syncthreads();
-    if (group == 0) {
-      for (int other = 1; other < groups; ++other) sum.join(shared.part[other * here + threadIdx.x]);
-      const float sink = share_of_sink(of, item, head, sum.rest.most);
-      const float share = kResultScale / (sum.rest.sum + sink);
-      *reinterpret_cast<uint2*>(result_of(of, item) + head * VALUE_SIZE + element) =
-          make_uint2(pack_pair<T>(sum.at[0] * share, sum.at[1] * share),
-                     pack_pair<T>(sum.at[2] * share, sum.at[3] * share));
-    }
-    __syncthreads();
-  }
+// Leaves what the block has of an item that goes on in the next one, for a block behind.
+__device__ __forceinline__ void publish(const Sums& sums, const Arguments& of) {
+  store_part(part_of(of, blockIdx.x), sums);
+  __syncwarp();
+  if (threadIdx.x % kWarp == 0) store_flag(&of.plan.flags()[blockIdx.x], 1);
 }

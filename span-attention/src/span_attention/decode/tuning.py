@@ -12,7 +12,10 @@ from span_attention.layout import Format, SpanLayout
 TOGETHER: Final = 16  # tokens that a tensor core instruction takes, as in csrc/decode_plan.cuh
 PLAN_THREADS: Final = 512  # with 1024, ptxas 13.0 spills on sm_100a: 32 registers of 64
 _PART_WORDS: Final = 32  # registers for what is under way of a tile of keys, or of values
-_WORK_BYTES: Final = 32  # struct Work of csrc/decode_plan.cuh
+_PART_BYTES: Final = 16 * 32  # of a row of a part of a result: 16 elements of 8 heads
+_STEP_BYTES: Final = 16  # shared memory of each element of 8 queries
+_SHARED_BYTES: Final = 48 * 1024 - 128  # what every GPU gives a block, less the small things
+_WORK_BYTES: Final = 16  # struct Work of csrc/decode_plan.cuh, and struct Totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +23,7 @@ class Tuning:
     """How a decode runs: tiles of 16 tokens per warp, warps per block, blocks per multiprocessor.
 
     A block computes 8 `head_tiles` query heads of one key head together, and `value_tile` elements
-    of their results; a tile of keys is loaded in `key_parts`, one of values in `value_parts`; work
-    is divided in units of `unit` tokens.
+    of their results; a tile of keys is loaded in `key_parts`, one of values in `value_parts`.
     """
 
     head_tiles: int
@@ -31,7 +33,11 @@ class Tuning:
     blocks_per_sm: int
     key_parts: int
     value_parts: int
-    unit: int
+
+    @property
+    def unit(self) -> int:
+        """The tokens of a tile: what work is divided in."""
+        return TOGETHER * self.tiles
 
 
 def tune(layout: SpanLayout, heads: int) -> Tuning:
@@ -43,20 +49,23 @@ def tune(layout: SpanLayout, heads: int) -> Tuning:
     # Results of 16 heads of more elements, or of 8 of more than 256, do not fit the registers.
     head_tiles = 2 if heads // layout.kv_heads > 8 and layout.value_size <= 128 else 1
     value_tile = _value_tile(layout.value_size)
-    # Eight warps keep enough 16-bit floats under way for all of the bandwidth: 64 requests of 4096
-    # tokens, 28/4 heads take 132 us, with twelve warps 137 (H200, 2026-11-21). Tiles of codes are
-    # smaller, so these get twelve.
+    # Twelve warps with 8 KB each under way, or eight with as much of codes, keep the bandwidth
+    # busy: 64 requests of 4096 tokens, 28/4 heads take 125 us (H200, 2026-11-21).
     is_wide = head_tiles == 2 or layout.value_size > 128 or layout.key_size > 128
-    blocks_per_sm = 2 if is_wide or layout.format.num_scales == 0 else 3
+    tiles = 1 if is_wide else _tiles(layout)
+    warps_per_sm = 8 if is_wide or tiles > 1 else 12
+    part_bytes = head_tiles * _PART_BYTES * (1 + _rows(value_tile, layout.format))
+    query_bytes = head_tiles * _STEP_BYTES * layout.key_size
+    half = warps_per_sm // 2  # two blocks: of fewer and larger ones, items are in fewer parts
+    warps = half if (half + 1) * part_bytes + half * query_bytes <= _SHARED_BYTES else 2
     return Tuning(
         head_tiles=head_tiles,
         value_tile=value_tile,
-        tiles=1,
-        warps=4,
-        blocks_per_sm=blocks_per_sm,
-        key_parts=_parts(_loads(layout.key_size, layout.format, 4), 2),
-        value_parts=_parts(_loads(value_tile, layout.format, 8), 4),
-        unit=4 * TOGETHER,
+        tiles=tiles,
+        warps=warps,
+        blocks_per_sm=warps_per_sm // warps,
+        key_parts=_parts(_loads(layout.key_size, layout.format, 4), 2 * tiles),
+        value_parts=_parts(_loads(value_tile, layout.format, 8), 4 * tiles),
     )
 
 
@@ -78,14 +87,25 @@ def items(layout: SpanLayout, heads: int, tuning: Tuning) -> int:
     return layout.kv_heads * groups * (layout.value_size // tuning.value_tile)
 
 
-def plan_bytes(requests: int, items: int, blocks: int) -> int:
-    """Return the bytes of a plan: the blocks' work, the requests' first units, the counters."""
-    return blocks * _WORK_BYTES + 4 * (requests + 1 + requests * items)
+def plan_bytes(requests: int, tuning: Tuning, blocks: int) -> int:
+    """Return the bytes of a plan: totals, the warps' work, the requests' first units, flags."""
+    return (1 + blocks * tuning.warps) * _WORK_BYTES + 4 * (requests + 1 + blocks)
 
 
-def workspace_bytes(tuning: Tuning, blocks: int) -> int:
-    """Return the bytes of the parts that blocks leave: two each, with two sums per head."""
-    return blocks * 2 * 4 * 8 * tuning.head_tiles * (2 + tuning.value_tile)
+def workspace_bytes(layout: SpanLayout, tuning: Tuning, blocks: int) -> int:
+    """Return the bytes of the parts that blocks leave of items, one each."""
+    rows = _rows(tuning.value_tile, layout.format)
+    return blocks * tuning.head_tiles * (1 + rows) * _PART_BYTES
+
+
+def _tiles(layout: SpanLayout) -> int:
+    """Return how many times 16 tokens a tile of heads of up to 128 elements has."""
+    # Tiles of 32 instead of 16 tokens save int8 2 of 78 us, of 64 instead of 32 uint4 6 of 62 and
+    # e4m3 2 of 73. With 64, int8 spills, and e4m3 where a lane cannot load 16 bytes at once.
+    is_plain = layout.key_size % 128 == layout.value_size % 128 == 0
+    if layout.format is Format.UINT4 or (layout.format is Format.FP8 and is_plain):
+        return 4
+    return 16 // layout.format.bits
 
 
 def _value_tile(size: int) -> int:
@@ -104,6 +124,11 @@ def _loads(size: int, format: Format, lanes: int) -> list[int]:
     row = size * format.bits // 8
     widest = next(words for words in (4, 2, 1) if row // lanes % (4 * words) == 0 or words == 1)
     return [widest] * -(-row // (lanes * 4 * widest))
+
+
+def _rows(size: int, format: Format) -> int:
+    """Return the rows of 16 elements in which a warp holds a result of `size`, filled or not."""
+    return sum(_loads(size, format, 8)) * 16 // format.bits
 
 
 def _parts(loads: list[int], rows: int) -> int:

@@ -16,8 +16,16 @@ _ATTEND: Final = Source(
     "span_attention",
     "decode/kernel.cu",
     headers=("types.cuh", "reduce.cuh", "overlap.cuh", "mma.cuh"),
-    own=("softmax.cuh", "pairs.cuh", "decode_plan.cuh", "decode_parts.cuh"),
-    parts=("decode/sizes.cuh", "decode/loads.cuh", "decode/tiles.cuh", "decode/sums.cuh"),
+    own=("softmax.cuh", "pairs.cuh", "decode_plan.cuh"),
+    parts=(
+        "decode/sizes.cuh",
+        "decode/walk.cuh",
+        "decode/loads.cuh",
+        "decode/query.cuh",
+        "decode/tiles.cuh",
+        "decode/sums.cuh",
+        "decode/merge.cuh",
+    ),
 )
 _PLAN: Final = Source(
     "span_attention",
@@ -75,7 +83,6 @@ def variant_for(form: Form, layout: SpanLayout, tuning: Tuning) -> Variant:
         "KEY_PARTS": tuning.key_parts,
         "VALUE_PARTS": tuning.value_parts,
         "BLOCKS_PER_SM": tuning.blocks_per_sm,
-        "UNIT": tuning.unit,
     }
     return Variant.of("decode_attend", _ATTEND, macros, element.architectures)
 

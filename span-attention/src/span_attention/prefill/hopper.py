@@ -28,6 +28,7 @@ SOURCE = Source(
     "prefill/hopper.cu",
     headers=("types.cuh", "reduce.cuh", "mma.cuh", "copy.cuh", "wgmma.cuh", "overlap.cuh"),
     own=("softmax.cuh", "tiles.cuh"),
+    parts=tuple(f"prefill/hopper_{part}.cuh" for part in ("work", "copies", "products", "parts")),
 )
 _PARAMETERS = "P MMM PPP P iii iii i ffi PP"
 _ALL_SPANS: Final = 2**31 - 1  # how many there are is the caller's word, as the tables are

@@ -7,8 +7,9 @@ then. Operators that are not here are computed by numpy between scripts.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from spaninfer_engine.ops import cpu_attention, cpu_heads, cpu_rows
+from spaninfer_engine.ops import cpu_attention, cpu_experts, cpu_heads, cpu_rows
 from spaninfer_engine.ops.cpu_products import EXACT_PRODUCT, PRODUCT, Products
 from spaninfer_engine.ops.cpu_script import Recorded, Write
 from spaninfer_engine.ops.fuse import can_join
@@ -38,9 +39,12 @@ def recorded_claims(*, rounded: bool) -> tuple[Claim, ...]:
         Claim("joined_linears", ("a = linear x", "b = linear x"), "a b", products.joined, can_join),
         Claim("linear_add", ("y = linear x", "z = add r y"), "z", products.added),
         Claim("linear", ("y = linear x",), "y", products.single),
+        Claim("head_linear", ("y = head_linear x",), "y", products.by_heads),
         Claim("router", ("y = router x",), "y", exact.single),
+        Claim(
+            "experts", ("y = experts x i s",), "y", partial(cpu_experts.experts, rounded=rounded)
+        ),
         *(_claim(pattern, build) for pattern, build in _SINGLE),
-        Claim("attend", ("y = attend q",), "y", cpu_attention.attend, cpu_attention.has_kernel),
     )
 
 
@@ -66,6 +70,8 @@ _SINGLE: tuple[tuple[str, Callable[[Operation, Pack], Write]], ...] = (
     ("y = softcap x", cpu_rows.softcap),
     ("z = gate x y", cpu_rows.gate),
     ("y = activation x", cpu_rows.activation),
+    ("y = sigmoid_gate x g", cpu_rows.sigmoid_gate),
+    ("i s = route x", cpu_experts.route),
     ("a b = split x", cpu_heads.split),
     ("a b c = split x", cpu_heads.split),
     ("z = concat x y", cpu_heads.concat),
@@ -73,6 +79,8 @@ _SINGLE: tuple[tuple[str, Callable[[Operation, Pack], Write]], ...] = (
     ("y = split_heads x", cpu_heads.split_heads),
     ("y = merge_heads x", cpu_heads.merge_heads),
     ("y = rotate x", cpu_heads.rotate),
+    ("y = logn x", cpu_heads.logn),
     ("append k v", cpu_attention.append),
     ("append k", cpu_attention.append),
+    ("y = attend q", cpu_attention.attend),
 )

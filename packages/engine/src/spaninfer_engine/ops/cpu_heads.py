@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from spaninfer_kernels_cpu import rotate_call, row_call
+from spaninfer_kernels_cpu import factor_call, rotate_call, row_call
 
 from spaninfer_engine.ops.cpu_recorder import Recorder, Value
 from spaninfer_engine.ops.cpu_script import Values, Write
@@ -126,6 +126,22 @@ def rotate(operation: Operation, _pack: Pack) -> Write:
                 cos=cos,
                 sin=sin,
                 paired=paired,
+            )
+        )
+        return (out,)
+
+    return write
+
+
+def logn(operation: Operation, _pack: Pack) -> Write:
+    """Queries beyond `base` positions times the logarithm of their position."""
+    base = int(operation.number("base"))
+
+    def write(to: Recorder, x: Value) -> Values:
+        out = to.new(*x.shape, wanted=False)
+        to.calls.append(
+            factor_call.logn_call(
+                x.rows, out=out.rows, channels=x.size, places=to.inputs.places, base=base
             )
         )
         return (out,)

@@ -15,6 +15,8 @@ from spaninfer_engine.ops.table import Pack
 
 PRODUCT = "product"  # the layout of weights that products read
 EXACT_PRODUCT = "exact product"  # the same, for numbers that are never made codes
+STACK = "stack of products"  # the same of weights[N O C], one per expert
+TURNED_STACK = "stack of turned products"  # of weights[N C O], one per expert or head
 
 
 class Products:
@@ -52,14 +54,28 @@ class Products:
         """The product of a gated MLP's first two weights, then act(gate) * up."""
         weight, bias = self._weights(operations[:2], pack)
         inner = operations[0].weights[0].shape[0]
-        formula = formula_call.gate_of(str(operations[2].constant("act")))
+        act = str(operations[2].constant("act"))
+        formula = formula_call.gate_of(act)
+        at_once = bias is None and product_call.can_gate(weight)
 
         def write(to: Recorder, x: Value) -> Values:
+            if at_once:
+                return (self._gated(to, x, weight, act),)
             both = self._product(to, x, weight, bias)
             gate, up = both.cut((inner, inner))
             out = write_formula(to, formula, gate, up)
             to.give_back(both.buffer, wanted=both.wanted)
             return (out,)
+
+        return Recorded(write)
+
+    def by_heads(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
+        """A product per head."""
+        weight: packed.Packed = pack(operations[0].weights, TURNED_STACK)
+
+        def write(to: Recorder, x: Value) -> Values:
+            flat = self._product(to, x, weight, None)
+            return (flat.part(0, (weight.count, weight.layout.outputs)),)
 
         return Recorded(write)
 
@@ -82,18 +98,31 @@ class Products:
         residual: Value | None = None,
         scale: float = 1.0,
     ) -> Value:
-        layout = weight.layout
-        out = to.new(layout.outputs, wanted=x.wanted)
-        row_bytes = product_call.scratch_bytes(layout, rounded=self._rounded)
+        out = to.new(weight.count * weight.layout.outputs, wanted=x.wanted)
         to.calls += product_call.product_calls(
             x.rows,
             weight,
             out=out.rows,
-            scratch=to.scratch(row_bytes, wanted=x.wanted) if row_bytes else 0,
+            scratch=self._scratch(to, x, weight),
             bias=bias,
             residual=None if residual is None else residual.rows,
             scale=scale,
             rounded=self._rounded,
-            wanted=x.wanted,
+            count=x.count,
         )
         return out
+
+    def _gated(self, to: Recorder, x: Value, weight: packed.Packed, act: str) -> Value:
+        out = to.new(weight.layout.outputs // 2, wanted=x.wanted)
+        to.calls += product_call.gated_calls(
+            *(x.rows, weight, act),
+            out=out.rows,
+            scratch=self._scratch(to, x, weight),
+            rounded=self._rounded,
+            count=x.count,
+        )
+        return out
+
+    def _scratch(self, to: Recorder, x: Value, weight: packed.Packed) -> int:
+        row_bytes = product_call.scratch_bytes(weight, rounded=self._rounded)
+        return to.scratch(row_bytes, wanted=x.wanted) if row_bytes else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spaninfer_kernels_cpu import formula_call, norm_call, row_call
+from spaninfer_kernels_cpu import factor_call, formula_call, norm_call, row_call
 from spaninfer_kernels_cpu.call import Place
 
 from spaninfer_engine.ops.cpu_recorder import Recorder, Value
@@ -155,3 +155,18 @@ def activation(operation: Operation, _pack: Pack) -> Write:
     """act(x)."""
     formula = formula_call.activation_of(str(operation.constant("act")))
     return lambda to, x: (write_formula(to, formula, x),)
+
+
+def sigmoid_gate(_operation: Operation, _pack: Pack) -> Write:
+    """x * sigmoid(gate)."""
+
+    def write(to: Recorder, x: Value, gate: Value) -> Values:
+        out = to.new(*x.shape, wanted=x.wanted)
+        to.calls.append(
+            factor_call.sigmoid_gate_call(
+                x.rows, gate.rows, out=out.rows, channels=x.size, count=x.count
+            )
+        )
+        return (out,)
+
+    return write

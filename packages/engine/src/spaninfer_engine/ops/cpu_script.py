@@ -17,7 +17,8 @@ from spaninfer_kernels_cpu.call import Script
 from spaninfer_kernels_cpu.team import Team
 
 from spaninfer_engine.ops.bound import BoundStep, Steps
-from spaninfer_engine.ops.cpu_recorder import Floats, Inputs, Recorder, Value
+from spaninfer_engine.ops.cpu_inputs import Inputs
+from spaninfer_engine.ops.cpu_recorder import Floats, Recorder, Value
 from spaninfer_engine.ops.step import Step
 
 Values: TypeAlias = tuple[Value, ...]

@@ -27,6 +27,7 @@ MOST_DECODES = 256  # larger steps take milliseconds, in which the host is done 
 PROMPTS = (1, 16)
 # Products of 7B take as long for 1000 rows as for 1024, whose tiles they fill in part.
 PROMPT_ROWS = (32, *range(64, 1024, 64), *range(1024, 2048, 128), 2048, 2560, 3072)
+_STARTED = (64,)  # decodes beside prompts, and the most: forms of others come when there is time
 
 # Launching the operators of a layer one by one takes the host so long (H200's host, 0.5B: 4.5 ms
 # for 24 layers, 2026-11-21), and a GPU like that computes so many operations meanwhile.
@@ -46,6 +47,11 @@ class Form:
     prompts: int = 0
     prompt_rows: int = 0
     revises: bool = False
+
+    @property
+    def begins_burst(self) -> bool:
+        """Is it for several prompts alone? The next step already has decodes beside others."""
+        return self.prompts > PROMPTS[0] and not self.decodes
 
     def launch(self, num_rotations: int) -> Launch:
         """Return the launch that is captured; what its slices are is read from the columns."""
@@ -68,6 +74,7 @@ class Forms:
     def __init__(self, requests: int, most_prompt_rows: int) -> None:
         most = min(requests, MOST_DECODES)
         self._decodes = _sizes(most)
+        self._started = (*(n for n in _STARTED if n < most), most)
         self._beside_prompts = (0, *(n for n in (16, 64, 128, 192) if n < most), most)
         self._alone = tuple(rows for rows in PROMPT_ROWS if rows <= most_prompt_rows)
         self._beside = tuple(rows for rows in PROMPT_ROWS if rows <= BESIDE_DECODES)
@@ -79,7 +86,7 @@ class Forms:
         """The forms that an engine under load needs, and the largest of all; most rows first."""
         forms = [
             *(Form(count) for count in self._decodes),
-            *(Form(self._beside_prompts[-1], PROMPTS[-1], rows) for rows in self._beside),
+            *(Form(n, PROMPTS[-1], rows) for n in self._started for rows in self._beside),
             *(Form(0, PROMPTS[-1], rows) for rows in self._alone[-1:]),
         ]
         return tuple(sorted(forms, key=lambda form: form.decodes + form.prompt_rows, reverse=True))
@@ -111,11 +118,11 @@ class Forms:
             return None
         return Form(decodes, prompts, rows, launch.revises)
 
-    def roomiest(self, form: Form) -> Form:
-        """Return the form of the start that serves a step of this form as well; itself if none."""
+    def stand_ins(self, form: Form) -> tuple[Form, ...]:
+        """Return the forms of the start that serve a step of this form as well, smallest first."""
         if not form.decodes or not form.prompts:
-            return form
-        return replace(form, decodes=self._beside_prompts[-1])
+            return ()
+        return tuple(replace(form, decodes=n) for n in self._started if n >= form.decodes)
 
 
 def most_prompt_rows(layers: int, parameters: int) -> int:

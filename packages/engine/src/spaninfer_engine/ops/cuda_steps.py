@@ -149,12 +149,16 @@ class CudaSteps:
     def _find_form(self, launch: Launch, columns: Columns, num_spans: int) -> Form | None:
         """Return the smallest form of a step, or one that is captured already: under load, more
         rows take less time than a capture.
+
+        None where there is none, and where a burst of prompts would wait for a capture.
         """
         form = None if self._forms is None else self._forms.find(launch, columns)
         if self._forms is None or form is None or self._graphs.has(form, num_spans):
             return form
-        roomiest = self._forms.roomiest(form)
-        return roomiest if self._graphs.has(roomiest, num_spans) else form
+        for stand_in in self._forms.stand_ins(form):
+            if self._graphs.has(stand_in, num_spans):
+                return stand_in
+        return None if form.begins_burst else form
 
     def _compute_form(self, form: Form, num_spans: int) -> Tensor:
         """Compute a step of a form."""

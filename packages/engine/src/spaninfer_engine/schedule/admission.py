@@ -25,6 +25,7 @@ class Limits:
     max_running: int  # choices in one step
     max_waiting: int  # choices that no step has seen yet
     step_tokens: int
+    tile: int = 1  # rows of prompts beside many decodes come in multiples of so many
 
 
 @dataclass(frozen=True, slots=True)

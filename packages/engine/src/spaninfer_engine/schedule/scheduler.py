@@ -218,7 +218,9 @@ class Scheduler:
             pending = self._running
             if stalled:
                 pending = [choice for choice in pending if choice.request_id not in stalled]
-            slices, choices = plan_step(pending, self.limits.step_tokens)
+            slices, choices = plan_step(
+                pending, self.limits.step_tokens, tile=self.limits.tile, number=self._number
+            )
             if self._reserve(slices, choices, stalled):
                 return slices, choices
 

@@ -124,17 +124,20 @@ def bench_cpu(
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPUs to keep to; default: all usable ones.")
     ] = None,
+    beside: Annotated[
+        int, typer.Option(min=0, help="Busy processes to time beside, each on one of the CPUs.")
+    ] = 0,
 ) -> None:
     """Time the CPU kernels beside the machine's limits, and the engine beside llama.cpp."""
     with show.errors_as_sentences():
-        from spaninfer.bench.cpu.place import keep_to
+        from spaninfer.bench.cpu.place import busy, keep_to
         from spaninfer.bench.cpu.run import MODEL, NAMES, measure_cpu
 
         names = _chosen(only, NAMES)
         if threads is not None:
             keep_to(threads)
-        with folder_of(MODEL) as folder:
-            for record in measure_cpu(folder, names, runs, show.note):
+        with folder_of(MODEL) as folder, busy(beside):
+            for record in measure_cpu(folder, names, runs, show.note, beside=beside):
                 typer.echo(json.dumps(record))
 
 

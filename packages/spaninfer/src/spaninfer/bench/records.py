@@ -17,12 +17,15 @@ from spaninfer_engine import ConfigError
 
 Record = Mapping[str, Any]
 
-MEASURED: Final = ("median", "least", "most", "runs", "gbps", "gops", "tflops", "of_ceiling")
+MEASURED: Final = (
+    *("median", "least", "most", "runs", "gbps", "gops", "tflops", "of_ceiling"),
+    *("kl", "kl_peer", "kl_model", "kl_tokens"),
+)
 """Fields that differ from run to run."""
 
 CIRCUMSTANCES: Final = (
-    *("settings", "device", "cpu", "cores", "threads", "tier", "load", "versions", "commit"),
-    "date",
+    *("settings", "device", "cpu", "cores", "threads", "tier", "load", "beside", "versions"),
+    *("commit", "date"),
 )
 """Fields that say where and with what, not what."""
 

@@ -8,7 +8,7 @@ order of `WORKLOADS`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 from typing import Final, Literal
@@ -51,11 +51,15 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Requests that start at once: their prompts, and how many tokens each is to give."""
+    """Requests that start at once: their prompts, and how many tokens each is to give.
+
+    They arrive in this order, or go to the engine `as_list`, which then may choose another.
+    """
 
     prompts: tuple[TokenIds, ...]
     output_lens: tuple[int, ...]
     sampling: SamplingParams = GREEDY
+    as_list: bool = False
 
     @classmethod
     def of(
@@ -88,7 +92,8 @@ def warm_up(prompts: Prompts) -> Batch:
 def rehearsed(batch: Batch) -> Batch:
     """Return as much of a batch as brings about what is compiled or captured on first use."""
     short = tuple(min(output_len, _SHORT) for output_len in batch.output_lens)
-    return Batch(batch.prompts[: _BATCHES[-1]], short[: _BATCHES[-1]], batch.sampling)
+    most = _BATCHES[-1]
+    return replace(batch, prompts=batch.prompts[:most], output_lens=short[:most])
 
 
 def _time_per_token(size: int, *, sampling: SamplingParams = GREEDY, suffix: str = "") -> Workload:
@@ -140,15 +145,15 @@ def _prefill() -> Workload:
     )
 
 
-def _mixed() -> Workload:
+def _mixed(*, as_list: bool = False, suffix: str = "") -> Workload:
     """Tokens out per second while many requests of all lengths come at once."""
 
     def batches(prompts: Prompts) -> tuple[Batch, ...]:
         ins, outs = mixed_lens()
-        return (Batch(tuple(prompts.fresh(n) for n in ins), outs),)
+        return (Batch(tuple(prompts.fresh(n) for n in ins), outs, as_list=as_list),)
 
     return Workload(
-        f"mixed{_MIXED}",
+        f"mixed{_MIXED}{suffix}",
         "tok/s",
         batches,
         lambda batches, seconds: [sum(batches[0].output_lens) / seconds[0]],
@@ -170,5 +175,6 @@ WORKLOADS: Final = (
     _prefill(),
     _mixed(),
     _time_per_token(64, sampling=DRAWN, suffix="_drawn"),
+    _mixed(as_list=True, suffix="_list"),
 )
 """In the order in which their prompts are drawn."""

@@ -59,6 +59,7 @@ def test_every_matrix_of_the_file_is_in_the_format_and_has_its_shape(tmp_path, f
     assert np.std(numbers) == pytest.approx(1 / 8, rel=0.1)
 
 
+@pytest.mark.usefixtures("short_texts")
 def test_without_llama_cpp_one_note_says_so_and_the_engine_is_timed_alone(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     notes = []
@@ -73,10 +74,12 @@ def test_without_llama_cpp_one_note_says_so_and_the_engine_is_timed_alone(folder
     assert {record["program"] for record in records} == {OURS}
     assert {record["model"] for record in records} == {"tiny"}
     assert all(len(record["runs"]) == 2 for record in records)
+    assert all(0 < record["kl"] < 1e-2 and record["kl_model"] == "demo" for record in records)
 
 
 @pytest.mark.skipif(llama_library() is None, reason="llama-cpp-python is not installed")
-def test_with_llama_cpp_every_workload_has_both_rates_and_their_ratio(folder):
+@pytest.mark.usefixtures("short_texts")
+def test_with_llama_cpp_every_workload_has_both_rates_their_ratio_and_both_divergences(folder):
     names = {workload.name for workload in WORKLOADS}
 
     records = list(measure_engine(folder, INT8, names, 1, lambda _: None))
@@ -84,3 +87,6 @@ def test_with_llama_cpp_every_workload_has_both_rates_and_their_ratio(folder):
     programs = [OURS, THEIRS, f"{OURS} / {THEIRS}"]
     assert [record["program"] for record in records] == programs * 3
     assert [record["unit"] for record in records] == ["tok/s", "tok/s", "times"] * 3
+    assert all(record["peer_instructions"] for record in records)
+    for ours, theirs, ratio in zip(*[iter(records)] * 3, strict=True):
+        assert (ratio["kl"], ratio["kl_peer"]) == (ours["kl"], theirs["kl"])

@@ -1,11 +1,14 @@
 """Where a benchmark runs."""
 
 import os
+from pathlib import Path
 
 import pytest
-from spaninfer.bench.cpu.place import keep_to, place
+from spaninfer.bench.cpu.place import busy, keep_to, place
 from spaninfer_engine import ConfigError
 from spaninfer_kernels_cpu import usable_cpus
+
+CHILDREN = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 
 
 def test_records_say_which_processor_how_many_threads_and_which_instructions():
@@ -35,3 +38,14 @@ def test_fewer_threads_than_kernels_have_counted_are_refused_and_nothing_changes
 
     if before is not None:
         assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.skipif(not CHILDREN.exists(), reason="the system does not list a process's children")
+def test_busy_processes_run_until_the_block_ends():
+    before = CHILDREN.read_text().split()
+
+    with busy(2):
+        during = CHILDREN.read_text().split()
+
+    assert len(during) == len(before) + 2
+    assert CHILDREN.read_text().split() == before

@@ -2,7 +2,7 @@
 
 import pytest
 from spaninfer.bench.cpu.engine import OURS, THEIRS, in_turns, records_of
-from spaninfer.bench.cpu.workloads import CONTEXT, MOST_REQUESTS, WORKLOADS
+from spaninfer.bench.cpu.workloads import CONTEXT, MOST_REQUESTS, ROWS, WORKLOADS
 from spaninfer.bench.records import is_rate
 from spaninfer.bench.workloads import Prompts
 
@@ -26,6 +26,11 @@ def test_a_workload_is_one_batch_and_its_rate_counts_tokens_out_or_those_of_the_
     assert [len(prompt) for prompt in batch.prompts] == prompts
     assert list(batch.output_lens) == tokens
     assert BY_NAME[name].values((batch,), (2.0,)) == [rate]
+
+
+def test_divergences_are_those_of_steps_with_as_many_rows_as_a_workload_has():
+    assert ROWS == {"decode64_bs1": 1, "decode64_bs8": 8, "prefill256": 256}
+    assert set(ROWS) == set(BY_NAME)
 
 
 def test_every_workload_fits_what_llama_cpp_is_given():
@@ -61,7 +66,10 @@ def test_a_ratio_is_the_median_of_neighbouring_runs_and_more_is_better():
     values = {OURS: [30.0, 20.0, 90.0], THEIRS: [10.0, 20.0, 45.0]}
 
     ours, theirs, ratio = records_of(
-        BY_NAME["decode64_bs1"], values, {OURS: "int8 g32", THEIRS: "Q8_0"}
+        BY_NAME["decode64_bs1"],
+        values,
+        {OURS: "int8 g32", THEIRS: "Q8_0"},
+        {OURS: 1e-4, THEIRS: 2e-4},
     )
 
     assert (ours["format"], ours["median"], ours["unit"]) == ("int8 g32", 30.0, "tok/s")
@@ -69,3 +77,5 @@ def test_a_ratio_is_the_median_of_neighbouring_runs_and_more_is_better():
     assert (ratio["program"], ratio["format"]) == ("spaninfer / llama.cpp", "int8 g32 / Q8_0")
     assert (ratio["unit"], ratio["runs"], ratio["median"]) == ("times", [3.0, 1.0, 2.0], 2.0)
     assert is_rate(ratio)
+    assert (ours["kl"], theirs["kl"]) == (1e-4, 2e-4)
+    assert (ratio["kl"], ratio["kl_peer"]) == (1e-4, 2e-4)

@@ -1,8 +1,8 @@
-"""Random weights of a Qwen2 shape in a GGUF file, for llama.cpp to be timed with."""
+"""A Qwen2 or Qwen3 model in a GGUF file, for llama.cpp: weights of a checkpoint, or random ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from spaninfer.bench.cpu.formats import PeerFormat
 
-_ARCHITECTURE = "qwen2"
+Read = Callable[[str], NDArray[np.float32]]
+"""Returns a tensor by its name in a checkpoint."""
+
 _ROWS_DRAWN = 64  # of a matrix; the others repeat them, which no kernel notices
 _FILE_TYPES: Final[Mapping[PeerFormat, str]] = {
     "BF16": "MOSTLY_BF16",
@@ -21,45 +23,82 @@ _FILE_TYPES: Final[Mapping[PeerFormat, str]] = {
 }
 
 
-def write_gguf(path: Path, config: Mapping[str, Any], format: PeerFormat) -> None:
-    """Write a model of these sizes (the fields of a Qwen2 config.json), its head tied.
+_STORED: Final[Mapping[str, str]] = {
+    "token_embd": "embed_tokens",
+    "output_norm": "norm",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def write_gguf(
+    path: Path, config: Mapping[str, Any], format: PeerFormat, read: Read | None = None
+) -> None:
+    """Write the model of a config.json, its head tied; weights are random unless `read` has them.
 
     All matrices are in `format`, the embedding that is the head too; norms and biases in float32.
     """
-    writer = gguf.GGUFWriter(path, _ARCHITECTURE)
+    writer = gguf.GGUFWriter(path, config["model_type"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(_head_size(config))
+    writer.add_value_length(_head_size(config))
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_file_type(gguf.LlamaFileType[_FILE_TYPES[format]])
     _add_tokenizer(writer, config["vocab_size"])
+    kind = gguf.GGMLQuantizationType[format]
     rng = np.random.default_rng(0)
     for name, shape in matrices(config):
-        codes = _codes(rng, shape, gguf.GGMLQuantizationType[format])
-        writer.add_tensor(name, codes, raw_dtype=gguf.GGMLQuantizationType[format])
+        if read is None:
+            codes = _random_codes(rng, shape, kind)
+        else:
+            codes = gguf.quants.quantize(read(stored_name(name)), kind).view(np.uint8)
+        writer.add_tensor(name, codes, raw_dtype=kind)
     for name, values in _vectors(config):
-        writer.add_tensor(name, values)
+        writer.add_tensor(name, values if read is None else read(stored_name(name)))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
+def stored_name(name: str) -> str:
+    """Return the name in a checkpoint of what GGUF calls `name`.
+
+    >>> stored_name("blk.7.attn_q.bias"), stored_name("output_norm.weight")
+    ('model.layers.7.self_attn.q_proj.bias', 'model.norm.weight')
+    """
+    *place, module, kind = name.split(".")
+    layer = f"layers.{place[1]}." if place else ""
+    return f"model.{layer}{_STORED[module]}.{kind}"
+
+
 def matrices(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield name and shape (outputs, channels) of every matrix."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
+    query = config["num_attention_heads"] * _head_size(config)
     kv = config["num_key_value_heads"] * _head_size(config)
     yield "token_embd.weight", (config["vocab_size"], hidden)
     for layer in range(config["num_hidden_layers"]):
         for name, shape in {
-            "attn_q": (hidden, hidden),
+            "attn_q": (query, hidden),
             "attn_k": (kv, hidden),
             "attn_v": (kv, hidden),
-            "attn_output": (hidden, hidden),
+            "attn_output": (hidden, query),
             "ffn_gate": (inner, hidden),
             "ffn_up": (inner, hidden),
             "ffn_down": (hidden, inner),
@@ -68,21 +107,26 @@ def matrices(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, int]]]
 
 
 def _vectors(config: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Yield norms (ones) and biases (zeros)."""
-    hidden, kv = config["hidden_size"], config["num_key_value_heads"] * _head_size(config)
+    """Yield norms (ones) and, of Qwen2, biases (zeros)."""
+    hidden, size = config["hidden_size"], _head_size(config)
+    query, kv = (size * config[f"num_{of}_heads"] for of in ("attention", "key_value"))
     yield "output_norm.weight", np.ones(hidden, np.float32)
     for layer in range(config["num_hidden_layers"]):
         for name in ("attn_norm", "ffn_norm"):
             yield f"blk.{layer}.{name}.weight", np.ones(hidden, np.float32)
-        for name, size in (("attn_q", hidden), ("attn_k", kv), ("attn_v", kv)):
-            yield f"blk.{layer}.{name}.bias", np.zeros(size, np.float32)
+        if config["model_type"] == "qwen3":
+            for name in ("attn_q_norm", "attn_k_norm"):
+                yield f"blk.{layer}.{name}.weight", np.ones(size, np.float32)
+        else:
+            for name, length in (("attn_q", query), ("attn_k", kv), ("attn_v", kv)):
+                yield f"blk.{layer}.{name}.bias", np.zeros(length, np.float32)
 
 
 def _head_size(config: Mapping[str, Any]) -> int:
-    return int(config["hidden_size"] // config["num_attention_heads"])
+    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 
-def _codes(rng: np.random.Generator, shape: tuple[int, int], kind: Any) -> NDArray[np.uint8]:
+def _random_codes(rng: np.random.Generator, shape: tuple[int, int], kind: Any) -> NDArray[np.uint8]:
     """Return a random matrix as the bytes of a format, [outputs, bytes of a row]."""
     outputs, channels = shape
     numbers = rng.standard_normal((min(outputs, _ROWS_DRAWN), channels), np.float32)

@@ -9,6 +9,8 @@ from time import perf_counter
 from types import ModuleType, TracebackType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from spaninfer_engine import ConfigError
 
 from spaninfer.bench.workloads import Batch, TokenIds
@@ -31,6 +33,13 @@ def llama_library() -> ModuleType | None:
         return None
     library.llama_log_set(_SILENCE, ctypes.c_void_p(0))
     return library
+
+
+def instructions_of(library: ModuleType) -> str:
+    """Return which instructions and parts llama.cpp was built with, for this CPU, by its names."""
+    said: str = library.llama_print_system_info().decode()
+    parts = said.partition(":")[2].split("|")
+    return " ".join(part.split("=")[0].strip() for part in parts if part.strip().endswith("= 1"))
 
 
 class Llama:
@@ -73,13 +82,29 @@ class Llama:
         try:
             begin = perf_counter()
             for step in steps:
-                if library.llama_decode(self._context, step):
-                    raise ConfigError("llama.cpp could not compute a step of its batch")
+                self._decode(step)
             library.llama_synchronize(self._context)
             return perf_counter() - begin
         finally:
             for step in steps:
                 library.llama_batch_free(step)
+
+    def logits(self, text: TokenIds, rows: int) -> NDArray[np.float32]:
+        """Return the logits[T V] of a text, `rows` tokens in a step."""
+        library = self._library
+        library.llama_memory_clear(library.llama_get_memory(self._context), True)
+        vocab = library.llama_vocab_n_tokens(library.llama_model_get_vocab(self._model))
+        found = []
+        for start in range(0, len(text), rows):
+            part = text[start : start + rows]
+            step = self._tokens((part,), start, every=True)
+            try:
+                self._decode(step)
+                pointer = library.llama_get_logits(self._context)
+                found.append(np.ctypeslib.as_array(pointer, (len(part), vocab)).copy())
+            finally:
+                library.llama_batch_free(step)
+        return np.concatenate(found)
 
     def __enter__(self) -> Llama:
         """Return the model itself."""
@@ -95,15 +120,22 @@ class Llama:
         self._library.llama_free(self._context)
         self._library.llama_model_free(self._model)
 
-    def _tokens(self, rows: tuple[TokenIds, ...], start: int) -> Any:
-        """Return llama.cpp's batch of these tokens, those of request r from position `start` on."""
+    def _decode(self, step: Any) -> None:
+        if self._library.llama_decode(self._context, step):
+            raise ConfigError("llama.cpp could not compute a step of its batch")
+
+    def _tokens(self, rows: tuple[TokenIds, ...], start: int, *, every: bool = False) -> Any:
+        """Return llama.cpp's batch of these tokens, those of request r from position `start` on.
+
+        Logits are those of each request's last token, or of `every` one.
+        """
         batch = self._library.llama_batch_init(sum(map(len, rows)), 0, 1)
         place = 0
         for request, ids in enumerate(rows):
             for i, token in enumerate(ids):
                 batch.token[place], batch.pos[place] = token, start + i
                 batch.n_seq_id[place], batch.seq_id[place][0] = 1, request
-                batch.logits[place] = i == len(ids) - 1
+                batch.logits[place] = every or i == len(ids) - 1
                 place += 1
         batch.n_tokens = place
         return batch

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import cycle, islice
 from typing import Any
 
 from spaninfer_engine import ConfigError
@@ -31,10 +36,34 @@ def keep_to(threads: int) -> None:
         raise ConfigError(f"--threads is {threads}, but kernels are set to {usable_cpus()} here")
 
 
-def place() -> dict[str, Any]:
-    """Return the circumstances of records: `load` is the system's mean of the last minute.
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Have so many processes compute meanwhile, each kept to one of this process's CPUs in turn.
 
-    Call it once, at first: what is measured is a load itself.
+    The system cannot move them out of the way, as it would where another CPU is free.
+    """
+    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
+    with ExitStack() as stack:
+        for cpu in islice(cycle(cpus), processes):
+            command = (sys.executable, "-c", _COMPUTE.format(cpu=cpu))
+            process = stack.enter_context(subprocess.Popen(command))
+            stack.callback(process.kill)
+        yield
+
+
+_COMPUTE = """
+import os
+if {cpu} is not None:
+    os.sched_setaffinity(0, [{cpu}])
+while True:
+    pass
+"""
+
+
+def place(beside: int = 0) -> dict[str, Any]:
+    """Return the circumstances of records, `beside` so many busy processes.
+
+    `load` is the system's mean of the last minute: ask at first, for what is measured is a load.
     """
     fields = circumstances("cpu")
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
@@ -43,4 +72,5 @@ def place() -> dict[str, Any]:
         "threads": usable_cpus(),
         "tier": chosen().name,
         "load": load,
+        "beside": beside,
     }

@@ -23,12 +23,15 @@ NAMES: Final = (*KERNELS, *(workload.name for workload in WORKLOADS))
 MODEL: Final = "qwen2.5-0.5b"  # of bench.shapes
 
 
-def measure_cpu(folder: Path, names: Set[str], runs: int, note: Note) -> Iterator[dict[str, Any]]:
+def measure_cpu(
+    folder: Path, names: Set[str], runs: int, note: Note, *, beside: int = 0
+) -> Iterator[dict[str, Any]]:
     """Yield the limits, and the records of the kernels and workloads of these names.
 
-    `folder` is that of the model that the engine is timed with (`measure_engine`).
+    `folder` is that of the model that the engine is timed with (`measure_engine`); `beside` is how
+    many busy processes the caller lets run (`place.busy`), which records say.
     """
-    here = place()
+    here = place(beside)
     limits = measure_limits(runs)
     for fields in records(limits):
         note(f"{title(fields)}: {fields['median']:,} {fields['unit']}")

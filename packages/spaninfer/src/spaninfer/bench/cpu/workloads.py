@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from spaninfer.bench.workloads import Batch, Prompts, Workload
@@ -40,3 +40,10 @@ def _prefill() -> Workload:
 
 
 WORKLOADS: Final = (_decode(1), _decode(MOST_REQUESTS), _prefill())
+
+ROWS: Final[Mapping[str, int]] = {
+    f"decode{DECODED}_bs1": 1,
+    f"decode{DECODED}_bs{MOST_REQUESTS}": MOST_REQUESTS,
+    f"prefill{PREFILLED}": PREFILLED,
+}
+"""Rows of a workload's steps: kernels for one row and for several may round differently."""

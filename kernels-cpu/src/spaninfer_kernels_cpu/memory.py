@@ -1,0 +1,61 @@
+"""Memory that begins with a cache line."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numpy.typing import NDArray
+
+from spaninfer_kernels_cpu import vectors as v
+from spaninfer_kernels_cpu.constants import Constant
+from spaninfer_kernels_cpu.vectors import intrinsic
+
+CACHE_LINE = 64
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Return an uninitialised array; a load of up to a line's bytes from its rows spans one line,
+    not two, where rows are whole lines.
+    """
+    num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(num_bytes + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    array: NDArray[Any] = memory[start : start + num_bytes].view(dtype).reshape(shape)
+    return array
+
+
+def whole_lines(num_bytes: int) -> int:
+    """Return the bytes of as many cache lines as hold so many bytes.
+
+    >>> whole_lines(1), whole_lines(128)
+    (64, 128)
+    """
+    return -(-num_bytes // CACHE_LINE) * CACHE_LINE
+
+
+@dataclass(frozen=True, slots=True)
+class Room(Constant):
+    """So many bytes of a kernel's stack."""
+
+    num_bytes: int
+
+
+@intrinsic
+def stack(_context: Any, room: Any) -> Any:
+    """Return the address of a room on the stack, the same wherever in a function this is called.
+
+    It lasts until the function, and whatever it is compiled into, returns.
+    """
+
+    def emit(_context: Any, b: Any, _signature: Any, _arguments: Any) -> Any:
+        kind = ir.ArrayType(v.I8, room.value.num_bytes)
+        place = cgutils.alloca_once(b, kind)  # type: ignore[no-untyped-call]
+        place.align = CACHE_LINE
+        return b.ptrtoint(place, v.I64)
+
+    return types.int64(room), emit

@@ -1,0 +1,90 @@
+"""Parts of kernels: functions that stay LLVM's IR until a kernel takes them in.
+
+Numba makes machine code of whatever it compiles, and optimises it again inside every function that
+calls it; and it compiles a function anew for each number that is written in a call. What only
+kernels call needs none of that: it is typed and lowered once, linked as it is, and optimised as a
+part of the kernel.
+
+Classes of Numba's with other last steps. They are not its public interface, so they are untyped
+here, and a Numba that changes them fails when the first kernel is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import _dynfunc  # type: ignore[attr-defined]
+from numba.core import codegen, compiler, compiler_machinery, registry, typed_passes, types
+
+_Library: Any = codegen.JITCodeLibrary
+_Lowering: Any = typed_passes.NativeLowering
+_Dispatcher: Any = registry.CPUDispatcher
+_pipelines: Any = compiler.DefaultPassBuilder
+_register: Any = compiler_machinery.register_pass
+_forget_number: Any = types.unliteral
+
+
+class _Unlinked(_Library):  # type: ignore[misc]
+    """The IR of a function and of those it calls, never run by itself."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None:
+        """Leave it to the kernel."""
+
+    def _finalize_final_module(self) -> None:
+        """Leave the module to those who link it, instead of making machine code."""
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
+@_register(mutates_CFG=True, analysis_only=False)
+class _PartLowering(_Lowering):  # type: ignore[misc]
+    """Writes the IR, and lets callers find it."""
+
+    _name = "part_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        """Lower a function into a library of its own."""
+        context = state.targetctx
+        state.library = _Unlinked(context.codegen(), state.func_id.func_qualname)
+        state.flags.no_compile = True
+        super().run_pass(state)
+        described = state.cr.fndesc
+        name, kept = described.qualname, (state.library,)
+        # A function of Python without machine code, by which callers know this one.
+        entry = _dynfunc.make_function(described.lookup_module(), name, "", 0, state.cr.env, kept)
+        context.insert_user_function(entry, described, [state.library])
+        state.cr = state.cr._replace(cfunc=entry)
+        return True
+
+
+class PartCompiler(compiler.CompilerBase):
+    """Numba's pipeline, but for the last step."""
+
+    def define_pipelines(self) -> list[Any]:
+        """Return the only pipeline: there is no falling back to Python objects."""
+        pipeline = _pipelines.define_nopython_pipeline(self.state, "part")
+        pipeline.passes = [
+            (_PartLowering if step is _Lowering else step, text) for step, text in pipeline.passes
+        ]
+        pipeline.finalize()
+        return [pipeline]
+
+
+class Part(_Dispatcher):  # type: ignore[misc]
+    """A function that compiled functions call, compiled with Numba's `options` for their types."""
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        super().__init__(function, None, {"nopython": True, **options}, PartCompiler)
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """Return what a call with arguments of these types means, whatever their values."""
+        kws = {name: _forget_number(kind) for name, kind in kws.items()}
+        return super().get_call_template(tuple(map(_forget_number, args)), kws)
+
+    def __call__(self, *_args: Any, **_kws: Any) -> Any:
+        """Refuse: there is no machine code."""
+        raise TypeError(f"{self.py_func.__qualname__} is a part of kernels: Python cannot call it")

@@ -1,0 +1,44 @@
+"""Memory on cache lines."""
+
+import numpy as np
+import pytest
+from numba import njit
+from spaninfer_kernels_cpu.memory import CACHE_LINE, Room, aligned, stack, whole_lines
+from spaninfer_kernels_cpu.pointer import floats_at
+
+ROOM = Room(4 * 100)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((3, 7), np.float32), ((1,), np.uint8), ((0, 5), np.int64)]
+)
+def test_an_array_begins_with_a_line_and_has_its_shape_and_type(shape, dtype):
+    array = aligned(shape, dtype)
+
+    assert (array.shape, array.dtype) == (shape, dtype)
+    assert array.ctypes.data % CACHE_LINE == 0 or not array.size
+    array[...] = 1
+
+
+@pytest.mark.parametrize(("num_bytes", "lines"), [(0, 0), (1, 1), (64, 1), (65, 2)])
+def test_whole_lines_hold_so_many_bytes(num_bytes, lines):
+    assert whole_lines(num_bytes) == lines * CACHE_LINE
+
+
+def test_a_room_on_the_stack_begins_with_a_line_and_is_the_same_at_every_turn_of_a_loop():
+    @njit
+    def kernel(turns):
+        first, moved = stack(ROOM), 0
+        for turn in range(turns):
+            numbers = floats_at(stack(ROOM), 100)
+            numbers[turn % 100] = np.float32(turn)
+            moved += stack(ROOM) % CACHE_LINE
+        total = np.float32(0)
+        for number in floats_at(first, min(turns, 100)):
+            total += number
+        return moved, total, first % CACHE_LINE
+
+    moved, total, offset = kernel(1000)
+
+    assert (moved, offset) == (0, 0)
+    assert total == sum(range(900, 1000))

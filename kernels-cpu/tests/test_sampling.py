@@ -1,0 +1,66 @@
+"""Rows drawn together against the definition, which sees the same random numbers."""
+
+import numpy as np
+import pytest
+import spaninfer_op_reference as op_reference
+from spaninfer_kernels_cpu import Draw, DTypeError, Sampler, ShapeError
+from spaninfer_op_reference import RowSampling
+
+VOCABULARY = 1003
+WISHES = [
+    {},
+    {"temperature": 0.0},
+    {"temperature": 0.6, "top_k": 20, "top_p": 0.8},
+    {"top_p": 0.95, "repetition_penalty": 1.3},
+    {"min_p": 0.05, "presence_penalty": 0.5, "frequency_penalty": 0.25},
+    {"temperature": 0.0, "repetition_penalty": 4.0},
+]
+
+
+@pytest.fixture(scope="module")
+def sampler():
+    return Sampler(VOCABULARY)
+
+
+@pytest.mark.parametrize("rows", [1, 60])
+def test_tokens_are_those_of_the_definition_and_logits_stay_as_they_are(sampler, rows):
+    rng = np.random.default_rng(rows)
+    logits = (3 * rng.standard_normal((rows, VOCABULARY))).astype(np.float32)
+    before = logits.copy()
+    wishes = [
+        WISHES[row % len(WISHES)]
+        | {
+            "seed": int(rng.integers(2**64, dtype=np.uint64)),
+            "position": row * 2**27,
+            "prompt_ids": rng.integers(0, VOCABULARY, 300).astype(np.int32),
+            "output_ids": rng.integers(0, VOCABULARY, row).astype(np.int32),
+        }
+        for row in range(rows)
+    ]
+
+    tokens = sampler(logits, [Draw(**wish) for wish in wishes])
+
+    expected, failed = op_reference.sample(logits, [RowSampling(**wish) for wish in wishes])
+    assert not failed
+    assert (tokens != expected).sum() <= rows // 60  # of sixty, rounding may decide about one
+    np.testing.assert_array_equal(logits, before)
+    assert (sampler(logits, [Draw(**wish) for wish in wishes]) == tokens).all()
+
+
+def test_rows_without_a_choosable_token_have_none_and_disturb_nobody(sampler):
+    logits = np.random.default_rng(0).standard_normal((3, VOCABULARY)).astype(np.float32)
+    alone = sampler(logits[2:], [Draw(seed=7, position=1)])
+    logits[0, 5], logits[1] = np.nan, -np.inf
+
+    tokens = sampler(logits, [Draw(seed=7, position=1)] * 3)
+
+    assert tokens.tolist() == [-1, -1, alone[0]]
+
+
+def test_logits_of_another_form_are_refused_by_name(sampler):
+    draws = [Draw(seed=0, position=0)]
+
+    with pytest.raises(ShapeError, match="logits: expected shape"):
+        sampler(np.zeros((1, VOCABULARY + 1), np.float32), draws)
+    with pytest.raises(DTypeError, match="logits hold float64"):
+        sampler(np.zeros((1, VOCABULARY)), draws)

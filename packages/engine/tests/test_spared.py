@@ -1,0 +1,41 @@
+"""What exists when an engine starts is not collected while it runs, and what comes later is."""
+
+import gc
+import weakref
+
+from spaninfer_engine.spared import Spared
+
+
+class Knot:
+    """Refers to itself, so that only the collector frees it."""
+
+    def __init__(self):
+        self.me = self
+
+
+def test_dropped_cycles_of_before_wait_until_the_last_one_that_spares_is_closed():
+    before = Knot()
+    is_there = weakref.ref(before)
+    first, second = Spared(), Spared()
+
+    del before
+    gc.collect()
+    assert is_there() is not None
+
+    first.close()
+    first.close()
+    gc.collect()
+    assert is_there() is not None
+
+    second.close()
+    gc.collect()
+    assert is_there() is None
+
+
+def test_cycles_that_come_later_are_collected():
+    with Spared():
+        is_there = weakref.ref(Knot())
+
+        gc.collect()
+
+        assert is_there() is None

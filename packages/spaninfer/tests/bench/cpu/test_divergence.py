@@ -1,0 +1,66 @@
+"""What a format costs a trained model."""
+
+import json
+
+import gguf
+import numpy as np
+import pytest
+import spaninfer_demo
+from spaninfer.bench.cpu import divergence as measured
+from spaninfer.bench.cpu.divergence import divergence, divergence_of, divergence_of_llama
+from spaninfer.bench.cpu.gguf_file import stored_name, write_gguf
+from spaninfer.bench.cpu.llama import llama_library
+from spaninfer_engine.load import open_checkpoint
+from spaninfer_kernels_cpu import Format
+
+
+def test_it_is_the_mean_of_what_the_definition_says_row_by_row():
+    rng = np.random.default_rng(0)
+    exact, other = rng.standard_normal((2, 5, 7)).astype(np.float32)
+    p, q = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in np.float64((exact, other)))
+
+    assert divergence(exact, other) == pytest.approx((p * np.log(p / q)).sum(-1).mean(), rel=1e-9)
+    assert divergence(exact, exact + np.float32(3)) == pytest.approx(0, abs=1e-7)
+
+
+@pytest.mark.usefixtures("short_texts")
+def test_a_text_token_by_token_has_the_logits_of_one_step():
+    short = measured.texts()[0]
+    whole = measured.logits_of(short, len(short), dtype="float32")
+    single = measured.logits_of(short, 1, dtype="float32")
+
+    assert whole.shape == (len(short), 4096)
+    np.testing.assert_allclose(single, whole, atol=1e-4 * whole.std())
+
+
+def test_fewer_bits_cost_more_and_bfloat16_hardly_anything(short_texts):
+    lost = [
+        divergence_of(format, short_texts)
+        for format in (Format("bfloat16"), Format("int8", 32), Format("int4", 32))
+    ]
+
+    assert 0 <= lost[0] < 1e-5 < lost[1] < 1e-3 < lost[2] < 0.1
+
+
+def test_the_file_has_the_weights_of_the_checkpoint_under_names_of_its_own(tmp_path):
+    folder, path = spaninfer_demo.path(), tmp_path / "demo.gguf"
+    config = json.loads((folder / "config.json").read_text())
+
+    with open_checkpoint(folder) as checkpoint:
+        read = checkpoint.reader.read
+        write_gguf(path, config, "BF16", lambda name: np.float32(read(name)))
+
+        tensors = gguf.GGUFReader(path).tensors
+        assert {stored_name(tensor.name) for tensor in tensors} == set(checkpoint.reader.names)
+        for tensor in tensors:
+            numbers = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+            np.testing.assert_array_equal(numbers, np.float32(read(stored_name(tensor.name))))
+
+
+@pytest.mark.skipif(llama_library() is None, reason="llama-cpp-python is not installed")
+@pytest.mark.usefixtures("short_texts")
+@pytest.mark.parametrize("rows", [1, 16])
+def test_llama_cpp_computes_the_same_model(rows):
+    lost = divergence_of_llama(llama_library(), "BF16", rows, threads=1)
+
+    assert lost < 1e-4

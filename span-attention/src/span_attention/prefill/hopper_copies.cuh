@@ -1,0 +1,89 @@
+// The two warps of hopper.cu that only copy: one finds tasks, the other brings keys and values.
+
+// Brings the keys or values of one block: lane l tile l % kTiles of box l / kTiles.
+template <int kTiles>
+__device__ __forceinline__ void bring(unsigned char* to, Barrier* full, const TensorMap& map,
+                                      const Launch& launch, int kv_head, int span, int token,
+                                      int lane) {
+  if (lane == 0) arrive_expecting(full, kTiles * kTile);
+  __syncwarp();
+  const int box = lane / kTiles, tile = lane % kTiles;
+  if (box < BLOCK / launch.box_tokens) {
+    copy_box(to + tile * kTile + box * launch.box_tokens * ROW_BYTES, map, tile * kColumns,
+             token & ((1 << launch.span_shift) - 1), kv_head, span, full);
+  }
+}
+
+// The warp that finds tasks: it brings their queries, one task ahead of the keys.
+__device__ __forceinline__ void bring_tasks(Shared& shared, const Launch& launch,
+                                            const TensorMap& query_map) {
+  Turn<QUERY_STAGES> turn;
+  const auto post = [&](const Work& work) {
+    wait(&shared.query_ring.empty[turn.stage], turn.parity ^ 1);
+    if (threadIdx.x % kWarp == 0) {
+      shared.work[turn.stage] = work;
+      arrive(&shared.posted[turn.stage]);
+      wait_for_kernel_before();
+      Barrier* full = &shared.query_ring.full[turn.stage];
+      arrive_expecting(full, kKeyTiles * (kLines / launch.pack) * launch.pack * ROW_BYTES);
+#pragma unroll
+      for (int i = 0; i < kKeyTiles; ++i) {
+        copy_box(&shared.query[turn.stage][i * kQueryTile], query_map, i * kColumns,
+                 work.first_head, work.tile.row, full);
+      }
+    }
+    turn.next();
+  };
+  const int tasks = launch.slices.num_tiles() * launch.packs();
+  const int parts = SPLITS ? launch.slices.parts() : 1;
+  for (int round = 0; round * gridDim.x < tasks * parts; ++round) {
+    const int task = task_of(round);
+    if (task >= tasks * parts) continue;
+    Work work = launch.work(task / parts);
+    if (SPLITS) work.cut(task % parts, parts);
+    if (work.part < work.num_parts) post(work);
+  }
+  let_next_kernel_start();  // what it reads before it waits for this one is older
+  wait(&shared.query_ring.empty[turn.stage], turn.parity ^ 1);
+  if (threadIdx.x % kWarp == 0) {
+    shared.work[turn.stage].num_parts = 0;
+    arrive(&shared.posted[turn.stage]);
+    arrive(&shared.query_ring.full[turn.stage]);
+  }
+}
+
+// The warp that brings keys and values, in the order in which consumers read them.
+__device__ __forceinline__ void bring_keys(Shared& shared, const Launch& launch,
+                                           const TensorMap& key_map, const TensorMap& value_map) {
+  const int lane = threadIdx.x % kWarp;
+  Turn<QUERY_STAGES> task_turn;
+  Turn<STAGES> turn;
+  while (true) {
+    wait(&shared.posted[task_turn.stage], task_turn.parity);
+    const Work& work = shared.work[task_turn.stage];
+    const int kv_head = work.kv_head, first_block = work.first_block, last_block = work.last_block;
+    const int last_box = work.tile.last_key / launch.box_tokens;
+    const int* table = work.table;
+    if (work.num_parts == 0) return;
+    __syncwarp();
+    if (lane == 0) arrive(&shared.query_ring.empty[task_turn.stage]);
+    task_turn.next();
+    wait_for_kernel_before();  // that is over after the first task
+    for (int block = last_block; block >= first_block; --block) {
+      // Boxes behind the last position bring that one's again: it is there, and finite.
+      const auto token_of = [&](int box) {
+        return min(block * (BLOCK / launch.box_tokens) + box, last_box) * launch.box_tokens;
+      };
+      const int key_token = token_of(lane / kKeyTiles), value_token = token_of(lane / kValueTiles);
+      const int key_span = table[key_token >> launch.span_shift];
+      const int value_span = table[value_token >> launch.span_shift];
+      wait(&shared.key_ring.empty[turn.stage], turn.parity ^ 1);
+      bring<kKeyTiles>(shared.keys[turn.stage], &shared.key_ring.full[turn.stage], key_map, launch,
+                       kv_head, key_span, key_token, lane);
+      wait(&shared.value_ring.empty[turn.stage], turn.parity ^ 1);
+      bring<kValueTiles>(shared.values[turn.stage], &shared.value_ring.full[turn.stage], value_map,
+                         launch, kv_head, value_span, value_token, lane);
+      turn.next();
+    }
+  }
+}

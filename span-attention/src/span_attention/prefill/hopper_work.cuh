@@ -1,0 +1,90 @@
+// What a thread block of hopper.cu works on: its shared memory, and the task that the copying warps
+// hand to the consumers.
+
+constexpr int kGroup = 4 * kWarp;
+constexpr int kThreads = kGroup * (1 + CONSUMERS);
+constexpr int kLines = 64 * CONSUMERS;
+constexpr int kColumns = ROW_BYTES / 2;  // elements of a row in shared memory
+constexpr int kKeyTiles = KEY_SIZE / kColumns, kValueTiles = VALUE_SIZE / kColumns;
+constexpr int kFragments = BLOCK / 8, kSums = VALUE_SIZE / 8;
+constexpr int kLeastBlocks = 2;  // of keys, in a part of a task
+constexpr int kQueryTile = kLines * ROW_BYTES, kTile = BLOCK * ROW_BYTES;  // bytes
+
+// A tile, heads of it and blocks of keys: what a consumer must know of its task.
+struct Work {
+  Tile tile;
+  int kv_head, first_head;
+  int first_block, last_block;
+  int part, num_parts;  // which of how many; parts are those of neighbouring thread blocks
+  const int* table;     // spans of its request
+
+  // Leaves part `which` of up to `most` with kLeastBlocks each: none behind the last.
+  __device__ __forceinline__ void cut(int which, int most) {
+    const int blocks = last_block + 1 - first_block, begin = first_block;
+    part = which;
+    num_parts = max(min(most, blocks / kLeastBlocks), 1);
+    first_block = begin + blocks * part / num_parts;
+    last_block = begin + blocks * (part + 1) / num_parts - 1;
+  }
+};
+
+// Barriers of a ring: buffers that copies have filled, and that every consumer has read.
+template <int kStages>
+struct Ring {
+  Barrier full[kStages], empty[kStages];
+
+  __device__ __forceinline__ void init(int readers) {
+    for (int i = 0; i < kStages; ++i) {
+      init_barrier(&full[i], 1);
+      init_barrier(&empty[i], readers);
+    }
+  }
+};
+
+// A place in a ring, and the parity of its barriers' phase in this round.
+template <int kStages>
+struct Turn {
+  int stage = 0, parity = 0;
+
+  __device__ __forceinline__ void next() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
+
+struct Shared {
+  alignas(1024) unsigned char query[QUERY_STAGES][kKeyTiles * kQueryTile];
+  alignas(1024) unsigned char keys[STAGES][kKeyTiles * kTile];
+  alignas(1024) unsigned char values[STAGES][kValueTiles * kTile];
+  Ring<QUERY_STAGES> query_ring;
+  Ring<STAGES> key_ring, value_ring;
+  Barrier posted[QUERY_STAGES];  // the work is there; its queries may still be on their way
+  Work work[QUERY_STAGES];       // emptied with the queries; one without parts is the end
+};
+
+// The arguments of a launch that both roles need.
+struct Launch {
+  Slices slices;
+  const int* tables;
+  const int* rows;
+  int table_len, span_shift, heads, pack, kv_heads, box_tokens, window;
+  float* workspace;  // of each part sums[kLines VALUE_SIZE], then of each (most, sum)[kLines]
+
+  __device__ __forceinline__ int packs() const { return heads / pack; }
+
+  // A task: a tile and a group of heads.
+  __device__ __forceinline__ Work work(int task) const {
+    const int which = task % packs();
+    const Tile tile(slices, task / packs(), window);
+    const int* table = tables + static_cast<long long>(__ldcg(&rows[tile.slice])) * table_len;
+    return {tile, which / (packs() / kv_heads), which * pack, tile.first_key / BLOCK,
+            tile.last_key / BLOCK, 0, 1, table};
+  }
+
+  // A part's own place in the workspace is that of the thread block that computes it.
+  __device__ __forceinline__ float* sums(int block, int line) const {
+    return workspace + (static_cast<long long>(block) * kLines + line) * VALUE_SIZE;
+  }
+  __device__ __forceinline__ float2* states(int block, int line) const {
+    return reinterpret_cast<float2*>(sums(gridDim.x, 0)) + block * kLines + line;
+  }
+};
