@@ -20,7 +20,6 @@ from spaninfer_kernels_cpu.amx import LEFT, LOWER, RIGHT, SUMS, TILE_BYTES, TILE
 from spaninfer_kernels_cpu.in_kernel import PART, in_kernel
 from spaninfer_kernels_cpu.layout import (
     BLOCK_BYTES,
-    LANES,
     PANEL,
     PARAMETER_BYTES,
     ROW_PARAMETER_BYTES,
@@ -36,9 +35,6 @@ _C00, _C01, _C10, _C11 = SUMS
 _PANEL_STEPS: Final = TILE_BYTES // 4
 _HALF: Final = STEP_BYTES // 2  # of a step: 32 outputs
 _CONFIG: Final = Room(TILE_BYTES)
-_STARTS: Final = Room(ROWS * TILE_BYTES)  # int32 that sums of a group begin with, a row of a tile
-_FACTOR_BYTES: Final = 8 * ROWS
-_FACTORS: Final = Room(2 * _FACTOR_BYTES)  # of a group and of the one before
 _DOTS: Final = Room(2 * ROWS * _HALF)  # sums of products, one half of the outputs and the other
 _WIDENED: Final = Room(_PANEL_STEPS * _HALF)
 
@@ -99,15 +95,12 @@ def _fill_codes(
 ) -> None:
     count, (groups, group_bytes, row_group_bytes) = min(last + 1, ROWS), sizes
     chunk = _configure(count, row_group_bytes // 4)
-    starts, factors, dots, widened = stack(_STARTS), stack(_FACTORS), stack(_DOTS), stack(_WIDENED)
-    parameters = weights + group_bytes - PARAMETER_BYTES
+    dots, widened = stack(_DOTS), stack(_WIDENED)
+    parameters, row_ends = weights + group_bytes - PARAMETER_BYTES, x + groups * row_group_bytes
     floats_at(out, count * PANEL)[:] = np.float32(0)
     for number in range(2 * groups):
         group, half = number >> 1, (number & 1) * _HALF
-        if half == 0:
-            row_end = x + groups * row_group_bytes + group * ROW_PARAMETER_BYTES
-            _begin(row_end, stride, count, starts, factors + (group & 1) * _FACTOR_BYTES)
-        _load_starts(starts, count)
+        _zero(count)
         codes = weights + group * group_bytes + half
         for start in range(0, row_group_bytes, chunk):
             row = x + group * row_group_bytes + start
@@ -118,9 +111,9 @@ def _fill_codes(
                 _load(codes + start // 4 * STEP_BYTES, STEP_BYTES, row, stride, count)
             _multiply_bytes(count)
         if number > 0:
-            _scale(number - 1, parameters, group_bytes, factors, dots, count, out)
+            _scale(number - 1, parameters, group_bytes, row_ends, stride, dots, count, out)
         _store(dots + ROWS * half, _HALF, count)
-    _scale(2 * groups - 1, parameters, group_bytes, factors, dots, count, out)
+    _scale(2 * groups - 1, parameters, group_bytes, row_ends, stride, dots, count, out)
     amx.release()
 
 
@@ -173,30 +166,6 @@ def _store(out: int, stride: int, count: int) -> None:
 
 
 @in_kernel
-def _begin(row_end: int, stride: int, count: int, starts: int, factors: int) -> None:
-    """Write what the sums of a group begin with (see `tiles.start_dots`), and beside it the scale
-    of every row and the sum of its codes.
-    """
-    both = floats_at(factors, 2 * ROWS)
-    for n in range(count):
-        parameters = floats_at(row_end + n * stride, 2)
-        both[2 * n], both[2 * n + 1] = parameters[0], parameters[1]
-        start = numbers_at(row_end + n * stride + 8, 1, np.int32)[0]
-        numbers_at(starts + n * TILE_BYTES, LANES, np.int32)[:] = start
-
-
-@in_kernel
-def _load_starts(starts: int, count: int) -> None:
-    """Set the sums to what they begin with."""
-    amx.load(_C00, starts, TILE_BYTES)
-    amx.load(_C01, starts, TILE_BYTES)
-    if count > TILE_ROWS:
-        lower = starts + TILE_ROWS * TILE_BYTES
-        amx.load(_C10, lower, TILE_BYTES)
-        amx.load(_C11, lower, TILE_BYTES)
-
-
-@in_kernel
 def _multiply_bytes(count: int) -> None:
     amx.add_bytes(_C00, UPPER, LEFT)
     amx.add_bytes(_C01, UPPER, RIGHT)
@@ -219,11 +188,18 @@ def _widen(codes: int, steps: int, widened: int) -> None:
 
 @in_kernel
 def _scale(
-    number: int, parameters: int, group_bytes: int, factors: int, dots: int, count: int, out: int
+    number: int,
+    parameters: int,
+    group_bytes: int,
+    row_ends: int,
+    stride: int,
+    dots: int,
+    count: int,
+    out: int,
 ) -> None:
     """Add what the codes of half `number` of the groups' outputs mean (see `tiles.add_scaled`)."""
     group, half = number >> 1, (number & 1) * _HALF
     w = load_parameters(parameters + group * group_bytes + half // 2)
-    sums, of_row = dots + ROWS * half, factors + (group & 1) * _FACTOR_BYTES
+    sums, of_row = dots + ROWS * half, row_ends + group * ROW_PARAMETER_BYTES
     for n in range(count):
-        add_scaled_row(w, sums + n * _HALF, of_row + 8 * n, out + half + n * STEP_BYTES)
+        add_scaled_row(w, sums + n * _HALF, of_row + n * stride, out + half + n * STEP_BYTES)

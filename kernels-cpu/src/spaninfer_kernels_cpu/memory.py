@@ -47,9 +47,9 @@ class Room(Constant):
 
 @intrinsic
 def stack(_context: Any, room: Any) -> Any:
-    """Return the address of a room on the stack, the same wherever in a function this is called.
+    """Return the address of a room on the stack; every place in the code that says so has its own.
 
-    It lasts until the function, and whatever it is compiled into, returns.
+    It lasts until the function returns, and what that is compiled into.
     """
 
     def emit(_context: Any, b: Any, _signature: Any, _arguments: Any) -> Any:

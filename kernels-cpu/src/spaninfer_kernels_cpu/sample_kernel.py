@@ -174,9 +174,7 @@ def _likeliest(sampling: Sampling, count: int, room: Candidates) -> int:
 
 @in_kernel
 def _select(count: int, most: int, room: Candidates) -> int:
-    return select_largest(
-        room.logits, room.ids, count, room.largest, room.largest_ids, most
-    )
+    return select_largest(room.logits, room.ids, count, room.largest, room.largest_ids, most)
 
 
 # ---- the race ----------------------------------------------------------------------------------

@@ -18,9 +18,7 @@ Ints = NDArray[np.int32]
 
 
 @in_kernel
-def select_largest(
-    x: Floats, ids: Ints, count: int, values: Floats, found: Ints, most: int
-) -> int:
+def select_largest(x: Floats, ids: Ints, count: int, values: Floats, found: Ints, most: int) -> int:
     """Write the largest of x[:count] and their ids, largest first; return how many there are.
 
     `most` of them, or `count`, as far as they are not NaN.

@@ -51,6 +51,7 @@ _YIELD = _CLOSED + 1  # addresses of functions of the system
 _SLEEP = _CLOSED + 2
 _NODES = _CLOSED + 3  # how many there are
 _PARKED = _SCRIPT + 2 * _LINE  # 16 words per helper, the first: is it about to wait for its lock?
+assert _NODES < _PARKED
 
 PAUSES = 400  # before a thread gives way; one takes about 50 ns
 YIELDS = 100  # before it sleeps

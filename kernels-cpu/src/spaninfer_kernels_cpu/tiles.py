@@ -239,21 +239,22 @@ def load_parameters(_context: Any, _address: Any) -> Any:
 
 
 @intrinsic
-def add_scaled_row(_context: Any, w: Any, _dots: Any, _factors: Any, _sums: Any) -> Any:
+def add_scaled_row(_context: Any, w: Any, _dots: Any, _row: Any, _sums: Any) -> Any:
     """Add to float32 sums what int32 ones mean, of two blocks of a row; all are in memory.
 
-    w is what `load_parameters` returned; the factors are the row's scale and sum, both float32.
+    w is what `load_parameters` returned; at `row` are the parameters of the row's group
+    (`row_codes`). The int32 sums began at zero.
     """
 
     def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
-        parameters, dots, factors, sums = arguments
+        parameters, dots, row, sums = arguments
         *scales, first, second = _unpacked(b, parameters)
-        x_scale, total = (
-            v.splat(b, v.load(b, v.F32, v.at(b, factors, offset))) for offset in (0, 4)
-        )
+        x_scale, total = (v.splat(b, v.load(b, v.F32, v.at(b, row, offset))) for offset in (0, 4))
+        start = v.splat(b, v.load(b, v.I32, v.at(b, row, 8)))
         for block, middle in enumerate((first, second)):
             place = v.at(b, sums, BLOCK_BYTES * block)
-            number = v.to_float(b, v.load(b, v.I32X16, v.at(b, dots, BLOCK_BYTES * block)))
+            ints = v.load(b, v.I32X16, v.at(b, dots, BLOCK_BYTES * block))
+            number = v.to_float(b, b.add(ints, start))
             value = v.fma(b, number, scales[block], b.fmul(middle, total))
             v.store(b, v.fma(b, value, x_scale, v.load(b, v.F32X16, place)), place)
         return context.get_dummy_value()

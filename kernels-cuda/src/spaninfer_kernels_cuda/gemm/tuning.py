@@ -27,9 +27,9 @@ _HALF_SM_BYTES = 110 * 1024  # so that the next kernel's first chunks fit beside
 _RING_BYTES = 165 * 1024
 _MOST_SPLITS = 8  # blocks of a cluster on any GPU
 _FEW_ROWS = 64  # of x: beyond, reading x costs as much as reading the weight
-# Rows of x up to which wide.cu is faster than cuBLAS: with gates, with a long K.
-_FASTER_WITH_GATES, _FASTER_WHERE_LONG = 256, 192
+_FASTER_UP_TO = 192  # rows of x: three groups' tile, of gates and of what has a long K
 _LONG = 4  # K, in outputs: down projections
+_TILE_ROWS, _MOST_EMPTY = 256, 32  # of x beyond: tiles of gates must be nearly full
 # Blocks that clusters are made of at most, by groups: two of them, of one group each, have room on
 # each of the 132 SMs of an H200; of two groups, 152 to 180 were as fast as any other number.
 _BLOCKS_IN_CLUSTERS = {1: 264, 2: 200}
@@ -132,16 +132,19 @@ def is_faster(shape: Shape, arch: str, *, gated: bool) -> bool:
     """Say whether this beats cuBLAS followed by kernels for bias, gate and residual.
 
     Up to 64 rows it does. Beyond, cuBLAS reads and multiplies as fast, so that it counts what else
-    is saved: the kernel of the gate, and that which adds parts of a long K. From 257 rows on whole
-    layers of a 7B model were no faster (H200, docs/decisions/0020).
+    is saved: the kernel of the gate, and that which adds parts of a long K. Of a step of a 7B model
+    that is 2 % at 224 and 256 rows, at 208 a loss of 2 %; a layer of 512 gains 2 %, of 1024 nothing
+    (H200, docs/decisions/0020).
     """
     if arch != "sm_90a" or (gated and shape.outputs % 16):
         return False
     if shape.rows <= _FEW_ROWS:
         return True
-    is_long = shape.inner >= _LONG * shape.outputs
-    most = _FASTER_WITH_GATES if gated else _FASTER_WHERE_LONG if is_long else _FEW_ROWS
-    return shape.rows <= most and shape.outputs % 8 == 0
+    if shape.outputs % 8 or shape.rows > MOST_ROWS:
+        return False
+    if shape.rows <= _FASTER_UP_TO:
+        return gated or shape.inner >= _LONG * shape.outputs
+    return gated and -shape.rows % _TILE_ROWS <= _MOST_EMPTY
 
 
 def _tiles_and_chunks(shape: Shape, groups: int) -> tuple[int, int]:

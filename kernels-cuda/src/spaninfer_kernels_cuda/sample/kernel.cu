@@ -13,9 +13,11 @@
 // that more than enough elements will reach (top-k: k of them, six standard deviations away; else
 // about 1% of a vocabulary). What reaches it is collected in shared memory while the mass of all
 // the rest is summed; the cuts are then searched in the list, and the race is among its rest. If
-// the list overflows or ends before the cut, all blocks search the row itself, digit by digit, and
-// race through it once more. Counts are integers and so are masses, in units of 2^-40 of the
-// likeliest: sums do not depend on their order, nor tokens on how a row is divided.
+// the list ends before a cut by mass, bins beside it leave few keys for the cut: the race through
+// the row comes first then, and the cut is searched only if one of those keys wins. That, and what
+// is left where the list overflows, all blocks do in the row itself, digit by digit, and race
+// through it once more. Counts are integers and so are masses, in units of 2^-40 of the likeliest:
+// sums do not depend on their order, nor tokens on how a row is divided.
 //
 // Macros: T (element), THREADS, STAGES (0 before Ampere), SHARED_BYTES (dynamic, for Shared).
 // Demands: length <= 2^23 (2^63 units of mass), rows contiguous.

@@ -104,7 +104,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       hits &= hits - 1;
       const unsigned pack = first + hit / kVector * step;
       const unsigned i = body.head + pack * kVector + hit % kVector;
-      collect(key_of(row[i], i), bound, state, collected, capacity, shared);  // registers have no index
+      // Read again, since registers have no index.
+      collect(key_of(row[i], i), bound, state, collected, capacity, shared);
     }
     __syncwarp();
     first += kBatch * step;

@@ -14,8 +14,8 @@ struct Body {
   }
 };
 
-// The packs that a thread looks at in one turn. They are loaded together, and the first turn's while
-// the bound is sought.
+// The packs that a thread looks at in one turn. They are loaded together, and the first turn's
+// while the bound is sought.
 struct Batch {
   Pack<T, kVector> packs[kBatch];
 
