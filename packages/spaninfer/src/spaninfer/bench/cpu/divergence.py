@@ -38,9 +38,13 @@ Logits = NDArray[np.float32]
 Text = tuple[int, ...]
 
 TOKENS: Final = 512  # of a text
-_REQUESTS: Final = (
+_REQUESTS: Final = (  # of one text, formats' divergences differ by up to a third either way
     "Write a long story in chapters about a river and a kite.",
     "Tell me a story about a robot who was lonely.",
+    "Tell me a fable about a fox and a crane.",
+    "Write a letter from a pirate to his grandmother.",
+    "Tell me a story about a girl and a lighthouse.",
+    "Write a long story about two brothers and a mountain.",
 )
 NUM_TEXTS: Final = len(_REQUESTS)
 _SPAN_LEN: Final = 32
