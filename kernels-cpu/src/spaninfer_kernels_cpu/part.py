@@ -49,14 +49,15 @@ class _PartLowering(_Lowering):  # type: ignore[misc]
     def run_pass(self, state: Any) -> bool:
         """Lower a function into a library of its own."""
         context = state.targetctx
-        state.library = _Unlinked(context.codegen(), state.func_id.func_qualname)
+        library = _Unlinked(context.codegen(), state.func_id.func_qualname)
+        state["library"] = library
         state.flags.no_compile = True
         super().run_pass(state)
         described = state.cr.fndesc
-        name, kept = described.qualname, (state.library,)
+        name, kept = described.qualname, (library,)
         # A function of Python without machine code, by which callers know this one.
         entry = _dynfunc.make_function(described.lookup_module(), name, "", 0, state.cr.env, kept)
-        context.insert_user_function(entry, described, [state.library])
+        context.insert_user_function(entry, described, [library])
         state.cr = state.cr._replace(cfunc=entry)
         return True
 
