@@ -18,7 +18,7 @@ from contextlib import contextmanager
 import numpy as np
 from numba import njit
 from spaninfer_kernels_cpu import usable_cpus
-from spaninfer_kernels_cpu.call import Call, Script, address_of, word
+from spaninfer_kernels_cpu.call import Call, Script, word
 from spaninfer_kernels_cpu.pointer import floats_at
 from spaninfer_kernels_cpu.team import Team
 
@@ -57,11 +57,10 @@ def main() -> None:
 def _scripts() -> dict[str, Script]:
     arrays = np.ones((CALLS // 10, TASKS * NUMBERS), np.float32)
     sums = np.zeros(TASKS, np.float32)
-    reading = address_of(read_part)
     _KEPT.extend((arrays, sums))
     return {
-        "nothing": Script([Call(address_of(do_nothing), ())] * CALLS),
-        "read": Script([Call(reading, (row.ctypes.data, sums.ctypes.data)) for row in arrays]),
+        "nothing": Script([Call(do_nothing, ())] * CALLS),
+        "read": Script([Call(read_part, (row.ctypes.data, sums.ctypes.data)) for row in arrays]),
     }
 
 

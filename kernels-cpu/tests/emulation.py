@@ -7,12 +7,15 @@ CPU. Needs a cache of compiled kernels of its own (NUMBA_CACHE_DIR). The registe
 memory that all threads share, so kernels run on one.
 """
 
+from inspect import Parameter, signature
+
 import numpy as np
 from llvmlite import ir
-from numba import njit
+from numba import cfunc, types
 from spaninfer_kernels_cpu import amx, products, tiers, vectors
+from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.pointer import numbers_at
-from spaninfer_kernels_cpu.vectors import I32
+from spaninfer_kernels_cpu.vectors import I32, I64
 
 real = vectors.call
 
@@ -63,24 +66,50 @@ def dot_of_bf16(b, sums, left, right):
 
 
 # ---- tiles ---------------------------------------------------------------------------------------
+# Functions of whole numbers, a tile being its number, which kernels call by address: taken in by
+# every kernel, for each of the eight tiles anew, they took a minute to compile.
 
 REGISTERS = np.zeros((8, 16, 64), np.uint8)
 SIZES = np.zeros((8, 2), np.int64)  # rows, bytes of a row
 AT, SIZES_AT = REGISTERS.ctypes.data, SIZES.ctypes.data
+COMPILED = []  # machine code goes with the object that holds it
 
 
-@njit
+def stands_for_an_instruction(function):
+    """An intrinsic of Numba that calls the function."""
+    given = signature(function)
+    words = [types.int64] * len(given.parameters)
+    compiled = cfunc(types.void(*words))(function)
+    COMPILED.append(compiled)
+
+    def typed(_context, *arguments):
+        def emit(context, b, _signature, values):
+            numbers = [
+                I64(kind.value.number) if isinstance(getattr(kind, "value", 0), amx.Tile) else value
+                for kind, value in zip(arguments, values, strict=True)
+            ]
+            kind = ir.FunctionType(ir.VoidType(), [I64] * len(words))
+            b.call(b.inttoptr(I64(compiled.address), kind.as_pointer()), numbers)
+            return context.get_dummy_value()
+
+        return types.void(*arguments), emit
+
+    context = Parameter("_context", Parameter.POSITIONAL_OR_KEYWORD)
+    typed.__signature__ = given.replace(parameters=[context, *given.parameters.values()])
+    return vectors.intrinsic(typed)
+
+
+@in_kernel
 def register(tile, dtype, count):
-    return numbers_at(AT + tile.number * 1024, count, dtype)
+    return numbers_at(AT + tile * 1024, count, dtype)
 
 
-@njit
+@in_kernel
 def size(tile):
-    sizes = numbers_at(SIZES_AT + tile.number * 16, 2, np.int64)
+    sizes = numbers_at(SIZES_AT + tile * 16, 2, np.int64)
     return sizes[0], sizes[1]
 
 
-@njit
 def configure(_address, upper, lower, width):
     sizes = numbers_at(SIZES_AT, 16, np.int64)
     sizes[0:4], sizes[4:8] = upper, lower
@@ -92,21 +121,18 @@ def configure(_address, upper, lower, width):
     numbers_at(AT, 8 * 1024, np.uint8)[:] = 0
 
 
-@njit
 def zero(tile):
     register(tile, np.uint8, 1024)[:] = 0
 
 
-@njit
 def load(tile, address, stride):
     rows, width = size(tile)
-    zero(tile)
+    register(tile, np.uint8, 1024)[:] = 0
     for row in range(rows):
         source = numbers_at(address + row * stride, width, np.uint8)
         register(tile, np.uint8, 1024)[row * 64 : row * 64 + width] = source
 
 
-@njit
 def store(tile, address, stride):
     rows, width = size(tile)
     for row in range(rows):
@@ -115,7 +141,6 @@ def store(tile, address, stride):
         ]
 
 
-@njit
 def add_bytes(sums, left, right):
     rows, _ = size(sums)
     steps, _ = size(right)
@@ -128,7 +153,6 @@ def add_bytes(sums, left, right):
                 out[m * 16 + n // 4] += product
 
 
-@njit
 def add_bf16(sums, left, right):
     rows, _ = size(sums)
     steps, _ = size(right)
@@ -142,7 +166,6 @@ def add_bf16(sums, left, right):
                 out[m * 16 + n // 2] += x.view(np.float32) * w.view(np.float32)
 
 
-@njit
 def release():
     pass
 
@@ -155,7 +178,7 @@ def pytest_configure():
     from spaninfer_kernels_cpu import dots
 
     for function in (configure, zero, load, store, add_bytes, add_bf16, release):
-        setattr(amx, function.__name__, function)
+        setattr(amx, function.__name__, stands_for_an_instruction(function))
     amx.permitted = lambda: True
     products.share = alone
     dots.call = call

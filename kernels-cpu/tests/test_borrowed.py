@@ -2,7 +2,7 @@
 
 import numpy as np
 from spaninfer_kernels_cpu.borrowed import borrow, give_back, pool_of
-from spaninfer_kernels_cpu.call import Call, Script, address_of, word
+from spaninfer_kernels_cpu.call import Call, Script, word
 from spaninfer_kernels_cpu.pointer import numbers_at
 from spaninfer_kernels_cpu.team import Team
 
@@ -24,7 +24,7 @@ def write_and_read(words, rows, task):  # noqa: ARG001
 def test_what_a_task_borrows_is_its_own():
     """Also where more threads want some than there are places."""
     pool, wrong = pool_of(8 * NUMBERS - 24), np.zeros(20_000, np.int64)
-    call = Call(address_of(write_and_read), (pool, wrong.ctypes.data))
+    call = Call(write_and_read, (pool, wrong.ctypes.data))
 
     with Team(17) as team:
         team.run(Script([call]), [len(wrong)])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import spaninfer_op_reference as op_reference
-from spaninfer_kernels_cpu import Format, ShapeError, experts, pack_stack, unpack
+from spaninfer_kernels_cpu import DTypeError, Format, ShapeError, experts, pack_stack, unpack
 
 FORMATS = [
     Format("int8", 32),
@@ -54,6 +54,17 @@ def test_weights_that_do_not_fit_are_named():
         experts(x, gate_up[0], down, ids, weights, "silu", out=out)
     with pytest.raises(ShapeError, match="weights: expected contiguous"):
         experts(x, gate_up, down, ids, weights[:2], "silu", out=out)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_a_result_of_another_type_is_refused_and_nothing_is_written(dtype):
+    x, gate_up, down, ids, weights, out = problem(Format("float32"), 3)
+    other = np.full(out.shape, 7, dtype)
+
+    with pytest.raises(DTypeError, match=f"out holds {np.dtype(dtype)}; the kernel takes float32"):
+        experts(x, gate_up, down, ids, weights, "silu", out=other)
+
+    assert (other == 7).all()
 
 
 def problem(format, tokens, num_experts=6, per_token=3, channels=96, inner=70):

@@ -58,3 +58,18 @@ def test_of_equal_scores_the_first_experts_are_chosen():
 
     assert ids.tolist() == [[0, 1, 2]]
     np.testing.assert_allclose(weights, 1 / 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("how", [CASES[1], CASES[4], {"top_k": 3, "kind": "sigmoid"}], ids=str)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_logits_that_are_no_numbers_still_name_experts_and_concern_their_row_alone(how, bad):
+    logits = np.random.default_rng(2).standard_normal((3, 64)).astype(np.float32)
+    alone, _ = routed(logits[2:], how)
+    logits[0], logits[1, 5] = bad, bad
+
+    ids, weights = routed(logits, how)
+
+    assert ((ids >= 0) & (ids < 64)).all()
+    assert [len(set(row)) for row in ids.tolist()] == [how["top_k"]] * 3
+    assert np.isnan(weights[0]).all() or how.get("kind") == "sigmoid"
+    assert ids[2:].tolist() == alone.tolist()

@@ -54,6 +54,22 @@ def test_codes_are_nearest_integers_of_a_scale_per_group_and_groups_are_filled_u
         assert starts[number] == -8 * sums[number]
 
 
+@pytest.mark.parametrize("channel_bytes", [1, 2])
+@pytest.mark.parametrize("exponent", [-130, -126, -80, -64, 0, 60, 120])
+def test_codes_are_those_of_a_division_to_the_bit_at_any_size_and_in_the_middle_of_two(
+    exponent, channel_bytes
+):
+    rng = np.random.default_rng(5)
+    middles = np.array([127, *(rng.integers(-127, 127, 63) + 0.5)], np.float32)
+    anything = rng.standard_normal(64).astype(np.float32)
+    x = np.ldexp(np.concatenate([middles, anything]), exponent).astype(np.float32)
+
+    codes, scales, _, _ = coded(x, 64, channel_bytes)
+
+    np.testing.assert_array_equal(codes, np.rint(x.reshape(2, 64) / scales[:, None]))
+    np.testing.assert_array_equal(codes[0], np.rint(middles))
+
+
 def test_zeros_have_the_scale_1_and_nan_is_the_scale_of_its_group_alone():
     x = np.zeros(96, np.float32)
     x[40], x[70] = np.nan, -2

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from spaninfer_kernels_cpu.call import ITEMS, WANTED, Call, Script, address_of, word
+from spaninfer_kernels_cpu.call import ITEMS, WANTED, Call, Script, word
 from spaninfer_kernels_cpu.nodes import Node
 from spaninfer_kernels_cpu.pointer import numbers_at
 from spaninfer_kernels_cpu.team import Team, _begin, _take_part
@@ -38,7 +38,7 @@ def _nodes(count: int) -> tuple[Node, ...]:
 
 
 def _adding(numbers: np.ndarray, value: int, **cut: int) -> Call:
-    return Call(address_of(add_at_task), (numbers.ctypes.data, value), **cut)
+    return Call(add_at_task, (numbers.ctypes.data, value), **cut)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 5])
@@ -71,13 +71,13 @@ def test_nodes_share_the_tasks_and_every_one_is_done_once(num_threads, num_nodes
 )
 def test_a_thread_does_the_tasks_of_its_node_first(home, order):
     turns = np.zeros(1000, np.int64)
-    script = Script([Call(address_of(remember_turn), (turns.ctypes.data,))])
+    script = Script([Call(remember_turn, (turns.ctypes.data,))])
 
     with Team(2, _nodes(2)) as team:
         time.sleep(0.05)  # the helper sleeps, and nobody wakes it
         counts = np.array([7], np.int64)
         _begin(team._base, script.address, 1, counts.ctypes.data, 1, 1)
-        _take_part(team._base, home)
+        _take_part(team._base, home, team._turn(0))
 
     assert np.argsort(turns[1:8]).tolist() == order
 
@@ -88,7 +88,7 @@ def test_a_call_sees_what_all_tasks_of_the_one_before_wrote(num_threads: int) ->
     calls = []
     for source, into in 10 * [(first, second), (second, first)]:
         words = source.ctypes.data, into.ctypes.data
-        calls.append(Call(address_of(sum_into), words))
+        calls.append(Call(sum_into, words))
     script = Script(calls)
 
     with Team(num_threads) as team:
@@ -104,8 +104,8 @@ def test_tasks_are_cut_by_rows_wanted_x() -> None:
     script = Script(
         [
             _adding(numbers[0], 1, tasks=3, rows_per_task=4),
-            Call(address_of(add_at_task), (numbers[1].ctypes.data, 1), count=WANTED),
-            Call(address_of(add_at_task), (numbers[2].ctypes.data, 1), 2, 1, ITEMS),
+            Call(add_at_task, (numbers[1].ctypes.data, 1), count=WANTED),
+            Call(add_at_task, (numbers[2].ctypes.data, 1), 2, 1, ITEMS),
         ]
     )
 
@@ -118,7 +118,7 @@ def test_tasks_are_cut_by_rows_wanted_x() -> None:
 @pytest.mark.parametrize("num_calls", [0, 1, 7])
 def test_calls_without_tasks_are_passed_over(num_calls: int) -> None:
     numbers = np.zeros(4, np.int64)
-    nothing = [Call(address_of(add_at_task), (0, 1), count=WANTED)] * num_calls
+    nothing = [Call(add_at_task, (0, 1), count=WANTED)] * num_calls
     script = Script([*nothing, _adding(numbers, 1), *nothing])
 
     with Team(2) as team:

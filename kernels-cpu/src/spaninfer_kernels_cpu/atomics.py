@@ -15,6 +15,8 @@ from spaninfer_kernels_cpu.vectors import intrinsic
 _ORDER = "seq_cst"
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
+_room: Any = cgutils.alloca_once
+
 
 @intrinsic
 def load(_context: Any, _address: Any) -> Any:
@@ -109,6 +111,22 @@ def call_system(_context: Any, _function: Any, _number: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), emit
+
+
+@intrinsic
+def read_clock(_context: Any, _function: Any, _clock: Any) -> Any:
+    """Return what a clock of the system shows, in ns; `function` is clock_gettime's address."""
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        function, clock = arguments
+        pair = ir.ArrayType(_I64, 2)  # struct timespec: seconds, ns
+        room = _room(b, pair)
+        kind = ir.FunctionType(_I32, [_I32, pair.as_pointer()])
+        b.call(b.inttoptr(function, kind.as_pointer()), [b.trunc(clock, _I32), room])
+        seconds, rest = (b.extract_value(b.load(room), i) for i in range(2))
+        return b.add(b.mul(seconds, _I64(10**9)), rest)
+
+    return types.int64(types.int64, types.int64), emit
 
 
 def _read_modify_write(operation: str) -> Any:

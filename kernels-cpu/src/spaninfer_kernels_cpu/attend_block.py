@@ -24,6 +24,7 @@ from spaninfer_kernels_cpu.elements import (
     read,
     read_address,
     read_index,
+    smaller,
     write,
 )
 from spaninfer_kernels_cpu.exponential import exp, tanh
@@ -236,7 +237,7 @@ def _add_tile(
     for panel in range(panels):
         values = scratch.values + panel * PANEL * STEP_BYTES
         for block in range(
-            0, (min(PANEL, size - panel * PANEL) + LANES - 1) // LANES, recipe.blocks
+            0, (smaller(PANEL, size - panel * PANEL) + LANES - 1) // LANES, recipe.blocks
         ):
             tile = multiply(recipe, values, rows, block, (1, count * STEP_BYTES, 0))
             sums = scratch.sums + first * stride + panel * STEP_BYTES + block * BLOCK_BYTES
@@ -254,8 +255,8 @@ def soften(n: int, begin: int, count: int, task: Task, softmax: Softmax, scratch
     """
     row = floats_at(scratch.scores + n * STEP_BYTES, count)
     now = task.position + n // task.num_heads - begin  # the query's position, seen from `begin`
-    first = max(0, now - softmax.window + 1) if softmax.window > 0 else 0
-    stop = min(count, now + 1)
+    first = larger(0, now - softmax.window + 1) if softmax.window > 0 else 0
+    stop = smaller(count, now + 1)
     if stop <= first:
         row[:] = 0
         write(FLOAT32, scratch.kept, n, _ONE)
@@ -279,7 +280,7 @@ def soften(n: int, begin: int, count: int, task: Task, softmax: Softmax, scratch
             for j in range(len(scores)):
                 scores[j] += slope * np.float32(first + j - now)
     before = read(FLOAT32, scratch.peak, n)
-    peak = max(before, _largest(scores))
+    peak = larger(before, _largest(scores))
     for j in range(len(scores)):
         scores[j] = exp(scores[j] - peak)
     kept = exp(before - peak)

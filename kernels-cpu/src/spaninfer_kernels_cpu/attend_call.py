@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,14 +24,22 @@ from spaninfer_kernels_cpu.call import (
     Call,
     Place,
     Rows,
-    address_of,
     held,
     real,
     rows_per_task,
     word,
 )
-from spaninfer_kernels_cpu.elements import FLOAT16, UINT4, Element, read_index
+from spaninfer_kernels_cpu.elements import (
+    ELEMENTS,
+    FLOAT16,
+    UINT4,
+    Element,
+    larger,
+    read_index,
+    smaller,
+)
 from spaninfer_kernels_cpu.in_kernel import in_kernel
+from spaninfer_kernels_cpu.kernel import Kernel, variants
 from spaninfer_kernels_cpu.recipe import recipes
 from spaninfer_kernels_cpu.spans import Place as SpanPlace
 from spaninfer_kernels_cpu.spans import Spans as SpanPlaces
@@ -72,7 +79,7 @@ class Cached:
     def size(self) -> int:
         """D: numbers of a head; two codes of 4 bits share a byte."""
         size: int = self.numbers.shape[3]
-        return 2 * size if self.kind is UINT4 else size
+        return 2 * size if self.kind == UINT4 else size
 
     @property
     def words(self) -> tuple[int, ...]:
@@ -111,16 +118,16 @@ def append_call(x: Rows, into: Cached, spans: Spans) -> Call:
     return Call(_append_kernel(into.kind), words, 1, rows_per_task(heads * into.size))
 
 
-@cache
-def _append_kernel(kind: Element) -> int:
+@variants
+def _append_kernel(kind: Element) -> Kernel:
     _demand(kind)
 
     def append(words: int, rows: int, task: int) -> None:
         span_len, heads, size = word(words, 10), word(words, 11), word(words, 12)
         tables, table_len = held(words, 13), word(word(words, 14), 0)
         request, position = held(words, 15), held(words, 16)
-        some = max(1, NUMBERS_PER_TASK // (heads * size))
-        for row in range(task * some, min(rows, (task + 1) * some)):
+        some = larger(1, NUMBERS_PER_TASK // (heads * size))
+        for row in range(task * some, smaller(rows, (task + 1) * some)):
             at = read_index(position, row)
             span = read_index(tables, read_index(request, row) * table_len + at // span_len)
             numbers, scales = _place_at(words, 2), _place_at(words, 6)
@@ -129,7 +136,7 @@ def _append_kernel(kind: Element) -> int:
                 into = place_of(numbers, span, at % span_len, head)
                 store(kind, source, size, into, place_of(scales, span, at % span_len, head))
 
-    return address_of(append)
+    return append
 
 
 def attend_calls(
@@ -153,12 +160,12 @@ def attend_calls(
     )
     return [
         Call(_attend_kernel(keys.kind), words, head_tasks(heads, kv_heads), 1, plan.count),
-        Call(address_of(_merge), words, 1, 1, plan.count),
+        Call(_merge, words, 1, 1, plan.count),
     ]
 
 
-@cache
-def _attend_kernel(kind: Element) -> int:
+@variants
+def _attend_kernel(kind: Element) -> Kernel:
     _demand(kind)
     one, many = recipes("float32", rounded=False, tier=chosen())
 
@@ -178,11 +185,16 @@ def _attend_kernel(kind: Element) -> int:
         attend_task(kind, one, many, number, unit, attention, spans, softmax, memory)
         give_back(memory)
 
-    return address_of(attend)
+    return attend
+
+
+def attention_kernels(kind: str) -> tuple[Kernel, ...]:
+    """Return the kernels that attention over keys and values of a kind calls, by its name."""
+    return _attend_kernel(ELEMENTS[kind]), _append_kernel(ELEMENTS[kind]), _merge
 
 
 def _demand(kind: Element) -> None:
-    if kind is FLOAT16:
+    if kind == FLOAT16:
         demand_half()
 
 

@@ -25,7 +25,15 @@ from spaninfer_kernels_cpu.attend_block import (
     soften,
 )
 from spaninfer_kernels_cpu.attention_plan import ITEM_NUMBERS, QUERIES
-from spaninfer_kernels_cpu.elements import FLOAT32, Element, read, read_index, write
+from spaninfer_kernels_cpu.elements import (
+    FLOAT32,
+    Element,
+    larger,
+    read,
+    read_index,
+    smaller,
+    write,
+)
 from spaninfer_kernels_cpu.exponential import exp
 from spaninfer_kernels_cpu.in_kernel import also_in_kernel, in_kernel
 from spaninfer_kernels_cpu.layout import PANEL, STEP_BYTES
@@ -97,7 +105,7 @@ def attend_task(
     group = attention.heads // spans.kv_heads
     per_head = head_tasks(attention.heads, spans.kv_heads) // spans.kv_heads
     head = unit // per_head * group + unit % per_head * QUERIES
-    num_heads = min(QUERIES, group - unit % per_head * QUERIES)
+    num_heads = smaller(QUERIES, group - unit % per_head * QUERIES)
     item = attention.items + number * ITEM_NUMBERS * 4
     task = _task(item, head, num_heads, attention, softmax.window)
     _attend(kind, one, many, task, attention, spans, softmax, scratch)
@@ -127,7 +135,7 @@ def _merge(first: int, stride: int, pieces: int, size: int, sink: np.float32, ou
     """Write the softmax's mean of values whose parts lie `stride` bytes apart."""
     peak, total = sink, _ZERO
     for piece in range(pieces):
-        peak = max(peak, read(FLOAT32, first + piece * stride, 0))
+        peak = larger(peak, read(FLOAT32, first + piece * stride, 0))
     for e in range(size):
         write(FLOAT32, out, e, _ZERO)
     for piece in range(pieces):
@@ -153,14 +161,14 @@ def _sink(sinks: int, head: int) -> np.float32:
 @in_kernel
 def _task(item: int, head: int, num_heads: int, attention: Attention, window: int) -> Task:
     row, position = read_index(item, 0), read_index(item, 3)
-    seen_from = max(0, position - window + 1) if window > 0 else 0
+    seen_from = larger(0, position - window + 1) if window > 0 else 0
     return Task(
         row,
         head,
         num_heads,
         (read_index(item, 1) - row) * num_heads,
         position,
-        max(read_index(item, 4), seen_from),
+        larger(read_index(item, 4), seen_from),
         read_index(item, 5),
         attention.tables + read_index(item, 2) * attention.table_stride,
         read_index(item, 6),
@@ -183,7 +191,7 @@ def _attend(
     _start(task, attention, spans, softmax.scale, scratch)
     begin = task.begin
     while begin < task.end:
-        count = min(PANEL, task.end - begin)
+        count = smaller(PANEL, task.end - begin)
         find_rows(task.table, spans, kv_head, begin, count, scratch)
         load_keys(kind, spans, count, scratch)
         score(one, many, task.num_queries, spans.key_size, count, scratch)

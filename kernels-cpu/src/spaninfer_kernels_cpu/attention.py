@@ -167,7 +167,7 @@ def make_attention_ready(kind: Element) -> None:
 @cache
 def compiled(kind: Element = FLOAT32) -> Callable[..., None]:
     """Return the kernel for keys and values of a kind, ready to run."""
-    if kind is FLOAT16:
+    if kind == FLOAT16:
         demand_half()
     one, many = recipes("float32", rounded=False, tier=chosen())
 
@@ -236,7 +236,7 @@ def _spans(
                 raise ShapeError(
                     f"{name}: expected shape {(*keys.shape[:3], 2)}, got {scales.shape}"
                 )
-    packed = 2 if kind is UINT4 else 1
+    packed = 2 if kind == UINT4 else 1
     return Spans(
         keys=_place(keys),
         values=_place(values),

@@ -16,7 +16,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.compiled import entry, make_ready
-from spaninfer_kernels_cpu.elements import read_index, write_index
+from spaninfer_kernels_cpu.elements import larger, read_index, smaller, write_index
 from spaninfer_kernels_cpu.in_kernel import in_kernel
 
 Ints = NDArray[np.int32]
@@ -57,14 +57,14 @@ def _write_items(
     request: int, position: int, num_rows: int, group: int, window: int, items: int, room: int
 ) -> tuple[int, int]:
     """Write up to `room` items; return how many there are, and how many parts in all."""
-    most = max(1, QUERIES // group)
+    most = larger(1, QUERIES // group)
     start = number = parts = 0
     while start < num_rows:
-        stop = _end_of_run(start, min(num_rows, start + most), request, position)
+        stop = _end_of_run(start, smaller(num_rows, start + most), request, position)
         first = read_index(position, start)
-        low = max(0, first - window + 1) if window > 0 else 0
+        low = larger(0, first - window + 1) if window > 0 else 0
         high = read_index(position, stop - 1) + 1
-        chunk = max(CHUNK, CHUNK_PER_ROW * (stop - start))
+        chunk = larger(CHUNK, CHUNK_PER_ROW * (stop - start))
         low -= low % chunk
         pieces = (high - low + chunk - 1) // chunk
         for piece in range(pieces):
@@ -75,7 +75,7 @@ def _write_items(
                 write_index(item, 2, read_index(request, start))
                 write_index(item, 3, first)
                 write_index(item, 4, low + piece * chunk)
-                write_index(item, 5, min(high, low + (piece + 1) * chunk))
+                write_index(item, 5, smaller(high, low + (piece + 1) * chunk))
                 write_index(item, 6, parts + piece * (stop - start) if pieces > 1 else -1)
                 write_index(item, 7, pieces if piece == 0 else 0)
             number += 1

@@ -1,30 +1,19 @@
-"""Calls of kernels by address: what a compiled step consists of.
-
-A kernel that a step calls has one signature, whatever it computes:
-
-    def kernel(words: int, rows: int, task: int) -> None
-
-`words` is the address of its arguments, an int64 each, `rows` how many rows the step has, `task`
-the number of the task to do. It must not raise, and the order of tasks must not matter.
-"""
+"""Calls of kernels (`kernel`) with their arguments: what a compiled step consists of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numba import types
-from numba.core import ccallback
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu import vectors as v
-from spaninfer_kernels_cpu.compiled import keep
+from spaninfer_kernels_cpu.kernel import Kernel, address_of
 from spaninfer_kernels_cpu.vectors import intrinsic
 
-Kernel = Callable[[int, int, int], None]
 Words = NDArray[np.int64]
 Place = int
 """The address of an int64 that holds the address of what differs from step to step."""
@@ -38,10 +27,6 @@ MAX_COUNTS = 16
 NUMBERS_PER_TASK = 2048  # of cheap arithmetic, about 1 µs: less is not worth another thread
 
 HEADER = 5  # int64 per call: function, address of its words, tasks, rows per task, which count
-
-_SIGNATURE = types.void(types.int64, types.int64, types.int64)
-_OPTIONS = {"error_model": "numpy"}
-_CFunc: Any = ccallback.CFunc  # `cfunc` is the same, with a cache that is not ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +48,7 @@ class Call:
     whole numbers or, where they are Python floats, float32.
     """
 
-    function: int
+    kernel: Kernel
     words: tuple[int | float, ...]
     tasks: int = 1
     rows_per_task: int = 1
@@ -76,14 +61,14 @@ def rows_per_task(width: int) -> int:
 
 
 class Script:
-    """Calls in order, in the memory that a team reads."""
+    """Calls in order, in the memory that a team reads; their kernels are compiled, or loaded."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self._words = np.array([_word(word) for call in calls for word in call.words], np.int64)
         starts = np.cumsum([0, *(len(call.words) for call in calls)])
         headers = [
             (
-                call.function,
+                address_of(call.kernel),
                 self._words.ctypes.data + 8 * int(start),
                 call.tasks,
                 call.rows_per_task,
@@ -102,20 +87,6 @@ class Script:
 def _word(value: int | float) -> int:
     """Return an argument as the int64 that a kernel reads."""
     return int(np.float32(value).view(np.int32)) if isinstance(value, float) else value
-
-
-@cache
-def address_of(kernel: Kernel) -> int:
-    """Return the address of a kernel's machine code, compiled or loaded; it is kept for good."""
-    compiled = _CFunc(kernel, (_SIGNATURE.args, _SIGNATURE.return_type), {}, _OPTIONS)
-    keep(compiled, kernel)
-    compiled.compile()
-    _KEPT.append(compiled)
-    address: int = compiled.address
-    return address
-
-
-_KEPT: list[Any] = []  # machine code goes with the object that holds it
 
 
 # ---- inside kernels ------------------------------------------------------------------------------

@@ -53,17 +53,17 @@ def read(_context: Any, element: Any, _address: Any, _index: Any) -> Any:
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         _, address, index = arguments
-        if kind is UINT4:
+        if kind == UINT4:
             byte = b.load(_place(b, v.I8, address, b.lshr(index, v.I64(1))), align=1, typ=v.I8)
             shift = b.shl(b.trunc(b.and_(index, v.I64(1)), v.I8), v.I8(2))
             return b.uitofp(b.and_(b.lshr(byte, shift), v.I8(15)), v.F32)
         stored = _STORED[kind.name]
         number = b.load(_place(b, stored, address, index), align=1, typ=stored)
-        if kind is INT8:
+        if kind == INT8:
             return b.sitofp(number, v.F32)
-        if kind is BFLOAT16:
+        if kind == BFLOAT16:
             return b.bitcast(b.shl(b.zext(number, v.I32), v.I32(16)), v.F32)
-        return b.fpext(number, v.F32) if kind is FLOAT16 else number
+        return b.fpext(number, v.F32) if kind == FLOAT16 else number
 
     return types.float32(element, types.int64, types.int64), emit
 
@@ -100,9 +100,9 @@ def write(_context: Any, element: Any, _address: Any, _index: Any, _number: Any)
 
     def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         _, address, index, number = arguments
-        if kind is BFLOAT16:
+        if kind == BFLOAT16:
             number = _bf16_bits(b, number)
-        elif kind is FLOAT16:
+        elif kind == FLOAT16:
             number = b.fptrunc(number, ir.HalfType())
         b.store(number, _place(b, number.type, address, index), align=1)
         return context.get_dummy_value()
@@ -123,18 +123,53 @@ def write_index(_context: Any, _address: Any, _index: Any, _number: Any) -> Any:
 
 
 @intrinsic
-def larger(_context: Any, _x: Any, _y: Any) -> Any:
-    """Return the larger of two float32; of NaN and of zeros of both signs, either.
+def larger(_context: Any, x: Any, _y: Any) -> Any:
+    """Return the larger of two int64 or float32; of NaN and of zeros of both signs, either.
 
     Loops over `max` stay scalar: it must return NaN, and its flags say nothing of others' wishes.
+    It also takes Numba long: a function of its own for every pair of types.
     """
+    return _chosen(">", x)
+
+
+@intrinsic
+def smaller(_context: Any, x: Any, _y: Any) -> Any:
+    """Return the smaller of two int64 or float32; of NaN and of zeros of both signs, either."""
+    return _chosen("<", x)
+
+
+def _chosen(order: str, kind: Any) -> Any:
+    """Return signature and emitter of what returns its first argument if that comes so."""
+    number = types.float32 if kind == types.float32 else types.int64
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         x, y = arguments
+        if number == types.int64:
+            return b.select(b.icmp_signed(order, x, y), x, y)
         flags = ("nnan", "nsz")
-        return b.select(b.fcmp_ordered(">", x, y, flags=flags), x, y, flags=flags)
+        return b.select(b.fcmp_ordered(order, x, y, flags=flags), x, y, flags=flags)
 
-    return types.float32(types.float32, types.float32), emit
+    return number(number, number), emit
+
+
+@intrinsic
+def bits_of(_context: Any, _x: Any) -> Any:
+    """Return the bits of a float32, as int32."""
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        return b.bitcast(arguments[0], v.I32)
+
+    return types.int32(types.float32), emit
+
+
+@intrinsic
+def float_of(_context: Any, _bits: Any) -> Any:
+    """Return the float32 that has these bits, an int32."""
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        return b.bitcast(arguments[0], v.F32)
+
+    return types.float32(types.int32), emit
 
 
 _STORED = {"float32": v.F32, "bfloat16": v.I16, "float16": ir.HalfType(), "int8": v.I8}

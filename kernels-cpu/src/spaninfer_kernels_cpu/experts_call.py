@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spaninfer_kernels_cpu.call import Call, Rows, address_of, word
-from spaninfer_kernels_cpu.elements import FLOAT32, read, read_index, write
+from spaninfer_kernels_cpu.call import Call, Rows, word
+from spaninfer_kernels_cpu.elements import FLOAT32, read, read_index, smaller, write
 from spaninfer_kernels_cpu.formula_call import formula_call, gate_of
 from spaninfer_kernels_cpu.packed import Packed
 from spaninfer_kernels_cpu.pointer import numbers_at
@@ -113,12 +113,12 @@ class Experts:
         row_bytes = self.ready_bytes or 4 * self.channels
         calls += [
             Call(
-                address_of(_order),
+                _order,
                 (ids, self.top_k, self.gate_up.count, rank, runs),
                 *(1, _ALL, counts.rows),
             ),
             Call(
-                address_of(_gather),
+                _gather,
                 (x.address, x.stride, row_bytes, self.top_k, rank, ordered),
                 *(1, 1, counts.rows),
             ),
@@ -142,7 +142,7 @@ class Experts:
         return [
             *calls,
             self._product(rows, self.down, results, runs, counts),
-            Call(address_of(_combine), words, 1, 1, counts.rows),
+            Call(_combine, words, 1, 1, counts.rows),
         ]
 
     def _product(self, x: Rows, weight: Packed, out: int, runs: int, counts: Counts) -> Call:
@@ -161,7 +161,7 @@ def _order(words: int, rows: int, task: int) -> None:  # noqa: ARG001
     next_rank = np.zeros(experts + 1, np.int32)
     for place in range(places):
         next_rank[read_index(ids, place) + 1] += 1
-    most = min(places, experts)
+    most = smaller(places, experts)
     runs = numbers_at(word(words, 4), most * RUN_NUMBERS, np.int32)
     runs[:] = 0
     run = 0

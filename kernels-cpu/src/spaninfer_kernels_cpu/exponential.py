@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from spaninfer_kernels_cpu.elements import bits_of, float_of
 from spaninfer_kernels_cpu.in_kernel import in_kernel_with
 
 _LOG2_E = np.float32(1.4426950408889634)
@@ -40,8 +41,9 @@ def exp(x: np.float32) -> np.float32:
     p = p * r + np.float32(0.5)
     p = p * r + np.float32(1)
     p = p * r + np.float32(1)
-    exponent = np.int32(np.float32(shifted).view(np.int32) - _ROUNDER_BITS + np.int32(127))
-    return p * np.int32(exponent << np.int32(23)).view(np.float32)
+    exponent = np.int32(bits_of(shifted) - _ROUNDER_BITS + np.int32(127))
+    power: np.float32 = float_of(exponent << np.int32(23))
+    return p * power
 
 
 @in_kernel_with(fastmath={"contract"})

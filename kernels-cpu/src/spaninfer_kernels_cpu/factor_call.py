@@ -12,12 +12,12 @@ from spaninfer_kernels_cpu.call import (
     Call,
     Place,
     Rows,
-    address_of,
     held,
     real,
     rows_per_task,
     word,
 )
+from spaninfer_kernels_cpu.elements import larger, smaller
 from spaninfer_kernels_cpu.exponential import exp
 from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
@@ -28,12 +28,12 @@ _ONE = np.float32(1)
 def sigmoid_gate_call(x: Rows, gate: Rows, *, out: Rows, channels: int, count: int = ROWS) -> Call:
     """Write x[T C] * sigmoid(gate[T 1])."""
     words = (x.address, x.stride, out.address, out.stride, channels, gate.address, gate.stride)
-    return Call(address_of(_sigmoid_gate), words, 1, rows_per_task(channels), count)
+    return Call(_sigmoid_gate, words, 1, rows_per_task(channels), count)
 
 
 def _sigmoid_gate(words: int, rows: int, task: int) -> None:
-    some = max(1, NUMBERS_PER_TASK // word(words, 4))
-    for row in range(task * some, min(rows, (task + 1) * some)):
+    some = larger(1, NUMBERS_PER_TASK // word(words, 4))
+    for row in range(task * some, smaller(rows, (task + 1) * some)):
         gate = floats_at(word(words, 5) + row * word(words, 6), 1)[0]
         _scale(words, row, _ONE / (_ONE + exp(-gate)))
 
@@ -42,15 +42,15 @@ def logn_call(x: Rows, *, out: Rows, channels: int, places: Place, base: int) ->
     """Write x[T C] * max(1, log_base(places[T] + 1)); places are int32."""
     rows = (x.address, x.stride, out.address, out.stride, channels)
     words = (*rows, places, float(1 / math.log(base)))
-    return Call(address_of(_logn), words, 1, rows_per_task(channels))
+    return Call(_logn, words, 1, rows_per_task(channels))
 
 
 def _logn(words: int, rows: int, task: int) -> None:
     places = numbers_at(held(words, 5), rows, np.int32)
-    some = max(1, NUMBERS_PER_TASK // word(words, 4))
-    for row in range(task * some, min(rows, (task + 1) * some)):
+    some = larger(1, NUMBERS_PER_TASK // word(words, 4))
+    for row in range(task * some, smaller(rows, (task + 1) * some)):
         grown = np.float32(math.log(np.float64(places[row]) + 1.0)) * real(words, 6)
-        _scale(words, row, max(_ONE, grown))
+        _scale(words, row, larger(_ONE, grown))
 
 
 @in_kernel

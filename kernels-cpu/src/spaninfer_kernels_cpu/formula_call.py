@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,15 @@ from spaninfer_kernels_cpu.call import (
     ROWS,
     Call,
     Rows,
-    address_of,
     real,
     rows_per_task,
     word,
 )
 from spaninfer_kernels_cpu.constants import Constant
+from spaninfer_kernels_cpu.elements import larger, smaller
 from spaninfer_kernels_cpu.exponential import tanh
 from spaninfer_kernels_cpu.in_kernel import PART
+from spaninfer_kernels_cpu.kernel import Kernel, variants
 from spaninfer_kernels_cpu.pointer import floats_at
 
 
@@ -59,24 +59,24 @@ _FORMULAS = {
 }
 
 
-@cache
-def _over_columns(formula: Formula) -> int:
+@variants
+def _over_columns(formula: Formula) -> Kernel:
     """Return the kernel of a formula; a task is some columns of a row, or rows."""
 
     def elementwise(words: int, rows: int, task: int) -> None:
         channels, columns, number = word(words, 6), word(words, 7), real(words, 8)
-        some = max(1, NUMBERS_PER_TASK // channels)
+        some = larger(1, NUMBERS_PER_TASK // channels)
         first = channels * (task % columns) // columns
         count = channels * (task % columns + 1) // columns - first
         begin = task // columns * some
-        for row in range(begin, min(rows, begin + some)):
+        for row in range(begin, smaller(rows, begin + some)):
             x = floats_at(word(words, 0) + row * word(words, 1) + 4 * first, count)
             y = floats_at(word(words, 2) + row * word(words, 3) + 4 * first, count)
             out = floats_at(word(words, 4) + row * word(words, 5) + 4 * first, count)
             for i in range(count):
                 out[i] = computed(formula, x[i], y[i], number)
 
-    return address_of(elementwise)
+    return elementwise
 
 
 def formula_call(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
-from numba.extending import register_jitable
+from numba.core import types
+from numba.core.typing.templates import infer_global
 
 from spaninfer_kernels_cpu.part import Part, PartCompiler
 
+_infer_global: Any = infer_global
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _OPTIONS: Final[dict[str, Any]] = {
@@ -37,5 +39,10 @@ def in_kernel_with(*, fastmath: set[str]) -> Callable[[Function], Function]:
 
 def also_in_kernel(function: Function) -> Function:
     """Return the function as it is written, for Python; compiled functions may call it too."""
-    register_jitable(**PART)(function)
+    part = Part(function, **_OPTIONS)
+    _infer_global(function, types.Dispatcher(part))
+    _KEPT.append(part)
     return function
+
+
+_KEPT: list[Any] = []  # types of functions do not keep what they name

@@ -22,7 +22,7 @@ from typing import Literal
 
 from spaninfer_kernels_cpu.errors import FormatError
 
-LAYOUT = "64 outputs by 256 bytes, 1"
+LAYOUT = "64 outputs by 256 bytes, 2"
 """Names the order above in files of packed weights; another order takes another name."""
 
 Kind = Literal["float32", "bfloat16", "int8", "int4"]
@@ -35,7 +35,7 @@ PARAMETER_BYTES = 4 * PANEL  # scales and middles of a group of weights
 ROW_PARAMETER_BYTES = 12  # of a group of activations: see `row_codes`
 
 CHANNELS_PER_STEP: dict[Kind, int] = {"float32": 1, "bfloat16": 2, "int8": 4, "int4": 8}
-STEPS_AT_ONCE: dict[Kind, int] = {"float32": 1, "bfloat16": 1, "int8": 1, "int4": 4}
+STEPS_AT_ONCE: dict[Kind, int] = {"float32": 1, "bfloat16": 1, "int8": 8, "int4": 4}
 CENTRE: dict[Kind, int] = {"int8": 128, "int4": 8}
 GROUPS = (32, 64, 128)
 

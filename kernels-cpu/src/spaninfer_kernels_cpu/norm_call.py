@@ -10,11 +10,11 @@ from spaninfer_kernels_cpu.call import (
     ROWS,
     Call,
     Rows,
-    address_of,
     real,
     rows_per_task,
     word,
 )
+from spaninfer_kernels_cpu.elements import larger, smaller
 from spaninfer_kernels_cpu.norm_kernel import layer_norm, rms_norm
 
 Floats = NDArray[np.float32]
@@ -34,14 +34,14 @@ def rms_norm_call(
     channels = len(weight)
     words = (x.address, x.stride, out.address, out.stride, weight.ctypes.data, parts, channels)
     some = rows_per_task(parts * channels)
-    return Call(address_of(_rms_norm), (*words, int(plus_one), float(eps)), 1, some, count)
+    return Call(_rms_norm, (*words, int(plus_one), float(eps)), 1, some, count)
 
 
 def _rms_norm(words: int, rows: int, task: int) -> None:
     parts, channels = word(words, 5), word(words, 6)
     weight, plus_one, eps = word(words, 4), word(words, 7) != 0, real(words, 8)
-    some = max(1, NUMBERS_PER_TASK // (parts * channels))
-    for row in range(task * some, min(rows, (task + 1) * some)):
+    some = larger(1, NUMBERS_PER_TASK // (parts * channels))
+    for row in range(task * some, smaller(rows, (task + 1) * some)):
         x, out = word(words, 0) + row * word(words, 1), word(words, 2) + row * word(words, 3)
         rms_norm(x, weight, out, parts, channels, eps, plus_one)
 
@@ -61,13 +61,13 @@ def layer_norm_call(
     address = 0 if bias is None else bias.ctypes.data
     words = (x.address, x.stride, out.address, out.stride, weight.ctypes.data, parts, channels)
     some = rows_per_task(parts * channels)
-    return Call(address_of(_layer_norm), (*words, address, float(eps)), 1, some, count)
+    return Call(_layer_norm, (*words, address, float(eps)), 1, some, count)
 
 
 def _layer_norm(words: int, rows: int, task: int) -> None:
     parts, channels = word(words, 5), word(words, 6)
     weight, bias, eps = word(words, 4), word(words, 7), real(words, 8)
-    some = max(1, NUMBERS_PER_TASK // (parts * channels))
-    for row in range(task * some, min(rows, (task + 1) * some)):
+    some = larger(1, NUMBERS_PER_TASK // (parts * channels))
+    for row in range(task * some, smaller(rows, (task + 1) * some)):
         x, out = word(words, 0) + row * word(words, 1), word(words, 2) + row * word(words, 3)
         layer_norm(x, weight, bias, out, parts, channels, eps)

@@ -6,20 +6,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.activation_kernel import Activation, activated
-from spaninfer_kernels_cpu.call import Kernel, real, word
-from spaninfer_kernels_cpu.elements import read_index
+from spaninfer_kernels_cpu.call import real, word
+from spaninfer_kernels_cpu.elements import read_index, smaller
 from spaninfer_kernels_cpu.in_kernel import in_kernel
+from spaninfer_kernels_cpu.kernel import Kernel, variants
 from spaninfer_kernels_cpu.layout import PANEL
 from spaninfer_kernels_cpu.memory import Room, stack
 from spaninfer_kernels_cpu.pointer import floats_at
 from spaninfer_kernels_cpu.products_kernel import ROWS_PER_TASK, fill_tile, row_group_bytes
 from spaninfer_kernels_cpu.recipe import Recipe
+from spaninfer_kernels_cpu.vectors import check_intrinsics
 
 Floats = NDArray[np.float32]
 
 RUN_NUMBERS = 3  # int32 of a run: the weight's number, its first row, the row behind its last
 
 
+@variants
 def product_kernel(one: Recipe, few: Recipe, many: Recipe, activation: Activation) -> Kernel:
     """Return the kernel that multiplies by these recipes.
 
@@ -27,6 +30,7 @@ def product_kernel(one: Recipe, few: Recipe, many: Recipe, activation: Activatio
     piece is of gates and of the factors with the same numbers: for few rows all gates first, so
     that memory is read in two long streams, else panel by panel.
     """
+    check_intrinsics()
     tile_room = Room(4 * PANEL * many.rows)
 
     def product(words: int, rows: int, task: int) -> None:
@@ -36,12 +40,15 @@ def product_kernel(one: Recipe, few: Recipe, many: Recipe, activation: Activatio
             blocks = (rows + ROWS_PER_TASK - 1) // ROWS_PER_TASK
             piece = task // blocks
             first = task % blocks * ROWS_PER_TASK
-            stop = min(rows, first + ROWS_PER_TASK)
+            stop = smaller(rows, first + ROWS_PER_TASK)
         else:
             run, piece = task // num_pieces * RUN_NUMBERS, task % num_pieces
             weights += read_index(runs, run) * word(words, 3) * word(words, 1)
             first, stop = read_index(runs, run + 1), read_index(runs, run + 2)
         tile, half = stack(tile_room), word(words, 17)
+        # Up to twice as many rows as the tile of few has are done by two of it, unless one of the
+        # larger tile does them: a tile that is narrower than a panel is no help against memory.
+        least = few.rows if few.blocks > many.blocks else many.rows
         begin, end = word(pieces, piece), word(pieces, piece + 1)
         at_once = 1 if half != 0 and rows > few.rows else end - begin
         while begin < end:
@@ -52,7 +59,7 @@ def product_kernel(one: Recipe, few: Recipe, many: Recipe, activation: Activatio
                     left = stop - start
                     if left == 1:
                         start += _tile(one, activation, words, weights, panel, start, stop, tile)
-                    elif left <= few.rows or many.rows < left <= 2 * few.rows:
+                    elif left <= few.rows or least < left <= 2 * few.rows:
                         start += _tile(few, activation, words, weights, panel, start, stop, tile)
                     else:
                         start += _tile(many, activation, words, weights, panel, start, stop, tile)
@@ -83,7 +90,7 @@ def _tile(
     panel_at = weights + number * word(words, 1)
     fill_tile(recipe, panel_at, x, stride, stop - 1 - first, sizes, tile)
     half = word(words, 17)
-    for row in range(min(recipe.rows, stop - first)):
+    for row in range(smaller(recipe.rows, stop - first)):
         sums = floats_at(tile + 4 * PANEL * row, PANEL)
         if half == 0:
             _finish(words, first + row, part, panel, sums)
@@ -110,7 +117,7 @@ def _gate(activation: Activation, row: int, panel: int, half: int, sums: Floats)
 def _finish(words: int, row: int, part: int, panel: int, sums: Floats) -> None:
     """Write a panel's outputs of one row; `sums` is used up."""
     first, outputs = panel * PANEL, word(words, 4)
-    width = min(PANEL, outputs - first)
+    width = smaller(PANEL, outputs - first)
     place = word(words, 8) + row * word(words, 9) + 4 * (part * outputs + first)
     out = floats_at(place, width)
     if word(words, 10) != 0:

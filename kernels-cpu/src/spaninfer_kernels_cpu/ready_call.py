@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
 from numba.extending import overload
 
-from spaninfer_kernels_cpu.call import ROWS, Call, Rows, address_of, word
+from spaninfer_kernels_cpu.call import ROWS, Call, Rows, word
 from spaninfer_kernels_cpu.constants import Constant
-from spaninfer_kernels_cpu.elements import BFLOAT16, FLOAT32, read, write
+from spaninfer_kernels_cpu.elements import BFLOAT16, FLOAT32, read, smaller, write
 from spaninfer_kernels_cpu.in_kernel import PART
+from spaninfer_kernels_cpu.kernel import Kernel, variants
 from spaninfer_kernels_cpu.layout import CENTRE, Layout
 from spaninfer_kernels_cpu.recipe import recipes, row_bytes
 from spaninfer_kernels_cpu.row_codes import write_row_codes
@@ -64,19 +64,19 @@ class Readying(Constant):
     name: str
 
 
-@cache
-def _readying(way: Readying) -> int:
+@variants
+def _readying(way: Readying) -> Kernel:
     def make_ready(words: int, rows: int, task: int) -> None:
         first = task * READY_ROWS_PER_TASK
         sizes = word(words, 6), word(words, 7), word(words, 8), word(words, 9), word(words, 10)
-        for row in range(first, min(rows, first + READY_ROWS_PER_TASK)):
+        for row in range(first, smaller(rows, first + READY_ROWS_PER_TASK)):
             source = word(words, 0) + row * word(words, 1)
             target = word(words, 2) + row * word(words, 3)
             for part in range(word(words, 4)):
                 write_ready(way, source + part * sizes[0] * 4, sizes, target)
                 target += word(words, 5)
 
-    return address_of(make_ready)
+    return make_ready
 
 
 def write_ready(way: Readying, source: int, sizes: Sizes, target: int) -> None:

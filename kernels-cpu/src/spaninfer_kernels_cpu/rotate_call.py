@@ -7,11 +7,11 @@ from spaninfer_kernels_cpu.call import (
     Call,
     Place,
     Rows,
-    address_of,
     held,
     rows_per_task,
     word,
 )
+from spaninfer_kernels_cpu.elements import larger, smaller
 from spaninfer_kernels_cpu.pointer import floats_at
 
 
@@ -23,13 +23,13 @@ def rotate_call(
     Channel i turns with channel i + half, or, `paired`, 2 i with 2 i + 1.
     """
     words = (x.address, x.stride, out.address, out.stride, cos, sin, heads, size, half, int(paired))
-    return Call(address_of(_rotate), words, 1, rows_per_task(heads * size))
+    return Call(_rotate, words, 1, rows_per_task(heads * size))
 
 
 def _rotate(words: int, rows: int, task: int) -> None:
     heads, size, half, paired = word(words, 6), word(words, 7), word(words, 8), word(words, 9)
-    some = max(1, NUMBERS_PER_TASK // (heads * size))
-    for row in range(task * some, min(rows, (task + 1) * some)):
+    some = larger(1, NUMBERS_PER_TASK // (heads * size))
+    for row in range(task * some, smaller(rows, (task + 1) * some)):
         cos = floats_at(held(words, 4) + row * half * 4, half)
         sin = floats_at(held(words, 5) + row * half * 4, half)
         for head in range(heads):

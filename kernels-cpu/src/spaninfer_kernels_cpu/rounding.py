@@ -8,6 +8,7 @@ import numpy as np
 from numba import types
 
 from spaninfer_kernels_cpu import vectors as v
+from spaninfer_kernels_cpu.elements import bits_of, float_of
 from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.vectors import intrinsic
 
@@ -19,7 +20,7 @@ ROUNDER_BITS = np.int32(0x4B400000)
 def rounded(x: np.float32) -> np.int32:
     """Return the nearest integer, the even one in the middle; |x| below 2**22."""
     shifted = np.float32(x + ROUNDER)
-    return np.int32(np.float32(shifted).view(np.int32) - ROUNDER_BITS)
+    return np.int32(bits_of(shifted) - ROUNDER_BITS)
 
 
 @intrinsic
@@ -35,6 +36,7 @@ def fused(_context: Any, x: Any, y: Any, z: Any) -> Any:
 @in_kernel
 def nearest_bf16(x: np.float32) -> np.float32:
     """Return the bfloat16 nearest to a finite x; the even one in the middle."""
-    bits = np.uint32(np.float32(x).view(np.uint32))
+    bits = np.uint32(bits_of(x))
     bits = np.uint32(bits + np.uint32(0x7FFF) + np.uint32((bits >> np.uint32(16)) & np.uint32(1)))
-    return np.uint32(bits & np.uint32(0xFFFF0000)).view(np.float32)
+    nearest: np.float32 = float_of(bits & np.uint32(0xFFFF0000))
+    return nearest

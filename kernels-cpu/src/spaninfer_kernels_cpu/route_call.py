@@ -13,11 +13,11 @@ from spaninfer_kernels_cpu.call import (
     ROWS,
     Call,
     Rows,
-    address_of,
     real,
     rows_per_task,
     word,
 )
+from spaninfer_kernels_cpu.elements import larger, smaller
 from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
 from spaninfer_kernels_cpu.route_kernel import Room, Routing, route
 
@@ -48,7 +48,7 @@ def route_call(
         0 if correction is None else correction.ctypes.data,
         float(scores["scale"]),
     )
-    return Call(address_of(_route), words, 1, rows_per_task(_PASSES * experts), count)
+    return Call(_route, words, 1, rows_per_task(_PASSES * experts), count)
 
 
 def _route(words: int, rows: int, task: int) -> None:
@@ -64,8 +64,8 @@ def _route(words: int, rows: int, task: int) -> None:
     )
     floats, ints = np.empty((4, experts), np.float32), np.empty((2, experts), np.int32)
     room = Room(floats[0], floats[1], ints[0], floats[2], floats[3], ints[1])
-    some = max(1, NUMBERS_PER_TASK // (_PASSES * experts))
-    for row in range(task * some, min(rows, (task + 1) * some)):
+    some = larger(1, NUMBERS_PER_TASK // (_PASSES * experts))
+    for row in range(task * some, smaller(rows, (task + 1) * some)):
         logits = floats_at(word(words, 0) + row * word(words, 1), experts)
         ids = numbers_at(word(words, 3) + row * top_k * 4, top_k, np.int32)
         shares = floats_at(word(words, 4) + row * top_k * 4, top_k)

@@ -50,13 +50,18 @@ class Room(NamedTuple):
 
 @in_kernel
 def route(logits: Floats, routing: Routing, room: Room, ids: Ints, weights: Floats) -> None:
-    """Write ids[k] and weights[k] of the experts that logits[E] choose, best first."""
+    """Write ids[k] and weights[k] of the experts that logits[E] choose, best first.
+
+    Whatever the logits are, ids are those of experts: weights of a row that holds NaN are NaN.
+    """
     _score(logits, routing.sigmoid, room.scores)
     for expert in range(len(logits)):
         room.choice[expert] = room.scores[expert]
         room.numbers[expert] = expert
         if routing.correction != 0:
             room.choice[expert] += read(FLOAT32, routing.correction, expert)
+        if room.choice[expert] != room.choice[expert]:  # else fewer than k would be found
+            room.choice[expert] = _NOTHING
     if routing.groups > 1:
         _keep_best_groups(routing, room)
     top_k = len(ids)

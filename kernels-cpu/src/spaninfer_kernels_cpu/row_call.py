@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,13 +11,13 @@ from spaninfer_kernels_cpu.call import (
     Call,
     Place,
     Rows,
-    address_of,
     held,
     real,
     rows_per_task,
     word,
 )
-from spaninfer_kernels_cpu.elements import ELEMENTS, Element, read
+from spaninfer_kernels_cpu.elements import ELEMENTS, Element, larger, read, smaller
+from spaninfer_kernels_cpu.kernel import Kernel, variants
 from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
 
 
@@ -33,25 +31,25 @@ def embed_call(
     return Call(_embed(element), (*words, float(scale)), 1, rows_per_task(channels))
 
 
-@cache
-def _embed(element: Element) -> int:
+@variants
+def _embed(element: Element) -> Kernel:
     def embed(words: int, rows: int, task: int) -> None:
         channels, scale = word(words, 6), real(words, 7)
         ids = numbers_at(held(words, 2), rows, np.int32)
-        some = max(1, NUMBERS_PER_TASK // channels)
-        for row in range(task * some, min(rows, (task + 1) * some)):
+        some = larger(1, NUMBERS_PER_TASK // channels)
+        for row in range(task * some, smaller(rows, (task + 1) * some)):
             source = word(words, 0) + (ids[row] + word(words, 3)) * word(words, 1)
             out = floats_at(word(words, 4) + row * word(words, 5), channels)
             for i in range(channels):
                 out[i] = read(element, source, i) * scale
 
-    return address_of(embed)
+    return embed
 
 
 def take_rows_call(x: Rows, *, wanted: Place, out: Rows, channels: int) -> Call:
     """Write rows wanted[W] (int32) of x to out[W C]."""
     words = (x.address, x.stride, wanted, out.address, out.stride, channels)
-    return Call(address_of(_take_rows), words, 1, 1, WANTED)
+    return Call(_take_rows, words, 1, 1, WANTED)
 
 
 def _take_rows(words: int, rows: int, task: int) -> None:
@@ -79,13 +77,13 @@ def copy_call(
     """
     rows = (x.address, x.stride, out.address, out.stride)
     words = (*rows, parts, size, first, out_size, out_first, count)
-    return Call(address_of(_copy), words, 1, rows_per_task(parts * count))
+    return Call(_copy, words, 1, rows_per_task(parts * count))
 
 
 def _copy(words: int, rows: int, task: int) -> None:
     parts, count = word(words, 4), word(words, 9)
-    some = max(1, NUMBERS_PER_TASK // (parts * count))
-    for row in range(task * some, min(rows, (task + 1) * some)):
+    some = larger(1, NUMBERS_PER_TASK // (parts * count))
+    for row in range(task * some, smaller(rows, (task + 1) * some)):
         for part in range(parts):
             first = 4 * (part * word(words, 5) + word(words, 6))
             source = floats_at(word(words, 0) + row * word(words, 1) + first, count)

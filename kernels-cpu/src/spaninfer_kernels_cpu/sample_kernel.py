@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.elements import larger
+from spaninfer_kernels_cpu.elements import larger, smaller
 from spaninfer_kernels_cpu.exponential import exp
 from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.select_kernel import select_largest
@@ -149,10 +149,10 @@ def _within_reach(
 @in_kernel
 def _likeliest(sampling: Sampling, count: int, room: Candidates) -> int:
     """Write what top-k and then top-p leave of `count` candidates, largest first."""
-    most = min(count, sampling.top_k) if sampling.top_k > 0 else count
+    most = smaller(count, sampling.top_k) if sampling.top_k > 0 else count
     if sampling.top_p >= 1:
         return _select(count, most, room)
-    look = most if sampling.top_k > 0 else min(most, _FIRST_LOOK)
+    look = most if sampling.top_k > 0 else smaller(most, _FIRST_LOOK)
     total = _ZERO
     if sampling.top_k <= 0:
         for i in range(count):
@@ -169,7 +169,7 @@ def _likeliest(sampling: Sampling, count: int, room: Candidates) -> int:
                 return i + 1
         if found == most:
             return found
-        look = min(most, 4 * look)
+        look = smaller(most, 4 * look)
 
 
 @in_kernel
@@ -207,7 +207,7 @@ def _winner(
         if count <= _FIRST_LOOK:
             philox(number >> 2, (number >> 2) + 1, position, seed, words)
         word = np.float64(words[(number & 3) * (len(words) >> 2) + (number >> 2)])
-        u = np.float64(min(np.float32((word + 0.5) * _UNIT), _BELOW_ONE))
+        u = np.float64(smaller(np.float32((word + 0.5) * _UNIT), _BELOW_ONE))
         behind = np.float64(logits[i]) - best
         if behind < -1 and u > 1.001 * np.float64(exp(np.float32(behind))):
             continue

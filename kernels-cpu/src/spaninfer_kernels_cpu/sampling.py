@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.call import Call, Script, address_of, word
+from spaninfer_kernels_cpu.call import Call, Script, word
 from spaninfer_kernels_cpu.errors import DTypeError, ShapeError
+from spaninfer_kernels_cpu.kernel import Kernel
 from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
 from spaninfer_kernels_cpu.sample_kernel import Candidates, Sampling, penalize, sample
 from spaninfer_kernels_cpu.team import Team, shared_team
@@ -19,6 +20,11 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
 _ALL = 1 << 40  # rows that the tasks share: those of any step
+
+
+def sampling_kernel() -> Kernel:
+    """Return the kernel that every `Sampler` calls."""
+    return _sample
 
 
 def _no_ids() -> Ints:
@@ -59,7 +65,9 @@ _RECORD = np.dtype([("seed", "u8"), ("position", "u8"), ("whole", "i8", 5), ("re
 
 
 class Sampler:
-    """Draws tokens from a vocabulary of `vocab`. Ready once it is made; one caller at a time.
+    """Draws tokens from a vocabulary of `vocab`; one caller at a time.
+
+    Its kernel is made ready by the first call, unless that was done before.
 
     Every thread has memory of its own for candidates, 28 bytes per token as far as it is used.
     """
@@ -68,7 +76,6 @@ class Sampler:
         self._team = team or shared_team()
         self._vocab = vocab
         self._room = np.zeros((self._team.num_threads, _room_numbers(vocab)), np.float32)
-        self._function = address_of(_sample)
 
     def __call__(self, logits: Floats, draws: Sequence[Draw]) -> Ints:
         """Return the tokens[R] drawn from logits[R V]; -1 where none can be: NaN, or all masked."""
@@ -87,7 +94,7 @@ class Sampler:
             *(records.ctypes.data, tokens.ctypes.data),
             *(self._room.ctypes.data, self._room.strides[0], tasks),
         )
-        self._team.run(Script([Call(self._function, words, tasks, _ALL)]), [len(draws)])
+        self._team.run(Script([Call(_sample, words, tasks, _ALL)]), [len(draws)])
         return tokens
 
 

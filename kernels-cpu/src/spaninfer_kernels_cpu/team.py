@@ -10,15 +10,14 @@ takes those of its node first (`nodes`), then what is left elsewhere. All words 
 the first can be written anew: opening a call counts as one of its tasks, and that of node 0, which
 alone says that a script is over, is written last.
 
-Who finds no task spins at first, because calls are short; then gives way to other processes; then
-sleeps, so that the system moves a thread that waits for a busy CPU to this one. Between scripts
-helpers spin for about as long as an engine plans its next step, then park on a lock.
+Who finds no task spins at first, because calls are short, then gives way to other programs. Beside
+a program that wants one of the CPUs, threads keep to CPUs of their own (`seats`) and give way
+between tasks, not inside of one (`turns`). Between scripts helpers spin for about as long as an
+engine plans its next step, then park on a lock.
 """
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections.abc import Sequence
 from functools import cache
 from threading import Lock, Thread
@@ -26,11 +25,12 @@ from threading import Lock, Thread
 import numpy as np
 from numba import types
 
-from spaninfer_kernels_cpu import atomics
+from spaninfer_kernels_cpu import atomics, turns
 from spaninfer_kernels_cpu.call import HEADER, MAX_COUNTS, Script, word
 from spaninfer_kernels_cpu.compiled import entry, make_ready
 from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.nodes import MOST_NODES, Node, keep_to, usable_nodes
+from spaninfer_kernels_cpu.seats import seats_for
 from spaninfer_kernels_cpu.threads import usable_cpus
 
 TASK_BITS = 22  # of the word: a call has fewer tasks; the other bits number calls for years
@@ -47,16 +47,13 @@ _LAST = _SCRIPT + 2  # number behind the script's last call
 _FIRST = _SCRIPT + 3  # number of its first
 _COUNT = _SCRIPT + 4  # the counts of the step
 _CLOSED = _COUNT + MAX_COUNTS
-_YIELD = _CLOSED + 1  # addresses of functions of the system
-_SLEEP = _CLOSED + 2
-_NODES = _CLOSED + 3  # how many there are
+_NODES = _CLOSED + 1  # how many there are
 _PARKED = _SCRIPT + 2 * _LINE  # 16 words per helper, the first: is it about to wait for its lock?
 assert _NODES < _PARKED
 
-PAUSES = 400  # before a thread gives way; one takes about 50 ns
-YIELDS = 100  # before it sleeps
-SLEEP_US = 50
+PAUSES = 4000  # before a thread gives way, 200 µs: a panel of a product takes up to 30
 PATIENCE = 6000  # pauses of a helper between scripts
+LOOK_EVERY = 4  # tasks: the clock takes 40 ns, as much as taking a task; the longest last 100 µs
 
 
 class Team:
@@ -76,8 +73,8 @@ class Team:
         self._running = Lock()
         self._state = np.zeros(_PARKED + self.num_threads * _LINE, np.int64)
         self._base: int = self._state.ctypes.data
-        self._state[_YIELD], self._state[_SLEEP] = _system_functions()
         self._state[_NODES] = len(self._nodes)
+        self._turns = turns.new_turns(self.num_threads)
         self._locks = [Lock() for _ in range(self.num_threads - 1)]
         self._helpers = [
             Thread(target=self._help, args=(number,), name=f"spaninfer-team-{number}", daemon=True)
@@ -86,14 +83,18 @@ class Team:
         for lock, helper in zip(self._locks, self._helpers, strict=True):
             lock.acquire()
             helper.start()
+        numbers = [helper.native_id for helper in self._helpers if helper.native_id is not None]
+        self._seats = seats_for(numbers) if len(self._nodes) == 1 else None
 
     def run(self, script: Script, counts: Sequence[int]) -> None:
         """Do all calls of a script, cut by these counts (see `call`); return when they are done."""
         with self._running:
             if self._state[_CLOSED]:
                 raise RuntimeError("this team was closed; make another one")
+            if self._seats is not None:
+                self._seats.keep_apart()
             self._begin(script.address, len(script), counts)
-            _take_part(self._base, 0)
+            _take_part(self._base, 0, self._turn(0))
 
     def close(self) -> None:
         """End the helpers; harmless when repeated."""
@@ -120,13 +121,18 @@ class Team:
                 if _unpark(self._base, number):
                     lock.release()
 
+    def _turn(self, thread: int) -> int:
+        """Return the address of a thread's turn; the caller is thread 0."""
+        address: int = self._turns[thread].ctypes.data
+        return address
+
     def _help(self, number: int) -> None:
         home = (number + 1) * len(self._nodes) // self.num_threads
         if len(self._nodes) > 1:
             keep_to(self._nodes[home])
-        seen = 0
+        seen, turn = 0, self._turn(number + 1)
         while not self._state[_CLOSED]:
-            seen, parked = _serve(self._base, number, seen, home)
+            seen, parked = _serve(self._base, number, seen, home, turn)
             if parked:
                 self._locks[number].acquire()
 
@@ -140,23 +146,8 @@ def shared_team() -> Team:
 @cache
 def make_team_ready() -> None:
     """Compile what a team runs on, or load it."""
-    for function, arguments in ((_begin, 6), (_take_part, 2), (_unpark, 2), (_serve, 4)):
+    for function, arguments in ((_begin, 6), (_take_part, 3), (_unpark, 2), (_serve, 5)):
         make_ready(function, (types.int64,) * arguments)
-
-
-def _system_functions() -> tuple[int, int]:
-    """Return the addresses of what gives a CPU to other threads, and of what sleeps some µs."""
-    if sys.platform == "win32":  # both take milliseconds there; 0 of them is giving way
-        sleep = ctypes.windll.kernel32.Sleep
-        return _address(sleep), _address(sleep)
-    system = ctypes.CDLL(None)
-    return _address(system.sched_yield), _address(system.usleep)
-
-
-def _address(function: object) -> int:
-    address = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
-    assert address is not None
-    return address
 
 
 # ---- what threads do, without Python's lock ------------------------------------------------------
@@ -232,7 +223,7 @@ def _open_word(base: int, node: int) -> int:
 
 
 @entry
-def _take_part(base: int, home: int) -> None:
+def _take_part(base: int, home: int, turn: int) -> None:
     """Do tasks until the script that has begun last is over, those of node `home` first.
 
     A header is read only by who has a task of its call, or opens it: a thread that comes late may
@@ -245,7 +236,8 @@ def _take_part(base: int, home: int) -> None:
         calls, first, last = word(base, _CALLS), word(base, _FIRST), word(base, _LAST)
         atomics.fence()
     nodes = word(base, _NODES)
-    idle = distance = 0
+    turns.go_on(turn)
+    idle = distance = done = 0
     while True:
         node = home + distance - (nodes if home + distance >= nodes else 0)
         now = atomics.load(_open_word(base, node))
@@ -257,9 +249,12 @@ def _take_part(base: int, home: int) -> None:
             if distance == nodes:
                 distance = 0
                 idle += 1
-                _wait(base, idle)
+                _wait(turn, idle)
+        elif done % LOOK_EVERY == 0 and turns.is_over(turn):
+            turns.end(turn)
         elif atomics.replace(_open_word(base, node), now, now - 1):
             idle = distance = 0
+            done += 1
             tasks = atomics.load(base + 8 * _TASKS)
             header = calls + (number - first) * 8 * HEADER
             count = word(base, _COUNT + word(header, 4))
@@ -270,18 +265,16 @@ def _take_part(base: int, home: int) -> None:
 
 
 @in_kernel
-def _wait(base: int, idle: int) -> None:
+def _wait(turn: int, idle: int) -> None:
     """Let some time pass: little at first."""
     if idle < PAUSES:
         atomics.pause()
-    elif idle < PAUSES + YIELDS:
-        atomics.call_system(word(base, _YIELD), 0)
     else:
-        atomics.call_system(word(base, _SLEEP), SLEEP_US)
+        turns.give_way(turn)
 
 
 @entry
-def _serve(base: int, number: int, seen: int, home: int) -> tuple[int, bool]:
+def _serve(base: int, number: int, seen: int, home: int, turn: int) -> tuple[int, bool]:
     """Take part in scripts until none begins for a while, or the team is closed.
 
     Return the last script seen, and whether the helper is to wait for its lock.
@@ -292,7 +285,7 @@ def _serve(base: int, number: int, seen: int, home: int) -> tuple[int, bool]:
         now = atomics.load(script)
         if now != seen and now & 1 == 0:
             seen, waited = now, 0
-            _take_part(base, home)
+            _take_part(base, home, turn)
         elif waited < PATIENCE:
             waited += 1
             atomics.pause()

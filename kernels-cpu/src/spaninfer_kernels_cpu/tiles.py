@@ -160,7 +160,7 @@ def start_dots(_context: Any, kind: Any, rows: Any, _offset: Any) -> Any:
 
 @intrinsic
 def add_dots(_context: Any, kind: Any, dots: Any, _weights: Any, rows: Any, _offset: Any) -> Any:
-    """Return dots + the products of codes: one step in int8, STEPS_AT_ONCE in int4."""
+    """Return dots + the products of codes, of as many steps as STEPS_AT_ONCE says."""
     add = _DOTS[kind.value.kind]
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
@@ -172,11 +172,15 @@ def add_dots(_context: Any, kind: Any, dots: Any, _weights: Any, rows: Any, _off
 
 
 def _add_int8(b: Builder, recipe: Recipe, sums: Values, weights: Value, x: Values) -> Values:
-    """Four channels."""
+    """Four channels per step."""
     way = DOTS[recipe.way]
-    w = [way.weights(b, block) for block in _load_blocks(b, recipe, weights)]
-    codes = [way.activations(b, address) for address in x]
-    return [way.add(b, sums[n], wj, xi) for n, wj, xi in _places(w, codes)]
+    for step in range(STEPS_AT_ONCE["int8"]):
+        blocks = _load_blocks(b, recipe, v.at(b, weights, STEP_BYTES * step))
+        w = [way.weights(b, block) for block in blocks]
+        offset = 4 * recipe.channel_bytes * step
+        codes = [way.activations(b, v.at(b, address, offset)) for address in x]
+        sums = [way.add(b, sums[n], wj, xi) for n, wj, xi in _places(w, codes)]
+    return sums
 
 
 def _add_int4(b: Builder, recipe: Recipe, sums: Values, weights: Value, x: Values) -> Values:

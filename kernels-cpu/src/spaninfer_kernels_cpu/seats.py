@@ -1,0 +1,59 @@
+"""Which CPU each helper of a team keeps to, where the team has a thread for every CPU.
+
+Left alone, the system puts two threads of a team on one CPU as soon as another program keeps a
+second one busy: to be fair to three that run on two CPUs, it moves them about. So helpers are kept
+to CPUs, one each, and the caller, whom the system goes on moving, gets the one that is left: before
+each script, a helper that sits where the caller is changes places with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+
+class Seats:
+    """The CPUs of helpers, which are named by the system's numbers of their threads.
+
+    `cpus` are one more than helpers: the caller's too. `place` is where the calling thread runs.
+    """
+
+    def __init__(
+        self, helpers: Sequence[int], cpus: Sequence[int], place: Callable[[], int]
+    ) -> None:
+        self._place = place
+        here = place()
+        others = [cpu for cpu in cpus if cpu != here]
+        self._free = here if here in cpus else others.pop()
+        self._taken: dict[int, int] = {}
+        for helper, cpu in zip(helpers, others, strict=True):
+            self._seat(helper, cpu)
+
+    def keep_apart(self) -> None:
+        """Have no helper on the CPU of the calling thread."""
+        here = self._place()
+        helper = self._taken.pop(here, None)
+        if helper is not None:
+            self._seat(helper, self._free)
+            self._free = here
+
+    def _seat(self, helper: int, cpu: int) -> None:
+        """Keep a helper to a CPU; the system may refuse one that was taken away meanwhile."""
+        try:
+            os.sched_setaffinity(helper, {cpu})
+        except OSError:
+            return
+        self._taken[cpu] = helper
+
+
+def seats_for(helpers: Sequence[int]) -> Seats | None:
+    """Return the seats of so many helpers; None where the system, or who started us, seats them."""
+    if sys.platform != "linux":
+        return None
+    cpus = sorted(os.sched_getaffinity(0))
+    if not helpers or len(cpus) != len(helpers) + 1:
+        return None
+    system = ctypes.PyDLL(None)  # keeps Python's lock, which others would be glad to take
+    return Seats(helpers, cpus, system.sched_getcpu)
