@@ -99,6 +99,14 @@ def test_rows_that_begin_in_the_middle_of_a_load_are_refused():
         case.run(in_host_memory)
 
 
+def test_angles_that_begin_in_the_middle_of_a_load_are_refused():
+    case = Case(rows=3)
+    case.sine = np.zeros(case.sine.size + 1, np.float32)[1:].reshape(case.sine.shape)
+
+    with pytest.raises(ShapeError, match="sine must begin at a multiple of 16 bytes"):
+        case.run(in_host_memory)
+
+
 def test_arrays_in_host_memory_are_refused():
     with pytest.raises(DeviceError, match="query lies in cpu memory"):
         Case(rows=3).run(in_host_memory)

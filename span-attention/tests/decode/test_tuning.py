@@ -47,7 +47,10 @@ def test_blocks_that_share_more_memory_have_fewer_warps(heads, key_size, value_s
 
 @pytest.mark.parametrize(
     ("format", "key_size", "parts"),
-    [(Format.BFLOAT16, 128, 1), (Format.BFLOAT16, 256, 2), (Format.FP8, 256, 1)],
+    [
+        *((Format.BFLOAT16, 128, 1), (Format.BFLOAT16, 256, 2)),
+        *((Format.FP8, 256, 1), (Format.INT8, 128, 1)),
+    ],
 )
 def test_large_keys_are_loaded_in_parts(format, key_size, parts):
     assert tuning.tune(layout(format, key_size, 64), heads=4).key_parts == parts
@@ -67,10 +70,10 @@ def test_values_too_wide_for_the_registers_are_computed_in_parts():
     [
         *((Format.BFLOAT16, 128, 1, 12), (Format.BFLOAT16, 256, 1, 8)),
         *((Format.INT8, 256, 1, 8), (Format.UINT4, 128, 4, 8)),
-        *((Format.FP8, 128, 4, 8), (Format.FP8, 96, 2, 8), (Format.INT8, 128, 2, 8)),
+        *((Format.FP8, 128, 3, 8), (Format.FP8, 96, 3, 8), (Format.INT8, 128, 3, 8)),
     ],
 )
-def test_as_many_bytes_of_codes_are_under_way_as_of_floats(format, size, tiles, warps_per_sm):
+def test_as_many_bytes_are_under_way_as_keep_memory_busy(format, size, tiles, warps_per_sm):
     chosen = tuning.tune(layout(format, size, size), heads=4)
 
     assert (chosen.tiles, chosen.warps * chosen.blocks_per_sm) == (tiles, warps_per_sm)

@@ -30,6 +30,8 @@ def test_arguments_that_do_not_fit_are_named():
         merge.merge(outputs, lse[..., :3])
     with pytest.raises(DTypeError, match="lse holds float64, but the kernel needs float32"):
         merge.merge(outputs, lse.astype(np.float64))
+    with pytest.raises(ShapeError, match="outputs must begin at a multiple of 16 bytes"):
+        merge.merge(np.zeros(outputs.size + 1, np.float16)[1:].reshape(outputs.shape), lse)
     with pytest.raises(DeviceError, match="outputs lies in cpu memory"):
         merge.merge(outputs, lse)
 

@@ -116,6 +116,26 @@ def test_arguments_that_do_not_fit_are_named():
         case.run(in_host_memory)
 
 
+def test_queries_and_tables_that_cannot_be_read_row_by_row_are_refused():
+    case = Case([(3, 5)])
+    tables, case.tables = case.tables, np.asfortranarray(np.zeros((3, 4), np.int32))
+
+    with pytest.raises(ShapeError, match="tables must be contiguous"):
+        case.run(in_host_memory)
+    case.tables = tables
+    case.query = np.zeros(case.query.size + 1, np.float16)[1:].reshape(case.query.shape)
+    with pytest.raises(ShapeError, match="query: every row must begin at a multiple of 16 bytes"):
+        case.run(in_host_memory)
+
+
+@pytest.mark.gpu
+def test_results_in_another_memory_are_refused(on_gpu):
+    case = Case([(3, 5)])
+
+    with pytest.raises(DeviceError, match="out lies on cpu"):
+        case.run(on_gpu.put, out=np.zeros(case.query.shape, np.float16))
+
+
 MIXED = [(1, 1), (7, 300), (130, 130), (1, 517), (0, 0), (64, 64), (33, 1000)]
 MANY = {
     "one row": dict(slices=[(1, 1)]),

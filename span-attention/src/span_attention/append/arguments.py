@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from spaninfer_kernel_launch import View, check_aligned, check_dense, check_rows, match, view_of
+from spaninfer_kernel_launch import (
+    View,
+    check_aligned,
+    check_dense,
+    check_rows,
+    divide_head,
+    match,
+    view_of,
+)
 
 from span_attention.layout import SpanLayout
 
@@ -62,8 +70,12 @@ def check(
     views = {name: view_of(array) for name, (array, _) in axes.items()}
     match(**{name: (view, axes[name][1]) for name, view in views.items()})
     check_dense(np.int32, slot=views["slot"])
-    check_dense(np.float32, **{name: views[name] for name in ("cosine", "sine") if name in views})
     dtype, norms = views["query"].dtype, {"query_weight", "key_weight"} & views.keys()
+    if rotary is not None:
+        angles = {name: views[name] for name in ("cosine", "sine")}
+        loaded = divide_head(dtype.itemsize, layout.key_size, rotary.len).vector
+        check_dense(np.float32, **angles)
+        check_aligned(min(ALIGNMENT, loaded * np.dtype(np.float32).itemsize), **angles)
     check_rows(dtype, ALIGNMENT, **{name: views[name] for name in _ROWS if name in views})
     check_dense(dtype, **{name: views[name] for name in norms})
     check_aligned(ALIGNMENT, **{name: views[name] for name in norms})

@@ -7,7 +7,7 @@
 //   kLow, kHigh    how prmt joins words of two tokens so that pair r of the two joined words holds
 //                  element r, or r + kPairs, of both
 //   kUnit      the element is (number - kBias) * kUnit, before zero and scale
-//   kOddUnit   the same for pairs of odd r;  kKinds  2 where that is another unit, else 1
+//   kOddUnit   the same for pairs of odd r
 //   widen      the pairs of a word
 //
 // Integer codes become halves with the code as mantissa and an exponent of 0: subnormal numbers,
@@ -26,7 +26,7 @@ __device__ __forceinline__ unsigned masked_xor(unsigned x) {
 
 template <typename Element>
 struct Plain {
-  static constexpr int kBits = 16, kNumbers = 0, kPairs = 1, kStep = 2, kGap = 1, kKinds = 1;
+  static constexpr int kBits = 16, kNumbers = 0, kPairs = 1, kStep = 2, kGap = 1;
   static constexpr unsigned kLow = 0x5410, kHigh = 0x7632;
   static constexpr float kUnit = 1.0f, kOddUnit = kUnit, kBias = 0.0f;
   using Number = Element;
@@ -37,7 +37,7 @@ struct Plain {
 };
 
 struct Fp8Codes {
-  static constexpr int kBits = 8, kNumbers = 1, kPairs = 2, kStep = 2, kGap = 1, kKinds = 1;
+  static constexpr int kBits = 8, kNumbers = 1, kPairs = 2, kStep = 2, kGap = 1;
   static constexpr unsigned kLow = 0x5140, kHigh = 0x7362;
   static constexpr float kBias = 0.0f;
   using Number = half;
@@ -66,7 +66,7 @@ struct Fp8Codes {
 };
 
 struct Int8Codes {
-  static constexpr int kBits = 8, kNumbers = 2, kPairs = 2, kStep = 1, kGap = 2, kKinds = 1;
+  static constexpr int kBits = 8, kNumbers = 2, kPairs = 2, kStep = 1, kGap = 2;
   static constexpr unsigned kLow = 0x5410, kHigh = 0x7632;
   static constexpr float kUnit = 1 << 24, kOddUnit = kUnit, kBias = 128.0f;
   using Number = half;
@@ -78,7 +78,7 @@ struct Int8Codes {
 };
 
 struct Uint4Codes {
-  static constexpr int kBits = 4, kNumbers = 2, kPairs = 4, kStep = 1, kGap = 4, kKinds = 2;
+  static constexpr int kBits = 4, kNumbers = 2, kPairs = 4, kStep = 1, kGap = 4;
   static constexpr unsigned kLow = 0x5410, kHigh = 0x7632;
   static constexpr float kUnit = 1 << 24, kOddUnit = 1 << 20, kBias = 0.0f;
   using Number = half;

@@ -29,14 +29,6 @@ __device__ __forceinline__ float element_at(const unsigned* words, int index) {
   return to_float(pair.at[index % 2]);
 }
 
-// The pair of a load of keys that comes at `place`: of each word those of even r before the others,
-// so that a product takes pairs of one unit.
-__device__ constexpr int pair_at(int place) {
-  constexpr int kEven = Codes::kPairs / Codes::kKinds;
-  const int in_word = place % Codes::kPairs;
-  return place / Codes::kPairs * Codes::kPairs + in_word % kEven * Codes::kKinds + in_word / kEven;
-}
-
 // What is made of the queries of an item: of the lane's heads the sums of elements, and ALiBi's
 // slopes for distances in tokens and scores in units of log2.
 struct Query {
@@ -77,11 +69,15 @@ struct Query {
         unsigned pairs[2];
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
-          const int pair = pair_at(2 * s + p);
+          const int pair = 2 * s + p;
+          // What codes of odd pairs are too large, these elements are too small.
+          const float unit = pair % 2 ? Codes::kOddUnit / Codes::kUnit : 1.0f;
           const int first = pair / Codes::kPairs * kPerWord + pair % Codes::kPairs * Codes::kStep;
-          pairs[p] = pack_pair<Number>(element_at(words, first),
-                                       element_at(words, first + Codes::kGap));
-          if constexpr (Codes::kNumbers == 2) sum += low_of(pairs[p]) + high_of(pairs[p]);
+          pairs[p] = pack_pair<Number>(unit * element_at(words, first),
+                                       unit * element_at(words, first + Codes::kGap));
+          if constexpr (Codes::kNumbers == 2) {
+            sum += (low_of(pairs[p]) + high_of(pairs[p])) * (1.0f / unit);
+          }
         }
         shared.query[warp][n][l * kStepsPerLoad + s][lane] = make_uint2(pairs[0], pairs[1]);
       }

@@ -1,6 +1,6 @@
 // A warp's tiles of tokens: scores, softmax, and the sum of weighted values.
 
-using Products = float[Codes::kKinds][TILES][HEAD_TILES][4];
+using Products = float[TILES][HEAD_TILES][4];
 
 // Adds the products of a part of the keys with the queries.
 __device__ __forceinline__ void multiply_keys(Products& scores, const Keys& keys, int part,
@@ -23,13 +23,13 @@ __device__ __forceinline__ void multiply_keys(Products& scores, const Keys& keys
       }
 #pragma unroll
       for (int s = 0; s < kStepsPerLoad; ++s) {
-        const int low = pair_at(2 * s), high = pair_at(2 * s + 1);
-        const unsigned rows[4] = {pairs[0][low], pairs[1][low], pairs[0][high], pairs[1][high]};
+        const unsigned rows[4] = {pairs[0][2 * s], pairs[1][2 * s], pairs[0][2 * s + 1],
+                                  pairs[1][2 * s + 1]};
         const int step = (part * kKeyLoads + l) * kStepsPerLoad + s;
 #pragma unroll
         for (int n = 0; n < HEAD_TILES; ++n) {
           const uint2 query = shared.query[warp][n][step][lane];
-          multiply_add<Number>(scores[low % Codes::kKinds][i][n], rows, query.x, query.y);
+          multiply_add<Number>(scores[i][n], rows, query.x, query.y);
         }
       }
     }
@@ -91,12 +91,11 @@ __device__ __forceinline__ unsigned transposed(unsigned pair) {
 
 // Turns products into scores, hides tokens that are not seen, and leaves what the values of each
 // token are multiplied by. What was summed up before shrinks where a larger score has come.
-__device__ __forceinline__ void weigh(Weights& weights, Products& products, Sums& sums,
+__device__ __forceinline__ void weigh(Weights& weights, Products& scores, Sums& sums,
                                       const Query& query, const Numbers& key, const Numbers& value,
                                       const Arguments& of, const Tile& tile) {
   const int g = threadIdx.x % kWarp / 4;
   const float factor = of.scale * (of.softcap > 0.0f ? 1.0f : kLog2e);
-  float(&scores)[TILES][HEAD_TILES][4] = products[0];
 #pragma unroll
   for (int i = 0; i < 2 * TILES; ++i) {
     const float times = factor * key.scale(i / 2, i % 2), bias = times * key.bias(i / 2, i % 2);
@@ -105,10 +104,6 @@ __device__ __forceinline__ void weigh(Weights& weights, Products& products, Sums
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         float& score = scores[i / 2][n][i % 2 * 2 + c];
-        if constexpr (Codes::kKinds == 2) {
-          const float odd = products[1][i / 2][n][i % 2 * 2 + c];
-          score += odd * (Codes::kOddUnit / Codes::kUnit);
-        }
         score *= times * Codes::kUnit;
         if constexpr (Codes::kNumbers == 2) score -= bias * query.sum[n][c];
       }

@@ -49,8 +49,8 @@ def tune(layout: SpanLayout, heads: int) -> Tuning:
     # Results of 16 heads of more elements, or of 8 of more than 256, do not fit the registers.
     head_tiles = 2 if heads // layout.kv_heads > 8 and layout.value_size <= 128 else 1
     value_tile = _value_tile(layout.value_size)
-    # Twelve warps with 8 KB each under way, or eight with as much of codes, keep the bandwidth
-    # busy: 64 requests of 4096 tokens, 28/4 heads take 125 us (H200, 2026-11-21).
+    # Twelve warps with 8 KB each under way, or eight with 12 KB of codes, keep the bandwidth busy:
+    # 64 requests of 4096 tokens, 28/4 heads take 125 us, those of int8 72 (H200, 2026-11-21).
     is_wide = head_tiles == 2 or layout.value_size > 128 or layout.key_size > 128
     tiles = 1 if is_wide else _tiles(layout)
     warps_per_sm = 8 if is_wide or tiles > 1 else 12
@@ -64,8 +64,8 @@ def tune(layout: SpanLayout, heads: int) -> Tuning:
         tiles=tiles,
         warps=warps,
         blocks_per_sm=warps_per_sm // warps,
-        key_parts=_parts(_loads(layout.key_size, layout.format, 4), 2 * tiles),
-        value_parts=_parts(_loads(value_tile, layout.format, 8), 4 * tiles),
+        key_parts=1 if tiles > 1 else _parts(_loads(layout.key_size, layout.format, 4), 2),
+        value_parts=1 if tiles > 1 else _parts(_loads(value_tile, layout.format, 8), 4),
     )
 
 
@@ -100,12 +100,10 @@ def workspace_bytes(layout: SpanLayout, tuning: Tuning, blocks: int) -> int:
 
 def _tiles(layout: SpanLayout) -> int:
     """Return how many times 16 tokens a tile of heads of up to 128 elements has."""
-    # Tiles of 32 instead of 16 tokens save int8 2 of 78 us, of 64 instead of 32 uint4 6 of 62 and
-    # e4m3 2 of 73. With 64, int8 spills, and e4m3 where a lane cannot load 16 bytes at once.
-    is_plain = layout.key_size % 128 == layout.value_size % 128 == 0
-    if layout.format is Format.UINT4 or (layout.format is Format.FP8 and is_plain):
-        return 4
-    return 16 // layout.format.bits
+    # With 48 instead of 32 tokens, int8 takes 72 instead of 76 us at 64 requests of 4096 tokens and
+    # 28/4 heads; with 64, int8 spills, and fp8 where a lane cannot load 16 bytes at once. uint4
+    # takes as long with 80 as with 64.
+    return {8: 3, 4: 4}.get(layout.format.bits, 1)
 
 
 def _value_tile(size: int) -> int:

@@ -20,6 +20,7 @@ from spaninfer_kernel_launch import (
     ShapeError,
     Source,
     Variant,
+    check_aligned,
     check_dense,
     compile_variant,
     element_of,
@@ -122,6 +123,7 @@ def merge(
     given, sums = view_of(outputs), view_of(lse)
     parts, rows, heads, size = match(outputs=(given, "P T H E"), lse=(sums, "P T H")).values()
     check_dense(given.dtype, outputs=given)
+    check_aligned(vector(size, given.dtype.itemsize) * given.dtype.itemsize, outputs=given)
     check_dense(np.float32, lse=sums)
     gpu, handle = gpu_of(outputs=given, lse=sums), stream_handle(stream, outputs)
     step = _prepared(parts=parts, rows=rows, heads=heads, size=size, dtype=given.dtype, gpu=gpu)

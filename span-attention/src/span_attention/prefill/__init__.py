@@ -14,18 +14,19 @@ from functools import lru_cache
 from spaninfer_kernel_launch import (
     Array,
     Call,
-    DTypeError,
     FileCache,
     Gpu,
     Launch,
     ShapeError,
     View,
     check_dense,
+    check_rows,
     compile_variant,
     gpu_of,
     load,
     match,
     pointer_of,
+    result_array,
     stream_handle,
     user_cache,
     view_of,
@@ -42,6 +43,7 @@ from span_attention.spans import Spans
 __all__ = ["VARIANTS", "Form", "Prepared", "prefill", "prepare"]
 
 _PLAN_LAUNCH = Launch((1, 1, 1), (1024, 1, 1))
+_ROW_BYTES = 16  # what is read of a query, or written of a result, at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,11 +225,8 @@ def prefill(
     handle = stream_handle(stream, query)
     dtype = views["query"].dtype
     step = _prepared(Form(dtype.name), layout, heads=heads, gpu=gpu, splits=splits)
-    if out is None:
-        out = Array((num_rows, heads, layout.value_size), dtype, gpu, handle)
-    else:
-        check_dense(dtype, out=view_of(out))
-        match(query=(views["query"], "T H D"), out=(view_of(out), f"T H {layout.value_size}"))
+    shape = (num_rows, heads, layout.value_size)
+    out = result_array(out, shape, dtype, gpu, handle, alignment=_ROW_BYTES)
     workspace = Array((step.workspace_bytes,), "uint8", gpu, handle)
     plan = Array((step.plan_bytes(num_rows, slices) // 4,), "int32", gpu, handle)
     sizes = {"num_rows": num_rows, "slices": slices, "window": window}
@@ -277,19 +276,6 @@ def _check(
     dense = {name: views[name] for name in ("rows", "bounds", "lengths")}
     check_dense("int32", **dense)
     check_dense("float32", **floats)
-    if views["tables"].dtype != "int32":
-        raise DTypeError(f"tables holds {views['tables'].dtype}, but the kernel needs int32")
-    for name in ("query", "tables"):
-        _check_rows(name, views[name])
+    check_rows("int32", 4, tables=views["tables"])
+    check_rows(views["query"].dtype, _ROW_BYTES, query=views["query"])
     return views
-
-
-def _check_rows(name: str, view: View) -> None:
-    """Raise ShapeError unless all but the first axis are contiguous."""
-    dense = 1
-    for size, stride in zip(view.shape[:0:-1], view.strides[:0:-1], strict=True):
-        if size != 1 and stride != dense and 0 not in view.shape:
-            raise ShapeError(
-                f"a row of {name} must be contiguous, but its strides are {view.strides}"
-            )
-        dense *= size
