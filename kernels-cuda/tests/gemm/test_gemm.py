@@ -14,6 +14,7 @@ from spaninfer_kernel_launch import (
     new_stream,
 )
 from spaninfer_kernels_cuda import gemm
+from spaninfer_kernels_cuda.gemm.tall import Tall, choose_tall
 from spaninfer_kernels_cuda.gemm.tuning import FLAGS, Shape, Tile
 from spaninfer_kernels_cuda.gemm.wide import Wide, fill_wide
 from spaninfer_op_reference import gated, linear, relative_error, tolerance
@@ -33,6 +34,7 @@ WIDE = [
         (2, 2, 112, 0, 4),
     ]
 ]
+TALL = [Tall(144, 5), Tall(208, 4), Tall(256, 4)]
 
 
 def test_the_variant_carries_the_tile_and_the_gate():
@@ -45,6 +47,7 @@ def test_the_variant_carries_the_tile_and_the_gate():
 def test_the_copy_engine_and_warpgroup_products_are_for_hopper_alone():
     assert gemm.variant_for(HOPPER, np.float16).architectures == ("sm_90a",)
     assert gemm.variant_for(WIDE[0], np.float16).architectures == ("sm_90a",)
+    assert gemm.variant_for(TALL[0], np.float16).architectures == ("sm_90a",)
 
 
 def test_types_and_gates_without_a_kernel_are_refused():
@@ -80,7 +83,7 @@ def test_arguments_that_do_not_fit_are_named():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
-@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 9, 16, 17, 31, 64, 65, 128, 300])
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 9, 16, 17, 31, 33, 47, 50, 64, 65, 128, 300])
 @pytest.mark.parametrize(("outputs", "inner"), [(1, 8), (1153, 904), (130, 4096)])
 def test_it_is_its_definition(on_gpu, dtype, rows, outputs, inner):
     check_definition(on_gpu, dtype, rows, outputs, inner)
@@ -154,7 +157,7 @@ def test_however_many_blocks_of_a_cluster_share_a_tile_the_result_is_right(
 @pytest.mark.gpu
 @pytest.mark.parametrize("gate", [None, "silu"])
 @pytest.mark.parametrize("rows", [65, 129, 511])
-@pytest.mark.parametrize("tile", WIDE, ids=str)
+@pytest.mark.parametrize("tile", [*WIDE, *TALL], ids=str)
 def test_many_rows_of_x_are_right_with_every_tile(on_gpu, tile, rows, gate):
     if get_gpu().arch != "sm_90a":
         pytest.skip("needs Hopper")
@@ -169,6 +172,50 @@ def test_many_rows_of_x_are_right_with_every_tile(on_gpu, tile, rows, gate):
         expected = gated(expected[:, :584], expected[:, 584:], gate)
     assert near(first, expected + wide(residual), dtype)
     assert (first == second).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("gate", [None, "silu"])
+@pytest.mark.parametrize(("rows", "outputs"), [(1, 192), (300, 6400), (416, 37_888), (512, 640)])
+def test_blocks_take_one_tile_after_another_where_tiles_are_tall(on_gpu, rows, outputs, gate):
+    if get_gpu().arch != "sm_90a":
+        pytest.skip("needs Hopper")
+    dtype, columns = ml_dtypes.bfloat16, outputs // 2 if gate else outputs
+    x, weight, bias, residual = arguments(rows, outputs, 200, columns, dtype)
+    tile, shape = choose_tall(rows, SHARED_BYTES), Shape(rows, outputs, 200)
+    step = gemm.prepare(shape, dtype=dtype, gpu=get_gpu(), gate=gate, tile=tile)
+
+    first, second = run(on_gpu, step, x, weight, bias=bias, residual=residual, times=2)
+
+    expected = linear(wide(x), wide(weight), wide(bias))
+    if gate:
+        expected = gated(expected[:, :columns], expected[:, columns:], gate)
+    assert near(first, expected + wide(residual), dtype)
+    assert (first == second).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [9, 64])
+@pytest.mark.parametrize("gate", [None, "silu"])
+def test_a_tile_begins_with_what_the_block_before_has_left_of_it(on_gpu, rows, gate):
+    gpu = get_gpu()
+    if gpu.arch != "sm_90a":
+        pytest.skip("needs Hopper")
+    outputs = (
+        192 * 200
+    )  # tiles for 132 SMs: no share is smaller than a tile, few end where one does
+    columns = outputs // 2 if gate else outputs
+    x, weight, _, residual = arguments(rows, outputs, 520, columns, np.float16)
+    tile = Tile(64, 3, 4, hopper=True)
+    step = gemm.prepare(Shape(rows, outputs, 520), dtype=np.float16, gpu=gpu, gate=gate, tile=tile)
+
+    results = run(on_gpu, step, x, weight, residual=residual, times=10)
+
+    expected = linear(wide(x), wide(weight))
+    if gate:
+        expected = gated(expected[:, :columns], expected[:, columns:], gate)
+    assert near(results[0], expected + wide(residual), np.float16)
+    assert all((results[0] == other).all() for other in results)
 
 
 @pytest.mark.gpu

@@ -2,6 +2,7 @@
 
 import pytest
 from spaninfer_kernel_launch import ARCHITECTURES, ShapeError
+from spaninfer_kernels_cuda.gemm.tall import Tall, choose_tall, divides_evenly, launch_tall
 from spaninfer_kernels_cuda.gemm.tuning import (
     CHUNK,
     Shape,
@@ -33,11 +34,12 @@ def test_every_shape_has_a_tile_that_its_gpu_can_hold(arch, rows):
         assert tile.stages >= 2
         assert tile.rows <= 256
         assert tile.hopper == (arch == "sm_90a")
-        assert tile.tokens in (8, 16, 32, 64, 128)
+        assert rows <= tile.tokens <= 64
+        assert tile.tokens in ({*range(8, 65, 8)} if tile.hopper else {8, 16, 32, 64})
 
 
 @pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("rows", [65, 128, 129, 200, 256, 257, 384, 385, 512])
+@pytest.mark.parametrize("rows", [65, 128, 129, 200, 256, 257, 384, 449, 512])
 def test_many_rows_have_a_tile_of_their_own_on_hopper(rows, gated):
     for outputs, inner in SHAPES[:-1]:
         tile = choose(Shape(rows, outputs, inner), "sm_90a", SHARED["sm_90a"], gated=gated)
@@ -47,6 +49,46 @@ def test_many_rows_have_a_tile_of_their_own_on_hopper(rows, gated):
         assert tile.stages >= 4
         assert tile.splits <= -(-inner // CHUNK)
         assert -(-rows // tile.tokens) * tile.tokens < rows + 128
+
+
+@pytest.mark.parametrize(
+    ("rows", "tile"),
+    [(385, Tall(208, 4)), (416, Tall(208, 4)), (417, Tall(224, 4)), (448, Tall(224, 4))],
+)
+def test_some_hundred_rows_are_divided_evenly_where_that_keeps_sms_busy(rows, tile):
+    gates = choose(Shape(rows, 37_888, 3584), "sm_90a", SHARED["sm_90a"], gated=True)
+    plain = choose(Shape(rows, 37_888, 3584), "sm_90a", SHARED["sm_90a"], gated=False)
+    fewer = choose(Shape(rows, 28_672, 4096), "sm_90a", SHARED["sm_90a"], gated=True)
+
+    assert gates == tile
+    assert isinstance(plain, Wide)
+    assert isinstance(fewer, Wide)
+
+
+@pytest.mark.parametrize("rows", [129, 144, 256, 257, 320, 416, 448, 512, 700, 3072])
+def test_tiles_that_divide_rows_hold_all_of_them_and_fit(rows):
+    tile = choose_tall(rows, SHARED["sm_90a"])
+
+    across = -(-rows // tile.tokens)
+    assert across == -(-rows // 256)
+    assert tile.tokens * across - rows < 33 * across
+    assert tile.stages >= 4
+    assert tile.shared_bytes <= SHARED["sm_90a"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "outputs", "evenly"),
+    [(416, 37_888, True), (416, 28_672, False), (416, 9728, False), (200, 37_888, False)],
+)
+def test_tiles_are_as_many_as_sms_or_a_multiple(rows, outputs, evenly):
+    tile = Tall(208, 4)
+
+    grid = launch_tall(rows, outputs, tile, 132)
+
+    assert divides_evenly(rows, outputs, tile) == evenly
+    assert grid.grid == (min(-(-outputs // 192) * -(-rows // 208), 132), 1, 1)
+    assert grid.block == (384, 1, 1)
+    assert grid.overlaps
 
 
 def test_many_rows_before_hopper_or_with_odd_outputs_have_the_tile_of_few():
@@ -117,7 +159,8 @@ def test_pairs_of_rows_that_end_inside_of_a_box_go_to_the_general_kernel():
     ("rows", "outputs", "inner", "tile"),
     [
         (1, 4608, 3584, Tile(8, 1, 11, hopper=True, splits=3)),
-        (16, 3584, 3584, Tile(32, 1, 8, hopper=True, splits=4)),
+        (16, 3584, 3584, Tile(16, 1, 10, hopper=True, splits=4)),
+        (33, 3584, 3584, Tile(40, 1, 7, hopper=True, splits=4)),
         (64, 3584, 18_944, Tile(64, 1, 5, hopper=True, splits=4)),
         (8, 9728, 896, Tile(8, 2, 5, hopper=True, splits=2)),
         (32, 37_888, 3584, Tile(32, 3, 5, hopper=True)),
@@ -155,6 +198,14 @@ def test_blocks_that_share_all_tiles_do_not_meet():
         (208, 37_888, 3584, True, False),
         (224, 37_888, 3584, True, True),
         (257, 37_888, 3584, True, False),
+        (351, 37_888, 3584, True, False),
+        (352, 37_888, 3584, True, True),
+        (384, 37_888, 3584, True, True),
+        (385, 37_888, 3584, True, True),
+        (448, 37_888, 3584, True, True),
+        (449, 37_888, 3584, True, False),
+        (416, 28_672, 4096, True, False),
+        (416, 37_888, 3584, False, False),
         (512, 37_888, 3584, True, True),
         (768, 37_888, 3584, True, False),
         (192, 3584, 18_944, False, True),
@@ -178,6 +229,7 @@ def test_before_hopper_cublas_is_faster():
 def test_no_rows_are_no_launch():
     assert launch(Shape(0, 64, 64), Tile(8, 2, 6, hopper=True), 132) is None
     assert launch_wide(0, 64, Wide(2, 1, 64, 9), 132) is None
+    assert launch_tall(0, 64, Tall(208, 4), 132) is None
 
 
 @pytest.mark.parametrize(

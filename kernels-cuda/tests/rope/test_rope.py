@@ -47,6 +47,8 @@ def test_arguments_that_do_not_fit_are_named():
         rope.rope(x, cosine, sine[:2])
     with pytest.raises(DTypeError, match="cosine holds float64, but the kernel needs float32"):
         rope.rope(x, cosine.astype(np.float64), sine)
+    with pytest.raises(ShapeError, match="sine must begin at a multiple of 16 bytes"):
+        rope.rope(x, cosine, np.zeros(sine.size + 1, np.float32)[1:].reshape(sine.shape))
     with pytest.raises(DeviceError, match="x lies in cpu memory"):
         rope.rope(x, cosine, sine)
 

@@ -563,6 +563,18 @@ def test_records_of_another_size_are_refused():
         )
 
 
+def test_records_that_begin_inside_of_a_number_are_refused():
+    memory = np.zeros(2 * 88 + 1, np.uint8)
+
+    with pytest.raises(ShapeError, match="parameters must begin at a multiple of 8 bytes"):
+        kernels.sample(
+            np.zeros((2, 100), np.float32),
+            parameters=memory[1:].reshape(2, 88),
+            slots=np.zeros(2, np.int32),
+            positions=np.zeros(2, np.int32),
+        )
+
+
 def test_types_without_a_kernel_are_refused():
     with pytest.raises(DTypeError, match="int32"):
         kernels.variant_for(np.int32, "sm_90a")

@@ -185,6 +185,21 @@ def test_blocks_get_as_much_shared_memory_as_the_gpu_has(kernel, stream):
 
 
 @pytest.mark.gpu
+def test_a_launch_with_less_shared_memory_leaves_the_others_theirs(kernel, stream):
+    gpu = get_gpu()
+    out = Array((1,), np.int32, gpu, stream)
+    most, some = (
+        Call(kernel("mark_shared"), Launch((1, 1, 1), (32, 1, 1), shared_bytes=size), "P i")
+        for size in (gpu.shared_bytes, 50_000)
+    )
+
+    some(stream, out.pointer, 50_000)
+    most(stream, out.pointer, gpu.shared_bytes)
+
+    assert read(out).tolist() == [7]
+
+
+@pytest.mark.gpu
 def test_more_shared_memory_than_there_is_is_refused_in_the_drivers_words(kernel):
     launch = Launch((1, 1, 1), (32, 1, 1), shared_bytes=1 << 20)
 

@@ -53,11 +53,36 @@ struct Meeting {
   }
 };
 
+// What an owner adds to the sums of its columns. It is asked for before anything is multiplied, so
+// that nothing has to be waited for when the last sum has come.
+template <typename Kernel>
+struct Added {
+  float2 bias;
+  float4 residual[Meeting<Kernel>::kMostOwned];
+};
+
+template <typename Kernel>
+__device__ __forceinline__ Added<Kernel> added_by_owner(const Target<Kernel>& target) {
+  Added<Kernel> added = {};
+  if constexpr (Kernel::kBlocks > 1) {
+    const int rank = rank_in_cluster();
+    const int column = column_of<Kernel>(blockIdx.x / Kernel::kBlocks, threadIdx.x / kWarp);
+    added.bias = bias_of<Kernel>(target, column);
+#pragma unroll
+    for (int n = 0; n < Meeting<Kernel>::kMostOwned; ++n) {
+      const int token = 8 * (rank + n * Kernel::kBlocks) + 2 * (threadIdx.x % 4);
+      added.residual[n] = residual_of<Kernel>(target, column, token);
+    }
+  }
+  return added;
+}
+
 // Once, by all threads that multiply, after the barrier of the cluster.
 template <typename Kernel>
 __device__ __forceinline__ void finish_with_cluster(const Sums<Kernel>& sums,
                                                     Meeting<Kernel>& meeting,
-                                                    const Target<Kernel>& target) {
+                                                    const Target<Kernel>& target,
+                                                    const Added<Kernel>& added) {
   constexpr int kBlocks = Kernel::kBlocks;
   const int rank = rank_in_cluster();
 #pragma unroll
@@ -66,22 +91,21 @@ __device__ __forceinline__ void finish_with_cluster(const Sums<Kernel>& sums,
   }
   if (rank >= Kernel::kColumns) return;
   const int column = column_of<Kernel>(blockIdx.x / kBlocks, threadIdx.x / kWarp);
-  int token = 8 * rank + 2 * (threadIdx.x % 4);
-  const float2 bias = bias_of<Kernel>(target, column);  // under way while sums are
-  float4 residual = residual_of<Kernel>(target, column, token);
   meeting.wait();
-  for (int j = rank; j < Kernel::kColumns; j += kBlocks, token += 8 * kBlocks) {
+#pragma unroll
+  for (int n = 0; n < Meeting<Kernel>::kMostOwned; ++n) {
+    const int own = rank + n * kBlocks;
+    if (own >= Kernel::kColumns) break;
     float sum[4] = {};
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      const float4 part = meeting.sums[j / kBlocks][block][threadIdx.x];
+      const float4 part = meeting.sums[n][block][threadIdx.x];
       sum[0] += part.x;
       sum[1] += part.y;
       sum[2] += part.z;
       sum[3] += part.w;
     }
-    complete<Kernel>(sum, bias, residual);
-    store<Kernel>(sum, target, column, token);
-    residual = residual_of<Kernel>(target, column, token + 8 * kBlocks);
+    complete<Kernel>(sum, added.bias, added.residual[n]);
+    store<Kernel>(sum, target, column, 8 * own + 2 * (threadIdx.x % 4));
   }
 }

@@ -78,18 +78,25 @@ __device__ __forceinline__ void leave(const Sums<Kernel>& sums, const Target<Ker
   if (threadIdx.x == 0) atomicExch(target.flags + blockIdx.x, 1);
 }
 
-// Adds what the blocks from `first` to this one have left, in this order; takes their flags down.
+// Waits until the blocks from `first` to the one before this have left their sums; takes their flags
+// down.
 template <typename Kernel>
-__device__ __forceinline__ void collect(Sums<Kernel>& sums, const Target<Kernel>& target,
-                                        int first) {
-  const int last = blockIdx.x;
-  if (first == last) return;
-  for (int block = first + threadIdx.x; block < last; block += Kernel::kThreads) {
+__device__ __forceinline__ void wait_for_left(const Target<Kernel>& target, int first) {
+  for (int block = first + threadIdx.x; block < blockIdx.x; block += Kernel::kThreads) {
     while (atomicCAS(target.flags + block, 1, 0) != 1) {
     }
     __threadfence();
   }
   Kernel::sync();
+}
+
+// Adds what the blocks from `first` to this one have left, in this order.
+template <typename Kernel>
+__device__ __forceinline__ void collect(Sums<Kernel>& sums, const Target<Kernel>& target,
+                                        int first) {
+  const int last = blockIdx.x;
+  if (first == last) return;
+  wait_for_left(target, first);
   for (int block = first; block < last; ++block) {
     const float4* left = target.left_by(block);
     for_columns<Kernel>([&](int j, int) {
@@ -166,15 +173,45 @@ __device__ __forceinline__ void store(const float (&sum)[4], const Target<Kernel
   }
 }
 
+// Sets the sums of a tile to what they begin with; says whether what others have left is
+// in them. Where no tile is larger than a share, the one before has left its part long ago, as the first thing
+// it did, while this is the last tile of this block. It is read here, beside copies of weights, and
+// not when all else is done.
+template <typename Kernel>
+__device__ __forceinline__ bool begin_tile(Sums<Kernel>& sums, const Place& place,
+                                          const Share& share, const Target<Kernel>& target) {
+  if (share.owns(place) && place.chunk > 0 && share.chunks <= share.all / share.blocks) {
+    wait_for_left(target, blockIdx.x - 1);
+    const float4* left = target.left_by(blockIdx.x - 1);
+#pragma unroll
+    for (int j = 0; j < Kernel::kColumns; ++j) {
+      const float4 before = __ldcg(left + j * Kernel::kThreads);
+      sums[j][0] = before.x;
+      sums[j][1] = before.y;
+      sums[j][2] = before.z;
+      sums[j][3] = before.w;
+    }
+    return true;
+  }
+#pragma unroll
+  for (int j = 0; j < Kernel::kColumns; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[j][i] = 0.0f;
+  }
+  return false;
+}
+
 // Does with the sums of a tile, all of this block's chunks being in them, what is to be done.
+// `has_all` says that the other blocks' are in them too.
 template <typename Kernel>
 __device__ __forceinline__ void finish_tile(Sums<Kernel>& sums, const Place& place,
-                                            const Share& share, const Target<Kernel>& target) {
+                                            const Share& share, const Target<Kernel>& target,
+                                            bool has_all = false) {
   if (!share.owns(place)) {
     leave<Kernel>(sums, target);
     return;
   }
-  collect<Kernel>(sums, target, share.first_block(place.tile));
+  if (!has_all) collect<Kernel>(sums, target, share.first_block(place.tile));
   const int column = column_of<Kernel>(place.tile, threadIdx.x / kWarp);
   const float2 bias = bias_of<Kernel>(target, column);
   // All loads of residuals first: they need not wait for stores, which might be to the same place.

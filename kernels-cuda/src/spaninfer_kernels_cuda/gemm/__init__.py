@@ -44,16 +44,19 @@ from spaninfer_kernel_launch import (
 
 from spaninfer_kernels_cuda.activation import ACTS, Act
 from spaninfer_kernels_cuda.gemm.maps import map_weight, map_x
+from spaninfer_kernels_cuda.gemm.tall import Tall, launch_tall
 from spaninfer_kernels_cuda.gemm.tuning import FLAGS, Shape, Tile, check, choose, launch
 from spaninfer_kernels_cuda.gemm.wide import Wide, launch_wide
 
 __all__ = [
     "GENERAL",
     "HOPPER",
+    "TALL",
     "VARIANTS",
     "WIDE",
     "Prepared",
     "Shape",
+    "Tall",
     "Tile",
     "Wide",
     "gemm",
@@ -70,12 +73,12 @@ _HEADERS = (
     "activate.cuh",
     "cluster.cuh",
 )
+_ON_HOPPER = (*_HEADERS, "wgmma.cuh")
 _OWN = ("share.cuh", "sums.cuh")
 GENERAL = Source("spaninfer_kernels_cuda", "gemm/general.cu", _HEADERS, _OWN)
-HOPPER = Source(
-    "spaninfer_kernels_cuda", "gemm/hopper.cu", (*_HEADERS, "wgmma.cuh"), (*_OWN, "meeting.cuh")
-)
-WIDE = Source("spaninfer_kernels_cuda", "gemm/wide.cu", (*_HEADERS, "wgmma.cuh"))
+HOPPER = Source("spaninfer_kernels_cuda", "gemm/hopper.cu", _ON_HOPPER, (*_OWN, "meeting.cuh"))
+TALL = Source("spaninfer_kernels_cuda", "gemm/tall.cu", _ON_HOPPER, _OWN)
+WIDE = Source("spaninfer_kernels_cuda", "gemm/wide.cu", _ON_HOPPER)
 
 _FLAG_BYTES = 4 * FLAGS
 _ALIGNMENT = 16  # bytes: what one copy to shared memory brings
@@ -91,7 +94,7 @@ class Prepared:
     """
 
     shape: Shape
-    tile: Tile | Wide
+    tile: Tile | Wide | Tall
     dtype: str
     gate: Act | None
     workspace_bytes: int
@@ -128,7 +131,7 @@ class Prepared:
         others = (bias, residual, flags + _FLAG_BYTES, flags)
         sizes = (shape.rows, shape.outputs, shape.inner)
         gated = self.gate is not None
-        if isinstance(tile, Wide):
+        if isinstance(tile, (Wide, Tall)):
             weights = map_weight(weight, self.dtype, shape, tile.rows, gated=gated)
             rows = map_x(x, self.dtype, shape, self._row_stride, tile.tokens)
             self._call(handle, out, weights, rows, bias, residual, *sizes)
@@ -144,7 +147,7 @@ class Prepared:
         self._clear(stream_handle(stream, workspace), pointer_of(workspace))
 
 
-def variant_for(tile: Tile | Wide, dtype: object, gate: Act | None = None) -> Variant:
+def variant_for(tile: Tile | Wide | Tall, dtype: object, gate: Act | None = None) -> Variant:
     """Return the variant for `tile` and elements of `dtype`, float16 or bfloat16."""
     element = element_of(dtype)
     if element.itemsize != 2:
@@ -153,15 +156,18 @@ def variant_for(tile: Tile | Wide, dtype: object, gate: Act | None = None) -> Va
         raise ShapeError(f"there is no activation {gate!r}; there are {', '.join(ACTS)}")
     macros: dict[str, str | int | bool] = {
         "T": element.name,
-        "GROUPS": tile.groups,
         "STAGES": tile.stages,
         "GATED": gate is not None,
         "ACT": gate or "",
     }
     if isinstance(tile, Wide):
-        macros |= {"BLOCKS": tile.blocks, "ROWS": tile.rows, "SPLITS": tile.splits}
+        macros |= {"GROUPS": tile.groups, "BLOCKS": tile.blocks}
+        macros |= {"ROWS": tile.rows, "SPLITS": tile.splits}
         return Variant.of("gemm", WIDE, macros, ("sm_90a",))
     macros["TOKENS"] = tile.tokens
+    if isinstance(tile, Tall):
+        return Variant.of("gemm", TALL, macros, ("sm_90a",))
+    macros["GROUPS"] = tile.groups
     if tile.hopper:
         macros["SPLITS"] = tile.splits
         return Variant.of("gemm", HOPPER, macros, ("sm_90a",))
@@ -175,7 +181,7 @@ def prepare(
     gpu: Gpu,
     gate: Act | None = None,
     row_stride: int | None = None,
-    tile: Tile | Wide | None = None,
+    tile: Tile | Wide | Tall | None = None,
     cache: FileCache | None = None,
 ) -> Prepared:
     """Return the product of `shape` on `gpu`, compiled, or from `cache` where it is known.
@@ -192,6 +198,9 @@ def prepare(
     if isinstance(tile, Wide):
         grid = launch_wide(shape.rows, shape.outputs, tile, gpu.sm_count)
         parameters = "P MM PP iii"
+    elif isinstance(tile, Tall):
+        grid = launch_tall(shape.rows, shape.outputs, tile, gpu.sm_count)
+        parameters = "P MM PP iii"
     else:
         grid = launch(shape, tile, gpu.sm_count)
         parameters = "P MM PPPP iii" if tile.hopper else "P PP PPPP iiiq"
@@ -204,9 +213,9 @@ def prepare(
     )
 
 
-def _partial_bytes(grid: Launch, tile: Tile | Wide) -> int:
+def _partial_bytes(grid: Launch, tile: Tile | Wide | Tall) -> int:
     """Return what all blocks may have to leave for others: a tile of float32 each."""
-    if isinstance(tile, Wide) or tile.splits > 1:
+    if isinstance(tile, (Wide, Tall)) or tile.splits > 1:
         return 0
     blocks, groups, _ = grid.grid
     return blocks * groups * tile.rows * tile.tokens * 4
@@ -276,5 +285,8 @@ VARIANTS: tuple[Variant, ...] = (
     variant_for(Wide(3, 1, 128, 5, splits=4), ml_dtypes.bfloat16),
     variant_for(Wide(2, 2, 144, 4), ml_dtypes.bfloat16, "silu"),
     variant_for(Wide(2, 2, 112, 4, splits=2), np.float16, "relu"),
+    variant_for(Tall(144, 5), np.float16),
+    variant_for(Tall(208, 4), ml_dtypes.bfloat16, "silu"),
+    variant_for(Tall(256, 4), ml_dtypes.bfloat16, "gelu_tanh"),
 )
 """A cover: every element type, kernel, number of tokens and gate occurs."""

@@ -73,14 +73,6 @@ __device__ __forceinline__ void copy_x(Shared& shared, int stage, const TensorMa
            &shared.full[stage]);
 }
 
-__device__ __forceinline__ void arrive_if(bool arrives, Barrier* barrier) {
-  asm volatile(
-      "{\n.reg .pred arrives;\nsetp.ne.b32 arrives, %1, 0;\n"
-      "@arrives mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(shared_address(barrier)),
-      "r"(static_cast<int>(arrives))
-      : "memory");
-}
-
 // What the copying thread does. The next kernel may start as soon as all blocks of this one have, and
 // fill its ring long before this one ends: a step of Qwen2.5-7B takes 3731 us at one row in place of
 // 3782 with its start at the last copy, at 32 rows 4390 in place of 4534 (H200, 2026-11-21).
@@ -121,15 +113,10 @@ __device__ __forceinline__ void multiply_chunk(Sums<Kernel>& sums, const unsigne
   commit_products();
 }
 
-// Sums up `chunks` chunks. The products of one are under way while the next is awaited, so a buffer
+// Adds `chunks` chunks to the sums. The products of one are under way while the next is awaited, so a buffer
 // is free one chunk later.
 __device__ __forceinline__ void multiply_tile(Sums<Kernel>& sums, Shared& shared, Turn& turn,
                                               int chunks, int group, bool speaks) {
-#pragma unroll
-  for (int j = 0; j < Kernel::kColumns; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums[j][i] = 0.0f;
-  }
   int before = turn.stage;
   wait(&shared.full[turn.stage], turn.parity);
   multiply_chunk(sums, shared.stages[turn.stage], group);
@@ -182,19 +169,21 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kWarp, kBlocksOf
   // From one lane, so that the compiler knows it for equal in all, and addresses of tiles with it:
   // else it moves four registers for every product, 0.8 % of a 7B step of 64 rows (H200).
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0), lane = threadIdx.x % kWarp;
+  const Added<Kernel> added = added_by_owner<Kernel>(target);
   Sums<Kernel> sums;
   Turn turn;
   Place place = share.start();
   for (int left = share.count(); left > 0;) {
     const int here = place.stop - place.chunk;  // chunks of this tile
+    const bool has_all = begin_tile<Kernel>(sums, place, share, target);
     multiply_tile(sums, shared, turn, here, warp / 4, lane == 0);
     pin(sums);
     place.chunk = place.stop - 1;
     if constexpr (kInCluster) {
       wait_for_cluster();
-      finish_with_cluster<Kernel>(sums, shared.meeting, target);
+      finish_with_cluster<Kernel>(sums, shared.meeting, target, added);
     } else {
-      finish_tile<Kernel>(sums, place, share, target);
+      finish_tile<Kernel>(sums, place, share, target, has_all);
     }
     share.advance(place);
     left -= here;

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from spaninfer_kernel_launch import Launch, ShapeError
 
+from spaninfer_kernels_cuda.gemm.tall import Tall, choose_tall, divides_evenly
 from spaninfer_kernels_cuda.gemm.wide import Wide, choose_wide
 
 MOST_ROWS = 512
@@ -25,11 +26,13 @@ _HALF_SM_BYTES = 110 * 1024  # so that the next kernel's first chunks fit beside
 # released, so that three chunks in 98 KB are too few: 4855 us for a 7B step of 64 rows, against
 # 4993 (H200).
 _RING_BYTES = 165 * 1024
+_SHARED_BYTES = 227 * 1024  # that a block may have on Hopper
 _MOST_SPLITS = 8  # blocks of a cluster on any GPU
 _FEW_ROWS = 64  # of x: beyond, reading x costs as much as reading the weight
 _FASTER_UP_TO = 192  # rows of x: three groups' tile, of gates and of what has a long K
 _LONG = 4  # K, in outputs: down projections
-_TILE_ROWS, _MOST_EMPTY = 256, 32  # of x beyond: tiles of gates must be nearly full
+_MOST_EMPTY = 32  # of the rows of x in tiles of wide.cu: beyond 192 of them it pays only so
+_TALL = range(385, 449)  # rows of x where tall.cu is faster than cuBLAS, where wide.cu is not
 # Blocks that clusters are made of at most, by groups: two of them, of one group each, have room on
 # each of the 132 SMs of an H200; of two groups, 152 to 180 were as fast as any other number.
 _BLOCKS_IN_CLUSTERS = {1: 264, 2: 200}
@@ -102,12 +105,13 @@ def check(shape: Shape, *, gated: bool) -> None:
         raise ShapeError(f"rows have {shape.inner} elements; a multiple of 8, at least 8")
 
 
-def choose(shape: Shape, arch: str, shared_bytes: int, *, gated: bool) -> Tile | Wide:
+def choose(shape: Shape, arch: str, shared_bytes: int, *, gated: bool) -> Tile | Wide | Tall:
     """Return the tile for `shape` on GPUs of `arch` whose blocks may have `shared_bytes`.
 
-    On Hopper many rows of x go to wide.cu where outputs come in eights. For few rows, measured on
-    an H200 (docs/decisions/0020): few tiles go to clusters, and where tiles are many, three groups
-    read x less often than two, up to as many tokens as their registers hold.
+    On Hopper many rows of x go to wide.cu where outputs come in eights, or to tall.cu. For few,
+    measured on an H200 (docs/decisions/0020): few tiles go to clusters, and where tiles are many,
+    three groups read x less often than two, up to as many tokens as their registers hold. Tokens
+    come in eights: with 33 rows in tiles for 64 a layer takes 10 % longer.
     """
     half = min(shared_bytes, _HALF_SM_BYTES)
     # A box of hopper.cu holds 8 gate rows and their up rows: it must not end between the two.
@@ -115,8 +119,8 @@ def choose(shape: Shape, arch: str, shared_bytes: int, *, gated: bool) -> Tile |
         tokens = _tokens_for(shape.rows, (8, 16, 32, 64))
         return fill(tokens, 2, hopper=False, shared_bytes=half)
     if shape.rows > _FEW_ROWS and shape.outputs % 8 == 0:
-        return choose_wide(shape.rows, shape.outputs, shape.inner, shared_bytes)
-    tokens = _tokens_for(shape.rows, (8, 32, 64, 128))
+        return _choose_many(shape, shared_bytes, gated=gated)
+    tokens = _tokens_for(shape.rows, (*range(8, 65, 8), 128))
     for groups, blocks in _BLOCKS_IN_CLUSTERS.items():
         tiles, chunks = _tiles_and_chunks(shape, groups)
         splits = min(blocks // tiles, chunks, _MOST_SPLITS)
@@ -133,8 +137,8 @@ def is_faster(shape: Shape, arch: str, *, gated: bool) -> bool:
 
     Up to 64 rows it does. Beyond, cuBLAS reads and multiplies as fast, so that it counts what else
     is saved: the kernel of the gate, and that which adds parts of a long K. Of a step of a 7B model
-    that is 2 % at 224 and 256 rows, at 208 a loss of 2 %; a layer of 512 gains 2 %, of 1024 nothing
-    (H200, docs/decisions/0020).
+    that is 2 % at 224 and 256 rows, at 208 a loss of 2 %; a layer of 384, 416, 448 and 512 gains 3,
+    7, 2 and 2 %, of 1024 nothing (H200, docs/decisions/0020).
     """
     if arch != "sm_90a" or (gated and shape.outputs % 16):
         return False
@@ -144,7 +148,24 @@ def is_faster(shape: Shape, arch: str, *, gated: bool) -> bool:
         return False
     if shape.rows <= _FASTER_UP_TO:
         return gated or shape.inner >= _LONG * shape.outputs
-    return gated and -shape.rows % _TILE_ROWS <= _MOST_EMPTY
+    return gated and (_fills_wide(shape) or (shape.rows in _TALL and _fills_tall(shape)))
+
+
+def _choose_many(shape: Shape, shared_bytes: int, *, gated: bool) -> Wide | Tall:
+    """Return the tile for more than `_FEW_ROWS`."""
+    if gated and shape.rows in _TALL and _fills_tall(shape):
+        return choose_tall(shape.rows, shared_bytes)
+    return choose_wide(shape.rows, shape.outputs, shape.inner, shared_bytes)
+
+
+def _fills_wide(shape: Shape) -> bool:
+    """Say whether tiles of wide.cu hold hardly any rows of x that are not there."""
+    tile = choose_wide(shape.rows, shape.outputs, shape.inner, _SHARED_BYTES)
+    return -shape.rows % tile.tokens <= _MOST_EMPTY
+
+
+def _fills_tall(shape: Shape) -> bool:
+    return divides_evenly(shape.rows, shape.outputs, choose_tall(shape.rows, _SHARED_BYTES))
 
 
 def _tiles_and_chunks(shape: Shape, groups: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -23,6 +24,7 @@ from spaninfer_kernel_launch import (
     Source,
     Variant,
     View,
+    check_aligned,
     check_dense,
     check_rows,
     compile_variant,
@@ -152,7 +154,9 @@ def rope(
     rows, heads, size, pairs = match(
         **{name: (v, axes[name]) for name, v in views.items()}
     ).values()
-    check_dense(np.float32, cosine=views["cosine"], sine=views["sine"])
+    angles = {name: views[name] for name in ("cosine", "sine")}
+    check_dense(np.float32, **angles)
+    check_aligned(_angle_bytes(views["x"].dtype, size, 2 * pairs), **angles)
     rows_of: dict[str, View] = {name: views[name] for name in ("x", "out") if name in views}
     dtype, gpu = views["x"].dtype, gpu_of(**views)
     check_rows(dtype, _ALIGNMENT, **rows_of)
@@ -168,6 +172,13 @@ def rope(
 
 
 _ALIGNMENT = 16  # bytes: what one thread loads at once
+
+
+def _angle_bytes(dtype: np.dtype[Any], size: int, rotary_len: int) -> int:
+    """Return the bytes of cosines that one thread loads at once."""
+    vector = divide_head(element_of(dtype).itemsize, size, rotary_len).vector
+    return min(_ALIGNMENT, vector * np.dtype(np.float32).itemsize)
+
 
 VARIANTS: tuple[Variant, ...] = tuple(
     variant_for(Form(size, rotary_len, interleaved), dtype)

@@ -28,6 +28,7 @@ from spaninfer_kernel_launch import (
     Kernel,
     Launch,
     ShapeError,
+    check_aligned,
     check_dense,
     clusters_at_once,
     compile_variant,
@@ -162,6 +163,7 @@ def sample(
             f"logits: the elements of a row must be contiguous, got strides {given.strides}"
         )
     check_dense(np.uint8, parameters=records)
+    check_aligned(PARAMETERS.alignment, parameters=records)
     if mask is not None:
         lists["mask"] = view_of(mask)
         match(mask=(lists["mask"], f"{sizes['N']} {-(-sizes['V'] // 32)}"))

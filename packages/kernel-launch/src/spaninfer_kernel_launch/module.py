@@ -10,6 +10,7 @@ from spaninfer_kernel_launch.driver import ask, driver
 from spaninfer_kernel_launch.gpu import Gpu
 
 _WITHOUT_ASKING_BYTES = 48 * 1024  # more dynamic shared memory must be asked for
+_SHARED = "MAX_DYNAMIC_SHARED_SIZE_BYTES"
 _WITHOUT_ASKING_BLOCKS = 8  # so must larger clusters, which not every GPU has
 
 
@@ -22,20 +23,31 @@ class Kernel:
     handle: int
 
     def allow_shared(self, shared_bytes: int) -> None:
-        """Let blocks of this kernel have `shared_bytes` of dynamic shared memory."""
-        if shared_bytes > _WITHOUT_ASKING_BYTES:
-            self._set("MAX_DYNAMIC_SHARED_SIZE_BYTES", shared_bytes)
+        """Let blocks of this kernel have `shared_bytes` of dynamic shared memory, or more.
+
+        What was allowed before stays so: other launches of the kernel may need it.
+        """
+        if shared_bytes > max(_WITHOUT_ASKING_BYTES, self._get(_SHARED)):
+            self._set(_SHARED, shared_bytes)
 
     def allow_cluster(self, blocks: int) -> None:
         """Let clusters of this kernel have `blocks` blocks."""
         if blocks > _WITHOUT_ASKING_BLOCKS:
             self._set("NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
 
+    def _get(self, name: str) -> int:
+        return int(ask(driver().cuKernelGetAttribute, _attribute(name), *self._on_device()))
+
     def _set(self, name: str, number: int) -> None:
+        ask(driver().cuKernelSetAttribute, _attribute(name), number, *self._on_device())
+
+    def _on_device(self) -> tuple[object, object]:
         bound = driver()
-        which = getattr(bound.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
-        kernel, device = bound.CUkernel(self.handle), bound.CUdevice(self.gpu.index)
-        ask(bound.cuKernelSetAttribute, which, number, kernel, device)
+        return bound.CUkernel(self.handle), bound.CUdevice(self.gpu.index)
+
+
+def _attribute(name: str) -> object:
+    return getattr(driver().CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
 
 
 def load(compiled: Compiled, gpu: Gpu, entry: str | None = None) -> Kernel:

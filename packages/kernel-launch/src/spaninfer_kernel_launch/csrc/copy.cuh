@@ -51,6 +51,18 @@ __device__ __forceinline__ void arrive(Barrier* barrier) {
                : "memory");
 }
 
+// The same without a branch, which would make the compiler hold code around it for divergent.
+__device__ __forceinline__ void arrive_if(bool arrives, Barrier* barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred arrives;\n"
+      "setp.ne.b32 arrives, %1, 0;\n"
+      "@arrives mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+      "}" ::"r"(shared_address(barrier)),
+      "r"(static_cast<int>(arrives))
+      : "memory");
+}
+
 // Arrives and announces bytes that copies of the current phase will bring.
 __device__ __forceinline__ void arrive_expecting(Barrier* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
@@ -76,15 +88,6 @@ __device__ __forceinline__ void wait(Barrier* barrier, int parity) {
 // by wgmma.
 __device__ __forceinline__ void publish_to_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-// Contiguous bytes, a multiple of 16, both ends aligned to 16.
-__device__ __forceinline__ void copy_bulk(void* to, const void* from, int bytes, Barrier* barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier))
-      : "memory");
 }
 
 // What the driver encodes of an array (cuTensorMapEncodeTiled); a kernel's parameter is declared

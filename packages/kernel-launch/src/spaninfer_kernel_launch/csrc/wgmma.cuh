@@ -51,60 +51,48 @@ __device__ __forceinline__ void pin(float (&sums)[kFragments][4]) {
 // sums (+)= A * B, 16 deep.
 template <typename Element, int kFragments>
 struct Product;
-#define SUMS_8 "{%0, %1, %2, %3}"
-#define SUMS_16 "{%0, %1, %2, %3, %4, %5, %6, %7}"
-#define SUMS_32 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
-#define SUMS_64 \
-  "{" \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
-#define SUMS_96 \
-  "{" \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}"
-#define SUMS_112 \
-  "{" \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55}"
-#define SUMS_128 \
-  "{" \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
-#define SUMS_144 \
-  "{" \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-  "%64, %65, %66, %67, %68, %69, %70, %71}"
-#define SUMS_256 \
-  "{" \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
-  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}"
+// Names of a thread's sums in assembler, one after the other.
+#define NAMES_8 "%0, %1, %2, %3"
+#define NAMES_16 NAMES_8 ", %4, %5, %6, %7"
+#define NAMES_24 NAMES_16 ", %8, %9, %10, %11"
+#define NAMES_32 NAMES_24 ", %12, %13, %14, %15"
+#define NAMES_40 NAMES_32 ", %16, %17, %18, %19"
+#define NAMES_48 NAMES_40 ", %20, %21, %22, %23"
+#define NAMES_56 NAMES_48 ", %24, %25, %26, %27"
+#define NAMES_64 NAMES_56 ", %28, %29, %30, %31"
+#define NAMES_96 \
+  NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define NAMES_112 NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define NAMES_128 NAMES_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_144 NAMES_128 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define NAMES_160 NAMES_144 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define NAMES_192 \
+  NAMES_160 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define NAMES_208 NAMES_192 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define NAMES_224 NAMES_208 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define NAMES_256 \
+  NAMES_224 ", %112, %113, %114, %115, %116, %117, %118, %119" \
+  ", %120, %121, %122, %123, %124, %125, %126, %127"
 
 #define FRAGMENT(n) "+f"(sums[n][0]), "+f"(sums[n][1]), "+f"(sums[n][2]), "+f"(sums[n][3])
 #define FRAGMENTS_4(n) FRAGMENT(n), FRAGMENT(n + 1), FRAGMENT(n + 2), FRAGMENT(n + 3)
 #define FRAGMENTS_8 FRAGMENT(0)
 #define FRAGMENTS_16 FRAGMENT(0), FRAGMENT(1)
+#define FRAGMENTS_24 FRAGMENT(0), FRAGMENT(1), FRAGMENT(2)
 #define FRAGMENTS_32 FRAGMENTS_4(0)
-#define FRAGMENTS_64 FRAGMENTS_4(0), FRAGMENTS_4(4)
+#define FRAGMENTS_40 FRAGMENTS_32, FRAGMENT(4)
+#define FRAGMENTS_48 FRAGMENTS_32, FRAGMENT(4), FRAGMENT(5)
+#define FRAGMENTS_56 FRAGMENTS_32, FRAGMENT(4), FRAGMENT(5), FRAGMENT(6)
+#define FRAGMENTS_64 FRAGMENTS_32, FRAGMENTS_4(4)
 #define FRAGMENTS_96 FRAGMENTS_64, FRAGMENTS_4(8)
 #define FRAGMENTS_112 FRAGMENTS_96, FRAGMENT(12), FRAGMENT(13)
 #define FRAGMENTS_128 FRAGMENTS_96, FRAGMENTS_4(12)
 #define FRAGMENTS_144 FRAGMENTS_128, FRAGMENT(16), FRAGMENT(17)
-#define FRAGMENTS_256                                                                    \
-  FRAGMENTS_128, FRAGMENTS_4(16), FRAGMENTS_4(20), FRAGMENTS_4(24), FRAGMENTS_4(28)
+#define FRAGMENTS_160 FRAGMENTS_128, FRAGMENTS_4(16)
+#define FRAGMENTS_192 FRAGMENTS_160, FRAGMENTS_4(20)
+#define FRAGMENTS_208 FRAGMENTS_192, FRAGMENT(24), FRAGMENT(25)
+#define FRAGMENTS_224 FRAGMENTS_192, FRAGMENTS_4(24)
+#define FRAGMENTS_256 FRAGMENTS_224, FRAGMENTS_4(28)
 
 // The numbers of the operands behind the sums are written out: text cannot add.
 #define PRODUCT(Element, NAME, N, A0, A1, A2, A3, A4)                                              \
@@ -115,7 +103,7 @@ struct Product;
                                                     unsigned long long b, int adds) {              \
       asm volatile(                                                                                \
           "{\n.reg .pred adds;\nsetp.ne.b32 adds, " A2 ", 0;\n"                                    \
-          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " " SUMS_##N ", " A0     \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" NAMES_##N "}, " A0     \
           ", " A1 ", adds, 1, 1, 0, 0;\n}"                                                         \
           : FRAGMENTS_##N                                                                          \
           : "l"(a), "l"(b), "r"(adds));                                                            \
@@ -126,7 +114,7 @@ struct Product;
                                                         unsigned long long b) {                    \
       asm volatile(                                                                                \
           "{\n.reg .pred adds;\nmov.pred adds, 1;\n"                                               \
-          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " " SUMS_##N ", {" A0    \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" NAMES_##N "}, {" A0    \
           ", " A1 ", " A2 ", " A3 "}, " A4 ", adds, 1, 1, 1;\n}"                                   \
           : FRAGMENTS_##N                                                                          \
           : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                   \
@@ -136,8 +124,16 @@ PRODUCT(half, "f16", 8, "%4", "%5", "%6", "%7", "%8")
 PRODUCT(bfloat16, "bf16", 8, "%4", "%5", "%6", "%7", "%8")
 PRODUCT(half, "f16", 16, "%8", "%9", "%10", "%11", "%12")
 PRODUCT(bfloat16, "bf16", 16, "%8", "%9", "%10", "%11", "%12")
+PRODUCT(half, "f16", 24, "%12", "%13", "%14", "%15", "%16")
+PRODUCT(bfloat16, "bf16", 24, "%12", "%13", "%14", "%15", "%16")
 PRODUCT(half, "f16", 32, "%16", "%17", "%18", "%19", "%20")
 PRODUCT(bfloat16, "bf16", 32, "%16", "%17", "%18", "%19", "%20")
+PRODUCT(half, "f16", 40, "%20", "%21", "%22", "%23", "%24")
+PRODUCT(bfloat16, "bf16", 40, "%20", "%21", "%22", "%23", "%24")
+PRODUCT(half, "f16", 48, "%24", "%25", "%26", "%27", "%28")
+PRODUCT(bfloat16, "bf16", 48, "%24", "%25", "%26", "%27", "%28")
+PRODUCT(half, "f16", 56, "%28", "%29", "%30", "%31", "%32")
+PRODUCT(bfloat16, "bf16", 56, "%28", "%29", "%30", "%31", "%32")
 PRODUCT(half, "f16", 64, "%32", "%33", "%34", "%35", "%36")
 PRODUCT(bfloat16, "bf16", 64, "%32", "%33", "%34", "%35", "%36")
 PRODUCT(half, "f16", 96, "%48", "%49", "%50", "%51", "%52")
@@ -148,6 +144,14 @@ PRODUCT(half, "f16", 128, "%64", "%65", "%66", "%67", "%68")
 PRODUCT(bfloat16, "bf16", 128, "%64", "%65", "%66", "%67", "%68")
 PRODUCT(half, "f16", 144, "%72", "%73", "%74", "%75", "%76")
 PRODUCT(bfloat16, "bf16", 144, "%72", "%73", "%74", "%75", "%76")
+PRODUCT(half, "f16", 160, "%80", "%81", "%82", "%83", "%84")
+PRODUCT(bfloat16, "bf16", 160, "%80", "%81", "%82", "%83", "%84")
+PRODUCT(half, "f16", 192, "%96", "%97", "%98", "%99", "%100")
+PRODUCT(bfloat16, "bf16", 192, "%96", "%97", "%98", "%99", "%100")
+PRODUCT(half, "f16", 208, "%104", "%105", "%106", "%107", "%108")
+PRODUCT(bfloat16, "bf16", 208, "%104", "%105", "%106", "%107", "%108")
+PRODUCT(half, "f16", 224, "%112", "%113", "%114", "%115", "%116")
+PRODUCT(bfloat16, "bf16", 224, "%112", "%113", "%114", "%115", "%116")
 PRODUCT(half, "f16", 256, "%128", "%129", "%130", "%131", "%132")
 PRODUCT(bfloat16, "bf16", 256, "%128", "%129", "%130", "%131", "%132")
 

@@ -1,0 +1,73 @@
+"""The tile of tall.cu, which multiplies some hundred rows: how it is chosen, its grid. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spaninfer_kernel_launch import Launch
+
+_CHUNK = 64  # elements of K
+_LINE_BYTES = 2 * _CHUNK
+_BARRIER_BYTES = 16  # of a stage
+_TOKENS = (144, 160, 192, 208, 224, 256)  # sizes of Product; fewer rows go to wide.cu
+_SMS = 132
+_FILLED = 0.95  # of what the SMs do in as many rounds
+
+
+@dataclass(frozen=True, slots=True)
+class Tall:
+    """What a block of tall.cu works on at a time: its macros.
+
+    `tokens` rows of x by 192 rows of the weight, 64 for each of three warpgroups; `stages` chunks
+    are on their way, or being multiplied.
+    """
+
+    tokens: int
+    stages: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of the weight."""
+        return 192
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 384
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        return self.stages * ((self.rows + self.tokens) * _LINE_BYTES + _BARRIER_BYTES)
+
+
+def choose_tall(rows: int, shared_bytes: int) -> Tall:
+    """Return the tile that divides so many rows of x, 129 or more, with the least that is empty."""
+    across = -(-rows // _TOKENS[-1])
+    tokens = next(size for size in _TOKENS if size * across >= rows)
+    return Tall(tokens, shared_bytes // Tall(tokens, 1).shared_bytes)
+
+
+def divides_evenly(rows: int, outputs: int, tile: Tall) -> bool:
+    """Say whether tiles keep the SMs of an H200 busy to the end.
+
+    Gates of Qwen2.5-7B do, two tiles or more across: 3 for each SM.
+    """
+    tiles = _tiles(rows, outputs, tile)
+    return tiles >= _FILLED * _SMS * -(-tiles // _SMS)
+
+
+def launch_tall(rows: int, outputs: int, tile: Tall, sm_count: int) -> Launch | None:
+    """Return the grid, a block per SM at most; None without rows."""
+    if not rows:
+        return None
+    return Launch(
+        grid=(min(_tiles(rows, outputs, tile), sm_count), 1, 1),
+        block=(tile.threads, 1, 1),
+        shared_bytes=tile.shared_bytes,
+        overlaps=True,
+    )
+
+
+def _tiles(rows: int, outputs: int, tile: Tall) -> int:
+    return -(-outputs // tile.rows) * -(-rows // tile.tokens)
