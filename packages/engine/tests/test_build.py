@@ -1,6 +1,10 @@
+import json
+
 import pytest
-from spaninfer_engine.build import locate
-from spaninfer_engine.errors import ConfigError
+from random_llama import VOCAB, write_model
+from spaninfer_engine.build import build, locate
+from spaninfer_engine.config import EngineConfig
+from spaninfer_engine.errors import CheckpointError, ConfigError
 
 
 def test_a_path_is_a_model_named_after_its_folder_or_file(tmp_path):
@@ -31,3 +35,22 @@ def test_a_model_that_a_package_brings_wins_over_a_folder_of_its_name(tmp_path, 
     assert locate("bundled") == (tmp_path / "inside-a-package", "bundled")
     assert locate("./bundled")[1] == "bundled"
     assert locate("./bundled")[0].resolve() == tmp_path / "bundled"
+
+
+def test_an_answer_ends_with_ids_that_the_model_knows(tmp_path):
+    write_model(tmp_path / "model", 1, float)
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config["eos_token_id"] = [1, VOCAB, -1]  # as after a tokenizer alone was given new tokens
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+
+    parts = build(EngineConfig(model=tmp_path / "model", backend="reference"))
+
+    assert parts.end_ids == {1}
+
+
+def test_makers_who_chose_what_cannot_be_sampled_with_are_named_with_their_file(tmp_path):
+    write_model(tmp_path / "model", 1, float)
+    (tmp_path / "model" / "generation_config.json").write_text('{"top_k": -1}')
+
+    with pytest.raises(CheckpointError, match=r"generation_config\.json: top_k is -1; allowed"):
+        build(EngineConfig(model=tmp_path / "model", backend="reference"))

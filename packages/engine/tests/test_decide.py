@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from machines import BARE, WITH_GPU, WITH_KERNELS
 from spaninfer_engine.compute import Compute, decide_compute
@@ -73,6 +75,21 @@ def test_the_host_gives_a_share_of_its_memory_up_to_a_limit():
     assert decide_budget(asked(), compute, 2 * GIB, 0.5, Needs()).budget == GIB
     assert decide_budget(asked(), compute, 100 * GIB, 0.5, Needs()).budget == 4 * GIB
     assert decide_budget(asked(memory=9 * GIB), compute, GIB, 0.5, Needs()).budget == 9 * GIB
+
+
+@pytest.mark.parametrize("window", [None, 100])
+def test_the_table_says_how_many_of_the_longest_requests_fit_at_once(window):
+    # A token of a layer takes 64 bytes, a span of 32 two kB: 32 of them for 1024 tokens, and behind
+    # the window 21, for what a step of 512 tokens sees.
+    layers = (CacheGroup(0, (0,), 1, 8, 8), CacheGroup(1, (1,), 1, 8, 8, window=window))
+    compute = decide_compute(asked(), "float32", BARE)
+    needed = (32 + (32 if window is None else 21)) * 2048
+
+    memory = Memory(3 * needed, "for the test")
+    resolved = resolve(asked(), "m", replace(decoder(), groups=layers), compute, memory)
+
+    rows = {row.what: row.why for row in resolved.decisions}
+    assert rows["spans"] == "of 32 tokens; 3.0 requests of full length at once"
 
 
 def test_a_gpu_gives_its_share_without_a_limit():

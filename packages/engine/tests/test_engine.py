@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import pytest
-from assembled import END, VOCAB, answer, engine, text_of, wait_until
+from assembled import END, VOCAB, Letters, answer, engine, parts, text_of, wait_until
 from checking import BlockedRunner
+from spaninfer_engine.engine import Engine
 from spaninfer_engine.errors import (
     EngineClosed,
     InvalidPrompt,
@@ -9,6 +12,7 @@ from spaninfer_engine.errors import (
     RequestError,
 )
 from spaninfer_engine.request import FinishReason, Placement, SamplingParams, Status
+from spaninfer_engine.text.tokenizer import Tokenizer
 
 
 def test_a_prompt_is_answered_with_the_tokens_and_text_of_the_model():
@@ -58,6 +62,8 @@ def test_samplings_and_prompts_must_be_as_many():
             running.generate([[1], [2], [3]], both)
         with pytest.raises(InvalidSampling, match="one for a single prompt"):
             running.generate("abc", both)
+        with pytest.raises(InvalidSampling, match=r"a list of 0.*one for all of 2 prompts"):
+            running.generate([[1], [2]], [])
 
 
 def test_more_prompts_than_the_queue_holds_are_all_answered():
@@ -213,6 +219,7 @@ def test_tenants_do_not_share_prefixes():
         ([1, 50], InvalidPrompt, "token id 50; this model knows 0 to 49"),
         ([1, -1], InvalidPrompt, "token id -1"),
         ([1, 2.5], InvalidPrompt, "whole numbers"),
+        ([1, 2**63], InvalidPrompt, "whole numbers below"),
         ([1] * 200, PromptTooLong, "200 tokens"),
     ],
 )
@@ -232,6 +239,66 @@ def test_sampling_that_names_unknown_tokens_or_adapters_is_refused():
             running.start_request([1], SamplingParams(logit_bias={99: 1.0}))
         with pytest.raises(RequestError, match="no adapter is called 'fables'"):
             running.start_request([1], placement=Placement(adapter="fables"))
+
+
+@pytest.mark.parametrize("penalty", [0.0, 5e-324, 0.0099, 10.1, float("nan")])
+def test_a_penalty_that_makes_logits_infinite_is_refused(penalty):
+    with pytest.raises(InvalidSampling, match=r"repetition_penalty is .*; allowed is 0\.01 to 10"):
+        SamplingParams(repetition_penalty=penalty)
+
+
+@pytest.mark.parametrize("name", ["top_k", "min_tokens", "no_repeat_ngram"])
+def test_numbers_that_no_sampler_can_count_to_are_refused_before_they_reach_one(name):
+    with pytest.raises(InvalidSampling, match=f"{name} is .*; allowed is a whole number from 0 to"):
+        SamplingParams(**{name: 2**31})
+
+
+def test_bad_words_are_banned_as_far_as_the_model_knows_their_tokens():
+    class Spaceless(Letters):
+        def encode(self, text: str, *, at_start: bool) -> list[int]:
+            return super().encode(text.strip(), at_start=at_start)
+
+    given = replace(parts(), tokenizer=Tokenizer(Spaceless(), ()))
+    assert VOCAB == 50, "so that Z, the 52nd letter, is a token that the model does not have"
+
+    with Engine(given) as running:
+        sampling = SamplingParams(bad_words=("ab", "aZ", " "))
+        handle, _ = running.start_request([1], sampling)
+
+    assert handle.request.banned == ((0, 1),)
+
+
+def test_bad_words_of_many_prompts_become_tokens_once():
+    asked = []
+
+    class Counting(Letters):
+        def encode(self, text: str, *, at_start: bool) -> list[int]:
+            asked.append(text.strip())
+            return super().encode(text.strip(), at_start=at_start)
+
+    with Engine(replace(parts(), tokenizer=Tokenizer(Counting(), ()))) as running:
+        running.generate([[1], [2], [3]], SamplingParams(max_tokens=1, bad_words=("ab",)))
+
+    assert asked == ["ab", "ab"], "at the beginning of a text, and inside"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("priority", "high"), ("priority", None), ("priority", 1.5), ("priority", True)]
+    + [("deadline_s", value) for value in (-1.0, float("nan"), "soon")],
+)
+def test_a_placement_that_cannot_be_put_in_order_is_refused(name, value):
+    with pytest.raises(RequestError, match=f"{name} is {value!r}; allowed"):
+        Placement(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["stop", "bad_words"])
+@pytest.mark.parametrize("word", ["", "x" * 257])
+def test_words_that_would_take_long_to_look_for_are_refused(name, word):
+    with pytest.raises(InvalidSampling, match=f"{name} is .*strings of 1 to 256 characters"):
+        SamplingParams(**{name: ("fine", word)})
+
+    assert SamplingParams(**{name: ("x" * 256,)})
 
 
 def test_a_single_prompt_with_several_choices_asks_for_a_list():

@@ -23,7 +23,7 @@ from spaninfer_engine.decide import (
     resolve,
     served_name,
 )
-from spaninfer_engine.errors import CheckpointError, ConfigError
+from spaninfer_engine.errors import CheckpointError, ConfigError, InvalidSampling
 from spaninfer_engine.load import Checkpoint, open_checkpoint
 from spaninfer_engine.load.dummy import DummyReader
 from spaninfer_engine.load.packed import PackedReader
@@ -82,8 +82,10 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             asked = as_packed(asked, packed.packing)
         decoder = resolve_decoder(asked, checkpoint)
         stored_as = checkpoint_dtype(checkpoint.config)
-        compute = decide_compute(asked, stored_as, this_machine(), packed=packed is not None)
-        ops = make_ops(compute, decoder.groups, asked, stored_as)
+        machine = this_machine(with_gpu=asked.backend not in ("cpu", "reference"))
+        compute = decide_compute(asked, stored_as, machine, packed=packed is not None)
+        kernels = stage_of(progress, "kernels")
+        ops = make_ops(compute, decoder.groups, asked, stored_as, tell=kernels)
         ops.warm()
         pack = _unpacked(asked, checkpoint, decoder, ops) if packed is None else _mapped(packed)
         bound = bind_packed(lower(decoder), ops, pack, stage_of(progress, "weights"))
@@ -123,9 +125,17 @@ def locate(model: str | Path) -> tuple[Path, str]:
 
 
 def make_ops(
-    compute: Compute, groups: tuple[CacheGroup, ...], asked: EngineConfig, stored_as: str
+    compute: Compute,
+    groups: tuple[CacheGroup, ...],
+    asked: EngineConfig,
+    stored_as: str,
+    *,
+    tell: Callable[[int, int], None] | None = None,
 ) -> Ops[Any]:
-    """Return the operators of a backend for a model; only its own framework is imported."""
+    """Return the operators of a backend for a model; only its own framework is imported.
+
+    `tell` hears how many kernels are compiled, and of how many, where a step waits for that.
+    """
     match compute.backend:
         case "cuda":
             from spaninfer_engine.ops.cuda import CudaOps
@@ -154,7 +164,13 @@ def make_ops(
             )
             kv_dtype = asked.kv_dtype or compute.dtype
             assert kv_dtype != "fp8", compute
-            return CpuOps(compute.dtype, format=format, stored_as=stored_as, kv_dtype=kv_dtype)
+            return CpuOps(
+                compute.dtype,
+                format=format,
+                stored_as=stored_as,
+                kv_dtype=kv_dtype,
+                tell=tell,
+            )
 
 
 def _on_cuda(
@@ -284,7 +300,17 @@ def _parts(
         runner=runner,
         tokenizer=tokenizer,
         template=template,
-        sampling=SamplingParams(**checkpoint.sampling_defaults),
-        end_ids=tokenizer.eos_ids,
+        sampling=_sampling(checkpoint),
+        end_ids=tokenizer.eos_ids & frozenset(range(decoder.vocab)),  # files may name others
         listing=listing,
     )
+
+
+def _sampling(checkpoint: Checkpoint) -> SamplingParams:
+    """Return what the model's makers chose; CheckpointError where that cannot be sampled with."""
+    try:
+        return SamplingParams(**checkpoint.sampling_defaults)
+    except InvalidSampling as refused:
+        raise CheckpointError(
+            f"{checkpoint.path}: generation_config.json: {refused}; correct it there"
+        ) from refused

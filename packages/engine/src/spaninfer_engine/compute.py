@@ -187,7 +187,8 @@ def _check_quantize(asked: EngineConfig, backend: Backend) -> None:
         raise ConfigError("quantize_group was asked for without quantize; add int8 or int4")
     if asked.quantize is not None and backend != "cpu":
         raise ConfigError(
-            f"quantize {asked.quantize} needs backend cpu, and this is backend {backend}"
+            f"quantize {asked.quantize} needs backend cpu, and this is backend {backend}; "
+            "choose --backend cpu, or leave quantize out"
         )
 
 

@@ -78,7 +78,7 @@ def _packed_weights(
     refuse_quantised(checkpoint)
     decoder = resolve_decoder(asked, checkpoint)
     stored_as = checkpoint_dtype(checkpoint.config)
-    compute = decide_compute(asked, stored_as, this_machine())
+    compute = decide_compute(asked, stored_as, this_machine(with_gpu=False))
     ops = make_ops(compute, decoder.groups, asked, stored_as)
     pack, weights = packer(ops, checkpoint.reader), dict[str, Any]()
 

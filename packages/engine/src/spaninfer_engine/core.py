@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -32,7 +33,9 @@ from spaninfer_engine.schedule.scheduler import Scheduler
 from spaninfer_engine.stats import EngineState, StepTimes
 from spaninfer_engine.writer import Deliver, Opened
 
-CHECK_AFTER_S = 0.05  # idle for so long; a check of 50,000 spans takes 40 ms
+# Idle for so long; a request that comes meanwhile waits for what is under way.
+USE_TIME_AFTER_S = 0.05  # a graph takes 10 to 60 ms, and there are some hundred in all
+CHECK_AFTER_S = 1.0  # behind that; a check of 50,000 spans takes 40 ms
 
 _log = logging.getLogger(__name__)
 
@@ -133,12 +136,13 @@ class Core:
 
     def _wait(self) -> _Add | _Stop | _Close:
         """Return the next command; where it lets wait for itself, use the time."""
-        try:
-            return self._inbox.get(timeout=CHECK_AFTER_S)
-        except Empty:
-            self.scheduler.check()
+        with suppress(Empty):
+            return self._inbox.get(timeout=USE_TIME_AFTER_S)
         while self._inbox.empty() and self._runner.use_time():
             pass
+        with suppress(Empty):
+            return self._inbox.get(timeout=CHECK_AFTER_S)
+        self.scheduler.check()
         return self._inbox.get()
 
     def _take(self, command: _Add | _Stop | _Close) -> None:

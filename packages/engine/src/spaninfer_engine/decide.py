@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from spaninfer_engine.compute import Compute
 from spaninfer_engine.config import Decision, EngineConfig, KVDType, Resolved
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.run.memory import Demand, Needs, Stored, fit, gib, longest, span_bytes
+from spaninfer_engine.run.memory import (
+    Demand,
+    Needs,
+    Stored,
+    fit,
+    gib,
+    longest,
+    span_bytes,
+    spans_per_request,
+)
 from spaninfer_engine.spec.nodes import Decoder, parameter_count
 
 STORED: Mapping[KVDType, Stored] = {
@@ -89,10 +98,9 @@ def resolve(
         stored=stored,
         demand=demand,
     )
-    taken = sum(
-        count * span_bytes(group, span_len, stored)
-        for count, group in zip(num_spans, decoder.groups, strict=True)
-    )
+    held = tuple(zip(num_spans, decoder.groups, strict=True))
+    taken = sum(count * span_bytes(group, span_len, stored) for count, group in held)
+    at_once = min(count / spans_per_request(group, span_len, demand) for count, group in held)
     decisions = (
         Decision("parameters", f"{parameter_count(decoder):,}", f"{len(decoder.layers)} layers"),
         *([_DUMMY] if asked.weights == "dummy" else []),
@@ -106,8 +114,7 @@ def resolve(
         Decision(
             "spans",
             " + ".join(f"{count:,}" for count in num_spans),
-            f"of {span_len} tokens; {min(num_spans) * span_len / max_len:.1f} requests "
-            "of full length at once",
+            f"of {span_len} tokens; {at_once:.1f} requests of full length at once",
         ),
         Decision(
             "step",

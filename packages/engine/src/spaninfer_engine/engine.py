@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
 from threading import Lock
@@ -22,7 +23,7 @@ from spaninfer_engine.errors import InvalidPrompt, InvalidSampling, QueueFull
 from spaninfer_engine.handle import RequestHandle, ResultQueue, complete
 from spaninfer_engine.order import longest_first
 from spaninfer_engine.parts import Parts
-from spaninfer_engine.plan import GPU_TILE
+from spaninfer_engine.plan import GPU_PAUSE, GPU_TILE
 from spaninfer_engine.request import (
     Completion,
     FinishReason,
@@ -65,6 +66,10 @@ class Engine(Closing):
         self._lock = Lock()  # over the two below
         self._next_id = 1  # each choice of a request has a number
         self._handles: dict[int, RequestHandle] = {}  # started and not finished
+        # Words of one list of prompts are the same for all, and take milliseconds each time.
+        self._banned = lru_cache(maxsize=16)(
+            partial(_banned, tokenizer=parts.tokenizer, vocab=parts.decoder.vocab)
+        )
         self._started_s = monotonic()
         self._spared = Spared()
 
@@ -157,7 +162,7 @@ class Engine(Closing):
         first, so that the last of them do not run alone. Raises the error of the first request
         that failed.
         """
-        given = sampling or self.default_sampling
+        given = self.default_sampling if sampling is None else sampling
         if not _is_one(prompts):
             samplings = [given] * len(prompts) if isinstance(given, SamplingParams) else given
             return self._generate(cast(Sequence[Prompt], prompts), samplings)
@@ -249,7 +254,7 @@ class Engine(Closing):
             arrived_s=monotonic(),
             end_ids=frozenset(sampling.stop_ids)
             | (frozenset() if sampling.ignore_eos else self._parts.end_ids),
-            banned=_banned(sampling.bad_words, self.tokenizer),
+            banned=self._banned(sampling.bad_words),
         )
 
     def _forget(self, request_id: int) -> None:
@@ -264,13 +269,12 @@ def _build(model: str | Path | EngineConfig, options: Mapping[str, Any]) -> Part
 
 
 def _token_ids(prompt: Sequence[int]) -> TokenIds:
-    try:
-        ids = array("q", tuple(prompt))  # a tuple, because bytes would be taken for memory
-        return np.frombuffer(ids, np.int64)
-    except TypeError as error:
-        raise InvalidPrompt(f"a prompt is text or whole numbers: {error}") from error
-    except OverflowError as error:
-        raise InvalidPrompt(f"a number of the prompt is no token id: {error}") from error
+    try:  # 4000 numbers take 34 µs like this, 80 to 150 as an array
+        words = struct.pack(f"{len(prompt)}q", *prompt)
+    except struct.error as error:
+        allowed = "text or token ids, whole numbers below 2**63"
+        raise InvalidPrompt(f"a prompt is {allowed}: {error}") from error
+    return np.frombuffer(words, np.int64)
 
 
 def _is_one(prompts: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
@@ -292,21 +296,26 @@ def _cache_shape(parts: Parts) -> CacheShape:
 
 def _limits(parts: Parts, shape: CacheShape) -> Limits:
     resolved = parts.resolved
+    on_gpu = resolved.backend == "cuda"
     return Limits(
         context=min(resolved.max_len, shape.capacity()),
         vocab=parts.decoder.vocab,
         max_running=resolved.max_running,
         max_waiting=resolved.max_waiting,
         step_tokens=resolved.step_tokens,
-        tile=GPU_TILE if resolved.backend == "cuda" else 1,
+        tile=GPU_TILE if on_gpu else 1,
+        pause_tokens=min(GPU_PAUSE, resolved.step_tokens) if on_gpu else 0,
     )
 
 
-def _banned(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Return the token ids of bad words, at the beginning of a text and inside it."""
+def _banned(words: Sequence[str], tokenizer: Tokenizer, vocab: int) -> tuple[tuple[int, ...], ...]:
+    """Return the token ids of bad words, at the beginning of a text and inside it.
+
+    A tokenizer may know tokens that the model does not; these are never drawn, and need no ban.
+    """
     found = {
         tuple(tokenizer.encode(space + word, add_special=False))
         for word in words
         for space in ("", " ")
     }
-    return tuple(sorted(found))
+    return tuple(sorted(ids for ids in found if ids and max(ids) < vocab))

@@ -18,7 +18,7 @@ Outcome: TypeAlias = Callable[[], StepResult]
 
 
 class PlanRunner(Protocol):
-    """Computes plans, in order; owns the memory of the span cache."""
+    """Computes plans, in order; owns the memory of weights and spans."""
 
     @property
     def lookahead(self) -> int:
@@ -39,7 +39,7 @@ class PlanRunner(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the memory back; harmless when repeated."""
+        """Give weights and spans back; harmless when repeated."""
         ...
 
 

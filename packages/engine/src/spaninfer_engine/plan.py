@@ -29,6 +29,11 @@ BESIDE_DECODES = 2048
 GPU_TILE = 256
 """Rows of prompts beside many decodes on a GPU come in multiples of so many."""
 
+# A model of 7 billion parameters computes these in 165 ms on an H200. Of many requests that come at
+# once, so many more begin together, and are decoded by steps that read all weights for all of them.
+GPU_PAUSE = 8192
+"""Tokens of prompts for which decodes wait on a GPU, at a time, when many requests begin."""
+
 
 class Slice(NamedTuple):
     """The positions [start, stop) of one request that one step computes.

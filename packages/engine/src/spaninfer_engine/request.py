@@ -12,16 +12,18 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.errors import InvalidSampling
+from spaninfer_engine.errors import InvalidSampling, RequestError
 
 TokenIds: TypeAlias = NDArray[np.int64]
 
 MAX_STOP_STRINGS = 16
 MAX_BAD_WORDS = 128
+MAX_WORD_LEN = 256  # characters: words become tokens in the time of whoever starts a request
 MAX_STOP_IDS = 1024
 MAX_BIASES = 4096
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
+MAX_COUNT = 2**30  # behind a prompt it still is a position in the 32 bits of samplers
 
 
 class FinishReason(Enum):
@@ -107,15 +109,15 @@ _RANGES = (
     ("top_p", math.nextafter(0.0, 1.0), 1.0, "above 0, to 1"),
     ("min_p", 0.0, 1.0, "0 to 1"),
     ("typical_p", math.nextafter(0.0, 1.0), 1.0, "above 0, to 1"),
-    ("repetition_penalty", math.nextafter(0.0, 1.0), 10.0, "above 0, to 10"),
+    ("repetition_penalty", 0.01, 10.0, "0.01 to 10"),  # logits over less are infinite in float32
     ("presence_penalty", -2.0, 2.0, "-2 to 2"),
     ("frequency_penalty", -2.0, 2.0, "-2 to 2"),
 )
 _INTEGERS = (
     ("max_tokens", 1, None),
-    ("min_tokens", 0, None),
-    ("top_k", 0, None),
-    ("no_repeat_ngram", 0, None),
+    ("min_tokens", 0, MAX_COUNT),
+    ("top_k", 0, MAX_COUNT),
+    ("no_repeat_ngram", 0, MAX_COUNT),
     ("seed", 0, 2**64 - 1),
     ("n", 1, MAX_CHOICES),
     ("logprobs", 0, MAX_LOGPROBS),
@@ -142,21 +144,31 @@ def _check_integer(name: str, value: object, low: int, high: int | None) -> None
 
 def _check_strings(name: str, values: object) -> None:
     limit = _STRING_LIMITS[name]
-    allowed = f"at most {limit} strings, none of them empty"
+    allowed = f"at most {limit} strings of 1 to {MAX_WORD_LEN} characters"
     if not isinstance(values, tuple) or len(values) > limit:
         raise InvalidSampling(name, values, allowed)
-    if not all(isinstance(value, str) and value for value in values):
+    if not all(isinstance(value, str) and 1 <= len(value) <= MAX_WORD_LEN for value in values):
         raise InvalidSampling(name, values, allowed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """How a request stands among the others, and with whom it may share spans."""
+    """How a request stands among the others, and with whom it may share spans.
+
+    Raises RequestError for what cannot be put in order with others.
+    """
 
     priority: int = 0  # smaller runs first
     deadline_s: float | None = None  # seconds from arrival; then it finishes with DEADLINE
     tenant: str = ""  # spans are shared only inside a tenant
     adapter: str | None = None
+
+    def __post_init__(self) -> None:
+        due = 0.0 if self.deadline_s is None else self.deadline_s
+        if isinstance(self.priority, bool) or not isinstance(self.priority, int):
+            raise RequestError(f"priority is {self.priority!r}; allowed is a whole number")
+        if isinstance(due, bool) or not isinstance(due, int | float) or not due >= 0:
+            raise RequestError(f"deadline_s is {due!r}; allowed are None and 0 or more seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

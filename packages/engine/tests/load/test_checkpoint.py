@@ -45,6 +45,14 @@ def test_a_template_file_wins_over_the_config_and_a_list_becomes_names(folder):
     assert open_checkpoint(folder).chat_template == "c"
 
 
+@pytest.mark.parametrize("said", [[{"name": "default"}], [5], 5, {"default": "a"}])
+def test_templates_that_are_no_texts_by_name_are_refused(folder, said):
+    write_json(folder / "tokenizer_config.json", {"chat_template": said})
+
+    with pytest.raises(CheckpointError, match="neither a text nor a list of items with a name"):
+        open_checkpoint(folder)
+
+
 def test_a_folder_without_tokenizer_or_template_opens(folder):
     checkpoint = open_checkpoint(folder)
 

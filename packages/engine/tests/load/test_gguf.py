@@ -247,6 +247,15 @@ def test_a_truncated_file_is_refused(file, tmp_path):
             open_gguf(tmp_path / "cut.gguf")
 
 
+def test_metadata_that_are_no_text_are_refused(file, tmp_path):
+    file.layer()
+    damaged = file.close().read_bytes().replace(b"{{ messages }}", b"{{ m\xc9ssages }}")
+    (tmp_path / "damaged.gguf").write_bytes(damaged)
+
+    with pytest.raises(CheckpointError, match=r"damaged\.gguf cannot be read as GGUF: 'utf-8'"):
+        open_gguf(tmp_path / "damaged.gguf")
+
+
 def test_padding_pieces_are_not_unknown_pieces(file):
     vocabulary = spm_vocabulary()
     types = [int(kind) for kind in vocabulary.types]

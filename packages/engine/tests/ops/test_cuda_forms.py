@@ -103,12 +103,6 @@ def test_padded_decodes_stay_in_front():
     assert columns.bounds.tolist() == columns.wanted.tolist() == list(range(9))
 
 
-def test_several_prompts_alone_begin_a_burst():
-    forms = (Form(1), Form(0, 1, 32), Form(0, 16, 32), Form(16, 16, 32))
-
-    assert [form.begins_burst for form in forms] == [False, False, True, False]
-
-
 def test_a_step_that_fills_its_form_has_no_gap():
     columns, launch = described([*decodes(2), prompt(5, 8)], capacity=4)
 
@@ -170,14 +164,33 @@ def test_every_form_that_a_step_may_take_is_known_at_the_start_or_among_the_othe
 
 
 @pytest.mark.parametrize("revises", [False, True])
-def test_what_is_not_captured_yet_beside_decodes_fits_a_form_of_the_start(revises):
+def test_what_is_not_captured_yet_fits_a_form_of_the_start(revises):
     for form in FORMS.others:
-        decodes = [n for n in (64, 200) if n >= form.decodes > 0]
+        decodes = [n for n in (64, 200) if n >= form.decodes]
 
         stand_ins = FORMS.stand_ins(replace(form, revises=revises))
 
-        assert stand_ins == tuple(replace(form, decodes=n, revises=revises) for n in decodes)
+        assert stand_ins == tuple(Form(n, 16, form.prompt_rows, revises=revises) for n in decodes)
         assert {replace(stand_in, revises=False) for stand_in in stand_ins} <= {*FORMS.at_start}
+
+
+def test_prompts_alone_that_are_longer_than_any_beside_decodes_have_no_stand_in():
+    small_model = Forms(requests=200, most_prompt_rows=2600)
+
+    assert Form(0, 1, 2560) in small_model.others
+    assert small_model.stand_ins(Form(0, 1, 2560)) == ()
+    assert FORMS.stand_ins(Form(16)) == ()
+
+
+def test_prompts_alone_are_computed_behind_a_stand_in_s_empty_decodes():
+    columns, launch = described([prompt(0, 5), prompt(1, 4)], capacity=12)
+
+    gap = pad(columns, launch, Form(3, 3, 16))
+
+    assert columns.rows[:6].tolist() == [-1, -1, -1, 0, 7, -1]
+    assert columns.bounds[:7].tolist() == [0, 1, 2, 3, 8, 12, 12]
+    assert columns.wanted[:7].tolist() == [0, 1, 2, 3, 4, 5, 5]
+    assert gap.close(np.arange(5)).tolist() == [3, 4]
 
 
 def test_at_the_start_the_form_with_most_rows_is_the_first():

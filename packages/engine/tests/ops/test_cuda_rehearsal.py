@@ -12,7 +12,16 @@ from spaninfer_engine.plan import MOST_LOGITS
 
 @pytest.mark.parametrize(
     ("requests", "rows", "max_len"),
-    [(256, 8192, 32768), (256, 8192, 512), (1, 512, 4096), (7, 64, 10), (300, 300, 40), (2, 2, 9)],
+    [
+        (256, 8192, 32768),
+        (256, 8192, 512),
+        (1, 512, 4096),
+        (7, 64, 10),
+        (300, 300, 40),
+        (2, 2, 9),
+        (256, 16, 4096),  # fewer rows than requests
+        (256, 1, 4096),
+    ],
 )
 def test_the_largest_step_takes_every_slice_and_nearly_every_row(requests, rows, max_len):
     sizes = Sizes(requests=requests, rows=rows, max_len=max_len, span_len=16, num_groups=1)
@@ -20,13 +29,14 @@ def test_the_largest_step_takes_every_slice_and_nearly_every_row(requests, rows,
 
     launch = largest_step(sizes, columns, num_rotations=2)
 
-    prompts = launch.slices - launch.num_decodes
+    slices, prompts = launch.slices, launch.slices - launch.num_decodes
     lengths = [run.last - run.first for run in launch.prefills]
-    assert launch.slices == requests
+    assert slices == min(requests, rows)
     assert min(rows, requests * max_len) - prompts < launch.rows <= rows or prompts == requests
-    assert launch.rows == columns.bounds[requests] == launch.num_decodes + sum(lengths)
-    assert launch.wanted == columns.wanted[requests] == requests + min(lengths[-1], MOST_LOGITS) - 1
+    assert launch.rows == columns.bounds[slices] == launch.num_decodes + sum(lengths)
+    assert launch.wanted == columns.wanted[slices] == slices + min(lengths[-1], MOST_LOGITS) - 1
+    assert min(lengths) >= 1
     assert max(lengths) <= max_len
-    assert columns.stops[:requests].max() == launch.max_len == max(lengths)
-    assert (columns.draws[:requests] == -1).all()
+    assert columns.stops[:slices].max() == launch.max_len == max(lengths)
+    assert (columns.draws[:slices] == -1).all()
     assert launch.rotations == (None, None)

@@ -7,6 +7,9 @@ pytest.importorskip("torch")
 
 from spaninfer_engine.ops.cuda_wishes import packed
 from spaninfer_engine.ops.device import Wish
+from spaninfer_engine.plan import Entry
+from spaninfer_engine.request import MAX_COUNT, SamplingParams
+from spaninfer_engine.run.sample import wish_of
 
 PLAIN = dict(temperature=0.5, top_k=7, top_p=0.9, min_p=0.1, seed=2**63 + 5, prompt_len=3)
 
@@ -19,6 +22,18 @@ def test_a_record_says_what_the_wish_says():
     assert record["repetition"] == np.float32(1.5)
     assert (record["bias_count"], record["word_count"], record["end_count"]) == (0, 0, 0)
     assert len(lists) == 0
+
+
+@pytest.mark.parametrize("name", ["top_k", "min_tokens", "no_repeat_ngram"])
+def test_the_largest_numbers_that_a_request_may_name_fit_into_a_record(name):
+    most = SamplingParams(**{name: MAX_COUNT})
+
+    [record], _ = packed(wish_of(Entry(0, (1,) * 1000, most, seed=1)), first=0)
+
+    place, offset = {
+        "top_k": ("top_k", 0), "min_tokens": ("end_until", 1000), "no_repeat_ngram": ("ngram", 0)
+    }[name]  # fmt: skip
+    assert record[place] == MAX_COUNT + offset
 
 
 @pytest.mark.parametrize("bad_words", [(), ((5,),), ((5, 6), (9,), (1, 2, 3))])

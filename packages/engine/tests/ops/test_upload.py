@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from spaninfer_engine.errors import ConfigError  # noqa: E402
 from spaninfer_engine.noise import Noise  # noqa: E402
 from spaninfer_engine.ops.torch import TorchOps  # noqa: E402
 from spaninfer_engine.ops.upload import CHUNK_BYTES, Uploader, fill  # noqa: E402
@@ -90,3 +91,16 @@ def test_what_cannot_be_read_is_an_error_every_time_and_not_a_wait_for_ever():
     for _ in range(2):
         with pytest.raises(AttributeError):  # torch has no such type
             uploader.fill(np.zeros(out.shape, ml_dtypes.float8_e3m4), out)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("foo", "torch has no device 'foo'; give --device cpu"),
+        ("cuda:x", "torch has no device 'cuda:x'"),
+        ("cuda:99", "device cuda:99 cannot be used: .*; choose another --device"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused_by_name(name, words):
+    with pytest.raises(ConfigError, match=words):
+        TorchOps(device=name)

@@ -65,6 +65,15 @@ def test_the_longest_request_is_the_one_that_fits_exactly():
     assert longest([FULL], budget=1 << 40, max_len=100, **sizes) == 100
 
 
+def test_memory_for_less_than_a_span_is_refused_with_what_a_span_takes():
+    sizes = {"span_len": 4, "stored": Stored(32)}
+    size = span_bytes(FULL, **sizes)
+    most = longest([FULL], budget=size - 1, max_len=100, step_tokens=6, **sizes)
+
+    with pytest.raises(ConfigError, match=rf"one request of 1 tokens needs {size:,} bytes"):
+        fit([FULL], budget=size - 1, demand=Demand(most, 4, 6), **sizes)
+
+
 def test_a_window_group_does_not_limit_the_length_once_the_window_fits():
     budget = 5 * span_bytes(WINDOW, 4, Stored(32))
 

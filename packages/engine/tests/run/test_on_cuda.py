@@ -7,10 +7,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from time import sleep
 from typing import Any
 
 import pytest
 from spaninfer_engine import Completion, ConfigError, Engine, SamplingParams
+from spaninfer_engine.spec import parameter_count
 
 pytestmark = pytest.mark.gpu
 
@@ -61,6 +63,16 @@ def test_greedy_tokens_are_those_of_the_torch_backend(
     assert_same(answers(graphs=graphs, dtype=dtype), expected)
 
 
+def test_nor_do_graphs_change_them_that_are_captured_while_nothing_runs(
+    expected: list[Completion],
+) -> None:
+    with Engine("demo", backend="cuda", max_len=512, graphs=True, dtype="bfloat16") as engine:
+        sleep(2)
+        got = [engine.generate(prompt, GREEDY) for prompt in PROMPTS]  # each prompt alone
+
+    assert_same(got, expected)
+
+
 @pytest.mark.parametrize("graphs", [False, True], ids=["one by one", "graphs"])
 def test_logits_of_equal_beginnings_are_near(expected: list[Completion], graphs: bool) -> None:
     got = answers(replace(GREEDY, logprobs=2), graphs=graphs, dtype="bfloat16")
@@ -83,6 +95,41 @@ def test_few_rows_few_spans_and_short_steps_change_nothing(
     expected: list[Completion], options: dict[str, int]
 ) -> None:
     assert_same(answers(dtype="bfloat16", **options), expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"graphs": False}, {"step_tokens": 16}, {"memory": 3 << 20}, {"prefix_cache": False}],
+    ids=str,
+)
+def test_nothing_changes_a_bit_where_rows_do_not_depend_on_each_other(
+    options: dict[str, int],
+) -> None:
+    sampling = SamplingParams(
+        top_p=0.9, repetition_penalty=1.2, frequency_penalty=0.3, n=2, seed=4, max_tokens=40,
+        logprobs=2, prompt_logprobs=1,
+    )  # fmt: skip
+    invariant = {"dtype": "bfloat16", "batch_invariant": True}
+
+    got, expected = answers(sampling, **invariant, **options), answers(sampling, **invariant)
+
+    for mine, theirs in zip(got, expected, strict=True):
+        assert (mine.token_ids, mine.text) == (theirs.token_ids, theirs.text)
+        assert mine.logprobs == theirs.logprobs
+        assert mine.prompt_logprobs == theirs.prompt_logprobs
+
+
+def test_a_closed_engine_gives_weights_and_spans_back() -> None:
+    import torch
+
+    memory = 1 << 28
+    with Engine("demo", backend="cuda", dtype="bfloat16", max_len=512, memory=memory) as engine:
+        engine.generate("Once", GREEDY)
+        weights = 2 * parameter_count(engine._parts.decoder)  # of two bytes
+        held = torch.cuda.memory_allocated()
+
+    given_back = held - torch.cuda.memory_allocated()  # `engine` is still here
+    assert given_back > 0.98 * (memory + weights)
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,17 @@ def test_answers_are_those_of_a_runner_that_goes_step_by_step(
     assert any(form.prompts for form in made[0].forms) is forms
 
 
+@pytest.mark.parametrize(("num_spans", "max_running"), [(60, 12), (24, 3)])
+def test_choices_that_make_way_get_the_answers_of_those_that_never_do(
+    model: Model, num_spans: int, max_running: int
+) -> None:
+    expected = _answers(_parts(model, _one_by_one(model), 400, 32))
+
+    actual = _answers(_parts(model, _overlapped(model), num_spans, max_running))
+
+    assert _joined(actual) == _joined(expected)
+
+
 def test_a_step_from_which_nothing_is_drawn_has_an_outcome(model: Model) -> None:
     parts = _parts(model, _overlapped(model), 40, 2)  # steps of 24 tokens
     with Engine(parts) as engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,8 +47,8 @@ class Recording(Greedy):
         return drawn, logprobs, {i: ValueError(f"{i}") for i in requests if i in self.failing}
 
 
-def _runner(model: Model, sampler: Draws) -> Runner[Any]:
-    ops = ReferenceOps("float32")
+def _runner(model: Model, sampler: Draws, ops: ReferenceOps | None = None) -> Runner[Any]:
+    ops = ops or ReferenceOps("float32")
     return Runner(
         bind(lower(model.decoder), ops, model.checkpoint.reader),
         ops,
@@ -131,5 +132,27 @@ def test_closing_twice_does_no_harm(model: Model):
         runner.close()
 
     runner.close()
-    with pytest.raises(IndexError):  # there are no spans to compute with
+    with pytest.raises(AssertionError, match="closed"):
         runner.run(_enter(0, 5, Slice(0, 0, 5, 4, True)))
+
+
+def test_a_closed_runner_keeps_neither_weights_nor_spans(model: Model):
+    ops = ReferenceOps("float32")  # kernels hold it beside their weights
+    runner = _runner(model, Greedy(), ops)
+    runner.run(_enter(0, 5, Slice(0, 0, 5, 4, True)))
+    alive, spans = weakref.ref(ops), weakref.ref(_memory(runner))
+    del ops
+
+    runner.close()
+
+    assert alive() is None
+    assert spans() is None
+
+
+def _memory(runner: Runner[Any]) -> Any:
+    """Return the array that spans are views of."""
+    assert runner._held is not None
+    array = runner._held.caches[0].keys
+    while array.base is not None:
+        array = array.base
+    return array

@@ -1,11 +1,9 @@
-from sys import maxsize
-
 import numpy as np
 import pytest
 from spaninfer_engine.ops.device import MOST_LISTED
 from spaninfer_engine.plan import Entry
 from spaninfer_engine.request import SamplingParams
-from spaninfer_engine.run.sample import Sampler, host_draws_below, wish_of
+from spaninfer_engine.run.sample import Sampler, is_for_host, wish_of
 from spaninfer_op_reference import log_softmax
 
 VOCAB = 50
@@ -153,24 +151,24 @@ def test_a_request_that_left_is_forgotten(logits):
 
 
 @pytest.mark.parametrize(
-    ("sampling", "end_ids", "below"),
+    ("sampling", "end_ids", "by_host"),
     [
-        ({"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1}, (2,), 0),
-        ({"repetition_penalty": 1.1, "presence_penalty": 1, "no_repeat_ngram": 3}, (2,), 0),
-        ({"min_tokens": 4}, (2,), 0),
-        ({"logit_bias": {1: 0.5}, "bad_words": ("x",)}, (), 0),
-        ({"logit_bias": dict.fromkeys(range(MOST_LISTED + 1), 0.5)}, (), maxsize),
-        ({"typical_p": 0.5}, (), maxsize),
-        ({"logprobs": 0}, (), 0),
-        ({"logprobs": 0, "processed_logprobs": True}, (), maxsize),
+        ({"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1}, (2,), False),
+        ({"repetition_penalty": 1.1, "presence_penalty": 1, "no_repeat_ngram": 3}, (2,), False),
+        ({"min_tokens": 4}, (2,), False),
+        ({"logit_bias": {1: 0.5}, "bad_words": ("x",)}, (), False),
+        ({"logit_bias": dict.fromkeys(range(MOST_LISTED + 1), 0.5)}, (), True),
+        ({"typical_p": 0.5}, (), True),
+        ({"logprobs": 0}, (), False),
+        ({"logprobs": 0, "processed_logprobs": True}, (), True),
     ],
     ids=lambda value: next(iter(value), "") if isinstance(value, dict) else "",
 )
-def test_the_host_draws_what_a_device_cannot(sampling, end_ids, below):
+def test_the_host_draws_what_a_device_cannot(sampling, end_ids, by_host):
     banned = ((5, 6),) if "bad_words" in sampling else ()
     entry = Entry(1, (7, 8, 9), SamplingParams(**sampling), 3, banned, end_ids)
 
-    assert host_draws_below(entry) == below
+    assert is_for_host(entry) is by_host
 
 
 def test_a_device_hears_what_a_request_wants():

@@ -2,8 +2,10 @@ from dataclasses import dataclass
 from sys import maxsize
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from spaninfer_engine.plan import BESIDE_DECODES, Slice
-from spaninfer_engine.schedule.policy import EVERY, MANY_DECODES, plan_step
+from spaninfer_engine.schedule.policy import BURST, EVERY, FEW_TILES, MANY_DECODES, plan_step
 
 
 @dataclass
@@ -122,10 +124,10 @@ def test_the_rope_length_travels_with_every_slice():
 @pytest.mark.parametrize(
     ("decodes", "waiting", "number", "computed"),
     [
-        (MANY_DECODES, 700, 1, 512),
-        (MANY_DECODES, 512, 1, 512),
-        (MANY_DECODES, 511, 1, 0),
-        (MANY_DECODES, 511, EVERY, 256),
+        (MANY_DECODES, FEW_TILES * 256 + 90, 1, FEW_TILES * 256),
+        (MANY_DECODES, FEW_TILES * 256, 1, FEW_TILES * 256),
+        (MANY_DECODES, FEW_TILES * 256 - 1, 1, 0),
+        (MANY_DECODES, FEW_TILES * 256 - 1, EVERY, (FEW_TILES - 1) * 256),
         (MANY_DECODES, 90, EVERY - 1, 0),
         (MANY_DECODES, 90, EVERY, 90),
         (MANY_DECODES, 5000, 3, BESIDE_DECODES),
@@ -147,9 +149,63 @@ def test_prompts_that_share_whole_tiles_are_cut_where_the_tiles_end():
     pending = [decode(n, 41) for n in range(MANY_DECODES)]
     pending += [prompt(901, 0, 300), prompt(902, 0, 300), prompt(903, 0, 100)]
 
-    slices, _ = plan_step(pending, 8192, tile=256, number=1)
+    slices, _ = plan_step(pending, 8192, tile=256, number=EVERY)
 
     assert slices[MANY_DECODES:] == [
         part(901, 0, 300, draws=True),
         part(902, 0, 212, draws=False),
     ]
+
+
+def test_a_burst_is_computed_while_decodes_wait_and_then_they_have_their_turn():
+    pending = [decode(1, 41), *(prompt(n, 0, 500) for n in range(10, 20)), decode(2, 77)]
+
+    alone, _ = plan_step(pending, 8192, pause=4000, number=6)
+    together, _ = plan_step(pending, 8192, pause=4000, number=7)
+
+    assert alone == [part(n, 0, 500, draws=True) for n in range(10, 18)]
+    assert [part.request_id for part in together] == [1, 2, 10, 11, 12, 13, 14]
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        [prompt(n, 0, 499) for n in range(8)],  # do not fill the pause
+        [prompt(n, 0, 501) for n in range(40)],  # the eighth does not end in it
+        [prompt(1, 0, 90_000), prompt(2, 0, 90_000)],
+        [prompt(n, 0, 501, logits_from=0) for n in range(9)],  # logits are too few for a step
+        [],
+    ],
+)
+def test_where_few_requests_would_begin_no_decode_waits(prompts):
+    slices, _ = plan_step([*prompts, decode(901, 41)], 8192, pause=4000, number=6)
+
+    assert slices[0] == part(901, 41, 42, draws=True)
+
+
+items = st.builds(
+    Item,
+    request_id=st.integers(0, 1000),
+    done=st.integers(0, 600),
+    target=st.integers(1, 600),
+    last=st.integers(550, 700),
+    logits_from=st.sampled_from([maxsize, maxsize, maxsize, 0]),
+)
+
+
+@given(
+    pending=st.lists(items, max_size=120),
+    pause=st.sampled_from([0, 256, 1000, 4096]),
+    tile=st.sampled_from([1, 256]),
+    number=st.integers(0, 9),
+)
+def test_a_decode_waits_for_one_step_of_few_tokens_at_the_most(pending, pause, tile, number):
+    decoding = [item for item in pending if item.target <= item.done < item.last]
+
+    now, chosen = plan_step(pending, 8192, pause=pause, tile=tile, number=number)
+    _, next_chosen = plan_step(pending, 8192, pause=pause, tile=tile, number=number + 1)
+
+    if chosen[: len(decoding)] != decoding:
+        assert decoding == next_chosen[: len(decoding)]
+        assert sum(part.num_tokens for part in now) == pause
+        assert sum(part.draws for part in now) >= BURST

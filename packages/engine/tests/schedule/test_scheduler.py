@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 from checking import alone
 from driving import Bench, request
@@ -43,6 +45,47 @@ def test_a_long_prompt_is_computed_in_chunks_while_others_decode():
 
     slices = [part[:3] for plan in bench.runner.steps for part in plan.slices if part[0] == 2]
     assert slices[:3] == [(2, 0, 7), (2, 7, 14), (2, 14, 20)]
+
+
+def test_newcomers_without_end_hold_a_running_request_up_in_every_second_step_at_the_most():
+    bench = Bench(num_spans=(400,), max_running=60, step_tokens=24, pause_tokens=16)
+    bench.add(request(1, PROMPT[:2], sampling=upto(30)))
+    bench.step()
+    for number in range(100, 1100, 10):
+        for newcomer in range(number, number + 10):
+            bench.add(request(newcomer, [newcomer % 50, 7], sampling=upto(2)))
+        bench.step()
+    bench.run()
+
+    takes_part = [any(part[0] == 1 for part in plan.slices) for plan in bench.runner.steps]
+    last = len(takes_part) - takes_part[::-1].index(True)
+    assert takes_part[:last].count(False) >= 10
+    assert (False, False) not in pairwise(takes_part[:last])
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_bursts_change_no_token_with_hits_and_preemptions(depth):
+    bench = Bench(num_spans=(24,), max_running=24, step_tokens=24, pause_tokens=20, depth=depth)
+    prompts = {}
+    for step in range(40):
+        burst = range(100 + 20 * step, 116 + 20 * step) if step % 5 == 2 else ()
+        for number in burst:
+            prompts[number] = [number % 3, *range(7)] if number % 8 == 0 else [number % 50, 1]
+            bench.add(request(number, prompts[number], sampling=upto(6), seed=number))
+        bench.step()
+    bench.run()
+
+    for number, prompt in prompts.items():
+        limit = len(prompt) + 6
+        assert bench.tokens[number] == alone(prompt, seed=number, limit=limit, sampling=upto(6))
+    assert any(is_pause(plan) for plan in bench.runner.steps)
+    assert bench.scheduler.counts.preemptions > 0
+    assert bench.scheduler.counts.prefix_hit_tokens > 0
+
+
+def is_pause(plan):
+    """Does the step hold prompts alone, and not as many as where nothing decodes?"""
+    return plan.num_tokens == 20 and min(part.num_tokens for part in plan.slices) > 1
 
 
 def test_the_same_prompt_again_is_computed_from_the_last_span_on():

@@ -123,16 +123,18 @@ def find_prefix(
     A group without window must hold all its spans; a group with one, those that the first
     position behind the prefix still sees.
     """
-    best = len(links)
-    for pool, window in zip(pools, windows, strict=True):
-        if window is None:
-            best = len(pool.find_run(links[:best]))
+    runs = [
+        pool.find_run(links) if window is None else None
+        for pool, window in zip(pools, windows, strict=True)
+    ]
+    best = min([len(links), *(len(run) for run in runs if run is not None)])
     while (gap := _gap(links[:best], pools, windows, span_len)) is not None:
         best = gap  # whatever is longer and shorter than before sees the gap, too
     tables = []
-    for pool, window in zip(pools, windows, strict=True):
+    for pool, window, run in zip(pools, windows, runs, strict=True):
         first = first_visible(best * span_len, span_len, window)
-        tables.append((first, tuple(pool.find_run(links[first:best]))))
+        spans = pool.find_run(links[first:best]) if run is None else run[:best]
+        tables.append((first, tuple(spans)))
     return Hit(best, tuple(tables))
 
 

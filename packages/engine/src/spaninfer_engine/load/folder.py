@@ -60,13 +60,26 @@ def read_template(folder: Path) -> tuple[str | dict[str, str] | None, dict[str, 
     settings: dict[str, Any] = {}
     for path in files:  # the second wins: the first is of older folders
         settings |= read_json(path) if path.is_file() else {}
-    template = settings.get("chat_template")
-    if isinstance(template, list):
-        template = {each["name"]: each["template"] for each in template}
+    template = _template(folder, settings.get("chat_template"))
     file = folder / "chat_template.jinja"
     if file.is_file():  # the newer place, which wins
         template = file.read_text(encoding="utf-8")
     return template, _named_tokens(settings)
+
+
+def _template(folder: Path, said: Any) -> str | dict[str, str] | None:
+    """The chat template of the settings: a text, or a list of several with their names."""
+    if said is None or isinstance(said, str):
+        return said
+    items = said if isinstance(said, list) else [None]
+    known = [each for each in items if isinstance(each, dict)]
+    pairs: list[tuple[Any, Any]] = [(each.get("name"), each.get("template")) for each in known]
+    if len(pairs) < len(items) or not all(isinstance(text, str) for pair in pairs for text in pair):
+        raise CheckpointError(
+            f"{folder}: chat_template of tokenizer_config.json is neither a text nor a list of "
+            "items with a name and a template; put the template into chat_template.jinja"
+        )
+    return dict(pairs)
 
 
 def _named_tokens(settings: dict[str, Any]) -> dict[str, str]:

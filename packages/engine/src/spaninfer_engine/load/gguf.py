@@ -68,8 +68,8 @@ class GgufFile:
 
 def open_gguf(path: Path) -> GgufFile:
     """Read a GGUF file; ConfigError for an unknown architecture, CheckpointError for damage."""
-    container = _open_container(path)
-    metadata = Metadata(str(path), {k: v.contents() for k, v in container.fields.items()})
+    container, values = _open_container(path)
+    metadata = Metadata(str(path), values)
     tensors: dict[str, Entry] = {t.name: _entry(path, t) for t in container.tensors}
     family = find_family(metadata)
     config = family.config(metadata, tensors)
@@ -89,9 +89,11 @@ def open_gguf(path: Path) -> GgufFile:
     )
 
 
-def _open_container(path: Path) -> GGUFReader:
+def _open_container(path: Path) -> tuple[GGUFReader, dict[str, Any]]:
+    """Return the file and the values of its metadata by key."""
     try:
-        return GGUFReader(path)
+        container = GGUFReader(path)
+        return container, {key: field.contents() for key, field in container.fields.items()}
     except (ValueError, IndexError, KeyError, OverflowError, MemoryError) as broken:
         raise CheckpointError(f"{path} cannot be read as GGUF: {broken}") from broken
 

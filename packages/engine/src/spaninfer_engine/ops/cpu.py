@@ -14,7 +14,11 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from spaninfer_kernels_cpu import Format, pack, pack_stack
-from spaninfer_kernels_cpu.team import Team, shared_team
+from spaninfer_kernels_cpu.attend_call import attention_kernels
+from spaninfer_kernels_cpu.attention_plan import make_planner_ready
+from spaninfer_kernels_cpu.compilers import Compilers, Tell
+from spaninfer_kernels_cpu.sampling import sampling_kernel
+from spaninfer_kernels_cpu.team import Team, make_team_ready, shared_team
 
 from spaninfer_engine.ops.bound import Steps
 from spaninfer_engine.ops.cpu_cache import CacheKind, allocate
@@ -39,7 +43,7 @@ class CpuOps(ReferenceOps):
     Weights of products are packed: in `format`, or else as they are stored, bfloat16 in bfloat16
     (`stored_as` is what those of a model without weights would be stored in). Products see
     activations in `dtype`, everything else sees them in float32; keys and values are kept in
-    `kv_dtype`.
+    `kv_dtype`. `tell` hears how many kernels are compiled, and of how many, while a step waits.
     """
 
     name = "cpu"
@@ -52,16 +56,27 @@ class CpuOps(ReferenceOps):
         stored_as: str = "float32",
         kv_dtype: CacheKind = "float32",
         team: Team | None = None,
+        tell: Tell | None = None,
     ) -> None:
         super().__init__("float32")
         self.claims = recorded_claims(rounded=dtype == "bfloat16")
         self._format, self._stored_as, self._kv_dtype = format, stored_as, kv_dtype
-        self._team = team or shared_team()
+        self._team = team
         self._inputs = Inputs()
+        self._compilers = Compilers(tell)
+
+    def warm(self) -> None:
+        """Have other processes begin with kernels of every model that are not on disk.
+
+        Meanwhile this one compiles what is called from Python.
+        """
+        self._compilers.begin([*attention_kernels(self._kv_dtype), sampling_kernel()])
+        make_team_ready()
+        make_planner_ready()
 
     def chain(self, steps: Steps[Array]) -> Steps[Array]:
         """Run neighbours that are recorded as one script."""
-        return chain(steps, self._team, self._inputs)
+        return chain(steps, self._team or shared_team(), self._inputs, self._compilers)
 
     def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[NDArray[Any]]:
         """Allocate the spans of a cache group."""

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, TypeAlias
 
 from spaninfer_kernels_cpu.call import Script
+from spaninfer_kernels_cpu.compilers import Compilers
 from spaninfer_kernels_cpu.team import Team
 
 from spaninfer_engine.ops.bound import BoundStep, Steps
@@ -38,7 +40,7 @@ class Recorded:
         raise AssertionError("a recorded kernel is run by the script that it is part of")
 
 
-def chain(steps: Steps[Floats], team: Team, inputs: Inputs) -> Steps[Floats]:
+def chain(steps: Steps[Floats], team: Team, inputs: Inputs, compilers: Compilers) -> Steps[Floats]:
     """Return the steps with every run of recorded neighbours as one step."""
     wanted = _wanted_slots(steps)
     joined: list[BoundStep] = []
@@ -50,7 +52,8 @@ def chain(steps: Steps[Floats], team: Team, inputs: Inputs) -> Steps[Floats]:
         stop = start + len(parts)
         if is_recorded:
             rest = steps.steps[stop:]
-            joined.append(_join(parts, rest, steps.result, wanted[start], team, inputs))
+            script = partial(_Script, team=team, inputs=inputs, compilers=compilers)
+            joined.append(_join(parts, rest, steps.result, wanted[start], script))
         else:
             joined += parts
         start = stop
@@ -62,8 +65,7 @@ def _join(
     rest: Sequence[BoundStep],
     result: int,
     wanted: frozenset[int],
-    team: Team,
-    inputs: Inputs,
+    make_script: Callable[..., _Script],
 ) -> BoundStep:
     """Return one step for recorded neighbours: what it reads from outside, what others read."""
     written: set[int] = set()
@@ -73,9 +75,7 @@ def _join(
         written.update(part.outputs)
     results = tuple(sorted(written & _read_first(rest, result)))
     ends = frozenset(read) - _read_first(rest, result) - frozenset(results)
-    script = _Script(
-        tuple(parts), tuple(read), results, tuple(slot in wanted for slot in read), team, inputs
-    )
+    script = make_script(tuple(parts), tuple(read), results, tuple(slot in wanted for slot in read))
     operations = tuple(operation for part in parts for operation in part.operations)
     return BoundStep("script", operations, script, tuple(read), results, tuple(ends), tuple(parts))
 
@@ -114,11 +114,14 @@ class _Script:
         read: tuple[int, ...],
         results: tuple[int, ...],
         wanted: tuple[bool, ...],
+        *,
         team: Team,
         inputs: Inputs,
+        compilers: Compilers,
     ) -> None:
         self._parts, self._read, self._results = parts, read, results
         self._wanted, self._team, self._inputs = wanted, team, inputs
+        self._compilers = compilers
         self._linked: _Linked | None = None
 
     def __call__(self, step: Step[Floats], *inputs: Floats) -> Any:
@@ -134,8 +137,12 @@ class _Script:
         return made[0] if len(made) == 1 else made
 
     def _link(self, step: Step[Floats], inputs: Sequence[Floats]) -> _Linked:
-        """Write the calls down, with memory for this step's rows and some more."""
+        """Write the calls down, with memory for this step's rows and some more, and for as many
+        as there ever were: 10 to 20 ms, which no step shall take again.
+        """
         rows, wanted = _capacity(step.num_tokens), _capacity(len(step.wanted))
+        if self._linked is not None:
+            rows, wanted = max(rows, self._linked.rows), max(wanted, self._linked.wanted)
         rotated = [rotation.cos.shape[-1] for rotation in step.rotations]
         recorder = Recorder(self._inputs, step.caches, rotated, rows=rows, wanted=wanted)
         values = {
@@ -154,6 +161,7 @@ class _Script:
                 if all(value.buffer is not one.buffer for one in given):
                     recorder.give_back(value.buffer, wanted=value.wanted)
         results = tuple(values[slot] for slot in self._results)
+        self._compilers.finish(call.kernel for call in recorder.calls)
         script = Script(recorder.calls)
         return _Linked(script, given, results, rows, wanted, step.caches, recorder.buffers)
 

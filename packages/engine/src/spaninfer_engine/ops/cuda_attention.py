@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from span_attention import SpanLayout, Spans, append, decode, prefill
+from span_attention import SpanLayout, Spans, append
 from torch import Tensor
 
 from spaninfer_engine.ops.cuda_kernels import Kernels
@@ -119,7 +118,7 @@ class _Decodes:
     def __init__(
         self, slices: Slices, layout: SpanLayout, heads: int, window: int, kernels: Kernels
     ) -> None:
-        self._kernel = _decode(kernels, layout, slices.num_decodes, heads)
+        self._kernel = kernels.decode_of(layout, slices.num_decodes, heads)
         self._plan = _bytes(self._kernel.plan_bytes, slices.rows.device)
         self._workspace = _bytes(self._kernel.workspace_bytes, slices.rows.device)
         self._rows, self._lengths = slices.rows.data_ptr(), slices.lengths.data_ptr()
@@ -155,7 +154,7 @@ class _Prefills:
         first: int,
     ) -> None:
         count = slices.num_decodes + len(slices.prefills) - first
-        self._kernel = _prefill(kernels, layout, heads)
+        self._kernel = kernels.prefill_of(layout, heads)
         self._plan = _bytes(self._kernel.plan_bytes(rows, count), slices.rows.device)
         self._workspace = _bytes(self._kernel.workspace_bytes, slices.rows.device)
         self._rows = slices.rows[first:].data_ptr()
@@ -183,19 +182,6 @@ class _Prefills:
             workspace=self._workspace.data_ptr(),
             **scores,
         )
-
-
-@lru_cache(1024)
-def _decode(kernels: Kernels, layout: SpanLayout, requests: int, heads: int) -> decode.Prepared:
-    form = decode.Form(kernels.element)
-    return decode.prepare(form, layout, requests=requests, heads=heads, gpu=kernels.gpu)
-
-
-@lru_cache(64)
-def _prefill(kernels: Kernels, layout: SpanLayout, heads: int) -> prefill.Prepared:
-    form = prefill.Form(np.dtype(kernels.element).name)
-    splits = not kernels.batch_invariant
-    return prefill.prepare(form, layout, heads=heads, gpu=kernels.gpu, splits=splits)
 
 
 def _bytes(count: int, device: torch.device) -> Tensor:

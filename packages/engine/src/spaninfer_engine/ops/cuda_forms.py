@@ -48,11 +48,6 @@ class Form:
     prompt_rows: int = 0
     revises: bool = False
 
-    @property
-    def begins_burst(self) -> bool:
-        """Is it for several prompts alone? The next step already has decodes beside others."""
-        return self.prompts > PROMPTS[0] and not self.decodes
-
     def launch(self, num_rotations: int) -> Launch:
         """Return the launch that is captured; what its slices are is read from the columns."""
         return Launch(
@@ -120,9 +115,13 @@ class Forms:
 
     def stand_ins(self, form: Form) -> tuple[Form, ...]:
         """Return the forms of the start that serve a step of this form as well, smallest first."""
-        if not form.decodes or not form.prompts:
+        if not form.prompts or form.prompt_rows > BESIDE_DECODES:
             return ()
-        return tuple(replace(form, decodes=n) for n in self._started if n >= form.decodes)
+        return tuple(
+            replace(form, decodes=n, prompts=PROMPTS[-1])
+            for n in self._started
+            if n >= form.decodes
+        )
 
 
 def most_prompt_rows(layers: int, parameters: int) -> int:

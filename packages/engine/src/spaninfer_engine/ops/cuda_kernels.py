@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 import ml_dtypes
 import numpy as np
 import torch
-from span_attention import Format, SpanLayout, Spans, append
+from span_attention import Format, SpanLayout, Spans, append, decode, prefill
 from spaninfer_kernel_launch import Gpu, get_gpu
 from spaninfer_kernels_cuda import activation, gemm, norm, rope
 from torch import Tensor
@@ -43,6 +43,8 @@ class Kernels:
         self._append_form = lru_cache(_KEPT)(self._make_append_form)
         self._gemm = lru_cache(_KEPT)(self._prepare_gemm)
         self._gemm_is_faster = lru_cache(_KEPT)(self._is_gemm_faster)
+        self._decode = lru_cache(_KEPT)(self._prepare_decode)
+        self._prefill = lru_cache(_KEPT)(self._prepare_prefill)
 
     @cached_property
     def gpu(self) -> Gpu:
@@ -242,3 +244,22 @@ class Kernels:
 
     def _make_append_form(self, head_norm: bool, interleaved: bool, rotary_len: int) -> append.Form:
         return append.Form(head_norm, interleaved, rotary_len, self.element)
+
+    # ---- attention -------------------------------------------------------------------------------
+
+    def decode_of(self, layout: SpanLayout, requests: int, heads: int) -> decode.Prepared:
+        """Return the attention of so many requests, one row each, over spans of a layout."""
+        return self._decode(layout, requests, heads)
+
+    def _prepare_decode(self, layout: SpanLayout, requests: int, heads: int) -> decode.Prepared:
+        form = decode.Form(self.element)
+        return decode.prepare(form, layout, requests=requests, heads=heads, gpu=self.gpu)
+
+    def prefill_of(self, layout: SpanLayout, heads: int) -> prefill.Prepared:
+        """Return the attention of slices of any length over spans of a layout."""
+        return self._prefill(layout, heads)
+
+    def _prepare_prefill(self, layout: SpanLayout, heads: int) -> prefill.Prepared:
+        form = prefill.Form(np.dtype(self.element).name)
+        splits = not self.batch_invariant
+        return prefill.prepare(form, layout, heads=heads, gpu=self.gpu, splits=splits)

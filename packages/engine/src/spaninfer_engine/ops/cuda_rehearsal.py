@@ -17,7 +17,7 @@ def largest_step(sizes: Sizes, columns: Columns, num_rotations: int) -> Launch:
     as many logits are wanted as a step may want of prompts. Decodes pad; the prompts are those of
     row 0, whatever it holds.
     """
-    slices = sizes.requests
+    slices = min(sizes.requests, sizes.rows)
     prompts = min(slices, -(-sizes.rows // sizes.max_len))
     decodes = slices - prompts
     length = min(sizes.max_len, (sizes.rows - decodes) // prompts)

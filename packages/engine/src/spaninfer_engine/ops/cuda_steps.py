@@ -131,10 +131,12 @@ class CudaSteps:
         return form is not None
 
     def close(self) -> None:
-        """Wait for what is under way and give the memory back; harmless when repeated."""
+        """Wait for what is under way and give weights, spans and graphs back; harmless when
+        repeated. Tables of requests stay until Python collects them.
+        """
         self._stream.synchronize()
         self._graphs.close()
-        self._caches = ()
+        self._caches, self._forward = (), _closed
         torch.cuda.empty_cache()
 
     def _num_spans(self, max_len: int) -> int:
@@ -147,10 +149,10 @@ class CudaSteps:
         return min(sizes.max_spans, 1 << (-(-max_len // sizes.span_len) - 1).bit_length())
 
     def _find_form(self, launch: Launch, columns: Columns, num_spans: int) -> Form | None:
-        """Return the smallest form of a step, or one that is captured already: under load, more
-        rows take less time than a capture.
+        """Return the form that a step is padded to: the smallest it fits into, or until that is
+        captured, one of the start. None where the step is computed as it is.
 
-        None where there is none, and where a burst of prompts would wait for a capture.
+        A step with prompts never waits for a capture of 20 to 300 ms: more rows cost it 1 to 2.
         """
         form = None if self._forms is None else self._forms.find(launch, columns)
         if self._forms is None or form is None or self._graphs.has(form, num_spans):
@@ -158,7 +160,7 @@ class CudaSteps:
         for stand_in in self._forms.stand_ins(form):
             if self._graphs.has(stand_in, num_spans):
                 return stand_in
-        return None if form.begins_burst else form
+        return None if form.prompts else form
 
     def _compute_form(self, form: Form, num_spans: int) -> Tensor:
         """Compute a step of a form."""
@@ -214,6 +216,10 @@ class Answer:
         self._tokens.wait()
         rows: Floats = self._logits.numpy()
         return rows
+
+
+def _closed(_step: Step[Tensor]) -> Tensor:
+    raise AssertionError("the device is closed")
 
 
 def _fetch(logits: Tensor, rows: Sequence[int]) -> Tensor | None:

@@ -61,7 +61,6 @@ class Step(Generic[A]):
     wanted: A  # [W] rows whose logits are wanted
     replaced: Rows[A] | None = None  # media embeddings take the place of token embeddings
     added: Mapping[int, Rows[A]] | None = None  # by layer: added to its output (deepstack)
-    adapter: Ints | None = None  # [T] adapter of each row; 0 is none
     plan: Any = None  # what `Ops.prepare` made once for all layers; only its backend reads it
 
     @property

@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.memory import DEVICE_SHARE, HOST_SHARE, available_bytes
 from spaninfer_engine.ops.bound import Steps
 from spaninfer_engine.ops.fuse import joined_linears
@@ -36,6 +37,24 @@ def cuda_capability() -> tuple[int, int]:
     return torch.cuda.get_device_capability()
 
 
+def usable_device(name: str) -> torch.device:
+    """Return torch's device of this name; ConfigError where nothing can be put on it."""
+    try:
+        device = torch.device(name)
+    except RuntimeError as unknown:
+        raise ConfigError(
+            f"torch has no device {name!r}; give --device cpu, cuda, cuda:1 or the like"
+        ) from unknown
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as refused:  # the latter: torch was built without it
+        reason = str(refused).partition("\n")[0]
+        raise ConfigError(
+            f"device {name} cannot be used: {reason}; choose another --device, or leave it out"
+        ) from refused
+    return device
+
+
 class TorchOps:
     """ops.table.Ops on torch tensors of one dtype on one device."""
 
@@ -45,7 +64,7 @@ class TorchOps:
         self, dtype: Literal["float32", "bfloat16", "float16"] = "float32", device: str = "cpu"
     ) -> None:
         self.dtype: torch.dtype = getattr(torch, dtype)
-        self.device = torch.device(device)
+        self.device = usable_device(device)
         self._fill = Uploader(self.device).fill if self.device.type == "cuda" else fill
 
     # ---- tensors ---------------------------------------------------------------------------------

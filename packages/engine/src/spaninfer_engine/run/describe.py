@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import gt, sub
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,50 +67,47 @@ class Described:
 
 
 def describe(
-    slices: Sequence[Slice], rows: Sequence[int], columns: Columns, host_draws: Mapping[int, int]
+    slices: Sequence[Slice], rows: Sequence[int], columns: Columns, host_draws: Set[int]
 ) -> Described:
     """Fill the columns of a step of these slices, whose requests are remembered in `rows`.
 
-    `host_draws` holds, by request id, the position below which the host draws its tokens.
+    `host_draws` are the ids of requests whose tokens the host draws.
     """
     ids, starts, stops, logits_from, draws, _ = zip(*slices, strict=True)
     count = len(ids)
     columns.rows[:count] = rows
     columns.starts[:count] = starts
     columns.stops[:count] = stops
-    columns.draws[:count] = np.where(draws, stops, -1)
-    lengths = columns.stops[:count] - columns.starts[:count]
-    num_wanted = columns.stops[:count] - np.array(logits_from, np.int32)
-    _running_sum(lengths, columns.bounds)
-    _running_sum(num_wanted, columns.wanted)
-    num_decodes = count if lengths.max() == 1 else int((lengths > 1).argmax())
+    columns.draws[:count] = [
+        stop if drawn else -1 for stop, drawn in zip(stops, draws, strict=True)
+    ]
+    lengths, num_wanted = list(map(sub, stops, starts)), list(map(sub, stops, logits_from))
+    bounds = columns.bounds[: count + 1] = list(accumulate(lengths, initial=0))
+    wanted = columns.wanted[: count + 1] = list(accumulate(num_wanted, initial=0))
+    num_decodes = next((i for i, length in enumerate(lengths) if length > 1), count)
     asked: tuple[Asked, ...] = ()
     logits: tuple[int, ...] = ()
-    if host_draws or num_wanted.max() > 1 or (num_wanted > draws).any():
+    if host_draws or any(map(gt, num_wanted, draws)):
         by_host = [
-            drawn and stop < host_draws.get(request_id, 0)
-            for request_id, stop, drawn in zip(ids, stops, draws, strict=True)
+            drawn and request_id in host_draws
+            for request_id, drawn in zip(ids, draws, strict=True)
         ]
         columns.draws[:count][by_host] = -1
-        asked, logits = _ask(columns.wanted[: count + 1].tolist(), draws, by_host)
+        asked, logits = _ask(wanted, draws, by_host)
+    parts = (bounds[:-1], bounds[1:], rows, starts, stops)
     return Described(
         request_ids=ids,
         stops=stops,
         draws=draws,
         draws_from=columns.wanted[1 : count + 1] - 1,
         slices=count,
-        rows=int(columns.bounds[count]),
-        wanted=int(columns.wanted[count]),
+        rows=bounds[-1],
+        wanted=wanted[-1],
         num_decodes=num_decodes,
-        prefills=_runs(columns, num_decodes, count),
+        prefills=tuple(map(Run, *(part[num_decodes:] for part in parts))),
         asked=asked,
         logits=logits,
     )
-
-
-def _running_sum(numbers: Ints, out: Ints) -> None:
-    out[0] = 0
-    np.cumsum(numbers, out=out[1 : len(numbers) + 1])
 
 
 def _ask(
@@ -127,11 +126,3 @@ def _ask(
         if by_host[index]:
             logits.append(wanted[index + 1] - 1)
     return tuple(asked), tuple(logits)
-
-
-def _runs(columns: Columns, first: int, count: int) -> tuple[Run, ...]:
-    """Return the slices from number `first` on."""
-    if first == count:
-        return ()
-    parts = (columns.bounds[:-1], columns.bounds[1:], columns.rows, columns.starts, columns.stops)
-    return tuple(map(Run, *(part[first:count].tolist() for part in parts)))

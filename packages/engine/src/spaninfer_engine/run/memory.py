@@ -100,7 +100,10 @@ def longest(
     max_len: int,
     step_tokens: int,
 ) -> int:
-    """Return the most tokens, up to `max_len`, that one request can have within the budget."""
+    """Return the most tokens, up to `max_len`, that one request can have within the budget.
+
+    At least 1: where that does not fit either, `fit` says what it needs.
+    """
 
     def needed(length: int) -> int:
         demand = Demand(length, 1, step_tokens)
@@ -109,4 +112,4 @@ def longest(
             for group in groups
         )
 
-    return bisect_right(range(1, max_len + 1), budget, key=needed)
+    return max(1, bisect_right(range(1, max_len + 1), budget, key=needed))

@@ -4,7 +4,7 @@
     device      7 ─────── 8 ──────────────────────────── 9 …
 
 The host keeps what it knows of every request, the device a copy of those that take part in steps.
-Tokens go from step to step on the device. Where only the host can draw them (`host_draws_below`),
+Tokens go from step to step on the device. Where only the host can draw them (`is_for_host`),
 it does so before the next step is launched, which then waits for it.
 """
 
@@ -26,7 +26,7 @@ from spaninfer_engine.run.requests import Requests
 from spaninfer_engine.run.residents import Residents
 from spaninfer_engine.run.rotary import Rotary
 from spaninfer_engine.run.runner import Draws
-from spaninfer_engine.run.sample import host_draws_below, wish_of
+from spaninfer_engine.run.sample import is_for_host, wish_of
 
 Logits = NDArray[np.float32]
 
@@ -73,7 +73,7 @@ class OverlappedRunner:
         )
         self._residents = Residents(device.num_rows)
         self._entries: dict[int, Entry] = {}
-        self._host_draws: dict[int, int] = {}  # by request id, see run.describe
+        self._host_draws: set[int] = set()  # requests whose tokens the host draws
         self._revising: set[int] = set()  # requests whose wish revises logits
         self._reporting: dict[int, int] = {}  # likeliest tokens that the device reports, by id
         self._newest: _Begun | None = None
@@ -105,7 +105,7 @@ class OverlappedRunner:
             self._requests.leave(request_id)
             self._sampler.leave(request_id)
             self._residents.leave(request_id)
-            self._host_draws.pop(request_id, None)
+            self._host_draws.discard(request_id)
             self._revising.discard(request_id)
             self._reporting.pop(request_id, None)
             del self._entries[request_id]
@@ -116,8 +116,8 @@ class OverlappedRunner:
             wish = wish_of(entry)
             if wish.revises:
                 self._revising.add(entry.request_id)
-            if below := host_draws_below(entry):
-                self._host_draws[entry.request_id] = below
+            if is_for_host(entry):
+                self._host_draws.add(entry.request_id)
             elif wish.logprobs is not None:
                 self._reporting[entry.request_id] = wish.logprobs
         for growth in plan.grown:

@@ -72,12 +72,13 @@ class Requests:
         self, request_ids: Sequence[int], positions: Sequence[int], token_ids: Sequence[int]
     ) -> None:
         """Write the tokens that were drawn for positions; not for requests that have left."""
-        rows = np.array([self._row.get(request_id, -1) for request_id in request_ids])
-        at, drawn = np.array(positions), np.array(token_ids)
-        if (left := rows < 0).any():
-            rows, at, drawn = rows[~left], at[~left], drawn[~left]
-        self.tokens[rows, at] = drawn
-        self.num_known[rows] = at + 1
+        # One by one: as arrays, 256 of them take as long, and a single one 14 µs instead of 2.
+        tokens, num_known = self.tokens, self.num_known
+        for request_id, position, token_id in zip(request_ids, positions, token_ids, strict=True):
+            row = self._row.get(request_id)
+            if row is not None:
+                tokens[row, position] = token_id
+                num_known[row] = position + 1
 
     def _double(self) -> None:
         """Make room for as many requests again; rare, because it copies what there is."""

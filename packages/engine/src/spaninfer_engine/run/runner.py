@@ -5,6 +5,7 @@ drawn, and remembers them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.closing import Closing
-from spaninfer_engine.ops.step import A
+from spaninfer_engine.ops.step import A, SpanCache
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.plan import Entry, Slice, StepPlan, StepResult
 from spaninfer_engine.request import SamplingParams, TokenLogprob
@@ -58,8 +59,17 @@ class Draws(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Held(Generic[A]):
+    """What takes memory: the program with its weights, the spans, what a backend keeps of steps."""
+
+    bound: Bound[A]
+    ops: Ops[A]
+    caches: tuple[SpanCache[A], ...]
+
+
 class Runner(Closing, Generic[A]):
-    """Runs plans on one backend, each while its outcome is waited for; owns the span cache."""
+    """Runs plans on one backend, each while its outcome is waited for; owns weights and spans."""
 
     lookahead = 0
 
@@ -75,15 +85,16 @@ class Runner(Closing, Generic[A]):
         max_len: int,
         max_running: int,
     ) -> None:
-        self._bound, self._ops, self._sampler = bound, ops, sampler
+        self._sampler = sampler
         self._rotaries = tuple(Rotary(rope) for rope in ropes(decoder))
         self._requests = Requests(
             len(decoder.groups), max_len=max_len, span_len=span_len, num_rows=max_running
         )
-        self._caches = tuple(
+        caches = tuple(
             ops.cache(group, count, span_len)
             for group, count in zip(decoder.groups, num_spans, strict=True)
         )
+        self._held: _Held[A] | None = _Held(bound, ops, caches)
 
     def rehearse(self) -> None:
         """Compute a step of one token for nobody: what a first step compiles is compiled now.
@@ -91,12 +102,10 @@ class Runner(Closing, Generic[A]):
         Steps with media call the same kernels. The token's keys and values are written to the first
         span, which is nobody's yet.
         """
-        requests = Requests(
-            len(self._caches), max_len=1, span_len=self._requests.span_len, num_rows=1
-        )
+        num_groups = len(self._requests.tables)
+        requests = Requests(num_groups, max_len=1, span_len=self._requests.span_len, num_rows=1)
         requests.enter(Entry(0, np.zeros(1, np.int32), SamplingParams(), seed=0))
-        alone = Slice(0, start=0, stop=1, logits_from=0, draws=False, rope_len=1)
-        self._bound.run(build([alone], requests, self._rotaries, self._ops, self._caches))
+        self._logits([Slice(0, start=0, stop=1, logits_from=0, draws=False, rope_len=1)], requests)
 
     def start(self, plan: StepPlan) -> Callable[[], StepResult]:
         """Return what computes the plan's slices when it is called."""
@@ -107,17 +116,21 @@ class Runner(Closing, Generic[A]):
         self._update(plan)
         if not plan.slices:
             return StepResult(plan.number, (), {}, {}, {})
-        step = build(plan.slices, self._requests, self._rotaries, self._ops, self._caches)
-        logits = self._ops.to_host(self._bound.run(step))
-        return self._draw(plan, logits)
+        return self._draw(plan, self._logits(plan.slices, self._requests))
 
     def use_time(self) -> bool:
         """Everything is ready from the start."""
         return False
 
     def close(self) -> None:
-        """Give the span cache back; harmless when repeated."""
-        self._caches = ()
+        """Give weights and spans back; harmless when repeated."""
+        self._held = None
+
+    def _logits(self, slices: Sequence[Slice], requests: Requests) -> Logits:
+        """Compute slices; return the logits [W V] of the rows that they want."""
+        assert self._held is not None, "the runner is closed"
+        bound, ops, caches = self._held.bound, self._held.ops, self._held.caches
+        return ops.to_host(bound.run(build(slices, requests, self._rotaries, ops, caches)))
 
     def _update(self, plan: StepPlan) -> None:
         for request_id in plan.left:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from sys import maxsize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,20 +177,19 @@ def wish_of(entry: Entry) -> Wish:
     )
 
 
-def host_draws_below(entry: Entry) -> int:
-    """Return the position below which only the host can draw the request's tokens.
+def is_for_host(entry: Entry) -> bool:
+    """Can only the host draw the request's tokens?
 
     A device draws by temperature, top-k, top-p, min-p and seed, after biases, penalties and bans,
     as long as there is room for their lists, and reports log-probabilities of the model's logits;
     typical sampling is done here, and what is said of processed logits.
     """
     wanted = entry.sampling
-    is_for_device = (
-        not (wanted.processed_logprobs and wanted.logprobs is not None)
-        and wanted.typical_p == 1
-        and wish_of(entry).num_listed <= MOST_LISTED
+    return (
+        (wanted.processed_logprobs and wanted.logprobs is not None)
+        or wanted.typical_p != 1
+        or wish_of(entry).num_listed > MOST_LISTED
     )
-    return 0 if is_for_device else maxsize
 
 
 def _report(logits: Logits, ids: NDArray[np.integer], count: int) -> tuple[TokenLogprob, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import numpy as np
+
 from spaninfer_engine.errors import (
     EngineError,
     InvalidPrompt,
@@ -26,6 +28,7 @@ class Limits:
     max_waiting: int  # choices that no step has seen yet
     step_tokens: int
     tile: int = 1  # rows of prompts beside many decodes come in multiples of so many
+    pause_tokens: int = 0  # a burst computes so many of prompts while decodes wait; 0: never
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def _check_prompt(prompt_ids: TokenIds, limits: Limits) -> EngineError | None:
         return InvalidPrompt("the prompt is empty; it needs at least one token")
     if len(prompt_ids) >= limits.context:
         return PromptTooLong(len(prompt_ids), limits.context)
-    if prompt_ids.min() < 0 or prompt_ids.max() >= limits.vocab:
+    if prompt_ids.view(np.uint64).max() >= limits.vocab:  # negative ones are the largest
         strange = _outside(prompt_ids.tolist(), limits.vocab)
         allowed = f"0 to {limits.vocab - 1}"
         return InvalidPrompt(f"the prompt holds token id {strange}; this model knows {allowed}")

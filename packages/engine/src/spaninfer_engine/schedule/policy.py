@@ -12,6 +12,12 @@ from spaninfer_engine.plan import BESIDE_DECODES, MOST_LOGITS, Slice
 # to 9 ms: 1024 requests of mixed lengths, 256 at a time, then end 3 % sooner.
 MANY_DECODES = 64
 EVERY = 4
+FEW_TILES = 4
+
+# A step reads all weights for however few decodes: 4.7 ms for 64 of them, 8.7 for 256. So where
+# many requests come at once, those that begin first wait for others, one step in two.
+BURST = 8
+PAUSE_EVERY = 2
 
 # Slice(...) goes through a Python function; for 256 decodes that is 96 µs instead of 58
 # (CPython 3.11, one core of a 2-core x86 machine, 2026-11-21).
@@ -40,14 +46,18 @@ P = TypeVar("P", bound=Pending)
 
 
 def plan_step(
-    pending: Iterable[P], step_tokens: int, *, tile: int = 1, number: int = 0
+    pending: Iterable[P], step_tokens: int, *, tile: int = 1, pause: int = 0, number: int = 0
 ) -> tuple[list[Slice], list[P]]:
     """Give every decode its token, then spend what is left on prefills, both in the given order.
 
     Beside decodes, prefills get `BESIDE_DECODES` tokens at the most; beside `MANY_DECODES`, whole
-    tiles of `tile` tokens, and less than two of them in every `EVERY`th step by `number` alone.
+    tiles of `tile` tokens, and less than `FEW_TILES` in every `EVERY`th step by `number` alone.
     Those that want logits of their prompts share `MOST_LOGITS` rows of them. Returns the slices,
     and whose they are.
+
+    Decodes pause for a burst: where prefills fill `pause` tokens and `BURST` of them draw their
+    next token in these, every `PAUSE_EVERY`th step by `number` computes them alone. No decode
+    waits for two such steps in a row, nor for prompts so long that few requests begin.
     """
     slices: list[Slice] = []
     chosen: list[P] = []
@@ -60,19 +70,32 @@ def plan_step(
             slices.append(_new(Slice, (item.request_id, done, done + 1, done, True, item.rope_len)))
             chosen.append(item)
     del slices[step_tokens:], chosen[step_tokens:]
-    left, logits = step_tokens - len(slices), MOST_LOGITS
+    left = step_tokens - len(slices)
     if slices and prefills:
         waiting = sum([item.target - item.done for item in prefills])
+        if 0 < pause <= waiting and number % PAUSE_EVERY == 0:
+            alone = _prefills(prefills, pause)
+            if sum([part.draws for part in alone[0]]) >= BURST:
+                return alone
         left = _beside(len(slices), min(waiting, left, BESIDE_DECODES), tile, number)
+    parts, items = _prefills(prefills, left)
+    return slices + parts, chosen + items
+
+
+def _prefills(prefills: Iterable[P], tokens: int) -> tuple[list[Slice], list[P]]:
+    """Spend so many tokens on prefills, in order."""
+    slices: list[Slice] = []
+    chosen: list[P] = []
+    logits = MOST_LOGITS
     for item in prefills:
-        if left == 0:
+        if tokens == 0:
             break
-        part = _prefill(item, left, logits)
+        part = _prefill(item, tokens, logits)
         if part.num_tokens == 0:
             continue  # until a step has logits for it
         slices.append(part)
         chosen.append(item)
-        left -= part.num_tokens
+        tokens -= part.num_tokens
         logits -= part.stop - part.logits_from - part.draws
     return slices, chosen
 
@@ -81,7 +104,7 @@ def _beside(decodes: int, tokens: int, tile: int, number: int) -> int:
     """Return how many of so many tokens of prompts a step with decodes takes."""
     if decodes < MANY_DECODES or tile == 1:
         return tokens
-    if tokens < 2 * tile and number % EVERY:
+    if tokens < FEW_TILES * tile and number % EVERY:
         return 0
     return tokens if tokens < tile else tokens - tokens % tile
 

@@ -213,13 +213,18 @@ class Scheduler:
 
     def _fit(self) -> tuple[list[Slice], list[Choice]]:
         """Return slices whose spans are there, and their choices."""
+        limits = self.limits
         stalled: set[int] = set()
         while True:
             pending = self._running
             if stalled:
                 pending = [choice for choice in pending if choice.request_id not in stalled]
             slices, choices = plan_step(
-                pending, self.limits.step_tokens, tile=self.limits.tile, number=self._number
+                pending,
+                limits.step_tokens,
+                tile=limits.tile,
+                pause=limits.pause_tokens,
+                number=self._number,
             )
             if self._reserve(slices, choices, stalled):
                 return slices, choices

@@ -22,6 +22,7 @@ MAX_ITEMS = 1 << 20  # of one list
 MAX_WIDTH = 1000  # of padding and indentation
 MAX_BITS = 4096  # of a whole number
 
+SPACES = "".join(filter(str.isspace, map(chr, range(0x3001))))  # with all that end a line
 WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*(\d{4}|\*)")
 
 
@@ -112,7 +113,7 @@ def _check_items(count: int) -> None:
 
 
 def check_text_method(text: str, name: str, arguments: tuple[Any, ...], budget: Budget) -> None:
-    """SecurityError for a method call on a text that would pad it or replace without end."""
+    """SecurityError for a method call on a text that would pad, cut or replace without end."""
     match name:
         case "ljust" | "rjust" | "center" | "zfill" | "expandtabs":
             if any(isinstance(each, int) and each > MAX_WIDTH for each in arguments):
@@ -123,6 +124,9 @@ def check_text_method(text: str, name: str, arguments: tuple[Any, ...], budget: 
             items = list(arguments[0]) if arguments else []
             budget.spend_on(items)
             budget.spend(len(text) * len(items))
+        case "split" | "rsplit" | "splitlines":
+            mark = arguments[0] if arguments and isinstance(arguments[0], str) else SPACES
+            _check_items(text.count(mark) if mark is not SPACES else sum(map(text.count, SPACES)))
 
 
 def replaced_len(text: str, old: Any = "", new: Any = "", *_: Any) -> int:

@@ -22,7 +22,11 @@ from spaninfer_engine.text.filters import TEMPLATE_FILTERS
 from spaninfer_engine.text.limits import MAX_WIDTH, Budget, spend, spend_on
 
 GLOBAL_NAMES = ("range", "dict", "namespace")
-FORBIDDEN_METHODS = frozenset({"format", "format_map"})  # widths and lookups in a language apart
+FORBIDDEN_METHODS = frozenset(
+    {"format", "format_map"}  # widths and lookups in a language apart
+    | {"encode", "to_bytes"}  # bytes, whose methods and repetitions nothing here looks at
+    | {"translate"}  # replaces without end
+)
 
 SEARCHING_METHODS = frozenset(
     """split rsplit partition rpartition startswith endswith find rfind index count removeprefix
@@ -94,12 +98,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """An attribute by dot."""
-        _refuse_format(obj, attribute)
+        _refuse_forbidden(obj, attribute)
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         """An item, or an attribute, by brackets."""
-        _refuse_format(obj, argument)
+        _refuse_forbidden(obj, argument)
         return super().getitem(obj, argument)
 
 
@@ -203,9 +207,10 @@ def _joined_text(*values: Any) -> str:
     return "".join(map(str, values))
 
 
-def _refuse_format(obj: Any, name: Any) -> None:
-    if isinstance(obj, str) and name in FORBIDDEN_METHODS:
-        raise SecurityError(f"it calls str.{name}, which is not offered to templates")
+def _refuse_forbidden(obj: Any, name: Any) -> None:
+    if isinstance(obj, (str, int)) and isinstance(name, str) and name in FORBIDDEN_METHODS:
+        kind = "str" if isinstance(obj, str) else "int"
+        raise SecurityError(f"it calls {kind}.{name}, which is not offered to templates")
 
 
 def _raise_exception(message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -218,24 +219,34 @@ def _read_settings(folder: Path) -> Settings:
 
 
 def _stated_specials(settings: Settings) -> list[SpecialToken]:
-    """The tokens that the settings add, with their ids."""
-    if "added_tokens" in settings:
-        named = {*_named_values(settings), *settings.get("additional_special_tokens", ())}
-        return [
-            SpecialToken(token_id, text, is_text=text not in named)
-            for text, token_id in settings["added_tokens"].items()
-        ]
-    return [
-        SpecialToken(
-            int(token_id),
-            token["content"],
-            is_text=not token.get("special", False),
-            strips_left=token.get("lstrip", False),
-            strips_right=token.get("rstrip", False),
-            whole_word=token.get("single_word", False),
-        )
-        for token_id, token in settings.get("added_tokens_decoder", {}).items()
-    ]
+    """The tokens that the settings add, with their ids; CheckpointError where they are damaged."""
+    try:
+        if "added_tokens" in settings:
+            named = {*_named_values(settings), *settings.get("additional_special_tokens", ())}
+            return [
+                SpecialToken(operator.index(token_id), text, is_text=text not in named)
+                for text, token_id in settings["added_tokens"].items()
+            ]
+        decoder = settings.get("added_tokens_decoder", {})
+        return [_stated(int(token_id), token) for token_id, token in decoder.items()]
+    except (AttributeError, KeyError, TypeError, ValueError) as broken:
+        raise CheckpointError(
+            "added_tokens_decoder of tokenizer_config.json, or added_tokens.json, does not hold "
+            f"tokens by id: {broken!r}"
+        ) from broken
+
+
+def _stated(token_id: int, token: Mapping[str, Any]) -> SpecialToken:
+    if not isinstance(token["content"], str):
+        raise TypeError(f"the content of token {token_id} is no text")
+    return SpecialToken(
+        token_id,
+        token["content"],
+        is_text=not token.get("special", False),
+        strips_left=token.get("lstrip", False),
+        strips_right=token.get("rstrip", False),
+        whole_word=token.get("single_word", False),
+    )
 
 
 def _named_values(settings: Settings) -> list[str]:

@@ -90,11 +90,6 @@ class ChatTemplate:
             lambda name: self._sandbox.loops_over_content(self._sources[name])
         )
 
-    @property
-    def is_present(self) -> bool:
-        """Whether the model has a template."""
-        return bool(self._sources)
-
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
