@@ -10,7 +10,6 @@ import ast
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -161,21 +160,23 @@ def serve(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run every test of the repository in one environment; arguments go to pytest.
 
-    Without any, the engine's tests run beside all others, whose report follows at the end.
+    Without any, tests share the cores; those for a GPU follow one by one, since an engine takes
+    what memory of it is free.
     """
     wanted = [line for folder in PACKAGES.values() for line in for_tests(folder)]
     install_here(session, *PACKAGES, *wanted, *tools("test"))
     if session.posargs:
         session.run("pytest", *session.posargs, env=ONE_THREAD)
         return
-    engine = str(PACKAGES["spaninfer-engine"] / "tests")
-    others = ("-p", "no:cacheprovider", f"--ignore={engine}")
-    with ThreadPoolExecutor(1) as beside:
-        report = beside.submit(session.run, "pytest", *others, env=ONE_THREAD, silent=True)
-        try:
-            session.run("pytest", engine, env=ONE_THREAD)
-        finally:
-            print(report.result())
+    workers = ("--numprocesses", str(workers_of_tests()), "--dist", "worksteal")
+    session.run("pytest", "-m", "not gpu", *workers, env=ONE_THREAD)
+    session.run("pytest", "-m", "gpu", env=ONE_THREAD)
+
+
+def workers_of_tests() -> int:
+    """Return one per core this process may use, at most 8: each takes some 0.5 GB of memory."""
+    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min(usable, 8)
 
 
 @nox.session

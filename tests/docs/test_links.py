@@ -1,4 +1,4 @@
-"""Links between files of the repository lead somewhere (mkdocs checks those inside docs/)."""
+"""Links between files of the repository lead somewhere; those of docs/ stay inside."""
 
 from __future__ import annotations
 
@@ -13,14 +13,31 @@ PAGES = [
     for pattern in ("*.md", "*/README.md", "packages/*/README.md")
     for page in sorted(ROOT.glob(pattern))
 ]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_relative_links_lead_to_files(page: Path) -> None:
+def place(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def links_of(page: Path) -> list[str]:
+    """The links of a page to other files."""
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    return [target for target in targets if ":" not in target]
 
-    lost = [
-        target for target in targets if ":" not in target and not (page.parent / target).exists()
+
+@pytest.mark.parametrize("page", PAGES, ids=place)
+def test_relative_links_lead_to_files(page: Path) -> None:
+    assert [link for link in links_of(page) if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", DOCS, ids=place)
+def test_a_page_of_the_site_links_to_files_of_the_site(page: Path) -> None:
+    outside = [
+        link
+        for link in links_of(page)
+        if not (target := (page.parent / link).resolve()).is_relative_to(ROOT / "docs")
+        or not target.exists()
     ]
 
-    assert lost == []
+    assert outside == []

@@ -198,7 +198,7 @@ def test_an_equal_beginning_is_not_computed_twice(client):
         ({"temperature": -1}, openai.BadRequestError, "temperature", "-1"),
         ({"max_tokens": 0}, openai.BadRequestError, "max_tokens", "0"),
         ({"n": 1000}, openai.BadRequestError, "n", "128"),
-        ({"stop": [""]}, openai.BadRequestError, "stop", "empty"),
+        ({"stop": [""]}, openai.BadRequestError, "stop", "1 to 256 characters"),
         ({"extra_body": {"top_k": -4}}, openai.BadRequestError, "top_k", "-4"),
         ({"extra_body": {"mirostat": 2}}, openai.BadRequestError, "mirostat", "mirostat"),
         ({"suffix": "the end"}, openai.BadRequestError, "suffix", "not supported"),

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from fastapi.testclient import TestClient
@@ -75,6 +76,11 @@ def test_a_body_must_be_announced_as_plain_json(client, headers, words):
         (TEXT, {"prompt": ["x"] * 1000, "n": 100}, "n"),
         (TEXT, {"prompt": "x" * 300}, "prompt"),
         (TEXT, {"prompt": [10**30]}, "prompt"),
+        (TEXT, {"prompt": [10**30], "echo": True}, "prompt"),
+        (TEXT, {"prompt": [-1], "echo": True}, "prompt"),
+        (TEXT, {"prompt": "x", "top_k": 10**30}, "top_k"),
+        (TEXT, {"prompt": "x", "min_tokens": 2**31}, "min_tokens"),
+        (TEXT, {"prompt": "x", "no_repeat_ngram_size": 2**31}, "no_repeat_ngram_size"),
         (TEXT, {"prompt": "x", "stream_options": {"include_usage": True}}, "stream_options"),
         (CHAT, {"messages": HELLO * 100}, "messages"),
         (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
@@ -174,6 +180,64 @@ def test_web_pages_of_others_may_call_only_where_allowed(serving):
 
     assert "access-control-allow-origin" not in closed.headers
     assert opened.headers["access-control-allow-origin"] == "https://app.test"
+
+
+def test_openais_client_in_an_allowed_page_may_send_the_headers_it_always_sends(serving):
+    asks = {
+        "Origin": "https://app.test",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type,x-stainless-lang",
+    }
+
+    answer = serving(allow_origins=("https://app.test",)).options(CHAT, headers=asks)
+
+    assert answer.status_code == 200
+    assert "x-stainless-lang" in answer.headers["access-control-allow-headers"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_every_choice_that_echoes_its_prompt_has_the_prompts_logprobs(client, stream):
+    body = {"prompt": ["abc", "xy"], "echo": True, "logprobs": 1, "n": 2, "max_tokens": 2}
+
+    answer = client.post(TEXT, json=body | {"stream": stream, "ignore_eos": True})
+
+    bodies = [answer.text] if not stream else re.findall("data: ({.*})", answer.text)
+    parts = [choice for text in bodies for choice in json.loads(text)["choices"]]
+    for index, prompt in enumerate(("abc", "abc", "xy", "xy")):
+        mine = [part["logprobs"] for part in parts if part["index"] == index]
+        tokens = [token for part in mine for token in part["tokens"]]
+        numbers = [number for part in mine for number in part["token_logprobs"]]
+        assert tokens[: len(prompt)] == list(prompt)
+        assert len(numbers) == len(prompt) + 2
+        assert numbers.count(None) == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_choices_of_a_prompt_that_nobody_sent_before_report_nothing_cached(client, stream):
+    prompt = f"{stream}{' new' * 20}"
+    body = {"prompt": prompt, "n": 3, "max_tokens": 2, "ignore_eos": True, "stream": stream}
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+
+    answer = client.post(TEXT, json=body).text
+
+    last = json.loads(answer if not stream else re.findall("data: ({.*})", answer)[-1])
+    assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    assert last["usage"]["total_tokens"] == len(prompt) + 6
+
+
+def test_a_server_without_a_key_answers_to_names_of_this_machine_alone(engine):
+    app = create_app(engine, Settings(), local_only=True)
+    here, there = (
+        TestClient(app, base_url=f"http://{host}") for host in ("localhost", "evil.test")
+    )
+
+    refused = there.get("/v1/models")
+
+    assert error_of(refused, 403)["code"] == "host_not_allowed"
+    assert refused.headers["x-request-id"].startswith("req-")
+    assert 'responses_total{status="403"} 1.0' in here.get("/metrics").text
+    assert here.get("/v1/models").status_code == 200
 
 
 def test_the_page_may_load_only_what_is_its_own(client):

@@ -4,7 +4,7 @@ import socket
 import pytest
 from spaninfer_engine import ConfigError
 from spaninfer_serving import Settings
-from spaninfer_serving.server import _listen, _url
+from spaninfer_serving.server import _url, bind, serve
 
 
 def accepted(listener, option):
@@ -34,18 +34,33 @@ def accepted(listener, option):
     ],
 )
 def test_connections_send_at_once_and_notice_dead_clients(option):
-    assert accepted(_listen(Settings(port=0)), option) != 0
+    assert accepted(bind(Settings(port=0)), option) != 0
 
 
 def test_the_url_is_where_the_listener_is():
-    with _listen(Settings(port=0)) as listener:
+    with bind(Settings(port=0)) as listener:
         assert _url(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 def test_a_port_that_is_taken_says_what_to_do():
-    with _listen(Settings(port=0)) as taken:
+    with bind(Settings(port=0)) as taken:
         port = taken.getsockname()[1]
         taken.listen()
 
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}.*--port"):
-            _listen(Settings(port=port))
+            bind(Settings(port=port))
+
+
+def test_of_two_servers_that_loaded_at_the_same_address_the_second_one_says_what_to_do(engine):
+    with bind(Settings(port=0)) as first:
+        settings = Settings(port=first.getsockname()[1])
+        with bind(settings) as second:
+            first.listen()
+
+            with pytest.raises(ConfigError, match=r"Address already in use.*--port"):
+                serve(engine, settings, pytest.fail, second)
+
+
+def test_a_host_that_is_no_name_of_this_machine_says_what_to_do():
+    with pytest.raises(ConfigError, match=r"cannot listen on nowhere\.invalid.*another --host"):
+        bind(Settings(host="nowhere.invalid", no_auth=True))

@@ -28,6 +28,27 @@ def test_an_empty_key_is_refused_instead_of_letting_everybody_in():
         Settings(api_keys=("",))
 
 
+@pytest.mark.parametrize("key", ["schlüssel", "two words", "line\n", "\x00"])
+def test_a_key_that_no_client_could_send_is_refused_and_not_repeated(key):
+    with pytest.raises(ConfigError, match="not ASCII: clients cannot send it") as refused:
+        Settings(api_keys=("fine", key))
+
+    assert key not in str(refused.value)
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 86_401])
+def test_a_drain_is_a_time_that_passes(seconds):
+    with pytest.raises(ConfigError, match=r"drain is .* seconds; allowed is 0 to 86400"):
+        Settings(drain_s=seconds)
+
+    assert Settings(drain_s=0).drain_s == 0
+
+
+def test_a_server_that_would_refuse_every_body_is_refused_itself():
+    with pytest.raises(ConfigError, match="max_body is 0 bytes; allowed is 1 or more"):
+        Settings(max_body_bytes=0)
+
+
 def test_any_of_the_keys_opens_and_nothing_else_does():
     settings = Settings(api_keys=("one", "two"))
 

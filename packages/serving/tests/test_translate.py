@@ -2,6 +2,7 @@ import pytest
 from spaninfer_engine import Placement, SamplingParams
 from spaninfer_engine.errors import InvalidSampling
 from spaninfer_engine.request import FinishReason, TokenLogprob
+from spaninfer_engine.request import Usage as EngineUsage
 from spaninfer_serving.translate import (
     chat_logprobs,
     completion_logprobs,
@@ -9,6 +10,7 @@ from spaninfer_serving.translate import (
     placement_of,
     prompts_of,
     sampling_of,
+    usage_of,
 )
 from spaninfer_serving.wire.chat import ChatRequest
 from spaninfer_serving.wire.completions import CompletionRequest
@@ -100,6 +102,25 @@ def test_no_prompt_at_all_is_refused():
 
 def test_requests_share_spans_only_within_a_salt():
     assert placement_of(chat(cache_salt="s", priority=-1)) == Placement(tenant="s", priority=-1)
+
+
+def counted(prompt_len, output_len, cached_len):
+    times = dict(arrived_s=0.0, scheduled_s=None, first_token_s=None, finished_s=None)
+    return EngineUsage(prompt_len=prompt_len, output_len=output_len, cached_len=cached_len, **times)
+
+
+def test_a_prompt_counts_once_and_what_its_own_choices_share_is_not_what_was_cached():
+    ended = {  # in the order in which choices ended
+        1: counted(100, 5, 96),
+        0: counted(100, 7, 32),
+        3: counted(40, 1, 32),
+        2: counted(40, 2, 0),
+    }
+
+    usage = usage_of([100, 40], ended)
+
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (140, 15, 155)
+    assert usage.prompt_tokens_details == {"cached_tokens": 32}
 
 
 def test_finish_reasons_are_openais_words():

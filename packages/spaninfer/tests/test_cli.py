@@ -1,5 +1,6 @@
 import json
 import shutil
+import socket
 from importlib.metadata import version
 
 import pytest
@@ -141,6 +142,16 @@ def test_a_key_that_nobody_reads_is_a_warning_of_one_sentence(call, tmp_path):
     assert result.exit_code == 0
     warnings = [line for line in result.stderr.splitlines() if "colour" in line]
     assert warnings == ["warning: qwen3.toml: config.json says colour, which nothing reads"]
+
+
+def test_a_port_that_is_taken_is_refused_before_a_model_is_looked_for(refusal):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        said = refusal("serve", "no/such/model", "--port", str(port))
+
+    assert f"cannot listen on 127.0.0.1:{port}" in said
+    assert "--port 0 takes any free one" in said
 
 
 def test_a_size_that_is_none_is_refused(refusal):

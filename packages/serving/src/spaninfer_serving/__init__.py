@@ -1,7 +1,7 @@
 """OpenAI-compatible server for the spaninfer engine."""
 
 from spaninfer_serving.app import create_app
-from spaninfer_serving.server import serve
+from spaninfer_serving.server import bind, serve
 from spaninfer_serving.settings import Settings
 
-__all__ = ["Settings", "create_app", "serve"]
+__all__ = ["Settings", "bind", "create_app", "serve"]

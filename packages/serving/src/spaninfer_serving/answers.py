@@ -90,11 +90,12 @@ def _usage(output: Output) -> EngineUsage:
 
 async def _collect(
     outputs: AsyncIterator[tuple[int, Output]], choices: int
-) -> tuple[list[_Choice], list[EngineUsage]]:
+) -> tuple[list[_Choice], dict[int, EngineUsage]]:
     collected = [_Choice() for _ in range(choices)]
     async for index, output in outputs:
         collected[index].take(_checked(output))
-    return collected, [_usage(choice.last) for choice in collected if choice.last]
+    usages = {i: _usage(choice.last) for i, choice in enumerate(collected) if choice.last}
+    return collected, usages
 
 
 async def chat_response(
@@ -153,11 +154,11 @@ async def chat_chunks(
     for index in range(choices):
         role = Delta(role="assistant", content="")
         yield chunk([ChatChunkChoice(index=index, delta=role, finish_reason=None)])
-    usages: list[EngineUsage] = []
+    usages: dict[int, EngineUsage] = {}
     async for index, output in outputs:
         ended = finish_reason(_checked(output).finish_reason)
         if ended is not None:
-            usages.append(_usage(output))
+            usages[index] = _usage(output)
         if not (ended or output.text or output.logprobs or envelope.token_ids):
             continue
         part = ChatChunkChoice(
@@ -212,7 +213,8 @@ async def completion_response(
             stop_reason=choice.last.matched,
         )
         if logprobs:
-            shown = _echoed(prompt, choice.prompt_logprobs) if echo else []
+            first = collected[index - index % choices]  # computes the prompt, for the others too
+            shown = _echoed(prompt, first.prompt_logprobs) if echo else []
             part.logprobs, _ = completion_logprobs([*shown, *choice.logprobs], words, 0)
         if envelope.token_ids:
             part.token_ids = choice.token_ids
@@ -234,14 +236,18 @@ async def completion_chunks(
     logprobs: bool,
 ) -> AsyncGenerator[CompletionResponse, None]:
     """Yield a text completion as it grows, then the usage."""
-    usages: list[EngineUsage] = []
+    usages: dict[int, EngineUsage] = {}
     started: set[int] = set()
+    # By prompt: its first choice computes it, and speaks before the others do.
+    of_prompts: list[tuple[TokenLogprob, ...]] = [()] * len(prompts)
     offsets = [0] * (choices * len(prompts))
     async for index, output in outputs:
         ended = finish_reason(_checked(output).finish_reason)
         if ended is not None:
-            usages.append(_usage(output))
-        prompt = prompts[index // choices]
+            usages[index] = _usage(output)
+        number = index // choices
+        prompt = prompts[number]
+        of_prompts[number] = of_prompts[number] or output.prompt_logprobs
         first = echo and index not in started
         started.add(index)
         part = CompletionChoice(
@@ -250,7 +256,7 @@ async def completion_chunks(
             finish_reason=ended,
         )
         if logprobs:
-            shown = _echoed(prompt, output.prompt_logprobs) if first else []
+            shown = _echoed(prompt, of_prompts[number]) if first else []
             part.logprobs, offsets[index] = completion_logprobs(
                 [*shown, *output.logprobs], words, offsets[index]
             )

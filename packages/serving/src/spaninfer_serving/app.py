@@ -14,7 +14,7 @@ from fastapi.staticfiles import StaticFiles
 from spaninfer_engine import Engine, EngineError
 from starlette.exceptions import HTTPException
 
-from spaninfer_serving.guard import Guard
+from spaninfer_serving.guard import Guard, LocalNames
 from spaninfer_serving.journal import ID_HEADER, Journal
 from spaninfer_serving.openapi import describe
 from spaninfer_serving.problems import problem_of
@@ -32,8 +32,11 @@ PAGE_HEADERS = {
 }
 
 
-def create_app(engine: Engine, settings: Settings) -> FastAPI:
-    """Return the application; whoever made the engine closes it."""
+def create_app(engine: Engine, settings: Settings, *, local_only: bool = False) -> FastAPI:
+    """Return the application; whoever made the engine closes it.
+
+    `local_only`: requests that are addressed to another host than this machine are refused.
+    """
     app = FastAPI(
         title="spaninfer",
         version=version("spaninfer-serving"),
@@ -50,13 +53,15 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
     app.add_exception_handler(EngineError, _answer_engine_error)
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_middleware(Guard, settings=settings)
+    if local_only:
+        app.add_middleware(LocalNames)
     app.add_middleware(Journal, count=service.metrics.count_response)
     if settings.allow_origins:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(settings.allow_origins),
             allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type"],
+            allow_headers=["*"],  # OpenAI's JavaScript client sends a dozen of its own
             expose_headers=[ID_HEADER.decode(), "Retry-After"],
         )
     return app

@@ -12,26 +12,34 @@ from spaninfer_engine import ConfigError, Engine
 
 from spaninfer_serving import journal
 from spaninfer_serving.app import create_app
-from spaninfer_serving.guard import LocalNames
 from spaninfer_serving.protocol import PatientProtocol
 from spaninfer_serving.service import Service
 from spaninfer_serving.settings import Settings
 
 
-def serve(engine: Engine, settings: Settings, ready: Callable[[str], None]) -> None:
+def serve(
+    engine: Engine,
+    settings: Settings,
+    ready: Callable[[str], None],
+    listener: socket.socket | None = None,
+) -> None:
     """Serve until SIGINT or SIGTERM; calls `ready` with the base URL once requests are answered.
 
     After the signal no new connection is taken, running requests get `settings.drain_s` seconds,
-    and what is left then is stopped. A second signal stops at once.
+    and what is left then is stopped. A second signal stops at once. `listener` is what `bind` gave,
+    if that was asked before.
 
     Raises ConfigError where the address cannot be bound.
     """
-    app = create_app(engine, settings)
-    if not settings.api_keys and not settings.no_auth:
-        app.add_middleware(LocalNames)
+    app = create_app(engine, settings, local_only=not settings.api_keys and not settings.no_auth)
     if settings.log_requests:
         journal.print_lines()
-    listener = _listen(settings)
+    listener = listener or bind(settings)
+    try:
+        listener.listen()  # here two servers meet that were bound to one address while they loaded
+    except OSError as reason:
+        listener.close()
+        raise _taken(settings, reason) from reason
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -43,6 +51,33 @@ def serve(engine: Engine, settings: Settings, ready: Callable[[str], None]) -> N
     )
     server = _Server(config, app.state.service, lambda: ready(_url(listener)))
     server.run(sockets=[listener])
+
+
+def bind(settings: Settings) -> socket.socket:
+    """Return a socket at the address of the settings, which refuses connections until it is served.
+
+    For programs that want to know whether there is such an address before they load a model.
+    Raises ConfigError where there is none, or somebody else has it.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # asyncio turns Nagle's algorithm off only where the protocol is said to be TCP; with it, every
+    # answer would wait 40 ms for the client's acknowledgement of its head.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it
+        listener.bind((settings.host, settings.port))
+    except OSError as reason:
+        listener.close()
+        raise _taken(settings, reason) from reason
+    return listener
+
+
+def _taken(settings: Settings, reason: OSError) -> ConfigError:
+    return ConfigError(
+        f"cannot listen on {settings.host}:{settings.port}: {reason.strerror}; "
+        "choose another --host or --port (--port 0 takes any free one)"
+    )
 
 
 class _Server(uvicorn.Server):
@@ -64,24 +99,6 @@ class _Server(uvicorn.Server):
         self._service.draining = True
         self.force_exit = self.should_exit
         self.should_exit = True
-
-
-def _listen(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # asyncio turns Nagle's algorithm off only where the protocol is said to be TCP; with it, every
-    # answer would wait 40 ms for the client's acknowledgement of its head.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it
-        listener.bind((settings.host, settings.port))
-    except OSError as reason:
-        listener.close()
-        raise ConfigError(
-            f"cannot listen on {settings.host}:{settings.port}: {reason.strerror}; "
-            "choose another --port (0 takes any free one)"
-        ) from reason
-    return listener
 
 
 def _url(listener: socket.socket) -> str:

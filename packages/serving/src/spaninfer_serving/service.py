@@ -111,7 +111,9 @@ class Service:
             ids = text
         self._check_len(ids)
         if not isinstance(text, str):
-            text = words.decode(ids) if body.echo else ""
+            # Ids that the model does not know are the engine's to refuse.
+            known = [token_id for token_id in ids if 0 <= token_id < words.vocab_size]
+            text = words.decode(known) if body.echo else ""
         return Prompt(tuple(ids), text)
 
     def _check_len(self, ids: Sequence[int]) -> None:

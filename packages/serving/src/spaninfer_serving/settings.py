@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from spaninfer_engine.errors import ConfigError
 
 MIB = 1 << 20
+DAY_S = 86_400
+SENDABLE = frozenset(map(chr, range(0x21, 0x7F)))  # visible ASCII: what headers carry unchanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything the server was told.
 
-    Raises ConfigError where an address other than loopback would be served without a key and
-    without saying so: a model server that answers strangers must be meant.
+    Raises ConfigError for values that nothing could work with, and where an address other than
+    loopback would be served without a key and without saying so: a model server that answers
+    strangers must be meant.
     """
 
     host: str = "127.0.0.1"
@@ -33,8 +36,17 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port is {self.port}; allowed is 0 (any free port) to 65535")
+        if self.max_body_bytes < 1:
+            raise ConfigError(f"max_body is {self.max_body_bytes} bytes; allowed is 1 or more")
+        if not 0 <= self.drain_s <= DAY_S:
+            raise ConfigError(f"drain is {self.drain_s:g} seconds; allowed is 0 to {DAY_S}")
         if any(not key for key in self.api_keys):
             raise ConfigError("an --api-key is empty; give a secret, or --no-auth for none")
+        if any(not SENDABLE.issuperset(key) for key in self.api_keys):
+            raise ConfigError(
+                "an --api-key holds a space, or what is not ASCII: clients cannot send it in a "
+                "header; use letters, digits and punctuation"
+            )
         if not is_loopback(self.host) and not self.api_keys and not self.no_auth:
             raise ConfigError(
                 f"{self.host} can be reached from outside and no key is set; "

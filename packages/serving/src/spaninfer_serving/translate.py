@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from spaninfer_engine.request import (
@@ -122,16 +122,20 @@ def finish_reason(reason: FinishReason | None) -> str | None:
     return None if reason is None else _REASONS[reason]
 
 
-def usage_of(prompt_lens: Iterable[int], choices: Sequence[EngineUsage]) -> Usage:
-    """Add up the counts of all choices; each prompt counts once."""
+def usage_of(prompt_lens: Sequence[int], choices: Mapping[int, EngineUsage]) -> Usage:
+    """Add up the counts of all choices, which have numbers: prompt * n + index.
+
+    Each prompt counts once, and what of it was computed before its first choice came: the others
+    find what that one has computed.
+    """
+    firsts = range(0, len(choices), len(choices) // len(prompt_lens))
     prompt_tokens = sum(prompt_lens)
-    completion_tokens = sum(choice.output_len for choice in choices)
-    cached = sum(choice.cached_len for choice in choices)
+    completion_tokens = sum(choice.output_len for choice in choices.values())
     return Usage(
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
         total_tokens=prompt_tokens + completion_tokens,
-        prompt_tokens_details={"cached_tokens": min(cached, prompt_tokens)},
+        prompt_tokens_details={"cached_tokens": sum(choices[i].cached_len for i in firsts)},
     )
 
 

@@ -1,6 +1,7 @@
 import pytest
 from pydantic import ValidationError
 from spaninfer_serving.wire.chat import ChatRequest
+from spaninfer_serving.wire.completions import CompletionRequest
 from spaninfer_serving.wire.sampling import NOT_SUPPORTED
 
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
@@ -34,6 +35,15 @@ def test_values_that_ask_for_nothing_are_accepted():
     neutral = {name: value for name, values in NOT_SUPPORTED.items() for value in values}
 
     assert ChatRequest.model_validate(HELLO | neutral).messages[0].text() == "hello"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"), [(ChatRequest, HELLO), (CompletionRequest, {"prompt": "hello"})]
+)
+def test_null_is_the_default_of_every_parameter(kind, body):
+    nulls = dict.fromkeys(kind.model_fields.keys() | NOT_SUPPORTED.keys())
+
+    assert kind.model_validate(nulls | body) == kind.model_validate(body)
 
 
 def test_an_unknown_parameter_is_refused_by_name():

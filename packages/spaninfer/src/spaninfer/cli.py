@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import sys
 import warnings
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from spaninfer_engine import Engine, EngineConfig, SamplingParams
+from spaninfer_engine import Engine, EngineConfig
 from spaninfer_engine.build import build
 from spaninfer_engine.convert import convert as convert_weights
 from spaninfer_engine.parts import Parts
-from spaninfer_serving import Settings
+from spaninfer_serving import Settings, bind
 from spaninfer_serving import serve as serve_until_signal
 
 from spaninfer import options, show
 from spaninfer.bench.commands import app as bench_app
 from spaninfer.chat import converse
+from spaninfer.grouped import spread
 from spaninfer.sizes import parse_bytes
 
 app = typer.Typer(
@@ -68,6 +68,7 @@ def main(
 
 
 @app.command()
+@spread
 def serve(
     model: options.Model = "demo",
     *,
@@ -92,15 +93,8 @@ def serve(
     log_requests: Annotated[
         bool, typer.Option("--log-requests", help="Print one line per request.")
     ] = False,
-    backend: options.BackendOption = None,
-    device: options.Device = None,
-    dtype: options.DTypeOption = None,
-    kv_dtype: options.KVDTypeOption = None,
-    quantize: options.QuantizeOption = None,
-    quantize_group: options.QuantizeGroup = None,
-    max_len: options.MaxLen = None,
-    memory: options.Memory = None,
-    span_len: options.SpanLen = None,
+    compute: options.Compute,
+    cache: options.Cache,
     max_running: options.MaxRunning = 256,
     step_tokens: options.StepTokens = None,
     max_waiting: options.MaxWaiting = 1024,
@@ -124,15 +118,8 @@ def serve(
         config = EngineConfig(
             model=model,
             served_name=served_model_name,
-            backend=backend,
-            device=device,
-            dtype=dtype,
-            kv_dtype=kv_dtype,
-            quantize=quantize,
-            quantize_group=quantize_group,
-            max_len=max_len,
-            memory=parse_bytes(memory) if memory else None,
-            span_len=span_len,
+            **compute.asked,
+            **cache.asked,
             max_running=max_running,
             step_tokens=step_tokens,
             max_waiting=max_waiting,
@@ -141,43 +128,30 @@ def serve(
             batch_invariant=batch_invariant,
             spec=spec,
         )
-        with Engine(_loaded(config)) as engine:
-            show.decisions(engine.resolved)
-            serve_until_signal(engine, settings, lambda url: show.addresses(url, engine.resolved))
+        with bind(settings) as listener, Engine(_loaded(config)) as engine:
+            resolved = engine.resolved
+            show.decisions(resolved)
+            serve_until_signal(
+                engine, settings, lambda url: show.addresses(url, resolved), listener
+            )
 
 
 @app.command()
+@spread
 def generate(
     prompt: Annotated[str, typer.Argument(help="The text to continue; - reads standard input.")],
     model: options.ModelOption = "demo",
     *,
     max_tokens: options.MaxTokens = 128,
-    temperature: options.Temperature = None,
-    top_p: options.TopP = None,
-    top_k: options.TopK = None,
-    seed: options.Seed = None,
-    backend: options.BackendOption = None,
-    device: options.Device = None,
-    dtype: options.DTypeOption = None,
-    kv_dtype: options.KVDTypeOption = None,
-    quantize: options.QuantizeOption = None,
-    quantize_group: options.QuantizeGroup = None,
+    draws: options.Draws,
+    compute: options.Compute,
     spec: options.Spec = None,
 ) -> None:
     """Continue a text, printing it as it comes."""
     text = sys.stdin.read() if prompt == "-" else prompt
-    config = EngineConfig(
-        model=model,
-        backend=backend,
-        device=device,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-        quantize=quantize,
-        quantize_group=quantize_group,
-        spec=spec,
-    )
+    config = EngineConfig(model=model, **compute.asked, spec=spec)
     with show.errors_as_sentences(), Engine(_loaded(config)) as engine:
-        sampling = _sampling(engine.default_sampling, max_tokens, temperature, top_p, top_k, seed)
+        sampling = draws.over(engine.default_sampling, max_tokens)
         _, queue = engine.start_request(text, sampling)
         typer.echo(text, nl=False)
         for output in queue:
@@ -188,62 +162,34 @@ def generate(
 
 
 @app.command()
+@spread
 def chat(
     model: options.Model = "demo",
     *,
     system: Annotated[str | None, typer.Option(help="What the model is told first.")] = None,
     max_tokens: options.MaxTokens = None,
-    temperature: options.Temperature = None,
-    top_p: options.TopP = None,
-    top_k: options.TopK = None,
-    seed: options.Seed = None,
-    backend: options.BackendOption = None,
-    device: options.Device = None,
-    dtype: options.DTypeOption = None,
-    kv_dtype: options.KVDTypeOption = None,
-    quantize: options.QuantizeOption = None,
-    quantize_group: options.QuantizeGroup = None,
+    draws: options.Draws,
+    compute: options.Compute,
     spec: options.Spec = None,
 ) -> None:
     """Talk to a model in the terminal. Ctrl-C stops an answer, Ctrl-D ends the chat."""
-    config = EngineConfig(
-        model=model,
-        backend=backend,
-        device=device,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-        quantize=quantize,
-        quantize_group=quantize_group,
-        spec=spec,
-    )
+    config = EngineConfig(model=model, **compute.asked, spec=spec)
     with show.errors_as_sentences(), Engine(_loaded(config)) as engine:
-        sampling = _sampling(engine.default_sampling, max_tokens, temperature, top_p, top_k, seed)
+        sampling = draws.over(engine.default_sampling, max_tokens)
         converse(engine, sampling, system)
 
 
 @app.command()
+@spread
 def info(
     model: options.Model = "demo",
     *,
-    backend: options.BackendOption = None,
-    device: options.Device = None,
-    dtype: options.DTypeOption = None,
-    quantize: options.QuantizeOption = None,
-    quantize_group: options.QuantizeGroup = None,
+    compute: options.Compute,
     batch_invariant: options.BatchInvariant = False,
     spec: options.Spec = None,
 ) -> None:
     """Print what a model is, what was decided for this machine, and the bound program."""
-    config = EngineConfig(
-        model=model,
-        backend=backend,
-        device=device,
-        dtype=dtype,
-        quantize=quantize,
-        quantize_group=quantize_group,
-        batch_invariant=batch_invariant,
-        spec=spec,
-    )
+    config = EngineConfig(model=model, **compute.asked, batch_invariant=batch_invariant, spec=spec)
     with show.errors_as_sentences():
         parts = _loaded(config)
         show.decisions(parts.resolved)
@@ -297,22 +243,3 @@ def spec_check(
     """Say what is unknown, unread, missing or of the wrong shape."""
     with show.errors_as_sentences():
         raise typer.Exit(0 if show.check(file, checkpoint) else 1)
-
-
-def _sampling(
-    defaults: SamplingParams,
-    max_tokens: int | None,
-    temperature: float | None,
-    top_p: float | None,
-    top_k: int | None,
-    seed: int | None,
-) -> SamplingParams:
-    """Return the model's defaults with what was given on the command line on top."""
-    given: dict[str, Any] = {
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "top_p": top_p,
-        "top_k": top_k,
-        "seed": seed,
-    }
-    return replace(defaults, **{name: value for name, value in given.items() if value is not None})

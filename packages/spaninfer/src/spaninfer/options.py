@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from spaninfer_engine import SamplingParams
 from spaninfer_engine.config import Backend, DType, KVDType, Quantize
 from spaninfer_engine.decide import CUDA_STEP_TOKENS, SPAN_LEN, STEP_TOKENS
+
+from spaninfer.sizes import parse_bytes
 
 
 def _engine(text: str, *names: str) -> Any:
@@ -96,3 +100,49 @@ Temperature = Annotated[float | None, _sampling("0 takes the likeliest token.")]
 TopP = Annotated[float | None, _sampling("Draw from the likeliest tokens with this much together.")]
 TopK = Annotated[int | None, _sampling("Draw from this many of the likeliest tokens; 0: all.")]
 Seed = Annotated[int | None, _sampling("Same seed, same text.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """What computes, where, and in which numbers: fields of EngineConfig."""
+
+    backend: BackendOption = None
+    device: Device = None
+    dtype: DTypeOption = None
+    kv_dtype: KVDTypeOption = None
+    quantize: QuantizeOption = None
+    quantize_group: QuantizeGroup = None
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Fields of EngineConfig."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """How many tokens keys and values are kept of."""
+
+    max_len: MaxLen = None
+    memory: Memory = None
+    span_len: SpanLen = None
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Fields of EngineConfig. Raises ConfigError where memory is no size."""
+        return asdict(self) | {"memory": None if self.memory is None else parse_bytes(self.memory)}
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """How tokens are chosen."""
+
+    temperature: Temperature = None
+    top_p: TopP = None
+    top_k: TopK = None
+    seed: Seed = None
+
+    def over(self, defaults: SamplingParams, max_tokens: int | None) -> SamplingParams:
+        """Return a model's defaults with what was given on the command line on top."""
+        given = asdict(self) | {"max_tokens": max_tokens}
+        return replace(defaults, **{n: value for n, value in given.items() if value is not None})

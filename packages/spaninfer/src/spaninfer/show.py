@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     Progress,
@@ -69,31 +70,28 @@ def errors_as_sentences() -> Iterator[None]:
 
 def failure(sentence: str) -> None:
     """Print what went wrong, for a person."""
-    _err.print(f"[bold red]error:[/] {_escape(sentence)}", soft_wrap=True, highlight=False)
+    _err.print(f"[bold red]error:[/] {escape(sentence)}", soft_wrap=True, highlight=False)
 
 
 def warning(sentence: str) -> None:
     """Print what may be wrong, for a person."""
-    _err.print(f"[bold yellow]warning:[/] {_escape(sentence)}", soft_wrap=True, highlight=False)
+    _err.print(f"[bold yellow]warning:[/] {escape(sentence)}", soft_wrap=True, highlight=False)
 
 
 def note(sentence: str) -> None:
     """Print how far something has come, for a person."""
-    _err.print(_escape(sentence), style="dim", soft_wrap=True, highlight=False)
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", r"\[")
+    _err.print(escape(sentence), style="dim", soft_wrap=True, highlight=False)
 
 
 def decisions(resolved: Resolved) -> None:
     """Print what was decided, and why."""
-    table = Table(title=f"{resolved.name} ({resolved.architecture})", title_justify="left")
+    title = escape(f"{resolved.name} ({resolved.architecture})")
+    table = Table(title=title, title_justify="left")
     table.add_column("what", style="bold")
     table.add_column("decided")
     table.add_column("because", style="dim")
     for decision in resolved.decisions:
-        table.add_row(decision.what, decision.value, decision.why)
+        table.add_row(*map(escape, (decision.what, decision.value, decision.why)))
     _err.print(table)
 
 
@@ -101,7 +99,7 @@ def addresses(url: str, resolved: Resolved) -> None:
     """Print where a person and a program find the server."""
     _err.print(
         f"[bold green]ready[/]  playground  [link={url}]{url}/[/link]\n"
-        f"       OpenAI API  {url}/v1   (model: {_escape(resolved.name)})\n"
+        f"       OpenAI API  {url}/v1   (model: {escape(resolved.name)})\n"
         f"       metrics     {url}/metrics\n"
         f"       try         curl {url}/v1/completions -H 'Content-Type: application/json' "
         f"""-d '{{"prompt": "Once upon a time", "max_tokens": 40}}'\n"""

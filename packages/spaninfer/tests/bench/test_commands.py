@@ -61,6 +61,16 @@ def test_a_start_is_timed_in_processes_of_their_own(call, folder):
     assert [record["unit"] for record in records] == ["s"]
 
 
+@pytest.mark.slow
+def test_a_start_that_fails_says_why_in_a_sentence(capfd, refusal):
+    said = refusal("bench", "engine", "nowhere", "--only", "startup_first")
+
+    of_process = capfd.readouterr().err
+    assert "there is no file or folder 'nowhere'" in of_process
+    assert "Traceback" not in of_process
+    assert "did not start: see above" in said
+
+
 def test_a_workload_that_there_is_not_is_refused_with_those_there_are(refusal):
     said = refusal("bench", "engine", "demo", "--only", "tpot_bs3")
 

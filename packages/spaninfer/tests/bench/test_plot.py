@@ -2,6 +2,7 @@ import pytest
 from spaninfer.bench.plot import draw, groups
 from spaninfer.bench.records import summary
 from spaninfer.bench.targets import Bar
+from spaninfer_engine import ConfigError
 
 
 def record(workload, unit, *runs):
@@ -30,3 +31,11 @@ def test_every_group_becomes_a_png(tmp_path, bars):
 
     assert [path.name for path in paths] == ["engine-qwen-7b-ms.png", "engine-qwen-7b-tok-s.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
+    place = tmp_path / "taken"
+    place.touch()
+
+    with pytest.raises(ConfigError, match="taken cannot be made a folder"):
+        list(draw(RECORDS, [], place))

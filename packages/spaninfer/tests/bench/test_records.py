@@ -52,16 +52,23 @@ def test_what_was_written_is_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("{", "line 1 is not JSON"), ('{"a": 1}', "line 1 is no record"), ("[]", "no record")],
+    [
+        ("{", "line 1 is not JSON"),
+        ('{"a": 1}', "line 1 is no record"),
+        ("[]", "no record"),
+        (json.dumps({**RECORD, "median": "3"}), "it needs benchmark and unit, and as numbers"),
+        (json.dumps({name: RECORD[name] for name in RECORD if name != "most"}), "median, least"),
+        ("\udcff", "not text"),
+    ],
 )
 def test_a_file_of_something_else_is_refused_with_the_line(tmp_path, text, said):
     path = tmp_path / "a.jsonl"
-    path.write_text(text)
+    path.write_bytes(text.encode(errors="surrogateescape"))
 
     with pytest.raises(ConfigError, match=said):
         read(path)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"none.jsonl cannot be read: No such file"):
         read(tmp_path / "none.jsonl")

@@ -63,13 +63,23 @@ def test_a_bar_is_for_records_in_which_all_its_fields_agree(bars):
 
 @pytest.mark.parametrize(
     "text",
-    ["[[table", "bars = []", '[[table]]\nof = {}\nbars = [{ workload = "a", reach = "soon" }]'],
+    [
+        "[[table",
+        "bars = []",
+        '[[table]]\nof = {}\nbars = [{ workload = "a", reach = "soon" }]',
+        '[[table]]\nof = {}\nbars = [{ workload = "a", peers = "vLLM" }]',
+    ],
 )
 def test_a_file_of_something_else_is_refused(tmp_path, text):
     (tmp_path / "bars.toml").write_text(text)
 
     with pytest.raises(ConfigError, match=r"bars\.toml"):
         read_bars(tmp_path / "bars.toml")
+
+
+def test_bars_that_are_not_there_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.toml cannot be read: No such file"):
+        read_bars(tmp_path / "none.toml")
 
 
 def test_the_bars_of_the_repository_are_for_what_is_measured():

@@ -23,7 +23,7 @@ def batches():
     """The batches of every workload of the first run, in order."""
     prompts = Prompts(VOCAB, seed=0)
     return {"warm_up": (warm_up(prompts),)} | {
-        workload.name: workload.batches(prompts) for workload in WORKLOADS
+        workload.name: tuple(workload.batches(prompts)) for workload in WORKLOADS
     }
 
 

@@ -98,13 +98,18 @@ class SamplingFields(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_what_is_not_supported(cls, body: object) -> object:
+    def _leave_what_asks_for_something(cls, body: object) -> object:
+        """Refuse what is not supported, and drop null, which clients send for any parameter."""
         if not isinstance(body, dict):
             return body
         for name in NOT_SUPPORTED.keys() & body.keys():
             if body[name] not in NOT_SUPPORTED[name]:
                 raise refused(name, "unsupported_parameter", "is not supported by this server")
-        return {name: value for name, value in body.items() if name not in NOT_SUPPORTED}
+        return {
+            name: value
+            for name, value in body.items()
+            if name not in NOT_SUPPORTED and value is not None
+        }
 
 
 class Usage(BaseModel):

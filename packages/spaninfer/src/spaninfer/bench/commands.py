@@ -23,7 +23,7 @@ from spaninfer.bench.startup import STARTUPS, measure_startup
 from spaninfer.bench.tables import print_comparison, print_records
 from spaninfer.bench.targets import read_bars
 from spaninfer.bench.workloads import WORKLOADS
-from spaninfer.sizes import parse_bytes
+from spaninfer.grouped import spread
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,6 +43,7 @@ Runs = Annotated[int, typer.Option(min=1, help="How often each is measured.")]
 
 
 @app.command("engine")
+@spread
 def bench_engine(
     model: Annotated[
         str,
@@ -56,15 +57,8 @@ def bench_engine(
     weights: Annotated[
         Weights, typer.Option(help="dummy: random ones, also where the folder has its own.")
     ] = "checkpoint",
-    backend: options.BackendOption = None,
-    device: options.Device = None,
-    dtype: options.DTypeOption = None,
-    kv_dtype: options.KVDTypeOption = None,
-    quantize: options.QuantizeOption = None,
-    quantize_group: options.QuantizeGroup = None,
-    max_len: options.MaxLen = None,
-    memory: options.Memory = None,
-    span_len: options.SpanLen = None,
+    compute: options.Compute,
+    cache: options.Cache,
     step_tokens: options.StepTokens = None,
     graphs: options.Graphs = None,
     batch_invariant: options.BatchInvariant = False,
@@ -76,20 +70,15 @@ def bench_engine(
         asked: dict[str, Any] = {
             "model": str(stack.enter_context(folder_of(model))) if is_shape else model,
             "weights": "dummy" if is_shape else weights,
-            "backend": backend,
-            "device": device,
-            "dtype": dtype,
-            "kv_dtype": kv_dtype,
-            "quantize": quantize,
-            "quantize_group": quantize_group,
-            "max_len": max_len or (_MAX_LEN if is_shape else None),
-            "memory": parse_bytes(memory) if memory else None,
-            "span_len": span_len,
+            **compute.asked,
+            **cache.asked,
             "step_tokens": step_tokens,
             "graphs": graphs,
             "batch_invariant": batch_invariant,
             "max_waiting": engine_bench.MAX_WAITING,
         }
+        if is_shape and cache.max_len is None:
+            asked["max_len"] = _MAX_LEN
         if names & set(STARTUPS):  # before this process takes the GPU's memory
             for record in measure_startup(asked, runs, show.note):
                 if record["workload"] in names:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 from spaninfer_engine import Engine
@@ -16,6 +17,7 @@ from spaninfer.bench.workloads import WORKLOADS, Batch, Prompts, Workload, rehea
 Note = Callable[[str], None]
 
 MAX_WAITING = 4096  # the mixed workload starts 1024 requests at once
+REST_S = 5.0  # in which an engine captures the graphs that it leaves for idle time
 
 _WARM_UP_SEED = 1 << 32  # of prompts that no run has
 _SETTINGS = (
@@ -36,17 +38,21 @@ def measure(
     rehearsal = Prompts(_vocab(engine), _WARM_UP_SEED)
     for stream in streams:
         seconds_of(engine, warm_up(stream))
+    if engine.resolved.graphs:
+        sleep(REST_S)
     last = max(place for place, workload in enumerate(WORKLOADS) if workload.name in names)
     for workload in WORKLOADS[: last + 1]:
-        drawn = [workload.batches(stream) for stream in streams]
-        if workload.name not in names:
-            continue
-        longest = max(batch.context for batch in drawn[0])
+        alike = list(workload.batches(rehearsal)) if workload.name in names else []
+        longest = max((batch.context for batch in alike), default=0)
         if longest > engine.context:
             note(f"{workload.name}: left out, {longest} tokens do not fit {engine.context}")
+            alike = []
+        if not alike:
+            for stream in streams:
+                deque(workload.batches(stream), maxlen=0)
             continue
-        seconds_of(engine, rehearsed(workload.batches(rehearsal)[0]))
-        values = [value for batches in drawn for value in _values(engine, workload, batches)]
+        seconds_of(engine, rehearsed(alike[0]))
+        values = [value for stream in streams for value in _values(engine, workload, stream)]
         fields = summary(workload.unit, values)
         note(f"{workload.name}: {fields['median']:,} {fields['unit']}")
         yield {
@@ -75,8 +81,10 @@ def _vocab(engine: Engine) -> int:
     return engine.tokenizer.vocab_size
 
 
-def _values(engine: Engine, workload: Workload, batches: tuple[Batch, ...]) -> list[float]:
-    return workload.values(batches, [seconds_of(engine, batch) for batch in batches])
+def _values(engine: Engine, workload: Workload, prompts: Prompts) -> list[float]:
+    timed = [(batch, seconds_of(engine, batch)) for batch in workload.batches(prompts)]
+    batches, seconds = zip(*timed, strict=True)
+    return workload.values(batches, seconds)
 
 
 def seconds_of(engine: Engine, batch: Batch) -> float:

@@ -6,16 +6,18 @@ import json
 import sys
 from dataclasses import replace
 
+import typer
 from spaninfer_engine import Engine, EngineConfig
 from spaninfer_engine.handle import complete
 
+from spaninfer import show
 from spaninfer.bench.engine import described
 from spaninfer.bench.workloads import GREEDY, Prompts
 
 
 def main() -> None:
     """Have an engine of the EngineConfig in the first argument give one token; say which it is."""
-    with Engine(EngineConfig(**json.loads(sys.argv[1]))) as engine:
+    with show.errors_as_sentences(), Engine(EngineConfig(**json.loads(sys.argv[1]))) as engine:
         prompt = Prompts(engine.tokenizer.vocab_size, seed=0).fresh(64)
         complete(engine.start_request(prompt, replace(GREEDY, max_tokens=1))[0])
         answer = {"engine": described(engine), "device": engine.resolved.device}
@@ -23,4 +25,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except typer.Exit as told:  # what is wrong stands on standard error
+        sys.exit(told.exit_code)

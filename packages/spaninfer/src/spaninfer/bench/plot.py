@@ -21,9 +21,12 @@ _LOGARITHMIC_FROM = 50.0  # times the smallest value
 def draw(records: Sequence[Record], bars: Sequence[Bar], folder: Path) -> Iterator[Path]:
     """Write a PNG per group of records into the folder; yield their paths.
 
-    Raises ConfigError where matplotlib is not installed.
+    Raises ConfigError where matplotlib is not installed, or the folder cannot be made.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as refused:
+        raise ConfigError(f"{folder} cannot be made a folder: {refused.strerror}") from refused
     for name, group in groups(records).items():
         path = folder / f"{name}.png"
         _draw_group(group, bars, path)

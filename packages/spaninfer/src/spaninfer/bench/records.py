@@ -65,7 +65,9 @@ def read(path: Path) -> list[Record]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as missing:
-        raise ConfigError(f"{path} cannot be read: {missing}") from missing
+        raise ConfigError(f"{path} cannot be read: {missing.strerror}") from missing
+    except UnicodeDecodeError as other:
+        raise ConfigError(f"{path} is no file of records: it is not text") from other
     return [_parsed(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
@@ -119,12 +121,19 @@ def _parsed(path: Path, number: int, line: str) -> Record:
         record = json.loads(line)
     except ValueError as broken:
         raise ConfigError(f"{path}, line {number} is not JSON: {broken}") from broken
-    if not isinstance(record, dict) or not {"benchmark", "unit", "median"} <= record.keys():
+    if not isinstance(record, dict) or not _is_record(record):
         raise ConfigError(
-            f"{path}, line {number} is no record of `spaninfer bench`: it lacks benchmark, unit "
-            "or median"
+            f"{path}, line {number} is no record of `spaninfer bench`: it needs benchmark and "
+            "unit, and as numbers median, least and most"
         )
     return record
+
+
+def _is_record(fields: Record) -> bool:
+    named = all(isinstance(fields.get(name), str) for name in ("benchmark", "unit"))
+    return named and all(
+        isinstance(fields.get(name), int | float) for name in ("median", "least", "most")
+    )
 
 
 def _name_of(device: str) -> str:

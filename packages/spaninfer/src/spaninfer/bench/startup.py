@@ -52,5 +52,5 @@ def _seconds(
         line = process.stdout.readline()
         seconds = perf_counter() - begin
     if not line:
-        raise ConfigError(f"an engine with {dict(options)} did not start: see above")
+        raise ConfigError("an engine with these options did not start: see above")
     return seconds, json.loads(line)

@@ -44,7 +44,7 @@ def _by_family(items: Sequence[Item], record_of: Callable[[Item], Record]) -> It
 
 
 def _records_table(records: Sequence[Record], bars: Sequence[Bar]) -> Table:
-    shares = ("of ceiling",) if "of_ceiling" in records[0] else ()
+    shares = ("of ceiling",) if all("of_ceiling" in record for record in records) else ()
     table = _table(records, ("measured", "range", *shares, *_bar_columns(bars)))
     for name, record in zip(titles(records), records, strict=True):
         table.add_row(

@@ -48,7 +48,9 @@ def read_bars(path: Path) -> tuple[Bar, ...]:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))["table"]
         rows = [{**table["of"], **row} for table in tables for row in table["bars"]]
-    except (OSError, ValueError, KeyError, TypeError) as broken:
+    except OSError as missing:
+        raise ConfigError(f"{path} cannot be read: {missing.strerror}") from missing
+    except (ValueError, KeyError, TypeError) as broken:
         raise ConfigError(f"{path} is no file of bars: {broken!r}") from broken
     return tuple(_bar(path, row) for row in rows)
 
@@ -60,7 +62,8 @@ def find_bar(bars: Sequence[Bar], record: Record) -> Bar | None:
 
 def _bar(path: Path, row: dict[str, Any]) -> Bar:
     reach, peers = row.pop("reach", None), row.pop("peers", {})
-    numbers = [*peers.values(), *([] if reach is None else [reach])]
+    of_peers = peers.values() if isinstance(peers, dict) else (peers,)
+    numbers = [*of_peers, *([] if reach is None else [reach])]
     if not numbers or not all(isinstance(number, int | float) for number in numbers):
         raise ConfigError(f"{path}: a bar needs reach or peers, in numbers; got {row}")
     return Bar(row, reach, peers)

@@ -2,12 +2,12 @@
 
 The definitions are those under which other engines were measured (docs/guides/benchmarks.md), down
 to the draws: `Prompts` with seed 0 gives the prompts that they were given, if it is asked in the
-order of `WORKLOADS`.
+order of `WORKLOADS`, and a batch is drawn when its turn comes, while the machine rests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
@@ -80,7 +80,7 @@ class Workload:
 
     name: str
     unit: Literal["ms", "tok/s"]
-    batches: Callable[[Prompts], tuple[Batch, ...]]
+    batches: Callable[[Prompts], Iterable[Batch]]  # drawn one by one
     values: Callable[[Sequence[Batch], Sequence[float]], list[float]]  # of batches and seconds
 
 
@@ -99,11 +99,10 @@ def rehearsed(batch: Batch) -> Batch:
 def _time_per_token(size: int, *, sampling: SamplingParams = GREEDY, suffix: str = "") -> Workload:
     """Milliseconds per step of a batch: the times of long and short answers, subtracted."""
 
-    def batches(prompts: Prompts) -> tuple[Batch, ...]:
-        return tuple(
-            Batch.of([prompts.fresh(_DECODE_PROMPT_LEN) for _ in range(size)], output_len, sampling)
-            for output_len in (_SHORT, _LONG)
-        )
+    def batches(prompts: Prompts) -> Iterator[Batch]:
+        for output_len in (_SHORT, _LONG):
+            drawn = [prompts.fresh(_DECODE_PROMPT_LEN) for _ in range(size)]
+            yield Batch.of(drawn, output_len, sampling)
 
     def values(batches: Sequence[Batch], seconds: Sequence[float]) -> list[float]:  # noqa: ARG001
         short, long = seconds
@@ -117,7 +116,7 @@ def _time_to_first(prompt_len: int) -> Workload:
     return Workload(
         f"ttft_{prompt_len}",
         "ms",
-        lambda prompts: tuple(Batch.of([prompts.fresh(prompt_len)], 1) for _ in range(_REPEATS)),
+        lambda prompts: (Batch.of([prompts.fresh(prompt_len)], 1) for _ in range(_REPEATS)),
         lambda _, seconds: [s * 1e3 for s in seconds],
     )
 
@@ -126,11 +125,11 @@ def _time_to_first_after_hit(share: float) -> Workload:
     """Milliseconds to the first token of a prompt, a share of which was computed before."""
     hit_len = int(_SHARED_LEN * share)
 
-    def batches(prompts: Prompts) -> tuple[Batch, ...]:
-        before = Batch.of([prompts.shared], 1)
+    def batches(prompts: Prompts) -> Iterator[Batch]:
+        yield Batch.of([prompts.shared], 1)
         begun = prompts.shared[:hit_len]
-        after = [begun + prompts.fresh(_SHARED_LEN - hit_len) for _ in range(_REPEATS)]
-        return (before, *(Batch.of([prompt], 1) for prompt in after))
+        for _ in range(_REPEATS):
+            yield Batch.of([begun + prompts.fresh(_SHARED_LEN - hit_len)], 1)
 
     return Workload(f"hit{share}", "ms", batches, lambda _, seconds: [s * 1e3 for s in seconds[1:]])
 
@@ -140,7 +139,7 @@ def _prefill() -> Workload:
     return Workload(
         "prefill",
         "tok/s",
-        lambda prompts: (Batch.of([prompts.fresh(8000) for _ in range(16)], 1),),
+        lambda prompts: [Batch.of([prompts.fresh(8000) for _ in range(16)], 1)],
         lambda batches, seconds: [sum(map(len, batches[0].prompts)) / seconds[0]],
     )
 
@@ -148,9 +147,9 @@ def _prefill() -> Workload:
 def _mixed(*, as_list: bool = False, suffix: str = "") -> Workload:
     """Tokens out per second while many requests of all lengths come at once."""
 
-    def batches(prompts: Prompts) -> tuple[Batch, ...]:
+    def batches(prompts: Prompts) -> Iterator[Batch]:
         ins, outs = mixed_lens()
-        return (Batch(tuple(prompts.fresh(n) for n in ins), outs, as_list=as_list),)
+        yield Batch(tuple(prompts.fresh(n) for n in ins), outs, as_list=as_list)
 
     return Workload(
         f"mixed{_MIXED}{suffix}",

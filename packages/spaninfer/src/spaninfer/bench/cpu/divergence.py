@@ -106,7 +106,7 @@ def logits_of(text: Text, rows: int, **options: Any) -> Logits:
     with open_checkpoint(asked.model) as checkpoint:
         decoder = resolve_decoder(asked, checkpoint)
         stored_as = checkpoint_dtype(checkpoint.config)
-        compute = decide_compute(asked, stored_as, this_machine())
+        compute = decide_compute(asked, stored_as, this_machine(with_gpu=False))
         ops = make_ops(compute, decoder.groups, asked, stored_as)
         bound = bind(lower(decoder), ops, checkpoint.reader)
     kept, spans = Kept(), -(-len(text) // _SPAN_LEN)
