@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "virtualenv"  # pip's configuration says where packages come from
 nox.options.reuse_venv = "yes"
-nox.options.sessions = ["lint", "layers", "tests"]
+nox.options.sessions = ["lint", "layers", "docs", "tests"]
 
 ROOT = Path(__file__).parent
 HOMES = ("packages/*", "kernels-cuda", "kernels-cpu", "span-attention", "multimodal")
@@ -229,7 +229,7 @@ def sanitize(session: nox.Session) -> None:
         session.run(*check, *stop, *pytest, *chosen, *session.posargs, *tests, external=True)
 
 
-@nox.session
+@nox.session(tags=["check"])
 def docs(session: nox.Session) -> None:
     """Build the documentation into site/, warnings being errors."""
     session.install(*PINS, *tools("docs"))

@@ -74,7 +74,7 @@ def do_tasks(machine, count, ns):
     return machine.held_up - held_up, (machine.ran - ran) / (machine.now - now)
 
 
-@pytest.mark.parametrize("turn", [MS, 4 * MS, 10 * MS])
+@pytest.mark.parametrize("turn", [2 * MS, 4 * MS, 10 * MS])
 def test_a_thread_is_held_up_twice_and_then_gives_way_in_time(turn):
     machine = Machine(turn)
 
@@ -97,6 +97,20 @@ def test_turns_that_become_shorter_or_longer_are_noticed():
     machine.turn = 8 * MS
     do_tasks(machine, 50_000, MS // 20)
     assert machine.words[0, turns._LENGTH] > 6 * MS
+
+
+def test_a_turn_that_is_cut_short_once_costs_an_eighth_of_the_length():
+    machine = Machine(4 * MS)
+    do_tasks(machine, 1000, MS // 20)
+    before = machine.words[0, turns._LENGTH]
+
+    while machine.ends - machine.now < 3 * MS:  # until a turn has begun
+        do_tasks(machine, 1, MS // 20)
+    machine.ends = machine.now + MS // 5
+    held_up, _ = do_tasks(machine, 20, MS // 20)
+
+    assert held_up == 1
+    assert 0.86 < machine.words[0, turns._LENGTH] / before < 0.9
 
 
 def test_a_long_task_that_is_held_up_says_nothing_about_turns():

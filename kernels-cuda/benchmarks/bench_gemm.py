@@ -25,7 +25,7 @@ from spaninfer_kernels_cuda.activation import Act
 from spaninfer_kernels_cuda.gemm import Shape
 from torch.nn.functional import linear
 
-ROWS = (1, 8, 32, 64, 96, 128, 192, 256, 512)
+ROWS = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 416, 512)
 REPLAYS = 15
 COLD_BYTES = 400 << 20  # of weights in turn: many times the L2 cache
 Work = Callable[[], object]

@@ -195,7 +195,7 @@ class Inputs:
 def measure(shape: Shape, gpu: Gpu) -> None:
     """Print the records of planning and of a launch."""
     inputs = Inputs(shape, gpu)
-    tuning = decode.tune(inputs.layout, shape.heads)
+    tuning = decode.tune(inputs.layout, shape.heads, len(shape.lengths))
     for kernel, timing in zip(("decode plan", "decode"), inputs.time(tuning), strict=True):
         print(line(kernel, shape, tuning, timing, gpu), flush=True)
 
@@ -204,7 +204,7 @@ def measure_step(requests: int, gpu: Gpu) -> None:
     """Print the records of a layer of a step."""
     shape = batch(requests, 28, 4, STEP_LENGTH)
     inputs = Inputs(shape, gpu, STEP_LAYERS)
-    tuning = decode.tune(inputs.layout, shape.heads)
+    tuning = decode.tune(inputs.layout, shape.heads, len(shape.lengths))
     for kernel, timing in zip(("append", "append, decode"), inputs.time_step(tuning), strict=True):
         print(line(kernel, shape, tuning, timing, gpu), flush=True)
 

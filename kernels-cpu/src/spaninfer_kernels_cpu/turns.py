@@ -8,8 +8,8 @@ is about to end, between two tasks; the others do all of the work until it is ba
 How long turns are is learned. A task that takes long makes a thread compare the time that has
 passed with the time that it ran: where both differ, it was held up, and the time that it ran is a
 turn's length, if it knows when the turn began. From then on it gives way an eighth earlier, and
-tries a little longer each time, so that turns that have become longer are used, and one that was
-cut short by chance is forgotten.
+tries a little longer each time, so that turns that have become longer are used. What is learned
+once shrinks by no more than an eighth at a time: some turns are cut short by a program that wakes.
 
 Times are in ns. Nothing happens where the system has no clock of a thread (Windows).
 """
@@ -40,9 +40,9 @@ _LENGTH = 6  # of turns: the thread gives way when this one is as long
 
 LONG: Final = 1_000_000  # a step after which a thread asks whether it was held up
 SHORT: Final = 250_000  # a task whose hold-up says exactly enough when a turn ended, and one began
-LEAST: Final = 500_000  # a turn
+LEAST: Final = 1_000_000  # a turn
 NEVER: Final = 1 << 60
-_EARLIER = 3  # bits: by an eighth of a turn
+_EIGHTH = 3  # bits: a thread gives way so much earlier
 _LONGER = 8  # bits: each turn by a part of itself; held up again after 35 turns, 0.3 s of 8 ms each
 
 TIME = int(getattr(time, "CLOCK_MONOTONIC", 0))
@@ -103,7 +103,11 @@ def _look_back(turn: int, now: int) -> None:
     if held_up > LONG // 2:
         known = 1 if now - word(turn, _SEEN) - held_up < SHORT else 0
         if known & word(turn, _WHOLE):
-            _put(turn, _LENGTH, larger(LEAST, length - (length >> _EARLIER)))
+            length -= length >> _EIGHTH
+            before = word(turn, _LENGTH)
+            if before < NEVER:
+                length = larger(length, before - (before >> _EIGHTH))
+            _put(turn, _LENGTH, larger(LEAST, length))
         _begin(turn, now, ran, known)
 
 

@@ -201,9 +201,7 @@ def test_a_tile_begins_with_what_the_block_before_has_left_of_it(on_gpu, rows, g
     gpu = get_gpu()
     if gpu.arch != "sm_90a":
         pytest.skip("needs Hopper")
-    outputs = (
-        192 * 200
-    )  # tiles for 132 SMs: no share is smaller than a tile, few end where one does
+    outputs = 192 * 200  # more tiles than SMs, and no multiple: blocks share some
     columns = outputs // 2 if gate else outputs
     x, weight, _, residual = arguments(rows, outputs, 520, columns, np.float16)
     tile = Tile(64, 3, 4, hopper=True)

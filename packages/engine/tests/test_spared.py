@@ -3,7 +3,7 @@
 import gc
 import weakref
 
-from spaninfer_engine.spared import Spared
+from spaninfer_engine.spared import YOUNG, Spared
 
 
 class Knot:
@@ -39,3 +39,26 @@ def test_cycles_that_come_later_are_collected():
         gc.collect()
 
         assert is_there() is None
+
+
+def test_the_collector_looks_at_young_objects_less_often_until_the_last_one_is_closed():
+    before = gc.get_threshold()
+    first, second = Spared(), Spared()
+    assert gc.get_threshold() == (YOUNG, *before[1:])
+
+    first.close()
+    first.close()
+    assert gc.get_threshold()[0] == YOUNG
+
+    second.close()
+    assert gc.get_threshold() == before
+
+
+def test_a_collector_that_never_looks_by_itself_stays_so():
+    before = gc.get_threshold()
+    gc.set_threshold(0, 5, 5)
+    try:
+        with Spared():
+            assert gc.get_threshold() == (0, 5, 5)
+    finally:
+        gc.set_threshold(*before)

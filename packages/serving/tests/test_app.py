@@ -1,9 +1,12 @@
 import json
 import re
+from threading import get_ident
 
 import pytest
 from fastapi.testclient import TestClient
 from spaninfer_engine import Engine
+from spaninfer_engine.handle import ResultQueue
+from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_serving import Settings, create_app
 
 JSON = {"Content-Type": "application/json"}
@@ -238,6 +241,33 @@ def test_a_server_without_a_key_answers_to_names_of_this_machine_alone(engine):
     assert refused.headers["x-request-id"].startswith("req-")
     assert 'responses_total{status="403"} 1.0' in here.get("/metrics").text
     assert here.get("/v1/models").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [(TEXT, {"prompt": "x"}), (CHAT, {"messages": HELLO, "logprobs": True})]
+)
+def test_long_lists_of_logprobs_are_made_where_they_hold_nobody_up(client, monkeypatch, path, body):
+    made_in, loop_in = set(), set()
+    shown, taken = Tokenizer.token_bytes, ResultQueue.get_nowait
+
+    def token_bytes(self, token_id, **options):
+        made_in.add(get_ident())
+        return shown(self, token_id, **options)
+
+    def get_nowait(self):
+        loop_in.add(get_ident())
+        return taken(self)
+
+    monkeypatch.setattr(Tokenizer, "token_bytes", token_bytes)
+    monkeypatch.setattr(ResultQueue, "get_nowait", get_nowait)
+
+    likeliest = {"top_logprobs": 3} if path == CHAT else {"logprobs": 3}
+    answer = client.post(path, json=body | likeliest | {"max_tokens": 2})
+
+    assert answer.json()["choices"][0]["logprobs"]
+    assert loop_in
+    assert made_in
+    assert not made_in & loop_in
 
 
 def test_the_page_may_load_only_what_is_its_own(client):

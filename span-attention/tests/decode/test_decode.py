@@ -33,7 +33,9 @@ NAN = 0xFF  # every byte of the cache that no token owns: floats and scales beco
 def test_the_variant_carries_layout_and_tuning():
     layout = SpanLayout.contiguous(**SIZES, format=Format.INT8)
 
-    variant = decode.variant_for(decode.Form(np.float16), layout, decode.tune(layout, 14))
+    variant = decode.variant_for(
+        decode.Form(np.float16), layout, decode.tune(layout, 14, requests=1)
+    )
 
     assert dict(variant.macros)["CODES"] == "Int8Codes"
     assert dict(variant.macros)["HEAD_TILES"] == "1"

@@ -21,7 +21,7 @@ def layout(format=Format.BFLOAT16, key_size=128, value_size=128, kv_heads=4, **o
 def test_query_heads_of_a_key_head_are_computed_together(heads, value_size, tiles, items):
     sizes = layout(value_size=value_size)
 
-    chosen = tuning.tune(sizes, heads)
+    chosen = tuning.tune(sizes, heads, requests=64)
 
     assert chosen.head_tiles == tiles
     assert tuning.items(sizes, heads, chosen) == items
@@ -30,7 +30,7 @@ def test_query_heads_of_a_key_head_are_computed_together(heads, value_size, tile
 @pytest.mark.parametrize("format", [Format.BFLOAT16, Format.FP8, Format.INT8, Format.UINT4])
 @pytest.mark.parametrize("size", [64, 96, 128, 192, 256])
 def test_work_is_divided_in_tiles(format, size):
-    chosen = tuning.tune(layout(format, size, size), heads=8)
+    chosen = tuning.tune(layout(format, size, size), heads=8, requests=64)
 
     assert chosen.unit == chosen.tiles * tuning.TOGETHER
 
@@ -40,7 +40,7 @@ def test_work_is_divided_in_tiles(format, size):
     [(28, 128, 128, 6), (36, 128, 128, 2), (8, 256, 256, 2), (36, 192, 128, 2), (4, 576, 512, 2)],
 )
 def test_blocks_that_share_more_memory_have_fewer_warps(heads, key_size, value_size, warps):
-    chosen = tuning.tune(layout(key_size=key_size, value_size=value_size), heads)
+    chosen = tuning.tune(layout(key_size=key_size, value_size=value_size), heads, requests=64)
 
     assert chosen.warps == warps
 
@@ -53,13 +53,13 @@ def test_blocks_that_share_more_memory_have_fewer_warps(heads, key_size, value_s
     ],
 )
 def test_large_keys_are_loaded_in_parts(format, key_size, parts):
-    assert tuning.tune(layout(format, key_size, 64), heads=4).key_parts == parts
+    assert tuning.tune(layout(format, key_size, 64), heads=4, requests=64).key_parts == parts
 
 
 def test_values_too_wide_for_the_registers_are_computed_in_parts():
     sizes = layout(key_size=576, value_size=512, kv_heads=1, values_in_keys=True)
 
-    chosen = tuning.tune(sizes, heads=16)
+    chosen = tuning.tune(sizes, heads=16, requests=64)
 
     assert chosen.value_tile == 256
     assert tuning.items(sizes, 16, chosen) == 4
@@ -74,9 +74,19 @@ def test_values_too_wide_for_the_registers_are_computed_in_parts():
     ],
 )
 def test_as_many_bytes_are_under_way_as_keep_memory_busy(format, size, tiles, warps_per_sm):
-    chosen = tuning.tune(layout(format, size, size), heads=4)
+    chosen = tuning.tune(layout(format, size, size), heads=4, requests=64)
 
     assert (chosen.tiles, chosen.warps * chosen.blocks_per_sm) == (tiles, warps_per_sm)
+
+
+@pytest.mark.parametrize(
+    ("format", "size", "tiles"),
+    [(Format.BFLOAT16, 128, 2), (Format.FLOAT16, 64, 2), (Format.BFLOAT16, 256, 1)],
+)
+def test_few_requests_have_larger_tiles(format, size, tiles):
+    chosen = tuning.tune(layout(format, size, size), heads=4, requests=16)
+
+    assert (chosen.tiles, chosen.warps * chosen.blocks_per_sm) == (tiles, 8)
 
 
 def test_sizes_that_are_no_whole_products_are_named():
@@ -88,7 +98,7 @@ def test_sizes_that_are_no_whole_products_are_named():
 
 def test_memory_grows_with_blocks_and_requests():
     sizes = layout()
-    chosen = tuning.tune(sizes, heads=28)
+    chosen = tuning.tune(sizes, heads=28, requests=64)
 
     assert tuning.plan_bytes(3, chosen, blocks=264) == 1585 * 16 + 4 * (4 + 264)
     assert tuning.workspace_bytes(sizes, chosen, blocks=264) == 264 * 4 * 8 * (128 + 16)

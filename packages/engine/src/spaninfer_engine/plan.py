@@ -32,7 +32,8 @@ GPU_TILE = 256
 # A model of 7 billion parameters computes these in 165 ms on an H200. Of many requests that come at
 # once, so many more begin together, and are decoded by steps that read all weights for all of them.
 GPU_PAUSE = 8192
-"""Tokens of prompts for which decodes wait on a GPU, at a time, when many requests begin."""
+"""Tokens of prompts for which decodes wait on a GPU, at a time, when many requests begin and no
+other waits for a place."""
 
 
 class Slice(NamedTuple):

@@ -1,3 +1,4 @@
+from collections import defaultdict
 from itertools import pairwise
 
 import pytest
@@ -48,7 +49,7 @@ def test_a_long_prompt_is_computed_in_chunks_while_others_decode():
 
 
 def test_newcomers_without_end_hold_a_running_request_up_in_every_second_step_at_the_most():
-    bench = Bench(num_spans=(400,), max_running=60, step_tokens=24, pause_tokens=16)
+    bench = Bench(num_spans=(4000,), max_running=900, step_tokens=24, pause_tokens=16)
     bench.add(request(1, PROMPT[:2], sampling=upto(30)))
     bench.step()
     for number in range(100, 1100, 10):
@@ -64,8 +65,8 @@ def test_newcomers_without_end_hold_a_running_request_up_in_every_second_step_at
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_bursts_change_no_token_with_hits_and_preemptions(depth):
-    bench = Bench(num_spans=(24,), max_running=24, step_tokens=24, pause_tokens=20, depth=depth)
+def test_bursts_change_no_token_with_hits_in_the_cache(depth):
+    bench = Bench(num_spans=(60,), max_running=90, step_tokens=24, pause_tokens=20, depth=depth)
     prompts = {}
     for step in range(40):
         burst = range(100 + 20 * step, 116 + 20 * step) if step % 5 == 2 else ()
@@ -79,8 +80,22 @@ def test_bursts_change_no_token_with_hits_and_preemptions(depth):
         limit = len(prompt) + 6
         assert bench.tokens[number] == alone(prompt, seed=number, limit=limit, sampling=upto(6))
     assert any(is_pause(plan) for plan in bench.runner.steps)
-    assert bench.scheduler.counts.preemptions > 0
     assert bench.scheduler.counts.prefix_hit_tokens > 0
+
+
+def test_no_decode_pauses_while_requests_wait_for_a_place():
+    bench = Bench(num_spans=(400,), max_running=16, step_tokens=24, pause_tokens=16, depth=1)
+    for number in range(1, 100):
+        bench.add(request(number, [number % 50, 7], sampling=upto(4)))
+    bench.run()
+
+    taken_part = defaultdict(list)
+    for number, plan in enumerate(bench.runner.steps):
+        for part in plan.slices:
+            taken_part[part.request_id].append(number)
+    for number in range(1, 70):  # behind them, there are places for all
+        first, *_, last = taken_part[number]
+        assert taken_part[number] == [*range(first, last + 1)]
 
 
 def is_pause(plan):

@@ -70,6 +70,14 @@ def test_text_parts_are_joined():
     assert body.messages[0].text() == "ab"
 
 
-def test_a_conversation_without_messages_is_refused():
-    with pytest.raises(ValidationError, match="at least 1"):
-        ChatRequest.model_validate({"messages": []})
+@pytest.mark.parametrize(("count", "words"), [(0, "at least 1"), (10_001, "at most 10000")])
+def test_a_conversation_has_one_message_and_no_more_than_a_context_could_hold(count, words):
+    with pytest.raises(ValidationError, match=words):
+        ChatRequest.model_validate({"messages": HELLO["messages"] * count})
+
+
+def test_a_request_carries_as_much_about_itself_as_openai_allows():
+    pairs = {str(i): "x" for i in range(16)}
+
+    assert ChatRequest.model_validate(HELLO | {"metadata": pairs}).metadata == pairs
+    assert finding({"metadata": pairs | {"16": "x"}})["loc"] == ("metadata",)

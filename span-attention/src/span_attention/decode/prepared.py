@@ -165,7 +165,7 @@ def prepare(
 
     Raises ShapeError or DTypeError for what no variant takes.
     """
-    tuning = tuning or tune(layout, heads)
+    tuning = tuning or tune(layout, heads, requests)
     variant = variant_for(form, layout, tuning)
     kept = cache or user_cache()
     blocks, plan, attend = 0, None, None

@@ -88,7 +88,14 @@ def variant_for(form: Form, layout: SpanLayout, tuning: Tuning) -> Variant:
 
 
 def _cover(
-    dtype: object, format: Format, key_size: int, value_size: int, heads: int, *, mla: bool = False
+    dtype: object,
+    format: Format,
+    key_size: int,
+    value_size: int,
+    heads: int,
+    *,
+    requests: int = 64,
+    mla: bool = False,
 ) -> Variant:
     layout = SpanLayout.contiguous(
         span_len=32,
@@ -99,7 +106,7 @@ def _cover(
         num_layers=1,
         values_in_keys=mla,
     )
-    return variant_for(Form(dtype), layout, tune(layout, heads))
+    return variant_for(Form(dtype), layout, tune(layout, heads, requests))
 
 
 _BFLOAT16: Final = ml_dtypes.bfloat16
@@ -107,6 +114,8 @@ _BFLOAT16: Final = ml_dtypes.bfloat16
 VARIANTS: tuple[Variant, ...] = (
     PLAN,
     _cover(_BFLOAT16, Format.BFLOAT16, 128, 128, 7),
+    _cover(_BFLOAT16, Format.BFLOAT16, 128, 128, 7, requests=1),
+    _cover(np.float16, Format.FLOAT16, 128, 96, 2, requests=1),
     _cover(np.float16, Format.FLOAT16, 64, 64, 1),
     _cover(np.float16, Format.FLOAT16, 96, 96, 16),
     _cover(_BFLOAT16, Format.BFLOAT16, 256, 256, 8),

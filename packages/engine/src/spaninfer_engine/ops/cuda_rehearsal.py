@@ -14,8 +14,8 @@ def largest_step(sizes: Sizes, columns: Columns, num_rotations: int) -> Launch:
     """Fill the columns of a step with every row and every slice that `sizes` allow; return it.
 
     As few slices as can be are prompts, which share all rows that are not decodes; of the last one
-    as many logits are wanted as a step may want of prompts. Decodes pad; the prompts are those of
-    row 0, whatever it holds.
+    as many logits are wanted as a step may want of prompts, all of which penalties may revise.
+    Decodes pad; the prompts are those of row 0, whatever it holds.
     """
     slices = min(sizes.requests, sizes.rows)
     prompts = min(slices, -(-sizes.rows // sizes.max_len))
@@ -37,4 +37,5 @@ def largest_step(sizes: Sizes, columns: Columns, num_rotations: int) -> Launch:
         prefills=tuple(Run(first, first + length, 0, 0, length) for first in firsts),
         rotations=(None,) * num_rotations,
         logits=(),
+        revises=True,
     )

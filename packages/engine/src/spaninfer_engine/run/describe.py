@@ -89,8 +89,7 @@ def describe(
     logits: tuple[int, ...] = ()
     if host_draws or any(map(gt, num_wanted, draws)):
         by_host = [
-            drawn and request_id in host_draws
-            for request_id, drawn in zip(ids, draws, strict=True)
+            drawn and request_id in host_draws for request_id, drawn in zip(ids, draws, strict=True)
         ]
         columns.draws[:count][by_host] = -1
         asked, logits = _ask(wanted, draws, by_host)

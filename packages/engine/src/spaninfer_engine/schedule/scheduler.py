@@ -223,7 +223,8 @@ class Scheduler:
                 pending,
                 limits.step_tokens,
                 tile=limits.tile,
-                pause=limits.pause_tokens,
+                # Who waits takes the place of the next that ends: no step has empty places then.
+                pause=0 if self._waiting else limits.pause_tokens,
                 number=self._number,
             )
             if self._reserve(slices, choices, stalled):

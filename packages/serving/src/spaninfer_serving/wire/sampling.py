@@ -90,7 +90,7 @@ class SamplingFields(BaseModel):
 
     # accepted because clients send them; they cannot change an answer here
     user: str | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: Annotated[dict[str, Any], Field(max_length=16)] | None = None  # OpenAI's own limit
     store: bool | None = None
     service_tier: str | None = None
     safety_identifier: str | None = None

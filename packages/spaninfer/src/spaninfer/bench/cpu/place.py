@@ -45,7 +45,8 @@ def busy(processes: int) -> Iterator[None]:
     cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
     with ExitStack() as stack:
         for cpu in islice(cycle(cpus), processes):
-            command = (sys.executable, "-c", _COMPUTE.format(cpu=cpu))
+            where = () if cpu is None else (str(cpu),)
+            command = (sys.executable, "-c", _COMPUTE, str(os.getpid()), *where)
             process = stack.enter_context(subprocess.Popen(command))
             stack.callback(process.kill)
         yield
@@ -53,10 +54,13 @@ def busy(processes: int) -> Iterator[None]:
 
 _COMPUTE = """
 import os
-if {cpu} is not None:
-    os.sched_setaffinity(0, [{cpu}])
-while True:
-    pass
+import sys
+parent, *cpus = map(int, sys.argv[1:])
+if cpus:
+    os.sched_setaffinity(0, cpus)
+while os.getppid() == parent:  # a benchmark that is killed cannot end this process
+    for _ in range(1_000_000):
+        pass
 """
 
 
