@@ -1,9 +1,5 @@
 """Parts of kernels: compiled once per types, only as part of what calls them."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from numba import njit
@@ -108,30 +104,3 @@ def test_the_larger_number_is_found_by_vector_code():
     assert most(x) == x.max()
     (code,) = most.inspect_llvm().values()
     assert "x float>" in code
-
-
-SHOW = """
-from spaninfer_kernels_cpu.kernel import compiler_of
-from spaninfer_kernels_cpu.norm_call import _rms_norm
-compiler = compiler_of(_rms_norm)
-compiler.compile()
-print(compiler._library.get_asm_str())
-"""
-
-
-def test_loops_use_all_of_a_vector_also_for_cpus_that_llvm_takes_for_slow_with_those(tmp_path):
-    settings = {
-        "NUMBA_CPU_NAME": "sapphirerapids",
-        "NUMBA_CPU_FEATURES": "+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx2,+fma,+f16c",
-        "NUMBA_CACHE_DIR": str(tmp_path),
-    }
-
-    run = subprocess.run(
-        [sys.executable, "-c", SHOW],
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-
-    assert run.stdout.count("%zmm") > run.stdout.count("%ymm")

@@ -33,25 +33,7 @@ _register: Any = compiler_machinery.register_pass
 _forget_number: Any = types.unliteral
 
 
-class _Wide(_Library):  # type: ignore[misc]
-    """A function's code, whose loops LLVM makes of vectors of 512 bits where the CPU has them.
-
-    By itself it takes 256 for Intel's CPUs, which slow down for wide vectors: our products use them
-    all the time, so loops of ordinary code may as well.
-    """
-
-    def add_ir_module(self, ir_module: Any) -> None:
-        """Take in a module of llvmlite's; its set of attributes lets no text pass by itself."""
-        for function in ir_module.functions:
-            if not function.is_declaration:
-                set.add(function.attributes, _PREFER_WIDE)
-        super().add_ir_module(ir_module)
-
-
-_PREFER_WIDE = '"prefer-vector-width"="512"'
-
-
-class _Unlinked(_Wide):
+class _Unlinked(_Library):  # type: ignore[misc]
     """The IR of a function and of those it calls, never run by itself."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
@@ -64,21 +46,6 @@ class _Unlinked(_Wide):
         """Leave the module to those who link it, instead of making machine code."""
         self._finalize_dynamic_globals()
         self._finalized = True
-
-
-@_register(mutates_CFG=True, analysis_only=False)
-class _KernelLowering(_Lowering):  # type: ignore[misc]
-    """Writes the IR into a library of ours."""
-
-    _name = "kernel_lowering"
-
-    def run_pass(self, state: Any) -> bool:
-        """Do what Numba does where it makes the library itself."""
-        library = _Wide(state.targetctx.codegen(), state.func_id.func_qualname)
-        library.enable_object_caching()
-        state["library"] = library
-        changed: bool = super().run_pass(state)
-        return changed
 
 
 @_register(mutates_CFG=True, analysis_only=False)
@@ -133,7 +100,7 @@ class KernelCompiler(compiler.CompilerBase):
 
     def changed(self, step: Any) -> Any:
         """Return what takes the place of a step."""
-        return _KernelLowering if step is _Lowering else step
+        return step
 
 
 class PartCompiler(KernelCompiler):

@@ -278,7 +278,10 @@ def _tuple_of(kind: types.Type, count: int) -> Any:
 
 
 def _load_blocks(b: Builder, recipe: Recipe, weights: Value) -> Values:
-    """Return the bytes of a step of all blocks of the tile."""
+    """Return the bytes of a step of all blocks of the tile; ask for those that come later."""
+    if recipe.ahead:
+        for block in range(recipe.blocks):
+            v.prefetch(b, v.at(b, weights, BLOCK_BYTES * block + recipe.ahead))
     return [v.load(b, v.I8X64, v.at(b, weights, BLOCK_BYTES * j)) for j in range(recipe.blocks)]
 
 

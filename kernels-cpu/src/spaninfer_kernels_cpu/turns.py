@@ -22,6 +22,7 @@ import time
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu import atomics
 from spaninfer_kernels_cpu.call import word
@@ -45,11 +46,12 @@ NEVER: Final = 1 << 60
 _EIGHTH = 3  # bits: a thread gives way so much earlier
 _LONGER = 8  # bits: each turn by a part of itself; held up again after 35 turns, 0.3 s of 8 ms each
 
+# Numbers of the system's clocks.
 TIME = int(getattr(time, "CLOCK_MONOTONIC", 0))
 RUN_TIME = int(getattr(time, "CLOCK_THREAD_CPUTIME_ID", 0))
 
 
-def new_turns(threads: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+def new_turns(threads: int) -> NDArray[np.int64]:
     """Return the words of so many threads' turns, for the functions below: turns[threads WORDS]."""
     turns = np.zeros((threads, WORDS), np.int64)
     turns[:, _CLOCK], turns[:, _YIELD] = _system_functions()

@@ -8,6 +8,7 @@ weights and one source serve all of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -95,6 +96,11 @@ def store(b: Builder, value: Value, address: Value) -> None:
 def at(b: Builder, address: Value, offset: int) -> Value:
     """Return the address `offset` bytes further."""
     return b.add(address, I64(offset)) if offset else address
+
+
+def prefetch(b: Builder, address: Value) -> None:
+    """Ask for the cache line at an address that will be read soon; it need not be one of ours."""
+    call(b, "llvm.prefetch.p0", b.inttoptr(address, POINTER), I32(0), I32(3), I32(1))
 
 
 # ---- lanes -------------------------------------------------------------------------------------
@@ -188,6 +194,7 @@ _VOID = ir.VoidType()
 
 INTRINSICS: dict[str, ir.FunctionType] = {
     "llvm.fmuladd.v16f32": ir.FunctionType(F32X16, [F32X16] * 3),
+    "llvm.prefetch.p0": ir.FunctionType(_VOID, [POINTER, I32, I32, I32]),
     "llvm.fmuladd.f32": ir.FunctionType(F32, [F32] * 3),
     "llvm.vector.reduce.add.v16i32": ir.FunctionType(I32, [I32X16]),
     "llvm.vector.reduce.umax.v16i32": ir.FunctionType(I32, [I32X16]),
@@ -226,9 +233,8 @@ def check_intrinsics() -> None:
         f"declare {kind.return_type} @{name}({', '.join(map(str, kind.args))})"
         for name, kind in INTRINSICS.items()
     ]
-    understood = (
-        str(binding.parse_assembly("\n".join(declared))).replace(" immarg", "").splitlines()
-    )
+    text = str(binding.parse_assembly("\n".join(declared)))
+    understood = re.sub(r" (immarg|readonly|captures\(none\))", "", text).splitlines()
     for line in declared:
         known = [i for i, text in enumerate(understood) if text.startswith(line)]
         if not known or understood[known[0] - 1].startswith("; Unknown"):

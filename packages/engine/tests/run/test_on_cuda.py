@@ -148,11 +148,15 @@ def test_tokens_drawn_on_the_gpu_are_those_that_the_host_draws(wishes: dict[str,
     """Log-probabilities change no token, but the host draws for those of processed logits."""
     sampling = SamplingParams(**wishes, max_tokens=30, ignore_eos=True)
 
-    on_gpu = answers(sampling, dtype="bfloat16")
-    on_host = answers(replace(sampling, logprobs=0, processed_logprobs=True), dtype="bfloat16")
+    invariant = {"dtype": "bfloat16", "batch_invariant": True}  # steps are cut in other ways
 
+    on_gpu = answers(sampling, **invariant)
+    on_host = answers(replace(sampling, logprobs=0, processed_logprobs=True), **invariant)
+
+    # Equal prompts have equal answers here: one of the six may come to a tie, of which 32 bits on
+    # the GPU and 64 on the host make different things.
     same = [a.token_ids == b.token_ids for a, b in zip(on_gpu, on_host, strict=True)]
-    assert sum(same) >= len(PROMPTS) - 4  # steps are cut in other ways, and 16 bits round
+    assert sum(same) >= len(PROMPTS) - 4
 
 
 def test_log_probabilities_come_with_every_token_and_every_prompt() -> None:

@@ -54,12 +54,9 @@ struct Product;
 // Names of a thread's sums in assembler, one after the other.
 #define NAMES_8 "%0, %1, %2, %3"
 #define NAMES_16 NAMES_8 ", %4, %5, %6, %7"
-#define NAMES_24 NAMES_16 ", %8, %9, %10, %11"
-#define NAMES_32 NAMES_24 ", %12, %13, %14, %15"
-#define NAMES_40 NAMES_32 ", %16, %17, %18, %19"
-#define NAMES_48 NAMES_40 ", %20, %21, %22, %23"
-#define NAMES_56 NAMES_48 ", %24, %25, %26, %27"
-#define NAMES_64 NAMES_56 ", %28, %29, %30, %31"
+#define NAMES_32 NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define NAMES_48 NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define NAMES_64 NAMES_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define NAMES_96 \
   NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define NAMES_112 NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
@@ -78,11 +75,8 @@ struct Product;
 #define FRAGMENTS_4(n) FRAGMENT(n), FRAGMENT(n + 1), FRAGMENT(n + 2), FRAGMENT(n + 3)
 #define FRAGMENTS_8 FRAGMENT(0)
 #define FRAGMENTS_16 FRAGMENT(0), FRAGMENT(1)
-#define FRAGMENTS_24 FRAGMENT(0), FRAGMENT(1), FRAGMENT(2)
 #define FRAGMENTS_32 FRAGMENTS_4(0)
-#define FRAGMENTS_40 FRAGMENTS_32, FRAGMENT(4)
 #define FRAGMENTS_48 FRAGMENTS_32, FRAGMENT(4), FRAGMENT(5)
-#define FRAGMENTS_56 FRAGMENTS_32, FRAGMENT(4), FRAGMENT(5), FRAGMENT(6)
 #define FRAGMENTS_64 FRAGMENTS_32, FRAGMENTS_4(4)
 #define FRAGMENTS_96 FRAGMENTS_64, FRAGMENTS_4(8)
 #define FRAGMENTS_112 FRAGMENTS_96, FRAGMENT(12), FRAGMENT(13)
@@ -124,16 +118,10 @@ PRODUCT(half, "f16", 8, "%4", "%5", "%6", "%7", "%8")
 PRODUCT(bfloat16, "bf16", 8, "%4", "%5", "%6", "%7", "%8")
 PRODUCT(half, "f16", 16, "%8", "%9", "%10", "%11", "%12")
 PRODUCT(bfloat16, "bf16", 16, "%8", "%9", "%10", "%11", "%12")
-PRODUCT(half, "f16", 24, "%12", "%13", "%14", "%15", "%16")
-PRODUCT(bfloat16, "bf16", 24, "%12", "%13", "%14", "%15", "%16")
 PRODUCT(half, "f16", 32, "%16", "%17", "%18", "%19", "%20")
 PRODUCT(bfloat16, "bf16", 32, "%16", "%17", "%18", "%19", "%20")
-PRODUCT(half, "f16", 40, "%20", "%21", "%22", "%23", "%24")
-PRODUCT(bfloat16, "bf16", 40, "%20", "%21", "%22", "%23", "%24")
 PRODUCT(half, "f16", 48, "%24", "%25", "%26", "%27", "%28")
 PRODUCT(bfloat16, "bf16", 48, "%24", "%25", "%26", "%27", "%28")
-PRODUCT(half, "f16", 56, "%28", "%29", "%30", "%31", "%32")
-PRODUCT(bfloat16, "bf16", 56, "%28", "%29", "%30", "%31", "%32")
 PRODUCT(half, "f16", 64, "%32", "%33", "%34", "%35", "%36")
 PRODUCT(bfloat16, "bf16", 64, "%32", "%33", "%34", "%35", "%36")
 PRODUCT(half, "f16", 96, "%48", "%49", "%50", "%51", "%52")
