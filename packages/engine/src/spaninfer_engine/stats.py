@@ -41,7 +41,7 @@ class EngineStats:
     state: EngineState
     failure: Exception | None
     running: int  # choices that hold spans
-    waiting: int  # choices that wait to start, or to start again
+    waiting: int  # choices that wait to start, for the first one's prompt, or to start again
     span_len: int
     spans: tuple[SpanStats, ...]  # per cache group
     generated_tokens: int

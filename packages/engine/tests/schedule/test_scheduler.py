@@ -266,6 +266,19 @@ def test_a_request_that_fails_ends_alone_and_its_spans_are_not_shared():
     assert choice.cached_len <= 4  # what request 2 has computed
 
 
+def test_choices_that_wait_for_the_first_ones_prompt_are_counted_among_those_that_wait():
+    bench = Bench(num_spans=(50,))
+    counts = []
+    bench.add(request(1, PROMPT, sampling=upto(5, n=3)))
+
+    for steps in (0, 1, 1):
+        for _ in range(steps):
+            bench.step()
+        counts.append((bench.scheduler.num_waiting, bench.scheduler.num_running))
+
+    assert counts == [(3, 0), (2, 1), (0, 3)]
+
+
 def test_when_the_first_choice_fails_the_others_still_run():
     bench = Bench(num_spans=(50,))
     bench.runner.fails[1] = 10

@@ -58,8 +58,8 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """Choices that wait to start, or to start again."""
-        return len(self._waiting)
+        """Choices that wait to start, for the first one's prompt, or to start again."""
+        return len(self._choices) - len(self._running)
 
     @property
     def num_running(self) -> int:
@@ -75,8 +75,8 @@ class Scheduler:
         """Let a request's choices wait; all but the first, until that one has the prompt's keys."""
         first, *followers = choices
         first.followers = tuple(followers)
-        insort(self._waiting, first, key=_ORDER)
         self._choices.update((choice.request_id, choice) for choice in choices)
+        insort(self._waiting, first, key=_ORDER)
         deadline_s = first.request.placement.deadline_s
         if deadline_s is not None:
             for choice in choices:
@@ -107,7 +107,8 @@ class Scheduler:
                 Ended(choice, FinishReason.ERROR, choice.usage(now), None, None, error)
             )
             self.counts.finished[FinishReason.ERROR] += 1
-        self._choices.clear()
+        for left in (self._choices, self._waiting, self._running):
+            left.clear()
 
     def plan(self, now: float) -> StepPlan | None:
         """Return the next step, or None where nothing can be computed now."""
