@@ -74,11 +74,13 @@ _HEADERS = (
     "cluster.cuh",
 )
 _ON_HOPPER = (*_HEADERS, "wgmma.cuh")
-_OWN = ("share.cuh", "sums.cuh")
+_OWN, _RING = ("share.cuh", "sums.cuh"), "ring.cuh"
 GENERAL = Source("spaninfer_kernels_cuda", "gemm/general.cu", _HEADERS, _OWN)
-HOPPER = Source("spaninfer_kernels_cuda", "gemm/hopper.cu", _ON_HOPPER, (*_OWN, "meeting.cuh"))
-TALL = Source("spaninfer_kernels_cuda", "gemm/tall.cu", _ON_HOPPER, _OWN)
-WIDE = Source("spaninfer_kernels_cuda", "gemm/wide.cu", _ON_HOPPER)
+HOPPER = Source(
+    "spaninfer_kernels_cuda", "gemm/hopper.cu", _ON_HOPPER, (*_OWN, "meeting.cuh", _RING)
+)
+TALL = Source("spaninfer_kernels_cuda", "gemm/tall.cu", _ON_HOPPER, (*_OWN, _RING))
+WIDE = Source("spaninfer_kernels_cuda", "gemm/wide.cu", _ON_HOPPER, (_RING,))
 
 _FLAG_BYTES = 4 * FLAGS
 _ALIGNMENT = 16  # bytes: what one copy to shared memory brings

@@ -49,14 +49,7 @@ struct Shared {
   Meeting<Kernel> meeting;
 };
 
-// A buffer of the ring, and the parity of its barriers' phase in this round.
-struct Turn {
-  int stage = 0, parity = 0;
-
-  __device__ __forceinline__ void next() {
-    if (++stage == STAGES) stage = 0, parity ^= 1;
-  }
-};
+using Turn = TurnOf<STAGES>;
 
 // Weights are read once: they are the first that the L2 cache may forget.
 __device__ __forceinline__ void copy_weight(Shared& shared, int stage, const TensorMap& weight,

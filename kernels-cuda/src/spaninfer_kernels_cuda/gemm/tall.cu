@@ -38,14 +38,7 @@ struct Shared {
   Barrier full[STAGES], empty[STAGES];
 };
 
-// A buffer of the ring, and the parity of its barriers' phase in this round.
-struct Turn {
-  int stage = 0, parity = 0;
-
-  __device__ __forceinline__ void next() {
-    if (++stage == STAGES) stage = 0, parity ^= 1;
-  }
-};
+using Turn = TurnOf<STAGES>;
 
 // A block's tiles: blockIdx.x, and every gridDim.x-th from there on. Those of the same rows of the
 // weight lie side by side, so that it is read again while the L2 cache has it.

@@ -45,14 +45,7 @@ struct Shared {
   Barrier full[STAGES], empty[STAGES];
 };
 
-// A buffer of the ring, and the parity of its barriers' phase in this round.
-struct Turn {
-  int stage = 0, parity = 0;
-
-  __device__ __forceinline__ void next() {
-    if (++stage == STAGES) stage = 0, parity ^= 1;
-  }
-};
+using Turn = TurnOf<STAGES>;
 
 // A block's next chunk, and of which unit of work: a tile of the weight with one of x.
 struct Place {
