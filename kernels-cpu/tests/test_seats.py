@@ -64,8 +64,14 @@ def test_a_caller_outside_of_the_cpus_displaces_nobody(helpers):
 
 def test_a_helper_that_the_system_refuses_stays_where_it_is():
     nobody = 2**22 + 1  # no thread has so large a number
+    here = [0]
+    seats = Seats([nobody], [0, 1], lambda: here[0])
+    before = os.sched_getaffinity(0)
 
-    Seats([nobody], [0, 1], lambda: 0).keep_apart()
+    here[0] = 1  # where the helper would be
+    seats.keep_apart()
+
+    assert os.sched_getaffinity(0) == before  # the caller is never seated
 
 
 @several
