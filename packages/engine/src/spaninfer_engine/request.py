@@ -145,9 +145,10 @@ def _check_integer(name: str, value: object, low: int, high: int | None) -> None
 def _check_strings(name: str, values: object) -> None:
     limit = _STRING_LIMITS[name]
     allowed = f"at most {limit} strings of 1 to {MAX_WORD_LEN} characters"
-    if not isinstance(values, tuple) or len(values) > limit:
-        raise InvalidSampling(name, values, allowed)
-    if not all(isinstance(value, str) and 1 <= len(value) <= MAX_WORD_LEN for value in values):
+    if not isinstance(values, tuple):
+        raise InvalidSampling(name, values, f"a tuple of {allowed}")
+    are_words = all(isinstance(value, str) and 1 <= len(value) <= MAX_WORD_LEN for value in values)
+    if len(values) > limit or not are_words:
         raise InvalidSampling(name, values, allowed)
 
 
