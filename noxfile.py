@@ -160,8 +160,8 @@ def serve(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run every test of the repository in one environment; arguments go to pytest.
 
-    Without any, tests share the cores; those for a GPU follow one by one, since an engine takes
-    what memory of it is free.
+    Without any, those for a GPU come first, one by one, since an engine takes what memory of it is
+    free; the others share the cores.
     """
     wanted = [line for folder in PACKAGES.values() for line in for_tests(folder)]
     install_here(session, *PACKAGES, *wanted, *tools("test"))
@@ -169,8 +169,8 @@ def tests(session: nox.Session) -> None:
         session.run("pytest", *session.posargs, env=ONE_THREAD)
         return
     workers = ("--numprocesses", str(workers_of_tests()), "--dist", "worksteal")
-    session.run("pytest", "-m", "not gpu", *workers, env=ONE_THREAD)
     session.run("pytest", "-m", "gpu", env=ONE_THREAD)
+    session.run("pytest", "-m", "not gpu", *workers, env=ONE_THREAD)
 
 
 def workers_of_tests() -> int:
