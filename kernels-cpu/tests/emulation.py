@@ -3,18 +3,25 @@
     SPANINFER_CPU_TIER=avx512_bf16 python -m pytest -p emulation test_products.py
 
 So the layout of weights and activations, and the tiles, of every x86 tier are tested on any x86
-CPU. Needs a cache of compiled kernels of its own (NUMBA_CACHE_DIR). The registers of AMX are
-memory that all threads share, so kernels run on one.
+CPU. The registers of AMX are memory that all threads share, so kernels run on one.
 """
 
+import ctypes
 from inspect import Parameter, signature
 
+import ml_dtypes
 import numpy as np
 from llvmlite import ir
-from numba import cfunc, types
-from spaninfer_kernels_cpu import amx, products, tiers, vectors
-from spaninfer_kernels_cpu.in_kernel import in_kernel
-from spaninfer_kernels_cpu.pointer import numbers_at
+from numba.core import types
+from spaninfer_kernels_cpu import (
+    amx,
+    compiled,
+    dots,
+    products,
+    products_kernel,
+    tiers,
+    vectors,
+)
 from spaninfer_kernels_cpu.vectors import I32, I64
 
 real = vectors.call
@@ -66,21 +73,20 @@ def dot_of_bf16(b, sums, left, right):
 
 
 # ---- tiles ---------------------------------------------------------------------------------------
-# Functions of whole numbers, a tile being its number, which kernels call by address: taken in by
-# every kernel, for each of the eight tiles anew, they took a minute to compile.
+# Functions of Python, a tile being its number, which kernels call by address.
 
-REGISTERS = np.zeros((8, 16, 64), np.uint8)
-SIZES = np.zeros((8, 2), np.int64)  # rows, bytes of a row
-AT, SIZES_AT = REGISTERS.ctypes.data, SIZES.ctypes.data
-COMPILED = []  # machine code goes with the object that holds it
+TILES = np.zeros((8, 16, 64), np.uint8)
+SIZES = np.zeros((8, 2), int)  # rows, bytes of a row
+CALLED = []  # machine code goes with the object that holds it
 
 
 def stands_for_an_instruction(function):
     """An intrinsic of Numba that calls the function."""
     given = signature(function)
-    words = [types.int64] * len(given.parameters)
-    compiled = cfunc(types.void(*words))(function)
-    COMPILED.append(compiled)
+    words = [I64] * len(given.parameters)
+    called = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(words))(function)
+    CALLED.append(called)
+    address = ctypes.cast(called, ctypes.c_void_p).value
 
     def typed(_context, *arguments):
         def emit(context, b, _signature, values):
@@ -88,8 +94,8 @@ def stands_for_an_instruction(function):
                 I64(kind.value.number) if isinstance(getattr(kind, "value", 0), amx.Tile) else value
                 for kind, value in zip(arguments, values, strict=True)
             ]
-            kind = ir.FunctionType(ir.VoidType(), [I64] * len(words))
-            b.call(b.inttoptr(I64(compiled.address), kind.as_pointer()), numbers)
+            kind = ir.FunctionType(ir.VoidType(), words)
+            b.call(b.inttoptr(I64(address), kind.as_pointer()), numbers)
             return context.get_dummy_value()
 
         return types.void(*arguments), emit
@@ -99,90 +105,76 @@ def stands_for_an_instruction(function):
     return vectors.intrinsic(typed)
 
 
-@in_kernel
-def register(tile, dtype, count):
-    return numbers_at(AT + tile * 1024, count, dtype)
-
-
-@in_kernel
-def size(tile):
-    sizes = numbers_at(SIZES_AT + tile * 16, 2, np.int64)
-    return sizes[0], sizes[1]
-
-
 def configure(_address, upper, lower, width):
-    sizes = numbers_at(SIZES_AT, 16, np.int64)
-    sizes[0:4], sizes[4:8] = upper, lower
-    sizes[1:8:2] = 64
-    sizes[8], sizes[10], sizes[9:12:2] = upper, lower, width
-    sizes[12:16:2], sizes[13:16:2] = width // 4, 64
-    for tile in range(4):
-        sizes[2 * tile] = upper if tile < 2 else lower
-    numbers_at(AT, 8 * 1024, np.uint8)[:] = 0
+    weights = (width // 4, 64)
+    SIZES[:4] = [(rows, 64) for rows in (upper, upper, lower, lower)]
+    SIZES[4:] = (upper, width), (lower, width), weights, weights
+    TILES[:] = 0
 
 
 def zero(tile):
-    register(tile, np.uint8, 1024)[:] = 0
+    TILES[tile] = 0
 
 
 def load(tile, address, stride):
-    rows, width = size(tile)
-    register(tile, np.uint8, 1024)[:] = 0
-    for row in range(rows):
-        source = numbers_at(address + row * stride, width, np.uint8)
-        register(tile, np.uint8, 1024)[row * 64 : row * 64 + width] = source
+    rows, width = SIZES[tile]
+    TILES[tile] = 0
+    TILES[tile, :rows, :width] = memory(address, rows, width, stride)
 
 
 def store(tile, address, stride):
-    rows, width = size(tile)
-    for row in range(rows):
-        numbers_at(address + row * stride, width, np.uint8)[:] = register(tile, np.uint8, 1024)[
-            row * 64 : row * 64 + width
-        ]
+    rows, width = SIZES[tile]
+    memory(address, rows, width, stride)[:] = TILES[tile, :rows, :width]
+
+
+def memory(address, rows, width, stride):
+    """The rows of a tile, `stride` bytes apart, where they lie."""
+    held = (ctypes.c_uint8 * ((rows - 1) * stride + width)).from_address(address)
+    return np.ndarray((rows, width), np.uint8, held, strides=(stride, 1))
 
 
 def add_bytes(sums, left, right):
-    rows, _ = size(sums)
-    steps, _ = size(right)
-    out = register(sums, np.int32, 256)
-    a, b = register(left, np.int8, 1024), register(right, np.uint8, 1024)
-    for m in range(rows):
-        for k in range(steps):
-            for n in range(64):
-                product = np.int32(a[m * 64 + k * 4 + n % 4]) * np.int32(b[k * 64 + n])
-                out[m * 16 + n // 4] += product
+    add(sums, np.int32, TILES[left].view(np.int8), TILES[right], SIZES[right, 0])
 
 
 def add_bf16(sums, left, right):
-    rows, _ = size(sums)
-    steps, _ = size(right)
-    out = register(sums, np.float32, 256)
-    a, b = register(left, np.uint16, 512), register(right, np.uint16, 512)
-    for m in range(rows):
-        for k in range(steps):
-            for n in range(32):
-                x, w = np.uint32(a[m * 32 + k * 2 + n % 2]), np.uint32(b[k * 32 + n])
-                x, w = np.uint32(x << np.uint32(16)), np.uint32(w << np.uint32(16))
-                out[m * 16 + n // 2] += x.view(np.float32) * w.view(np.float32)
+    left, right, steps = TILES[left], TILES[right], SIZES[right, 0]
+    add(sums, np.float32, left.view(ml_dtypes.bfloat16), right.view(ml_dtypes.bfloat16), steps)
+
+
+def add(sums, dtype, left, right, steps):
+    """The products of a tile's rows with columns, of which each row has a few numbers."""
+    rows, side_by_side = SIZES[sums, 0], left.shape[1] // 16
+    x = left[:rows, : steps * side_by_side].astype(np.float32)  # exact for sums of bytes too
+    w = right[:steps].reshape(steps, 16, side_by_side).swapaxes(1, 2).reshape(-1, 16)
+    TILES[sums].view(dtype)[:rows] += (x @ w.astype(np.float32)).astype(dtype)
 
 
 def release():
     pass
 
 
+# ---- the plugin ----------------------------------------------------------------------------------
+
+
 def alone(kernel, arguments, _num_workers):
     kernel(np.zeros(1, np.int64), *arguments)
 
 
-def pytest_configure():
-    from spaninfer_kernels_cpu import dots
+def keep(compiler, function):
+    """What is emulated is for this process alone: it calls Python, and other CPUs do without."""
+    if function.__module__ != products_kernel.__name__:
+        kept(compiler, function)
 
+
+def pytest_configure():
     for function in (configure, zero, load, store, add_bytes, add_bf16, release):
         setattr(amx, function.__name__, stands_for_an_instruction(function))
     amx.permitted = lambda: True
     products.share = alone
-    dots.call = call
+    compiled.keep = keep
     tiers.features = lambda: frozenset().union(*(tier.needs for tier in tiers.TIERS))
 
 
-vectors.call = call
+kept = compiled.keep
+vectors.call = dots.call = call

@@ -36,7 +36,7 @@ def _floats(*shape: int) -> NDArray[np.float32]:
     return RNG.standard_normal(shape, np.float32)
 
 
-@pytest.mark.parametrize("rows", [1, 7, 8, 200])
+@pytest.mark.parametrize("rows", [1, 7, 8, 200, 401])
 @pytest.mark.parametrize("format", FORMATS, ids=str)
 @pytest.mark.parametrize("channels", [130, 129])
 def test_a_script_multiplies_like_linear(format: Format, rows: int, channels: int) -> None:

@@ -1,6 +1,8 @@
 """The server process under bad bodies, leaving clients, signals and open addresses."""
 
+import http.client
 import json
+import queue
 import signal
 import socket
 import subprocess
@@ -59,8 +61,48 @@ def test_a_body_of_100_mb_is_refused_and_the_server_goes_on(server):
     response = httpx.post(f"{server.url}/v1/completions", content=b"x" * (100 << 20), timeout=60)
 
     assert response.status_code == 413
-    assert "33554432 bytes" in response.json()["error"]["message"]
+    most = (2 << 20) + 32 * httpx.get(f"{server.url}/v1/models/demo").json()["max_model_len"]
+    assert f"{most} bytes" in response.json()["error"]["message"]
     assert httpx.get(f"{server.url}/health/ready").json() == {"status": "ready"}
+
+
+HOSTILE = {
+    "lists": (b'{"prompt": [' + b"[1]," * 6_000_000 + b"[1]]}", "too_many_values"),
+    "ids": (b'{"prompt": [' + b"1," * 12_000_000 + b"1]}", "too_many_values"),
+    "names": (b'{"metadata": {' + b'"":1,' * 5_000_000 + b'"":1}}', "too_many_values"),
+    "words": (b'{"prompt": "' + b"the fox " * 3_000_000 + b'"}', "context_length_exceeded"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def roomy(serve):
+    """A server that takes long bodies."""
+    with serve("--max-body", "32MiB") as server:
+        yield server
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_body_of_24_mb_holds_up_no_stream_of_others(roomy, name):
+    body, code = HOSTILE[name]
+    address = f"{roomy.url}/v1/completions"
+    events = queue.SimpleQueue()
+
+    def stream():
+        with httpx.stream("POST", address, json=LONG, timeout=60) as response:
+            for line in response.iter_lines():
+                if line.startswith("data: {"):
+                    events.put(line)
+
+    with ThreadPoolExecutor(1) as thread:
+        streaming = thread.submit(stream)
+        events.get(timeout=60)  # it has begun
+        before = events.qsize()
+        answer = httpx.post(address, content=body, headers=JSON, timeout=60)
+        during = events.qsize() - before
+        streaming.result(60)
+
+    assert answer.json()["error"]["code"] == code
+    assert during >= 10
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/nothing"), ("GET", "/v1/completions")])
@@ -106,6 +148,15 @@ def test_the_start_up_table_says_what_was_decided_and_why(server):
 
     for word in ("backend", "dtype", "context", "span cache", "prefix cache"):
         assert word in printed
+
+
+@pytest.mark.slow
+def test_a_connection_is_kept_for_longer_than_clients_keep_theirs(server):
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
+    for pause_s in (0, 6):  # httpx, and with it OpenAI's client, gives up one that idles for 5 s
+        time.sleep(pause_s)
+        connection.request("GET", "/v1/models")
+        assert json.load(connection.getresponse())["data"]
 
 
 def test_a_full_queue_answers_429_and_when_to_come_back(serve):

@@ -9,8 +9,10 @@ import sys
 import sysconfig
 import tomllib
 import venv
+from collections.abc import Callable
 from dataclasses import dataclass
 from email import message_from_string
+from functools import cache
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -140,21 +142,31 @@ def test_a_wheel_names_what_it_needs_and_points_at_no_file(
     assert not [line for line in wheels[name].requires if "@" in line]
 
 
-def install(name: str, wheels: dict[str, Wheel], folder: Path) -> Path:
-    """Install a package with what it declares into an environment; return where programs are."""
-    venv.create(folder, with_pip=False)
-    scripts = Path(sysconfig.get_path("scripts", "venv", vars={"base": str(folder)}))
-    pins = ("--constraint", ROOT / "constraints.txt")
-    pip("--python", scripts / "python", "install", "--no-compile", *pins, *closure(name, wheels))
-    return scripts
+@pytest.fixture(scope="module")
+def installed(
+    wheels: dict[str, Wheel], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """Where the programs are of an environment of a package and what it declares: one of each."""
+
+    @cache
+    def install(name: str) -> Path:
+        folder = tmp_path_factory.mktemp(name)
+        venv.create(folder, with_pip=False)
+        scripts = Path(sysconfig.get_path("scripts", "venv", vars={"base": str(folder)}))
+        pins = ("--constraint", ROOT / "constraints.txt")
+        python = ("--python", scripts / "python")
+        pip(*python, "install", "--no-compile", *pins, *closure(name, wheels))
+        return scripts
+
+    return install
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_wheel_installs_alone_and_imports_without_torch(
-    name: str, wheels: dict[str, Wheel], tmp_path: Path
+    name: str, wheels: dict[str, Wheel], installed: Callable[[str], Path]
 ) -> None:
-    scripts = install(name, wheels, tmp_path)
+    scripts = installed(name)
     (package,) = {file.partition("/")[0] for file in wheels[name].files}
 
     done = subprocess.run(
@@ -169,9 +181,9 @@ def test_a_wheel_installs_alone_and_imports_without_torch(
 
 @pytest.mark.slow
 def test_the_command_finds_the_model_that_came_as_a_wheel(
-    wheels: dict[str, Wheel], tmp_path: Path
+    installed: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    scripts = install("spaninfer", wheels, tmp_path)
+    scripts = installed("spaninfer")
 
     done = subprocess.run(
         [scripts / "spaninfer", "generate", "Once upon a time", "--max-tokens", "8"],

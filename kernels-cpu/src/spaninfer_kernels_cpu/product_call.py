@@ -67,6 +67,7 @@ def product_calls(
         float(scale),
         *_piece_words(pieces),
         0,
+        usable_cpus(),
     )
     return [
         *calls,
@@ -105,6 +106,7 @@ def gated_calls(
         *(out.address, out.stride, 0, 0, 0, 0, 1.0),
         *_piece_words(pieces),
         half,
+        usable_cpus(),
     )
     kernel = _product(weight, rounded, ACTIVATIONS[act])
     return [*calls, Call(kernel, words, len(pieces) - 1, ROWS_PER_TASK, count)]
@@ -125,6 +127,7 @@ def run_call(
         *(out.address, out.stride, 0, 0, 0, runs, 1.0),
         *_piece_words(pieces),
         0,
+        usable_cpus(),
     )
     return Call(_product(weight, rounded, SILU), words, len(pieces) - 1, 1, count)
 

@@ -11,8 +11,9 @@ from spaninfer_kernels_cpu.elements import read_index, smaller
 from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.kernel import Kernel, variants
 from spaninfer_kernels_cpu.layout import PANEL
-from spaninfer_kernels_cpu.memory import Room, stack
+from spaninfer_kernels_cpu.memory import CACHE_LINE, Room, stack
 from spaninfer_kernels_cpu.pointer import floats_at
+from spaninfer_kernels_cpu.prefetch import ask_to_read, ask_to_write
 from spaninfer_kernels_cpu.products_kernel import ROWS_PER_TASK, fill_tile, row_group_bytes
 from spaninfer_kernels_cpu.recipe import Recipe
 from spaninfer_kernels_cpu.vectors import check_intrinsics
@@ -26,9 +27,10 @@ RUN_NUMBERS = 3  # int32 of a run: the weight's number, its first row, the row b
 def product_kernel(one: Recipe, few: Recipe, many: Recipe, activation: Activation) -> Kernel:
     """Return the kernel that multiplies by these recipes.
 
-    A task: a piece of the panels by up to 192 rows, or by the rows of a run. Of gated products a
-    piece is of gates and of the factors with the same numbers: for few rows all gates first, so
-    that memory is read in two long streams, else panel by panel.
+    A task: a piece of the panels by an equal part of the rows, up to 192, or by the rows of a run.
+    Of gated products a piece is of gates and of the factors with the same numbers: for few rows all
+    gates first, so that memory is read in two long streams, else panel by panel. Where tiles of
+    many rows compute, the panel that is next and their outputs are on the way meanwhile.
     """
     check_intrinsics()
     tile_room = Room(4 * PANEL * many.rows)
@@ -39,8 +41,9 @@ def product_kernel(one: Recipe, few: Recipe, many: Recipe, activation: Activatio
         if runs == 0:
             blocks = (rows + ROWS_PER_TASK - 1) // ROWS_PER_TASK
             piece = task // blocks
-            first = task % blocks * ROWS_PER_TASK
-            stop = smaller(rows, first + ROWS_PER_TASK)
+            part = (rows + blocks * many.rows - 1) // (blocks * many.rows) * many.rows
+            first = smaller(rows, task % blocks * part)
+            stop = smaller(rows, first + part)
         else:
             run, piece = task // num_pieces * RUN_NUMBERS, task % num_pieces
             weights += read_index(runs, run) * word(words, 3) * word(words, 1)
@@ -54,6 +57,7 @@ def product_kernel(one: Recipe, few: Recipe, many: Recipe, activation: Activatio
         while begin < end:
             for turn in range(2 * at_once if half != 0 else at_once):
                 panel = begin + turn if turn < at_once else begin + turn - at_once + half
+                following = _following(words, panel, end)
                 start = first
                 while start < stop:
                     left = stop - start
@@ -62,10 +66,54 @@ def product_kernel(one: Recipe, few: Recipe, many: Recipe, activation: Activatio
                     elif left <= few.rows or least < left <= 2 * few.rows:
                         start += _tile(few, activation, words, weights, panel, start, stop, tile)
                     else:
+                        _ask_outputs(many, words, panel, start, stop)
+                        _ask_panel(
+                            words, weights, following, start - first, many.rows, stop - first
+                        )
                         start += _tile(many, activation, words, weights, panel, start, stop, tile)
             begin += at_once
 
     return product
+
+
+@in_kernel
+def _following(words: int, panel: int, end: int) -> int:
+    """Return the number of the panel that this thread multiplies next, -1 if there may be none.
+
+    Behind a piece it is a guess: the last pieces are of a panel each, which threads take in turns.
+    """
+    half: int = word(words, 17)
+    if half != 0 and panel < half:
+        return panel + half
+    following = panel + 1 - half
+    if following == end:
+        following += word(words, 18) - 1
+    count: int = word(word(words, 15), word(words, 16))  # where the last piece ends
+    return following if following < count else -1
+
+
+@in_kernel
+def _ask_outputs(recipe: Recipe, words: int, number: int, first: int, stop: int) -> None:
+    """Have the lines of memory on the way that a tile's outputs are written to.
+
+    A store to a line that is not in a cache waits for it, and few can wait at a time.
+    """
+    half = word(words, 17)
+    part, panel = number // word(words, 3), number % word(words, 3)
+    column = part * word(words, 4) + PANEL * (panel - half if panel >= half else panel)
+    for row in range(first, smaller(stop, first + recipe.rows)):
+        place = word(words, 8) + row * word(words, 9) + 4 * column
+        for line in range(4 * PANEL // CACHE_LINE):
+            ask_to_write(place + line * CACHE_LINE)
+
+
+@in_kernel
+def _ask_panel(words: int, weights: int, panel: int, done: int, now: int, rows: int) -> None:
+    """Have as much of a panel on the way to the second cache as there are rows done now, of all."""
+    if panel >= 0:
+        place, lines = weights + panel * word(words, 1), word(words, 1) // CACHE_LINE
+        for line in range(lines * done // rows, lines * smaller(rows, done + now) // rows):
+            ask_to_read(place + line * CACHE_LINE)
 
 
 @in_kernel

@@ -24,7 +24,6 @@ from spaninfer_kernels_cpu.tiers import Bf16Dot, ByteDot, Tier
 
 WIDENED_ROWS = 4
 PAIRED_ROWS = 8
-LONG_TILE = 8, 2  # rows, blocks
 AHEAD = 4096  # bytes
 FEW_ROWS = 4
 TILE_ROWS = 32  # of a product by tiles: two tiles of activations
@@ -108,13 +107,8 @@ def recipes(kind: Kind, *, rounded: bool, tier: Tier) -> tuple[Recipe, Recipe]:
     # rows spill: 64 Gop/s against 83 with four, other kinds are faster with six (EPYC Zen 3). Bytes
     # by pairs have multiplications enough to hide spills: 99 to 101 Gop/s of 192 rows with four,
     # six and eight, but of 8 rows 71 with six, 78 with twice four, 103 with eight.
-    # Where registers are 32, int8 wants sixteen sums, which the dots of a group leave in registers:
-    # of eight rows 240 Gop/s against 181 with six by four (one core of a Xeon, products in the
-    # outer cache), of 256 rows level.
     rows, blocks = tier.rows, tier.blocks
-    if (kind, way) == ("int8", "vnni512"):
-        rows, blocks = LONG_TILE
-    elif (kind, way, tier.blocks) == ("bfloat16", "fma", 1):
+    if (kind, way, tier.blocks) == ("bfloat16", "fma", 1):
         rows = WIDENED_ROWS
     elif (kind, way) == ("int8", "madd"):
         rows = PAIRED_ROWS

@@ -98,9 +98,13 @@ def at(b: Builder, address: Value, offset: int) -> Value:
     return b.add(address, I64(offset)) if offset else address
 
 
-def prefetch(b: Builder, address: Value) -> None:
-    """Ask for the cache line at an address that will be read soon; it need not be one of ours."""
-    call(b, "llvm.prefetch.p0", b.inttoptr(address, POINTER), I32(0), I32(3), I32(1))
+def prefetch(b: Builder, address: Value, *, for_writing: bool = False, nearness: int = 3) -> None:
+    """Ask for the cache line at an address that will be used soon; it need not be one of ours.
+
+    `nearness`: 3 is the nearest cache, 2 the second.
+    """
+    what = I32(int(for_writing)), I32(nearness), I32(1)
+    call(b, "llvm.prefetch.p0", b.inttoptr(address, POINTER), *what)
 
 
 # ---- lanes -------------------------------------------------------------------------------------

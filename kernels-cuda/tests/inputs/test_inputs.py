@@ -8,6 +8,8 @@ from spaninfer_kernel_launch import captured, get_gpu, new_stream, pointer_of
 from spaninfer_kernels_cuda import inputs
 
 POISON = -(10**9)
+OUT_WANTED = ("wanted", "wanted_row", "wanted_len", "draw_row", "draw_position")
+OUT = ("token_ids", "position", *OUT_WANTED)
 
 
 def test_columns_share_the_memory_of_their_block():
@@ -31,12 +33,12 @@ def test_a_block_that_is_too_short_is_refused():
 def test_addresses_of_groups_and_ropes_follow_their_numbers():
     places = inputs.Places(
         columns=1, capacity=2, known=3, stride=4, token_ids=5, position=6, wanted=7,
-        draw_row=8, draw_position=9,
+        wanted_row=8, wanted_len=9, draw_row=10, draw_position=11,
     )  # fmt: skip
 
-    words = places.words([inputs.Group(10, 11, 12, 13)], [inputs.Rope(20, 21, 22, 23, 24)])
+    words = places.words([inputs.Group(12, 13, 14, 15)], [inputs.Rope(20, 21, 22, 23, 24)])
 
-    assert words.tolist() == [*range(1, 10), 1, 1, *range(10, 14), *range(20, 25)]
+    assert words.tolist() == [*range(1, 12), 1, 1, *range(12, 16), *range(20, 25)]
     assert words.dtype == np.int64
 
 
@@ -76,7 +78,7 @@ class World:
 
 def defined(world, slices):
     """Return what rows and wanted rows get, slice by slice."""
-    out = {"token_ids": [], "position": [], "wanted": [], "draw_row": [], "draw_position": []}
+    out = {name: [] for name in OUT}
     slots = [[] for _ in world.tables]
     for part in slices:
         first = len(out["position"])
@@ -88,6 +90,9 @@ def defined(world, slices):
                 slot.append(-1 if is_padding else table[part.row, at // n] * n + at % n)
         last = first + part.stop - part.start
         out["wanted"] += range(last - part.wanted, last)
+        out["wanted_row"] += [part.row] * part.wanted
+        seen = range(part.stop - part.wanted + 1, part.stop + 1)
+        out["wanted_len"] += [0] * part.wanted if part.row < 0 else seen
         drawn = [-1] * part.wanted
         if part.wanted:
             drawn[-1] = part.draws
@@ -108,10 +113,7 @@ class Device:
         self.angles = [tuple(map(on_gpu.put, pair)) for pair in world.angles]
         self.columns = on_gpu.put(np.zeros(inputs.columns_len(capacity), np.int32))
         poison = np.full(rows, POISON, np.int32)
-        self.out = {
-            name: on_gpu.put(poison)
-            for name in ("token_ids", "position", "wanted", "draw_row", "draw_position")
-        }
+        self.out = {name: on_gpu.put(poison) for name in OUT}
         self.slots = [on_gpu.put(poison) for _ in world.tables]
         self.rotations = [
             tuple(on_gpu.put(np.full((rows, pair[0].shape[1]), np.nan, np.float32)) for _ in "cs")
@@ -208,8 +210,8 @@ def test_rows_and_wanted_rows_behind_the_last_slice_pad(on_gpu, name):
     padding = [Slice(-1, 0, 1, 0)] * 9
     columns, slots, rotations = defined(world, [*STEPS[name], *padding])
     for name, expected in columns.items():
-        if name in ("wanted", "draw_row", "draw_position"):
-            expected = np.append(expected, [-(name == "draw_row")] * 5)
+        if name in OUT_WANTED:
+            expected = np.append(expected, [-name.endswith("row")] * 5)
         actual = on_gpu.get(device.out[name])
         np.testing.assert_array_equal(actual[: len(expected)], expected, name)
         assert (actual[len(expected) :] == POISON).all(), name

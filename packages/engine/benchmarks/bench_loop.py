@@ -143,7 +143,7 @@ def _runner(scheduler: Scheduler, num_running: int) -> OverlappedRunner:
     entered = [Entry(c.request_id, ids, sampling, 0) for c, ids in zip(choices, known, strict=True)]
     grown = [Growth(c.request_id, 0, 0, tuple(c.tables[0].spans)) for c in choices]
     assert all(len(entry.token_ids) > PROMPT_LEN for entry in entered)
-    runner.start(StepPlan(0, (), tuple(entered), tuple(grown)))
+    runner._update(StepPlan(0, (), tuple(entered), tuple(grown)))
     return runner
 
 

@@ -54,3 +54,17 @@ def test_makers_who_chose_what_cannot_be_sampled_with_are_named_with_their_file(
 
     with pytest.raises(CheckpointError, match=r"generation_config\.json: top_k is -1; allowed"):
         build(EngineConfig(model=tmp_path / "model", backend="reference"))
+
+
+def test_a_tokenizer_that_cannot_be_read_is_told_before_weights_and_kernels(tmp_path):
+    write_model(tmp_path / "model", 1, float)
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    stages = []
+
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json is not a tokenizer\.json"):
+        build(
+            EngineConfig(model=tmp_path / "model", backend="reference"),
+            lambda stage, *_: stages.append(stage),
+        )
+
+    assert stages == []

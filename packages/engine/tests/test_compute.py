@@ -110,6 +110,7 @@ def test_weights_in_float32_are_rounded_where_the_cuda_backend_is_asked_for():
         ({"torch_dtype": "bfloat16"}, "bfloat16"),
         ({"dtype": "torch.float16"}, "float16"),
         ({"text_config": {"dtype": "bfloat16"}}, "bfloat16"),
+        ({"dtype": 16, "text_config": ["bfloat16"]}, "float32"),
         ({}, "float32"),
     ],
 )

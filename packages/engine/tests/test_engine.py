@@ -1,8 +1,11 @@
+import gc
+import pickle
+import threading
 from dataclasses import replace
 
 import pytest
 from assembled import END, VOCAB, Letters, answer, engine, parts, text_of, wait_until
-from checking import BlockedRunner
+from checking import BlockedRunner, CheckingRunner
 from spaninfer_engine.engine import Engine
 from spaninfer_engine.errors import (
     EngineClosed,
@@ -73,6 +76,32 @@ def test_more_prompts_than_the_queue_holds_are_all_answered():
         completions = running.generate(prompts, SamplingParams(max_tokens=3, seed=1))
 
     assert [item.prompt_ids for item in completions] == [tuple(prompt) for prompt in prompts]
+
+
+def test_a_list_that_waits_for_places_in_the_queue_is_read_once():
+    asked = []
+
+    class Counting(Letters):
+        def encode(self, text: str, *, at_start: bool) -> list[int]:
+            asked.append(text)
+            return super().encode(text, at_start=at_start)
+
+    given = parts(max_waiting=3, max_running=2)
+    with Engine(replace(given, tokenizer=Tokenizer(Counting(), ()))) as running:
+        running.generate(["abc"] * 40, SamplingParams(max_tokens=3))
+
+    assert asked == ["abc"] * 40
+
+
+def test_a_list_of_prompts_takes_its_turn_behind_requests_of_others():
+    runner = BlockedRunner(4, (100,), vocab=VOCAB)
+    with engine(runner, max_running=1, max_waiting=1) as running:
+        running.start_request([1])
+        runner.wait_for_step()
+        running.start_request([2])
+        threading.Timer(0.02, runner.go).start()
+
+        assert running.generate([3], SamplingParams(max_tokens=1, seed=1)).token_ids
 
 
 def test_a_request_is_read_piece_by_piece_and_then_gives_none():
@@ -241,6 +270,23 @@ def test_sampling_that_names_unknown_tokens_or_adapters_is_refused():
             running.start_request([1], placement=Placement(adapter="fables"))
 
 
+def test_what_becomes_of_a_mapping_after_it_was_given_does_not_reach_the_request():
+    biases = {3: 1.0}
+    sampling = SamplingParams(logit_bias=biases)
+
+    biases[10**30] = 1.0
+
+    assert sampling == SamplingParams(logit_bias={3: 1.0})
+    with pytest.raises(InvalidSampling, match=r"logit_bias is \[1\]; allowed is a mapping"):
+        SamplingParams(logit_bias=[1])
+
+
+def test_sampling_can_be_sent_to_another_process():
+    sampling = SamplingParams(logit_bias={3: 1.0}, stop=("a",))
+
+    assert pickle.loads(pickle.dumps(sampling)) == sampling
+
+
 @pytest.mark.parametrize("penalty", [0.0, 5e-324, 0.0099, 10.1, float("nan")])
 def test_a_penalty_that_makes_logits_infinite_is_refused(penalty):
     with pytest.raises(InvalidSampling, match=r"repetition_penalty is .*; allowed is 0\.01 to 10"):
@@ -285,11 +331,16 @@ def test_bad_words_of_many_prompts_become_tokens_once():
 @pytest.mark.parametrize(
     ("name", "value"),
     [("priority", "high"), ("priority", None), ("priority", 1.5), ("priority", True)]
-    + [("deadline_s", value) for value in (-1.0, float("nan"), "soon")],
+    + [("deadline_s", value) for value in (-1.0, float("nan"), float("inf"), "soon")],
 )
 def test_a_placement_that_cannot_be_put_in_order_is_refused(name, value):
     with pytest.raises(RequestError, match=f"{name} is {value!r}; allowed"):
         Placement(**{name: value})
+
+
+def test_a_deadline_that_is_no_time_is_refused():
+    with pytest.raises(RequestError, match=r"deadline_s is 10+\.\.\.0+; allowed are None, and 0"):
+        Placement(deadline_s=10**400)
 
 
 @pytest.mark.parametrize("name", ["stop", "bad_words"])
@@ -320,6 +371,20 @@ def test_a_closed_engine_refuses_and_closes_again_without_harm():
 
     with pytest.raises(EngineClosed, match="closed"):
         running.start_request([1])
+
+
+def test_an_engine_whose_device_cannot_be_closed_still_gives_the_collector_its_objects_back():
+    class Lost(CheckingRunner):
+        def close(self):
+            raise RuntimeError("the device is lost")
+
+    before = gc.get_threshold()
+    running = engine(Lost(4, (100,), vocab=VOCAB))
+    assert gc.get_threshold() != before
+
+    with pytest.raises(RuntimeError, match="the device is lost"):
+        running.close()
+    assert gc.get_threshold() == before
 
 
 def test_waiting_too_long_for_news_or_for_the_end_is_a_timeout():

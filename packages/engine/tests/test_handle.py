@@ -35,6 +35,15 @@ def test_nobody_reads_and_still_everything_is_there_in_order():
     assert results.get() == part(1, *range(1, 1000, 2))
 
 
+def test_an_unread_answer_is_kept_in_few_pieces_however_long_it_is():
+    results = queue()
+    for token in range(20_000):
+        results.put(Output(index=0, token_ids=(token,)))
+
+    assert len(results._pending[0]) <= 20_000 // 64 + 64
+    assert results.get().token_ids == tuple(range(20_000))
+
+
 def test_a_queue_ends_when_all_choices_have():
     results = queue(2)
     results.put(part(0, 1, reason=FinishReason.STOP))

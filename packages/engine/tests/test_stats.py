@@ -1,4 +1,4 @@
-from assembled import engine
+from assembled import engine, wait_until
 from spaninfer_engine.request import FinishReason, SamplingParams
 from spaninfer_engine.stats import EngineState
 
@@ -10,6 +10,7 @@ def test_a_snapshot_counts_what_was_done():
     with engine() as running:
         for _ in range(2):
             running.generate(prompt, sampling)
+        wait_until(lambda: running.stats().span_usage == 0.0)  # given back behind the last output
         stats = running.stats()
 
     assert (stats.model, stats.state, stats.failure) == ("checked", EngineState.RUNNING, None)

@@ -1,6 +1,7 @@
 """NVRTC without a GPU."""
 
 import importlib.util
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -8,10 +9,15 @@ from spaninfer_kernel_launch import (
     CompileError,
     CompilerMissing,
     FileCache,
+    NotCompiled,
     Source,
     Variant,
+    compile_all,
     compile_variant,
     compiler,
+    gathering,
+    known_only,
+    toolchain,
 )
 
 KERNEL = """
@@ -38,6 +44,12 @@ def variant(tmp_path, monkeypatch):
     importlib.invalidate_caches()
 
 
+@pytest.fixture
+def new_process():
+    """Forgets what this process has compiled, as another one would know nothing of it."""
+    return compiler._found.clear
+
+
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120"])
 def test_it_compiles_for_every_architecture_and_reports_resources(variant, arch):
     compiled = compile_variant(variant, arch)
@@ -59,21 +71,24 @@ def test_a_mistake_is_reported_at_its_file_and_line(variant):
     assert "doubled[T=quarter] does not compile for sm_80" in str(error.value)
 
 
-def test_the_second_time_nothing_is_compiled(variant, tmp_path, monkeypatch):
+def test_the_second_time_nothing_is_compiled(variant, tmp_path, monkeypatch, new_process):
     cache = FileCache(tmp_path / "cache")
     first = compile_variant(variant, "sm_80", cache)
     monkeypatch.setattr(compiler, "_compile", None)
 
     second = compile_variant(variant, "sm_80", cache)
+    new_process()
+    third = compile_variant(variant, "sm_80", cache)
 
-    assert second == first
+    assert third == second == first
 
 
-def test_a_damaged_entry_is_compiled_again(variant, tmp_path):
+def test_a_damaged_entry_is_compiled_again(variant, tmp_path, new_process):
     cache = FileCache(tmp_path / "cache")
     first = compile_variant(variant, "sm_80", cache)
     [entry] = cache.folder.iterdir()
     entry.write_bytes(entry.read_bytes()[:-100])
+    new_process()
 
     second = compile_variant(variant, "sm_80", cache)
 
@@ -91,7 +106,7 @@ def test_a_kernel_compiled_once_more_beside_a_driver_still_tells_its_registers(v
 
 
 def test_another_macro_another_architecture_another_compiler_is_another_entry(
-    variant, tmp_path, monkeypatch
+    variant, tmp_path, monkeypatch, new_process
 ):
     cache = FileCache(tmp_path / "cache")
     half = replace(variant, macros=(("T", "half"),))
@@ -99,7 +114,8 @@ def test_another_macro_another_architecture_another_compiler_is_another_entry(
     compile_variant(variant, "sm_80", cache)
     compile_variant(variant, "sm_90a", cache)
     compile_variant(half, "sm_80", cache)
-    monkeypatch.setattr(compiler, "compiler_version", lambda: (99, 0))
+    new_process()
+    monkeypatch.setattr(compiler, "toolchain_id", lambda: "another")
     compile_variant(variant, "sm_80", cache)
 
     assert len(list(cache.folder.iterdir())) == 4
@@ -127,10 +143,87 @@ def test_a_folder_that_cannot_be_written_does_not_stop_compilation(variant, tmp_
     assert compiled.report.spill_bytes == 0
 
 
+def test_what_cannot_be_written_is_compiled_once_all_the_same(variant, tmp_path, monkeypatch):
+    cache = FileCache(tmp_path / "file")
+    cache.folder.touch()
+    first = compile_variant(variant, "sm_80", cache)
+    monkeypatch.setattr(compiler, "_compile", None)
+
+    assert compile_variant(variant, "sm_80", cache) == first
+
+
+def test_what_was_asked_for_while_gathering_is_compiled_side_by_side(
+    variant, tmp_path, monkeypatch, new_process
+):
+    cache = FileCache(tmp_path / "cache")
+    variants = [replace(variant, macros=(("T", name),)) for name in ("float", "half", "bfloat16")]
+    with gathering() as wanted:
+        for each in (*variants, *variants):
+            compile_variant(each, "sm_80", cache)
+    told = []
+
+    compile_all(wanted, lambda *news: told.append(news))
+
+    assert told == [(done, 3) for done in range(4)]
+    new_process()
+    monkeypatch.setattr(compiler, "_compile", None)
+    assert all(compile_variant(each, "sm_80", cache).report.registers for each in variants)
+
+
+def test_what_the_cache_has_is_not_compiled_again(variant, tmp_path):
+    cache = FileCache(tmp_path / "cache")
+    compile_variant(variant, "sm_80", cache)
+    with gathering() as wanted:
+        compile_variant(variant, "sm_80", cache)
+    told = []
+
+    compile_all(wanted, lambda *news: told.append(news))
+
+    assert len(wanted) == 1
+    assert told == []
+
+
+def test_what_is_not_known_can_be_refused(variant, tmp_path):
+    cache = FileCache(tmp_path / "cache")
+    known = compile_variant(variant, "sm_80", cache)
+
+    with known_only():
+        assert compile_variant(variant, "sm_80", cache) == known
+        with pytest.raises(NotCompiled, match=r"doubled\[T=bfloat16\] has not been .* for sm_90a"):
+            compile_variant(variant, "sm_90a", cache)
+    assert compile_variant(variant, "sm_90a", cache).cubin
+
+
+def test_a_mistake_is_told_of_all_the_same_where_many_are_compiled(variant, tmp_path):
+    cache = FileCache(tmp_path / "cache")
+    with gathering() as wanted:
+        compile_variant(variant, "sm_80", cache)
+        compile_variant(replace(variant, macros=(("T", "quarter"),)), "sm_80", cache)
+
+    with pytest.raises(CompileError, match=r"doubled\[T=quarter\] does not compile for sm_80"):
+        compile_all(wanted)
+
+
+def test_while_gathering_one_kernel_stands_in_for_all(variant, tmp_path):
+    cache = FileCache(tmp_path / "cache")
+
+    with gathering():
+        got = compile_variant(variant, "sm_80", cache)
+        another = compile_variant(replace(variant, macros=(("T", "half"),)), "sm_80", cache)
+        with ThreadPoolExecutor(1) as thread:
+            elsewhere = thread.submit(compile_variant, variant, "sm_80").result()
+
+    assert got == another
+    assert got.stands_in
+    assert got.report.registers > 0
+    assert elsewhere.cubin == compile_variant(variant, "sm_80").cubin  # a thread gathers for itself
+
+
 def test_missing_headers_are_named_with_the_extra(variant, monkeypatch):
     pathfinder = pytest.importorskip("cuda.pathfinder")
     monkeypatch.setattr(pathfinder, "find_nvidia_header_directory", lambda _: None)
-    compiler._include_folders.cache_clear()
+    for known in (toolchain.include_folders, toolchain.toolchain_id):
+        known.cache_clear()
 
     with pytest.raises(CompilerMissing, match=r"cuda_fp16.h is not installed.*\[cu13\]"):
         compile_variant(variant, "sm_80")

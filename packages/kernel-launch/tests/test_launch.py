@@ -14,6 +14,7 @@ from spaninfer_kernel_launch import (
     captured,
     clusters_at_once,
     compile_variant,
+    gathering,
     get_gpu,
     load,
     new_stream,
@@ -132,6 +133,28 @@ def test_a_kernel_that_overlaps_waits_for_what_it_reads(kernel, stream):
     second(stream, at.pointer, to.pointer)
 
     assert read(to).tolist() == [42]
+
+
+@pytest.mark.gpu
+def test_what_is_prepared_while_gathering_can_be_launched_and_does_nothing(source_of, stream):
+    gpu = get_gpu()
+    out = Array((1000,), np.float32, gpu, stream)
+    last = Array((1,), np.int32, gpu, stream)
+    variant = Variant.of("fill", source_of(KERNELS, ("overlap.cuh",)), {})
+    clusters = (4, 1, 1) if gpu.arch not in BEFORE_HOPPER else (1, 1, 1)
+    wide = Launch((8, 1, 1), (1024, 1, 1), gpu.shared_bytes, cluster=clusters, overlaps=True)
+
+    def fill(launch, slope):
+        kernel = load(compile_variant(variant, gpu.arch), gpu, "fill")
+        assert blocks_at_once(kernel, launch) >= gpu.sm_count
+        Call(kernel, launch, "i P f q P")(stream, 1000, out.pointer, slope, 0, last.pointer)
+
+    fill(Launch((8, 1, 1), (128, 1, 1)), 1.0)
+    with gathering() as wanted:
+        fill(wide, 2.0)
+
+    assert read(out).tolist() == list(range(1000))
+    assert {each.variant for each in wanted} == {variant}
 
 
 @pytest.mark.gpu

@@ -29,7 +29,7 @@ def error_of(response, status):
         b'{"prompt": "\xff"}',
         b'{"prompt": "half a pair: \\ud800"}',
         '{"prompt": "x"}'.encode("utf-16"),
-        b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"prompt": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
         b'{"prompt": "x", "max_tokens": 1' + b"0" * 5000 + b"}",
     ],
 )
@@ -115,6 +115,33 @@ def test_a_long_prompt_says_how_long_it_is_and_what_fits(client):
     assert "256" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (TEXT, {"prompt": "x" * 100_000}, "prompt"),
+        (TEXT, {"prompt": ["x", "x" * 100_000]}, "prompt"),
+        (CHAT, {"messages": [{"role": "user", "content": "x" * 100}] * 1000}, "messages"),
+    ],
+    ids=["text", "second text", "messages"],
+)
+def test_of_a_far_too_long_prompt_only_the_beginning_is_read(
+    client, monkeypatch, path, body, param
+):
+    encoded, lens = Tokenizer.encode, []
+
+    def encode(self, text, **options):
+        lens.append(len(text))
+        return encoded(self, text, **options)
+
+    monkeypatch.setattr(Tokenizer, "encode", encode)
+
+    error = error_of(client.post(path, json=body), 400)
+
+    assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+    assert "more than 4096 tokens" in error["message"]
+    assert max(lens) == 4096  # 16 characters per token of a context of 256
+
+
 def test_a_million_wrong_items_are_refused_at_the_first(client):
     ids = [1] * 1_000_000 + ["x"]
 
@@ -125,7 +152,7 @@ def test_a_million_wrong_items_are_refused_at_the_first(client):
 
 def test_an_error_does_not_send_back_a_megabyte(client):
     for body in ({"prompt": "x", "model": "m" * 10**6}, {"prompt": "x", "p" * 10**6: 1},
-                 {"prompt": "x", "stop": ["s" * 10**6] * 17}):  # fmt: skip
+                 {"prompt": "x", "stop": ["s" * 10**5] * 17}):  # fmt: skip
         response = client.post(TEXT, json=body)
 
         assert response.status_code in (400, 404)
@@ -213,6 +240,38 @@ def test_every_choice_that_echoes_its_prompt_has_the_prompts_logprobs(client, st
         assert tokens[: len(prompt)] == list(prompt)
         assert len(numbers) == len(prompt) + 2
         assert numbers.count(None) == 1
+
+
+def test_of_many_prompts_all_are_answered_or_none(client, engine):
+    before = engine.stats().generated_tokens
+    asked = {"prompt": [[1]] * 150 + [[10**6]], "max_tokens": 200, "ignore_eos": True}
+
+    error = error_of(client.post(TEXT, json=asked), 400)
+
+    engine.sync(timeout=20)
+    assert error["param"] == "prompt"
+    assert engine.stats().generated_tokens - before < 150 * 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_prompt_is_scored_without_an_answer(client, stream):
+    body = {"prompt": ["abc", "xy"], "echo": True, "logprobs": 1, "max_tokens": 0, "n": 2}
+    if stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    asked = {"prompt": "abc", "echo": True, "logprobs": 1, "max_tokens": 3}
+    with_answer = client.post(TEXT, json=asked).json()["choices"][0]["logprobs"]
+
+    answer = client.post(TEXT, json=body)
+
+    bodies = [answer.text] if not stream else re.findall("data: ({.*})", answer.text)
+    parts = [choice for text in bodies for choice in json.loads(text)["choices"]]
+    parts.sort(key=lambda part: part["index"])
+    assert [part["text"] for part in parts] == ["abc", "abc", "xy", "xy"]
+    assert {part["finish_reason"] for part in parts} == {"length"}
+    assert parts[1]["logprobs"]["tokens"] == ["a", "b", "c"]
+    scores, expected = parts[1]["logprobs"]["token_logprobs"], with_answer["token_logprobs"]
+    assert scores == [None, *map(pytest.approx, expected[1:3])]
+    assert json.loads(bodies[-1])["usage"]["completion_tokens"] == 0
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -2,6 +2,7 @@ import asyncio
 
 import httpx
 import pytest
+from spaninfer_serving import guard
 from spaninfer_serving.guard import Guard, LocalNames
 from spaninfer_serving.settings import Settings
 from starlette.applications import Starlette
@@ -17,7 +18,7 @@ def send(settings, method="POST", path="/v1/x", **options):
     routes = [
         Route(p, echo, methods=["GET", "POST"]) for p in ("/v1/x", "/health/live", "/metrics")
     ]
-    app = Guard(Starlette(routes=routes), settings)
+    app = Guard(Starlette(routes=routes), settings, settings.largest_body(context=100))
 
     async def call():
         transport = httpx.ASGITransport(app)
@@ -44,6 +45,31 @@ def test_a_body_that_does_not_say_its_size_is_counted():
             yield b"xxxx"
 
     assert send(Settings(max_body_bytes=10), content=chunks()).status_code == 413
+
+
+def test_bodies_that_arrive_share_a_bounded_memory_and_give_it_back(monkeypatch):
+    monkeypatch.setattr(guard, "MAX_ARRIVING", 2)
+    app = Guard(Starlette(routes=[Route("/v1/x", echo, methods=["POST"])]), Settings(), 10)
+
+    async def call():
+        async def slow(size, go_on):
+            yield b"x" * size
+            await go_on.wait()
+
+        async def post(content):
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport) as client:
+                return (await client.post("http://localhost/v1/x", content=content)).status_code
+
+        go_on = asyncio.Event()
+        waiting = [asyncio.ensure_future(post(slow(10, go_on))) for _ in range(2)]
+        while app._arriving < 20:
+            await asyncio.sleep(0)
+        refused = await post(b"x")
+        go_on.set()
+        return refused, await asyncio.gather(*waiting), await post(b"x" * 10)
+
+    assert asyncio.run(call()) == (429, [200, 200], 200)
 
 
 @pytest.mark.parametrize("path", ["/v1/x", "/metrics", "/anything"])
@@ -89,7 +115,7 @@ def test_websockets_need_no_key_because_there_are_none():
         async def keep(message):
             sent.append(message)
 
-        app = Guard(Starlette(), Settings())
+        app = Guard(Starlette(), Settings(), 10)
         await app({"type": "websocket", "path": "/v1/x", "headers": []}, None, keep)
 
     asyncio.run(call())

@@ -42,6 +42,11 @@ def test_the_url_is_where_the_listener_is():
         assert _url(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
+def test_the_url_of_a_server_at_all_addresses_leads_to_it_from_here():
+    with bind(Settings(host="0.0.0.0", port=0, no_auth=True)) as listener:
+        assert _url(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
 def test_a_port_that_is_taken_says_what_to_do():
     with bind(Settings(port=0)) as taken:
         port = taken.getsockname()[1]

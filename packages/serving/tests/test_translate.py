@@ -3,6 +3,7 @@ from spaninfer_engine import Placement, SamplingParams
 from spaninfer_engine.errors import InvalidSampling
 from spaninfer_engine.request import FinishReason, TokenLogprob
 from spaninfer_engine.request import Usage as EngineUsage
+from spaninfer_serving.problems import problem_of
 from spaninfer_serving.translate import (
     chat_logprobs,
     completion_logprobs,
@@ -60,6 +61,33 @@ def test_the_newer_name_of_max_tokens_wins():
     body = chat(max_tokens=5, max_completion_tokens=9)
 
     assert sampling_of(body, DEFAULTS).max_tokens == 9
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_under_the_name_it_came_with(body, name):
+    with pytest.raises((Problem, InvalidSampling), match=f"^{name} is ") as refused:
+        sampling_of(chat(**body), DEFAULTS)
+
+    assert problem_of(refused.value, "messages").param == name
+
+
+@pytest.mark.parametrize(("wire", "ours"), [(-1, 2**64 - 1), (-(2**63), 2**63), (2**63, 2**63)])
+def test_a_negative_seed_is_a_seed_of_its_own(wire, ours):
+    assert sampling_of(chat(seed=wire), DEFAULTS).seed == ours
+
+
+def test_no_tokens_at_all_may_be_asked_for_only_with_the_prompt():
+    assert sampling_of(completion(max_tokens=0, min_tokens=0, echo=True), DEFAULTS).max_tokens == 1
+    for body in (completion(max_tokens=0), chat(max_tokens=0)):
+        with pytest.raises(InvalidSampling, match="max_tokens is 0"):
+            sampling_of(body, DEFAULTS)
 
 
 def test_top_logprobs_alone_is_refused():

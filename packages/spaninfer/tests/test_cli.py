@@ -94,6 +94,51 @@ def test_a_chat_goes_on_after_a_question_that_is_too_long(call):
     assert result.stdout.split("> ")[2].strip()
 
 
+@pytest.fixture
+def silent(tmp_path):
+    """The bundled model without its chat template."""
+    folder = tmp_path / "silent"
+    shutil.copytree(spaninfer_demo.path(), folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    del settings["chat_template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
+def test_a_model_without_a_chat_template_is_refused_before_the_first_question(call, silent):
+    result = call("chat", str(silent), typed="Hello!\nAre you there?\n")
+
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.count("has no chat template") == 1
+    assert "spaninfer generate" in result.stderr
+    assert "--chat-template FILE" in result.stderr
+
+
+def test_a_chat_template_can_be_given_as_a_file(call, silent, tmp_path):
+    template = tmp_path / "plain.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}\n{% endfor %}", encoding="utf-8")
+
+    result = call("chat", str(silent), "--chat-template", str(template), *GREEDY, typed="Once\n")
+
+    assert result.exit_code == 0, result.output
+    assert result.stdout.split("> ")[1].strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [(None, "No such file"), (b"\xff", "decode"), (b"{% for %}", "refused")]
+)
+def test_a_chat_template_that_cannot_be_used_is_refused_at_once(refusal, tmp_path, text, says):
+    template = tmp_path / "broken.jinja"
+    if text is not None:
+        template.write_bytes(text)
+
+    said = refusal("serve", "--port", "0", "--chat-template", str(template))
+
+    assert said.count("error:") == 1
+    assert says in said
+
+
 def test_info_tells_what_was_decided_the_sizes_and_the_bound_program(call):
     result = call("info")
 

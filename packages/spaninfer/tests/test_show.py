@@ -12,11 +12,11 @@ from spaninfer_engine.config import Decision
 def said(monkeypatch):
     """What makes a call, and returns what it prints on standard error."""
 
-    def during(call, *arguments):
+    def during(call, *arguments, **options):
         console = Console(width=200, color_system=None)
         monkeypatch.setattr(show, "_err", console)
         with console.capture() as printed:
-            call(*arguments)
+            call(*arguments, **options)
         return printed.get()
 
     return during
@@ -38,3 +38,10 @@ def test_brackets_are_printed_as_they_are(said, sentence):
     assert said(show.note, sentence) == f"{sentence}\n"
     assert said(show.decisions, decided).count(sentence) == 3
     assert sentence in said(show.addresses, "http://127.0.0.1:8000", decided)
+
+
+def test_what_to_try_has_the_key_in_it_where_one_is_needed(said):
+    url, decided = "http://127.0.0.1:8000", SimpleNamespace(name="tiny")
+
+    assert "Bearer $SPANINFER_API_KEY" in said(show.addresses, url, decided, with_key=True)
+    assert "Bearer" not in said(show.addresses, url, decided)

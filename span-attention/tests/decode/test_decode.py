@@ -1,5 +1,7 @@
 """Decode against its definition; the tests that need no GPU come first."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -119,6 +121,9 @@ MANY = {
     "size 96": dict(lengths=[600, 31], key_size=96, value_size=96, span_len=128),
     "size 256": dict(lengths=[600, 31], key_size=256, value_size=256, heads=8, kv_heads=1),
     "sizes 192, 128": dict(lengths=[600, 31], key_size=192, value_size=128, heads=4, kv_heads=4),
+    "heads of a token together": dict(
+        lengths=[600, 31, 16, 1], window=200, heads_together=True, span_len=16
+    ),
     "latent": dict(lengths=[600, 31], key_size=576, value_size=512, heads=16, kv_heads=1, mla=True),
 }
 
@@ -217,6 +222,7 @@ class Case:
         format=Format.FLOAT16,
         dtype=None,
         mla=False,
+        heads_together=False,
         window=0,
         softcap=0.0,
         alibi=False,
@@ -237,6 +243,8 @@ class Case:
             num_layers=3,
             values_in_keys=mla,
         )
+        if heads_together:
+            self.layout = heads_of_a_token_together(self.layout)
         self.lengths = np.array(lengths, np.int32)
         self.window, self.softcap, self.scale = window, softcap, key_size**-0.5
         self.query = draw.standard_normal((len(lengths), heads, key_size)).astype(self.dtype) * 2
@@ -360,6 +368,20 @@ class Case:
         for request, length in enumerate(self.lengths):
             error = relative_error(out[request].astype(np.float64), expected[request])
             assert error <= tolerance(self.dtype.name), (request, int(length), error)
+
+
+def heads_of_a_token_together(layout):
+    """The same spans with the heads of a token side by side, in each of their arrays."""
+
+    def turned(place):
+        if place is None:
+            return None
+        return replace(
+            place, head_stride=place.token_stride, token_stride=place.token_stride * layout.kv_heads
+        )
+
+    names = ("keys", "values", "key_scales", "value_scales")
+    return replace(layout, **{name: turned(getattr(layout, name)) for name in names})
 
 
 def stored(x, format):

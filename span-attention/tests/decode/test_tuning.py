@@ -1,5 +1,7 @@
 """Sizes of a decode: how work is cut, and what memory that takes."""
 
+from dataclasses import replace
+
 import pytest
 from span_attention import Format, SpanLayout
 from span_attention.decode import tuning
@@ -94,6 +96,13 @@ def test_sizes_that_are_no_whole_products_are_named():
         ShapeError, match="key_size is 72; decode takes multiples of 16 of bfloat16"
     ):
         tuning.check(layout(key_size=72), heads=4)
+
+
+def test_spans_of_four_gigabytes_are_refused():
+    wide = replace(layout(), span_stride=2**32)
+
+    with pytest.raises(ShapeError, match="4294967296 bytes from span to span; decode takes less"):
+        tuning.check(wide, heads=4)
 
 
 def test_memory_grows_with_blocks_and_requests():

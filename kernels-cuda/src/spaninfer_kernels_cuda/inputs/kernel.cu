@@ -1,8 +1,9 @@
 // The inputs of a step, derived on the GPU from a few numbers per slice.
 //
 //   write_words     segments of words from the step's block to where requests are remembered
-//   derive_inputs   per row: token, position, slots, cosines and sines; per wanted row: its row, and
-//                   which request's token is drawn from it, at which position
+//   derive_inputs   per row: token, position, slots, cosines and sines; per wanted row: its row,
+//                   whose it is, how much it sees, and whose token is drawn from it, at which
+//                   position
 //
 // A slice is positions [start, stop) of the request that is remembered in `row`; row -1 pads. Its
 // rows of the step are [bounds[s], bounds[s + 1]), and its last wanted[s + 1] - wanted[s] rows are
@@ -42,6 +43,8 @@ struct Places {
   int* token_ids;      // [T]
   int* position;       // [T]
   int* wanted;         // [W]
+  int* wanted_row;     // [W]
+  int* wanted_len;     // [W]
   int* draw_row;       // [W]
   int* draw_position;  // [W]
   long long num_groups;
@@ -49,6 +52,7 @@ struct Places {
 
   __device__ const int* rows() const { return columns; }
   __device__ const int* starts() const { return columns + capacity; }
+  __device__ const int* stops() const { return columns + 2 * capacity; }
   __device__ const int* draws() const { return columns + 3 * capacity; }
   __device__ const int* bounds() const { return columns + 4 * capacity; }
   __device__ const int* wanted_bounds() const { return columns + 5 * capacity + 1; }
@@ -110,7 +114,10 @@ __device__ __forceinline__ void derive_draw(const Places& places, int slices, in
   const int s = slice_of(places.wanted_bounds(), slices, w);
   const int left = places.wanted_bounds()[s + 1] - w;  // wanted rows of the slice from here on
   const bool is_drawn = left == 1 && places.draws()[s] >= 0;
+  const int row = left > 0 ? places.rows()[s] : -1;
   places.wanted[w] = left > 0 ? places.bounds()[s + 1] - left : 0;
+  places.wanted_row[w] = row;
+  places.wanted_len[w] = row < 0 ? 0 : places.stops()[s] - left + 1;
   places.draw_row[w] = is_drawn ? places.rows()[s] : -1;
   places.draw_position[w] = is_drawn ? places.draws()[s] : 0;
 }

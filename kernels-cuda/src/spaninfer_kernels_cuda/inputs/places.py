@@ -74,8 +74,9 @@ class Places:
     """Addresses that do not change from step to step; the letters are in the module's text.
 
     known[N stride] are tokens by row and position. Rows get token_ids[T] and position[T]; wanted
-    rows get their number in the step, wanted[W], and for the sampler draw_row[W] (-1: nothing is
-    drawn) and draw_position[W]. All are int32.
+    rows get their number in the step, wanted[W], whose they are, wanted_row[W] (-1: they pad), how
+    many tokens they see, wanted_len[W], and for the sampler draw_row[W] (-1: nothing is drawn) and
+    draw_position[W]. All are int32.
     """
 
     columns: int
@@ -85,6 +86,8 @@ class Places:
     token_ids: int
     position: int
     wanted: int
+    wanted_row: int
+    wanted_len: int
     draw_row: int
     draw_position: int
 

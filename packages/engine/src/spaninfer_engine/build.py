@@ -23,7 +23,7 @@ from spaninfer_engine.decide import (
     resolve,
     served_name,
 )
-from spaninfer_engine.errors import CheckpointError, ConfigError, InvalidSampling
+from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load import Checkpoint, open_checkpoint
 from spaninfer_engine.load.dummy import DummyReader
 from spaninfer_engine.load.packed import PackedReader
@@ -31,7 +31,6 @@ from spaninfer_engine.machine import this_machine
 from spaninfer_engine.ops.table import Ops, Pack
 from spaninfer_engine.packing import as_packed
 from spaninfer_engine.parts import Parts, PlanRunner
-from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.run.claim import Bound, bind_packed, packer
 from spaninfer_engine.run.lower import lower
 from spaninfer_engine.run.memory import Demand, Needs
@@ -39,11 +38,8 @@ from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.run.sample import Sampler
 from spaninfer_engine.spec import Decoder, check, find, load
 from spaninfer_engine.spec import resolve as resolve_spec
-from spaninfer_engine.spec.nodes import CacheGroup, weights
-from spaninfer_engine.text.sources import open_tokenizer
-from spaninfer_engine.text.template import ChatTemplate
-from spaninfer_engine.text.tokenizer import Tokenizer
-from spaninfer_engine.text.wordless import wordless_tokenizer
+from spaninfer_engine.spec.nodes import CacheGroup, shortened, weights
+from spaninfer_engine.texts import open_texts
 
 if TYPE_CHECKING:
     from spaninfer_engine.run.on_cuda import CudaModel
@@ -81,6 +77,8 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
         if packed is not None:
             asked = as_packed(asked, packed.packing)
         decoder = resolve_decoder(asked, checkpoint)
+        name = served_name(asked, name)
+        texts = open_texts(asked, checkpoint, decoder, name)  # weights and kernels take longer
         stored_as = checkpoint_dtype(checkpoint.config)
         machine = this_machine(with_gpu=asked.backend not in ("cpu", "reference"))
         compute = decide_compute(asked, stored_as, machine, packed=packed is not None)
@@ -90,12 +88,13 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
         pack = _unpacked(asked, checkpoint, decoder, ops) if packed is None else _mapped(packed)
         bound = bind_packed(lower(decoder), ops, pack, stage_of(progress, "weights"))
         demand = decide_demand(asked, compute, decoder)
-        on_cuda = _on_cuda(asked, compute, bound, ops, decoder, demand)
+        on_cuda = _on_cuda(asked, compute, bound, ops, decoder, demand, pack)
         needs = Needs()
-        if on_cuda is not None:  # the first time ever, its kernels are compiled here
-            needs = _whole(progress, "largest step", on_cuda.rehearse)
+        if on_cuda is not None:
+            needs = _whole(progress, "largest step", partial(on_cuda.rehearse, kernels))
+        ops.end_packing()
         memory = decide_budget(asked, compute, ops.available_bytes(), ops.cache_share, needs)
-        resolved = resolve(asked, served_name(asked, name), decoder, compute, memory)
+        resolved = resolve(asked, name, decoder, compute, memory)
         runner: PlanRunner
         if on_cuda is None:
             rehearsed = partial(_rehearsed, bound, ops, decoder, resolved)
@@ -103,7 +102,16 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
         else:
             graphs = stage_of(progress, "graphs")
             runner = on_cuda.runner(resolved.num_spans, resolved.max_len, graphs)
-        return _parts(asked, checkpoint, decoder, resolved, runner, str(bound))
+        return Parts(
+            resolved=resolved,
+            decoder=decoder,
+            runner=runner,
+            tokenizer=texts.tokenizer,
+            template=texts.template,
+            sampling=texts.sampling,
+            end_ids=texts.tokenizer.eos_ids & frozenset(range(decoder.vocab)),  # files name others
+            listing=str(bound),
+        )
 
 
 def locate(model: str | Path) -> tuple[Path, str]:
@@ -180,6 +188,7 @@ def _on_cuda(
     ops: Any,
     decoder: Decoder,
     demand: Demand,
+    pack: Pack,
 ) -> CudaModel | None:
     """Return what makes runners for the CUDA backend; None for the others."""
     if compute.backend != "cuda":
@@ -189,7 +198,8 @@ def _on_cuda(
     if asked.batch_invariant:
         refuse_varying(step.name for step in bound.text.steps)
     span_len, graphs = asked.span_len or SPAN_LEN, decide_graphs(asked, compute)
-    return CudaModel(bound, ops, decoder, demand, span_len=span_len, graphs=graphs)
+    sample = partial(bind_packed, lower(shortened(decoder)), ops, pack)
+    return CudaModel(bound, sample, ops, decoder, demand, span_len=span_len, graphs=graphs)
 
 
 def _rehearsed(
@@ -265,52 +275,3 @@ def _whole(progress: Progress, stage: str, compute: Callable[[], T]) -> T:
 def stage_of(progress: Progress, stage: str) -> Callable[[int, int], None]:
     """Return what tells `progress` how far this stage has come."""
     return lambda done, total: progress(stage, done, total)
-
-
-def _tokenizer(checkpoint: Checkpoint, decoder: Decoder, *, needs_text: bool) -> Tokenizer:
-    """Return the checkpoint's tokenizer; where it has none, one without words will do, or not."""
-    if checkpoint.tokenizer is not None:
-        return open_tokenizer(checkpoint.tokenizer, end_ids=checkpoint.end_ids)
-    if not needs_text:
-        return wordless_tokenizer(decoder.vocab, checkpoint.end_ids)
-    raise CheckpointError(
-        f"{checkpoint.path}: there is no tokenizer; put tokenizer.json, tokenizer.model, "
-        "vocab.json with merges.txt, or a .tiktoken file beside the weights"
-    )
-
-
-def _parts(
-    asked: EngineConfig,
-    checkpoint: Checkpoint,
-    decoder: Decoder,
-    resolved: Resolved,
-    runner: PlanRunner,
-    listing: str,
-) -> Parts:
-    tokenizer = _tokenizer(checkpoint, decoder, needs_text=asked.weights == "checkpoint")
-    template = ChatTemplate(
-        checkpoint.chat_template,
-        origin=resolved.name,
-        special_tokens=checkpoint.special_tokens,
-        controls=tokenizer.special_texts,
-    )
-    return Parts(
-        resolved=resolved,
-        decoder=decoder,
-        runner=runner,
-        tokenizer=tokenizer,
-        template=template,
-        sampling=_sampling(checkpoint),
-        end_ids=tokenizer.eos_ids & frozenset(range(decoder.vocab)),  # files may name others
-        listing=listing,
-    )
-
-
-def _sampling(checkpoint: Checkpoint) -> SamplingParams:
-    """Return what the model's makers chose; CheckpointError where that cannot be sampled with."""
-    try:
-        return SamplingParams(**checkpoint.sampling_defaults)
-    except InvalidSampling as refused:
-        raise CheckpointError(
-            f"{checkpoint.path}: generation_config.json: {refused}; correct it there"
-        ) from refused

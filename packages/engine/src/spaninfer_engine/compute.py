@@ -259,7 +259,8 @@ def _cuda_dtype(asked: EngineConfig, checkpoint_dtype: str, machine: Machine) ->
 
 def checkpoint_dtype(config: Mapping[str, Any]) -> str:
     """Return the dtype that a config.json names, in either of its spellings; float32 if none."""
-    for part in (config, config.get("text_config") or {}):
+    text_config = config.get("text_config")
+    for part in (config, text_config if isinstance(text_config, dict) else {}):
         for key in ("dtype", "torch_dtype"):
             if isinstance(said := part.get(key), str):
                 return said.removeprefix("torch.")

@@ -35,6 +35,7 @@ class EngineConfig:
     graphs: bool | None = None  # decode steps as CUDA graphs; None: where the backend has them
     batch_invariant: bool = False  # the same logits to the last bit, whatever runs beside a request
     spec: Path | None = None  # a spec file of the user's own
+    chat_template: Path | None = None  # a Jinja file, in place of what the model brings
     served_name: str | None = None
     seed: int = 0  # where requests bring none
 

@@ -23,7 +23,7 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import monotonic, perf_counter
 
-from spaninfer_engine.errors import EngineClosed
+from spaninfer_engine.errors import EngineClosed, as_exception
 from spaninfer_engine.handle import ResultQueue
 from spaninfer_engine.parts import Outcome, PlanRunner
 from spaninfer_engine.request import FinishReason, Request
@@ -31,9 +31,10 @@ from spaninfer_engine.schedule.admission import Refused, admit
 from spaninfer_engine.schedule.choice import Choice
 from spaninfer_engine.schedule.scheduler import Scheduler
 from spaninfer_engine.stats import EngineState, StepTimes
-from spaninfer_engine.writer import Deliver, Opened
+from spaninfer_engine.writer import Deliver, Failed, Opened
 
 # Idle for so long; a request that comes meanwhile waits for what is under way.
+SETTLE_AFTER_S = 0.5e-3  # whoever got the last output runs first: the interpreter runs one thread
 USE_TIME_AFTER_S = 0.05  # a graph takes 10 to 60 ms, and there are some hundred in all
 CHECK_AFTER_S = 1.0  # behind that; a check of 50,000 spans takes 40 ms
 
@@ -114,12 +115,12 @@ class Core:
             self.scheduler.stop_all(monotonic(), FinishReason.STOPPED)
             while self._started:
                 self._finish()
+            self._hand_on()
             with self._lock:
                 self.state = EngineState.CLOSED
-        except Exception as error:  # of the runner or our own: no request can go on
+        except BaseException as error:  # of the runner or our own: no request can go on
             _log.critical("a step failed; the engine is closed", exc_info=error)
-            self._fail(error)
-        self._hand_on()
+            self._fail(as_exception(error))
 
     def _is_done(self) -> bool:
         if self._close_at is None:
@@ -137,6 +138,9 @@ class Core:
     def _wait(self) -> _Add | _Stop | _Close:
         """Return the next command; where it lets wait for itself, use the time."""
         with suppress(Empty):
+            return self._inbox.get(timeout=SETTLE_AFTER_S)
+        self.scheduler.settle()
+        with suppress(Empty):
             return self._inbox.get(timeout=USE_TIME_AFTER_S)
         while self._inbox.empty() and self._runner.use_time():
             pass
@@ -148,7 +152,7 @@ class Core:
     def _take(self, command: _Add | _Stop | _Close) -> None:
         match command:
             case _Add(opened):
-                self._opened.append(opened)
+                self._opened.append(opened)  # first: whatever fails now, it will be answered
                 self.scheduler.add(opened.choices)
             case _Stop(request_ids, reason):
                 self.scheduler.stop(request_ids, monotonic(), reason)
@@ -183,13 +187,18 @@ class Core:
             self._deliver(events, now=now)
 
     def _fail(self, error: Exception) -> None:
+        """Have everybody answered, in whatever state the scheduler is: the writer knows them."""
+        late: list[Choice] = []
         with self._lock:  # from here on nothing is submitted, so that nobody waits in vain
             self.state, self.failure = EngineState.FAILED, error
             while not self._inbox.empty():
                 command = self._inbox.get_nowait()
                 if isinstance(command, _Add):
-                    self._take(command)
-        self.scheduler.abandon(monotonic(), error)
+                    self._opened.append(command.opened)
+                    late += command.opened.choices
+        self.scheduler.abandon(late)
+        self._hand_on()
+        self._deliver(Failed(error))
 
     def _why_closed(self) -> str:
         if self.state is EngineState.FAILED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spaninfer_engine.compute import Compute
@@ -18,7 +18,7 @@ from spaninfer_engine.run.memory import (
     span_bytes,
     spans_per_request,
 )
-from spaninfer_engine.spec.nodes import Decoder, parameter_count
+from spaninfer_engine.spec.nodes import CacheGroup, Decoder, parameter_count
 
 STORED: Mapping[KVDType, Stored] = {
     "float32": Stored(32),
@@ -98,24 +98,12 @@ def resolve(
         stored=stored,
         demand=demand,
     )
-    held = tuple(zip(num_spans, decoder.groups, strict=True))
-    taken = sum(count * span_bytes(group, span_len, stored) for count, group in held)
-    at_once = min(count / spans_per_request(group, span_len, demand) for count, group in held)
     decisions = (
         Decision("parameters", f"{parameter_count(decoder):,}", f"{len(decoder.layers)} layers"),
         *([_DUMMY] if asked.weights == "dummy" else []),
         *compute.decisions,
         Decision("context", f"{max_len:,} tokens", why_len),
-        Decision(
-            "span cache",
-            f"{taken / 2**20:,.0f} MiB",
-            f"within {memory.budget / 2**20:,.0f} MiB: {memory.why}",
-        ),
-        Decision(
-            "spans",
-            " + ".join(f"{count:,}" for count in num_spans),
-            f"of {span_len} tokens; {at_once:.1f} requests of full length at once",
-        ),
+        *_spans(decoder.groups, num_spans, memory, span_len, stored, demand),
         Decision(
             "step",
             f"{step_tokens:,} tokens, {asked.max_running} requests",
@@ -157,6 +145,32 @@ def decide_graphs(asked: EngineConfig, compute: Compute) -> bool:
             "choose --backend cuda, or leave them out"
         )
     return compute.backend == "cuda" and asked.graphs is not False
+
+
+def _spans(
+    groups: Sequence[CacheGroup],
+    num_spans: Sequence[int],
+    memory: Memory,
+    span_len: int,
+    stored: Stored,
+    demand: Demand,
+) -> list[Decision]:
+    """Return the rows about the span cache."""
+    held = tuple(zip(num_spans, groups, strict=True))
+    taken = sum(count * span_bytes(group, span_len, stored) for count, group in held)
+    at_once = min(count / spans_per_request(group, span_len, demand) for count, group in held)
+    return [
+        Decision(
+            "span cache",
+            f"{taken / 2**20:,.0f} MiB",
+            f"within {memory.budget / 2**20:,.0f} MiB: {memory.why}",
+        ),
+        Decision(
+            "spans",
+            " + ".join(f"{count:,}" for count in num_spans),
+            f"of {span_len} tokens; {at_once:.1f} requests of full length at once",
+        ),
+    ]
 
 
 def _graphs(asked: EngineConfig, compute: Compute) -> list[Decision]:

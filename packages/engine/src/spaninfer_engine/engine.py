@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
 from threading import Lock
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, TypeGuard, cast, overload
 
 import numpy as np
@@ -41,6 +41,8 @@ from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_engine.writer import OutputWriter
 
 Prompt = str | Sequence[int]
+
+LOOK_AGAIN_S = 5e-3  # a list waits so long for places in a full queue; steps begin some at a time
 
 
 class Engine(Closing):
@@ -103,7 +105,7 @@ class Engine(Closing):
 
         Raises RequestError if the request is at fault, QueueFull if too many wait, EngineClosed.
         """
-        prompt = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        prompt = self._encoded(prompt)
         request = self._request(prompt, sampling or self.default_sampling, placement or Placement())
         queue = ResultQueue(request.sampling.n, lambda: self._forget(request.id))
         handle = RequestHandle(request, prompt, self._core.submit(request, queue), queue)
@@ -206,8 +208,10 @@ class Engine(Closing):
         """
         self._core.close(drain_s)
         self._writer.close()
-        self._parts.runner.close()
-        self._spared.close()
+        try:
+            self._parts.runner.close()
+        finally:  # a GPU that failed says so again
+            self._spared.close()
 
     def _generate(
         self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]
@@ -219,24 +223,24 @@ class Engine(Closing):
         order = longest_first(samplings)
         try:
             for number in order:
-                handle = self._start_patiently(prompts[number], samplings[number], handles)
-                handles.append(handle)
+                handles.append(self._start_patiently(prompts[number], samplings[number]))
             in_order = dict(zip(order, handles, strict=True))
             return [each for number in sorted(order) for each in complete(in_order[number])]
         finally:  # after an error or an interrupt nobody waits for the others
             for handle in handles:
                 self.release(handle)
 
-    def _start_patiently(
-        self, prompt: Prompt, sampling: SamplingParams, started: Sequence[RequestHandle]
-    ) -> RequestHandle:
+    def _start_patiently(self, prompt: Prompt, sampling: SamplingParams) -> RequestHandle:
         """Start a request as soon as the queue has a place for it."""
-        for earlier in started:
+        prompt_ids = self._encoded(prompt)
+        while True:
             try:
-                return self.start_request(prompt, sampling)[0]
+                return self.start_request(prompt_ids, sampling)[0]
             except QueueFull:
-                self.sync(earlier)
-        return self.start_request(prompt, sampling)[0]
+                sleep(LOOK_AGAIN_S)
+
+    def _encoded(self, prompt: Prompt) -> Sequence[int]:
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
 
     def _request(
         self, prompt: Sequence[int], sampling: SamplingParams, placement: Placement

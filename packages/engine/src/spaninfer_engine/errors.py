@@ -22,7 +22,7 @@ import difflib
 from collections.abc import Iterable
 from reprlib import Repr
 
-_SHORT = Repr()  # a megabyte of a wrong value helps nobody
+_SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = 100
 
 
@@ -73,7 +73,7 @@ class InvalidSampling(RequestError):
 
     def __init__(self, parameter: str, value: object, allowed: str) -> None:
         self.parameter, self.value, self.allowed = parameter, value, allowed
-        super().__init__(f"{parameter} is {_SHORT.repr(value)}; allowed is {allowed}")
+        super().__init__(f"{parameter} is {shown(value)}; allowed is {allowed}")
 
 
 class InvalidPrompt(RequestError):
@@ -109,3 +109,17 @@ class QueueFull(EngineUnavailable):
     def __init__(self, waiting: int, limit: int) -> None:
         self.waiting, self.limit = waiting, limit
         super().__init__(f"{waiting} requests are waiting; the limit is {limit}; try again later")
+
+
+def shown(value: object) -> str:
+    """Return a value of the caller's for a message: a megabyte of it would help nobody."""
+    return _SHORT.repr(value)
+
+
+def as_exception(error: BaseException) -> Exception:
+    """Return an error as one that callers catch: a panic of a library in Rust is no Exception."""
+    if isinstance(error, Exception):
+        return error
+    told = RuntimeError(f"{type(error).__name__}: {error}")
+    told.__cause__ = error
+    return told

@@ -11,7 +11,8 @@ from spaninfer_engine.request import Completion, FinishReason, Output, Request, 
 from spaninfer_engine.schedule.choice import Choice
 
 # Outputs of a choice: then they become one, as at its end. The garbage collector looks at each, and
-# whoever waits for a list of answers would merge most of them when all are there.
+# whoever waits for a list of answers would merge most of them when all are there. Of a long answer
+# as many are left as one of them weighs: merging them all takes time in proportion to the answer.
 _MOST_UNREAD = 64
 
 
@@ -78,7 +79,8 @@ class ResultQueue:
             if not self._is_discarded:
                 unread = self._pending.setdefault(output.index, [])
                 unread.append(output)
-                if len(unread) == _MOST_UNREAD or output.finish_reason is not None:
+                most = max(_MOST_UNREAD, len(unread[0].token_ids) // _MOST_UNREAD)
+                if len(unread) >= most or output.finish_reason is not None:
                     unread[:] = [merge(unread)]
             self._num_open -= output.finish_reason is not None
             self._changed.notify_all()

@@ -28,11 +28,6 @@ class TextStream:
         self._finder = StopFinder(sampling.stop, include=sampling.include_stop)
         self._num_tokens = 0
 
-    @property
-    def request_id(self) -> int:
-        """The number of the choice."""
-        return self._choice.request_id
-
     def push(self, tokens: Sequence[tuple[int, TokenLogprob | None]], now: float) -> Output:
         """Return the next tokens, and the text that they complete."""
         if not self._sampling.stop:

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from spaninfer_engine.request import SamplingParams, TokenIds, TokenLogprob
 
-# A row of logits is 0.6 MB in float32 where the vocabulary has 152,000 tokens, and the host gets
-# those that are wanted of prompts: 300 MB a step, where a prompt of 8192 tokens would take 5 GB.
-MOST_LOGITS = 512
+# A row of logits is 0.6 MB in float32 where the vocabulary has 152,000 tokens, and takes the host
+# 0.8 ms (run/logprobs.py), in which every request waits for its next token: 0.1 s a step, where a
+# prompt of 8192 tokens would take 5 GB and 7 s.
+MOST_LOGITS = 128
 """Rows of prompts, in one step, whose logits are wanted."""
 
 # A step of so many rows is bound by arithmetic: longer ones compute little sooner, and every decode
@@ -65,7 +66,6 @@ class Entry:
     seed: int
     banned: tuple[tuple[int, ...], ...] = ()  # bad words as token ids
     end_ids: tuple[int, ...] = ()  # masked until min_tokens
-    adapter: str | None = None
 
 
 class Growth(NamedTuple):
@@ -79,7 +79,10 @@ class Growth(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Slices in batch order, decodes first, and what changed since the last plan."""
+    """Slices in batch order, decodes first, and what changed since the last plan.
+
+    There is at least one slice.
+    """
 
     number: int
     slices: tuple[Slice, ...]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.errors import InvalidSampling, RequestError
+from spaninfer_engine.errors import InvalidSampling, RequestError, shown
 
 TokenIds: TypeAlias = NDArray[np.int64]
 
@@ -64,7 +64,7 @@ class SamplingParams:
     presence_penalty: float = 0.0  # over the output
     frequency_penalty: float = 0.0  # over the output
     no_repeat_ngram: int = 0  # 0: off
-    logit_bias: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    logit_bias: Mapping[int, float] = field(default_factory=dict)  # copied
     bad_words: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
@@ -78,6 +78,10 @@ class SamplingParams:
     skip_special: bool = True  # leave special tokens out of the text
 
     def __post_init__(self) -> None:
+        if not isinstance(self.logit_bias, Mapping):
+            raise InvalidSampling("logit_bias", self.logit_bias, "a mapping of ids to numbers")
+        # What the caller does to a mapping later must not reach the engine's threads.
+        object.__setattr__(self, "logit_bias", dict(self.logit_bias))
         for name, low, high, allowed in _RANGES:
             _check_number(name, getattr(self, name), low, high, allowed)
         for name, least, most in _INTEGERS:
@@ -166,10 +170,12 @@ class Placement:
 
     def __post_init__(self) -> None:
         due = 0.0 if self.deadline_s is None else self.deadline_s
+        most = sys.float_info.max  # whole numbers may be larger, and no time then
         if isinstance(self.priority, bool) or not isinstance(self.priority, int):
             raise RequestError(f"priority is {self.priority!r}; allowed is a whole number")
-        if isinstance(due, bool) or not isinstance(due, int | float) or not due >= 0:
-            raise RequestError(f"deadline_s is {due!r}; allowed are None and 0 or more seconds")
+        if isinstance(due, bool) or not isinstance(due, int | float) or not 0 <= due <= most:
+            allowed = "None, and 0 or more seconds that are no infinity"
+            raise RequestError(f"deadline_s is {shown(due)}; allowed are {allowed}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,12 @@ from queue import SimpleQueue
 from sys import maxsize
 from threading import Lock, Thread
 from time import monotonic, sleep
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+from spaninfer_engine.errors import as_exception
 from spaninfer_engine.handle import ResultQueue
 from spaninfer_engine.outputs import TextStream
-from spaninfer_engine.request import FinishReason, TokenLogprob
+from spaninfer_engine.request import FinishReason, Output, TokenLogprob
 from spaninfer_engine.schedule.choice import Choice, Ended, Events
 from spaninfer_engine.text.tokenizer import Tokenizer
 
@@ -37,7 +38,7 @@ Stop = Callable[[tuple[int, ...], FinishReason], None]
 class Deliver(Protocol):
     """What the loop hands news to, see OutputWriter.put."""
 
-    def __call__(self, message: Opened | Events, *, now: bool = False) -> None:
+    def __call__(self, message: Message, *, now: bool = False) -> None:
         """Take in what happened."""
         ...
 
@@ -50,26 +51,37 @@ class Opened:
     queue: ResultQueue
 
 
-Tokens = list[tuple[int, TokenLogprob | None]]
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Nothing more will come: every choice that has not ended ends with this error."""
+
+    error: Exception
+
+
+Message: TypeAlias = Opened | Events | Failed
+Tokens: TypeAlias = list[tuple[int, TokenLogprob | None]]
 
 
 @dataclass(slots=True)
 class _Open:
     """A choice whose last output has not been put, and what its next ones will hold."""
 
+    choice: Choice
     stream: TextStream
     queue: ResultQueue
     tokens: Tokens = field(default_factory=list)
     end: Ended | None = None
-    is_closed: bool = False  # its last output was put: what still comes is dropped
 
 
 class OutputWriter:
-    """Puts outputs into the queues of requests, in the order of the events."""
+    """Puts outputs into the queues of requests, in the order of the events.
+
+    Every choice that was opened gets one last output, and nothing behind it.
+    """
 
     def __init__(self, tokenizer: Tokenizer, stop: Stop) -> None:
         self._tokenizer, self._stop = tokenizer, stop
-        self._inbox: deque[Opened | Events] = deque()
+        self._inbox: deque[Message] = deque()
         self._wake: SimpleQueue[bool] = SimpleQueue()  # is there more to come?
         self._writing = Lock()  # over the order of what is written, and `_open`
         self._open: dict[int, _Open] = {}  # by the choice's request id
@@ -77,7 +89,7 @@ class OutputWriter:
         self._thread = Thread(target=self._work, name="spaninfer-writer", daemon=True)
         self._thread.start()
 
-    def put(self, message: Opened | Events, *, now: bool = False) -> None:
+    def put(self, message: Message, *, now: bool = False) -> None:
         """Take in what happened; return at once, or with `now`, when it has been written."""
         self._inbox.append(message)
         if now:
@@ -112,44 +124,58 @@ class OutputWriter:
                     break
             return bool(self._due)
 
-    def _sort(self, message: Opened | Events) -> None:
-        """Note what a message brings for each choice."""
+    def _sort(self, message: Message) -> None:
+        """Note what a message brings for each choice; what comes behind its last output is lost."""
         match message:
             case Opened(choices, queue):
                 for choice in choices:
                     stream = TextStream(choice, self._tokenizer)
-                    self._open[choice.request_id] = _Open(stream, queue)
-            case Events():
-                for choice, token, logprob in message.drawn:
-                    entry = self._open[choice.request_id]
-                    entry.tokens.append((token, logprob))
-                    self._due[choice.request_id] = entry
-                for end in message.ended:
-                    entry = self._open[end.choice.request_id]
-                    entry.end = end
-                    self._due[end.choice.request_id] = entry
+                    self._open[choice.request_id] = _Open(choice, stream, queue)
+            case Events(drawn, ended):
+                for choice, token, logprob in drawn:
+                    if (entry := self._open.get(choice.request_id)) is not None:
+                        entry.tokens.append((token, logprob))
+                        self._due[choice.request_id] = entry
+                for end in ended:
+                    self._note_end(end)
+            case Failed(error):
+                now = monotonic()
+                for entry in self._open.values():
+                    usage = entry.choice.usage(now)
+                    self._note_end(Ended(entry.choice, FinishReason.ERROR, usage, error=error))
+
+    def _note_end(self, end: Ended) -> None:
+        entry = self._open.get(end.choice.request_id)
+        if entry is not None and entry.end is None:
+            entry.end = end
+            self._due[end.choice.request_id] = entry
 
     def _write_choice(self, request_id: int, entry: _Open) -> None:
         """Write all there is of a choice."""
         tokens, entry.tokens = entry.tokens, []
         if tokens:
-            self._put(entry, tokens)
-        if entry.end is not None:
-            self._put(entry, entry.end)
-            del self._open[request_id]
+            self._put(request_id, entry, tokens)
+        if entry.end is not None and request_id in self._open:
+            self._put(request_id, entry, entry.end)
 
-    def _put(self, entry: _Open, event: Tokens | Ended) -> None:
-        """Put what comes of tokens or an end; a failure concerns the text of this choice alone."""
-        if entry.is_closed:
-            return
-        stream, now = entry.stream, monotonic()
-        try:
-            output = stream.end(event) if isinstance(event, Ended) else stream.push(event, now)
-        except Exception as error:
-            _log.exception("the text of request %d failed", stream.request_id)
-            output = stream.fail(error, now)
+    def _put(self, request_id: int, entry: _Open, event: Tokens | Ended) -> None:
+        """Put what comes of tokens or an end."""
+        output = _output(request_id, entry.stream, event)
         if output.finish_reason is not None:
-            entry.is_closed = True
+            del self._open[request_id]
             if not isinstance(event, Ended):  # the loop still draws for it
-                self._stop((stream.request_id,), output.finish_reason)
-        entry.queue.put(output)
+                self._stop((request_id,), output.finish_reason)
+        try:
+            entry.queue.put(output)
+        except Exception:  # of the caller's, who is told when something has come
+            _log.exception("the listener of request %d failed", request_id)
+
+
+def _output(request_id: int, stream: TextStream, event: Tokens | Ended) -> Output:
+    """Return what comes of tokens or an end; a failure concerns the text of this choice alone."""
+    now = monotonic()
+    try:
+        return stream.end(event) if isinstance(event, Ended) else stream.push(event, now)
+    except BaseException as error:  # a panic of the tokenizers library is no Exception
+        _log.exception("the text of request %d failed", request_id)
+        return stream.fail(as_exception(error), now)

@@ -53,7 +53,6 @@ def test_spans_with_equal_tokens_at_other_places_have_other_links():
         {"adapter": "a"},
         {"adapter": ""},
         {"private": 1},
-        {"media": ((0, 4, b"picture"),)},
     ],
     ids=str,
 )
@@ -69,13 +68,6 @@ def test_values_that_look_alike_in_different_places_do_not_collide():
     }
 
     assert len(found) == len(names) * (len(names) + 1)
-
-
-def test_media_change_the_links_from_their_span_on():
-    one = links(media=((5, 9, b"one"),))
-    other = links(media=((5, 9, b"other"),))
-
-    assert [a == b for a, b in zip(one, other, strict=True)] == [True, False, False, False]
 
 
 def test_spans_rotated_under_different_frequencies_have_different_links():

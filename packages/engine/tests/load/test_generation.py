@@ -35,3 +35,7 @@ def test_end_ids_are_united_over_numbers_and_lists():
     found = end_ids({"eos_token_id": 2}, {"eos_token_id": [5, 7]}, {"eos_token_id": None}, {})
 
     assert found == {2, 5, 7}
+
+
+def test_what_is_no_id_ends_no_answer():
+    assert end_ids({"eos_token_id": [[1], "</s>", None, 3]}, {"eos_token_id": {"a": 1}}) == {3}

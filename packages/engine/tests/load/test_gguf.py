@@ -256,6 +256,18 @@ def test_metadata_that_are_no_text_are_refused(file, tmp_path):
         open_gguf(tmp_path / "damaged.gguf")
 
 
+@pytest.mark.parametrize(
+    ("heads", "kind"), [(0, "UINT32"), ([4, 4], "ARRAY"), ("many", "STRING")], ids=str
+)
+def test_a_size_that_is_none_is_refused_naming_its_key(file, heads, kind):
+    file.layer()
+    stated = file.writer.kv_data[0]["llama.attention.head_count"]
+    stated.value, stated.type = heads, gguf.GGUFValueType[kind]
+
+    with pytest.raises(CheckpointError, match=r"attention\.head_count is .*; it must be 1 or more"):
+        open_gguf(file.close())
+
+
 def test_padding_pieces_are_not_unknown_pieces(file):
     vocabulary = spm_vocabulary()
     types = [int(kind) for kind in vocabulary.types]

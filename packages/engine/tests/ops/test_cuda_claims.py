@@ -45,15 +45,17 @@ def test_a_layer_is_five_steps(name: str, tmp_path: Path) -> None:
 
     layers = names["span_attention"]
     (append,) = names.keys() & APPENDS
+    (last,) = names.keys() & {f"{name}_attend" for name in APPENDS}
     assert names == Counter(
         {
             "embed": 1,
             "rms_norm": 1,  # of the embeddings
             append: layers,
             "span_attention": layers,
-            "project_add_rms_norm": 2 * layers,  # the last one's norm is that of the head
-            "gated_linear" if name == "wide phi3" else "gated_linears": layers,
-            "take_rows": 2,  # of the last layer's attention, and of the residual
+            last: 1,  # the last layer's, for the wanted rows
+            "project_add_rms_norm": 2 * layers + 2,  # the last one's norm is that of the head
+            "gated_linear" if name == "wide phi3" else "gated_linears": layers + 1,
+            "take_rows": 1,  # of the residual
             "merge_heads": 1,  # of the rows taken
             "linear": 1,  # the logits
         }

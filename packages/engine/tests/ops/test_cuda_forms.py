@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from host_device import Columns
-from spaninfer_engine.ops.cuda_forms import Form, Forms, Gap, most_prompt_rows, pad
+from spaninfer_engine.ops.cuda_forms import PROMPT_ROWS, Form, Forms, Gap, most_prompt_rows, pad
 from spaninfer_engine.ops.step import Rotation
 from spaninfer_engine.plan import Slice
 from spaninfer_engine.run.describe import describe
@@ -38,7 +38,9 @@ def described(slices, capacity=300):
         (decodes(200), Form(200)),
         ([prompt(1, 20)], Form(0, 1, 32)),
         ([prompt(1, 20), prompt(2, 50)], Form(0, 16, 128)),
+        ([prompt(1, 416)], Form(0, 1, 416)),
         ([*decodes(3), prompt(7, 20), prompt(8, 70, draws=False)], Form(16, 16, 128)),
+        ([*decodes(3), prompt(7, 416)], Form(16, 16, 448)),
         ([*decodes(130), prompt(99, 512)], Form(192, 16, 512)),
         ([*decodes(193), prompt(99, 513)], Form(200, 16, 576)),
         ([*decodes(1), prompt(99, 2000)], Form(16, 16, 2048)),
@@ -163,6 +165,15 @@ def test_every_form_that_a_step_may_take_is_known_at_the_start_or_among_the_othe
                 assert form is None or form in known
 
 
+def test_every_number_of_rows_that_is_captured_is_walked_through_at_a_first_start():
+    walked = FORMS.every_size
+
+    assert walked[: len(FORMS.at_start)] == FORMS.at_start
+    rest = [form.num_rows for form in walked[len(FORMS.at_start) :]]
+    assert len(rest) == len({*rest} - {form.num_rows for form in FORMS.at_start})
+    assert {form.num_rows for form in walked} >= {form.num_rows for form in FORMS.others}
+
+
 @pytest.mark.parametrize("revises", [False, True])
 def test_what_is_not_captured_yet_fits_a_form_of_the_start(revises):
     for form in FORMS.others:
@@ -170,7 +181,8 @@ def test_what_is_not_captured_yet_fits_a_form_of_the_start(revises):
 
         stand_ins = FORMS.stand_ins(replace(form, revises=revises))
 
-        assert stand_ins == tuple(Form(n, 16, form.prompt_rows, revises=revises) for n in decodes)
+        rows = min(rows for rows in PROMPT_ROWS if rows >= form.prompt_rows)
+        assert stand_ins == tuple(Form(n, 16, rows, revises=revises) for n in decodes)
         assert {replace(stand_in, revises=False) for stand_in in stand_ins} <= {*FORMS.at_start}
 
 

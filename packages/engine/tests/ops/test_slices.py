@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from spaninfer_engine.spec.nodes import CacheGroup
 
 torch = pytest.importorskip("torch")
 
-from spaninfer_engine.ops.slices import slices_of  # noqa: E402
+from spaninfer_engine.ops.slices import Slices, slices_of  # noqa: E402
 from spaninfer_engine.ops.torch import TorchOps  # noqa: E402
 
 SPAN_LEN = 4
@@ -55,3 +57,48 @@ def test_slots_name_the_place_of_every_row_in_the_pool() -> None:
     assert slices.slots[0].dtype == torch.int32
     row = int(slices.rows[1])
     np.testing.assert_array_equal(slices.tables[0][row, :2], [0, 6])
+
+
+def test_wanted_rows_know_whose_they_are_and_what_they_see() -> None:
+    step = replace(_step((1, 9, 10), (3, 2, 7)), wanted=torch.tensor([0, 3, 5]))
+
+    slices = slices_of(step, SPAN_LEN, torch.device("cpu"))
+
+    first, second = slices.rows.tolist()
+    assert slices.wanted_rows.tolist() == [first, second, second]
+    assert slices.wanted_lengths.tolist() == [10, 5, 7]
+
+
+def _prompts(num_rows: int, num_slices: int) -> Slices:
+    """Return prompts of as many rows each, the last one of which is wanted."""
+    length = num_rows // num_slices
+    rows, lengths = torch.arange(num_slices).int(), torch.full((num_slices,), length).int()
+    bounds = torch.arange(0, num_rows + 1, length).int()
+    slots = (torch.arange(num_rows).int() * 10,)
+    return Slices(rows, lengths, bounds, slots, (), 0, (), rows, lengths)
+
+
+def test_few_wanted_rows_are_decodes_of_what_they_see() -> None:
+    slices = _prompts(num_rows=120, num_slices=3)
+
+    few = slices.of_wanted(torch.tensor([39, 79, 119]))
+
+    assert few is not None
+    assert few.rows.tolist() == [0, 1, 2]
+    assert few.lengths.tolist() == [40, 40, 40]
+    assert few.slots[0].tolist() == [390, 790, 1190]
+    assert (few.num_decodes, few.prefills) == (3, ())
+    assert few.slots[0].dtype == torch.int32
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_slices", "wanted"),
+    [(120, 2, range(117, 120)), (120, 120, range(120)), (64, 1, [63]), (120, 1, [])],
+    ids=["several of one prompt", "all rows", "few rows in all", "none"],
+)
+def test_other_rows_are_not_computed_apart(
+    num_rows: int, num_slices: int, wanted: Sequence[int]
+) -> None:
+    slices = _prompts(num_rows, num_slices)
+
+    assert slices.of_wanted(torch.tensor(wanted, dtype=torch.int32)) is None

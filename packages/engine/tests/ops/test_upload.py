@@ -1,5 +1,7 @@
 """Weights that are brought to a device: the same numbers, whatever their format and length."""
 
+import threading
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -48,6 +50,11 @@ def test_noise_has_the_mean_and_the_deviation_that_were_asked_for():
     assert out.std().item() == pytest.approx(0.02, rel=0.02)
 
 
+def num_uploading() -> int:
+    """How many threads are there that upload."""
+    return sum(each.name.startswith("spaninfer-upload") for each in threading.enumerate())
+
+
 def test_packing_puts_the_rows_of_all_arrays_below_one_another():
     first, second = random((3, 4), np.float32), random((2, 4), ml_dtypes.bfloat16)
 
@@ -81,6 +88,23 @@ def test_uploads_one_after_the_other_do_not_mix_on_a_gpu():
 
     for array, out in zip(arrays, outs, strict=True):
         assert np.array_equal(out.cpu().numpy(), array)
+
+
+@pytest.mark.gpu
+def test_threads_and_pinned_memory_last_from_the_first_array_to_the_end_on_a_gpu():
+    uploader = Uploader(torch.device("cuda"))
+    out = torch.empty(3 * CHUNK_BYTES, dtype=torch.uint8, device="cuda")
+    array = random(len(out) // 4, np.float32).view(np.uint8)
+
+    uploader.fill(Noise((4, 4), 0.0, 1.0, seed=0), torch.empty((4, 4), device="cuda"))
+    assert num_uploading() == 0
+    for _ in range(2):
+        uploader.fill(array, out)
+        assert num_uploading() > 0
+        uploader.close()
+        assert num_uploading() == 0
+
+    assert np.array_equal(out.cpu().numpy(), array)
 
 
 @pytest.mark.gpu

@@ -170,7 +170,7 @@ def test_engines_draw_the_tokens_of_the_oracle_wherever_it_is_sure(
         dtype="bfloat16",
         graphs=graphs,
         span_len=KERNEL_SPAN_LEN,
-        step_tokens=64,
+        step_tokens=112,  # the end of one prompt and 36 rows of the other: few rows are wanted
     ) as engine:
         answers = engine.generate([whole.prompt, half.prompt], sampling)
         answers.append(engine.generate(whole.prompt, sampling))

@@ -74,16 +74,6 @@ def test_positions_have_as_many_axes_as_the_widest_rope():
     assert step.positions.tolist() == [[1, 2]] * 3
 
 
-def test_positions_are_seen_with_the_requests_offset():
-    requests = _requests()
-    requests.offset[requests.rows([7])] = -3
-
-    step = build([Slice(7, 5, 7, 7, False)], requests, (), CpuOps(), ())
-
-    assert step.positions.tolist() == [[2, 3]]
-    assert step.position.tolist() == [5, 6]
-
-
 def test_frequencies_are_those_of_the_length_that_the_slice_was_planned_with():
     changing = Frequencies(
         "longrope", 4, 100.0, 64, 8, short_factors=(1.0, 1.0), long_factors=(10.0, 10.0)

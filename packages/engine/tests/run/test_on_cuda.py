@@ -7,11 +7,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from time import sleep
 from typing import Any
 
 import pytest
-from spaninfer_engine import Completion, ConfigError, Engine, SamplingParams
+from spaninfer_engine import Completion, ConfigError, Engine, EngineConfig, SamplingParams
+from spaninfer_engine.build import build
 from spaninfer_engine.spec import parameter_count
 
 pytestmark = pytest.mark.gpu
@@ -117,6 +119,31 @@ def test_nothing_changes_a_bit_where_rows_do_not_depend_on_each_other(
         assert (mine.token_ids, mine.text) == (theirs.token_ids, theirs.text)
         assert mine.logprobs == theirs.logprobs
         assert mine.prompt_logprobs == theirs.prompt_logprobs
+
+
+def test_all_kernels_are_compiled_before_the_first_step_and_none_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    news: dict[str, set[Path]] = {}  # what is compiled when a stage ends
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if done == total:
+            news[f"{done} {stage}"] = set(tmp_path.rglob("*.bin"))
+
+    config = EngineConfig(model="demo", backend="cuda", max_len=512, graphs=True, dtype="bfloat16")
+    with Engine(build(config, progress)) as engine:
+        engine.generate(PROMPTS, replace(GREEDY, logprobs=2, repetition_penalty=1.1))
+        sleep(2)  # graphs are captured
+        engine.generate(PROMPTS, GREEDY)
+    again: set[str] = set()
+    build(config, lambda stage, *_numbers: again.add(stage)).runner.close()
+
+    [compiled] = [files for stage, files in news.items() if stage.endswith("kernels")]
+    assert f"{len(compiled) - 1} kernels" in news  # and the one that stands in for them
+    assert set(tmp_path.rglob("*.bin")) == compiled
+    assert "graphs" in again
+    assert "kernels" not in again
 
 
 def test_a_closed_engine_gives_weights_and_spans_back() -> None:

@@ -125,6 +125,32 @@ def test_the_last_token_of_a_prompt_is_computed_even_if_all_its_spans_are_there(
     assert bench.tokens[2] == bench.tokens[1]
 
 
+def test_a_prompt_that_nobody_has_computed_is_hashed_when_it_has_been():
+    bench = Bench(num_spans=(50,))
+    (choice,) = bench.add(request(1, PROMPT, sampling=upto(1)))
+
+    bench.runner.submit(bench.scheduler.plan(0.0))
+    assert len(choice.linker.links) == 1  # enough to see that nothing is there
+    bench.scheduler.apply(bench.runner.run_next(), 0.0)
+    assert len(choice.linker.links) == 1
+
+    bench.scheduler.settle()
+    assert len(choice.linker.links) == 2
+    assert bench.scheduler.spans.pools[0].num_kept == 2
+
+
+def test_spans_come_back_before_the_next_plan_or_when_there_is_time():
+    bench = Bench(num_spans=(5,), step_tokens=32)
+    pool = bench.scheduler.spans.pools[0]
+    for number in (1, 2):
+        bench.add(request(number, [number] * 18, sampling=upto(1)))
+
+    bench.runner.submit(bench.scheduler.plan(0.0))
+    bench.scheduler.apply(bench.runner.run_next(), 0.0)
+    assert pool.num_held == 5  # the answer can go before its spans do
+    assert [part.request_id for part in bench.scheduler.plan(1.0).slices] == [2]
+
+
 def test_generated_tokens_are_found_by_the_next_turn():
     bench = Bench(num_spans=(50,))
     bench.add(request(1, PROMPT, sampling=upto(12)))
@@ -208,6 +234,7 @@ def test_a_stopped_request_frees_its_spans_at_once_when_nothing_is_in_flight():
     bench.step()
 
     bench.scheduler.stop((1,), now=5.0)
+    bench.scheduler.settle()
 
     assert bench.scheduler.spans.pools[0].num_held == 0
     assert not bench.step()
@@ -221,6 +248,7 @@ def test_a_stopped_request_frees_its_spans_when_its_steps_have_finished():
     assert len(bench.runner.in_flight) == 1
 
     bench.scheduler.stop((1,), now=5.0)
+    bench.scheduler.settle()
 
     pool = bench.scheduler.spans.pools[0]
     assert pool.num_resting == 3
@@ -238,6 +266,18 @@ def test_a_deadline_ends_requests_wherever_they_are():
     assert [end.reason for end in bench.ended.values()] == [FinishReason.DEADLINE] * 2
     assert bench.tokens[1] == alone(PROMPT, seed=0, limit=30)[:3]
     assert bench.tokens[2] == []
+
+
+def test_deadlines_are_forgotten_with_their_requests():
+    bench = Bench(num_spans=(50,))
+    for number in range(1, 600):
+        lives = number == 480  # from when on deadlines are forgotten once more
+        sampling, due = (upto(44), 510.5) if lives else (upto(1), 1e9)
+        bench.add(request(number, PROMPT, sampling=sampling, placement=Placement(deadline_s=due)))
+        bench.step()
+
+    assert len(bench.scheduler._deadlines) <= 105
+    assert bench.ended[480].reason is FinishReason.DEADLINE
 
 
 def test_end_ids_end_a_request_and_later_steps_in_flight_do_not_count():

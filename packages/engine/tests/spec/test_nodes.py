@@ -1,7 +1,25 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
-from spaninfer_engine.spec.nodes import Frequencies, Head, Linear, Weight, parameter_count, weights
+from spaninfer_engine.run.lower import lower
+from spaninfer_engine.run.program import narrowed, without_media
+from spaninfer_engine.spec import Decoder, find, resolve
+from spaninfer_engine.spec.nodes import (
+    Frequencies,
+    Head,
+    Linear,
+    Weight,
+    parameter_count,
+    ropes,
+    shortened,
+    weights,
+)
+
+ARCHITECTURES = Path(__file__).parents[1] / "architectures"
+PUBLISHED = json.loads((ARCHITECTURES / "published.json").read_text())
 
 TABLE = Weight("embed.weight", (10, 4), 0)
 
@@ -35,3 +53,42 @@ def test_a_length_changes_frequencies_only_behind_what_was_trained(
     frequencies = Frequencies(kind, dim=8, theta=1e4, max_len=64, original_len=32)  # type: ignore[arg-type]
 
     assert frequencies.state(length) == state
+
+
+@pytest.mark.parametrize("row", PUBLISHED)
+def test_a_shortened_model_computes_all_that_the_whole_one_does(row: str) -> None:
+    decoder = resolve(find(PUBLISHED[row]["config"]), PUBLISHED[row]["config"])
+
+    short = shortened(decoder)
+
+    assert short.layers == decoder.layers[: len(short.layers)]
+    assert ropes(short) == ropes(decoder)
+    assert kinds_of_operations(short) == kinds_of_operations(decoder)
+
+
+@pytest.mark.parametrize(
+    ("row", "layers"),
+    [("Qwen2.5-7B", 2), ("DeepSeek-V3", 5), ("gemma-3-1b", 7), ("Mixtral-8x7B", 2)],
+)
+def test_of_equal_layers_a_shortened_model_has_one_and_it_has_one_more_at_the_end(
+    row: str, layers: int
+) -> None:
+    decoder = resolve(find(PUBLISHED[row]["config"]), PUBLISHED[row]["config"])
+
+    assert len(shortened(decoder).layers) == layers
+
+
+def kinds_of_operations(decoder: Decoder) -> set[object]:
+    """What a model's operations are but for names and the numbers of layers.
+
+    And whether they compute all rows of a step, or only those whose logits are wanted.
+    """
+    kinds: set[object] = set()
+    wanted: set[str] = set()
+    for each in narrowed(without_media(lower(decoder))).operations:
+        is_narrow = each.operator == "take_rows" or not wanted.isdisjoint(each.inputs)
+        wanted.update(each.outputs if is_narrow else ())
+        constants = tuple((name, value) for name, value in each.constants if name != "layer")
+        shapes = tuple((use.argument, tuple(w.shape for w in use.tensors)) for use in each.weights)
+        kinds.add((is_narrow, each.operator, constants, shapes))
+    return kinds

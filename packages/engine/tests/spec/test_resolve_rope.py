@@ -124,6 +124,9 @@ def test_a_fraction_of_a_head_is_rotated() -> None:
         ({"type": "spiral"}, "the rope type 'spiral' is not built; built are default"),
         ({"type": "linear"}, "rope type 'linear' needs 'factor'"),
         ({"type": "linear", "factor": "4"}, "factor: expected a number, got '4'"),
+        ({"type": "linear", "factor": 0}, "'factor' is 0; it must lie above 0, to 1,048,576"),
+        ({"type": "yarn", "factor": -4.0}, "'factor' is -4; it must lie above 0"),
+        ({"type": "dynamic", "factor": 1e308}, "'factor' is 1e+308; it must lie above 0"),
         ({"type": "llama3", "factor": 8.0}, "needs 'low_freq_factor'"),
         ({"type": "linear", "factor": 2, "twist": 3}, "has no 'twist' here"),
         ({"type": "longrope", "short_factor": [1.0]}, "'short_factor' must be a list of 8 numbers"),
@@ -135,6 +138,11 @@ def test_a_table_that_cannot_be_meant_is_refused(table: dict[str, Any], problem:
         frequencies(rope_scaling=table)
 
     assert problem in str(caught.value)
+
+
+def test_a_theta_that_gives_no_frequencies_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"\[rope\] theta: .*it is -1; it must lie above 0"):
+        frequencies(rope_theta=-1)
 
 
 def test_an_odd_number_of_rotated_channels_is_refused() -> None:

@@ -40,7 +40,13 @@ def test_the_alphabet_is_that_of_gpt_2():
 
 RANKS = ranked_pieces()
 TRUTH = tiktoken.Encoding("small", pat_str=CL100K.pattern, mergeable_ranks=RANKS, special_tokens={})
-OURS = build({to_alphabet(p): r for p, r in RANKS.items()}, merges_from_ranks(RANKS), CL100K, [])
+OURS = build(
+    {to_alphabet(p): r for p, r in RANKS.items()},
+    merges_from_ranks(RANKS),
+    CL100K,
+    [],
+    source="test",
+)
 
 
 @settings(max_examples=300, deadline=None)
@@ -51,7 +57,9 @@ def test_ranks_turned_into_merges_cut_text_as_tiktoken_does(text):
 
 def test_special_tokens_get_their_ids_and_are_not_cut():
     special = SpecialToken(300, "<|end|>")
-    library = build({to_alphabet(p): r for p, r in RANKS.items()}, [], CL100K, [special])
+    library = build(
+        {to_alphabet(p): r for p, r in RANKS.items()}, [], CL100K, [special], source="test"
+    )
 
     assert library.encode("a<|end|>").ids == [97, 300]
 

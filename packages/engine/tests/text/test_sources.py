@@ -109,7 +109,9 @@ def test_added_tokens_that_are_not_by_id_are_refused_naming_their_files(tmp_path
     settings = {"tokenizer_class": "GPT2Tokenizer"} if file.startswith("tokenizer") else {}
     write_json(tmp_path / file, content if isinstance(content, list) else settings | content)
 
-    with pytest.raises(CheckpointError, match=r"added_tokens\.json, does not hold tokens by id"):
+    with pytest.raises(
+        CheckpointError, match=r"added_tokens\.json,? (does not hold tokens|holds list)"
+    ):
         open_tokenizer(path)
 
 
@@ -138,6 +140,24 @@ def test_a_vocabulary_without_merges_is_refused(tmp_path):
     (tmp_path / "merges.txt").unlink()
 
     with pytest.raises(CheckpointError, match=r"no merges\.txt"):
+        open_tokenizer(path)
+
+
+@pytest.mark.parametrize(
+    ("vocab", "merges", "problem"),
+    [
+        (["a"], "", "holds list, expected a JSON object"),
+        ({"a": "b"}, "", "is no byte-level BPE"),
+        ({"a": -1}, "", "is no byte-level BPE"),
+        ({"a": 0, "b": 1}, "a c", "is no byte-level BPE: .*`c` out of vocabulary"),
+    ],
+)
+def test_a_damaged_vocabulary_is_refused_naming_its_file(tmp_path, vocab, merges, problem):
+    path = write_byte_bpe(tmp_path, tokenizer_class="GPT2Tokenizer")
+    write_json(path, vocab)
+    (tmp_path / "merges.txt").write_text(merges)
+
+    with pytest.raises(CheckpointError, match=rf"vocab\.json {problem}"):
         open_tokenizer(path)
 
 

@@ -82,6 +82,13 @@ def test_what_is_no_model_is_refused_naming_the_source(damage):
         SentencePieceCodec(with_control_pieces(damage, ["x"], source="x.model"), source="x.model")
 
 
+def test_a_model_with_a_piece_that_is_no_text_is_refused_before_anybody_draws_the_piece():
+    damaged = as_model(spm_vocabulary()).replace("▁mat".encode(), b"\xff\xfe\xfdmat")
+
+    with pytest.raises(CheckpointError, match=r"x\.model is damaged: the piece b'.*mat' is not"):
+        SentencePieceCodec(damaged, source="x.model")
+
+
 @pytest.mark.model
 @pytest.mark.parametrize(
     "name",

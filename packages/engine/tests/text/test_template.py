@@ -52,7 +52,7 @@ SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 def tokenizer():
     tokens = [SpecialToken(256 + i, text) for i, text in enumerate(CONTROLS)]
     vocab = {to_alphabet(bytes([byte])): byte for byte in range(256)}
-    codec = FastCodec(build(vocab, [], CL100K, tokens))
+    codec = FastCodec(build(vocab, [], CL100K, tokens, source="test"))
     return Tokenizer(codec, codec.special_tokens)
 
 
@@ -176,7 +176,7 @@ def test_the_default_of_several_templates_is_used_and_another_one_for_tools():
 def test_a_model_without_template_refuses_to_chat_and_says_what_to_do():
     template = make(None)
 
-    with pytest.raises(TemplateError, match=r"tiny has no chat template.*as a completion"):
+    with pytest.raises(TemplateError, match=r"tiny has no chat template.*--chat-template FILE"):
         template.render(chat("x"))
 
 

@@ -1,7 +1,7 @@
 """CUDA C++ kernels from package data: their contracts, variants, compilation and launches."""
 
 from spaninfer_kernel_launch.cache import FileCache, user_cache
-from spaninfer_kernel_launch.compiler import Compiled, compile_variant, compiler_version
+from spaninfer_kernel_launch.compiler import Compiled, compile_all, compile_variant
 from spaninfer_kernel_launch.contract import match
 from spaninfer_kernel_launch.cover import Case, every_case, pairwise_cover
 from spaninfer_kernel_launch.element import Element, element_of
@@ -14,6 +14,7 @@ from spaninfer_kernel_launch.errors import (
     GpuMissing,
     GpuTooOld,
     KernelError,
+    NotCompiled,
     OutOfMemory,
     ShapeError,
     StreamMissing,
@@ -28,6 +29,7 @@ from spaninfer_kernel_launch.source import Source
 from spaninfer_kernel_launch.stream import current_stream, stream_handle
 from spaninfer_kernel_launch.tensor_map import encode_tensor_map
 from spaninfer_kernel_launch.timing import Timing, captured, new_stream, record, time_launches
+from spaninfer_kernel_launch.toolchain import compiler_version
 from spaninfer_kernel_launch.variant import ARCHITECTURES, BEFORE_HOPPER, WITH_BFLOAT16, Variant
 from spaninfer_kernel_launch.view import (
     Device,
@@ -38,6 +40,7 @@ from spaninfer_kernel_launch.view import (
     pointer_of,
     view_of,
 )
+from spaninfer_kernel_launch.wanted import Wanted, gathering, known_only
 
 __all__ = [
     "ARCHITECTURES",
@@ -63,6 +66,7 @@ __all__ = [
     "Kernel",
     "KernelError",
     "Launch",
+    "NotCompiled",
     "OutOfMemory",
     "ShapeError",
     "Source",
@@ -70,6 +74,7 @@ __all__ = [
     "Timing",
     "Variant",
     "View",
+    "Wanted",
     "architecture_of",
     "blocks_at_once",
     "captured",
@@ -77,6 +82,7 @@ __all__ = [
     "check_dense",
     "check_rows",
     "clusters_at_once",
+    "compile_all",
     "compile_variant",
     "compiler_version",
     "current_stream",
@@ -84,8 +90,10 @@ __all__ = [
     "element_of",
     "encode_tensor_map",
     "every_case",
+    "gathering",
     "get_gpu",
     "gpu_of",
+    "known_only",
     "load",
     "match",
     "new_stream",

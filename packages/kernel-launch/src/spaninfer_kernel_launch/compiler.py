@@ -1,33 +1,43 @@
-"""From a variant to a cubin, through NVRTC: no GPU, no toolkit on the machine.
-
-Compiler and headers come from wheels (the extras cu12 and cu13) and are found by cuda.pathfinder.
-They are imported when something is compiled, not before.
-"""
+"""From a variant to a cubin, through NVRTC: no GPU, no toolkit on the machine."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache as once
 from typing import Any
 
 from spaninfer_kernel_launch.cache import FileCache
-from spaninfer_kernel_launch.errors import CompileError, CompilerMissing
+from spaninfer_kernel_launch.errors import CompileError, NotCompiled
 from spaninfer_kernel_launch.report import CompileReport, read_reports
+from spaninfer_kernel_launch.toolchain import (
+    compiler_version,
+    include_folders,
+    nvrtc,
+    toolchain_id,
+)
 from spaninfer_kernel_launch.variant import Variant
+from spaninfer_kernel_launch.wanted import STAND_IN, Wanted, is_known_only, note
 
 _OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--define-macro=NDEBUG")
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A kernel for one architecture: its machine code and what the assembler said about it."""
+    """A kernel for one architecture: its machine code and what the assembler said about it.
+
+    One that `stands_in` for a kernel that was only noted has but one entry point.
+    """
 
     entry: str
     arch: str
     cubin: bytes
     log: str
+    stands_in: bool = False
 
     @property
     def reports(self) -> dict[str, CompileReport]:
@@ -47,59 +57,120 @@ def compile_variant(variant: Variant, arch: str, cache: FileCache | None = None)
     """Return `variant` compiled for `arch`, from `cache` where it is known.
 
     Raises CompileError with the compiler's log where it refuses, CompilerMissing (which names the
-    extra to install) where there is no compiler.
+    extra to install) where there is no compiler. Inside of `gathering`, it is noted; inside of
+    `known_only`, NotCompiled is raised where it is not known.
     """
     if arch not in variant.architectures:
         raise CompileError(f"{variant} is for {', '.join(variant.architectures)}, not for {arch}")
-    key = _key(variant, arch)
-    if cache is not None and (known := cache.find(key)) is not None:
-        log, _, cubin = known.partition(b"\0")
-        return Compiled(variant.entry, arch, cubin, log.decode())
-    compiled = _compile(variant, arch)
-    if cache is not None:
+    wanted = Wanted(variant, arch, cache)
+    if note(wanted):
+        return _stand_in(arch, cache)
+    if (found := _find(wanted)) is not None:
+        return found
+    if is_known_only():
+        raise NotCompiled(f"{variant} has not been compiled for {arch} yet")
+    return _compile_and_keep(wanted)
+
+
+def compile_all(
+    wanted: Iterable[Wanted],
+    tell: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005
+) -> None:
+    """Compile the kernels that their caches do not have, as many at a time as there are processors.
+
+    `tell` hears how many are done, and of how many. Raises what `compile_variant` raises.
+    """
+    missing = [each for each in wanted if each.cache is not None and _find(each) is None]
+    # Long sources take long, and what takes longest must not come last.
+    missing.sort(key=lambda each: (-len(each.variant.text), str(each.variant)))
+    if not missing:
+        return
+    tell(0, len(missing))
+    threads = ThreadPoolExecutor(_usable_processors(), thread_name_prefix="spaninfer-compile")
+    try:
+        # NVRTC takes any number of threads, and releases the interpreter meanwhile.
+        jobs = [
+            threads.submit(compile_variant, each.variant, each.arch, each.cache) for each in missing
+        ]
+        for done, job in enumerate(as_completed(jobs), 1):
+            job.result()
+            tell(done, len(jobs))
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+def _usable_processors() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@once
+def _stand_in(arch: str, cache: FileCache | None) -> Compiled:
+    """Return the kernel that does nothing."""
+    wanted = Wanted(STAND_IN, arch, cache)
+    return replace(_find(wanted) or _compile_and_keep(wanted), stands_in=True)
+
+
+_found: dict[Wanted, Compiled] = {}
+"""What this process has found in a cache or compiled for it: read once, and kept in any case."""
+
+
+def _find(wanted: Wanted) -> Compiled | None:
+    """Return what is known of a kernel; without a cache, nothing."""
+    if wanted.cache is None:
+        return None
+    if (found := _found.get(wanted)) is not None:
+        return found
+    if (kept := wanted.cache.find(_key(wanted.variant, wanted.arch))) is None:
+        return None
+    log, _, cubin = kept.partition(b"\0")
+    _found[wanted] = Compiled(wanted.variant.entry, wanted.arch, cubin, log.decode())
+    return _found[wanted]
+
+
+def _compile_and_keep(wanted: Wanted) -> Compiled:
+    compiled = _compile(wanted.variant, wanted.arch)
+    if wanted.cache is not None:
+        _found[wanted] = compiled
         with suppress(OSError):  # a folder that cannot be written costs the next start its time
-            cache.keep(key, compiled.log.encode() + b"\0" + compiled.cubin)
+            content = compiled.log.encode() + b"\0" + compiled.cubin
+            wanted.cache.keep(_key(wanted.variant, wanted.arch), content)
     return compiled
 
 
 def _key(variant: Variant, arch: str) -> str:
     """Return the hash of all that the cubin depends on."""
-    parts = (variant.text, arch, *_OPTIONS, str(compiler_version()))
+    parts = (variant.text, arch, *_OPTIONS, toolchain_id())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def compiler_version() -> tuple[int, int]:
-    """Return NVRTC's version, such as (13, 2). Raises CompilerMissing where there is none."""
-    error, major, minor = _nvrtc().nvrtcVersion()
-    assert int(error) == 0, error
-    return major, minor
 
 
 def _compile(variant: Variant, arch: str) -> Compiled:
     """Return the kernel as NVRTC makes it."""
-    nvrtc = _nvrtc()
+    bound = nvrtc()
     options = [
         *(f"--gpu-architecture={arch}", *_OPTIONS),
-        *(f"--include-path={folder}" for folder in _include_folders()),
+        *(f"--include-path={folder}" for folder in include_folders()),
     ]
     if compiler_version() >= (12, 9):
         # Where a driver is present, NVRTC has kept cubins in the driver's cache since 12.9, without
         # their logs: what comes from there has no registers and spills to tell.
         options.append("--no-cache")
-    error, program = nvrtc.nvrtcCreateProgram(
+    error, program = bound.nvrtcCreateProgram(
         variant.text.encode(), variant.source.path.encode(), 0, [], []
     )
     assert int(error) == 0, error
     try:
-        (error,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
-        log = _bytes_of(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
+        (error,) = bound.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
+        log = _bytes_of(program, bound.nvrtcGetProgramLogSize, bound.nvrtcGetProgramLog)
         text = log.rstrip(b"\0").decode(errors="replace")
         if int(error) != 0:
             raise CompileError(f"{variant} does not compile for {arch}: {error.name}", text)
-        cubin = _bytes_of(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+        cubin = _bytes_of(program, bound.nvrtcGetCUBINSize, bound.nvrtcGetCUBIN)
         return Compiled(variant.entry, arch, cubin, text)
     finally:
-        nvrtc.nvrtcDestroyProgram(program)
+        bound.nvrtcDestroyProgram(program)
 
 
 def _bytes_of(program: Any, size_of: Any, copy: Any) -> bytes:
@@ -110,33 +181,3 @@ def _bytes_of(program: Any, size_of: Any, copy: Any) -> bytes:
     (error,) = copy(program, buffer)
     assert int(error) == 0, error
     return bytes(buffer)
-
-
-@once
-def _nvrtc() -> Any:
-    """Return the module that binds NVRTC, its library loaded."""
-    try:
-        from cuda.bindings import nvrtc
-    except ImportError as missing:
-        raise CompilerMissing("cuda-bindings") from missing
-    from cuda.pathfinder import DynamicLibNotFoundError
-
-    try:
-        nvrtc.nvrtcVersion()
-    except (RuntimeError, DynamicLibNotFoundError) as missing:
-        raise CompilerMissing("NVRTC") from missing
-    return nvrtc
-
-
-@once
-def _include_folders() -> tuple[str, ...]:
-    """Return the folder of cuda_fp16.h and its kin, and that of <nv/target>.
-
-    The latter (cccl) only serves headers of CUDA 12: NVRTC 13 has its own.
-    """
-    from cuda.pathfinder import find_nvidia_header_directory
-
-    runtime, libraries = (find_nvidia_header_directory(name) for name in ("cudart", "cccl"))
-    if runtime is None:
-        raise CompilerMissing("cuda_fp16.h")
-    return (runtime,) if libraries is None else (runtime, libraries)

@@ -6,7 +6,8 @@ KernelError
 ├── DeviceError          an argument lies in other memory than the kernel works on
 ├── StreamMissing        it is not said on which stream to launch, and no framework says it
 ├── CompileError         the compiler refused the source, or was asked for what it cannot do
-│   └── CompilerMissing  NVRTC or its headers are not installed
+│   ├── CompilerMissing  NVRTC or its headers are not installed
+│   └── NotCompiled      no cache has the kernel, and none was to be compiled
 └── DriverError          the driver refused
     ├── GpuMissing       there is no driver, no such GPU, or the package that binds the driver
     ├── GpuTooOld        there is no kernel for the architecture of this GPU
@@ -52,6 +53,10 @@ class CompilerMissing(CompileError):
             f"cannot compile CUDA kernels: {what} is not installed; "
             "install spaninfer-kernel-launch[cu13] (or [cu12] for drivers of CUDA 12)"
         )
+
+
+class NotCompiled(CompileError):
+    """No cache has the kernel, and none was to be compiled."""
 
 
 class DriverError(KernelError):

@@ -52,7 +52,9 @@ def _attribute(name: str) -> object:
 
 def load(compiled: Compiled, gpu: Gpu, entry: str | None = None) -> Kernel:
     """Return a kernel of `compiled` on `gpu`, its entry point unless another one is named."""
-    return _load(compiled.cubin, entry or compiled.entry, gpu)
+    if entry is None or compiled.stands_in:
+        entry = compiled.entry
+    return _load(compiled.cubin, entry, gpu)
 
 
 @once

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
-from spaninfer_kernel_launch.compiler import compiler_version
 from spaninfer_kernel_launch.driver import ask, driver
 from spaninfer_kernel_launch.gpu import Gpu
+from spaninfer_kernel_launch.toolchain import compiler_version
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from spaninfer_engine import OutputStream
@@ -305,6 +305,25 @@ async def completion_chunks(
 def _echoed(prompt: Prompt, entries: Sequence[TokenLogprob]) -> list[TokenLogprob | int]:
     """Return an echoed prompt's entries; in front of its first token there is nothing."""
     return [*prompt.ids[:1], *entries]
+
+
+async def without_answers(
+    outputs: AsyncIterator[tuple[int, Output]],
+) -> AsyncIterator[tuple[int, Output]]:
+    """Yield outputs without the token that an engine draws where none was asked for."""
+    async for index, output in outputs:
+        ended = output.finish_reason not in (None, FinishReason.ERROR)
+        yield (
+            index,
+            Output(
+                index=output.index,
+                prompt_logprobs=output.prompt_logprobs,
+                finish_reason=FinishReason.LENGTH if ended else output.finish_reason,
+                error=output.error,
+                seed=output.seed,
+                usage=replace(output.usage, output_len=0) if output.usage else None,
+            ),
+        )
 
 
 def merged(streams: Sequence[OutputStream], choices: int) -> AsyncIterator[tuple[int, Output]]:

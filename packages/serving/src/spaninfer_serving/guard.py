@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from spaninfer_serving.problems import busy
 from spaninfer_serving.settings import Settings, is_loopback
 from spaninfer_serving.wire.errors import Problem
 
@@ -23,13 +24,18 @@ PUBLIC_PREFIX = "/page/"  # the playground's own files; it asks for the key itse
 # and thrown away, up to this much; beyond it the connection is simply closed.
 DISCARD_BYTES = 1 << 30
 
+# Bodies on their way take at most as much memory as so many of the largest allowed.
+MAX_ARRIVING = 64
+
 
 class Guard:
     """ASGI middleware that answers 401 without a key, and 413 to a body over the limit."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, max_body_bytes: int) -> None:
         self._app = app
         self._settings = settings
+        self._max_body_bytes = max_body_bytes
+        self._arriving = 0  # bytes of bodies that are not whole yet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer it here."""
@@ -77,28 +83,38 @@ class Guard:
 
     async def _read(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | None:
         """Return the whole body, or None if the client left before it was sent."""
-        limit = self._settings.max_body_bytes
+        limit = self._max_body_bytes
         declared = headers.get(b"content-length", b"0")
         size = int(declared) if declared.isdigit() else 0
         if size > limit and headers.get(b"expect", b"").lower() == b"100-continue":
             raise _too_large(limit)
-        chunks: list[bytes] = []
+        body = bytearray()
+        refusal: Problem | None = None
         read = 0
         more = True
-        while more and read <= DISCARD_BYTES:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            chunk = message.get("body", b"")
-            read += len(chunk)
-            if max(read, size) <= limit:
-                chunks.append(chunk)
-            else:
-                chunks.clear()
-            more = message.get("more_body", False)
-        if max(read, size) > limit:
-            raise _too_large(limit)
-        return b"".join(chunks)
+        try:
+            while more and read <= DISCARD_BYTES:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                chunk = message.get("body", b"")
+                read += len(chunk)
+                if max(read, size) > limit:
+                    refusal = _too_large(limit)
+                elif self._arriving + len(chunk) > MAX_ARRIVING * limit:
+                    refusal = busy("too many bodies arrive at once; try again later")
+                if refusal is None:
+                    body += chunk
+                    self._arriving += len(chunk)
+                else:
+                    self._arriving -= len(body)
+                    body.clear()
+                more = message.get("more_body", False)
+        finally:
+            self._arriving -= len(body)
+        if refusal is not None:
+            raise refusal
+        return bytes(body)
 
 
 class LocalNames:

@@ -16,6 +16,10 @@ from spaninfer_serving.protocol import PatientProtocol
 from spaninfer_serving.service import Service
 from spaninfer_serving.settings import Settings
 
+# Clients keep a connection for their next request, load balancers for 60 s; whoever sends on one in
+# the moment in which the server closes it gets no answer. So the server keeps it longest.
+IDLE_S = 75
+
 
 def serve(
     engine: Engine,
@@ -45,6 +49,7 @@ def serve(
         log_level="warning",
         http=PatientProtocol,
         ws="none",
+        timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=math.ceil(settings.drain_s),
         server_header=False,
         lifespan="off",  # the app has none; left on, a second signal would be logged as its failure
@@ -102,5 +107,7 @@ class _Server(uvicorn.Server):
 
 
 def _url(listener: socket.socket) -> str:
+    """Return the URL of a listener; of one at all addresses, that which this machine has for it."""
     host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
 from fastapi import Request
-from spaninfer_engine import AsyncEngine, Engine, EngineError, Output, OutputStream, SamplingParams
+from spaninfer_engine import AsyncEngine, Engine, Output, OutputStream, SamplingParams
 from spaninfer_engine.errors import PromptTooLong
 
 from spaninfer_serving.answers import Envelope, Prompt, merged
@@ -22,6 +23,11 @@ from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.sampling import SamplingFields
 
 MAX_PROMPTS = 1024  # prompts of one text completion
+
+# So many characters per token of the context are tokenised first: where these have twice the tokens
+# that fit, the rest is not read (2 MB take a second). Few texts have more than 8 per token.
+PROBED_CHARS = 16
+STARTED_TOGETHER = 64  # prompts; a start takes 0.1 ms, in which no stream is sent anything
 FINGERPRINT = f"spaninfer-{version('spaninfer-serving')}"
 
 
@@ -71,6 +77,8 @@ class Service:
     def ask_chat(self, body: ChatRequest) -> Asked:
         """Return what a chat request asks; raises Problem or an engine error."""
         sampling = sampling_of(body, self.engine.default_sampling)
+        asked = (message.text() for message in body.messages if message.role != "assistant")
+        self._probe("".join(asked), "messages")  # of answers, templates may drop the reasoning
         messages = [
             {"role": message.role, "content": message.text()}
             | ({"name": message.name} if message.name else {})
@@ -106,6 +114,7 @@ class Service:
     def _prompt(self, text: str | list[int], body: CompletionRequest) -> Prompt:
         words = self.engine.tokenizer
         if isinstance(text, str):
+            self._probe(text, "prompt")
             ids = words.encode(text, add_special=body.add_special_tokens)
         else:
             ids = text
@@ -115,6 +124,21 @@ class Service:
             known = [token_id for token_id in ids if 0 <= token_id < words.vocab_size]
             text = words.decode(known) if body.echo else ""
         return Prompt(tuple(ids), text)
+
+    def _probe(self, text: str, param: str) -> None:
+        """Refuse a text of which already the beginning has far too many tokens."""
+        context = self.engine.context
+        if len(text) <= PROBED_CHARS * context:
+            return
+        found = len(self.engine.tokenizer.encode(text[: PROBED_CHARS * context], add_special=False))
+        if found > 2 * context:
+            raise Problem(
+                400,
+                f"the prompt has more than {found} tokens; with one token to answer, this server "
+                f"takes at most {context - 1}",
+                param=param,
+                code="context_length_exceeded",
+            )
 
     def _check_len(self, ids: Sequence[int]) -> None:
         """Raise what the engine would raise; here it costs the event loop nothing."""
@@ -140,7 +164,7 @@ class Service:
             token_ids=body.return_token_ids,
         )
 
-    def start(self, asked: Asked, body: SamplingFields) -> AsyncIterator[tuple[int, Output]]:
+    async def start(self, asked: Asked, body: SamplingFields) -> AsyncIterator[tuple[int, Output]]:
         """Start every prompt, and return the outputs; what refuses a prompt is raised here.
 
         Admission is decided before this returns, so that a refusal still has its own status.
@@ -148,9 +172,11 @@ class Service:
         placement = placement_of(body)
         streams: list[OutputStream] = []
         try:
-            for prompt in asked.prompts:
+            for number, prompt in enumerate(asked.prompts, start=1):
                 streams.append(self.streams.start(prompt.ids, asked.sampling, placement))
-        except EngineError:  # all or nothing: nobody will read those that were started
+                if number % STARTED_TOGETHER == 0:
+                    await asyncio.sleep(0)
+        except BaseException:  # all or nothing: nobody will read those that were started
             for stream in streams:
                 stream.close()
             raise

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 
 from spaninfer_engine.errors import ConfigError
 
-MIB = 1 << 20
 DAY_S = 86_400
 SENDABLE = frozenset(map(chr, range(0x21, 0x7F)))  # visible ASCII: what headers carry unchanged
+MIB = 1 << 20
+
+# A token is 4 to 5 bytes of English; of what is not ASCII, and travels as \uXXXX, 6 or 12.
+BODY_BYTES_PER_TOKEN = 32
+BODY_BYTES = 2 * MIB  # for what is not the prompt, and for lists of short prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +30,7 @@ class Settings:
     port: int = 8000
     api_keys: tuple[str, ...] = ()
     no_auth: bool = False  # serve an open address without a key
-    max_body_bytes: int = 32 * MIB
+    max_body_bytes: int | None = None  # None: what the model's context has use for
     body_timeout_s: float = 60.0  # for a body to arrive
     keep_alive_s: float = 15.0  # a comment line after so much silence in a stream
     drain_s: float = 30.0  # how long running requests may take after SIGTERM
@@ -36,7 +40,7 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port is {self.port}; allowed is 0 (any free port) to 65535")
-        if self.max_body_bytes < 1:
+        if self.max_body_bytes is not None and self.max_body_bytes < 1:
             raise ConfigError(f"max_body is {self.max_body_bytes} bytes; allowed is 1 or more")
         if not 0 <= self.drain_s <= DAY_S:
             raise ConfigError(f"drain is {self.drain_s:g} seconds; allowed is 0 to {DAY_S}")
@@ -52,6 +56,12 @@ class Settings:
                 f"{self.host} can be reached from outside and no key is set; "
                 "give --api-key SECRET, or --no-auth if everybody may use this server"
             )
+
+    def largest_body(self, context: int) -> int:
+        """Return how many bytes a body may have, for a model that takes so many tokens."""
+        if self.max_body_bytes is not None:
+            return self.max_body_bytes
+        return BODY_BYTES + BODY_BYTES_PER_TOKEN * context
 
     def accepts(self, key: str | None) -> bool:
         """Return whether a request with this key may pass; takes equal time for any wrong key."""

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
+from spaninfer_engine.errors import InvalidSampling
 from spaninfer_engine.request import (
     FinishReason,
     Placement,
@@ -69,12 +70,29 @@ def sampling_of(body: SamplingFields, defaults: SamplingParams) -> SamplingParam
         given["bad_words"] = tuple(body.bad_words)
     if body.logit_bias is not None:
         given["logit_bias"] = _bias(body.logit_bias)
+    if body.seed is not None and -(1 << 63) <= body.seed < 0:  # OpenAI's are signed
+        given["seed"] = body.seed + (1 << 64)
     match body:
         case ChatRequest():
             given |= _chat_only(body)
-        case CompletionRequest(logprobs=int(count)):
-            given |= {"logprobs": count, "prompt_logprobs": count if body.echo else None}
-    return dataclasses.replace(defaults, **given)
+        case CompletionRequest():
+            given |= _completion_only(body)
+    try:
+        return dataclasses.replace(defaults, **given)
+    except InvalidSampling as wrong:
+        name = _said_as(body).get(wrong.parameter)
+        if name is None:
+            raise
+        message = str(wrong).replace(wrong.parameter, name, 1)
+        raise Problem(400, message, param=name) from wrong
+
+
+def _said_as(body: SamplingFields) -> dict[str, str]:
+    """Return the names that this request has for parameters, where it is not the usual one."""
+    if not isinstance(body, ChatRequest):
+        return {}
+    newer = body.max_completion_tokens is not None
+    return {"logprobs": "top_logprobs"} | ({"max_tokens": "max_completion_tokens"} if newer else {})
 
 
 def _chat_only(body: ChatRequest) -> dict[str, Any]:
@@ -86,6 +104,21 @@ def _chat_only(body: ChatRequest) -> dict[str, Any]:
     elif body.top_logprobs is not None:
         raise Problem(400, "top_logprobs needs logprobs to be true", param="top_logprobs")
     return given
+
+
+def _completion_only(body: CompletionRequest) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    if body.logprobs is not None:
+        given["logprobs"] = body.logprobs
+        given["prompt_logprobs"] = body.logprobs if body.echo else None
+    if only_echoes(body):
+        given |= {"max_tokens": 1, "min_tokens": 0}  # an engine draws one at least
+    return given
+
+
+def only_echoes(body: CompletionRequest) -> bool:
+    """Return whether the prompt itself is all that is asked for: its log-probabilities."""
+    return body.echo and body.max_tokens == 0
 
 
 def _bias(wire: Mapping[str, float]) -> dict[int, float]:

@@ -26,6 +26,24 @@ def test_an_unknown_parameter_has_a_code_of_its_own():
     assert (problem.param, problem.code) == ("temprature", "unknown_parameter")
 
 
+def test_of_many_unknown_parameters_one_is_named():
+    many = b",".join(b'"p%d": 1' % number for number in range(1000))
+
+    problem = refusal(b"{" + many + b"}")
+
+    assert problem.code == "unknown_parameter"
+    assert problem.message == f"{problem.param} is not a parameter this server knows"
+
+
+@pytest.mark.parametrize("body", [b"[]", b'"x"', b"5", b"null"])
+def test_a_body_that_is_no_object_is_refused_as_such(body):
+    assert refusal(body).message == "the body: should be an object"
+
+
+def test_a_message_that_is_no_object_is_refused_as_such():
+    assert refusal(b'{"messages": ["x"]}').message == "messages[0]: should be an object"
+
+
 def test_what_is_not_supported_has_a_code_of_its_own():
     problem = refusal(b'{"messages": [{"role": "user", "content": "x"}], "suffix": "y"}')
 

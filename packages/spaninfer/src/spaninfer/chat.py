@@ -11,8 +11,12 @@ from spaninfer import show
 
 
 def converse(engine: Engine, sampling: SamplingParams, system: str | None) -> None:
-    """Ask, answer, and remember, until the input ends."""
+    """Ask, answer, and remember, until the input ends.
+
+    Raises TemplateError, before anything is asked, where the model has no template for this.
+    """
     messages = [{"role": "system", "content": system}] if system else []
+    engine.encode_chat([*messages, {"role": "user", "content": "Hello!"}])
     while (text := _ask()) is not None:
         if not text.strip():
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -82,7 +83,13 @@ def serve(
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Listen on an open address without a key.")
     ] = False,
-    max_body: Annotated[str, typer.Option(help="Largest request body.")] = "32MiB",
+    max_body: Annotated[
+        str | None,
+        typer.Option(
+            help="Largest request body, such as 8MiB; "
+            "default: 2 MiB, and 32 bytes per token of the model's context."
+        ),
+    ] = None,
     drain: Annotated[
         float, typer.Option(help="Seconds that running requests may take after SIGTERM.")
     ] = 30.0,
@@ -102,6 +109,7 @@ def serve(
     graphs: options.Graphs = None,
     batch_invariant: options.BatchInvariant = False,
     spec: options.Spec = None,
+    chat_template: options.ChatTemplate = None,
 ) -> None:
     """Serve a model to OpenAI clients, with a playground at the same address."""
     with show.errors_as_sentences():
@@ -110,7 +118,7 @@ def serve(
             port=port,
             api_keys=tuple(api_key or ()),
             no_auth=no_auth,
-            max_body_bytes=parse_bytes(max_body),
+            max_body_bytes=None if max_body is None else parse_bytes(max_body),
             drain_s=drain,
             log_requests=log_requests,
             allow_origins=tuple(allow_origin or ()),
@@ -127,13 +135,13 @@ def serve(
             graphs=graphs,
             batch_invariant=batch_invariant,
             spec=spec,
+            chat_template=chat_template,
         )
         with bind(settings) as listener, Engine(_loaded(config)) as engine:
             resolved = engine.resolved
             show.decisions(resolved)
-            serve_until_signal(
-                engine, settings, lambda url: show.addresses(url, resolved), listener
-            )
+            ready = partial(show.addresses, resolved=resolved, with_key=bool(settings.api_keys))
+            serve_until_signal(engine, settings, ready, listener)
 
 
 @app.command()
@@ -154,11 +162,13 @@ def generate(
         sampling = draws.over(engine.default_sampling, max_tokens)
         _, queue = engine.start_request(text, sampling)
         typer.echo(text, nl=False)
-        for output in queue:
-            typer.echo(output.text, nl=False)
-            if output.error is not None:
-                raise output.error
-        typer.echo()
+        try:
+            for output in queue:
+                typer.echo(output.text, nl=False)
+                if output.error is not None:
+                    raise output.error
+        finally:  # after Ctrl-C, too, a line is a line
+            typer.echo()
 
 
 @app.command()
@@ -171,9 +181,10 @@ def chat(
     draws: options.Draws,
     compute: options.Compute,
     spec: options.Spec = None,
+    chat_template: options.ChatTemplate = None,
 ) -> None:
     """Talk to a model in the terminal. Ctrl-C stops an answer, Ctrl-D ends the chat."""
-    config = EngineConfig(model=model, **compute.asked, spec=spec)
+    config = EngineConfig(model=model, **compute.asked, spec=spec, chat_template=chat_template)
     with show.errors_as_sentences(), Engine(_loaded(config)) as engine:
         sampling = draws.over(engine.default_sampling, max_tokens)
         converse(engine, sampling, system)

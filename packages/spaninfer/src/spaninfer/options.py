@@ -94,6 +94,9 @@ Graphs = Annotated[
 Spec = Annotated[
     Path | None, _engine("A spec file of your own, for an architecture that is not built in.")
 ]
+ChatTemplate = Annotated[
+    Path | None, _engine("A Jinja file that turns messages into a prompt; default: the model's.")
+]
 
 MaxTokens = Annotated[int | None, _sampling("Longest answer in tokens.")]
 Temperature = Annotated[float | None, _sampling("0 takes the likeliest token.")]

@@ -95,13 +95,14 @@ def decisions(resolved: Resolved) -> None:
     _err.print(table)
 
 
-def addresses(url: str, resolved: Resolved) -> None:
+def addresses(url: str, resolved: Resolved, *, with_key: bool = False) -> None:
     """Print where a person and a program find the server."""
+    key = """ -H "Authorization: Bearer $SPANINFER_API_KEY\"""" if with_key else ""
     _err.print(
         f"[bold green]ready[/]  playground  [link={url}]{url}/[/link]\n"
         f"       OpenAI API  {url}/v1   (model: {escape(resolved.name)})\n"
         f"       metrics     {url}/metrics\n"
-        f"       try         curl {url}/v1/completions -H 'Content-Type: application/json' "
+        f"       try         curl {url}/v1/completions -H 'Content-Type: application/json'{key} "
         f"""-d '{{"prompt": "Once upon a time", "max_tokens": 40}}'\n"""
         "       Ctrl-C stops; running requests are finished first",
         highlight=False,

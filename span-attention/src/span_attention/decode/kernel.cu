@@ -25,7 +25,8 @@
 //
 // Macros: T (query and out), CODES (pairs.cuh), KEY_SIZE, VALUE_SIZE, HEAD_TILES (8 query heads
 // each), VALUE_TILE (elements of a result that an item has), TILES (of 16 tokens, per warp), WARPS,
-// KEY_PARTS and VALUE_PARTS (in which a tile is loaded, one part ahead), BLOCKS_PER_SM.
+// KEY_PARTS and VALUE_PARTS (in which a tile is loaded, one part ahead), BLOCKS_PER_SM; KEY_STRIDE,
+// VALUE_STRIDE, KEY_NUMBERS_STRIDE and VALUE_NUMBERS_STRIDE (bytes from token to token).
 
 // What a warp is left with: a part of an item that warps before have more of; and whether it has
 // the item's end.
@@ -47,11 +48,12 @@ __device__ __forceinline__ Open attend(Sums& sums, Tile& own, const Arguments& o
   Tile next;
   Spans own_spans, next_spans, later_spans;  // what is loaded ahead is not touched until it is needed
   const auto load_key_numbers = [&](const Tile& tile, const Spans& spans) {
-    key_numbers.load_all(of.key_numbers, of.key_number, of, tile, spans);
+    key_numbers.load_all<KEY_NUMBERS_STRIDE>(of.key_numbers, of.key_number_head, of, tile, spans);
   };
   const auto follow = [&](const Tile& tile, const Spans& spans) {
     load_values(values, 0, of, tile, spans);
-    value_numbers.load_all(of.value_numbers, of.value_number, of, tile, spans);
+    value_numbers.load_all<VALUE_NUMBERS_STRIDE>(of.value_numbers, of.value_number_head, of, tile,
+                                                 spans);
   };
   if (left > 0) {
     walk.start(of, work);
@@ -68,8 +70,9 @@ __device__ __forceinline__ Open attend(Sums& sums, Tile& own, const Arguments& o
     load_key_numbers(own, next_spans);
     follow(own, next_spans);
     if (left > 1) {
-      prefetch(of.keys, of.key, kKeyBytes, of, next, later_spans);
-      prefetch(of.values, of.value, kValueBytes, of, next, later_spans);
+      prefetch<KEY_STRIDE, kKeyBytes>(head_of(of.keys, of.key_head, next), of, next, later_spans);
+      prefetch<VALUE_STRIDE, kValueBytes>(head_of(of.values, of.value_head, next), of, next,
+                                          later_spans);
     }
   }
   wait_for_kernel_before();
@@ -100,10 +103,13 @@ __device__ __forceinline__ Open attend(Sums& sums, Tile& own, const Arguments& o
       }
     }
     Weights weights;
+    const bool is_edge = !sees_all(of, own);
+    if (is_edge) value_numbers.hide(of, own);
     weigh(weights, products, sums, query, key_numbers, value_numbers, of, own);
     if (left > 1) load_key_numbers(next, next_spans);
 #pragma unroll
     for (int part = 0; part < VALUE_PARTS; ++part) {
+      if (is_edge) hide(values, of, own);
       multiply_values(sums, values, part, weights);
       if (part + 1 < VALUE_PARTS) {
         load_values(values, part + 1, of, own, own_spans);
@@ -177,17 +183,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS_PER_SM)
                   const char* key_numbers, const char* value_numbers, const float* alibi,
                   const float* sinks, float scale, float softcap, int window, int requests,
                   int group, int kv_heads, int span_shift, long long table_stride,
-                  long long query_stride, long long span_stride, long long key_head,
-                  unsigned key_token, long long value_head, unsigned value_token,
-                  long long key_number_head, unsigned key_number_token,
-                  long long value_number_head, unsigned value_number_token) {
+                  long long query_stride, unsigned span_stride, unsigned key_head,
+                  unsigned value_head, unsigned key_number_head, unsigned value_number_head) {
   __shared__ Shared shared;
   const Arguments of{
       out, query, tables, rows, lengths,
       {plan, static_cast<int>(gridDim.x) * WARPS, requests}, parts, keys, values, key_numbers,
       value_numbers, alibi, sinks, scale, softcap, window, requests, group, kv_heads, span_shift,
-      table_stride, query_stride, span_stride, {key_head, key_token}, {value_head, value_token},
-      {key_number_head, key_number_token}, {value_number_head, value_number_token}};
+      table_stride, query_stride, span_stride, key_head, value_head, key_number_head,
+      value_number_head};
   const int warp = threadIdx.x / kWarp;
   if (threadIdx.x == 0) shared.merge.last = -1;
   // The plan, the lengths and the tables are older than the kernel before, and so are all tokens but

@@ -15,69 +15,77 @@ __device__ __forceinline__ void load(unsigned* to, const char* from) {
   }
 }
 
-// 16 tokens of a tile, counted from the first. Behind the last ones of a request they are these.
-struct Group {
-  int start, first, last;  // the first one, and those of them that the request sees
+// The first token that the tile's request sees.
+__device__ __forceinline__ int first_seen(const Arguments& of, const Tile& tile) {
+  return of.window > 0 ? max(tile.length - of.window, 0) : 0;
+}
 
-  __device__ __forceinline__ Group(const Arguments& of, const Tile& tile, int index) {
-    const int end = tile.length - 1;
-    start = min(tile.token + index * kTogether, end & -kTogether);
-    first = of.window > 0 ? max(tile.length - of.window - start, 0) : 0;
-    last = min(end - start, kTogether - 1);
-  }
+// Whether the request sees all tokens of the tile.
+__device__ __forceinline__ bool sees_all(const Arguments& of, const Tile& tile) {
+  return tile.token >= first_seen(of, tile) && tile.token + kTile <= tile.length;
+}
 
-  // This token, or the nearest one that the request sees.
-  __device__ __forceinline__ int seen(int token) const { return max(first, min(token, last)); }
+// Whether the request sees the tile's token of this number.
+__device__ __forceinline__ bool sees(const Arguments& of, const Tile& tile, int index) {
+  const int token = tile.token + index;
+  return token >= first_seen(of, tile) && token < tile.length;
+}
 
-  // Where its rows lie in the span with this number.
-  __device__ __forceinline__ const char* rows(const char* base, const Strides& by,
-                                              const Arguments& of, int kv_head, int span) const {
-    const unsigned place = static_cast<unsigned>(start) & ((1u << of.span_shift) - 1);
-    return base + kv_head * by.head + static_cast<unsigned>(span) * of.span_stride +
-           static_cast<unsigned long long>(place) * by.token;
-  }
-};
+// Where the spans' tokens of the tile's key head begin.
+__device__ __forceinline__ const char* head_of(const char* base, unsigned stride, const Tile& tile) {
+  return base + static_cast<unsigned long long>(stride) * static_cast<unsigned>(tile.kv_head);
+}
 
-__device__ __forceinline__ const char* row_of(const char* rows, const Strides& by, int token) {
-  return rows + static_cast<unsigned long long>(static_cast<unsigned>(token)) * by.token;
+// Where the rows of 16 tokens of a tile lie, kStride bytes each; behind the last ones of a request
+// they are these. What is not seen is read like the rest, as its span is the request's, and hidden
+// later on. Strides that the compiler knows leave 2 instructions for addresses to 16 tokens.
+template <int kStride>
+__device__ __forceinline__ const char* rows_of(const char* base, const Arguments& of,
+                                               const Tile& tile, int index, int span) {
+  const int start = min(tile.token + index * kTogether, (tile.length - 1) & -kTogether);
+  const unsigned place = static_cast<unsigned>(start) & ((1u << of.span_shift) - 1);
+  return base + static_cast<unsigned long long>(of.span_stride) * static_cast<unsigned>(span) +
+         static_cast<unsigned long long>(place) * kStride;
 }
 
 using Keys = unsigned[TILES][2][kKeyLoads * kKeyWords];
 using Values = unsigned[TILES][4][kValueLoads * kValueWords];
 
-// A part of the keys of the tokens g and g + 8 of each 16. What lies behind the last token is hidden
-// later on, whatever is read there.
+// A part of the keys of the tokens g and g + 8 of each 16.
 __device__ __forceinline__ void load_keys(Keys& keys, int part, const Arguments& of,
                                           const Tile& tile, const Spans& spans) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+  const char* base = head_of(of.keys, of.key_head, tile) + g * KEY_STRIDE + t * 4 * kKeyWords;
 #pragma unroll
   for (int i = 0; i < TILES; ++i) {
-    const Group group(of, tile, i);
-    const char* rows = group.rows(of.keys, of.key, of, tile.kv_head, spans[i]);
-    const char* row = row_of(rows, of.key, g) + t * 4 * kKeyWords;
+    const char* row = rows_of<KEY_STRIDE>(base, of, tile, i, spans[i]);
 #pragma unroll
     for (int l = 0; l < kKeyLoads; ++l) {
       const int offset = (part * kKeyLoads + l) * 4 * 4 * kKeyWords;
       load<kKeyWords>(&keys[i][0][l * kKeyWords], row + offset);
-      load<kKeyWords>(&keys[i][1][l * kKeyWords], row + 8ULL * of.key.token + offset);
+      load<kKeyWords>(&keys[i][1][l * kKeyWords], row + 8LL * KEY_STRIDE + offset);
     }
   }
 }
 
-// A part of the values of the tokens 2t, 2t + 1, 2t + 8 and 2t + 9 of each 16. Of tokens that are
-// not seen those of the nearest one that is, because a weight of zero does not hide a NaN.
+// Which of 16 tokens is in row r of the values that a lane holds.
+__device__ __forceinline__ int token_of_row(int r) {
+  return threadIdx.x % 4 * 2 + r % 2 + r / 2 * 8;
+}
+
+// A part of the values of the tokens 2t, 2t + 1, 2t + 8 and 2t + 9 of each 16.
 __device__ __forceinline__ void load_values(Values& values, int part, const Arguments& of,
                                             const Tile& tile, const Spans& spans) {
-  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+  const int g = threadIdx.x % kWarp / 4;
   const int element = tile.section % (VALUE_SIZE / VALUE_TILE) * VALUE_TILE;
-  const char* base = of.values + element * Codes::kBits / 8 + g * 4 * kValueWords;
+  const char* base = head_of(of.values, of.value_head, tile) + element * Codes::kBits / 8 +
+                     token_of_row(0) * VALUE_STRIDE + g * 4 * kValueWords;
 #pragma unroll
   for (int i = 0; i < TILES; ++i) {
-    const Group group(of, tile, i);
-    const char* rows = group.rows(base, of.value, of, tile.kv_head, spans[i]);
+    const char* rows = rows_of<VALUE_STRIDE>(base, of, tile, i, spans[i]);
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      const char* row = row_of(rows, of.value, group.seen(2 * t + r % 2 + r / 2 * 8));
+      const char* row = rows + (r % 2 + r / 2 * 8LL) * VALUE_STRIDE;
 #pragma unroll
       for (int l = 0; l < kValueLoads; ++l) {
         const int offset = (part * kValueLoads + l) * 8 * 4 * kValueWords;
@@ -94,22 +102,45 @@ __device__ __forceinline__ void load_values(Values& values, int part, const Argu
   }
 }
 
-// Zero and scale of the tokens g and g + 8 of each 16, again of tokens that are seen.
+// Zeros as the values of tokens that are not seen: a weight of zero does not hide a NaN.
+__device__ __forceinline__ void hide(Values& values, const Arguments& of, const Tile& tile) {
+#pragma unroll
+  for (int i = 0; i < TILES; ++i) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      if (sees(of, tile, i * kTogether + token_of_row(r))) continue;
+#pragma unroll
+      for (int w = 0; w < kValueLoads * kValueWords; ++w) values[i][r][w] = 0;
+    }
+  }
+}
+
+// Zero and scale of the tokens g and g + 8 of each 16.
 struct Numbers {
   unsigned bits[TILES][2][Codes::kNumbers > 0 ? Codes::kNumbers : 1];
 
-  __device__ __forceinline__ void load_all(const char* base, const Strides& by,
-                                           const Arguments& of, const Tile& tile, const Spans& spans) {
+  template <int kStride>
+  __device__ __forceinline__ void load_all(const char* numbers, unsigned head, const Arguments& of,
+                                           const Tile& tile, const Spans& spans) {
     if constexpr (Codes::kNumbers > 0) {
-      const int g = threadIdx.x % kWarp / 4;
+      const char* base = head_of(numbers, head, tile) + threadIdx.x % kWarp / 4 * kStride;
 #pragma unroll
       for (int i = 0; i < TILES; ++i) {
-        const Group group(of, tile, i);
-        const char* rows = group.rows(base, by, of, tile.kv_head, spans[i]);
+        const char* row = rows_of<kStride>(base, of, tile, i, spans[i]);
+        load<Codes::kNumbers>(bits[i][0], row);
+        load<Codes::kNumbers>(bits[i][1], row + 8LL * kStride);
+      }
+    }
+  }
+
+  // A zero of 0 and a scale of 1 for tokens that are not seen.
+  __device__ __forceinline__ void hide(const Arguments& of, const Tile& tile) {
+    if constexpr (Codes::kNumbers > 0) {
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          load<Codes::kNumbers>(bits[i][r], row_of(rows, by, group.seen(8 * r + g)));
-        }
+      for (int i = 0; i < 2 * TILES; ++i) {
+        if (sees(of, tile, i * 8 + threadIdx.x % kWarp / 4)) continue;
+        bits[i / 2][i % 2][0] = 0;
+        bits[i / 2][i % 2][Codes::kNumbers - 1] = __float_as_uint(1.0f);
       }
     }
   }
@@ -126,19 +157,17 @@ struct Numbers {
   }
 };
 
-// Asks for the rows of a tile's tokens, of `bytes` each, to come to the L2 cache.
-__device__ __forceinline__ void prefetch(const char* base, const Strides& by, int bytes,
-                                         const Arguments& of, const Tile& tile,
+// Asks for kBytes of each row of a tile's tokens to come to the L2 cache.
+template <int kStride, int kBytes>
+__device__ __forceinline__ void prefetch(const char* base, const Arguments& of, const Tile& tile,
                                          const Spans& spans) {
-  constexpr int kLine = 128;
-  const int lines = ceil_div(bytes, kLine);
+  constexpr int kLine = 128, kLines = ceil_div(kBytes, kLine);
 #pragma unroll
   for (int i = 0; i < TILES; ++i) {
-    const Group group(of, tile, i);
-    const char* rows = group.rows(base, by, of, tile.kv_head, spans[i]);
+    const char* rows = rows_of<kStride>(base, of, tile, i, spans[i]);
 #pragma unroll
-    for (int n = threadIdx.x % kWarp; n < kTogether * lines; n += kWarp) {
-      const char* line = row_of(rows, by, group.seen(n / lines)) + n % lines * kLine;
+    for (int n = threadIdx.x % kWarp; n < kTogether * kLines; n += kWarp) {
+      const char* line = rows + n / kLines * static_cast<long long>(kStride) + n % kLines * kLine;
       asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
     }
   }

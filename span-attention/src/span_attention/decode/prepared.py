@@ -22,7 +22,7 @@ from spaninfer_kernel_launch import (
 from span_attention.decode import tuning as sizes
 from span_attention.decode.tuning import PLAN_THREADS, Tuning, tune
 from span_attention.decode.variant import PLAN, Form, variant_for
-from span_attention.layout import Place, SpanLayout
+from span_attention.layout import SpanLayout
 from span_attention.spans import Spans
 
 _ROW_BYTES: Final = 16  # what a lane loads of a query at once
@@ -138,17 +138,8 @@ class Prepared:
             *(scale, softcap, window),
             *(self.requests, self.heads // layout.kv_heads, layout.kv_heads),
             *(layout.span_len.bit_length() - 1, *strides, layout.span_stride),
-            *_strides(layout.keys, layout.values, layout.key_scales, layout.value_scales),
+            *(place.head_stride if place else 0 for place in sizes.places(layout)),
         )
-
-
-def _strides(*places: Place | None) -> tuple[int, ...]:
-    """Return the bytes from head to head and from token to token of each place."""
-    return tuple(
-        stride
-        for place in places
-        for stride in ((place.head_stride, place.token_stride) if place else (0, 0))
-    )
 
 
 def prepare(
@@ -177,7 +168,7 @@ def prepare(
         block = (32 * tuning.warps, 1, 1)
         blocks = blocks_at_once(kernel, Launch((1, 1, 1), block))
         grid = Launch((blocks, 1, 1), block, overlaps=True)
-        attend = Call(kernel, grid, "PPPPPPP PPPP PP ff iiiii qqq qi qi qi qi")
+        attend = Call(kernel, grid, "PPPPPPP PPPP PP ff iiiii qq IIIII")
     return Prepared(
         *(layout, requests, heads, tuning),
         plan_bytes=sizes.plan_bytes(requests, tuning, blocks),

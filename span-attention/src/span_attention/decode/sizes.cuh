@@ -28,11 +28,6 @@ static_assert(kKeyWords * Codes::kPairs % 2 == 0, "a load of keys is whole produ
 static_assert(kRows * 16 >= VALUE_TILE && kRows * 16 < VALUE_TILE + 8 * kRowsPerLoad * 2, "values");
 static_assert(VALUE_SIZE % VALUE_TILE == 0, "value tiles");
 
-struct Strides {  // in bytes
-  long long head;
-  unsigned token;
-};
-
 struct Arguments {
   T* out;
   const T* query;
@@ -43,8 +38,9 @@ struct Arguments {
   const float *alibi, *sinks;
   float scale, softcap;
   int window, requests, group, kv_heads, span_shift;  // group: query heads of a key head
-  long long table_stride, query_stride, span_stride;
-  Strides key, value, key_number, value_number;
+  long long table_stride, query_stride;
+  unsigned span_stride;  // in bytes, as are those from head to head
+  unsigned key_head, value_head, key_number_head, value_number_head;
 };
 
 

@@ -120,7 +120,7 @@ __device__ __forceinline__ void weigh(Weights& weights, Products& scores, Sums& 
   if (of.alibi != nullptr) {
 #pragma unroll
     for (int i = 0; i < 2 * TILES; ++i) {
-      const int own = tile.token + i / 2 * kTogether + i % 2 * 8 + g;
+      const int own = tile.token + 8 * i + g;
       const float distance = static_cast<float>(own - tile.length + 1);
 #pragma unroll
       for (int c = 0; c < 2 * HEAD_TILES; ++c) {
@@ -128,12 +128,10 @@ __device__ __forceinline__ void weigh(Weights& weights, Products& scores, Sums& 
       }
     }
   }
-  const int first = of.window > 0 ? max(tile.length - of.window, 0) : 0;
-  if (tile.token < first || tile.token + kTile > tile.length) {
+  if (!sees_all(of, tile)) {
 #pragma unroll
     for (int i = 0; i < 2 * TILES; ++i) {
-      const int own = tile.token + i / 2 * kTogether + i % 2 * 8 + g;
-      if (own >= first && own < tile.length) continue;
+      if (sees(of, tile, 8 * i + g)) continue;
 #pragma unroll
       for (int c = 0; c < 2 * HEAD_TILES; ++c) {
         scores[i / 2][c / 2][i % 2 * 2 + c % 2] = hidden();

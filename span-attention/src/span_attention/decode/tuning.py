@@ -7,7 +7,7 @@ from typing import Final
 
 from spaninfer_kernel_launch import ShapeError
 
-from span_attention.layout import Format, SpanLayout
+from span_attention.layout import Format, Place, SpanLayout
 
 TOGETHER: Final = 16  # tokens that a tensor core instruction takes, as in csrc/decode_plan.cuh
 PLAN_THREADS: Final = 512  # with 1024, ptxas 13.0 spills on sm_100a: 32 registers of 64
@@ -16,6 +16,7 @@ _PART_BYTES: Final = 16 * 32  # of a row of a part of a result: 16 elements of 8
 _STEP_BYTES: Final = 16  # shared memory of each element of 8 queries
 _SHARED_BYTES: Final = 48 * 1024 - 128  # what every GPU gives a block, less the small things
 _FEW: Final = 16  # requests
+_MOST_STRIDE: Final = 2**32 - 1  # bytes: addresses are made of 32-bit strides
 _WORK_BYTES: Final = 16  # struct Work of csrc/decode_plan.cuh, and struct Totals
 
 
@@ -80,6 +81,15 @@ def check(layout: SpanLayout, heads: int) -> None:
             raise ShapeError(
                 f"{name} is {size}; decode takes multiples of {least} of {layout.format.label}"
             )
+    between_heads = max(place.head_stride for place in places(layout) if place)
+    for name, stride in (("span", layout.span_stride), ("head", between_heads)):
+        if stride > _MOST_STRIDE:
+            raise ShapeError(f"{stride} bytes from {name} to {name}; decode takes less than 4 GiB")
+
+
+def places(layout: SpanLayout) -> tuple[Place, Place, Place | None, Place | None]:
+    """Return where keys, values, and the numbers of both lie in a span."""
+    return layout.keys, layout.values, layout.key_scales, layout.value_scales
 
 
 def items(layout: SpanLayout, heads: int, tuning: Tuning) -> int:

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import DTypeError, Element, Source, Variant, element_of
 
-from span_attention.decode.tuning import PLAN_THREADS, Tuning, tune
+from span_attention.decode.tuning import PLAN_THREADS, Tuning, places, tune
 from span_attention.layout import Format, SpanLayout
 
 _ATTEND: Final = Source(
@@ -83,8 +83,16 @@ def variant_for(form: Form, layout: SpanLayout, tuning: Tuning) -> Variant:
         "KEY_PARTS": tuning.key_parts,
         "VALUE_PARTS": tuning.value_parts,
         "BLOCKS_PER_SM": tuning.blocks_per_sm,
+        **_strides(layout),
     }
     return Variant.of("decode_attend", _ATTEND, macros, element.architectures)
+
+
+def _strides(layout: SpanLayout) -> dict[str, int]:
+    """Return the macros of bytes from token to token."""
+    names = ("KEY_STRIDE", "VALUE_STRIDE", "KEY_NUMBERS_STRIDE", "VALUE_NUMBERS_STRIDE")
+    strides = (place.token_stride if place else 0 for place in places(layout))
+    return dict(zip(names, strides, strict=True))
 
 
 def _cover(

@@ -22,35 +22,19 @@ from spaninfer_engine.request import TokenIds
 _LINK_BYTES = 32
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """What decides the content of a request's spans besides its token ids."""
 
-    __slots__ = ("_media", "common")
+    kv_dtype: str
+    tenant: str = ""
+    adapter: str | None = None
+    private: int | None = None  # a number that no other request has: nothing is shared
 
-    def __init__(
-        self,
-        *,
-        kv_dtype: str,
-        tenant: str = "",
-        adapter: str | None = None,
-        media: tuple[tuple[int, int, bytes], ...] = (),  # (start, stop, digest) of rows replaced
-        private: int | None = None,  # a number that no other request has: nothing is shared
-    ) -> None:
+    def __bytes__(self) -> bytes:
+        """Return what no other origin has."""
         # The repr of strings, numbers, None and tuples of them tells any two of them apart.
-        self.common = repr((kv_dtype, tenant, adapter, private)).encode()
-        self._media = media
-
-    @property
-    def has_media(self) -> bool:
-        """Do rows come from elsewhere?"""
-        return bool(self._media)
-
-    def extra(self, start: int, stop: int) -> bytes:
-        """Return what goes into the link of positions [start, stop) besides what is common to all
-        positions.
-        """
-        media = tuple(item for item in self._media if item[0] < stop and item[1] > start)
-        return repr(media).encode() if media else b""
+        return repr((self.kv_dtype, self.tenant, self.adapter, self.private)).encode()
 
 
 class Linker:
@@ -66,7 +50,7 @@ class Linker:
         self._origin, self._span_len = origin, span_len
         self._rotation, self._rope_len = rotation, rope_len  # see plan.Slice
         self.links: list[bytes] = []
-        self._hash = blake2b(_framed(origin.common), digest_size=_LINK_BYTES)
+        self._hash = blake2b(_framed(bytes(origin)), digest_size=_LINK_BYTES)
 
     def copy(self) -> Linker:
         """Return a linker of a sequence that begins in the same way."""
@@ -82,18 +66,16 @@ class Linker:
         """Append a link for each whole span of the token ids behind those with links."""
         links, running = self.links, self._hash
         words, size = token_ids.astype(np.int32).tobytes(), 4 * self._span_len
-        varies = self._origin.has_media or self._rotation.state is not None
+        varies = self._rotation.state is not None
         for end in range(size, len(words) + 1, size):
             extra = self._extra(len(links)) if varies else _NOTHING
             running.update(words[end - size : end] + extra)
             links.append(running.digest())
 
     def _extra(self, index: int) -> bytes:
+        """Return what decides the content of a span besides its tokens and those before them."""
         start, stop = index * self._span_len, (index + 1) * self._span_len
-        extra = self._origin.extra(start, stop)
-        if self._rotation.state is not None:
-            extra += repr(self._rotation.states(start, stop, self._rope_len)).encode()
-        return _framed(extra)
+        return _framed(repr(self._rotation.states(start, stop, self._rope_len)).encode())
 
 
 def _framed(text: bytes) -> bytes:
@@ -128,7 +110,7 @@ def find_prefix(
         for pool, window in zip(pools, windows, strict=True)
     ]
     best = min([len(links), *(len(run) for run in runs if run is not None)])
-    while (gap := _gap(links[:best], pools, windows, span_len)) is not None:
+    while (gap := _gap(links, best, pools, windows, span_len)) is not None:
         best = gap  # whatever is longer and shorter than before sees the gap, too
     tables = []
     for pool, window, run in zip(pools, windows, runs, strict=True):
@@ -140,18 +122,19 @@ def find_prefix(
 
 def _gap(
     links: Sequence[bytes],
+    count: int,
     pools: Sequence[SpanPool],
     windows: Sequence[int | None],
     span_len: int,
 ) -> int | None:
-    """Return the last index of a span that a group lacks and its window sees from behind `links`;
-    None if there is none.
+    """Return the last index of a span that a group lacks and its window sees from behind the first
+    `count` links; None if there is none.
     """
     for pool, window in zip(pools, windows, strict=True):
         if window is None:
             continue
-        first = first_visible(len(links) * span_len, span_len, window)
-        for index in range(len(links) - 1, first - 1, -1):
+        first = first_visible(count * span_len, span_len, window)
+        for index in range(count - 1, first - 1, -1):
             if pool.find(links[index]) is None:
                 return index
     return None

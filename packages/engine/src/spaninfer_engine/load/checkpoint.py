@@ -11,7 +11,6 @@ from spaninfer_engine.closing import Closing
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load.folder import find_tokenizer, open_folder, read_template
 from spaninfer_engine.load.generation import end_ids, sampling_defaults
-from spaninfer_engine.load.gguf import open_gguf
 from spaninfer_engine.load.llama2c import open_llama2c
 from spaninfer_engine.load.llama2c_pieces import read_pieces
 from spaninfer_engine.load.reader import WeightReader
@@ -95,6 +94,8 @@ def _from_folder(path: Path, with_weights: bool) -> Checkpoint:
 
 
 def _from_gguf(path: Path) -> Checkpoint:
+    from spaninfer_engine.load.gguf import open_gguf  # what reads such files takes 0.1 s to import
+
     file = open_gguf(path)
     return Checkpoint(
         path,

@@ -38,8 +38,6 @@ def end_ids(*configs: Mapping[str, Any]) -> frozenset[int]:
     found: set[int] = set()
     for config in configs:
         value = config.get("eos_token_id")
-        if isinstance(value, int):
-            found.add(value)
-        elif isinstance(value, list):
-            found.update(value)
+        values = value if isinstance(value, list) else [value]
+        found.update(each for each in values if isinstance(each, int))
     return frozenset(found)

@@ -83,27 +83,27 @@ class Family:
 
     def config(self, metadata: Metadata, tensors: Tensors) -> Config:
         """The config.json equivalent, but for what the vocabulary says."""
-        num_heads = metadata.size("attention.head_count")
-        hidden = metadata.size("embedding_length")
+        num_heads = metadata.count("attention.head_count")
+        hidden = metadata.count("embedding_length")
         return {
             "architectures": [self.hf_class],
             "model_type": self.model_type,
             "hidden_size": hidden,
-            "intermediate_size": metadata.size("feed_forward_length"),
-            "num_hidden_layers": metadata.size("block_count"),
+            "intermediate_size": metadata.count("feed_forward_length"),
+            "num_hidden_layers": metadata.count("block_count"),
             "num_attention_heads": num_heads,
-            "num_key_value_heads": metadata.size("attention.head_count_kv", num_heads),
-            "head_dim": metadata.size("attention.key_length", hidden // num_heads),
-            "max_position_embeddings": metadata.size("context_length"),
-            "rms_norm_eps": _shortest(metadata.size("attention.layer_norm_rms_epsilon")),
-            "rope_theta": float(metadata.size("rope.freq_base", 10000.0)),
+            "num_key_value_heads": metadata.count("attention.head_count_kv", num_heads),
+            "head_dim": metadata.count("attention.key_length", hidden // num_heads),
+            "max_position_embeddings": metadata.count("context_length"),
+            "rms_norm_eps": _shortest(metadata.number("attention.layer_norm_rms_epsilon")),
+            "rope_theta": metadata.number("rope.freq_base", 10000.0),
             "hidden_act": "silu",
         } | self.extra(metadata, tensors)
 
     def rename(self, metadata: Metadata, tensors: Tensors) -> dict[str, Entry]:
         """The entries under Hugging Face names, in Hugging Face row order."""
-        heads = {"q_proj": metadata.size("attention.head_count")}
-        heads["k_proj"] = metadata.size("attention.head_count_kv", heads["q_proj"])
+        heads = {"q_proj": metadata.count("attention.head_count")}
+        heads["k_proj"] = metadata.count("attention.head_count_kv", heads["q_proj"])
         entries: dict[str, Entry] = {}
         for name, stored in tensors.items():
             if ROPE_TABLES.fullmatch(name):
@@ -170,25 +170,25 @@ def _gemma(*_: Any) -> Config:
 
 def _gemma2(metadata: Metadata, _: Tensors) -> Config:
     # the scale of the scores is not stored: the model of 46 layers divides by its width per head
-    wide = metadata.size("block_count") == 46
-    per_head = metadata.size("embedding_length") // metadata.size("attention.head_count")
+    wide = metadata.count("block_count") == 46
+    per_head = metadata.count("embedding_length") // metadata.count("attention.head_count")
     return _gemma() | {
-        "query_pre_attn_scalar": per_head if wide else metadata.size("attention.key_length"),
-        "sliding_window": metadata.size("attention.sliding_window", 4096),
-        "attn_logit_softcapping": metadata.size("attn_logit_softcapping"),
-        "final_logit_softcapping": metadata.size("final_logit_softcapping"),
+        "query_pre_attn_scalar": per_head if wide else metadata.count("attention.key_length"),
+        "sliding_window": metadata.count("attention.sliding_window", 4096),
+        "attn_logit_softcapping": metadata.number("attn_logit_softcapping"),
+        "final_logit_softcapping": metadata.number("final_logit_softcapping"),
     }
 
 
 def _phi3(metadata: Metadata, tensors: Tensors) -> Config:
     config: Config = {
-        "original_max_position_embeddings": metadata.size(
-            "rope.scaling.original_context_length", metadata.size("context_length")
+        "original_max_position_embeddings": metadata.count(
+            "rope.scaling.original_context_length", metadata.count("context_length")
         ),
         "sliding_window": metadata.optional("attention.sliding_window") or None,
     }
-    head_size = metadata.size("embedding_length") // metadata.size("attention.head_count")
-    config["partial_rotary_factor"] = metadata.size("rope.dimension_count", head_size) / head_size
+    head_size = metadata.count("embedding_length") // metadata.count("attention.head_count")
+    config["partial_rotary_factor"] = metadata.count("rope.dimension_count", head_size) / head_size
     if "rope_factors_long.weight" in tensors:
         config["rope_scaling"] = {
             "type": "longrope",

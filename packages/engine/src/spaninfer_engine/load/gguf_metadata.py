@@ -32,11 +32,27 @@ class Metadata:
         name: str = self.need("general.architecture")
         return name
 
-    def size(self, key: str, default: Any = None) -> Any:
-        """The value of a key of the architecture; without a default it must be there."""
-        full = f"{self.architecture}.{key}"
-        return self.need(full) if default is None else self.get(full, default)
+    def count(self, key: str, default: int | None = None) -> int:
+        """The whole number above 0 that a key of the architecture has.
+
+        CheckpointError where it is another value, or absent while there is no default.
+        """
+        value = self._own(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise CheckpointError(f"{self.source}: {key} is {value!r}; it must be 1 or more")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """The number that a key of the architecture has, errors as for `count`."""
+        value = self._own(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise CheckpointError(f"{self.source}: {key} is {value!r}; it must be a number")
+        return float(value)
 
     def optional(self, key: str) -> Any:
         """The value of a key of the architecture, or None."""
         return self.get(f"{self.architecture}.{key}")
+
+    def _own(self, key: str, default: Any) -> Any:
+        full = f"{self.architecture}.{key}"
+        return self.need(full) if default is None else self.get(full, default)

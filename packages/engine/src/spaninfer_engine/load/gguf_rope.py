@@ -17,12 +17,12 @@ def linear_or_yarn(metadata: Metadata) -> dict[str, Any] | None:
     if kind in (None, "none"):
         return None
     if kind == "linear":
-        return {"rope_type": "linear", "factor": float(metadata.size("rope.scaling.factor"))}
+        return {"rope_type": "linear", "factor": metadata.number("rope.scaling.factor")}
     if kind == "yarn":
-        original = metadata.size("rope.scaling.original_context_length")
+        original = metadata.count("rope.scaling.original_context_length")
         return {
             "rope_type": "yarn",
-            "factor": float(metadata.size("rope.scaling.factor")),
+            "factor": metadata.number("rope.scaling.factor"),
             "original_max_position_embeddings": original,
         }
     raise ConfigError(
@@ -43,7 +43,7 @@ def llama3_scaling(metadata: Metadata, factors: np.ndarray) -> dict[str, Any]:
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     }
-    theta = float(metadata.size("rope.freq_base", 10000.0))
+    theta = metadata.number("rope.freq_base", 10000.0)
     if not np.allclose(factors, llama3_factors(scaling, theta, len(factors)), rtol=1e-4):
         raise ConfigError(
             f"{metadata.source}: rope_freqs.weight is not Llama 3.1's scaling with bounds 1 and 4 "

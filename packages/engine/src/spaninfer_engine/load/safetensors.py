@@ -143,8 +143,8 @@ def _read_header(path: Path, data: np.ndarray) -> tuple[dict[str, Any], int]:
 def _read_entry(path: Path, name: str, described: Any, data: np.ndarray) -> MappedArray:
     try:
         code, shape, (start, stop) = (
-            described["dtype"],
-            described["shape"],
+            str(described["dtype"]),
+            tuple(described["shape"]),
             described["data_offsets"],
         )
     except (KeyError, TypeError, ValueError) as broken:
@@ -156,13 +156,13 @@ def _read_entry(path: Path, name: str, described: Any, data: np.ndarray) -> Mapp
             f"{path}: tensor {name!r} has dtype {code}; known are {', '.join(SAFETENSORS)}"
         )
     if not all(isinstance(size, int) and 0 <= size < MAX_DIMENSION for size in shape):
-        raise CheckpointError(f"{path}: tensor {name!r} has the impossible shape {shape}")
+        raise CheckpointError(f"{path}: tensor {name!r} has the impossible shape {list(shape)}")
     if not (isinstance(start, int) and isinstance(stop, int) and 0 <= start <= stop):
         raise CheckpointError(f"{path}: tensor {name!r} has the offsets [{start}, {stop})")
-    entry = MappedArray(data, start, tuple(shape), SAFETENSORS[code])
+    entry = MappedArray(data, start, shape, SAFETENSORS[code])
     if entry.num_bytes != stop - start:
         raise CheckpointError(
-            f"{path}: tensor {name!r} of {code}{shape} needs {entry.num_bytes} bytes, "
+            f"{path}: tensor {name!r} of {code}{list(shape)} needs {entry.num_bytes} bytes, "
             f"but its offsets [{start}, {stop}) hold {stop - start}"
         )
     return entry

@@ -6,14 +6,15 @@ captured into a CUDA graph: none waits for the device, and shapes depend on the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from span_attention import Format, Place, SpanLayout
-from spaninfer_kernel_launch import Gpu
+from spaninfer_kernel_launch import Gpu, compile_all, gathering
 from spaninfer_kernels_cuda import activation, norm
 from spaninfer_op_reference import cos_sin, frequencies
 from torch import Tensor
@@ -85,6 +86,21 @@ class CudaOps(TorchOps):
     def warm(self) -> None:
         """Allocate what steps share; kernels are compiled when the first step of a size is run."""
         self.kernels.allocate()
+
+    def compile(self, walk: Callable[[], None], tell: Callable[[int, int], None]) -> None:
+        """Compile side by side the kernels that `walk` launches and no earlier start has compiled.
+
+        It is called once; these kernels then do nothing. `tell` hears how many are done, and of how
+        many.
+        """
+        try:
+            with gathering() as wanted:
+                walk()
+        finally:
+            self.kernels.forget()
+        gc.collect()  # in circles lie tables of the walk, 40 MiB to 1 GiB (run.on_cuda)
+        torch.cuda.empty_cache()
+        compile_all(wanted, tell)
 
     def layout(self, operator: str, argument: str) -> str:  # noqa: ARG002
         """A router computes in float32; a wrong choice of experts is a large error."""

@@ -47,6 +47,15 @@ class Plan:
         self._planned: dict[tuple[int, int, int], tuple[_Decodes | _Prefills, ...]] = {}
         self._rotaries: dict[int, append.Rotary] = {}
 
+    def of_wanted(self, wanted: Tensor) -> Plan | None:
+        """Return the plan of the rows wanted[W] alone; None where all rows are to be computed.
+
+        A row gets other bits by the kernel of decodes than in its prompt, so that batches are not
+        invariant, and other products.
+        """
+        slices = None if self._kernels.batch_invariant else self.slices.of_wanted(wanted)
+        return None if slices is None else Plan(slices, self._caches, self.pools, self._kernels)
+
     def rotary(
         self, rotations: Sequence[Rotation[Tensor]], rope: int, interleaved: bool
     ) -> append.Rotary:

@@ -14,7 +14,12 @@ from typing import Any
 from spaninfer_kernels_cuda import norm
 from torch import Tensor
 
-from spaninfer_engine.ops.cuda_to_spans import Backend, attend_and_merge, claims_to_spans
+from spaninfer_engine.ops.cuda_to_spans import (
+    Backend,
+    attend_and_merge,
+    claims_to_spans,
+    claims_to_wanted,
+)
 from spaninfer_engine.ops.fuse import can_join, joined, joined_linears, single
 from spaninfer_engine.ops.operation import Operation
 from spaninfer_engine.ops.step import Step
@@ -31,6 +36,7 @@ def claims_of(ops: Backend) -> tuple[Claim, ...]:
         lambda taken: not ops.is_plain(taken[0]),
     )
     return (
+        *claims_to_wanted(ops),
         *claims_to_spans(ops),
         kernel_attends,
         *(_project_add_norm(ops, kind) for kind in ("rms", "layer")),

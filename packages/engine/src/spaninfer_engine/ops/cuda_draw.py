@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -22,6 +23,11 @@ Floats = NDArray[np.float32]
 
 _ELEMENTS = {torch.float32: np.float32, **ELEMENTS}
 _KEPT = 1024  # prepared launches
+
+# In all they may be 128 of prompts and one of every request: 350 MB of the device on their way, if
+# 152,000 tokens are known. So many take 15 MB, which the largest step allows for.
+LOGITS_AT_ONCE = 16
+"""Rows of logits that are sent to the host at a time."""
 
 
 class Drawing:
@@ -121,3 +127,15 @@ def reports_of(told: Words) -> Reports:
     return Reports(
         chosen.view(np.float32), ranks, top_ids.reshape(shape), top.view(np.float32).reshape(shape)
     )
+
+
+def fetch_logits(logits: Tensor, rows: Sequence[int]) -> Tensor | None:
+    """Send rows of logits[W V] to the host, in float32; return where they arrive, [R V]."""
+    if not rows:
+        return None
+    index = torch.tensor(rows).pin_memory().to(logits.device, non_blocking=True)
+    arrived = torch.empty((len(rows), logits.shape[1]), dtype=torch.float32, pin_memory=True)
+    for first in range(0, len(rows), LOGITS_AT_ONCE):
+        part = slice(first, first + LOGITS_AT_ONCE)
+        arrived[part].copy_(logits[index[part]].float(), non_blocking=True)
+    return arrived

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import sub
 from typing import TypeVar
 
 import numpy as np
@@ -27,6 +28,9 @@ MOST_DECODES = 256  # larger steps take milliseconds, in which the host is done 
 PROMPTS = (1, 16)
 # Products of 7B take as long for 1000 rows as for 1024, whose tiles they fill in part.
 PROMPT_ROWS = (32, *range(64, 1024, 64), *range(1024, 2048, 128), 2048, 2560, 3072)
+# Alone, prompts are what is missing behind whole spans, multiples of 32 rows: 416 of them take 294
+# us a layer, 448 take 303 (7B, H200, 2026-11-22).
+_ALONE_ROWS = tuple(sorted({*PROMPT_ROWS, *range(288, 512, 64)}))
 _STARTED = (64,)  # decodes beside prompts, and the most: forms of others come when there is time
 
 # Launching the operators of a layer one by one takes the host so long (H200's host, 0.5B: 4.5 ms
@@ -48,11 +52,16 @@ class Form:
     prompt_rows: int = 0
     revises: bool = False
 
+    @property
+    def num_rows(self) -> int:
+        """Rows that a step of this form computes."""
+        return self.decodes + self.prompt_rows
+
     def launch(self, num_rotations: int) -> Launch:
         """Return the launch that is captured; what its slices are is read from the columns."""
         return Launch(
             slices=self.decodes + self.prompts,
-            rows=self.decodes + self.prompt_rows,
+            rows=self.num_rows,
             wanted=self.decodes + self.prompts,
             max_len=0,
             num_decodes=self.decodes,
@@ -71,7 +80,7 @@ class Forms:
         self._decodes = _sizes(most)
         self._started = (*(n for n in _STARTED if n < most), most)
         self._beside_prompts = (0, *(n for n in (16, 64, 128, 192) if n < most), most)
-        self._alone = tuple(rows for rows in PROMPT_ROWS if rows <= most_prompt_rows)
+        self._alone = tuple(rows for rows in _ALONE_ROWS if rows <= most_prompt_rows)
         self._beside = tuple(rows for rows in PROMPT_ROWS if rows <= BESIDE_DECODES)
         if not self._alone:
             self._beside = ()
@@ -84,7 +93,7 @@ class Forms:
             *(Form(n, PROMPTS[-1], rows) for n in self._started for rows in self._beside),
             *(Form(0, PROMPTS[-1], rows) for rows in self._alone[-1:]),
         ]
-        return tuple(sorted(forms, key=lambda form: form.decodes + form.prompt_rows, reverse=True))
+        return tuple(sorted(forms, key=lambda form: form.num_rows, reverse=True))
 
     @cached_property
     def others(self) -> tuple[Form, ...]:
@@ -96,6 +105,13 @@ class Forms:
             for rows in (self._beside if decodes else self._alone)
         ]
         return tuple(form for form in forms if form not in self.at_start)
+
+    @cached_property
+    def every_size(self) -> tuple[Form, ...]:
+        """The forms of the start, and for every other number of rows one of the others."""
+        known = {form.num_rows for form in self.at_start}
+        rest = {form.num_rows: form for form in self.others if form.num_rows not in known}
+        return (*self.at_start, *rest.values())
 
     def find(self, launch: Launch, columns: Columns) -> Form | None:
         """Return the smallest form that a step fits into; None if there is none."""
@@ -115,10 +131,11 @@ class Forms:
 
     def stand_ins(self, form: Form) -> tuple[Form, ...]:
         """Return the forms of the start that serve a step of this form as well, smallest first."""
-        if not form.prompts or form.prompt_rows > BESIDE_DECODES:
+        rows = _least(form.prompt_rows, self._beside)
+        if not form.prompts or rows is None:
             return ()
         return tuple(
-            replace(form, decodes=n, prompts=PROMPTS[-1])
+            replace(form, decodes=n, prompts=PROMPTS[-1], prompt_rows=rows)
             for n in self._started
             if n >= form.decodes
         )
@@ -176,9 +193,10 @@ def _is_plain(launch: Launch, columns: Columns) -> bool:
     """Is one row of every decode wanted and at most one of every prompt, and are there no angles
     of the host's?
     """
-    wanted = np.diff(columns.wanted[: launch.slices + 1])
-    are_few = (wanted[: launch.num_decodes] == 1).all() and wanted.max() <= 1
-    return bool(are_few) and not any(launch.rotations)
+    bounds = columns.wanted[: launch.slices + 1].tolist()
+    wanted = list(map(sub, bounds[1:], bounds))
+    are_few = all(number == 1 for number in wanted[: launch.num_decodes]) and max(wanted) <= 1
+    return are_few and not any(launch.rotations)
 
 
 def _least(number: int, sizes: Sequence[int]) -> int | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from threading import get_ident
 
 import torch
 from torch import Tensor
@@ -11,6 +14,9 @@ from torch import Tensor
 from spaninfer_engine.ops.cuda_forms import Form
 
 _GRAPH_BYTES = 2 << 20  # besides the pool: 20 graphs of 28 layers took 1.5 MB each
+_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, which comes where a graph is made of a capture
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,8 @@ class Graphs:
         self._blank = blank  # lets the next step of a form change nothing
         self._pool = torch.cuda.graph_pool_handle()
         self._captured: dict[tuple[Form, int], Captured] = {}
+        self._failed: dict[tuple[Form, int], int] = {}  # with how many bytes free
+        self._threads: set[int] = set()  # that have computed a step
 
     def has(self, form: Form, columns: int) -> bool:
         """Has the graph of a form been captured?"""
@@ -46,31 +54,75 @@ class Graphs:
             self._captured[key] = self._capture(form, columns)
         return self._captured[key]
 
+    def find(self, form: Form, columns: int) -> Captured | None:
+        """Return the same, or None where the device lacks memory for it.
+
+        A form that did not fit is tried again once there is more memory free than then.
+        """
+        failed = self._failed.get((form, columns))
+        if failed is not None and _free_bytes() <= failed:
+            return None
+        try:
+            return self.get(form, columns)
+        except RuntimeError as error:
+            if not _is_for_memory(error):
+                raise
+        if not self._captured:  # a pool that no graph uses any more is not given to another
+            self._pool = torch.cuda.graph_pool_handle()
+        free = self._failed[form, columns] = _free_bytes()
+        _log.warning(
+            "%s is launched without a graph: %.0f MiB of device memory are free, too few for one",
+            *(form, free / 2**20),
+        )
+        return None
+
     def measure(self, forms: Sequence[Form], num_forms: int, columns: int) -> int:
         """Return the bytes of device memory that so many forms take, by capturing two of them."""
-        free, _ = torch.cuda.mem_get_info()
+        free = _free_bytes()
         for form in forms[:2]:
             self.get(form, columns)
-        left, _ = torch.cuda.mem_get_info()
-        return free - left + max(num_forms - 2, 0) * _GRAPH_BYTES
+        return free - _free_bytes() + max(num_forms - 2, 0) * _GRAPH_BYTES
 
     def close(self) -> None:
         """Free the graphs."""
         self._captured.clear()
 
     def _capture(self, form: Form, columns: int) -> Captured:
-        """Run the step once, so that libraries allocate and kernels compile, then capture it."""
-        self._blank(form)
-        self._body(form, columns)
-        torch.cuda.current_stream().synchronize()
+        """Capture a step; a thread's first one runs before, so that libraries allocate.
+
+        Each of 70 took 5 ms more when all ran, 7B 20 (H200, 2026-11-22): kernels that were not used
+        before are loaded while a step is captured as well.
+        """
+        if get_ident() not in self._threads:
+            self._blank(form)
+            self._body(form, columns)
+            # cuBLAS has a handle for each thread, and none can be made inside a capture; that step
+            # may have been small enough for products of ours.
+            torch.cuda.current_blas_handle()  # type: ignore[no-untyped-call]
+            torch.cuda.current_stream().synchronize()
+            self._threads.add(get_ident())
         graph = torch.cuda.CUDAGraph()
         # Other threads may use CUDA meanwhile: graphs are captured while the engine serves.
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
             logits = self._body(form, columns)
-        finally:
-            graph.capture_end()
+        except BaseException:
+            with suppress(RuntimeError):  # what made the capture invalid says more
+                graph.capture_end()
+            raise
+        graph.capture_end()
         return Captured(graph, _borrowed(logits))
+
+
+def _free_bytes() -> int:
+    free: int = torch.cuda.mem_get_info()[0]
+    return free
+
+
+def _is_for_memory(error: RuntimeError) -> bool:
+    """Does an error say that the device lacks memory? Torch's allocator and the driver differ."""
+    is_torch = isinstance(error, torch.OutOfMemoryError)
+    return is_torch or getattr(error, "error_code", None) == _OUT_OF_MEMORY
 
 
 class _Place:

@@ -37,6 +37,14 @@ class Heads(NamedTuple):
         value = key + kv_heads * layout.key_size * row.itemsize
         return cls(rows, query_heads, (query, key, value), (width, width, width), (row,))
 
+    @classmethod
+    def of_keys(cls, row: Tensor, kv_heads: int, layout: SpanLayout) -> Heads:
+        """Return those of row[T X]: a projection's keys, then values. Keys pass for queries."""
+        rows, width = row.shape
+        key = row.data_ptr()
+        value = key + kv_heads * layout.key_size * row.itemsize
+        return cls(rows, kv_heads, (key, key, value), (width, width, width), (row,))
+
 
 def dense_rows(x: Tensor) -> Tensor:
     """Return x[T H D] with the heads of a row one after another, a view where they are."""

@@ -65,6 +65,12 @@ class Kernels:
         """Memory of products of few rows: zeros, and every launch leaves it fit for the next."""
         return torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=self._device)
 
+    def forget(self) -> None:
+        """Prepare every launch anew when it comes next."""
+        for kept in vars(self).values():  # one that were left out would launch what does nothing
+            if hasattr(kept, "cache_clear"):
+                kept.cache_clear()
+
     def empty(self, *shape: int) -> Tensor:
         """Return a tensor of `dtype` whose contents are undefined."""
         return torch.empty(shape, dtype=self.dtype, device=self._device)

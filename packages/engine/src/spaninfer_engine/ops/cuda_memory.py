@@ -91,6 +91,7 @@ class StepMemory:
         self.position = self._ints(rows)
         self.slots = [self._ints(rows) for _ in range(sizes.num_groups)]
         self.wanted = self._ints(rows)
+        self._wanted_row, self._wanted_len = self._ints(rows), self._ints(rows)
         self.draw_row = self._ints(rows)
         self.draw_position = self._ints(rows)
         self._angles = tuple(angles)
@@ -149,6 +150,8 @@ class StepMemory:
             tables=tuple(table[:, :num_spans] for table in self.tables),
             num_decodes=launch.num_decodes,
             prefills=launch.prefills,
+            wanted_rows=self._wanted_row[: launch.wanted],
+            wanted_lengths=self._wanted_len[: launch.wanted],
         )
 
     def _addresses(self) -> NDArray[np.int64]:
@@ -161,6 +164,8 @@ class StepMemory:
             token_ids=self.token_ids.data_ptr(),
             position=self.position.data_ptr(),
             wanted=self.wanted.data_ptr(),
+            wanted_row=self._wanted_row.data_ptr(),
+            wanted_len=self._wanted_len.data_ptr(),
             draw_row=self.draw_row.data_ptr(),
             draw_position=self.draw_position.data_ptr(),
         )

@@ -10,59 +10,65 @@ from torch import Tensor
 
 Words = NDArray[np.int32]
 
-SEGMENT = 8192  # words that one block of threads copies
+SEGMENT = 512  # words that one block of threads copies, in 4 rounds of a load
 _FEWEST = 1 << 14  # words of a buffer; grows to the longest prompts
 
 
 class News:
     """Collects words for addresses, and sends all of them with one copy and one launch.
 
-    Words lie in pinned memory while they travel, in one of two buffers in turn: what was sent two
-    steps ago has arrived.
+    Words are collected in pinned memory, in one of two buffers in turn: what was sent two steps ago
+    has arrived. A buffer: words | addresses [S] int64 | begins [S + 1].
     """
 
     def __init__(self, kernels: inputs.Prepared, device: torch.device) -> None:
         self._kernels, self._device = kernels, device
-        self._segments: list[tuple[int, Words]] = []
+        self._addresses: list[int] = []
+        self._begins = [0]  # of each segment's words, and behind the last one
         self._pinned = [_pinned(_FEWEST), _pinned(_FEWEST)]
+        self._blocks = [pinned.numpy() for pinned in self._pinned]
         self._arrived = self._on_device(_FEWEST)
 
     def add(self, address: int, words: Words) -> None:
-        """Have words lie at an address before the next step; they must not change until then."""
-        for begin in range(0, len(words), SEGMENT):
-            self._segments.append((address + 4 * begin, words[begin : begin + SEGMENT]))
+        """Have words lie at an address before the next step."""
+        first = self._begins[-1]
+        last = first + len(words)
+        self._make_room(last)
+        self._blocks[0][first:last] = words
+        for begin in range(first, last, SEGMENT):
+            self._addresses.append(address + 4 * (begin - first))
+            self._begins.append(min(begin + SEGMENT, last))
 
     def send(self, stream: int) -> None:
-        """Send everything on torch's current stream, whose handle is `stream`.
-
-        One buffer: addresses [S] int64 | begins [S + 1] | words.
-        """
-        if not self._segments:
+        """Send everything on torch's current stream, whose handle is `stream`."""
+        count, words = len(self._addresses), self._begins[-1]
+        if not count:
             return
-        segments, self._segments = self._segments, []
-        count = len(segments)
-        ends = np.cumsum([0] + [len(words) for _, words in segments])
-        head = 3 * count + 1
-        self._pinned.reverse()
-        self._make_room(head + int(ends[-1]))
-        pinned = self._pinned[0]
-        block = pinned.numpy()
-        block[: 2 * count].view(np.int64)[:] = [address for address, _ in segments]
-        block[2 * count : head] = ends
-        np.concatenate([words for _, words in segments], out=block[head : head + ends[-1]])
-        used = head + int(ends[-1])
-        self._arrived[:used].copy_(pinned[:used], non_blocking=True)
+        head = words + words % 2  # addresses are multiples of 8
+        begins = head + 2 * count
+        used = begins + count + 1
+        self._make_room(used)
+        block = self._blocks[0]
+        block[head:begins].view(np.int64)[:] = self._addresses
+        block[begins:used] = self._begins
+        if len(self._arrived) < used:
+            self._arrived = self._on_device(len(block))
+        self._arrived[:used].copy_(self._pinned[0][:used], non_blocking=True)
         base = self._arrived.data_ptr()
         self._kernels.write(
-            *(base, base + 8 * count, base + 4 * head), segments=count, stream=stream
+            *(base + 4 * head, base + 4 * begins, base), segments=count, stream=stream
         )
+        self._addresses, self._begins = [], [0]
+        self._pinned.reverse()
+        self._blocks.reverse()
 
     def _make_room(self, words: int) -> None:
-        """Grow the buffers; torch keeps the memory of the old ones until they are read."""
-        if len(self._pinned[0]) < words:
+        """Grow the buffer; torch keeps the memory of the old one until it is read."""
+        if len(self._blocks[0]) < words:
             self._pinned[0] = _pinned(1 << (words - 1).bit_length())
-        if len(self._arrived) < words:
-            self._arrived = self._on_device(len(self._pinned[0]))
+            block = self._pinned[0].numpy()
+            block[: len(self._blocks[0])] = self._blocks[0]
+            self._blocks[0] = block
 
     def _on_device(self, words: int) -> Tensor:
         return torch.empty(words, dtype=torch.int32, device=self._device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from spaninfer_engine.ops.cuda_draw import LOGITS_AT_ONCE
 from spaninfer_engine.ops.cuda_memory import Sizes
 from spaninfer_engine.ops.device import Columns, Launch
 from spaninfer_engine.ops.step import Run
@@ -14,8 +15,9 @@ def largest_step(sizes: Sizes, columns: Columns, num_rotations: int) -> Launch:
     """Fill the columns of a step with every row and every slice that `sizes` allow; return it.
 
     As few slices as can be are prompts, which share all rows that are not decodes; of the last one
-    as many logits are wanted as a step may want of prompts, all of which penalties may revise.
-    Decodes pad; the prompts are those of row 0, whatever it holds.
+    as many logits are wanted as a step may want of prompts, all of which penalties may revise, and
+    the host gets as many as are sent at a time. Decodes pad; the prompts are those of row 0,
+    whatever it holds.
     """
     slices = min(sizes.requests, sizes.rows)
     prompts = min(slices, -(-sizes.rows // sizes.max_len))
@@ -36,6 +38,6 @@ def largest_step(sizes: Sizes, columns: Columns, num_rotations: int) -> Launch:
         num_decodes=decodes,
         prefills=tuple(Run(first, first + length, 0, 0, length) for first in firsts),
         rotations=(None,) * num_rotations,
-        logits=(),
+        logits=tuple(range(min(LOGITS_AT_ONCE, int(columns.wanted[slices])))),
         revises=True,
     )

@@ -11,7 +11,7 @@ from spaninfer_kernels_cuda import inputs
 from torch import Tensor
 
 from spaninfer_engine.ops.cuda import CudaOps
-from spaninfer_engine.ops.cuda_draw import Drawing, Tokens, reports_of
+from spaninfer_engine.ops.cuda_draw import Drawing, Tokens, fetch_logits, reports_of
 from spaninfer_engine.ops.cuda_forms import Form, Forms, Gap, pad
 from spaninfer_engine.ops.cuda_graphs import Graphs
 from spaninfer_engine.ops.cuda_memory import Sizes, StepMemory
@@ -83,17 +83,15 @@ class CudaSteps:
         num_spans, columns = self._num_spans(launch.max_len), self._memory.columns
         form = self._find_form(launch, columns, num_spans)
         with torch.cuda.stream(self._stream):
-            if form is None:
-                gap = Gap()
-                self._memory.send(launch, self._ops.stream)
+            captured = None if form is None else self._graphs.find(form, num_spans)
+            gap = Gap() if form is None or captured is None else pad(columns, launch, form)
+            self._memory.send(launch, self._ops.stream)
+            if captured is None:
                 logits = self._compute(launch, num_spans)
             else:
-                captured = self._graphs.get(form, num_spans)
-                gap = pad(columns, launch, form)
-                self._memory.send(launch, self._ops.stream)
                 captured.graph.replay()
                 logits = captured.logits
-            chosen = _fetch(logits, gap.place(launch.logits))
+            chosen = fetch_logits(logits, gap.place(launch.logits))
             told = self._drawing.report(logits, self._ops.stream) if launch.reports else None
             return Answer(chosen, told, self._drawing.fetch(len(logits)), gap)
 
@@ -101,6 +99,16 @@ class CudaSteps:
         """Compute the largest step: what it takes stays in torch's memory."""
         sizes, num_rotations = self._memory.sizes, len(self._memory.rotations)
         self.launch(largest_step(sizes, self.columns(), num_rotations)).token_ids()
+
+    def walk(self) -> None:
+        """Compute the largest step and one of every size that is captured: launch all kernels."""
+        self.rehearse()
+        if self._forms is None or self._reads_all_columns:
+            return
+        with torch.cuda.stream(self._stream):
+            for form in self._forms.every_size:
+                self._compute_form(form, self._memory.sizes.max_spans)
+        self._stream.synchronize()
 
     def graph_bytes(self) -> int:
         """Return what graphs will take, by capturing the largest ones."""
@@ -123,12 +131,15 @@ class CudaSteps:
         progress(len(forms), len(forms))
 
     def use_time(self) -> bool:
-        """Capture one more graph that a step may need; return whether there was one."""
+        """Capture one more graph that a step may need; return whether there was one that fits."""
         form = next(self._uncaptured, None)
-        if form is not None:
-            with torch.cuda.stream(self._stream):
-                self._graphs.get(form, self._memory.sizes.max_spans)
-        return form is not None
+        if form is None:
+            return False
+        with torch.cuda.stream(self._stream):
+            captured = self._graphs.find(form, self._memory.sizes.max_spans)
+        if captured is None:  # nor would the others; a step that needs one tries again
+            self._uncaptured = iter(())
+        return captured is not None
 
     def close(self) -> None:
         """Wait for what is under way and give weights, spans and graphs back; harmless when
@@ -220,12 +231,3 @@ class Answer:
 
 def _closed(_step: Step[Tensor]) -> Tensor:
     raise AssertionError("the device is closed")
-
-
-def _fetch(logits: Tensor, rows: Sequence[int]) -> Tensor | None:
-    """Send rows of logits[W V] to the host, in float32."""
-    if not rows:
-        return None
-    index = torch.tensor(rows).pin_memory().to(logits.device, non_blocking=True)
-    chosen = logits[index].float()
-    return torch.empty_like(chosen, device="cpu", pin_memory=True).copy_(chosen, non_blocking=True)

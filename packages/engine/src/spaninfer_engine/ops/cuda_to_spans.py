@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -12,9 +13,9 @@ from torch import Tensor
 from spaninfer_engine.ops.cuda_attention import Plan
 from spaninfer_engine.ops.cuda_heads import Heads
 from spaninfer_engine.ops.cuda_kernels import Kernels
-from spaninfer_engine.ops.fuse import can_join, joined, use_of
+from spaninfer_engine.ops.fuse import can_join, joined, single, use_of
 from spaninfer_engine.ops.operation import Operation
-from spaninfer_engine.ops.step import Step
+from spaninfer_engine.ops.step import Rotation, Step
 from spaninfer_engine.ops.table import Claim, Kernel, Ops, Pack
 from spaninfer_engine.ops.torch_attention import Scoring
 
@@ -59,6 +60,64 @@ def claims_to_spans(ops: Backend) -> Iterator[Claim]:
             lambda taken, pack: _append(ops, taken, pack),
             _can_append,
         )
+
+
+def claims_to_wanted(ops: Backend) -> Iterator[Claim]:
+    """Yield claims that end with the last attention, of which only wanted rows are read.
+
+    Others need keys and values, but neither queries nor attention: of one prompt all but one row.
+    """
+    for claim in claims_to_spans(ops):
+        if claim.name.startswith("project"):
+            yield Claim(
+                f"{claim.name}_attend",
+                (*claim.pattern, "o = attend r", "w = take_rows o"),
+                "w",
+                partial(_attend_wanted, ops, claim),
+                partial(_can_attend, ops, claim),
+            )
+
+
+def _can_attend(ops: Backend, claim: Claim, taken: Sequence[Operation]) -> bool:
+    return claim.accepts(taken[:-2]) and not ops.is_plain(taken[-2])
+
+
+def _attend_wanted(ops: Backend, claim: Claim, taken: Sequence[Operation], pack: Pack) -> Kernel:
+    *before, attention, _ = taken
+    write, attend = claim.build(before, pack), single(attention, ops, pack)
+    write_keys = _KeysAndValues(ops, before, pack)
+
+    def kernel(step: Step[Tensor], x: Tensor) -> Tensor:
+        plan: Plan = step.plan
+        few = plan.of_wanted(step.wanted)
+        if few is None:
+            return ops.take_rows(step, attend(step, write(step, x)))
+        write_keys(step, x)
+        angles = (Rotation(*(part[step.wanted] for part in each)) for each in step.rotations)
+        step_of_few = replace(step, rotations=tuple(angles), plan=few)
+        # Their keys are written once more, by the kernel that makes queries and keys of a product.
+        read: Tensor = attend(step_of_few, write(step_of_few, x[step.wanted]))
+        return read
+
+    return kernel
+
+
+class _KeysAndValues:
+    """The part of projections and append that other rows need."""
+
+    def __init__(self, ops: Backend, taken: Sequence[Operation], pack: Pack) -> None:
+        linears = [each for each in taken if each.operator == "linear"]
+        query, key, value = (each for each in taken if each.operator == "split_heads")
+        self._heads, self._kv_heads = int(query.number("heads")), int(key.number("heads"))
+        self._write = _Write(ops, taken[taken.index(value) + 1 :], pack)
+        self._ops, self._joined = ops, joined(linears, ops, pack)
+
+    def __call__(self, step: Step[Tensor], x: Tensor) -> None:
+        """Write keys and values of x[T C] into the spans."""
+        layout = step.plan.pools[self._write.group].layout
+        border = self._heads * layout.key_size
+        both = self._ops.linear(x, **{name: part[border:] for name, part in self._joined.items()})
+        self._write(step, Heads.of_keys(both, self._kv_heads, layout))
 
 
 def _can_project(num_projections: int, num_rest: int, taken: Sequence[Operation]) -> bool:

@@ -58,6 +58,9 @@ class HostOps:
         """Indices as they are, floating-point numbers in the dtype of this backend."""
         return array.astype(self.dtype, copy=False) if array.dtype.kind == "f" else array
 
+    def end_packing(self) -> None:
+        """Packing takes nothing beside the weights."""
+
     def warm(self) -> None:
         """Nothing is made ready before a step calls it (`run.runner.Runner.rehearse`)."""
 

@@ -52,7 +52,7 @@ class Step(Generic[A]):
     token_ids: A  # [T]; from the host, or gathered from a token buffer of the device
     position: Ints  # [T] index of the token in its request: decides what it may see
     request: Ints  # [T] row of the span tables
-    positions: A  # [axes T] what position embeddings see: index plus the request's offset
+    positions: A  # [axes T] what position embeddings see; in text, all axes are `position`
     tables: tuple[Ints, ...]  # per cache group [R M]: the spans of each request in order
     bounds: Ints  # [R + 1] where the rows of each slice begin; its rows have rising positions
     caches: tuple[SpanCache[A], ...]  # per cache group

@@ -72,6 +72,10 @@ class Ops(Protocol, Generic[A]):
         """Return checkpoint arrays, concatenated along the first axis, in a layout of ours."""
         ...
 
+    def end_packing(self) -> None:
+        """Give back what packing took beside the weights: a model's are all there."""
+        ...
+
     def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[A]:
         """Allocate the spans of a cache group; their contents are undefined."""
         ...

@@ -65,7 +65,7 @@ class TorchOps:
     ) -> None:
         self.dtype: torch.dtype = getattr(torch, dtype)
         self.device = usable_device(device)
-        self._fill = Uploader(self.device).fill if self.device.type == "cuda" else fill
+        self._uploader = Uploader(self.device) if self.device.type == "cuda" else None
 
     # ---- tensors ---------------------------------------------------------------------------------
 
@@ -87,9 +87,15 @@ class TorchOps:
         rows = [array.shape[0] for array in arrays]
         shape = (sum(rows), *arrays[0].shape[1:])
         packed = torch.empty(shape, dtype=self.dtype, device=self.device)
+        fill_part = fill if self._uploader is None else self._uploader.fill
         for array, part in zip(arrays, torch.split(packed, rows), strict=True):
-            self._fill(array, part)
+            fill_part(array, part)
         return packed
+
+    def end_packing(self) -> None:
+        """Give threads and pinned memory back."""
+        if self._uploader is not None:
+            self._uploader.close()
 
     def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[Tensor]:
         """Allocate the spans of a cache group."""

@@ -10,8 +10,9 @@ bus are busy at the same time. A plain copy from pageable memory does one after 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from queue import SimpleQueue
 
@@ -38,32 +39,48 @@ class _Lane:
 
 
 class Uploader:
-    """Fills tensors of a CUDA device; one caller at a time."""
+    """Fills tensors of a CUDA device; one caller at a time.
+
+    Threads and pinned buffers, 128 MiB, are there from the first array to `close`.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="spaninfer-upload")
+        self._threads: ThreadPoolExecutor | None = None
         self._lanes: SimpleQueue[_Lane] = SimpleQueue()  # the one that was used longest ago first
+
+    def close(self) -> None:
+        """Give threads and buffers back; another array takes new ones. Harmless when repeated."""
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+            self._lanes = SimpleQueue()
+
+    def _open(self) -> ThreadPoolExecutor:
         for _ in range(2 * THREADS):
-            buffer = torch.empty(CHUNK_BYTES, dtype=torch.uint8, pin_memory=True)
-            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
             emptied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._lanes.put(_Lane(buffer, stream, emptied))
+            self._lanes.put(_Lane(_pinned(CHUNK_BYTES), stream, emptied))
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="spaninfer-upload")
+        return self._threads
 
     def fill(self, array: Packable, out: Tensor) -> None:
         """Do what `fill` does; return when the numbers are there."""
-        if isinstance(array, Noise):
-            fill(array, out)
-        else:
-            self._copy(array, out)
-        torch.cuda.synchronize(self._device)  # other streams will read it
+        try:
+            if isinstance(array, Noise):
+                fill(array, out)
+            else:
+                self._copy(array, out)
+        finally:
+            torch.cuda.synchronize(self._device)  # other streams read it, and buffers may go
 
     def _copy(self, array: Host, out: Tensor) -> None:
+        threads = self._threads or self._open()
         free = torch.cuda.current_stream(self._device).record_event()
         copies = [
-            self._threads.submit(self._carry, part, target, free)
-            for part, target in _chunks(array, out)
+            threads.submit(self._carry, part, target, free) for part, target in _chunks(array, out)
         ]
+        wait(copies)
         for copy in copies:
             copy.result()
 
@@ -83,6 +100,15 @@ class Uploader:
                 lane.emptied.record(lane.stream)
         finally:
             self._lanes.put(lane)
+
+
+def _pinned(num_bytes: int) -> Tensor:
+    """Return memory that is pinned while it is there; what torch pins itself, it keeps for ever."""
+    buffer = torch.empty(num_bytes, dtype=torch.uint8)
+    library = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    torch.cuda.check_error(int(library.cudaHostRegister(buffer.data_ptr(), num_bytes, 0)))
+    weakref.finalize(buffer, library.cudaHostUnregister, buffer.data_ptr())
+    return buffer
 
 
 def fill(array: Packable, out: Tensor) -> None:

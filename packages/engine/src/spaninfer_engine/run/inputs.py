@@ -51,9 +51,8 @@ def build(
     bounds, position = _ranges(columns.starts, columns.stops)
     lengths = columns.stops - columns.starts
     request = np.repeat(columns.request, lengths)
-    places = position + requests.offset[request]
     axes = max((rotary.num_axes for rotary in rotaries), default=1)
-    places = np.broadcast_to(places, (axes, len(places)))
+    places = np.broadcast_to(position, (axes, len(position)))
     planned_len = np.repeat(columns.rope_len, lengths)
     step: Step[A] = Step(
         token_ids=ops.from_host(requests.tokens[request, position]),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+
+from spaninfer_kernel_launch import NotCompiled, known_only
 
 from spaninfer_engine.ops.cuda import CudaOps
 from spaninfer_engine.ops.cuda_forms import Forms, most_prompt_rows
@@ -22,11 +25,15 @@ _LESS = "lower --step-tokens, --max-running or --max-len"
 
 
 class CudaModel:
-    """A model bound to the CUDA backend, and the most that its requests and steps can be."""
+    """A model bound to the CUDA backend, and the most that its requests and steps can be.
+
+    `sample` returns the same model with few layers, which launches the same kernels.
+    """
 
     def __init__(
         self,
         bound: Bound[Any],
+        sample: Callable[[], Bound[Any]],
         ops: CudaOps,
         decoder: Decoder,
         demand: Demand,
@@ -34,7 +41,7 @@ class CudaModel:
         span_len: int,
         graphs: bool,
     ) -> None:
-        self._bound, self._ops, self._decoder = bound, ops, decoder
+        self._bound, self._sample, self._ops, self._decoder = bound, sample, ops, decoder
         self._demand, self._span_len, self._graphs = demand, span_len, graphs
         self._is_plain = any(step.name == "plain_attention" for step in bound.text.steps)
         self._ropes = ropes(decoder)
@@ -48,14 +55,21 @@ class CudaModel:
             for table, rope in zip(tables, self._ropes, strict=True)
         ]
 
-    def rehearse(self) -> Needs:
+    def rehearse(self, tell: Callable[[int, int], None]) -> Needs:
         """Compute the largest step and capture the largest graphs; return what all of it takes.
 
-        Raises ConfigError where that is too much.
+        Kernels that no earlier start has compiled are compiled side by side before; `tell` hears
+        how many are done, and of how many. Raises ConfigError where steps are too large.
         """
+        with suppress(NotCompiled), known_only():
+            return self._measured()
+        self._ops.compile(self._walk, tell)
+        return self._measured()
+
+    def _measured(self) -> Needs:
         weights, available = allocated_bytes(self._ops.device), self._ops.available_bytes()
         with in_memory("steps of this size", _LESS):
-            steps = self._steps([1] * len(self._decoder.groups), self._demand)
+            steps = self._steps(self._bound, [1] * len(self._decoder.groups), self._demand)
             steps.rehearse()
             taken = available - self._ops.available_bytes()
             graphs = steps.graph_bytes()
@@ -63,6 +77,12 @@ class CudaModel:
         del steps
         gc.collect()  # in circles lie its tables, 40 MiB (0.5B, 32,768 positions) to 1 GiB
         return Needs(weights, taken, graphs)
+
+    def _walk(self) -> None:
+        with in_memory("steps of this size", _LESS):
+            steps = self._steps(self._sample(), [1] * len(self._decoder.groups), self._demand)
+            steps.walk()
+            steps.close()
 
     def runner(
         self, num_spans: Sequence[int], max_len: int, progress: Callable[[int, int], None]
@@ -73,7 +93,7 @@ class CudaModel:
         """
         demand = replace(self._demand, max_len=max_len)
         with in_memory("spans and graphs", "lower --memory"):
-            steps = self._steps(num_spans, demand)
+            steps = self._steps(self._bound, num_spans, demand)
             steps.capture(progress)
         return OverlappedRunner(
             steps,
@@ -85,14 +105,14 @@ class CudaModel:
             max_running=demand.max_running,
         )
 
-    def _steps(self, num_spans: Sequence[int], demand: Demand) -> CudaSteps:
+    def _steps(self, bound: Bound[Any], num_spans: Sequence[int], demand: Demand) -> CudaSteps:
         groups = self._decoder.groups
         most_rows = 0  # plain attention goes from prompt to prompt, as the host knows them
         if not self._is_plain:
             most_rows = most_prompt_rows(len(self._decoder.layers), parameter_count(self._decoder))
         return CudaSteps(
             self._ops,
-            self._bound.run,
+            bound.run,
             tuple(
                 self._ops.cache(group, count, self._span_len)
                 for group, count in zip(groups, num_spans, strict=True)

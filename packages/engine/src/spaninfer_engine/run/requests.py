@@ -28,7 +28,6 @@ class Requests:
         self._free = list(range(num_rows - 1, -1, -1))
         self.tokens = np.zeros((num_rows, max_len + 1), np.int32)
         self.tables = tuple(np.zeros((num_rows, max_spans), np.int32) for _ in range(num_groups))
-        self.offset = np.zeros(num_rows, np.int32)  # position embeddings see position + offset
         self.num_known = np.zeros(num_rows, np.int32)  # tokens
 
     def __len__(self) -> int:
@@ -42,7 +41,6 @@ class Requests:
             self._double()
         row = self._row[entry.request_id] = self._free.pop()
         self.tokens[row, : len(entry.token_ids)] = entry.token_ids
-        self.offset[row] = 0
         self.num_known[row] = len(entry.token_ids)
 
     def grow(self, growth: Growth) -> None:
@@ -85,7 +83,6 @@ class Requests:
         old = len(self.tokens)
         self.tokens = _taller(self.tokens)
         self.tables = tuple(_taller(table) for table in self.tables)
-        self.offset = np.concatenate([self.offset, np.zeros_like(self.offset)])
         self.num_known = np.concatenate([self.num_known, np.zeros_like(self.num_known)])
         self._free += range(2 * old - 1, old - 1, -1)
 

@@ -114,8 +114,6 @@ class Runner(Closing, Generic[A]):
     def run(self, plan: StepPlan) -> StepResult:
         """Compute the plan's slices; return what was drawn."""
         self._update(plan)
-        if not plan.slices:
-            return StepResult(plan.number, (), {}, {}, {})
         return self._draw(plan, self._logits(plan.slices, self._requests))
 
     def use_time(self) -> bool:

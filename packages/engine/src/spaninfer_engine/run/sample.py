@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_op_reference import RowSampling, process, sample, top_logprobs
+from spaninfer_op_reference import RowSampling, process, sample
 
 from spaninfer_engine.ops.device import MOST_LISTED, Wish
 from spaninfer_engine.plan import Entry
 from spaninfer_engine.request import SamplingParams, TokenLogprob
+from spaninfer_engine.run.logprobs import report
 
 Logits = NDArray[np.float32]
 Ids = NDArray[np.int32]
@@ -139,7 +140,7 @@ class Sampler:
             row = (
                 process(logits[index], rows[index]) if wanted.processed_logprobs else logits[index]
             )
-            [logprobs[request_id]] = _report(row[None], chosen[index : index + 1], wanted.logprobs)
+            [logprobs[request_id]] = report(row[None], chosen[index : index + 1], wanted.logprobs)
         failures: dict[int, Exception] = {requests[row]: error for row, error in failed.items()}
         return chosen.tolist(), logprobs, failures
 
@@ -149,7 +150,7 @@ class Sampler:
         """Return the log-probability of next_ids[i] under logits[i] of logits[rows V]."""
         count = self._wishes[request_id].sampling.prompt_logprobs
         assert count is not None, "prompt rows are computed for those who ask"
-        return _report(logits, next_ids, count)
+        return report(logits, next_ids, count)
 
 
 def wish_of(entry: Entry) -> Wish:
@@ -189,20 +190,4 @@ def is_for_host(entry: Entry) -> bool:
         (wanted.processed_logprobs and wanted.logprobs is not None)
         or wanted.typical_p != 1
         or wish_of(entry).num_listed > MOST_LISTED
-    )
-
-
-def _report(logits: Logits, ids: NDArray[np.integer], count: int) -> tuple[TokenLogprob, ...]:
-    """Return the log-probability of ids[R] under logits[R V], with the `count` likeliest."""
-    found = top_logprobs(logits, ids, count)
-    return tuple(
-        TokenLogprob(token_id, logprob, rank, tuple(zip(top_ids, top, strict=True)))
-        for token_id, logprob, rank, top_ids, top in zip(
-            ids.tolist(),
-            found.chosen.tolist(),
-            found.rank.tolist(),
-            found.top_ids.tolist(),
-            found.top.tolist(),
-            strict=True,
-        )
     )

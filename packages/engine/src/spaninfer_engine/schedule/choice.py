@@ -118,7 +118,6 @@ class Choice:
             seed=self.seed,
             banned=request.banned,
             end_ids=tuple(sorted(self.end_ids)),
-            adapter=request.placement.adapter,
         )
 
     def growths(self) -> list[Growth]:

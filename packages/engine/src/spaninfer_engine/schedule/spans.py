@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from sys import maxsize
@@ -60,7 +61,8 @@ class SpanBook:
             private=None if shape.share else request.id,
         )
         linker = Linker(origin, shape.span_len, shape.rotation, len(request.prompt_ids))
-        linker.extend(request.prompt_ids)
+        if request.sampling.n > 1:  # once for all; that of a single one may be spared, see _links
+            linker.extend(request.prompt_ids)
         return tuple(
             Choice(request, index, limit=limit, linker=linker.copy(), tables=self._tables())
             for index in range(request.sampling.n)
@@ -105,13 +107,12 @@ class SpanBook:
         num_spans = num_computed // self.shape.span_len
         if num_spans <= choice.sealed:
             return
-        linker, span_len = choice.linker, self.shape.span_len
-        linker.extend(choice.ids(len(linker.links) * span_len, num_spans * span_len))
+        links = self._links(choice, num_spans)
         for table in choice.tables:
             begin, end = max(choice.sealed, table.first), min(num_spans, table.stop)
             if begin < end:
                 spans = table.spans[begin - table.first : end - table.first]
-                table.pool.label(spans, linker.links[begin:end])
+                table.pool.label(spans, links[begin:end])
         choice.sealed = num_spans
 
     def release(self, choice: Choice) -> None:
@@ -146,9 +147,25 @@ class SpanBook:
         reach = 0
         if choice.logits_from == maxsize:  # log-probabilities of the prompt need every position
             reach = (choice.target - 1) // self.shape.span_len  # the last token draws
-        return find_prefix(
-            choice.linker.links[:reach], self.pools, self.shape.windows, self.shape.span_len
-        )
+        if self._lacks(self._links(choice, min(reach, 1))[:1]):
+            reach = 0  # so 4000 tokens are hashed, 0.15 ms, when their keys have been computed
+        links = self._links(choice, reach)[:reach]
+        return find_prefix(links, self.pools, self.shape.windows, self.shape.span_len)
+
+    def _lacks(self, first: Sequence[bytes]) -> bool:
+        """Does a group that must hold all spans of a prefix lack the first, if that has a link?"""
+        groups = zip(self.pools, self.shape.windows, strict=True)
+        return any(window is None and not pool.find_run(first) for pool, window in groups)
+
+    def _links(self, choice: Choice, count: int) -> list[bytes]:
+        """Return the links of a choice, at least of its first `count` spans as far as their tokens
+        are known.
+        """
+        linker, span_len = choice.linker, self.shape.span_len
+        known = len(linker.links)
+        if known < count:
+            linker.extend(choice.ids(known * span_len, count * span_len))
+        return linker.links
 
 
 def _supply(pool: SpanPool, count: int) -> Supply:

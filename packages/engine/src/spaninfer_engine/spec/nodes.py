@@ -418,3 +418,27 @@ def weights(node: object) -> Iterator[Weight]:
 def parameter_count(node: object) -> int:
     """Return how many numbers the weights below `node` hold."""
     return sum(prod(weight.shape) for weight in weights(node))
+
+
+def shortened(decoder: Decoder) -> Decoder:
+    """Return the model with its first layers only: one of every kind, and then one more.
+
+    That is the last one then, which computes fewer rows behind its attention than others do.
+    """
+    kinds = [_kind(layer) for layer in decoder.layers]
+    first_of_last = max((kinds.index(kind) for kind in kinds), default=-1)
+    return dataclasses.replace(decoder, layers=decoder.layers[: first_of_last + 2])
+
+
+def _kind(node: object) -> object:
+    """Return what `node` is but for the names of its weights."""
+    match node:
+        case Weight(shape=shape):
+            return shape
+        case tuple():
+            return tuple(map(_kind, node))
+        case _ if dataclasses.is_dataclass(node):
+            fields = dataclasses.fields(node)
+            return type(node), *(_kind(getattr(node, field.name)) for field in fields)
+        case _:
+            return node

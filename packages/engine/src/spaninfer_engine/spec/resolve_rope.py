@@ -26,6 +26,7 @@ READS: Mapping[str, frozenset[str]] = {
     "longrope": frozenset({"factor", "short_factor", "long_factor", "attention_factor"}),
 }
 OTHER_NAMES = {"su": "longrope", "mrope": "default"}
+_MOST_STRETCHED = 1 << 20
 EVERY_KIND = frozenset(  # read elsewhere, or without a meaning
     {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"}
     | {"original_max_position_embeddings", "mrope_section", "mrope_interleaved"}
@@ -75,6 +76,19 @@ class Table:
             raise self.error(f"rope type {self.kind!r} needs {word!r}")
         return value
 
+    def factor(self) -> float | None:
+        """Return by how much a length was stretched, None where the table does not say it."""
+        value = self.number("factor")
+        if value is not None and not 0 < value <= _MOST_STRETCHED:
+            raise self.error(f"'factor' is {value:g}; it must lie above 0, to {_MOST_STRETCHED:,}")
+        return value
+
+    def needed_factor(self) -> float:
+        """Return the factor of a kind that cannot do without."""
+        if (value := self.factor()) is None:
+            raise self.error(f"rope type {self.kind!r} needs 'factor'")
+        return value
+
     def integer(self, word: str) -> int | None:
         """Return an integer, None where the table does not say it."""
         return cast("int | None", self._get(word, INTEGER))
@@ -118,7 +132,7 @@ def yarn_factor(scope: Scope) -> float:
     amount = table.number("mscale_all_dim") if table.kind == "yarn" else None
     if not amount:
         return 1.0
-    factor = table.needed("factor")
+    factor = table.needed_factor()
     return (0.1 * amount * math.log(factor) + 1.0) ** 2 if factor > 1 else 1.0
 
 
@@ -126,7 +140,10 @@ def _frequencies(scope: Scope, table: Table, dim: int, local: bool) -> Frequenci
     max_len = scope.integer("dims", "max_pos")
     outside = scope.optional_integer("rope", "original")
     original = table.integer("original_max_position_embeddings") or outside or max_len
-    theta = scope.number("rope", "local_theta" if local else "theta")
+    base = "local_theta" if local else "theta"
+    theta = scope.number("rope", base)
+    if theta <= 0:
+        raise scope.error("rope", base, f"it is {theta:g}; it must lie above 0")
     if (prompt := scope.optional_integer("rope", "ntk_prompt")) is not None:
         return Frequencies("ntk_prompt", dim, theta, max_len, original_len=prompt)
     plain = Frequencies(cast(RopeKind, table.kind), dim, theta, max_len, original)
@@ -140,14 +157,14 @@ def _default(plain: Frequencies, table: Table, scope: Scope) -> Frequencies:
 
 def _factor_only(plain: Frequencies, table: Table, scope: Scope) -> Frequencies:
     del scope
-    return replace(plain, factor=table.needed("factor"))
+    return replace(plain, factor=table.needed_factor())
 
 
 def _llama3(plain: Frequencies, table: Table, scope: Scope) -> Frequencies:
     del scope
     return replace(
         plain,
-        factor=table.needed("factor"),
+        factor=table.needed_factor(),
         low_freq_factor=table.needed("low_freq_factor"),
         high_freq_factor=table.needed("high_freq_factor"),
     )
@@ -157,7 +174,7 @@ def _yarn(plain: Frequencies, table: Table, scope: Scope) -> Frequencies:
     del scope
     return replace(
         plain,
-        factor=table.number("factor") or plain.max_len / plain.original_len,
+        factor=table.factor() or plain.max_len / plain.original_len,
         beta_fast=table.number("beta_fast") or plain.beta_fast,
         beta_slow=table.number("beta_slow") or plain.beta_slow,
         mscale=table.number("mscale"),
@@ -170,7 +187,7 @@ def _yarn(plain: Frequencies, table: Table, scope: Scope) -> Frequencies:
 def _longrope(plain: Frequencies, table: Table, scope: Scope) -> Frequencies:
     return replace(
         plain,
-        factor=table.number("factor") or plain.max_len / plain.original_len,
+        factor=table.factor() or plain.max_len / plain.original_len,
         short_factors=table.numbers("short_factor", plain.dim // 2),
         long_factors=table.numbers("long_factor", plain.dim // 2),
         attention_factor=table.number("attention_factor"),

@@ -77,13 +77,20 @@ def build(
     merges: Iterable[tuple[str, str]],
     rule: WordRule,
     special: Iterable[SpecialToken],
+    *,
+    source: str,
 ) -> Library:
-    """A tokenizers.Tokenizer over pieces in the printable alphabet of bytes."""
+    """A tokenizers.Tokenizer over pieces in the printable alphabet of bytes.
+
+    CheckpointError, naming the source, where ids are none or merges need pieces that are not there.
+    """
     special = list(special)
     pieces = dict(vocab) | {token.text: token.token_id for token in special}
-    library = Library(
-        models.BPE(pieces, list(merges), ignore_merges=rule.whole_words, fuse_unk=False)
-    )
+    try:
+        model = models.BPE(pieces, list(merges), ignore_merges=rule.whole_words, fuse_unk=False)
+    except Exception as broken:  # the library raises bare Exception
+        raise CheckpointError(f"{source} is no byte-level BPE: {broken}") from broken
+    library = Library(model)
     if rule.composes:
         library.normalizer = normalizers.NFC()
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=rule.pattern is None)

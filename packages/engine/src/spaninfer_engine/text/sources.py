@@ -137,7 +137,8 @@ def _from_vocabulary(vocabulary: Vocabulary, end_ids: Iterable[int]) -> Tokenize
     ]
     vocab = {piece: token_id for token_id, piece in enumerate(vocabulary.pieces)}
     merges = [byte_bpe.split_merge(line, "tokenizer.ggml.merges") for line in vocabulary.merges]
-    fast = FastCodec(byte_bpe.build(vocab, merges, rule, special))
+    source = "the container's vocabulary"
+    fast = FastCodec(byte_bpe.build(vocab, merges, rule, special, source=source))
     return Tokenizer(fast, fast.special_tokens, frame=frame, bos_id=bos_id, eos_ids=ends)
 
 
@@ -184,7 +185,8 @@ def _read_vocab_json(path: Path, settings: Settings) -> Library:
     if not merges.is_file():
         raise CheckpointError(f"{path.parent} has vocab.json but no merges.txt")
     vocab: dict[str, int] = _read_json(path)
-    return byte_bpe.build(vocab, byte_bpe.read_merges(merges), rule, _stated_specials(settings))
+    pairs, special = byte_bpe.read_merges(merges), _stated_specials(settings)
+    return byte_bpe.build(vocab, pairs, rule, special, source=str(path))
 
 
 def _read_tiktoken(path: Path, settings: Settings) -> Library:
@@ -196,14 +198,17 @@ def _read_tiktoken(path: Path, settings: Settings) -> Library:
     elif not special and path.stem == "cl100k_base":
         special = [SpecialToken(token_id, text) for text, token_id in CL100K_SPECIAL.items()]
     vocab = {to_alphabet(piece): rank for piece, rank in ranks.items()}
-    return byte_bpe.build(vocab, byte_bpe.merges_from_ranks(ranks), rule, special)
+    merges = byte_bpe.merges_from_ranks(ranks)
+    return byte_bpe.build(vocab, merges, rule, special, source=str(path))
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        value: dict[str, Any] = json.loads(path.read_bytes())
+        value = json.loads(path.read_bytes())
     except ValueError as broken:
         raise CheckpointError(f"{path} is not JSON: {broken}") from broken
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds {type(value).__name__}, expected a JSON object")
     return value
 
 

@@ -17,6 +17,11 @@ async function failure(response) {
   return new Error(body?.error?.message ?? `the server answered ${response.status}`);
 }
 
+// Of a network that fails, fetch and streams say no more than that it is a TypeError.
+function whatFailed(error) {
+  return error instanceof TypeError ? "the server does not answer; is it still running?" : error.message;
+}
+
 async function askKey() {
   $("secret").value = "";
   $("key").showModal();
@@ -107,14 +112,14 @@ function button(label, act) {
   return made;
 }
 
-function figures({ started, first, usage, reason }) {
+function figures({ started, first, usage, reason, error }) {
   const tokens = usage?.completion_tokens;
   const seconds = (performance.now() - first) / 1e3;
   return [
     tokens && `${tokens} tokens`,
     `first after ${Math.round(first - started)} ms`,
     tokens > 1 && `${((tokens - 1) / seconds).toFixed(0)} tokens/s`,
-    { stop: null, length: "cut at the longest answer", null: "stopped by you" }[reason],
+    { stop: null, length: "cut at the longest answer", null: error ? "broken off" : "stopped by you" }[reason],
   ].filter(Boolean);
 }
 
@@ -134,7 +139,12 @@ function annotate(item, answer) {
   $("used").textContent = usage ? `${usage.total_tokens} of ${context} tokens` : "";
 }
 
+function dropErrors() {
+  $("messages").querySelectorAll(".error").forEach((item) => item.remove());
+}
+
 async function again(item) {
+  if (!running) dropErrors();
   if (running || item !== $("messages").lastElementChild) return say("only the last answer can be given again");
   conversation.pop();
   item.remove();
@@ -160,7 +170,7 @@ async function receive(item) {
       follow(() => { item.firstChild.textContent = answer.text; });
     }
   } catch (error) {
-    if (error.name !== "AbortError") answer.error = error.message;
+    if (error.name !== "AbortError") answer.error = whatFailed(error);
   }
   return answer;
 }
@@ -203,7 +213,7 @@ function busy(is) {
 
 function send(text) {
   if (!text || running) return;
-  $("messages").querySelectorAll(".error").forEach((item) => item.remove());
+  dropErrors();
   $("input").value = "";
   say("");
   conversation.push({ role: "user", content: text });
@@ -270,7 +280,9 @@ $("toggle").addEventListener("click", () => showSettings($("settings").hidden));
 for (const offer of $("welcome").querySelectorAll("button")) {
   offer.addEventListener("click", () => send(offer.textContent));
 }
-showSettings(matchMedia("(min-width: 46.01rem)").matches);
+const isWide = matchMedia("(min-width: 46.01rem)"); // below, settings lie over the conversation
+showSettings(isWide.matches);
+$("chat").addEventListener("pointerdown", () => isWide.matches || showSettings(false));
 $("base").textContent = `${location.origin}/v1`;
 
 try {
@@ -279,5 +291,5 @@ try {
   $("model").textContent = model.id;
   $("model").title = `takes ${context} tokens`;
 } catch (error) {
-  say(error.message, true);
+  say(whatFailed(error), true);
 }

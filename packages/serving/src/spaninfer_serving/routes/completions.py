@@ -7,10 +7,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from spaninfer_serving.answers import completion_chunks, completion_response
+from spaninfer_serving.answers import completion_chunks, completion_response, without_answers
 from spaninfer_serving.openapi import takes
 from spaninfer_serving.routes.respond import read, streamed, whole
 from spaninfer_serving.service import service_of
+from spaninfer_serving.translate import only_echoes
 from spaninfer_serving.wire.completions import CompletionRequest
 
 router = APIRouter()
@@ -22,7 +23,9 @@ async def completions(request: Request) -> Response:
     service = service_of(request)
     request.state.prompt_param = "prompt"
     body, asked = await read(request, CompletionRequest, service.ask_completion)
-    outputs = service.start(asked, body)
+    outputs = await service.start(asked, body)
+    if only_echoes(body):
+        outputs = without_answers(outputs)
     shape: dict[str, Any] = {
         "prompts": asked.prompts,
         "choices": asked.sampling.n,

@@ -21,7 +21,7 @@ async def read(
 ) -> tuple[Body, Asked]:
     """Return the body of a request, and what it asks of the engine."""
     check_headers(request.headers)
-    data = await request.body()
+    data = b"".join([chunk async for chunk in request.stream()])  # .body() would keep it
 
     def work() -> tuple[Body, Asked]:
         body = parse(kind, data)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import to_json
 
 from spaninfer_serving.wire.sampling import SamplingFields, Usage, refused
 
 # Each takes some tokens of the context; a body of 700,000 held the interpreter for 6 s.
 MAX_MESSAGES = 10_000
+
+# All variables of a template, as JSON; documents may be among them. A megabyte of them holds the
+# interpreter for 35 ms while control tokens are looked for.
+MAX_VARIABLES_BYTES = 1 << 20
 
 # What a template's variables may not be called: these come from the request itself, or from Jinja.
 RESERVED_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "self"})
@@ -61,7 +66,10 @@ class ChatRequest(SamplingFields):
 
     @field_validator("chat_template_kwargs")
     @classmethod
-    def _refuse_reserved_names(cls, variables: dict[str, Any]) -> dict[str, Any]:
+    def _refuse_what_no_template_takes(cls, variables: dict[str, Any]) -> dict[str, Any]:
+        if len(to_json(variables)) > MAX_VARIABLES_BYTES:
+            why = f"takes more than {MAX_VARIABLES_BYTES} bytes"
+            raise refused("chat_template_kwargs", "value_too_large", why)
         for name in variables:
             if name in RESERVED_VARIABLES or not name.isidentifier():
                 raise refused(

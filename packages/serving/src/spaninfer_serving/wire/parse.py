@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
+from spaninfer_serving.wire.contents import check_contents
 from spaninfer_serving.wire.errors import Problem
+from spaninfer_serving.wire.sampling import UNKNOWN
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -37,8 +40,13 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 def parse(kind: type[Body], data: bytes) -> Body:
     """Return the body as a request of this kind; raises Problem."""
+    check_contents(data)
     try:
-        return kind.model_validate_json(data)
+        body = from_json(data)
+    except ValueError as broken:
+        raise Problem(400, f"the body is not JSON: {broken}", code="invalid_json") from broken
+    try:
+        return kind.model_validate(body)
     except ValidationError as invalid:
         raise problem_of_findings(invalid.errors(include_url=False)) from None
 
@@ -47,19 +55,13 @@ def problem_of_findings(findings: Sequence[Any]) -> Problem:
     """Return a refusal for the most precise of pydantic's findings."""
     found = max(findings, key=lambda finding: len(finding["loc"]))
     kind, context = found["type"], found.get("ctx", {})
-    if kind == "json_invalid":
-        return Problem(400, f"the body is not JSON: {context['error']}", code="invalid_json")
     if kind == "refused":
         return Problem(400, found["msg"], param=context["param"], code=context["code"])
     param = _parameter(found["loc"])
     if kind == "extra_forbidden":
-        return Problem(
-            400,
-            f"{param} is not a parameter this server knows",
-            param=param,
-            code="unknown_parameter",
-        )
-    return Problem(400, f"{param or 'the body'}: {found['msg']}", param=param or None)
+        return Problem(400, f"{param} {UNKNOWN}", param=param, code="unknown_parameter")
+    says = "should be an object" if kind == "model_type" else found["msg"]
+    return Problem(400, f"{param or 'the body'}: {says}", param=param or None)
 
 
 def _parameter(place: tuple[str | int, ...]) -> str:

@@ -19,13 +19,13 @@ Record = Mapping[str, Any]
 
 MEASURED: Final = (
     *("median", "least", "most", "runs", "gbps", "gops", "tflops", "of_ceiling"),
-    *("kl", "kl_peer", "kl_model", "kl_tokens"),
+    *("kl", "kl_peer", "kl_model", "kl_tokens", "left_out"),
 )
 """Fields that differ from run to run."""
 
 CIRCUMSTANCES: Final = (
-    *("settings", "device", "cpu", "cores", "threads", "tier", "load", "beside", "versions"),
-    *("commit", "date"),
+    *("settings", "device", "cpu", "cores", "threads", "cpus", "physical_cores", "tier"),
+    *("load", "beside", "versions", "commit", "date"),
 )
 """Fields that say where and with what, not what."""
 

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, Final
 
+import typer
 from spaninfer_engine import ConfigError
 
 from spaninfer.bench.engine import Note
@@ -47,10 +48,24 @@ def _seconds(
     """Return the time to the first token, and what the process says of its engine."""
     command = (sys.executable, "-m", "spaninfer.bench.first_token", json.dumps(options))
     begin = perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        env=environment,
+        process_group=0,  # so that Ctrl-C reaches it through us, and it has no last words
+    ) as process:
         assert process.stdout is not None
-        line = process.stdout.readline()
+        try:
+            line = process.stdout.readline()
+        except KeyboardInterrupt:
+            process.kill()
+            raise
         seconds = perf_counter() - begin
+    if process.returncode == 2:  # its own sentence stands on standard error
+        raise typer.Exit(2)
     if not line:
-        raise ConfigError("an engine with these options did not start: see above")
+        raise ConfigError(
+            f"an engine with these options did not start: its process ended with "
+            f"{process.returncode}, see above"
+        )
     return seconds, json.loads(line)

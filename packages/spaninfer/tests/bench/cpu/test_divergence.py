@@ -24,13 +24,24 @@ def test_it_is_the_mean_of_what_the_definition_says_row_by_row():
 
 
 @pytest.mark.usefixtures("short_texts")
-def test_a_text_token_by_token_has_the_logits_of_one_step():
-    short = measured.texts()[0]
-    whole = measured.logits_of(short, len(short), dtype="float32")
-    single = measured.logits_of(short, 1, dtype="float32")
+def test_texts_token_by_token_have_the_logits_of_one_step_each():
+    texts = measured.texts()
+    assert len({text[8:] for text in texts}) == len(texts) == 3
+    whole = list(measured.logits_of(texts, len(texts[0]), dtype="float32"))
+    single = list(measured.logits_of(texts, 1, dtype="float32"))
 
-    assert whole.shape == (len(short), 4096)
-    np.testing.assert_allclose(single, whole, atol=1e-4 * whole.std())
+    for text, all_at_once, one_by_one in zip(texts, whole, single, strict=True):
+        assert all_at_once.shape == (len(text), 4096)
+        np.testing.assert_allclose(one_by_one, all_at_once, atol=1e-4 * all_at_once.std())
+
+
+def test_a_text_has_the_same_logits_whichever_texts_come_before_it(short_texts):
+    texts = measured.texts()
+
+    alone = list(measured.logits_of(texts[1:2], short_texts, dtype="float32"))
+    behind = list(measured.logits_of(texts, short_texts, dtype="float32"))
+
+    np.testing.assert_array_equal(alone[0], behind[1])
 
 
 def test_fewer_bits_cost_more_and_bfloat16_hardly_anything(short_texts):

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from spaninfer.bench.cpu.place import busy, keep_to, place
+from spaninfer.bench.cpu.place import busy, keep_to, physical_cores, place
 from spaninfer_engine import ConfigError
 from spaninfer_kernels_cpu import usable_cpus
 
@@ -17,6 +17,21 @@ def test_records_say_which_processor_how_many_threads_and_which_instructions():
     assert fields["device"] == fields["cpu"]
     assert fields["threads"] == usable_cpus()
     assert fields["tier"]
+    if fields["cpus"] is not None:
+        assert set(fields["cpus"]) == os.sched_getaffinity(0)
+    if fields["physical_cores"] is not None:
+        assert 1 <= fields["physical_cores"] <= len(fields["cpus"])
+
+
+def test_cpus_of_one_core_count_once_and_nothing_is_said_where_the_system_does_not(tmp_path):
+    for cpu, core in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        (tmp_path / f"cpu{cpu}").write_text(core)
+    said = f"{tmp_path}/cpu{{}}"
+
+    assert physical_cores([0, 1], said) == 2
+    assert physical_cores([0, 2], said) == 1
+    assert physical_cores([0, 1, 2, 3], said) == 2
+    assert physical_cores([0, 4], said) is None
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")

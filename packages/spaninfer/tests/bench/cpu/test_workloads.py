@@ -1,7 +1,8 @@
 """The definitions of the rows that engine and llama.cpp are compared at."""
 
 import pytest
-from spaninfer.bench.cpu.engine import OURS, THEIRS, in_turns, records_of
+from spaninfer.bench.cpu.engine import OURS, THEIRS, records_of
+from spaninfer.bench.cpu.turns import Turns
 from spaninfer.bench.cpu.workloads import CONTEXT, MOST_REQUESTS, ROWS, WORKLOADS
 from spaninfer.bench.records import is_rate
 from spaninfer.bench.workloads import Prompts
@@ -41,33 +42,12 @@ def test_every_workload_fits_what_llama_cpp_is_given():
         assert len(set(batch.output_lens)) == 1
 
 
-def test_programs_get_the_same_prompts_in_turns_and_the_first_run_of_each_does_not_count():
-    given = []
-
-    def program(name, seconds):
-        def run(batch):
-            given.append((name, batch))
-            return seconds
-
-        return run
-
-    programs = {OURS: program(OURS, 1.0), THEIRS: program(THEIRS, 2.0)}
-    values = in_turns(BY_NAME["prefill256"], programs, VOCAB, runs=3)
-
-    assert values == {OURS: [256.0] * 3, THEIRS: [128.0] * 3}
-    names = [name for name, _ in given]
-    assert names == [OURS, THEIRS, THEIRS, OURS, OURS, THEIRS, THEIRS, OURS]
-    for (_, first), (_, second) in zip(given[::2], given[1::2], strict=True):
-        assert first == second
-    assert len({batch.prompts for _, batch in given}) == 4
-
-
 def test_a_ratio_is_the_median_of_neighbouring_runs_and_more_is_better():
     values = {OURS: [30.0, 20.0, 90.0], THEIRS: [10.0, 20.0, 45.0]}
 
     ours, theirs, ratio = records_of(
         BY_NAME["decode64_bs1"],
-        values,
+        Turns(values, left_out=2),
         {OURS: "int8 g32", THEIRS: "Q8_0"},
         {OURS: 1e-4, THEIRS: 2e-4},
     )
@@ -79,3 +59,4 @@ def test_a_ratio_is_the_median_of_neighbouring_runs_and_more_is_better():
     assert is_rate(ratio)
     assert (ours["kl"], theirs["kl"]) == (1e-4, 2e-4)
     assert (ratio["kl"], ratio["kl_peer"]) == (1e-4, 2e-4)
+    assert [record["left_out"] for record in (ours, theirs, ratio)] == [2, 2, 2]

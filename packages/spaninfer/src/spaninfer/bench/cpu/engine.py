@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import sleep
 from types import ModuleType
 from typing import Any
 
 from spaninfer_engine import Engine, EngineConfig
 from spaninfer_kernels_cpu import Format, usable_cpus
 
-from spaninfer.bench.cpu.divergence import NUM_TEXTS, TOKENS, divergence_of, divergence_of_llama
+from spaninfer.bench.cpu.divergence import REQUESTS, TOKENS, divergence_of, divergence_of_llama
 from spaninfer.bench.cpu.formats import PeerFormat, name_of, options_of
 from spaninfer.bench.cpu.gguf_file import write_gguf
 from spaninfer.bench.cpu.llama import MISSING, Llama, instructions_of, llama_library
+from spaninfer.bench.cpu.turns import Cores, Program, Turns, in_turns
 from spaninfer.bench.cpu.workloads import CONTEXT, MOST_REQUESTS, ROWS, WORKLOADS
 from spaninfer.bench.engine import Note, seconds_of
 from spaninfer.bench.records import summary
-from spaninfer.bench.workloads import Batch, Prompts, Workload
+from spaninfer.bench.workloads import Workload
 
 OURS, THEIRS = "spaninfer", "llama.cpp"
 
 _MEMORY = 256 << 20  # of keys and values: thousands of tokens
-_SETTLE_S = 0.1  # threads of both spin for a while after a step
-
-Program = Callable[[Batch], float]  # seconds of a batch
 
 
 def measure_engine(
@@ -63,32 +60,14 @@ def measure_engine(
                 llama = stack.enter_context(_llama(library, folder, peer_format, stack))
                 programs[THEIRS] = llama.seconds
             peers = {OURS: name_of(format), THEIRS: peer_format}
-            vocab = engine.tokenizer.vocab_size
+            vocab, cores = engine.tokenizer.vocab_size, Cores(format.kind)
             for workload in WORKLOADS:
                 if workload.name in names:
                     lost = divergences(format, peer_format, library, ROWS[workload.name])
-                    values = in_turns(workload, programs, vocab, runs)
-                    for fields in records_of(workload, values, peers, lost):
+                    turns = in_turns(workload, programs, vocab, runs, cores)
+                    for fields in records_of(workload, turns, peers, lost):
                         note(_said(fields))
                         yield {"benchmark": "cpu", **about, **fields}
-
-
-def in_turns(
-    workload: Workload, programs: Mapping[str, Program], vocab: int, runs: int
-) -> dict[str, list[float]]:
-    """Return every program's values, after a run of each that does not count.
-
-    Each run has prompts of its own, the same for all programs; who begins changes from run to run.
-    """
-    values: dict[str, list[float]] = {program: [] for program in programs}
-    for run in range(runs + 1):
-        (batch,) = workload.batches(Prompts(vocab, run))
-        for program in sorted(programs, reverse=run % 2 == 0):
-            sleep(_SETTLE_S)
-            seconds = programs[program](batch)
-            if run:
-                values[program] += workload.values((batch,), (seconds,))
-    return values
 
 
 def divergences(
@@ -103,16 +82,18 @@ def divergences(
 
 def records_of(
     workload: Workload,
-    values: Mapping[str, list[float]],
+    turns: Turns,
     formats: Mapping[str, str],
     lost: Mapping[str, float],
 ) -> Iterator[dict[str, Any]]:
     """Yield what records say of a workload: a rate per program, and our rates over theirs.
 
     `lost`, the divergences by program, stands beside: `kl`, and `kl_peer` in the record of ratios.
+    `left_out` are rounds in which the CPUs were not whole cores (`turns`).
     """
     kl = {program: float(f"{value:.4g}") for program, value in lost.items()}
-    on = {"kl_model": "demo", "kl_tokens": TOKENS * NUM_TEXTS}
+    on = {"kl_model": "demo", "kl_tokens": TOKENS * len(REQUESTS), "left_out": turns.left_out}
+    values = turns.values
     for program, rates in values.items():
         about = {"workload": workload.name, "program": program, "format": formats[program]}
         yield about | summary(workload.unit, rates) | {"kl": kl[program]} | on

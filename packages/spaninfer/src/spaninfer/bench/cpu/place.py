@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import cycle, islice
+from pathlib import Path
 from typing import Any
 
 from spaninfer_engine import ConfigError
@@ -68,13 +69,33 @@ def place(beside: int = 0) -> dict[str, Any]:
     """Return the circumstances of records, `beside` so many busy processes.
 
     `load` is the system's mean of the last minute: ask at first, for what is measured is a load.
+    `cpus` are those that this process may use, None where the system keeps none to some of them;
+    `physical_cores`: on how many cores these are, None where it does not say. Two threads of one
+    core share what multiplies. A virtual machine may call threads cores.
     """
     fields = circumstances("cpu")
+    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     return fields | {
         "device": fields["cpu"],
         "threads": usable_cpus(),
+        "cpus": cpus,
+        "physical_cores": None if cpus is None else physical_cores(cpus),
         "tier": chosen().name,
         "load": load,
         "beside": beside,
     }
+
+
+_SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+
+
+def physical_cores(cpus: Iterable[int], siblings: str = _SIBLINGS) -> int | None:
+    """Return on how many cores these CPUs are, by what Linux says of each in a file of this name.
+
+    None where it says nothing.
+    """
+    try:
+        return len({Path(siblings.format(cpu)).read_text(encoding="ascii") for cpu in cpus})
+    except OSError:
+        return None
