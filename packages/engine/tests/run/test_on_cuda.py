@@ -5,6 +5,9 @@ but where the two likeliest ones are as near as 16 bits round.
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -144,6 +147,37 @@ def test_all_kernels_are_compiled_before_the_first_step_and_none_later(
     assert set(tmp_path.rglob("*.bin")) == compiled
     assert "graphs" in again
     assert "kernels" not in again
+
+
+TOKENS = """
+from spaninfer_engine import Engine, SamplingParams
+
+with Engine("demo", backend="cuda", max_len=512, graphs=True, dtype="bfloat16") as engine:
+    sampling = SamplingParams(temperature=0, max_tokens=8)
+    print(engine.generate("Once upon a time", sampling).token_ids)
+"""
+
+
+def test_a_start_that_finds_only_some_of_its_kernels_draws_the_same_tokens(tmp_path: Path) -> None:
+    def tokens() -> str:
+        run = subprocess.run(
+            [sys.executable, "-c", TOKENS],
+            env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert run.returncode == 0, run.stderr
+        return run.stdout
+
+    expected = tokens()
+    compiled = sorted(tmp_path.rglob("*.bin"))
+
+    for part in range(3):
+        for file in compiled[part::3]:
+            file.unlink()
+        assert tokens() == expected
+    assert sorted(tmp_path.rglob("*.bin")) == compiled
 
 
 def test_a_closed_engine_gives_weights_and_spans_back() -> None:

@@ -90,17 +90,23 @@ class CudaOps(TorchOps):
     def compile(self, walk: Callable[[], None], tell: Callable[[int, int], None]) -> None:
         """Compile side by side the kernels that `walk` launches and no earlier start has compiled.
 
-        It is called once; these kernels then do nothing. `tell` hears how many are done, and of how
-        many.
+        It is called once, and what it launches does nothing. `tell` hears how many are done, and of
+        how many.
         """
+        # What an attempt before has prepared would do something, with what nothing has computed.
+        self._start_over()
         try:
             with gathering() as wanted:
                 walk()
         finally:
-            self.kernels.forget()
-        gc.collect()  # in circles lie tables of the walk, 40 MiB to 1 GiB (run.on_cuda)
-        torch.cuda.empty_cache()
+            self._start_over()
         compile_all(wanted, tell)
+
+    def _start_over(self) -> None:
+        """Have every launch prepared anew, and give back what steps before have used."""
+        self.kernels.forget()
+        gc.collect()  # in circles lie tables of steps, 40 MiB to 1 GiB (run.on_cuda)
+        torch.cuda.empty_cache()
 
     def layout(self, operator: str, argument: str) -> str:  # noqa: ARG002
         """A router computes in float32; a wrong choice of experts is a large error."""
