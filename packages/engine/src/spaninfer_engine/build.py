@@ -198,8 +198,8 @@ def _on_cuda(
     if asked.batch_invariant:
         refuse_varying(step.name for step in bound.text.steps)
     span_len, graphs = asked.span_len or SPAN_LEN, decide_graphs(asked, compute)
-    sample = partial(bind_packed, lower(shortened(decoder)), ops, pack)
-    return CudaModel(bound, sample, ops, decoder, demand, span_len=span_len, graphs=graphs)
+    few_layers = partial(bind_packed, lower(shortened(decoder)), ops, pack)
+    return CudaModel(bound, few_layers, ops, decoder, demand, span_len=span_len, graphs=graphs)
 
 
 def _rehearsed(

@@ -49,6 +49,15 @@ def allow(mib: int) -> None:
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + mib * MIB) / total)
 
 
+def replayed(graphs: Graphs, form: Form) -> list[float]:
+    """Return which numbers a replay of a form's graph computes."""
+    captured = graphs.find(form, 1)
+    assert captured is not None
+    captured.graph.replay()
+    numbers: list[float] = captured.logits.unique().tolist()
+    return numbers
+
+
 def test_a_replay_computes_the_step_anew(body: Body) -> None:
     graphs = Graphs(body, body.blank)
 
@@ -77,10 +86,7 @@ def test_a_form_without_memory_has_no_graph_until_there_is_more(body: Body) -> N
 
     del ballast
     allow(mib=2048)
-    captured = graphs.find(Form(256), 1)
-    assert captured is not None
-    captured.graph.replay()
-    assert captured.logits.unique().tolist() == [2.0]
+    assert replayed(graphs, Form(256)) == [2.0]
     graphs.close()
 
 
@@ -90,11 +96,8 @@ def test_memory_that_fails_inside_a_capture_is_no_error_of_the_next_one(body: Bo
 
     assert graphs.find(Form(256), 1) is None
     assert body.count == 2
-    captured = graphs.find(Form(1), 1)
 
-    assert captured is not None
-    captured.graph.replay()
-    assert captured.logits.unique().tolist() == [2.0]
+    assert replayed(graphs, Form(1)) == [2.0]
     graphs.close()
 
 

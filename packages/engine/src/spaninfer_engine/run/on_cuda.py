@@ -27,13 +27,13 @@ _LESS = "lower --step-tokens, --max-running or --max-len"
 class CudaModel:
     """A model bound to the CUDA backend, and the most that its requests and steps can be.
 
-    `sample` returns the same model with few layers, which launches the same kernels.
+    `few_layers` returns the same model with few layers, which launches the same kernels.
     """
 
     def __init__(
         self,
         bound: Bound[Any],
-        sample: Callable[[], Bound[Any]],
+        few_layers: Callable[[], Bound[Any]],
         ops: CudaOps,
         decoder: Decoder,
         demand: Demand,
@@ -41,7 +41,8 @@ class CudaModel:
         span_len: int,
         graphs: bool,
     ) -> None:
-        self._bound, self._sample, self._ops, self._decoder = bound, sample, ops, decoder
+        self._bound, self._few_layers = bound, few_layers
+        self._ops, self._decoder = ops, decoder
         self._demand, self._span_len, self._graphs = demand, span_len, graphs
         self._is_plain = any(step.name == "plain_attention" for step in bound.text.steps)
         self._ropes = ropes(decoder)
@@ -80,7 +81,7 @@ class CudaModel:
 
     def _walk(self) -> None:
         with in_memory("steps of this size", _LESS):
-            steps = self._steps(self._sample(), [1] * len(self._decoder.groups), self._demand)
+            steps = self._steps(self._few_layers(), [1] * len(self._decoder.groups), self._demand)
             steps.walk()
             steps.close()
 

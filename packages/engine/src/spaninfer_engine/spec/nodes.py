@@ -309,7 +309,6 @@ class RoutedMLP:
     correction: Weight | None  # added to the scores for the choice, not for the weights
     scores: Scores
     experts: EachExpert | StackedExperts
-    num_experts: int
     act: ActivationName
     shared: GatedMLP | None = None
     shared_gate: Linear | None = None  # its sigmoid scales the shared MLP

@@ -75,7 +75,6 @@ class MlpReader:
             correction=correction,
             scores=self._scores(num_experts),
             experts=self._experts(within, num_experts),
-            num_experts=num_experts,
             act=self._act,
             shared=self._shared(within) if shared != "none" else None,
             shared_gate=(
