@@ -1,11 +1,12 @@
 """Decode against its definition; the tests that need no GPU come first."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import ml_dtypes
 import numpy as np
 import pytest
-from span_attention import Format, SpanLayout, Spans, decode
+from span_attention import Format, SpanLayout, Spans, decode, merge
 from spaninfer_kernel_launch import (
     DeviceError,
     DTypeError,
@@ -42,6 +43,28 @@ def test_the_variant_carries_layout_and_tuning():
     assert dict(variant.macros)["CODES"] == "Int8Codes"
     assert dict(variant.macros)["HEAD_TILES"] == "1"
     assert dict(variant.macros)["T"] == "half"
+
+
+@pytest.mark.parametrize("lse", [False, True])
+def test_variants_with_and_without_log_sum_exps_are_two(lse):
+    layout = SpanLayout.contiguous(**SIZES, format=Format.INT8)
+    tuning = decode.tune(layout, 14, requests=1)
+
+    variant = decode.variant_for(decode.Form(np.float16, lse), layout, tuning)
+
+    assert dict(variant.macros)["LSE"] == str(int(lse))
+
+
+def test_a_kernel_and_its_launch_agree_on_log_sum_exps():
+    layout = SpanLayout.contiguous(**SIZES, format=Format.FLOAT16)
+    given = dict(table_stride=1, spans=Spans(0, layout), out=0, workspace=0, scale=1.0)
+
+    step = decode.prepare(decode.Form(np.float16, lse=True), layout, requests=0, heads=2, gpu=GPU)
+    with pytest.raises(ShapeError, match="lse is missing"):
+        step.launch(0, 0, 0, 0, 0, **given)
+    step = decode.prepare(decode.Form(np.float16), layout, requests=0, heads=2, gpu=GPU)
+    with pytest.raises(ShapeError, match="lse is given, but the kernel does not write it"):
+        step.launch(0, 0, 0, 0, 0, **given, lse=np.zeros((0, 2), np.float32))
 
 
 def test_queries_of_another_type_than_the_spans_are_refused():
@@ -95,7 +118,10 @@ def test_arrays_in_host_memory_are_refused():
 def test_the_arithmetic_of_cases_is_that_of_the_definition():
     case = Case(lengths=[40], window=16, softcap=20.0, alibi=True, sinks=True)
 
-    assert relative_error(case.expected()[0], case.expected_by_hand(0)) < 1e-12
+    results, sums = case.expected()
+    by_hand = case.expected_by_hand(0)
+    assert relative_error(results[0], by_hand[0]) < 1e-12
+    assert relative_error(sums[0], by_hand[1]) < 1e-12
 
 
 FORMATS = [Format.FLOAT16, Format.BFLOAT16, Format.FP8, Format.INT8, Format.UINT4]
@@ -105,6 +131,8 @@ MANY = {
     "only padding": dict(lengths=[0, 0]),
     "mixed": dict(lengths=[5000, 1, 31, 700, 64, 0, 65, 2999, 16]),
     "one long": dict(lengths=[20011], heads=7, kv_heads=1, span_len=64),
+    "several long": dict(lengths=[6000, 70, 0, 9000, 31], heads=28, kv_heads=4),
+    "long, ratio 16": dict(lengths=[9000, 100], heads=32, kv_heads=2),
     "alike": dict(lengths=[333] * 70 + [0, 340], heads=28, kv_heads=4),
     "many short": dict(lengths=list(range(1, 300)), heads=2, kv_heads=2),
     "ratio 7": dict(lengths=[1023, 40], heads=28, kv_heads=4),
@@ -125,6 +153,9 @@ MANY = {
         lengths=[600, 31, 16, 1], window=200, heads_together=True, span_len=16
     ),
     "latent": dict(lengths=[600, 31], key_size=576, value_size=512, heads=16, kv_heads=1, mla=True),
+    "long latent": dict(
+        lengths=[3000, 5], key_size=576, value_size=512, heads=16, kv_heads=1, mla=True
+    ),
 }
 
 
@@ -137,6 +168,67 @@ def test_results_are_their_definition(on_gpu, format, sizes):
     out = case.run(on_gpu.put)
 
     case.check(on_gpu.get(out))
+
+
+LSE = [
+    *("padding", "only padding", "mixed", "several long", "long, ratio 16", "alike", "ratio 13"),
+    *("all of it", "size 64", "size 256", "sizes 192, 128", "long latent"),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.label)
+@pytest.mark.parametrize("name", LSE)
+def test_log_sum_exps_are_their_definition(on_gpu, format, name):
+    case = Case(format=format, **MANY[name])
+
+    out, lse = map(on_gpu.get, case.run(on_gpu.put, lse=True))
+
+    case.check(out)
+    case.check_lse(lse)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.label)
+@pytest.mark.parametrize(
+    "options",
+    [dict(), dict(softcap=9.0, alibi=True), dict(sinks=True)],
+    ids=lambda options: " ".join(options) or "plain",
+)
+def test_parts_of_the_keys_merge_into_all_of_them(on_gpu, format, options):
+    case = Case(lengths=[777, 5, 3000, 0, 65], format=format, **options)
+    cuts = [0, 64, 1024, 3008]
+    shape = (len(cuts) - 1, *case.query.shape[:2])
+    outputs = on_gpu.put(np.full((*shape, 128), 7, case.dtype))
+    lse = on_gpu.put(np.full(shape, 7, np.float32))
+
+    for number, (first, last) in enumerate(pairwise(cuts)):
+        case.run(
+            on_gpu.put,
+            tables=np.ascontiguousarray(case.tables[:, first // case.layout.span_len :]),
+            lengths=np.clip(case.lengths - first, 0, last - first).astype(np.int32),
+            sinks=case.sinks if number == 0 else None,
+            out=(outputs[number], lse[number]),
+            lse=True,
+        )
+    sums = on_gpu.get(lse)
+    if case.alibi is not None:  # queries stand that far behind the last key of the part
+        sums -= case.alibi * np.maximum(case.lengths - np.array(cuts[1:])[:, None], 0)[..., None]
+    merged, total = map(on_gpu.get, merge.merge(outputs, on_gpu.put(sums)))
+
+    case.check(merged)
+    case.check_lse(total)
+
+
+@pytest.mark.gpu
+def test_a_sink_far_above_all_scores_takes_all_weight(on_gpu):
+    case = Case(lengths=[300, 20])
+    case.sinks = np.full(14, 200, np.float32)
+
+    out, lse = map(on_gpu.get, case.run(on_gpu.put, lse=True))
+
+    assert not out.any()
+    np.testing.assert_array_equal(lse, 200)
 
 
 @pytest.mark.gpu
@@ -168,7 +260,7 @@ def test_rows_of_a_wider_array_are_read_in_place(on_gpu):
 
 @pytest.mark.gpu
 def test_planned_once_and_captured_it_serves_all_layers_and_other_lengths(on_gpu):
-    first = Case(lengths=[1000, 3, 0, 64], seed=0)
+    first = Case(lengths=[1000, 3, 0, 64], longest=3000, seed=0)
     gpu = get_gpu()
     step = decode.prepare(decode.Form(np.float16), first.layout, requests=4, heads=14, gpu=gpu)
     held = [on_gpu.put(array) for array in (first.query, first.tables, first.rows, first.lengths)]
@@ -190,8 +282,8 @@ def test_planned_once_and_captured_it_serves_all_layers_and_other_lengths(on_gpu
             )
 
     with gpu.current(), new_stream() as stream, captured(stream, launch) as replay:
-        for seed, lengths in ((1, [0, 900, 1, 17]), (2, [33, 0, 1000, 999])):
-            case = Case(lengths=lengths, longest=1000, seed=seed)
+        for seed, lengths in ((1, [0, 900, 1, 17]), (2, [3000, 0, 33, 999])):
+            case = Case(lengths=lengths, longest=3000, seed=seed)
             now = (case.query, case.tables, case.rows, case.lengths, case.cache)
             for array, values in zip((*held, cache), now, strict=True):
                 array[:] = on_gpu.put(values)
@@ -306,6 +398,7 @@ class Case:
             for name, array in arrays.items()
         }
         first = [arrays.pop(name) for name in ("query", "tables", "lengths")]
+        results = {name: other[name] for name in ("lse", "out") if name in other}
         return decode.decode(
             *first,
             spans=Spans(put(self.cache), self.layout, layer=1),
@@ -313,12 +406,14 @@ class Case:
             softcap=self.softcap,
             window=self.window,
             **arrays,
+            **results,
         )
 
     def expected(self):
-        """[R H E] in float64."""
+        """[R H E] and log-sum-exps[R H] in float64; a bias is the slope times a key's distance."""
         heads, size = self.query.shape[1], self.layout.value_size
         results = np.zeros((len(self.lengths), heads, size))
+        sums = np.full((len(self.lengths), heads), -np.inf)
         for request, length in enumerate(self.lengths):
             if not length:
                 continue
@@ -333,15 +428,18 @@ class Case:
                 if self.alibi is None
                 else alibi_bias(self.alibi.astype(np.float64), positions),
             )
+            if self.alibi is not None:  # alibi_bias counts from position 0
+                lse = lse - self.alibi * (length - 1)
             if self.sinks is not None:  # as the logit of a key whose value is 0
-                out = out / (1 + np.exp(self.sinks - lse))[..., None]
-            results[request] = out[0]
-        return results
+                total = np.logaddexp(lse, self.sinks)
+                out, lse = out * np.exp(lse - total)[..., None], total
+            results[request], sums[request] = out[0], lse[0]
+        return results, sums
 
     def expected_by_hand(self, request):
         """The same for one request, written out."""
         length, (heads, _) = self.lengths[request], self.query.shape[1:]
-        results = []
+        results, sums = [], []
         for head in range(heads):
             kv_head = head // (heads // self.layout.kv_heads)
             first = max(0, length - self.window) if self.window else 0
@@ -352,22 +450,27 @@ class Case:
                 if self.softcap:
                     logit = self.softcap * np.tanh(logit / self.softcap)
                 if self.alibi is not None:
-                    logit += float(self.alibi[head]) * position
+                    logit += float(self.alibi[head]) * (position - length + 1)
                 logits.append(logit)
             weights = np.exp(logits - np.max(logits))
             total = weights.sum()
             if self.sinks is not None:
                 total += np.exp(self.sinks[head] - np.max(logits))
             results.append(weights / total @ self.values[request][first:length, kv_head])
-        return np.array(results)
+            sums.append(np.log(total) + np.max(logits))
+        return np.array(results), np.array(sums)
 
     def check(self, out):
         """Compare with the definition, row by row: a short row must not hide behind a long one."""
-        expected = self.expected()
+        expected, _ = self.expected()
         assert out.dtype == self.dtype
         for request, length in enumerate(self.lengths):
             error = relative_error(out[request].astype(np.float64), expected[request])
             assert error <= tolerance(self.dtype.name), (request, int(length), error)
+
+    def check_lse(self, lse):
+        """Compare with the definition; where there is no key, it is minus infinity."""
+        np.testing.assert_allclose(lse, self.expected()[1], rtol=0, atol=1e-4)
 
 
 def heads_of_a_token_together(layout):

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from span_attention import Format, SpanLayout, Spans, prefill
+from span_attention import Format, SpanLayout, Spans, merge, prefill
 from span_attention.prefill import hopper
 from span_attention.prefill.general import variant_for
 from span_attention.prefill.tuning import heads_of_tile, launch, plan_bytes, tiles
@@ -98,6 +98,13 @@ def test_floats_of_two_types_are_refused_by_name():
         variant_for(prefill.Form("float32"), layout, HOPPER)
 
 
+@pytest.mark.parametrize("lse", [False, True])
+def test_variants_with_and_without_log_sum_exps_are_two(lse):
+    variant, _ = variant_for(prefill.Form("float16", lse), layout_of(Format.FLOAT16), HOPPER)
+
+    assert dict(variant.macros)["LSE"] == str(int(lse))
+
+
 def test_query_heads_must_share_key_heads_evenly():
     with pytest.raises(ShapeError, match="7 query heads are not a multiple of 2"):
         prefill.prepare(prefill.Form("float16"), layout_of(Format.FLOAT16), heads=7, gpu=GPU)
@@ -190,8 +197,11 @@ def test_attention_is_its_definition(on_gpu, format, name):
         dict(key_size=128, value_size=128, heads=14),
         dict(key_size=192, value_size=128, span_len=64),
         dict(key_size=576, value_size=512, in_keys=True, heads=16, kv_heads=1),
+        dict(key_size=96, value_size=96, window=37, softcap=20.0, span_len=32),
+        dict(key_size=256, value_size=256, heads=8, kv_heads=1, sinks=True),
+        dict(key_size=128, value_size=128, heads=32, window=200, alibi=True, span_len=128),
     ],
-    ids=lambda sizes: f"{sizes['key_size']}",
+    ids=lambda sizes: " ".join(f"{name} {size}" for name, size in sizes.items()),
 )
 def test_codes_are_read_as_what_they_stand_for(on_gpu, dtype, format, sizes):
     case = Case(MIXED, format=format, dtype=dtype, **sizes)
@@ -250,17 +260,92 @@ def test_rows_of_slices_of_length_zero_are_left_alone(on_gpu, splits):
     whole.check(got)
 
 
+LSE = [
+    *("mixed slices", "seven heads to one", "head size 96", "head size 256", "wide window"),
+    *("values narrower than keys", "values in keys", "more heads than lines", "everything"),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("format", [Format.FLOAT16, Format.BFLOAT16], ids=lambda it: it.label)
+@pytest.mark.parametrize("name", LSE)
+def test_log_sum_exps_are_their_definition(on_gpu, format, name):
+    case = Case(format=format, **MANY[name])
+
+    out, lse = map(on_gpu.get, case.run(on_gpu.put, lse=True))
+
+    case.check(out)
+    case.check_lse(lse)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("format", [Format.FP8, Format.INT8, Format.UINT4], ids=lambda it: it.label)
+def test_log_sum_exps_are_those_of_what_codes_stand_for(on_gpu, format):
+    case = Case(MIXED, format=format, dtype="float16", key_size=128, value_size=128, heads=14)
+
+    case.check_lse(on_gpu.get(case.run(on_gpu.put, lse=True)[1]))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FEW)
+def test_split_tasks_have_one_log_sum_exp(on_gpu, name):
+    case = Case(**{"heads": 14, "key_size": 128, "value_size": 128, **FEW[name]})
+
+    case.check_lse(on_gpu.get(case.run(on_gpu.put, splits=True, lse=True)[1]))
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("format", [Format.FLOAT16, Format.INT8], ids=lambda it: it.label)
+@pytest.mark.parametrize(
+    "options",
+    [dict(), dict(softcap=20.0, alibi=True), dict(sinks=True)],
+    ids=lambda options: " ".join(options) or "plain",
+)
+def test_what_was_there_before_and_the_new_rows_merge_into_all_keys(on_gpu, format, options):
+    slices = [(40, 1000), (9, 89), (1, 17)]
+    sizes = dict(heads=14, key_size=128, value_size=128, dtype="float16")
+    case = Case(slices, format=format, **sizes, **options)
+    shape = (2, *case.query.shape[:2])
+    outputs = on_gpu.put(np.full((*shape, 128), np.nan, np.float16))
+    lse = on_gpu.put(np.full(shape, np.nan, np.float32))
+
+    for number, part in enumerate((case.keys_before(), case.own_keys())):
+        part.run(on_gpu.put, out=(outputs[number], lse[number]), lse=True)
+    sums = on_gpu.get(lse)
+    if case.alibi is not None:  # rows stand that far behind what they have read first
+        sums[0] -= case.alibi * case.distances()[:, None]
+    merged, total = map(on_gpu.get, merge.merge(outputs, on_gpu.put(sums)))
+
+    case.check(merged)
+    case.check_lse(total)
+
+
+@pytest.mark.gpu
+def test_a_kernel_and_its_launch_agree_on_log_sum_exps(on_gpu):
+    case, gpu = Case([(3, 5)]), get_gpu()
+    given = dict(num_rows=3, slices=1, table_len=2, spans=Spans(0, case.layout), out=0, scale=1.0)
+
+    step = prefill.prepare(prefill.Form("float16", lse=True), case.layout, heads=4, gpu=gpu)
+    with pytest.raises(ShapeError, match="lse is missing"):
+        step.launch(0, 0, 0, 0, **given)
+    step = prefill.prepare(prefill.Form("float16"), case.layout, heads=4, gpu=gpu)
+    with pytest.raises(ShapeError, match="lse is given, but the kernel does not write it"):
+        step.launch(0, 0, 0, 0, **given, lse=on_gpu.put(np.zeros((3, 4), np.float32)))
+
+
 @pytest.mark.gpu
 def test_rows_outside_of_the_slices_are_left_alone(on_gpu):
     case = Case([(5, 9), (40, 40)])
     case.bounds = case.bounds + 2
     case.query = np.concatenate([case.query[:2], case.query, case.query[:3]])
     out = on_gpu.put(np.full((50, 4, 64), np.nan, np.float16))
+    lse = on_gpu.put(np.full((50, 4), np.nan, np.float32))
 
-    got = on_gpu.get(case.run(on_gpu.put, out=out))
-
-    assert np.isnan(got[[0, 1, 47, 48, 49]]).all()
-    assert not np.isnan(got[2:47]).any()
+    for got in map(on_gpu.get, case.run(on_gpu.put, out=(out, lse), lse=True)):
+        assert np.isnan(got[[0, 1, 47, 48, 49]]).all()
+        assert not np.isnan(got[2:47]).any()
 
 
 @pytest.mark.gpu
@@ -436,7 +521,34 @@ class Case:
         part.lengths = self.lengths - np.int32(len(self.query) - stop)
         return part
 
-    def run(self, put, out=None, splits=False):
+    def keys_before(self):
+        """Return a case in which a row is a slice, and sees all keys in front of its own slice."""
+        part = object.__new__(Case)
+        part.__dict__.update(self.__dict__)
+        counts = np.diff(self.bounds)
+        part.bounds = np.arange(len(self.query) + 1, dtype=np.int32)
+        part.rows = np.repeat(self.rows, counts)
+        part.lengths = np.repeat(self.lengths - counts, counts)
+        return part
+
+    def own_keys(self):
+        """Return a case of the keys of the slices' own rows, which begin spans. It has no sinks."""
+        part = object.__new__(Case)
+        part.__dict__.update(self.__dict__)
+        part.sinks = None
+        part.lengths = np.diff(self.bounds)
+        part.tables = np.full_like(self.tables, 2**30)
+        for row, before in zip(self.rows, self.lengths - part.lengths, strict=True):
+            spans, rest = divmod(before, self.layout.span_len)
+            assert rest == 0
+            part.tables[row, : self.tables.shape[1] - spans] = self.tables[row, spans:]
+        return part
+
+    def distances(self):
+        """[T]: how far rows stand behind the last key in front of their slice."""
+        return np.concatenate([np.arange(1, count + 1) for count in np.diff(self.bounds)])
+
+    def run(self, put, out=None, splits=False, lse=False):
         """Return the attention of the case."""
         names = ("query", "tables", "rows", "bounds", "lengths")
         return prefill.prefill(
@@ -448,12 +560,21 @@ class Case:
             alibi=None if self.alibi is None else put(self.alibi),
             sinks=None if self.sinks is None else put(self.sinks),
             splits=splits,
+            lse=lse,
             out=out,
         )
 
     def expected(self):
         """[T H E] in float64."""
-        parts = [np.zeros((0, self.query.shape[1], self.layout.value_size))]
+        heads, size = self.query.shape[1], self.layout.value_size
+        return np.concatenate([np.zeros((0, heads, size)), *(out for out, _ in self.parts())])
+
+    def expected_lse(self):
+        """[T H] in float64; the bias of a score is its slope times the distance of the key."""
+        return np.concatenate([lse for _, lse in self.parts()])
+
+    def parts(self):
+        """Yield the expected output and log-sum-exp of each slice."""
         for number, (keys, values) in enumerate(self.kept):
             query = self.query[self.bounds[number] : self.bounds[number + 1]].astype(np.float64)
             positions = np.arange(len(keys))
@@ -464,11 +585,12 @@ class Case:
                 window=self.window or None,
                 bias=None if self.alibi is None else alibi_bias(self.alibi, positions),
             )
+            if self.alibi is not None:  # alibi_bias counts from position 0
+                lse = lse - self.alibi * positions[len(keys) - len(query) :, None]
             if self.sinks is not None:
-                bias = 0 if self.alibi is None else self.alibi * positions[-len(query) :, None]
-                part = part / (1 + np.exp(self.sinks + bias - lse))[..., None]
-            parts.append(part)
-        return np.concatenate(parts)
+                total = np.logaddexp(lse, self.sinks)
+                part, lse = part * np.exp(lse - total)[..., None], total
+            yield part, lse
 
     def check(self, got):
         """Compare each head of a row, on its own scale, with the definition.
@@ -479,6 +601,11 @@ class Case:
         expected = self.expected()
         scale = np.sqrt(np.mean(expected**2, axis=-1, keepdims=True))
         assert relative_error(got.astype(np.float64) / scale, expected / scale) <= limit
+
+    def check_lse(self, got):
+        """Compare with the definition; keys that codes stand for are rounded to halves."""
+        limit = 2e-3 if self.layout.format.num_scales else 1e-4
+        np.testing.assert_allclose(got, self.expected_lse(), rtol=0, atol=limit)
 
 
 def stored(x, format):

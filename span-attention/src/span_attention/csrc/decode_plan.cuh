@@ -1,9 +1,21 @@
 // What the plan of a decode step holds, and how its numbers are read; plan.cu fills it.
 //
-// In memory: Totals | Work of each warp of the grid | first unit of each request, and their number
-// at the end | for each block, whether its part of an item that goes on in the next one is there.
+// In memory: Totals | Work of each warp of the grid | Order of each block | first unit of each
+// request, and their number at the end | for each part that blocks leave, how many readers it has.
 
 constexpr int kTogether = 16;  // tokens that an mma takes: units begin at multiples of it
+constexpr int kMany = 16;      // a long item is one that goes on for more blocks than so many
+
+// How many blocks behind a long item share the rows of its result: some 3 % of the grid. No more than
+// kMany, so that they never meet the end of another long item.
+__device__ __forceinline__ int readers_of(int blocks) { return min(max(blocks / 32, 1), 8); }
+
+// Which of the parts in the workspace is that of the long item that ends in a block. The first ones
+// are those of items that go on behind each block.
+__device__ __forceinline__ int part_at_end(int blocks, int block) {
+  return blocks + block / (kMany + 1);
+}
+__device__ __forceinline__ int parts_of(int blocks) { return part_at_end(blocks, blocks) + 1; }
 
 struct Division {  // of units in shares that are as equal as can be
   int share, longer;  // units of a share: one more for the first `longer`
@@ -20,7 +32,13 @@ struct Division {  // of units in shares that are as equal as can be
 struct alignas(16) Totals {  // of the whole step
   Division division;         // among the warps that have work, unless blocks take whole items
   int paddings;              // requests without tokens
-  int warps;                 // that have work
+  int has_long_items;        // readers look at their orders
+};
+
+// The long item that ends in a block: the block that it begins in, or -1 (none does), its request and
+// its number among those of the request.
+struct alignas(16) Order {
+  int first, request, item;
 };
 
 struct alignas(16) Work {  // units [begin, end); the last is of `request`, whose units begin at `first`
@@ -38,13 +56,14 @@ __device__ __forceinline__ Division divide(int units, int shares) {
   return shares > 0 ? Division{units / shares, units % shares} : Division{};
 }
 
-// Where the parts of a plan lie, for a grid of so many warps.
+// Where the parts of a plan lie, for a grid of so many warps and blocks.
 struct Plan {
   Totals* totals;
-  int warps, requests;
+  int warps, blocks, requests;
 
   __device__ __forceinline__ Work* works() const { return reinterpret_cast<Work*>(totals + 1); }
-  __device__ __forceinline__ int* firsts() const { return reinterpret_cast<int*>(works() + warps); }
+  __device__ __forceinline__ Order* orders() const { return reinterpret_cast<Order*>(works() + warps); }
+  __device__ __forceinline__ int* firsts() const { return reinterpret_cast<int*>(orders() + blocks); }
   __device__ __forceinline__ int* flags() const { return firsts() + requests + 1; }
 
   // As the L2 cache has it: it may be written while blocks of the kernel that reads it begin.
@@ -55,5 +74,9 @@ struct Plan {
   __device__ __forceinline__ Work load_work(int warp) const {
     const int4 words = __ldcg(reinterpret_cast<const int4*>(works()) + warp);
     return {words.x, words.y, words.z, words.w};
+  }
+  __device__ __forceinline__ Order load_order(int block) const {
+    const int4 words = __ldcg(reinterpret_cast<const int4*>(orders()) + block);
+    return {words.x, words.y, words.z};
   }
 };

@@ -106,3 +106,9 @@ __device__ __forceinline__ void absorb(float (&s)[kFragments][4], Rows& rows, fl
     rows.sum[row] = rows.sum[row] * keep[row] + sum;
   }
 }
+
+// The natural logarithm of 2^most * sum.
+__device__ __forceinline__ float log_sum(float most, float sum) {
+  constexpr float kLn2 = 0.6931471805599453f;
+  return kLn2 * (most + __log2f(sum));
+}

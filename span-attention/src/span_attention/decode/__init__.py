@@ -16,6 +16,7 @@ that append several tokens of one request belong to `prefill`.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Literal, overload
 
 import numpy as np
 from spaninfer_kernel_launch import (
@@ -26,7 +27,6 @@ from spaninfer_kernel_launch import (
     check_rows,
     gpu_of,
     match,
-    result_array,
     stream_handle,
     view_of,
 )
@@ -35,6 +35,7 @@ from span_attention.decode.prepared import Prepared, prepare
 from span_attention.decode.tuning import Tuning, tune
 from span_attention.decode.variant import VARIANTS, Form, variant_for
 from span_attention.layout import SpanLayout
+from span_attention.lse import result_arrays
 from span_attention.spans import Spans
 
 __all__ = ["VARIANTS", "Form", "Prepared", "Tuning", "decode", "prepare", "tune", "variant_for"]
@@ -42,6 +43,7 @@ __all__ = ["VARIANTS", "Form", "Prepared", "Tuning", "decode", "prepare", "tune"
 _prepared = lru_cache(maxsize=256)(prepare)
 
 
+@overload
 def decode(
     query: object,
     tables: object,
@@ -54,15 +56,51 @@ def decode(
     window: int = 0,
     alibi: object = None,
     sinks: object = None,
+    lse: Literal[False] = False,
     out: object = None,
     stream: object = None,
-) -> object:
+) -> object: ...
+@overload
+def decode(
+    query: object,
+    tables: object,
+    lengths: object,
+    *,
+    spans: Spans,
+    scale: float,
+    rows: object = None,
+    softcap: float = 0.0,
+    window: int = 0,
+    alibi: object = None,
+    sinks: object = None,
+    lse: Literal[True],
+    out: tuple[object, object] | None = None,
+    stream: object = None,
+) -> tuple[object, object]: ...
+def decode(
+    query: object,
+    tables: object,
+    lengths: object,
+    *,
+    spans: Spans,
+    scale: float,
+    rows: object = None,
+    softcap: float = 0.0,
+    window: int = 0,
+    alibi: object = None,
+    sinks: object = None,
+    lse: bool = False,
+    out: object = None,
+    stream: object = None,
+) -> object | tuple[object, object]:
     """Return what each query of query[R H D] reads of its keys and values, [R H E].
 
+    With `lse`, return its log-sum-exps[R H], float32, too: what `merge` joins parts by (lse.py).
     Options are those of `Prepared.launch`; without `rows`, request r has row r of tables[N M].
-    Without `out`, the result is a new array in the order of the stream, which torch.from_dlpack and
-    cupy.from_dlpack take. Without a stream, the current one of query's framework. That lengths and
-    tables fit the cache is the caller's word: reading them would wait for the GPU.
+    Without `out`, a pair with `lse`, the result is a new array in the order of the stream, which
+    torch.from_dlpack and cupy.from_dlpack take. Without a stream, the current one of query's
+    framework. That lengths and tables fit the cache is the caller's word: reading them would wait
+    for the GPU.
     """
     layout = spans.layout
     optional = {"rows": (rows, "R"), "alibi": (alibi, "H"), "sinks": (sinks, "H")}
@@ -72,25 +110,26 @@ def decode(
     gpu = gpu_of(**views, cache=view_of(spans.cache))
     handle = stream_handle(stream, query)
     dtype = views["query"].dtype
-    step = _prepared(Form(dtype), layout, requests=requests, heads=heads, gpu=gpu)
+    step = _prepared(Form(dtype, lse), layout, requests=requests, heads=heads, gpu=gpu)
     shape = (requests, heads, layout.value_size)
-    out = result_array(out, shape, dtype, gpu, handle, alignment=8)
+    results = result_arrays(out, shape, dtype, gpu, handle, alignment=8, lse=lse)
     plan = Array((step.plan_bytes,), np.uint8, gpu, handle)
     workspace = Array((step.workspace_bytes,), np.uint8, gpu, handle)
     step.start_plan(handle, views["lengths"], plan, window)
     given = (views.get(name, 0) for name in ("query", "tables", "rows", "lengths"))
     step.start(
         handle,
-        (out, *given, plan, workspace),
+        (results[0], *given, plan, workspace),
         spans=spans,
         alibi=views.get("alibi", 0),
         sinks=views.get("sinks", 0),
+        lse=results[1],
         scale=scale,
         softcap=softcap,
         window=window,
         strides=(views["tables"].strides[0], views["query"].strides[0]),
     )
-    return out
+    return results if lse else results[0]
 
 
 def _check(

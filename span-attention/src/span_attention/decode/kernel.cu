@@ -7,7 +7,8 @@
 // of a block that has a part adds up those of its block at the end. Warps go from their last tile to
 // the first: so the part of an item that goes on in the next block is the first thing that a block
 // computes, and has long been in the workspace when the block that has the item's end, which is the
-// last thing that it computes, wants it.
+// last thing that it computes, wants it (merge.cuh). Where very many blocks have an item, those behind
+// it share that work (share.cuh).
 //
 // Keys and values go from memory to registers and to the tensor cores, past shared memory: which
 // lane holds which token and element is ours to choose, because softmax does not care about the
@@ -26,7 +27,8 @@
 // Macros: T (query and out), CODES (pairs.cuh), KEY_SIZE, VALUE_SIZE, HEAD_TILES (8 query heads
 // each), VALUE_TILE (elements of a result that an item has), TILES (of 16 tokens, per warp), WARPS,
 // KEY_PARTS and VALUE_PARTS (in which a tile is loaded, one part ahead), BLOCKS_PER_SM; KEY_STRIDE,
-// VALUE_STRIDE, KEY_NUMBERS_STRIDE and VALUE_NUMBERS_STRIDE (bytes from token to token).
+// VALUE_STRIDE, KEY_NUMBERS_STRIDE and VALUE_NUMBERS_STRIDE (bytes from token to token); LSE (0 or 1:
+// whether the log-sum-exps of scores are written to lse[requests heads]).
 
 // What a warp is left with: a part of an item that warps before have more of; and whether it has
 // the item's end.
@@ -125,7 +127,7 @@ __device__ __forceinline__ Open attend(Sums& sums, Tile& own, const Arguments& o
       } else if (warp < WARPS - 1 && !open.has_end) {
         store_part(shared.parts[warp], sums);
       } else if (own.begins_item()) {
-        publish(sums, of);
+        publish(sums, of, blockIdx.x);
       } else {
         open.is_open = true;
         return open;
@@ -153,20 +155,20 @@ __device__ __forceinline__ void add_warps(Sums& sums, const Tile& tile, const Ar
     write_result(sums, of, tile);
     return;
   }
-  const int block = blockIdx.x, end = begin + ceil_div(tile.length - tile.origin, kTile);
-  const int first = begin < shared.begins[0] ? totals.division.holder(begin) / WARPS : block;
-  const int last = has_end ? block : totals.division.holder(end - 1) / WARPS;
-  if (Sources(block, first, last).count() == 0) {
-    publish(sums, of);
-    return;
-  }
-  store_part(shared.parts[WARPS], sums);
-  if (threadIdx.x % kWarp == 0) {
-    shared.merge = {tile.request, tile.kv_head, tile.section, tile.length, first, last};
+  const int block = blockIdx.x, first = totals.division.holder(begin) / WARPS;
+  if (!has_end) {
+    publish(sums, of, block);
+  } else if (block - first > kMany) {
+    publish(sums, of, part_at_end(gridDim.x, block));
+  } else {
+    store_part(shared.parts[WARPS], sums);
+    if (threadIdx.x % kWarp == 0) {
+      shared.merge = {tile.request, tile.kv_head, tile.section, first};
+    }
   }
 }
 
-// Zeros as the results of requests that have no tokens.
+// The results of requests that have no tokens: zeros, and the logarithms of none.
 __device__ __forceinline__ void clear_padding(const Arguments& of) {
   const int size = of.kv_heads * of.group * VALUE_SIZE;
   for (int request = blockIdx.x; request < of.requests; request += gridDim.x) {
@@ -174,6 +176,11 @@ __device__ __forceinline__ void clear_padding(const Arguments& of) {
     unsigned* const out =
         reinterpret_cast<unsigned*>(of.out + static_cast<long long>(request) * size);
     for (int i = threadIdx.x; i < size / 2; i += kThreads) out[i] = 0;
+    if constexpr (LSE) {
+      const int heads = of.kv_heads * of.group;
+      float* const lse = of.lse + static_cast<long long>(request) * heads;
+      for (int i = threadIdx.x; i < heads; i += kThreads) lse[i] = hidden();
+    }
   }
 }
 
@@ -184,16 +191,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS_PER_SM)
                   const float* sinks, float scale, float softcap, int window, int requests,
                   int group, int kv_heads, int span_shift, long long table_stride,
                   long long query_stride, unsigned span_stride, unsigned key_head,
-                  unsigned value_head, unsigned key_number_head, unsigned value_number_head) {
+                  unsigned value_head, unsigned key_number_head, unsigned value_number_head,
+                  float* lse) {
   __shared__ Shared shared;
+  const int blocks = gridDim.x;
   const Arguments of{
       out, query, tables, rows, lengths,
-      {plan, static_cast<int>(gridDim.x) * WARPS, requests}, parts, keys, values, key_numbers,
-      value_numbers, alibi, sinks, scale, softcap, window, requests, group, kv_heads, span_shift,
-      table_stride, query_stride, span_stride, key_head, value_head, key_number_head,
-      value_number_head};
+      {plan, blocks * WARPS, blocks, requests}, parts, keys, values, key_numbers, value_numbers,
+      alibi, sinks, scale, softcap, window, requests, group, kv_heads, span_shift, table_stride,
+      query_stride, span_stride, key_head, value_head, key_number_head, value_number_head, lse};
   const int warp = threadIdx.x / kWarp;
-  if (threadIdx.x == 0) shared.merge.last = -1;
+  if (threadIdx.x == 0) shared.merge.first = -1;
   // The plan, the lengths and the tables are older than the kernel before, and so are all tokens but
   // the last of each request: what is made of them alone does not wait for it.
   const Totals totals = of.plan.load_totals();
@@ -206,5 +214,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS_PER_SM)
   __syncthreads();
   if (open.is_open) add_warps(sums, last, of, totals, work, open.has_end, shared);
   __syncthreads();
-  if (shared.merge.last >= 0) merge_parts(of, shared);
+  if (shared.merge.first >= 0) merge_parts(of, shared);
+  if (totals.has_long_items) share_rows(of, shared);
 }

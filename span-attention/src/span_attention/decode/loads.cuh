@@ -153,7 +153,8 @@ struct Numbers {
   // What is to be taken off the numbers that codes become.
   __device__ __forceinline__ float bias(int tile, int half) const {
     if constexpr (Codes::kNumbers < 2) return 0.0f;
-    return __uint_as_float(bits[tile][half][0]) + Codes::kBias;
+    const float zero = __uint_as_float(bits[tile][half][0]);
+    return Codes::kBias == 0.0f ? zero : zero + Codes::kBias;  // 0 would be added by an instruction
   }
 };
 

@@ -1,19 +1,17 @@
-// Parts of an item that several blocks have, added up by the block that has its end.
+// Parts of an item that some blocks have, added up by the block that has its end.
 
-// Merges what the block has of an item with the parts of its sources. These are blocks that began
-// before this one and wait for none behind: so waiting for them ends. Warps share the rows.
+// Merges what the block has of an item with the parts of the blocks before that have it, too. They
+// began before this one and wait for none behind: so waiting for them ends. Warps share the rows.
 __device__ __forceinline__ void merge_parts(const Arguments& of, const Shared& shared) {
   constexpr int kOwn = ceil_div(kRows, WARPS), kAhead = 24 / (1 + kOwn);  // parts under way together
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
-  const int block = blockIdx.x;
   const Merge& merge = shared.merge;
-  const Sources sources(block, merge.first, merge.last);
-  const int count = sources.count();
-  int* const flags = of.plan.flags();
+  const int first = merge.first, count = static_cast<int>(blockIdx.x) - first;
+  int* const flags = of.plan.flags() + first;
   // All lanes wait together. Where each left the loop by itself, lanes that had nothing to wait for ran
   // ahead in what ptxas takes for one path, and overwrote uniform registers of those behind.
   for (int p = 0; p < count; p += kWarp) {
-    const int* const flag = &flags[sources.at(min(p + lane, count - 1))];
+    const int* const flag = &flags[min(p + lane, count - 1)];
     while (!__all_sync(kAll, load_flag(flag) != 0)) {
     }
   }
@@ -32,7 +30,7 @@ __device__ __forceinline__ void merge_parts(const Arguments& of, const Shared& s
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
         // Behind the last part that one again, with a weight of 0.
-        const Part& part = part_of(of, sources.at(min(p + a, count - 1)));
+        const Part& part = part_of(of, first + min(p + a, count - 1));
         rests[a] = __ldcg(&part[n * (1 + kRows)][lane]);
         if (p + a >= count) rests[a] = {hidden(), hidden(), 0.0f, 0.0f};
 #pragma unroll
@@ -54,31 +52,23 @@ __device__ __forceinline__ void merge_parts(const Arguments& of, const Shared& s
         }
       }
     }
-    if (block < merge.last) {  // for a block behind, as `publish` does
-      float4(*const rows)[kWarp] = part_of(of, block) + n * (1 + kRows);
-      if (warp == 0) rows[0][lane] = {most[0], most[1], sum[0], sum[1]};
-#pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
-        if (warp + i * WARPS < kRows) rows[1 + warp + i * WARPS][lane] = at[i];
-      }
-      continue;
-    }
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const int head = 8 * n + 2 * t + c;
-      const float share = share_of_head(of, heads, head, merge.length, most[c], sum[c]);
+      const Total total(of, heads, head, most[c], sum[c]);
       if (head >= heads.count) continue;
+      if (LSE && warp == 0) write_lse(of, heads, merge.request, head, total);
       T* const out = result_of(of, heads, merge.request, head);
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) {
         const int row = warp + i * WARPS, element = element_of(row, g);
         if (row >= kRows || element >= VALUE_TILE) continue;
         *reinterpret_cast<unsigned*>(out + element) =
-            c == 0 ? pack_result(at[i].x, at[i].z, share) : pack_result(at[i].y, at[i].w, share);
+            c == 0 ? pack_result(at[i].x, at[i].z, total.share)
+                   : pack_result(at[i].y, at[i].w, total.share);
       }
     }
   }
   __syncthreads();
-  for (int p = threadIdx.x; p < count; p += kThreads) flags[sources.at(p)] = 0;  // for the next layer
-  if (block < merge.last && threadIdx.x == 0) store_flag(&flags[block], 1);
+  for (int p = threadIdx.x; p < count; p += kThreads) flags[p] = 0;  // for the next layer
 }

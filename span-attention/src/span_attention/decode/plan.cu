@@ -68,13 +68,25 @@ __device__ bool divide_whole(int* ends, int blocks, int units, const int* firsts
   return !__syncthreads_or(is_late);
 }
 
+// The long item that ends in a block, whose units are [begin, end).
+__device__ Order order_of(int block, int begin, int end, const Division& division, int per_block,
+                          const int* firsts, int requests, int items) {
+  if (begin == 0 || begin >= end) return {-1};
+  const int request = request_before(begin, firsts, requests), first = firsts[request];
+  const int own = (firsts[request + 1] - first) / items, item = (begin - 1 - first) / own;
+  const int item_begin = first + item * own, item_end = item_begin + own;
+  if (item_end <= begin || item_end > end) return {-1};
+  const int first_block = division.holder(item_begin) / per_block;
+  return {block - first_block > kMany ? first_block : -1, request, item};
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     decode_plan(Totals* totals, const int* lengths, int requests, int items, int window, int unit,
                 int most_warps, int most_blocks) {
   wait_for_kernel_before();
-  const Plan plan{totals, most_warps, requests};
+  const Plan plan{totals, most_warps, most_blocks, requests};
   int* const firsts = plan.firsts();
-  int units = 0, paddings = 0;
+  int units = 0, paddings = 0, longest = 0;  // units of an item
   for (int begin = 0; begin < requests; begin += THREADS) {
     const int request = begin + threadIdx.x;
     const int length = request < requests ? lengths[request] : 0;
@@ -83,18 +95,24 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int before = sum_before(own, &all);
     if (request < requests) firsts[request] = units + before;
     units += all;
+    longest = max(longest, own / items);
     paddings += __syncthreads_count(request < requests && length == 0);
   }
   if (threadIdx.x == 0) firsts[requests] = units;
-  __syncthreads();
+  const int per_block = most_warps / most_blocks;
+  const bool may_be_long =
+      __syncthreads_or(longest > kMany * per_block * max(units / most_warps, 1));
 
-  const int all_items = items * (requests - paddings), per_block = most_warps / most_blocks;
+  const int all_items = items * (requests - paddings);
   const int blocks = all_items > 0 ? ceil_div(all_items, ceil_div(all_items, most_blocks)) : 0;
   int* const ends = plan.flags();
   const bool is_whole = blocks >= kBusy * most_blocks &&
                         divide_whole(ends, blocks, units, firsts, requests, items);
-  const int warps = min(units, most_warps);
-  const Totals all{divide(units, warps), paddings, warps};
+  const bool has_long_items = may_be_long && !is_whole;
+  // Behind the last item there are readers, too.
+  const int readers = has_long_items ? readers_of(most_blocks) : 0;
+  const int warps = min(units, most_warps - readers * per_block);
+  const Totals all{divide(units, warps), paddings, has_long_items};
   if (threadIdx.x == 0) *totals = all;
   for (int warp = threadIdx.x; warp < most_warps; warp += THREADS) {
     int first = 0, index = warp;
@@ -110,8 +128,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int request = begin < end ? request_before(end, firsts, requests) : 0;
     plan.works()[warp] = {begin, end, request, firsts[request]};
   }
+  for (int block = threadIdx.x; has_long_items && block < most_blocks; block += THREADS) {
+    const int begin = min(all.division.begin(block * per_block), units);
+    const int end = min(all.division.begin((block + 1) * per_block), units);
+    plan.orders()[block] =
+        order_of(block, begin, end, all.division, per_block, firsts, requests, items);
+  }
   __syncthreads();
-  for (int block = threadIdx.x; block < most_blocks; block += THREADS) plan.flags()[block] = 0;
+  const int parts = parts_of(most_blocks);
+  for (int part = threadIdx.x; part < parts; part += THREADS) plan.flags()[part] = 0;
 
   // decode_attend reads the plan without waiting for this kernel to be gone; and it may start as
   // soon as one thread of the block lets it, so all of them must have written by then.

@@ -23,6 +23,7 @@ from span_attention.decode import tuning as sizes
 from span_attention.decode.tuning import PLAN_THREADS, Tuning, tune
 from span_attention.decode.variant import PLAN, Form, variant_for
 from span_attention.layout import SpanLayout
+from span_attention.lse import check_lse
 from span_attention.spans import Spans
 
 _ROW_BYTES: Final = 16  # what a lane loads of a query at once
@@ -42,6 +43,7 @@ class Prepared:
     tuning: Tuning
     plan_bytes: int
     workspace_bytes: int
+    _lse: bool
     _blocks: int
     _plan: Call | None
     _attend: Call | None
@@ -81,6 +83,7 @@ class Prepared:
         window: int = 0,
         alibi: object = 0,
         sinks: object = 0,
+        lse: object = 0,
         query_stride: int | None = None,
         stream: object = None,
     ) -> None:
@@ -89,10 +92,13 @@ class Prepared:
         Arrays may be given as addresses; `rows` may be 0: request r then has row r of the tables.
         `plan` is of the same lengths and window; `table_stride` and `query_stride` count elements
         from row to row. alibi[H] and sinks[H] are float32: slopes, and logits that take part in the
-        softmax without a value. Without a stream, the current one of query's framework.
+        softmax without a value. lse[R H], float32, is written too where Form.lse says so. Without a
+        stream, the current one of query's framework.
 
-        Rows of queries begin at multiples of 16 bytes; raises ShapeError for others.
+        Rows of queries begin at multiples of 16 bytes; raises ShapeError for others, and for an lse
+        that is missing, or that the kernel does not write.
         """
+        check_lse(lse, self._lse)
         stride = query_stride or self.heads * self.layout.key_size
         if (pointer_of(query) | 2 * stride) % _ROW_BYTES:
             raise ShapeError(
@@ -105,6 +111,7 @@ class Prepared:
             spans=spans,
             alibi=alibi,
             sinks=sinks,
+            lse=lse,
             scale=scale,
             softcap=softcap,
             window=window,
@@ -119,6 +126,7 @@ class Prepared:
         spans: Spans,
         alibi: object,
         sinks: object,
+        lse: object,
         scale: float,
         softcap: float,
         window: int,
@@ -139,6 +147,7 @@ class Prepared:
             *(self.requests, self.heads // layout.kv_heads, layout.kv_heads),
             *(layout.span_len.bit_length() - 1, *strides, layout.span_stride),
             *(place.head_stride if place else 0 for place in sizes.places(layout)),
+            pointer_of(lse),
         )
 
 
@@ -168,11 +177,12 @@ def prepare(
         block = (32 * tuning.warps, 1, 1)
         blocks = blocks_at_once(kernel, Launch((1, 1, 1), block))
         grid = Launch((blocks, 1, 1), block, overlaps=True)
-        attend = Call(kernel, grid, "PPPPPPP PPPP PP ff iiiii qq IIIII")
+        attend = Call(kernel, grid, "PPPPPPP PPPP PP ff iiiii qq IIIII P")
     return Prepared(
         *(layout, requests, heads, tuning),
         plan_bytes=sizes.plan_bytes(requests, tuning, blocks),
         workspace_bytes=sizes.workspace_bytes(layout, tuning, blocks),
+        _lse=form.lse,
         _blocks=blocks,
         _plan=plan,
         _attend=attend,

@@ -29,8 +29,8 @@ __device__ __forceinline__ float element_at(const unsigned* words, int index) {
   return to_float(pair.at[index % 2]);
 }
 
-// What is made of the queries of an item: of the lane's heads the sums of elements, and ALiBi's
-// slopes for distances in tokens and scores in units of log2.
+// What is made of the queries of an item: of the lane's heads the sums of elements, over kUnit, and
+// ALiBi's slopes for distances in tokens and scores in units of log2.
 struct Query {
   float sum[HEAD_TILES][2], slope[HEAD_TILES][2];
 
@@ -45,7 +45,9 @@ struct Query {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int head = 8 * n + 2 * t + c;
-        if constexpr (Codes::kNumbers == 2) sum[n][c] = __shfl_sync(kAll, own, 4 * (2 * t + c));
+        if constexpr (Codes::kNumbers == 2) {
+          sum[n][c] = __shfl_sync(kAll, own, 4 * (2 * t + c)) * (1.0f / Codes::kUnit);
+        }
         const bool is_biased = of.alibi != nullptr && head < heads.count;
         slope[n][c] = is_biased ? kLog2e * of.alibi[heads.head + head] : 0.0f;
       }

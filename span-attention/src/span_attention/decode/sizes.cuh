@@ -41,6 +41,7 @@ struct Arguments {
   long long table_stride, query_stride;
   unsigned span_stride;  // in bytes, as are those from head to head
   unsigned key_head, value_head, key_number_head, value_number_head;
+  float* lse;
 };
 
 
@@ -70,40 +71,10 @@ struct Sums {
 constexpr int kPartRows = HEAD_TILES * (1 + kRows);
 using Part = float4[kPartRows][kWarp];
 
-// The blocks whose parts of an item a block adds to its own: each of them alone where the item is in
-// few blocks, [first, last]. Where it is in many, the last block of every kGroup gathers theirs, so
-// that no block reads more than some 2 * kGroup parts and kGroup-ths.
-struct Sources {
-  static constexpr int kGroup = 8, kMany = 16;
-  int block, behind, groups, before;  // parts of blocks behind the last group, groups, parts before
-
-  __device__ __forceinline__ Sources(int block, int first, int last) : block(block) {
-    const bool in_groups = last - first > kMany;
-    const bool gathers = in_groups && block % kGroup == kGroup - 1 && block - first >= kGroup - 1;
-    behind = groups = before = 0;
-    if (block == last && in_groups) {
-      behind = block % kGroup;  // less than the blocks that there are
-      groups = (block - behind - first) / kGroup;
-      before = (block - behind - first) % kGroup;
-    } else if (block == last) {
-      behind = block - first;
-    } else if (gathers) {
-      behind = kGroup - 1;
-    }
-  }
-  __device__ __forceinline__ int count() const { return behind + groups + before; }
-  __device__ __forceinline__ int at(int index) const {
-    if (index < behind) return block - 1 - index;
-    const int own = index - behind;
-    const int grouped = own < groups ? kGroup * own : kGroup * groups + own - groups;
-    return block - behind - 1 - grouped;
-  }
-};
-
 // What a block merges at its end: its own part of an item with those of its sources.
 struct Merge {
-  int request, kv_head, section, length;
-  int first, last;  // the blocks that have the item; -1: nothing to merge
+  int request, kv_head, section;
+  int first;  // the block that the item begins in; -1: nothing to merge
 };
 
 struct Shared {

@@ -1,8 +1,8 @@
 // What warps and blocks have of an item, added up.
 
-// Where a block leaves its part of the item that goes on in the next one.
-__device__ __forceinline__ Part& part_of(const Arguments& of, int block) {
-  return reinterpret_cast<Part*>(of.parts)[block];
+// Where a part of an item that several blocks have lies.
+__device__ __forceinline__ Part& part_of(const Arguments& of, int index) {
+  return reinterpret_cast<Part*>(of.parts)[index];
 }
 
 // Takes off the result what zeros and biases of codes have added to it.
@@ -84,25 +84,42 @@ __device__ __forceinline__ void join_part(Sums& sums, const Part& part) {
   }
 }
 
-// What the sums of the lane's head 8n + 2t + c become the result by: over the sum of all weights,
-// that of the sink included. As ALiBi is counted from the last token, so is the sink.
-__device__ __forceinline__ float share_of_head(const Arguments& of, const Heads& heads, int head,
-                                               int length, float most, float sum) {
+// What the softmax of the lane's head 8n + 2t + c divides by: 2^most * sum, the sink included.
+struct Total {
+  float most, sum;
+  float share;  // what its sums of values become the result by
+
+  __device__ __forceinline__ Total(const Arguments& of, const Heads& heads, int head, float top,
+                                   float own)
+      : most(top), sum(own), share(Codes::kUnit) {
 #pragma unroll
-  for (int step = 4; step < kWarp; step *= 2) sum += __shfl_xor_sync(kAll, sum, step);
-  if (of.sinks != nullptr && head < heads.count) {
-    const int index = heads.head + head;
-    const float shift = of.alibi == nullptr ? 0.0f : of.alibi[index] * (length - 1);
-    sum += power_of_2(kLog2e * (of.sinks[index] - shift) - most);
+    for (int step = 4; step < kWarp; step *= 2) sum += __shfl_xor_sync(kAll, sum, step);
+    if (of.sinks != nullptr && head < heads.count) {
+      const Shares shares(most, kLog2e * of.sinks[heads.head + head]);
+      shares.add(sum, 1.0f);
+      share *= shares.own;
+    }
+    share = __fdividef(share, sum);
   }
-  return __fdividef(Codes::kUnit, sum);
+};
+
+// The number of a head, counted over all requests.
+__device__ __forceinline__ long long index_of(const Arguments& of, const Heads& heads, int request,
+                                              int head) {
+  return static_cast<long long>(request) * of.kv_heads * of.group + heads.head + head;
 }
 
 // Where the result of a head begins.
 __device__ __forceinline__ T* result_of(const Arguments& of, const Heads& heads, int request,
                                         int head) {
-  const long long index = static_cast<long long>(request) * of.kv_heads * of.group + heads.head;
-  return of.out + (index + head) * VALUE_SIZE + heads.element;
+  return of.out + index_of(of, heads, request, head) * VALUE_SIZE + heads.element;
+}
+
+// Writes the log-sum-exp of a head. Many lanes have it, of each section of its elements: one writes.
+__device__ __forceinline__ void write_lse(const Arguments& of, const Heads& heads, int request,
+                                          int head, const Total& total) {
+  if (threadIdx.x % kWarp >= 4 || heads.element > 0) return;
+  of.lse[index_of(of, heads, request, head)] = log_sum(total.most, total.sum);
 }
 
 // The element that lane row g holds in the first of two neighbours of a row of the result.
@@ -124,9 +141,9 @@ __device__ __forceinline__ void write_result(const Sums& sums, const Arguments& 
 #pragma unroll
   for (int i = 0; i < 2 * HEAD_TILES; ++i) {
     const int n = i / 2, c = i % 2, head = 8 * n + 2 * t + c;
-    const float share =
-        share_of_head(of, heads, head, tile.length, sums.most[n][c], sums.sum[n][c]);
+    const Total total(of, heads, head, sums.most[n][c], sums.sum[n][c]);
     if (head >= heads.count) continue;
+    if constexpr (LSE) write_lse(of, heads, tile.request, head, total);
     T* const out = result_of(of, heads, tile.request, head);
     constexpr int kStep = kRowsPerLoad % 2 == 0 ? 2 : 1;  // rows whose elements are neighbours
 #pragma unroll
@@ -137,7 +154,7 @@ __device__ __forceinline__ void write_result(const Sums& sums, const Arguments& 
 #pragma unroll
       for (int w = 0; w < kStep; ++w) {
         const float* at = sums.at[row + w][n];
-        words[w] = pack_result(at[c], at[2 + c], share);
+        words[w] = pack_result(at[c], at[2 + c], total.share);
       }
       if constexpr (kStep == 2) {
         *reinterpret_cast<uint2*>(out + element) = make_uint2(words[0], words[1]);
@@ -148,9 +165,9 @@ __device__ __forceinline__ void write_result(const Sums& sums, const Arguments& 
   }
 }
 
-// Leaves what the block has of an item that goes on in the next one, for a block behind.
-__device__ __forceinline__ void publish(const Sums& sums, const Arguments& of) {
-  store_part(part_of(of, blockIdx.x), sums);
+// Leaves what the block has of an item for blocks behind.
+__device__ __forceinline__ void publish(const Sums& sums, const Arguments& of, int index) {
+  store_part(part_of(of, index), sums);
   __syncwarp();
-  if (threadIdx.x % kWarp == 0) store_flag(&of.plan.flags()[blockIdx.x], 1);
+  if (threadIdx.x % kWarp == 0) store_flag(&of.plan.flags()[index], readers_of(gridDim.x));
 }

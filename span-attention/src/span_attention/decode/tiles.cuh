@@ -95,26 +95,31 @@ __device__ __forceinline__ void weigh(Weights& weights, Products& scores, Sums& 
                                       const Query& query, const Numbers& key, const Numbers& value,
                                       const Arguments& of, const Tile& tile) {
   const int g = threadIdx.x % kWarp / 4;
-  const float factor = of.scale * (of.softcap > 0.0f ? 1.0f : kLog2e);
+  const bool is_capped = of.softcap > 0.0f;
+  const float factor = of.scale * (is_capped ? 1.0f : kLog2e) * Codes::kUnit;
+  float plus[2 * TILES];  // logarithms of the values' scales
 #pragma unroll
   for (int i = 0; i < 2 * TILES; ++i) {
+    plus[i] = Codes::kNumbers > 0 ? log2_fast(value.scale(i / 2, i % 2)) : 0.0f;
     const float times = factor * key.scale(i / 2, i % 2), bias = times * key.bias(i / 2, i % 2);
 #pragma unroll
     for (int n = 0; n < HEAD_TILES; ++n) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
+        float first = is_capped ? 0.0f : plus[i];  // costs nothing in a multiply-add
+        if constexpr (Codes::kNumbers == 2) first -= bias * query.sum[n][c];
         float& score = scores[i / 2][n][i % 2 * 2 + c];
-        score *= times * Codes::kUnit;
-        if constexpr (Codes::kNumbers == 2) score -= bias * query.sum[n][c];
+        score = score * times + first;
       }
     }
   }
-  if (of.softcap > 0.0f) {
+  if (is_capped) {
     const float share = 1.0f / of.softcap;
 #pragma unroll
     for (int i = 0; i < TILES * HEAD_TILES * 4; ++i) {
-      float& score = scores[i / 4 / HEAD_TILES][i / 4 % HEAD_TILES][i % 4];
-      score = kLog2e * of.softcap * tanh_exact(score * share);
+      const int group = i / 4 / HEAD_TILES;
+      float& score = scores[group][i / 4 % HEAD_TILES][i % 4];
+      score = kLog2e * of.softcap * tanh_exact(score * share) + plus[2 * group + i % 4 / 2];
     }
   }
   if (of.alibi != nullptr) {
@@ -143,14 +148,11 @@ __device__ __forceinline__ void weigh(Weights& weights, Products& scores, Sums& 
   for (int n = 0; n < HEAD_TILES; ++n) top[n][0] = top[n][1] = hidden();
 #pragma unroll
   for (int i = 0; i < 2 * TILES; ++i) {
-    const float plus = Codes::kNumbers > 0 ? log2_fast(value.scale(i / 2, i % 2)) : 0.0f;
 #pragma unroll
     for (int n = 0; n < HEAD_TILES; ++n) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        float& score = scores[i / 2][n][i % 2 * 2 + c];
-        if constexpr (Codes::kNumbers > 0) score += plus;
-        top[n][c] = fmaxf(top[n][c], score);
+        top[n][c] = fmaxf(top[n][c], scores[i / 2][n][i % 2 * 2 + c]);
       }
     }
   }

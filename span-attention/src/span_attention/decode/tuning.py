@@ -15,6 +15,7 @@ _PART_WORDS: Final = 32  # registers for what is under way of a tile of keys, or
 _PART_BYTES: Final = 16 * 32  # of a row of a part of a result: 16 elements of 8 heads
 _STEP_BYTES: Final = 16  # shared memory of each element of 8 queries
 _SHARED_BYTES: Final = 48 * 1024 - 128  # what every GPU gives a block, less the small things
+_MANY: Final = 16  # blocks of an item that is not long, as in csrc/decode_plan.cuh
 _FEW: Final = 16  # requests
 _MOST_STRIDE: Final = 2**32 - 1  # bytes: addresses are made of 32-bit strides
 _WORK_BYTES: Final = 16  # struct Work of csrc/decode_plan.cuh, and struct Totals
@@ -99,14 +100,19 @@ def items(layout: SpanLayout, heads: int, tuning: Tuning) -> int:
 
 
 def plan_bytes(requests: int, tuning: Tuning, blocks: int) -> int:
-    """Return the bytes of a plan: totals, the warps' work, the requests' first units, flags."""
-    return (1 + blocks * tuning.warps) * _WORK_BYTES + 4 * (requests + 1 + blocks)
+    """Return the bytes of a plan: totals, work of warps, orders of blocks, first units, flags."""
+    return (1 + blocks * (1 + tuning.warps)) * _WORK_BYTES + 4 * (requests + 1 + _parts_of(blocks))
 
 
 def workspace_bytes(layout: SpanLayout, tuning: Tuning, blocks: int) -> int:
-    """Return the bytes of the parts that blocks leave of items, one each."""
+    """Return the bytes of the parts that blocks leave of items."""
     rows = _rows(tuning.value_tile, layout.format)
-    return blocks * tuning.head_tiles * (1 + rows) * _PART_BYTES
+    return _parts_of(blocks) * tuning.head_tiles * (1 + rows) * _PART_BYTES
+
+
+def _parts_of(blocks: int) -> int:
+    """Return how many parts blocks leave: one each, and one for each end of a long item."""
+    return blocks + blocks // (_MANY + 1) + 1
 
 
 def _tiles(format: Format, requests: int) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
-import ml_dtypes
-import numpy as np
 from spaninfer_kernel_launch import DTypeError, Element, Source, Variant, element_of
 
 from span_attention.decode.tuning import PLAN_THREADS, Tuning, places, tune
@@ -25,6 +25,7 @@ _ATTEND: Final = Source(
         "decode/tiles.cuh",
         "decode/sums.cuh",
         "decode/merge.cuh",
+        "decode/share.cuh",
     ),
 )
 _PLAN: Final = Source(
@@ -48,10 +49,12 @@ _CODES: Final = {
 class Form:
     """What a decode is asked for: `dtype` is the element type of queries and results.
 
-    float16 or bfloat16, and that of the spans where these hold floats.
+    float16 or bfloat16, and that of the spans where these hold floats. With `lse`, log-sum-exps of
+    scores are a second result.
     """
 
     dtype: object
+    lse: bool = False
 
 
 def element_for(form: Form, layout: SpanLayout) -> Element:
@@ -83,6 +86,7 @@ def variant_for(form: Form, layout: SpanLayout, tuning: Tuning) -> Variant:
         "KEY_PARTS": tuning.key_parts,
         "VALUE_PARTS": tuning.value_parts,
         "BLOCKS_PER_SM": tuning.blocks_per_sm,
+        "LSE": form.lse,
         **_strides(layout),
     }
     return Variant.of("decode_attend", _ATTEND, macros, element.architectures)
@@ -95,45 +99,29 @@ def _strides(layout: SpanLayout) -> dict[str, int]:
     return dict(zip(names, strides, strict=True))
 
 
-def _cover(
-    dtype: object,
-    format: Format,
-    key_size: int,
-    value_size: int,
-    heads: int,
-    *,
-    requests: int = 64,
-    mla: bool = False,
-) -> Variant:
-    layout = SpanLayout.contiguous(
-        span_len=32,
-        kv_heads=1,
-        key_size=key_size,
-        value_size=value_size,
-        format=format,
-        num_layers=1,
-        values_in_keys=mla,
-    )
-    return variant_for(Form(dtype), layout, tune(layout, heads, requests))
+_LATENT: Final = 576  # the keys of DeepSeek, whose first 512 elements are the values
+_SIZES: Final = ((64, 64), (96, 96), (128, 128), (256, 256), (192, 128), (_LATENT, 512))
+_OWN: Final = {"float16": Format.FLOAT16, "bfloat16": Format.BFLOAT16}
+_HEADS: Final = (8, 16)  # per key head: they decide, with the requests, how a decode is tuned
+_REQUESTS: Final = (1, 64)
 
 
-_BFLOAT16: Final = ml_dtypes.bfloat16
+def _variants() -> Iterator[Variant]:
+    yield PLAN
+    for (key_size, value_size), (dtype, own) in product(_SIZES, _OWN.items()):
+        for format in (own, Format.FP8, Format.INT8, Format.UINT4):
+            layout = SpanLayout.contiguous(
+                span_len=32,
+                kv_heads=1,
+                key_size=key_size,
+                value_size=value_size,
+                format=format,
+                num_layers=1,
+                values_in_keys=key_size == _LATENT,
+            )
+            for heads, requests, lse in product(_HEADS, _REQUESTS, (False, True)):
+                yield variant_for(Form(dtype, lse), layout, tune(layout, heads, requests))
 
-VARIANTS: tuple[Variant, ...] = (
-    PLAN,
-    _cover(_BFLOAT16, Format.BFLOAT16, 128, 128, 7),
-    _cover(_BFLOAT16, Format.BFLOAT16, 128, 128, 7, requests=1),
-    _cover(np.float16, Format.FLOAT16, 128, 96, 2, requests=1),
-    _cover(np.float16, Format.FLOAT16, 64, 64, 1),
-    _cover(np.float16, Format.FLOAT16, 96, 96, 16),
-    _cover(_BFLOAT16, Format.BFLOAT16, 256, 256, 8),
-    _cover(_BFLOAT16, Format.BFLOAT16, 192, 128, 12),
-    _cover(_BFLOAT16, Format.BFLOAT16, 576, 512, 16, mla=True),
-    _cover(_BFLOAT16, Format.FP8, 128, 128, 4),
-    _cover(np.float16, Format.FP8, 256, 256, 2),
-    _cover(_BFLOAT16, Format.INT8, 128, 128, 8),
-    _cover(np.float16, Format.INT8, 96, 96, 3),
-    _cover(_BFLOAT16, Format.UINT4, 128, 128, 7),
-    _cover(np.float16, Format.UINT4, 96, 64, 16),
-)
-"""A cover: every element type, format and class of head size occurs."""
+
+VARIANTS: Final = tuple(dict.fromkeys(_variants()))
+"""Every element type, format and tuning with the sizes of heads of published models, lse or not."""

@@ -27,3 +27,4 @@ class Arguments(NamedTuple):
     workspace: int
     alibi: int
     sinks: int
+    lse: int

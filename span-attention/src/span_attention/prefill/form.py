@@ -1,4 +1,4 @@
-"""Element types of an attention: of queries and results, of keys and values."""
+"""What a prefill is asked for: element types of queries and results, of keys and values."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ _SAME: Final = {"float16": Format.FLOAT16, "bfloat16": Format.BFLOAT16}
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The element type of queries and results: "float16" or "bfloat16"."""
+    """What a prefill is asked for: `dtype` is the element type of queries and results.
+
+    "float16" or "bfloat16". With `lse`, log-sum-exps of scores are a second result.
+    """
 
     dtype: str
+    lse: bool = False
 
 
 def element_for(form: Form, format: Format) -> Element:

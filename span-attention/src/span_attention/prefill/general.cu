@@ -15,7 +15,8 @@
 // that it came in.
 //
 // Macros: T (half or bfloat16), STORED (T, or a type of codes.cuh), KEY_SIZE, VALUE_SIZE,
-//         VALUE_TILE, IN_KEYS (0 or 1), BLOCK, M_TILES, WARPS.
+//         VALUE_TILE, IN_KEYS (0 or 1), BLOCK, M_TILES, WARPS, LSE (0 or 1: whether the log-sum-exps
+//         of scores are written to lse[rows heads]).
 // Demands: sizes multiples of 16, as is BLOCK; VALUE_TILE divides VALUE_SIZE; a head's elements
 //          contiguous and 16-byte aligned; 1 << span_shift tokens to a span.
 
@@ -82,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                     long long key_numbers_token, const char* values, long long value_span,
                     long long value_head, long long value_token, const char* value_numbers,
                     long long value_numbers_span, long long value_numbers_head,
-                    long long value_numbers_token) {
+                    long long value_numbers_token, float* lse) {
   extern __shared__ __align__(16) unsigned char memory[];
   T* query_tile = reinterpret_cast<T*>(memory);
   T* key_tile = query_tile + kLines * kKeyPitch;
@@ -233,10 +234,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
         const int line = first_line + 16 * m + 8 * part + lane / 4;
-        const float share = 1.0f / states[m].total(part);
+        const float total = states[m].total(part), share = 1.0f / total;
         if (line >= tile.num_rows * pack) continue;
-        T* to = out + (static_cast<long long>(tile.row + line / pack) * heads + first_head +
-                       line % pack) * VALUE_SIZE + chunk * VALUE_TILE + lane % 4 * 2;
+        const long long head =
+            static_cast<long long>(tile.row + line / pack) * heads + first_head + line % pack;
+        if (LSE && chunk == 0 && lane % 4 == 0) {
+          lse[head] = log_sum(states[m].most[part] * scores.unit(), total);
+        }
+        T* to = out + head * VALUE_SIZE + chunk * VALUE_TILE + lane % 4 * 2;
 #pragma unroll
         for (int n = 0; n < VALUE_TILE / 8; ++n) {
           const float* pair = &sums[m][n][2 * part];

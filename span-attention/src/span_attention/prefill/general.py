@@ -17,7 +17,7 @@ SOURCE = Source(
     headers=("types.cuh", "reduce.cuh", "mma.cuh", "copy.cuh", "codes.cuh"),
     own=("softmax.cuh", "tiles.cuh", "dequantize.cuh"),
 )
-_PARAMETERS = "PPq PPP iii iii ffi PP Pqqq Pqqq Pqqq Pqqq"
+_PARAMETERS = "PPq PPP iii iii ffi PP Pqqq Pqqq Pqqq Pqqq P"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class General:
             *(key_numbers, *_strides(layout, layout.key_scales)),
             *(values, *_strides(layout, layout.values)),
             *(value_numbers, *_strides(layout, layout.value_scales)),
+            given.lse,
         )
 
 
@@ -78,6 +79,7 @@ def variant_for(form: Form, layout: SpanLayout, shared_bytes: int) -> tuple[Vari
         "BLOCK": cut.block,
         "M_TILES": cut.m_tiles,
         "WARPS": cut.warps,
+        "LSE": form.lse,
     }
     return Variant.of("prefill_general", SOURCE, macros, element.architectures), cut
 

@@ -20,7 +20,8 @@
 //
 // Macros: T (half or bfloat16), KEY_SIZE, VALUE_SIZE, ROW_BYTES (64 or 128), BLOCK, CONSUMERS,
 //         STAGES (buffers of keys, and of values), QUERY_STAGES, KEEPS (registers of a consumer),
-//         SPLITS (0 or 1).
+//         SPLITS (0 or 1), LSE (0 or 1: whether log-sum-exps of scores are written to
+//         lse[rows heads]).
 // Demands: 2 KEY_SIZE and 2 VALUE_SIZE multiples of ROW_BYTES; BLOCK and VALUE_SIZE sizes of a
 //          Product; maps whose boxes have rows of ROW_BYTES and `box_tokens` tokens, or for queries
 //          pack heads and kLines / pack rows.
@@ -28,7 +29,7 @@
 // A consumer: 64 lines of each tile.
 __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, const Scores& scores,
                                         const float* alibi, const float* sinks, T* out,
-                                        int consumer) {
+                                        float* lse, int consumer) {
   const int lane = threadIdx.x % kWarp;
   const int first_line = 64 * consumer + threadIdx.x % kGroup / kWarp * 16 + lane / 4;
   const float unit = scores.unit();
@@ -120,7 +121,7 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
     finish_values();
 
     if (SPLITS && work.num_parts > 1) {
-      add_parts(sums, state, launch, work, first_line, unit, out);
+      add_parts(sums, state, launch, work, first_line, unit, out, lse);
       continue;
     }
 #pragma unroll
@@ -129,6 +130,11 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
       T* to = out + (static_cast<long long>(tile.row + line / pack) * launch.heads +
                      work.first_head + line % pack) * VALUE_SIZE;
       store_line(to, sums, part, 1.0f / state.total(part), line < tile.num_rows * pack);
+      if constexpr (LSE) {
+        const float total = state.total(part);
+        if (line >= tile.num_rows * pack || lane % 4 > 0) continue;
+        lse[(to - out) / VALUE_SIZE] = log_sum(state.most[part] * unit, total);
+      }
     }
   }
 }
@@ -139,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                    const __grid_constant__ TensorMap value_map, const int* tables, const int* rows,
                    int* plan, float* workspace, int num_slices, int table_len, int span_shift,
                    int heads, int pack, int kv_heads, int box_tokens, float scale, float softcap,
-                   int window, const float* alibi, const float* sinks) {
+                   int window, const float* alibi, const float* sinks, float* lse) {
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   const Launch launch{{plan, num_slices, SPLITS ? static_cast<int>(gridDim.x) : 0},
@@ -163,6 +169,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(KEEPS));
     consume(shared, launch, {scale, softcap, window, alibi != nullptr}, alibi, sinks, out,
-            group - 1);
+            lse, group - 1);
   }
 }

@@ -30,7 +30,7 @@ SOURCE = Source(
     own=("softmax.cuh", "tiles.cuh"),
     parts=tuple(f"prefill/hopper_{part}.cuh" for part in ("work", "copies", "products", "parts")),
 )
-_PARAMETERS = "P MMM PPP P iii iii i ffi PP"
+_PARAMETERS = "P MMM PPP P iii iii i ffi PPP"
 _ALL_SPANS: Final = 2**31 - 1  # how many there are is the caller's word, as the tables are
 
 
@@ -72,7 +72,7 @@ class Hopper:
             self.maps.get(values) or self._map(values, layout.values, layout.value_size),
             *(*given.step, given.workspace, given.slices, given.table_len),
             *(layout.span_len.bit_length() - 1, self.heads, pack, layout.kv_heads),
-            *(self.box_tokens, *given.scores, given.alibi, given.sinks),
+            *(self.box_tokens, *given.scores, given.alibi, given.sinks, given.lse),
         )
 
     @property
@@ -123,6 +123,7 @@ def variant_for(
         "QUERY_STAGES": cut.query_stages,
         "KEEPS": cut.keeps,
         "SPLITS": splits,
+        "LSE": form.lse,
     }
     return Variant.of("prefill_hopper", SOURCE, macros, (ARCHITECTURE,)), cut
 

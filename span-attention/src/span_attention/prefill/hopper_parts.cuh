@@ -11,7 +11,7 @@ __device__ __forceinline__ int load_acquired(const int* from) {
 // the results of every num_parts-th group of lines.
 __device__ __forceinline__ void add_parts(const float (&sums)[kSums][4], const Rows& state,
                                           const Launch& launch, const Work& work, int first_line,
-                                          float unit, T* out) {
+                                          float unit, T* out, float* lse) {
   const int first_block = blockIdx.x - work.part, lines = work.tile.num_rows * launch.pack;
   const int t = threadIdx.x % 4;
 #pragma unroll
@@ -70,9 +70,10 @@ __device__ __forceinline__ void add_parts(const float (&sums)[kSums][4], const R
       }
     }
     const int row = work.tile.row + line / launch.pack, head = work.first_head + line % launch.pack;
-    unsigned* to = reinterpret_cast<unsigned*>(
-        out + (static_cast<long long>(row) * launch.heads + head) * VALUE_SIZE);
-    const float share = 1.0f / warp_sum(total);
+    const long long index = static_cast<long long>(row) * launch.heads + head;
+    unsigned* to = reinterpret_cast<unsigned*>(out + index * VALUE_SIZE);
+    const float sum = warp_sum(total), share = 1.0f / sum;
+    if (LSE && lane == 0) lse[index] = log_sum(most * unit, sum);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       if (lane + i * kWarp >= VALUE_SIZE / 2) continue;

@@ -35,7 +35,7 @@ _BY_SHARED_BYTES: Final = {
 
 def _variants() -> Iterator[Variant]:
     yield PLAN
-    for (key_size, value_size), (dtype, own) in product(_SIZES, _OWN.items()):
+    for (key_size, value_size), (dtype, own), lse in product(_SIZES, _OWN.items(), (False, True)):
         for format in (own, *CODES):
             layout = SpanLayout.contiguous(
                 span_len=32,
@@ -47,15 +47,15 @@ def _variants() -> Iterator[Variant]:
                 values_in_keys=key_size == _LATENT,
             )
             for shared_bytes, architectures in _BY_SHARED_BYTES.items():
-                variant, _ = general.variant_for(Form(dtype), layout, shared_bytes)
+                variant, _ = general.variant_for(Form(dtype, lse), layout, shared_bytes)
                 able = tuple(a for a in architectures if a in variant.architectures)
                 if able:
                     yield replace(variant, architectures=able)
             for splits in (False, True):
-                special = hopper.variant_for(Form(dtype), layout, splits=splits)
+                special = hopper.variant_for(Form(dtype, lse), layout, splits=splits)
                 if special is not None:
                     yield special[0]
 
 
 VARIANTS: Final = tuple(_variants())
-"""Every element type and format with the sizes of heads of published models."""
+"""Every element type and format with the sizes of heads of published models, and lse or not."""
