@@ -76,13 +76,15 @@ linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads
     [
         ("cpu", np.float32, "", 4),
         ("cpu", bfloat16, "", 2),
+        ("cpu", np.float32, "bfloat16", 2),
         ("cpu", bfloat16, "int8", 1),
+        ("cpu", bfloat16, "int4", 0.5),
         ("torch", np.float32, "", 4),
         ("torch", bfloat16, "", 2),
     ],
 )
 def test_building_takes_little_more_than_the_weights_in_the_type_they_are_computed_in(
-    tmp_path: Path, backend: str, dtype: type, quantize: str, item_bytes: int
+    tmp_path: Path, backend: str, dtype: type, quantize: str, item_bytes: float
 ):
     write_model(tmp_path / "small", 1, dtype)
     num_weights = write_model(tmp_path / "large", 12, dtype)

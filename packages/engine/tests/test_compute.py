@@ -46,8 +46,9 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
     [
         (BARE, {"backend": "torch"}, r"pip install 'spaninfer\[torch\]'"),
         (BARE, {"dtype": "float16"}, "or use float32"),
-        (BARE, {"quantize": "int3"}, "allowed are int8, int4"),
-        (BARE, {"quantize_group": 32}, "without quantize; add int8 or int4"),
+        (BARE, {"quantize": "int3"}, "allowed are bfloat16, int8, int4"),
+        (BARE, {"quantize_group": 32}, "without codes .* quantize to int8 or int4"),
+        (BARE, {"quantize": "bfloat16", "quantize_group": 32}, "without codes that share a scale"),
         (BARE, {"quantize": "int8", "quantize_group": 48}, "allowed are 32, 64, 128"),
         (WITH_TORCH, {"quantize": "int8", "backend": "torch"}, "needs backend cpu"),
         (BARE, {"device": "cuda"}, "leave the device to us"),
@@ -65,13 +66,31 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
         (WITH_GPU, {"batch_invariant": True}, "batch_invariant needs backend cuda"),
         (BARE, {"backend": "onnx"}, "allowed are cuda, cpu, torch, reference"),
         (BARE, {"dtype": "int8"}, "allowed are float32, bfloat16, float16"),
-        (BARE, {"max_running": 0}, "max_running is 0; allowed is 1 or more"),
+        (BARE, {"max_running": 0}, "max_running is 0; allowed is a whole number, 1 or more"),
+        (BARE, {"memory": "1GiB"}, "memory is '1GiB'; allowed is a whole number"),
+        (BARE, {"max_len": 12.0}, "max_len is 12.0; allowed is a whole number"),
         (BARE, {"span_len": 4096}, "span_len is 4096; allowed is 1 to 1024"),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_a_way_out(machine, options, way_out):
     with pytest.raises(ConfigError, match=way_out):
         decide_compute(asked(**options), "float32", machine)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"quantize": "bfloat16"}, "asked for: rounded from what is stored"),
+        ({"quantize": "int8"}, "asked for: codes with a scale per row"),
+        ({"quantize": "int4", "quantize_group": 64}, "asked for: codes with a scale per 64 chan"),
+    ],
+)
+def test_the_start_says_what_weights_become(options, why):
+    decisions = decide_compute(asked(**options), "float32", BARE).decisions
+
+    (weights,) = (decision for decision in decisions if decision.what == "weights")
+    assert weights.value == options["quantize"]
+    assert weights.why.startswith(why)
 
 
 def test_the_start_says_that_answers_depend_on_their_request_alone():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 from random_llama import write_model
+from safetensors.numpy import load_file, save_file
 from spaninfer_engine import Engine, SamplingParams
 from spaninfer_engine.convert import convert
 from spaninfer_engine.errors import CheckpointError, ConfigError
@@ -61,6 +63,56 @@ def test_a_converted_folder_answers_to_the_bit_what_packing_at_the_start_does(
 
     assert answers(out) == answers(model, backend="cpu", **codes)
     assert answers(out, backend="cpu", device="cpu", **codes) == answers(out)
+
+
+def test_numbers_of_32_bits_become_bfloat16_where_that_is_asked_for(model: Path, tmp_path: Path):
+    """Numbers that bfloat16 holds, stored in float32: packed so, they are those of `model`."""
+    wide = tmp_path / "wide"
+    shutil.copytree(model, wide)
+    tensors = load_file(model / "model.safetensors")
+    save_file(
+        {name: each.astype(np.float32) for name, each in tensors.items()},
+        wide / "model.safetensors",
+    )
+
+    out = convert(wide, tmp_path / "out", quantize="bfloat16")
+
+    assert answers(wide, backend="cpu", quantize="bfloat16") == answers(model, backend="cpu")
+    assert answers(out) == answers(model, backend="cpu")
+    with open_packed(out / PACKED_FILE) as reader:
+        assert {form[0] for form in reader.contents.forms.values()} == {"bfloat16"}
+    with pytest.raises(ConfigError, match="packed as bfloat16, and other codes were asked for"):
+        Engine(out, quantize="int8")
+
+
+@pytest.mark.parametrize("quantize", [None, "bfloat16", "int4"])
+@pytest.mark.parametrize("stem", ["tokenizer", "tok300"])
+def test_a_llama2c_file_is_converted_with_the_tokenizer_beside_it(
+    tmp_path: Path, stem: str, quantize: Any
+):
+    """Also one that Hugging Face folders do not know by its name."""
+    hidden, inner, layers, heads, kv_heads, vocab, context = sizes = 64, 96, 2, 4, 2, 300, 64
+    kv = hidden // heads * kv_heads
+    each = 2 * hidden + 2 * hidden * hidden + 2 * kv * hidden + 3 * hidden * inner
+    count = vocab * hidden + layers * each + hidden + context * hidden // heads
+    weights = np.random.default_rng(0).standard_normal(count, np.float32)
+    pieces = b"".join(struct.pack("<fi", 0, 3) + f"{i:03x}".encode() for i in range(vocab))
+    file = tmp_path / "stories.bin"
+    file.write_bytes(struct.pack("<7i", *sizes) + weights.tobytes())
+    (tmp_path / f"{stem}.bin").write_bytes(struct.pack("<i", 3) + pieces)
+
+    out = convert(file, tmp_path / "out", quantize=quantize)
+
+    assert sorted(file.name for file in out.iterdir()) == sorted(
+        ["config.json", PACKED_FILE, f"{stem}.bin"]
+    )
+    prompts = [[5, 9, 31, 40, 77], [1, 2]]
+    made = []
+    for folder in (out, file):
+        with Engine(folder, backend="cpu", memory=1 << 22, quantize=quantize) as engine:
+            found = engine.generate(prompts, SAMPLING)
+        made.append([(one.token_ids, one.text, one.logprobs) for one in found])
+    assert made[0] == made[1]
 
 
 def test_everything_but_weights_and_code_goes_along(int8: Path):
@@ -125,7 +177,7 @@ def test_only_new_and_empty_folders_are_written(model: Path, tmp_path: Path):
 def test_files_and_converted_folders_are_not_converted(int8: Path, tmp_path: Path):
     (tmp_path / "model.gguf").touch()
 
-    with pytest.raises(ConfigError, match="only Hugging Face folders are converted"):
+    with pytest.raises(ConfigError, match=r"only Hugging Face folders and llama2.c \.bin"):
         convert(tmp_path / "model.gguf", tmp_path / "out")
     with pytest.raises(ConfigError, match="is converted already; use the checkpoint"):
         convert(int8, tmp_path / "out")

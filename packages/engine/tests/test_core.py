@@ -1,7 +1,11 @@
 """Many threads, stops, failures and closing: nobody waits in vain, and no span is lost."""
 
+import gc
 import random
+import subprocess
+import sys
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -34,10 +38,17 @@ def failing(kind):
     return checking(FailingRunner)
 
 
+def threads_of_engines():
+    return {each for each in threading.enumerate() if each.name.startswith("spaninfer-")}
+
+
 def test_two_hundred_requests_from_many_threads_with_random_stops_lose_nothing(kind):
     chance = random.Random(1)
     cases = [
-        ([chance.randrange(VOCAB) for _ in range(chance.randrange(1, 30))], chance.random() < 0.3)
+        (
+            [chance.randrange(VOCAB) for _ in range(chance.randrange(1, 30))],
+            chance.random() < 0.3,
+        )
         for _ in range(200)
     ]
 
@@ -174,6 +185,76 @@ def test_a_failed_step_ends_all_requests_with_its_error_and_closes_the_engine(ki
             running.start_request([1])
         with pytest.raises(EngineClosed):
             running.generate("abc")
+
+
+def test_an_engine_that_is_dropped_answers_its_requests_and_gives_everything_back():
+    before, thresholds = threads_of_engines(), gc.get_threshold()
+    runner = BlockedRunner(4, (100,), vocab=VOCAB)
+    running = engine(runner)
+    queues = [running.start_request([i], SamplingParams(ignore_eos=True, n=2))[1] for i in range(9)]
+    runner.wait_for_step()
+    memory = weakref.ref(runner)
+
+    del running
+    runner.go()
+    del runner
+
+    for queue in queues:
+        lasts = [output for output in queue if output.finish_reason is not None]
+        assert {output.index for output in lasts} == {0, 1}
+        assert {output.finish_reason for output in lasts} == {FinishReason.ERROR}
+        assert all(isinstance(output.error, EngineClosed) for output in lasts)
+        assert "the engine was dropped" in str(lasts[0].error)
+    wait_until(lambda: threads_of_engines() <= before)
+    gc.collect()
+    assert memory() is None
+    assert gc.get_threshold() == thresholds
+
+
+def test_an_engine_that_is_dropped_with_a_circle_ends_when_that_is_collected():
+    before = threads_of_engines()
+    circle = {"engine": engine()}
+    circle["itself"] = circle
+
+    del circle
+    gc.collect()
+
+    wait_until(lambda: threads_of_engines() <= before)
+
+
+def test_an_engine_whose_step_failed_gives_everything_back_by_itself(kind):
+    before = threads_of_engines()
+    running = engine(failing(kind))
+    running.start_request([1], SamplingParams(ignore_eos=True))
+
+    wait_until(lambda: running.stats().state is EngineState.FAILED)
+    wait_until(lambda: threads_of_engines() <= before)
+
+    running.close()
+
+
+FORGOTTEN = """
+from assembled import engine
+from spaninfer_engine import SamplingParams
+
+running = engine(max_len=100_000, num_spans=50_000)
+_, queue = running.start_request([1], SamplingParams(ignore_eos=True))
+queue.get()
+"""
+
+
+def test_a_program_ends_though_an_engine_of_it_is_at_work():
+    program = [sys.executable, "-c", FORGOTTEN]
+
+    run = subprocess.run(
+        program,
+        env={"PYTHONPATH": ":".join(sys.path)},
+        timeout=60,
+        capture_output=True,
+        check=False,
+    )
+
+    assert (run.returncode, run.stderr) == (0, b"")
 
 
 def test_a_request_whose_logits_are_not_numbers_fails_alone(kind):

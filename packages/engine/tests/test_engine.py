@@ -250,14 +250,26 @@ def test_tenants_do_not_share_prefixes():
         ([1, 2.5], InvalidPrompt, "whole numbers"),
         ([1, 2**63], InvalidPrompt, "whole numbers below"),
         ([1] * 200, PromptTooLong, "200 tokens"),
+        (b"abc", InvalidPrompt, "text or a sequence of token ids; this one is bytes"),
+        (None, InvalidPrompt, "this one is NoneType"),
+        ({1: 2}, InvalidPrompt, "this one is dict"),
     ],
 )
 def test_a_prompt_at_fault_is_refused_by_name(prompt, error, words):
     with engine() as running:
         with pytest.raises(error, match=words):
             running.start_request(prompt)
-
+        with pytest.raises(error, match=words):
+            running.generate([prompt])
         assert running.generate([1, 2]).token_ids
+
+
+@pytest.mark.parametrize(
+    "prompts", [b"abc", None, iter(["abc"]), {"a": 1}], ids=["bytes", "None", "iterator", "dict"]
+)
+def test_what_is_neither_a_prompt_nor_a_list_of_them_is_refused(prompts):
+    with engine() as running, pytest.raises(InvalidPrompt, match="text or a sequence of"):
+        running.generate(prompts)
 
 
 def test_sampling_that_names_unknown_tokens_or_adapters_is_refused():

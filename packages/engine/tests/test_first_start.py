@@ -14,10 +14,16 @@ from spaninfer_engine import Engine
 from spaninfer_engine.request import SamplingParams
 
 prompts = ["Once", "Once upon a time there was a little girl " * 8]
-with Engine("demo", backend="cpu", device="cpu", memory=1 << 28) as engine:
-    with event.install_recorder("numba:compiler_lock") as recorder:
-        engine.generate(prompts, SamplingParams(max_tokens=4, temperature=0.0))
-print(len(recorder.buffer))
+sampled = {"top_k": 40, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1, "seed": 1}
+odd = {"typical_p": 0.9, "no_repeat_ngram": 3, "logit_bias": {5: 1.0}, "n": 2}
+asked = [{"temperature": 0.0}, {**sampled, "logprobs": 3, "prompt_logprobs": 2}, odd]
+coded = {"dtype": "bfloat16", "quantize": "int4", "quantize_group": 32, "kv_dtype": "uint4"}
+for options in ({}, coded):
+    with Engine("demo", backend="cpu", device="cpu", memory=1 << 28, **options) as engine:
+        with event.install_recorder("numba:compiler_lock") as recorder:
+            for sampling in asked:
+                engine.generate(prompts * 5, SamplingParams(max_tokens=4, **sampling))
+    print(len(recorder.buffer))
 """
 
 # No guard: a process that imported this one's main module would say that it has begun as well.
@@ -41,8 +47,11 @@ print(json.dumps([told, len(kernels), sum(one.cache_hits for one in kernels)]))
 
 
 def test_no_kernel_is_made_ready_after_the_start():
-    """In a process of its own: kernels that other tests have used would be ready."""
-    assert run("-c", SERVE) == ["0"]
+    """Whatever requests ask, one or many, at first or behind a shared prefix.
+
+    In a process of its own: kernels that other tests have used would be ready.
+    """
+    assert run("-c", SERVE) == ["0", "0"]
 
 
 @pytest.mark.slow

@@ -8,8 +8,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from spaninfer_engine.engine import Engine, Prompt
+from spaninfer_engine.engine import Engine
 from spaninfer_engine.handle import RequestHandle, ResultQueue
+from spaninfer_engine.prompts import Prompt
 from spaninfer_engine.request import Output, Placement, SamplingParams
 
 

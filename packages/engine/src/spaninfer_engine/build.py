@@ -38,7 +38,8 @@ from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.run.sample import Sampler
 from spaninfer_engine.spec import Decoder, check, find, load
 from spaninfer_engine.spec import resolve as resolve_spec
-from spaninfer_engine.spec.nodes import CacheGroup, shortened, weights
+from spaninfer_engine.spec.nodes import CacheGroup
+from spaninfer_engine.spec.tree import shortened, weights
 from spaninfer_engine.texts import open_texts
 
 if TYPE_CHECKING:

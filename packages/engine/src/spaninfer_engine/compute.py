@@ -21,7 +21,8 @@ from spaninfer_engine.machine import Machine
 BACKENDS: tuple[Backend, ...] = ("cuda", "cpu", "torch", "reference")
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
 WEIGHTS: tuple[Weights, ...] = ("checkpoint", "dummy")
-QUANTIZE: tuple[Quantize, ...] = ("int8", "int4")
+QUANTIZE: tuple[Quantize, ...] = ("bfloat16", "int8", "int4")
+CODES = QUANTIZE[1:]
 QUANTIZE_GROUPS = (32, 64, 128)
 KV_DTYPES: tuple[KVDType, ...] = ("float32", "bfloat16", "float16", "fp8", "int8", "uint4")
 KV_DTYPES_ON: Mapping[Backend, tuple[KVDType, ...]] = {
@@ -112,8 +113,8 @@ def _check(asked: EngineConfig) -> None:
             raise ConfigError(f"{name} is {value!r}; allowed are {', '.join(map(str, known))}")
     for name in ("max_len", "span_len", "memory", "max_running", "step_tokens", "max_waiting"):
         value = getattr(asked, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"{name} is {value}; allowed is 1 or more")
+        if value is not None and not (hasattr(value, "__index__") and value >= 1):
+            raise ConfigError(f"{name} is {value!r}; allowed is a whole number, 1 or more")
     if asked.span_len is not None and asked.span_len > MAX_SPAN_LEN:
         raise ConfigError(f"span_len is {asked.span_len}; allowed is 1 to {MAX_SPAN_LEN}")
 
@@ -182,9 +183,12 @@ def _check_cuda(asked: EngineConfig, dtype: DType, machine: Machine) -> None:
 
 
 def _check_quantize(asked: EngineConfig, backend: Backend) -> None:
-    """Refuse codes where no kernel reads them."""
-    if asked.quantize_group is not None and asked.quantize is None:
-        raise ConfigError("quantize_group was asked for without quantize; add int8 or int4")
+    """Refuse what no kernel reads."""
+    if asked.quantize_group is not None and asked.quantize not in CODES:
+        raise ConfigError(
+            "quantize_group was asked for without codes that share a scale; quantize to "
+            f"{' or '.join(CODES)}, or leave it out"
+        )
     if asked.quantize is not None and backend != "cpu":
         raise ConfigError(
             f"quantize {asked.quantize} needs backend cpu, and this is backend {backend}; "
@@ -193,8 +197,11 @@ def _check_quantize(asked: EngineConfig, backend: Backend) -> None:
 
 
 def _scales(asked: EngineConfig, packed: bool) -> str:
+    why = "packed" if packed else "asked for"
+    if asked.quantize not in CODES:
+        return f"{why}: rounded from what is stored"
     per = "row" if asked.quantize_group is None else f"{asked.quantize_group} channels"
-    return f"{'packed' if packed else 'asked for'}: codes with a scale per {per}"
+    return f"{why}: codes with a scale per {per}"
 
 
 def _suits_cuda(span_len: int) -> bool:

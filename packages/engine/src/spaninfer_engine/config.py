@@ -10,7 +10,7 @@ Backend = Literal["cuda", "cpu", "torch", "reference"]
 DType = Literal["float32", "bfloat16", "float16"]
 KVDType = Literal["float32", "bfloat16", "float16", "fp8", "int8", "uint4"]
 Weights = Literal["checkpoint", "dummy"]
-Quantize = Literal["int8", "int4"]
+Quantize = Literal["bfloat16", "int8", "int4"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +19,8 @@ class EngineConfig:
 
     model: str | Path
     weights: Weights = "checkpoint"  # "dummy": random numbers; the folder needs config.json alone
-    quantize: Quantize | None = None  # codes for the weights of products, made while loading
-    quantize_group: int | None = None  # channels that share a scale; None: all of a row
+    quantize: Quantize | None = None  # what weights of products are rounded to while loading
+    quantize_group: int | None = None  # channels of codes that share a scale; None: all of a row
     backend: Backend | None = None
     device: str | None = None  # "cpu", "cuda", "cuda:1"
     dtype: DType | None = None  # None: the checkpoint's where the backend computes in it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from spaninfer_engine.compute import checkpoint_dtype, decide_compute
 from spaninfer_engine.config import EngineConfig, Quantize
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load import Checkpoint, open_checkpoint
+from spaninfer_engine.load.llama2c_pieces import find_pieces
 from spaninfer_engine.load.packed import PACKED_FILE, PackedReader, describe_tensors
 from spaninfer_engine.machine import this_machine
 from spaninfer_engine.ops.operation import Use
@@ -42,12 +44,12 @@ def convert(
     spec: Path | None = None,
     progress: Progress = silent,
 ) -> Path:
-    """Pack a Hugging Face folder's weights into the folder `out`; return it, resolved.
+    """Pack the weights of a Hugging Face folder or a llama2.c file into the folder `out`.
 
     Without `quantize`, weights of products keep the numbers that they are stored in. `out` is new
-    or empty, and is there only when it is whole. Packed weights lie in memory until all are
-    written. Raises ConfigError for what was asked, and where `out` cannot be written;
-    CheckpointError for what is on disk.
+    or empty, and is there only when it is whole; it is returned, resolved. Packed weights lie in
+    memory until all are written. Raises ConfigError for what was asked, and where `out` cannot be
+    written; CheckpointError for what is on disk.
     """
     asked = EngineConfig(
         model=model, quantize=quantize, quantize_group=quantize_group, spec=spec, backend="cpu"
@@ -55,8 +57,10 @@ def convert(
     out = out.expanduser().resolve()
     _refuse_used(out)
     path, _ = locate(model)
-    if not path.is_dir():
-        raise ConfigError(f"{path} is a file; only Hugging Face folders are converted")
+    if not path.is_dir() and path.suffix.lower() != ".bin":
+        raise ConfigError(
+            f"{path}: only Hugging Face folders and llama2.c .bin files are converted"
+        )
     with open_checkpoint(path) as checkpoint:
         if isinstance(checkpoint.reader, PackedReader):
             raise ConfigError(f"{path} is converted already; {WAY_OUT}")
@@ -96,10 +100,20 @@ def _write(folder: Path, checkpoint: Checkpoint, weights: dict[str, Any], packin
 
     tensors = describe_tensors(checkpoint.reader)
     write_weights(folder / PACKED_FILE, weights, packing, tensors)
-    for file in sorted(checkpoint.path.iterdir()):
-        is_index = file.name.endswith(".safetensors.index.json")
-        if file.is_file() and file.suffix in COPIED and not is_index:
-            shutil.copyfile(file, folder / file.name)
+    if not checkpoint.path.is_dir():
+        (folder / "config.json").write_text(json.dumps(dict(checkpoint.config), indent=2))
+    for file in _beside(checkpoint):
+        shutil.copyfile(file, folder / file.name)
+
+
+def _beside(checkpoint: Checkpoint) -> list[Path]:
+    """Return the files beside the weights that go along."""
+    if not checkpoint.path.is_dir():
+        pieces = find_pieces(checkpoint.path.parent, checkpoint.config["vocab_size"])
+        return [] if pieces is None else [pieces]
+    index = ".safetensors.index.json"
+    files = (file for file in sorted(checkpoint.path.iterdir()) if file.suffix in COPIED)
+    return [file for file in files if file.is_file() and not file.name.endswith(index)]
 
 
 def _refuse_used(out: Path) -> None:

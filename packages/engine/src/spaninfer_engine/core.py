@@ -10,18 +10,20 @@ a step is planned and started while the one before it runs:
     loop        apply 6, plan 8, start 8, events 6, wait 7 · apply 7, plan 9, start 9, events 7, …
 
 Events are handed on when the device has its work: the writer then computes while the loop waits.
-Where nothing is left to compute, the loop writes them itself.
+Where nothing is left to compute, the loop writes them itself. When the loop ends, in whatever way,
+its thread gives everything back.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import monotonic, perf_counter
+from typing import TypeAlias
 
 from spaninfer_engine.errors import EngineClosed, as_exception
 from spaninfer_engine.handle import ResultQueue
@@ -30,8 +32,10 @@ from spaninfer_engine.request import FinishReason, Request
 from spaninfer_engine.schedule.admission import Refused, admit
 from spaninfer_engine.schedule.choice import Choice
 from spaninfer_engine.schedule.scheduler import Scheduler
+from spaninfer_engine.spared import Spared
 from spaninfer_engine.stats import EngineState, StepTimes
-from spaninfer_engine.writer import Deliver, Failed, Opened
+from spaninfer_engine.text.tokenizer import Tokenizer
+from spaninfer_engine.writer import Failed, Opened, OutputWriter
 
 # Idle for so long; a request that comes meanwhile waits for what is under way.
 SETTLE_AFTER_S = 0.5e-3  # whoever got the last output runs first: the interpreter runs one thread
@@ -57,27 +61,34 @@ class _Close:
     at: float  # requests may finish until then
 
 
+@dataclass(frozen=True, slots=True)
+class _Drop:
+    """Nobody can ask for anything any more."""
+
+
+_Command: TypeAlias = _Add | _Stop | _Close | _Drop
+
+
 class Core:
     """Runs the steps of one scheduler and one runner in a thread of its own."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        runner: PlanRunner,
-        deliver: Deliver,
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, runner: PlanRunner, tokenizer: Tokenizer) -> None:
         self.scheduler = scheduler
         self.times = StepTimes()
         self.state = EngineState.RUNNING
         self.failure: Exception | None = None  # what made a step fail; the engine is closed then
-        self._runner, self._deliver = runner, deliver
+        self._runner = runner
+        self._writer = OutputWriter(tokenizer, self.stop)
+        self._spared = Spared()
+        self._unclosed: Exception | None = None  # why not everything was given back
         self._started: deque[tuple[Outcome, float]] = deque()  # steps, and when they were
         self._finished_at = 0.0  # the newest step whose outcome is here
         self._opened: list[Opened] = []  # the writer has not heard of them
-        self._inbox: SimpleQueue[_Add | _Stop | _Close] = SimpleQueue()
+        self._inbox: SimpleQueue[_Command] = SimpleQueue()
         self._lock = Lock()  # over `state`, `_num_submitted`, and the order of the inbox
         self._num_submitted = 0  # choices ever
         self._close_at: float | None = None
+        self._is_dropped = False
         self._thread = Thread(target=self._work, name="spaninfer-core", daemon=True)
         self._thread.start()
 
@@ -100,18 +111,40 @@ class Core:
         self._inbox.put(_Stop(request_ids, reason))
 
     def close(self, drain_s: float = 0.0) -> None:
-        """Take no more requests, let those there are finish for so long, then stop the rest."""
+        """Take no more requests, let those there are finish for so long, stop the rest, and give
+        everything back; raises why that failed.
+        """
         with self._lock:
             if self.state is EngineState.RUNNING:
                 self.state = EngineState.DRAINING
             self._inbox.put(_Close(monotonic() + drain_s))
         self._thread.join()
+        unclosed, self._unclosed = self._unclosed, None
+        if unclosed is not None:
+            raise unclosed
+
+    def drop(self) -> None:
+        """Have every request end with an error, and give everything back; returns at once.
+
+        Python drops objects in any thread, wherever that is: here it may take no lock.
+        """
+        self._inbox.put(_Drop())
 
     def _work(self) -> None:
+        try:
+            with self._spared, closing(self._runner), closing(self._writer):
+                self._run()
+        except Exception as error:  # a GPU that failed says so again
+            self._unclosed = error
+
+    def _run(self) -> None:
         try:
             while not self._is_done():
                 self._take_commands()
                 self._step()
+            if self._is_dropped:
+                self._fail(EngineClosed("the engine was dropped before the request had finished"))
+                return
             self.scheduler.stop_all(monotonic(), FinishReason.STOPPED)
             while self._started:
                 self._finish()
@@ -123,8 +156,8 @@ class Core:
             self._fail(as_exception(error))
 
     def _is_done(self) -> bool:
-        if self._close_at is None:
-            return False
+        if self._close_at is None or self._is_dropped:
+            return self._is_dropped
         return self.scheduler.is_idle or monotonic() >= self._close_at
 
     def _take_commands(self) -> None:
@@ -135,7 +168,7 @@ class Core:
         while not self._inbox.empty():
             self._take(self._inbox.get())
 
-    def _wait(self) -> _Add | _Stop | _Close:
+    def _wait(self) -> _Command:
         """Return the next command; where it lets wait for itself, use the time."""
         with suppress(Empty):
             return self._inbox.get(timeout=SETTLE_AFTER_S)
@@ -149,7 +182,7 @@ class Core:
         self.scheduler.check()
         return self._inbox.get()
 
-    def _take(self, command: _Add | _Stop | _Close) -> None:
+    def _take(self, command: _Command) -> None:
         match command:
             case _Add(opened):
                 self._opened.append(opened)  # first: whatever fails now, it will be answered
@@ -158,6 +191,8 @@ class Core:
                 self.scheduler.stop(request_ids, monotonic(), reason)
             case _Close(at):
                 self._close_at = at
+            case _Drop():
+                self._is_dropped = True
 
     def _step(self) -> None:
         """Start the next step, if there is one, and take in the oldest where it is due."""
@@ -180,11 +215,11 @@ class Core:
 
     def _hand_on(self, *, now: bool = False) -> None:
         for opened in self._opened:
-            self._deliver(opened)
+            self._writer.put(opened)
         self._opened.clear()
         events = self.scheduler.take_events()
         if events is not None:
-            self._deliver(events, now=now)
+            self._writer.put(events, now=now)
 
     def _fail(self, error: Exception) -> None:
         """Have everybody answered, in whatever state the scheduler is: the writer knows them."""
@@ -198,7 +233,7 @@ class Core:
                     late += command.opened.choices
         self.scheduler.abandon(late)
         self._hand_on()
-        self._deliver(Failed(error))
+        self._writer.put(Failed(error))
 
     def _why_closed(self) -> str:
         if self.state is EngineState.FAILED:

@@ -18,7 +18,8 @@ from spaninfer_engine.run.memory import (
     span_bytes,
     spans_per_request,
 )
-from spaninfer_engine.spec.nodes import CacheGroup, Decoder, parameter_count
+from spaninfer_engine.spec.nodes import CacheGroup, Decoder
+from spaninfer_engine.spec.tree import parameter_count
 
 STORED: Mapping[KVDType, Stored] = {
     "float32": Stored(32),

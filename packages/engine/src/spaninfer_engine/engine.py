@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -10,37 +9,32 @@ from pathlib import Path
 from random import Random
 from threading import Lock
 from time import monotonic, sleep
-from typing import Any, TypeGuard, cast, overload
-
-import numpy as np
+from typing import Any, cast, overload
+from weakref import finalize
 
 from spaninfer_engine.build import build
 from spaninfer_engine.cache.rotation import rotation_of
 from spaninfer_engine.closing import Closing
 from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.core import Core
-from spaninfer_engine.errors import InvalidPrompt, InvalidSampling, QueueFull
-from spaninfer_engine.handle import RequestHandle, ResultQueue, complete
+from spaninfer_engine.errors import InvalidSampling, QueueFull
+from spaninfer_engine.handle import Handles, RequestHandle, ResultQueue, complete
 from spaninfer_engine.order import longest_first
 from spaninfer_engine.parts import Parts
 from spaninfer_engine.plan import GPU_PAUSE, GPU_TILE
+from spaninfer_engine.prompts import Prompt, check_sequence, is_one, token_ids
 from spaninfer_engine.request import (
     Completion,
     FinishReason,
     Placement,
     Request,
     SamplingParams,
-    TokenIds,
 )
 from spaninfer_engine.schedule.admission import Limits
 from spaninfer_engine.schedule.scheduler import Scheduler
 from spaninfer_engine.schedule.spans import CacheShape
-from spaninfer_engine.spared import Spared
 from spaninfer_engine.stats import EngineStats, snapshot
 from spaninfer_engine.text.tokenizer import Tokenizer
-from spaninfer_engine.writer import OutputWriter
-
-Prompt = str | Sequence[int]
 
 LOOK_AGAIN_S = 5e-3  # a list waits so long for places in a full queue; steps begin some at a time
 
@@ -53,6 +47,9 @@ class Engine(Closing):
 
     `model` is a folder or file with a model, or a whole EngineConfig; `options` are fields of
     EngineConfig. Parts that were put together elsewhere are taken as they are.
+
+    One that is dropped without being closed gives back what it holds as well; its requests end with
+    EngineClosed.
     """
 
     def __init__(self, model: str | Path | EngineConfig | Parts, **options: Any) -> None:
@@ -60,20 +57,18 @@ class Engine(Closing):
         self._parts = parts
         shape = _cache_shape(parts)
         self._scheduler = Scheduler(_limits(parts, shape), shape)
-        self._writer = OutputWriter(
-            parts.tokenizer, lambda request_ids, reason: self._core.stop(request_ids, reason)
-        )
-        self._core = Core(self._scheduler, parts.runner, self._writer.put)
+        # Threads, and all that they reach, know the core but not the engine: else none was dropped.
+        self._core = Core(self._scheduler, parts.runner, parts.tokenizer)
+        finalize(self, self._core.drop).atexit = False  # threads end with the process
+        self._handles = Handles()
         self._seeds = Random(parts.resolved.seed)
-        self._lock = Lock()  # over the two below
-        self._next_id = 1  # each choice of a request has a number
-        self._handles: dict[int, RequestHandle] = {}  # started and not finished
+        self._lock = Lock()
+        self._next_id = 1  # each choice of a request has a number; under the lock
         # Words of one list of prompts are the same for all, and take milliseconds each time.
         self._banned = lru_cache(maxsize=16)(
             partial(_banned, tokenizer=parts.tokenizer, vocab=parts.decoder.vocab)
         )
         self._started_s = monotonic()
-        self._spared = Spared()
 
     @property
     def resolved(self) -> Resolved:
@@ -107,11 +102,9 @@ class Engine(Closing):
         """
         prompt = self._encoded(prompt)
         request = self._request(prompt, sampling or self.default_sampling, placement or Placement())
-        queue = ResultQueue(request.sampling.n, lambda: self._forget(request.id))
+        queue = ResultQueue(request.sampling.n, partial(self._handles.forget, request.id))
         handle = RequestHandle(request, prompt, self._core.submit(request, queue), queue)
-        with self._lock:
-            if not queue.is_finished:
-                self._handles[request.id] = handle
+        self._handles.add(handle)
         return handle, queue
 
     def stop(self, handle: RequestHandle) -> None:
@@ -132,8 +125,7 @@ class Engine(Closing):
 
         `timeout` is in seconds; after it, TimeoutError is raised.
         """
-        with self._lock:
-            handles = [handle] if handle is not None else list(self._handles.values())
+        handles = [handle] if handle is not None else self._handles.all()
         until = None if timeout is None else monotonic() + timeout
         for waited_for in handles:
             left = None if until is None else max(0.0, until - monotonic())
@@ -165,7 +157,7 @@ class Engine(Closing):
         that failed.
         """
         given = self.default_sampling if sampling is None else sampling
-        if not _is_one(prompts):
+        if not is_one(prompts):
             samplings = [given] * len(prompts) if isinstance(given, SamplingParams) else given
             return self._generate(cast(Sequence[Prompt], prompts), samplings)
         if not isinstance(given, SamplingParams):
@@ -207,11 +199,6 @@ class Engine(Closing):
         release everything; harmless when repeated.
         """
         self._core.close(drain_s)
-        self._writer.close()
-        try:
-            self._parts.runner.close()
-        finally:  # a GPU that failed says so again
-            self._spared.close()
 
     def _generate(
         self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]
@@ -240,12 +227,13 @@ class Engine(Closing):
                 sleep(LOOK_AGAIN_S)
 
     def _encoded(self, prompt: Prompt) -> Sequence[int]:
+        check_sequence(prompt)
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
 
     def _request(
         self, prompt: Sequence[int], sampling: SamplingParams, placement: Placement
     ) -> Request:
-        prompt_ids = _token_ids(prompt)
+        prompt_ids = token_ids(prompt)
         with self._lock:
             request_id = self._next_id
             self._next_id += sampling.n
@@ -261,29 +249,11 @@ class Engine(Closing):
             banned=self._banned(sampling.bad_words),
         )
 
-    def _forget(self, request_id: int) -> None:
-        with self._lock:
-            self._handles.pop(request_id, None)
-
 
 def _build(model: str | Path | EngineConfig, options: Mapping[str, Any]) -> Parts:
     if isinstance(model, EngineConfig):
         return build(replace(model, **options))
     return build(EngineConfig(model=model, **options))
-
-
-def _token_ids(prompt: Sequence[int]) -> TokenIds:
-    try:  # 4000 numbers take 34 µs like this, 80 to 150 as an array
-        words = struct.pack(f"{len(prompt)}q", *prompt)
-    except struct.error as error:
-        allowed = "text or token ids, whole numbers below 2**63"
-        raise InvalidPrompt(f"a prompt is {allowed}: {error}") from error
-    return np.frombuffer(words, np.int64)
-
-
-def _is_one(prompts: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
-    """Is this one prompt, not a list of them?"""
-    return isinstance(prompts, str) or (len(prompts) > 0 and hasattr(prompts[0], "__index__"))
 
 
 def _cache_shape(parts: Parts) -> CacheShape:

@@ -12,8 +12,9 @@ EngineError
 │   ├── PromptTooLong            the prompt does not fit the context
 │   └── TemplateError            the chat template refused the messages
 └── EngineUnavailable       nothing wrong with the request: now is not the time
-    ├── EngineClosed             the engine was closed or is draining
-    └── QueueFull                too many requests wait; try again later
+    ├── EngineClosed             the engine was closed, was dropped, or is draining
+    ├── QueueFull                too many requests wait; try again later
+    └── NoMemory                 the device lacked memory for a step; others carry on
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class EngineUnavailable(EngineError):
 
 
 class EngineClosed(EngineUnavailable):
-    """The engine was closed, or is draining, while something was asked of it."""
+    """The engine was closed, was dropped, or is draining, while something was asked of it."""
 
 
 class QueueFull(EngineUnavailable):
@@ -109,6 +110,17 @@ class QueueFull(EngineUnavailable):
     def __init__(self, waiting: int, limit: int) -> None:
         self.waiting, self.limit = waiting, limit
         super().__init__(f"{waiting} requests are waiting; the limit is {limit}; try again later")
+
+
+class NoMemory(EngineUnavailable):
+    """The device lacked memory for a step: the requests that took part in it end with this."""
+
+    def __init__(self, num_tokens: int, free_bytes: int) -> None:
+        self.num_tokens, self.free_bytes = num_tokens, free_bytes
+        super().__init__(
+            f"there was no memory for a step of {num_tokens} tokens: {free_bytes / 2**20:.0f} MiB "
+            "were free; try again later, or start the engine with less --memory or --step-tokens"
+        )
 
 
 def shown(value: object) -> str:

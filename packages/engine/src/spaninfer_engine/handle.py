@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from threading import Condition
+from threading import Condition, Lock
 
 from spaninfer_engine.request import Completion, FinishReason, Output, Request, Status
 from spaninfer_engine.schedule.choice import Choice
@@ -129,6 +129,30 @@ class RequestHandle:
 
     def __repr__(self) -> str:
         return f"<RequestHandle {self.id}: {self.status.value}>"
+
+
+class Handles:
+    """The handles of an engine's requests that have not finished."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._by_id: dict[int, RequestHandle] = {}
+
+    def add(self, handle: RequestHandle) -> None:
+        """Keep the handle of a request, unless that has finished already."""
+        with self._lock:
+            if not handle.queue.is_finished:
+                self._by_id[handle.id] = handle
+
+    def forget(self, request_id: int) -> None:
+        """Drop the handle of a request that has finished."""
+        with self._lock:
+            self._by_id.pop(request_id, None)
+
+    def all(self) -> list[RequestHandle]:
+        """Return the handles there are now."""
+        with self._lock:
+            return list(self._by_id.values())
 
 
 def merge(outputs: Sequence[Output]) -> Output:

@@ -14,8 +14,8 @@ WAY_OUT = "use the checkpoint that was converted"
 class Packing:
     """What `convert` made of the weights of products.
 
-    quantize  codes, or None: numbers as they are stored
-    group     channels that share a scale; None is a whole row
+    quantize  what they are rounded to, or None: numbers as they are stored
+    group     channels of codes that share a scale; None is a whole row
     """
 
     quantize: Quantize | None
@@ -25,6 +25,8 @@ class Packing:
         """Return it in words."""
         if self.quantize is None:
             return "numbers as they were stored"
+        if self.quantize == "bfloat16":
+            return "bfloat16"
         return f"{self.quantize} with a scale per " + (
             "row" if self.group is None else f"{self.group} channels"
         )

@@ -14,9 +14,10 @@ from typing import NamedTuple
 from spaninfer_engine.request import SamplingParams, TokenIds, TokenLogprob
 
 # A row of logits is 0.6 MB in float32 where the vocabulary has 152,000 tokens, and takes the host
-# 0.8 ms (run/logprobs.py), in which every request waits for its next token: 0.1 s a step, where a
-# prompt of 8192 tokens would take 5 GB and 7 s.
-MOST_LOGITS = 128
+# 0.5 ms (run/logprobs.py), in which every request waits for its next token: 16 ms a step, where a
+# prompt of 8192 tokens would take 5 GB and 4 s. Threads halve that at most: between calls of numpy
+# they wait for the interpreter (H200's host, 2026-11-22).
+MOST_LOGITS = 32
 """Rows of prompts, in one step, whose logits are wanted."""
 
 # A step of so many rows is bound by arithmetic: longer ones compute little sooner, and every decode
@@ -110,3 +111,9 @@ class StepResult:
     logprobs: dict[int, TokenLogprob]  # by request id
     prompt_logprobs: dict[int, tuple[TokenLogprob, ...]]  # by request id
     failed: dict[int, Exception]  # requests at fault: NaN logits, a grammar that ran dry
+
+    @classmethod
+    def of_none(cls, plan: StepPlan, error: Exception) -> StepResult:
+        """Return the result of a step that was not computed: all its requests fail."""
+        failed = {part.request_id: error for part in plan.slices}
+        return cls(plan.number, (None,) * len(plan.slices), {}, {}, failed)

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from sys import maxsize
 from threading import Lock, Thread
 from time import monotonic, sleep
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from spaninfer_engine.errors import as_exception
 from spaninfer_engine.handle import ResultQueue
@@ -33,14 +33,6 @@ REST = 3.0  # times as long as the round before: the writer has a quarter of the
 
 Stop = Callable[[tuple[int, ...], FinishReason], None]
 """Tells the loop that choices need no more tokens, and why; returns at once."""
-
-
-class Deliver(Protocol):
-    """What the loop hands news to, see OutputWriter.put."""
-
-    def __call__(self, message: Message, *, now: bool = False) -> None:
-        """Take in what happened."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

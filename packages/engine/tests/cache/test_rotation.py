@@ -1,10 +1,10 @@
 import pytest
 from spaninfer_engine.cache.rotation import Rotation, rotation_of
+from spaninfer_engine.spec.frequencies import Frequencies
 from spaninfer_engine.spec.nodes import (
     Attention,
     Decoder,
     Embedding,
-    Frequencies,
     GatedMLP,
     Head,
     Heads,

@@ -165,15 +165,6 @@ def test_every_form_that_a_step_may_take_is_known_at_the_start_or_among_the_othe
                 assert form is None or form in known
 
 
-def test_every_number_of_rows_that_is_captured_is_walked_through_at_a_first_start():
-    walked = FORMS.every_size
-
-    assert walked[: len(FORMS.at_start)] == FORMS.at_start
-    rest = [form.num_rows for form in walked[len(FORMS.at_start) :]]
-    assert len(rest) == len({*rest} - {form.num_rows for form in FORMS.at_start})
-    assert {form.num_rows for form in walked} >= {form.num_rows for form in FORMS.others}
-
-
 @pytest.mark.parametrize("revises", [False, True])
 def test_what_is_not_captured_yet_fits_a_form_of_the_start(revises):
     for form in FORMS.others:

@@ -1,4 +1,4 @@
-"""Half precision is as near to float32 as transformers is."""
+"""Half precision is as near to float32 as transformers is; on CPUs nearer, with every model."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Callable
 from copy import deepcopy
 
 import pytest
-from cases import Case
+from cases import ALL, Case
 from noise import DENSE, ROUTED, rms, typical
 
+SURE = {"mixtral": 11}
+"""Rows: its twelfth token stands between two experts, and all behind it see which it takes."""
 
-@pytest.mark.parametrize("backend", ["torch bfloat16", "torch float16", "cpu bfloat16"])
+
+@pytest.mark.parametrize("backend", ["torch bfloat16", "torch float16"])
 @pytest.mark.parametrize("name", DENSE)
 def test_the_error_of_16_bits_is_at_most_twice_that_of_the_oracle(
     name: str, backend: str, load: Callable[[str], Case]
@@ -28,19 +31,21 @@ def test_the_error_of_16_bits_is_at_most_twice_that_of_the_oracle(
     assert rms(runner.logits(1) - golden.logits) < 2 * rms(noisy - golden.logits)
 
 
-@pytest.mark.parametrize("name", [name for name in ROUTED if name != "mixtral"])
-def test_a_typical_row_of_a_model_with_experts_is_as_near(
+@pytest.mark.parametrize("name", ALL)
+def test_the_cpu_s_error_of_bfloat16_is_smaller_than_that_of_the_oracle(
     name: str, load: Callable[[str], Case]
 ) -> None:
-    """A token that is routed elsewhere says nothing about rounding; small Mixtral's twelfth stands
-    between two experts, and all behind it see which it takes.
+    """Of models with experts that of a typical row: a token that is routed elsewhere says nothing
+    about rounding.
     """
     case = load(name)
     golden = case.golden()
     noisy = case.oracle.rounded_logits(golden.prompt, "bfloat16")
+    size = typical if name in ROUTED else rms
 
     runner = case.model.on("cpu bfloat16", case.num_spans)
     runner.prefill(1, golden.prompt, chunk=16)
 
-    error = typical(runner.logits(1)[: len(golden.prompt)] - golden.logits)
-    assert error < 2 * typical(noisy - golden.logits)
+    rows = SURE.get(name, len(golden.prompt))
+    error, allowed = (logits[:rows] - golden.logits[:rows] for logits in (runner.logits(1), noisy))
+    assert size(error) < size(allowed)

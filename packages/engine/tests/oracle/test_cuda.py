@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 from cases import ALL, NUM_DRAWN, Case, Golden, Logits
-from noise import DENSE, rms, typical
+from noise import DENSE, ROUTED, rms, typical
 from oracle import TOLERANCE, deviation
-from spaninfer_engine import Engine, SamplingParams
+from spaninfer_engine import Completion, Engine, SamplingParams
 from wide import WIDE
 
 pytestmark = pytest.mark.gpu
@@ -58,11 +59,14 @@ def test_the_error_of_16_bits_is_at_most_twice_that_of_the_oracle(
 # ---- backend cuda --------------------------------------------------------------------------------
 
 KERNEL_SPAN_LEN = 16
+IN_ENGINES_ROUTED = [name for name in ROUTED if name.startswith("wide ")]
 IN_ENGINES = [
-    *(f"wide {name}" for name in WIDE if name not in ("mixtral", "qwen3_moe", "deepseek_v3")),
+    *(f"wide {name}" for name in WIDE if f"wide {name}" not in IN_ENGINES_ROUTED),
     *("falcon rw", "phi3 longrope", "Qwen-1 long", "opt 350m", "llama dynamic"),
 ]
 """Without experts, see `noise.DENSE`; with plain attention, and frequencies that change."""
+
+Answered = tuple[Completion, Golden]
 
 
 @dataclass(frozen=True)
@@ -154,30 +158,78 @@ def _agree(tokens: Sequence[int], golden: Golden, noise: float) -> None:
             return
 
 
-@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "no graphs"])
-@pytest.mark.parametrize("name", IN_ENGINES)
-def test_engines_draw_the_tokens_of_the_oracle_wherever_it_is_sure(
-    name: str, graphs: bool, load: Load, rounded: Callable[[str, str], Rounded]
-) -> None:
-    """Two prompts side by side, then the first again, most of which is found in the cache."""
-    case, noise = load(name), rounded(name, "bfloat16").noise
-    whole = case.golden()
-    half = case.golden(whole.prompt[: case.prompt_len // 2])
-    sampling = SamplingParams(temperature=0, max_tokens=NUM_DRAWN, ignore_eos=True)
-
+def _answers(
+    case: Case, dtype: Any, graphs: bool, prompts: int = 2, logprobs: int | None = None
+) -> list[Answered]:
+    """Return what an engine draws behind so many prompts side by side, then behind the longest
+    again, most of which is found in the cache; and what the oracle draws there.
+    """
+    lengths = [case.prompt_len * n // prompts for n in range(prompts, 0, -1)]
+    golden = [case.golden(case.golden().prompt[:length]) for length in lengths]
+    sampling = SamplingParams(
+        temperature=0, max_tokens=NUM_DRAWN, ignore_eos=True, logprobs=logprobs
+    )
     with case.engine(
         backend="cuda",
-        dtype="bfloat16",
+        dtype=dtype,
         graphs=graphs,
         span_len=KERNEL_SPAN_LEN,
         step_tokens=112,  # the end of one prompt and 36 rows of the other: few rows are wanted
     ) as engine:
-        answers = engine.generate([whole.prompt, half.prompt], sampling)
-        answers.append(engine.generate(whole.prompt, sampling))
-
+        answers = engine.generate([each.prompt for each in golden], sampling)
+        answers.append(engine.generate(golden[0].prompt, sampling))
     assert answers[-1].usage.cached_len > case.prompt_len // 2
-    for answer, golden in zip(answers, (whole, half, whole), strict=True):
+    return list(zip(answers, (*golden, golden[0]), strict=True))
+
+
+def _in_engines(names: Sequence[str], halves: Sequence[str]) -> Any:
+    """Parametrise over models in bfloat16, with graphs and without, and some in float16."""
+    cases = [(name, "bfloat16", graphs) for name in names for graphs in (True, False)]
+    cases += [(name, "float16", True) for name in halves]
+    ids = [f"{name} {dtype}{' graphs' * graphs}" for name, dtype, graphs in cases]
+    return pytest.mark.parametrize(("name", "dtype", "graphs"), cases, ids=ids)
+
+
+@_in_engines(IN_ENGINES, ["wide llama3", "wide gemma2", "wide bloom", "Qwen-1 long"])
+def test_engines_draw_the_tokens_of_the_oracle_wherever_it_is_sure(
+    name: str, dtype: str, graphs: bool, load: Load, rounded: Callable[[str, str], Rounded]
+) -> None:
+    noise = rounded(name, dtype).noise
+
+    answers = _answers(load(name), dtype, graphs)
+
+    for answer, golden in answers:
         _agree(answer.token_ids, golden, noise)
+
+
+@_in_engines(IN_ENGINES_ROUTED, IN_ENGINES_ROUTED)
+def test_engines_with_experts_are_as_near_to_the_oracle_as_its_own_16_bits(
+    name: str, dtype: str, graphs: bool, load: Load, rounded: Callable[[str, str], Rounded]
+) -> None:
+    """Experts, latents and the products of single heads are captured here, too.
+
+    Typical rows are compared, of the likeliest tokens, up to the first that is another one.
+    """
+    oracle = rounded(name, dtype)
+    noise = typical(_logprobs(oracle.noisy) - _logprobs(oracle.exact))
+
+    answers = _answers(load(name), dtype, graphs, prompts=4, logprobs=20)
+
+    errors = []
+    for answer, golden in answers:
+        drawn = zip(answer.logprobs, golden.tokens, _logprobs(golden.drawn_from), strict=True)
+        for mine, token_id, exact in drawn:
+            errors.append(rms(np.array([logprob - exact[token] for token, logprob in mine.top])))
+            if mine.token_id != token_id:
+                break
+    assert len(errors) >= NUM_DRAWN
+    assert np.median(errors) < 2 * noise
+
+
+def _logprobs(logits: Logits) -> Logits:
+    """Return the log-probabilities of logits[T V]."""
+    shifted = logits - logits.max(1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
 
 
 def test_an_engine_chooses_the_device_by_itself_and_answers_many_requests() -> None:

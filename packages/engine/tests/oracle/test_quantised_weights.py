@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from cases import Case
+from cases import SMALL, Case
 from noise import DENSE, ROUTED, rms
+
+WIDE = [name for name in (*DENSE, *ROUTED) if name.startswith("wide ")]
+MOST = {"int8": 0.5, "int4": 0.05}
+"""What tipped codes may make, as a part of what coding costs; a token may be routed elsewhere."""
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-@pytest.mark.parametrize("name", [*DENSE, *ROUTED])
+@pytest.mark.parametrize("name", [*SMALL, *WIDE])
 def test_quantised_models_agree_with_the_definition(
     name: str, kind: str, load: Callable[[str], Case]
 ) -> None:
@@ -29,4 +33,4 @@ def test_quantised_models_agree_with_the_definition(
     lost = rms(exact.logits(1) - golden.logits)
     difference = runner.logits(1) - exact.logits(1)
     assert min(map(rms, difference)) < 1e-5 * rms(golden.logits)
-    assert rms(difference) < 0.5 * lost
+    assert rms(difference) < (0.5 if name in ROUTED else MOST[kind]) * lost

@@ -6,7 +6,8 @@ from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.run.inputs import build
 from spaninfer_engine.run.requests import Requests
 from spaninfer_engine.run.rotary import Rotary
-from spaninfer_engine.spec.nodes import Frequencies, Rope
+from spaninfer_engine.spec.frequencies import Frequencies
+from spaninfer_engine.spec.nodes import Rope
 
 PLAIN = Frequencies("default", dim=4, theta=100.0, max_len=64, original_len=64)
 

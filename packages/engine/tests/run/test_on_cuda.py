@@ -5,9 +5,7 @@ but where the two likeliest ones are as near as 16 bits round.
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 import pytest
 from spaninfer_engine import Completion, ConfigError, Engine, EngineConfig, SamplingParams
 from spaninfer_engine.build import build
+from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.spec import parameter_count
 
 pytestmark = pytest.mark.gpu
@@ -124,8 +123,11 @@ def test_nothing_changes_a_bit_where_rows_do_not_depend_on_each_other(
         assert mine.prompt_logprobs == theirs.prompt_logprobs
 
 
+@pytest.mark.parametrize(
+    "options", [{"graphs": True}, {"graphs": False, "max_running": 3}], ids=["graphs", "few rows"]
+)
 def test_all_kernels_are_compiled_before_the_first_step_and_none_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     news: dict[str, set[Path]] = {}  # what is compiled when a stage ends
@@ -134,50 +136,66 @@ def test_all_kernels_are_compiled_before_the_first_step_and_none_later(
         if done == total:
             news[f"{done} {stage}"] = set(tmp_path.rglob("*.bin"))
 
-    config = EngineConfig(model="demo", backend="cuda", max_len=512, graphs=True, dtype="bfloat16")
+    config = EngineConfig(model="demo", backend="cuda", max_len=512, dtype="bfloat16", **options)
     with Engine(build(config, progress)) as engine:
         engine.generate(PROMPTS, replace(GREEDY, logprobs=2, repetition_penalty=1.1))
         sleep(2)  # graphs are captured
         engine.generate(PROMPTS, GREEDY)
+        for length in (1, 9, 20, 40, 60, 100, 200, 300, 400, 500):
+            sampling = SamplingParams(max_tokens=2, prompt_logprobs=1 if length < 200 else None)
+            engine.generate([*range(300, 300 + length)], sampling)
     again: set[str] = set()
     build(config, lambda stage, *_numbers: again.add(stage)).runner.close()
 
     [compiled] = [files for stage, files in news.items() if stage.endswith("kernels")]
     assert f"{len(compiled) - 1} kernels" in news  # and the one that stands in for them
     assert set(tmp_path.rglob("*.bin")) == compiled
-    assert "graphs" in again
+    assert ("graphs" in again) is options["graphs"]
     assert "kernels" not in again
 
 
-TOKENS = """
-from spaninfer_engine import Engine, SamplingParams
+def test_a_start_that_finds_only_some_of_its_kernels_draws_the_same_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tokens(cache: Path) -> tuple[int, ...]:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(cache))  # each knows its own kernels only
+        with Engine("demo", backend="cuda", max_len=512, graphs=True, dtype="bfloat16") as engine:
+            return engine.generate("Once upon a time", GREEDY).token_ids
 
-with Engine("demo", backend="cuda", max_len=512, graphs=True, dtype="bfloat16") as engine:
-    sampling = SamplingParams(temperature=0, max_tokens=8)
-    print(engine.generate("Once upon a time", sampling).token_ids)
-"""
+    def kernels(cache: Path) -> list[Path]:
+        return sorted(file.relative_to(cache) for file in cache.rglob("*.bin"))
+
+    expected, all_kernels = tokens(tmp_path / "all"), kernels(tmp_path / "all")
+
+    for part in range(2):
+        half = tmp_path / f"half {part}"
+        for file in all_kernels[part::2]:
+            (half / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(tmp_path / "all" / file, half / file)
+        assert tokens(half) == expected
+        assert kernels(half) == all_kernels
 
 
-def test_a_start_that_finds_only_some_of_its_kernels_draws_the_same_tokens(tmp_path: Path) -> None:
-    def tokens() -> str:
-        run = subprocess.run(
-            [sys.executable, "-c", TOKENS],
-            env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert run.returncode == 0, run.stderr
-        return run.stdout
+def test_a_step_without_memory_ends_its_requests_and_the_engine_goes_on(
+    expected: list[Completion],
+) -> None:
+    import torch
 
-    expected = tokens()
-    compiled = sorted(tmp_path.rglob("*.bin"))
+    options = {"dtype": "bfloat16", "max_len": 512, "memory": 1 << 26, "graphs": False}
+    with Engine("demo", backend="cuda", prefix_cache=False, **options) as engine:
+        engine.generate(PROMPTS, GREEDY)
+        torch.cuda.empty_cache()
+        total = torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved() / total)
+        try:
+            with pytest.raises(NoMemory, match=r"no memory for a step of \d+ tokens"):
+                engine.generate(PROMPTS, GREEDY)
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        engine.sync()
+        got = engine.generate(PROMPTS, GREEDY)
 
-    for part in range(3):
-        for file in compiled[part::3]:
-            file.unlink()
-        assert tokens() == expected
-    assert sorted(tmp_path.rglob("*.bin")) == compiled
+    assert_same(got, expected)
 
 
 def test_a_closed_engine_gives_weights_and_spans_back() -> None:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from families import FAMILIES
-from host_device import HostDevice
+from host_device import Answer, HostDevice
 from oracle import Oracle, prompt
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.engine import Engine
+from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.ops.cpu import CpuOps
 from spaninfer_engine.ops.cuda_forms import Forms
+from spaninfer_engine.ops.device import Launch
 from spaninfer_engine.parts import Parts
 from spaninfer_engine.plan import Entry, Growth, Slice, StepPlan
 from spaninfer_engine.request import SamplingParams
@@ -90,10 +92,15 @@ def _one_by_one(model: Model) -> Any:
 
 
 def _overlapped(
-    model: Model, *, knows_angles: bool = True, forms: bool = False, made: Any = None
+    model: Model,
+    *,
+    knows_angles: bool = True,
+    forms: bool = False,
+    made: Any = None,
+    kind: type[HostDevice] = HostDevice,
 ) -> Any:
     def make(bound: Any, ops: Any, resolved: Resolved) -> OverlappedRunner:
-        device = HostDevice(
+        device = kind(
             bound, ops, model.decoder, num_rows=resolved.max_running,
             num_spans=resolved.num_spans, span_len=SPAN_LEN, max_len=MAX_LEN,
             knows_angles=knows_angles,
@@ -113,11 +120,14 @@ def _overlapped(
 def _answers(parts: Parts) -> list[Any]:
     """Return tokens and log-probabilities of many requests that run together."""
     with Engine(parts) as engine:
-        handles = [
-            engine.start_request(prompt(3 + 4 * number), replace(sampling, seed=number))
-            for number, sampling in enumerate([*SAMPLINGS.values(), *SAMPLINGS.values()])
-        ]
-        return [list(_choices(queue)) for _, queue in handles]
+        return [list(_choices(queue)) for _, queue in _start_all(engine)]
+
+
+def _start_all(engine: Engine) -> list[Any]:
+    return [
+        engine.start_request(prompt(3 + 4 * number), replace(sampling, seed=number))
+        for number, sampling in enumerate([*SAMPLINGS.values(), *SAMPLINGS.values()])
+    ]
 
 
 def _choices(queue: Any) -> Iterator[Any]:
@@ -205,6 +215,39 @@ def test_what_one_step_brings_for_a_row_does_not_overlap(model: Model) -> None:
     assert runner.start(first)().tokens[0] is not None
     assert runner.start(second)().tokens[0] is not None
     runner.close()
+
+
+class ShortDevice(HostDevice):
+    """A device that lacks memory for some of its launches."""
+
+    short: frozenset[int] = frozenset()
+
+    def launch(self, launch: Launch) -> Answer:
+        if len(self.launches) not in self.short:
+            return super().launch(launch)
+        self.launches.append(launch)
+        self._news = []
+        raise NoMemory(launch.rows, 0)
+
+
+@pytest.mark.parametrize("first", [0, 3, 8])
+def test_a_step_without_memory_ends_its_requests_and_no_others(model: Model, first: int) -> None:
+    expected = _joined(_answers(_parts(model, _one_by_one(model), 400, 5)))
+    made: list[HostDevice] = []
+    parts = _parts(model, _overlapped(model, made=made, kind=ShortDevice), 400, 5)
+    made[0].short = frozenset({first, first + 1, first + 4})
+
+    with Engine(parts) as engine:
+        got = [list(queue) for _, queue in _start_all(engine)]
+        again = [list(queue) for _, queue in _start_all(engine)]  # nothing wrong was kept
+
+    failed = [isinstance(outputs[-1].error, NoMemory) for outputs in got]
+    assert 0 < sum(failed) < len(failed)
+    assert "no memory for a step" in str(got[failed.index(True)][-1].error)
+    for is_failed, outputs, whole in zip(failed, got, expected, strict=True):
+        if not is_failed:
+            assert _joined([list(_choices(outputs))]) == [whole]
+    assert _joined([list(_choices(outputs)) for outputs in again]) == expected
 
 
 def test_angles_that_change_with_the_length_come_from_the_host(

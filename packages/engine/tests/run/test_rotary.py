@@ -1,7 +1,8 @@
 import numpy as np
 from spaninfer_engine.ops.cpu import CpuOps
 from spaninfer_engine.run.rotary import Rotary
-from spaninfer_engine.spec.nodes import Frequencies, Rope
+from spaninfer_engine.spec.frequencies import Frequencies
+from spaninfer_engine.spec.nodes import Rope
 
 OPS = CpuOps()
 

@@ -118,6 +118,31 @@ def test_a_request_at_fault_gets_no_token_and_the_others_carry_on(model: Model):
     assert list(result.failed) == [0]
 
 
+def test_a_step_without_memory_ends_its_requests_and_others_are_computed(model: Model):
+    class ShortOps(ReferenceOps):
+        steps = 0
+
+        def to_host(self, array: Any) -> Any:
+            self.steps += 1
+            if self.steps == 2:
+                raise MemoryError("the host is full")
+            return super().to_host(array)
+
+    runner = _runner(model, Greedy(), ShortOps("float32"))
+    first = runner.run(_enter(0, 5, Slice(0, 0, 5, 4, True)))
+
+    entry, growth = Entry(1, tuple(prompt(5)), SamplingParams(), 0), Growth(1, 0, 0, (9, 8))
+    slices = (Slice(0, 5, 6, 5, True), Slice(1, 0, 5, 4, True))
+    lost = runner.run(StepPlan(2, slices, (entry,), (growth,)))
+    again = runner.run(replace(_enter(1, 5, Slice(1, 0, 5, 4, True)), left=(0, 1)))
+
+    assert lost.tokens == (None, None)
+    assert list(lost.failed) == [0, 1]
+    assert all("no memory for a step of 6 tokens" in str(error) for error in lost.failed.values())
+    assert all(error.__context__ is None for error in lost.failed.values())  # it holds the step
+    assert again.tokens == first.tokens
+
+
 def test_a_request_that_has_left_is_forgotten_and_its_id_may_come_again(model: Model):
     runner = _runner(model, Greedy())
     first = runner.run(_enter(0, 5, Slice(0, 0, 5, 4, True)))

@@ -36,15 +36,15 @@ CASES = {
     "nothing": ([], 8, []),
     "logits of prompts are few in a step, and those that want none are not held up": (
         [
-            prompt(1, 0, 100, logits_from=0),
+            prompt(1, 0, 20, logits_from=0),
             prompt(2, 100, 900, logits_from=300),
             prompt(3, 0, 900, logits_from=0),
             prompt(4, 0, 5000),
         ],
         8192,
         [
-            part(1, 0, 100, draws=True, logits_from=0),
-            part(2, 100, 300 + 128 - 99, draws=False, logits_from=300),
+            part(1, 0, 20, draws=True, logits_from=0),
+            part(2, 100, 300 + 32 - 19, draws=False, logits_from=300),
             part(4, 0, 5000, draws=True),
         ],
     ),

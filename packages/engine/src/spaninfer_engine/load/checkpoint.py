@@ -12,7 +12,8 @@ from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load.folder import find_tokenizer, open_folder, read_template
 from spaninfer_engine.load.generation import end_ids, sampling_defaults
 from spaninfer_engine.load.llama2c import open_llama2c
-from spaninfer_engine.load.llama2c_pieces import read_pieces
+from spaninfer_engine.load.llama2c_pieces import find_pieces, read_pieces
+from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.load.reader import WeightReader
 from spaninfer_engine.vocab import TokenizerSource
 
@@ -81,13 +82,16 @@ def open_checkpoint(path: str | Path, *, with_weights: bool = True) -> Checkpoin
 def _from_folder(path: Path, with_weights: bool) -> Checkpoint:
     config, generation_config, reader = open_folder(path, with_weights=with_weights)
     template, special_tokens = read_template(path)
+    tokenizer: TokenizerSource | None = find_tokenizer(path)
+    if tokenizer is None and isinstance(reader, PackedReader):  # converted from a llama2.c file
+        tokenizer = _llama2c_tokenizer(path, config["vocab_size"])
     return Checkpoint(
         path,
         path.resolve().name,
         config,
         generation_config,
         reader,
-        find_tokenizer(path),
+        tokenizer,
         template,
         special_tokens,
     )
@@ -117,17 +121,15 @@ def _from_llama2c(path: Path) -> Checkpoint:
         config,
         {},
         reader,
-        _llama2c_tokenizer(path, config["vocab_size"]),
+        _llama2c_tokenizer(path.parent, config["vocab_size"]),
         None,
         {},
     )
 
 
-def _llama2c_tokenizer(path: Path, vocab_size: int) -> TokenizerSource | None:
-    """The tokenizer beside a `.bin`: `tok512.bin` for 512 pieces, `tokenizer.bin`, or a .model."""
-    for stem in (f"tok{vocab_size}", "tokenizer"):
-        if (path.parent / f"{stem}.bin").is_file():
-            return read_pieces(path.parent / f"{stem}.bin", vocab_size)
-        if (path.parent / f"{stem}.model").is_file():
-            return path.parent / f"{stem}.model"
-    return None
+def _llama2c_tokenizer(folder: Path, vocab_size: int) -> TokenizerSource | None:
+    """The tokenizer of a llama2.c model in a folder, if it is there."""
+    file = find_pieces(folder, vocab_size)
+    if file is not None and file.suffix == ".bin":
+        return read_pieces(file, vocab_size)
+    return file

@@ -1,4 +1,4 @@
-"""The `tokenizer.bin` files of llama2.c: pieces with scores."""
+"""The tokenizers of llama2.c models: `tokenizer.bin` files hold pieces with scores."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from pathlib import Path
 from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.load.mapped import map_file
 from spaninfer_engine.vocab import PieceType, Vocabulary, VocabularyKind
+
+KINDS = ("bin", "model")
+
+
+def find_pieces(folder: Path, num_pieces: int) -> Path | None:
+    """The tokenizer's file: `tok512` for 512 pieces or `tokenizer`, `.bin` or `.model`; or None."""
+    names = (f"{stem}.{kind}" for stem in (f"tok{num_pieces}", "tokenizer") for kind in KINDS)
+    return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def read_pieces(path: Path, num_pieces: int) -> Vocabulary:

@@ -13,13 +13,14 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import Format, pack, pack_stack
+from spaninfer_kernels_cpu import Format, TierError, pack_stack
 from spaninfer_kernels_cpu.attend_call import attention_kernels
 from spaninfer_kernels_cpu.attention_plan import make_planner_ready
 from spaninfer_kernels_cpu.compilers import Compilers, Tell
 from spaninfer_kernels_cpu.sampling import sampling_kernel
 from spaninfer_kernels_cpu.team import Team, make_team_ready, shared_team
 
+from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.bound import Steps
 from spaninfer_engine.ops.cpu_cache import CacheKind, allocate
 from spaninfer_engine.ops.cpu_claims import recorded_claims
@@ -68,9 +69,14 @@ class CpuOps(ReferenceOps):
     def warm(self) -> None:
         """Have other processes begin with kernels of every model that are not on disk.
 
-        Meanwhile this one compiles what is called from Python.
+        Meanwhile this one compiles what is called from Python. Raises ConfigError for instructions
+        or keys and values that this CPU has none for.
         """
-        self._compilers.begin([*attention_kernels(self._kv_dtype), sampling_kernel()])
+        try:
+            wanted = [*attention_kernels(self._kv_dtype), sampling_kernel()]
+        except TierError as lacking:  # what SPANINFER_CPU_TIER names, or what float16 needs
+            raise ConfigError(str(lacking)) from lacking
+        self._compilers.begin(wanted)
         make_team_ready()
         make_planner_ready()
 
@@ -86,7 +92,8 @@ class CpuOps(ReferenceOps):
         """Return weights of products packed, others as arrays."""
         if layout in (PRODUCT, EXACT_PRODUCT):
             format = self._format if layout == PRODUCT else None
-            return pack(super().pack(arrays, "stored"), format or self._as_stored(arrays))
+            below = [np.asarray(array)[None] for array in arrays]
+            return pack_stack(below, format or self._as_stored(arrays))
         if layout in (STACK, TURNED_STACK):
             stacks = [np.asarray(array) for array in arrays]
             if layout == TURNED_STACK:

@@ -186,7 +186,7 @@ class CudaOps(TorchOps):
         self, x: Tensor, *, act: ActivationName, weight: Tensor, bias: Tensor | None
     ) -> Tensor:
         """act(gate) * up of x[T C] @ weight[2I C].T + bias, whose rows are gate, then up."""
-        if self.kernels.has_gemm(x, weight, gated=True):
+        if self.kernels.has_gemm(x, weight, gate=act):
             return self.kernels.multiply(x, weight, bias, gate=act)
         both = self._cublas(x, weight, bias)
         return self.kernels.activate_rows(_GATED[act], both)

@@ -24,7 +24,7 @@ Floats = NDArray[np.float32]
 _ELEMENTS = {torch.float32: np.float32, **ELEMENTS}
 _KEPT = 1024  # prepared launches
 
-# In all they may be 128 of prompts and one of every request: 350 MB of the device on their way, if
+# In all they may be 32 of prompts and one of every request: 260 MB of the device on their way, if
 # 152,000 tokens are known. So many take 15 MB, which the largest step allows for.
 LOGITS_AT_ONCE = 16
 """Rows of logits that are sent to the host at a time."""

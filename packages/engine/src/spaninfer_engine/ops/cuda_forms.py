@@ -106,13 +106,6 @@ class Forms:
         ]
         return tuple(form for form in forms if form not in self.at_start)
 
-    @cached_property
-    def every_size(self) -> tuple[Form, ...]:
-        """The forms of the start, and for every other number of rows one of the others."""
-        known = {form.num_rows for form in self.at_start}
-        rest = {form.num_rows: form for form in self.others if form.num_rows not in known}
-        return (*self.at_start, *rest.values())
-
     def find(self, launch: Launch, columns: Columns) -> Form | None:
         """Return the smallest form that a step fits into; None if there is none."""
         if launch.is_decode:

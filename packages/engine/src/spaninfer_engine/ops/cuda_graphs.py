@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from spaninfer_engine.ops.cuda_forms import Form
+from spaninfer_engine.ops.cuda_memory import lacks_memory
 
 _GRAPH_BYTES = 2 << 20  # besides the pool: 20 graphs of 28 layers took 1.5 MB each
-_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, which comes where a graph is made of a capture
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Graphs:
         try:
             return self.get(form, columns)
         except RuntimeError as error:
-            if not _is_for_memory(error):
+            if not lacks_memory(error):
                 raise
         if not self._captured:  # a pool that no graph uses any more is not given to another
             self._pool = torch.cuda.graph_pool_handle()
@@ -117,12 +117,6 @@ class Graphs:
 def _free_bytes() -> int:
     free: int = torch.cuda.mem_get_info()[0]
     return free
-
-
-def _is_for_memory(error: RuntimeError) -> bool:
-    """Does an error say that the device lacks memory? Torch's allocator and the driver differ."""
-    is_torch = isinstance(error, torch.OutOfMemoryError)
-    return is_torch or getattr(error, "error_code", None) == _OUT_OF_MEMORY
 
 
 class _Place:

@@ -21,6 +21,9 @@ from spaninfer_engine.ops.cuda_heads import Heads, dense_rows
 _KEPT = 4096  # prepared launches of a kind; one takes about 2 kB
 _WORKSPACE_BYTES = 32 << 20
 
+ROWS = (8, 16, 32, 48, *range(64, gemm.tuning.MOST_ROWS + 1, 32))
+"""Numbers of rows that have all kernels of products of few rows, and of decodes, between them."""
+
 FORMATS = {torch.float16: Format.FLOAT16, torch.bfloat16: Format.BFLOAT16}
 ELEMENTS = {torch.float16: np.float16, torch.bfloat16: ml_dtypes.bfloat16}
 
@@ -36,6 +39,8 @@ class Kernels:
     ) -> None:
         self.dtype, self._device, self.batch_invariant = dtype, device, batch_invariant
         self.element = ELEMENTS[dtype]
+        self._products: set[tuple[int, int, activation.Act | None]] = set()  # outputs, K, gate
+        self._decodes: set[tuple[SpanLayout, int]] = set()
         self._norm = lru_cache(_KEPT)(self._prepare_norm)
         self._activation = lru_cache(_KEPT)(self._prepare_activation)
         self._rope = lru_cache(_KEPT)(self._prepare_rope)
@@ -70,6 +75,18 @@ class Kernels:
         for kept in vars(self).values():  # one that were left out would launch what does nothing
             if hasattr(kept, "cache_clear"):
                 kept.cache_clear()
+
+    def prepare_every_size(self) -> None:
+        """Prepare products and decodes that came so far for all numbers of rows: ask for all of
+        their kernels.
+        """
+        for outputs, inner, gate in tuple(self._products):
+            for rows in ROWS:
+                if self._gemm_is_faster(rows, outputs, inner, gate):
+                    self._gemm(rows, outputs, inner, gate, inner)
+        for layout, heads in tuple(self._decodes):
+            for requests in ROWS:
+                self._decode(layout, requests, heads)
 
     def empty(self, *shape: int) -> Tensor:
         """Return a tensor of `dtype` whose contents are undefined."""
@@ -130,16 +147,18 @@ class Kernels:
 
     # ---- products --------------------------------------------------------------------------------
 
-    def has_gemm(self, x: Tensor, weight: Tensor, *, gated: bool = False) -> bool:
+    def has_gemm(self, x: Tensor, weight: Tensor, *, gate: activation.Act | None = None) -> bool:
         """Is our own product of x[M K] with weight[N K], and what follows, faster than cuBLAS's?"""
-        rows = x.shape[0]
-        if self.batch_invariant or not 0 < rows <= gemm.tuning.MOST_ROWS or weight.shape[1] % 8:
-            return False
-        return self._gemm_is_faster(rows, *weight.shape, gated)
+        return self._gemm_is_faster(x.shape[0], *weight.shape, gate)
 
-    def _is_gemm_faster(self, rows: int, outputs: int, inner: int, gated: bool) -> bool:
+    def _is_gemm_faster(
+        self, rows: int, outputs: int, inner: int, gate: activation.Act | None
+    ) -> bool:
+        if self.batch_invariant or inner % 8:
+            return False
+        self._products.add((outputs, inner, gate))
         shape = gemm.Shape(rows, outputs, inner)
-        return gemm.tuning.is_faster(shape, self.gpu.arch, gated=gated)
+        return rows > 0 and gemm.tuning.is_faster(shape, self.gpu.arch, gated=gate is not None)
 
     def multiply(
         self,
@@ -258,6 +277,7 @@ class Kernels:
         return self._decode(layout, requests, heads)
 
     def _prepare_decode(self, layout: SpanLayout, requests: int, heads: int) -> decode.Prepared:
+        self._decodes.add((layout, heads))
         form = decode.Form(self.element)
         return decode.prepare(form, layout, requests=requests, heads=heads, gpu=self.gpu)
 

@@ -21,6 +21,8 @@ from spaninfer_engine.ops.step import Rotation
 
 Words = NDArray[np.int32]
 
+_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation: where a graph is made of a capture, and launched
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
@@ -62,6 +64,15 @@ def in_memory(what: str, way_out: str) -> Iterator[None]:
             f"{what} do not fit into the device's memory: of {total:.1f} GiB, {free:.1f} were "
             f"still free when that was noticed; {way_out}"
         ) from error
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Does an error say that the device lacks memory? Torch's allocator, the driver and cuBLAS, in
+    whose words alone it is, differ.
+    """
+    is_named = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    has_code = getattr(error, "error_code", None) == _OUT_OF_MEMORY
+    return is_named or has_code or "CUBLAS_STATUS_ALLOC_FAILED" in str(error)
 
 
 def allocated_bytes(device: torch.device) -> int:
@@ -111,6 +122,10 @@ class StepMemory:
         """Have words in a row of an int32 array, from column `first` on, before the next step."""
         assert first + len(words) <= array.shape[1], "words behind the end of a row"
         self._news.add(array.data_ptr() + 4 * (row * array.stride(0) + first), words)
+
+    def forget_written(self) -> None:
+        """Do not send what was written."""
+        self._news.forget()
 
     def send(self, launch: Launch, stream: int) -> None:
         """Send the columns, and all that was written, on torch's current stream."""

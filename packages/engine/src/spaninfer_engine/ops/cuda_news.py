@@ -58,9 +58,13 @@ class News:
         self._kernels.write(
             *(base + 4 * head, base + 4 * begins, base), segments=count, stream=stream
         )
-        self._addresses, self._begins = [], [0]
+        self.forget()
         self._pinned.reverse()
         self._blocks.reverse()
+
+    def forget(self) -> None:
+        """Have nothing to send."""
+        self._addresses, self._begins = [], [0]
 
     def _make_room(self, words: int) -> None:
         """Grow the buffer; torch keeps the memory of the old one until it is read."""

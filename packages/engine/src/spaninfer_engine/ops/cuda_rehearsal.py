@@ -1,14 +1,22 @@
-"""The largest step that can come, to be computed once at the start: what it takes is measured."""
+"""Steps that a start computes for nobody: the largest that can come, because what it takes is
+measured, and those that launch what it may lack.
+"""
 
 from __future__ import annotations
 
 import numpy as np
+from spaninfer_kernels_cuda import gemm
 
 from spaninfer_engine.ops.cuda_draw import LOGITS_AT_ONCE
+from spaninfer_engine.ops.cuda_forms import PROMPTS, Form
 from spaninfer_engine.ops.cuda_memory import Sizes
 from spaninfer_engine.ops.device import Columns, Launch
 from spaninfer_engine.ops.step import Run
 from spaninfer_engine.plan import MOST_LOGITS
+
+SMALLER = (Form(1), Form(0, PROMPTS[0], gemm.tuning.MOST_ROWS + 64))
+"""A decode alone; and a prompt too long for products of few rows, one row of which is wanted: of
+the others, its last layer computes keys and values alone."""
 
 
 def largest_step(sizes: Sizes, columns: Columns, num_rotations: int) -> Launch:

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cuda import inputs
 from torch import Tensor
 
+from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.ops.cuda import CudaOps
 from spaninfer_engine.ops.cuda_draw import Drawing, Tokens, fetch_logits, reports_of
 from spaninfer_engine.ops.cuda_forms import Form, Forms, Gap, pad
 from spaninfer_engine.ops.cuda_graphs import Graphs
-from spaninfer_engine.ops.cuda_memory import Sizes, StepMemory
-from spaninfer_engine.ops.cuda_rehearsal import largest_step
+from spaninfer_engine.ops.cuda_memory import Sizes, StepMemory, lacks_memory
+from spaninfer_engine.ops.cuda_rehearsal import SMALLER, largest_step
 from spaninfer_engine.ops.device import Columns, Launch, Reports, Wish
 from spaninfer_engine.ops.step import Rotation, SpanCache, Step
 
@@ -80,6 +81,16 @@ class CudaSteps:
 
     def launch(self, launch: Launch) -> Answer:
         """Begin the step; returns at once."""
+        try:
+            return self._launch(launch)
+        except (RuntimeError, MemoryError) as error:
+            if not lacks_memory(error):
+                raise
+        # Not where the error is at hand: it would be kept with this one, and with it the tensors.
+        self._memory.forget_written()
+        raise NoMemory(launch.rows, self._ops.available_bytes())
+
+    def _launch(self, launch: Launch) -> Answer:
         num_spans, columns = self._num_spans(launch.max_len), self._memory.columns
         form = self._find_form(launch, columns, num_spans)
         with torch.cuda.stream(self._stream):
@@ -96,18 +107,14 @@ class CudaSteps:
             return Answer(chosen, told, self._drawing.fetch(len(logits)), gap)
 
     def rehearse(self) -> None:
-        """Compute the largest step: what it takes stays in torch's memory."""
+        """Compute the largest step, whose memory stays torch's, and ask for what others launch."""
         sizes, num_rotations = self._memory.sizes, len(self._memory.rotations)
-        self.launch(largest_step(sizes, self.columns(), num_rotations)).token_ids()
-
-    def walk(self) -> None:
-        """Compute the largest step and one of every size that is captured: launch all kernels."""
-        self.rehearse()
-        if self._forms is None or self._reads_all_columns:
-            return
+        self._launch(largest_step(sizes, self.columns(), num_rotations)).token_ids()
         with torch.cuda.stream(self._stream):
-            for form in self._forms.every_size:
-                self._compute_form(form, self._memory.sizes.max_spans)
+            for form in SMALLER[:1] if self._reads_all_columns else SMALLER:
+                self._memory.blank(form)
+                self._compute_form(form, self._num_spans(max_len=1))
+            self._ops.kernels.prepare_every_size()
         self._stream.synchronize()
 
     def graph_bytes(self) -> int:

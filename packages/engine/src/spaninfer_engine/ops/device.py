@@ -187,7 +187,11 @@ class Device(Protocol):
         ...
 
     def launch(self, launch: Launch) -> Launched:
-        """Begin the step; returns at once."""
+        """Begin the step; returns at once.
+
+        Raises NoMemory where the device lacks it. The step does not take place then, and what was
+        written before it may be lost; other steps may follow.
+        """
         ...
 
     def use_time(self) -> bool:

@@ -24,6 +24,7 @@ class HostOps:
     """The part of ops.table.Ops that is the same for every backend on numpy arrays."""
 
     cache_share = HOST_SHARE
+    memory_errors = (MemoryError,)
 
     def __init__(self, dtype: Literal["float32", "float64"]) -> None:
         self.dtype: np.dtype[Any] = np.dtype(dtype)

@@ -101,6 +101,11 @@ class Ops(Protocol, Generic[A]):
         """The part of the available bytes that spans may take unasked."""
         ...
 
+    @property
+    def memory_errors(self) -> tuple[type[Exception], ...]:
+        """What operators raise where there is no memory for their results."""
+        ...
+
     def prepare(self, step: Step[A]) -> object:
         """Return what the attention operators share over all layers; becomes `step.plan`."""
         ...

@@ -126,6 +126,11 @@ class TorchOps:
         """Return the share of it that spans may take unasked."""
         return DEVICE_SHARE if self.device.type == "cuda" else HOST_SHARE
 
+    @property
+    def memory_errors(self) -> tuple[type[Exception], ...]:
+        """Return what torch's allocators raise."""
+        return MemoryError, torch.OutOfMemoryError
+
     def to_host(self, array: Tensor) -> NDArray[np.float32]:
         """Return the array as float32 in host memory."""
         result: NDArray[np.float32] = array.float().cpu().numpy()

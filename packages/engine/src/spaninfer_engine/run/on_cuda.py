@@ -19,7 +19,8 @@ from spaninfer_engine.run.memory import Demand, Needs
 from spaninfer_engine.run.overlap import OverlappedRunner
 from spaninfer_engine.run.rotary import Rotary
 from spaninfer_engine.run.sample import Sampler
-from spaninfer_engine.spec.nodes import Decoder, parameter_count, ropes
+from spaninfer_engine.spec.nodes import Decoder, ropes
+from spaninfer_engine.spec.tree import parameter_count
 
 _LESS = "lower --step-tokens, --max-running or --max-len"
 
@@ -59,8 +60,9 @@ class CudaModel:
     def rehearse(self, tell: Callable[[int, int], None]) -> Needs:
         """Compute the largest step and capture the largest graphs; return what all of it takes.
 
-        Kernels that no earlier start has compiled are compiled side by side before; `tell` hears
-        how many are done, and of how many. Raises ConfigError where steps are too large.
+        Where a kernel of any step that can come is missing, all of them are noted first and those
+        that no earlier start has compiled are compiled side by side; `tell` hears how many are
+        done, and of how many. Raises ConfigError where steps are too large.
         """
         with suppress(NotCompiled), known_only():
             return self._measured()
@@ -82,7 +84,7 @@ class CudaModel:
     def _walk(self) -> None:
         with in_memory("steps of this size", _LESS):
             steps = self._steps(self._few_layers(), [1] * len(self._decoder.groups), self._demand)
-            steps.walk()
+            steps.rehearse()
             steps.close()
 
     def runner(

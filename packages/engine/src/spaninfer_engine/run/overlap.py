@@ -10,14 +10,17 @@ it does so before the next step is launched, which then waits for it.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from spaninfer_op_reference import NoToken
 
+from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.ops.device import Columns, Device, Launched
 from spaninfer_engine.plan import Entry, Slice, StepPlan, StepResult
 from spaninfer_engine.request import TokenLogprob
@@ -29,6 +32,8 @@ from spaninfer_engine.run.runner import Draws
 from spaninfer_engine.run.sample import is_for_host, wish_of
 
 Logits = NDArray[np.float32]
+
+_log = logging.getLogger(__name__)
 
 _AXES = 3  # of positions, at the most; in text all are equal
 
@@ -80,12 +85,16 @@ class OverlappedRunner:
         self._drawn: list[tuple[int, int, int]] = []  # by the host: request, position, token
 
     def start(self, plan: StepPlan) -> Callable[[], StepResult]:
-        """Launch the plan's step."""
+        """Launch the plan's step; where there is no memory for it, each of its requests fails."""
         if self._newest is not None and any(asked.draws for asked in self._newest.described.asked):
             self._settle(self._newest)  # the step reads tokens that are not drawn yet
         self._update(plan)
-        rows = self._tell(plan)
-        self._newest = begun = self._launch(plan, rows)
+        try:
+            self._newest = begun = self._launch(plan, self._tell(plan))
+        except NoMemory as error:
+            _log.warning("%s", error)
+            self._forget_what_was_told()
+            return partial(StepResult.of_none, plan, error)
         return lambda: self._settle(begun)
 
     def use_time(self) -> bool:
@@ -95,6 +104,12 @@ class OverlappedRunner:
     def close(self) -> None:
         """Give the device's memory back; harmless when repeated."""
         self._device.close()
+
+    def _forget_what_was_told(self) -> None:
+        """Have everything written anew: what came with a step without memory may be lost."""
+        if self._newest is not None:
+            self._settle(self._newest)  # its tokens are written anew as well
+        self._residents = Residents(self._device.num_rows)
 
     # ---- before a step ---------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ from spaninfer_op_reference import cos_sin, frequencies
 
 from spaninfer_engine.ops.step import A, Rotation
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.spec.nodes import Frequencies, Rope
+from spaninfer_engine.spec.frequencies import Frequencies
+from spaninfer_engine.spec.nodes import Rope
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]

@@ -4,6 +4,7 @@ drawn, and remembers them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.closing import Closing
+from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.ops.step import A, SpanCache
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.plan import Entry, Slice, StepPlan, StepResult
@@ -25,6 +27,8 @@ from spaninfer_engine.spec.nodes import Decoder, ropes
 
 Logits = NDArray[np.float32]
 TokenIds = NDArray[np.int32]
+
+_log = logging.getLogger(__name__)
 
 
 class Draws(Protocol):
@@ -112,9 +116,21 @@ class Runner(Closing, Generic[A]):
         return partial(self.run, plan)
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Compute the plan's slices; return what was drawn."""
+        """Compute the plan's slices; return what was drawn.
+
+        Where there is no memory for that, each of its requests fails.
+        """
+        assert self._held is not None, "the runner is closed"
+        ops = self._held.ops
         self._update(plan)
-        return self._draw(plan, self._logits(plan.slices, self._requests))
+        try:
+            logits = self._logits(plan.slices, self._requests)
+        except ops.memory_errors as error:
+            _log.warning("%r in a step of %d tokens", error, plan.num_tokens)
+        else:
+            return self._draw(plan, logits)
+        # Not where the error is at hand: it would be kept with this one, and with it the tensors.
+        return StepResult.of_none(plan, NoMemory(plan.num_tokens, ops.available_bytes()))
 
     def use_time(self) -> bool:
         """Everything is ready from the start."""

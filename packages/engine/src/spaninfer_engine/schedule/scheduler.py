@@ -15,7 +15,6 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from sys import maxsize
 
@@ -24,11 +23,11 @@ from spaninfer_engine.request import FinishReason
 from spaninfer_engine.schedule.admission import Limits
 from spaninfer_engine.schedule.choice import Choice, Drawn, Ended, Events
 from spaninfer_engine.schedule.counts import Counts
+from spaninfer_engine.schedule.deadlines import Deadlines
 from spaninfer_engine.schedule.policy import plan_step
 from spaninfer_engine.schedule.spans import CacheShape, SpanBook, Supply
 
 _ORDER = attrgetter("order")
-_FEW_DEADLINES = 100  # are kept, whoever they belonged to
 _STOP = Slice._fields.index("stop")  # by number, reading it takes half as long
 
 
@@ -51,7 +50,7 @@ class Scheduler:
         self._waiting: list[Choice] = []
         self._running: list[Choice] = []
         self._flights: deque[_Flight] = deque()
-        self._deadlines: list[tuple[float, int]] = []  # a heap of (time, request id)
+        self._deadlines = Deadlines(self._choices)
         self._left: list[int] = []  # request ids that the runner may forget
         self._number = 0  # of the newest plan
         self._drawn: list[Drawn] = []
@@ -80,12 +79,7 @@ class Scheduler:
         first, *followers = choices
         first.followers = tuple(followers)
         insort(self._waiting, first, key=_ORDER)
-        deadline_s = first.request.placement.deadline_s
-        if deadline_s is not None:
-            self._forget_deadlines()
-            for choice in choices:
-                due = choice.request.arrived_s + deadline_s
-                heappush(self._deadlines, (due, choice.request_id))
+        self._deadlines.add(choices)
 
     def stop(
         self,
@@ -115,7 +109,7 @@ class Scheduler:
 
     def plan(self, now: float) -> StepPlan | None:
         """Return the next step, or None where nothing can be computed now."""
-        self._expire(now)
+        self.stop(self._deadlines.take_due(now), now, FinishReason.DEADLINE)
         self.settle()
         self._suspend_outgrown()
         self._start_waiting(now)
@@ -185,17 +179,6 @@ class Scheduler:
         for pool in self.spans.pools:
             pool.check()
             assert not self.is_idle or pool.num_available == pool.num_spans, "a span is lost"
-
-    def _expire(self, now: float) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, request_id = heappop(self._deadlines)
-            self.stop((request_id,), now, FinishReason.DEADLINE)
-
-    def _forget_deadlines(self) -> None:
-        """Drop those of choices that have ended, once they are the most of them."""
-        if len(self._deadlines) > 2 * len(self._choices) + _FEW_DEADLINES:
-            self._deadlines = [each for each in self._deadlines if each[1] in self._choices]
-            heapify(self._deadlines)
 
     def _suspend_outgrown(self) -> None:
         """Let choices compute their keys anew whose length demands other frequencies."""

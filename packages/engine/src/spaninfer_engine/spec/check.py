@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from spaninfer_engine.errors import CheckpointError
-from spaninfer_engine.spec.nodes import Decoder, weights
+from spaninfer_engine.spec.nodes import Decoder
+from spaninfer_engine.spec.tree import weights
 
 SHOWN = 10  # problems that the error spells out
 

@@ -2,7 +2,8 @@
 
 A spec file and a config.json resolve to a `Decoder`. Every node knows its sizes and the full
 checkpoint names of its weights, so names, shapes, tensor-parallel splits, cache groups and
-parameter counts are read off the tree. What a node computes is said once, in run/lower.py.
+parameter counts are read off the tree (tree.py). What a node computes is said once, in
+run/lower.py.
 
 Decoder
 ├── Embedding        table, scale, Learned | Sinusoidal positions, norm, projection
@@ -17,15 +18,13 @@ Decoder
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 from typing import Literal
+
+from spaninfer_engine.spec.frequencies import Frequencies
 
 ActivationName = Literal["silu", "gelu", "gelu_tanh", "relu", "quick_gelu"]
 RopeStyle = Literal["half", "interleaved"]
-RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "ntk_prompt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,68 +84,6 @@ class Embedding:
     project: Linear | None = None
     positions: Learned | Sinusoidal | None = None
     norm: Norm | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Frequencies:
-    """The angular frequencies of a rotary embedding, before positions come in.
-
-    kind        what it reads
-    default     theta
-    linear      + factor
-    dynamic     + factor, max_len: theta grows with the request's length beyond max_len
-    llama3      + factor, low_freq_factor, high_freq_factor, original_len
-    yarn        + factor, beta_fast, beta_slow, mscale, mscale_all_dim, truncate,
-                attention_factor, original_len
-    longrope    + factor, short_factors, long_factors, attention_factor, original_len
-    ntk_prompt  + original_len (Qwen-1): theta grows in powers of two with the prompt's length
-    """
-
-    kind: RopeKind
-    dim: int  # rotated width of a head
-    theta: float
-    max_len: int
-    original_len: int
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 1.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    mscale: float | None = None
-    mscale_all_dim: float | None = None
-    attention_factor: float | None = None
-    truncate: bool = True
-    short_factors: tuple[float, ...] = ()
-    long_factors: tuple[float, ...] = ()
-    recompute: bool = False  # crossing original_len recomputes every key (Phi-3's longrope)
-
-    @property
-    def grows(self) -> bool:
-        """Does the length count generated tokens? Qwen-1's stays the prompt's."""
-        return self.kind != "ntk_prompt"
-
-    def state(self, length: int) -> tuple[int, ...]:
-        """Return what about `length` changes the frequencies; () where nothing does.
-
-        Keys rotated under different states must not be shared.
-        """
-        match self.kind:
-            case "dynamic":
-                return (length,) if length > self.max_len else ()
-            case "longrope":
-                return (1,) if length > self.original_len else ()
-            case "ntk_prompt":
-                return (_ntk_step(length, self.original_len),) if length > self.original_len else ()
-            case _:
-                return ()
-
-
-def _ntk_step(length: int, original_len: int) -> int:
-    """Return ceil(log2(length / original_len)) in integers."""
-    step = 0
-    while original_len << step < length:
-        step += 1
-    return step
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,48 +333,3 @@ def ropes(decoder: Decoder) -> tuple[Rope, ...]:
         if isinstance(place, Rope):
             found[place] = None
     return tuple(found)
-
-
-def weights(node: object) -> Iterator[Weight]:
-    """Yield every weight below `node`, in the order of the fields; a tied head yields none."""
-    match node:
-        case Weight():
-            yield node
-        case Head(tied=True, linear=linear, project=project):
-            yield from weights(project)
-            yield from weights(linear.bias)
-        case tuple():
-            for item in node:
-                yield from weights(item)
-        case _ if dataclasses.is_dataclass(node):
-            for field in dataclasses.fields(node):
-                yield from weights(getattr(node, field.name))
-
-
-def parameter_count(node: object) -> int:
-    """Return how many numbers the weights below `node` hold."""
-    return sum(prod(weight.shape) for weight in weights(node))
-
-
-def shortened(decoder: Decoder) -> Decoder:
-    """Return the model with its first layers only: one of every kind, and then one more.
-
-    That is the last one then, which computes fewer rows behind its attention than others do.
-    """
-    kinds = [_kind(layer) for layer in decoder.layers]
-    first_of_last = max((kinds.index(kind) for kind in kinds), default=-1)
-    return dataclasses.replace(decoder, layers=decoder.layers[: first_of_last + 2])
-
-
-def _kind(node: object) -> object:
-    """Return what `node` is but for the names of its weights."""
-    match node:
-        case Weight(shape=shape):
-            return shape
-        case tuple():
-            return tuple(map(_kind, node))
-        case _ if dataclasses.is_dataclass(node):
-            fields = dataclasses.fields(node)
-            return type(node), *(_kind(getattr(node, field.name)) for field in fields)
-        case _:
-            return node

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import cast
 
 from spaninfer_engine.errors import SpecError
-from spaninfer_engine.spec.nodes import Frequencies, Rope, RopeKind, RopeStyle
+from spaninfer_engine.spec.frequencies import Frequencies, RopeKind
+from spaninfer_engine.spec.nodes import Rope, RopeStyle
 from spaninfer_engine.spec.scope import Scope
 from spaninfer_engine.spec.syntax import BadValue
 from spaninfer_engine.spec.typed import FLAG, INTEGER, NUMBER, TEXT, Type

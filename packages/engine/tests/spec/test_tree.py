@@ -7,16 +7,8 @@ import pytest
 from spaninfer_engine.run.lower import lower
 from spaninfer_engine.run.program import narrowed, without_media
 from spaninfer_engine.spec import Decoder, find, resolve
-from spaninfer_engine.spec.nodes import (
-    Frequencies,
-    Head,
-    Linear,
-    Weight,
-    parameter_count,
-    ropes,
-    shortened,
-    weights,
-)
+from spaninfer_engine.spec.nodes import Head, Linear, Weight, ropes
+from spaninfer_engine.spec.tree import parameter_count, shortened, weights
 
 ARCHITECTURES = Path(__file__).parents[1] / "architectures"
 PUBLISHED = json.loads((ARCHITECTURES / "published.json").read_text())
@@ -30,29 +22,6 @@ def test_a_tied_head_counts_its_bias_but_not_the_table() -> None:
     assert list(weights(Head(Linear(TABLE, bias), tied=True))) == [bias]
     assert list(weights(Head(Linear(TABLE, bias)))) == [TABLE, bias]
     assert parameter_count(Head(Linear(TABLE, bias))) == 50
-
-
-@pytest.mark.parametrize(
-    ("kind", "length", "state"),
-    [
-        ("default", 10**6, ()),
-        ("yarn", 10**6, ()),
-        ("dynamic", 64, ()),
-        ("dynamic", 65, (65,)),
-        ("longrope", 32, ()),
-        ("longrope", 33, (1,)),
-        ("ntk_prompt", 32, ()),
-        ("ntk_prompt", 33, (1,)),
-        ("ntk_prompt", 64, (1,)),
-        ("ntk_prompt", 65, (2,)),
-    ],
-)
-def test_a_length_changes_frequencies_only_behind_what_was_trained(
-    kind: str, length: int, state: tuple[int, ...]
-) -> None:
-    frequencies = Frequencies(kind, dim=8, theta=1e4, max_len=64, original_len=32)  # type: ignore[arg-type]
-
-    assert frequencies.state(length) == state
 
 
 @pytest.mark.parametrize("row", PUBLISHED)

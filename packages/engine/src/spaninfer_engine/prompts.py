@@ -1,0 +1,39 @@
+"""What callers give as prompts: told apart, and made token ids."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, TypeGuard
+
+import numpy as np
+
+from spaninfer_engine.errors import InvalidPrompt
+from spaninfer_engine.request import TokenIds
+
+Prompt: TypeAlias = str | Sequence[int]
+"""A text, or token ids."""
+
+
+def token_ids(prompt: Sequence[int]) -> TokenIds:
+    """Return a prompt's ids as an array; InvalidPrompt where they are no whole numbers."""
+    try:  # 4000 numbers take 34 µs like this, 80 to 150 as an array
+        words = struct.pack(f"{len(prompt)}q", *prompt)
+    except struct.error as error:
+        allowed = "text or token ids, whole numbers below 2**63"
+        raise InvalidPrompt(f"a prompt is {allowed}: {error}") from error
+    return np.frombuffer(words, np.int64)
+
+
+def check_sequence(prompts: object) -> None:
+    """Raise InvalidPrompt for what is neither text nor a sequence; bytes would pass for ids."""
+    is_sequence = hasattr(prompts, "__len__") and hasattr(prompts, "__getitem__")
+    if not is_sequence or isinstance(prompts, bytes | bytearray | Mapping):
+        kind = type(prompts).__name__
+        raise InvalidPrompt(f"a prompt is text or a sequence of token ids; this one is {kind}")
+
+
+def is_one(prompts: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
+    """Is this one prompt, not a list of them?"""
+    check_sequence(prompts)
+    return isinstance(prompts, str) or (len(prompts) > 0 and hasattr(prompts[0], "__index__"))

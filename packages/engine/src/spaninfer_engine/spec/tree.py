@@ -1,0 +1,54 @@
+"""What is read off a tree of nodes: its weights, and the layers that show all it computes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from math import prod
+
+from spaninfer_engine.spec.nodes import Decoder, Head, Weight
+
+
+def weights(node: object) -> Iterator[Weight]:
+    """Yield every weight below `node`, in the order of the fields; a tied head yields none."""
+    match node:
+        case Weight():
+            yield node
+        case Head(tied=True, linear=linear, project=project):
+            yield from weights(project)
+            yield from weights(linear.bias)
+        case tuple():
+            for item in node:
+                yield from weights(item)
+        case _ if dataclasses.is_dataclass(node):
+            for field in dataclasses.fields(node):
+                yield from weights(getattr(node, field.name))
+
+
+def parameter_count(node: object) -> int:
+    """Return how many numbers the weights below `node` hold."""
+    return sum(prod(weight.shape) for weight in weights(node))
+
+
+def shortened(decoder: Decoder) -> Decoder:
+    """Return the model with its first layers only: one of every kind, and then one more.
+
+    That is the last one then, which computes fewer rows behind its attention than others do.
+    """
+    kinds = [_kind(layer) for layer in decoder.layers]
+    first_of_last = max((kinds.index(kind) for kind in kinds), default=-1)
+    return dataclasses.replace(decoder, layers=decoder.layers[: first_of_last + 2])
+
+
+def _kind(node: object) -> object:
+    """Return what `node` is but for the names of its weights."""
+    match node:
+        case Weight(shape=shape):
+            return shape
+        case tuple():
+            return tuple(map(_kind, node))
+        case _ if dataclasses.is_dataclass(node):
+            fields = dataclasses.fields(node)
+            return type(node), *(_kind(getattr(node, field.name)) for field in fields)
+        case _:
+            return node
