@@ -1,9 +1,9 @@
-"""A product and a norm for AArch64, made on any machine, and a program that runs them.
+"""Kernels for AArch64, made on any machine, and a program that runs them.
 
-    NUMBA_OPT=0 python arm.py KIND FEATURES SOURCE TRUTH
+    NUMBA_OPT=0 python arm.py NAME FEATURES SOURCE TRUTH
 
-SOURCE gets the assembly of a program that writes what the kernels compute to its output, TRUTH what
-that ought to be.
+NAME is one of `arm_programs`. SOURCE gets the assembly of a program that writes what the kernels
+compute to its output, TRUTH what that ought to be.
 
 Set NUMBA_CACHE_DIR too: what is compiled so is slow.
 
@@ -16,21 +16,13 @@ import re
 import sys
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 from llvmlite import binding
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
-from spaninfer_kernels_cpu import Format, dots, pack, unpack, vectors
-from spaninfer_kernels_cpu.layout import PANEL
-from spaninfer_kernels_cpu.norm_kernel import rms_norm
-from spaninfer_kernels_cpu.products import rows_for
-from spaninfer_kernels_cpu.recipe import recipes
-from spaninfer_kernels_cpu.tiers import TIERS
+from spaninfer_kernels_cpu import dots, vectors
 
 TRIPLE = "aarch64-unknown-linux-gnu"
-KINDS = ("float32", "bfloat16", "int8", "int4")
-ROWS, CHANNELS, EPS = 5, 128, 1e-5
 known = vectors.call
 
 
@@ -45,23 +37,26 @@ def call(b, name, *arguments):
 
 
 vectors.call = dots.call = call
-from spaninfer_kernels_cpu.products_kernel import fill_tile  # noqa: E402
+from arm_programs import PROGRAMS  # noqa: E402, its kernels take `call` with them
+
+WITHOUT_LIBRARIES = """
+memset: mov x9, x0
+1:      cbz x2, 2f
+        strb w1, [x9], #1
+        sub x2, x2, #1
+        b 1b
+2:      ret
+NRT_MemInfo_call_dtor: brk #0
+"""
+"""What LLVM takes for granted, and what Numba calls for arrays that a function has made: none."""
 
 
-def lowered(kind, features):
-    """A target machine of AArch64, and the module of the kernels, optimised for it."""
-    (tier,) = [tier for tier in TIERS if tier.name == "neon_i8mm"]
-    _, many = recipes(kind, rounded=True, tier=tier)
-
-    @njit(error_model="numpy")
-    def kernel(weights, x, stride, last, groups, group_bytes, row_bytes, out, norm, normed):
-        fill_tile(many, weights, x, stride, last, (groups, group_bytes, row_bytes), out)
-        rms_norm(out, norm, normed, last + 1, PANEL, np.float32(EPS), False)
-
-    kernel.compile((types.int64,) * 10)
-    (text,) = kernel.inspect_llvm().values()
+def lowered(program, features):
+    """A target machine of AArch64, the module of the kernel, optimised for it, and its name."""
+    program.kernel.compile((types.int64,) * len(program.arguments))
+    (text,) = program.kernel.inspect_llvm().values()
     text = re.sub(r"target (triple|datalayout) = .*", "", text).replace("later.", "llvm.")
-    name = re.search(r'define [^@]*@"?(_ZN8__main__7lowered12_3clocals_3e6kernel[^"(]*)', text)[1]
+    name = re.search(r'define [^@]*@"?(_ZN12arm_programs[^"(]*6kernel[^"(]*)', text)[1]
     module = binding.parse_assembly(text)
     for function in [*module.functions]:  # wrappers for Python, which call its interpreter
         if not function.is_declaration and function.name != name:
@@ -76,71 +71,43 @@ def lowered(kind, features):
     options = binding.create_pipeline_tuning_options(speed_level=3)
     builder = binding.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
-    return machine, module, many, name
+    return machine, module, name
 
 
-def problem(kind, recipe):
-    """A packed weight of 64 outputs, rows as the kernel reads them, and what it is to compute."""
-    rng = np.random.default_rng(0)
-    format = Format(kind, 64) if kind in ("int8", "int4") else Format(kind)
-    packed = pack(rng.standard_normal((PANEL, CHANNELS), np.float32), format)
-    x = rng.standard_normal((ROWS, CHANNELS), np.float32)
-    if format.has_codes:
-        grouped = x.reshape(ROWS, 2, 64)
-        scale = np.abs(grouped).max(-1, keepdims=True) / np.float32(127)
-        truth = (np.rint(grouped / scale) * scale.astype(float)).reshape(ROWS, -1)
-    else:
-        x = x.astype(np.float32 if recipe.channel_bytes == 4 else ml_dtypes.bfloat16)
-        truth = x.astype(float)
-    rows = rows_for(x, packed.layout, recipe, workers=1)
-    return packed, rows, truth @ unpack(packed).T.astype(float)
-
-
-def memory(packed, rows, recipe, norm):
-    """IR of what the kernels read and write."""
-
-    def constant(name, array):
+def memory(program):
+    """IR of what the kernel reads and writes."""
+    lines = []
+    for name, array in program.arrays.items():
         data = "".join(f"\\{byte:02X}" for byte in array.tobytes())
-        return f'@{name} = constant [{array.nbytes} x i8] c"{data}", align 64'
-
-    size = 2 * recipe.rows * PANEL * 4
-    return f"""
-        {constant("weights", packed.panels)}
-        {constant("x", rows)}
-        {constant("norm", norm)}
-        @out = global [{size} x i8] zeroinitializer, align 64
-        @spare = global [16 x i8] zeroinitializer"""
+        lines.append(f'@{name} = constant [{array.nbytes} x i8] c"{data}", align 64')
+    for name, size in {"out": program.out_bytes, **program.spare, "returned": 16}.items():
+        lines.append(f"@{name} = global [{size} x i8] zeroinitializer, align 64")
+    return "\n".join(lines)
 
 
-def start(name, packed, rows, recipe):
-    """Assembly that calls the kernel and writes its outputs, without a C library."""
-    size = recipe.rows * PANEL * 4
-    groups = packed.layout.groups
-    sizes = (groups, packed.layout.group_bytes, CHANNELS * recipe.channel_bytes // groups)
-    arguments = ("spare", "spare", "weights", "x", rows.shape[1], ROWS - 1, *sizes)
-    arguments = (*arguments, "out", "norm", f"out + {size}")
+def start(name, program):
+    """Assembly that calls the kernel and writes `out`, without a C library."""
+    arguments = ("returned", "returned", *program.arguments)  # Numba's own come first
     places = [f"ldr x{i}, ={value}" for i, value in enumerate(arguments[:8])]
     for i, value in enumerate(arguments[8:]):
         places += [f"ldr x9, ={value}", f"str x9, [sp, #{8 * i}]"]
-    write = ["mov x0, #1", "ldr x1, =out", f"ldr x2, ={2 * size}", "mov x8, #64", "svc #0"]
+    write = ["mov x0, #1", "ldr x1, =out", f"ldr x2, ={program.out_bytes}", "mov x8, #64", "svc #0"]
     end = ["mov x0, #0", "mov x8, #93", "svc #0"]
-    code = ["sub sp, sp, #32", *places, f'bl "{name}"', *write, *end]
-    return "\n".join([".text", ".globl _start", "_start:", *code, ".ltorg", ""])
+    code = ["sub sp, sp, #128", *places, f'bl "{name}"', *write, *end]
+    return "\n".join([".text", WITHOUT_LIBRARIES, ".globl _start", "_start:", *code, ".ltorg", ""])
 
 
 def main():
-    kind, features, source, right = sys.argv[1:]
+    name, features, source, right = sys.argv[1:]
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
-    machine, module, recipe, name = lowered(kind, features)
-    packed, rows, truth = problem(kind, recipe)
-    norm = np.random.default_rng(1).standard_normal(PANEL).astype(np.float32)
-    data = binding.parse_assembly(memory(packed, rows, recipe, norm))
+    program = PROGRAMS[name]()
+    machine, module, kernel = lowered(program, features)
+    data = binding.parse_assembly(memory(program))
     data.triple, data.data_layout = module.triple, module.data_layout
     module.link_in(data)
-    Path(source).write_text(machine.emit_assembly(module) + start(name, packed, rows, recipe))
-    sums = np.concatenate([truth, truth / np.sqrt((truth**2).mean(-1, keepdims=True) + EPS) * norm])
-    np.save(right, sums)
+    Path(source).write_text(machine.emit_assembly(module) + start(kernel, program))
+    np.savez(right, *program.truth)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from spaninfer_kernels_cpu import DTypeError, Rows, Scores, ShapeError, attend, attention
+from spaninfer_kernels_cpu import (
+    DTypeError,
+    KernelError,
+    Rows,
+    Scores,
+    ShapeError,
+    attend,
+    attention,
+)
 from spaninfer_op_reference import attention as op_reference
 
 NAN = np.float32(np.nan)
@@ -205,10 +213,42 @@ def test_rows_and_scores_that_mean_nothing_are_refused():
         Rows(number[None], number, number.astype(np.int64))
     with pytest.raises(ShapeError, match="request has 1 rows, but position has 2"):
         Rows(number[None], number, np.zeros(2, np.int32))
+    with pytest.raises(KernelError, match="request holds 1; there are 1 rows of tables"):
+        Rows(number[None], number + 1, number)
+    with pytest.raises(KernelError, match="position holds -1"):
+        Rows(number[None], number, number - 1)
     with pytest.raises(ShapeError, match="softcap is 0"):
         Scores(1.0, softcap=0.0)
     with pytest.raises(ShapeError, match="window is 0"):
         Scores(1.0, window=0)
+
+
+def test_a_table_that_names_a_span_that_there_is_not_is_refused_where_it_would_be_read():
+    case = Case(parts=((40, 1), (5, 1)))
+    query, keys, values, rows, scores, out = problem(case, np.random.default_rng(11))
+    tables = rows.tables.copy()
+
+    for wrong in (-1, len(keys)):
+        rows.tables[:] = tables
+        rows.tables[0, 1] = wrong
+        with pytest.raises(KernelError, match=f"tables holds {wrong}; there are {len(keys)} spans"):
+            attend(query, keys, values, rows, scores, out=out)
+        with pytest.raises(KernelError, match=f"tables holds {wrong}"):
+            attend(query, keys, values, rows, Scores(1.0, window=10), out=out)
+        attend(query, keys, values, rows, Scores(1.0, window=9), out=out)
+    further = Rows(tables, rows.request, np.array([48, 5], np.int32))
+    with pytest.raises(KernelError, match="position holds 48; tables have 3 spans of 16 tokens"):
+        attend(query, keys, values, further, scores, out=out)
+
+
+def test_an_array_that_is_read_only_is_not_written():
+    query, keys, values, rows, scores, out = problem(Case(((0, 4),)), np.random.default_rng(12))
+    out.setflags(write=False)
+
+    with pytest.raises(KernelError, match="out is read-only"):
+        attend(query, keys, values, rows, scores, out=out)
+
+    assert np.isnan(out).all()
 
 
 def problem(case, rng):

@@ -60,6 +60,24 @@ def test_sinks_take_their_share_of_the_softmax(length):
     np.testing.assert_allclose(out, problem.truth(0.125, sinks=sinks), rtol=3e-5, atol=3e-6)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("window", [None, 45])
+@pytest.mark.parametrize("softcap", [None, 4.0])
+@pytest.mark.parametrize("alibi", [False, True])
+def test_sinks_softcap_alibi_and_windows_go_together(kind, window, softcap, alibi):
+    """ALiBi counts from the query: with sinks, which have no position, that makes a difference."""
+    problem = Problem(kind, (64, 64), (6, 2), [1, 77, 600, 300], [1, 20, 1, 70])
+    rng = np.random.default_rng(0)
+    slopes = rng.uniform(0, 0.5, 6).astype(np.float32) if alibi else None
+    named = {"softcap": softcap, "window": window, "slopes": slopes}
+    sinks = 3 * rng.standard_normal(6, np.float32)
+
+    out = problem.attend(Scores(0.13, **named, sinks=sinks))
+
+    expected = problem.truth(0.13, **named, sinks=sinks)
+    np.testing.assert_allclose(out, expected, rtol=3e-5, atol=3e-6)
+
+
 def test_neither_other_requests_nor_threads_change_a_bit(monkeypatch):
     alone = Problem("uint4", (64, 64), (14, 2), [900], [1])
     together = Problem("uint4", (64, 64), (14, 2), [900, 500, 33], [1, 40, 1])
@@ -126,17 +144,23 @@ class Problem:
         attend(self.query, self.keys, self.values, self.rows, scores, out=out, **scales)
         return out
 
-    def truth(self, scale, window=None, sinks=None):
+    def truth(self, scale, *, softcap=None, window=None, slopes=None, sinks=None):
         out, start = [], 0
         for place, positions in self.known:
             query = self.query[start : start + len(positions)].astype(float)
             start += len(positions)
+            keys = np.arange(len(place[0]))
+            bias = None if slopes is None else np.outer(slopes.astype(float), keys)
             part, lse = op_reference.attend_part(
                 *(query, self.true_keys[place], self.true_values[place]),
-                *(positions, np.arange(len(place[0]))),
+                *(positions, keys),
                 scale=scale,
+                softcap=softcap,
                 window=window,
+                bias=bias,
             )
+            if slopes is not None:  # the definition counts from the first key
+                lse = lse - np.outer(positions, slopes.astype(float))
             if sinks is not None:
                 part = part / (1 + np.exp(sinks.astype(float) - lse))[..., None]
             out.append(part)

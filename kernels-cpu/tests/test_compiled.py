@@ -1,6 +1,7 @@
-"""What was compiled is kept until a source changes."""
+"""What was compiled is kept until a source changes, for the CPU that it was compiled for."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,43 @@ used = attention.compiled(FLOAT32), products._row_coder(), products._kernel(
 )
 print(sum(sum(kernel.stats.cache_hits.values()) for kernel in used))
 """
+
+
+ONE_KERNEL = """
+from spaninfer_kernels_cpu.kernel import address_of, compiler_of
+from spaninfer_kernels_cpu.row_call import _copy
+address_of(_copy)
+print(compiler_of(_copy).cache_hits)
+"""
+
+
+@pytest.mark.slow
+def test_a_changed_source_and_another_cpu_are_noticed(tmp_path):
+    """The source is one whose functions the kernel calls: Numba itself would not look at it."""
+    package = tmp_path / "spaninfer_kernels_cpu"
+    shutil.copytree(Path(compiled.__file__).parent, package)
+    cache = tmp_path / "cache"
+    environment = {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(cache)}
+
+    def start(**more):
+        """How many kernels were loaded, and the files that are kept."""
+        printed = printed_by(ONE_KERNEL, environment | more)
+        return printed, {path.name for path in cache.rglob("*.nbc")}
+
+    loaded, first = start()
+    assert (loaded, len(first)) == ("0", 1)
+    assert start() == ("1", first)
+
+    loaded, both = start(NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")
+    assert (loaded, len(both)) == ("0", 2)
+    assert start() == ("1", both)
+
+    with (package / "pointer.py").open("a") as source:
+        source.write("# changed\n")
+    loaded, fresh = start()
+    assert (loaded, len(fresh)) == ("0", 1)
+    assert not fresh & both
+    assert start() == ("1", fresh)
 
 
 def test_files_made_from_other_sources_are_deleted_and_those_of_these_kept(tmp_path):
@@ -50,18 +88,7 @@ def test_the_files_of_a_kernel_are_named_by_the_sources_that_it_is_made_of():
 
 @pytest.mark.slow
 def test_the_second_process_compiles_nothing(tmp_path):
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-
-    hits = [
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        for _ in range(2)
-    ]
+    hits = [printed_by(PROGRAM, {"NUMBA_CACHE_DIR": str(tmp_path)}) for _ in range(2)]
 
     assert hits == ["0", "3"]
 
@@ -74,3 +101,14 @@ def test_a_kernel_refuses_other_types_instead_of_compiling_for_them():
         kernel(*["text"] * len(kernel.signatures[0]))
 
     assert len(kernel.signatures) == 1
+
+
+def printed_by(program, environment):
+    """What a program prints in a process with more in its environment."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()

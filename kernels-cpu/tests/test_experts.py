@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 import spaninfer_op_reference as op_reference
-from spaninfer_kernels_cpu import DTypeError, Format, ShapeError, experts, pack_stack, unpack
+from spaninfer_kernels_cpu import (
+    DTypeError,
+    Format,
+    KernelError,
+    ShapeError,
+    experts,
+    pack_stack,
+    unpack,
+)
 
 FORMATS = [
     Format("int8", 32),
@@ -21,15 +29,34 @@ def test_tokens_get_the_weighted_sum_of_their_experts(format, tokens):
 
     experts(x, gate_up, down, ids, weights, "silu", out=out)
 
-    both = np.stack([unpack(gate_up[n]) for n in range(gate_up.count)]).astype(float)
-    gate, up = np.split(both, 2, axis=1)
-    last = np.stack([unpack(down[n]) for n in range(down.count)]).astype(float)
-    expected = op_reference.experts(
-        x.astype(float), gate, up, last, ids, weights.astype(float), "silu"
-    )
-    scale = np.abs(expected).max(initial=1e-9)
-    error = {"float32": 2e-6, "bfloat16": 2e-6}.get(format.kind, 0.02)  # activations are codes
-    assert np.abs(out - expected).max(initial=0) <= error * scale
+    expected = definition(x, gate_up, down, ids, weights)
+    error = np.abs(out - expected) / np.abs(expected).max(initial=1e-9)
+    if format.has_codes:  # sums in another order tip a code of an activation now and then
+        assert (error > 2e-6).any(1).sum() <= 2 + tokens // 10
+        assert error.max(initial=0) <= 0.02
+    else:
+        assert error.max(initial=0) <= 2e-6
+
+
+def definition(x, gate_up, down, ids, weights):
+    """The result in float64: weights are what they were packed as, and so are activations."""
+    out = np.zeros(x.shape)
+    for token, expert in np.ndindex(ids.shape):
+        number = ids[token, expert]
+        raised = multiplied(x[token].astype(float), gate_up[number])
+        lowered = multiplied(op_reference.gated(*np.split(raised, 2), "silu"), down[number])
+        out[token] += weights[token, expert].astype(float) * lowered
+    return out
+
+
+def multiplied(x, weight):
+    layout = weight.layout
+    if layout.format.has_codes:
+        starts = range(0, layout.channels, layout.group_channels)
+        groups = [x[None, start : start + layout.group_channels] for start in starts]
+        coded = [codes * scale for codes, scale in map(op_reference.quantize_rows, groups)]
+        x = np.concatenate(coded, 1)[0]
+    return unpack(weight).astype(float) @ x
 
 
 def test_all_tokens_may_choose_one_expert_and_none_the_others():
@@ -65,6 +92,19 @@ def test_a_result_of_another_type_is_refused_and_nothing_is_written(dtype):
         experts(x, gate_up, down, ids, weights, "silu", out=other)
 
     assert (other == 7).all()
+
+
+def test_experts_that_there_are_not_and_arrays_that_are_read_only_are_refused():
+    x, gate_up, down, ids, weights, out = problem(Format("float32"), 3)
+
+    for wrong in (-1, 6):
+        ids[1, 2] = wrong
+        with pytest.raises(KernelError, match=f"ids holds {wrong}; there are 6 experts"):
+            experts(x, gate_up, down, ids, weights, "silu", out=out)
+    ids[1, 2] = 5
+    out.setflags(write=False)
+    with pytest.raises(KernelError, match="out is read-only"):
+        experts(x, gate_up, down, ids, weights, "silu", out=out)
 
 
 def problem(format, tokens, num_experts=6, per_token=3, channels=96, inner=70):

@@ -5,7 +5,17 @@ import tracemalloc
 import ml_dtypes
 import numpy as np
 import pytest
-from spaninfer_kernels_cpu import DTypeError, Format, FormatError, ShapeError, pack, unpack
+from spaninfer_kernels_cpu import (
+    DTypeError,
+    Format,
+    FormatError,
+    ShapeError,
+    pack,
+    pack_stack,
+    unpack,
+)
+from spaninfer_kernels_cpu import packed as module
+from spaninfer_kernels_cpu.workers import share
 from spaninfer_op_reference import CodeRange, quantize_weight
 
 CODE_FORMATS = [Format(kind, group) for kind in ("int8", "int4") for group in (None, 32, 64, 128)]
@@ -92,6 +102,52 @@ def test_packing_takes_little_more_memory_than_the_result(format):
     tracemalloc.stop()
 
     assert most <= 1.2 * panels.nbytes + 8 * 2**20
+
+
+@pytest.mark.parametrize("format", [Format("float32"), Format("bfloat16"), Format("int4", 32)])
+@pytest.mark.parametrize("sizes", [(7, 200, 33), (128, 64), (1, 1, 1), (300, 5)], ids=str)
+def test_parts_below_one_another_are_packed_as_one_weight(format, sizes):
+    """Rows of several parts in one panel, parts of several megabytes, and types that differ."""
+    rng = np.random.default_rng(6)
+    parts = [rng.standard_normal((2, size, 8192), np.float32) for size in sizes]
+    parts[0] = parts[0].astype(ml_dtypes.bfloat16)
+
+    packed = pack_stack(parts, format)
+
+    for number in range(2):
+        weight = np.concatenate([part[number].astype(np.float32) for part in parts])
+        np.testing.assert_array_equal(packed[number].panels, pack(weight, format).panels)
+
+
+@pytest.mark.parametrize("format", [Format("bfloat16"), Format("int8", 64)], ids=str)
+def test_every_cpu_helps_and_makes_the_same_bits(format, monkeypatch):
+    weight = np.random.default_rng(7).standard_normal((1000, 4096), np.float32)
+    asked, results = [], []
+
+    def noted(work, arguments, num_workers):
+        asked.append(num_workers)
+        share(work, arguments, num_workers)
+
+    monkeypatch.setattr(module, "share", noted)
+    for cpus in (1, 3, 100):
+        monkeypatch.setattr(module, "usable_cpus", lambda cpus=cpus: cpus)
+        results.append(pack(weight, format).panels)
+
+    assert asked == [1, 3, 16]  # there are 16 panels
+    for panels in results[1:]:
+        np.testing.assert_array_equal(panels, results[0])
+
+
+def test_parts_below_one_another_need_no_memory_beside_the_result():
+    parts = [np.zeros((1, 10_000, 896), np.float32) for _ in range(4)]
+    pack_stack([part[:, :1] for part in parts], Format("bfloat16"))
+
+    tracemalloc.start()
+    panels = pack_stack(parts, Format("bfloat16")).panels
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert most <= panels.nbytes + 8 * 2**20
 
 
 @pytest.mark.parametrize(

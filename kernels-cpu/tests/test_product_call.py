@@ -36,7 +36,7 @@ def _floats(*shape: int) -> NDArray[np.float32]:
     return RNG.standard_normal(shape, np.float32)
 
 
-@pytest.mark.parametrize("rows", [1, 7, 8, 200, 401])
+@pytest.mark.parametrize("rows", [1, 5, 6, 7, 8, 9, 14, 200, 401])
 @pytest.mark.parametrize("format", FORMATS, ids=str)
 @pytest.mark.parametrize("channels", [130, 129])
 def test_a_script_multiplies_like_linear(format: Format, rows: int, channels: int) -> None:
@@ -91,7 +91,7 @@ def test_activations_are_rounded_where_the_cpu_multiplies_bfloat16(channels: int
     shared_team().run(Script(calls), [5])
 
     one, _ = recipes("bfloat16", rounded=True, tier=chosen())
-    seen = x.astype(ml_dtypes.bfloat16) if one.way == "bf16_dot" else x
+    seen = x.astype(ml_dtypes.bfloat16) if one.channel_bytes == 2 else x
     expected = seen.astype(np.float64) @ unpack(weight).T.astype(np.float64)
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
 
@@ -133,8 +133,8 @@ def test_each_node_has_as_many_pieces_and_they_hold_the_panels_that_lie_there(
     assert tuple(firsts) == shares(panels, nodes)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 7, 200])
-@pytest.mark.parametrize("format", [Format("int8", 32), Format("bfloat16")])
+@pytest.mark.parametrize("rows", [1, 3, 8, 200])
+@pytest.mark.parametrize("format", [Format("int8", 32), Format("int4", 32), Format("bfloat16")])
 @pytest.mark.parametrize("act", ["silu", "relu"])
 def test_a_gated_product_is_the_activation_of_one_half_times_the_other(rows, format, act):
     rng = np.random.default_rng(rows)

@@ -57,6 +57,13 @@ def test_rows_without_a_choosable_token_have_none_and_disturb_nobody(sampler):
     assert tokens.tolist() == [-1, -1, alone[0]]
 
 
+def test_ids_of_another_form_are_refused_by_name():
+    with pytest.raises(DTypeError, match="prompt_ids hold int64; the kernel takes int32"):
+        Draw(seed=1, position=0, prompt_ids=np.arange(4, dtype=np.int64))
+    with pytest.raises(ShapeError, match="output_ids: expected one contiguous axis"):
+        Draw(seed=1, position=0, output_ids=np.arange(8, dtype=np.int32)[::2])
+
+
 def test_logits_of_another_form_are_refused_by_name(sampler):
     draws = [Draw(seed=0, position=0)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -137,6 +138,23 @@ def test_helpers_that_have_gone_to_sleep_come_back() -> None:
             time.sleep(0.01 * count)
 
     assert (numbers == 5).all()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux about threads")
+def test_helpers_sleep_when_nothing_has_come_for_a_while() -> None:
+    """Neither spinning nor yielding, which would be state R."""
+    numbers = np.zeros(1000, np.int64)
+
+    def states() -> set[str]:
+        stats = [Path(f"/proc/self/task/{each.native_id}/stat") for each in team._helpers]
+        return {stat.read_text().rpartition(")")[2].split()[0] for stat in stats}
+
+    with Team(4) as team:
+        team.run(Script([_adding(numbers, 1)]), [1000])
+        deadline = time.monotonic() + 20
+        while states() != {"S"}:
+            assert time.monotonic() < deadline, states()
+            time.sleep(0.01)
 
 
 def test_a_closed_team_refuses_work() -> None:

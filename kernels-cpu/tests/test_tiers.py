@@ -123,16 +123,27 @@ def test_products_are_right_in_every_tier(tier):
 
     The tier of this process is left to test_products.py itself.
     """
+    run_tests(tier, "test_products.py", " or ".join(new_kinds(tier)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["avx512_vnni", "avx512_bf16"])
+def test_steps_round_activations_only_where_products_of_bfloat16_are_there(name, tmp_path):
+    """In a cache of its own: kernels that steps call would be kept with what is emulated."""
+    (tier,) = [tier for tier in TIERS if tier.name == name]
+
+    run_tests(tier, "test_product_call.py", "rounded_where", NUMBA_CACHE_DIR=str(tmp_path))
+
+
+def run_tests(tier, file, keywords, **environment):
+    """Run some tests of a file in a process that is kept to a tier, emulated if need be."""
     emulation = [] if tier.needs <= tiers.present() else ["-p", "emulation"]
     here = Path(__file__).parent
 
     run = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", *emulation, str(here / "test_products.py")),
-            *("-k", " or ".join(new_kinds(tier))),
-        ],
+        [sys.executable, "-m", "pytest", *emulation, str(here / file), "-k", keywords],
         cwd=here,  # where Python finds the plugin
-        env=os.environ | {tiers.VARIABLE: tier.name},
+        env=os.environ | {tiers.VARIABLE: tier.name} | environment,
         capture_output=True,
         text=True,
         check=False,

@@ -22,7 +22,7 @@ from spaninfer_kernels_cpu.attend_kernel import Attention, attend_task
 from spaninfer_kernels_cpu.attention_plan import plan_of
 from spaninfer_kernels_cpu.compiled import entry, make_ready
 from spaninfer_kernels_cpu.elements import BFLOAT16, FLOAT16, FLOAT32, INT8, UINT4, Element
-from spaninfer_kernels_cpu.errors import DTypeError, ShapeError
+from spaninfer_kernels_cpu.errors import DTypeError, KernelError, ShapeError
 from spaninfer_kernels_cpu.recipe import recipes
 from spaninfer_kernels_cpu.spans import Place, Spans
 from spaninfer_kernels_cpu.threads import usable_cpus
@@ -62,7 +62,7 @@ class Rows:
     position: Ints
 
     def __post_init__(self) -> None:
-        """Raise unless types and shapes are as described."""
+        """Raise unless types, shapes and numbers are as described."""
         _demand("tables", self.tables, np.int32, "R M", ordered=2)
         _demand("request", self.request, np.int32, "T", ordered=1)
         _demand("position", self.position, np.int32, "T", ordered=1)
@@ -70,6 +70,9 @@ class Rows:
             raise ShapeError(
                 f"request has {len(self.request)} rows, but position has {len(self.position)}"
             )
+        _demand_below("request", self.request, len(self.tables), "rows of tables")
+        if len(self.position) and self.position.min() < 0:
+            raise KernelError(f"position holds {self.position.min()}; allowed is 0 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +123,15 @@ def attend(
     even one in the low half), with key_scales and value_scales[S L K 2] (float32: zero, scale).
     H is a multiple of K: query head h reads key/value head h // (H / K). Keys, values and scales
     may be strided on every axis but the last (all layers in one array; for MLA, values that are
-    the first E columns of the keys). Works on every usable CPU where that pays.
-    Span numbers and positions are trusted: they come from the pool, which checks them.
+    the first E columns of the keys). Works on every usable CPU where that pays. Raises KernelError
+    for arguments that do not fit, and for spans and positions that there are not.
     """
     spans = _spans(keys, values, key_scales, value_scales)
     _check(query, spans, keys, rows, scores, out)
     if not len(query):
         return
     group, window = query.shape[1] // spans.kv_heads, scores.window or 0
+    _check_tables(rows, len(keys), spans.span_len, window)
     items, num_parts = plan_of(rows.request, rows.position, group, window)
     per_part = query.shape[1] * (spans.value_size + attend_kernel.PART_NUMBERS)
     parts = np.empty(num_parts * per_part, np.float32)
@@ -278,6 +282,8 @@ def _check(
     """Raise unless the arguments have the shapes that `attend` describes, and fit together."""
     _demand("query", query, np.float32, "T H D", ordered=3)
     _demand("out", out, np.float32, "T H E", ordered=3)
+    if not out.flags.writeable:
+        raise KernelError("out is read-only; give an array that can be written")
     num_rows, heads, key_size = query.shape
     if key_size != spans.key_size:
         raise ShapeError(f"query {query.shape} and keys {keys.shape} differ in D")
@@ -292,6 +298,33 @@ def _check(
     for name, numbers in (("slopes", scores.slopes), ("sinks", scores.sinks)):
         if numbers is not None and len(numbers) != heads:
             raise ShapeError(f"{name} has {len(numbers)} numbers for {heads} query heads")
+
+
+def _check_tables(rows: Rows, num_spans: int, span_len: int, window: int) -> None:
+    """Raise unless every position that a row attends lies in one of the spans."""
+    num_entries = int(rows.position.max()) // span_len + 1
+    if num_entries > rows.tables.shape[1]:
+        raise KernelError(
+            f"position holds {rows.position.max()}; tables have {rows.tables.shape[1]} spans of "
+            f"{span_len} tokens per request"
+        )
+    entries = rows.tables[:, :num_entries]
+    if entries.min() >= 0 and entries.max() < num_spans:
+        return
+    last = rows.position // span_len  # some entries name no span; are they read?
+    first = np.maximum(rows.position - window + 1, 0) // span_len if window else np.zeros_like(last)
+    readers = np.zeros((len(entries), num_entries + 1), np.int64)
+    np.add.at(readers, (rows.request, first), 1)
+    np.add.at(readers, (rows.request, last + 1), -1)
+    is_read = readers.cumsum(axis=1)[:, :-1] > 0
+    _demand_below("tables", entries[is_read], num_spans, "spans")
+
+
+def _demand_below(name: str, numbers: Ints, limit: int, what: str) -> None:
+    """Raise unless all numbers index `limit` things."""
+    if numbers.size and not 0 <= numbers.min() <= numbers.max() < limit:
+        wrong = numbers.min() if numbers.min() < 0 else numbers.max()
+        raise KernelError(f"{name} holds {wrong}; there are {limit} {what}")
 
 
 def _demand(name: str, array: NDArray[np.generic], dtype: Any, axes: str, *, ordered: int) -> None:

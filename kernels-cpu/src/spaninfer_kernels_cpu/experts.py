@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.activation_kernel import ACTIVATIONS
 from spaninfer_kernels_cpu.call import Rows, Script
-from spaninfer_kernels_cpu.errors import DTypeError, ShapeError
+from spaninfer_kernels_cpu.errors import DTypeError, KernelError, ShapeError
 from spaninfer_kernels_cpu.experts_call import Counts, Experts, num_runs
 from spaninfer_kernels_cpu.layout import Layout
 from spaninfer_kernels_cpu.packed import Packed
@@ -35,7 +35,8 @@ def experts(
 
     The MLP of an expert is down (act(gate x) * up x). gate_up and down are `pack_stack`s with a
     weight per expert: [2I C], the rows of gate above those of up, and [C I]. ids are int32 below
-    the number of experts, trusted; the rest is float32. Works on every usable CPU.
+    the number of experts, the rest is float32. Works on every usable CPU. Raises KernelError for
+    arguments that do not fit.
     """
     _check(x, gate_up, down, ids, weights, act, out)
     if not ids.size:
@@ -94,3 +95,8 @@ def _check(
             f"ids {ids.shape} and weights {weights.shape}, or x {x.shape} and out {out.shape}, "
             "differ"
         )
+    if ids.size and not 0 <= ids.min() <= ids.max() < down.count:
+        wrong = ids.min() if ids.min() < 0 else ids.max()
+        raise KernelError(f"ids holds {wrong}; there are {down.count} experts")
+    if not out.flags.writeable:
+        raise KernelError("out is read-only; give an array that can be written")

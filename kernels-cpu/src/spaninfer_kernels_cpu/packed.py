@@ -28,6 +28,7 @@ from spaninfer_kernels_cpu.threads import usable_cpus
 from spaninfer_kernels_cpu.workers import share
 
 NUMBERS_AT_ONCE = 1 << 20  # weights that are widened to float32 at a time: 4 MB beside the result
+MOST_WORKERS = 16  # each has a panel at least beside the result; eight are five times one (float32)
 
 _SOURCES = (np.float32, np.float16, ml_dtypes.bfloat16)
 _TYPES: dict[str, type] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
@@ -83,28 +84,50 @@ def pack_stack(parts: Sequence[NDArray[np.generic]], format: Format) -> Packed:
     place(panels, usable_nodes())
     for number in range(count):
         rows = [part[number] for part in parts]
-        weight = rows[0] if len(rows) == 1 else np.concatenate(rows)
-        _fill(weight, layout, panels[number * layout.panels : (number + 1) * layout.panels])
+        _fill(rows, layout, panels[number * layout.panels : (number + 1) * layout.panels])
     return Packed(layout, panels, count)
 
 
-def _fill(weight: NDArray[np.generic], layout: Layout, panels: NDArray[np.uint8]) -> None:
-    """Write weight[O C] into panels[P, bytes], some megabytes at a time."""
-    at_once = max(1, NUMBERS_AT_ONCE // (PANEL * layout.channels))
+def _fill(parts: Sequence[NDArray[np.generic]], layout: Layout, panels: NDArray[np.uint8]) -> None:
+    """Write parts[O C], one below the other, into panels[P, bytes], on every usable CPU."""
+    workers = min(usable_cpus(), MOST_WORKERS)
+    at_once = max(1, NUMBERS_AT_ONCE // (PANEL * layout.channels * workers))
     has_codes = layout.format.has_codes
     kind = np.float32 if has_codes else _TYPES[layout.format.kind]
     columns = layout.channels if has_codes else layout.padded_channels
-    buffer: NDArray[Any] = np.zeros((min(at_once, len(panels)) * PANEL, columns), kind)
-    for first in range(0, layout.panels, at_once):
-        some = panels[first : first + at_once]
-        rows = weight[first * PANEL : (first + len(some)) * PANEL]
-        numbers = buffer[: len(some) * PANEL]
-        numbers[: len(rows), : layout.channels] = rows
-        numbers[len(rows) :] = 0
-        if has_codes:
-            _fill_codes(numbers, layout, some)
-        else:
-            _fill_numbers(numbers, layout, some)
+    fill = _code_filler() if has_codes else _fill_numbers
+    starts = iter(range(0, layout.panels, at_once))  # which threads take from
+
+    def work(_counter: object) -> None:
+        buffer: NDArray[Any] = np.zeros((min(at_once, len(panels)) * PANEL, columns), kind)
+        for first in starts:
+            some = panels[first : first + at_once]
+            numbers = buffer[: len(some) * PANEL]
+            numbers[_copy_rows(parts, first * PANEL, numbers[:, : layout.channels]) :] = 0
+            fill(numbers, layout, some)
+
+    share(work, (), min(workers, -(-layout.panels // at_once)))
+
+
+def _copy_rows(parts: Sequence[NDArray[np.generic]], first: int, out: NDArray[Any]) -> int:
+    """Copy rows of parts[O C] that lie below one another, from row `first` on; return how many."""
+    done = 0
+    for part in parts:
+        rows = part[max(0, first) :][: len(out) - done]
+        _assign(out[done : done + len(rows)], rows)
+        done += len(rows)
+        first -= len(part)
+    return done
+
+
+def _assign(out: NDArray[Any], rows: NDArray[np.generic]) -> None:
+    """Write rows into `out`; bfloat16, which NumPy converts one thread at a time, by its bits."""
+    if rows.dtype != ml_dtypes.bfloat16:
+        out[:] = rows
+    elif out.dtype == rows.dtype:
+        out.view(np.uint16)[:] = rows.view(np.uint16)
+    else:
+        np.left_shift(rows.view(np.uint16), 16, out=out.view(np.uint32), dtype=np.uint32)
 
 
 def unpack(packed: Packed) -> NDArray[np.float32]:
@@ -135,21 +158,23 @@ def _codes(records: NDArray[np.uint8], kind: Kind) -> NDArray[np.uint8]:
     return np.moveaxis(codes, 3, 1).reshape(len(records), PANEL, records.shape[1], -1)
 
 
-def _fill_codes(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint8]) -> None:
-    """Write numbers[64 P, C] into panels[P, bytes] as codes, on every usable CPU."""
-    if not np.isfinite(numbers).all():
-        raise FormatError("weight holds a number that is not finite, which has no code")
-    bits = 8 if layout.format.kind == "int8" else 4
-    share(_code_packer(), (numbers, layout.group_channels, bits, panels), usable_cpus())
-
-
 def _fill_numbers(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint8]) -> None:
     """Write numbers[64 P, padded channels] into panels[P, bytes] as they are."""
-    steps = numbers.reshape(len(panels), PANEL, layout.group_steps, -1).swapaxes(1, 2)
-    panels.view(numbers.dtype).reshape(steps.shape)[:] = steps
+    bits = np.uint16 if numbers.itemsize == 2 else np.uint32
+    steps = numbers.view(bits).reshape(len(panels), PANEL, layout.group_steps, -1).swapaxes(1, 2)
+    panels.view(bits).reshape(steps.shape)[:] = steps
 
 
 @cache
-def _code_packer() -> Callable[..., None]:
+def _code_filler() -> Callable[[NDArray[Any], Layout, NDArray[np.uint8]], None]:
     make_ready(pack_kernel.pack_codes, pack_kernel.PACK_SIGNATURE)
-    return pack_kernel.pack_codes
+
+    def fill(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint8]) -> None:
+        """Write numbers[64 P, C] into panels[P, bytes] as codes."""
+        if not np.isfinite(numbers).all():
+            raise FormatError("weight holds a number that is not finite, which has no code")
+        bits = 8 if layout.format.kind == "int8" else 4
+        tasks = np.zeros(1, np.int64)
+        pack_kernel.pack_codes(tasks, numbers, layout.group_channels, bits, panels)
+
+    return fill

@@ -19,7 +19,7 @@ from spaninfer_kernels_cpu.packed import Packed
 from spaninfer_kernels_cpu.product_task import product_kernel
 from spaninfer_kernels_cpu.products_kernel import ROWS_PER_TASK
 from spaninfer_kernels_cpu.ready_call import ready_bytes, ready_call
-from spaninfer_kernels_cpu.recipe import few_rows, recipes
+from spaninfer_kernels_cpu.recipe import few_rows, recipes, some_rows
 from spaninfer_kernels_cpu.threads import usable_cpus
 from spaninfer_kernels_cpu.tiers import chosen
 
@@ -178,4 +178,5 @@ def _pieces(panels: int, threads: int, nodes: int) -> NDArray[np.int64]:
 
 def _product(weight: Packed, rounded: bool, activation: Activation) -> Kernel:
     one, many = recipes(weight.layout.format.kind, rounded=rounded, tier=chosen())
-    return product_kernel(one, few_rows(one, many), many, activation)
+    few = few_rows(one, many)
+    return product_kernel(one, few, some_rows(few), many, activation)

@@ -16,7 +16,6 @@ from spaninfer_kernels_cpu.pointer import floats_at
 from spaninfer_kernels_cpu.prefetch import ask_to_read, ask_to_write
 from spaninfer_kernels_cpu.products_kernel import ROWS_PER_TASK, fill_tile, row_group_bytes
 from spaninfer_kernels_cpu.recipe import Recipe
-from spaninfer_kernels_cpu.vectors import check_intrinsics
 
 Floats = NDArray[np.float32]
 
@@ -24,7 +23,9 @@ RUN_NUMBERS = 3  # int32 of a run: the weight's number, its first row, the row b
 
 
 @variants
-def product_kernel(one: Recipe, few: Recipe, many: Recipe, activation: Activation) -> Kernel:
+def product_kernel(
+    one: Recipe, few: Recipe, some: Recipe, many: Recipe, activation: Activation
+) -> Kernel:
     """Return the kernel that multiplies by these recipes.
 
     A task: a piece of the panels by an equal part of the rows, up to 192, or by the rows of a run.
@@ -32,8 +33,7 @@ def product_kernel(one: Recipe, few: Recipe, many: Recipe, activation: Activatio
     gates first, so that memory is read in two long streams, else panel by panel. Where tiles of
     many rows compute, the panel that is next and their outputs are on the way meanwhile.
     """
-    check_intrinsics()
-    tile_room = Room(4 * PANEL * many.rows)
+    tile_room = Room(4 * PANEL * max(some.rows, many.rows))
 
     def product(words: int, rows: int, task: int) -> None:
         runs, pieces, num_pieces = word(words, 13), word(words, 15), word(words, 16)
@@ -49,11 +49,11 @@ def product_kernel(one: Recipe, few: Recipe, many: Recipe, activation: Activatio
             weights += read_index(runs, run) * word(words, 3) * word(words, 1)
             first, stop = read_index(runs, run + 1), read_index(runs, run + 2)
         tile, half = stack(tile_room), word(words, 17)
-        # Up to twice as many rows as the tile of few has are done by two of it, unless one of the
-        # larger tile does them: a tile that is narrower than a panel is no help against memory.
-        least = few.rows if few.blocks > many.blocks else many.rows
+        # Up to twice as many rows as the tile of few has are done by a tile of so many, or by two
+        # of few unless one of the largest does them.
+        least = few.rows if some.rows > few.rows else many.rows
         begin, end = word(pieces, piece), word(pieces, piece + 1)
-        at_once = 1 if half != 0 and rows > few.rows else end - begin
+        at_once = 1 if half != 0 and rows > some.rows else end - begin
         while begin < end:
             for turn in range(2 * at_once if half != 0 else at_once):
                 panel = begin + turn if turn < at_once else begin + turn - at_once + half
@@ -63,8 +63,10 @@ def product_kernel(one: Recipe, few: Recipe, many: Recipe, activation: Activatio
                     left = stop - start
                     if left == 1:
                         start += _tile(one, activation, words, weights, panel, start, stop, tile)
-                    elif left <= few.rows or least < left <= 2 * few.rows:
+                    elif left <= few.rows:
                         start += _tile(few, activation, words, weights, panel, start, stop, tile)
+                    elif least < left <= 2 * few.rows:
+                        start += _tile(some, activation, words, weights, panel, start, stop, tile)
                     else:
                         _ask_outputs(many, words, panel, start, stop)
                         _ask_panel(

@@ -23,7 +23,6 @@ from spaninfer_kernels_cpu.packed import Packed
 from spaninfer_kernels_cpu.recipe import Recipe, recipes, row_bytes
 from spaninfer_kernels_cpu.threads import usable_cpus
 from spaninfer_kernels_cpu.tiers import chosen
-from spaninfer_kernels_cpu.vectors import check_intrinsics
 from spaninfer_kernels_cpu.workers import share
 
 Floats = NDArray[np.float32]
@@ -63,7 +62,6 @@ def make_products_ready(format: Format) -> None:
 
 @cache
 def _kernel(one_row: Recipe, many_rows: Recipe) -> Callable[..., None]:
-    check_intrinsics()
     work = products_kernel.kernel(one_row, many_rows)
     make_ready(work, products_kernel.SIGNATURE)
     return work

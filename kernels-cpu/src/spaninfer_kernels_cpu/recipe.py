@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from spaninfer_kernels_cpu.constants import Constant
@@ -132,3 +132,17 @@ def few_rows(one: Recipe, many: Recipe) -> Recipe:
     """
     blocks = one.blocks if many.blocks > 1 else 1
     return Recipe(many.kind, one.way, min(FEW_ROWS, many.rows), blocks, one.ahead)
+
+
+def some_rows(few: Recipe) -> Recipe:
+    """Return how up to twice as many rows as those of `few_rows` are multiplied.
+
+    By two tiles of few, the second of which has its weights in the cache, and memory rests. In int4
+    by one, though three quarters of its sums do not stay in registers: nibbles are taken apart
+    once, and memory is read front to back during all of the arithmetic. 8 rows of 9,728 by 896,
+    weights from memory, two cores of a Xeon: 299 µs instead of 336. Tiles of eight rows by two
+    blocks keep their sums, but take 349: they read a panel twice, half of each line's neighbours.
+    """
+    if few.kind == "int4" and few.blocks > 1:
+        return replace(few, rows=2 * few.rows)
+    return few

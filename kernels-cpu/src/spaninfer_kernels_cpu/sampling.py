@@ -33,7 +33,10 @@ def _no_ids() -> Ints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """How the token of a row is drawn; spaninfer_op_reference.RowSampling says what it means."""
+    """How the token of a row is drawn; spaninfer_op_reference.RowSampling says what it means.
+
+    Ids are int32, contiguous, and trusted to be below the vocabulary.
+    """
 
     seed: int
     position: int
@@ -44,8 +47,19 @@ class Draw:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    prompt_ids: Ints = field(default_factory=_no_ids)  # what penalties look at, contiguous
+    prompt_ids: Ints = field(default_factory=_no_ids)  # what penalties look at
     output_ids: Ints = field(default_factory=_no_ids)
+
+    def __post_init__(self) -> None:
+        """Raise unless ids lie in memory as the kernel reads them."""
+        for name, ids in (("prompt_ids", self.prompt_ids), ("output_ids", self.output_ids)):
+            if ids.dtype != np.int32:
+                raise DTypeError(f"{name} hold {ids.dtype}; the kernel takes int32")
+            if ids.ndim != 1 or not ids.flags.c_contiguous:
+                raise ShapeError(
+                    f"{name}: expected one contiguous axis, got shape {ids.shape} with strides "
+                    f"{ids.strides}"
+                )
 
     @property
     def record(self) -> tuple[Any, ...]:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Final
 
-_CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
-_CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+_OWN: Final = Path("/proc/self/cgroup")
 
 
 @cache
 def usable_cpus() -> int:
-    """Return the number of CPUs that the scheduler and the cgroup quota leave to this process.
+    """Return the number of CPUs that the scheduler and the cgroup quotas leave to this process.
 
     At least 1. On systems without affinity masks or cgroups (macOS, Windows), every CPU counts.
     Read once: a process that is moved later keeps its first answer.
     """
-    allowed = _affinity()
-    quota = _quota(_read(_CGROUP_V2), _read_v1())
-    return allowed if quota is None else max(1, min(allowed, quota))
+    quota = cgroup_quota(_read(_OWN) or "", _CGROUPS)
+    return _affinity() if quota is None else max(1, min(_affinity(), quota))
 
 
 def _affinity() -> int:
@@ -30,26 +31,40 @@ def _affinity() -> int:
     return os.cpu_count() or 1
 
 
-def _quota(v2: str | None, v1: tuple[str, str] | None) -> int | None:
-    """Return the CPUs that cgroup files grant, rounded up; None where they set no limit.
+def cgroup_quota(own: str, folder: Path) -> int | None:
+    """Return the CPUs that cgroups grant, rounded up; None where they set no limit.
 
-    `v2` is the text of cpu.max ("200000 100000", or "max 100000"); `v1` the texts of
-    cpu.cfs_quota_us and cpu.cfs_period_us (a quota of -1 is no limit).
+    `own` is the text of /proc/self/cgroup, `folder` where the trees are mounted. The limits of a
+    cgroup hold for those inside of it, so the smallest on the way to the root counts. A container
+    may see its own cgroup as the root of what is mounted, yet be told its path on the host.
     """
-    if v2 is not None:
-        limit, period = v2.split()
-    elif v1 is not None:
-        limit, period = v1
-    else:
-        return None
-    if limit.strip() in ("max", "-1"):
-        return None
-    return math.ceil(int(limit) / int(period))
+    quotas = [_quota(text) for place in _places(own) for text in _limits(folder, place)]
+    return min((quota for quota in quotas if quota is not None), default=None)
 
 
-def _read_v1() -> tuple[str, str] | None:
-    limit, period = _read(_CGROUP_V1 / "cpu.cfs_quota_us"), _read(_CGROUP_V1 / "cpu.cfs_period_us")
-    return None if limit is None or period is None else (limit, period)
+def _places(own: str) -> Iterator[PurePosixPath]:
+    """Yield the folders, below the mounted ones, of the cgroups that may limit CPUs."""
+    trees = [line.split(":", 2) for line in own.splitlines() if line.count(":") >= 2]
+    paths = [path for _, kinds, path in trees if not kinds or "cpu" in kinds.split(",")]
+    for path in paths or ["/"]:
+        place = PurePosixPath(path.lstrip("/"))
+        yield from (place, *place.parents)
+
+
+def _limits(folder: Path, place: PurePosixPath) -> Iterator[str]:
+    """Yield quota and period in microseconds as version 2 of cgroups writes them, or version 1."""
+    if (v2 := _read(folder / place / "cpu.max")) is not None:
+        yield v2
+    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    v1 = [_read(folder / "cpu" / place / name) for name in names]
+    if None not in v1:
+        yield " ".join(map(str, v1))
+
+
+def _quota(limit_and_period: str) -> int | None:
+    """Return the CPUs of a text such as "200000 100000"; None for no limit, "max" or -1."""
+    limit, period = limit_and_period.split()
+    return None if limit in ("max", "-1") else math.ceil(int(limit) / int(period))
 
 
 def _read(path: Path) -> str | None:
