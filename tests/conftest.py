@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import openai
@@ -48,10 +49,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def served(*arguments: str) -> Iterator[Server]:
+def served(*arguments: str, python: str | Path = sys.executable) -> Iterator[Server]:
     """Start a server on a free port; it is killed in the end if it still runs."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "spaninfer", "serve", "--port", "0", *arguments],
+        [python, "-m", "spaninfer", "serve", "--port", "0", *arguments],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,

@@ -5,8 +5,7 @@ import json
 import spaninfer_demo
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.run.lower import lower
-from spaninfer_engine.spec import find, resolve
-from spaninfer_engine.spec.nodes import parameter_count
+from spaninfer_engine.spec import find, parameter_count, resolve
 
 with open_checkpoint(spaninfer_demo.path()) as checkpoint:
     decoder = resolve(find(checkpoint.config), checkpoint.config, checkpoint.reader.names)

@@ -41,3 +41,10 @@ def test_a_page_of_the_site_links_to_files_of_the_site(page: Path) -> None:
     ]
 
     assert outside == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, *DOCS], ids=place)
+def test_records_that_a_page_names_are_there(page: Path) -> None:
+    named = re.findall(r"benchmarks/records/([\w.-]*\w)", page.read_text(encoding="utf-8"))
+
+    assert [name for name in named if not (ROOT / "benchmarks/records" / name).exists()] == []

@@ -190,6 +190,7 @@ def test_sigterm_lets_running_requests_finish(serve):
 
         assert server.process.wait(20) == 0
 
+    assert "requests still running: 1; they may take 30 seconds" in "".join(server.lines)
     assert rest[-1] == "data: [DONE]"
     assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
     with pytest.raises(httpx.ConnectError):

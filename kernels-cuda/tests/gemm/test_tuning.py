@@ -1,8 +1,11 @@
 """Which tile a shape gets, and how many blocks share the work: tables."""
 
+from itertools import product
+
 import pytest
 from spaninfer_kernel_launch import ARCHITECTURES, ShapeError
 from spaninfer_kernels_cuda.gemm.tall import Tall, choose_tall, divides_evenly, launch_tall
+from spaninfer_kernels_cuda.gemm.tiles import every_tile
 from spaninfer_kernels_cuda.gemm.tuning import (
     CHUNK,
     Shape,
@@ -36,6 +39,21 @@ def test_every_shape_has_a_tile_that_its_gpu_can_hold(arch, rows):
         assert tile.hopper == (arch == "sm_90a")
         assert rows <= tile.tokens <= 64
         assert tile.tokens in ((8, 16, 32, 48, 64) if tile.hopper else (8, 16, 32, 64))
+
+
+def test_every_tile_that_a_shape_may_get_is_among_those_that_are_compiled():
+    every = list(every_tile())
+    known = set(every)
+    rows = (*range(1, 65, 5), *range(64, 513, 16))
+    outputs = (1, 16, 64, 512, 1160, 2560, 4608, 6144, 8448, 9728, 12_800, 13_004, 37_888, 152_064)
+    inners = (72, 896, 3584, 4864, 18_944)
+
+    for arch, sizes in product(SHARED, product(rows, outputs, inners)):
+        shape = Shape(*sizes)
+        for gated in (False, True)[: 2 - shape.outputs % 2]:
+            assert choose(shape, arch, SHARED[arch], gated=gated) in known, (arch, shape, gated)
+
+    assert len(known) == len(every)
 
 
 @pytest.mark.parametrize("gated", [False, True])

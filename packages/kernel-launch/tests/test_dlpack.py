@@ -48,6 +48,7 @@ def test_the_owner_lives_until_a_capsule_that_nobody_read_is_collected():
     assert alive() is None
 
 
+@pytest.mark.filterwarnings("error")  # what fails while a capsule is collected is but a warning
 def test_the_owner_lives_until_the_reader_lets_go():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     owner, host = Owner(), np.zeros(3)

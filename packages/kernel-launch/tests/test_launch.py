@@ -136,6 +136,18 @@ def test_a_kernel_that_overlaps_waits_for_what_it_reads(kernel, stream):
 
 
 @pytest.mark.gpu
+def test_who_reads_a_result_on_another_stream_comes_after_who_writes_it(kernel, stream):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    at = Array((1,), np.int32, get_gpu(), stream)
+    write = Call(kernel("slowly"), Launch((1, 1, 1), (1, 1, 1)), "P i")
+    write(stream, at.pointer, 41)
+
+    write(stream, at.pointer, 42)
+
+    assert torch.from_dlpack(at).clone().tolist() == [42]
+
+
+@pytest.mark.gpu
 def test_what_is_prepared_while_gathering_can_be_launched_and_does_nothing(source_of, stream):
     gpu = get_gpu()
     out = Array((1000,), np.float32, gpu, stream)

@@ -41,6 +41,18 @@ def test_without_a_stream_an_array_of_no_framework_is_refused():
         stream_handle(None, np.zeros(3))
 
 
+def test_an_array_of_a_class_made_from_a_frameworks_is_that_frameworks(monkeypatch):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+
+    class Weight(torch.nn.Parameter):  # as engines have for weights that know how to be loaded
+        """A parameter that says more than torch's."""
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: (OfTorch(), device)[0])
+
+    assert Weight.__module__.partition(".")[0] != "torch"
+    assert stream_handle(None, Weight(torch.zeros(3))) == OfTorch.cuda_stream
+
+
 @pytest.mark.gpu
 def test_without_a_stream_torch_says_which():
     torch = pytest.importorskip("torch", reason="torch is not installed")

@@ -13,6 +13,7 @@ from spaninfer_kernel_launch import (
     View,
     check_aligned,
     check_rows,
+    dlpack,
     view_of,
 )
 
@@ -52,6 +53,18 @@ def test_a_dlpack_array_is_seen_where_it_lies():
     seen = view_of(Exporter(array))
 
     assert seen == view_of(array)
+
+
+def test_where_elements_begin_may_be_told_in_two_parts():
+    class Shifted(Exporter):
+        def __dlpack__(self):
+            capsule = super().__dlpack__()
+            dlpack.tensor_of(capsule).byte_offset = 6
+            return capsule
+
+    array = np.arange(24, dtype=np.int16)
+
+    assert view_of(Shifted(array)).pointer == array.ctypes.data + 6
 
 
 def test_the_memory_of_a_dlpack_array_outlives_the_array():

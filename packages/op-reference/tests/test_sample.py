@@ -262,3 +262,9 @@ def test_no_rows_give_no_tokens():
 
     assert tokens.tolist() == []
     assert failed == {}
+
+
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_rows_that_are_not_as_many_as_the_logits_are_refused(num_rows):
+    with pytest.raises(ValueError, match=f"logits have 2 rows, but {num_rows} say how to sample"):
+        sample(random_logits(2), [GREEDY] * num_rows)

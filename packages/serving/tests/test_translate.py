@@ -57,6 +57,23 @@ def test_every_parameter_arrives_under_our_name():
     )  # fmt: skip
 
 
+def test_minus_one_is_the_word_of_others_for_all_tokens():
+    assert sampling_of(chat(top_k=-1), DEFAULTS).top_k == 0
+
+
+def test_best_of_may_be_what_is_returned_anyway():
+    assert sampling_of(completion(best_of=1), DEFAULTS).n == 1
+    assert sampling_of(completion(n=3, best_of=3), DEFAULTS).n == 3
+
+
+@pytest.mark.parametrize(("n", "best_of"), [(None, 2), (2, 3), (2, 1), (2, 0)])
+def test_best_of_that_would_leave_choices_out_is_refused_by_name(n, best_of):
+    with pytest.raises(Problem, match=f"best_of is {best_of}.*as many as n") as caught:
+        sampling_of(completion(n=n, best_of=best_of), DEFAULTS)
+
+    assert (caught.value.param, caught.value.code) == ("best_of", "unsupported_parameter")
+
+
 def test_the_newer_name_of_max_tokens_wins():
     body = chat(max_tokens=5, max_completion_tokens=9)
 

@@ -78,6 +78,14 @@ def test_the_same_seed_gives_the_same_text_and_another_one_another(call):
     assert first != other
 
 
+def test_one_long_value_of_a_spec_does_not_push_the_words_about_the_others_aside(call):
+    lines = call("spec", "show", "qwen3").stdout.splitlines()
+
+    [short] = [line for line in lines if line.startswith("embed_norm = ")]
+    assert max(map(len, lines)) > 150
+    assert short.index("# vocabulary: ") < 70
+
+
 def test_a_chat_answers_each_line_until_the_input_ends(call):
     result = call("chat", *GREEDY, typed="Hello!\n\nTell me a fable about a fox.\n")
 

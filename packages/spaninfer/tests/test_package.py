@@ -36,3 +36,45 @@ def test_ctrl_c_while_the_command_line_is_imported_ends_it_without_a_word(tmp_pa
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_instructions_that_the_environment_names_and_the_cpu_lacks_are_told_in_a_sentence():
+    done = subprocess.run(
+        [sys.executable, "-m", "spaninfer", "info"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"SPANINFER_CPU_TIER": "abacus"},
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: SPANINFER_CPU_TIER is 'abacus', but this CPU has ")
+    assert "Traceback" not in done.stderr
+
+
+def test_characters_that_an_output_has_no_codes_for_end_nothing():
+    done = subprocess.run(
+        [sys.executable, "-m", "spaninfer", "generate", "A fox: \N{FOX FACE}", "--max-tokens", "2"],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "cp1252"},
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(b"A fox: ?")
+
+
+def test_a_question_can_be_edited_with_the_arrow_keys():
+    pytest.importorskip("readline", reason="without it the console edits lines")
+    import pty
+
+    ours, theirs = pty.openpty()
+    program = "import spaninfer.chat as chat; print(repr(chat._ask()))"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=theirs, stdout=theirs, text=True
+    ) as asking:
+        os.close(theirs)
+        os.write(ours, b"fx\x1b[Do\n")  # f, x, one to the left, o
+        asking.wait(60)
+        shown = os.read(ours, 65536).decode()
+    os.close(ours)
+
+    assert "'fox'" in shown

@@ -1,5 +1,7 @@
 """What people read is what was said: brackets in it are no markup."""
 
+import re
+from io import StringIO
 from types import SimpleNamespace
 
 import pytest
@@ -40,8 +42,38 @@ def test_brackets_are_printed_as_they_are(said, sentence):
     assert sentence in said(show.addresses, "http://127.0.0.1:8000", decided)
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "http://[::1]:8000"])
+def test_a_server_that_is_ready_says_where_it_is(said, url):
+    shown = said(show.addresses, url, SimpleNamespace(name="tiny"))
+
+    assert f"playground  {url}/\n" in shown
+    assert f"OpenAI API  {url}/v1   (model: tiny)\n" in shown
+
+
 def test_what_to_try_has_the_key_in_it_where_one_is_needed(said):
     url, decided = "http://127.0.0.1:8000", SimpleNamespace(name="tiny")
 
     assert "Bearer $SPANINFER_API_KEY" in said(show.addresses, url, decided, with_key=True)
     assert "Bearer" not in said(show.addresses, url, decided)
+
+
+def loading(monkeypatch, is_terminal):
+    """What a start that compiles kernels shows while 30 of 40 are done."""
+    screen = StringIO()
+    console = Console(file=screen, force_terminal=is_terminal, width=80, color_system=None)
+    monkeypatch.setattr(show, "_err", console)
+    with show.loading() as bar:
+        for stage, done, total in [("weights", 3, 3), ("kernels", 0, 40), ("kernels", 30, 40)]:
+            bar(stage, done, total)
+    return screen.getvalue()
+
+
+def test_a_terminal_shows_how_far_every_stage_of_loading_is(monkeypatch):
+    shown = loading(monkeypatch, is_terminal=True)
+
+    assert re.search(r"weights .* 100%", shown)
+    assert re.search(r"kernels .* 75%", shown)
+
+
+def test_a_log_has_no_bars(monkeypatch):
+    assert loading(monkeypatch, is_terminal=False).strip() == ""

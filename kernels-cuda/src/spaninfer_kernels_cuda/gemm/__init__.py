@@ -45,6 +45,7 @@ from spaninfer_kernel_launch import (
 from spaninfer_kernels_cuda.activation import ACTS, Act
 from spaninfer_kernels_cuda.gemm.maps import map_weight, map_x
 from spaninfer_kernels_cuda.gemm.tall import Tall, launch_tall
+from spaninfer_kernels_cuda.gemm.tiles import AnyTile, every_tile
 from spaninfer_kernels_cuda.gemm.tuning import FLAGS, Shape, Tile, check, choose, launch
 from spaninfer_kernels_cuda.gemm.wide import Wide, launch_wide
 
@@ -96,7 +97,7 @@ class Prepared:
     """
 
     shape: Shape
-    tile: Tile | Wide | Tall
+    tile: AnyTile
     dtype: str
     gate: Act | None
     workspace_bytes: int
@@ -149,7 +150,7 @@ class Prepared:
         self._clear(stream_handle(stream, workspace), pointer_of(workspace))
 
 
-def variant_for(tile: Tile | Wide | Tall, dtype: object, gate: Act | None = None) -> Variant:
+def variant_for(tile: AnyTile, dtype: object, gate: Act | None = None) -> Variant:
     """Return the variant for `tile` and elements of `dtype`, float16 or bfloat16."""
     element = element_of(dtype)
     if element.itemsize != 2:
@@ -183,7 +184,7 @@ def prepare(
     gpu: Gpu,
     gate: Act | None = None,
     row_stride: int | None = None,
-    tile: Tile | Wide | Tall | None = None,
+    tile: AnyTile | None = None,
     cache: FileCache | None = None,
 ) -> Prepared:
     """Return the product of `shape` on `gpu`, compiled, or from `cache` where it is known.
@@ -215,7 +216,7 @@ def prepare(
     )
 
 
-def _partial_bytes(grid: Launch, tile: Tile | Wide | Tall) -> int:
+def _partial_bytes(grid: Launch, tile: AnyTile) -> int:
     """Return what all blocks may have to leave for others: a tile of float32 each."""
     if isinstance(tile, (Wide, Tall)) or tile.splits > 1:
         return 0
@@ -269,26 +270,10 @@ def gemm(
     return out
 
 
-VARIANTS: tuple[Variant, ...] = (
-    variant_for(Tile(8, 2, 3, hopper=False), np.float16),
-    variant_for(Tile(16, 2, 5, hopper=False), np.float16, "gelu_tanh"),
-    variant_for(Tile(32, 2, 5, hopper=False), ml_dtypes.bfloat16, "quick_gelu"),
-    variant_for(Tile(64, 2, 4, hopper=False), ml_dtypes.bfloat16, "silu"),
-    variant_for(Tile(8, 3, 4, hopper=True), ml_dtypes.bfloat16, "silu"),
-    variant_for(Tile(64, 3, 3, hopper=True), ml_dtypes.bfloat16, "silu"),
-    variant_for(Tile(64, 2, 9, hopper=True), np.float16),
-    variant_for(Tile(128, 2, 7, hopper=True), ml_dtypes.bfloat16, "relu"),
-    variant_for(Tile(16, 1, 10, hopper=True, splits=3), ml_dtypes.bfloat16),
-    variant_for(Tile(32, 2, 5, hopper=True, splits=2), np.float16, "gelu"),
-    variant_for(Tile(128, 1, 4, hopper=True, splits=8), ml_dtypes.bfloat16),
-    variant_for(Wide(2, 1, 96, 8), ml_dtypes.bfloat16, "silu"),
-    variant_for(Wide(2, 1, 64, 9, splits=4), np.float16),
-    variant_for(Wide(3, 1, 144, 5), np.float16, "gelu"),
-    variant_for(Wide(3, 1, 128, 5, splits=4), ml_dtypes.bfloat16),
-    variant_for(Wide(2, 2, 144, 4), ml_dtypes.bfloat16, "silu"),
-    variant_for(Wide(2, 2, 112, 4, splits=2), np.float16, "relu"),
-    variant_for(Tall(144, 5), np.float16),
-    variant_for(Tall(208, 4), ml_dtypes.bfloat16, "silu"),
-    variant_for(Tall(256, 4), ml_dtypes.bfloat16, "gelu_tanh"),
+VARIANTS: tuple[Variant, ...] = tuple(
+    variant_for(tile, dtype, gate)
+    for number, tile in enumerate(every_tile())
+    for dtype in (np.float16, ml_dtypes.bfloat16)
+    for gate in (None, ACTS[number % len(ACTS)])
 )
-"""A cover: every element type, kernel, number of tokens and gate occurs."""
+"""Every tile with both element types, without a gate and with one of them in turn."""

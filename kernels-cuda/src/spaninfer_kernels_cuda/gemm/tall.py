@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spaninfer_kernel_launch import Launch
@@ -46,6 +47,12 @@ def choose_tall(rows: int, shared_bytes: int) -> Tall:
     across = -(-rows // _TOKENS[-1])
     tokens = next(size for size in _TOKENS if size * across >= rows)
     return Tall(tokens, shared_bytes // Tall(tokens, 1).shared_bytes)
+
+
+def every_tall(shared_bytes: int) -> Iterator[Tall]:
+    """Yield all tiles that may be chosen."""
+    for tokens in _TOKENS:
+        yield choose_tall(tokens, shared_bytes)
 
 
 def divides_evenly(rows: int, outputs: int, tile: Tall) -> bool:

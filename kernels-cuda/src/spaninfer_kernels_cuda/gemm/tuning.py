@@ -16,7 +16,7 @@ FLAGS = 1024  # blocks of a launch at most, and what a workspace begins with
 
 _LINE_BYTES = 2 * CHUNK
 _GROUP_THREADS = 128
-_GROUP_ROWS = 64  # of the weight
+GROUP_ROWS = 64  # of the weight
 _BARRIER_BYTES = 16  # of a stage, and of a meeting, in hopper.cu
 _COLUMN, _SUM_BYTES = 8, 16  # tokens whose sums a thread sends at once, and their bytes
 _COPIER_THREADS = 32  # likewise
@@ -66,7 +66,7 @@ class Tile:
     @property
     def rows(self) -> int:
         """Rows of the weight."""
-        return self.groups * _GROUP_ROWS
+        return self.groups * GROUP_ROWS
 
     @property
     def threads(self) -> int:
@@ -170,7 +170,7 @@ def _fills_tall(shape: Shape) -> bool:
 
 def _tiles_and_chunks(shape: Shape, groups: int) -> tuple[int, int]:
     """Return how many tiles there are, and chunks in each."""
-    return -(-shape.outputs // (groups * _GROUP_ROWS)), -(-shape.inner // CHUNK)
+    return -(-shape.outputs // (groups * GROUP_ROWS)), -(-shape.inner // CHUNK)
 
 
 def _tokens_for(rows: int, sizes: tuple[int, ...]) -> int:

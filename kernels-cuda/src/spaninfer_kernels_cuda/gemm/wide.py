@@ -71,6 +71,13 @@ def choose_wide(rows: int, outputs: int, inner: int, shared_bytes: int) -> Wide:
     return min(tiles, key=lambda tile: _estimate_ns(rows, outputs, inner, tile))
 
 
+def every_wide(shared_bytes: int) -> Iterator[Wide]:
+    """Yield all tiles that may be chosen."""
+    for groups, blocks in _FORMS:
+        for tile in _tiles(groups * blocks * _BLOCK_ROWS, max(_CLUSTERS)):
+            yield fill_wide(tile, shared_bytes)
+
+
 def fill_wide(tile: Wide, shared_bytes: int) -> Wide:
     """Return `tile` with as many stages as fit."""
     return replace(tile, stages=shared_bytes // replace(tile, stages=1).shared_bytes)

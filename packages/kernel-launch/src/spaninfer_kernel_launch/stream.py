@@ -37,13 +37,17 @@ def stream_handle(stream: object, array: object = None) -> int:
 
 
 def current_stream(array: object) -> int:
-    """Return the handle of the stream that the framework of `array` uses now, on its GPU."""
-    owner = type(array).__module__.partition(".")[0]
-    framework: Any = sys.modules.get(owner)
-    if owner == "torch":
-        return int(framework.cuda.current_stream(array.device).cuda_stream)  # type: ignore[attr-defined]
-    if owner == "cupy":
-        return int(framework.cuda.get_current_stream().ptr)
+    """Return the handle of the stream that the framework of `array` uses now, on its GPU.
+
+    Arrays of classes that are made from a framework's are that framework's.
+    """
+    owners = {made.__module__.partition(".")[0] for made in type(array).__mro__}
+    if "torch" in owners:
+        torch: Any = sys.modules["torch"]
+        return int(torch.cuda.current_stream(array.device).cuda_stream)  # type: ignore[attr-defined]
+    if "cupy" in owners:
+        cupy: Any = sys.modules["cupy"]
+        return int(cupy.cuda.get_current_stream().ptr)
     raise StreamMissing(
         f"no stream is given, and {type(array).__name__} has no current one; {_WAY_OUT}"
     )

@@ -120,8 +120,11 @@ def sample(
 ) -> tuple[NDArray[np.int64], dict[int, NoToken]]:
     """Return a token per row of logits[R V], and an error for each row that has none.
 
-    Rows do not influence each other: neither their tokens nor their errors.
+    Rows do not influence each other: neither their tokens nor their errors. Raises ValueError where
+    not every row of logits has its own `rows`.
     """
+    if len(logits) != len(rows):
+        raise ValueError(f"logits have {len(logits)} rows, but {len(rows)} say how to sample")
     tokens, failed = _largest(logits, range(len(rows)))
     for index, row in enumerate(rows):
         if index in failed or (row.is_greedy and row.is_plain):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import socket
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from spaninfer_serving.app import create_app
 from spaninfer_serving.protocol import PatientProtocol
 from spaninfer_serving.service import Service
 from spaninfer_serving.settings import Settings
+
+log = logging.getLogger(__name__)
 
 # Clients keep a connection for their next request, load balancers for 60 s; whoever sends on one in
 # the moment in which the server closes it gets no answer. So the server keeps it longest.
@@ -97,6 +100,17 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._announce()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        running = len(self.server_state.tasks)
+        if running and not self.force_exit:
+            log.warning(
+                "stopping: requests still running: %d; they may take %g seconds, "
+                "a second signal (Ctrl-C) stops them now",
+                running,
+                self._service.settings.drain_s,
+            )
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         # uvicorn would raise the signal again in the end, so that the process dies of it: here

@@ -70,6 +70,8 @@ def sampling_of(body: SamplingFields, defaults: SamplingParams) -> SamplingParam
         given["bad_words"] = tuple(body.bad_words)
     if body.logit_bias is not None:
         given["logit_bias"] = _bias(body.logit_bias)
+    if body.top_k == -1:  # other servers' word for all tokens
+        given["top_k"] = 0
     if body.seed is not None and -(1 << 63) <= body.seed < 0:  # OpenAI's are signed
         given["seed"] = body.seed + (1 << 64)
     match body:
@@ -78,13 +80,22 @@ def sampling_of(body: SamplingFields, defaults: SamplingParams) -> SamplingParam
         case CompletionRequest():
             given |= _completion_only(body)
     try:
-        return dataclasses.replace(defaults, **given)
+        sampling = dataclasses.replace(defaults, **given)
     except InvalidSampling as wrong:
         name = _said_as(body).get(wrong.parameter)
         if name is None:
             raise
         message = str(wrong).replace(wrong.parameter, name, 1)
         raise Problem(400, message, param=name) from wrong
+    if body.best_of not in (None, sampling.n):
+        raise Problem(
+            400,
+            f"best_of is {body.best_of}; this server returns all that it draws, so allowed is "
+            f"{sampling.n}, as many as n",
+            param="best_of",
+            code="unsupported_parameter",
+        )
+    return sampling
 
 
 def _said_as(body: SamplingFields) -> dict[str, str]:

@@ -37,11 +37,28 @@ def test_of_many_unknown_parameters_one_is_named():
 
 @pytest.mark.parametrize("body", [b"[]", b'"x"', b"5", b"null"])
 def test_a_body_that_is_no_object_is_refused_as_such(body):
-    assert refusal(body).message == "the body: should be an object"
+    assert refusal(body).message == "the body should be an object"
 
 
 def test_a_message_that_is_no_object_is_refused_as_such():
-    assert refusal(b'{"messages": ["x"]}').message == "messages[0]: should be an object"
+    assert refusal(b'{"messages": ["x"]}').message == "messages[0] should be an object"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ('{"messages": []}', "messages should have at least 1 item, not 0"),
+        ("{}", "messages is missing"),
+        ('{"messages": [{"role": "user"}]}', "messages[0].content is missing"),
+        ('{"temperature": "hot"}', 'temperature should be a valid number; it is "hot"'),
+        ('{"n": true}', "n should be a valid integer; it is true"),
+        ('{"deadline_s": 0}', "deadline_s should be greater than 0; it is 0"),
+        ('{"stop": [1]}', "stop[0] should be a valid string; it is 1"),
+        ('{"metadata": "x"}', 'metadata should be a valid dictionary; it is "x"'),
+    ],
+)
+def test_a_refusal_says_what_is_allowed_and_what_came(body, message):
+    assert refusal(body.encode()).message == message
 
 
 def test_what_is_not_supported_has_a_code_of_its_own():

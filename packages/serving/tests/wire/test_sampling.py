@@ -23,7 +23,6 @@ def finding(body):
         ("tool_choice", "required"),
         ("response_format", {"type": "json_object"}),
         ("modalities", ["audio"]),
-        ("best_of", 3),
         ("suffix", "end"),
     ],
 )

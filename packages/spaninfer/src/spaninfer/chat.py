@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import typer
 from spaninfer_engine import Engine, RequestError, SamplingParams
 
 from spaninfer import show
+
+with suppress(ImportError):  # where there is none, as on Windows, the console edits lines
+    import readline  # noqa: F401  # gives `input` arrow keys and the questions asked before
 
 
 def converse(engine: Engine, sampling: SamplingParams, system: str | None) -> None:

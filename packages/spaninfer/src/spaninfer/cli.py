@@ -210,7 +210,9 @@ def info(
 
 @app.command()
 def convert(
-    model: Annotated[str, typer.Argument(help="A Hugging Face folder, or a bundled model.")],
+    model: Annotated[
+        str, typer.Argument(help="A Hugging Face folder, a llama2.c .bin file, or a bundled model.")
+    ],
     out: Annotated[Path, typer.Argument(help="The folder to write: new, or empty.")],
     *,
     quantize: options.QuantizeOption = None,

@@ -53,11 +53,11 @@ KVDTypeOption = Annotated[
 ]
 QuantizeOption = Annotated[
     Quantize | None,
-    _engine("Make weights codes of 8 or 4 bits while loading. Needs backend cpu."),
+    _engine("Make weights bfloat16, or codes of 8 or 4 bits, while loading. Needs backend cpu."),
 ]
 QuantizeGroup = Annotated[
     int | None,
-    _engine("Channels of a weight that share a scale: 32, 64 or 128; default: a whole row."),
+    _engine("Channels of codes that share a scale: 32, 64 or 128; default: a whole row."),
 ]
 MaxLen = Annotated[
     int | None, _engine("Most tokens of prompt and answer together; default: the model's own.")

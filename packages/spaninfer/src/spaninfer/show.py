@@ -18,10 +18,12 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 from spaninfer_engine import EngineError, Resolved
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.spec import describe
-from spaninfer_engine.spec.nodes import Decoder, parameter_count
+from spaninfer_engine.spec.nodes import Decoder
+from spaninfer_engine.spec.tree import parameter_count
 
 _out = Console()
 _err = Console(stderr=True)
@@ -98,16 +100,17 @@ def decisions(resolved: Resolved) -> None:
 def addresses(url: str, resolved: Resolved, *, with_key: bool = False) -> None:
     """Print where a person and a program find the server."""
     key = """ -H "Authorization: Bearer $SPANINFER_API_KEY\"""" if with_key else ""
-    _err.print(
-        f"[bold green]ready[/]  playground  [link={url}]{url}/[/link]\n"
-        f"       OpenAI API  {url}/v1   (model: {escape(resolved.name)})\n"
+    said = Text.assemble(  # no markup: http://[::1]:8000 would be some
+        ("ready", "bold green"),
+        "  playground  ",
+        (f"{url}/", f"link {url}"),
+        f"\n       OpenAI API  {url}/v1   (model: {resolved.name})\n"
         f"       metrics     {url}/metrics\n"
         f"       try         curl {url}/v1/completions -H 'Content-Type: application/json'{key} "
         f"""-d '{{"prompt": "Once upon a time", "max_tokens": 40}}'\n"""
         "       Ctrl-C stops; running requests are finished first",
-        highlight=False,
-        soft_wrap=True,
     )
+    _err.print(said, soft_wrap=True)
 
 
 def model(decoder: Decoder) -> None:
@@ -146,7 +149,7 @@ def spec(name: str) -> None:
     lines = [f"# {shown.name}", f"hf = [{hf}]", f'kind = "{shown.kind}"']
     for section in shown.sections:
         said = [f"{row.key} = {row.value}" for row in section.rows]
-        width = max(map(len, said))
+        width = min(max(map(len, said)), 60)  # few are longer; they would push all comments aside
         lines += ["", f"[{section.name}]"]
         lines += [
             f"{text:{width}}  # {row.source}{': ' if row.says else ''}{row.says}"

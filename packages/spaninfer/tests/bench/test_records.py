@@ -53,6 +53,8 @@ def test_what_was_written_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("", "a.jsonl holds no records"),
+        ("\n \n", "a.jsonl holds no records"),
         ("{", "line 1 is not JSON"),
         ('{"a": 1}', "line 1 is no record"),
         ("[]", "no record"),

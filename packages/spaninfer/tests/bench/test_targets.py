@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,18 @@ def test_our_bars_beside_llama_cpp_are_for_ratios_that_are_measured():
     assert {of["program"] for of in beside} == {f"{OURSELVES} / {THEIRS}"}
     assert {of["format"] for of in beside} == formats
     assert {of["workload"] for of in beside} <= set(NAMES)
+
+
+def test_every_row_of_ours_has_a_record():
+    if not OURS.is_file():
+        pytest.skip("the package is tested outside of the repository")
+    records = [
+        json.loads(line)
+        for path in sorted((OURS.parent / "records").glob("*.jsonl"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+    measured = [record for record in records if {"benchmark", "unit", "median"} <= record.keys()]
+
+    without = [bar.of for bar in read_bars(OURS) if not any(map(bar.fits, measured))]
+
+    assert without == []

@@ -54,7 +54,9 @@ __device__ __forceinline__ void keep(const Held& head, Cached* to, float*) {
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+// Of latents (576 elements) ptxas would spill some to have more blocks on a multiprocessor; told that
+// one will do, it takes 76 registers. 0 says nothing.
+extern "C" __global__ void __launch_bounds__(THREADS, KEY_SIZE > 256 ? 1 : 0)
     append_rows(T* query_out, Cached* keys, Cached* values, float* key_numbers,
                 float* value_numbers, const T* query, const T* key, const T* value,
                 const float* cosine, const float* sine, const int* slot, const T* query_weight,

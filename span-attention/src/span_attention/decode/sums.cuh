@@ -103,23 +103,19 @@ struct Total {
   }
 };
 
-// The number of a head, counted over all requests.
-__device__ __forceinline__ long long index_of(const Arguments& of, const Heads& heads, int request,
-                                              int head) {
-  return static_cast<long long>(request) * of.kv_heads * of.group + heads.head + head;
-}
-
 // Where the result of a head begins.
 __device__ __forceinline__ T* result_of(const Arguments& of, const Heads& heads, int request,
                                         int head) {
-  return of.out + index_of(of, heads, request, head) * VALUE_SIZE + heads.element;
+  const long long index =
+      static_cast<long long>(request) * of.kv_heads * of.group + heads.head + head;
+  return of.out + (index * VALUE_SIZE + heads.element);
 }
 
 // Writes the log-sum-exp of a head. Many lanes have it, of each section of its elements: one writes.
 __device__ __forceinline__ void write_lse(const Arguments& of, const Heads& heads, int request,
                                           int head, const Total& total) {
   if (threadIdx.x % kWarp >= 4 || heads.element > 0) return;
-  of.lse[index_of(of, heads, request, head)] = log_sum(total.most, total.sum);
+  of.lse[request * of.kv_heads * of.group + heads.head + head] = log_sum(total.most, total.sum);
 }
 
 // The element that lane row g holds in the first of two neighbours of a row of the result.

@@ -123,20 +123,35 @@ function figures({ started, first, usage, reason, error }) {
   ].filter(Boolean);
 }
 
-function annotate(item, answer) {
+function annotate(item, text, facts = []) {
   const note = document.createElement("div");
   note.className = "note";
-  for (const figure of figures(answer)) note.append(Object.assign(document.createElement("span"), { textContent: figure }));
-  note.append(
-    button("Copy", async (self) => {
-      await navigator.clipboard.writeText(answer.text);
+  for (const fact of facts) note.append(Object.assign(document.createElement("span"), { textContent: fact }));
+  if (navigator.clipboard) { // not where the page came over plain HTTP from another machine
+    note.append(button("Copy", async (self) => {
+      await navigator.clipboard.writeText(text);
       self.textContent = "Copied";
-    }),
-    button("Again", () => again(item)),
-  );
+    }));
+  }
+  note.append(button("Again", () => again(item)));
   item.append(note);
-  const { usage } = answer;
-  $("used").textContent = usage ? `${usage.total_tokens} of ${context} tokens` : "";
+}
+
+// A reload shows the conversation again; closing the tab forgets it.
+function remember() {
+  try {
+    sessionStorage.setItem("conversation", JSON.stringify(conversation));
+  } catch { // longer than a browser keeps: then what it has is as far as a reload goes back
+  }
+}
+
+function recall() {
+  for (const turn of JSON.parse(sessionStorage.getItem("conversation") ?? "[]")) {
+    conversation.push(turn);
+    const item = show(turn.role, turn.content);
+    if (turn.role === "assistant") annotate(item, turn.content);
+  }
+  $("messages").scrollTop = $("messages").scrollHeight;
 }
 
 function dropErrors() {
@@ -189,10 +204,13 @@ async function respond() {
   if (answer.error) show("error", answer.error);
   if (answer.text) {
     conversation.push({ role: "assistant", content: answer.text });
-    follow(() => annotate(item, answer));
+    follow(() => annotate(item, answer.text, figures(answer)));
+    $("used").textContent = answer.usage ? `${answer.usage.total_tokens} of ${context} tokens` : "";
+    remember();
   } else {
     item.remove();
-    if (answer.error || answer.reason === null) takeBack();
+    takeBack();
+    if (answer.reason) say("the model ended its answer before the first word", true);
   }
   $("input").focus();
 }
@@ -229,6 +247,7 @@ function forget() {
   $("messages").replaceChildren();
   $("welcome").hidden = false;
   $("used").textContent = "";
+  remember();
   busy(false);
   say("");
   $("input").focus();
@@ -284,6 +303,7 @@ const isWide = matchMedia("(min-width: 46.01rem)"); // below, settings lie over 
 showSettings(isWide.matches);
 $("chat").addEventListener("pointerdown", () => isWide.matches || showSettings(false));
 $("base").textContent = `${location.origin}/v1`;
+recall();
 
 try {
   const [model] = (await (await call("/v1/models")).json()).data;

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from spaninfer_serving.wire.sampling import Integers, SamplingFields, Strings, Usage
+from spaninfer_serving.wire.turns import IN_TURNS
 
 
 class CompletionRequest(SamplingFields):
@@ -23,7 +24,7 @@ class CompletionLogprobs(BaseModel):
 
     tokens: list[str]
     token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
+    top_logprobs: list[Annotated[dict[str, float] | None, IN_TURNS]]
     text_offset: list[int]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -60,8 +62,19 @@ def problem_of_findings(findings: Sequence[Any]) -> Problem:
     param = _parameter(found["loc"])
     if kind == "extra_forbidden":
         return Problem(400, f"{param} {UNKNOWN}", param=param, code="unknown_parameter")
-    says = "should be an object" if kind == "model_type" else found["msg"]
-    return Problem(400, f"{param or 'the body'}: {says}", param=param or None)
+    return Problem(400, f"{param or 'the body'} {_sentence(found)}", param=param or None)
+
+
+def _sentence(found: Any) -> str:
+    """Return what is wrong about a parameter, and what came where that is short."""
+    given = found["input"]
+    match found["type"]:
+        case "model_type":
+            return "should be an object"
+        case "missing":
+            return "is missing"
+    says = re.sub("^(Input|List|Dictionary) | after validation", "", found["msg"])
+    return f"{says}; it is {json.dumps(given)}" if isinstance(given, str | int | float) else says
 
 
 def _parameter(place: tuple[str | int, ...]) -> str:

@@ -17,7 +17,6 @@ Stop = str | Strings
 # Those are accepted, because clients send them; any other value is refused by name.
 NOT_SUPPORTED: Mapping[str, tuple[object, ...]] = {
     "audio": (None,),
-    "best_of": (None, 1),
     "function_call": (None, "none"),
     "functions": (None, []),
     "modalities": (None, ["text"]),
@@ -64,6 +63,7 @@ class SamplingFields(BaseModel):
     stream: bool = False
     stream_options: StreamOptions | None = None
     n: int | None = None
+    best_of: int | None = None  # all that is drawn is returned, so it has to be n
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None

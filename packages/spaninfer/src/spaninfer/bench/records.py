@@ -61,14 +61,17 @@ def circumstances(device: str) -> dict[str, Any]:
 
 
 def read(path: Path) -> list[Record]:
-    """Return the records of a file, in order; ConfigError where it holds something else."""
+    """Return the records of a file, in order; ConfigError where it holds none, or anything else."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as missing:
         raise ConfigError(f"{path} cannot be read: {missing.strerror}") from missing
     except UnicodeDecodeError as other:
         raise ConfigError(f"{path} is no file of records: it is not text") from other
-    return [_parsed(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    found = [_parsed(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not found:
+        raise ConfigError(f"{path} holds no records")
+    return found
 
 
 def subject(record: Record) -> tuple[tuple[str, Any], ...]:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import cycle
-from typing import Any, Final
+from typing import Final
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import Packed, Rows, Scores, attend, linear, pack
+from spaninfer_kernels_cpu import Packed, Rows, Scores, attend, call, pack
+from spaninfer_kernels_cpu.memory import aligned
+from spaninfer_kernels_cpu.product_call import product_calls, scratch_bytes
+from spaninfer_kernels_cpu.team import shared_team
 
 from spaninfer.bench.cpu.case import Case
 from spaninfer.bench.cpu.formats import FORMATS, name_of
 
 _PRODUCTS = {"gate and up": (9728, 896), "down": (896, 4864)}  # outputs, channels
-_ROWS = (1, 256)
+_ROWS = (1, 8, 256)
 _COLD_BYTES = 256 << 20  # of copies that take turns: more than caches hold
 _HEADS, _KV_HEADS, _HEAD_SIZE, _SPAN_LEN = 14, 2, 64, 32
 _ATTENTION = ((1, 4000, 1), (8, 1000, 1), (1, 0, 256))  # requests, tokens before, rows of each
@@ -25,25 +27,25 @@ Floats = NDArray[np.float32]
 
 
 def product_cases() -> Iterator[Case]:
-    """Yield products of one row and of many, weights from memory; one format at a time is kept."""
+    """Yield products of one row, of few and of many, as the engine's steps have them.
+
+    Weights come from memory; those of one format at a time are kept.
+    """
     rng = np.random.default_rng(0)
     for product, (outputs, channels) in _PRODUCTS.items():
         weight = rng.standard_normal((outputs, channels), np.float32) * np.float32(0.02)
         for format in FORMATS:
             packed = pack(weight, format)
-            copies = cycle(_copies(packed))
+            copies = _copies(packed)
             for rows in _ROWS:
-                x: NDArray[Any] = rng.standard_normal((rows, channels), np.float32)
-                if not format.has_codes:
-                    x = x.astype(ml_dtypes.bfloat16)
-                out = np.empty((rows, outputs), np.float32)
+                x = rng.standard_normal((rows, channels), np.float32)
                 yield Case(
                     kernel="product",
                     sizes={"product": product, "format": name_of(format), "rows": rows},
                     kind=format.kind,
                     num_bytes=packed.panels.nbytes,
                     operations=2 * rows * outputs * channels,
-                    run=partial(_multiply, x, copies, out),
+                    run=_product(x, copies),
                 )
 
 
@@ -52,8 +54,25 @@ def _copies(packed: Packed) -> list[Packed]:
     return [packed, *(Packed(packed.layout, packed.panels.copy()) for _ in range(count - 1))]
 
 
-def _multiply(x: NDArray[Any], weights: Iterator[Packed], out: Floats) -> None:
-    linear(x, next(weights), out=out)
+def _product(x: Floats, weights: list[Packed]) -> Callable[[], object]:
+    """Return what multiplies x by the next of the weights; it may round x where these are bf16."""
+    out = np.empty((len(x), weights[0].layout.outputs), np.float32)
+    scratch = aligned((len(x) * scratch_bytes(weights[0], rounded=True),), np.uint8)
+    rows, outputs = (call.Rows(array.ctypes.data, array.strides[0]) for array in (x, out))
+    scripts = cycle(
+        [
+            call.Script(
+                product_calls(rows, weight, out=outputs, scratch=scratch.ctypes.data, rounded=True)
+            )
+            for weight in weights
+        ]
+    )
+    return partial(_run, scripts, len(x), (x, weights, out, scratch))
+
+
+def _run(scripts: Iterator[call.Script], rows: int, _kept: tuple[object, ...]) -> None:
+    """Run the next script; calls know addresses alone, so what lies there is held meanwhile."""
+    shared_team().run(next(scripts), [rows])
 
 
 def attention_cases() -> Iterator[Case]:
