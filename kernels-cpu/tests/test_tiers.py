@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from spaninfer_kernels_cpu import TierError, tiers
-from spaninfer_kernels_cpu.recipe import recipes
+from spaninfer_kernels_cpu.recipe import few_rows, recipes, some_rows
 from spaninfer_kernels_cpu.tiers import TIERS, choose
 
 KINDS = ("float32", "bfloat16", "int8", "int4")
@@ -99,6 +99,19 @@ def new_kinds(tier):
         for kind in KINDS
         if not {recipes(kind, rounded=rounded, tier=tier) for rounded in (False, True)} <= known
     ]
+
+
+def test_eight_rows_of_int4_are_one_tile_where_registers_have_512_bits():
+    tiles = {}
+    for tier in TIERS:
+        for kind in KINDS:
+            few = few_rows(*recipes(kind, rounded=False, tier=tier))
+            tiles[tier.name, kind] = few.rows, some_rows(few).rows
+
+    assert {case for case, (few, some) in tiles.items() if some > few} == {
+        (tier.name, "int4") for tier in TIERS if "avx512f" in tier.needs
+    }
+    assert {some for few, some in tiles.values() if some > few} == {8}
 
 
 def test_every_tier_multiplies_some_kind_in_a_way_of_its_own():
