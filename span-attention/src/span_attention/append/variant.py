@@ -20,6 +20,7 @@ from spaninfer_kernel_launch import (
 
 from span_attention.append.tuning import THREADS
 from span_attention.layout import Format, SpanLayout
+from span_attention.published import LATENT, layout_of
 from span_attention.quantize import CODES
 
 _HEADERS = ("types.cuh", "math.cuh", "reduce.cuh", "overlap.cuh", "head.cuh")
@@ -110,22 +111,13 @@ def _variant(
     interleaved: bool,
 ) -> Variant:
     key_size, value_size, turned = sizes
-    layout = SpanLayout.contiguous(
-        span_len=32,
-        kv_heads=1,
-        key_size=key_size,
-        value_size=value_size,
-        format=format,
-        num_layers=1,
-        values_in_keys=key_size == _LATENT,
-    )
+    layout = layout_of(key_size, value_size, format)
     return variant_for(Form(head_norm, interleaved, turned, dtype), layout)
 
 
-_LATENT = 576  # the keys of DeepSeek, whose first 512 elements are the values
 _SIZES = (
     *((64, 64, 64), (96, 96, 96), (128, 128, 128), (256, 256, 256)),
-    *((80, 128, 20), (128, 128, 64), (192, 128, 64), (_LATENT, 512, 64)),
+    *((80, 128, 20), (128, 128, 64), (192, 128, 64), (LATENT, 512, 64)),
 )
 _BY_DTYPE = {np.dtype(dtype): format for format, dtype in _FLOATS.items()}
 

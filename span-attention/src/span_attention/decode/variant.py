@@ -11,6 +11,7 @@ from spaninfer_kernel_launch import DTypeError, Element, Source, Variant, elemen
 
 from span_attention.decode.tuning import PLAN_THREADS, Tuning, places, tune
 from span_attention.layout import Format, SpanLayout
+from span_attention.published import OWN, SIZES, layout_of
 
 _ATTEND: Final = Source(
     "span_attention",
@@ -99,26 +100,15 @@ def _strides(layout: SpanLayout) -> dict[str, int]:
     return dict(zip(names, strides, strict=True))
 
 
-_LATENT: Final = 576  # the keys of DeepSeek, whose first 512 elements are the values
-_SIZES: Final = ((64, 64), (96, 96), (128, 128), (256, 256), (192, 128), (_LATENT, 512))
-_OWN: Final = {"float16": Format.FLOAT16, "bfloat16": Format.BFLOAT16}
 _HEADS: Final = (8, 16)  # per key head: they decide, with the requests, how a decode is tuned
 _REQUESTS: Final = (1, 64)
 
 
 def _variants() -> Iterator[Variant]:
     yield PLAN
-    for (key_size, value_size), (dtype, own) in product(_SIZES, _OWN.items()):
+    for (key_size, value_size), (dtype, own) in product(SIZES, OWN.items()):
         for format in (own, Format.FP8, Format.INT8, Format.UINT4):
-            layout = SpanLayout.contiguous(
-                span_len=32,
-                kv_heads=1,
-                key_size=key_size,
-                value_size=value_size,
-                format=format,
-                num_layers=1,
-                values_in_keys=key_size == _LATENT,
-            )
+            layout = layout_of(key_size, value_size, format)
             for heads, requests, lse in product(_HEADS, _REQUESTS, (False, True)):
                 yield variant_for(Form(dtype, lse), layout, tune(layout, heads, requests))
 

@@ -9,9 +9,9 @@ from typing import Final
 
 from spaninfer_kernel_launch import Source, Variant
 
-from span_attention.layout import Format, SpanLayout
 from span_attention.prefill import general, hopper
 from span_attention.prefill.form import Form
+from span_attention.published import OWN, SIZES, layout_of
 from span_attention.quantize import CODES
 
 PLAN: Final = Variant.of(
@@ -20,9 +20,6 @@ PLAN: Final = Variant.of(
     {},
 )
 
-_LATENT: Final = 576  # the keys of DeepSeek, whose first 512 elements are the values
-_SIZES: Final = ((64, 64), (96, 96), (128, 128), (256, 256), (192, 128), (_LATENT, 512))
-_OWN: Final = {"float16": Format.FLOAT16, "bfloat16": Format.BFLOAT16}
 # Shared memory of a block decides on the tiles: that of Turing, of small and of large GPUs of the
 # Ampere and Ada generations (as of consumers' Blackwell), and of Hopper and Blackwell.
 _BY_SHARED_BYTES: Final = {
@@ -35,17 +32,9 @@ _BY_SHARED_BYTES: Final = {
 
 def _variants() -> Iterator[Variant]:
     yield PLAN
-    for (key_size, value_size), (dtype, own), lse in product(_SIZES, _OWN.items(), (False, True)):
+    for (key_size, value_size), (dtype, own), lse in product(SIZES, OWN.items(), (False, True)):
         for format in (own, *CODES):
-            layout = SpanLayout.contiguous(
-                span_len=32,
-                kv_heads=1,
-                key_size=key_size,
-                value_size=value_size,
-                format=format,
-                num_layers=1,
-                values_in_keys=key_size == _LATENT,
-            )
+            layout = layout_of(key_size, value_size, format)
             for shared_bytes, architectures in _BY_SHARED_BYTES.items():
                 variant, _ = general.variant_for(Form(dtype, lse), layout, shared_bytes)
                 able = tuple(a for a in architectures if a in variant.architectures)
