@@ -26,12 +26,15 @@ def kind(request):
     return request.param
 
 
-def failing(kind):
-    """Return a runner that fails in step 3, as a device does that ran out of memory."""
+def failing(kind, may_fail):
+    """Return a runner that fails in step 3, as a device does that ran out of memory, but not
+    before the event `may_fail` is set.
+    """
 
     class FailingRunner(kind):
         def run_next(self):
             if self.in_flight[0][0].number == 3:
+                assert may_fail.wait(60)
                 raise MemoryError("the device is full")
             return super().run_next()
 
@@ -171,8 +174,10 @@ def test_draining_refuses_new_requests_and_finishes_the_old():
 
 
 def test_a_failed_step_ends_all_requests_with_its_error_and_closes_the_engine(kind):
-    with engine(failing(kind)) as running:
+    may_fail = threading.Event()
+    with engine(failing(kind, may_fail)) as running:
         queues = [running.start_request([i], SamplingParams(ignore_eos=True))[1] for i in range(20)]
+        may_fail.set()
 
         for queue in queues:
             last = list(queue)[-1]
@@ -224,9 +229,11 @@ def test_an_engine_that_is_dropped_with_a_circle_ends_when_that_is_collected():
 
 def test_an_engine_whose_step_failed_gives_everything_back_by_itself(kind):
     before = threads_of_engines()
-    running = engine(failing(kind))
+    may_fail = threading.Event()
+    running = engine(failing(kind, may_fail))
     running.start_request([1], SamplingParams(ignore_eos=True))
 
+    may_fail.set()
     wait_until(lambda: running.stats().state is EngineState.FAILED)
     wait_until(lambda: threads_of_engines() <= before)
 
