@@ -85,6 +85,12 @@ def test_cpu_rows_that_there_are_not_are_refused_with_those_there_are(refusal):
     assert "decode64_bs8" in said
 
 
+def test_a_peer_that_there_is_not_is_refused_with_those_there_are(refusal):
+    said = refusal("bench", "cpu", "--only", "prefill256", "--peers", "llama.cpp,vllm")
+
+    assert "'vllm'; there are llama.cpp, torch" in " ".join(said.split())
+
+
 @pytest.mark.skipif(this_machine().has_cuda, reason="is about machines without a GPU")
 def test_kernels_are_refused_in_one_sentence_where_there_is_no_gpu(refusal):
     assert "no CUDA device" in refusal("bench", "kernels")

@@ -2,10 +2,10 @@ import json
 from pathlib import Path
 
 import pytest
-from spaninfer.bench.cpu.engine import OURS as OURSELVES
-from spaninfer.bench.cpu.engine import THEIRS
-from spaninfer.bench.cpu.formats import FORMATS, name_of
+from spaninfer.bench.cpu.formats import FORMATS, TORCH, name_of
+from spaninfer.bench.cpu.formats import OURS as OURSELVES
 from spaninfer.bench.cpu.run import MODEL, NAMES
+from spaninfer.bench.cpu.sides import LLAMA
 from spaninfer.bench.shapes import SHAPES
 from spaninfer.bench.startup import STARTUPS
 from spaninfer.bench.targets import find_bar, read_bars
@@ -94,16 +94,18 @@ def test_the_bars_of_the_repository_are_for_what_is_measured():
     assert {of["workload"] for of in engine} <= names
 
 
-def test_our_bars_beside_llama_cpp_are_for_ratios_that_are_measured():
+def test_our_bars_beside_peers_are_for_ratios_that_are_measured():
     if not OURS.is_file():
         pytest.skip("the package is tested outside of the repository")
-    formats = {f"{name_of(ours)} / {theirs}" for ours, theirs in FORMATS.items()}
+    ratios = {
+        *((f"{OURSELVES} / {LLAMA}", f"{name_of(ours)} / {its}") for ours, its in FORMATS.items()),
+        (f"{OURSELVES} / {TORCH.program}", f"{TORCH.format} / {TORCH.format}"),
+    }
 
     beside = [bar.of for bar in read_bars(OURS) if bar.of["benchmark"] == "cpu"]
 
     assert {of["model"] for of in beside} == {MODEL}
-    assert {of["program"] for of in beside} == {f"{OURSELVES} / {THEIRS}"}
-    assert {of["format"] for of in beside} == formats
+    assert {(of["program"], of["format"]) for of in beside} == ratios
     assert {of["workload"] for of in beside} <= set(NAMES)
 
 

@@ -110,6 +110,13 @@ def bench_cpu(
     *,
     only: Only = None,
     runs: Runs = 5,
+    peers: Annotated[
+        str | None,
+        typer.Option(
+            help="Programs to set beside the engine, with commas between them: llama.cpp, torch; "
+            "default: those that are installed."
+        ),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPUs to keep to; default: all usable ones.")
     ] = None,
@@ -117,16 +124,20 @@ def bench_cpu(
         int, typer.Option(min=0, help="Busy processes to time beside, each on one of the CPUs.")
     ] = 0,
 ) -> None:
-    """Time the CPU kernels beside the machine's limits, and the engine beside llama.cpp."""
+    """Time the CPU kernels beside the machine's limits, and the engine beside its peers."""
     with show.errors_as_sentences():
+        from spaninfer.bench.cpu.kernels import KERNELS
         from spaninfer.bench.cpu.place import busy, keep_to
         from spaninfer.bench.cpu.run import MODEL, NAMES, measure_cpu
+        from spaninfer.bench.cpu.sides import PEERS, installed
 
         names = _chosen(only, NAMES)
+        asked = None if peers is None else _chosen(peers, tuple(PEERS))
+        found = installed(asked, show.note) if names - set(KERNELS) else ()
         if threads is not None:
             keep_to(threads)
         with folder_of(MODEL) as folder, busy(beside):
-            for record in measure_cpu(folder, names, runs, show.note, beside=beside):
+            for record in measure_cpu(folder, names, runs, show.note, peers=found, beside=beside):
                 typer.echo(json.dumps(record))
 
 

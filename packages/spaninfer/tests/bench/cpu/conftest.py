@@ -1,7 +1,34 @@
 """What tests of the CPU benchmark share."""
 
+import json
+
 import pytest
 from spaninfer.bench.cpu import divergence
+from spaninfer.bench.shapes import SHAPES
+
+
+@pytest.fixture
+def tiny():
+    """The config.json of a model of the benchmark's architecture, small."""
+    return SHAPES["qwen2.5-0.5b"] | {
+        "hidden_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "intermediate_size": 96,
+        "vocab_size": 300,
+        "bos_token_id": 1,
+        "eos_token_id": 0,
+    }
+
+
+@pytest.fixture
+def folder(tmp_path, tiny):
+    """A model that is a config.json."""
+    home = tmp_path / "tiny"
+    home.mkdir()
+    (home / "config.json").write_text(json.dumps(tiny))
+    return home
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """What a format costs a trained model."""
 
 import json
+from importlib.util import find_spec
 
 import gguf
 import numpy as np
@@ -8,10 +9,10 @@ import pytest
 import spaninfer_demo
 from spaninfer.bench.cpu import divergence as measured
 from spaninfer.bench.cpu.divergence import divergence, divergence_of, divergence_of_llama
+from spaninfer.bench.cpu.formats import FORMATS, TORCH, settings_of
 from spaninfer.bench.cpu.gguf_file import stored_name, write_gguf
 from spaninfer.bench.cpu.llama import llama_library
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_kernels_cpu import Format
 
 
 def test_it_is_the_mean_of_what_the_definition_says_row_by_row():
@@ -27,8 +28,8 @@ def test_it_is_the_mean_of_what_the_definition_says_row_by_row():
 def test_texts_token_by_token_have_the_logits_of_one_step_each():
     texts = measured.texts()
     assert len({text[8:] for text in texts}) == len(texts) == 3
-    whole = list(measured.logits_of(texts, len(texts[0]), dtype="float32"))
-    single = list(measured.logits_of(texts, 1, dtype="float32"))
+    whole = list(measured.logits_of(texts, len(texts[0]), backend="cpu", dtype="float32"))
+    single = list(measured.logits_of(texts, 1, backend="cpu", dtype="float32"))
 
     for text, all_at_once, one_by_one in zip(texts, whole, single, strict=True):
         assert all_at_once.shape == (len(text), 4096)
@@ -38,19 +39,22 @@ def test_texts_token_by_token_have_the_logits_of_one_step_each():
 def test_a_text_has_the_same_logits_whichever_texts_come_before_it(short_texts):
     texts = measured.texts()
 
-    alone = list(measured.logits_of(texts[1:2], short_texts, dtype="float32"))
-    behind = list(measured.logits_of(texts, short_texts, dtype="float32"))
+    alone = list(measured.logits_of(texts[1:2], short_texts, backend="cpu", dtype="float32"))
+    behind = list(measured.logits_of(texts, short_texts, backend="cpu", dtype="float32"))
 
     np.testing.assert_array_equal(alone[0], behind[1])
 
 
 def test_fewer_bits_cost_more_and_bfloat16_hardly_anything(short_texts):
-    lost = [
-        divergence_of(format, short_texts)
-        for format in (Format("bfloat16"), Format("int8", 32), Format("int4", 32))
-    ]
+    lost = [divergence_of(settings_of(format)[0], short_texts) for format in FORMATS]
 
     assert 0 <= lost[0] < 1e-5 < lost[1] < 1e-3 < lost[2] < 0.1
+
+
+def test_torch_rounds_what_lies_between_its_operators_too(short_texts):
+    pytest.importorskip("torch")
+
+    assert 1e-6 < divergence_of(TORCH, short_texts) < 1e-3
 
 
 def test_the_file_has_the_weights_of_the_checkpoint_under_names_of_its_own(tmp_path):
@@ -68,7 +72,7 @@ def test_the_file_has_the_weights_of_the_checkpoint_under_names_of_its_own(tmp_p
             np.testing.assert_array_equal(numbers, np.float32(read(stored_name(tensor.name))))
 
 
-@pytest.mark.skipif(llama_library() is None, reason="llama-cpp-python is not installed")
+@pytest.mark.skipif(find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed")
 @pytest.mark.usefixtures("short_texts")
 @pytest.mark.parametrize("rows", [1, 16])
 def test_llama_cpp_computes_the_same_model(rows):

@@ -1,7 +1,9 @@
 """The definitions of the rows that engine and llama.cpp are compared at."""
 
 import pytest
-from spaninfer.bench.cpu.engine import OURS, THEIRS, records_of
+from spaninfer.bench.cpu.engine import records_of
+from spaninfer.bench.cpu.formats import OURS
+from spaninfer.bench.cpu.sides import LLAMA, Side
 from spaninfer.bench.cpu.turns import Turns
 from spaninfer.bench.cpu.workloads import CONTEXT, MOST_REQUESTS, ROWS, WORKLOADS
 from spaninfer.bench.records import is_rate
@@ -43,13 +45,13 @@ def test_every_workload_fits_what_llama_cpp_is_given():
 
 
 def test_a_ratio_is_the_median_of_neighbouring_runs_and_more_is_better():
-    values = {OURS: [30.0, 20.0, 90.0], THEIRS: [10.0, 20.0, 45.0]}
+    ours = Side(OURS, "int8 g32", never, never)
+    theirs = Side(LLAMA, "Q8_0", never, never, "AVX2 FMA")
+    values = {ours.name: [30.0, 20.0, 90.0], theirs.name: [10.0, 20.0, 45.0]}
+    lost = {ours.name: 1e-4, theirs.name: 2e-4}
 
     ours, theirs, ratio = records_of(
-        BY_NAME["decode64_bs1"],
-        Turns(values, left_out=2),
-        {OURS: "int8 g32", THEIRS: "Q8_0"},
-        {OURS: 1e-4, THEIRS: 2e-4},
+        BY_NAME["decode64_bs1"], Turns(values, left_out=2), [ours], [theirs], lost
     )
 
     assert (ours["format"], ours["median"], ours["unit"]) == ("int8 g32", 30.0, "tok/s")
@@ -60,3 +62,31 @@ def test_a_ratio_is_the_median_of_neighbouring_runs_and_more_is_better():
     assert (ours["kl"], theirs["kl"]) == (1e-4, 2e-4)
     assert (ratio["kl"], ratio["kl_peer"]) == (1e-4, 2e-4)
     assert [record["left_out"] for record in (ours, theirs, ratio)] == [2, 2, 2]
+    assert "peer_instructions" not in ours
+    assert theirs["peer_instructions"] == ratio["peer_instructions"] == "AVX2 FMA"
+
+
+def test_each_of_our_settings_is_set_beside_each_peer():
+    ours = [
+        Side(OURS, format, never, never) for format in ("bfloat16", "bfloat16, activations too")
+    ]
+    theirs = [Side(LLAMA, "BF16", never, never), Side("torch eager", "bfloat16", never, never)]
+    values = {side.name: [2.0**place] for place, side in enumerate((*ours, *theirs))}
+
+    records = list(
+        records_of(
+            *(BY_NAME["prefill256"], Turns(values, left_out=0), ours, theirs),
+            dict.fromkeys(values, 0.0),
+        )
+    )
+
+    assert [(record["format"], record["median"]) for record in records[4:]] == [
+        ("bfloat16 / BF16", 0.25),
+        ("bfloat16 / bfloat16", 0.125),
+        ("bfloat16, activations too / BF16", 0.5),
+        ("bfloat16, activations too / bfloat16", 0.25),
+    ]
+
+
+def never(*_):
+    raise AssertionError("nothing is timed here")

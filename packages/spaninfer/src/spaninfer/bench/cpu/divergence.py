@@ -28,9 +28,8 @@ from spaninfer_engine.request import TokenLogprob
 from spaninfer_engine.run.claim import bind
 from spaninfer_engine.run.lower import lower
 from spaninfer_engine.run.runner import Runner
-from spaninfer_kernels_cpu import Format
 
-from spaninfer.bench.cpu.formats import PeerFormat, options_of
+from spaninfer.bench.cpu.formats import PeerFormat, Setting
 from spaninfer.bench.cpu.gguf_file import write_gguf
 from spaninfer.bench.cpu.llama import Llama
 
@@ -76,9 +75,9 @@ def divergence(exact: Logits, logits: Logits) -> float:
 
 
 @cache
-def divergence_of(format: Format, rows: int) -> float:
-    """Return that of our engine's weights in a format, `rows` tokens of a text in a step."""
-    return _mean(logits_of(texts(), rows, **options_of(format)))
+def divergence_of(setting: Setting, rows: int) -> float:
+    """Return that of an engine of ours, `rows` tokens of a text in a step."""
+    return _mean(logits_of(texts(), rows, **setting.asked))
 
 
 def divergence_of_llama(library: ModuleType, format: PeerFormat, rows: int, threads: int) -> float:
@@ -122,15 +121,15 @@ def texts() -> tuple[Text, ...]:
 @cache
 def _exact() -> tuple[Logits, ...]:
     """Return the logits of float32: 200 MB, kept for all formats."""
-    return tuple(logits_of(texts(), TOKENS, dtype="float32"))
+    return tuple(logits_of(texts(), TOKENS, backend="cpu", dtype="float32"))
 
 
 def logits_of(texts: Sequence[Text], rows: int, **options: Any) -> Iterator[Logits]:
-    """Yield the bundled model's logits[T V] of each text on backend cpu, `rows` tokens in a step.
+    """Yield the bundled model's logits[T V] of each text on a CPU, `rows` tokens in a step.
 
     `options` are fields of EngineConfig.
     """
-    asked = EngineConfig(model=spaninfer_demo.path(), backend="cpu", **options)
+    asked = EngineConfig(model=spaninfer_demo.path(), **options)
     with open_checkpoint(asked.model) as checkpoint:
         decoder = resolve_decoder(asked, checkpoint)
         stored_as = checkpoint_dtype(checkpoint.config)

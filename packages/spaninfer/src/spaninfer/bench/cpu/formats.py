@@ -1,11 +1,16 @@
-"""What weights are kept in, and which format of llama.cpp is set beside it."""
+"""What weights are kept in, how engines are asked for that, and what is set beside each format."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from spaninfer_kernels_cpu import Format
+from spaninfer_kernels_cpu.recipe import recipes
+from spaninfer_kernels_cpu.tiers import chosen
+
+OURS: Final = "spaninfer"
 
 PeerFormat = Literal["BF16", "Q8_0", "Q4_0"]
 
@@ -17,6 +22,34 @@ FORMATS: Final[Mapping[Format, PeerFormat]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How an engine of this project computes: what records call program and format, and fields of
+    EngineConfig.
+    """
+
+    program: str
+    format: str
+    backend: str = "cpu"
+    dtype: str | None = None
+    quantize: str | None = None
+    quantize_group: int | None = None
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The fields of EngineConfig that are not left to the engine."""
+        fields = asdict(self)
+        return {
+            name: value
+            for name, value in fields.items()
+            if name not in ("program", "format") and value is not None
+        }
+
+
+TORCH: Final = Setting("torch eager", "bfloat16", backend="torch", dtype="bfloat16")
+"""torch's own operators one by one, weights and activations in bfloat16, in the same engine."""
+
+
 def name_of(format: Format) -> str:
     """Return a format as records call it.
 
@@ -26,12 +59,24 @@ def name_of(format: Format) -> str:
     return format.kind if format.group is None else f"{format.kind} g{format.group}"
 
 
-def options_of(format: Format) -> dict[str, Any]:
-    """Return the fields of EngineConfig that have an engine keep weights in a format.
+def settings_of(format: Format) -> tuple[Setting, ...]:
+    """Return how our engine is timed with weights in a format.
 
-    bfloat16 weights keep activations in float32: rounded to bfloat16, they cost the bundled model
-    1.5e-6 nats on CPUs that multiply both so, and llama.cpp's format costs 0.9e-6.
+    With bfloat16 weights, activations are float32: rounded to bfloat16, they cost the bundled model
+    1.5e-6 nats, and llama.cpp's format costs 0.9e-6. On CPUs that multiply bfloat16 by bfloat16,
+    which is faster, both are timed.
     """
-    if not format.has_codes:
-        return {"dtype": "float32"}
-    return {"quantize": format.kind, "quantize_group": format.group}
+    name = name_of(format)
+    if format.has_codes:
+        return (Setting(OURS, name, quantize=format.kind, quantize_group=format.group),)
+    exact = Setting(OURS, name, dtype="float32")
+    if not rounds(format):
+        return (exact,)
+    return exact, Setting(OURS, f"{name}, activations too", dtype="bfloat16")
+
+
+def rounds(format: Format) -> bool:
+    """Whether this CPU multiplies weights of a format by activations that are rounded alike."""
+    tier = chosen()
+    exact, rounded = (recipes(format.kind, rounded=each, tier=tier) for each in (False, True))
+    return exact != rounded

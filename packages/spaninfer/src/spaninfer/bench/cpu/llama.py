@@ -15,22 +15,13 @@ from spaninfer_engine import ConfigError
 
 from spaninfer.bench.workloads import Batch, TokenIds
 
-MISSING = (
-    "llama-cpp-python is not installed, so nothing is set beside the engine: "
-    "pip install 'spaninfer[bench-peers]'"
-)
-
-
 _LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 _SILENCE = _LOG(lambda _level, _text, _data: None)  # kept here: the library calls it until the end
 
 
-def llama_library() -> ModuleType | None:
-    """Return the module llama_cpp, its log silenced; None where it is not installed."""
-    try:
-        library = import_module("llama_cpp")
-    except ImportError:
-        return None
+def llama_library() -> ModuleType:
+    """Return the module llama_cpp, its log silenced."""
+    library = import_module("llama_cpp")
     library.llama_log_set(_SILENCE, ctypes.c_void_p(0))
     return library
 

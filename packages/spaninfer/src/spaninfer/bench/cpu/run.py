@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Collection, Iterator, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,12 +24,19 @@ MODEL: Final = "qwen2.5-0.5b"  # of bench.shapes
 
 
 def measure_cpu(
-    folder: Path, names: Set[str], runs: int, note: Note, *, beside: int = 0
+    folder: Path,
+    names: Set[str],
+    runs: int,
+    note: Note,
+    *,
+    peers: Collection[str] = (),
+    beside: int = 0,
 ) -> Iterator[dict[str, Any]]:
     """Yield the limits, and the records of the kernels and workloads of these names.
 
-    `folder` is that of the model that the engine is timed with (`measure_engine`); `beside` is how
-    many busy processes the caller lets run (`place.busy`), which records say.
+    `folder` is that of the model that the engine is timed with, `peers` what is set beside it
+    (`measure_engine`); `beside` is how many busy processes the caller lets run (`place.busy`),
+    which records say.
     """
     here = place(beside)
     limits = measure_limits(runs)
@@ -43,5 +50,5 @@ def measure_cpu(
             fields = timed(case, limits, runs)
             note(f"{title(fields)}: {fields['median']} us, {fields['of_ceiling']:.0%} of ceiling")
             yield fields | here
-    for fields in measure_engine(folder, FORMATS, names - set(KERNELS), runs, note):
+    for fields in measure_engine(folder, FORMATS, names - set(KERNELS), runs, note, peers):
         yield fields | here
