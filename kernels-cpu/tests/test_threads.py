@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from spaninfer_kernels_cpu import threads, usable_cpus
+from spaninfer_kernels_cpu.cgroups import cgroup_folders
 from spaninfer_kernels_cpu.threads import cgroup_quota
 
 V1 = "9:name=systemd:/a\n4:cpu,cpuacct:{path}\n3:memory:/a/b\n"
@@ -19,6 +20,10 @@ with Team() as team:
 """
 
 
+def quota(own: str, root: Path) -> int | None:
+    return cgroup_quota(cgroup_folders("cpu", own, root))
+
+
 def v2(folder: Path, **limits: str) -> Path:
     """A tree of version 2; names say folders, with _ for the root and __ between two."""
     for name, text in limits.items():
@@ -28,9 +33,9 @@ def v2(folder: Path, **limits: str) -> Path:
     return folder
 
 
-def v1(folder: Path, quota: str) -> Path:
+def v1(folder: Path, microseconds: str) -> Path:
     (folder / "cpu").mkdir()
-    (folder / "cpu" / "cpu.cfs_quota_us").write_text(quota + "\n")
+    (folder / "cpu" / "cpu.cfs_quota_us").write_text(microseconds + "\n")
     (folder / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
     return folder
 
@@ -45,34 +50,34 @@ def v1(folder: Path, quota: str) -> Path:
     ],
 )
 def test_a_quota_is_rounded_up_to_whole_cpus(tmp_path, text, cpus):
-    assert cgroup_quota("0::/\n", v2(tmp_path, _=text)) == cpus
+    assert quota("0::/\n", v2(tmp_path, _=text)) == cpus
 
 
 def test_the_smallest_quota_from_the_own_cgroup_to_the_root_counts(tmp_path):
     folder = v2(tmp_path, user="600000 100000", user__us="max 100000", user__us__app="8 1")
 
-    assert cgroup_quota("0::/user/us/app\n", folder) == 6
-    assert cgroup_quota("0::/user/us\n", folder) == 6
-    assert cgroup_quota("0::/other\n", folder) is None
+    assert quota("0::/user/us/app\n", folder) == 6
+    assert quota("0::/user/us\n", folder) == 6
+    assert quota("0::/other\n", folder) is None
 
     v2(tmp_path, user__us__app="100000 100000")
-    assert cgroup_quota("0::/user/us/app\n", folder) == 1
+    assert quota("0::/user/us/app\n", folder) == 1
 
 
 @pytest.mark.parametrize("own", ["0::/docker/0123\n", "0::/../../slice\n", ""])
 def test_a_container_whose_path_is_not_mounted_has_the_quota_of_the_root(tmp_path, own):
-    assert cgroup_quota(own, v2(tmp_path, _="300000 100000")) == 3
+    assert quota(own, v2(tmp_path, _="300000 100000")) == 3
 
 
 @pytest.mark.parametrize("path", ["/", "/docker/0123"])
-@pytest.mark.parametrize(("quota", "cpus"), [("400000", 4), ("-1", None)])
-def test_version_1_has_a_tree_for_cpus_alone(tmp_path, path, quota, cpus):
-    assert cgroup_quota(V1.format(path=path), v1(tmp_path, quota)) == cpus
+@pytest.mark.parametrize(("microseconds", "cpus"), [("400000", 4), ("-1", None)])
+def test_version_1_has_a_tree_for_cpus_alone(tmp_path, path, microseconds, cpus):
+    assert quota(V1.format(path=path), v1(tmp_path, microseconds)) == cpus
 
 
 def test_where_there_are_no_cgroups_there_is_no_quota(tmp_path):
-    assert cgroup_quota("", tmp_path) is None
-    assert cgroup_quota("0::/user\n", tmp_path / "nowhere") is None
+    assert quota("", tmp_path) is None
+    assert quota("0::/user\n", tmp_path / "nowhere") is None
 
 
 def test_a_quota_below_the_affinity_decides_and_one_above_does_not(monkeypatch):

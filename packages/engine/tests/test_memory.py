@@ -1,0 +1,54 @@
+"""How much memory control groups leave."""
+
+from spaninfer_engine.memory import available_bytes, cgroup_bytes
+from spaninfer_kernels_cpu.cgroups import cgroup_folders
+
+
+def group(folder, **files):
+    """A control group; names of files have _ for the dot behind "memory"."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("memory_", "memory.", 1)).write_text(f"{text}\n")
+
+
+def left(own, root):
+    return cgroup_bytes(cgroup_folders("memory", own, root))
+
+
+def test_a_group_leaves_its_limit_less_what_is_used_and_files_that_rest_are_free(tmp_path):
+    stat = "anon 300\nfile 500\nactive_file 100\ninactive_file 400"
+    group(tmp_path, memory_max=1000, memory_current=800, memory_stat=stat)
+
+    assert left("0::/\n", tmp_path) == 600
+
+
+def test_the_least_of_the_own_group_and_those_around_it_counts(tmp_path):
+    group(tmp_path / "app", memory_max=1000, memory_current=100)
+    group(tmp_path / "app" / "server", memory_max="max", memory_current=90)
+    group(tmp_path / "app" / "server" / "worker", memory_max=2000, memory_current=80)
+
+    assert left("0::/app/server/worker\n", tmp_path) == 900
+    assert left("0::/app\n", tmp_path) == 900
+    assert left("0::/other\n", tmp_path) is None
+
+
+def test_more_than_the_limit_leaves_nothing(tmp_path):
+    group(tmp_path, memory_max=1000, memory_current=1200)
+
+    assert left("0::/\n", tmp_path) == 0
+
+
+def test_version_1_has_a_tree_for_memory_alone(tmp_path):
+    stat = "inactive_file 1\ntotal_inactive_file 50"
+    group(
+        tmp_path / "memory" / "docker",
+        memory_limit_in_bytes=1000,
+        memory_usage_in_bytes=300,
+        memory_stat=stat,
+    )
+
+    assert left("4:cpu,cpuacct:/other\n3:memory:/docker\n", tmp_path) == 750
+
+
+def test_this_machine_has_some_memory():
+    assert available_bytes() > 1 << 20
