@@ -1,9 +1,11 @@
 """What tests of the CPU benchmark share."""
 
 import json
+from functools import partial
 
 import pytest
-from spaninfer.bench.cpu import divergence
+from spaninfer.bench.cpu import divergence, engine
+from spaninfer.bench.cpu.turns import Cores
 from spaninfer.bench.shapes import SHAPES
 
 
@@ -29,6 +31,12 @@ def folder(tmp_path, tiny):
     home.mkdir()
     (home / "config.json").write_text(json.dumps(tiny))
     return home
+
+
+@pytest.fixture
+def whole_cores(monkeypatch):
+    """The cores are always whole; to measure that takes a second per round (`test_turns`)."""
+    monkeypatch.setattr(engine, "Cores", partial(Cores, measure=lambda _: 1.0))
 
 
 @pytest.fixture

@@ -68,3 +68,7 @@ def test_cores_that_are_never_whole_again_are_measured_as_they_are():
 
     assert turns.values == {"ours": [256.0] * 2}
     assert turns.left_out == 4
+
+
+def test_what_cores_do_at_first_is_their_best():
+    assert Cores("float32").are_whole()
