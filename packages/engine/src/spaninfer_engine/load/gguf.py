@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor, dequantize
+from numpy.typing import NDArray
 
 from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.load.gguf_families import find_family
@@ -68,7 +69,7 @@ class GgufFile:
 
 def open_gguf(path: Path) -> GgufFile:
     """Read a GGUF file; ConfigError for an unknown architecture, CheckpointError for damage."""
-    container, values = _open_container(path)
+    container, values = open_container(path)
     metadata = Metadata(str(path), values)
     tensors: dict[str, Entry] = {t.name: _entry(path, t) for t in container.tensors}
     family = find_family(metadata)
@@ -89,13 +90,30 @@ def open_gguf(path: Path) -> GgufFile:
     )
 
 
-def _open_container(path: Path) -> tuple[GGUFReader, dict[str, Any]]:
-    """Return the file and the values of its metadata by key."""
+def open_container(path: Path) -> tuple[GGUFReader, dict[str, Any]]:
+    """Return the file and the values of its metadata by key; CheckpointError for damage."""
     try:
-        container = GGUFReader(path)
+        container = _Reader(path)
         return container, {key: field.contents() for key, field in container.fields.items()}
     except (ValueError, IndexError, KeyError, OverflowError, MemoryError) as broken:
         raise CheckpointError(f"{path} cannot be read as GGUF: {broken}") from broken
+
+
+class _Reader(GGUFReader):
+    """The package's reader, with a plain array over the mapped file.
+
+    It cuts the array three times for each number and each string, and a vocabulary has hundreds of
+    thousands. Cutting a `memmap` makes another each time: 3.5 s for that of GPT-2, now 1.5.
+    """
+
+    @property  # type: ignore[override]
+    def data(self) -> NDArray[np.uint8]:
+        """The bytes of the file."""
+        return self._data
+
+    @data.setter
+    def data(self, mapped: NDArray[np.uint8]) -> None:
+        self._data: NDArray[np.uint8] = mapped.view(np.ndarray)
 
 
 def _entry(path: Path, tensor: ReaderTensor) -> GgufArray:
