@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from assembly import Target, lowered
+from numba import types
 from spaninfer_kernels_cpu import TierError, tiers
+from spaninfer_kernels_cpu.products_kernel import fill_tile
 from spaninfer_kernels_cpu.recipe import few_rows, recipes, some_rows
 from spaninfer_kernels_cpu.tiers import TIERS, choose
 
@@ -22,16 +25,7 @@ SAPPHIRE_RAPIDS = ZEN_4 | {"amx-tile", "amx-int8", "amx-bf16", "avxvnni"}
 WITH_TILES = SAPPHIRE_RAPIDS | {tiers.PERMITTED}
 NEOVERSE = frozenset({"neon", "i8mm", "bf16"})
 
-LOWER = """
-from spaninfer_kernels_cpu import products_kernel
-from spaninfer_kernels_cpu.recipe import recipes
-from spaninfer_kernels_cpu.tiers import TIERS
-(tier,) = [tier for tier in TIERS if tier.name == {name!r}]
-for kind in {kinds!r}:
-    kernel = products_kernel.kernel(*recipes(kind, rounded=True, tier=tier))
-    kernel.compile(products_kernel.SIGNATURE)
-    print(kernel.inspect_asm(kernel.signatures[0]))
-"""
+PLAIN_PYTEST = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # hypothesis takes half a second to import
 
 MARKS = {  # instructions, and the tiers whose new kinds use them
     r"vpmaddubsw": {"avx2"},
@@ -86,19 +80,26 @@ def test_numba_settings_that_name_another_cpu_are_followed():
     assert output_of(program, settings).strip() == "avx2"
 
 
-def new_kinds(tier):
-    """Kinds of weights that no tier before this one multiplies in the same way."""
+def new_ways(tier):
+    """Kinds of weights that no tier before this one multiplies in the same way.
+
+    And with which activations: rounded to bfloat16, not rounded, or both.
+    """
     known = {
         recipes(kind, rounded=rounded, tier=before)
         for before in TIERS[: TIERS.index(tier)]
         for kind in KINDS
         for rounded in (False, True)
     }
-    return [
-        kind
+    ways = {
+        kind: {
+            rounded
+            for rounded in (False, True)
+            if recipes(kind, rounded=rounded, tier=tier) not in known
+        }
         for kind in KINDS
-        if not {recipes(kind, rounded=rounded, tier=tier) for rounded in (False, True)} <= known
-    ]
+    }
+    return {kind: rounded for kind, rounded in ways.items() if rounded}
 
 
 def test_eight_rows_of_int4_are_one_tile_where_registers_have_512_bits():
@@ -115,15 +116,16 @@ def test_eight_rows_of_int4_are_one_tile_where_registers_have_512_bits():
 
 
 def test_every_tier_multiplies_some_kind_in_a_way_of_its_own():
-    assert {tier.name: new_kinds(tier) for tier in TIERS} == {
-        "portable": ["float32", "bfloat16", "int8", "int4"],
-        "neon_i8mm": ["bfloat16", "int8", "int4"],
-        "avx2": ["int8", "int4"],
-        "avx2_vnni": ["int8", "int4"],
-        "avx512_vnni": ["float32", "bfloat16", "int8", "int4"],
-        "avx512_bf16": ["bfloat16"],
-        "amx_bf16": ["bfloat16"],
-        "amx": ["int8", "int4"],
+    both, rounded = {False, True}, {True}
+    assert {tier.name: new_ways(tier) for tier in TIERS} == {
+        "portable": {"float32": both, "bfloat16": both, "int8": both, "int4": both},
+        "neon_i8mm": {"bfloat16": rounded, "int8": both, "int4": both},
+        "avx2": {"int8": both, "int4": both},
+        "avx2_vnni": {"int8": both, "int4": both},
+        "avx512_vnni": {"float32": both, "bfloat16": both, "int8": both, "int4": both},
+        "avx512_bf16": {"bfloat16": rounded},
+        "amx_bf16": {"bfloat16": rounded},
+        "amx": {"int8": both, "int4": both},
     }
 
 
@@ -132,20 +134,30 @@ def test_every_tier_multiplies_some_kind_in_a_way_of_its_own():
     "tier", [tier for tier in TIERS if tier != tiers.chosen()], ids=lambda tier: tier.name
 )
 def test_products_are_right_in_every_tier(tier):
-    """For `new_kinds`. Instructions that this CPU lacks are emulated, nothing else is.
+    """For `new_ways`. Instructions that this CPU lacks are emulated, nothing else is.
 
     The tier of this process is left to test_products.py itself.
     """
-    run_tests(tier, "test_products.py", " or ".join(new_kinds(tier)))
+    chosen = [
+        kind if False in rounded else f"{kind}_activations"
+        for kind, rounded in new_ways(tier).items()
+    ]
+
+    run_tests(tier, "test_products.py", " or ".join(chosen))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A folder for kernels that steps call: they would be kept with what is emulated."""
+    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["avx512_vnni", "avx512_bf16"])
-def test_steps_round_activations_only_where_products_of_bfloat16_are_there(name, tmp_path):
-    """In a cache of its own: kernels that steps call would be kept with what is emulated."""
+def test_steps_round_activations_only_where_products_of_bfloat16_are_there(name, cache):
     (tier,) = [tier for tier in TIERS if tier.name == name]
 
-    run_tests(tier, "test_product_call.py", "rounded_where", NUMBA_CACHE_DIR=str(tmp_path))
+    run_tests(tier, "test_product_call.py", "rounded_where", NUMBA_CACHE_DIR=str(cache))
 
 
 def run_tests(tier, file, keywords, **environment):
@@ -156,7 +168,7 @@ def run_tests(tier, file, keywords, **environment):
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *emulation, str(here / file), "-k", keywords],
         cwd=here,  # where Python finds the plugin
-        env=os.environ | {tiers.VARIABLE: tier.name} | environment,
+        env=os.environ | PLAIN_PYTEST | {tiers.VARIABLE: tier.name} | environment,
         capture_output=True,
         text=True,
         check=False,
@@ -169,25 +181,34 @@ def run_tests(tier, file, keywords, **environment):
 @pytest.mark.parametrize(
     "tier", [tier for tier in TIERS if "neon" not in tier.needs], ids=lambda tier: tier.name
 )
-def test_kernels_hold_the_instructions_of_their_tier_and_of_no_other(tier, tmp_path):
-    if not any(t.needs <= tiers.features() for t in TIERS[1:]):
-        pytest.skip("needs an x86 CPU to name the others' instructions")
-    settings = {
-        "NUMBA_CPU_NAME": "x86-64-v3" if tier.needs else "x86-64",
-        "NUMBA_CPU_FEATURES": ",".join(
-            f"+{feature}" for feature in sorted(tier.needs - {tiers.PERMITTED})
-        ),
-        "NUMBA_CACHE_DIR": str(tmp_path),
-    }
+def test_kernels_hold_the_instructions_of_their_tier_and_of_no_other(tier):
+    features = ",".join(f"+{feature}" for feature in sorted(tier.needs - {tiers.PERMITTED}))
+    cpu = "x86-64-v3" if tier.needs else "x86-64"
+    target = Target("x86_64-unknown-linux-gnu", cpu, features)
 
-    code = output_of(LOWER.format(name=tier.name, kinds=new_kinds(tier)), settings)
+    code = ""
+    for kind in new_ways(tier):
+        kernel = tiles_of(*recipes(kind, rounded=True, tier=tier))
+        code += lowered(kernel, (types.int64,) * 6).assembly(target)
 
     for pattern, users in MARKS.items():
         assert bool(re.search(pattern, code)) == (tier.name in users), pattern
+    assert "%xmm" in code
     if "avx512f" not in tier.needs:
         assert "%zmm" not in code
     if not tier.needs:
         assert "%ymm" not in code
+
+
+def tiles_of(one, many):
+    """A kernel that fills a tile of one row and one of many; its arguments are numbers."""
+
+    def kernel(weights, x, groups, group_bytes, row_bytes, out):
+        sizes = (groups, group_bytes, row_bytes)
+        fill_tile(one, weights, x, row_bytes, 0, sizes, out)
+        fill_tile(many, weights, x, row_bytes, 5, sizes, out)
+
+    return kernel
 
 
 def output_of(program, environment):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
+import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -13,15 +14,16 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from email import message_from_string
-from functools import cache
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
 import httpx
 import pytest
+from filelock import FileLock
 
 ROOT = Path(__file__).parents[2]
+PINS = ("--constraint", ROOT / "constraints.txt")
 FOLDERS = {
     tomllib.loads(toml.read_text(encoding="utf-8"))["project"]["name"]: toml.parent
     for toml in sorted([*ROOT.glob("*/pyproject.toml"), *ROOT.glob("packages/*/pyproject.toml")])
@@ -64,12 +66,6 @@ class Wheel:
     licences: tuple[bytes, ...]
     files: frozenset[str]  # but for the metadata
 
-    @property
-    def always_requires(self) -> set[str]:
-        """Names of what is installed where no extra is asked for."""
-        needed = (line for line in self.requires if "extra ==" not in line)
-        return {re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in needed}
-
 
 def read_wheel(path: Path) -> Wheel:
     with ZipFile(path) as archive:
@@ -84,14 +80,47 @@ def read_wheel(path: Path) -> Wheel:
         )
 
 
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this run of the tests, the same for all processes that share them."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """Have a folder filled by whichever process asks for it first; the others wait."""
+    made = folder.with_suffix(".made")
+    with FileLock(folder.with_suffix(".lock")):
+        if not made.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of who failed
+            folder.mkdir()
+            make(folder)
+            made.touch()
+    return folder
+
+
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Wheel]:
+def wheels(shared: Path) -> dict[str, Wheel]:
     """Every package of the repository, built."""
-    out = tmp_path_factory.mktemp("wheels")
-    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, *FOLDERS.values())
+
+    def build(out: Path) -> None:
+        pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, *FOLDERS.values())
+
+    out = made_once(shared / "wheels", build)
     return {
         name: read_wheel(next(out.glob(f"{name.replace('-', '_')}-[0-9]*.whl"))) for name in FOLDERS
     }
+
+
+@pytest.fixture(scope="module")
+def needed(shared: Path, wheels: dict[str, Wheel]) -> Path:
+    """These wheels, and those of all that any of them needs: an index is asked for each once."""
+    paths = [wheel.path for wheel in wheels.values()]
+
+    def download(folder: Path) -> None:
+        pip("download", "--dest", folder, *PINS, *paths)
+
+    return made_once(shared / "needed", download)
 
 
 def pip(*arguments: str | Path) -> None:
@@ -99,18 +128,6 @@ def pip(*arguments: str | Path) -> None:
         [sys.executable, "-m", "pip", *map(str, arguments)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def closure(name: str, wheels: dict[str, Wheel]) -> list[Path]:
-    """The wheels of this repository that `name` needs, itself included."""
-    needed: set[str] = set()
-    todo = {name}
-    while todo:
-        needed |= todo
-        todo = {
-            below for above in todo for below in wheels[above].always_requires & wheels.keys()
-        } - needed
-    return [wheels[name].path for name in sorted(needed)]
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -146,22 +163,24 @@ def test_a_wheel_names_what_it_needs_and_points_at_no_file(
 
 
 @pytest.fixture(scope="module")
-def installed(
-    wheels: dict[str, Wheel], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Path]:
+def installed(shared: Path, wheels: dict[str, Wheel], needed: Path) -> Callable[[str], Path]:
     """Where the programs are of an environment of a package and what it declares: one of each."""
+    found = ("--no-index", "--find-links", needed)
 
-    @cache
     def install(name: str) -> Path:
-        folder = tmp_path_factory.mktemp(name)
-        venv.create(folder, with_pip=False)
-        scripts = Path(sysconfig.get_path("scripts", "venv", vars={"base": str(folder)}))
-        pins = ("--constraint", ROOT / "constraints.txt")
-        python = ("--python", scripts / "python")
-        pip(*python, "install", "--no-compile", *pins, *closure(name, wheels))
-        return scripts
+        def make(folder: Path) -> None:
+            venv.create(folder, with_pip=False)
+            python = ("--python", scripts_of(folder) / "python")
+            pip(*python, "install", "--no-compile", *found, wheels[name].path)
+
+        return scripts_of(made_once(shared / f"environment-{name}", make))
 
     return install
+
+
+def scripts_of(environment: Path) -> Path:
+    """Where the programs of an environment are."""
+    return Path(sysconfig.get_path("scripts", "venv", vars={"base": str(environment)}))
 
 
 @pytest.mark.slow

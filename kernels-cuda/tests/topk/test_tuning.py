@@ -39,7 +39,8 @@ def test_a_bound_leaves_at_least_k_and_no_more_than_there_is_room_for():
         division = divide(1, length, k, 4, H200)
         # The order statistics of the sample, as numbers of elements that reach them.
         drawn = division.samples * division.samplers
-        places = np.sort(draw.integers(0, length, (500, drawn)), axis=1) + 1
+        places = draw.integers(1, length + 1, (500, drawn), np.int32)
+        places.sort(axis=1)
 
         fewest = places[:, division.least - 1]
         most = places[:, division.least + division.least // 8 - 1]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -65,6 +68,28 @@ def grown(backend: str, quantize: str, small: Path, large: Path) -> int:
     return int(done.stdout)
 
 
+class Pair(NamedTuple):
+    """Folders of a model of one layer and of one of twelve, and how many numbers the latter has."""
+
+    small: Path
+    large: Path
+    num_weights: int
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[type], Pair]:
+    """Return models whose weights are of a type."""
+
+    @cache
+    def written(dtype: type) -> Pair:
+        folder = tmp_path_factory.mktemp("models")
+        small, large = folder / "small", folder / "large"
+        write_model(small, 1, dtype)
+        return Pair(small, large, write_model(large, 12, dtype))
+
+    return written
+
+
 SPANS = 4 << 20
 
 linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's accounts")
@@ -84,25 +109,23 @@ linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads
     ],
 )
 def test_building_takes_little_more_than_the_weights_in_the_type_they_are_computed_in(
-    tmp_path: Path, backend: str, dtype: type, quantize: str, item_bytes: float
+    models: Callable[[type], Pair], backend: str, dtype: type, quantize: str, item_bytes: float
 ):
-    write_model(tmp_path / "small", 1, dtype)
-    num_weights = write_model(tmp_path / "large", 12, dtype)
+    model = models(dtype)
 
-    bytes_grown = grown(backend, quantize, tmp_path / "small", tmp_path / "large")
+    bytes_grown = grown(backend, quantize, model.small, model.large)
 
-    assert bytes_grown <= 1.2 * num_weights * item_bytes + SPANS
+    assert bytes_grown <= 1.2 * model.num_weights * item_bytes + SPANS
 
 
 @linux
 @pytest.mark.parametrize("quantize", [None, "int8"])
 def test_converted_weights_are_used_where_they_are_mapped(
-    tmp_path: Path, quantize: Quantize | None
+    models: Callable[[type], Pair], tmp_path: Path, quantize: Quantize | None
 ):
-    write_model(tmp_path / "small", 1, bfloat16)
-    num_weights = write_model(tmp_path / "large", 12, bfloat16)
-    out = convert(tmp_path / "large", tmp_path / "out", quantize=quantize)
+    model = models(bfloat16)
+    out = convert(model.large, tmp_path / "out", quantize=quantize)
 
-    bytes_grown = grown("cpu", quantize or "", tmp_path / "small", out)
+    bytes_grown = grown("cpu", quantize or "", model.small, out)
 
-    assert bytes_grown <= 0.05 * num_weights + SPANS
+    assert bytes_grown <= 0.05 * model.num_weights + SPANS

@@ -27,7 +27,7 @@ def test_quantised_models_agree_with_the_definition(
     exact = case.model.on(f"reference {kind}", case.num_spans)
     runner = case.model.on(f"cpu {kind}", case.num_spans)
 
-    exact.prefill(1, golden.prompt, chunk=16)
+    exact.prefill(1, golden.prompt, chunk=300)  # each step codes all weights anew
     runner.prefill(1, golden.prompt, chunk=16)
 
     lost = rms(exact.logits(1) - golden.logits)
