@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,10 @@ BESIDE_THE_CHECKOUT = Path(__file__).resolve().parent.parent / "shared" / "data"
 
 # Tests read the variable only, and skip where the file they want is not in that folder.
 os.environ.setdefault("SPANINFER_TEST_DATA", str(BESIDE_THE_CHECKOUT))
+
+# Where these are set, rich and typer colour what programs write to pipes and files as well.
+for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TTY_COMPATIBLE"):
+    os.environ.pop(name, None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,6 +39,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if on_gpu and not has_cuda_device():
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device, and there is none"))
+
+
+@pytest.fixture(autouse=True)
+def _numbers_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test draws from the RNG of its module does not depend on which ran before it."""
+    if (rng := getattr(request.module, "RNG", None)) is None:
+        yield
+        return
+    begin = rng.bit_generator.state
+    yield
+    rng.bit_generator.state = begin
 
 
 def few(items: list[pytest.Item], most: int) -> list[pytest.Item]:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -25,6 +26,8 @@ from spaninfer_kernels_cpu.team import Team
 ENOUGH_S = 120.0
 
 BEGIN = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & has it ignored
 from spaninfer_kernels_cpu import compilers
 from spaninfer_kernels_cpu.elements import BFLOAT16, FLOAT32
 from spaninfer_kernels_cpu.formula_call import ADD, _over_columns, gate_of
@@ -81,10 +84,20 @@ def test_where_all_is_on_disk_no_process_is_started(monkeypatch):
 
 
 @pytest.mark.usefixtures("fresh")
-def test_who_waits_hears_of_every_kernel_that_was_missing():
-    told = []
+def test_who_waits_hears_of_every_kernel_that_was_missing(monkeypatch):
+    told, begun = [], threading.Event()
 
-    Compilers(lambda done, total: told.append((done, total)), most=2).finish([_copy, _take_rows])
+    class Late(_Process):
+        def answer(self):
+            assert begun.wait(ENOUGH_S)
+            return super().answer()
+
+    def tell(*news):
+        told.append(news)
+        begun.set()
+
+    monkeypatch.setattr(compilers, "_Process", Late)
+    Compilers(tell, most=2).finish([_copy, _take_rows])
 
     assert told[0] == (0, 2)
     assert told[-1] == (2, 2)
@@ -92,12 +105,18 @@ def test_who_waits_hears_of_every_kernel_that_was_missing():
 
 
 @pytest.mark.usefixtures("fresh")
-def test_a_process_that_is_killed_leaves_its_kernel_to_this_one():
+def test_a_process_that_is_killed_leaves_its_kernel_to_this_one(monkeypatch):
+    class Killed(_Process):
+        def compile(self, name):
+            self.kill()
+            self._popen.wait()
+            return super().compile(name)
+
+    monkeypatch.setattr(compilers, "_Process", Killed)
     kernels = [_embed(FLOAT32), _embed(BFLOAT16), _copy, _take_rows]
     together = Compilers(most=2)
     together.begin(kernels)
-    (process,) = together._processes
-    process.kill()
+    wait_until(lambda: together._others == 0)  # it took one, and was missed
 
     with pytest.warns(RuntimeWarning, match="compiled by one process instead of several: another"):
         together.finish()
@@ -137,6 +156,20 @@ def test_a_script_without_a_guard_is_not_run_by_the_processes_that_help_it(tmp_p
     assert ran.stderr == ""
 
 
+TELL = """
+print(*(one._popen.pid for one in together._processes), flush=True)
+"""
+
+# Two kernels are given away, one is compiled here: then all wait for their end: it is never late.
+HELD = """
+import time
+from threading import Semaphore
+left, given = Semaphore(2), compilers.Compilers._next_elsewhere
+compilers.Compilers._next_elsewhere = lambda together: left.acquire() and given(together)
+together._tell = lambda done, total: done and time.sleep(600)
+"""
+
+
 def interrupt_all(pid):
     os.killpg(pid, signal.SIGINT)  # as a terminal does
 
@@ -148,12 +181,11 @@ def kill_one(pid):
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of terminals are another thing there")
 @pytest.mark.parametrize("kill", [interrupt_all, kill_one], ids=["Ctrl-C", "killed"])
 def test_an_end_in_between_ends_all_and_leaves_what_the_next_start_completes(tmp_path, kill):
-    script = tmp_path / "program.py"
-    script.write_text(BEGIN + "print(*(one._popen.pid for one in together._processes), flush=True)")
-    with script.open("a") as more:
-        more.write(FINISH)
+    first, script = tmp_path / "first.py", tmp_path / "program.py"
+    first.write_text(BEGIN.replace("together.begin", f"{HELD}together.begin") + TELL + FINISH)
+    script.write_text(BEGIN + FINISH)
     begun = subprocess.Popen(
-        [sys.executable, script],
+        [sys.executable, first],
         env=environment(tmp_path),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

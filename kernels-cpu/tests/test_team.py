@@ -75,10 +75,10 @@ def test_a_thread_does_the_tasks_of_its_node_first(home, order):
     script = Script([Call(remember_turn, (turns.ctypes.data,))])
 
     with Team(2, _nodes(2)) as team:
-        time.sleep(0.05)  # the helper sleeps, and nobody wakes it
-        counts = np.array([7], np.int64)
-        _begin(team._base, script.address, 1, counts.ctypes.data, 1, 1)
-        _take_part(team._base, home, team._turn(0))
+        pass  # its helper has ended: what follows is done by this thread alone
+    counts = np.array([7], np.int64)
+    _begin(team._base, script.address, 1, counts.ctypes.data, 1, 1)
+    _take_part(team._base, home, team._turn(0))
 
     assert np.argsort(turns[1:8]).tolist() == order
 
@@ -151,7 +151,7 @@ def test_helpers_sleep_when_nothing_has_come_for_a_while() -> None:
 
     with Team(4) as team:
         team.run(Script([_adding(numbers, 1)]), [1000])
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while states() != {"S"}:
             assert time.monotonic() < deadline, states()
             time.sleep(0.01)

@@ -28,7 +28,7 @@ def test_every_task_is_done_once(num_workers):
 def test_a_helper_that_starts_late_is_not_waited_for():
     release = threading.Event()
     done = np.zeros(10, np.int64)
-    busy = threading.Thread(target=share, args=(lambda _: release.wait(10), (), 64))
+    busy = threading.Thread(target=share, args=(lambda _: release.wait(120), (), 64))
     busy.start()  # holds every helper
 
     share(count, (done,), 3)
@@ -45,7 +45,7 @@ def test_an_error_of_a_helper_reaches_the_caller():
 
     def kernel(_counter):
         if threading.current_thread() is caller:
-            reached.wait(10)
+            reached.wait(120)
         else:
             reached.set()
             raise MemoryError("no room for sums")

@@ -40,7 +40,7 @@ def run(folder: Path, *program: str | Path, **variables: str) -> None:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,  # a busy machine compiles kernels for a minute
         env=os.environ | variables,
     )
     assert done.returncode == 0, done.stderr

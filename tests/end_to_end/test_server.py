@@ -7,8 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 
 import httpx
 import pytest
@@ -16,11 +19,14 @@ import pytest
 JSON = {"Content-Type": "application/json"}
 PHASES = ("stream", "start", "whole", "body")  # "start": before the answer has begun
 LONG = {"prompt": "Once upon a time", "max_tokens": 3000, "ignore_eos": True, "stream": True}
+ANSWER_S = 120.0  # these limits only end a test that has failed
+
+get, post = partial(httpx.get, timeout=ANSWER_S), partial(httpx.post, timeout=ANSWER_S)
 
 
-def until(condition, limit_s=20.0):
-    """Wait for a condition; the limit only ends a test that has failed."""
-    end = time.monotonic() + limit_s
+def until(condition):
+    """Wait for a condition."""
+    end = time.monotonic() + ANSWER_S
     while not condition():
         assert time.monotonic() < end, "it never came true"
         time.sleep(0.01)
@@ -38,7 +44,7 @@ def request(url, **body):
 def cut(url, phase, number=0):
     """Send a long request, and hang up in some phase of it."""
     place, data = request(url, stream=phase != "whole", prompt=f"Once there was a {number}")
-    with socket.create_connection(place, timeout=60) as connection:
+    with socket.create_connection(place, timeout=ANSWER_S) as connection:
         connection.sendall(data[: len(data) // 2] if phase == "body" else data)
         if phase == "stream":
             received = b""
@@ -51,19 +57,19 @@ def spans(server, state):
 
 
 def test_a_body_that_is_not_json_is_refused(server):
-    response = httpx.post(f"{server.url}/v1/completions", content=b'{"prompt": ', headers=JSON)
+    response = post(f"{server.url}/v1/completions", content=b'{"prompt": ', headers=JSON)
 
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_json"
 
 
 def test_a_body_of_100_mb_is_refused_and_the_server_goes_on(server):
-    response = httpx.post(f"{server.url}/v1/completions", content=b"x" * (100 << 20), timeout=60)
+    response = post(f"{server.url}/v1/completions", content=b"x" * (100 << 20))
 
     assert response.status_code == 413
-    most = (2 << 20) + 32 * httpx.get(f"{server.url}/v1/models/demo").json()["max_model_len"]
+    most = (2 << 20) + 32 * get(f"{server.url}/v1/models/demo").json()["max_model_len"]
     assert f"{most} bytes" in response.json()["error"]["message"]
-    assert httpx.get(f"{server.url}/health/ready").json() == {"status": "ready"}
+    assert get(f"{server.url}/health/ready").json() == {"status": "ready"}
 
 
 HOSTILE = {
@@ -85,21 +91,30 @@ def roomy(serve):
 def test_a_body_of_24_mb_holds_up_no_stream_of_others(roomy, name):
     body, code = HOSTILE[name]
     address = f"{roomy.url}/v1/completions"
-    events = queue.SimpleQueue()
+    events, answered = queue.SimpleQueue(), threading.Event()
 
     def stream():
-        with httpx.stream("POST", address, json=LONG, timeout=60) as response:
+        with httpx.stream("POST", address, json=LONG, timeout=ANSWER_S) as response:
             for line in response.iter_lines():
                 if line.startswith("data: {"):
                     events.put(line)
+                if answered.is_set():
+                    return  # the rest takes ten times as long
 
     with ThreadPoolExecutor(1) as thread:
         streaming = thread.submit(stream)
-        events.get(timeout=60)  # it has begun
-        before = events.qsize()
-        answer = httpx.post(address, content=body, headers=JSON, timeout=60)
-        during = events.qsize() - before
-        streaming.result(60)
+        try:
+            events.get(timeout=ANSWER_S)  # it has begun
+            during = 0
+            for _ in range(3):  # some 40 come; fewer where other programs have the CPUs
+                before = events.qsize()
+                answer = post(address, content=body, headers=JSON)
+                during += events.qsize() - before
+                if during >= 10:
+                    break
+        finally:
+            answered.set()
+        streaming.result(ANSWER_S)
 
     assert answer.json()["error"]["code"] == code
     assert during >= 10
@@ -122,7 +137,8 @@ def test_a_request_that_its_client_cuts_gives_its_spans_back(server, phase):
 
 
 def test_after_1000_cut_requests_no_span_is_missing(server):
-    total = sum(spans(server, state) for state in ("held", "kept", "free"))
+    until(lambda: spans(server, "held") == 0)  # of requests before
+    total = spans(server, "kept") + spans(server, "free")
 
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(lambda i: cut(server.url, PHASES[i % len(PHASES)], i), range(1000)))
@@ -130,21 +146,21 @@ def test_after_1000_cut_requests_no_span_is_missing(server):
     until(lambda: server.metric("running_requests") + server.metric("waiting_requests") == 0)
     until(lambda: spans(server, "held") == 0)
     assert spans(server, "kept") + spans(server, "free") == total
-    assert httpx.post(f"{server.url}/v1/completions", json={"prompt": "x", "max_tokens": 1}).json()
+    assert post(f"{server.url}/v1/completions", json={"prompt": "x", "max_tokens": 1}).json()
 
 
 def test_the_playground_loads_nothing_from_elsewhere(server):
-    page = httpx.get(server.url)
+    page = get(server.url)
 
     assert page.headers["content-security-policy"].startswith("default-src 'self'")
     for name in ("app.js", "style.css", "icon.svg"):
         assert f"/page/{name}" in page.text
-        assert httpx.get(f"{server.url}/page/{name}").status_code == 200
+        assert get(f"{server.url}/page/{name}").status_code == 200
     assert "//" not in page.text.replace("http-equiv", "")
 
 
 def test_the_start_up_table_says_what_was_decided_and_why(server):
-    printed = "".join(server.lines)
+    printed = server.printed
 
     for word in ("backend", "dtype", "context", "span cache", "prefix cache"):
         assert word in printed
@@ -168,7 +184,7 @@ def test_a_full_queue_answers_429_and_when_to_come_back(serve):
             second.sendall(data)
             until(lambda: server.metric("waiting_requests") == 1)
 
-            refused = httpx.post(f"{server.url}/v1/completions", json={"prompt": "x"})
+            refused = post(f"{server.url}/v1/completions", json={"prompt": "x"})
 
         until(lambda: server.metric("running_requests") == 0)
         assert server.metric("waiting_requests") == 0
@@ -180,45 +196,49 @@ def test_a_full_queue_answers_429_and_when_to_come_back(serve):
 
 
 def test_sigterm_lets_running_requests_finish(serve):
-    body = LONG | {"max_tokens": 400}
     with serve() as server:
-        with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as response:
-            events = response.iter_lines()
-            next(events)
+        place, data = request(server.url, max_tokens=40)
+        head, body = data.split(b"\r\n\r\n")
+        with socket.create_connection(place, timeout=ANSWER_S) as connection:
+            connection.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
+            connection.recv(1, socket.MSG_PEEK)  # the request is under way, and waits for its body
             server.process.send_signal(signal.SIGTERM)
-            rest = [line for line in events if line]
+            until(lambda: "requests still running: 1; they may take 30 s" in server.printed)
+            connection.sendall(body)
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            *_, last, done = filter(None, answer.read().decode().split("\n"))
 
-        assert server.process.wait(20) == 0
+        assert server.wait() == 0
 
-    assert "requests still running: 1; they may take 30 seconds" in "".join(server.lines)
-    assert rest[-1] == "data: [DONE]"
-    assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
+    assert done == "data: [DONE]"
+    assert json.loads(last.removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{server.url}/health/live")
+        get(f"{server.url}/health/live")
 
 
 @pytest.mark.parametrize(("limit", "signals"), [("0", 1), ("30", 2)])
 def test_a_stream_that_has_no_time_left_ends_with_an_error(serve, limit, signals):
     with serve("--drain", limit) as server:
         place, data = request(server.url)
-        with socket.create_connection(place, timeout=60) as connection:
+        with socket.create_connection(place, timeout=ANSWER_S) as connection:
             connection.sendall(data)
             until(lambda: server.metric("running_requests") == 1)
             for _ in range(signals):
                 server.process.send_signal(signal.SIGINT)
-                time.sleep(0.3)  # two signals at once are one
+                until(lambda: "requests still running: 1" in server.printed)  # else two are one
             rest = b"".join(iter(lambda: connection.recv(65536), b""))
 
-        assert server.process.wait(20) == 0
+        assert server.wait() == 0
 
     assert b'"code": "stopping"' in rest
     assert rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
-    assert "Traceback" not in "".join(server.lines)
+    assert "Traceback" not in server.printed
 
 
 def test_an_open_address_without_a_key_is_refused_before_anything_is_loaded():
     command = [sys.executable, "-m", "spaninfer", "serve", "--host", "0.0.0.0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
 
     assert done.returncode == 2
     assert "--api-key SECRET, or --no-auth" in " ".join(done.stderr.split())
@@ -226,22 +246,22 @@ def test_an_open_address_without_a_key_is_refused_before_anything_is_loaded():
 
 def test_with_a_key_only_health_and_page_are_open(serve):
     with serve("--api-key", "secret", "--log-requests") as server:
-        assert httpx.get(f"{server.url}/v1/models").status_code == 401
-        assert httpx.get(f"{server.url}/metrics").status_code == 401
-        assert httpx.get(f"{server.url}/health/live").status_code == 200
-        assert httpx.get(server.url).status_code == 200
+        assert get(f"{server.url}/v1/models").status_code == 401
+        assert get(f"{server.url}/metrics").status_code == 401
+        assert get(f"{server.url}/health/live").status_code == 200
+        assert get(server.url).status_code == 200
         assert server.client(api_key="secret").models.list().data
-        until(lambda: '"GET /v1/models" 200' in "".join(server.lines))
+        until(lambda: '"GET /v1/models" 200' in server.printed)
 
-    assert '"GET /v1/models" 401' in "".join(server.lines)
-    assert "secret" not in "".join(server.lines)
+    assert '"GET /v1/models" 401' in server.printed
+    assert "secret" not in server.printed
 
 
 def test_a_port_that_is_taken_is_an_error_of_one_sentence(server):
     port = server.url.rsplit(":", 1)[1]
     command = [sys.executable, "-m", "spaninfer", "serve", "--port", port]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
 
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
@@ -249,7 +269,7 @@ def test_a_port_that_is_taken_is_an_error_of_one_sentence(server):
 
 
 def test_a_page_of_others_reaches_a_local_server_under_no_other_name(server):
-    refused = httpx.get(f"{server.url}/v1/models", headers={"Host": "evil.test"})
+    refused = get(f"{server.url}/v1/models", headers={"Host": "evil.test"})
 
     assert refused.status_code == 403
     assert refused.json()["error"]["code"] == "host_not_allowed"
@@ -258,8 +278,9 @@ def test_a_page_of_others_reaches_a_local_server_under_no_other_name(server):
 def test_bytes_that_are_no_http_end_their_connection_and_nothing_else(server):
     place, _ = request(server.url)
     for garbage in (b"\x16\x03\x01\x02\x00\r\n\r\n", b"GET\r\n\r\n", b"x" * 200_000):
-        with socket.create_connection(place, timeout=20) as connection:
+        connection = socket.create_connection(place, timeout=ANSWER_S)
+        with connection, suppress(ConnectionError):  # it may be closed while we write
             connection.sendall(garbage)
             assert connection.recv(12) in (b"HTTP/1.1 400", b"")
 
-    assert httpx.get(f"{server.url}/health/ready").status_code == 200
+    assert get(f"{server.url}/health/ready").status_code == 200

@@ -228,7 +228,7 @@ class _Process:
     ) -> None:
         """End it and what belongs to it."""
         self._popen.kill()  # it has nothing to do
-        with self._popen:
+        with suppress(BrokenPipeError), self._popen:  # of a name that it was gone too early to take
             pass
         self._errors.close()
 

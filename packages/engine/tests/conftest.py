@@ -5,6 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Every run tries the same examples, and on a slow machine none is too late.
+settings.register_profile(
+    "steady",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("steady")
 
 # Helpers of several test files are modules of the folder fixtures/, imported by their bare names.
 sys.path.append(str(Path(__file__).parent / "fixtures"))

@@ -1,9 +1,8 @@
 import asyncio
-import time
 
 import pytest
 from assembled import VOCAB, answer, assert_spans_come_back, engine, text_of, wait_until
-from checking import BlockedRunner, CheckingRunner
+from checking import BlockedRunner
 from spaninfer_engine.aio import AsyncEngine
 from spaninfer_engine.errors import EngineClosed, PromptTooLong
 from spaninfer_engine.request import FinishReason, SamplingParams
@@ -61,26 +60,19 @@ def test_a_cancelled_task_stops_its_request():
         assert synchronous.stats().generated_tokens <= 1
 
 
-class SlowRunner(CheckingRunner):
-    """Steps that take long enough for a reader to leave between them."""
-
-    def run_next(self):
-        time.sleep(0.003)
-        return super().run_next()
-
-
 def test_an_iterator_left_early_gives_its_spans_back_within_two_steps():
-    runner = SlowRunner(4, (100,), vocab=VOCAB)
+    runner = BlockedRunner(4, (100,), vocab=VOCAB, held=5)
     endless = SamplingParams(ignore_eos=True)
 
     async def leave_one_of_two(running):
-        left = running.start([1], endless)
-        async for output in running.start([2], endless):
-            if left is not None and len(runner.steps) > 3:
-                left.close()
-                left, num_steps = None, len(runner.steps)
-            if output.finish_reason is None and left is None and len(runner.steps) > num_steps + 9:
-                return num_steps
+        left, other = running.start([1], endless), running.start([2], endless)
+        await anext(left)
+        await asyncio.to_thread(runner.wait_for_step)
+        left.close()
+        num_steps = len(runner.steps)
+        runner.go()
+        await read(other)
+        return num_steps
 
     with engine(runner) as synchronous:
         num_steps = asyncio.run(leave_one_of_two(AsyncEngine(synchronous)))

@@ -9,7 +9,15 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from assembled import VOCAB, answer, assert_spans_come_back, engine, text_of, wait_until
+from assembled import (
+    VOCAB,
+    answer,
+    assert_spans_come_back,
+    engine,
+    text_of,
+    wait_for_other_engines,
+    wait_until,
+)
 from checking import BlockedRunner, CheckingRunner, DeviceRunner, alone
 from spaninfer_engine.errors import EngineClosed, QueueFull
 from spaninfer_engine.request import FinishReason, Placement, SamplingParams, Status
@@ -34,7 +42,7 @@ def failing(kind, may_fail):
     class FailingRunner(kind):
         def run_next(self):
             if self.in_flight[0][0].number == 3:
-                assert may_fail.wait(60)
+                assert may_fail.wait(120)
                 raise MemoryError("the device is full")
             return super().run_next()
 
@@ -111,7 +119,7 @@ def test_idle_time_is_used_until_a_request_comes_or_nothing_is_left():
             if not left:
                 return super().use_time()
             left.pop()
-            may_go_on.wait(30)
+            assert may_go_on.wait(120)
             return True
 
     with engine(checking(Diligent)) as running:
@@ -167,7 +175,7 @@ def test_draining_refuses_new_requests_and_finishes_the_old():
     with pytest.raises(EngineClosed, match="draining"):
         running.start_request([1])
     runner.go()
-    closing.join(10)
+    closing.join()
 
     tokens = [token for output in queue for token in output.token_ids]
     assert tokens == answer([1, 2], 3, 9)
@@ -193,6 +201,7 @@ def test_a_failed_step_ends_all_requests_with_its_error_and_closes_the_engine(ki
 
 
 def test_an_engine_that_is_dropped_answers_its_requests_and_gives_everything_back():
+    wait_for_other_engines()
     before, thresholds = threads_of_engines(), gc.get_threshold()
     runner = BlockedRunner(4, (100,), vocab=VOCAB)
     running = engine(runner)
@@ -256,7 +265,7 @@ def test_a_program_ends_though_an_engine_of_it_is_at_work():
     run = subprocess.run(
         program,
         env={"PYTHONPATH": ":".join(sys.path)},
-        timeout=60,
+        timeout=300,
         capture_output=True,
         check=False,
     )
@@ -317,13 +326,13 @@ def test_a_full_queue_refuses_and_a_place_in_it_becomes_free():
 def test_a_stopped_request_keeps_what_it_has_produced():
     with engine(max_len=200) as running:
         handle, queue = running.start_request([1], SamplingParams(ignore_eos=True, seed=1))
-        first = queue.get()
+        outputs = [queue.get()]
         running.stop(handle)
-        rest = list(queue)
+        outputs += queue
 
-    tokens = [token for output in [first, *rest] for token in output.token_ids]
-    assert rest[-1].finish_reason in (FinishReason.STOPPED, FinishReason.LENGTH)
-    assert rest[-1].usage.output_len == len(tokens)
+    tokens = [token for output in outputs for token in output.token_ids]
+    assert outputs[-1].finish_reason in (FinishReason.STOPPED, FinishReason.LENGTH)
+    assert outputs[-1].usage.output_len == len(tokens)
     assert tokens == alone([1], seed=1, limit=200)[: len(tokens)]
 
 

@@ -4,7 +4,17 @@ from copy import deepcopy
 from dataclasses import replace
 
 import pytest
-from assembled import END, VOCAB, Letters, answer, engine, parts, text_of, wait_until
+from assembled import (
+    END,
+    VOCAB,
+    Letters,
+    answer,
+    engine,
+    parts,
+    text_of,
+    wait_for_other_engines,
+    wait_until,
+)
 from checking import BlockedRunner, CheckingRunner
 from spaninfer_engine.engine import Engine
 from spaninfer_engine.errors import (
@@ -153,9 +163,11 @@ def test_a_stop_string_ends_the_answer_and_only_tokens_up_to_it_count():
     text = text_of(expected)
     stop = text[5:8]
     end = text.index(stop)
+    runner = BlockedRunner(4, (100,), vocab=VOCAB, held=end + 6)  # until the string was noticed
 
-    with engine() as running:
+    with engine(runner) as running:
         completion = running.generate([1, 2], SamplingParams(max_tokens=40, seed=4, stop=(stop,)))
+        runner.go()
 
         wait_until(lambda: running.stats().finished[FinishReason.STOP] == 1)
         assert completion.text == text[:end]
@@ -390,6 +402,7 @@ def test_an_engine_whose_device_cannot_be_closed_still_gives_the_collector_its_o
         def close(self):
             raise RuntimeError("the device is lost")
 
+    wait_for_other_engines()
     before = gc.get_threshold()
     running = engine(Lost(4, (100,), vocab=VOCAB))
     assert gc.get_threshold() != before

@@ -59,7 +59,7 @@ def test_a_reader_that_waits_wakes_when_something_comes():
     results = queue()
     threading.Timer(0.02, results.put, [part(0, 1)]).start()
 
-    assert results.get(timeout=10) == part(0, 1)
+    assert results.get(timeout=120) == part(0, 1)
 
 
 def test_what_is_discarded_is_not_kept_but_its_end_is_noticed():

@@ -3,7 +3,14 @@
 import gc
 import weakref
 
+import pytest
+from assembled import wait_for_other_engines
 from spaninfer_engine.spared import YOUNG, Spared
+
+
+@pytest.fixture(autouse=True)
+def _nobody_else_spares():
+    wait_for_other_engines()
 
 
 class Knot:

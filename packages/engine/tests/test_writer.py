@@ -23,13 +23,13 @@ def test_what_came_while_the_writer_was_busy_is_one_output_per_choice():
         sizes.append(len(queues[0]._pending.get(0, ())))
         if len(sizes) == 2:  # the first call comes at once
             is_held.set()
-            may_go.wait(30)
+            assert may_go.wait(120)
 
     queues[0].listen(on_output)
     for choice, queue in zip((first, other), queues, strict=True):
         writer.put(Opened((choice,), queue))
     writer.put(Events([(first, 0, None), (other, 10, None)], []))
-    assert is_held.wait(30)
+    assert is_held.wait(120)
     for token in (1, 2, 3):
         writer.put(Events([(first, token, None), (other, 10 + token, None)], []))
     end = Ended(first, FinishReason.LENGTH, first.usage(1.0), (first, 4, None))

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from spaninfer_op_reference import close, linear, relative_error, to_bfloat16, tolerance
 
-rng = np.random.default_rng(0)
+RNG = np.random.default_rng(0)
 
 
 def test_a_long_product_in_float32_is_close_and_one_wrong_row_is_not():
-    x, weight = rng.normal(size=(3, 4096)), rng.normal(size=(64, 4096))
+    x, weight = RNG.normal(size=(3, 4096)), RNG.normal(size=(64, 4096))
     truth = linear(x, weight)
 
     y = linear(x.astype(np.float32), weight.astype(np.float32))
@@ -23,7 +23,7 @@ def test_products_of_rounded_inputs_are_close_in_16_bits_and_not_in_float32(dtyp
     def narrow(a):
         return to_bfloat16(a) if rounded is None else a.astype(rounded).astype(np.float32)
 
-    x, weight = rng.normal(size=(3, 1024)), rng.normal(size=(64, 1024))
+    x, weight = RNG.normal(size=(3, 1024)), RNG.normal(size=(64, 1024))
 
     y = narrow(linear(narrow(x), narrow(weight)))
 

@@ -5,12 +5,12 @@ from spaninfer_op_reference import head_linear, linear, normalize_rows, scale_ro
 torch = pytest.importorskip("torch", reason="torch is the second opinion")
 F = torch.nn.functional
 
-rng = np.random.default_rng(0)
+RNG = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7])
 def test_linear_is_that_of_torch(rows):
-    x, weight, bias = rng.normal(size=(rows, 12)), rng.normal(size=(5, 12)), rng.normal(size=5)
+    x, weight, bias = RNG.normal(size=(rows, 12)), RNG.normal(size=(5, 12)), RNG.normal(size=5)
 
     with_bias, without = linear(x, weight, bias), linear(x, weight)
 
@@ -20,7 +20,7 @@ def test_linear_is_that_of_torch(rows):
 
 
 def test_every_head_has_a_matrix_of_its_own():
-    x, weight = rng.normal(size=(3, 4, 6)), rng.normal(size=(4, 6, 5))
+    x, weight = RNG.normal(size=(3, 4, 6)), RNG.normal(size=(4, 6, 5))
 
     y = head_linear(x, weight)
 
@@ -34,7 +34,7 @@ def test_rows_are_scaled_one_by_one():
 
 
 def test_rows_are_normalized_as_torch_does_even_rows_of_zeros():
-    x = rng.normal(size=(4, 9))
+    x = RNG.normal(size=(4, 9))
     x[2] = 0
 
     y = normalize_rows(x)

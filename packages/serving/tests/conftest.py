@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import monotonic, sleep
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from spaninfer_engine import Engine
+from spaninfer_engine.stats import EngineStats
 from spaninfer_serving import Settings, create_app
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -69,10 +71,24 @@ def _write_weights(path: Path, vocab: int) -> None:
     path.write_bytes(len(head).to_bytes(8, "little") + head + data)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: one that is open changes the garbage collector
 def engine(folder: Path) -> Iterator[Engine]:
     with Engine(folder, backend="reference", memory=1 << 22, span_len=16) as engine:
         yield engine
+
+
+@pytest.fixture
+def at_rest(engine: Engine) -> Callable[[], EngineStats]:
+    """What waits until the engine has nothing to do and holds no span, and returns its numbers."""
+
+    def wait() -> EngineStats:
+        give_up_s = monotonic() + 120
+        while (stats := engine.stats()).running or stats.waiting or stats.span_usage:
+            assert monotonic() < give_up_s, "it never was"
+            sleep(0.001)
+        return stats
+
+    return wait
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def test_a_small_body_is_read_where_it_is_and_a_large_one_in_a_thread():
 def test_the_event_loop_goes_on_while_a_body_is_read():
     async def drive():
         go_on = threading.Event()
-        work = asyncio.ensure_future(Readers().run(1 << 20, lambda: go_on.wait(20)))
+        work = asyncio.ensure_future(Readers().run(1 << 20, lambda: go_on.wait(120)))
         await asyncio.sleep(0)
         go_on.set()  # by the loop, which would hang if it were the one to wait
         return await work

@@ -21,7 +21,7 @@ def accepted(listener, option):
         async with server:
             _, writer = await asyncio.open_connection(*listener.getsockname())
             writer.close()
-            return await asyncio.wait_for(found.get(), 20)
+            return await asyncio.wait_for(found.get(), 120)
 
     return asyncio.run(drive())
 

@@ -3,15 +3,18 @@ import json
 
 from pydantic import BaseModel
 from spaninfer_engine.errors import EngineClosed
-from spaninfer_serving.stream import EventStream
+from spaninfer_serving.stream import KEEP_ALIVE, EventStream
 
 
 class Chunk(BaseModel):
     number: int
 
 
-def sent(chunks, *, keep_alive_s=15.0, leave_after=None, cancel_after=None):
-    """Return what a stream sends; the client leaves, or the server stops, after so many parts."""
+def sent(chunks, *, keep_alive_s=3600.0, leave_after=None, cancel_after=None, hear=None):
+    """Return what a stream sends; the client leaves, or the server stops, after so many parts.
+
+    `hear` is called with each part.
+    """
     parts = []
 
     async def drive():
@@ -23,6 +26,8 @@ def sent(chunks, *, keep_alive_s=15.0, leave_after=None, cancel_after=None):
 
         async def send(message):
             parts.append(message.get("body", b""))
+            if hear is not None:
+                hear(parts[-1])
             if leave_after is not None and len(parts) > leave_after:
                 left.set()
             if cancel_after is not None and len(parts) > cancel_after:
@@ -58,11 +63,23 @@ def test_each_chunk_is_an_event_and_done_is_the_last():
 
 
 def test_a_silence_is_filled_with_comments():
-    assert ": keep-alive" in events(sent(numbers(2, pause_s=0.05), keep_alive_s=0.01))
+    was_heard = asyncio.Event()
+
+    async def silent():
+        await asyncio.wait_for(was_heard.wait(), 120)
+        yield Chunk(number=0)
+
+    text = sent(
+        silent(), keep_alive_s=0.01, hear=lambda part: part == KEEP_ALIVE and was_heard.set()
+    )
+
+    *comments, number, done = events(text)
+    assert set(comments) == {": keep-alive"}
+    assert (number, done) == ('{"number":0}', "[DONE]")
 
 
 def test_a_stream_that_talks_needs_no_comments():
-    assert ": keep-alive" not in events(sent(numbers(50, pause_s=0.001), keep_alive_s=5))
+    assert ": keep-alive" not in events(sent(numbers(50, pause_s=0.001), keep_alive_s=120))
 
 
 def test_an_error_in_the_middle_is_an_event_before_the_last():

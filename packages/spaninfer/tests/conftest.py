@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
+
+# Read when consoles are made: tables are as wide and bars as lively, wherever the tests run.
+os.environ |= {"COLUMNS": "200", "TERM": "xterm"}
+
 from spaninfer.cli import app
 from typer.testing import CliRunner, Result
 

@@ -2,19 +2,48 @@
 
 import asyncio
 import json
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Semaphore
 
 import pytest
-from spaninfer_engine import Engine
+from spaninfer_engine import Engine, EngineConfig
+from spaninfer_engine.build import build
 from spaninfer_serving import Settings, create_app
 
 LONG = {"prompt": "abc", "max_tokens": 240, "ignore_eos": True}
+ALL = 1_000_000  # steps
 
 
-@pytest.fixture
-def slow_engine(folder):
-    """An engine that computes one request at a time, so that a second one waits."""
-    with Engine(folder, backend="reference", memory=1 << 22, max_running=1) as engine:
-        yield engine
+class PacedRunner:
+    """A runner that begins so many steps as it is allowed: clients leave at a step that is known,
+    however late the system lets them run.
+    """
+
+    lookahead = 0
+
+    def __init__(self, runner):
+        self._runner, self._allowed = runner, Semaphore(0)
+        self.use_time, self.close = runner.use_time, runner.close
+
+    def allow(self, num_steps):
+        self._allowed.release(num_steps)
+
+    def start(self, plan):
+        assert self._allowed.acquire(timeout=120)
+        return self._runner.start(plan)
+
+
+@contextmanager
+def paced_engine(folder, **options):
+    """Give an engine, and what allows it so many more steps."""
+    parts = build(EngineConfig(model=folder, backend="reference", memory=1 << 22, **options))
+    runner = PacedRunner(parts.runner)
+    with Engine(replace(parts, runner=runner)) as engine:
+        try:
+            yield engine, runner.allow
+        finally:
+            runner.allow(ALL)
 
 
 class Client:
@@ -23,6 +52,7 @@ class Client:
     def __init__(self, app, body, path="/v1/completions"):
         self.messages, self.left = [], asyncio.Event()
         self.started = asyncio.Event()
+        self.was_read = asyncio.Event()  # the app has the request, and asks whether we leave
         self._body = [json.dumps(body).encode()]
         scope = {
             "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "method": "POST",
@@ -33,11 +63,12 @@ class Client:
 
     async def leave(self):
         self.left.set()
-        await asyncio.wait_for(self.answering, 20)
+        await asyncio.wait_for(self.answering, 120)
 
     async def _receive(self):
         if self._body:
             return {"type": "http.request", "body": self._body.pop(), "more_body": False}
+        self.was_read.set()
         await self.left.wait()
         return {"type": "http.disconnect"}
 
@@ -48,7 +79,7 @@ class Client:
 
 
 async def until(condition):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -63,50 +94,58 @@ def stopped(engine):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_leaving_in_the_middle_of_an_answer_ends_the_request(slow_engine, stream):
+def test_leaving_in_the_middle_of_an_answer_ends_the_request(folder, stream):
     async def drive():
-        app = create_app(slow_engine, Settings())
-        client = Client(app, LONG | {"stream": stream})
-        await until(lambda: slow_engine.stats().generated_tokens > 2)
+        client = Client(create_app(engine, Settings()), LONG | {"stream": stream})
+        allow(3)
+        await until(lambda: engine.stats().generated_tokens == 3)
         await client.leave()
-        await until(lambda: nothing_left(slow_engine))
+        allow(ALL)
+        await until(lambda: nothing_left(engine))
 
-    asyncio.run(drive())
+    with paced_engine(folder) as (engine, allow):
+        asyncio.run(drive())
 
-    assert stopped(slow_engine) == 1
-    assert slow_engine.stats().generated_tokens < 240
+    assert stopped(engine) == 1
+    assert engine.stats().generated_tokens <= 4  # a step had been planned
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_leaving_the_queue_ends_a_request_that_never_ran(slow_engine, stream):
+def test_leaving_the_queue_ends_a_request_that_never_ran(folder, stream):
     async def drive():
-        app = create_app(slow_engine, Settings())
+        app = create_app(engine, Settings())
         first = Client(app, LONG | {"stream": True})
-        await until(lambda: slow_engine.stats().running == 1)
+        await until(lambda: engine.stats().running == 1)
         second = Client(app, LONG | {"stream": stream})
-        await until(lambda: slow_engine.stats().waiting == 1)
+        await second.was_read.wait()
+        allow(1)  # behind a step, the engine hears of what came meanwhile
+        await until(lambda: engine.stats().waiting == 1)
         await second.leave()
-        await until(lambda: slow_engine.stats().waiting == 0)
-        assert slow_engine.stats().running == 1
+        allow(1)
+        await until(lambda: engine.stats().waiting == 0)
+        assert engine.stats().running == 1
         await first.leave()
-        await until(lambda: nothing_left(slow_engine))
+        allow(ALL)
+        await until(lambda: nothing_left(engine))
 
-    asyncio.run(drive())
+    with paced_engine(folder, max_running=1) as (engine, allow):
+        asyncio.run(drive())
 
 
-def test_all_choices_of_all_prompts_end_with_their_client(engine):
+def test_all_choices_of_all_prompts_end_with_their_client(folder):
     async def drive():
         body = LONG | {"prompt": ["abc", "abd", "xyz"], "n": 4, "stream": True}
         client = Client(create_app(engine, Settings()), body)
+        allow(20)
         await client.started.wait()
         await client.leave()
+        allow(ALL)
         await until(lambda: nothing_left(engine))
 
-    before = stopped(engine)
+    with paced_engine(folder) as (engine, allow):
+        asyncio.run(drive())
 
-    asyncio.run(drive())
-
-    assert stopped(engine) - before == 12
+    assert stopped(engine) == 12
 
 
 def test_a_client_that_leaves_while_it_sends_never_reaches_the_engine(engine):
@@ -115,7 +154,7 @@ def test_a_client_that_leaves_while_it_sends_never_reaches_the_engine(engine):
         client = Client(app, {})
         client._body.clear()
         client.left.set()
-        await asyncio.wait_for(client.answering, 20)
+        await asyncio.wait_for(client.answering, 120)
         return client.messages
 
     assert asyncio.run(drive()) == []
@@ -126,7 +165,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(engine):
         app = create_app(engine, Settings(body_timeout_s=0.05))
         client = Client(app, {})
         client._body.clear()
-        await asyncio.wait_for(client.answering, 20)
+        await asyncio.wait_for(client.answering, 120)
         return client.messages[0]["status"]
 
     assert asyncio.run(drive()) == 408
@@ -150,4 +189,4 @@ def test_spans_and_places_are_all_there_after_many_have_left(engine):
     asyncio.run(drive())
 
     assert [spans.free + spans.kept for spans in engine.stats().spans] == total
-    engine.sync(timeout=20)  # every request it still knows of has finished
+    engine.sync(timeout=120)  # every request it still knows of has finished
