@@ -1,12 +1,10 @@
 """What was compiled is kept until a source changes, for the CPU that it was compiled for."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import printed_by
 from spaninfer_kernels_cpu import attention, compile_all, compiled
 from spaninfer_kernels_cpu.elements import FLOAT32
 
@@ -101,14 +99,3 @@ def test_a_kernel_refuses_other_types_instead_of_compiling_for_them():
         kernel(*["text"] * len(kernel.signatures[0]))
 
     assert len(kernel.signatures) == 1
-
-
-def printed_by(program, environment):
-    """What a program prints in a process with more in its environment."""
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()

@@ -1,11 +1,10 @@
 """How many CPUs affinity and the texts of cgroups leave to a process."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import printed_by
 from spaninfer_kernels_cpu import threads, usable_cpus
 from spaninfer_kernels_cpu.cgroups import cgroup_folders
 from spaninfer_kernels_cpu.threads import cgroup_quota
@@ -95,11 +94,7 @@ def test_a_quota_below_the_affinity_decides_and_one_above_does_not(monkeypatch):
 def test_a_process_that_is_kept_to_one_cpu_has_one_thread():
     program = f"import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n{ASK}"
 
-    printed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout
-
-    assert printed.split() == ["1", "1"]
+    assert printed_by(program, {}) == "1 1"
 
 
 def test_this_process_may_use_between_one_and_all_cpus():

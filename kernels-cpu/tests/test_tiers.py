@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from assembly import Target, lowered
 from numba import types
+from processes import printed_by
 from spaninfer_kernels_cpu import TierError, tiers
 from spaninfer_kernels_cpu.products_kernel import fill_tile
 from spaninfer_kernels_cpu.recipe import few_rows, recipes, some_rows
@@ -77,7 +78,7 @@ def test_numba_settings_that_name_another_cpu_are_followed():
     program = "from spaninfer_kernels_cpu.tiers import chosen; print(chosen().name)"
     settings = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c"}
 
-    assert output_of(program, settings).strip() == "avx2"
+    assert printed_by(program, settings) == "avx2"
 
 
 def new_ways(tier):
@@ -209,14 +210,3 @@ def tiles_of(one, many):
         fill_tile(many, weights, x, row_bytes, 5, sizes, out)
 
     return kernel
-
-
-def output_of(program, environment):
-    """What a program prints in a process with more in its environment."""
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
