@@ -146,9 +146,10 @@ def add_bf16(sums, left, right):
 def add(sums, dtype, left, right, steps):
     """The products of a tile's rows with columns, of which each row has a few numbers."""
     rows, side_by_side = SIZES[sums, 0], left.shape[1] // 16
-    x = left[:rows, : steps * side_by_side].astype(np.float32)  # exact for sums of bytes too
+    # Products of bfloat16 added in float64 are the same in any order, whatever the number of rows.
+    x = left[:rows, : steps * side_by_side].astype(np.float64)
     w = right[:steps].reshape(steps, 16, side_by_side).swapaxes(1, 2).reshape(-1, 16)
-    TILES[sums].view(dtype)[:rows] += (x @ w.astype(np.float32)).astype(dtype)
+    TILES[sums].view(dtype)[:rows] += (x @ w.astype(np.float64)).astype(dtype)
 
 
 def release():

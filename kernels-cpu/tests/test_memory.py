@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 from numba import njit
-from spaninfer_kernels_cpu.memory import CACHE_LINE, Room, aligned, stack, whole_lines
+from spaninfer_kernels_cpu.memory import (
+    CACHE_LINE,
+    Room,
+    aligned,
+    odd_lines,
+    stack,
+    whole_lines,
+)
 from spaninfer_kernels_cpu.pointer import floats_at
 
 ROOM = Room(4 * 100)
@@ -23,6 +30,11 @@ def test_an_array_begins_with_a_line_and_has_its_shape_and_type(shape, dtype):
 @pytest.mark.parametrize(("num_bytes", "lines"), [(0, 0), (1, 1), (64, 1), (65, 2)])
 def test_whole_lines_hold_so_many_bytes(num_bytes, lines):
     assert whole_lines(num_bytes) == lines * CACHE_LINE
+
+
+@pytest.mark.parametrize(("num_bytes", "lines"), [(0, 0), (1, 1), (64, 1), (65, 3), (192, 3)])
+def test_odd_lines_hold_so_many_bytes(num_bytes, lines):
+    assert odd_lines(num_bytes) == lines * CACHE_LINE
 
 
 def test_a_room_on_the_stack_begins_with_a_line_and_keeps_what_a_loop_writes():

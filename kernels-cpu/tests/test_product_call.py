@@ -118,6 +118,38 @@ def test_parts_of_rows_are_multiplied_each_by_a_weight_of_its_own(
     assert np.isnan(out[:, -1]).all()
 
 
+@pytest.mark.parametrize("rounded", [False, True])
+def test_long_rows_are_multiplied_in_stretches_each_row_as_if_alone(rounded: bool) -> None:
+    outputs, channels = 130, 5504
+    weight, x = pack(_floats(outputs, channels), Format("bfloat16")), _floats(290, channels)
+    bias, residual = _floats(outputs), _floats(len(x), outputs)
+    scratch = np.empty(len(x) * scratch_bytes(weight, rounded=rounded) + 1, np.uint8)
+
+    def multiplied(first: int, stop: int) -> np.ndarray:
+        out = residual[first:stop].copy()
+        calls = product_calls(
+            _rows(x[first:stop]),
+            weight,
+            out=_rows(out),
+            scratch=scratch.ctypes.data,
+            bias=bias,
+            residual=_rows(out),
+            scale=0.5,
+            rounded=rounded,
+        )
+        shared_team().run(Script(calls), [stop - first])
+        return out
+
+    together = multiplied(0, len(x))
+
+    one, _ = recipes("bfloat16", rounded=rounded, tier=chosen())
+    seen = x.astype(ml_dtypes.bfloat16) if one.channel_bytes == 2 else x
+    expected = seen.astype(np.float64) @ unpack(weight).T.astype(np.float64) + bias
+    np.testing.assert_allclose(together, residual + 0.5 * expected, rtol=1e-4, atol=1e-3)
+    for first, stop in ((0, 1), (7, 12), (280, 290), (100, 140)):
+        np.testing.assert_array_equal(multiplied(first, stop), together[first:stop])
+
+
 @pytest.mark.parametrize(("threads", "nodes"), [(1, 1), (8, 1), (8, 2), (3, 2), (6, 3)])
 @pytest.mark.parametrize("panels", [1, 2, 14, 97, 2374])
 def test_each_node_has_as_many_pieces_and_they_hold_the_panels_that_lie_there(

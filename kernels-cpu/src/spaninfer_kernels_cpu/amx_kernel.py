@@ -1,7 +1,12 @@
-"""Products by tiles (AMX): up to 32 rows of activations by a panel of 64 outputs.
+"""Products by tiles (AMX): rows of activations by a panel of 64 outputs.
 
 `products_kernel.fill_tile` chooses between this and vectors. A panel has the order of bytes that
 tiles want: rows of a tile of weights are steps, 256 bytes apart.
+
+bfloat16 has two shapes, whose sums are added in the same order. Up to 16 rows are a line, 16 by 64,
+that reads a panel from front to back as memory wants; more are squares of 32 by 32, which multiply
+four times for four loads. Activations that are float32 are two bfloat16 each (`ready_call`), both
+multiplied by weights that are loaded once.
 
 Codes are multiplied a group and 32 outputs at a time, and the sums, int32, come through memory to
 be scaled by vectors. That takes longer than the products, so it is done for one half of the outputs
@@ -16,7 +21,16 @@ import numpy as np
 from numba.extending import overload
 
 from spaninfer_kernels_cpu import amx
-from spaninfer_kernels_cpu.amx import LEFT, LOWER, RIGHT, SUMS, TILE_BYTES, TILE_ROWS, UPPER
+from spaninfer_kernels_cpu.amx import (
+    LEFT,
+    LOWER,
+    RIGHT,
+    SUMS,
+    TILE_BYTES,
+    TILE_ROWS,
+    UPPER,
+    Tile,
+)
 from spaninfer_kernels_cpu.in_kernel import PART, in_kernel
 from spaninfer_kernels_cpu.layout import (
     BLOCK_BYTES,
@@ -25,28 +39,36 @@ from spaninfer_kernels_cpu.layout import (
     ROW_PARAMETER_BYTES,
     STEP_BYTES,
 )
-from spaninfer_kernels_cpu.memory import Room, stack
+from spaninfer_kernels_cpu.memory import CACHE_LINE, Room, stack
 from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
-from spaninfer_kernels_cpu.recipe import Recipe
+from spaninfer_kernels_cpu.prefetch import ask_to_read
+from spaninfer_kernels_cpu.recipe import SQUARE_ROWS, Recipe
 from spaninfer_kernels_cpu.tiles import add_scaled_row, load_parameters
 
-ROWS: Final = 2 * TILE_ROWS  # `recipe.TILE_ROWS`
 _C00, _C01, _C10, _C11 = SUMS
 _PANEL_STEPS: Final = TILE_BYTES // 4
 _HALF: Final = STEP_BYTES // 2  # of a step: 32 outputs
 _CONFIG: Final = Room(TILE_BYTES)
-_DOTS: Final = Room(2 * ROWS * _HALF)  # sums of products, one half of the outputs and the other
+_DOTS: Final = Room(2 * SQUARE_ROWS * _HALF)  # sums: one half of the outputs and the other
 _WIDENED: Final = Room(_PANEL_STEPS * _HALF)
 
 Sizes = tuple[int, int, int]
+Lines = tuple[int, int]
 
 
 def fill(
-    recipe: Recipe, weights: int, x: int, stride: int, last: int, sizes: Sizes, out: int
+    recipe: Recipe,
+    weights: int,
+    x: int,
+    stride: int,
+    last: int,
+    sizes: Sizes,
+    out: int,
+    coming: Lines,
 ) -> None:
-    """Write the products of rows 0 to `last` of x (32 at most) and a panel to out[32 64], float32.
+    """Write the products of rows 0 to `last` of x and a panel to out[recipe.rows 64], float32.
 
-    `sizes`: number of groups, bytes of one of the panel, bytes of one in a row.
+    Everything is as in `products_kernel.fill_tile`.
     """
     raise NotImplementedError("exists in Numba functions only")
 
@@ -60,41 +82,109 @@ def _fill(
     last: int,  # noqa: ARG001
     sizes: Sizes,  # noqa: ARG001
     out: int,  # noqa: ARG001
+    coming: Lines,  # noqa: ARG001
 ) -> Any:
     """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
     kind: Any = recipe
-    return _fill_bf16 if kind.value.kind == "bfloat16" else _fill_codes
+    if kind.value.has_codes:
+        return _fill_codes
+    return _fill_square if kind.value.rows == SQUARE_ROWS else _fill_line
 
 
-def _fill_bf16(
-    recipe: Recipe,  # noqa: ARG001
+def _fill_square(
+    recipe: Recipe,
     weights: int,
     x: int,
     stride: int,
     last: int,
     sizes: Sizes,
     out: int,
+    coming: Lines,
 ) -> None:
-    count, (_, panel_bytes, row_bytes) = min(last + 1, ROWS), sizes
-    chunk = _configure(count, panel_bytes // STEP_BYTES)
+    count, (_, panel_bytes, row_bytes) = min(last + 1, SQUARE_ROWS), sizes
+    part_bytes = row_bytes // recipe.parts
+    chunk = _configure(recipe, count, panel_bytes // STEP_BYTES)
+    # What is coming is asked for all along: in one go it would fill the core's list of lines that
+    # it waits for, and the products would wait with it.
+    asked, end = coming[0], coming[0] + coming[1] * CACHE_LINE
+    at_once = -(-coming[1] * chunk // (2 * part_bytes)) * CACHE_LINE
     for half in range(0, STEP_BYTES, _HALF):
         _zero(count)
-        for start in range(0, row_bytes, chunk):
-            _load(weights + start // 4 * STEP_BYTES + half, STEP_BYTES, x + start, stride, count)
-            amx.add_bf16(_C00, UPPER, LEFT)
-            amx.add_bf16(_C01, UPPER, RIGHT)
-            if count > TILE_ROWS:
-                amx.add_bf16(_C10, LOWER, LEFT)
-                amx.add_bf16(_C11, LOWER, RIGHT)
+        for start in range(0, part_bytes, chunk):
+            stop = min(asked + at_once, end)
+            while asked < stop:
+                ask_to_read(asked)
+                asked += CACHE_LINE
+            _load_weights(weights + start // 4 * STEP_BYTES + half, STEP_BYTES)
+            for part in range(recipe.parts):
+                _load_rows(x + part * part_bytes + start, stride, count)
+                _multiply_bf16(count)
         _store(out + half, STEP_BYTES, count)
-    amx.release()
+
+
+def _fill_line(
+    recipe: Recipe,
+    weights: int,
+    x: int,
+    stride: int,
+    last: int,
+    sizes: Sizes,
+    out: int,
+    coming: Lines,  # noqa: ARG001
+) -> None:
+    count, (_, panel_bytes, row_bytes) = min(last + 1, TILE_ROWS), sizes
+    part_bytes = row_bytes // recipe.parts
+    chunk = _configure(recipe, count, panel_bytes // STEP_BYTES)
+    amx.zero(_C00)
+    amx.zero(_C01)
+    amx.zero(_C10)
+    amx.zero(_C11)
+    for start in range(0, part_bytes, chunk):
+        amx.load(UPPER, x + start, stride)
+        if recipe.parts > 1:
+            amx.load(LOWER, x + part_bytes + start, stride)
+        step, lines = weights + start // 4 * STEP_BYTES, chunk // 4
+        _add_block(recipe, 0, _C00, LEFT, step, lines)
+        _add_block(recipe, 1, _C01, RIGHT, step, lines)
+        _add_block(recipe, 2, _C10, LEFT, step, lines)
+        _add_block(recipe, 3, _C11, RIGHT, step, lines)
+    amx.store(_C00, out, STEP_BYTES)
+    amx.store(_C01, out + BLOCK_BYTES, STEP_BYTES)
+    amx.store(_C10, out + 2 * BLOCK_BYTES, STEP_BYTES)
+    amx.store(_C11, out + 3 * BLOCK_BYTES, STEP_BYTES)
+
+
+@in_kernel
+def _add_block(
+    recipe: Recipe, block: int, sums: Tile, columns: Tile, weights: int, lines: int
+) -> None:
+    """Add the products of all parts of the rows with a block of weights, which is read here.
+
+    So many lines are asked for that come later: some in front of every product, since products wait
+    where many are asked for at once, and memory rests where none are.
+    """
+    for line in range(block * lines, (block + 1) * lines):
+        ask_to_read(weights + recipe.ahead + line * CACHE_LINE)
+    amx.load(columns, weights + block * BLOCK_BYTES, STEP_BYTES)
+    amx.add_bf16(sums, UPPER, columns)
+    if recipe.parts > 1:
+        amx.add_bf16(sums, LOWER, columns)
 
 
 def _fill_codes(
-    recipe: Recipe, weights: int, x: int, stride: int, last: int, sizes: Sizes, out: int
+    recipe: Recipe,
+    weights: int,
+    x: int,
+    stride: int,
+    last: int,
+    sizes: Sizes,
+    out: int,
+    coming: Lines,
 ) -> None:
-    count, (groups, group_bytes, row_group_bytes) = min(last + 1, ROWS), sizes
-    chunk = _configure(count, row_group_bytes // 4)
+    for line in range(coming[1]):
+        ask_to_read(coming[0] + line * CACHE_LINE)
+    count, (groups, group_bytes, row_group_bytes) = min(last + 1, SQUARE_ROWS), sizes
+    chunk = _configure(recipe, count, row_group_bytes // 4)
     dots, widened = stack(_DOTS), stack(_WIDENED)
     parameters, row_ends = weights + group_bytes - PARAMETER_BYTES, x + groups * row_group_bytes
     floats_at(out, count * PANEL)[:] = np.float32(0)
@@ -106,39 +196,55 @@ def _fill_codes(
             row = x + group * row_group_bytes + start
             if recipe.code_bits == 4:
                 _widen(codes + start // 8 * STEP_BYTES, chunk // 8, widened)
-                _load(widened, _HALF, row, stride, count)
+                _load_weights(widened, _HALF)
             else:
-                _load(codes + start // 4 * STEP_BYTES, STEP_BYTES, row, stride, count)
+                _load_weights(codes + start // 4 * STEP_BYTES, STEP_BYTES)
+            _load_rows(row, stride, count)
             _multiply_bytes(count)
         if number > 0:
             _scale(number - 1, parameters, group_bytes, row_ends, stride, dots, count, out)
-        _store(dots + ROWS * half, _HALF, count)
+        _store(dots + SQUARE_ROWS * half, _HALF, count)
     _scale(2 * groups - 1, parameters, group_bytes, row_ends, stride, dots, count, out)
-    amx.release()
 
 
 @in_kernel
-def _configure(count: int, steps: int) -> int:
+def _configure(recipe: Recipe, count: int, steps: int) -> int:
     """Set up tiles for so many rows; return how many bytes of a row one product takes.
 
-    As many steps as a tile holds and `steps` is a multiple of: tiles keep one size throughout.
+    As many steps as a tile holds and `steps` is a multiple of: tiles keep one size throughout. The
+    lower rows of a line are the second parts of the upper ones.
     """
     at_once = min(steps, _PANEL_STEPS)
     while steps % at_once:
         at_once -= 1
-    lower = max(1, count - TILE_ROWS)
-    amx.configure(stack(_CONFIG), min(count, TILE_ROWS), lower, 4 * at_once)
+    upper = min(count, TILE_ROWS)
+    lower = upper if recipe.rows == TILE_ROWS else max(1, count - TILE_ROWS)
+    amx.configure(stack(_CONFIG), upper, lower, 4 * at_once)
     return 4 * at_once
 
 
 @in_kernel
-def _load(weights: int, step: int, x: int, stride: int, count: int) -> None:
-    """Read two tiles of weights, whose steps are so many bytes apart, and the tiles of rows."""
-    amx.load(UPPER, x, stride)
+def _load_weights(weights: int, step: int) -> None:
+    """Read two tiles of weights, whose steps are so many bytes apart."""
     amx.load(LEFT, weights, step)
     amx.load(RIGHT, weights + BLOCK_BYTES, step)
+
+
+@in_kernel
+def _load_rows(x: int, stride: int, count: int) -> None:
+    """Read the tiles of rows."""
+    amx.load(UPPER, x, stride)
     if count > TILE_ROWS:
         amx.load(LOWER, x + TILE_ROWS * stride, stride)
+
+
+@in_kernel
+def _multiply_bf16(count: int) -> None:
+    amx.add_bf16(_C00, UPPER, LEFT)
+    amx.add_bf16(_C01, UPPER, RIGHT)
+    if count > TILE_ROWS:
+        amx.add_bf16(_C10, LOWER, LEFT)
+        amx.add_bf16(_C11, LOWER, RIGHT)
 
 
 @in_kernel
@@ -160,6 +266,24 @@ def _store(out: int, stride: int, count: int) -> None:
         lower = out + TILE_ROWS * stride
         amx.store(_C10, lower, stride)
         amx.store(_C11, lower + BLOCK_BYTES, stride)
+
+
+@in_kernel
+def repeat(recipe: Recipe, steps: int, space: int, out: int) -> None:
+    """Add the products of two by two tiles so many times, all from and in registers.
+
+    At `space` are two tiles, at `out` room for one.
+    """
+    amx.configure(stack(_CONFIG), TILE_ROWS, TILE_ROWS, TILE_BYTES)
+    _load_weights(space, TILE_BYTES)
+    _load_rows(space, TILE_BYTES, SQUARE_ROWS)
+    for _ in range(steps):
+        if recipe.has_codes:
+            _multiply_bytes(SQUARE_ROWS)
+        else:
+            _multiply_bf16(SQUARE_ROWS)
+    amx.store(_C11, out, TILE_BYTES)
+    amx.release()
 
 
 # ---- codes ---------------------------------------------------------------------------------------
@@ -200,6 +324,6 @@ def _scale(
     """Add what the codes of half `number` of the groups' outputs mean (see `tiles.add_scaled`)."""
     group, half = number >> 1, (number & 1) * _HALF
     w = load_parameters(parameters + group * group_bytes + half // 2)
-    sums, of_row = dots + ROWS * half, row_ends + group * ROW_PARAMETER_BYTES
+    sums, of_row = dots + SQUARE_ROWS * half, row_ends + group * ROW_PARAMETER_BYTES
     for n in range(count):
         add_scaled_row(w, sums + n * _HALF, of_row + n * stride, out + half + n * STEP_BYTES)

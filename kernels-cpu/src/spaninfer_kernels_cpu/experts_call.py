@@ -14,6 +14,7 @@ import numpy as np
 from spaninfer_kernels_cpu.call import Call, Rows, word
 from spaninfer_kernels_cpu.elements import FLOAT32, read, read_index, smaller, write
 from spaninfer_kernels_cpu.formula_call import formula_call, gate_of
+from spaninfer_kernels_cpu.memory import odd_lines
 from spaninfer_kernels_cpu.packed import Packed
 from spaninfer_kernels_cpu.pointer import numbers_at
 from spaninfer_kernels_cpu.product_call import run_call
@@ -63,13 +64,13 @@ class Experts:
 
     @property
     def ready_bytes(self) -> int:
-        """Bytes of a row of x as `gate_up` reads it; 0 where that is as it lies."""
-        return ready_bytes(self.gate_up.layout, rounded=self.rounded)
+        """Bytes from row to row of x as `gate_up` reads it; 0 where that is as it lies."""
+        return odd_lines(ready_bytes(self.gate_up.layout, rounded=self.rounded))
 
     @property
     def ready_inner_bytes(self) -> int:
         """The same of a row of I numbers and `down`."""
-        return ready_bytes(self.down.layout, rounded=self.rounded)
+        return odd_lines(ready_bytes(self.down.layout, rounded=self.rounded))
 
     def _areas(self) -> tuple[int, ...]:
         """Return the bytes per row of each area of the scratch memory."""

@@ -16,9 +16,11 @@ from numba import types
 from numba.extending import overload
 from numpy.typing import NDArray
 
+from spaninfer_kernels_cpu import amx_kernel
+from spaninfer_kernels_cpu.amx import TILE_BYTES, TILE_ROWS
 from spaninfer_kernels_cpu.compiled import entry, make_ready
 from spaninfer_kernels_cpu.in_kernel import PART
-from spaninfer_kernels_cpu.layout import CENTRE, Kind
+from spaninfer_kernels_cpu.layout import LANES, Kind
 from spaninfer_kernels_cpu.pointer import numbers_at
 from spaninfer_kernels_cpu.recipe import Recipe, recipes
 from spaninfer_kernels_cpu.threads import usable_cpus
@@ -52,19 +54,19 @@ def peak_gops(kind: Kind, *, rounded: bool = False, cpus: int | None = None) -> 
     """Return 10^9 operations a second of the tier's products, weights held in registers.
 
     A tile as kernels use it, its few activations in the nearest cache, of weights of a kind; a
-    multiplication and an addition are two. With `rounded`, activations are bfloat16. Where
-    products are by tiles (AMX), the vectors of the same tier are measured.
+    multiplication and an addition are two. With `rounded`, activations are bfloat16. Products by
+    tiles (AMX) find the activations in registers, too.
     """
-    tier = chosen()
-    _, many = recipes(kind, rounded=rounded, tier=tier)
-    if many.way == "tiles":
-        one, _ = recipes(kind, rounded=rounded, tier=tier)
-        many = Recipe(kind, one.way, tier.rows, tier.blocks)
+    _, many = recipes(kind, rounded=rounded, tier=chosen())
     workers = cpus or usable_cpus()
     space = np.zeros(_SPACE, np.uint8)
     seconds = min(_seconds(_multiplier(many), (workers, space), workers) for _ in range(3))
-    channels = many.row_bytes // many.channel_bytes
-    return 2 * workers * _STEPS * many.rows * many.blocks * 16 * channels / seconds / 1e9
+    if many.by_tiles:
+        products = _STEPS * 4 * TILE_ROWS * LANES * TILE_BYTES // many.channel_bytes
+    else:
+        channels = many.row_bytes // many.channel_bytes
+        products = _STEPS * many.rows * many.blocks * LANES * channels
+    return 2 * workers * products / seconds / 1e9
 
 
 def _seconds(kernel: Callable[..., None], arguments: tuple[Any, ...], workers: int) -> float:
@@ -119,7 +121,14 @@ def repeat(recipe: Recipe, space: int, out: int) -> None:
 def _repeat(recipe: Recipe, space: int, out: int) -> Any:  # noqa: ARG001
     """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
     kind: Any = recipe
-    return _repeat_codes if kind.value.kind in CENTRE else _repeat_numbers
+    if kind.value.by_tiles:
+        return _repeat_tiles
+    return _repeat_codes if kind.value.has_codes else _repeat_numbers
+
+
+def _repeat_tiles(recipe: Recipe, space: int, out: int) -> None:
+    """Multiply tiles that stay in registers."""
+    amx_kernel.repeat(recipe, _STEPS, space, out)
 
 
 def _repeat_codes(recipe: Recipe, space: int, out: int) -> Any:

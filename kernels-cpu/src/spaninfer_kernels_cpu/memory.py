@@ -38,6 +38,18 @@ def whole_lines(num_bytes: int) -> int:
     return -(-num_bytes // CACHE_LINE) * CACHE_LINE
 
 
+def odd_lines(num_bytes: int) -> int:
+    """Return the bytes of an odd number of cache lines, the fewest that hold so many; 0 for 0.
+
+    Rows that far apart lie in as many sets of a cache as they are. Two by two tiles of AMX whose
+    rows were 28 lines apart took 130 to 155 cycles for what takes 105 to 120 at 29 (a Xeon).
+
+    >>> odd_lines(64), odd_lines(65), odd_lines(0)
+    (64, 192, 0)
+    """
+    return 0 if num_bytes == 0 else (-(-num_bytes // CACHE_LINE) | 1) * CACHE_LINE
+
+
 @dataclass(frozen=True, slots=True)
 class Room(Constant):
     """So many bytes of a kernel's stack."""

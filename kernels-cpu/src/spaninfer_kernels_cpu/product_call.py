@@ -5,6 +5,7 @@ the weights of these (`run_call`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,12 +15,19 @@ from spaninfer_kernels_cpu.activation_kernel import ACTIVATIONS, SILU, Activatio
 from spaninfer_kernels_cpu.call import ROWS, Call, Rows
 from spaninfer_kernels_cpu.kernel import Kernel
 from spaninfer_kernels_cpu.layout import PANEL
+from spaninfer_kernels_cpu.memory import odd_lines
 from spaninfer_kernels_cpu.nodes import shares, usable_nodes
 from spaninfer_kernels_cpu.packed import Packed
 from spaninfer_kernels_cpu.product_task import product_kernel
-from spaninfer_kernels_cpu.products_kernel import ROWS_PER_TASK
 from spaninfer_kernels_cpu.ready_call import ready_bytes, ready_call
-from spaninfer_kernels_cpu.recipe import few_rows, recipes, some_rows
+from spaninfer_kernels_cpu.recipe import (
+    Recipe,
+    few_rows,
+    recipes,
+    some_rows,
+    stretches,
+    task_rows,
+)
 from spaninfer_kernels_cpu.threads import usable_cpus
 from spaninfer_kernels_cpu.tiers import chosen
 
@@ -30,7 +38,7 @@ _MOST_PANELS = 32  # of a piece: 0.1 ms of reading in a 0.5B model; threads give
 
 def scratch_bytes(weight: Packed, *, rounded: bool = False) -> int:
     """Return the bytes of scratch memory per row that `product_calls` wants; 0 if none."""
-    return weight.count * ready_bytes(weight.layout, rounded=rounded)
+    return odd_lines(weight.count * ready_bytes(weight.layout, rounded=rounded))
 
 
 def product_calls(
@@ -54,9 +62,12 @@ def product_calls(
     `residual`; neither may be `x`.
     """
     assert weight.count == 1 or (bias is None and residual is None)
-    calls, x = _made_ready(x, weight, scratch, rounded, count)
-    panels = weight.count * weight.layout.panels
+    (_, many), layout = _recipes(weight, rounded), weight.layout
+    into = stretches(layout, many)
+    calls, x = _made_ready(x, weight, scratch, rounded, count, into)
+    panels = weight.count * layout.panels
     pieces = _pieces(panels, usable_cpus(), len(usable_nodes()))
+    rows_per_task = task_rows(layout, many, into)
     words = (
         *_weight_words(weight),
         *_row_words(x, weight, rounded),
@@ -64,15 +75,13 @@ def product_calls(
         0 if bias is None else bias.ctypes.data,
         *((0, 0) if residual is None else (residual.address, residual.stride)),
         0,
-        float(scale),
+        1.0 if residual is None else float(scale),
         *_piece_words(pieces),
         0,
-        usable_cpus(),
+        *(usable_cpus(), into, rows_per_task),
     )
-    return [
-        *calls,
-        Call(_product(weight, rounded, SILU), words, len(pieces) - 1, ROWS_PER_TASK, count),
-    ]
+    kernel = _product(weight, rounded, SILU)
+    return [*calls, Call(kernel, words, len(pieces) - 1, rows_per_task, count)]
 
 
 def can_gate(weight: Packed) -> bool:
@@ -100,16 +109,17 @@ def gated_calls(
     calls, x = _made_ready(x, weight, scratch, rounded, count)
     half = weight.layout.panels // 2
     pieces = _pieces(half, usable_cpus(), 1)
+    rows_per_task = task_rows(weight.layout, _recipes(weight, rounded)[1])
     words = (
         *_weight_words(weight),
         *_row_words(x, weight, rounded),
         *(out.address, out.stride, 0, 0, 0, 0, 1.0),
         *_piece_words(pieces),
         half,
-        usable_cpus(),
+        *(usable_cpus(), 1, rows_per_task),
     )
     kernel = _product(weight, rounded, ACTIVATIONS[act])
-    return [*calls, Call(kernel, words, len(pieces) - 1, ROWS_PER_TASK, count)]
+    return [*calls, Call(kernel, words, len(pieces) - 1, rows_per_task, count)]
 
 
 def run_call(
@@ -127,20 +137,24 @@ def run_call(
         *(out.address, out.stride, 0, 0, 0, runs, 1.0),
         *_piece_words(pieces),
         0,
-        usable_cpus(),
+        *(usable_cpus(), 1, 1),
     )
     return Call(_product(weight, rounded, SILU), words, len(pieces) - 1, 1, count)
 
 
 def _made_ready(
-    x: Rows, weight: Packed, scratch: int, rounded: bool, count: int
+    x: Rows, weight: Packed, scratch: int, rounded: bool, count: int, into: int = 1
 ) -> tuple[list[Call], Rows]:
-    """Return the calls that make rows ready in scratch memory, if any, and where rows are then."""
-    part_bytes = ready_bytes(weight.layout, rounded=rounded)
-    if not part_bytes:
+    """Return the calls that make rows ready in scratch memory, if any, and where rows are then.
+
+    `into` so many stretches.
+    """
+    stride = scratch_bytes(weight, rounded=rounded)
+    if not stride:
         return [], x
-    ready, parts = Rows(scratch, weight.count * part_bytes), weight.count
-    call = ready_call(x, weight.layout, out=ready, parts=parts, rounded=rounded, count=count)
+    ready, parts = Rows(scratch, stride), weight.count * into
+    layout = replace(weight.layout, channels=weight.layout.channels // into)
+    call = ready_call(x, layout, out=ready, parts=parts, rounded=rounded, count=count)
     return [call], ready
 
 
@@ -177,6 +191,10 @@ def _pieces(panels: int, threads: int, nodes: int) -> NDArray[np.int64]:
 
 
 def _product(weight: Packed, rounded: bool, activation: Activation) -> Kernel:
-    one, many = recipes(weight.layout.format.kind, rounded=rounded, tier=chosen())
+    one, many = _recipes(weight, rounded)
     few = few_rows(one, many)
     return product_kernel(one, few, some_rows(few), many, activation)
+
+
+def _recipes(weight: Packed, rounded: bool) -> tuple[Recipe, Recipe]:
+    return recipes(weight.layout.format.kind, rounded=rounded, tier=chosen())

@@ -18,7 +18,7 @@ from spaninfer_kernels_cpu import pack_kernel, products_kernel
 from spaninfer_kernels_cpu.compiled import make_ready
 from spaninfer_kernels_cpu.errors import DTypeError, ShapeError
 from spaninfer_kernels_cpu.layout import Format, Layout
-from spaninfer_kernels_cpu.memory import aligned
+from spaninfer_kernels_cpu.memory import aligned, odd_lines
 from spaninfer_kernels_cpu.packed import Packed
 from spaninfer_kernels_cpu.recipe import Recipe, recipes, row_bytes
 from spaninfer_kernels_cpu.threads import usable_cpus
@@ -81,7 +81,7 @@ def _num_workers(weight: Packed, num_rows: int) -> int:
 def rows_for(x: NDArray[np.generic], layout: Layout, recipe: Recipe, workers: int) -> Bytes:
     """Return activations[T C] as the bytes that kernels of a recipe read, [T bytes]."""
     padded = layout.padded_channels
-    rows = aligned((len(x), row_bytes(layout, recipe)), np.uint8)
+    rows = aligned((len(x), odd_lines(row_bytes(layout, recipe))), np.uint8)
     if layout.format.has_codes:
         wide = recipe.channel_bytes == 2
         arguments = (x, layout.group_channels, padded, wide, recipe.centre, rows)
@@ -89,8 +89,13 @@ def rows_for(x: NDArray[np.generic], layout: Layout, recipe: Recipe, workers: in
         return rows
     kind = np.float32 if recipe.way == "fma" else ml_dtypes.bfloat16
     numbers = rows.view(kind)
-    numbers[:, : layout.channels] = x
-    numbers[:, layout.channels :] = 0
+    numbers[:] = 0
+    first = numbers[:, : layout.channels]
+    first[:] = x
+    if recipe.parts > 1:
+        rounded = first.astype(np.float32)
+        rest = numbers[:, padded : padded + layout.channels]
+        rest[:] = np.subtract(x, rounded, out=np.zeros_like(rounded), where=np.isfinite(rounded))
     return rows
 
 

@@ -15,19 +15,20 @@ from numba import types
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu import amx_kernel
+from spaninfer_kernels_cpu import amx, amx_kernel
 from spaninfer_kernels_cpu.compiled import entry
 from spaninfer_kernels_cpu.in_kernel import PART, in_kernel
 from spaninfer_kernels_cpu.layout import (
     BLOCK_BYTES,
-    CENTRE,
     LANES,
     PANEL,
     PARAMETER_BYTES,
     ROW_PARAMETER_BYTES,
 )
+from spaninfer_kernels_cpu.memory import CACHE_LINE
 from spaninfer_kernels_cpu.pointer import floats_at
-from spaninfer_kernels_cpu.recipe import Recipe
+from spaninfer_kernels_cpu.prefetch import ask_to_read
+from spaninfer_kernels_cpu.recipe import ROWS_PER_TASK, Recipe
 from spaninfer_kernels_cpu.tiles import (
     add_dots,
     add_products,
@@ -44,8 +45,8 @@ Floats = NDArray[np.float32]
 Tile = Any  # a tuple of vectors
 Addresses = tuple[int, ...]
 Sizes = tuple[int, int, int]
+Lines = tuple[int, int]
 
-ROWS_PER_TASK = 192  # a multiple of every tile's rows; their activations stay beside the panel
 BLOCKS = PANEL // LANES
 
 SIGNATURE = (
@@ -96,18 +97,27 @@ def _work(
         weights = panels.ctypes.data + panel * panels.shape[1]
         for first in range(start, min(num_rows, start + ROWS_PER_TASK), recipe.rows):
             address, last = x.ctypes.data + first * stride, num_rows - 1 - first
-            fill_tile(recipe, weights, address, stride, last, sizes, tile.ctypes.data)
+            fill_tile(recipe, weights, address, stride, last, sizes, tile.ctypes.data, (0, 0))
             _write(tile, first, panel * PANEL, bias, out)
         task = next_task(counter)
+    end_tiles(recipe)
 
 
 def fill_tile(
-    recipe: Recipe, weights: int, x: int, stride: int, last: int, sizes: Sizes, out: int
+    recipe: Recipe,
+    weights: int,
+    x: int,
+    stride: int,
+    last: int,
+    sizes: Sizes,
+    out: int,
+    coming: Lines,
 ) -> None:
     """Write the products of a panel and of rows 0 to `last` of x to out[recipe.rows 64], float32.
 
     Rows are `stride` bytes apart; out's rows after `last` hold anything. `sizes`: number of groups,
-    bytes of one of the panel, bytes of one in a row.
+    bytes of one of the panel, bytes of one in a row. `coming`: address and number of cache lines to
+    have on the way to the second cache meanwhile.
     """
     raise NotImplementedError("exists in Numba functions only")
 
@@ -121,15 +131,26 @@ def _fill_tile(
     last: int,  # noqa: ARG001
     sizes: Sizes,  # noqa: ARG001
     out: int,  # noqa: ARG001
+    coming: Lines,  # noqa: ARG001
 ) -> Callable[..., None]:
     """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
     kind: Any = recipe
-    return _fill_by_tiles if kind.value.way == "tiles" else _fill_by_vectors
+    return _fill_by_tiles if kind.value.by_tiles else _fill_by_vectors
 
 
 def _fill_by_vectors(
-    recipe: Recipe, weights: int, x: int, stride: int, last: int, sizes: Sizes, out: int
+    recipe: Recipe,
+    weights: int,
+    x: int,
+    stride: int,
+    last: int,
+    sizes: Sizes,
+    out: int,
+    coming: Lines,
 ) -> None:
+    address, count = coming
+    for line in range(count):
+        ask_to_read(address + line * CACHE_LINE)
     rows: Addresses = row_addresses(recipe, x, stride, last)
     for block in range(0, BLOCKS, recipe.blocks):
         sums = multiply(recipe, weights, rows, block, sizes)
@@ -137,9 +158,36 @@ def _fill_by_vectors(
 
 
 def _fill_by_tiles(
-    recipe: Recipe, weights: int, x: int, stride: int, last: int, sizes: Sizes, out: int
+    recipe: Recipe,
+    weights: int,
+    x: int,
+    stride: int,
+    last: int,
+    sizes: Sizes,
+    out: int,
+    coming: Lines,
 ) -> None:
-    amx_kernel.fill(recipe, weights, x, stride, last, sizes, out)
+    amx_kernel.fill(recipe, weights, x, stride, last, sizes, out, coming)
+
+
+def end_tiles(recipe: Recipe) -> None:
+    """Give back what `fill_tile` took and kept for the next one."""
+    raise NotImplementedError("exists in Numba functions only")
+
+
+@overload(end_tiles, jit_options=PART)
+def _end_tiles(recipe: Recipe) -> Callable[..., None]:
+    """Choose the code: registers of AMX are given back once per task, which takes long."""
+    kind: Any = recipe
+    return _release if kind.value.by_tiles else _keep
+
+
+def _release(recipe: Recipe) -> None:  # noqa: ARG001
+    amx.release()
+
+
+def _keep(recipe: Recipe) -> None:
+    pass
 
 
 def multiply(recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: Sizes) -> Tile:
@@ -160,7 +208,7 @@ def _multiply(
 ) -> Callable[..., Tile]:
     """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
     kind: Any = recipe
-    return _multiply_codes if kind.value.kind in CENTRE else _multiply_numbers
+    return _multiply_codes if kind.value.has_codes else _multiply_numbers
 
 
 def _multiply_numbers(

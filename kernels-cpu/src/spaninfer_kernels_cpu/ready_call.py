@@ -1,7 +1,7 @@
 """Rows made ready for a product, as a call: what multiplies packed weights of a format reads them.
 
 What rows become depends on the weight (see `recipe`): codes with a scale and a sum per group,
-bfloat16, or just themselves.
+bfloat16, two of them, or just themselves.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from spaninfer_kernels_cpu.elements import BFLOAT16, FLOAT32, read, smaller, wri
 from spaninfer_kernels_cpu.in_kernel import PART
 from spaninfer_kernels_cpu.kernel import Kernel, variants
 from spaninfer_kernels_cpu.layout import CENTRE, Layout
-from spaninfer_kernels_cpu.recipe import recipes, row_bytes
+from spaninfer_kernels_cpu.recipe import Recipe, recipes, row_bytes
+from spaninfer_kernels_cpu.rounding import nearest_bf16
 from spaninfer_kernels_cpu.row_codes import write_row_codes
 from spaninfer_kernels_cpu.tiers import chosen
 
 Sizes: TypeAlias = tuple[int, int, int, int, int]
+
+_INFINITE = np.float32(np.inf)
 
 READY_ROWS_PER_TASK = 4
 
@@ -47,7 +50,7 @@ def ready_call(
     A part takes `ready_bytes`, which are not 0; parts lie side by side.
     """
     one, _ = recipes(layout.format.kind, rounded=rounded, tier=chosen())
-    way = _CODE if layout.format.has_codes else _NARROW if one.way != "fma" else _PAD
+    way = _readying_for(one)
     words = (
         *(x.address, x.stride, out.address, out.stride, parts),
         ready_bytes(layout, rounded=rounded),
@@ -59,9 +62,19 @@ def ready_call(
 
 @dataclass(frozen=True, slots=True)
 class Readying(Constant):
-    """How rows are made ready: "code", "narrow" to bfloat16, or "pad" with zeros."""
+    """How rows are made ready: "code", "narrow" to bfloat16, "split" into two of these, or "pad"
+    with zeros.
+    """
 
     name: str
+
+
+def _readying_for(recipe: Recipe) -> Readying:
+    if recipe.has_codes:
+        return _CODE
+    if recipe.parts > 1:
+        return _SPLIT
+    return _PAD if recipe.way == "fma" else _NARROW
 
 
 @variants
@@ -96,7 +109,7 @@ def _write_ready(
 ) -> Callable[..., None]:
     """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
     kind: Any = way
-    return {"code": _code, "narrow": _narrow, "pad": _pad}[kind.value.name]
+    return _WAYS[kind.value.name]
 
 
 def _code(way: Readying, source: int, sizes: Sizes, target: int) -> None:  # noqa: ARG001
@@ -113,6 +126,24 @@ def _narrow(way: Readying, source: int, sizes: Sizes, target: int) -> None:  # n
         write(BFLOAT16, target, i, np.float32(0))
 
 
+def _split(way: Readying, source: int, sizes: Sizes, target: int) -> None:  # noqa: ARG001
+    """Write a row rounded to bfloat16, then what is left of every number, rounded too.
+
+    Their sum is within 2^-17 of the number. Nothing is left of an infinite one, nor of NaN.
+    """
+    channels, _, padded, _, _ = sizes
+    rest = target + 2 * padded
+    for i in range(channels):
+        number = read(FLOAT32, source, i)
+        first = nearest_bf16(number)
+        left = number - first if abs(first) < _INFINITE else np.float32(0)
+        write(BFLOAT16, target, i, number)
+        write(BFLOAT16, rest, i, left)
+    for i in range(channels, padded):
+        write(BFLOAT16, target, i, np.float32(0))
+        write(BFLOAT16, rest, i, np.float32(0))
+
+
 def _pad(way: Readying, source: int, sizes: Sizes, target: int) -> None:  # noqa: ARG001
     """Write a row filled up with zeros."""
     channels, _, padded, _, _ = sizes
@@ -122,4 +153,5 @@ def _pad(way: Readying, source: int, sizes: Sizes, target: int) -> None:  # noqa
         write(FLOAT32, target, i, np.float32(0))
 
 
-_CODE, _NARROW, _PAD = Readying("code"), Readying("narrow"), Readying("pad")
+_WAYS = {"code": _code, "narrow": _narrow, "split": _split, "pad": _pad}
+_CODE, _NARROW, _SPLIT, _PAD = (Readying(name) for name in _WAYS)
