@@ -207,7 +207,7 @@ def tiles_of(one, many):
 
     def kernel(weights, x, groups, group_bytes, row_bytes, out):
         sizes = (groups, group_bytes, row_bytes)
-        fill_tile(one, weights, x, row_bytes, 0, sizes, out, (0, 0))
-        fill_tile(many, weights, x, row_bytes, 5, sizes, out, (0, 0))
+        fill_tile(one, weights, (x, row_bytes, 0), sizes, out, (0, 0))
+        fill_tile(many, weights, (x, row_bytes, 5), sizes, out, (0, 0))
 
     return kernel

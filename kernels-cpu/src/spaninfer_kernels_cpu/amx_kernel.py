@@ -53,23 +53,14 @@ _DOTS: Final = Room(2 * SQUARE_ROWS * _HALF)  # sums: one half of the outputs an
 _WIDENED: Final = Room(_PANEL_STEPS * _HALF)
 
 Sizes = tuple[int, int, int]
+Strided = tuple[int, int, int]
 Lines = tuple[int, int]
 
 
 def fill(
-    recipe: Recipe,
-    weights: int,
-    x: int,
-    stride: int,
-    last: int,
-    sizes: Sizes,
-    out: int,
-    coming: Lines,
+    recipe: Recipe, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
-    """Write the products of rows 0 to `last` of x and a panel to out[recipe.rows 64], float32.
-
-    Everything is as in `products_kernel.fill_tile`.
-    """
+    """Write the products of a panel and of rows to out: see `products_kernel.fill_tile`."""
     raise NotImplementedError("exists in Numba functions only")
 
 
@@ -77,9 +68,7 @@ def fill(
 def _fill(
     recipe: Recipe,
     weights: int,  # noqa: ARG001
-    x: int,  # noqa: ARG001
-    stride: int,  # noqa: ARG001
-    last: int,  # noqa: ARG001
+    rows: Strided,  # noqa: ARG001
     sizes: Sizes,  # noqa: ARG001
     out: int,  # noqa: ARG001
     coming: Lines,  # noqa: ARG001
@@ -92,16 +81,10 @@ def _fill(
 
 
 def _fill_square(
-    recipe: Recipe,
-    weights: int,
-    x: int,
-    stride: int,
-    last: int,
-    sizes: Sizes,
-    out: int,
-    coming: Lines,
+    recipe: Recipe, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
-    count, (_, panel_bytes, row_bytes) = min(last + 1, SQUARE_ROWS), sizes
+    (x, stride, last), (_, panel_bytes, row_bytes) = rows, sizes
+    count = min(last + 1, SQUARE_ROWS)
     part_bytes = row_bytes // recipe.parts
     chunk = _configure(recipe, count, panel_bytes // STEP_BYTES)
     # What is coming is asked for all along: in one go it would fill the core's list of lines that
@@ -125,20 +108,15 @@ def _fill_square(
 def _fill_line(
     recipe: Recipe,
     weights: int,
-    x: int,
-    stride: int,
-    last: int,
+    rows: Strided,
     sizes: Sizes,
     out: int,
     coming: Lines,  # noqa: ARG001
 ) -> None:
-    count, (_, panel_bytes, row_bytes) = min(last + 1, TILE_ROWS), sizes
+    (x, stride, last), (_, panel_bytes, row_bytes) = rows, sizes
+    count = min(last + 1, TILE_ROWS)
     part_bytes = row_bytes // recipe.parts
-    chunk = _configure(recipe, count, panel_bytes // STEP_BYTES)
-    amx.zero(_C00)
-    amx.zero(_C01)
-    amx.zero(_C10)
-    amx.zero(_C11)
+    chunk = _configure(recipe, count, panel_bytes // STEP_BYTES)  # sums are zero now
     for start in range(0, part_bytes, chunk):
         amx.load(UPPER, x + start, stride)
         if recipe.parts > 1:
@@ -172,18 +150,12 @@ def _add_block(
 
 
 def _fill_codes(
-    recipe: Recipe,
-    weights: int,
-    x: int,
-    stride: int,
-    last: int,
-    sizes: Sizes,
-    out: int,
-    coming: Lines,
+    recipe: Recipe, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
     for line in range(coming[1]):
         ask_to_read(coming[0] + line * CACHE_LINE)
-    count, (groups, group_bytes, row_group_bytes) = min(last + 1, SQUARE_ROWS), sizes
+    (x, stride, last), (groups, group_bytes, row_group_bytes) = rows, sizes
+    count = min(last + 1, SQUARE_ROWS)
     chunk = _configure(recipe, count, row_group_bytes // 4)
     dots, widened = stack(_DOTS), stack(_WIDENED)
     parameters, row_ends = weights + group_bytes - PARAMETER_BYTES, x + groups * row_group_bytes

@@ -166,7 +166,7 @@ def _tile(
     group_bytes = _stretch_bytes(words) // groups
     sizes = (groups, group_bytes, row_group_bytes(recipe, group_bytes))
     panel_at = weights + number * word(words, 1) + stretch * _stretch_bytes(words)
-    fill_tile(recipe, panel_at, x, stride, stop - 1 - first, sizes, tile, coming)
+    fill_tile(recipe, panel_at, (x, stride, stop - 1 - first), sizes, tile, coming)
     half = word(words, 17)
     for row in range(smaller(recipe.rows, stop - first)):
         sums = floats_at(tile + 4 * PANEL * row, PANEL)

@@ -45,6 +45,7 @@ Floats = NDArray[np.float32]
 Tile = Any  # a tuple of vectors
 Addresses = tuple[int, ...]
 Sizes = tuple[int, int, int]
+Strided = tuple[int, int, int]
 Lines = tuple[int, int]
 
 BLOCKS = PANEL // LANES
@@ -96,28 +97,22 @@ def _work(
         panel, start = task // parts, task % parts * ROWS_PER_TASK
         weights = panels.ctypes.data + panel * panels.shape[1]
         for first in range(start, min(num_rows, start + ROWS_PER_TASK), recipe.rows):
-            address, last = x.ctypes.data + first * stride, num_rows - 1 - first
-            fill_tile(recipe, weights, address, stride, last, sizes, tile.ctypes.data, (0, 0))
+            rows = (x.ctypes.data + first * stride, stride, num_rows - 1 - first)
+            fill_tile(recipe, weights, rows, sizes, tile.ctypes.data, (0, 0))
             _write(tile, first, panel * PANEL, bias, out)
         task = next_task(counter)
     end_tiles(recipe)
 
 
 def fill_tile(
-    recipe: Recipe,
-    weights: int,
-    x: int,
-    stride: int,
-    last: int,
-    sizes: Sizes,
-    out: int,
-    coming: Lines,
+    recipe: Recipe, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
-    """Write the products of a panel and of rows 0 to `last` of x to out[recipe.rows 64], float32.
+    """Write the products of a panel and of rows to out[recipe.rows 64], float32.
 
-    Rows are `stride` bytes apart; out's rows after `last` hold anything. `sizes`: number of groups,
-    bytes of one of the panel, bytes of one in a row. `coming`: address and number of cache lines to
-    have on the way to the second cache meanwhile.
+    `rows`: address of the first, bytes from one to the next, number of the last, which counts from
+    0; out's rows behind it hold anything. `sizes`: number of groups, bytes of one of the panel,
+    bytes of one in a row. `coming`: address and number of cache lines to have on the way to the
+    second cache meanwhile.
     """
     raise NotImplementedError("exists in Numba functions only")
 
@@ -126,9 +121,7 @@ def fill_tile(
 def _fill_tile(
     recipe: Recipe,
     weights: int,  # noqa: ARG001
-    x: int,  # noqa: ARG001
-    stride: int,  # noqa: ARG001
-    last: int,  # noqa: ARG001
+    rows: Strided,  # noqa: ARG001
     sizes: Sizes,  # noqa: ARG001
     out: int,  # noqa: ARG001
     coming: Lines,  # noqa: ARG001
@@ -139,35 +132,21 @@ def _fill_tile(
 
 
 def _fill_by_vectors(
-    recipe: Recipe,
-    weights: int,
-    x: int,
-    stride: int,
-    last: int,
-    sizes: Sizes,
-    out: int,
-    coming: Lines,
+    recipe: Recipe, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
     address, count = coming
     for line in range(count):
         ask_to_read(address + line * CACHE_LINE)
-    rows: Addresses = row_addresses(recipe, x, stride, last)
+    addresses: Addresses = row_addresses(recipe, rows[0], rows[1], rows[2])
     for block in range(0, BLOCKS, recipe.blocks):
-        sums = multiply(recipe, weights, rows, block, sizes)
+        sums = multiply(recipe, weights, addresses, block, sizes)
         store_tile(recipe, sums, out + block * BLOCK_BYTES)
 
 
 def _fill_by_tiles(
-    recipe: Recipe,
-    weights: int,
-    x: int,
-    stride: int,
-    last: int,
-    sizes: Sizes,
-    out: int,
-    coming: Lines,
+    recipe: Recipe, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
-    amx_kernel.fill(recipe, weights, x, stride, last, sizes, out, coming)
+    amx_kernel.fill(recipe, weights, rows, sizes, out, coming)
 
 
 def end_tiles(recipe: Recipe) -> None:
