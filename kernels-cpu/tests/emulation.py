@@ -3,10 +3,12 @@
     SPANINFER_CPU_TIER=avx512_bf16 python -m pytest -p emulation test_products.py
 
 So the layout of weights and activations, and the tiles, of every x86 tier are tested on any x86
-CPU. The registers of AMX are memory that all threads share, so kernels run on one.
+CPU. The registers of AMX are memory that all threads share, so kernels run on one: the process
+keeps to one CPU.
 """
 
 import ctypes
+import os
 from inspect import Parameter, signature
 
 import ml_dtypes
@@ -170,6 +172,9 @@ def keep(compiler, function):
 
 
 def pytest_configure():
+    if hasattr(os, "sched_setaffinity"):
+        usable = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {usable[os.getpid() % len(usable)]})
     for function in (configure, zero, load, store, add_bytes, add_bf16, release):
         setattr(amx, function.__name__, stands_for_an_instruction(function))
     amx.permitted = lambda: True

@@ -10,9 +10,16 @@ import pytest
 from assembly import Target, lowered
 from numba import types
 from processes import printed_by
-from spaninfer_kernels_cpu import TierError, tiers
+from spaninfer_kernels_cpu import Format, TierError, tiers
+from spaninfer_kernels_cpu.layout import Layout
 from spaninfer_kernels_cpu.products_kernel import fill_tile
-from spaninfer_kernels_cpu.recipe import few_rows, recipes, some_rows
+from spaninfer_kernels_cpu.recipe import (
+    few_rows,
+    recipes,
+    some_rows,
+    stretches,
+    task_rows,
+)
 from spaninfer_kernels_cpu.tiers import TIERS, choose
 
 KINDS = ("float32", "bfloat16", "int8", "int4")
@@ -160,6 +167,46 @@ def test_steps_round_activations_only_where_products_of_bfloat16_are_there(name,
     (tier,) = [tier for tier in TIERS if tier.name == name]
 
     run_tests(tier, "test_product_call.py", "rounded_where", NUMBA_CACHE_DIR=str(cache))
+
+
+@pytest.mark.slow
+def test_calls_multiply_by_tiles_in_stretches_and_gates(tmp_path):
+    (tier,) = [tier for tier in TIERS if tier.name == "amx_bf16"]
+
+    run_tests(tier, "test_product_call.py", "stretches or bfloat16", NUMBA_CACHE_DIR=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("channels", "rounded", "expected"),
+    [
+        (896, True, (1, 256)),
+        (896, False, (1, 256)),
+        (4864, True, (2, 192)),
+        (4864, False, (4, 192)),
+        (18944, True, (8, 192)),
+        (3584, False, (2, 128)),
+        (4849, True, (1, 96)),  # no whole tiles
+        (32 * 151, False, (1, 32)),  # a prime number of tiles
+    ],
+)
+def test_activations_of_a_task_fit_the_second_cache(channels, rounded, expected):
+    (tier,) = [tier for tier in TIERS if tier.name == "amx_bf16"]
+    _, many = recipes("bfloat16", rounded=rounded, tier=tier)
+    layout = Layout(Format("bfloat16"), 64, channels)
+
+    into = stretches(layout, many)
+
+    assert (into, task_rows(layout, many, into)) == expected
+    assert into == 1 or channels % (32 * into) == 0
+
+
+def test_vectors_multiply_whole_rows():
+    (tier,) = [tier for tier in TIERS if tier.name == "avx512_vnni"]
+    for kind in KINDS:
+        _, many = recipes(kind, rounded=False, tier=tier)
+        layout = Layout(Format(kind), 64, 4864)
+
+        assert (stretches(layout, many), task_rows(layout, many)) == (1, 192)
 
 
 def run_tests(tier, file, keywords, **environment):

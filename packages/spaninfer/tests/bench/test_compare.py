@@ -43,6 +43,15 @@ def test_titles_leave_out_what_all_records_share_unless_there_is_only_one():
     assert titles(records[:1]) == ["a m"]
 
 
+def test_a_title_does_not_list_the_instructions_of_a_peer():
+    records = [
+        record("a", "tok/s", 1.0, program="engine"),
+        record("a", "tok/s", 2.0, program="peer", peer_instructions="AVX2 FMA REPACK"),
+    ]
+
+    assert titles(records) == ["engine", "peer"]
+
+
 def test_of_what_was_measured_twice_the_last_counts():
     found = compare([record("a", "ms", 9.0), record("a", "ms", 4.0)], [record("a", "ms", 2.0)])
 

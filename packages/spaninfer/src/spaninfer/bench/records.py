@@ -25,7 +25,7 @@ MEASURED: Final = (
 
 CIRCUMSTANCES: Final = (
     *("settings", "device", "cpu", "cores", "threads", "cpus", "physical_cores", "tier"),
-    *("load", "beside", "versions", "commit", "date"),
+    *("peer_instructions", "load", "beside", "versions", "commit", "date"),
 )
 """Fields that say where and with what, not what."""
 

@@ -63,7 +63,7 @@ def settings_of(format: Format) -> tuple[Setting, ...]:
     """Return how our engine is timed with weights in a format.
 
     With bfloat16 weights, activations are float32: rounded to bfloat16, they cost the bundled model
-    1.5e-6 nats, and llama.cpp's format costs 0.9e-6. On CPUs that multiply bfloat16 by bfloat16,
+    2.6e-6 nats, and llama.cpp's format costs 1.6e-6. On CPUs that multiply bfloat16 by bfloat16,
     which is faster, both are timed.
     """
     name = name_of(format)
