@@ -12,6 +12,8 @@ from spaninfer_kernels_cpu import (
     pack_stack,
     unpack,
 )
+from spaninfer_kernels_cpu.recipe import recipes
+from spaninfer_kernels_cpu.tiers import chosen
 
 FORMATS = [
     Format("int8", 32),
@@ -34,8 +36,9 @@ def test_tokens_get_the_weighted_sum_of_their_experts(format, tokens):
     if format.has_codes:  # sums in another order tip a code of an activation now and then
         assert (error > 2e-6).any(1).sum() <= 2 + tokens // 10
         assert error.max(initial=0) <= 0.02
-    else:
-        assert error.max(initial=0) <= 2e-6
+    else:  # two bfloat16, where an activation is that, are within 2^-17 of it
+        one, _ = recipes(format.kind, rounded=False, tier=chosen())
+        assert error.max(initial=0) <= (2e-6 if one.parts == 1 else 1e-5)
 
 
 def definition(x, gate_up, down, ids, weights):

@@ -170,10 +170,14 @@ def test_steps_round_activations_only_where_products_of_bfloat16_are_there(name,
 
 
 @pytest.mark.slow
-def test_calls_multiply_by_tiles_in_stretches_and_gates(tmp_path):
+@pytest.mark.parametrize(
+    ("file", "keywords"),
+    [("test_product_call.py", "stretches or bfloat16"), ("test_experts.py", "bfloat16")],
+)
+def test_calls_multiply_by_tiles(file, keywords, tmp_path):
     (tier,) = [tier for tier in TIERS if tier.name == "amx_bf16"]
 
-    run_tests(tier, "test_product_call.py", "stretches or bfloat16", NUMBA_CACHE_DIR=str(tmp_path))
+    run_tests(tier, file, keywords, NUMBA_CACHE_DIR=str(tmp_path))
 
 
 @pytest.mark.parametrize(
