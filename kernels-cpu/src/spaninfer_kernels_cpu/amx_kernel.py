@@ -41,7 +41,7 @@ from spaninfer_kernels_cpu.layout import (
 )
 from spaninfer_kernels_cpu.memory import CACHE_LINE, Room, stack
 from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
-from spaninfer_kernels_cpu.prefetch import ask_to_read
+from spaninfer_kernels_cpu.prefetch import Lines, ask_for_share, ask_to_read, share_of
 from spaninfer_kernels_cpu.recipe import SQUARE_ROWS, Recipe
 from spaninfer_kernels_cpu.tiles import add_scaled_row, load_parameters
 
@@ -54,7 +54,6 @@ _WIDENED: Final = Room(_PANEL_STEPS * _HALF)
 
 Sizes = tuple[int, int, int]
 Strided = tuple[int, int, int]
-Lines = tuple[int, int]
 
 
 def fill(
@@ -87,22 +86,18 @@ def _fill_square(
     count = min(last + 1, SQUARE_ROWS)
     part_bytes = row_bytes // recipe.parts
     chunk = _configure(recipe, count, panel_bytes // STEP_BYTES)
-    # What is coming is asked for all along: in one go it would fill the core's list of lines that
-    # it waits for, and the products would wait with it.
-    asked, end = coming[0], coming[0] + coming[1] * CACHE_LINE
-    at_once = -(-coming[1] * chunk // (2 * part_bytes)) * CACHE_LINE
-    for half in range(0, STEP_BYTES, _HALF):
+    chunks = part_bytes // chunk
+    at_once = share_of(coming, 2 * chunks)
+    for half in range(2):
         _zero(count)
-        for start in range(0, part_bytes, chunk):
-            stop = min(asked + at_once, end)
-            while asked < stop:
-                ask_to_read(asked)
-                asked += CACHE_LINE
-            _load_weights(weights + start // 4 * STEP_BYTES + half, STEP_BYTES)
+        for number in range(chunks):
+            ask_for_share(coming, half * chunks + number, at_once)
+            start = number * chunk
+            _load_weights(weights + start // 4 * STEP_BYTES + half * _HALF, STEP_BYTES)
             for part in range(recipe.parts):
                 _load_rows(x + part * part_bytes + start, stride, count)
                 _multiply_bf16(count)
-        _store(out + half, STEP_BYTES, count)
+        _store(out + half * _HALF, STEP_BYTES, count)
 
 
 def _fill_line(
@@ -152,8 +147,7 @@ def _add_block(
 def _fill_codes(
     recipe: Recipe, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
-    for line in range(coming[1]):
-        ask_to_read(coming[0] + line * CACHE_LINE)
+    ask_for_share(coming, 0, coming[1])
     (x, stride, last), (groups, group_bytes, row_group_bytes) = rows, sizes
     count = min(last + 1, SQUARE_ROWS)
     chunk = _configure(recipe, count, row_group_bytes // 4)

@@ -210,7 +210,7 @@ def _score_tile(
     address, stride = scratch.queries + first * size * 4, size * 4
     rows: Any = row_addresses(recipe, address, stride, num_queries - 1 - first)
     for block in range(0, (count + LANES - 1) // LANES, recipe.blocks):
-        tile = multiply(recipe, scratch.keys, rows, block, (1, size * STEP_BYTES, 0))
+        tile = multiply(recipe, scratch.keys, rows, block, (1, size * STEP_BYTES, 0), (0, 0))
         store_tile(recipe, tile, scratch.scores + first * STEP_BYTES + block * BLOCK_BYTES)
 
 
@@ -239,7 +239,7 @@ def _add_tile(
         for block in range(
             0, (smaller(PANEL, size - panel * PANEL) + LANES - 1) // LANES, recipe.blocks
         ):
-            tile = multiply(recipe, values, rows, block, (1, count * STEP_BYTES, 0))
+            tile = multiply(recipe, values, rows, block, (1, count * STEP_BYTES, 0), (0, 0))
             sums = scratch.sums + first * stride + panel * STEP_BYTES + block * BLOCK_BYTES
             add_tile(recipe, tile, sums, stride, scratch.kept + first * 4)
 

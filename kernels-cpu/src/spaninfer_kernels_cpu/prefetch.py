@@ -10,7 +10,13 @@ from typing import Any
 from numba.core import types
 
 from spaninfer_kernels_cpu import vectors as v
+from spaninfer_kernels_cpu.elements import smaller
+from spaninfer_kernels_cpu.in_kernel import in_kernel
+from spaninfer_kernels_cpu.memory import CACHE_LINE
 from spaninfer_kernels_cpu.vectors import intrinsic
+
+Lines = tuple[int, int]
+"""Address of the first cache line, and how many."""
 
 
 @intrinsic
@@ -23,6 +29,23 @@ def ask_to_read(_context: Any, _address: Any) -> Any:
 def ask_to_write(_context: Any, _address: Any) -> Any:
     """Have the line at an address brought to the nearest cache, for this core alone."""
     return _asking(for_writing=True, nearness=3)
+
+
+@in_kernel
+def share_of(lines: Lines, count: int) -> int:
+    """Return how many lines a share has where there are so many shares."""
+    return (lines[1] + count - 1) // count
+
+
+@in_kernel
+def ask_for_share(lines: Lines, number: int, at_once: int) -> None:
+    """Have share `number` of some lines, so many to each, brought to the second cache.
+
+    All of them in one go fill the core's list of lines that it waits for, and what comes next waits
+    with it.
+    """
+    for line in range(number * at_once, smaller((number + 1) * at_once, lines[1])):
+        ask_to_read(lines[0] + line * CACHE_LINE)
 
 
 def _asking(*, for_writing: bool, nearness: int) -> Any:

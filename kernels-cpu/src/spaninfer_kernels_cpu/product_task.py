@@ -13,8 +13,8 @@ from spaninfer_kernels_cpu.kernel import Kernel, variants
 from spaninfer_kernels_cpu.layout import PANEL
 from spaninfer_kernels_cpu.memory import CACHE_LINE, Room, stack
 from spaninfer_kernels_cpu.pointer import floats_at
-from spaninfer_kernels_cpu.prefetch import ask_to_write
-from spaninfer_kernels_cpu.products_kernel import Lines, end_tiles, fill_tile, row_group_bytes
+from spaninfer_kernels_cpu.prefetch import Lines, ask_to_write
+from spaninfer_kernels_cpu.products_kernel import end_tiles, fill_tile, row_group_bytes
 from spaninfer_kernels_cpu.recipe import Recipe
 
 Floats = NDArray[np.float32]

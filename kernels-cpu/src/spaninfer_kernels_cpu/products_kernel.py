@@ -25,9 +25,8 @@ from spaninfer_kernels_cpu.layout import (
     PARAMETER_BYTES,
     ROW_PARAMETER_BYTES,
 )
-from spaninfer_kernels_cpu.memory import CACHE_LINE
 from spaninfer_kernels_cpu.pointer import floats_at
-from spaninfer_kernels_cpu.prefetch import ask_to_read
+from spaninfer_kernels_cpu.prefetch import Lines, ask_for_share, share_of
 from spaninfer_kernels_cpu.recipe import ROWS_PER_TASK, Recipe
 from spaninfer_kernels_cpu.tiles import (
     add_dots,
@@ -46,7 +45,6 @@ Tile = Any  # a tuple of vectors
 Addresses = tuple[int, ...]
 Sizes = tuple[int, int, int]
 Strided = tuple[int, int, int]
-Lines = tuple[int, int]
 
 BLOCKS = PANEL // LANES
 
@@ -134,12 +132,10 @@ def _fill_tile(
 def _fill_by_vectors(
     recipe: Recipe, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
-    address, count = coming
-    for line in range(count):
-        ask_to_read(address + line * CACHE_LINE)
     addresses: Addresses = row_addresses(recipe, rows[0], rows[1], rows[2])
     for block in range(0, BLOCKS, recipe.blocks):
-        sums = multiply(recipe, weights, addresses, block, sizes)
+        sums = multiply(recipe, weights, addresses, block, sizes, coming)
+        coming = (0, 0)
         store_tile(recipe, sums, out + block * BLOCK_BYTES)
 
 
@@ -169,10 +165,12 @@ def _keep(recipe: Recipe) -> None:
     pass
 
 
-def multiply(recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: Sizes) -> Tile:
+def multiply(
+    recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: Sizes, coming: Lines
+) -> Tile:
     """Return the products of a panel's blocks from `block` with rows, over all channels.
 
-    `sizes`: number of groups, bytes of one of the panel, bytes of one in a row.
+    `sizes` and `coming` are as in `fill_tile`.
     """
     raise NotImplementedError("exists in Numba functions only")
 
@@ -184,6 +182,7 @@ def _multiply(
     rows: Addresses,  # noqa: ARG001
     block: int,  # noqa: ARG001
     sizes: Sizes,  # noqa: ARG001
+    coming: Lines,  # noqa: ARG001
 ) -> Callable[..., Tile]:
     """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
     kind: Any = recipe
@@ -191,10 +190,12 @@ def _multiply(
 
 
 def _multiply_numbers(
-    recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: Sizes
+    recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: Sizes, coming: Lines
 ) -> Tile:
     _, group_bytes, _ = sizes
     weights += block * BLOCK_BYTES
+    # All at once: between steps of 25 cycles, requests cost one row more than they bring many.
+    ask_for_share(coming, 0, coming[1])
     sums: Tile = zero_tile(recipe)
     for step in range(group_bytes // recipe.weight_bytes):
         sums = add_products(
@@ -204,12 +205,15 @@ def _multiply_numbers(
 
 
 def _multiply_codes(
-    recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: Sizes
+    recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: Sizes, coming: Lines
 ) -> Tile:
     groups, group_bytes, row_group_bytes = sizes
     code_bytes = group_bytes - PARAMETER_BYTES
     sums: Tile = zero_tile(recipe)
+    at_once = share_of(coming, groups)
     for group in range(groups):
+        if recipe.ahead == 0:  # else nothing is coming but the tile's own weights
+            ask_for_share(coming, group, at_once)
         codes = weights + group * group_bytes
         row = group * row_group_bytes
         row_end = groups * row_group_bytes + group * ROW_PARAMETER_BYTES
