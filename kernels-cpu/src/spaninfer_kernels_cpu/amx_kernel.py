@@ -52,8 +52,11 @@ _CONFIG: Final = Room(TILE_BYTES)
 _DOTS: Final = Room(2 * SQUARE_ROWS * _HALF)  # sums: one half of the outputs and the other
 _WIDENED: Final = Room(_PANEL_STEPS * _HALF)
 
-Sizes = tuple[int, int, int]
 Strided = tuple[int, int, int]
+"""Address of the first row, bytes from one to the next, number of the last, counted from 0."""
+
+Sizes = tuple[int, int, int]
+"""Number of groups, bytes of one of a panel, bytes of one in a row."""
 
 
 def fill(

@@ -16,6 +16,7 @@ from numba.extending import overload
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu import amx, amx_kernel
+from spaninfer_kernels_cpu.amx_kernel import Sizes, Strided
 from spaninfer_kernels_cpu.compiled import entry
 from spaninfer_kernels_cpu.in_kernel import PART, in_kernel
 from spaninfer_kernels_cpu.layout import (
@@ -43,8 +44,6 @@ Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Tile = Any  # a tuple of vectors
 Addresses = tuple[int, ...]
-Sizes = tuple[int, int, int]
-Strided = tuple[int, int, int]
 
 BLOCKS = PANEL // LANES
 
@@ -107,9 +106,7 @@ def fill_tile(
 ) -> None:
     """Write the products of a panel and of rows to out[recipe.rows 64], float32.
 
-    `rows`: address of the first, bytes from one to the next, number of the last, which counts from
-    0; out's rows behind it hold anything. `sizes`: number of groups, bytes of one of the panel,
-    bytes of one in a row. `coming`: address and number of cache lines to have on the way to the
+    Rows of out behind the last of `rows` hold anything. `coming` are to be on their way to the
     second cache meanwhile.
     """
     raise NotImplementedError("exists in Numba functions only")
