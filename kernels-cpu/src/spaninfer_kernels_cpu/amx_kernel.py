@@ -99,7 +99,7 @@ def _fill_square(
             _load_weights(weights + start // 4 * STEP_BYTES + half * _HALF, STEP_BYTES)
             for part in range(recipe.parts):
                 _load_rows(x + part * part_bytes + start, stride, count)
-                _multiply_bf16(count)
+                _multiply(recipe, count)
         _store(out + half * _HALF, STEP_BYTES, count)
 
 
@@ -169,7 +169,7 @@ def _fill_codes(
             else:
                 _load_weights(codes + start // 4 * STEP_BYTES, STEP_BYTES)
             _load_rows(row, stride, count)
-            _multiply_bytes(count)
+            _multiply(recipe, count)
         if number > 0:
             _scale(number - 1, parameters, group_bytes, row_ends, stride, dots, count, out)
         _store(dots + SQUARE_ROWS * half, _HALF, count)
@@ -208,12 +208,21 @@ def _load_rows(x: int, stride: int, count: int) -> None:
 
 
 @in_kernel
-def _multiply_bf16(count: int) -> None:
-    amx.add_bf16(_C00, UPPER, LEFT)
-    amx.add_bf16(_C01, UPPER, RIGHT)
+def _multiply(recipe: Recipe, count: int) -> None:
+    """Add the products of the tiles of rows and of weights."""
+    _add(recipe, _C00, UPPER, LEFT)
+    _add(recipe, _C01, UPPER, RIGHT)
     if count > TILE_ROWS:
-        amx.add_bf16(_C10, LOWER, LEFT)
-        amx.add_bf16(_C11, LOWER, RIGHT)
+        _add(recipe, _C10, LOWER, LEFT)
+        _add(recipe, _C11, LOWER, RIGHT)
+
+
+@in_kernel
+def _add(recipe: Recipe, sums: Tile, left: Tile, right: Tile) -> None:
+    if recipe.has_codes:
+        amx.add_bytes(sums, left, right)
+    else:
+        amx.add_bf16(sums, left, right)
 
 
 @in_kernel
@@ -247,24 +256,12 @@ def repeat(recipe: Recipe, steps: int, space: int, out: int) -> None:
     _load_weights(space, TILE_BYTES)
     _load_rows(space, TILE_BYTES, SQUARE_ROWS)
     for _ in range(steps):
-        if recipe.has_codes:
-            _multiply_bytes(SQUARE_ROWS)
-        else:
-            _multiply_bf16(SQUARE_ROWS)
+        _multiply(recipe, SQUARE_ROWS)
     amx.store(_C11, out, TILE_BYTES)
     amx.release()
 
 
 # ---- codes ---------------------------------------------------------------------------------------
-
-
-@in_kernel
-def _multiply_bytes(count: int) -> None:
-    amx.add_bytes(_C00, UPPER, LEFT)
-    amx.add_bytes(_C01, UPPER, RIGHT)
-    if count > TILE_ROWS:
-        amx.add_bytes(_C10, LOWER, LEFT)
-        amx.add_bytes(_C11, LOWER, RIGHT)
 
 
 @in_kernel

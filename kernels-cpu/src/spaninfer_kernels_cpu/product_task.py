@@ -98,7 +98,7 @@ def _multiply_rows(
             start += _tile(some, activation, job, start, stop, (0, 0))
         else:
             _ask_outputs(many, job, start, stop)
-            coming = _share(job, following, start - first, many.rows, stop - first)
+            coming = _coming(job, following, start - first, many.rows, stop - first)
             start += _tile(many, activation, job, start, stop, coming)
 
 
@@ -146,7 +146,7 @@ def _ask_outputs(recipe: Recipe, job: Job, first: int, stop: int) -> None:
 
 
 @in_kernel
-def _share(job: Job, following: int, done: int, now: int, rows: int) -> Lines:
+def _coming(job: Job, following: int, done: int, now: int, rows: int) -> Lines:
     """Return as large a part of what follows as there are rows done now, of all."""
     lines = 0 if following == 0 else _stretch_bytes(job[0]) // CACHE_LINE
     first = lines * done // rows
