@@ -23,9 +23,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from spaninfer_kernels_cpu import Rows, Scores, attend, compile_all, usable_cpus
-from spaninfer_kernels_cpu.elements import ELEMENTS
-from spaninfer_kernels_cpu.limits import peak_gops, read_gbps
-from spaninfer_kernels_cpu.tiers import chosen
+from spaninfer_kernels_cpu.codegen.elements import ELEMENTS
+from spaninfer_kernels_cpu.codegen.isa_level import chosen
+from spaninfer_kernels_cpu.gemm.roofline import peak_gops, read_gbps
 
 Array = NDArray[np.float32]
 

@@ -26,9 +26,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 from spaninfer_kernels_cpu import Format, Packed, compile_all, linear, pack, usable_cpus
-from spaninfer_kernels_cpu.limits import peak_gops
-from spaninfer_kernels_cpu.tiers import chosen
-from spaninfer_kernels_cpu.workers import next_task, share
+from spaninfer_kernels_cpu.codegen.isa_level import chosen
+from spaninfer_kernels_cpu.gemm.roofline import peak_gops
+from spaninfer_kernels_cpu.runtime.workers import next_task, share
 
 Floats = NDArray[np.float32]
 T = TypeVar("T")

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 from spaninfer_kernels_cpu import Format, experts, pack_stack
-from spaninfer_kernels_cpu.limits import peak_gops, read_gbps
-from spaninfer_kernels_cpu.norm_kernel import rms_norm
-from spaninfer_kernels_cpu.sample_kernel import Candidates, Sampling, sample
-from spaninfer_kernels_cpu.tiers import chosen
+from spaninfer_kernels_cpu.codegen.isa_level import chosen
+from spaninfer_kernels_cpu.elementwise.norm_kernel import rms_norm
+from spaninfer_kernels_cpu.gemm.roofline import peak_gops, read_gbps
+from spaninfer_kernels_cpu.sampling.sample_kernel import Candidates, Sampling, sample
 
 HIDDEN, VOCABULARY = 896, 151936
 EXPERTS, PER_TOKEN, EXPERT_INNER = 32, 4, 512

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 import numpy as np
 from numba import njit
 from spaninfer_kernels_cpu import usable_cpus
-from spaninfer_kernels_cpu.call import Call, Script, word
-from spaninfer_kernels_cpu.pointer import floats_at
-from spaninfer_kernels_cpu.team import Team
+from spaninfer_kernels_cpu.codegen.array_view import floats_at
+from spaninfer_kernels_cpu.runtime.call import Call, Script, word
+from spaninfer_kernels_cpu.runtime.thread_pool import Team
 
 CALLS, TASKS, ROUNDS = 300, 16, 40
 NUMBERS = 1 << 15  # float32 that a task reads: 128 KiB, about what a panel of weights takes

@@ -1,6 +1,6 @@
 """A pytest plugin for CPUs that lack an instruction: LLVM's definition of it in plain operations.
 
-    SPANINFER_CPU_TIER=avx512_bf16 python -m pytest -p emulation test_products.py
+    SPANINFER_CPU_TIER=avx512_bf16 python -m pytest -p emulation gemm/test_gemm.py
 
 So the layout of weights and activations, and the tiles, of every x86 tier are tested on any x86
 CPU. The registers of AMX are memory that all threads share, so kernels run on one: the process
@@ -15,16 +15,9 @@ import ml_dtypes
 import numpy as np
 from llvmlite import ir
 from numba.core import types
-from spaninfer_kernels_cpu import (
-    amx,
-    compiled,
-    dots,
-    products,
-    products_kernel,
-    tiers,
-    vectors,
-)
-from spaninfer_kernels_cpu.vectors import I32, I64
+from spaninfer_kernels_cpu.codegen import amx, compiled, isa_level, vectors
+from spaninfer_kernels_cpu.codegen.vectors import I32, I64
+from spaninfer_kernels_cpu.gemm import dot_product, gemm, tile_gemm
 
 real = vectors.call
 
@@ -167,7 +160,7 @@ def alone(kernel, arguments, _num_workers):
 
 def keep(compiler, function):
     """What is emulated is for this process alone: it calls Python, and other CPUs do without."""
-    if function.__module__ != products_kernel.__name__:
+    if function.__module__ != tile_gemm.__name__:
         kept(compiler, function)
 
 
@@ -178,10 +171,10 @@ def pytest_configure():
     for function in (configure, zero, load, store, add_bytes, add_bf16, release):
         setattr(amx, function.__name__, stands_for_an_instruction(function))
     amx.permitted = lambda: True
-    products.share = alone
+    gemm.share = alone
     compiled.keep = keep
-    tiers.features = lambda: frozenset().union(*(tier.needs for tier in tiers.TIERS))
+    isa_level.features = lambda: frozenset().union(*(tier.needs for tier in isa_level.TIERS))
 
 
 kept = compiled.keep
-vectors.call = dots.call = call
+vectors.call = dot_product.call = call

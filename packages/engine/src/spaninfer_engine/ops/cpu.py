@@ -14,11 +14,11 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from spaninfer_kernels_cpu import Format, TierError, pack_stack
-from spaninfer_kernels_cpu.attend_call import attention_kernels
-from spaninfer_kernels_cpu.attention_plan import make_planner_ready
-from spaninfer_kernels_cpu.compilers import Compilers, Tell
-from spaninfer_kernels_cpu.sampling import sampling_kernel
-from spaninfer_kernels_cpu.team import Team, make_team_ready, shared_team
+from spaninfer_kernels_cpu.attention.attend_call import attention_kernels
+from spaninfer_kernels_cpu.attention.attention_plan import make_planner_ready
+from spaninfer_kernels_cpu.runtime.compilers import Compilers, Tell
+from spaninfer_kernels_cpu.runtime.thread_pool import Team, make_team_ready, shared_team
+from spaninfer_kernels_cpu.sampling.sampler import sampling_kernel
 
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.bound import Steps

@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from spaninfer_kernels_cpu import attend_call, attention
-from spaninfer_kernels_cpu.attend_kernel import PART_NUMBERS
+from spaninfer_kernels_cpu.attention import attend_call, attention
+from spaninfer_kernels_cpu.attention.attend_kernel import PART_NUMBERS
 from spaninfer_op_reference import alibi_slopes, to_bfloat16
 
 from spaninfer_engine.ops.cpu_cache import cached_in

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu.attend_call import Cached
+from spaninfer_kernels_cpu.attention.attend_call import Cached
 
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.step import SpanCache

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spaninfer_kernels_cpu.experts_call import Experts
-from spaninfer_kernels_cpu.route_call import route_call
+from spaninfer_kernels_cpu.moe.experts_call import Experts
+from spaninfer_kernels_cpu.moe.route_call import route_call
 
 from spaninfer_engine.ops.cpu_products import STACK, TURNED_STACK
 from spaninfer_engine.ops.cpu_recorder import Recorder, Value

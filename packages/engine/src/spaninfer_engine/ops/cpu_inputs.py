@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu.attend_call import Plan
-from spaninfer_kernels_cpu.attention_plan import plan_of
-from spaninfer_kernels_cpu.call import ITEMS, MAX_COUNTS, ROWS, WANTED
-from spaninfer_kernels_cpu.experts_call import Counts, num_runs
+from spaninfer_kernels_cpu.attention.attend_call import Plan
+from spaninfer_kernels_cpu.attention.attention_plan import plan_of
+from spaninfer_kernels_cpu.moe.experts_call import Counts, num_runs
+from spaninfer_kernels_cpu.runtime.call import ITEMS, MAX_COUNTS, ROWS, WANTED
 
 from spaninfer_engine.ops.step import Step
 

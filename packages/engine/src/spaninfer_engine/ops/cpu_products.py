@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spaninfer_kernels_cpu import formula_call, packed, product_call
+from spaninfer_kernels_cpu.elementwise import formula_call
+from spaninfer_kernels_cpu.gemm import gemm_call
+from spaninfer_kernels_cpu.quantisation import packed
 
 from spaninfer_engine.ops.cpu_recorder import Floats, Recorder, Value
 from spaninfer_engine.ops.cpu_rows import write_formula
@@ -56,7 +58,7 @@ class Products:
         inner = operations[0].weights[0].shape[0]
         act = str(operations[2].constant("act"))
         formula = formula_call.gate_of(act)
-        at_once = bias is None and product_call.can_gate(weight)
+        at_once = bias is None and gemm_call.can_gate(weight)
 
         def write(to: Recorder, x: Value) -> Values:
             if at_once:
@@ -99,7 +101,7 @@ class Products:
         scale: float = 1.0,
     ) -> Value:
         out = to.new(weight.count * weight.layout.outputs, wanted=x.wanted)
-        to.calls += product_call.product_calls(
+        to.calls += gemm_call.product_calls(
             x.rows,
             weight,
             out=out.rows,
@@ -114,7 +116,7 @@ class Products:
 
     def _gated(self, to: Recorder, x: Value, weight: packed.Packed, act: str) -> Value:
         out = to.new(weight.layout.outputs // 2, wanted=x.wanted)
-        to.calls += product_call.gated_calls(
+        to.calls += gemm_call.gated_calls(
             *(x.rows, weight, act),
             out=out.rows,
             scratch=self._scratch(to, x, weight),
@@ -124,5 +126,5 @@ class Products:
         return out
 
     def _scratch(self, to: Recorder, x: Value, weight: packed.Packed) -> int:
-        row_bytes = product_call.scratch_bytes(weight, rounded=self._rounded)
+        row_bytes = gemm_call.scratch_bytes(weight, rounded=self._rounded)
         return to.scratch(row_bytes, wanted=x.wanted) if row_bytes else 0

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu.call import ROWS, WANTED, Call, Rows
-from spaninfer_kernels_cpu.memory import aligned
+from spaninfer_kernels_cpu.codegen.memory import aligned
+from spaninfer_kernels_cpu.runtime.call import ROWS, WANTED, Call, Rows
 
 from spaninfer_engine.ops.cpu_inputs import Inputs
 from spaninfer_engine.ops.step import SpanCache

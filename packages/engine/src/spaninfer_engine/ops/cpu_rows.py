@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from spaninfer_kernels_cpu import factor_call, formula_call, norm_call, row_call
-from spaninfer_kernels_cpu.call import Place
+from spaninfer_kernels_cpu.elementwise import formula_call, gather_call, norm_call, scale_call
+from spaninfer_kernels_cpu.runtime.call import Place
 
 from spaninfer_engine.ops.cpu_recorder import Recorder, Value
 from spaninfer_engine.ops.cpu_script import Values, Write
@@ -32,7 +32,9 @@ def _rows_of(
     to: Recorder, table: Any, ids: Place, *, scale: float = 1.0, offset: int = 0
 ) -> Values:
     out = to.new(table.shape[1], wanted=False)
-    to.calls.append(row_call.embed_call(table, ids=ids, out=out.rows, scale=scale, offset=offset))
+    to.calls.append(
+        gather_call.embed_call(table, ids=ids, out=out.rows, scale=scale, offset=offset)
+    )
     return (out,)
 
 
@@ -47,7 +49,7 @@ def take_rows(_operation: Operation, _pack: Pack) -> Write:
         out = to.new(*x.shape, wanted=True)
         wanted = to.inputs.wanted
         to.calls.append(
-            row_call.take_rows_call(x.rows, wanted=wanted, out=out.rows, channels=x.size)
+            gather_call.take_rows_call(x.rows, wanted=wanted, out=out.rows, channels=x.size)
         )
         return (out,)
 
@@ -163,7 +165,7 @@ def sigmoid_gate(_operation: Operation, _pack: Pack) -> Write:
     def write(to: Recorder, x: Value, gate: Value) -> Values:
         out = to.new(*x.shape, wanted=x.wanted)
         to.calls.append(
-            factor_call.sigmoid_gate_call(
+            scale_call.sigmoid_gate_call(
                 x.rows, gate.rows, out=out.rows, channels=x.size, count=x.count
             )
         )

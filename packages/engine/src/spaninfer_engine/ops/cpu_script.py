@@ -14,9 +14,9 @@ from functools import partial
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from spaninfer_kernels_cpu.call import Script
-from spaninfer_kernels_cpu.compilers import Compilers
-from spaninfer_kernels_cpu.team import Team
+from spaninfer_kernels_cpu.runtime.call import Script
+from spaninfer_kernels_cpu.runtime.compilers import Compilers
+from spaninfer_kernels_cpu.runtime.thread_pool import Team
 
 from spaninfer_engine.ops.bound import BoundStep, Steps
 from spaninfer_engine.ops.cpu_inputs import Inputs

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from spaninfer_kernels_cpu import Format
-from spaninfer_kernels_cpu.recipe import recipes
-from spaninfer_kernels_cpu.tiers import chosen
+from spaninfer_kernels_cpu.codegen.isa_level import chosen
+from spaninfer_kernels_cpu.gemm.micro_kernel import recipes
 
 OURS: Final = "spaninfer"
 

@@ -9,10 +9,11 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import Packed, Rows, Scores, attend, call, pack
-from spaninfer_kernels_cpu.memory import aligned
-from spaninfer_kernels_cpu.product_call import product_calls, scratch_bytes
-from spaninfer_kernels_cpu.team import shared_team
+from spaninfer_kernels_cpu import Packed, Rows, Scores, attend, pack
+from spaninfer_kernels_cpu.codegen.memory import aligned
+from spaninfer_kernels_cpu.gemm.gemm_call import product_calls, scratch_bytes
+from spaninfer_kernels_cpu.runtime import call
+from spaninfer_kernels_cpu.runtime.thread_pool import shared_team
 
 from spaninfer.bench.cpu.case import Case
 from spaninfer.bench.cpu.formats import FORMATS, name_of

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spaninfer_kernels_cpu.layout import Kind
-from spaninfer_kernels_cpu.limits import peak_gops, read_gbps
+from spaninfer_kernels_cpu.gemm.roofline import peak_gops, read_gbps
+from spaninfer_kernels_cpu.quantisation.layout import Kind
 
 from spaninfer.bench.records import summary
 

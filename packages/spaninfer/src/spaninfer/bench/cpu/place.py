@@ -13,7 +13,7 @@ from typing import Any
 
 from spaninfer_engine import ConfigError
 from spaninfer_kernels_cpu import usable_cpus
-from spaninfer_kernels_cpu.tiers import chosen
+from spaninfer_kernels_cpu.codegen.isa_level import chosen
 
 from spaninfer.bench.records import circumstances
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from time import sleep
 from typing import Final
 
-from spaninfer_kernels_cpu.layout import Kind
-from spaninfer_kernels_cpu.limits import peak_gops
+from spaninfer_kernels_cpu.gemm.roofline import peak_gops
+from spaninfer_kernels_cpu.quantisation.layout import Kind
 
 from spaninfer.bench.workloads import Batch, Prompts, Workload
 

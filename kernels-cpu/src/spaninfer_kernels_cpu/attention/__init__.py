@@ -1,0 +1,1 @@
+"""Attention over a KV cache that lies in spans."""

@@ -1,0 +1,91 @@
+"""Keys and values written to spans, for Numba functions to call: rounded, or as codes.
+
+Codes are those of spaninfer_op_reference.quantize_cache: a zero and a scale per token and head.
+Addresses are in bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba.extending import overload
+
+from spaninfer_kernels_cpu.codegen.array_view import numbers_at
+from spaninfer_kernels_cpu.codegen.device_function import PART, in_kernel, in_kernel_with
+from spaninfer_kernels_cpu.codegen.elements import FLOAT32, Element, read, write
+from spaninfer_kernels_cpu.codegen.rounding import rounded
+
+_ORDERED = {"contract", "reassoc", "nsz", "arcp", "nnan"}  # else extremes are no vector code
+_LEAST_SCALE = np.float32(1e-5)  # constant vectors still get a scale to divide by
+_ZERO = np.float32(0)
+
+
+def store(kind: Element, x: int, size: int, into: int, scales: int) -> None:
+    """Write x[size] (float32), rounded or as codes, and zero and scale of codes at `scales`."""
+    raise NotImplementedError("exists in Numba functions only")
+
+
+@overload(store, jit_options=PART)
+def _choose_store(
+    kind: Element,
+    x: int,  # noqa: ARG001
+    size: int,  # noqa: ARG001
+    into: int,  # noqa: ARG001
+    scales: int,  # noqa: ARG001
+) -> Any:
+    """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
+    element: Any = kind
+    if not element.value.is_code:
+        return _store_floats
+    return _store_bytes if element.value.bits == 8 else _store_nibbles
+
+
+def _store_floats(kind: Element, x: int, size: int, into: int, scales: int) -> Any:  # noqa: ARG001
+    for i in range(size):
+        write(kind, into, i, read(FLOAT32, x, i))
+
+
+def _store_bytes(kind: Element, x: int, size: int, into: int, scales: int) -> Any:
+    zero, scale = _grid(kind, x, size, scales)
+    codes = numbers_at(into, size, np.int8)
+    for i in range(size):
+        codes[i] = np.int8(_code(kind, read(FLOAT32, x, i), zero, scale))
+
+
+def _store_nibbles(kind: Element, x: int, size: int, into: int, scales: int) -> Any:
+    zero, scale = _grid(kind, x, size, scales)
+    codes = numbers_at(into, size // 2, np.uint8)
+    for i in range(size // 2):
+        low = _code(kind, read(FLOAT32, x, 2 * i), zero, scale)
+        high = _code(kind, read(FLOAT32, x, 2 * i + 1), zero, scale)
+        codes[i] = np.uint8(low | high << np.int32(4))
+
+
+@in_kernel_with(fastmath=_ORDERED)
+def _extremes(x: int, count: int) -> tuple[np.float32, np.float32]:
+    """Return the least and the largest of x and 0."""
+    least = most = _ZERO
+    for i in range(count):
+        number = read(FLOAT32, x, i)
+        least = min(least, number)
+        most = max(most, number)
+    return least, most
+
+
+@in_kernel
+def _grid(kind: Element, x: int, size: int, scales: int) -> tuple[np.float32, np.float32]:
+    """Write and return the zero and the scale of x: the range of its numbers and 0."""
+    least, most = _extremes(x, size)
+    first, last = np.float32(kind.first), np.float32(kind.last)
+    scale = max((most - least) / (last - first), _LEAST_SCALE)
+    zero = np.float32(rounded(min(max(first - least / scale, first), last)))
+    write(FLOAT32, scales, 0, zero)
+    write(FLOAT32, scales, 1, scale)
+    return zero, scale
+
+
+@in_kernel
+def _code(kind: Element, number: np.float32, zero: np.float32, scale: np.float32) -> np.int32:
+    code = number / scale + zero
+    return rounded(min(max(code, np.float32(kind.first)), np.float32(kind.last)))

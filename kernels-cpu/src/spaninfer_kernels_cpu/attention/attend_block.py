@@ -1,0 +1,310 @@
+"""A block of up to 64 tokens, as attention goes over it: keys, scores, softmax, values.
+
+Keys and values come from the spans once, in whatever format, and lie as float32 in the order in
+which products read weights (`cached`); scores and sums are products (`tiles`), and the softmax in
+between is accumulated online (Milakov & Gimelshein, 2018), so that scores never leave the cache.
+
+Masked positions never get a score of -inf; they are left out of the loops. That keeps the
+arithmetic free of special values, and slots that no query may see are never read.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spaninfer_kernels_cpu.attention.attention_plan import QUERIES
+from spaninfer_kernels_cpu.attention.kv_tile import (
+    PIECE_BYTES,
+    TOKENS,
+    transpose_keys,
+    widen_values,
+)
+from spaninfer_kernels_cpu.attention.spans import Spans, place_of
+from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
+from spaninfer_kernels_cpu.codegen.device_function import also_in_kernel, in_kernel, in_kernel_with
+from spaninfer_kernels_cpu.codegen.elements import (
+    FLOAT32,
+    Element,
+    larger,
+    read,
+    read_address,
+    read_index,
+    smaller,
+    write,
+)
+from spaninfer_kernels_cpu.codegen.exponential import exp, tanh
+from spaninfer_kernels_cpu.codegen.rounding import nearest_bf16
+from spaninfer_kernels_cpu.gemm.micro_kernel import Recipe
+from spaninfer_kernels_cpu.gemm.register_tile import add_tile, row_addresses, store_tile
+from spaninfer_kernels_cpu.gemm.tile_gemm import multiply
+from spaninfer_kernels_cpu.quantisation.layout import BLOCK_BYTES, LANES, PANEL, STEP_BYTES
+
+Floats = NDArray[np.float32]
+
+NOTHING_SEEN = np.float32(-3e38)  # the peak before the first score: finite, so exp() stays so
+
+_SPARE_ROWS = 16  # tiles of several rows write past the last query; all parts stay on cache lines
+_CACHE_LINE = 64
+_ZERO = np.float32(0)
+_ONE = np.float32(1)
+
+_REORDER = {"contract", "reassoc", "nsz", "arcp"}  # sums may go by lanes; NaN and inf still hold
+
+
+class Softmax(NamedTuple):
+    """What `attention.Scores` says; 0 is None, slopes[H] and sinks[H] are addresses."""
+
+    scale: np.float32
+    softcap: np.float32
+    window: int
+    slopes: int
+    sinks: int
+    rounded: bool
+
+
+class Task(NamedTuple):
+    """Rows from `row` on times heads from `head` on, N queries; tokens [begin, end) of a request.
+
+    `part` is the number of the first row's part, -1 where there is but one.
+    """
+
+    row: int
+    head: int
+    num_heads: int
+    num_queries: int
+    position: int
+    begin: int
+    end: int
+    table: int
+    part: int
+
+
+class Scratch(NamedTuple):
+    """Addresses of what a task keeps of N queries and the 64 tokens of a block, float32.
+
+    queries[N D], scores[N 64], sums[N 64 ceil(E / 64)]; peak, total and kept[N], the factor that a
+    new peak puts on older sums; keys[D 64], values[ceil(E / 64) 64 64], grid[2 64]: zeros and
+    scales of keys; and rows[3 64], addresses (int64) of keys, values and the values' scales.
+    """
+
+    queries: int
+    scores: int
+    sums: int
+    peak: int
+    total: int
+    kept: int
+    keys: int
+    values: int
+    grid: int
+    rows: int
+
+
+@also_in_kernel
+def scratch_at(memory: int, key_size: int, value_size: int) -> tuple[Scratch, int]:
+    """Return the addresses from `memory` on, and how many bytes that takes, wherever it begins."""
+    rows = (QUERIES + _SPARE_ROWS) * 4
+    panels = (value_size + PANEL - 1) // PANEL
+    queries = (memory + _CACHE_LINE - 1) // _CACHE_LINE * _CACHE_LINE
+    scores = queries + rows * key_size
+    sums = scores + rows * PANEL
+    peak = sums + rows * PANEL * panels
+    total = peak + rows
+    kept = total + rows
+    keys = kept + rows
+    values = keys + key_size * STEP_BYTES
+    grid = values + panels * PANEL * STEP_BYTES
+    addresses = grid + 2 * STEP_BYTES
+    end = addresses + 3 * PANEL * 8
+    scratch = Scratch(queries, scores, sums, peak, total, kept, keys, values, grid, addresses)
+    return scratch, end - memory + _CACHE_LINE - 1
+
+
+# ---- keys and values ---------------------------------------------------------------------------
+
+
+@in_kernel
+def find_rows(
+    table: int, spans: Spans, kv_head: int, begin: int, count: int, scratch: Scratch
+) -> None:
+    """Write where keys and values of `count` tokens lie; keys up to a whole 16, the last again."""
+    keys = numbers_at(scratch.rows, PANEL, np.int64)
+    values = numbers_at(scratch.rows + PANEL * 8, PANEL, np.int64)
+    grids = numbers_at(scratch.rows + PANEL * 16, PANEL, np.int64)
+    index, slot = begin // spans.span_len, begin % spans.span_len
+    span = read_index(table, index)
+    for token in range(count):
+        if slot == spans.span_len:
+            index, slot = index + 1, 0
+            span = read_index(table, index)
+        keys[token] = place_of(spans.keys, span, slot, kv_head)
+        values[token] = place_of(spans.values, span, slot, kv_head)
+        grids[token] = place_of(spans.value_scales, span, slot, kv_head)
+        if spans.key_scales.address != 0:
+            scales = place_of(spans.key_scales, span, slot, kv_head)
+            write(FLOAT32, scratch.grid, token, read(FLOAT32, scales, 0))
+            write(FLOAT32, scratch.grid + STEP_BYTES, token, read(FLOAT32, scales, 1))
+        slot += 1
+    for token in range(count, (count + TOKENS - 1) // TOKENS * TOKENS):
+        keys[token] = keys[count - 1]
+
+
+@in_kernel
+def load_keys(kind: Element, spans: Spans, count: int, scratch: Scratch) -> None:
+    """Write keys[D 64] of a block, channel after channel."""
+    per_piece = PIECE_BYTES * 8 // kind.bits
+    whole = spans.key_size // per_piece
+    for token in range(0, count, TOKENS):
+        rows, grid = scratch.rows + token * 8, scratch.grid + token * 4
+        into = scratch.keys + token * 4
+        for piece in range(whole):
+            out = into + piece * per_piece * STEP_BYTES
+            transpose_keys(kind, rows, piece * PIECE_BYTES, grid, out)
+    for token in range(count):
+        row = read_address(scratch.rows, token)
+        zero = read(FLOAT32, scratch.grid, token)
+        scale = read(FLOAT32, scratch.grid + STEP_BYTES, token)
+        for channel in range(whole * per_piece, spans.key_size):
+            number = read(kind, row, channel)
+            if kind.is_code:
+                number = (number - zero) * scale
+            write(FLOAT32, scratch.keys + channel * STEP_BYTES, token, number)
+
+
+@in_kernel
+def load_values(kind: Element, spans: Spans, count: int, scratch: Scratch) -> None:
+    """Write values[ceil(E / 64) 64 64] of a block, 64 channels of every token after each other."""
+    whole = spans.value_size // LANES
+    for token in range(count):
+        row = read_address(scratch.rows, PANEL + token)
+        grid = read_address(scratch.rows, 2 * PANEL + token)
+        into = scratch.values + token * STEP_BYTES
+        for block in range(whole):
+            panel, place = block // (PANEL // LANES), block % (PANEL // LANES)
+            out = into + panel * PANEL * STEP_BYTES + place * BLOCK_BYTES
+            widen_values(kind, row + block * LANES * kind.bits // 8, grid, out)
+        for channel in range(whole * LANES, spans.value_size):
+            number = read(kind, row, channel)
+            if kind.is_code:
+                number = (number - read(FLOAT32, grid, 0)) * read(FLOAT32, grid, 1)
+            panel, place = channel // PANEL, channel % PANEL
+            write(FLOAT32, into + panel * PANEL * STEP_BYTES, place, number)
+
+
+# ---- products ----------------------------------------------------------------------------------
+
+
+@in_kernel
+def score(
+    one: Recipe, many: Recipe, num_queries: int, size: int, count: int, scratch: Scratch
+) -> None:
+    """Write scores[N 64] of all queries and `count` keys."""
+    for first in range(0, num_queries, many.rows):
+        if first + 1 == num_queries:
+            _score_tile(one, first, num_queries, size, count, scratch)
+        else:
+            _score_tile(many, first, num_queries, size, count, scratch)
+
+
+@in_kernel
+def _score_tile(
+    recipe: Recipe, first: int, num_queries: int, size: int, count: int, scratch: Scratch
+) -> None:
+    address, stride = scratch.queries + first * size * 4, size * 4
+    rows: Any = row_addresses(recipe, address, stride, num_queries - 1 - first)
+    for block in range(0, (count + LANES - 1) // LANES, recipe.blocks):
+        tile = multiply(recipe, scratch.keys, rows, block, (1, size * STEP_BYTES, 0), (0, 0))
+        store_tile(recipe, tile, scratch.scores + first * STEP_BYTES + block * BLOCK_BYTES)
+
+
+@in_kernel
+def add_values(
+    one: Recipe, many: Recipe, num_queries: int, size: int, count: int, scratch: Scratch
+) -> None:
+    """Multiply the sums by `kept` and add the products of weights[N count] and values[count E]."""
+    for first in range(0, num_queries, many.rows):
+        if first + 1 == num_queries:
+            _add_tile(one, first, num_queries, size, count, scratch)
+        else:
+            _add_tile(many, first, num_queries, size, count, scratch)
+
+
+@in_kernel
+def _add_tile(
+    recipe: Recipe, first: int, num_queries: int, size: int, count: int, scratch: Scratch
+) -> None:
+    address = scratch.scores + first * STEP_BYTES
+    rows: Any = row_addresses(recipe, address, STEP_BYTES, num_queries - 1 - first)
+    panels = (size + PANEL - 1) // PANEL
+    stride = panels * STEP_BYTES
+    for panel in range(panels):
+        values = scratch.values + panel * PANEL * STEP_BYTES
+        for block in range(
+            0, (smaller(PANEL, size - panel * PANEL) + LANES - 1) // LANES, recipe.blocks
+        ):
+            tile = multiply(recipe, values, rows, block, (1, count * STEP_BYTES, 0), (0, 0))
+            sums = scratch.sums + first * stride + panel * STEP_BYTES + block * BLOCK_BYTES
+            add_tile(recipe, tile, sums, stride, scratch.kept + first * 4)
+
+
+# ---- softmax -----------------------------------------------------------------------------------
+
+
+@in_kernel
+def soften(n: int, begin: int, count: int, task: Task, softmax: Softmax, scratch: Scratch) -> None:
+    """Turn the scores of query n into weights e**(score - peak), 0 where it does not see.
+
+    A new peak scales down what the query has gathered so far.
+    """
+    row = floats_at(scratch.scores + n * STEP_BYTES, count)
+    now = task.position + n // task.num_heads - begin  # the query's position, seen from `begin`
+    first = larger(0, now - softmax.window + 1) if softmax.window > 0 else 0
+    stop = smaller(count, now + 1)
+    if stop <= first:
+        row[:] = 0
+        write(FLOAT32, scratch.kept, n, _ONE)
+        return
+    for j in range(first):
+        row[j] = 0
+    for j in range(stop, count):
+        row[j] = 0
+    scores = floats_at(scratch.scores + n * STEP_BYTES + first * 4, stop - first)
+    if softmax.softcap > 0:
+        inverse = _ONE / softmax.softcap
+        for j in range(len(scores)):
+            scores[j] = softmax.softcap * tanh(scores[j] * inverse)
+    if softmax.slopes != 0:
+        slope = read(FLOAT32, softmax.slopes, task.head + n % task.num_heads)
+        if softmax.rounded:
+            for j in range(len(scores)):
+                place = nearest_bf16(np.float32(begin + first + j))
+                scores[j] += softmax.scale * nearest_bf16(slope * place)
+        else:
+            for j in range(len(scores)):
+                scores[j] += slope * np.float32(first + j - now)
+    before = read(FLOAT32, scratch.peak, n)
+    peak = larger(before, _largest(scores))
+    for j in range(len(scores)):
+        scores[j] = exp(scores[j] - peak)
+    kept = exp(before - peak)
+    write(FLOAT32, scratch.peak, n, peak)
+    write(FLOAT32, scratch.kept, n, kept)
+    write(FLOAT32, scratch.total, n, read(FLOAT32, scratch.total, n) * kept + _total(scores))
+
+
+@in_kernel
+def _largest(numbers: Floats) -> np.float32:
+    largest: np.float32 = numbers[0]
+    for i in range(len(numbers)):
+        largest = larger(largest, numbers[i])
+    return largest
+
+
+@in_kernel_with(fastmath=_REORDER)
+def _total(numbers: Floats) -> np.float32:
+    total = _ZERO
+    for i in range(len(numbers)):
+        total += numbers[i]
+    return total

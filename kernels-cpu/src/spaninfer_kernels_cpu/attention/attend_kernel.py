@@ -1,0 +1,245 @@
+"""Attention over spans, for Numba functions to call; `attention` describes and checks arguments.
+
+A task is an item of `attention_plan` (neighbouring rows of one request and a chunk of its tokens)
+times the query heads that share a key head. It goes over its tokens in blocks of 64
+(`attend_block`) and writes its rows, or, where they have several chunks, a part for `merge_task`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from spaninfer_kernels_cpu.attention.attend_block import (
+    NOTHING_SEEN,
+    Scratch,
+    Softmax,
+    Task,
+    add_values,
+    find_rows,
+    load_keys,
+    load_values,
+    score,
+    scratch_at,
+    soften,
+)
+from spaninfer_kernels_cpu.attention.attention_plan import ITEM_NUMBERS, QUERIES
+from spaninfer_kernels_cpu.attention.spans import Spans
+from spaninfer_kernels_cpu.codegen.device_function import also_in_kernel, in_kernel
+from spaninfer_kernels_cpu.codegen.elements import (
+    FLOAT32,
+    Element,
+    larger,
+    read,
+    read_index,
+    smaller,
+    write,
+)
+from spaninfer_kernels_cpu.codegen.exponential import exp
+from spaninfer_kernels_cpu.gemm.micro_kernel import Recipe
+from spaninfer_kernels_cpu.quantisation.layout import PANEL, STEP_BYTES
+
+PART_NUMBERS = 2  # peak and total, in front of the sums of a part
+
+_ZERO = np.float32(0)
+_ONE = np.float32(1)
+
+
+class Attention(NamedTuple):
+    """Rows query[T H D] and out[T H E], float32, and what of them to compute. Addresses in bytes.
+
+    Heads of a query lie side by side, rows `query_stride` bytes apart; `out` has no gaps. `items`
+    are those of `attention_plan`; row r of the span tables (int32) begins r * table_stride bytes
+    into `tables`; `parts` is memory for `part_bytes` times the parts of the plan.
+    """
+
+    query: int
+    query_stride: int
+    out: int
+    heads: int
+    items: int
+    num_items: int
+    tables: int
+    table_stride: int
+    parts: int
+
+
+@also_in_kernel
+def scratch_bytes(key_size: int, value_size: int) -> int:
+    """Return how much memory a caller of `attend_task` lends."""
+    return scratch_at(0, key_size, value_size)[1]
+
+
+@in_kernel
+def part_bytes(heads: int, value_size: int) -> int:
+    """Return the bytes of a part: of one row and all heads, peaks, totals and sums."""
+    return heads * (value_size + PART_NUMBERS) * 4
+
+
+@also_in_kernel
+def head_tasks(heads: int, kv_heads: int) -> int:
+    """Return how many tasks every item of the plan is: one, or a few, per key head."""
+    group = heads // kv_heads
+    return kv_heads * ((group + QUERIES - 1) // QUERIES)
+
+
+@in_kernel
+def attend_task(
+    kind: Element,
+    one: Recipe,
+    many: Recipe,
+    number: int,
+    unit: int,
+    attention: Attention,
+    spans: Spans,
+    softmax: Softmax,
+    memory: int,
+) -> None:
+    """Do task `unit` of `head_tasks` of item `number`, over keys and values of a kind.
+
+    `one` and `many` are the recipes of float32 for one row and for several; at `memory` are
+    `scratch_bytes` that this caller alone uses.
+    """
+    scratch, _ = scratch_at(memory, spans.key_size, spans.value_size)
+    group = attention.heads // spans.kv_heads
+    per_head = head_tasks(attention.heads, spans.kv_heads) // spans.kv_heads
+    head = unit // per_head * group + unit % per_head * QUERIES
+    num_heads = smaller(QUERIES, group - unit % per_head * QUERIES)
+    item = attention.items + number * ITEM_NUMBERS * 4
+    task = _task(item, head, num_heads, attention, softmax.window)
+    _attend(kind, one, many, task, attention, spans, softmax, scratch)
+
+
+@in_kernel
+def merge_task(number: int, attention: Attention, value_size: int, sinks: int) -> None:
+    """Join the parts of the rows of which item `number` is the first part, if it is one.
+
+    Once all tasks of `attend_task` are done. sinks[H] (float32) may be 0.
+    """
+    item = attention.items + number * ITEM_NUMBERS * 4
+    rows, pieces = read_index(item, 1) - read_index(item, 0), read_index(item, 7)
+    if pieces < 2:
+        return
+    record = (value_size + PART_NUMBERS) * 4
+    units = rows * attention.heads
+    for unit in range(units):
+        first = attention.parts + (read_index(item, 6) * attention.heads + unit) * record
+        out = attention.out + (read_index(item, 0) * attention.heads + unit) * value_size * 4
+        sink = _sink(sinks, unit % attention.heads)
+        _merge(first, units * record, pieces, value_size, sink, out)
+
+
+@in_kernel
+def _merge(first: int, stride: int, pieces: int, size: int, sink: np.float32, out: int) -> None:
+    """Write the softmax's mean of values whose parts lie `stride` bytes apart."""
+    peak, total = sink, _ZERO
+    for piece in range(pieces):
+        peak = larger(peak, read(FLOAT32, first + piece * stride, 0))
+    for e in range(size):
+        write(FLOAT32, out, e, _ZERO)
+    for piece in range(pieces):
+        record = first + piece * stride
+        weight = exp(read(FLOAT32, record, 0) - peak)
+        total += weight * read(FLOAT32, record, 1)
+        sums = record + PART_NUMBERS * 4
+        for e in range(size):
+            write(FLOAT32, out, e, read(FLOAT32, out, e) + weight * read(FLOAT32, sums, e))
+    inverse = _ONE / (total + (exp(sink - peak) if sink > NOTHING_SEEN else _ZERO))
+    for e in range(size):
+        write(FLOAT32, out, e, read(FLOAT32, out, e) * inverse)
+
+
+@in_kernel
+def _sink(sinks: int, head: int) -> np.float32:
+    return read(FLOAT32, sinks, head) if sinks != 0 else NOTHING_SEEN
+
+
+# ---- tasks -------------------------------------------------------------------------------------
+
+
+@in_kernel
+def _task(item: int, head: int, num_heads: int, attention: Attention, window: int) -> Task:
+    row, position = read_index(item, 0), read_index(item, 3)
+    seen_from = larger(0, position - window + 1) if window > 0 else 0
+    return Task(
+        row,
+        head,
+        num_heads,
+        (read_index(item, 1) - row) * num_heads,
+        position,
+        larger(read_index(item, 4), seen_from),
+        read_index(item, 5),
+        attention.tables + read_index(item, 2) * attention.table_stride,
+        read_index(item, 6),
+    )
+
+
+@in_kernel
+def _attend(
+    kind: Element,
+    one: Recipe,
+    many: Recipe,
+    task: Task,
+    attention: Attention,
+    spans: Spans,
+    softmax: Softmax,
+    scratch: Scratch,
+) -> None:
+    """Do a task in one pass over its tokens."""
+    kv_head = task.head // (attention.heads // spans.kv_heads)
+    _start(task, attention, spans, softmax.scale, scratch)
+    begin = task.begin
+    while begin < task.end:
+        count = smaller(PANEL, task.end - begin)
+        find_rows(task.table, spans, kv_head, begin, count, scratch)
+        load_keys(kind, spans, count, scratch)
+        score(one, many, task.num_queries, spans.key_size, count, scratch)
+        for n in range(task.num_queries):
+            soften(n, begin, count, task, softmax, scratch)
+        load_values(kind, spans, count, scratch)
+        add_values(one, many, task.num_queries, spans.value_size, count, scratch)
+        begin += count
+    _finish(task, attention, spans.value_size, softmax.sinks, scratch)
+
+
+@in_kernel
+def _start(
+    task: Task, attention: Attention, spans: Spans, scale: np.float32, scratch: Scratch
+) -> None:
+    """Copy the queries, scaled, and clear what is accumulated."""
+    size = spans.key_size
+    width = (spans.value_size + PANEL - 1) // PANEL * PANEL
+    for n in range(task.num_queries):
+        row, head = task.row + n // task.num_heads, task.head + n % task.num_heads
+        source = attention.query + row * attention.query_stride + head * size * 4
+        into = scratch.queries + n * size * 4
+        for i in range(size):
+            write(FLOAT32, into, i, read(FLOAT32, source, i) * scale)
+        write(FLOAT32, scratch.peak, n, NOTHING_SEEN)
+        write(FLOAT32, scratch.total, n, _ZERO)
+    for i in range(task.num_queries * width):
+        write(FLOAT32, scratch.sums, i, _ZERO)
+
+
+@in_kernel
+def _finish(task: Task, attention: Attention, size: int, sinks: int, scratch: Scratch) -> None:
+    """Divide the sums by the totals, into `out`; or write the task's parts, undivided."""
+    width = (size + PANEL - 1) // PANEL * STEP_BYTES
+    for n in range(task.num_queries):
+        row, head = n // task.num_heads, task.head + n % task.num_heads
+        total, peak = read(FLOAT32, scratch.total, n), read(FLOAT32, scratch.peak, n)
+        if task.part >= 0:
+            record = (task.part + row) * attention.heads + head
+            out = attention.parts + record * (size + PART_NUMBERS) * 4
+            write(FLOAT32, out, 0, peak)
+            write(FLOAT32, out, 1, total)
+            out += PART_NUMBERS * 4
+            factor = _ONE
+        else:
+            out = attention.out + ((task.row + row) * attention.heads + head) * size * 4
+            sink = _sink(sinks, head)
+            factor = _ONE / (total + (exp(sink - peak) if sinks != 0 else _ZERO))
+        sums = scratch.sums + n * width
+        for e in range(size):
+            write(FLOAT32, out, e, read(FLOAT32, sums, e) * factor)

@@ -1,0 +1,97 @@
+"""Which pieces the attention of a step is cut into: made once per step and window, in a few µs.
+
+An item is a run of neighbouring rows of one request, and the chunk of its tokens that they attend
+in one go. A chunk is long where rows are many; where a request has more tokens than one chunk,
+every item leaves a part for `merge_task`. What an item is depends on its request's rows alone,
+neither on the number of threads nor on other requests, so results do not either.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from spaninfer_kernels_cpu.codegen.compiled import entry, make_ready
+from spaninfer_kernels_cpu.codegen.device_function import in_kernel
+from spaninfer_kernels_cpu.codegen.elements import larger, read_index, smaller, write_index
+
+Ints = NDArray[np.int32]
+
+ITEM_NUMBERS: Final = 8
+"""int32 numbers of an item: first row, row behind the last, request, position of the first row,
+first token of the chunk, token behind its last, number of the first row's part (-1: no parts), and
+in how many chunks these rows attend (in the items of their other chunks 0)."""
+
+QUERIES: Final = 64  # of an item and a key head; their scores and sums stay in the cache
+CHUNK: Final = 256  # tokens that one row attends in one go: two key heads fill 16 threads at 2048
+CHUNK_PER_ROW: Final = 64  # and several rows, each: parts cost at most a few per cent of the keys
+
+
+def plan_of(request: Ints, position: Ints, group: int, window: int) -> tuple[Ints, int]:
+    """Return the items [N 8] of rows with request[T] and position[T], and how many parts in all.
+
+    `group`: query heads per key head; `window`: tokens that a query sees, its own included, 0 for
+    all of them.
+    """
+    make_planner_ready()
+    request, position = (np.ascontiguousarray(numbers, np.int32) for numbers in (request, position))
+    rows = (request.ctypes.data, position.ctypes.data, len(request), group, window)
+    count, parts = _write_items(*rows, 0, 0)
+    items = np.empty((count, ITEM_NUMBERS), np.int32)
+    _write_items(*rows, items.ctypes.data, count)
+    return items, parts
+
+
+@cache
+def make_planner_ready() -> None:
+    """Compile what plans are made by, or load it."""
+    make_ready(_write_items, (types.int64,) * 7)
+
+
+@entry
+def _write_items(
+    request: int, position: int, num_rows: int, group: int, window: int, items: int, room: int
+) -> tuple[int, int]:
+    """Write up to `room` items; return how many there are, and how many parts in all."""
+    most = larger(1, QUERIES // group)
+    start = number = parts = 0
+    while start < num_rows:
+        stop = _end_of_run(start, smaller(num_rows, start + most), request, position)
+        first = read_index(position, start)
+        low = larger(0, first - window + 1) if window > 0 else 0
+        high = read_index(position, stop - 1) + 1
+        chunk = larger(CHUNK, CHUNK_PER_ROW * (stop - start))
+        low -= low % chunk
+        pieces = (high - low + chunk - 1) // chunk
+        for piece in range(pieces):
+            if number < room:
+                item = items + number * ITEM_NUMBERS * 4
+                write_index(item, 0, start)
+                write_index(item, 1, stop)
+                write_index(item, 2, read_index(request, start))
+                write_index(item, 3, first)
+                write_index(item, 4, low + piece * chunk)
+                write_index(item, 5, smaller(high, low + (piece + 1) * chunk))
+                write_index(item, 6, parts + piece * (stop - start) if pieces > 1 else -1)
+                write_index(item, 7, pieces if piece == 0 else 0)
+            number += 1
+        parts += pieces * (stop - start) if pieces > 1 else 0
+        start = stop
+    return number, parts
+
+
+@in_kernel
+def _end_of_run(start: int, last: int, request: int, position: int) -> int:
+    """Return where the run of neighbouring positions of a request from `start` ends, or `last`."""
+    stop = start + 1
+    while (
+        stop < last
+        and read_index(request, stop) == read_index(request, start)
+        and read_index(position, stop) == read_index(position, stop - 1) + 1
+    ):
+        stop += 1
+    return stop

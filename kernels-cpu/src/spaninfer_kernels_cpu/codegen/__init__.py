@@ -1,0 +1,1 @@
+"""Code generation: Numba functions, LLVM intrinsics and instruction-set levels."""

@@ -1,0 +1,48 @@
+"""How functions are compiled that other compiled functions call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+from numba.core import types
+from numba.core.typing.templates import infer_global
+
+from spaninfer_kernels_cpu.codegen.inline_function import Part, PartCompiler
+
+_infer_global: Any = infer_global
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_OPTIONS: Final[dict[str, Any]] = {
+    "error_model": "numpy",
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
+
+PART: Final[Any] = {**_OPTIONS, "pipeline_class": PartCompiler}
+"""What makes parts of the functions that an `overload` returns: its `jit_options`."""
+
+
+def in_kernel(function: Function) -> Function:
+    """Return the function as others call it when they are compiled, never when Python runs."""
+    return cast(Function, Part(function, **_OPTIONS))
+
+
+def in_kernel_with(*, fastmath: set[str]) -> Callable[[Function], Function]:
+    """Return `in_kernel` for functions whose arithmetic LLVM may change so."""
+
+    def decorate(function: Function) -> Function:
+        return cast(Function, Part(function, fastmath=fastmath, **_OPTIONS))
+
+    return decorate
+
+
+def also_in_kernel(function: Function) -> Function:
+    """Return the function as it is written, for Python; compiled functions may call it too."""
+    part = Part(function, **_OPTIONS)
+    _infer_global(function, types.Dispatcher(part))
+    _KEPT.append(part)
+    return function
+
+
+_KEPT: list[Any] = []  # types of functions do not keep what they name

@@ -1,0 +1,145 @@
+"""Which instructions the kernels may use: tiers, and the one that this process uses.
+
+portable        what LLVM makes of plain vector code, for any CPU
+neon_i8mm       on Arm, usdot; and bfdot for bfloat16 activations
+avx2            256-bit integers, pairs of products by vpmaddwd and vpmaddubsw
+avx2_vnni       vpdpbusd on 256 bits
+avx512_vnni     vpdpbusd on 512 bits
+avx512_bf16     and vdpbf16ps for bfloat16 activations
+amx_bf16        and tiles (`amx`) for bfloat16
+amx             and tiles for several rows of codes
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from numba.core.registry import cpu_target
+
+from spaninfer_kernels_cpu.codegen import amx
+from spaninfer_kernels_cpu.errors import TierError
+
+VARIABLE = "SPANINFER_CPU_TIER"
+"""Environment variable that names the tier of the process; unset, the best that the CPU has."""
+
+ByteDot = Literal["portable", "usdot", "madd", "vnni256", "vnni512"]
+Bf16Dot = Literal["bfdot", "vdpbf16ps"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """A set of instructions, and what kernels make of it.
+
+    `needs` are LLVM's names of CPU features; on CPUs with one of `slow_on`, or of that name, the
+    tier below is faster. A matrix product keeps the sums of `rows` rows by `blocks` blocks of 16
+    outputs in registers: 24 of 32 with AVX-512 and NEON, 12 of 16 with AVX2. Weights of the kinds
+    in `tiles` take those of AMX instead (`amx_kernel`).
+    """
+
+    name: str
+    needs: frozenset[str]
+    byte_dot: ByteDot
+    bf16_dot: Bf16Dot | None = None
+    tiles: frozenset[str] = frozenset()
+    slow_on: frozenset[str] = frozenset()
+    rows: int = 6
+    blocks: int = 1
+
+
+PERMITTED = "tiles-permitted"
+"""Not an LLVM feature: the system lets this process use tiles."""
+
+_AVX2 = frozenset({"avx2", "fma", "f16c"})
+_AVX512_VNNI = _AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512vnni"}
+_AMX = _AVX512_VNNI | {"avx512bf16", "amx-tile", "amx-int8", "amx-bf16", PERMITTED}
+
+TIERS = (
+    Tier("portable", frozenset(), "portable"),
+    Tier("neon_i8mm", frozenset({"neon", "i8mm", "bf16"}), "usdot", bf16_dot="bfdot"),
+    Tier("avx2", _AVX2, "madd"),
+    Tier("avx2_vnni", _AVX2 | {"avxvnni"}, "vnni256"),
+    Tier("avx512_vnni", _AVX512_VNNI, "vnni512", blocks=4),
+    Tier(
+        "avx512_bf16",
+        _AVX512_VNNI | {"avx512bf16"},
+        "vnni512",
+        bf16_dot="vdpbf16ps",
+        # Intel's cores with AMX run vdpbf16ps slowly: 110 Gop/s against 172 by widening and
+        # multiply-add (one core of a Xeon, 252 x 896 by 4864, 2026-11-21). Virtual machines may
+        # hide tiles, but not what the core is: prompts of a 0.5B model 217 against 335 tokens per
+        # second (two CPUs, 2026-11-22).
+        slow_on=frozenset({"amx-bf16", "sapphirerapids", "emeraldrapids"}),
+        blocks=4,
+    ),
+    Tier(
+        "amx_bf16",
+        _AMX,
+        "vnni512",
+        tiles=frozenset({"bfloat16"}),
+        blocks=4,
+    ),
+    Tier(
+        "amx",
+        _AMX,
+        "vnni512",
+        tiles=frozenset({"bfloat16", "int8", "int4"}),
+        # Codes in groups of 32, 256 rows: 98 to 154 Gop/s a core against 302 to 360 by vpdpbusd.
+        # Scaling between two groups takes longer than their products (decision 0027).
+        slow_on=frozenset({"amx-int8"}),
+        blocks=4,
+    ),
+)
+"""Every tier, the better ones last."""
+
+
+@cache
+def chosen() -> Tier:
+    """Return the tier of this process: the one that SPANINFER_CPU_TIER names, else the best."""
+    return choose(TIERS, present(), os.environ.get(VARIABLE))
+
+
+def present() -> frozenset[str]:
+    """Return the features that kernels may use: those of the CPU, and what the system permits."""
+    asked = "amx-tile" in features() and amx.permitted()
+    return features() | {PERMITTED} if asked else features()
+
+
+def choose(tiers: tuple[Tier, ...], features: frozenset[str], forced: str | None) -> Tier:
+    """Return the last of `tiers` that suits these features, or the one called `forced`.
+
+    Raises TierError if that one needs a feature that is not there, or if no tier has that name.
+    """
+    possible = [tier for tier in tiers if tier.needs <= features]
+    if not forced:
+        return [tier for tier in possible if not tier.slow_on & features][-1]
+    for tier in possible:
+        if tier.name == forced:
+            return tier
+    raise TierError(
+        f"{VARIABLE} is {forced!r}, but this CPU has {', '.join(tier.name for tier in possible)}; "
+        "unset it for the best of them"
+    )
+
+
+def demand_half() -> None:
+    """Raise TierError if this CPU does not convert float16: on x86 without F16C it is a call each.
+
+    Those calls are not even there for compiled kernels.
+    """
+    if platform.machine() in ("x86_64", "AMD64") and "f16c" not in features():
+        raise TierError("this CPU has no instructions for float16 (F16C); use bfloat16 or float32")
+
+
+@cache
+def features() -> frozenset[str]:
+    """Return the features that Numba compiles for, and the CPU's name, all as LLVM calls them.
+
+    Those of this CPU, unless NUMBA_CPU_NAME or NUMBA_CPU_FEATURES say otherwise. With a CPU's name
+    alone, Numba knows no features, and the portable tier is left.
+    """
+    _triple, name, text = cpu_target.target_context.codegen().magic_tuple()
+    return frozenset(part[1:] for part in text.split(",") if part.startswith("+")) | {name}

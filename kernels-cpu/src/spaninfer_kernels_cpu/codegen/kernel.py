@@ -1,0 +1,124 @@
+"""Kernels that scripts call: compiled once for a CPU, known by name to other processes.
+
+A kernel has one signature, whatever it computes:
+
+    def kernel(words: int, rows: int, task: int) -> None
+
+`words` is the address of its arguments, an int64 each, `rows` how many rows the step has, `task`
+the number of the task to do. It must not raise, and the order of tasks must not matter.
+
+It is a function of a module, or one of the `variants` that such a function makes of constants. So
+another process can compile it knowing no more than names (`compilers`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import cache, wraps
+from importlib import import_module
+from typing import Any, ParamSpec, TypeAlias, cast
+
+from numba import types
+from numba.core import ccallback
+
+from spaninfer_kernels_cpu.codegen.compiled import is_kept, keep
+from spaninfer_kernels_cpu.codegen.constants import Constant
+from spaninfer_kernels_cpu.codegen.inline_function import KernelCompiler
+from spaninfer_kernels_cpu.codegen.typing_cache import arithmetic_remembered
+
+Kernel = Callable[[int, int, int], None]
+Name: TypeAlias = list[Any]
+"""Module, name and, of a variant, what it was made of, as JSON can hold it."""
+
+_PACKAGE = __name__.partition(".")[0]
+_SIGNATURE = types.void(types.int64, types.int64, types.int64)
+_OPTIONS = {"error_model": "numpy"}
+_CFunc: Any = ccallback.CFunc  # `cfunc` is the same, with a cache that is not ours
+_Made = ParamSpec("_Made")
+
+
+def address_of(kernel: Kernel) -> int:
+    """Return the address of a kernel's machine code, compiled or loaded; it is kept for good."""
+    compiled = compiler_of(kernel)
+    if not is_ready(kernel):
+        with arithmetic_remembered():
+            compiled.compile()
+    address: int = compiled.address
+    return address
+
+
+def is_ready(kernel: Kernel) -> bool:
+    """Is there machine code in this process?"""
+    return compiler_of(kernel).address is not None
+
+
+def is_on_disk(kernel: Kernel) -> bool:
+    """Is the machine code of these sources for this CPU in the cache?"""
+    return is_kept(compiler_of(kernel), _SIGNATURE)
+
+
+@cache
+def compiler_of(kernel: Kernel) -> Any:
+    """Return Numba's object that compiles a kernel, and holds its machine code then."""
+    signature = _SIGNATURE.args, _SIGNATURE.return_type
+    compiler = _CFunc(kernel, signature, {}, _OPTIONS, pipeline_class=KernelCompiler)
+    keep(compiler, kernel)
+    return compiler
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+_VARIANTS: dict[Kernel, tuple[Callable[..., Kernel], tuple[Any, ...]]] = {}
+
+
+def variants(make: Callable[_Made, Kernel]) -> Callable[_Made, Kernel]:
+    """Return what makes each kernel of a family once, and notes of what: constants of ours."""
+
+    @cache
+    @wraps(make)
+    def make_once(*arguments: Any) -> Kernel:
+        kernel = make(*arguments)  # type: ignore[call-arg]
+        _VARIANTS[kernel] = make, arguments
+        return kernel
+
+    return cast("Callable[_Made, Kernel]", make_once)
+
+
+def name_of(kernel: Kernel) -> Name | None:
+    """Return what `kernel_of` finds a kernel by in any process; None for one that is not ours."""
+    function, arguments = _VARIANTS.get(kernel, (kernel, None))
+    module, name = function.__module__, getattr(function, "__qualname__", "")
+    if module.partition(".")[0] != _PACKAGE or not hasattr(sys.modules[module], name):
+        return None
+    return [module, name, None if arguments is None else [_written(one) for one in arguments]]
+
+
+def kernel_of(name: Name) -> Kernel:
+    """Return the kernel of a name."""
+    module, function, arguments = name
+    found = getattr(import_module(module), function)
+    kernel: Kernel = found if arguments is None else found(*map(_read, arguments))
+    return kernel
+
+
+def _written(value: object) -> object:
+    """Return a constant as [module, class, fields]; what a field holds beside those is JSON's."""
+    if not isinstance(value, Constant):
+        return value
+    kind: Any = type(value)
+    return [kind.__module__, kind.__name__, _fields_of(value)]
+
+
+def _fields_of(value: Any) -> Sequence[object]:
+    return [_written(getattr(value, field.name)) for field in fields(value)]
+
+
+def _read(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    module, name, numbers = value
+    kind = getattr(import_module(module), name)
+    assert issubclass(kind, Constant), name
+    return kind(*map(_read, numbers))

@@ -1,0 +1,56 @@
+"""Cache lines asked for some microseconds before they are used, for Numba functions to call.
+
+Addresses need not be ours: one that nothing lies at is ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba.core import types
+
+from spaninfer_kernels_cpu.codegen import vectors as v
+from spaninfer_kernels_cpu.codegen.device_function import in_kernel
+from spaninfer_kernels_cpu.codegen.elements import smaller
+from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE
+from spaninfer_kernels_cpu.codegen.vectors import intrinsic
+
+Lines = tuple[int, int]
+"""Address of the first cache line, and how many."""
+
+
+@intrinsic
+def ask_to_read(_context: Any, _address: Any) -> Any:
+    """Have the line at an address brought to the second cache."""
+    return _asking(for_writing=False, nearness=2)
+
+
+@intrinsic
+def ask_to_write(_context: Any, _address: Any) -> Any:
+    """Have the line at an address brought to the nearest cache, for this core alone."""
+    return _asking(for_writing=True, nearness=3)
+
+
+@in_kernel
+def share_of(lines: Lines, count: int) -> int:
+    """Return how many lines a share has where there are so many shares."""
+    return (lines[1] + count - 1) // count
+
+
+@in_kernel
+def ask_for_share(lines: Lines, number: int, at_once: int) -> None:
+    """Have share `number` of some lines, so many to each, brought to the second cache.
+
+    All of them in one go fill the core's list of lines that it waits for, and what comes next waits
+    with it.
+    """
+    for line in range(number * at_once, smaller((number + 1) * at_once, lines[1])):
+        ask_to_read(lines[0] + line * CACHE_LINE)
+
+
+def _asking(*, for_writing: bool, nearness: int) -> Any:
+    def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        v.prefetch(b, *arguments, for_writing=for_writing, nearness=nearness)
+        return context.get_dummy_value()
+
+    return types.void(types.int64), emit

@@ -1,0 +1,1 @@
+"""Norms, rotary embeddings, activations and other arithmetic number by number."""

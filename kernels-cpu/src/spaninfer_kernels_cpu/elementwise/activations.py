@@ -1,0 +1,89 @@
+"""Activations, for Numba functions to call: spaninfer_op_reference.ACTIVATIONS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba.extending import overload
+
+from spaninfer_kernels_cpu.codegen.constants import Constant
+from spaninfer_kernels_cpu.codegen.device_function import PART, in_kernel
+from spaninfer_kernels_cpu.codegen.exponential import exp, tanh
+
+_ZERO = np.float32(0)
+_HALF = np.float32(0.5)
+_ONE = np.float32(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Activation(Constant):
+    """One of ACTIVATIONS."""
+
+    name: str
+
+
+SILU = Activation("silu")
+GELU = Activation("gelu")
+GELU_TANH = Activation("gelu_tanh")
+QUICK_GELU = Activation("quick_gelu")
+RELU = Activation("relu")
+
+ACTIVATIONS = {one.name: one for one in (SILU, GELU, GELU_TANH, QUICK_GELU, RELU)}
+"""By the names of spaninfer_op_reference."""
+
+
+def activated(activation: Activation, x: np.float32) -> np.float32:
+    """Return an activation of x."""
+    raise NotImplementedError("exists in Numba functions only")
+
+
+@overload(activated, jit_options=PART)
+def _activated(activation, x):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    """Choose the code by the type of the constant; Numba compares signatures to the letter."""
+    kind: Any = activation
+    return _FORMULAS[kind.value.name]
+
+
+_QUICK = np.float32(1.702)
+_ROOT_2_PI = np.float32((2 / np.pi) ** 0.5)
+_ROOT_HALF = np.float32(0.5**0.5)
+_CUBE = np.float32(0.044715)
+
+
+@in_kernel
+def _sigmoid(x: np.float32) -> np.float32:
+    return _ONE / (_ONE + exp(-x))
+
+
+@in_kernel
+def _gelu_tanh(x: np.float32) -> np.float32:
+    return x * _HALF * (_ONE + tanh(_ROOT_2_PI * (x + _CUBE * x * x * x)))
+
+
+@in_kernel
+def _normal(x: np.float32) -> np.float32:
+    """Return the normal distribution function of x, within 2e-7.
+
+    By erfc(z) = (a1 t + ... + a5 t⁵) exp(-z²), t = 1 / (1 + p z), for z >= 0 (Abramowitz and
+    Stegun 1964, 7.1.26).
+    """
+    z = abs(x) * _ROOT_HALF
+    t = _ONE / (_ONE + np.float32(0.3275911) * z)
+    p = np.float32(1.061405429)
+    p = p * t + np.float32(-1.453152027)
+    p = p * t + np.float32(1.421413741)
+    p = p * t + np.float32(-0.284496736)
+    p = p * t + np.float32(0.254829592)
+    tail = _HALF * p * t * exp(-z * z)
+    return tail if x < _ZERO else _ONE - tail
+
+
+_FORMULAS = {
+    "silu": lambda activation, x: x * _sigmoid(x),  # noqa: ARG005
+    "gelu": lambda activation, x: x * _normal(x),  # noqa: ARG005
+    "gelu_tanh": lambda activation, x: _gelu_tanh(x),  # noqa: ARG005
+    "quick_gelu": lambda activation, x: x * _sigmoid(_QUICK * x),  # noqa: ARG005
+    "relu": lambda activation, x: _ZERO if x < _ZERO else x,  # noqa: ARG005
+}

@@ -1,0 +1,110 @@
+"""Formulas as calls: what is computed number by number, activations and gates among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba.extending import overload
+
+from spaninfer_kernels_cpu.codegen.array_view import floats_at
+from spaninfer_kernels_cpu.codegen.constants import Constant
+from spaninfer_kernels_cpu.codegen.device_function import PART
+from spaninfer_kernels_cpu.codegen.elements import larger, smaller
+from spaninfer_kernels_cpu.codegen.exponential import tanh
+from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
+from spaninfer_kernels_cpu.elementwise.activations import ACTIVATIONS, Activation, activated
+from spaninfer_kernels_cpu.runtime.call import (
+    NUMBERS_PER_TASK,
+    ROWS,
+    Call,
+    Rows,
+    real,
+    rows_per_task,
+    word,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Formula(Constant):
+    """What is computed of x, y and a number: one of _FORMULAS, or an activation, gated or not."""
+
+    name: str
+    activation: Activation | None = None
+
+
+def computed(formula: Formula, x: np.float32, y: np.float32, number: np.float32) -> np.float32:
+    """Return a formula's value."""
+    raise NotImplementedError("exists in Numba functions only")
+
+
+@overload(computed, jit_options=PART)
+def _computed(formula, x, y, number):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    """Choose the code by the type of the constant; Numba compares signatures to the letter."""
+    kind: Any = formula
+    activation = kind.value.activation
+    match kind.value.name:
+        case "gate":
+            return lambda formula, x, y, number: activated(activation, x) * y  # noqa: ARG005
+        case "activation":
+            return lambda formula, x, y, number: activated(activation, x)  # noqa: ARG005
+    return _FORMULAS[kind.value.name]
+
+
+_FORMULAS = {
+    "add": lambda formula, x, y, number: x + y * number,  # noqa: ARG005
+    "scale": lambda formula, x, y, number: x * number,  # noqa: ARG005
+    "softcap": lambda formula, x, y, number: number * tanh(x / number),  # noqa: ARG005
+}
+
+
+@variants
+def _over_columns(formula: Formula) -> Kernel:
+    """Return the kernel of a formula; a task is some columns of a row, or rows."""
+
+    def elementwise(words: int, rows: int, task: int) -> None:
+        channels, columns, number = word(words, 6), word(words, 7), real(words, 8)
+        some = larger(1, NUMBERS_PER_TASK // channels)
+        first = channels * (task % columns) // columns
+        count = channels * (task % columns + 1) // columns - first
+        begin = task // columns * some
+        for row in range(begin, smaller(rows, begin + some)):
+            x = floats_at(word(words, 0) + row * word(words, 1) + 4 * first, count)
+            y = floats_at(word(words, 2) + row * word(words, 3) + 4 * first, count)
+            out = floats_at(word(words, 4) + row * word(words, 5) + 4 * first, count)
+            for i in range(count):
+                out[i] = computed(formula, x[i], y[i], number)
+
+    return elementwise
+
+
+def formula_call(
+    formula: Formula,
+    x: Rows,
+    y: Rows,
+    *,
+    out: Rows,
+    channels: int,
+    number: float = 0.0,
+    count: int = ROWS,
+) -> Call:
+    """Write what a formula makes of x[T C], y[T C] and a number; y is x where nothing reads it."""
+    rows = (x.address, x.stride, y.address, y.stride, out.address, out.stride)
+    columns = -(-channels // NUMBERS_PER_TASK)
+    words = (*rows, channels, columns, float(number))
+    return Call(_over_columns(formula), words, columns, rows_per_task(channels), count)
+
+
+ADD, SCALE, SOFTCAP = Formula("add"), Formula("scale"), Formula("softcap")
+"""x + y * number; x * number; number * tanh(x / number)."""
+
+
+def gate_of(act: str) -> Formula:
+    """Return act(x) * y."""
+    return Formula("gate", ACTIVATIONS[act])
+
+
+def activation_of(act: str) -> Formula:
+    """Return act(x)."""
+    return Formula("activation", ACTIVATIONS[act])

@@ -1,0 +1,1 @@
+"""Matrix products with packed weights (GEMM; GEMV at one token)."""

@@ -1,0 +1,295 @@
+"""Products by tiles (AMX): rows of activations by a panel of 64 outputs.
+
+`products_kernel.fill_tile` chooses between this and vectors. A panel has the order of bytes that
+tiles want: rows of a tile of weights are steps, 256 bytes apart.
+
+bfloat16 has two shapes, whose sums are added in the same order. Up to 16 rows are a line, 16 by 64,
+that reads a panel from front to back as memory wants; more are squares of 32 by 32, which multiply
+four times for four loads. Activations that are float32 are two bfloat16 each (`ready_call`), both
+multiplied by weights that are loaded once.
+
+Codes are multiplied a group and 32 outputs at a time, and the sums, int32, come through memory to
+be scaled by vectors. That takes longer than the products, so it is done for one half of the outputs
+while the products of the other half are under way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numba.extending import overload
+
+from spaninfer_kernels_cpu.codegen import amx
+from spaninfer_kernels_cpu.codegen.amx import (
+    LEFT,
+    LOWER,
+    RIGHT,
+    SUMS,
+    TILE_BYTES,
+    TILE_ROWS,
+    UPPER,
+    Tile,
+)
+from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
+from spaninfer_kernels_cpu.codegen.device_function import PART, in_kernel
+from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE, Room, stack
+from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_for_share, ask_to_read, share_of
+from spaninfer_kernels_cpu.gemm.micro_kernel import SQUARE_ROWS, Recipe
+from spaninfer_kernels_cpu.gemm.register_tile import add_scaled_row, load_parameters
+from spaninfer_kernels_cpu.quantisation.layout import (
+    BLOCK_BYTES,
+    PANEL,
+    PARAMETER_BYTES,
+    ROW_PARAMETER_BYTES,
+    STEP_BYTES,
+)
+
+_C00, _C01, _C10, _C11 = SUMS
+_PANEL_STEPS: Final = TILE_BYTES // 4
+_HALF: Final = STEP_BYTES // 2  # of a step: 32 outputs
+_CONFIG: Final = Room(TILE_BYTES)
+_DOTS: Final = Room(2 * SQUARE_ROWS * _HALF)  # sums: one half of the outputs and the other
+_WIDENED: Final = Room(_PANEL_STEPS * _HALF)
+
+Strided = tuple[int, int, int]
+"""Address of the first row, bytes from one to the next, number of the last, counted from 0."""
+
+Sizes = tuple[int, int, int]
+"""Number of groups, bytes of one of a panel, bytes of one in a row."""
+
+
+def fill(
+    recipe: Recipe, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
+) -> None:
+    """Write the products of a panel and of rows to out: see `products_kernel.fill_tile`."""
+    raise NotImplementedError("exists in Numba functions only")
+
+
+@overload(fill, jit_options=PART)
+def _fill(
+    recipe: Recipe,
+    weights: int,  # noqa: ARG001
+    rows: Strided,  # noqa: ARG001
+    sizes: Sizes,  # noqa: ARG001
+    out: int,  # noqa: ARG001
+    coming: Lines,  # noqa: ARG001
+) -> Any:
+    """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
+    kind: Any = recipe
+    if kind.value.has_codes:
+        return _fill_codes
+    return _fill_square if kind.value.rows == SQUARE_ROWS else _fill_line
+
+
+def _fill_square(
+    recipe: Recipe, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
+) -> None:
+    (x, stride, last), (_, panel_bytes, row_bytes) = rows, sizes
+    count = min(last + 1, SQUARE_ROWS)
+    part_bytes = row_bytes // recipe.parts
+    chunk = _configure(recipe, count, panel_bytes // STEP_BYTES)
+    chunks = part_bytes // chunk
+    at_once = share_of(coming, 2 * chunks)
+    for half in range(2):
+        _zero(count)
+        for number in range(chunks):
+            ask_for_share(coming, half * chunks + number, at_once)
+            start = number * chunk
+            _load_weights(weights + start // 4 * STEP_BYTES + half * _HALF, STEP_BYTES)
+            for part in range(recipe.parts):
+                _load_rows(x + part * part_bytes + start, stride, count)
+                _multiply(recipe, count)
+        _store(out + half * _HALF, STEP_BYTES, count)
+
+
+def _fill_line(
+    recipe: Recipe,
+    weights: int,
+    rows: Strided,
+    sizes: Sizes,
+    out: int,
+    coming: Lines,  # noqa: ARG001
+) -> None:
+    (x, stride, last), (_, panel_bytes, row_bytes) = rows, sizes
+    count = min(last + 1, TILE_ROWS)
+    part_bytes = row_bytes // recipe.parts
+    chunk = _configure(recipe, count, panel_bytes // STEP_BYTES)  # sums are zero now
+    for start in range(0, part_bytes, chunk):
+        amx.load(UPPER, x + start, stride)
+        if recipe.parts > 1:
+            amx.load(LOWER, x + part_bytes + start, stride)
+        step, lines = weights + start // 4 * STEP_BYTES, chunk // 4
+        _add_block(recipe, 0, _C00, LEFT, step, lines)
+        _add_block(recipe, 1, _C01, RIGHT, step, lines)
+        _add_block(recipe, 2, _C10, LEFT, step, lines)
+        _add_block(recipe, 3, _C11, RIGHT, step, lines)
+    amx.store(_C00, out, STEP_BYTES)
+    amx.store(_C01, out + BLOCK_BYTES, STEP_BYTES)
+    amx.store(_C10, out + 2 * BLOCK_BYTES, STEP_BYTES)
+    amx.store(_C11, out + 3 * BLOCK_BYTES, STEP_BYTES)
+
+
+@in_kernel
+def _add_block(
+    recipe: Recipe, block: int, sums: Tile, columns: Tile, weights: int, lines: int
+) -> None:
+    """Add the products of all parts of the rows with a block of weights, which is read here.
+
+    So many lines are asked for that come later: some in front of every product, since products wait
+    where many are asked for at once, and memory rests where none are.
+    """
+    for line in range(block * lines, (block + 1) * lines):
+        ask_to_read(weights + recipe.ahead + line * CACHE_LINE)
+    amx.load(columns, weights + block * BLOCK_BYTES, STEP_BYTES)
+    amx.add_bf16(sums, UPPER, columns)
+    if recipe.parts > 1:
+        amx.add_bf16(sums, LOWER, columns)
+
+
+def _fill_codes(
+    recipe: Recipe, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
+) -> None:
+    ask_for_share(coming, 0, coming[1])
+    (x, stride, last), (groups, group_bytes, row_group_bytes) = rows, sizes
+    count = min(last + 1, SQUARE_ROWS)
+    chunk = _configure(recipe, count, row_group_bytes // 4)
+    dots, widened = stack(_DOTS), stack(_WIDENED)
+    parameters, row_ends = weights + group_bytes - PARAMETER_BYTES, x + groups * row_group_bytes
+    floats_at(out, count * PANEL)[:] = np.float32(0)
+    for number in range(2 * groups):
+        group, half = number >> 1, (number & 1) * _HALF
+        _zero(count)
+        codes = weights + group * group_bytes + half
+        for start in range(0, row_group_bytes, chunk):
+            row = x + group * row_group_bytes + start
+            if recipe.code_bits == 4:
+                _widen(codes + start // 8 * STEP_BYTES, chunk // 8, widened)
+                _load_weights(widened, _HALF)
+            else:
+                _load_weights(codes + start // 4 * STEP_BYTES, STEP_BYTES)
+            _load_rows(row, stride, count)
+            _multiply(recipe, count)
+        if number > 0:
+            _scale(number - 1, parameters, group_bytes, row_ends, stride, dots, count, out)
+        _store(dots + SQUARE_ROWS * half, _HALF, count)
+    _scale(2 * groups - 1, parameters, group_bytes, row_ends, stride, dots, count, out)
+
+
+@in_kernel
+def _configure(recipe: Recipe, count: int, steps: int) -> int:
+    """Set up tiles for so many rows; return how many bytes of a row one product takes.
+
+    As many steps as a tile holds and `steps` is a multiple of: tiles keep one size throughout. The
+    lower rows of a line are the second parts of the upper ones.
+    """
+    at_once = min(steps, _PANEL_STEPS)
+    while steps % at_once:
+        at_once -= 1
+    upper = min(count, TILE_ROWS)
+    lower = upper if recipe.rows == TILE_ROWS else max(1, count - TILE_ROWS)
+    amx.configure(stack(_CONFIG), upper, lower, 4 * at_once)
+    return 4 * at_once
+
+
+@in_kernel
+def _load_weights(weights: int, step: int) -> None:
+    """Read two tiles of weights, whose steps are so many bytes apart."""
+    amx.load(LEFT, weights, step)
+    amx.load(RIGHT, weights + BLOCK_BYTES, step)
+
+
+@in_kernel
+def _load_rows(x: int, stride: int, count: int) -> None:
+    """Read the tiles of rows."""
+    amx.load(UPPER, x, stride)
+    if count > TILE_ROWS:
+        amx.load(LOWER, x + TILE_ROWS * stride, stride)
+
+
+@in_kernel
+def _multiply(recipe: Recipe, count: int) -> None:
+    """Add the products of the tiles of rows and of weights."""
+    _add(recipe, _C00, UPPER, LEFT)
+    _add(recipe, _C01, UPPER, RIGHT)
+    if count > TILE_ROWS:
+        _add(recipe, _C10, LOWER, LEFT)
+        _add(recipe, _C11, LOWER, RIGHT)
+
+
+@in_kernel
+def _add(recipe: Recipe, sums: Tile, left: Tile, right: Tile) -> None:
+    if recipe.has_codes:
+        amx.add_bytes(sums, left, right)
+    else:
+        amx.add_bf16(sums, left, right)
+
+
+@in_kernel
+def _zero(count: int) -> None:
+    """Set the sums to zero."""
+    amx.zero(_C00)
+    amx.zero(_C01)
+    if count > TILE_ROWS:
+        amx.zero(_C10)
+        amx.zero(_C11)
+
+
+@in_kernel
+def _store(out: int, stride: int, count: int) -> None:
+    """Write the sums, 32 bits each."""
+    amx.store(_C00, out, stride)
+    amx.store(_C01, out + BLOCK_BYTES, stride)
+    if count > TILE_ROWS:
+        lower = out + TILE_ROWS * stride
+        amx.store(_C10, lower, stride)
+        amx.store(_C11, lower + BLOCK_BYTES, stride)
+
+
+@in_kernel
+def repeat(recipe: Recipe, steps: int, space: int, out: int) -> None:
+    """Add the products of two by two tiles so many times, all from and in registers.
+
+    At `space` are two tiles, at `out` room for one.
+    """
+    amx.configure(stack(_CONFIG), TILE_ROWS, TILE_ROWS, TILE_BYTES)
+    _load_weights(space, TILE_BYTES)
+    _load_rows(space, TILE_BYTES, SQUARE_ROWS)
+    for _ in range(steps):
+        _multiply(recipe, SQUARE_ROWS)
+    amx.store(_C11, out, TILE_BYTES)
+    amx.release()
+
+
+# ---- codes ---------------------------------------------------------------------------------------
+
+
+@in_kernel
+def _widen(codes: int, steps: int, widened: int) -> None:
+    """Write the low halves of the bytes of 32 outputs as a step, then the high ones."""
+    for step in range(steps):
+        source = numbers_at(codes + step * STEP_BYTES, _HALF, np.uint8)
+        low = numbers_at(widened + 2 * step * _HALF, _HALF, np.uint8)
+        high = numbers_at(widened + (2 * step + 1) * _HALF, _HALF, np.uint8)
+        for i in range(_HALF):
+            low[i] = source[i] & np.uint8(15)
+            high[i] = source[i] >> np.uint8(4)
+
+
+@in_kernel
+def _scale(
+    number: int,
+    parameters: int,
+    group_bytes: int,
+    row_ends: int,
+    stride: int,
+    dots: int,
+    count: int,
+    out: int,
+) -> None:
+    """Add what the codes of half `number` of the groups' outputs mean (see `tiles.add_scaled`)."""
+    group, half = number >> 1, (number & 1) * _HALF
+    w = load_parameters(parameters + group * group_bytes + half // 2)
+    sums, of_row = dots + SQUARE_ROWS * half, row_ends + group * ROW_PARAMETER_BYTES
+    for n in range(count):
+        add_scaled_row(w, sums + n * _HALF, of_row + n * stride, out + half + n * STEP_BYTES)

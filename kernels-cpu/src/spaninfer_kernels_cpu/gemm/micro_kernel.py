@@ -1,0 +1,202 @@
+"""What a matrix product is compiled for, as a constant that Numba functions hand on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from spaninfer_kernels_cpu.codegen.amx import TILE_BYTES, TILE_ROWS
+from spaninfer_kernels_cpu.codegen.constants import Constant
+from spaninfer_kernels_cpu.codegen.isa_level import Bf16Dot, ByteDot, Tier
+from spaninfer_kernels_cpu.codegen.memory import whole_lines
+from spaninfer_kernels_cpu.gemm.dot_product import BF16_DOTS, DOTS
+from spaninfer_kernels_cpu.quantisation.layout import (
+    CENTRE,
+    CHANNELS_PER_STEP,
+    LANES,
+    PANEL,
+    PARAMETER_BYTES,
+    ROW_PARAMETER_BYTES,
+    STEP_BYTES,
+    STEPS_AT_ONCE,
+    Kind,
+    Layout,
+)
+
+WIDENED_ROWS = 4
+PAIRED_ROWS = 8
+AHEAD = 4096  # bytes
+FEW_ROWS = 4
+ROWS_PER_TASK = 192  # a multiple of every tile's rows; their activations stay beside the panel
+MOST_ROWS = 256  # of a task that multiplies by tiles
+BESIDE = 1 << 20  # bytes of the second cache for activations
+STRETCH_BYTES = BESIDE // 128
+LINE_ROWS, LINE_BLOCKS = TILE_ROWS, PANEL // LANES
+SQUARE_ROWS, SQUARE_BLOCKS = 2 * TILE_ROWS, 2
+
+Way = ByteDot | Bf16Dot | Literal["fma", "tiles", "split tiles"]
+
+_BY_TILES = ("tiles", "split tiles")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe(Constant):
+    """The kind of the weights, the way of multiplying, and the tile: rows by blocks of 16 outputs.
+
+    Bytes of activations follow from the way: float32 for "fma", pairs of bfloat16 for BF16_DOTS,
+    codes of 8 bits, or of 16 where `dots` multiplies 8-bit weights so. "tiles" (`amx_kernel`)
+    takes what the kind asks for, bfloat16 or codes of 8 bits; "split tiles" float32 as the sum of
+    two bfloat16. Weights `ahead` bytes further are asked for in advance; 0 is not at all.
+    """
+
+    kind: Kind
+    way: Way
+    rows: int
+    blocks: int
+    ahead: int = 0
+
+    @property
+    def by_tiles(self) -> bool:
+        """Whether products are those of AMX."""
+        return self.way in _BY_TILES
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether weights are codes."""
+        return self.kind in CENTRE
+
+    @property
+    def parts(self) -> int:
+        """Numbers whose sum an activation is: a row holds the first of all, then the second."""
+        return 2 if self.way == "split tiles" else 1
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of a panel that the inner loop takes at once."""
+        return STEP_BYTES * STEPS_AT_ONCE[self.kind]
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of a group of a panel that are not weights."""
+        return PARAMETER_BYTES if self.kind in CENTRE else 0
+
+    @property
+    def code_bits(self) -> int:
+        """Bits of a weight that is a code."""
+        return 4 if self.kind == "int4" else 8
+
+    @property
+    def centre(self) -> int:
+        """The code from which weights that are codes count."""
+        return CENTRE[self.kind]
+
+    @property
+    def channel_bytes(self) -> int:
+        """Bytes of one activation."""
+        if self.way == "fma":
+            return 4
+        if self.by_tiles:
+            return 1 if self.has_codes else 2 * self.parts
+        if self.way in BF16_DOTS:
+            return 2
+        return 2 if self.kind == "int8" and DOTS[self.way].wide_codes else 1
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of activations that the inner loop takes at once."""
+        return self.channel_bytes * CHANNELS_PER_STEP[self.kind] * STEPS_AT_ONCE[self.kind]
+
+
+def recipes(kind: Kind, *, rounded: bool, tier: Tier) -> tuple[Recipe, Recipe]:
+    """Return how a tier multiplies one row with weights of a kind, and how several.
+
+    `rounded`: activations are bfloat16, which matters to weights that are bfloat16 too.
+    """
+    if kind == "bfloat16" and kind in tier.tiles:
+        # All rows by tiles, one too: so a row has the same sums alone and among others, and is made
+        # ready in one way.
+        way: Way = "tiles" if rounded else "split tiles"
+        line = Recipe(kind, way, LINE_ROWS, LINE_BLOCKS, AHEAD)
+        return line, Recipe(kind, way, SQUARE_ROWS, SQUARE_BLOCKS)
+    way = "fma"
+    if kind in ("int8", "int4"):
+        way = tier.byte_dot
+    elif kind == "bfloat16" and rounded and tier.bf16_dot is not None:
+        way = tier.bf16_dot
+    # A core with AVX-512 looks some 500 instructions ahead, 5 KB of bfloat16 or int4. Asking for
+    # what comes 4 KB later takes 18 % off one row of bfloat16, 15 off int4, 11 off int8, and 26, 18
+    # and 10 off eight rows; 2 and 8 KB about as much, 1 KB half (two cores of a Xeon). With AVX2
+    # (EPYC Zen 3) the instructions cost more than they bring. float32 is what attention multiplies,
+    # in the nearest cache.
+    ahead = AHEAD if tier.blocks > 1 and kind != "float32" else 0
+    one = Recipe(kind, way, 1, PANEL // LANES, ahead)
+    if kind in tier.tiles:
+        return one, Recipe(kind, "tiles", SQUARE_ROWS, SQUARE_BLOCKS)
+    # Where a vector is two registers of sixteen, widened bfloat16 weights take four more, and six
+    # rows spill: 64 Gop/s against 83 with four, other kinds are faster with six (EPYC Zen 3). Bytes
+    # by pairs have multiplications enough to hide spills: 99 to 101 Gop/s of 192 rows with four,
+    # six and eight, but of 8 rows 71 with six, 78 with twice four, 103 with eight.
+    rows, blocks = tier.rows, tier.blocks
+    if (kind, way, tier.blocks) == ("bfloat16", "fma", 1):
+        rows = WIDENED_ROWS
+    elif (kind, way) == ("int8", "madd"):
+        rows = PAIRED_ROWS
+    return one, Recipe(kind, way, rows, blocks)
+
+
+def row_bytes(layout: Layout, recipe: Recipe) -> int:
+    """Return the bytes of a row of activations for a weight: channels, then groups' parameters.
+
+    Whole cache lines: a tile whose rows lie in two lines each loads in 51 cycles instead of 8.
+    """
+    num_bytes = layout.groups * layout.padded_channels * recipe.channel_bytes
+    return whole_lines(num_bytes + layout.groups * ROW_PARAMETER_BYTES * layout.format.has_codes)
+
+
+def stretches(layout: Layout, recipe: Recipe) -> int:
+    """Return into how many equal stretches channels are cut for a product by tiles of bfloat16.
+
+    As few as leave room in the second cache for 128 rows of a stretch, if channels can be cut so
+    into whole tiles, some at least; else it is one. Panels are gone over once per stretch, and what
+    each gives is added up.
+    """
+    if not recipe.by_tiles or recipe.has_codes:
+        return 1
+    tiles, rest = divmod(layout.channels, TILE_BYTES // 2)
+    fewest = -(-row_bytes(layout, recipe) // STRETCH_BYTES)
+    counts = range(fewest, min(4 * fewest, tiles // 4) + 1)
+    return next((count for count in counts if tiles % count == 0 and rest == 0), 1)
+
+
+def task_rows(layout: Layout, recipe: Recipe, into: int = 1) -> int:
+    """Return the most rows of a task, whose activations come `into` so many stretches."""
+    if not recipe.by_tiles:
+        return ROWS_PER_TASK
+    fitting = BESIDE // (row_bytes(layout, recipe) // into)
+    return max(1, min(fitting, MOST_ROWS) // recipe.rows) * recipe.rows
+
+
+def few_rows(one: Recipe, many: Recipe) -> Recipe:
+    """Return how rows are multiplied that would leave much of a tile for many of them empty.
+
+    Over a panel's whole width where registers allow for more than a block: weights then come from
+    memory once, front to back.
+    """
+    if one.by_tiles:
+        return one
+    blocks = one.blocks if many.blocks > 1 else 1
+    return Recipe(many.kind, one.way, min(FEW_ROWS, many.rows), blocks, one.ahead)
+
+
+def some_rows(few: Recipe) -> Recipe:
+    """Return how up to twice as many rows as those of `few_rows` are multiplied.
+
+    By two tiles of few, the second of which has its weights in the cache, and memory rests. In int4
+    by one, though three quarters of its sums do not stay in registers: nibbles are taken apart
+    once, and memory is read front to back during all of the arithmetic. 8 rows of 9,728 by 896,
+    weights from memory, two cores of a Xeon: 299 µs instead of 336. Tiles of eight rows by two
+    blocks keep their sums, but take 349: they read a panel twice, half of each line's neighbours.
+    """
+    if few.kind == "int4" and few.blocks > 1:
+        return replace(few, rows=2 * few.rows)
+    return few

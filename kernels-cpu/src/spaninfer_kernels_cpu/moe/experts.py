@@ -1,0 +1,102 @@
+"""Gated MLPs of experts, over the tokens that chose them: what callers see."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spaninfer_kernels_cpu.elementwise.activations import ACTIVATIONS
+from spaninfer_kernels_cpu.errors import DTypeError, KernelError, ShapeError
+from spaninfer_kernels_cpu.moe.experts_call import Counts, Experts, num_runs
+from spaninfer_kernels_cpu.quantisation.layout import Layout
+from spaninfer_kernels_cpu.quantisation.packed import Packed
+from spaninfer_kernels_cpu.runtime.call import Rows, Script
+from spaninfer_kernels_cpu.runtime.thread_pool import shared_team
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+
+_COUNTS: Final = Counts(rows=0, places=1, runs=2)
+
+
+def experts(
+    x: Floats,
+    gate_up: Packed,
+    down: Packed,
+    ids: Ints,
+    weights: Floats,
+    act: str,
+    *,
+    out: Floats,
+) -> None:
+    """Write into out[T C] the MLPs that ids[T k] name, of x[T C], summed with weights[T k].
+
+    The MLP of an expert is down (act(gate x) * up x). gate_up and down are `pack_stack`s with a
+    weight per expert: [2I C], the rows of gate above those of up, and [C I]. ids are int32 below
+    the number of experts, the rest is float32. Works on every usable CPU. Raises KernelError for
+    arguments that do not fit.
+    """
+    _check(x, gate_up, down, ids, weights, act, out)
+    if not ids.size:
+        return
+    rows, top_k = ids.shape
+    mlps = Experts(gate_up, down, top_k, act)
+    scratch = np.empty(rows * mlps.scratch_bytes, np.uint8)
+    script = Script(
+        mlps.calls(
+            Rows(x.ctypes.data, x.strides[0]),
+            ids.ctypes.data,
+            weights.ctypes.data,
+            out=Rows(out.ctypes.data, out.strides[0]),
+            scratch=scratch.ctypes.data,
+            capacity=rows,
+            counts=_COUNTS,
+        )
+    )
+    shared_team().run(script, (rows, ids.size, num_runs(rows, top_k, down.count)))
+
+
+def _check(
+    x: Floats,
+    gate_up: Packed,
+    down: Packed,
+    ids: Ints,
+    weights: Floats,
+    act: str,
+    out: Floats,
+) -> None:
+    """Raise unless the arguments have the types and shapes that `experts` describes."""
+    if act not in ACTIVATIONS:
+        raise ShapeError(f"act is {act!r}; allowed are {', '.join(ACTIVATIONS)}")
+    arrays = {"x": x, "ids": ids, "weights": weights, "out": out}
+    for name, array in arrays.items():
+        dtype = np.int32 if name == "ids" else np.float32
+        if array.dtype != dtype:
+            raise DTypeError(f"{name} holds {array.dtype}; the kernel takes {np.dtype(dtype)}")
+        if array.ndim != 2 or not array.flags.c_contiguous or len(array) != len(x):
+            raise ShapeError(
+                f"{name}: expected contiguous axes (T C) or (T k) with T = {len(x)} rows of x, got "
+                f"shape {array.shape}"
+            )
+    inner, channels = down.layout.channels, x.shape[1]
+    first, second = (
+        Layout(down.layout.format, *shape) for shape in ((2 * inner, channels), (channels, inner))
+    )
+    for name, packed, layout in (("gate_up", gate_up, first), ("down", down, second)):
+        if packed.count != down.count or packed.layout != layout:
+            raise ShapeError(
+                f"{name}: expected {down.count} weights [{layout.outputs} {layout.channels}] "
+                f"packed as {layout.format}"
+            )
+    if ids.shape != weights.shape or out.shape != x.shape:
+        raise ShapeError(
+            f"ids {ids.shape} and weights {weights.shape}, or x {x.shape} and out {out.shape}, "
+            "differ"
+        )
+    if ids.size and not 0 <= ids.min() <= ids.max() < down.count:
+        wrong = ids.min() if ids.min() < 0 else ids.max()
+        raise KernelError(f"ids holds {wrong}; there are {down.count} experts")
+    if not out.flags.writeable:
+        raise KernelError("out is read-only; give an array that can be written")

@@ -1,0 +1,1 @@
+"""Weight formats: packed weights, and quantised weights and activations."""

@@ -1,0 +1,180 @@
+"""Weights packed once, in the order in which products read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from spaninfer_kernels_cpu.codegen.compiled import make_ready
+from spaninfer_kernels_cpu.codegen.memory import aligned
+from spaninfer_kernels_cpu.errors import DTypeError, FormatError, ShapeError
+from spaninfer_kernels_cpu.quantisation import pack_kernel
+from spaninfer_kernels_cpu.quantisation.layout import (
+    CENTRE,
+    PANEL,
+    PARAMETER_BYTES,
+    Format,
+    Kind,
+    Layout,
+)
+from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
+from spaninfer_kernels_cpu.runtime.numa import place, usable_nodes
+from spaninfer_kernels_cpu.runtime.workers import share
+
+NUMBERS_AT_ONCE = 1 << 20  # weights that are widened to float32 at a time: 4 MB beside the result
+MOST_WORKERS = 16  # each has a panel at least beside the result; eight are five times one (float32)
+
+_SOURCES = (np.float32, np.float16, ml_dtypes.bfloat16)
+_TYPES: dict[str, type] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A weight[outputs channels] in the memory order of `layout`; panels[P, bytes] uint8.
+
+    Or `count` of them, of experts or of heads, whose panels follow one another.
+    """
+
+    layout: Layout
+    panels: NDArray[np.uint8]
+    count: int = 1
+
+    def __getitem__(self, number: int) -> Packed:
+        """Return one of several weights, in the same memory; IndexError if there is none."""
+        if not 0 <= number < self.count:
+            raise IndexError(f"there are {self.count} weights, and number {number} was asked for")
+        each = self.layout.panels
+        return Packed(self.layout, self.panels[number * each : (number + 1) * each])
+
+
+def pack(weight: NDArray[np.generic], format: Format) -> Packed:
+    """Return weight[O C] (float32, float16 or bfloat16) in a format.
+
+    Codes are InstantQuant's: for every group of a row, the grid of 256 or 16 values from its least
+    to its largest weight, with scale and middle rounded to bfloat16 so that the grid still holds
+    both. Apart from the result, this takes some megabytes whatever the size of the weight.
+    """
+    if weight.ndim != 2 or 0 in weight.shape:
+        raise ShapeError(f"weight: expected axes (O C), neither empty, got shape {weight.shape}")
+    return pack_stack([weight[None]], format)
+
+
+def pack_stack(parts: Sequence[NDArray[np.generic]], format: Format) -> Packed:
+    """Return N weights, each packed as `pack` does it: of experts, or of heads.
+
+    Weight n is parts[0][n] and below it parts[1][n] and so on: every part has axes (N O C), and
+    only O differs between them.
+    """
+    stacks = {(len(part), *part.shape[2:]) for part in parts}
+    if len(stacks) != 1 or any(part.ndim != 3 or 0 in part.shape for part in parts):
+        shapes = ", ".join(str(part.shape) for part in parts)
+        raise ShapeError(f"weights: expected axes (N O C), none empty, N and C equal, got {shapes}")
+    for part in parts:
+        if part.dtype not in _SOURCES:
+            raise DTypeError(f"weight holds {part.dtype}; pack takes float32, float16 and bfloat16")
+    count, channels = stacks.pop()
+    layout = Layout(format, sum(part.shape[1] for part in parts), channels)
+    panels = aligned((count * layout.panels, layout.panel_bytes), np.uint8)
+    place(panels, usable_nodes())
+    for number in range(count):
+        rows = [part[number] for part in parts]
+        _fill(rows, layout, panels[number * layout.panels : (number + 1) * layout.panels])
+    return Packed(layout, panels, count)
+
+
+def _fill(parts: Sequence[NDArray[np.generic]], layout: Layout, panels: NDArray[np.uint8]) -> None:
+    """Write parts[O C], one below the other, into panels[P, bytes], on every usable CPU."""
+    workers = min(usable_cpus(), MOST_WORKERS)
+    at_once = max(1, NUMBERS_AT_ONCE // (PANEL * layout.channels * workers))
+    has_codes = layout.format.has_codes
+    kind = np.float32 if has_codes else _TYPES[layout.format.kind]
+    columns = layout.channels if has_codes else layout.padded_channels
+    fill = _code_filler() if has_codes else _fill_numbers
+    starts = iter(range(0, layout.panels, at_once))  # which threads take from
+
+    def work(_counter: object) -> None:
+        buffer: NDArray[Any] = np.zeros((min(at_once, len(panels)) * PANEL, columns), kind)
+        for first in starts:
+            some = panels[first : first + at_once]
+            numbers = buffer[: len(some) * PANEL]
+            numbers[_copy_rows(parts, first * PANEL, numbers[:, : layout.channels]) :] = 0
+            fill(numbers, layout, some)
+
+    share(work, (), min(workers, -(-layout.panels // at_once)))
+
+
+def _copy_rows(parts: Sequence[NDArray[np.generic]], first: int, out: NDArray[Any]) -> int:
+    """Copy rows of parts[O C] that lie below one another, from row `first` on; return how many."""
+    done = 0
+    for part in parts:
+        rows = part[max(0, first) :][: len(out) - done]
+        _assign(out[done : done + len(rows)], rows)
+        done += len(rows)
+        first -= len(part)
+    return done
+
+
+def _assign(out: NDArray[Any], rows: NDArray[np.generic]) -> None:
+    """Write rows into `out`; bfloat16, which NumPy converts one thread at a time, by its bits."""
+    if rows.dtype != ml_dtypes.bfloat16:
+        out[:] = rows
+    elif out.dtype == rows.dtype:
+        out.view(np.uint16)[:] = rows.view(np.uint16)
+    else:
+        np.left_shift(rows.view(np.uint16), 16, out=out.view(np.uint32), dtype=np.uint32)
+
+
+def unpack(packed: Packed) -> NDArray[np.float32]:
+    """Return the weight[O C] that `packed` stands for."""
+    layout = packed.layout
+    if not layout.format.has_codes:
+        numbers: NDArray[Any] = packed.panels.view(_TYPES[layout.format.kind])
+        steps = numbers.reshape(layout.panels, layout.group_steps, PANEL, -1)
+        rows = steps.swapaxes(1, 2).reshape(-1, layout.padded_channels)
+        return rows[: layout.outputs, : layout.channels].astype(np.float32)
+    records = packed.panels.reshape(layout.panels, layout.groups, layout.group_bytes)
+    parameters = records[..., -PARAMETER_BYTES:].copy().view(ml_dtypes.bfloat16)
+    scale, middle = np.moveaxis(
+        parameters.astype(np.float32).reshape(*records.shape[:2], 2, PANEL, 1), (2, 3), (0, 2)
+    )
+    codes = _codes(records[..., :-PARAMETER_BYTES], layout.format.kind)
+    grouped = (codes - np.float32(CENTRE[layout.format.kind])) * scale + middle
+    rows = grouped[..., : layout.group_channels].reshape(layout.panels * PANEL, -1)
+    weight: NDArray[np.float32] = rows[: layout.outputs, : layout.channels]
+    return weight
+
+
+def _codes(records: NDArray[np.uint8], kind: Kind) -> NDArray[np.uint8]:
+    """Return the codes of records[P G bytes] as [P 64 G channels]."""
+    codes = records.reshape(*records.shape[:2], -1, PANEL, 1, 4)
+    if kind == "int4":
+        codes = np.concatenate([codes & 15, codes >> 4], axis=4)
+    return np.moveaxis(codes, 3, 1).reshape(len(records), PANEL, records.shape[1], -1)
+
+
+def _fill_numbers(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint8]) -> None:
+    """Write numbers[64 P, padded channels] into panels[P, bytes] as they are."""
+    bits = np.uint16 if numbers.itemsize == 2 else np.uint32
+    steps = numbers.view(bits).reshape(len(panels), PANEL, layout.group_steps, -1).swapaxes(1, 2)
+    panels.view(bits).reshape(steps.shape)[:] = steps
+
+
+@cache
+def _code_filler() -> Callable[[NDArray[Any], Layout, NDArray[np.uint8]], None]:
+    make_ready(pack_kernel.pack_codes, pack_kernel.PACK_SIGNATURE)
+
+    def fill(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint8]) -> None:
+        """Write numbers[64 P, C] into panels[P, bytes] as codes."""
+        if not np.isfinite(numbers).all():
+            raise FormatError("weight holds a number that is not finite, which has no code")
+        bits = 8 if layout.format.kind == "int8" else 4
+        tasks = np.zeros(1, np.int64)
+        pack_kernel.pack_codes(tasks, numbers, layout.group_channels, bits, panels)
+
+    return fill

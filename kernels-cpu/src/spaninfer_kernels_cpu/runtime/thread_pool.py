@@ -1,0 +1,309 @@
+"""Threads that run a script together: calls one after the other, the tasks of each shared.
+
+One word says which call is open and how many of its tasks are left. Whoever is free takes one with
+a compare-and-swap; whoever finishes a call's last task opens the next call. There is no barrier:
+who is held up by the system delays the others only while holding a task, and who comes late finds
+the place without help. The caller works too, and alone if nobody comes.
+
+On a machine of several NUMA nodes each has a word of its own, with its share of the tasks: a thread
+takes those of its node first (`nodes`), then what is left elsewhere. All words are written before
+the first can be written anew: opening a call counts as one of its tasks, and that of node 0, which
+alone says that a script is over, is written last.
+
+Who finds no task spins at first, because calls are short, then gives way to other programs. Beside
+a program that wants one of the CPUs, threads keep to CPUs of their own (`seats`) and give way
+between tasks, not inside of one (`turns`). Between scripts helpers spin for about as long as an
+engine plans its next step, then park on a lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from threading import Lock, Thread
+
+import numpy as np
+from numba import types
+
+from spaninfer_kernels_cpu.codegen import atomics
+from spaninfer_kernels_cpu.codegen.compiled import entry, make_ready
+from spaninfer_kernels_cpu.codegen.device_function import in_kernel
+from spaninfer_kernels_cpu.runtime import cooperative_yield
+from spaninfer_kernels_cpu.runtime.call import HEADER, MAX_COUNTS, Script, word
+from spaninfer_kernels_cpu.runtime.cpu_affinity import seats_for
+from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
+from spaninfer_kernels_cpu.runtime.numa import MOST_NODES, Node, keep_to, usable_nodes
+
+TASK_BITS = 22  # of the word: a call has fewer tasks; the other bits number calls for years
+
+# Words of the state. Those that every thread writes have 128 bytes to themselves: CPUs fetch cache
+# lines of 64 bytes in pairs.
+_LINE = 16
+_OPEN = 0  # of each node: number of the open call << TASK_BITS | how many tasks nobody has taken
+_TASKS = MOST_NODES * _LINE  # of the open call
+_DONE = _TASKS + _LINE  # tasks of the open call that are finished
+_SCRIPT = _DONE + _LINE  # grows by 2 with every script; odd while the words behind it are written
+_CALLS = _SCRIPT + 1  # address of the headers
+_LAST = _SCRIPT + 2  # number behind the script's last call
+_FIRST = _SCRIPT + 3  # number of its first
+_COUNT = _SCRIPT + 4  # the counts of the step
+_CLOSED = _COUNT + MAX_COUNTS
+_NODES = _CLOSED + 1  # how many there are
+_PARKED = _SCRIPT + 2 * _LINE  # 16 words per helper, the first: is it about to wait for its lock?
+assert _NODES < _PARKED
+
+PAUSES = 4000  # before a thread gives way, 200 µs: a panel of a product takes up to 30
+PATIENCE = 6000  # pauses of a helper between scripts
+LOOK_EVERY = 4  # tasks: the clock takes 40 ns, as much as taking a task; the longest last 100 µs
+
+
+class Team:
+    """`num_threads` threads, the caller's among them, that run scripts one at a time.
+
+    Where there are several `nodes` (those of the machine), helpers are kept to the CPUs of theirs;
+    the caller counts as one of the first. A context manager. Helpers are daemons: a process may end
+    without `close`.
+    """
+
+    def __init__(
+        self, num_threads: int | None = None, nodes: tuple[Node, ...] | None = None
+    ) -> None:
+        self.num_threads = usable_cpus() if num_threads is None else num_threads
+        self._nodes = (usable_nodes() if nodes is None else nodes)[: self.num_threads]
+        make_team_ready()
+        self._running = Lock()
+        self._state = np.zeros(_PARKED + self.num_threads * _LINE, np.int64)
+        self._base: int = self._state.ctypes.data
+        self._state[_NODES] = len(self._nodes)
+        self._turns = cooperative_yield.new_turns(self.num_threads)
+        self._locks = [Lock() for _ in range(self.num_threads - 1)]
+        self._helpers = [
+            Thread(target=self._help, args=(number,), name=f"spaninfer-team-{number}", daemon=True)
+            for number in range(len(self._locks))
+        ]
+        for lock, helper in zip(self._locks, self._helpers, strict=True):
+            lock.acquire()
+            helper.start()
+        numbers = [helper.native_id for helper in self._helpers if helper.native_id is not None]
+        self._seats = seats_for(numbers) if len(self._nodes) == 1 else None
+
+    def run(self, script: Script, counts: Sequence[int]) -> None:
+        """Do all calls of a script, cut by these counts (see `call`); return when they are done."""
+        with self._running:
+            if self._state[_CLOSED]:
+                raise RuntimeError("this team was closed; make another one")
+            if self._seats is not None:
+                self._seats.keep_apart()
+            self._begin(script.address, len(script), counts)
+            _take_part(self._base, 0, self._turn(0))
+
+    def close(self) -> None:
+        """End the helpers; harmless when repeated."""
+        with self._running:
+            self._state[_CLOSED] = 1
+            self._begin(0, 0, ())
+        for helper in self._helpers:
+            helper.join()
+
+    def __enter__(self) -> Team:
+        """Return the team itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close; the caller's exception stays."""
+        self.close()
+
+    def _begin(self, calls: int, num_calls: int, counts: Sequence[int]) -> None:
+        """Open a script for all threads, and wake those that are parked."""
+        counted = np.array(counts, np.int64)
+        places = (self._base, calls, num_calls, counted.ctypes.data, len(counted))
+        if _begin(*places, len(self._locks)):
+            for number, lock in enumerate(self._locks):
+                if _unpark(self._base, number):
+                    lock.release()
+
+    def _turn(self, thread: int) -> int:
+        """Return the address of a thread's turn; the caller is thread 0."""
+        address: int = self._turns[thread].ctypes.data
+        return address
+
+    def _help(self, number: int) -> None:
+        home = (number + 1) * len(self._nodes) // self.num_threads
+        if len(self._nodes) > 1:
+            keep_to(self._nodes[home])
+        seen, turn = 0, self._turn(number + 1)
+        while not self._state[_CLOSED]:
+            seen, parked = _serve(self._base, number, seen, home, turn)
+            if parked:
+                self._locks[number].acquire()
+
+
+@cache
+def shared_team() -> Team:
+    """Return the team of this process: a thread per usable CPU."""
+    return Team()
+
+
+@cache
+def make_team_ready() -> None:
+    """Compile what a team runs on, or load it."""
+    for function, arguments in ((_begin, 6), (_take_part, 3), (_unpark, 2), (_serve, 5)):
+        make_ready(function, (types.int64,) * arguments)
+
+
+# ---- what threads do, without Python's lock ------------------------------------------------------
+# `base` is the address of the state. Words that other threads write meanwhile are read atomically.
+
+
+@entry
+def _begin(
+    base: int, calls: int, num_calls: int, counts: int, num_counts: int, helpers: int
+) -> bool:
+    """Open a script's first call; return whether a helper may have to be woken."""
+    first = atomics.load(_open_word(base, 0)) >> TASK_BITS
+    atomics.add(base + 8 * _SCRIPT, 1)
+    atomics.store(base + 8 * _CALLS, calls)
+    atomics.store(base + 8 * _FIRST, first)
+    atomics.store(base + 8 * _LAST, first + num_calls)
+    for i in range(num_counts):
+        atomics.store(base + 8 * (_COUNT + i), word(counts, i))
+    _open(base, calls, first, first, first + num_calls)
+    atomics.add(base + 8 * _SCRIPT, 1)
+    parked = 0
+    for helper in range(helpers):
+        parked |= atomics.load(_parked(base, helper))
+    return parked != 0
+
+
+@in_kernel
+def _open(base: int, calls: int, first: int, number: int, last: int) -> None:
+    """Open call `number`, or the next one that has tasks, or say that there is none.
+
+    With several nodes, all tasks may be done before the last word is written: then go on.
+    """
+    nodes = word(base, _NODES)
+    while True:
+        tasks = 0
+        while number < last:
+            header = calls + (number - first) * 8 * HEADER
+            rows_per_task = word(header, 3)
+            count = word(base, _COUNT + word(header, 4))
+            tasks = (count + rows_per_task - 1) // rows_per_task * word(header, 2)
+            if tasks > 0:
+                break
+            number += 1
+        atomics.store(base + 8 * _DONE, 0)
+        atomics.store(base + 8 * _TASKS, tasks)
+        for node in range(nodes - 1, -1, -1):
+            left = _end_of_share(tasks, node, nodes) - _end_of_share(tasks, node - 1, nodes)
+            atomics.store(_open_word(base, node), number << TASK_BITS | left)
+        if nodes == 1 or number == last or not _is_last(base, tasks):
+            return
+        number += 1
+
+
+@in_kernel
+def _is_last(base: int, tasks: int) -> bool:
+    """Count a task of the open call as done, or its opening; return whether nothing is left."""
+    opening = 1 if word(base, _NODES) > 1 else 0
+    done: int = atomics.add(base + 8 * _DONE, 1) + 1
+    return done == tasks + opening
+
+
+@in_kernel
+def _end_of_share(tasks: int, node: int, nodes: int) -> int:
+    """Return the number behind a node's last task; nodes count from 0."""
+    if node < 0:
+        return 0
+    return tasks if node + 1 == nodes else tasks * (node + 1) // nodes
+
+
+@in_kernel
+def _open_word(base: int, node: int) -> int:
+    return base + 8 * (_OPEN + node * _LINE)
+
+
+@entry
+def _take_part(base: int, home: int, turn: int) -> None:
+    """Do tasks until the script that has begun last is over, those of node `home` first.
+
+    A header is read only by who has a task of its call, or opens it: a thread that comes late may
+    find that the script's memory is gone.
+    """
+    script = 1
+    calls = first = last = 0
+    while script & 1 or script != atomics.load(base + 8 * _SCRIPT):
+        script = atomics.load(base + 8 * _SCRIPT)
+        calls, first, last = word(base, _CALLS), word(base, _FIRST), word(base, _LAST)
+        atomics.fence()
+    nodes = word(base, _NODES)
+    cooperative_yield.go_on(turn)
+    idle = distance = done = 0
+    while True:
+        node = home + distance - (nodes if home + distance >= nodes else 0)
+        now = atomics.load(_open_word(base, node))
+        number, left = now >> TASK_BITS, now & ((1 << TASK_BITS) - 1)
+        if number >= last and node == 0:
+            return
+        if number >= last or left == 0:
+            distance += 1
+            if distance == nodes:
+                distance = 0
+                idle += 1
+                _wait(turn, idle)
+        elif done % LOOK_EVERY == 0 and cooperative_yield.is_over(turn):
+            cooperative_yield.end(turn)
+        elif atomics.replace(_open_word(base, node), now, now - 1):
+            idle = distance = 0
+            done += 1
+            tasks = atomics.load(base + 8 * _TASKS)
+            header = calls + (number - first) * 8 * HEADER
+            count = word(base, _COUNT + word(header, 4))
+            task = _end_of_share(tasks, node, nodes) - left
+            atomics.call_kernel(word(header, 0), word(header, 1), count, task)
+            if _is_last(base, tasks):
+                _open(base, calls, first, number + 1, last)
+
+
+@in_kernel
+def _wait(turn: int, idle: int) -> None:
+    """Let some time pass: little at first."""
+    if idle < PAUSES:
+        atomics.pause()
+    else:
+        cooperative_yield.give_way(turn)
+
+
+@entry
+def _serve(base: int, number: int, seen: int, home: int, turn: int) -> tuple[int, bool]:
+    """Take part in scripts until none begins for a while, or the team is closed.
+
+    Return the last script seen, and whether the helper is to wait for its lock.
+    """
+    script, parked = base + 8 * _SCRIPT, _parked(base, number)
+    waited = 0
+    while atomics.load(base + 8 * _CLOSED) == 0:
+        now = atomics.load(script)
+        if now != seen and now & 1 == 0:
+            seen, waited = now, 0
+            _take_part(base, home, turn)
+        elif waited < PATIENCE:
+            waited += 1
+            atomics.pause()
+        else:
+            atomics.exchange(parked, 1)
+            if atomics.load(script) == seen or not atomics.exchange(parked, 0):
+                return seen, True
+    return seen, False
+
+
+@entry
+def _unpark(base: int, number: int) -> bool:
+    """Return whether a helper waits for its lock, or will; the lock must be released then."""
+    was_parked: bool = atomics.exchange(_parked(base, number), 0) == 1
+    return was_parked
+
+
+@in_kernel
+def _parked(base: int, number: int) -> int:
+    return base + 8 * (_PARKED + number * _LINE)

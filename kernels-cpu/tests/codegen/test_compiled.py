@@ -1,0 +1,105 @@
+"""What was compiled is kept until a source changes, for the CPU that it was compiled for."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from processes import printed_by
+from spaninfer_kernels_cpu import compile_all
+from spaninfer_kernels_cpu.attention import attention
+from spaninfer_kernels_cpu.codegen import compiled
+from spaninfer_kernels_cpu.codegen.elements import FLOAT32
+
+PROGRAM = """
+from spaninfer_kernels_cpu import Format, compile_all
+from spaninfer_kernels_cpu.attention import attention
+from spaninfer_kernels_cpu.gemm import gemm
+from spaninfer_kernels_cpu.codegen.elements import FLOAT32
+from spaninfer_kernels_cpu.gemm.micro_kernel import recipes
+from spaninfer_kernels_cpu.codegen.isa_level import chosen
+compile_all([Format("int8", 32)])
+used = attention.compiled(FLOAT32), gemm._row_coder(), gemm._kernel(
+    *recipes("int8", rounded=False, tier=chosen())
+)
+print(sum(sum(kernel.stats.cache_hits.values()) for kernel in used))
+"""
+
+
+ONE_KERNEL = """
+from spaninfer_kernels_cpu.codegen.kernel import address_of, compiler_of
+from spaninfer_kernels_cpu.elementwise.gather_call import _copy
+address_of(_copy)
+print(compiler_of(_copy).cache_hits)
+"""
+
+
+@pytest.mark.slow
+def test_a_changed_source_and_another_cpu_are_noticed(tmp_path):
+    """The source is one whose functions the kernel calls: Numba itself would not look at it."""
+    package = tmp_path / "spaninfer_kernels_cpu"
+    shutil.copytree(Path(compiled.__file__).parents[1], package)
+    cache = tmp_path / "cache"
+    environment = {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(cache)}
+
+    def start(**more):
+        """How many kernels were loaded, and the files that are kept."""
+        printed = printed_by(ONE_KERNEL, environment | more)
+        return printed, {path.name for path in cache.rglob("*.nbc")}
+
+    loaded, first = start()
+    assert (loaded, len(first)) == ("0", 1)
+    assert start() == ("1", first)
+
+    loaded, both = start(NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")
+    assert (loaded, len(both)) == ("0", 2)
+    assert start() == ("1", both)
+
+    with (package / "codegen" / "array_view.py").open("a") as source:
+        source.write("# changed\n")
+    loaded, fresh = start()
+    assert (loaded, len(fresh)) == ("0", 1)
+    assert not fresh & both
+    assert start() == ("1", fresh)
+
+
+def test_files_made_from_other_sources_are_deleted_and_those_of_these_kept(tmp_path):
+    theirs, ours = (
+        ["work-1.py311.0123.nbi", "work-1.py311.0123.1.nbc"],
+        compiled.digest_of_sources(),
+    )
+    mine = [f"work-1.py311.{ours}.nbi", f"work-1.py311.{ours}.1.nbc"]
+    for name in (*theirs, *mine, "work.cpython-311.pyc"):
+        (tmp_path / name).touch()
+
+    compiled.discard_others(tmp_path)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [*mine, "work.cpython-311.pyc"]
+    )
+
+
+def test_the_files_of_a_kernel_are_named_by_the_sources_that_it_is_made_of():
+    compile_all()
+    kernel = attention.compiled(FLOAT32)
+
+    names = [path.name for path in Path(kernel.stats.cache_path).glob("*.nb[ci]")]
+
+    assert names
+    assert all(compiled.digest_of_sources() in name for name in names)
+
+
+@pytest.mark.slow
+def test_the_second_process_compiles_nothing(tmp_path):
+    hits = [printed_by(PROGRAM, {"NUMBA_CACHE_DIR": str(tmp_path)}) for _ in range(2)]
+
+    assert hits == ["0", "3"]
+
+
+def test_a_kernel_refuses_other_types_instead_of_compiling_for_them():
+    compile_all()
+    kernel = attention.compiled(FLOAT32)
+
+    with pytest.raises(TypeError, match="No matching definition"):
+        kernel(*["text"] * len(kernel.signatures[0]))
+
+    assert len(kernel.signatures) == 1

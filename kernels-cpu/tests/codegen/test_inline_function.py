@@ -1,0 +1,111 @@
+"""Parts of kernels: compiled once per types, only as part of what calls them."""
+
+import numpy as np
+import pytest
+from numba import njit
+from numba.extending import overload
+from spaninfer_kernels_cpu.codegen.device_function import (
+    PART,
+    also_in_kernel,
+    in_kernel,
+    in_kernel_with,
+)
+from spaninfer_kernels_cpu.codegen.elements import larger
+
+
+def test_a_part_is_compiled_once_whatever_numbers_stand_in_calls_of_it():
+    @in_kernel
+    def plus(x, y):
+        return x + y
+
+    @njit
+    def kernel(x):
+        return plus(x, 1) + plus(2, x) + plus(x, x)
+
+    assert kernel(10) == 11 + 12 + 20
+    assert len(plus.signatures) == 1
+
+
+def test_parts_of_parts_and_overloads_end_up_in_the_kernel():
+    def doubled(x):
+        raise NotImplementedError
+
+    @overload(doubled, jit_options=PART)
+    def _doubled(x):  # noqa: ARG001
+        return lambda x: twice(x)
+
+    @in_kernel
+    def twice(x):
+        return 2 * x
+
+    @in_kernel
+    def both(x):
+        return doubled(x) + twice(x)
+
+    @njit
+    def kernel(x):
+        return both(x)
+
+    assert kernel(5) == 20
+    (code,) = kernel.inspect_llvm().values()
+    assert "twice" not in code.split("define", 1)[1].split("}", 1)[0]
+
+
+def test_python_cannot_call_a_part():
+    @in_kernel
+    def plus(x, y):
+        return x + y
+
+    with pytest.raises(TypeError, match=r"plus is a part of kernels: Python cannot call it"):
+        plus(1, 2)
+
+
+def test_what_python_calls_too_means_the_same_in_kernels():
+    @also_in_kernel
+    def halves(x):
+        return (x + 1) // 2
+
+    @njit
+    def kernel(x):
+        return halves(x)
+
+    assert halves(7) == kernel(7) == 4
+
+
+def test_sums_may_go_by_lanes_only_where_the_part_says_so():
+    def total(x):
+        sum_ = np.float32(0)
+        for i in range(len(x)):
+            sum_ += x[i]
+        return sum_
+
+    adds = {}
+    for name, part in (
+        ("in order", in_kernel(total)),
+        ("by lanes", in_kernel_with(fastmath={"reassoc"})(total)),
+    ):
+
+        @njit
+        def kernel(x, part=part):
+            return part(x)
+
+        kernel(np.ones(8, np.float32))
+        (code,) = kernel.inspect_llvm().values()
+        adds[name] = "x float> %" in code and "fadd reassoc <" in code
+
+    assert adds == {"in order": False, "by lanes": True}
+
+
+def test_the_larger_number_is_found_by_vector_code():
+    @njit
+    def most(x):
+        largest = x[0]
+        for i in range(len(x)):
+            largest = larger(largest, x[i])
+        return largest
+
+    x = np.random.default_rng(0).standard_normal(1000, np.float32)
+
+    assert most(x) == x.max()
+    (code,) = most.inspect_llvm().values()
+    assert "x float>" in code

@@ -1,0 +1,265 @@
+"""Which instructions are chosen, and that every choice computes the same."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from assembly import Target, lowered
+from numba import types
+from processes import printed_by
+from spaninfer_kernels_cpu import Format, TierError
+from spaninfer_kernels_cpu.codegen import isa_level
+from spaninfer_kernels_cpu.codegen.isa_level import TIERS, choose
+from spaninfer_kernels_cpu.gemm.micro_kernel import (
+    few_rows,
+    recipes,
+    some_rows,
+    stretches,
+    task_rows,
+)
+from spaninfer_kernels_cpu.gemm.tile_gemm import fill_tile
+from spaninfer_kernels_cpu.quantisation.layout import Layout
+
+KINDS = ("float32", "bfloat16", "int8", "int4")
+
+HASWELL = frozenset({"avx", "avx2", "fma", "f16c", "bmi2"})
+ALDER_LAKE = HASWELL | {"avxvnni"}
+SKYLAKE_SERVER = HASWELL | {"avx512f", "avx512bw", "avx512vl"}
+ICE_LAKE = SKYLAKE_SERVER | {"avx512vnni"}
+ZEN_4 = ICE_LAKE | {"avx512bf16"}
+SAPPHIRE_RAPIDS = ZEN_4 | {"amx-tile", "amx-int8", "amx-bf16", "avxvnni"}
+WITH_TILES = SAPPHIRE_RAPIDS | {isa_level.PERMITTED}
+NEOVERSE = frozenset({"neon", "i8mm", "bf16"})
+
+PLAIN_PYTEST = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # hypothesis takes half a second to import
+
+MARKS = {  # instructions, and the tiers whose new kinds use them
+    r"vpmaddubsw": {"avx2"},
+    r"vpdpbusd\s.*%ymm": {"avx2_vnni"},
+    r"vpdpbusd\s.*%zmm": {"avx512_vnni", "amx"},
+    r"vdpbf16ps\s.*%zmm": {"avx512_bf16"},
+    r"tdpbsud\s": {"amx"},
+    r"tdpbf16ps\s": {"amx_bf16"},
+    r"ldtilecfg\s": {"amx_bf16", "amx"},
+}
+
+
+@pytest.mark.parametrize(
+    ("features", "name"),
+    [
+        (frozenset(), "portable"),
+        (NEOVERSE, "neon_i8mm"),
+        (NEOVERSE - {"i8mm"}, "portable"),
+        (HASWELL, "avx2"),
+        (ALDER_LAKE, "avx2_vnni"),
+        (SKYLAKE_SERVER, "avx2"),
+        (ICE_LAKE, "avx512_vnni"),
+        (ZEN_4, "avx512_bf16"),
+        (ZEN_4 | {"emeraldrapids"}, "avx512_vnni"),  # a virtual machine without tiles
+        (SAPPHIRE_RAPIDS, "avx512_vnni"),
+        (WITH_TILES, "amx_bf16"),
+    ],
+)
+def test_the_best_tier_that_the_cpu_has_is_chosen(features, name):
+    assert choose(TIERS, features, None).name == name
+
+
+def test_a_tier_can_be_forced_if_the_cpu_has_it():
+    assert choose(TIERS, ZEN_4, "avx2").name == "avx2"
+    assert choose(TIERS, SAPPHIRE_RAPIDS, "avx512_bf16").name == "avx512_bf16"
+    assert choose(TIERS, WITH_TILES, "amx").name == "amx"
+    with pytest.raises(TierError, match="is 'amx'"):
+        choose(TIERS, SAPPHIRE_RAPIDS, "amx")
+    with pytest.raises(TierError, match="is 'avx512_vnni', but this CPU has portable, avx2;"):
+        choose(TIERS, SKYLAKE_SERVER, "avx512_vnni")
+    with pytest.raises(TierError, match="is 'sse9'"):
+        choose(TIERS, ZEN_4, "sse9")
+
+
+def test_this_process_has_a_tier_whose_needs_are_met():
+    assert isa_level.chosen().needs <= isa_level.present()
+
+
+def test_numba_settings_that_name_another_cpu_are_followed():
+    program = "from spaninfer_kernels_cpu.codegen.isa_level import chosen; print(chosen().name)"
+    settings = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c"}
+
+    assert printed_by(program, settings) == "avx2"
+
+
+def new_ways(tier):
+    """Kinds of weights that no tier before this one multiplies in the same way.
+
+    And with which activations: rounded to bfloat16, not rounded, or both.
+    """
+    known = {
+        recipes(kind, rounded=rounded, tier=before)
+        for before in TIERS[: TIERS.index(tier)]
+        for kind in KINDS
+        for rounded in (False, True)
+    }
+    ways = {
+        kind: {
+            rounded
+            for rounded in (False, True)
+            if recipes(kind, rounded=rounded, tier=tier) not in known
+        }
+        for kind in KINDS
+    }
+    return {kind: rounded for kind, rounded in ways.items() if rounded}
+
+
+def test_eight_rows_of_int4_are_one_tile_where_registers_have_512_bits():
+    tiles = {}
+    for tier in TIERS:
+        for kind in KINDS:
+            few = few_rows(*recipes(kind, rounded=False, tier=tier))
+            tiles[tier.name, kind] = few.rows, some_rows(few).rows
+
+    assert {case for case, (few, some) in tiles.items() if some > few} == {
+        (tier.name, "int4") for tier in TIERS if "avx512f" in tier.needs
+    }
+    assert {some for few, some in tiles.values() if some > few} == {8}
+
+
+def test_every_tier_multiplies_some_kind_in_a_way_of_its_own():
+    both, rounded = {False, True}, {True}
+    assert {tier.name: new_ways(tier) for tier in TIERS} == {
+        "portable": {"float32": both, "bfloat16": both, "int8": both, "int4": both},
+        "neon_i8mm": {"bfloat16": rounded, "int8": both, "int4": both},
+        "avx2": {"int8": both, "int4": both},
+        "avx2_vnni": {"int8": both, "int4": both},
+        "avx512_vnni": {"float32": both, "bfloat16": both, "int8": both, "int4": both},
+        "avx512_bf16": {"bfloat16": rounded},
+        "amx_bf16": {"bfloat16": both},
+        "amx": {"int8": both, "int4": both},
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "tier", [tier for tier in TIERS if tier != isa_level.chosen()], ids=lambda tier: tier.name
+)
+def test_products_are_right_in_every_tier(tier):
+    """For `new_ways`. Instructions that this CPU lacks are emulated, nothing else is.
+
+    The tier of this process is left to gemm/test_gemm.py itself.
+    """
+    chosen = [
+        kind if False in rounded else f"{kind}_activations"
+        for kind, rounded in new_ways(tier).items()
+    ]
+
+    run_tests(tier, "gemm/test_gemm.py", " or ".join(chosen))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A folder for kernels that steps call: they would be kept with what is emulated."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["avx512_vnni", "avx512_bf16"])
+def test_steps_round_activations_only_where_products_of_bfloat16_are_there(name, cache):
+    (tier,) = [tier for tier in TIERS if tier.name == name]
+
+    run_tests(tier, "gemm/test_gemm_call.py", "rounded_where", NUMBA_CACHE_DIR=str(cache))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "keywords"),
+    [("gemm/test_gemm_call.py", "stretches or bfloat16"), ("moe/test_experts.py", "bfloat16")],
+)
+def test_calls_multiply_by_tiles(file, keywords, tmp_path):
+    (tier,) = [tier for tier in TIERS if tier.name == "amx_bf16"]
+
+    run_tests(tier, file, keywords, NUMBA_CACHE_DIR=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("channels", "rounded", "expected"),
+    [
+        (896, True, (1, 256)),
+        (896, False, (1, 256)),
+        (4864, True, (2, 192)),
+        (4864, False, (4, 192)),
+        (18944, True, (8, 192)),
+        (3584, False, (2, 128)),
+        (4849, True, (1, 96)),  # no whole tiles
+        (32 * 151, False, (1, 32)),  # a prime number of tiles
+    ],
+)
+def test_activations_of_a_task_fit_the_second_cache(channels, rounded, expected):
+    (tier,) = [tier for tier in TIERS if tier.name == "amx_bf16"]
+    _, many = recipes("bfloat16", rounded=rounded, tier=tier)
+    layout = Layout(Format("bfloat16"), 64, channels)
+
+    into = stretches(layout, many)
+
+    assert (into, task_rows(layout, many, into)) == expected
+    assert into == 1 or channels % (32 * into) == 0
+
+
+def test_vectors_multiply_whole_rows():
+    (tier,) = [tier for tier in TIERS if tier.name == "avx512_vnni"]
+    for kind in KINDS:
+        _, many = recipes(kind, rounded=False, tier=tier)
+        layout = Layout(Format(kind), 64, 4864)
+
+        assert (stretches(layout, many), task_rows(layout, many)) == (1, 192)
+
+
+def run_tests(tier, file, keywords, **environment):
+    """Run some tests of a file in a process that is kept to a tier, emulated if need be."""
+    emulation = [] if tier.needs <= isa_level.present() else ["-p", "emulation"]
+    here = Path(__file__).parents[1]
+
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", *emulation, str(here / file), "-k", keywords],
+        cwd=here,  # where Python finds the plugin
+        env=os.environ | PLAIN_PYTEST | {isa_level.VARIABLE: tier.name} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "tier", [tier for tier in TIERS if "neon" not in tier.needs], ids=lambda tier: tier.name
+)
+def test_kernels_hold_the_instructions_of_their_tier_and_of_no_other(tier):
+    features = ",".join(f"+{feature}" for feature in sorted(tier.needs - {isa_level.PERMITTED}))
+    cpu = "x86-64-v3" if tier.needs else "x86-64"
+    target = Target("x86_64-unknown-linux-gnu", cpu, features)
+
+    code = ""
+    for kind, ways in new_ways(tier).items():
+        for chosen in {recipes(kind, rounded=rounded, tier=tier) for rounded in ways}:
+            code += lowered(tiles_of(*chosen), (types.int64,) * 6).assembly(target)
+
+    for pattern, users in MARKS.items():
+        assert bool(re.search(pattern, code)) == (tier.name in users), pattern
+    assert re.search(r"%[xt]mm", code)
+    if "avx512f" not in tier.needs:
+        assert "%zmm" not in code
+    if not tier.needs:
+        assert "%ymm" not in code
+
+
+def tiles_of(one, many):
+    """A kernel that fills a tile of one row and one of many; its arguments are numbers."""
+
+    def kernel(weights, x, groups, group_bytes, row_bytes, out):
+        sizes = (groups, group_bytes, row_bytes)
+        fill_tile(one, weights, (x, row_bytes, 0), sizes, out, (0, 0))
+        fill_tile(many, weights, (x, row_bytes, 5), sizes, out, (0, 0))
+
+    return kernel

@@ -1,0 +1,226 @@
+"""Products with packed weights against the definition in float64.
+
+`test_tiers.py` runs this file again under every set of instructions that the CPU has.
+"""
+
+import ctypes
+import mmap
+import multiprocessing
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+from spaninfer_kernels_cpu import DTypeError, Format, Packed, ShapeError, linear, pack, unpack
+from spaninfer_kernels_cpu.codegen.isa_level import chosen
+from spaninfer_kernels_cpu.gemm import gemm as module
+from spaninfer_kernels_cpu.gemm.micro_kernel import recipes
+from spaninfer_op_reference import quantize_rows
+
+NAN = np.float32(np.nan)
+
+FORMATS = [
+    Format("float32"),
+    Format("bfloat16"),
+    *(Format("int8", group) for group in (None, 32, 64, 128)),
+    *(Format("int4", group) for group in (None, 32, 64, 128)),
+]
+SIZES = [(1, 1), (16, 64), (17, 33), (64, 128), (65, 7), (100, 250), (192, 896), (130, 1031)]
+ROWS = [1, 2, 5, 13, 64]
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_it_computes_the_definition(format, size):
+    outputs, channels = size
+    rng = np.random.default_rng(outputs)
+    weight = pack(rng.standard_normal(size, np.float32), format)
+    bias = rng.standard_normal(outputs, np.float32)
+
+    for num_rows in ROWS:
+        x = rng.standard_normal((num_rows, channels), np.float32)
+        out = np.full((num_rows, outputs), NAN)
+        linear(x, weight, out=out, bias=bias)
+
+        assert_close(out, x, weight, bias)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_bfloat16_activations_are_not_rounded_further(size):
+    rng = np.random.default_rng(1)
+    weight = pack(rng.standard_normal(size, np.float32), Format("bfloat16"))
+
+    for num_rows in ROWS:
+        x = rng.standard_normal((num_rows, size[1]), np.float32).astype(ml_dtypes.bfloat16)
+        out = np.full((num_rows, size[0]), NAN)
+        linear(x, weight, out=out)
+
+        assert_close(out, x, weight)
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+def test_a_row_has_the_same_result_alone_and_among_others(format):
+    rng = np.random.default_rng(2)
+    weight = pack(rng.standard_normal((100, 300), np.float32), format)
+    x = rng.standard_normal((11, 300), np.float32)
+    together, alone = np.full((11, 100), NAN), np.full((11, 100), NAN)
+
+    linear(x, weight, out=together)
+    for row in range(11):
+        linear(x[row : row + 1], weight, out=alone[row : row + 1])
+
+    np.testing.assert_array_equal(alone, together)
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+def test_one_worker_and_many_workers_give_the_same_bits(format, monkeypatch):
+    rng = np.random.default_rng(3)
+    weight = pack(rng.standard_normal((400, 96), np.float32), format)
+    x = rng.standard_normal((250, 96), np.float32)
+    results = []
+
+    for workers in (1, 2, 5):
+        monkeypatch.setattr(module, "_num_workers", lambda *_, workers=workers: workers)
+        out = np.full((250, 400), NAN)
+        linear(x, weight, out=out)
+        results.append(out)
+
+    assert_close(results[0], x, weight)
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+def test_the_largest_codes_of_one_sign_do_not_overflow(format):
+    weight = np.full((16, 4096), 1.0, np.float32)
+    weight[:, ::7] = -1.0
+    weight = pack(weight, format)
+    x = np.ones((2, 4096), np.float32)
+    x[1] = -1
+    out = np.full((2, 16), NAN)
+
+    linear(x, weight, out=out)
+
+    assert_close(out, x, weight)
+
+
+def test_out_may_be_columns_of_a_wider_array():
+    rng = np.random.default_rng(4)
+    weight = pack(rng.standard_normal((70, 40), np.float32), Format("int8"))
+    x = rng.standard_normal((3, 40), np.float32)
+    wide = np.full((3, 100), NAN)
+
+    linear(x, weight, out=wide[:, 20:90])
+
+    assert_close(wide[:, 20:90], x, weight)
+    assert np.isnan(wide[:, :20]).all()
+    assert np.isnan(wide[:, 90:]).all()
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_a_number_that_is_not_finite_shows_in_its_own_row_only(format, number):
+    rng = np.random.default_rng(5)
+    weight = pack(rng.standard_normal((70, 64), np.float32), format)
+    x = rng.standard_normal((6, 64), np.float32)
+    x[3, 17] = number
+    out = np.zeros((6, 70), np.float32)
+
+    linear(x, weight, out=out)
+
+    assert not np.isfinite(out[3]).any()
+    assert np.isfinite(np.delete(out, 3, 0)).all()
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+def test_a_row_of_zeros_gives_the_bias(format):
+    weight = pack(np.ones((5, 8), np.float32), format)
+    bias = np.arange(5, dtype=np.float32)
+    out = np.full((2, 5), NAN)
+
+    linear(np.zeros((2, 8), np.float32), weight, out=out, bias=bias)
+
+    np.testing.assert_array_equal(out, [bias, bias])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="protects pages by mprotect")
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "int4"])
+def test_memory_after_the_arrays_is_not_touched(kind):
+    packed = pack(np.ones((40, 64), np.float32), Format(kind))
+    packed = Packed(packed.layout, before_a_closed_page(packed.panels))
+
+    def multiply():
+        for num_rows in (1, 3, 7):
+            x = before_a_closed_page(np.ones((num_rows, 64), np.float32))
+            out = before_a_closed_page(np.zeros((num_rows, 40), np.float32))
+            linear(x, packed, out=out)
+            np.testing.assert_allclose(out, 64)
+
+    child = multiprocessing.get_context("fork").Process(target=multiply)
+    child.start()
+    child.join()
+
+    assert child.exitcode == 0
+
+
+def test_no_rows_are_no_work():
+    weight = pack(np.ones((5, 8), np.float32), Format("int8"))
+
+    out = np.full((2, 5), np.nan, np.float32)
+    linear(np.empty((0, 8), np.float32), weight, out=out[:0])
+
+    assert np.isnan(out).all()
+
+
+def test_arguments_that_do_not_fit_are_named():
+    weight = pack(np.ones((5, 8), np.float32), Format("int8"))
+    x, out = np.ones((2, 8), np.float32), np.empty((2, 5), np.float32)
+
+    with pytest.raises(DTypeError, match="x holds bfloat16; int8 weights take float32"):
+        linear(x.astype(ml_dtypes.bfloat16), weight, out=out)
+    with pytest.raises(DTypeError, match="out holds float64"):
+        linear(x, weight, out=out.astype(np.float64))
+    with pytest.raises(ShapeError, match=r"x: expected contiguous \(T C\) with C = 8"):
+        linear(x[:, :7], weight, out=out)
+    with pytest.raises(ShapeError, match=r"out: expected shape \(2, 5\)"):
+        linear(x, weight, out=out[:1])
+    with pytest.raises(ShapeError, match="with contiguous columns"):
+        linear(x, weight, out=np.empty((2, 10), np.float32)[:, ::2])
+    with pytest.raises(ShapeError, match=r"bias: expected contiguous \(5,\)"):
+        linear(x, weight, out=out, bias=np.ones(4, np.float32))
+
+
+def assert_close(out, x, weight, bias=0.0):
+    """Compare with the definition; the bound is in units of the sum of the products' sizes.
+
+    2^-17 is what two bfloat16 may lack of an activation.
+    """
+    factors = activations(x, weight.layout)
+    one, _ = recipes(weight.layout.format.kind, rounded=False, tier=chosen())
+    unit = 1e-6 if one.parts == 1 else 1e-6 + 2**-17
+    weights = unpack(weight).astype(np.float64)
+    expected = factors @ weights.T + bias
+    bound = unit * (np.abs(factors) @ np.abs(weights).T + np.abs(bias)) + 1e-30
+    assert (np.abs(out - expected) <= bound).all(), np.abs((out - expected) / bound).max()
+
+
+def activations(x, layout):
+    """What the weights multiply, in float64: codes times scale where weights are codes."""
+    if not layout.format.has_codes:
+        return x.astype(np.float64)
+    parts = []
+    for start in range(0, layout.channels, layout.group_channels):
+        codes, scale = quantize_rows(x[:, start : start + layout.group_channels])
+        parts.append(codes.astype(np.float64) * scale)
+    return np.concatenate(parts, axis=1)
+
+
+def before_a_closed_page(array):
+    """A copy of an array after whose last byte no memory may be read or written."""
+    size = -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = np.frombuffer(mmap.mmap(-1, size + mmap.PAGESIZE), np.uint8)
+    closed = ctypes.c_void_p(memory.ctypes.data + size)
+    assert ctypes.CDLL(None).mprotect(closed, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    copy = memory[size - array.nbytes : size].view(array.dtype).reshape(array.shape)
+    copy[:] = array
+    return copy

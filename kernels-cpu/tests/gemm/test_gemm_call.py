@@ -1,0 +1,193 @@
+"""Products as calls of a script: of rows that lie anywhere, added to others or not."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from spaninfer_kernels_cpu import Format, linear, pack, pack_stack, unpack
+from spaninfer_kernels_cpu.codegen.isa_level import chosen
+from spaninfer_kernels_cpu.gemm.gemm_call import (
+    _pieces,
+    can_gate,
+    gated_calls,
+    product_calls,
+    scratch_bytes,
+)
+from spaninfer_kernels_cpu.gemm.micro_kernel import recipes
+from spaninfer_kernels_cpu.runtime.call import WANTED, Rows, Script
+from spaninfer_kernels_cpu.runtime.numa import shares
+from spaninfer_kernels_cpu.runtime.thread_pool import shared_team
+
+RNG = np.random.default_rng(0)
+FORMATS = [
+    Format("float32"),
+    Format("bfloat16"),
+    *(Format(kind, group) for kind in ("int8", "int4") for group in (None, 32)),
+]
+
+
+def _rows(array: NDArray[np.float32]) -> Rows:
+    return Rows(array.ctypes.data, array.strides[0])
+
+
+def _floats(*shape: int) -> NDArray[np.float32]:
+    return RNG.standard_normal(shape, np.float32)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 6, 7, 8, 9, 14, 200, 401])
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+@pytest.mark.parametrize("channels", [130, 129])
+def test_a_script_multiplies_like_linear(format: Format, rows: int, channels: int) -> None:
+    weight, bias, x = pack(_floats(75, channels), format), _floats(75), _floats(rows, channels)
+    expected = np.empty((rows, 75), np.float32)
+    linear(x, weight, out=expected, bias=bias)
+    among = np.full((rows, channels + 9), np.nan, np.float32)
+    among[:, 4:-5] = x
+    out = np.full((rows, 80), np.nan, np.float32)
+    scratch = np.empty(rows * scratch_bytes(weight) + 1, np.uint8)
+
+    calls = product_calls(
+        _rows(among[:, 4:]), weight, out=_rows(out), scratch=scratch.ctypes.data, bias=bias
+    )
+    shared_team().run(Script(calls), [rows])
+
+    np.testing.assert_array_equal(out[:, :75], expected)
+    assert np.isnan(out[:, 75:]).all()
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+def test_a_product_is_added_to_rows_times_a_scale(format: Format) -> None:
+    weight, x, residual = pack(_floats(70, 64), format), _floats(5, 64), _floats(5, 70)
+    expected = np.empty((5, 70), np.float32)
+    linear(x, weight, out=expected)
+    out = residual.copy()
+    scratch = np.empty(5 * scratch_bytes(weight) + 1, np.uint8)
+
+    calls = product_calls(
+        _rows(x),
+        weight,
+        out=_rows(out),
+        scratch=scratch.ctypes.data,
+        residual=_rows(out),
+        scale=0.25,
+        count=WANTED,
+    )
+    shared_team().run(Script(calls), [9, 5])
+
+    np.testing.assert_allclose(out, residual + 0.25 * expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("channels", [64, 63])
+def test_activations_are_rounded_where_the_cpu_multiplies_bfloat16(channels: int) -> None:
+    weight, x = pack(_floats(70, channels), Format("bfloat16")), _floats(5, channels)
+    out = np.empty((5, 70), np.float32)
+    scratch = np.empty(5 * scratch_bytes(weight, rounded=True) + 1, np.uint8)
+
+    calls = product_calls(
+        _rows(x), weight, out=_rows(out), scratch=scratch.ctypes.data, rounded=True
+    )
+    shared_team().run(Script(calls), [5])
+
+    one, _ = recipes("bfloat16", rounded=True, tier=chosen())
+    seen = x.astype(ml_dtypes.bfloat16) if one.channel_bytes == 2 else x
+    expected = seen.astype(np.float64) @ unpack(weight).T.astype(np.float64)
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 11])
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+def test_parts_of_rows_are_multiplied_each_by_a_weight_of_its_own(
+    format: Format, rows: int
+) -> None:
+    heads, channels, outputs = 3, 70, 90
+    weight = pack_stack([_floats(heads, outputs, channels)], format)
+    x, expected = _floats(rows, heads, channels), np.empty((rows, heads, outputs), np.float32)
+    for head in range(heads):
+        linear(x[:, head].copy(), weight[head], out=expected[:, head])
+    out = np.full((rows, heads * outputs + 1), np.nan, np.float32)
+    scratch = np.empty(rows * scratch_bytes(weight) + 1, np.uint8)
+
+    calls = product_calls(
+        _rows(x.reshape(rows, -1)), weight, out=_rows(out), scratch=scratch.ctypes.data
+    )
+    shared_team().run(Script(calls), [rows])
+
+    np.testing.assert_array_equal(out[:, :-1], expected.reshape(rows, -1))
+    assert np.isnan(out[:, -1]).all()
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+def test_long_rows_are_multiplied_in_stretches_each_row_as_if_alone(rounded: bool) -> None:
+    outputs, channels = 130, 5504
+    weight, x = pack(_floats(outputs, channels), Format("bfloat16")), _floats(290, channels)
+    bias, residual = _floats(outputs), _floats(len(x), outputs)
+    scratch = np.empty(len(x) * scratch_bytes(weight, rounded=rounded) + 1, np.uint8)
+
+    def multiplied(first: int, stop: int) -> np.ndarray:
+        out = residual[first:stop].copy()
+        calls = product_calls(
+            _rows(x[first:stop]),
+            weight,
+            out=_rows(out),
+            scratch=scratch.ctypes.data,
+            bias=bias,
+            residual=_rows(out),
+            scale=0.5,
+            rounded=rounded,
+        )
+        shared_team().run(Script(calls), [stop - first])
+        return out
+
+    together = multiplied(0, len(x))
+
+    one, _ = recipes("bfloat16", rounded=rounded, tier=chosen())
+    seen = x.astype(ml_dtypes.bfloat16) if one.channel_bytes == 2 else x
+    expected = seen.astype(np.float64) @ unpack(weight).T.astype(np.float64) + bias
+    np.testing.assert_allclose(together, residual + 0.5 * expected, rtol=1e-4, atol=1e-3)
+    for first, stop in ((0, 1), (7, 12), (280, 290), (100, 140)):
+        np.testing.assert_array_equal(multiplied(first, stop), together[first:stop])
+
+
+@pytest.mark.parametrize(("threads", "nodes"), [(1, 1), (8, 1), (8, 2), (3, 2), (6, 3)])
+@pytest.mark.parametrize("panels", [1, 2, 14, 97, 2374])
+def test_each_node_has_as_many_pieces_and_they_hold_the_panels_that_lie_there(
+    panels, threads, nodes
+):
+    pieces = _pieces(panels, threads, nodes)
+
+    each = (len(pieces) - 1) // nodes
+    assert len(pieces) == nodes * each + 1
+    assert np.diff(pieces).min() >= 0
+    assert np.diff(pieces).max() <= 32  # threads give way to other programs between pieces
+    firsts = [(int(pieces[each * n]), int(pieces[each * (n + 1)])) for n in range(nodes)]
+    assert tuple(firsts) == shares(panels, nodes)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 200])
+@pytest.mark.parametrize("format", [Format("int8", 32), Format("int4", 32), Format("bfloat16")])
+@pytest.mark.parametrize("act", ["silu", "relu"])
+def test_a_gated_product_is_the_activation_of_one_half_times_the_other(rows, format, act):
+    rng = np.random.default_rng(rows)
+    x = rng.standard_normal((rows, 96), np.float32)
+    weight = pack(rng.standard_normal((2 * 192, 96), np.float32), format)
+    both = np.empty((rows, 2 * 192), np.float32)
+    linear(x, weight, out=both)
+    out = np.full((rows, 192 + 3), np.nan, np.float32)
+    scratch = np.empty(rows * scratch_bytes(weight) + 1, np.uint8)
+
+    calls = gated_calls(_rows(x), weight, act, out=_rows(out), scratch=scratch.ctypes.data)
+    shared_team().run(Script(calls), [rows])
+
+    gate, up = both[:, :192].astype(np.float64), both[:, 192:]
+    expected = (gate / (1 + np.exp(-gate)) if act == "silu" else np.maximum(gate, 0)) * up
+    np.testing.assert_allclose(out[:, :192], expected, rtol=1e-5, atol=1e-6)
+    assert np.isnan(out[:, 192:]).all()
+
+
+def test_only_whole_panels_of_gates_and_factors_are_gated():
+    numbers = np.ones((256, 64), np.float32)
+
+    assert can_gate(pack(numbers, Format("int8", 32)))
+    assert not can_gate(pack(numbers[:192], Format("int8", 32)))
