@@ -22,9 +22,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import Rows, Scores, attend, compile_all, usable_cpus
+from spaninfer_kernels_cpu import AttentionBatch, Scores, attend, compile_all, usable_cpus
 from spaninfer_kernels_cpu.codegen.elements import ELEMENTS
-from spaninfer_kernels_cpu.codegen.isa_level import chosen
+from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.gemm.roofline import peak_gops, read_gbps
 
 Array = NDArray[np.float32]
@@ -80,7 +80,7 @@ def measure(case: Case, read: float, peak: float, rounds: int = 15) -> Iterator[
     values = rng.standard_normal((*shape, case.value_size), dtype=np.float32)
     tables = rng.permutation(shape[0]).reshape(case.requests, spans).astype(np.int32)
     position = np.arange(case.start, case.length, dtype=np.int32)
-    rows = Rows(
+    rows = AttentionBatch(
         tables,
         np.repeat(np.arange(case.requests, dtype=np.int32), case.rows),
         np.tile(position, case.requests),
@@ -123,7 +123,7 @@ def measure(case: Case, read: float, peak: float, rounds: int = 15) -> Iterator[
             "gops": round(gops, 1),
             "peak_gops": round(peak, 1),
             "of_peak": round(gops / peak, 3),
-            "tier": chosen().name,
+            "tier": active_level().name,
             "cpus": usable_cpus(),
             "machine": platform.machine(),
             "numpy": version("numpy"),

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 from spaninfer_kernels_cpu import Format, experts, pack_stack
-from spaninfer_kernels_cpu.codegen.isa_level import chosen
+from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.elementwise.norm_kernel import rms_norm
 from spaninfer_kernels_cpu.gemm.roofline import peak_gops, read_gbps
 from spaninfer_kernels_cpu.sampling.sample_kernel import Candidates, Sampling, sample
@@ -49,7 +49,7 @@ def main() -> None:
                 "gops": round(operations / took / 1e9, 2),
                 **limits,
                 "of_read": round(num_bytes / took / 1e9 / limits["read_gbps"], 3),
-                "tier": chosen().name,
+                "tier": active_level().name,
                 "machine": platform.machine(),
                 "numba": version("numba"),
             }

@@ -173,7 +173,7 @@ def pytest_configure():
     amx.permitted = lambda: True
     gemm.share = alone
     compiled.keep = keep
-    isa_level.features = lambda: frozenset().union(*(tier.needs for tier in isa_level.TIERS))
+    isa_level.features = lambda: frozenset().union(*(level.needs for level in isa_level.ISA_LEVELS))
 
 
 kept = compiled.keep

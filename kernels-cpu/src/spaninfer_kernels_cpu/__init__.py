@@ -1,39 +1,151 @@
-"""Kernels for LLM inference on CPUs, compiled by Numba when they are first needed."""
+"""Kernels for LLM inference on CPUs, compiled by Numba when they are first needed.
 
-from spaninfer_kernels_cpu.attention.attention import Rows, Scores, attend
+Everything public is listed here: the operators that Python calls, the calls that scripts are made
+of, and what scripts run on. Nothing outside the package imports its folders.
+"""
+
+from spaninfer_kernels_cpu.attention.attend_call import (
+    AttentionPlan,
+    KVArray,
+    LayerCache,
+    append_call,
+    attend_calls,
+    attention_kernels,
+)
+from spaninfer_kernels_cpu.attention.attend_kernel import PART_NUMBERS
+from spaninfer_kernels_cpu.attention.attention import AttentionBatch, Scores, attend
+from spaninfer_kernels_cpu.attention.attention_plan import make_planner_ready, plan_attention
+from spaninfer_kernels_cpu.codegen.isa_level import active_level
+from spaninfer_kernels_cpu.codegen.memory import aligned
+from spaninfer_kernels_cpu.elementwise.formula_call import (
+    ADD,
+    SCALE,
+    SOFTCAP,
+    Formula,
+    activation_formula,
+    formula_call,
+    gate_formula,
+)
+from spaninfer_kernels_cpu.elementwise.gather_call import copy_call, embed_call, gather_rows_call
+from spaninfer_kernels_cpu.elementwise.norm_call import layer_norm_call, rms_norm_call
+from spaninfer_kernels_cpu.elementwise.rope_call import rope_call
+from spaninfer_kernels_cpu.elementwise.scale_call import logn_call, sigmoid_gate_call
 from spaninfer_kernels_cpu.errors import (
     DTypeError,
     FormatError,
+    IsaLevelError,
     KernelError,
     ShapeError,
-    TierError,
 )
 from spaninfer_kernels_cpu.gemm.gemm import linear
+from spaninfer_kernels_cpu.gemm.gemm_call import (
+    can_gate,
+    gated_gemm_calls,
+    gemm_calls,
+    gemm_scratch_bytes,
+)
+from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
+from spaninfer_kernels_cpu.gemm.roofline import peak_gops, read_gbps
 from spaninfer_kernels_cpu.moe.experts import experts
-from spaninfer_kernels_cpu.quantisation.layout import Format
+from spaninfer_kernels_cpu.moe.experts_call import ExpertCounts, ExpertWeights, num_segments
+from spaninfer_kernels_cpu.moe.route_call import route_call
+from spaninfer_kernels_cpu.quantisation.layout import LAYOUT, Format, Kind, Layout
 from spaninfer_kernels_cpu.quantisation.packed import Packed, pack, pack_stack, unpack
+from spaninfer_kernels_cpu.runtime.call import (
+    ITEMS,
+    LOGITS,
+    MAX_COUNTS,
+    TOKENS,
+    Call,
+    Indirect,
+    Matrix,
+    Script,
+)
+from spaninfer_kernels_cpu.runtime.cgroups import cgroup_folders, text_of
+from spaninfer_kernels_cpu.runtime.compilers import Compilers, Tell
 from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
-from spaninfer_kernels_cpu.sampling.sampler import Draw, Sampler
+from spaninfer_kernels_cpu.runtime.thread_pool import (
+    ThreadPool,
+    make_thread_pool_ready,
+    shared_thread_pool,
+)
+from spaninfer_kernels_cpu.sampling.sampler import Sampler, SamplingRow, sampling_kernel
 from spaninfer_kernels_cpu.warmup import compile_all
 
 __all__ = [
+    "ADD",
+    "ITEMS",
+    "LAYOUT",
+    "LOGITS",
+    "MAX_COUNTS",
+    "PART_NUMBERS",
+    "SCALE",
+    "SOFTCAP",
+    "TOKENS",
+    "AttentionBatch",
+    "AttentionPlan",
+    "Call",
+    "Compilers",
     "DTypeError",
-    "Draw",
+    "ExpertCounts",
+    "ExpertWeights",
     "Format",
     "FormatError",
+    "Formula",
+    "Indirect",
+    "IsaLevelError",
+    "KVArray",
     "KernelError",
+    "Kind",
+    "LayerCache",
+    "Layout",
+    "Matrix",
     "Packed",
-    "Rows",
     "Sampler",
+    "SamplingRow",
     "Scores",
+    "Script",
     "ShapeError",
-    "TierError",
+    "Tell",
+    "ThreadPool",
+    "activation_formula",
+    "active_level",
+    "aligned",
+    "append_call",
     "attend",
+    "attend_calls",
+    "attention_kernels",
+    "can_gate",
+    "cgroup_folders",
     "compile_all",
+    "copy_call",
+    "embed_call",
     "experts",
+    "formula_call",
+    "gate_formula",
+    "gated_gemm_calls",
+    "gather_rows_call",
+    "gemm_calls",
+    "gemm_scratch_bytes",
+    "layer_norm_call",
     "linear",
+    "logn_call",
+    "make_planner_ready",
+    "make_thread_pool_ready",
+    "micro_kernels",
+    "num_segments",
     "pack",
     "pack_stack",
+    "peak_gops",
+    "plan_attention",
+    "read_gbps",
+    "rms_norm_call",
+    "rope_call",
+    "route_call",
+    "sampling_kernel",
+    "shared_thread_pool",
+    "sigmoid_gate_call",
+    "text_of",
     "unpack",
     "usable_cpus",
 ]

@@ -4,7 +4,7 @@ KernelError
 ├── ShapeError    an argument does not have the shape or memory order that the kernel demands
 ├── DTypeError    an argument holds elements of another type
 ├── FormatError   a weight cannot be packed so
-└── TierError     the instruction set that was asked for is not one that this CPU has
+└── IsaLevelError     the instruction set that was asked for is not one that this CPU has
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ class FormatError(KernelError):
     """A weight cannot be packed so: no such format, or numbers that have no code."""
 
 
-class TierError(KernelError):
+class IsaLevelError(KernelError):
     """The instruction set that was asked for is not one that this CPU has."""

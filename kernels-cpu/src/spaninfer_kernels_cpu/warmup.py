@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from spaninfer_kernels_cpu.attention import attention
 from spaninfer_kernels_cpu.codegen.elements import ELEMENTS
-from spaninfer_kernels_cpu.gemm.gemm import make_products_ready
+from spaninfer_kernels_cpu.gemm.gemm import make_gemm_ready
 from spaninfer_kernels_cpu.quantisation.layout import Format
 
 
@@ -21,4 +21,4 @@ def compile_all(formats: Iterable[Format] = (), kinds: Iterable[str] = ("float32
     for kind in kinds:
         attention.make_attention_ready(ELEMENTS[kind])
     for format in formats:
-        make_products_ready(format)
+        make_gemm_ready(format)

@@ -6,9 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import spaninfer_op_reference as op_reference
-from spaninfer_kernels_cpu.attention.attend_call import Cached, Spans, append_call
-from spaninfer_kernels_cpu.runtime.call import Rows, Script
-from spaninfer_kernels_cpu.runtime.thread_pool import shared_team
+from spaninfer_kernels_cpu.attention.attend_call import KVArray, LayerCache, append_call
+from spaninfer_kernels_cpu.runtime.call import Matrix, Script
+from spaninfer_kernels_cpu.runtime.thread_pool import shared_thread_pool
 from spaninfer_op_reference import CodeRange
 
 DTYPES = {
@@ -46,9 +46,9 @@ def test_rows_are_written_where_they_belong_and_nowhere_else(kind, case):
     places = [np.array([array.ctypes.data]) for array in (tables, request, position)]
     where = [place.ctypes.data for place in places]
 
-    x = Rows(among.ctypes.data + 8, among.strides[0])
-    layer = Spans(cached, cached, where[0], width.ctypes.data, *where[1:])
-    shared_team().run(Script([append_call(x, cached, layer)]), [rows])
+    x = Matrix(among.ctypes.data + 8, among.strides[0])
+    layer = LayerCache(cached, cached, where[0], width.ctypes.data, *where[1:])
+    shared_thread_pool().run(Script([append_call(x, cached, layer)]), [rows])
 
     truth = among[:, 2:-3].reshape(rows, heads, size)
     if rows:
@@ -80,12 +80,12 @@ def check(kind, cached, spans, truth):
 
 
 def poisoned(kind, shape):
-    """Spans of a kind that nobody wrote to."""
+    """LayerCache of a kind that nobody wrote to."""
     if kind not in ("int8", "uint4"):
-        return Cached(np.full(shape, np.nan, DTYPES[kind]))
+        return KVArray(np.full(shape, np.nan, DTYPES[kind]))
     *places, size = shape
     codes = np.full((*places, size // 2 if kind == "uint4" else size), 77, DTYPES[kind])
-    return Cached(codes, np.full((*places, 2), np.nan, np.float32))
+    return KVArray(codes, np.full((*places, 2), np.nan, np.float32))
 
 
 def test_bfloat16_is_rounded_to_the_nearest_and_keeps_nan():
@@ -98,9 +98,9 @@ def test_bfloat16_is_rounded_to_the_nearest_and_keeps_nan():
     tables, request, position = (place.ctypes.data for place in places)
     width = np.array([8])
 
-    layer = Spans(cached, cached, tables, width.ctypes.data, request, position)
-    call = append_call(Rows(x.ctypes.data, x.strides[0]), cached, layer)
-    shared_team().run(Script([call]), [64])
+    layer = LayerCache(cached, cached, tables, width.ctypes.data, request, position)
+    call = append_call(Matrix(x.ctypes.data, x.strides[0]), cached, layer)
+    shared_thread_pool().run(Script([call]), [64])
 
     with np.errstate(invalid="ignore", over="ignore"):
         expected = x.astype(ml_dtypes.bfloat16).astype(float)

@@ -10,8 +10,8 @@ import spaninfer_op_reference as definition
 from numpy.typing import NDArray
 from spaninfer_kernels_cpu import Scores
 from spaninfer_kernels_cpu.attention import attend_call, attention_plan
-from spaninfer_kernels_cpu.runtime.call import ITEMS, Rows, Script
-from spaninfer_kernels_cpu.runtime.thread_pool import shared_team
+from spaninfer_kernels_cpu.runtime.call import ITEMS, Matrix, Script
+from spaninfer_kernels_cpu.runtime.thread_pool import shared_thread_pool
 
 RNG = np.random.default_rng(0)
 T = 70
@@ -23,8 +23,8 @@ def _among_others(*shape: int) -> NDArray[np.float32]:
     return wide[:, 4:-7]
 
 
-def _rows(array: NDArray[np.float32]) -> Rows:
-    return Rows(array.ctypes.data, array.strides[0])
+def _rows(array: NDArray[np.float32]) -> Matrix:
+    return Matrix(array.ctypes.data, array.strides[0])
 
 
 def _place(array: NDArray[Any]) -> NDArray[np.int64]:
@@ -45,14 +45,16 @@ def test_appended_rows_are_attended(heads: int, window: int | None) -> None:
     key, value = _among_others(T, kv_heads * size), _among_others(T, kv_heads * value_size)
     query = RNG.standard_normal((T, heads * size), np.float32)
     out = np.full((T, heads * value_size), np.nan, np.float32)
-    items, num_parts = attention_plan.plan_of(request, position, heads // kv_heads, window or 0)
+    items, num_parts = attention_plan.plan_attention(
+        request, position, heads // kv_heads, window or 0
+    )
     parts = np.empty(num_parts * heads * (value_size + 2), np.float32)
     width = np.array([10])
     held = [_place(array) for array in (tables, request, position, items, parts)]
     where = [place.ctypes.data for place in held]
-    keys, values = (attend_call.Cached(numbers) for numbers in (keys, values))
-    cache = attend_call.Spans(keys, values, where[0], width.ctypes.data, *where[1:3])
-    plan = attend_call.Plan(ITEMS, *where[3:])
+    keys, values = (attend_call.KVArray(numbers) for numbers in (keys, values))
+    cache = attend_call.LayerCache(keys, values, where[0], width.ctypes.data, *where[1:3])
+    plan = attend_call.AttentionPlan(ITEMS, *where[3:])
     scores = Scores(0.3, None, window)
 
     script = Script(
@@ -64,7 +66,7 @@ def test_appended_rows_are_attended(heads: int, window: int | None) -> None:
             ),
         ]
     )
-    shared_team().run(script, [T, 0, len(items)])
+    shared_thread_pool().run(script, [T, 0, len(items)])
 
     for first, last in ((0, 30), (30, T)):
         positions = np.arange(last - first)
@@ -91,25 +93,25 @@ def test_a_long_context_is_read_in_parts_that_are_joined() -> None:
     position = np.arange(640, 640 + T).astype(np.int32)
     query = RNG.standard_normal((T, heads * size), np.float32)
     out = np.full((T, heads * size), np.nan, np.float32)
-    items, num_parts = attention_plan.plan_of(request, position, heads // kv_heads, 0)
+    items, num_parts = attention_plan.plan_attention(request, position, heads // kv_heads, 0)
     parts = np.empty(num_parts * heads * (size + 2), np.float32)
     width = np.array([180])
     held = [_place(array) for array in (tables, request, position, items, parts)]
     where = [place.ctypes.data for place in held]
 
-    cached = attend_call.Cached(keys), attend_call.Cached(values)
+    cached = attend_call.KVArray(keys), attend_call.KVArray(values)
 
     script = Script(
         attend_call.attend_calls(
             _rows(query),
             heads=heads,
-            spans=attend_call.Spans(*cached, where[0], width.ctypes.data, *where[1:3]),
-            plan=attend_call.Plan(ITEMS, *where[3:]),
+            spans=attend_call.LayerCache(*cached, where[0], width.ctypes.data, *where[1:3]),
+            plan=attend_call.AttentionPlan(ITEMS, *where[3:]),
             scores=Scores(0.3),
             out=_rows(out),
         )
     )
-    shared_team().run(script, [T, 0, len(items)])
+    shared_thread_pool().run(script, [T, 0, len(items)])
 
     assert num_parts > T
     for row in (0, 1, T - 1):

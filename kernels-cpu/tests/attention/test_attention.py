@@ -4,7 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from spaninfer_kernels_cpu import DTypeError, KernelError, Rows, Scores, ShapeError, attend
+from spaninfer_kernels_cpu import (
+    AttentionBatch,
+    DTypeError,
+    KernelError,
+    Scores,
+    ShapeError,
+    attend,
+)
 from spaninfer_kernels_cpu.attention import attention
 from spaninfer_op_reference import attention as op_reference
 
@@ -102,7 +109,7 @@ def test_a_row_has_the_same_result_alone_and_in_a_chunk():
     attend(query, keys, values, rows, scores, out=together)
     for row in range(50):
         one = slice(row, row + 1)
-        single = Rows(rows.tables, rows.request[one], rows.position[one])
+        single = AttentionBatch(rows.tables, rows.request[one], rows.position[one])
         attend(query[one], keys, values, single, scores, out=alone[one])
 
     np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-6)
@@ -167,7 +174,7 @@ def test_a_nan_in_a_query_shows_in_its_own_heads_only():
 def test_no_rows_are_no_work():
     case = Case(parts=((0, 1),))
     query, keys, values, rows, scores, _ = problem(case, np.random.default_rng(9))
-    nothing = Rows(rows.tables, rows.request[:0], rows.position[:0])
+    nothing = AttentionBatch(rows.tables, rows.request[:0], rows.position[:0])
 
     out = np.full((2, 4, 64), np.nan, np.float32)
     attend(query[:0], keys, values, nothing, scores, out=out[:0])
@@ -194,7 +201,7 @@ def test_arguments_that_do_not_fit_are_named():
     biased = Scores(1.0, slopes=np.ones(3, np.float32))
     with pytest.raises(ShapeError, match="slopes has 3 numbers for 4"):
         attend(query, keys, values, rows, biased, out=out)
-    fewer = Rows(rows.tables, rows.request[:2], rows.position[:2])
+    fewer = AttentionBatch(rows.tables, rows.request[:2], rows.position[:2])
     with pytest.raises(ShapeError, match="query has 4 rows, but position has 2"):
         attend(query, keys, values, fewer, scores, out=out)
 
@@ -203,13 +210,13 @@ def test_rows_and_scores_that_mean_nothing_are_refused():
     number = np.zeros(1, np.int32)
 
     with pytest.raises(DTypeError, match="position holds int64"):
-        Rows(number[None], number, number.astype(np.int64))
+        AttentionBatch(number[None], number, number.astype(np.int64))
     with pytest.raises(ShapeError, match="request has 1 rows, but position has 2"):
-        Rows(number[None], number, np.zeros(2, np.int32))
+        AttentionBatch(number[None], number, np.zeros(2, np.int32))
     with pytest.raises(KernelError, match="request holds 1; there are 1 rows of tables"):
-        Rows(number[None], number + 1, number)
+        AttentionBatch(number[None], number + 1, number)
     with pytest.raises(KernelError, match="position holds -1"):
-        Rows(number[None], number, number - 1)
+        AttentionBatch(number[None], number, number - 1)
     with pytest.raises(ShapeError, match="softcap is 0"):
         Scores(1.0, softcap=0.0)
     with pytest.raises(ShapeError, match="window is 0"):
@@ -229,7 +236,7 @@ def test_a_table_that_names_a_span_that_there_is_not_is_refused_where_it_would_b
         with pytest.raises(KernelError, match=f"tables holds {wrong}"):
             attend(query, keys, values, rows, Scores(1.0, window=10), out=out)
         attend(query, keys, values, rows, Scores(1.0, window=9), out=out)
-    further = Rows(tables, rows.request, np.array([48, 5], np.int32))
+    further = AttentionBatch(tables, rows.request, np.array([48, 5], np.int32))
     with pytest.raises(KernelError, match="position holds 48; tables have 3 spans of 16 tokens"):
         attend(query, keys, values, further, scores, out=out)
 
@@ -262,7 +269,7 @@ def problem(case, rng):
             place = tables[request, position // case.span_len], position % case.span_len
             keys[place] = rng.standard_normal((kv_heads, key_size))
             values[place] = rng.standard_normal((kv_heads, value_size))
-    rows = Rows(
+    rows = AttentionBatch(
         tables,
         np.repeat(np.arange(len(lengths)), [count for _, count in case.parts]).astype(np.int32),
         np.concatenate([np.arange(s, s + count) for s, count in case.parts]).astype(np.int32),

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import spaninfer_op_reference as op_reference
-from spaninfer_kernels_cpu import DTypeError, Rows, Scores, ShapeError, attend
+from spaninfer_kernels_cpu import AttentionBatch, DTypeError, Scores, ShapeError, attend
 from spaninfer_op_reference import CodeRange
 
 NAN = np.float32(np.nan)
@@ -129,7 +129,7 @@ class Problem:
             queries.append(own.standard_normal((count, query_heads, key_size)))
             self.known.append((place, np.arange(length - count, length)))
         self.query = np.concatenate(queries).astype(np.float32)
-        self.rows = Rows(
+        self.rows = AttentionBatch(
             self.tables,
             np.repeat(np.arange(len(lengths)), new).astype(np.int32),
             np.concatenate([positions for _, positions in self.known]).astype(np.int32),

@@ -15,11 +15,11 @@ from spaninfer_kernels_cpu import Format, compile_all
 from spaninfer_kernels_cpu.attention import attention
 from spaninfer_kernels_cpu.gemm import gemm
 from spaninfer_kernels_cpu.codegen.elements import FLOAT32
-from spaninfer_kernels_cpu.gemm.micro_kernel import recipes
-from spaninfer_kernels_cpu.codegen.isa_level import chosen
+from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
+from spaninfer_kernels_cpu.codegen.isa_level import active_level
 compile_all([Format("int8", 32)])
-used = attention.compiled(FLOAT32), gemm._row_coder(), gemm._kernel(
-    *recipes("int8", rounded=False, tier=chosen())
+used = attention.compiled(FLOAT32), gemm._row_quantiser(), gemm._kernel(
+    *micro_kernels("int8", rounded=False, level=active_level())
 )
 print(sum(sum(kernel.stats.cache_hits.values()) for kernel in used))
 """

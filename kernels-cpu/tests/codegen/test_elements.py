@@ -53,7 +53,7 @@ def test_floats_at_an_address_are_an_array():
     numbers = np.arange(5, dtype=np.float32)
 
     @njit
-    def middle(address):
+    def group_bias(address):
         return floats_at(address, 5)[1:4].copy()
 
-    assert middle(numbers.ctypes.data).tolist() == [1, 2, 3]
+    assert group_bias(numbers.ctypes.data).tolist() == [1, 2, 3]

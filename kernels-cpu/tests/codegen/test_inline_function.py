@@ -5,16 +5,16 @@ import pytest
 from numba import njit
 from numba.extending import overload
 from spaninfer_kernels_cpu.codegen.device_function import (
-    PART,
-    also_in_kernel,
-    in_kernel,
-    in_kernel_with,
+    INLINE,
+    device_function,
+    device_function_with,
+    host_device_function,
 )
 from spaninfer_kernels_cpu.codegen.elements import larger
 
 
 def test_a_part_is_compiled_once_whatever_numbers_stand_in_calls_of_it():
-    @in_kernel
+    @device_function
     def plus(x, y):
         return x + y
 
@@ -30,15 +30,15 @@ def test_parts_of_parts_and_overloads_end_up_in_the_kernel():
     def doubled(x):
         raise NotImplementedError
 
-    @overload(doubled, jit_options=PART)
+    @overload(doubled, jit_options=INLINE)
     def _doubled(x):  # noqa: ARG001
         return lambda x: twice(x)
 
-    @in_kernel
+    @device_function
     def twice(x):
         return 2 * x
 
-    @in_kernel
+    @device_function
     def both(x):
         return doubled(x) + twice(x)
 
@@ -52,7 +52,7 @@ def test_parts_of_parts_and_overloads_end_up_in_the_kernel():
 
 
 def test_python_cannot_call_a_part():
-    @in_kernel
+    @device_function
     def plus(x, y):
         return x + y
 
@@ -61,7 +61,7 @@ def test_python_cannot_call_a_part():
 
 
 def test_what_python_calls_too_means_the_same_in_kernels():
-    @also_in_kernel
+    @host_device_function
     def halves(x):
         return (x + 1) // 2
 
@@ -81,8 +81,8 @@ def test_sums_may_go_by_lanes_only_where_the_part_says_so():
 
     adds = {}
     for name, part in (
-        ("in order", in_kernel(total)),
-        ("by lanes", in_kernel_with(fastmath={"reassoc"})(total)),
+        ("in order", device_function(total)),
+        ("by lanes", device_function_with(fastmath={"reassoc"})(total)),
     ):
 
         @njit

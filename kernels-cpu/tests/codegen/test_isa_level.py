@@ -10,15 +10,15 @@ import pytest
 from assembly import Target, lowered
 from numba import types
 from processes import printed_by
-from spaninfer_kernels_cpu import Format, TierError
+from spaninfer_kernels_cpu import Format, IsaLevelError
 from spaninfer_kernels_cpu.codegen import isa_level
-from spaninfer_kernels_cpu.codegen.isa_level import TIERS, choose
+from spaninfer_kernels_cpu.codegen.isa_level import ISA_LEVELS, choose
 from spaninfer_kernels_cpu.gemm.micro_kernel import (
-    few_rows,
-    recipes,
-    some_rows,
-    stretches,
-    task_rows,
+    k_blocks,
+    medium_tile,
+    micro_kernels,
+    rows_per_task,
+    small_tile,
 )
 from spaninfer_kernels_cpu.gemm.tile_gemm import fill_tile
 from spaninfer_kernels_cpu.quantisation.layout import Layout
@@ -64,40 +64,40 @@ MARKS = {  # instructions, and the tiers whose new kinds use them
     ],
 )
 def test_the_best_tier_that_the_cpu_has_is_chosen(features, name):
-    assert choose(TIERS, features, None).name == name
+    assert choose(ISA_LEVELS, features, None).name == name
 
 
 def test_a_tier_can_be_forced_if_the_cpu_has_it():
-    assert choose(TIERS, ZEN_4, "avx2").name == "avx2"
-    assert choose(TIERS, SAPPHIRE_RAPIDS, "avx512_bf16").name == "avx512_bf16"
-    assert choose(TIERS, WITH_TILES, "amx").name == "amx"
-    with pytest.raises(TierError, match="is 'amx'"):
-        choose(TIERS, SAPPHIRE_RAPIDS, "amx")
-    with pytest.raises(TierError, match="is 'avx512_vnni', but this CPU has portable, avx2;"):
-        choose(TIERS, SKYLAKE_SERVER, "avx512_vnni")
-    with pytest.raises(TierError, match="is 'sse9'"):
-        choose(TIERS, ZEN_4, "sse9")
+    assert choose(ISA_LEVELS, ZEN_4, "avx2").name == "avx2"
+    assert choose(ISA_LEVELS, SAPPHIRE_RAPIDS, "avx512_bf16").name == "avx512_bf16"
+    assert choose(ISA_LEVELS, WITH_TILES, "amx").name == "amx"
+    with pytest.raises(IsaLevelError, match="is 'amx'"):
+        choose(ISA_LEVELS, SAPPHIRE_RAPIDS, "amx")
+    with pytest.raises(IsaLevelError, match="is 'avx512_vnni', but this CPU has portable, avx2;"):
+        choose(ISA_LEVELS, SKYLAKE_SERVER, "avx512_vnni")
+    with pytest.raises(IsaLevelError, match="is 'sse9'"):
+        choose(ISA_LEVELS, ZEN_4, "sse9")
 
 
 def test_this_process_has_a_tier_whose_needs_are_met():
-    assert isa_level.chosen().needs <= isa_level.present()
+    assert isa_level.active_level().needs <= isa_level.present()
 
 
 def test_numba_settings_that_name_another_cpu_are_followed():
-    program = "from spaninfer_kernels_cpu.codegen.isa_level import chosen; print(chosen().name)"
+    program = "from spaninfer_kernels_cpu.codegen.isa_level import active_level; print(active_level().name)"
     settings = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c"}
 
     assert printed_by(program, settings) == "avx2"
 
 
-def new_ways(tier):
+def new_ways(level):
     """Kinds of weights that no tier before this one multiplies in the same way.
 
     And with which activations: rounded to bfloat16, not rounded, or both.
     """
     known = {
-        recipes(kind, rounded=rounded, tier=before)
-        for before in TIERS[: TIERS.index(tier)]
+        micro_kernels(kind, rounded=rounded, level=before)
+        for before in ISA_LEVELS[: ISA_LEVELS.index(level)]
         for kind in KINDS
         for rounded in (False, True)
     }
@@ -105,7 +105,7 @@ def new_ways(tier):
         kind: {
             rounded
             for rounded in (False, True)
-            if recipes(kind, rounded=rounded, tier=tier) not in known
+            if micro_kernels(kind, rounded=rounded, level=level) not in known
         }
         for kind in KINDS
     }
@@ -114,20 +114,20 @@ def new_ways(tier):
 
 def test_eight_rows_of_int4_are_one_tile_where_registers_have_512_bits():
     tiles = {}
-    for tier in TIERS:
+    for level in ISA_LEVELS:
         for kind in KINDS:
-            few = few_rows(*recipes(kind, rounded=False, tier=tier))
-            tiles[tier.name, kind] = few.rows, some_rows(few).rows
+            few = small_tile(*micro_kernels(kind, rounded=False, level=level))
+            tiles[level.name, kind] = few.rows, medium_tile(few).rows
 
     assert {case for case, (few, some) in tiles.items() if some > few} == {
-        (tier.name, "int4") for tier in TIERS if "avx512f" in tier.needs
+        (level.name, "int4") for level in ISA_LEVELS if "avx512f" in level.needs
     }
     assert {some for few, some in tiles.values() if some > few} == {8}
 
 
 def test_every_tier_multiplies_some_kind_in_a_way_of_its_own():
     both, rounded = {False, True}, {True}
-    assert {tier.name: new_ways(tier) for tier in TIERS} == {
+    assert {level.name: new_ways(level) for level in ISA_LEVELS} == {
         "portable": {"float32": both, "bfloat16": both, "int8": both, "int4": both},
         "neon_i8mm": {"bfloat16": rounded, "int8": both, "int4": both},
         "avx2": {"int8": both, "int4": both},
@@ -141,19 +141,21 @@ def test_every_tier_multiplies_some_kind_in_a_way_of_its_own():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "tier", [tier for tier in TIERS if tier != isa_level.chosen()], ids=lambda tier: tier.name
+    "level",
+    [level for level in ISA_LEVELS if level != isa_level.active_level()],
+    ids=lambda level: level.name,
 )
-def test_products_are_right_in_every_tier(tier):
+def test_products_are_right_in_every_tier(level):
     """For `new_ways`. Instructions that this CPU lacks are emulated, nothing else is.
 
     The tier of this process is left to gemm/test_gemm.py itself.
     """
     chosen = [
         kind if False in rounded else f"{kind}_activations"
-        for kind, rounded in new_ways(tier).items()
+        for kind, rounded in new_ways(level).items()
     ]
 
-    run_tests(tier, "gemm/test_gemm.py", " or ".join(chosen))
+    run_tests(level, "gemm/test_gemm.py", " or ".join(chosen))
 
 
 @pytest.fixture(scope="module")
@@ -165,9 +167,9 @@ def cache(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["avx512_vnni", "avx512_bf16"])
 def test_steps_round_activations_only_where_products_of_bfloat16_are_there(name, cache):
-    (tier,) = [tier for tier in TIERS if tier.name == name]
+    (level,) = [level for level in ISA_LEVELS if level.name == name]
 
-    run_tests(tier, "gemm/test_gemm_call.py", "rounded_where", NUMBA_CACHE_DIR=str(cache))
+    run_tests(level, "gemm/test_gemm_call.py", "rounded_where", NUMBA_CACHE_DIR=str(cache))
 
 
 @pytest.mark.slow
@@ -176,9 +178,9 @@ def test_steps_round_activations_only_where_products_of_bfloat16_are_there(name,
     [("gemm/test_gemm_call.py", "stretches or bfloat16"), ("moe/test_experts.py", "bfloat16")],
 )
 def test_calls_multiply_by_tiles(file, keywords, tmp_path):
-    (tier,) = [tier for tier in TIERS if tier.name == "amx_bf16"]
+    (level,) = [level for level in ISA_LEVELS if level.name == "amx_bf16"]
 
-    run_tests(tier, file, keywords, NUMBA_CACHE_DIR=str(tmp_path))
+    run_tests(level, file, keywords, NUMBA_CACHE_DIR=str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -195,34 +197,34 @@ def test_calls_multiply_by_tiles(file, keywords, tmp_path):
     ],
 )
 def test_activations_of_a_task_fit_the_second_cache(channels, rounded, expected):
-    (tier,) = [tier for tier in TIERS if tier.name == "amx_bf16"]
-    _, many = recipes("bfloat16", rounded=rounded, tier=tier)
+    (level,) = [level for level in ISA_LEVELS if level.name == "amx_bf16"]
+    _, many = micro_kernels("bfloat16", rounded=rounded, level=level)
     layout = Layout(Format("bfloat16"), 64, channels)
 
-    into = stretches(layout, many)
+    into = k_blocks(layout, many)
 
-    assert (into, task_rows(layout, many, into)) == expected
+    assert (into, rows_per_task(layout, many, into)) == expected
     assert into == 1 or channels % (32 * into) == 0
 
 
 def test_vectors_multiply_whole_rows():
-    (tier,) = [tier for tier in TIERS if tier.name == "avx512_vnni"]
+    (level,) = [level for level in ISA_LEVELS if level.name == "avx512_vnni"]
     for kind in KINDS:
-        _, many = recipes(kind, rounded=False, tier=tier)
+        _, many = micro_kernels(kind, rounded=False, level=level)
         layout = Layout(Format(kind), 64, 4864)
 
-        assert (stretches(layout, many), task_rows(layout, many)) == (1, 192)
+        assert (k_blocks(layout, many), rows_per_task(layout, many)) == (1, 192)
 
 
-def run_tests(tier, file, keywords, **environment):
+def run_tests(level, file, keywords, **environment):
     """Run some tests of a file in a process that is kept to a tier, emulated if need be."""
-    emulation = [] if tier.needs <= isa_level.present() else ["-p", "emulation"]
+    emulation = [] if level.needs <= isa_level.present() else ["-p", "emulation"]
     here = Path(__file__).parents[1]
 
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *emulation, str(here / file), "-k", keywords],
         cwd=here,  # where Python finds the plugin
-        env=os.environ | PLAIN_PYTEST | {isa_level.VARIABLE: tier.name} | environment,
+        env=os.environ | PLAIN_PYTEST | {isa_level.VARIABLE: level.name} | environment,
         capture_output=True,
         text=True,
         check=False,
@@ -233,24 +235,26 @@ def run_tests(tier, file, keywords, **environment):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "tier", [tier for tier in TIERS if "neon" not in tier.needs], ids=lambda tier: tier.name
+    "level",
+    [level for level in ISA_LEVELS if "neon" not in level.needs],
+    ids=lambda level: level.name,
 )
-def test_kernels_hold_the_instructions_of_their_tier_and_of_no_other(tier):
-    features = ",".join(f"+{feature}" for feature in sorted(tier.needs - {isa_level.PERMITTED}))
-    cpu = "x86-64-v3" if tier.needs else "x86-64"
+def test_kernels_hold_the_instructions_of_their_tier_and_of_no_other(level):
+    features = ",".join(f"+{feature}" for feature in sorted(level.needs - {isa_level.PERMITTED}))
+    cpu = "x86-64-v3" if level.needs else "x86-64"
     target = Target("x86_64-unknown-linux-gnu", cpu, features)
 
     code = ""
-    for kind, ways in new_ways(tier).items():
-        for chosen in {recipes(kind, rounded=rounded, tier=tier) for rounded in ways}:
+    for kind, ways in new_ways(level).items():
+        for chosen in {micro_kernels(kind, rounded=rounded, level=level) for rounded in ways}:
             code += lowered(tiles_of(*chosen), (types.int64,) * 6).assembly(target)
 
     for pattern, users in MARKS.items():
-        assert bool(re.search(pattern, code)) == (tier.name in users), pattern
+        assert bool(re.search(pattern, code)) == (level.name in users), pattern
     assert re.search(r"%[xt]mm", code)
-    if "avx512f" not in tier.needs:
+    if "avx512f" not in level.needs:
         assert "%zmm" not in code
-    if not tier.needs:
+    if not level.needs:
         assert "%ymm" not in code
 
 

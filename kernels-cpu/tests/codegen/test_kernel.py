@@ -6,7 +6,7 @@ import pytest
 from spaninfer_kernels_cpu.attention.attend_call import attention_kernels
 from spaninfer_kernels_cpu.codegen.elements import BFLOAT16
 from spaninfer_kernels_cpu.codegen.kernel import kernel_of, name_of
-from spaninfer_kernels_cpu.elementwise.formula_call import ADD, _over_columns, gate_of
+from spaninfer_kernels_cpu.elementwise.formula_call import ADD, _over_columns, gate_formula
 from spaninfer_kernels_cpu.elementwise.gather_call import _copy, _embed
 from spaninfer_kernels_cpu.sampling.sampler import sampling_kernel
 
@@ -15,7 +15,7 @@ KERNELS = (
     sampling_kernel(),
     _embed(BFLOAT16),
     _over_columns(ADD),
-    _over_columns(gate_of("gelu")),  # a constant that holds another one
+    _over_columns(gate_formula("gelu")),  # a constant that holds another one
     *attention_kernels("uint4"),
 )
 

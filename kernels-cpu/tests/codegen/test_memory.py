@@ -39,11 +39,11 @@ def test_odd_lines_hold_so_many_bytes(num_bytes, lines):
 
 def test_a_room_on_the_stack_begins_with_a_line_and_keeps_what_a_loop_writes():
     @njit
-    def kernel(turns):
+    def kernel(quanta):
         room = stack(ROOM)
         numbers = floats_at(room, 100)
-        for turn in range(turns):
-            numbers[turn % 100] = np.float32(turn)
+        for quantum in range(quanta):
+            numbers[quantum % 100] = np.float32(quantum)
         total = np.float32(0)
         for number in numbers:
             total += number

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import njit, types
 from numba.core.registry import cpu_target
-from spaninfer_kernels_cpu.codegen.typing_cache import arithmetic_remembered
+from spaninfer_kernels_cpu.codegen.typing_cache import typing_cached
 
 
 def mixed(i, x, numbers):
@@ -21,7 +21,7 @@ def test_a_function_compiled_so_computes_what_it_did():
     plain.compile(signature)
     for _ in range(2):  # the second time nothing is asked
         remembering = njit(mixed)
-        with arithmetic_remembered():
+        with typing_cached():
             remembering.compile(signature)
 
     for i in range(-3, 19):
@@ -32,7 +32,7 @@ def test_an_error_leaves_numba_as_it_was():
     def senseless(x):
         return x + None
 
-    with pytest.raises(Exception, match="No implementation"), arithmetic_remembered():
+    with pytest.raises(Exception, match="No implementation"), typing_cached():
         njit(senseless).compile((types.int64,))
 
     assert "resolve_function_type" not in vars(cpu_target.typing_context)

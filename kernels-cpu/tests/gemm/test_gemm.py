@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from spaninfer_kernels_cpu import DTypeError, Format, Packed, ShapeError, linear, pack, unpack
-from spaninfer_kernels_cpu.codegen.isa_level import chosen
+from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.gemm import gemm as module
-from spaninfer_kernels_cpu.gemm.micro_kernel import recipes
+from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
 from spaninfer_op_reference import quantize_rows
 
 NAN = np.float32(np.nan)
@@ -26,7 +26,7 @@ FORMATS = [
     *(Format("int4", group) for group in (None, 32, 64, 128)),
 ]
 SIZES = [(1, 1), (16, 64), (17, 33), (64, 128), (65, 7), (100, 250), (192, 896), (130, 1031)]
-ROWS = [1, 2, 5, 13, 64]
+TOKENS = [1, 2, 5, 13, 64]
 
 
 @pytest.mark.parametrize("format", FORMATS, ids=str)
@@ -37,7 +37,7 @@ def test_it_computes_the_definition(format, size):
     weight = pack(rng.standard_normal(size, np.float32), format)
     bias = rng.standard_normal(outputs, np.float32)
 
-    for num_rows in ROWS:
+    for num_rows in TOKENS:
         x = rng.standard_normal((num_rows, channels), np.float32)
         out = np.full((num_rows, outputs), NAN)
         linear(x, weight, out=out, bias=bias)
@@ -50,7 +50,7 @@ def test_bfloat16_activations_are_not_rounded_further(size):
     rng = np.random.default_rng(1)
     weight = pack(rng.standard_normal(size, np.float32), Format("bfloat16"))
 
-    for num_rows in ROWS:
+    for num_rows in TOKENS:
         x = rng.standard_normal((num_rows, size[1]), np.float32).astype(ml_dtypes.bfloat16)
         out = np.full((num_rows, size[0]), NAN)
         linear(x, weight, out=out)
@@ -196,7 +196,7 @@ def assert_close(out, x, weight, bias=0.0):
     2^-17 is what two bfloat16 may lack of an activation.
     """
     factors = activations(x, weight.layout)
-    one, _ = recipes(weight.layout.format.kind, rounded=False, tier=chosen())
+    one, _ = micro_kernels(weight.layout.format.kind, rounded=False, level=active_level())
     unit = 1e-6 if one.parts == 1 else 1e-6 + 2**-17
     weights = unpack(weight).astype(np.float64)
     expected = factors @ weights.T + bias
@@ -206,7 +206,7 @@ def assert_close(out, x, weight, bias=0.0):
 
 def activations(x, layout):
     """What the weights multiply, in float64: codes times scale where weights are codes."""
-    if not layout.format.has_codes:
+    if not layout.format.is_quantised:
         return x.astype(np.float64)
     parts = []
     for start in range(0, layout.channels, layout.group_channels):

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from spaninfer_kernels_cpu import Format, linear, pack, pack_stack, unpack
-from spaninfer_kernels_cpu.codegen.isa_level import chosen
+from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.gemm.gemm_call import (
     _pieces,
     can_gate,
-    gated_calls,
-    product_calls,
-    scratch_bytes,
+    gated_gemm_calls,
+    gemm_calls,
+    gemm_scratch_bytes,
 )
-from spaninfer_kernels_cpu.gemm.micro_kernel import recipes
-from spaninfer_kernels_cpu.runtime.call import WANTED, Rows, Script
+from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
+from spaninfer_kernels_cpu.runtime.call import LOGITS, Matrix, Script
 from spaninfer_kernels_cpu.runtime.numa import shares
-from spaninfer_kernels_cpu.runtime.thread_pool import shared_team
+from spaninfer_kernels_cpu.runtime.thread_pool import shared_thread_pool
 
 RNG = np.random.default_rng(0)
 FORMATS = [
@@ -28,8 +28,8 @@ FORMATS = [
 ]
 
 
-def _rows(array: NDArray[np.float32]) -> Rows:
-    return Rows(array.ctypes.data, array.strides[0])
+def _rows(array: NDArray[np.float32]) -> Matrix:
+    return Matrix(array.ctypes.data, array.strides[0])
 
 
 def _floats(*shape: int) -> NDArray[np.float32]:
@@ -46,12 +46,12 @@ def test_a_script_multiplies_like_linear(format: Format, rows: int, channels: in
     among = np.full((rows, channels + 9), np.nan, np.float32)
     among[:, 4:-5] = x
     out = np.full((rows, 80), np.nan, np.float32)
-    scratch = np.empty(rows * scratch_bytes(weight) + 1, np.uint8)
+    scratch = np.empty(rows * gemm_scratch_bytes(weight) + 1, np.uint8)
 
-    calls = product_calls(
+    calls = gemm_calls(
         _rows(among[:, 4:]), weight, out=_rows(out), scratch=scratch.ctypes.data, bias=bias
     )
-    shared_team().run(Script(calls), [rows])
+    shared_thread_pool().run(Script(calls), [rows])
 
     np.testing.assert_array_equal(out[:, :75], expected)
     assert np.isnan(out[:, 75:]).all()
@@ -63,18 +63,18 @@ def test_a_product_is_added_to_rows_times_a_scale(format: Format) -> None:
     expected = np.empty((5, 70), np.float32)
     linear(x, weight, out=expected)
     out = residual.copy()
-    scratch = np.empty(5 * scratch_bytes(weight) + 1, np.uint8)
+    scratch = np.empty(5 * gemm_scratch_bytes(weight) + 1, np.uint8)
 
-    calls = product_calls(
+    calls = gemm_calls(
         _rows(x),
         weight,
         out=_rows(out),
         scratch=scratch.ctypes.data,
         residual=_rows(out),
         scale=0.25,
-        count=WANTED,
+        count=LOGITS,
     )
-    shared_team().run(Script(calls), [9, 5])
+    shared_thread_pool().run(Script(calls), [9, 5])
 
     np.testing.assert_allclose(out, residual + 0.25 * expected, rtol=1e-6, atol=1e-6)
 
@@ -83,14 +83,12 @@ def test_a_product_is_added_to_rows_times_a_scale(format: Format) -> None:
 def test_activations_are_rounded_where_the_cpu_multiplies_bfloat16(channels: int) -> None:
     weight, x = pack(_floats(70, channels), Format("bfloat16")), _floats(5, channels)
     out = np.empty((5, 70), np.float32)
-    scratch = np.empty(5 * scratch_bytes(weight, rounded=True) + 1, np.uint8)
+    scratch = np.empty(5 * gemm_scratch_bytes(weight, rounded=True) + 1, np.uint8)
 
-    calls = product_calls(
-        _rows(x), weight, out=_rows(out), scratch=scratch.ctypes.data, rounded=True
-    )
-    shared_team().run(Script(calls), [5])
+    calls = gemm_calls(_rows(x), weight, out=_rows(out), scratch=scratch.ctypes.data, rounded=True)
+    shared_thread_pool().run(Script(calls), [5])
 
-    one, _ = recipes("bfloat16", rounded=True, tier=chosen())
+    one, _ = micro_kernels("bfloat16", rounded=True, level=active_level())
     seen = x.astype(ml_dtypes.bfloat16) if one.channel_bytes == 2 else x
     expected = seen.astype(np.float64) @ unpack(weight).T.astype(np.float64)
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
@@ -107,12 +105,12 @@ def test_parts_of_rows_are_multiplied_each_by_a_weight_of_its_own(
     for head in range(heads):
         linear(x[:, head].copy(), weight[head], out=expected[:, head])
     out = np.full((rows, heads * outputs + 1), np.nan, np.float32)
-    scratch = np.empty(rows * scratch_bytes(weight) + 1, np.uint8)
+    scratch = np.empty(rows * gemm_scratch_bytes(weight) + 1, np.uint8)
 
-    calls = product_calls(
+    calls = gemm_calls(
         _rows(x.reshape(rows, -1)), weight, out=_rows(out), scratch=scratch.ctypes.data
     )
-    shared_team().run(Script(calls), [rows])
+    shared_thread_pool().run(Script(calls), [rows])
 
     np.testing.assert_array_equal(out[:, :-1], expected.reshape(rows, -1))
     assert np.isnan(out[:, -1]).all()
@@ -123,11 +121,11 @@ def test_long_rows_are_multiplied_in_stretches_each_row_as_if_alone(rounded: boo
     outputs, channels = 130, 5504
     weight, x = pack(_floats(outputs, channels), Format("bfloat16")), _floats(290, channels)
     bias, residual = _floats(outputs), _floats(len(x), outputs)
-    scratch = np.empty(len(x) * scratch_bytes(weight, rounded=rounded) + 1, np.uint8)
+    scratch = np.empty(len(x) * gemm_scratch_bytes(weight, rounded=rounded) + 1, np.uint8)
 
     def multiplied(first: int, stop: int) -> np.ndarray:
         out = residual[first:stop].copy()
-        calls = product_calls(
+        calls = gemm_calls(
             _rows(x[first:stop]),
             weight,
             out=_rows(out),
@@ -137,12 +135,12 @@ def test_long_rows_are_multiplied_in_stretches_each_row_as_if_alone(rounded: boo
             scale=0.5,
             rounded=rounded,
         )
-        shared_team().run(Script(calls), [stop - first])
+        shared_thread_pool().run(Script(calls), [stop - first])
         return out
 
     together = multiplied(0, len(x))
 
-    one, _ = recipes("bfloat16", rounded=rounded, tier=chosen())
+    one, _ = micro_kernels("bfloat16", rounded=rounded, level=active_level())
     seen = x.astype(ml_dtypes.bfloat16) if one.channel_bytes == 2 else x
     expected = seen.astype(np.float64) @ unpack(weight).T.astype(np.float64) + bias
     np.testing.assert_allclose(together, residual + 0.5 * expected, rtol=1e-4, atol=1e-3)
@@ -175,10 +173,10 @@ def test_a_gated_product_is_the_activation_of_one_half_times_the_other(rows, for
     both = np.empty((rows, 2 * 192), np.float32)
     linear(x, weight, out=both)
     out = np.full((rows, 192 + 3), np.nan, np.float32)
-    scratch = np.empty(rows * scratch_bytes(weight) + 1, np.uint8)
+    scratch = np.empty(rows * gemm_scratch_bytes(weight) + 1, np.uint8)
 
-    calls = gated_calls(_rows(x), weight, act, out=_rows(out), scratch=scratch.ctypes.data)
-    shared_team().run(Script(calls), [rows])
+    calls = gated_gemm_calls(_rows(x), weight, act, out=_rows(out), scratch=scratch.ctypes.data)
+    shared_thread_pool().run(Script(calls), [rows])
 
     gate, up = both[:, :192].astype(np.float64), both[:, 192:]
     expected = (gate / (1 + np.exp(-gate)) if act == "silu" else np.maximum(gate, 0)) * up

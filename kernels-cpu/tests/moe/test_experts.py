@@ -12,8 +12,8 @@ from spaninfer_kernels_cpu import (
     pack_stack,
     unpack,
 )
-from spaninfer_kernels_cpu.codegen.isa_level import chosen
-from spaninfer_kernels_cpu.gemm.micro_kernel import recipes
+from spaninfer_kernels_cpu.codegen.isa_level import active_level
+from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
 
 FORMATS = [
     Format("int8", 32),
@@ -33,11 +33,11 @@ def test_tokens_get_the_weighted_sum_of_their_experts(format, tokens):
 
     expected = definition(x, gate_up, down, ids, weights)
     error = np.abs(out - expected) / np.abs(expected).max(initial=1e-9)
-    if format.has_codes:  # sums in another order tip a code of an activation now and then
+    if format.is_quantised:  # sums in another order tip a code of an activation now and then
         assert (error > 2e-6).any(1).sum() <= 2 + tokens // 10
         assert error.max(initial=0) <= 0.02
     else:  # two bfloat16, where an activation is that, are within 2^-17 of it
-        one, _ = recipes(format.kind, rounded=False, tier=chosen())
+        one, _ = micro_kernels(format.kind, rounded=False, level=active_level())
         assert error.max(initial=0) <= (2e-6 if one.parts == 1 else 1e-5)
 
 
@@ -54,7 +54,7 @@ def definition(x, gate_up, down, ids, weights):
 
 def multiplied(x, weight):
     layout = weight.layout
-    if layout.format.has_codes:
+    if layout.format.is_quantised:
         starts = range(0, layout.channels, layout.group_channels)
         groups = [x[None, start : start + layout.group_channels] for start in starts]
         coded = [codes * scale for codes, scale in map(op_reference.quantize_rows, groups)]
@@ -116,8 +116,8 @@ def problem(format, tokens, num_experts=6, per_token=3, channels=96, inner=70):
     gate, up = draw(num_experts, inner, channels), draw(num_experts, inner, channels)
     gate_up = pack_stack([gate, up], format)
     down = pack_stack([draw(num_experts, channels, inner)], format)
-    chosen = [rng.permutation(num_experts)[:per_token] for _ in range(tokens)]
-    ids = np.array(chosen, np.int32).reshape(tokens, per_token)
+    active_level = [rng.permutation(num_experts)[:per_token] for _ in range(tokens)]
+    ids = np.array(active_level, np.int32).reshape(tokens, per_token)
     weights = rng.uniform(size=(tokens, per_token)).astype(np.float32)
     return (
         draw(tokens, channels),

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import spaninfer_op_reference as op_reference
 from spaninfer_kernels_cpu.moe.route_call import route_call
-from spaninfer_kernels_cpu.runtime.call import Rows, Script
-from spaninfer_kernels_cpu.runtime.thread_pool import shared_team
+from spaninfer_kernels_cpu.runtime.call import Matrix, Script
+from spaninfer_kernels_cpu.runtime.thread_pool import shared_thread_pool
 
 CASES = [
     {"top_k": 1},
@@ -29,14 +29,14 @@ def routed(logits, how, correction=None):
     ids = np.full((rows, how["top_k"]), -1, np.int32)
     weights = np.full(ids.shape, np.nan, np.float32)
     call = route_call(
-        Rows(among.ctypes.data + 8, among.strides[0]),
+        Matrix(among.ctypes.data + 8, among.strides[0]),
         experts=experts,
         scores=PLAIN | how,
         correction=correction,
         ids=ids.ctypes.data,
         shares=weights.ctypes.data,
     )
-    shared_team().run(Script([call]), [rows])
+    shared_thread_pool().run(Script([call]), [rows])
     return ids, weights
 
 

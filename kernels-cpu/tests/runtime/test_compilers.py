@@ -21,13 +21,13 @@ from spaninfer_kernels_cpu.elementwise.formula_call import (
     SCALE,
     _over_columns,
     formula_call,
-    gate_of,
+    gate_formula,
 )
-from spaninfer_kernels_cpu.elementwise.gather_call import _copy, _embed, _take_rows
+from spaninfer_kernels_cpu.elementwise.gather_call import _copy, _embed, _gather_rows
 from spaninfer_kernels_cpu.runtime import compilers
-from spaninfer_kernels_cpu.runtime.call import Rows, Script
+from spaninfer_kernels_cpu.runtime.call import Matrix, Script
 from spaninfer_kernels_cpu.runtime.compilers import Compilers, _Process
-from spaninfer_kernels_cpu.runtime.thread_pool import Team
+from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool
 
 ENOUGH_S = 120.0
 
@@ -36,13 +36,13 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & has it ignored
 from spaninfer_kernels_cpu.runtime import compilers
 from spaninfer_kernels_cpu.codegen.elements import BFLOAT16, FLOAT32
-from spaninfer_kernels_cpu.elementwise.formula_call import ADD, _over_columns, gate_of
+from spaninfer_kernels_cpu.elementwise.formula_call import ADD, _over_columns, gate_formula
 from spaninfer_kernels_cpu.codegen.kernel import compiler_of
-from spaninfer_kernels_cpu.elementwise.gather_call import _copy, _embed, _take_rows
+from spaninfer_kernels_cpu.elementwise.gather_call import _copy, _embed, _gather_rows
 
 compilers.LITTLE_S = 0.0
-kernels = [_embed(FLOAT32), _embed(BFLOAT16), _copy, _take_rows]
-kernels += [_over_columns(ADD), _over_columns(gate_of("silu"))]
+kernels = [_embed(FLOAT32), _embed(BFLOAT16), _copy, _gather_rows]
+kernels += [_over_columns(ADD), _over_columns(gate_formula("silu"))]
 together = compilers.Compilers(most=3)
 together.begin(kernels)
 """
@@ -65,7 +65,7 @@ def fresh(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("fresh")
 def test_what_other_processes_compile_is_loaded_here():
-    kernels = [_embed(FLOAT32), _over_columns(gate_of("silu"))]  # constants within constants
+    kernels = [_embed(FLOAT32), _over_columns(gate_formula("silu"))]  # constants within constants
     together = Compilers(most=3)
 
     together.begin(kernels)
@@ -79,7 +79,7 @@ def test_what_other_processes_compile_is_loaded_here():
 
 @pytest.mark.usefixtures("fresh")
 def test_where_all_is_on_disk_no_process_is_started(monkeypatch):
-    kernels = [_copy, _take_rows]
+    kernels = [_copy, _gather_rows]
     Compilers(most=1).finish(kernels)
     compiler_of.cache_clear()
     monkeypatch.setattr(compilers, "_Process", lambda: pytest.fail("a process was started"))
@@ -103,7 +103,7 @@ def test_who_waits_hears_of_every_kernel_that_was_missing(monkeypatch):
         begun.set()
 
     monkeypatch.setattr(compilers, "_Process", Late)
-    Compilers(tell, most=2).finish([_copy, _take_rows])
+    Compilers(tell, most=2).finish([_copy, _gather_rows])
 
     assert told[0] == (0, 2)
     assert told[-1] == (2, 2)
@@ -119,7 +119,7 @@ def test_a_process_that_is_killed_leaves_its_kernel_to_this_one(monkeypatch):
             return super().compile(name)
 
     monkeypatch.setattr(compilers, "_Process", Killed)
-    kernels = [_embed(FLOAT32), _embed(BFLOAT16), _copy, _take_rows]
+    kernels = [_embed(FLOAT32), _embed(BFLOAT16), _copy, _gather_rows]
     together = Compilers(most=2)
     together.begin(kernels)
     wait_until(lambda: together._others == 0)  # it took one, and was missed
@@ -136,10 +136,10 @@ def test_where_no_process_can_be_started_this_one_compiles_and_says_why(monkeypa
     monkeypatch.setattr(sys, "executable", interpreter)
 
     with pytest.warns(RuntimeWarning, match=r"cannot be started \(.*" + interpreter):
-        Compilers(most=4).finish([_copy, _take_rows])
+        Compilers(most=4).finish([_copy, _gather_rows])
 
     assert is_ready(_copy)
-    assert is_ready(_take_rows)
+    assert is_ready(_gather_rows)
 
 
 @pytest.mark.usefixtures("fresh")
@@ -221,7 +221,7 @@ def test_an_end_in_between_ends_all_and_leaves_what_the_next_start_completes(tmp
 @pytest.mark.usefixtures("fresh")
 def test_variants_of_a_kernel_that_are_the_first_of_their_processes_are_told_apart():
     x, out = np.full((2, 5), 3, np.float32), np.zeros((2, 5), np.float32)
-    rows, into = Rows(x.ctypes.data, 20), Rows(out.ctypes.data, 20)
+    rows, into = Matrix(x.ctypes.data, 20), Matrix(out.ctypes.data, 20)
     calls = [
         formula_call(formula, rows, rows, out=into, channels=5, number=2.0)
         for formula in (ADD, SCALE)
@@ -232,9 +232,9 @@ def test_variants_of_a_kernel_that_are_the_first_of_their_processes_are_told_apa
             assert process.compile(name_of(call.kernel)) is None
 
     results = []
-    with Team(1) as team:
+    with ThreadPool(1) as thread_pool:
         for call in calls:
-            team.run(Script([call]), [len(x)])
+            thread_pool.run(Script([call]), [len(x)])
             results.append(out.copy())
 
     assert [compiler_of(call.kernel).cache_hits for call in calls] == [1, 1]

@@ -20,13 +20,13 @@ pytestmark = pytest.mark.skipif(
 class Machine:
     """A CPU that a thread shares with a program that never rests: each has it in turn."""
 
-    def __init__(self, turn):
-        self.turn, self.shared = turn, True
-        self.now, self.ran, self.ends = MS, 0, MS + turn
+    def __init__(self, quantum):
+        self.quantum, self.shared = quantum, True
+        self.now, self.ran, self.ends = MS, 0, MS + quantum
         self.held_up = self.gave_way = 0
         self.read = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, TIMESPEC)(self._read)
         self.give = ctypes.CFUNCTYPE(ctypes.c_int)(self._give)
-        self.words = cooperative_yield.new_turns(1)
+        self.words = cooperative_yield.new_quanta(1)
         for place, function in (
             (cooperative_yield._CLOCK, self.read),
             (cooperative_yield._YIELD, self.give),
@@ -43,8 +43,8 @@ class Machine:
                 self._wait()
 
     def _wait(self):
-        self.now = self.ends + self.turn
-        self.ends = self.now + self.turn
+        self.now = self.ends + self.quantum
+        self.ends = self.now + self.quantum
 
     def _give(self):
         self.gave_way += 1
@@ -59,14 +59,14 @@ class Machine:
 
 
 @njit
-def begin(turn):
-    cooperative_yield.go_on(turn)
+def begin(quantum):
+    cooperative_yield.resume(quantum)
 
 
 @njit
-def give_way_if_over(turn):
-    if cooperative_yield.is_over(turn):
-        cooperative_yield.end(turn)
+def give_way_if_over(quantum):
+    if cooperative_yield.is_over(quantum):
+        cooperative_yield.end(quantum)
 
 
 def do_tasks(machine, count, ns):
@@ -80,14 +80,14 @@ def do_tasks(machine, count, ns):
     return machine.held_up - held_up, (machine.ran - ran) / (machine.now - now)
 
 
-@pytest.mark.parametrize("turn", [2 * MS, 4 * MS, 10 * MS])
-def test_a_thread_is_held_up_twice_and_then_gives_way_in_time(turn):
-    machine = Machine(turn)
+@pytest.mark.parametrize("quantum", [2 * MS, 4 * MS, 10 * MS])
+def test_a_thread_is_held_up_twice_and_then_gives_way_in_time(quantum):
+    machine = Machine(quantum)
 
-    held_up, _ = do_tasks(machine, 100 * turn // MS, MS // 20)
+    held_up, _ = do_tasks(machine, 100 * quantum // MS, MS // 20)
     assert held_up == 2
 
-    held_up, part = do_tasks(machine, 2000 * turn // MS, MS // 20)
+    held_up, part = do_tasks(machine, 2000 * quantum // MS, MS // 20)
     assert held_up < 5  # of a hundred turns: it tries whether they have become longer
     assert part > 0.44  # of its time; half is its due
 
@@ -96,11 +96,11 @@ def test_turns_that_become_shorter_or_longer_are_noticed():
     machine = Machine(4 * MS)
     do_tasks(machine, 1000, MS // 20)
 
-    machine.turn = 2 * MS
+    machine.quantum = 2 * MS
     do_tasks(machine, 1000, MS // 20)
     assert do_tasks(machine, 1000, MS // 20)[0] < 2
 
-    machine.turn = 8 * MS
+    machine.quantum = 8 * MS
     do_tasks(machine, 50_000, MS // 20)
     assert machine.words[0, cooperative_yield._LENGTH] > 6 * MS
 
@@ -176,7 +176,7 @@ def test_without_a_clock_nothing_happens():
     ],
 )
 def test_clocks_are_those_of_the_system(clock, read):
-    function = int(cooperative_yield.new_turns(1)[0, cooperative_yield._CLOCK])
+    function = int(cooperative_yield.new_quanta(1)[0, cooperative_yield._CLOCK])
 
     @njit
     def now():

@@ -4,8 +4,8 @@ import os
 import threading
 
 import pytest
-from spaninfer_kernels_cpu.runtime.cpu_affinity import Seats, seats_for
-from spaninfer_kernels_cpu.runtime.thread_pool import Team
+from spaninfer_kernels_cpu.runtime.cpu_affinity import CpuAffinity, cpu_affinity_for
+from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be kept here"),
@@ -15,7 +15,7 @@ several = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
 
 
 @pytest.fixture
-def helpers():
+def workers():
     """The system's numbers of threads that wait, one fewer than there are CPUs."""
     done = threading.Event()
     threads = [threading.Thread(target=done.wait) for _ in CPUS[1:]]
@@ -27,63 +27,63 @@ def helpers():
         thread.join()
 
 
-def seats_of(helpers):
-    return [os.sched_getaffinity(helper) for helper in helpers]
+def seats_of(workers):
+    return [os.sched_getaffinity(worker) for worker in workers]
 
 
 @several
-def test_every_cpu_but_the_callers_has_a_helper(helpers):
-    Seats(helpers, CPUS, lambda: CPUS[-1])
+def test_every_cpu_but_the_callers_has_a_helper(workers):
+    CpuAffinity(workers, CPUS, lambda: CPUS[-1])
 
-    assert seats_of(helpers) == [{cpu} for cpu in CPUS[:-1]]
+    assert seats_of(workers) == [{cpu} for cpu in CPUS[:-1]]
 
 
 @several
-def test_a_helper_changes_places_with_a_caller_who_was_moved(helpers):
+def test_a_helper_changes_places_with_a_caller_who_was_moved(workers):
     here = [CPUS[-1]]
-    seats = Seats(helpers, CPUS, lambda: here[0])
+    affinity = CpuAffinity(workers, CPUS, lambda: here[0])
 
     for place in (CPUS[0], CPUS[0], CPUS[-1]):
         here[0] = place
-        seats.keep_apart()
+        affinity.keep_apart()
 
-        assert sorted(cpu for seat in seats_of(helpers) for cpu in seat) == sorted(
+        assert sorted(cpu for seat in seats_of(workers) for cpu in seat) == sorted(
             {*CPUS} - {place}
         )
 
 
 @several
-def test_a_caller_outside_of_the_cpus_displaces_nobody(helpers):
-    seats = Seats(helpers, CPUS, lambda: -1)
-    before = seats_of(helpers)
+def test_a_caller_outside_of_the_cpus_displaces_nobody(workers):
+    affinity = CpuAffinity(workers, CPUS, lambda: -1)
+    before = seats_of(workers)
 
-    seats.keep_apart()
+    affinity.keep_apart()
 
-    assert seats_of(helpers) == before
+    assert seats_of(workers) == before
 
 
 def test_a_helper_that_the_system_refuses_stays_where_it_is():
     nobody = 2**22 + 1  # no thread has so large a number
     here = [0]
-    seats = Seats([nobody], [0, 1], lambda: here[0])
+    affinity = CpuAffinity([nobody], [0, 1], lambda: here[0])
     before = os.sched_getaffinity(0)
 
     here[0] = 1  # where the helper would be
-    seats.keep_apart()
+    affinity.keep_apart()
 
     assert os.sched_getaffinity(0) == before  # the caller is never seated
 
 
 @several
 def test_helpers_of_a_team_are_seated_where_there_is_one_for_every_cpu():
-    with Team(len(CPUS)) as team:
-        seats = seats_of([helper.native_id for helper in team._helpers])
-    with Team(len(CPUS) + 1) as team:
-        unseated = seats_of([helper.native_id for helper in team._helpers])
+    with ThreadPool(len(CPUS)) as thread_pool:
+        affinity = seats_of([worker.native_id for worker in thread_pool._workers])
+    with ThreadPool(len(CPUS) + 1) as thread_pool:
+        unseated = seats_of([worker.native_id for worker in thread_pool._workers])
 
-    assert len({*map(tuple, seats)}) == len(CPUS) - 1
+    assert len({*map(tuple, affinity)}) == len(CPUS) - 1
     assert all(seat == {*CPUS} for seat in unseated)
 
 
 def test_a_caller_alone_needs_no_seats():
-    assert seats_for([]) is None
+    assert cpu_affinity_for([]) is None

@@ -14,9 +14,9 @@ V1 = "9:name=systemd:/a\n4:cpu,cpuacct:{path}\n3:memory:/a/b\n"
 
 ASK = """
 from spaninfer_kernels_cpu import usable_cpus
-from spaninfer_kernels_cpu.runtime.thread_pool import Team
-with Team() as team:
-    print(usable_cpus(), team.num_threads)
+from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool
+with ThreadPool() as thread_pool:
+    print(usable_cpus(), thread_pool.num_threads)
 """
 
 

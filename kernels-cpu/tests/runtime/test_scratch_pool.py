@@ -3,15 +3,15 @@
 import numpy as np
 from spaninfer_kernels_cpu.codegen.array_view import numbers_at
 from spaninfer_kernels_cpu.runtime.call import Call, Script, word
-from spaninfer_kernels_cpu.runtime.scratch_pool import borrow, give_back, pool_of
-from spaninfer_kernels_cpu.runtime.thread_pool import Team
+from spaninfer_kernels_cpu.runtime.scratch_pool import acquire, give_back, scratch_pool
+from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool
 
 NUMBERS = 1000
 
 
 def write_and_read(words, rows, task):  # noqa: ARG001
     """Fill borrowed memory, and count what of it was not there any more."""
-    memory = borrow(word(words, 0), task)
+    memory = acquire(word(words, 0), task)
     numbers = numbers_at(memory, NUMBERS, np.int64)
     for i in range(NUMBERS):
         numbers[i] = task
@@ -23,12 +23,12 @@ def write_and_read(words, rows, task):  # noqa: ARG001
 
 def test_what_a_task_borrows_is_its_own():
     """Also where more threads want some than there are places."""
-    pool, wrong = pool_of(8 * NUMBERS - 24), np.zeros(20_000, np.int64)
+    pool, wrong = scratch_pool(8 * NUMBERS - 24), np.zeros(20_000, np.int64)
     call = Call(write_and_read, (pool, wrong.ctypes.data))
 
-    with Team(17) as team:
-        team.run(Script([call]), [len(wrong)])
+    with ThreadPool(17) as thread_pool:
+        thread_pool.run(Script([call]), [len(wrong)])
 
     assert not wrong.any()
-    assert pool == pool_of(8 * NUMBERS)
+    assert pool == scratch_pool(8 * NUMBERS)
     assert pool % 64 == 0

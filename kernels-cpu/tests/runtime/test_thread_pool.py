@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from spaninfer_kernels_cpu.codegen.array_view import numbers_at
-from spaninfer_kernels_cpu.runtime.call import ITEMS, WANTED, Call, Script, word
+from spaninfer_kernels_cpu.runtime.call import ITEMS, LOGITS, Call, Script, word
 from spaninfer_kernels_cpu.runtime.numa import Node
-from spaninfer_kernels_cpu.runtime.thread_pool import Team, _begin, _take_part
+from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool, _begin, _take_part
 
 
 def add_at_task(words: int, rows: int, task: int) -> None:  # noqa: ARG001
@@ -28,9 +28,9 @@ def sum_into(words: int, rows: int, task: int) -> None:
 
 def remember_turn(words: int, rows: int, task: int) -> None:  # noqa: ARG001
     """Write to number `task` of an array how many tasks were done before; number 0 counts them."""
-    turns = numbers_at(word(words, 0), 1000, np.int64)
-    turns[1 + task] = turns[0]
-    turns[0] += 1
+    quanta = numbers_at(word(words, 0), 1000, np.int64)
+    quanta[1 + task] = quanta[0]
+    quanta[0] += 1
 
 
 def _nodes(count: int) -> tuple[Node, ...]:
@@ -47,9 +47,9 @@ def test_every_task_of_every_call_is_done_once(num_threads: int) -> None:
     numbers = np.zeros(100, np.int64)
     script = Script([_adding(numbers, value) for value in range(50)])
 
-    with Team(num_threads) as team:
+    with ThreadPool(num_threads) as thread_pool:
         for _ in range(200):
-            team.run(script, [100])
+            thread_pool.run(script, [100])
 
     assert (numbers == 200 * sum(range(50))).all()
 
@@ -60,9 +60,9 @@ def test_nodes_share_the_tasks_and_every_one_is_done_once(num_threads, num_nodes
     numbers = np.zeros(tasks, np.int64)
     script = Script([_adding(numbers, value) for value in range(50)])
 
-    with Team(num_threads, _nodes(num_nodes)) as team:
+    with ThreadPool(num_threads, _nodes(num_nodes)) as thread_pool:
         for _ in range(200):
-            team.run(script, [tasks])
+            thread_pool.run(script, [tasks])
 
     assert (numbers == 200 * sum(range(50))).all()
 
@@ -71,16 +71,16 @@ def test_nodes_share_the_tasks_and_every_one_is_done_once(num_threads, num_nodes
     ("home", "order"), [(0, [0, 1, 2, 3, 4, 5, 6]), (1, [3, 4, 5, 6, 0, 1, 2])]
 )
 def test_a_thread_does_the_tasks_of_its_node_first(home, order):
-    turns = np.zeros(1000, np.int64)
-    script = Script([Call(remember_turn, (turns.ctypes.data,))])
+    quanta = np.zeros(1000, np.int64)
+    script = Script([Call(remember_turn, (quanta.ctypes.data,))])
 
-    with Team(2, _nodes(2)) as team:
+    with ThreadPool(2, _nodes(2)) as thread_pool:
         pass  # its helper has ended: what follows is done by this thread alone
     counts = np.array([7], np.int64)
-    _begin(team._base, script.address, 1, counts.ctypes.data, 1, 1)
-    _take_part(team._base, home, team._turn(0))
+    _begin(thread_pool._base, script.address, 1, counts.ctypes.data, 1, 1)
+    _take_part(thread_pool._base, home, thread_pool._quantum(0))
 
-    assert np.argsort(turns[1:8]).tolist() == order
+    assert np.argsort(quanta[1:8]).tolist() == order
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 5])
@@ -92,10 +92,10 @@ def test_a_call_sees_what_all_tasks_of_the_one_before_wrote(num_threads: int) ->
         calls.append(Call(sum_into, words))
     script = Script(calls)
 
-    with Team(num_threads) as team:
+    with ThreadPool(num_threads) as thread_pool:
         for _ in range(50):
             first[:] = 1
-            team.run(script, [2])
+            thread_pool.run(script, [2])
 
             assert first[0] == first[1] == 2**20
 
@@ -104,14 +104,14 @@ def test_tasks_are_cut_by_rows_wanted_x() -> None:
     numbers = np.zeros((3, 32), np.int64)
     script = Script(
         [
-            _adding(numbers[0], 1, tasks=3, rows_per_task=4),
-            Call(add_at_task, (numbers[1].ctypes.data, 1), count=WANTED),
+            _adding(numbers[0], 1, tasks=3, tokens_per_task=4),
+            Call(add_at_task, (numbers[1].ctypes.data, 1), count=LOGITS),
             Call(add_at_task, (numbers[2].ctypes.data, 1), 2, 1, ITEMS),
         ]
     )
 
-    with Team(2) as team:
-        team.run(script, [9, 5, 2])
+    with ThreadPool(2) as thread_pool:
+        thread_pool.run(script, [9, 5, 2])
 
     assert [int(row.sum()) for row in numbers] == [9, 5, 4]
 
@@ -119,12 +119,12 @@ def test_tasks_are_cut_by_rows_wanted_x() -> None:
 @pytest.mark.parametrize("num_calls", [0, 1, 7])
 def test_calls_without_tasks_are_passed_over(num_calls: int) -> None:
     numbers = np.zeros(4, np.int64)
-    nothing = [Call(add_at_task, (0, 1), count=WANTED)] * num_calls
+    nothing = [Call(add_at_task, (0, 1), count=LOGITS)] * num_calls
     script = Script([*nothing, _adding(numbers, 1), *nothing])
 
-    with Team(2) as team:
-        team.run(script, [4, 0])
-        team.run(Script(nothing), [4, 0])
+    with ThreadPool(2) as thread_pool:
+        thread_pool.run(script, [4, 0])
+        thread_pool.run(Script(nothing), [4, 0])
 
     assert (numbers == 1).all()
 
@@ -132,9 +132,9 @@ def test_calls_without_tasks_are_passed_over(num_calls: int) -> None:
 def test_helpers_that_have_gone_to_sleep_come_back() -> None:
     numbers = np.zeros(1000, np.int64)
 
-    with Team(3) as team:
+    with ThreadPool(3) as thread_pool:
         for count in range(5):
-            team.run(Script([_adding(numbers, 1)]), [1000])  # its memory is gone right after
+            thread_pool.run(Script([_adding(numbers, 1)]), [1000])  # its memory is gone right after
             time.sleep(0.01 * count)
 
     assert (numbers == 5).all()
@@ -146,11 +146,11 @@ def test_helpers_sleep_when_nothing_has_come_for_a_while() -> None:
     numbers = np.zeros(1000, np.int64)
 
     def states() -> set[str]:
-        stats = [Path(f"/proc/self/task/{each.native_id}/stat") for each in team._helpers]
+        stats = [Path(f"/proc/self/task/{each.native_id}/stat") for each in thread_pool._workers]
         return {stat.read_text().rpartition(")")[2].split()[0] for stat in stats}
 
-    with Team(4) as team:
-        team.run(Script([_adding(numbers, 1)]), [1000])
+    with ThreadPool(4) as thread_pool:
+        thread_pool.run(Script([_adding(numbers, 1)]), [1000])
         deadline = time.monotonic() + 120
         while states() != {"S"}:
             assert time.monotonic() < deadline, states()
@@ -158,16 +158,16 @@ def test_helpers_sleep_when_nothing_has_come_for_a_while() -> None:
 
 
 def test_a_closed_team_refuses_work() -> None:
-    team = Team(2)
-    team.close()
-    team.close()
+    thread_pool = ThreadPool(2)
+    thread_pool.close()
+    thread_pool.close()
 
     with pytest.raises(RuntimeError, match="make another one"):
-        team.run(Script([]), [1])
+        thread_pool.run(Script([]), [1])
 
 
 def test_an_exception_of_the_caller_ends_the_helpers_and_stays() -> None:
-    with pytest.raises(KeyError), Team(3) as team:
+    with pytest.raises(KeyError), ThreadPool(3) as thread_pool:
         raise KeyError
 
-    assert not any(helper.is_alive() for helper in team._helpers)
+    assert not any(worker.is_alive() for worker in thread_pool._workers)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import spaninfer_op_reference as op_reference
-from spaninfer_kernels_cpu import Draw, DTypeError, Sampler, ShapeError
+from spaninfer_kernels_cpu import DTypeError, Sampler, SamplingRow, ShapeError
 from spaninfer_op_reference import RowSampling
 
 VOCABULARY = 1003
@@ -38,34 +38,34 @@ def test_tokens_are_those_of_the_definition_and_logits_stay_as_they_are(sampler,
         for row in range(rows)
     ]
 
-    tokens = sampler(logits, [Draw(**wish) for wish in wishes])
+    tokens = sampler(logits, [SamplingRow(**wish) for wish in wishes])
 
     expected, failed = op_reference.sample(logits, [RowSampling(**wish) for wish in wishes])
     assert not failed
     assert (tokens != expected).sum() <= rows // 60  # of sixty, rounding may decide about one
     np.testing.assert_array_equal(logits, before)
-    assert (sampler(logits, [Draw(**wish) for wish in wishes]) == tokens).all()
+    assert (sampler(logits, [SamplingRow(**wish) for wish in wishes]) == tokens).all()
 
 
 def test_rows_without_a_choosable_token_have_none_and_disturb_nobody(sampler):
     logits = np.random.default_rng(0).standard_normal((3, VOCABULARY)).astype(np.float32)
-    alone = sampler(logits[2:], [Draw(seed=7, position=1)])
+    alone = sampler(logits[2:], [SamplingRow(seed=7, position=1)])
     logits[0, 5], logits[1] = np.nan, -np.inf
 
-    tokens = sampler(logits, [Draw(seed=7, position=1)] * 3)
+    tokens = sampler(logits, [SamplingRow(seed=7, position=1)] * 3)
 
     assert tokens.tolist() == [-1, -1, alone[0]]
 
 
 def test_ids_of_another_form_are_refused_by_name():
     with pytest.raises(DTypeError, match="prompt_ids hold int64; the kernel takes int32"):
-        Draw(seed=1, position=0, prompt_ids=np.arange(4, dtype=np.int64))
+        SamplingRow(seed=1, position=0, prompt_ids=np.arange(4, dtype=np.int64))
     with pytest.raises(ShapeError, match="output_ids: expected one contiguous axis"):
-        Draw(seed=1, position=0, output_ids=np.arange(8, dtype=np.int32)[::2])
+        SamplingRow(seed=1, position=0, output_ids=np.arange(8, dtype=np.int32)[::2])
 
 
 def test_logits_of_another_form_are_refused_by_name(sampler):
-    draws = [Draw(seed=0, position=0)]
+    draws = [SamplingRow(seed=0, position=0)]
 
     with pytest.raises(ShapeError, match="logits: expected shape"):
         sampler(np.zeros((1, VOCABULARY + 1), np.float32), draws)

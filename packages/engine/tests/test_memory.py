@@ -1,7 +1,7 @@
 """How much memory control groups leave."""
 
 from spaninfer_engine.memory import available_bytes, cgroup_bytes
-from spaninfer_kernels_cpu.runtime.cgroups import cgroup_folders
+from spaninfer_kernels_cpu import cgroup_folders
 
 
 def group(folder, **files):

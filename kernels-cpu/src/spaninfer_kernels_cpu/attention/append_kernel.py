@@ -12,7 +12,11 @@ import numpy as np
 from numba.extending import overload
 
 from spaninfer_kernels_cpu.codegen.array_view import numbers_at
-from spaninfer_kernels_cpu.codegen.device_function import PART, in_kernel, in_kernel_with
+from spaninfer_kernels_cpu.codegen.device_function import (
+    INLINE,
+    device_function,
+    device_function_with,
+)
 from spaninfer_kernels_cpu.codegen.elements import FLOAT32, Element, read, write
 from spaninfer_kernels_cpu.codegen.rounding import rounded
 
@@ -26,7 +30,7 @@ def store(kind: Element, x: int, size: int, into: int, scales: int) -> None:
     raise NotImplementedError("exists in Numba functions only")
 
 
-@overload(store, jit_options=PART)
+@overload(store, jit_options=INLINE)
 def _choose_store(
     kind: Element,
     x: int,  # noqa: ARG001
@@ -36,7 +40,7 @@ def _choose_store(
 ) -> Any:
     """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
     element: Any = kind
-    if not element.value.is_code:
+    if not element.value.is_quantised:
         return _store_floats
     return _store_bytes if element.value.bits == 8 else _store_nibbles
 
@@ -62,7 +66,7 @@ def _store_nibbles(kind: Element, x: int, size: int, into: int, scales: int) -> 
         codes[i] = np.uint8(low | high << np.int32(4))
 
 
-@in_kernel_with(fastmath=_ORDERED)
+@device_function_with(fastmath=_ORDERED)
 def _extremes(x: int, count: int) -> tuple[np.float32, np.float32]:
     """Return the least and the largest of x and 0."""
     least = most = _ZERO
@@ -73,7 +77,7 @@ def _extremes(x: int, count: int) -> tuple[np.float32, np.float32]:
     return least, most
 
 
-@in_kernel
+@device_function
 def _grid(kind: Element, x: int, size: int, scales: int) -> tuple[np.float32, np.float32]:
     """Write and return the zero and the scale of x: the range of its numbers and 0."""
     least, most = _extremes(x, size)
@@ -85,7 +89,7 @@ def _grid(kind: Element, x: int, size: int, scales: int) -> tuple[np.float32, np
     return zero, scale
 
 
-@in_kernel
+@device_function
 def _code(kind: Element, number: np.float32, zero: np.float32, scale: np.float32) -> np.int32:
     code = number / scale + zero
     return rounded(min(max(code, np.float32(kind.first)), np.float32(kind.last)))

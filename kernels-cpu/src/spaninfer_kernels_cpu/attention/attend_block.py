@@ -22,9 +22,13 @@ from spaninfer_kernels_cpu.attention.kv_tile import (
     transpose_keys,
     widen_values,
 )
-from spaninfer_kernels_cpu.attention.spans import Spans, place_of
+from spaninfer_kernels_cpu.attention.spans import CacheArrays, place_of
 from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
-from spaninfer_kernels_cpu.codegen.device_function import also_in_kernel, in_kernel, in_kernel_with
+from spaninfer_kernels_cpu.codegen.device_function import (
+    device_function,
+    device_function_with,
+    host_device_function,
+)
 from spaninfer_kernels_cpu.codegen.elements import (
     FLOAT32,
     Element,
@@ -37,7 +41,7 @@ from spaninfer_kernels_cpu.codegen.elements import (
 )
 from spaninfer_kernels_cpu.codegen.exponential import exp, tanh
 from spaninfer_kernels_cpu.codegen.rounding import nearest_bf16
-from spaninfer_kernels_cpu.gemm.micro_kernel import Recipe
+from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
 from spaninfer_kernels_cpu.gemm.register_tile import add_tile, row_addresses, store_tile
 from spaninfer_kernels_cpu.gemm.tile_gemm import multiply
 from spaninfer_kernels_cpu.quantisation.layout import BLOCK_BYTES, LANES, PANEL, STEP_BYTES
@@ -102,7 +106,7 @@ class Scratch(NamedTuple):
     rows: int
 
 
-@also_in_kernel
+@host_device_function
 def scratch_at(memory: int, key_size: int, value_size: int) -> tuple[Scratch, int]:
     """Return the addresses from `memory` on, and how many bytes that takes, wherever it begins."""
     rows = (QUERIES + _SPARE_ROWS) * 4
@@ -125,9 +129,9 @@ def scratch_at(memory: int, key_size: int, value_size: int) -> tuple[Scratch, in
 # ---- keys and values ---------------------------------------------------------------------------
 
 
-@in_kernel
+@device_function
 def find_rows(
-    table: int, spans: Spans, kv_head: int, begin: int, count: int, scratch: Scratch
+    table: int, spans: CacheArrays, kv_head: int, begin: int, count: int, scratch: Scratch
 ) -> None:
     """Write where keys and values of `count` tokens lie; keys up to a whole 16, the last again."""
     keys = numbers_at(scratch.rows, PANEL, np.int64)
@@ -151,8 +155,8 @@ def find_rows(
         keys[token] = keys[count - 1]
 
 
-@in_kernel
-def load_keys(kind: Element, spans: Spans, count: int, scratch: Scratch) -> None:
+@device_function
+def load_keys(kind: Element, spans: CacheArrays, count: int, scratch: Scratch) -> None:
     """Write keys[D 64] of a block, channel after channel."""
     per_piece = PIECE_BYTES * 8 // kind.bits
     whole = spans.key_size // per_piece
@@ -168,13 +172,13 @@ def load_keys(kind: Element, spans: Spans, count: int, scratch: Scratch) -> None
         scale = read(FLOAT32, scratch.grid + STEP_BYTES, token)
         for channel in range(whole * per_piece, spans.key_size):
             number = read(kind, row, channel)
-            if kind.is_code:
+            if kind.is_quantised:
                 number = (number - zero) * scale
             write(FLOAT32, scratch.keys + channel * STEP_BYTES, token, number)
 
 
-@in_kernel
-def load_values(kind: Element, spans: Spans, count: int, scratch: Scratch) -> None:
+@device_function
+def load_values(kind: Element, spans: CacheArrays, count: int, scratch: Scratch) -> None:
     """Write values[ceil(E / 64) 64 64] of a block, 64 channels of every token after each other."""
     whole = spans.value_size // LANES
     for token in range(count):
@@ -187,7 +191,7 @@ def load_values(kind: Element, spans: Spans, count: int, scratch: Scratch) -> No
             widen_values(kind, row + block * LANES * kind.bits // 8, grid, out)
         for channel in range(whole * LANES, spans.value_size):
             number = read(kind, row, channel)
-            if kind.is_code:
+            if kind.is_quantised:
                 number = (number - read(FLOAT32, grid, 0)) * read(FLOAT32, grid, 1)
             panel, place = channel // PANEL, channel % PANEL
             write(FLOAT32, into + panel * PANEL * STEP_BYTES, place, number)
@@ -196,9 +200,9 @@ def load_values(kind: Element, spans: Spans, count: int, scratch: Scratch) -> No
 # ---- products ----------------------------------------------------------------------------------
 
 
-@in_kernel
+@device_function
 def score(
-    one: Recipe, many: Recipe, num_queries: int, size: int, count: int, scratch: Scratch
+    one: MicroKernel, many: MicroKernel, num_queries: int, size: int, count: int, scratch: Scratch
 ) -> None:
     """Write scores[N 64] of all queries and `count` keys."""
     for first in range(0, num_queries, many.rows):
@@ -208,20 +212,20 @@ def score(
             _score_tile(many, first, num_queries, size, count, scratch)
 
 
-@in_kernel
+@device_function
 def _score_tile(
-    recipe: Recipe, first: int, num_queries: int, size: int, count: int, scratch: Scratch
+    micro: MicroKernel, first: int, num_queries: int, size: int, count: int, scratch: Scratch
 ) -> None:
     address, stride = scratch.queries + first * size * 4, size * 4
-    rows: Any = row_addresses(recipe, address, stride, num_queries - 1 - first)
-    for block in range(0, (count + LANES - 1) // LANES, recipe.blocks):
-        tile = multiply(recipe, scratch.keys, rows, block, (1, size * STEP_BYTES, 0), (0, 0))
-        store_tile(recipe, tile, scratch.scores + first * STEP_BYTES + block * BLOCK_BYTES)
+    rows: Any = row_addresses(micro, address, stride, num_queries - 1 - first)
+    for block in range(0, (count + LANES - 1) // LANES, micro.blocks):
+        tile = multiply(micro, scratch.keys, rows, block, (1, size * STEP_BYTES, 0), (0, 0))
+        store_tile(micro, tile, scratch.scores + first * STEP_BYTES + block * BLOCK_BYTES)
 
 
-@in_kernel
+@device_function
 def add_values(
-    one: Recipe, many: Recipe, num_queries: int, size: int, count: int, scratch: Scratch
+    one: MicroKernel, many: MicroKernel, num_queries: int, size: int, count: int, scratch: Scratch
 ) -> None:
     """Multiply the sums by `kept` and add the products of weights[N count] and values[count E]."""
     for first in range(0, num_queries, many.rows):
@@ -231,28 +235,28 @@ def add_values(
             _add_tile(many, first, num_queries, size, count, scratch)
 
 
-@in_kernel
+@device_function
 def _add_tile(
-    recipe: Recipe, first: int, num_queries: int, size: int, count: int, scratch: Scratch
+    micro: MicroKernel, first: int, num_queries: int, size: int, count: int, scratch: Scratch
 ) -> None:
     address = scratch.scores + first * STEP_BYTES
-    rows: Any = row_addresses(recipe, address, STEP_BYTES, num_queries - 1 - first)
+    rows: Any = row_addresses(micro, address, STEP_BYTES, num_queries - 1 - first)
     panels = (size + PANEL - 1) // PANEL
     stride = panels * STEP_BYTES
     for panel in range(panels):
         values = scratch.values + panel * PANEL * STEP_BYTES
         for block in range(
-            0, (smaller(PANEL, size - panel * PANEL) + LANES - 1) // LANES, recipe.blocks
+            0, (smaller(PANEL, size - panel * PANEL) + LANES - 1) // LANES, micro.blocks
         ):
-            tile = multiply(recipe, values, rows, block, (1, count * STEP_BYTES, 0), (0, 0))
+            tile = multiply(micro, values, rows, block, (1, count * STEP_BYTES, 0), (0, 0))
             sums = scratch.sums + first * stride + panel * STEP_BYTES + block * BLOCK_BYTES
-            add_tile(recipe, tile, sums, stride, scratch.kept + first * 4)
+            add_tile(micro, tile, sums, stride, scratch.kept + first * 4)
 
 
 # ---- softmax -----------------------------------------------------------------------------------
 
 
-@in_kernel
+@device_function
 def soften(n: int, begin: int, count: int, task: Task, softmax: Softmax, scratch: Scratch) -> None:
     """Turn the scores of query n into weights e**(score - peak), 0 where it does not see.
 
@@ -294,7 +298,7 @@ def soften(n: int, begin: int, count: int, task: Task, softmax: Softmax, scratch
     write(FLOAT32, scratch.total, n, read(FLOAT32, scratch.total, n) * kept + _total(scores))
 
 
-@in_kernel
+@device_function
 def _largest(numbers: Floats) -> np.float32:
     largest: np.float32 = numbers[0]
     for i in range(len(numbers)):
@@ -302,7 +306,7 @@ def _largest(numbers: Floats) -> np.float32:
     return largest
 
 
-@in_kernel_with(fastmath=_REORDER)
+@device_function_with(fastmath=_REORDER)
 def _total(numbers: Floats) -> np.float32:
     total = _ZERO
     for i in range(len(numbers)):

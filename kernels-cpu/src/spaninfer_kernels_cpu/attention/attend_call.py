@@ -18,10 +18,8 @@ from spaninfer_kernels_cpu.attention.attend_kernel import (
     scratch_bytes,
 )
 from spaninfer_kernels_cpu.attention.attention import KINDS, Scores
-from spaninfer_kernels_cpu.attention.spans import Place as SpanPlace
-from spaninfer_kernels_cpu.attention.spans import Spans as SpanPlaces
-from spaninfer_kernels_cpu.attention.spans import place_of
-from spaninfer_kernels_cpu.codegen.device_function import in_kernel
+from spaninfer_kernels_cpu.attention.spans import ArrayStrides, CacheArrays, place_of
+from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import (
     ELEMENTS,
     FLOAT16,
@@ -31,38 +29,38 @@ from spaninfer_kernels_cpu.codegen.elements import (
     read_index,
     smaller,
 )
-from spaninfer_kernels_cpu.codegen.isa_level import chosen, demand_half
+from spaninfer_kernels_cpu.codegen.isa_level import active_level, require_float16
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
-from spaninfer_kernels_cpu.gemm.micro_kernel import recipes
+from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
 from spaninfer_kernels_cpu.runtime.call import (
     NUMBERS_PER_TASK,
     Call,
-    Place,
-    Rows,
+    Indirect,
+    Matrix,
     held,
     real,
-    rows_per_task,
+    tokens_per_task,
     word,
 )
-from spaninfer_kernels_cpu.runtime.scratch_pool import borrow, give_back, pool_of
+from spaninfer_kernels_cpu.runtime.scratch_pool import acquire, give_back, scratch_pool
 
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How attention of a step is cut (`attention_plan.plan_of`).
+class AttentionPlan:
+    """How attention of a step is cut (`attention_plan.plan_attention`).
 
     Which of the step's counts is that of its items; places of items[N 8] and memory for parts.
     """
 
     count: int
-    items: Place
-    parts: Place
+    items: Indirect
+    parts: Indirect
 
 
 @dataclass(frozen=True, slots=True)
-class Cached:
+class KVArray:
     """Keys or values of a layer: numbers[S L K D] of a dtype of `attention.KINDS`, and of codes
     scales[S L K 2], a zero and a scale (float32); strided but for the last axis.
     """
@@ -93,29 +91,29 @@ def _where(array: NDArray[Any]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
+class LayerCache:
     """Where the keys and values of a layer lie, and how rows find them.
 
-    tables, request, position: places of the arrays of `attention.Rows`; table_len: place of their
+    tables, request, position: places of the arrays of `attention.Matrix`; table_len: place of their
     M.
     """
 
-    keys: Cached
-    values: Cached
-    tables: Place
-    table_len: Place
-    request: Place
-    position: Place
+    keys: KVArray
+    values: KVArray
+    tables: Indirect
+    table_len: Indirect
+    request: Indirect
+    position: Indirect
 
 
-def append_call(x: Rows, into: Cached, spans: Spans) -> Call:
+def append_call(x: Matrix, into: KVArray, spans: LayerCache) -> Call:
     """Write rows of heads (float32) into `into`, which is the keys or the values of `spans`."""
     _, span_len, heads, _ = into.numbers.shape
     words = (
         *(x.address, x.stride, *into.words, span_len, heads, into.size),
         *(spans.tables, spans.table_len, spans.request, spans.position),
     )
-    return Call(_append_kernel(into.kind), words, 1, rows_per_task(heads * into.size))
+    return Call(_append_kernel(into.kind), words, 1, tokens_per_task(heads * into.size))
 
 
 @variants
@@ -140,7 +138,13 @@ def _append_kernel(kind: Element) -> Kernel:
 
 
 def attend_calls(
-    query: Rows, *, heads: int, spans: Spans, plan: Plan, scores: Scores, out: Rows
+    query: Matrix,
+    *,
+    heads: int,
+    spans: LayerCache,
+    plan: AttentionPlan,
+    scores: Scores,
+    out: Matrix,
 ) -> list[Call]:
     """Return the calls that write what query[T H D] reads to out[T H E], whose rows have no gaps.
 
@@ -156,7 +160,7 @@ def attend_calls(
         *(*keys.words, *values.words, span_len, kv_heads, keys.size, values.size),
         *(scores.window or 0, slopes, sinks, int(scores.rounded)),
         *(float(scores.scale), float(scores.softcap or 0)),
-        pool_of(scratch_bytes(keys.size, values.size)),
+        scratch_pool(scratch_bytes(keys.size, values.size)),
     )
     return [
         Call(_attend_kernel(keys.kind), words, head_tasks(heads, kv_heads), 1, plan.count),
@@ -167,12 +171,12 @@ def attend_calls(
 @variants
 def _attend_kernel(kind: Element) -> Kernel:
     _demand(kind)
-    one, many = recipes("float32", rounded=False, tier=chosen())
+    one, many = micro_kernels("float32", rounded=False, level=active_level())
 
     def attend(words: int, rows: int, task: int) -> None:  # noqa: ARG001
-        attention, spans = _attention(words), _span_places(words)
+        attention, spans = _attention(words), _cache_arrays(words)
         units = head_tasks(attention.heads, spans.kv_heads)
-        memory = borrow(word(words, 34), task)
+        memory = acquire(word(words, 34), task)
         softmax = Softmax(
             real(words, 32),
             real(words, 33),
@@ -195,14 +199,14 @@ def attention_kernels(kind: str) -> tuple[Kernel, ...]:
 
 def _demand(kind: Element) -> None:
     if kind == FLOAT16:
-        demand_half()
+        require_float16()
 
 
 def _merge(words: int, rows: int, task: int) -> None:  # noqa: ARG001
     merge_task(task, _attention(words), word(words, 27), word(words, 30))
 
 
-@in_kernel
+@device_function
 def _attention(words: int) -> Attention:
     return Attention(
         word(words, 0),
@@ -217,9 +221,9 @@ def _attention(words: int) -> Attention:
     )
 
 
-@in_kernel
-def _span_places(words: int) -> SpanPlaces:
-    return SpanPlaces(
+@device_function
+def _cache_arrays(words: int) -> CacheArrays:
+    return CacheArrays(
         _place_at(words, 8),
         _place_at(words, 16),
         _place_at(words, 12),
@@ -231,8 +235,8 @@ def _span_places(words: int) -> SpanPlaces:
     )
 
 
-@in_kernel
-def _place_at(words: int, first: int) -> SpanPlace:
-    return SpanPlace(
+@device_function
+def _place_at(words: int, first: int) -> ArrayStrides:
+    return ArrayStrides(
         word(words, first), word(words, first + 1), word(words, first + 2), word(words, first + 3)
     )

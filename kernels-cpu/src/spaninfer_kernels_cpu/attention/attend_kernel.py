@@ -25,8 +25,8 @@ from spaninfer_kernels_cpu.attention.attend_block import (
     soften,
 )
 from spaninfer_kernels_cpu.attention.attention_plan import ITEM_NUMBERS, QUERIES
-from spaninfer_kernels_cpu.attention.spans import Spans
-from spaninfer_kernels_cpu.codegen.device_function import also_in_kernel, in_kernel
+from spaninfer_kernels_cpu.attention.spans import CacheArrays
+from spaninfer_kernels_cpu.codegen.device_function import device_function, host_device_function
 from spaninfer_kernels_cpu.codegen.elements import (
     FLOAT32,
     Element,
@@ -37,7 +37,7 @@ from spaninfer_kernels_cpu.codegen.elements import (
     write,
 )
 from spaninfer_kernels_cpu.codegen.exponential import exp
-from spaninfer_kernels_cpu.gemm.micro_kernel import Recipe
+from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
 from spaninfer_kernels_cpu.quantisation.layout import PANEL, STEP_BYTES
 
 PART_NUMBERS = 2  # peak and total, in front of the sums of a part
@@ -65,34 +65,34 @@ class Attention(NamedTuple):
     parts: int
 
 
-@also_in_kernel
+@host_device_function
 def scratch_bytes(key_size: int, value_size: int) -> int:
     """Return how much memory a caller of `attend_task` lends."""
     return scratch_at(0, key_size, value_size)[1]
 
 
-@in_kernel
+@device_function
 def part_bytes(heads: int, value_size: int) -> int:
     """Return the bytes of a part: of one row and all heads, peaks, totals and sums."""
     return heads * (value_size + PART_NUMBERS) * 4
 
 
-@also_in_kernel
+@host_device_function
 def head_tasks(heads: int, kv_heads: int) -> int:
     """Return how many tasks every item of the plan is: one, or a few, per key head."""
     group = heads // kv_heads
     return kv_heads * ((group + QUERIES - 1) // QUERIES)
 
 
-@in_kernel
+@device_function
 def attend_task(
     kind: Element,
-    one: Recipe,
-    many: Recipe,
+    one: MicroKernel,
+    many: MicroKernel,
     number: int,
     unit: int,
     attention: Attention,
-    spans: Spans,
+    spans: CacheArrays,
     softmax: Softmax,
     memory: int,
 ) -> None:
@@ -111,7 +111,7 @@ def attend_task(
     _attend(kind, one, many, task, attention, spans, softmax, scratch)
 
 
-@in_kernel
+@device_function
 def merge_task(number: int, attention: Attention, value_size: int, sinks: int) -> None:
     """Join the parts of the rows of which item `number` is the first part, if it is one.
 
@@ -130,7 +130,7 @@ def merge_task(number: int, attention: Attention, value_size: int, sinks: int) -
         _merge(first, units * record, pieces, value_size, sink, out)
 
 
-@in_kernel
+@device_function
 def _merge(first: int, stride: int, pieces: int, size: int, sink: np.float32, out: int) -> None:
     """Write the softmax's mean of values whose parts lie `stride` bytes apart."""
     peak, total = sink, _ZERO
@@ -150,7 +150,7 @@ def _merge(first: int, stride: int, pieces: int, size: int, sink: np.float32, ou
         write(FLOAT32, out, e, read(FLOAT32, out, e) * inverse)
 
 
-@in_kernel
+@device_function
 def _sink(sinks: int, head: int) -> np.float32:
     return read(FLOAT32, sinks, head) if sinks != 0 else NOTHING_SEEN
 
@@ -158,7 +158,7 @@ def _sink(sinks: int, head: int) -> np.float32:
 # ---- tasks -------------------------------------------------------------------------------------
 
 
-@in_kernel
+@device_function
 def _task(item: int, head: int, num_heads: int, attention: Attention, window: int) -> Task:
     row, position = read_index(item, 0), read_index(item, 3)
     seen_from = larger(0, position - window + 1) if window > 0 else 0
@@ -175,14 +175,14 @@ def _task(item: int, head: int, num_heads: int, attention: Attention, window: in
     )
 
 
-@in_kernel
+@device_function
 def _attend(
     kind: Element,
-    one: Recipe,
-    many: Recipe,
+    one: MicroKernel,
+    many: MicroKernel,
     task: Task,
     attention: Attention,
-    spans: Spans,
+    spans: CacheArrays,
     softmax: Softmax,
     scratch: Scratch,
 ) -> None:
@@ -203,9 +203,9 @@ def _attend(
     _finish(task, attention, spans.value_size, softmax.sinks, scratch)
 
 
-@in_kernel
+@device_function
 def _start(
-    task: Task, attention: Attention, spans: Spans, scale: np.float32, scratch: Scratch
+    task: Task, attention: Attention, spans: CacheArrays, scale: np.float32, scratch: Scratch
 ) -> None:
     """Copy the queries, scaled, and clear what is accumulated."""
     size = spans.key_size
@@ -222,7 +222,7 @@ def _start(
         write(FLOAT32, scratch.sums, i, _ZERO)
 
 
-@in_kernel
+@device_function
 def _finish(task: Task, attention: Attention, size: int, sinks: int, scratch: Scratch) -> None:
     """Divide the sums by the totals, into `out`; or write the task's parts, undivided."""
     width = (size + PANEL - 1) // PANEL * STEP_BYTES

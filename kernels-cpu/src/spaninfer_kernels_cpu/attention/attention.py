@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cpu.attention import attend_kernel, attention_plan
 from spaninfer_kernels_cpu.attention.attend_block import Softmax
 from spaninfer_kernels_cpu.attention.attend_kernel import Attention, attend_task
-from spaninfer_kernels_cpu.attention.attention_plan import plan_of
-from spaninfer_kernels_cpu.attention.spans import Place, Spans
+from spaninfer_kernels_cpu.attention.attention_plan import plan_attention
+from spaninfer_kernels_cpu.attention.spans import ArrayStrides, CacheArrays
 from spaninfer_kernels_cpu.codegen.compiled import entry, make_ready
 from spaninfer_kernels_cpu.codegen.elements import BFLOAT16, FLOAT16, FLOAT32, INT8, UINT4, Element
-from spaninfer_kernels_cpu.codegen.isa_level import chosen, demand_half
+from spaninfer_kernels_cpu.codegen.isa_level import active_level, require_float16
 from spaninfer_kernels_cpu.errors import DTypeError, KernelError, ShapeError
-from spaninfer_kernels_cpu.gemm.micro_kernel import recipes
+from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
 from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
 from spaninfer_kernels_cpu.runtime.workers import COUNTER, Counter, next_task, share
 
@@ -44,11 +44,11 @@ KINDS: dict[np.dtype[Any], Element] = {
 }
 """What keys and values of a dtype hold."""
 
-_NO_PLACE = Place(0, 0, 0, 0)
+_NO_PLACE = ArrayStrides(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class AttentionBatch:
     """Which request and position every query row has, and where the requests' spans are.
 
     The same for all layers of a cache group; made once per step.
@@ -109,7 +109,7 @@ def attend(
     query: Floats,
     keys: Numbers,
     values: Numbers,
-    rows: Rows,
+    rows: AttentionBatch,
     scores: Scores,
     *,
     out: Floats,
@@ -132,7 +132,7 @@ def attend(
         return
     group, window = query.shape[1] // spans.kv_heads, scores.window or 0
     _check_tables(rows, len(keys), spans.span_len, window)
-    items, num_parts = plan_of(rows.request, rows.position, group, window)
+    items, num_parts = plan_attention(rows.request, rows.position, group, window)
     per_part = query.shape[1] * (spans.value_size + attend_kernel.PART_NUMBERS)
     parts = np.empty(num_parts * per_part, np.float32)
     call = Attention(
@@ -172,11 +172,11 @@ def make_attention_ready(kind: Element) -> None:
 def compiled(kind: Element = FLOAT32) -> Callable[..., None]:
     """Return the kernel for keys and values of a kind, ready to run."""
     if kind == FLOAT16:
-        demand_half()
-    one, many = recipes("float32", rounded=False, tier=chosen())
+        require_float16()
+    one, many = micro_kernels("float32", rounded=False, level=active_level())
 
     @entry
-    def work(counter: Counter, call: Attention, spans: Spans, softmax: Softmax) -> None:
+    def work(counter: Counter, call: Attention, spans: CacheArrays, softmax: Softmax) -> None:
         """Do the tasks that `counter` gives to this thread, until none is left."""
         size = attend_kernel.scratch_bytes(spans.key_size, spans.value_size)
         memory = np.empty(size, np.uint8)
@@ -208,7 +208,7 @@ def _merge(counter: Counter, call: Attention, value_size: int, sinks: int) -> No
 _int64 = types.int64
 _CALL = typeof(Attention(*[1] * 9))  # type: ignore[no-untyped-call]
 _SPANS = typeof(  # type: ignore[no-untyped-call]
-    Spans(_NO_PLACE, _NO_PLACE, _NO_PLACE, _NO_PLACE, 1, 1, 1, 1)
+    CacheArrays(_NO_PLACE, _NO_PLACE, _NO_PLACE, _NO_PLACE, 1, 1, 1, 1)
 )
 _SOFTMAX = types.NamedTuple(  # type: ignore[no-untyped-call]
     (*[types.float32] * 2, *[_int64] * 3, types.boolean), Softmax
@@ -219,7 +219,7 @@ _MERGE_SIGNATURE = (COUNTER, _CALL, _int64, _int64)
 
 def _spans(
     keys: Numbers, values: Numbers, key_scales: Floats | None, value_scales: Floats | None
-) -> Spans:
+) -> CacheArrays:
     """Return where keys and values lie; raise unless they and their scales fit together."""
     kind = KINDS.get(keys.dtype)
     if kind is None or values.dtype != keys.dtype:
@@ -232,8 +232,8 @@ def _spans(
     if keys.shape[:3] != values.shape[:3]:
         raise ShapeError(f"keys {keys.shape} and values {values.shape} differ in (S L K)")
     for name, scales in (("key_scales", key_scales), ("value_scales", value_scales)):
-        if kind.is_code != (scales is not None):
-            raise ShapeError(f"{name}: {kind.name} keys and values {_SCALES[kind.is_code]}")
+        if kind.is_quantised != (scales is not None):
+            raise ShapeError(f"{name}: {kind.name} keys and values {_SCALES[kind.is_quantised]}")
         if scales is not None:
             _demand(name, scales, np.float32, "S L K 2", ordered=1)
             if scales.shape != (*keys.shape[:3], 2):
@@ -241,7 +241,7 @@ def _spans(
                     f"{name}: expected shape {(*keys.shape[:3], 2)}, got {scales.shape}"
                 )
     packed = 2 if kind == UINT4 else 1
-    return Spans(
+    return CacheArrays(
         keys=_place(keys),
         values=_place(values),
         key_scales=_place(key_scales),
@@ -256,16 +256,16 @@ def _spans(
 _SCALES = {True: "need scales[S L K 2] (zero, scale)", False: "have no scales"}
 
 
-def _place(array: Numbers | None) -> Place:
+def _place(array: Numbers | None) -> ArrayStrides:
     """Return where the numbers of an array [S L K ...] lie."""
-    return _NO_PLACE if array is None else Place(array.ctypes.data, *array.strides[:3])
+    return _NO_PLACE if array is None else ArrayStrides(array.ctypes.data, *array.strides[:3])
 
 
 def _address(array: Floats | None) -> int:
     return 0 if array is None else array.ctypes.data
 
 
-def _num_workers(query: Floats, spans: Spans, rows: Rows, scores: Scores) -> int:
+def _num_workers(query: Floats, spans: CacheArrays, rows: AttentionBatch, scores: Scores) -> int:
     """Return how many threads share the work: one where it is little."""
     if usable_cpus() == 1:
         return 1
@@ -277,7 +277,12 @@ def _num_workers(query: Floats, spans: Spans, rows: Rows, scores: Scores) -> int
 
 
 def _check(
-    query: Floats, spans: Spans, keys: Numbers, rows: Rows, scores: Scores, out: Floats
+    query: Floats,
+    spans: CacheArrays,
+    keys: Numbers,
+    rows: AttentionBatch,
+    scores: Scores,
+    out: Floats,
 ) -> None:
     """Raise unless the arguments have the shapes that `attend` describes, and fit together."""
     _demand("query", query, np.float32, "T H D", ordered=3)
@@ -300,7 +305,7 @@ def _check(
             raise ShapeError(f"{name} has {len(numbers)} numbers for {heads} query heads")
 
 
-def _check_tables(rows: Rows, num_spans: int, span_len: int, window: int) -> None:
+def _check_tables(rows: AttentionBatch, num_spans: int, span_len: int, window: int) -> None:
     """Raise unless every position that a row attends lies in one of the spans."""
     num_entries = int(rows.position.max()) // span_len + 1
     if num_entries > rows.tables.shape[1]:

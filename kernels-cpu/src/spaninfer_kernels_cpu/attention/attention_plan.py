@@ -16,7 +16,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.codegen.compiled import entry, make_ready
-from spaninfer_kernels_cpu.codegen.device_function import in_kernel
+from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import larger, read_index, smaller, write_index
 
 Ints = NDArray[np.int32]
@@ -31,7 +31,7 @@ CHUNK: Final = 256  # tokens that one row attends in one go: two key heads fill 
 CHUNK_PER_ROW: Final = 64  # and several rows, each: parts cost at most a few per cent of the keys
 
 
-def plan_of(request: Ints, position: Ints, group: int, window: int) -> tuple[Ints, int]:
+def plan_attention(request: Ints, position: Ints, group: int, window: int) -> tuple[Ints, int]:
     """Return the items [N 8] of rows with request[T] and position[T], and how many parts in all.
 
     `group`: query heads per key head; `window`: tokens that a query sees, its own included, 0 for
@@ -84,7 +84,7 @@ def _write_items(
     return number, parts
 
 
-@in_kernel
+@device_function
 def _end_of_run(start: int, last: int, request: int, position: int) -> int:
     """Return where the run of neighbouring positions of a request from `start` ends, or `last`."""
     stop = start + 1

@@ -45,7 +45,7 @@ def transpose_keys(
             b, [v.joined(b, *pair) for pair in zip(pieces[:8], pieces[8:], strict=True)]
         )
         numbers = [number for unit in units for number in _numbers_of(b, element, unit)]
-        if element.is_code:
+        if element.is_quantised:
             zero, scale = (v.load(b, v.F32X16, v.at(b, grid, STEP_BYTES * i)) for i in range(2))
             numbers = [b.fmul(b.fsub(number, zero), scale) for number in numbers]
         for channel, number in enumerate(numbers):
@@ -63,7 +63,7 @@ def widen_values(_context: Any, kind: Any, _address: Any, _grid: Any, _out: Any)
     def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         _, address, grid, out = arguments
         numbers = _load_numbers(b, element, address)
-        if element.is_code:
+        if element.is_quantised:
             zero, scale = (v.splat(b, v.load(b, v.F32, v.at(b, grid, 4 * i))) for i in range(2))
             numbers = b.fmul(b.fsub(numbers, zero), scale)
         v.store(b, numbers, out)

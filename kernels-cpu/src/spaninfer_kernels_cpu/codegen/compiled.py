@@ -26,7 +26,7 @@ from numba.core.registry import cpu_target
 
 from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.inline_function import KernelCompiler
-from spaninfer_kernels_cpu.codegen.typing_cache import arithmetic_remembered
+from spaninfer_kernels_cpu.codegen.typing_cache import typing_cached
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -51,7 +51,7 @@ def make_ready(dispatcher: Any, signature: tuple[Any, ...]) -> None:
     the signature says strided); other types are a TypeError instead of seconds of compilation.
     """
     keep(dispatcher, dispatcher.py_func)
-    with arithmetic_remembered():
+    with typing_cached():
         dispatcher.compile(signature)
     dispatcher.disable_compile()
 

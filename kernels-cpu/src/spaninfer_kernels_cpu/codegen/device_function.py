@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar, cast
 from numba.core import types
 from numba.core.typing.templates import infer_global
 
-from spaninfer_kernels_cpu.codegen.inline_function import Part, PartCompiler
+from spaninfer_kernels_cpu.codegen.inline_function import InlineCompiler, InlineFunction
 
 _infer_global: Any = infer_global
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -19,27 +19,27 @@ _OPTIONS: Final[dict[str, Any]] = {
     "no_cfunc_wrapper": True,
 }
 
-PART: Final[Any] = {**_OPTIONS, "pipeline_class": PartCompiler}
+INLINE: Final[Any] = {**_OPTIONS, "pipeline_class": InlineCompiler}
 """What makes parts of the functions that an `overload` returns: its `jit_options`."""
 
 
-def in_kernel(function: Function) -> Function:
+def device_function(function: Function) -> Function:
     """Return the function as others call it when they are compiled, never when Python runs."""
-    return cast(Function, Part(function, **_OPTIONS))
+    return cast(Function, InlineFunction(function, **_OPTIONS))
 
 
-def in_kernel_with(*, fastmath: set[str]) -> Callable[[Function], Function]:
-    """Return `in_kernel` for functions whose arithmetic LLVM may change so."""
+def device_function_with(*, fastmath: set[str]) -> Callable[[Function], Function]:
+    """Return `device_function` for functions whose arithmetic LLVM may change so."""
 
     def decorate(function: Function) -> Function:
-        return cast(Function, Part(function, fastmath=fastmath, **_OPTIONS))
+        return cast(Function, InlineFunction(function, fastmath=fastmath, **_OPTIONS))
 
     return decorate
 
 
-def also_in_kernel(function: Function) -> Function:
+def host_device_function(function: Function) -> Function:
     """Return the function as it is written, for Python; compiled functions may call it too."""
-    part = Part(function, **_OPTIONS)
+    part = InlineFunction(function, **_OPTIONS)
     _infer_global(function, types.Dispatcher(part))
     _KEPT.append(part)
     return function

@@ -31,7 +31,7 @@ class Element(Constant):
     last: int = 0
 
     @property
-    def is_code(self) -> bool:
+    def is_quantised(self) -> bool:
         """Whether a number needs a zero and a scale beside it."""
         return self.last != 0
 
@@ -96,7 +96,7 @@ def write(_context: Any, element: Any, _address: Any, _index: Any, _number: Any)
     For floats; codes are written as bytes.
     """
     kind: Element = element.value
-    assert not kind.is_code
+    assert not kind.is_quantised
 
     def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         _, address, index, number = arguments

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spaninfer_kernels_cpu.codegen.device_function import in_kernel_with
+from spaninfer_kernels_cpu.codegen.device_function import device_function_with
 from spaninfer_kernels_cpu.codegen.elements import bits_of, float_of
 
 _LOG2_E = np.float32(1.4426950408889634)
@@ -20,7 +20,7 @@ _LOWEST = np.float32(-87.0)  # exp(-87) is just above the smallest normal float3
 _HIGHEST = np.float32(88.0)
 
 
-@in_kernel_with(fastmath={"contract"})
+@device_function_with(fastmath={"contract"})
 def exp(x: np.float32) -> np.float32:
     """Return e**x for x in [-87, 88]; values outside are moved to the nearer end, NaN stays NaN.
 
@@ -46,7 +46,7 @@ def exp(x: np.float32) -> np.float32:
     return p * power
 
 
-@in_kernel_with(fastmath={"contract"})
+@device_function_with(fastmath={"contract"})
 def tanh(x: np.float32) -> np.float32:
     """Return the hyperbolic tangent of x.
 

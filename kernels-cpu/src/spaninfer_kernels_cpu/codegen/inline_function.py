@@ -49,7 +49,7 @@ class _Unlinked(_Library):  # type: ignore[misc]
 
 
 @_register(mutates_CFG=True, analysis_only=False)
-class _PartLowering(_Lowering):  # type: ignore[misc]
+class _InlineLowering(_Lowering):  # type: ignore[misc]
     """Writes the IR, and lets callers find it."""
 
     _name = "part_lowering"
@@ -103,19 +103,19 @@ class KernelCompiler(compiler.CompilerBase):
         return step
 
 
-class PartCompiler(KernelCompiler):
+class InlineCompiler(KernelCompiler):
     """The same, with another last step."""
 
     def changed(self, step: Any) -> Any:
         """Return what takes the place of a step."""
-        return _PartLowering if step is _Lowering else step
+        return _InlineLowering if step is _Lowering else step
 
 
-class Part(_Dispatcher):  # type: ignore[misc]
+class InlineFunction(_Dispatcher):  # type: ignore[misc]
     """A function that compiled functions call, compiled with Numba's `options` for their types."""
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
-        super().__init__(function, None, {"nopython": True, **options}, PartCompiler)
+        super().__init__(function, None, {"nopython": True, **options}, InlineCompiler)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """Return what a call with arguments of these types means, whatever their values."""

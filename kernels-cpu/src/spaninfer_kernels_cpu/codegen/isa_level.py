@@ -21,7 +21,7 @@ from typing import Literal
 from numba.core.registry import cpu_target
 
 from spaninfer_kernels_cpu.codegen import amx
-from spaninfer_kernels_cpu.errors import TierError
+from spaninfer_kernels_cpu.errors import IsaLevelError
 
 VARIABLE = "SPANINFER_CPU_TIER"
 """Environment variable that names the tier of the process; unset, the best that the CPU has."""
@@ -31,7 +31,7 @@ Bf16Dot = Literal["bfdot", "vdpbf16ps"]
 
 
 @dataclass(frozen=True, slots=True)
-class Tier:
+class IsaLevel:
     """A set of instructions, and what kernels make of it.
 
     `needs` are LLVM's names of CPU features; on CPUs with one of `slow_on`, or of that name, the
@@ -57,13 +57,13 @@ _AVX2 = frozenset({"avx2", "fma", "f16c"})
 _AVX512_VNNI = _AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512vnni"}
 _AMX = _AVX512_VNNI | {"avx512bf16", "amx-tile", "amx-int8", "amx-bf16", PERMITTED}
 
-TIERS = (
-    Tier("portable", frozenset(), "portable"),
-    Tier("neon_i8mm", frozenset({"neon", "i8mm", "bf16"}), "usdot", bf16_dot="bfdot"),
-    Tier("avx2", _AVX2, "madd"),
-    Tier("avx2_vnni", _AVX2 | {"avxvnni"}, "vnni256"),
-    Tier("avx512_vnni", _AVX512_VNNI, "vnni512", blocks=4),
-    Tier(
+ISA_LEVELS = (
+    IsaLevel("portable", frozenset(), "portable"),
+    IsaLevel("neon_i8mm", frozenset({"neon", "i8mm", "bf16"}), "usdot", bf16_dot="bfdot"),
+    IsaLevel("avx2", _AVX2, "madd"),
+    IsaLevel("avx2_vnni", _AVX2 | {"avxvnni"}, "vnni256"),
+    IsaLevel("avx512_vnni", _AVX512_VNNI, "vnni512", blocks=4),
+    IsaLevel(
         "avx512_bf16",
         _AVX512_VNNI | {"avx512bf16"},
         "vnni512",
@@ -75,14 +75,14 @@ TIERS = (
         slow_on=frozenset({"amx-bf16", "sapphirerapids", "emeraldrapids"}),
         blocks=4,
     ),
-    Tier(
+    IsaLevel(
         "amx_bf16",
         _AMX,
         "vnni512",
         tiles=frozenset({"bfloat16"}),
         blocks=4,
     ),
-    Tier(
+    IsaLevel(
         "amx",
         _AMX,
         "vnni512",
@@ -97,9 +97,9 @@ TIERS = (
 
 
 @cache
-def chosen() -> Tier:
+def active_level() -> IsaLevel:
     """Return the tier of this process: the one that SPANINFER_CPU_TIER names, else the best."""
-    return choose(TIERS, present(), os.environ.get(VARIABLE))
+    return choose(ISA_LEVELS, present(), os.environ.get(VARIABLE))
 
 
 def present() -> frozenset[str]:
@@ -108,30 +108,32 @@ def present() -> frozenset[str]:
     return features() | {PERMITTED} if asked else features()
 
 
-def choose(tiers: tuple[Tier, ...], features: frozenset[str], forced: str | None) -> Tier:
-    """Return the last of `tiers` that suits these features, or the one called `forced`.
+def choose(levels: tuple[IsaLevel, ...], features: frozenset[str], forced: str | None) -> IsaLevel:
+    """Return the last of `levels` that suits these features, or the one called `forced`.
 
-    Raises TierError if that one needs a feature that is not there, or if no tier has that name.
+    Raises IsaLevelError if that one needs a feature that is not there, or if no tier has that name.
     """
-    possible = [tier for tier in tiers if tier.needs <= features]
+    possible = [level for level in levels if level.needs <= features]
     if not forced:
-        return [tier for tier in possible if not tier.slow_on & features][-1]
-    for tier in possible:
-        if tier.name == forced:
-            return tier
-    raise TierError(
-        f"{VARIABLE} is {forced!r}, but this CPU has {', '.join(tier.name for tier in possible)}; "
-        "unset it for the best of them"
+        return [level for level in possible if not level.slow_on & features][-1]
+    for level in possible:
+        if level.name == forced:
+            return level
+    raise IsaLevelError(
+        f"{VARIABLE} is {forced!r}, but this CPU has "
+        f"{', '.join(level.name for level in possible)}; unset it for the best of them"
     )
 
 
-def demand_half() -> None:
-    """Raise TierError if this CPU does not convert float16: on x86 without F16C it is a call each.
+def require_float16() -> None:
+    """Raise IsaLevelError unless this CPU converts float16.
 
-    Those calls are not even there for compiled kernels.
+    On x86 without F16C each number is a call, which is not even there for compiled kernels.
     """
     if platform.machine() in ("x86_64", "AMD64") and "f16c" not in features():
-        raise TierError("this CPU has no instructions for float16 (F16C); use bfloat16 or float32")
+        raise IsaLevelError(
+            "this CPU has no instructions for float16 (F16C); use bfloat16 or float32"
+        )
 
 
 @cache

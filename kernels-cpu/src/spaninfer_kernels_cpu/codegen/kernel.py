@@ -26,7 +26,7 @@ from numba.core import ccallback
 from spaninfer_kernels_cpu.codegen.compiled import is_kept, keep
 from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.inline_function import KernelCompiler
-from spaninfer_kernels_cpu.codegen.typing_cache import arithmetic_remembered
+from spaninfer_kernels_cpu.codegen.typing_cache import typing_cached
 
 Kernel = Callable[[int, int, int], None]
 Name: TypeAlias = list[Any]
@@ -43,7 +43,7 @@ def address_of(kernel: Kernel) -> int:
     """Return the address of a kernel's machine code, compiled or loaded; it is kept for good."""
     compiled = compiler_of(kernel)
     if not is_ready(kernel):
-        with arithmetic_remembered():
+        with typing_cached():
             compiled.compile()
     address: int = compiled.address
     return address

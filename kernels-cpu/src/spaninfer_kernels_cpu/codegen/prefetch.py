@@ -10,7 +10,7 @@ from typing import Any
 from numba.core import types
 
 from spaninfer_kernels_cpu.codegen import vectors as v
-from spaninfer_kernels_cpu.codegen.device_function import in_kernel
+from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import smaller
 from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE
 from spaninfer_kernels_cpu.codegen.vectors import intrinsic
@@ -31,13 +31,13 @@ def ask_to_write(_context: Any, _address: Any) -> Any:
     return _asking(for_writing=True, nearness=3)
 
 
-@in_kernel
+@device_function
 def share_of(lines: Lines, count: int) -> int:
     """Return how many lines a share has where there are so many shares."""
     return (lines[1] + count - 1) // count
 
 
-@in_kernel
+@device_function
 def ask_for_share(lines: Lines, number: int, at_once: int) -> None:
     """Have share `number` of some lines, so many to each, brought to the second cache.
 

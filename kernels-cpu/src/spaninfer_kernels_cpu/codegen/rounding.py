@@ -8,7 +8,7 @@ import numpy as np
 from numba import types
 
 from spaninfer_kernels_cpu.codegen import vectors as v
-from spaninfer_kernels_cpu.codegen.device_function import in_kernel
+from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import bits_of, float_of
 from spaninfer_kernels_cpu.codegen.vectors import intrinsic
 
@@ -16,7 +16,7 @@ ROUNDER = np.float32(12582912.0)  # 1.5 * 2**23: adding it leaves the nearest in
 ROUNDER_BITS = np.int32(0x4B400000)
 
 
-@in_kernel
+@device_function
 def rounded(x: np.float32) -> np.int32:
     """Return the nearest integer, the even one in the middle; |x| below 2**22."""
     shifted = np.float32(x + ROUNDER)
@@ -33,7 +33,7 @@ def fused(_context: Any, x: Any, y: Any, z: Any) -> Any:
     return types.float32(x, y, z), emit
 
 
-@in_kernel
+@device_function
 def nearest_bf16(x: np.float32) -> np.float32:
     """Return the bfloat16 nearest to a finite x; the even one in the middle."""
     bits = np.uint32(bits_of(x))

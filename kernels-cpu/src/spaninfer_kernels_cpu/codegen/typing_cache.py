@@ -16,11 +16,11 @@ from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-_MEANT: dict[tuple[Any, ...], Any] = {}  # by operator and types: the signature
+_SIGNATURES: dict[tuple[Any, ...], Any] = {}  # by operator and types: the signature
 
 
 @contextmanager
-def arithmetic_remembered() -> Iterator[None]:
+def typing_cached() -> Iterator[None]:
     """While this lasts, and nobody else can compile, have Numba look up what an operator means."""
     context: Any = cpu_target.typing_context
     resolve = context.resolve_function_type
@@ -28,9 +28,9 @@ def arithmetic_remembered() -> Iterator[None]:
     def look_up(function: Any, args: tuple[Any, ...], kws: Any) -> Any:
         if not _is_arithmetic(function, args) or kws:
             return resolve(function, args, kws)
-        if (function, args) not in _MEANT:
-            _MEANT[function, args] = resolve(function, args, kws)
-        return _MEANT[function, args]
+        if (function, args) not in _SIGNATURES:
+            _SIGNATURES[function, args] = resolve(function, args, kws)
+        return _SIGNATURES[function, args]
 
     with global_compiler_lock:
         context.resolve_function_type = look_up

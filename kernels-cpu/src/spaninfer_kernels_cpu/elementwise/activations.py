@@ -9,7 +9,7 @@ import numpy as np
 from numba.extending import overload
 
 from spaninfer_kernels_cpu.codegen.constants import Constant
-from spaninfer_kernels_cpu.codegen.device_function import PART, in_kernel
+from spaninfer_kernels_cpu.codegen.device_function import INLINE, device_function
 from spaninfer_kernels_cpu.codegen.exponential import exp, tanh
 
 _ZERO = np.float32(0)
@@ -39,7 +39,7 @@ def activated(activation: Activation, x: np.float32) -> np.float32:
     raise NotImplementedError("exists in Numba functions only")
 
 
-@overload(activated, jit_options=PART)
+@overload(activated, jit_options=INLINE)
 def _activated(activation, x):  # type: ignore[no-untyped-def]  # noqa: ARG001
     """Choose the code by the type of the constant; Numba compares signatures to the letter."""
     kind: Any = activation
@@ -52,17 +52,17 @@ _ROOT_HALF = np.float32(0.5**0.5)
 _CUBE = np.float32(0.044715)
 
 
-@in_kernel
+@device_function
 def _sigmoid(x: np.float32) -> np.float32:
     return _ONE / (_ONE + exp(-x))
 
 
-@in_kernel
+@device_function
 def _gelu_tanh(x: np.float32) -> np.float32:
     return x * _HALF * (_ONE + tanh(_ROOT_2_PI * (x + _CUBE * x * x * x)))
 
 
-@in_kernel
+@device_function
 def _normal(x: np.float32) -> np.float32:
     """Return the normal distribution function of x, within 2e-7.
 

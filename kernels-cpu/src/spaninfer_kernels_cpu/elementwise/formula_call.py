@@ -10,18 +10,18 @@ from numba.extending import overload
 
 from spaninfer_kernels_cpu.codegen.array_view import floats_at
 from spaninfer_kernels_cpu.codegen.constants import Constant
-from spaninfer_kernels_cpu.codegen.device_function import PART
+from spaninfer_kernels_cpu.codegen.device_function import INLINE
 from spaninfer_kernels_cpu.codegen.elements import larger, smaller
 from spaninfer_kernels_cpu.codegen.exponential import tanh
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
 from spaninfer_kernels_cpu.elementwise.activations import ACTIVATIONS, Activation, activated
 from spaninfer_kernels_cpu.runtime.call import (
     NUMBERS_PER_TASK,
-    ROWS,
+    TOKENS,
     Call,
-    Rows,
+    Matrix,
     real,
-    rows_per_task,
+    tokens_per_task,
     word,
 )
 
@@ -39,7 +39,7 @@ def computed(formula: Formula, x: np.float32, y: np.float32, number: np.float32)
     raise NotImplementedError("exists in Numba functions only")
 
 
-@overload(computed, jit_options=PART)
+@overload(computed, jit_options=INLINE)
 def _computed(formula, x, y, number):  # type: ignore[no-untyped-def]  # noqa: ARG001
     """Choose the code by the type of the constant; Numba compares signatures to the letter."""
     kind: Any = formula
@@ -81,30 +81,30 @@ def _over_columns(formula: Formula) -> Kernel:
 
 def formula_call(
     formula: Formula,
-    x: Rows,
-    y: Rows,
+    x: Matrix,
+    y: Matrix,
     *,
-    out: Rows,
+    out: Matrix,
     channels: int,
     number: float = 0.0,
-    count: int = ROWS,
+    count: int = TOKENS,
 ) -> Call:
     """Write what a formula makes of x[T C], y[T C] and a number; y is x where nothing reads it."""
     rows = (x.address, x.stride, y.address, y.stride, out.address, out.stride)
     columns = -(-channels // NUMBERS_PER_TASK)
     words = (*rows, channels, columns, float(number))
-    return Call(_over_columns(formula), words, columns, rows_per_task(channels), count)
+    return Call(_over_columns(formula), words, columns, tokens_per_task(channels), count)
 
 
 ADD, SCALE, SOFTCAP = Formula("add"), Formula("scale"), Formula("softcap")
 """x + y * number; x * number; number * tanh(x / number)."""
 
 
-def gate_of(act: str) -> Formula:
+def gate_formula(act: str) -> Formula:
     """Return act(x) * y."""
     return Formula("gate", ACTIVATIONS[act])
 
 
-def activation_of(act: str) -> Formula:
+def activation_formula(act: str) -> Formula:
     """Return act(x)."""
     return Formula("activation", ACTIVATIONS[act])

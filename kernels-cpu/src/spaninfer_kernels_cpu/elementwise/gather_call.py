@@ -9,26 +9,26 @@ from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
 from spaninfer_kernels_cpu.codegen.elements import ELEMENTS, Element, larger, read, smaller
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
 from spaninfer_kernels_cpu.runtime.call import (
+    LOGITS,
     NUMBERS_PER_TASK,
-    WANTED,
     Call,
-    Place,
-    Rows,
+    Indirect,
+    Matrix,
     held,
     real,
-    rows_per_task,
+    tokens_per_task,
     word,
 )
 
 
 def embed_call(
-    table: NDArray[np.generic], *, ids: Place, out: Rows, offset: int = 0, scale: float = 1.0
+    table: NDArray[np.generic], *, ids: Indirect, out: Matrix, offset: int = 0, scale: float = 1.0
 ) -> Call:
     """Write rows ids[T] + offset (int32) of table[V C], float32 or 16-bit floats, times scale."""
     element = ELEMENTS[table.dtype.name]
     channels = table.shape[1]
     words = (table.ctypes.data, table.strides[0], ids, offset, out.address, out.stride, channels)
-    return Call(_embed(element), (*words, float(scale)), 1, rows_per_task(channels))
+    return Call(_embed(element), (*words, float(scale)), 1, tokens_per_task(channels))
 
 
 @variants
@@ -46,13 +46,13 @@ def _embed(element: Element) -> Kernel:
     return embed
 
 
-def take_rows_call(x: Rows, *, wanted: Place, out: Rows, channels: int) -> Call:
+def gather_rows_call(x: Matrix, *, wanted: Indirect, out: Matrix, channels: int) -> Call:
     """Write rows wanted[W] (int32) of x to out[W C]."""
     words = (x.address, x.stride, wanted, out.address, out.stride, channels)
-    return Call(_take_rows, words, 1, 1, WANTED)
+    return Call(_gather_rows, words, 1, 1, LOGITS)
 
 
-def _take_rows(words: int, rows: int, task: int) -> None:
+def _gather_rows(words: int, rows: int, task: int) -> None:
     wanted = numbers_at(held(words, 2), rows, np.int32)
     source = floats_at(word(words, 0) + wanted[task] * word(words, 1), word(words, 5))
     out = floats_at(word(words, 3) + task * word(words, 4), word(words, 5))
@@ -61,9 +61,9 @@ def _take_rows(words: int, rows: int, task: int) -> None:
 
 
 def copy_call(
-    x: Rows,
+    x: Matrix,
     *,
-    out: Rows,
+    out: Matrix,
     parts: int,
     size: int,
     first: int,
@@ -77,7 +77,7 @@ def copy_call(
     """
     rows = (x.address, x.stride, out.address, out.stride)
     words = (*rows, parts, size, first, out_size, out_first, count)
-    return Call(_copy, words, 1, rows_per_task(parts * count))
+    return Call(_copy, words, 1, tokens_per_task(parts * count))
 
 
 def _copy(words: int, rows: int, task: int) -> None:

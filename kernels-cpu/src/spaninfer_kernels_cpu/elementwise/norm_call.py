@@ -9,11 +9,11 @@ from spaninfer_kernels_cpu.codegen.elements import larger, smaller
 from spaninfer_kernels_cpu.elementwise.norm_kernel import layer_norm, rms_norm
 from spaninfer_kernels_cpu.runtime.call import (
     NUMBERS_PER_TASK,
-    ROWS,
+    TOKENS,
     Call,
-    Rows,
+    Matrix,
     real,
-    rows_per_task,
+    tokens_per_task,
     word,
 )
 
@@ -21,19 +21,19 @@ Floats = NDArray[np.float32]
 
 
 def rms_norm_call(
-    x: Rows,
+    x: Matrix,
     *,
     weight: Floats,
-    out: Rows,
+    out: Matrix,
     eps: float,
     plus_one: bool,
     parts: int = 1,
-    count: int = ROWS,
+    count: int = TOKENS,
 ) -> Call:
     """Write the RMS norm of every one of `parts` parts of a row, times weight[C] or 1 + weight."""
     channels = len(weight)
     words = (x.address, x.stride, out.address, out.stride, weight.ctypes.data, parts, channels)
-    some = rows_per_task(parts * channels)
+    some = tokens_per_task(parts * channels)
     return Call(_rms_norm, (*words, int(plus_one), float(eps)), 1, some, count)
 
 
@@ -47,20 +47,20 @@ def _rms_norm(words: int, rows: int, task: int) -> None:
 
 
 def layer_norm_call(
-    x: Rows,
+    x: Matrix,
     *,
     weight: Floats,
     bias: Floats | None,
-    out: Rows,
+    out: Matrix,
     eps: float,
     parts: int = 1,
-    count: int = ROWS,
+    count: int = TOKENS,
 ) -> Call:
     """Write the layer norm of every one of `parts` parts of a row, times weight[C] plus bias[C]."""
     channels = len(weight)
     address = 0 if bias is None else bias.ctypes.data
     words = (x.address, x.stride, out.address, out.stride, weight.ctypes.data, parts, channels)
-    some = rows_per_task(parts * channels)
+    some = tokens_per_task(parts * channels)
     return Call(_layer_norm, (*words, address, float(eps)), 1, some, count)
 
 

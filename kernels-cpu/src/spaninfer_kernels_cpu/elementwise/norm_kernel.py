@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spaninfer_kernels_cpu.codegen.device_function import in_kernel, in_kernel_with
+from spaninfer_kernels_cpu.codegen.device_function import device_function, device_function_with
 from spaninfer_kernels_cpu.codegen.elements import FLOAT32, read, write
 
 _REORDER = {"contract", "reassoc", "nsz", "arcp"}  # sums may go by lanes; NaN and inf still hold
@@ -15,7 +15,7 @@ _ZERO = np.float32(0)
 _ONE = np.float32(1)
 
 
-@in_kernel
+@device_function
 def rms_norm(
     x: int, weight: int, out: int, rows: int, channels: int, eps: np.float32, plus_one: bool
 ) -> None:
@@ -29,7 +29,7 @@ def rms_norm(
             write(FLOAT32, into, i, y)
 
 
-@in_kernel
+@device_function
 def layer_norm(
     x: int, weight: int, bias: int, out: int, rows: int, channels: int, eps: np.float32
 ) -> None:
@@ -50,7 +50,7 @@ def layer_norm(
                 write(FLOAT32, into, i, read(FLOAT32, into, i) + read(FLOAT32, bias, i))
 
 
-@in_kernel_with(fastmath=_REORDER)
+@device_function_with(fastmath=_REORDER)
 def _sum(x: int, count: int) -> np.float32:
     total = _ZERO
     for i in range(count):
@@ -58,7 +58,7 @@ def _sum(x: int, count: int) -> np.float32:
     return total
 
 
-@in_kernel_with(fastmath=_REORDER)
+@device_function_with(fastmath=_REORDER)
 def _squares(x: int, mean: np.float32, count: int) -> np.float32:
     total = _ZERO
     for i in range(count):

@@ -7,26 +7,34 @@ from spaninfer_kernels_cpu.codegen.elements import larger, smaller
 from spaninfer_kernels_cpu.runtime.call import (
     NUMBERS_PER_TASK,
     Call,
-    Place,
-    Rows,
+    Indirect,
+    Matrix,
     held,
-    rows_per_task,
+    tokens_per_task,
     word,
 )
 
 
-def rotate_call(
-    x: Rows, *, out: Rows, heads: int, size: int, half: int, cos: Place, sin: Place, paired: bool
+def rope_call(
+    x: Matrix,
+    *,
+    out: Matrix,
+    heads: int,
+    size: int,
+    half: int,
+    cos: Indirect,
+    sin: Indirect,
+    paired: bool,
 ) -> Call:
     """Rotate the first 2 * half channels of every head by the angles of cos and sin[T half].
 
     Channel i turns with channel i + half, or, `paired`, 2 i with 2 i + 1.
     """
     words = (x.address, x.stride, out.address, out.stride, cos, sin, heads, size, half, int(paired))
-    return Call(_rotate, words, 1, rows_per_task(heads * size))
+    return Call(_rope, words, 1, tokens_per_task(heads * size))
 
 
-def _rotate(words: int, rows: int, task: int) -> None:
+def _rope(words: int, rows: int, task: int) -> None:
     heads, size, half, paired = word(words, 6), word(words, 7), word(words, 8), word(words, 9)
     some = larger(1, NUMBERS_PER_TASK // (heads * size))
     for row in range(task * some, smaller(rows, (task + 1) * some)):

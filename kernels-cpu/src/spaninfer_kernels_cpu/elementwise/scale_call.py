@@ -7,28 +7,30 @@ import math
 import numpy as np
 
 from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
-from spaninfer_kernels_cpu.codegen.device_function import in_kernel
+from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import larger, smaller
 from spaninfer_kernels_cpu.codegen.exponential import exp
 from spaninfer_kernels_cpu.runtime.call import (
     NUMBERS_PER_TASK,
-    ROWS,
+    TOKENS,
     Call,
-    Place,
-    Rows,
+    Indirect,
+    Matrix,
     held,
     real,
-    rows_per_task,
+    tokens_per_task,
     word,
 )
 
 _ONE = np.float32(1)
 
 
-def sigmoid_gate_call(x: Rows, gate: Rows, *, out: Rows, channels: int, count: int = ROWS) -> Call:
+def sigmoid_gate_call(
+    x: Matrix, gate: Matrix, *, out: Matrix, channels: int, count: int = TOKENS
+) -> Call:
     """Write x[T C] * sigmoid(gate[T 1])."""
     words = (x.address, x.stride, out.address, out.stride, channels, gate.address, gate.stride)
-    return Call(_sigmoid_gate, words, 1, rows_per_task(channels), count)
+    return Call(_sigmoid_gate, words, 1, tokens_per_task(channels), count)
 
 
 def _sigmoid_gate(words: int, rows: int, task: int) -> None:
@@ -38,11 +40,11 @@ def _sigmoid_gate(words: int, rows: int, task: int) -> None:
         _scale(words, row, _ONE / (_ONE + exp(-gate)))
 
 
-def logn_call(x: Rows, *, out: Rows, channels: int, places: Place, base: int) -> Call:
+def logn_call(x: Matrix, *, out: Matrix, channels: int, places: Indirect, base: int) -> Call:
     """Write x[T C] * max(1, log_base(places[T] + 1)); places are int32."""
     rows = (x.address, x.stride, out.address, out.stride, channels)
     words = (*rows, places, float(1 / math.log(base)))
-    return Call(_logn, words, 1, rows_per_task(channels))
+    return Call(_logn, words, 1, tokens_per_task(channels))
 
 
 def _logn(words: int, rows: int, task: int) -> None:
@@ -53,7 +55,7 @@ def _logn(words: int, rows: int, task: int) -> None:
         _scale(words, row, larger(_ONE, grown))
 
 
-@in_kernel
+@device_function
 def _scale(words: int, row: int, factor: np.float32) -> None:
     x = floats_at(word(words, 0) + row * word(words, 1), word(words, 4))
     out = floats_at(word(words, 2) + row * word(words, 3), word(words, 4))

@@ -5,7 +5,7 @@ tiles want: rows of a tile of weights are steps, 256 bytes apart.
 
 bfloat16 has two shapes, whose sums are added in the same order. Up to 16 rows are a line, 16 by 64,
 that reads a panel from front to back as memory wants; more are squares of 32 by 32, which multiply
-four times for four loads. Activations that are float32 are two bfloat16 each (`ready_call`), both
+four times for four loads. Activations that are float32 are two bfloat16 each (`prepare_call`), both
 multiplied by weights that are loaded once.
 
 Codes are multiplied a group and 32 outputs at a time, and the sums, int32, come through memory to
@@ -32,10 +32,10 @@ from spaninfer_kernels_cpu.codegen.amx import (
     Tile,
 )
 from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
-from spaninfer_kernels_cpu.codegen.device_function import PART, in_kernel
+from spaninfer_kernels_cpu.codegen.device_function import INLINE, device_function
 from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE, Room, stack
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_for_share, ask_to_read, share_of
-from spaninfer_kernels_cpu.gemm.micro_kernel import SQUARE_ROWS, Recipe
+from spaninfer_kernels_cpu.gemm.micro_kernel import SQUARE_ROWS, MicroKernel
 from spaninfer_kernels_cpu.gemm.register_tile import add_scaled_row, load_parameters
 from spaninfer_kernels_cpu.quantisation.layout import (
     BLOCK_BYTES,
@@ -60,15 +60,15 @@ Sizes = tuple[int, int, int]
 
 
 def fill(
-    recipe: Recipe, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
+    micro: MicroKernel, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
     """Write the products of a panel and of rows to out: see `products_kernel.fill_tile`."""
     raise NotImplementedError("exists in Numba functions only")
 
 
-@overload(fill, jit_options=PART)
+@overload(fill, jit_options=INLINE)
 def _fill(
-    recipe: Recipe,
+    micro: MicroKernel,
     weights: int,  # noqa: ARG001
     rows: Strided,  # noqa: ARG001
     sizes: Sizes,  # noqa: ARG001
@@ -76,19 +76,19 @@ def _fill(
     coming: Lines,  # noqa: ARG001
 ) -> Any:
     """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
-    kind: Any = recipe
-    if kind.value.has_codes:
-        return _fill_codes
+    kind: Any = micro
+    if kind.value.is_quantised:
+        return _fill_quantised
     return _fill_square if kind.value.rows == SQUARE_ROWS else _fill_line
 
 
 def _fill_square(
-    recipe: Recipe, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
+    micro: MicroKernel, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
     (x, stride, last), (_, panel_bytes, row_bytes) = rows, sizes
     count = min(last + 1, SQUARE_ROWS)
-    part_bytes = row_bytes // recipe.parts
-    chunk = _configure(recipe, count, panel_bytes // STEP_BYTES)
+    part_bytes = row_bytes // micro.parts
+    chunk = _configure(micro, count, panel_bytes // STEP_BYTES)
     chunks = part_bytes // chunk
     at_once = share_of(coming, 2 * chunks)
     for half in range(2):
@@ -97,14 +97,14 @@ def _fill_square(
             ask_for_share(coming, half * chunks + number, at_once)
             start = number * chunk
             _load_weights(weights + start // 4 * STEP_BYTES + half * _HALF, STEP_BYTES)
-            for part in range(recipe.parts):
+            for part in range(micro.parts):
                 _load_rows(x + part * part_bytes + start, stride, count)
-                _multiply(recipe, count)
+                _multiply(micro, count)
         _store(out + half * _HALF, STEP_BYTES, count)
 
 
 def _fill_line(
-    recipe: Recipe,
+    micro: MicroKernel,
     weights: int,
     rows: Strided,
     sizes: Sizes,
@@ -113,26 +113,26 @@ def _fill_line(
 ) -> None:
     (x, stride, last), (_, panel_bytes, row_bytes) = rows, sizes
     count = min(last + 1, TILE_ROWS)
-    part_bytes = row_bytes // recipe.parts
-    chunk = _configure(recipe, count, panel_bytes // STEP_BYTES)  # sums are zero now
+    part_bytes = row_bytes // micro.parts
+    chunk = _configure(micro, count, panel_bytes // STEP_BYTES)  # sums are zero now
     for start in range(0, part_bytes, chunk):
         amx.load(UPPER, x + start, stride)
-        if recipe.parts > 1:
+        if micro.parts > 1:
             amx.load(LOWER, x + part_bytes + start, stride)
         step, lines = weights + start // 4 * STEP_BYTES, chunk // 4
-        _add_block(recipe, 0, _C00, LEFT, step, lines)
-        _add_block(recipe, 1, _C01, RIGHT, step, lines)
-        _add_block(recipe, 2, _C10, LEFT, step, lines)
-        _add_block(recipe, 3, _C11, RIGHT, step, lines)
+        _add_block(micro, 0, _C00, LEFT, step, lines)
+        _add_block(micro, 1, _C01, RIGHT, step, lines)
+        _add_block(micro, 2, _C10, LEFT, step, lines)
+        _add_block(micro, 3, _C11, RIGHT, step, lines)
     amx.store(_C00, out, STEP_BYTES)
     amx.store(_C01, out + BLOCK_BYTES, STEP_BYTES)
     amx.store(_C10, out + 2 * BLOCK_BYTES, STEP_BYTES)
     amx.store(_C11, out + 3 * BLOCK_BYTES, STEP_BYTES)
 
 
-@in_kernel
+@device_function
 def _add_block(
-    recipe: Recipe, block: int, sums: Tile, columns: Tile, weights: int, lines: int
+    micro: MicroKernel, block: int, sums: Tile, columns: Tile, weights: int, lines: int
 ) -> None:
     """Add the products of all parts of the rows with a block of weights, which is read here.
 
@@ -140,20 +140,20 @@ def _add_block(
     where many are asked for at once, and memory rests where none are.
     """
     for line in range(block * lines, (block + 1) * lines):
-        ask_to_read(weights + recipe.ahead + line * CACHE_LINE)
+        ask_to_read(weights + micro.ahead + line * CACHE_LINE)
     amx.load(columns, weights + block * BLOCK_BYTES, STEP_BYTES)
     amx.add_bf16(sums, UPPER, columns)
-    if recipe.parts > 1:
+    if micro.parts > 1:
         amx.add_bf16(sums, LOWER, columns)
 
 
-def _fill_codes(
-    recipe: Recipe, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
+def _fill_quantised(
+    micro: MicroKernel, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
     ask_for_share(coming, 0, coming[1])
     (x, stride, last), (groups, group_bytes, row_group_bytes) = rows, sizes
     count = min(last + 1, SQUARE_ROWS)
-    chunk = _configure(recipe, count, row_group_bytes // 4)
+    chunk = _configure(micro, count, row_group_bytes // 4)
     dots, widened = stack(_DOTS), stack(_WIDENED)
     parameters, row_ends = weights + group_bytes - PARAMETER_BYTES, x + groups * row_group_bytes
     floats_at(out, count * PANEL)[:] = np.float32(0)
@@ -163,21 +163,21 @@ def _fill_codes(
         codes = weights + group * group_bytes + half
         for start in range(0, row_group_bytes, chunk):
             row = x + group * row_group_bytes + start
-            if recipe.code_bits == 4:
+            if micro.code_bits == 4:
                 _widen(codes + start // 8 * STEP_BYTES, chunk // 8, widened)
                 _load_weights(widened, _HALF)
             else:
                 _load_weights(codes + start // 4 * STEP_BYTES, STEP_BYTES)
             _load_rows(row, stride, count)
-            _multiply(recipe, count)
+            _multiply(micro, count)
         if number > 0:
             _scale(number - 1, parameters, group_bytes, row_ends, stride, dots, count, out)
         _store(dots + SQUARE_ROWS * half, _HALF, count)
     _scale(2 * groups - 1, parameters, group_bytes, row_ends, stride, dots, count, out)
 
 
-@in_kernel
-def _configure(recipe: Recipe, count: int, steps: int) -> int:
+@device_function
+def _configure(micro: MicroKernel, count: int, steps: int) -> int:
     """Set up tiles for so many rows; return how many bytes of a row one product takes.
 
     As many steps as a tile holds and `steps` is a multiple of: tiles keep one size throughout. The
@@ -187,19 +187,19 @@ def _configure(recipe: Recipe, count: int, steps: int) -> int:
     while steps % at_once:
         at_once -= 1
     upper = min(count, TILE_ROWS)
-    lower = upper if recipe.rows == TILE_ROWS else max(1, count - TILE_ROWS)
+    lower = upper if micro.rows == TILE_ROWS else max(1, count - TILE_ROWS)
     amx.configure(stack(_CONFIG), upper, lower, 4 * at_once)
     return 4 * at_once
 
 
-@in_kernel
+@device_function
 def _load_weights(weights: int, step: int) -> None:
     """Read two tiles of weights, whose steps are so many bytes apart."""
     amx.load(LEFT, weights, step)
     amx.load(RIGHT, weights + BLOCK_BYTES, step)
 
 
-@in_kernel
+@device_function
 def _load_rows(x: int, stride: int, count: int) -> None:
     """Read the tiles of rows."""
     amx.load(UPPER, x, stride)
@@ -207,25 +207,25 @@ def _load_rows(x: int, stride: int, count: int) -> None:
         amx.load(LOWER, x + TILE_ROWS * stride, stride)
 
 
-@in_kernel
-def _multiply(recipe: Recipe, count: int) -> None:
+@device_function
+def _multiply(micro: MicroKernel, count: int) -> None:
     """Add the products of the tiles of rows and of weights."""
-    _add(recipe, _C00, UPPER, LEFT)
-    _add(recipe, _C01, UPPER, RIGHT)
+    _add(micro, _C00, UPPER, LEFT)
+    _add(micro, _C01, UPPER, RIGHT)
     if count > TILE_ROWS:
-        _add(recipe, _C10, LOWER, LEFT)
-        _add(recipe, _C11, LOWER, RIGHT)
+        _add(micro, _C10, LOWER, LEFT)
+        _add(micro, _C11, LOWER, RIGHT)
 
 
-@in_kernel
-def _add(recipe: Recipe, sums: Tile, left: Tile, right: Tile) -> None:
-    if recipe.has_codes:
+@device_function
+def _add(micro: MicroKernel, sums: Tile, left: Tile, right: Tile) -> None:
+    if micro.is_quantised:
         amx.add_bytes(sums, left, right)
     else:
         amx.add_bf16(sums, left, right)
 
 
-@in_kernel
+@device_function
 def _zero(count: int) -> None:
     """Set the sums to zero."""
     amx.zero(_C00)
@@ -235,7 +235,7 @@ def _zero(count: int) -> None:
         amx.zero(_C11)
 
 
-@in_kernel
+@device_function
 def _store(out: int, stride: int, count: int) -> None:
     """Write the sums, 32 bits each."""
     amx.store(_C00, out, stride)
@@ -246,8 +246,8 @@ def _store(out: int, stride: int, count: int) -> None:
         amx.store(_C11, lower + BLOCK_BYTES, stride)
 
 
-@in_kernel
-def repeat(recipe: Recipe, steps: int, space: int, out: int) -> None:
+@device_function
+def repeat(micro: MicroKernel, steps: int, space: int, out: int) -> None:
     """Add the products of two by two tiles so many times, all from and in registers.
 
     At `space` are two tiles, at `out` room for one.
@@ -256,7 +256,7 @@ def repeat(recipe: Recipe, steps: int, space: int, out: int) -> None:
     _load_weights(space, TILE_BYTES)
     _load_rows(space, TILE_BYTES, SQUARE_ROWS)
     for _ in range(steps):
-        _multiply(recipe, SQUARE_ROWS)
+        _multiply(micro, SQUARE_ROWS)
     amx.store(_C11, out, TILE_BYTES)
     amx.release()
 
@@ -264,7 +264,7 @@ def repeat(recipe: Recipe, steps: int, space: int, out: int) -> None:
 # ---- codes ---------------------------------------------------------------------------------------
 
 
-@in_kernel
+@device_function
 def _widen(codes: int, steps: int, widened: int) -> None:
     """Write the low halves of the bytes of 32 outputs as a step, then the high ones."""
     for step in range(steps):
@@ -276,7 +276,7 @@ def _widen(codes: int, steps: int, widened: int) -> None:
             high[i] = source[i] >> np.uint8(4)
 
 
-@in_kernel
+@device_function
 def _scale(
     number: int,
     parameters: int,

@@ -34,7 +34,7 @@ _I32X32 = ir.VectorType(I32, 32)
 class Dots(Protocol):
     """A way to multiply bytes and sum by fours."""
 
-    wide_codes: bool
+    wide_activations: bool
     """Activations for 8-bit weights are int16 in the order 0 2 1 3, not int8 in order."""
 
     def weights(self, b: Builder, codes: Value) -> tuple[Value, ...]:
@@ -59,7 +59,7 @@ class Dots(Protocol):
 class _Bytes(ABC):
     """What ways have in common that take bytes as they are."""
 
-    wide_codes = False
+    wide_activations = False
 
     def weights(self, _b: Builder, codes: Value) -> tuple[Value, ...]:
         return (codes,)
@@ -105,7 +105,7 @@ class _Portable:
     leaves open which products meet in a lane, and the expansions differ.)
     """
 
-    wide_codes = True
+    wide_activations = True
 
     def weights(self, b: Builder, codes: Value) -> tuple[Value, ...]:
         pairs = b.bitcast(codes, I16X32)

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.codegen.compiled import make_ready
-from spaninfer_kernels_cpu.codegen.isa_level import chosen
+from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.memory import aligned, odd_lines
 from spaninfer_kernels_cpu.errors import DTypeError, ShapeError
 from spaninfer_kernels_cpu.gemm import tile_gemm
-from spaninfer_kernels_cpu.gemm.micro_kernel import Recipe, recipes, row_bytes
+from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel, micro_kernels, row_bytes
 from spaninfer_kernels_cpu.quantisation import pack_kernel
 from spaninfer_kernels_cpu.quantisation.layout import Format, Layout
 from spaninfer_kernels_cpu.quantisation.packed import Packed
@@ -46,32 +46,32 @@ def linear(
     if not len(x):
         return
     rounded = x.dtype == ml_dtypes.bfloat16
-    one, many = recipes(weight.layout.format.kind, rounded=rounded, tier=chosen())
+    one, many = micro_kernels(weight.layout.format.kind, rounded=rounded, level=active_level())
     workers = _num_workers(weight, len(x))
     rows = rows_for(x, weight.layout, one, workers)
     arguments = (weight.panels, rows, weight.layout.groups, _NO_BIAS if bias is None else bias, out)
     share(_kernel(one, many), arguments, workers)
 
 
-def make_products_ready(format: Format) -> None:
+def make_gemm_ready(format: Format) -> None:
     """Compile what `linear` needs for weights of a format, or load it from the cache on disk."""
     for rounded in {False, format.kind == "bfloat16"}:
-        _kernel(*recipes(format.kind, rounded=rounded, tier=chosen()))
-    if format.has_codes:
-        _row_coder()
+        _kernel(*micro_kernels(format.kind, rounded=rounded, level=active_level()))
+    if format.is_quantised:
+        _row_quantiser()
 
 
 @cache
-def _kernel(one_row: Recipe, many_rows: Recipe) -> Callable[..., None]:
+def _kernel(one_row: MicroKernel, many_rows: MicroKernel) -> Callable[..., None]:
     work = tile_gemm.kernel(one_row, many_rows)
     make_ready(work, tile_gemm.SIGNATURE)
     return work
 
 
 @cache
-def _row_coder() -> Callable[..., None]:
-    make_ready(pack_kernel.row_codes, pack_kernel.ROWS_SIGNATURE)
-    return pack_kernel.row_codes
+def _row_quantiser() -> Callable[..., None]:
+    make_ready(pack_kernel.quantize_rows, pack_kernel.ROWS_SIGNATURE)
+    return pack_kernel.quantize_rows
 
 
 def _num_workers(weight: Packed, num_rows: int) -> int:
@@ -79,21 +79,21 @@ def _num_workers(weight: Packed, num_rows: int) -> int:
     return 1 if weight.panels.nbytes * -(-num_rows // 8) < SERIAL_BELOW else usable_cpus()
 
 
-def rows_for(x: NDArray[np.generic], layout: Layout, recipe: Recipe, workers: int) -> Bytes:
+def rows_for(x: NDArray[np.generic], layout: Layout, micro: MicroKernel, workers: int) -> Bytes:
     """Return activations[T C] as the bytes that kernels of a recipe read, [T bytes]."""
     padded = layout.padded_channels
-    rows = aligned((len(x), odd_lines(row_bytes(layout, recipe))), np.uint8)
-    if layout.format.has_codes:
-        wide = recipe.channel_bytes == 2
-        arguments = (x, layout.group_channels, padded, wide, recipe.centre, rows)
-        share(_row_coder(), arguments, workers if len(x) > pack_kernel.ROWS_PER_TASK else 1)
+    rows = aligned((len(x), odd_lines(row_bytes(layout, micro))), np.uint8)
+    if layout.format.is_quantised:
+        wide = micro.channel_bytes == 2
+        arguments = (x, layout.group_channels, padded, wide, micro.unsigned_offset, rows)
+        share(_row_quantiser(), arguments, workers if len(x) > pack_kernel.ROWS_PER_TASK else 1)
         return rows
-    kind = np.float32 if recipe.way == "fma" else ml_dtypes.bfloat16
+    kind = np.float32 if micro.isa_path == "fma" else ml_dtypes.bfloat16
     numbers = rows.view(kind)
     numbers[:] = 0
     first = numbers[:, : layout.channels]
     first[:] = x
-    if recipe.parts > 1:
+    if micro.parts > 1:
         rounded = first.astype(np.float32)
         rest = numbers[:, padded : padded + layout.channels]
         rest[:] = np.subtract(x, rounded, out=np.zeros_like(rounded), where=np.isfinite(rounded))

@@ -1,6 +1,6 @@
-"""Products with packed weights as calls: of all rows with one weight or, part by part, with several
-(`product_calls`), those of a gated MLP (`gated_calls`), and of rows in order of their experts with
-the weights of these (`run_call`).
+"""GEMM with packed weights as calls: all rows by one weight or, part by part, by several
+(`gemm_calls`), a gated MLP's first two (`gated_gemm_calls`), and rows in order of their experts by
+the weights of these (`grouped_gemm_call`).
 """
 
 from __future__ import annotations
@@ -11,63 +11,63 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.codegen.isa_level import chosen
+from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.kernel import Kernel
 from spaninfer_kernels_cpu.codegen.memory import odd_lines
 from spaninfer_kernels_cpu.elementwise.activations import ACTIVATIONS, SILU, Activation
-from spaninfer_kernels_cpu.gemm.gemm_kernel import product_kernel
+from spaninfer_kernels_cpu.gemm.gemm_kernel import gemm_kernel
 from spaninfer_kernels_cpu.gemm.micro_kernel import (
-    Recipe,
-    few_rows,
-    recipes,
-    some_rows,
-    stretches,
-    task_rows,
+    MicroKernel,
+    k_blocks,
+    medium_tile,
+    micro_kernels,
+    rows_per_task,
+    small_tile,
 )
-from spaninfer_kernels_cpu.gemm.prepare_activations import ready_bytes, ready_call
+from spaninfer_kernels_cpu.gemm.prepare_activations import prepare_call, prepared_bytes
 from spaninfer_kernels_cpu.quantisation.layout import PANEL
 from spaninfer_kernels_cpu.quantisation.packed import Packed
-from spaninfer_kernels_cpu.runtime.call import ROWS, Call, Rows
+from spaninfer_kernels_cpu.runtime.call import TOKENS, Call, Matrix
 from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
-from spaninfer_kernels_cpu.runtime.numa import shares, usable_nodes
+from spaninfer_kernels_cpu.runtime.numa import numa_nodes, shares
 
 Floats = NDArray[np.float32]
 
 _MOST_PANELS = 32  # of a piece: 0.1 ms of reading in a 0.5B model; threads give way between pieces
 
 
-def scratch_bytes(weight: Packed, *, rounded: bool = False) -> int:
-    """Return the bytes of scratch memory per row that `product_calls` wants; 0 if none."""
-    return odd_lines(weight.count * ready_bytes(weight.layout, rounded=rounded))
+def gemm_scratch_bytes(weight: Packed, *, rounded: bool = False) -> int:
+    """Return the bytes of scratch memory per row that `gemm_calls` wants; 0 if none."""
+    return odd_lines(weight.count * prepared_bytes(weight.layout, rounded=rounded))
 
 
-def product_calls(
-    x: Rows,
+def gemm_calls(
+    x: Matrix,
     weight: Packed,
     *,
-    out: Rows,
+    out: Matrix,
     scratch: int,
     bias: Floats | None = None,
-    residual: Rows | None = None,
+    residual: Matrix | None = None,
     scale: float = 1.0,
     rounded: bool = False,
-    count: int = ROWS,
+    count: int = TOKENS,
 ) -> list[Call]:
     """Return the calls that write x @ weight.T + bias to out, or residual + scale * that.
 
     Of N weights in one, number n multiplies part n of rows of N C numbers and writes part n of N O;
-    these have neither bias nor residual. `scratch` has `scratch_bytes` per row; `rounded`: x may be
-    rounded to bfloat16 where weights are that and the CPU multiplies both so; `count`: which of the
-    step's counts is the number of rows. The caller keeps weight and bias[O] alive. `out` may be
+    these have neither bias nor residual. `scratch` has `gemm_scratch_bytes` per row; `rounded`: x may
+    be rounded to bfloat16 where weights are that and the CPU multiplies both so; `count`: which of
+    the step's counts is the number of rows. The caller keeps weight and bias[O] alive. `out` may be
     `residual`; neither may be `x`.
     """
     assert weight.count == 1 or (bias is None and residual is None)
     (_, many), layout = _recipes(weight, rounded), weight.layout
-    into = stretches(layout, many)
-    calls, x = _made_ready(x, weight, scratch, rounded, count, into)
+    into = k_blocks(layout, many)
+    calls, x = _prepared(x, weight, scratch, rounded, count, into)
     panels = weight.count * layout.panels
-    pieces = _pieces(panels, usable_cpus(), len(usable_nodes()))
-    rows_per_task = task_rows(layout, many, into)
+    pieces = _pieces(panels, usable_cpus(), len(numa_nodes()))
+    tokens_per_task = rows_per_task(layout, many, into)
     words = (
         *_weight_words(weight),
         *_row_words(x, weight, rounded),
@@ -78,57 +78,57 @@ def product_calls(
         1.0 if residual is None else float(scale),
         *_piece_words(pieces),
         0,
-        *(usable_cpus(), into, rows_per_task),
+        *(usable_cpus(), into, tokens_per_task),
     )
     kernel = _product(weight, rounded, SILU)
-    return [*calls, Call(kernel, words, len(pieces) - 1, rows_per_task, count)]
+    return [*calls, Call(kernel, words, len(pieces) - 1, tokens_per_task, count)]
 
 
 def can_gate(weight: Packed) -> bool:
-    """Can `gated_calls` take this weight: no panel with both gates and factors, on one node?"""
-    return weight.layout.outputs % (2 * PANEL) == 0 and len(usable_nodes()) == 1
+    """Can `gated_gemm_calls` take it: no panel of both gates and factors, on one node?"""
+    return weight.layout.outputs % (2 * PANEL) == 0 and len(numa_nodes()) == 1
 
 
-def gated_calls(
-    x: Rows,
+def gated_gemm_calls(
+    x: Matrix,
     weight: Packed,
     act: str,
     *,
-    out: Rows,
+    out: Matrix,
     scratch: int,
     rounded: bool = False,
-    count: int = ROWS,
+    count: int = TOKENS,
 ) -> list[Call]:
     """Return the calls that write act(x @ gate.T) * (x @ up.T) to out; weight[2I C] is gate above
     up, and `can_gate`.
 
-    Everything else is as in `product_calls`. A prompt's 2I numbers of a row, which nobody reads
+    Everything else is as in `gemm_calls`. A prompt's 2I numbers of a row, which nobody reads
     twice, never leave the caches so: 10 MB of 256 rows in a 0.5B model.
     """
     assert can_gate(weight)
-    calls, x = _made_ready(x, weight, scratch, rounded, count)
+    calls, x = _prepared(x, weight, scratch, rounded, count)
     half = weight.layout.panels // 2
     pieces = _pieces(half, usable_cpus(), 1)
-    rows_per_task = task_rows(weight.layout, _recipes(weight, rounded)[1])
+    tokens_per_task = rows_per_task(weight.layout, _recipes(weight, rounded)[1])
     words = (
         *_weight_words(weight),
         *_row_words(x, weight, rounded),
         *(out.address, out.stride, 0, 0, 0, 0, 1.0),
         *_piece_words(pieces),
         half,
-        *(usable_cpus(), 1, rows_per_task),
+        *(usable_cpus(), 1, tokens_per_task),
     )
     kernel = _product(weight, rounded, ACTIVATIONS[act])
-    return [*calls, Call(kernel, words, len(pieces) - 1, rows_per_task, count)]
+    return [*calls, Call(kernel, words, len(pieces) - 1, tokens_per_task, count)]
 
 
-def run_call(
-    x: Rows, weight: Packed, *, out: Rows, runs: int, rounded: bool = False, count: int
+def grouped_gemm_call(
+    x: Matrix, weight: Packed, *, out: Matrix, runs: int, rounded: bool = False, count: int
 ) -> Call:
     """Write the products of ready rows, run after run, each with the weight that the run names.
 
-    `runs` is the address of RUN_NUMBERS int32 for as many runs as `count` says; those without rows
-    do nothing. Where `ready_bytes` is 0, x are rows as they are.
+    `runs` is the address of SEGMENT_NUMBERS int32 for as many runs as `count` says; those without
+    rows do nothing. Where `prepared_bytes` is 0, x are rows as they are.
     """
     pieces = _pieces(weight.layout.panels, usable_cpus(), 1)
     words = (
@@ -142,19 +142,19 @@ def run_call(
     return Call(_product(weight, rounded, SILU), words, len(pieces) - 1, 1, count)
 
 
-def _made_ready(
-    x: Rows, weight: Packed, scratch: int, rounded: bool, count: int, into: int = 1
-) -> tuple[list[Call], Rows]:
+def _prepared(
+    x: Matrix, weight: Packed, scratch: int, rounded: bool, count: int, into: int = 1
+) -> tuple[list[Call], Matrix]:
     """Return the calls that make rows ready in scratch memory, if any, and where rows are then.
 
     `into` so many stretches.
     """
-    stride = scratch_bytes(weight, rounded=rounded)
+    stride = gemm_scratch_bytes(weight, rounded=rounded)
     if not stride:
         return [], x
-    ready, parts = Rows(scratch, stride), weight.count * into
+    ready, parts = Matrix(scratch, stride), weight.count * into
     layout = replace(weight.layout, channels=weight.layout.channels // into)
-    call = ready_call(x, layout, out=ready, parts=parts, rounded=rounded, count=count)
+    call = prepare_call(x, layout, out=ready, parts=parts, rounded=rounded, count=count)
     return [call], ready
 
 
@@ -164,8 +164,8 @@ def _weight_words(weight: Packed) -> tuple[int, ...]:
     return weight.panels.ctypes.data, *sizes
 
 
-def _row_words(x: Rows, weight: Packed, rounded: bool) -> tuple[int, ...]:
-    part_bytes = ready_bytes(weight.layout, rounded=rounded) or weight.layout.channels * 4
+def _row_words(x: Matrix, weight: Packed, rounded: bool) -> tuple[int, ...]:
+    part_bytes = prepared_bytes(weight.layout, rounded=rounded) or weight.layout.channels * 4
     return x.address, x.stride, part_bytes
 
 
@@ -192,9 +192,9 @@ def _pieces(panels: int, threads: int, nodes: int) -> NDArray[np.int64]:
 
 def _product(weight: Packed, rounded: bool, activation: Activation) -> Kernel:
     one, many = _recipes(weight, rounded)
-    few = few_rows(one, many)
-    return product_kernel(one, few, some_rows(few), many, activation)
+    few = small_tile(one, many)
+    return gemm_kernel(one, few, medium_tile(few), many, activation)
 
 
-def _recipes(weight: Packed, rounded: bool) -> tuple[Recipe, Recipe]:
-    return recipes(weight.layout.format.kind, rounded=rounded, tier=chosen())
+def _recipes(weight: Packed, rounded: bool) -> tuple[MicroKernel, MicroKernel]:
+    return micro_kernels(weight.layout.format.kind, rounded=rounded, level=active_level())

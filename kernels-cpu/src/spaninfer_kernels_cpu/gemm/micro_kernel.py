@@ -7,11 +7,10 @@ from typing import Literal
 
 from spaninfer_kernels_cpu.codegen.amx import TILE_BYTES, TILE_ROWS
 from spaninfer_kernels_cpu.codegen.constants import Constant
-from spaninfer_kernels_cpu.codegen.isa_level import Bf16Dot, ByteDot, Tier
+from spaninfer_kernels_cpu.codegen.isa_level import Bf16Dot, ByteDot, IsaLevel
 from spaninfer_kernels_cpu.codegen.memory import whole_lines
 from spaninfer_kernels_cpu.gemm.dot_product import BF16_DOTS, DOTS
 from spaninfer_kernels_cpu.quantisation.layout import (
-    CENTRE,
     CHANNELS_PER_STEP,
     LANES,
     PANEL,
@@ -19,6 +18,7 @@ from spaninfer_kernels_cpu.quantisation.layout import (
     ROW_PARAMETER_BYTES,
     STEP_BYTES,
     STEPS_AT_ONCE,
+    UNSIGNED_OFFSET,
     Kind,
     Layout,
 )
@@ -26,21 +26,23 @@ from spaninfer_kernels_cpu.quantisation.layout import (
 WIDENED_ROWS = 4
 PAIRED_ROWS = 8
 AHEAD = 4096  # bytes
-FEW_ROWS = 4
-ROWS_PER_TASK = 192  # a multiple of every tile's rows; their activations stay beside the panel
+SMALL_TILE_ROWS = 4
+PANEL_ROWS_PER_TASK = (
+    192  # a multiple of every tile's rows; their activations stay beside the panel
+)
 MOST_ROWS = 256  # of a task that multiplies by tiles
 BESIDE = 1 << 20  # bytes of the second cache for activations
-STRETCH_BYTES = BESIDE // 128
+K_BLOCK_BYTES = BESIDE // 128
 LINE_ROWS, LINE_BLOCKS = TILE_ROWS, PANEL // LANES
 SQUARE_ROWS, SQUARE_BLOCKS = 2 * TILE_ROWS, 2
 
-Way = ByteDot | Bf16Dot | Literal["fma", "tiles", "split tiles"]
+IsaPath = ByteDot | Bf16Dot | Literal["fma", "tiles", "split tiles"]
 
 _BY_TILES = ("tiles", "split tiles")
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe(Constant):
+class MicroKernel(Constant):
     """The kind of the weights, the way of multiplying, and the tile: rows by blocks of 16 outputs.
 
     Bytes of activations follow from the way: float32 for "fma", pairs of bfloat16 for BF16_DOTS,
@@ -50,7 +52,7 @@ class Recipe(Constant):
     """
 
     kind: Kind
-    way: Way
+    isa_path: IsaPath
     rows: int
     blocks: int
     ahead: int = 0
@@ -58,17 +60,17 @@ class Recipe(Constant):
     @property
     def by_tiles(self) -> bool:
         """Whether products are those of AMX."""
-        return self.way in _BY_TILES
+        return self.isa_path in _BY_TILES
 
     @property
-    def has_codes(self) -> bool:
+    def is_quantised(self) -> bool:
         """Whether weights are codes."""
-        return self.kind in CENTRE
+        return self.kind in UNSIGNED_OFFSET
 
     @property
     def parts(self) -> int:
         """Numbers whose sum an activation is: a row holds the first of all, then the second."""
-        return 2 if self.way == "split tiles" else 1
+        return 2 if self.isa_path == "split tiles" else 1
 
     @property
     def weight_bytes(self) -> int:
@@ -78,7 +80,7 @@ class Recipe(Constant):
     @property
     def parameter_bytes(self) -> int:
         """Bytes of a group of a panel that are not weights."""
-        return PARAMETER_BYTES if self.kind in CENTRE else 0
+        return PARAMETER_BYTES if self.kind in UNSIGNED_OFFSET else 0
 
     @property
     def code_bits(self) -> int:
@@ -86,20 +88,20 @@ class Recipe(Constant):
         return 4 if self.kind == "int4" else 8
 
     @property
-    def centre(self) -> int:
+    def unsigned_offset(self) -> int:
         """The code from which weights that are codes count."""
-        return CENTRE[self.kind]
+        return UNSIGNED_OFFSET[self.kind]
 
     @property
     def channel_bytes(self) -> int:
         """Bytes of one activation."""
-        if self.way == "fma":
+        if self.isa_path == "fma":
             return 4
         if self.by_tiles:
-            return 1 if self.has_codes else 2 * self.parts
-        if self.way in BF16_DOTS:
+            return 1 if self.is_quantised else 2 * self.parts
+        if self.isa_path in BF16_DOTS:
             return 2
-        return 2 if self.kind == "int8" and DOTS[self.way].wide_codes else 1
+        return 2 if self.kind == "int8" and DOTS[self.isa_path].wide_activations else 1
 
     @property
     def row_bytes(self) -> int:
@@ -107,76 +109,76 @@ class Recipe(Constant):
         return self.channel_bytes * CHANNELS_PER_STEP[self.kind] * STEPS_AT_ONCE[self.kind]
 
 
-def recipes(kind: Kind, *, rounded: bool, tier: Tier) -> tuple[Recipe, Recipe]:
+def micro_kernels(kind: Kind, *, rounded: bool, level: IsaLevel) -> tuple[MicroKernel, MicroKernel]:
     """Return how a tier multiplies one row with weights of a kind, and how several.
 
     `rounded`: activations are bfloat16, which matters to weights that are bfloat16 too.
     """
-    if kind == "bfloat16" and kind in tier.tiles:
+    if kind == "bfloat16" and kind in level.tiles:
         # All rows by tiles, one too: so a row has the same sums alone and among others, and is made
         # ready in one way.
-        way: Way = "tiles" if rounded else "split tiles"
-        line = Recipe(kind, way, LINE_ROWS, LINE_BLOCKS, AHEAD)
-        return line, Recipe(kind, way, SQUARE_ROWS, SQUARE_BLOCKS)
-    way = "fma"
+        isa_path: IsaPath = "tiles" if rounded else "split tiles"
+        line = MicroKernel(kind, isa_path, LINE_ROWS, LINE_BLOCKS, AHEAD)
+        return line, MicroKernel(kind, isa_path, SQUARE_ROWS, SQUARE_BLOCKS)
+    isa_path = "fma"
     if kind in ("int8", "int4"):
-        way = tier.byte_dot
-    elif kind == "bfloat16" and rounded and tier.bf16_dot is not None:
-        way = tier.bf16_dot
+        isa_path = level.byte_dot
+    elif kind == "bfloat16" and rounded and level.bf16_dot is not None:
+        isa_path = level.bf16_dot
     # A core with AVX-512 looks some 500 instructions ahead, 5 KB of bfloat16 or int4. Asking for
     # what comes 4 KB later takes 18 % off one row of bfloat16, 15 off int4, 11 off int8, and 26, 18
     # and 10 off eight rows; 2 and 8 KB about as much, 1 KB half (two cores of a Xeon). With AVX2
     # (EPYC Zen 3) the instructions cost more than they bring. float32 is what attention multiplies,
     # in the nearest cache.
-    ahead = AHEAD if tier.blocks > 1 and kind != "float32" else 0
-    one = Recipe(kind, way, 1, PANEL // LANES, ahead)
-    if kind in tier.tiles:
-        return one, Recipe(kind, "tiles", SQUARE_ROWS, SQUARE_BLOCKS)
+    ahead = AHEAD if level.blocks > 1 and kind != "float32" else 0
+    one = MicroKernel(kind, isa_path, 1, PANEL // LANES, ahead)
+    if kind in level.tiles:
+        return one, MicroKernel(kind, "tiles", SQUARE_ROWS, SQUARE_BLOCKS)
     # Where a vector is two registers of sixteen, widened bfloat16 weights take four more, and six
     # rows spill: 64 Gop/s against 83 with four, other kinds are faster with six (EPYC Zen 3). Bytes
     # by pairs have multiplications enough to hide spills: 99 to 101 Gop/s of 192 rows with four,
     # six and eight, but of 8 rows 71 with six, 78 with twice four, 103 with eight.
-    rows, blocks = tier.rows, tier.blocks
-    if (kind, way, tier.blocks) == ("bfloat16", "fma", 1):
+    rows, blocks = level.rows, level.blocks
+    if (kind, isa_path, level.blocks) == ("bfloat16", "fma", 1):
         rows = WIDENED_ROWS
-    elif (kind, way) == ("int8", "madd"):
+    elif (kind, isa_path) == ("int8", "madd"):
         rows = PAIRED_ROWS
-    return one, Recipe(kind, way, rows, blocks)
+    return one, MicroKernel(kind, isa_path, rows, blocks)
 
 
-def row_bytes(layout: Layout, recipe: Recipe) -> int:
+def row_bytes(layout: Layout, micro: MicroKernel) -> int:
     """Return the bytes of a row of activations for a weight: channels, then groups' parameters.
 
     Whole cache lines: a tile whose rows lie in two lines each loads in 51 cycles instead of 8.
     """
-    num_bytes = layout.groups * layout.padded_channels * recipe.channel_bytes
-    return whole_lines(num_bytes + layout.groups * ROW_PARAMETER_BYTES * layout.format.has_codes)
+    num_bytes = layout.groups * layout.padded_channels * micro.channel_bytes
+    return whole_lines(num_bytes + layout.groups * ROW_PARAMETER_BYTES * layout.format.is_quantised)
 
 
-def stretches(layout: Layout, recipe: Recipe) -> int:
+def k_blocks(layout: Layout, micro: MicroKernel) -> int:
     """Return into how many equal stretches channels are cut for a product by tiles of bfloat16.
 
     As few as leave room in the second cache for 128 rows of a stretch, if channels can be cut so
     into whole tiles, some at least; else it is one. Panels are gone over once per stretch, and what
     each gives is added up.
     """
-    if not recipe.by_tiles or recipe.has_codes:
+    if not micro.by_tiles or micro.is_quantised:
         return 1
     tiles, rest = divmod(layout.channels, TILE_BYTES // 2)
-    fewest = -(-row_bytes(layout, recipe) // STRETCH_BYTES)
+    fewest = -(-row_bytes(layout, micro) // K_BLOCK_BYTES)
     counts = range(fewest, min(4 * fewest, tiles // 4) + 1)
     return next((count for count in counts if tiles % count == 0 and rest == 0), 1)
 
 
-def task_rows(layout: Layout, recipe: Recipe, into: int = 1) -> int:
+def rows_per_task(layout: Layout, micro: MicroKernel, into: int = 1) -> int:
     """Return the most rows of a task, whose activations come `into` so many stretches."""
-    if not recipe.by_tiles:
-        return ROWS_PER_TASK
-    fitting = BESIDE // (row_bytes(layout, recipe) // into)
-    return max(1, min(fitting, MOST_ROWS) // recipe.rows) * recipe.rows
+    if not micro.by_tiles:
+        return PANEL_ROWS_PER_TASK
+    fitting = BESIDE // (row_bytes(layout, micro) // into)
+    return max(1, min(fitting, MOST_ROWS) // micro.rows) * micro.rows
 
 
-def few_rows(one: Recipe, many: Recipe) -> Recipe:
+def small_tile(one: MicroKernel, many: MicroKernel) -> MicroKernel:
     """Return how rows are multiplied that would leave much of a tile for many of them empty.
 
     Over a panel's whole width where registers allow for more than a block: weights then come from
@@ -185,11 +187,11 @@ def few_rows(one: Recipe, many: Recipe) -> Recipe:
     if one.by_tiles:
         return one
     blocks = one.blocks if many.blocks > 1 else 1
-    return Recipe(many.kind, one.way, min(FEW_ROWS, many.rows), blocks, one.ahead)
+    return MicroKernel(many.kind, one.isa_path, min(SMALL_TILE_ROWS, many.rows), blocks, one.ahead)
 
 
-def some_rows(few: Recipe) -> Recipe:
-    """Return how up to twice as many rows as those of `few_rows` are multiplied.
+def medium_tile(few: MicroKernel) -> MicroKernel:
+    """Return how up to twice as many rows as those of `small_tile` are multiplied.
 
     By two tiles of few, the second of which has its weights in the cache, and memory rests. In int4
     by one, though three quarters of its sums do not stay in registers: nibbles are taken apart

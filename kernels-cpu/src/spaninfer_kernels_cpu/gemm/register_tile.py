@@ -1,8 +1,8 @@
 """The inner steps of matrix products: a tile of sums in registers, rows by blocks of 16 outputs.
 
-A tile is a tuple of vectors, row after row. Every intrinsic takes a Recipe, which says how large
-the tile is, and emits one straight line of code for all of it; the loops around them are ordinary
-Numba code. `weights` is the address of a step of a panel (see `layout`), `rows` the addresses of
+A tile is a tuple of vectors, row after row. Every intrinsic takes a MicroKernel, which says how
+large the tile is, and emits one straight line of code for all of it; the loops around them are
+ordinary Numba code. `weights` is the address of a step of a panel (see `layout`), `rows` the addresses of
 the activations of the tile's rows, and `offset` what is added to each of these.
 """
 
@@ -18,7 +18,7 @@ from spaninfer_kernels_cpu.codegen import vectors as v
 from spaninfer_kernels_cpu.codegen.constants import ConstantType
 from spaninfer_kernels_cpu.codegen.vectors import Builder, Value, intrinsic
 from spaninfer_kernels_cpu.gemm.dot_product import BF16_DOTS, DOTS, spread
-from spaninfer_kernels_cpu.gemm.micro_kernel import Recipe
+from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
 from spaninfer_kernels_cpu.quantisation.layout import BLOCK_BYTES, PANEL, STEP_BYTES, STEPS_AT_ONCE
 
 Values = list[Value]
@@ -57,7 +57,7 @@ def add_products(
     _context: Any, kind: Any, sums: Any, _weights: Any, rows: Any, _offset: Any
 ) -> Any:
     """Return sums + the products of one step of weights that are numbers, not codes."""
-    add = _PRODUCTS[kind.value.kind, kind.value.way]
+    add = _PRODUCTS[kind.value.kind, kind.value.isa_path]
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         _, tile, weights, addresses, offset = arguments
@@ -68,14 +68,14 @@ def add_products(
     return sums(kind, sums, types.int64, rows, types.int64), emit
 
 
-def _add_float32(b: Builder, _recipe: Recipe, sums: Values, w: Values, x: Values) -> Values:
+def _add_float32(b: Builder, _recipe: MicroKernel, sums: Values, w: Values, x: Values) -> Values:
     """One channel."""
     w = [b.bitcast(block, v.F32X16) for block in w]
     x = [v.splat(b, v.load(b, v.F32, address)) for address in x]
     return [v.fma(b, wj, xi, sums[n]) for n, wj, xi in _places(w, x)]
 
 
-def _add_bfloat16(b: Builder, _recipe: Recipe, sums: Values, w: Values, x: Values) -> Values:
+def _add_bfloat16(b: Builder, _recipe: MicroKernel, sums: Values, w: Values, x: Values) -> Values:
     """Two channels, widened."""
     pairs = [b.bitcast(block, v.I32X16) for block in w]
     for widened, offset in ((v.even_bf16, 0), (v.odd_bf16, 4)):
@@ -85,18 +85,22 @@ def _add_bfloat16(b: Builder, _recipe: Recipe, sums: Values, w: Values, x: Value
     return sums
 
 
-def _add_bfloat16_dots(b: Builder, recipe: Recipe, sums: Values, w: Values, x: Values) -> Values:
+def _add_bfloat16_dots(
+    b: Builder, micro: MicroKernel, sums: Values, w: Values, x: Values
+) -> Values:
     """Two channels, activations in bfloat16 too, in one instruction."""
     w = [b.bitcast(block, v.BF16X32) for block in w]
     x = [b.bitcast(spread(b, address), v.BF16X32) for address in x]
-    dot = BF16_DOTS[recipe.way]
+    dot = BF16_DOTS[micro.isa_path]
     return [dot(b, sums[n], wj, xi) for n, wj, xi in _places(w, x)]
 
 
-_PRODUCTS: dict[tuple[str, str], Callable[[Builder, Recipe, Values, Values, Values], Values]] = {
+_PRODUCTS: dict[
+    tuple[str, str], Callable[[Builder, MicroKernel, Values, Values, Values], Values]
+] = {
     ("float32", "fma"): _add_float32,
     ("bfloat16", "fma"): _add_bfloat16,
-    **{("bfloat16", way): _add_bfloat16_dots for way in BF16_DOTS},
+    **{("bfloat16", isa_path): _add_bfloat16_dots for isa_path in BF16_DOTS},
 }
 
 
@@ -143,7 +147,7 @@ def start_dots(_context: Any, kind: Any, rows: Any, _offset: Any) -> Any:
     """Return int32 sums that begin at - centre * (sum of the row's codes in the group).
 
     Weights so count from the middle of their codes. At rows + offset lie the group's parameters
-    (`row_codes`).
+    (`quantize_rows`).
     """
     tile = _tile(v.INTS, kind)
 
@@ -171,32 +175,32 @@ def add_dots(_context: Any, kind: Any, dots: Any, _weights: Any, rows: Any, _off
     return dots(kind, dots, types.int64, rows, types.int64), emit
 
 
-def _add_int8(b: Builder, recipe: Recipe, sums: Values, weights: Value, x: Values) -> Values:
+def _add_int8(b: Builder, micro: MicroKernel, sums: Values, weights: Value, x: Values) -> Values:
     """Four channels per step."""
-    way = DOTS[recipe.way]
+    isa_path = DOTS[micro.isa_path]
     for step in range(STEPS_AT_ONCE["int8"]):
-        blocks = _load_blocks(b, recipe, v.at(b, weights, STEP_BYTES * step))
-        w = [way.weights(b, block) for block in blocks]
-        offset = 4 * recipe.channel_bytes * step
-        codes = [way.activations(b, v.at(b, address, offset)) for address in x]
-        sums = [way.add(b, sums[n], wj, xi) for n, wj, xi in _places(w, codes)]
+        blocks = _load_blocks(b, micro, v.at(b, weights, STEP_BYTES * step))
+        w = [isa_path.weights(b, block) for block in blocks]
+        offset = 4 * micro.channel_bytes * step
+        codes = [isa_path.activations(b, v.at(b, address, offset)) for address in x]
+        sums = [isa_path.add(b, sums[n], wj, xi) for n, wj, xi in _places(w, codes)]
     return sums
 
 
-def _add_int4(b: Builder, recipe: Recipe, sums: Values, weights: Value, x: Values) -> Values:
+def _add_int4(b: Builder, micro: MicroKernel, sums: Values, weights: Value, x: Values) -> Values:
     """Eight channels per step."""
-    way = DOTS[recipe.way]
-    running = [way.start_small(start) for start in sums]
+    isa_path = DOTS[micro.isa_path]
+    running = [isa_path.start_small(start) for start in sums]
     for step in range(STEPS_AT_ONCE["int4"]):
-        blocks = _load_blocks(b, recipe, v.at(b, weights, STEP_BYTES * step))
+        blocks = _load_blocks(b, micro, v.at(b, weights, STEP_BYTES * step))
         for nibbles, offset in ((v.low_nibbles, 0), (v.high_nibbles, 4)):
             w = [nibbles(b, block) for block in blocks]
             codes = [spread(b, v.at(b, address, 8 * step + offset)) for address in x]
-            running = [way.add_small(b, running[n], wj, xi) for n, wj, xi in _places(w, codes)]
-    return [way.end_small(b, start, end) for start, end in zip(sums, running, strict=True)]
+            running = [isa_path.add_small(b, running[n], wj, xi) for n, wj, xi in _places(w, codes)]
+    return [isa_path.end_small(b, start, end) for start, end in zip(sums, running, strict=True)]
 
 
-_DOTS: dict[str, Callable[[Builder, Recipe, Values, Value, Values], Values]] = {
+_DOTS: dict[str, Callable[[Builder, MicroKernel, Values, Value, Values], Values]] = {
     "int8": _add_int8,
     "int4": _add_int4,
 }
@@ -209,7 +213,7 @@ def add_scaled(
     """Return sums + x scale * (w scale * dots + w middle * x sum): what the codes of a group mean.
 
     `parameters` is the address of the first block's scales; at rows + offset lie the row's
-    (`row_codes`).
+    (`quantize_rows`).
     """
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
@@ -222,8 +226,8 @@ def add_scaled(
             at = b.add(row, offset)
             x.append(tuple(v.splat(b, v.load(b, v.F32, v.at(b, at, 4 * i))) for i in range(2)))
         result, ints = _unpacked(b, tile), _unpacked(b, ints)
-        for n, (scale, middle), (x_scale, total) in _places(w, x):
-            value = v.fma(b, v.to_float(b, ints[n]), scale, b.fmul(middle, total))
+        for n, (scale, group_bias), (x_scale, total) in _places(w, x):
+            value = v.fma(b, v.to_float(b, ints[n]), scale, b.fmul(group_bias, total))
             result[n] = v.fma(b, value, x_scale, result[n])
         return _packed(b, result)
 
@@ -247,7 +251,7 @@ def add_scaled_row(_context: Any, w: Any, _dots: Any, _row: Any, _sums: Any) -> 
     """Add to float32 sums what int32 ones mean, of two blocks of a row; all are in memory.
 
     w is what `load_parameters` returned; at `row` are the parameters of the row's group
-    (`row_codes`). The int32 sums began at zero.
+    (`quantize_rows`). The int32 sums began at zero.
     """
 
     def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
@@ -255,11 +259,11 @@ def add_scaled_row(_context: Any, w: Any, _dots: Any, _row: Any, _sums: Any) -> 
         *scales, first, second = _unpacked(b, parameters)
         x_scale, total = (v.splat(b, v.load(b, v.F32, v.at(b, row, offset))) for offset in (0, 4))
         start = v.splat(b, v.load(b, v.I32, v.at(b, row, 8)))
-        for block, middle in enumerate((first, second)):
+        for block, group_bias in enumerate((first, second)):
             place = v.at(b, sums, BLOCK_BYTES * block)
             ints = v.load(b, v.I32X16, v.at(b, dots, BLOCK_BYTES * block))
             number = v.to_float(b, b.add(ints, start))
-            value = v.fma(b, number, scales[block], b.fmul(middle, total))
+            value = v.fma(b, number, scales[block], b.fmul(group_bias, total))
             v.store(b, v.fma(b, value, x_scale, v.load(b, v.F32X16, place)), place)
         return context.get_dummy_value()
 
@@ -277,12 +281,12 @@ def _tuple_of(kind: types.Type, count: int) -> Any:
     return types.UniTuple(kind, count)  # type: ignore[no-untyped-call]
 
 
-def _load_blocks(b: Builder, recipe: Recipe, weights: Value) -> Values:
+def _load_blocks(b: Builder, micro: MicroKernel, weights: Value) -> Values:
     """Return the bytes of a step of all blocks of the tile; ask for those that come later."""
-    if recipe.ahead:
-        for block in range(recipe.blocks):
-            v.prefetch(b, v.at(b, weights, BLOCK_BYTES * block + recipe.ahead))
-    return [v.load(b, v.I8X64, v.at(b, weights, BLOCK_BYTES * j)) for j in range(recipe.blocks)]
+    if micro.ahead:
+        for block in range(micro.blocks):
+            v.prefetch(b, v.at(b, weights, BLOCK_BYTES * block + micro.ahead))
+    return [v.load(b, v.I8X64, v.at(b, weights, BLOCK_BYTES * j)) for j in range(micro.blocks)]
 
 
 def _places(w: list[Any], x: list[Any]) -> list[tuple[int, Any, Any]]:

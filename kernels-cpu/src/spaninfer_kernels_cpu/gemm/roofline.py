@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cpu.codegen.amx import TILE_BYTES, TILE_ROWS
 from spaninfer_kernels_cpu.codegen.array_view import numbers_at
 from spaninfer_kernels_cpu.codegen.compiled import entry, make_ready
-from spaninfer_kernels_cpu.codegen.device_function import PART
-from spaninfer_kernels_cpu.codegen.isa_level import chosen
+from spaninfer_kernels_cpu.codegen.device_function import INLINE
+from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.gemm import amx_tile
-from spaninfer_kernels_cpu.gemm.micro_kernel import Recipe, recipes
+from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel, micro_kernels
 from spaninfer_kernels_cpu.gemm.register_tile import (
     add_dots,
     add_products,
@@ -57,7 +57,7 @@ def peak_gops(kind: Kind, *, rounded: bool = False, cpus: int | None = None) -> 
     multiplication and an addition are two. With `rounded`, activations are bfloat16. Products by
     tiles (AMX) find the activations in registers, too.
     """
-    _, many = recipes(kind, rounded=rounded, tier=chosen())
+    _, many = micro_kernels(kind, rounded=rounded, level=active_level())
     workers = cpus or usable_cpus()
     space = np.zeros(_SPACE, np.uint8)
     seconds = min(_seconds(_multiplier(many), (workers, space), workers) for _ in range(3))
@@ -97,19 +97,19 @@ def _read(counter: Counter, memory: NDArray[np.int64], totals: NDArray[np.int64]
 
 
 @cache
-def _multiplier(recipe: Recipe) -> Callable[..., None]:
+def _multiplier(micro: MicroKernel) -> Callable[..., None]:
     @entry
     def work(counter: Counter, tasks: int, space: NDArray[np.uint8]) -> None:
         """Multiply _STEPS steps per task, by the same weights."""
         out = np.empty(_SPACE, np.uint8)
         while next_task(counter) < tasks:
-            repeat(recipe, space.ctypes.data, out.ctypes.data)
+            repeat(micro, space.ctypes.data, out.ctypes.data)
 
     make_ready(work, (COUNTER, types.int64, types.Array(types.uint8, 1, "C")))
     return work
 
 
-def repeat(recipe: Recipe, space: int, out: int) -> None:
+def repeat(micro: MicroKernel, space: int, out: int) -> None:
     """Do _STEPS steps of a tile with the same weights and four activations; sums go to `out`.
 
     With the same activations too, LLVM would add the one product _STEPS times over.
@@ -117,31 +117,31 @@ def repeat(recipe: Recipe, space: int, out: int) -> None:
     raise NotImplementedError("exists in Numba functions only")
 
 
-@overload(repeat, jit_options=PART)
-def _repeat(recipe: Recipe, space: int, out: int) -> Any:  # noqa: ARG001
+@overload(repeat, jit_options=INLINE)
+def _repeat(micro: MicroKernel, space: int, out: int) -> Any:  # noqa: ARG001
     """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
-    kind: Any = recipe
+    kind: Any = micro
     if kind.value.by_tiles:
         return _repeat_tiles
-    return _repeat_codes if kind.value.has_codes else _repeat_numbers
+    return _repeat_quantised if kind.value.is_quantised else _repeat_numbers
 
 
-def _repeat_tiles(recipe: Recipe, space: int, out: int) -> None:
+def _repeat_tiles(micro: MicroKernel, space: int, out: int) -> None:
     """Multiply tiles that stay in registers."""
-    amx_tile.repeat(recipe, _STEPS, space, out)
+    amx_tile.repeat(micro, _STEPS, space, out)
 
 
-def _repeat_codes(recipe: Recipe, space: int, out: int) -> Any:
-    rows = row_addresses(recipe, space, 64, recipe.rows)
-    dots = start_dots(recipe, rows, 1024)
+def _repeat_quantised(micro: MicroKernel, space: int, out: int) -> Any:
+    rows = row_addresses(micro, space, 64, micro.rows)
+    dots = start_dots(micro, rows, 1024)
     for step in range(_STEPS):
-        dots = add_dots(recipe, dots, space, rows, (step & 3) * recipe.row_bytes)
-    store_tile(recipe, dots, out)
+        dots = add_dots(micro, dots, space, rows, (step & 3) * micro.row_bytes)
+    store_tile(micro, dots, out)
 
 
-def _repeat_numbers(recipe: Recipe, space: int, out: int) -> Any:
-    rows = row_addresses(recipe, space, 64, recipe.rows)
-    sums = zero_tile(recipe)
+def _repeat_numbers(micro: MicroKernel, space: int, out: int) -> Any:
+    rows = row_addresses(micro, space, 64, micro.rows)
+    sums = zero_tile(micro)
     for step in range(_STEPS):
-        sums = add_products(recipe, sums, space, rows, (step & 3) * recipe.row_bytes)
-    store_tile(recipe, sums, out)
+        sums = add_products(micro, sums, space, rows, (step & 3) * micro.row_bytes)
+    store_tile(micro, sums, out)

@@ -1,7 +1,7 @@
 """Products of activations and packed weights, for Numba to compile; `products` calls them.
 
-A task is a panel of 64 outputs times up to ROWS_PER_TASK rows: the panel comes from memory once
-and stays in the second-level cache while tiles of a few rows and blocks go over it.
+A task is a panel of 64 outputs times up to PANEL_ROWS_PER_TASK rows: the panel comes from memory
+once and stays in the second-level cache while tiles of a few rows and blocks go over it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cpu.codegen import amx
 from spaninfer_kernels_cpu.codegen.array_view import floats_at
 from spaninfer_kernels_cpu.codegen.compiled import entry
-from spaninfer_kernels_cpu.codegen.device_function import PART, in_kernel
+from spaninfer_kernels_cpu.codegen.device_function import INLINE, device_function
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_for_share, share_of
 from spaninfer_kernels_cpu.gemm import amx_tile
 from spaninfer_kernels_cpu.gemm.amx_tile import Sizes, Strided
-from spaninfer_kernels_cpu.gemm.micro_kernel import ROWS_PER_TASK, Recipe
+from spaninfer_kernels_cpu.gemm.micro_kernel import PANEL_ROWS_PER_TASK, MicroKernel
 from spaninfer_kernels_cpu.gemm.register_tile import (
     add_dots,
     add_products,
@@ -59,7 +59,7 @@ SIGNATURE = (
 
 
 @cache
-def kernel(one_row: Recipe, many_rows: Recipe) -> Callable[..., None]:
+def kernel(one_row: MicroKernel, many_rows: MicroKernel) -> Callable[..., None]:
     """Return the function that multiplies by these recipes, not compiled yet."""
 
     @entry
@@ -75,9 +75,9 @@ def kernel(one_row: Recipe, many_rows: Recipe) -> Callable[..., None]:
     return work
 
 
-@in_kernel
+@device_function
 def _work(
-    recipe: Recipe,
+    micro: MicroKernel,
     counter: Counter,
     panels: Bytes,
     x: Bytes,
@@ -86,24 +86,24 @@ def _work(
     out: Floats,
 ) -> None:
     num_rows, stride = x.shape
-    parts = (num_rows + ROWS_PER_TASK - 1) // ROWS_PER_TASK
-    tile = np.empty((recipe.rows, PANEL), np.float32)
+    parts = (num_rows + PANEL_ROWS_PER_TASK - 1) // PANEL_ROWS_PER_TASK
+    tile = np.empty((micro.rows, PANEL), np.float32)
     group_bytes = panels.shape[1] // groups
-    sizes = (groups, group_bytes, row_group_bytes(recipe, group_bytes))
+    sizes = (groups, group_bytes, row_group_bytes(micro, group_bytes))
     task = next_task(counter)
     while task < len(panels) * parts:
-        panel, start = task // parts, task % parts * ROWS_PER_TASK
+        panel, start = task // parts, task % parts * PANEL_ROWS_PER_TASK
         weights = panels.ctypes.data + panel * panels.shape[1]
-        for first in range(start, min(num_rows, start + ROWS_PER_TASK), recipe.rows):
+        for first in range(start, min(num_rows, start + PANEL_ROWS_PER_TASK), micro.rows):
             rows = (x.ctypes.data + first * stride, stride, num_rows - 1 - first)
-            fill_tile(recipe, weights, rows, sizes, tile.ctypes.data, (0, 0))
+            fill_tile(micro, weights, rows, sizes, tile.ctypes.data, (0, 0))
             _write(tile, first, panel * PANEL, bias, out)
         task = next_task(counter)
-    end_tiles(recipe)
+    end_tiles(micro)
 
 
 def fill_tile(
-    recipe: Recipe, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
+    micro: MicroKernel, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
     """Write the products of a panel and of rows to out[recipe.rows 64], float32.
 
@@ -113,9 +113,9 @@ def fill_tile(
     raise NotImplementedError("exists in Numba functions only")
 
 
-@overload(fill_tile, jit_options=PART)
+@overload(fill_tile, jit_options=INLINE)
 def _fill_tile(
-    recipe: Recipe,
+    micro: MicroKernel,
     weights: int,  # noqa: ARG001
     rows: Strided,  # noqa: ARG001
     sizes: Sizes,  # noqa: ARG001
@@ -123,48 +123,53 @@ def _fill_tile(
     coming: Lines,  # noqa: ARG001
 ) -> Callable[..., None]:
     """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
-    kind: Any = recipe
+    kind: Any = micro
     return _fill_by_tiles if kind.value.by_tiles else _fill_by_vectors
 
 
 def _fill_by_vectors(
-    recipe: Recipe, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
+    micro: MicroKernel, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
-    addresses: Addresses = row_addresses(recipe, rows[0], rows[1], rows[2])
-    for block in range(0, BLOCKS, recipe.blocks):
-        sums = multiply(recipe, weights, addresses, block, sizes, coming)
+    addresses: Addresses = row_addresses(micro, rows[0], rows[1], rows[2])
+    for block in range(0, BLOCKS, micro.blocks):
+        sums = multiply(micro, weights, addresses, block, sizes, coming)
         coming = (0, 0)
-        store_tile(recipe, sums, out + block * BLOCK_BYTES)
+        store_tile(micro, sums, out + block * BLOCK_BYTES)
 
 
 def _fill_by_tiles(
-    recipe: Recipe, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
+    micro: MicroKernel, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
-    amx_tile.fill(recipe, weights, rows, sizes, out, coming)
+    amx_tile.fill(micro, weights, rows, sizes, out, coming)
 
 
-def end_tiles(recipe: Recipe) -> None:
+def end_tiles(micro: MicroKernel) -> None:
     """Give back what `fill_tile` took and kept for the next one."""
     raise NotImplementedError("exists in Numba functions only")
 
 
-@overload(end_tiles, jit_options=PART)
-def _end_tiles(recipe: Recipe) -> Callable[..., None]:
+@overload(end_tiles, jit_options=INLINE)
+def _end_tiles(micro: MicroKernel) -> Callable[..., None]:
     """Choose the code: registers of AMX are given back once per task, which takes long."""
-    kind: Any = recipe
+    kind: Any = micro
     return _release if kind.value.by_tiles else _keep
 
 
-def _release(recipe: Recipe) -> None:  # noqa: ARG001
+def _release(micro: MicroKernel) -> None:  # noqa: ARG001
     amx.release()
 
 
-def _keep(recipe: Recipe) -> None:
+def _keep(micro: MicroKernel) -> None:
     pass
 
 
 def multiply(
-    recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: Sizes, coming: Lines
+    micro: MicroKernel,
+    weights: int,
+    rows: Addresses,
+    block: int,
+    sizes: Sizes,
+    coming: Lines,
 ) -> Tile:
     """Return the products of a panel's blocks from `block` with rows, over all channels.
 
@@ -173,9 +178,9 @@ def multiply(
     raise NotImplementedError("exists in Numba functions only")
 
 
-@overload(multiply, jit_options=PART)
+@overload(multiply, jit_options=INLINE)
 def _multiply(
-    recipe: Recipe,
+    micro: MicroKernel,
     weights: int,  # noqa: ARG001
     rows: Addresses,  # noqa: ARG001
     block: int,  # noqa: ARG001
@@ -183,54 +188,68 @@ def _multiply(
     coming: Lines,  # noqa: ARG001
 ) -> Callable[..., Tile]:
     """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
-    kind: Any = recipe
-    return _multiply_codes if kind.value.has_codes else _multiply_numbers
+    kind: Any = micro
+    return _multiply_quantised if kind.value.is_quantised else _multiply_numbers
 
 
 def _multiply_numbers(
-    recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: Sizes, coming: Lines
+    micro: MicroKernel,
+    weights: int,
+    rows: Addresses,
+    block: int,
+    sizes: Sizes,
+    coming: Lines,
 ) -> Tile:
     _, group_bytes, _ = sizes
     weights += block * BLOCK_BYTES
     # All at once: between steps of 25 cycles, requests cost one row more than they bring many.
     ask_for_share(coming, 0, coming[1])
-    sums: Tile = zero_tile(recipe)
-    for step in range(group_bytes // recipe.weight_bytes):
+    sums: Tile = zero_tile(micro)
+    for step in range(group_bytes // micro.weight_bytes):
         sums = add_products(
-            recipe, sums, weights + step * recipe.weight_bytes, rows, step * recipe.row_bytes
+            micro,
+            sums,
+            weights + step * micro.weight_bytes,
+            rows,
+            step * micro.row_bytes,
         )
     return sums
 
 
-def _multiply_codes(
-    recipe: Recipe, weights: int, rows: Addresses, block: int, sizes: Sizes, coming: Lines
+def _multiply_quantised(
+    micro: MicroKernel,
+    weights: int,
+    rows: Addresses,
+    block: int,
+    sizes: Sizes,
+    coming: Lines,
 ) -> Tile:
     groups, group_bytes, row_group_bytes = sizes
     code_bytes = group_bytes - PARAMETER_BYTES
-    sums: Tile = zero_tile(recipe)
+    sums: Tile = zero_tile(micro)
     at_once = share_of(coming, groups)
     for group in range(groups):
-        if recipe.ahead == 0:  # else nothing is coming but the tile's own weights
+        if micro.ahead == 0:  # else nothing is coming but the tile's own weights
             ask_for_share(coming, group, at_once)
         codes = weights + group * group_bytes
         row = group * row_group_bytes
         row_end = groups * row_group_bytes + group * ROW_PARAMETER_BYTES
-        dots = start_dots(recipe, rows, row_end)
-        for step in range(code_bytes // recipe.weight_bytes):
-            at = codes + block * BLOCK_BYTES + step * recipe.weight_bytes
-            dots = add_dots(recipe, dots, at, rows, row + step * recipe.row_bytes)
+        dots = start_dots(micro, rows, row_end)
+        for step in range(code_bytes // micro.weight_bytes):
+            at = codes + block * BLOCK_BYTES + step * micro.weight_bytes
+            dots = add_dots(micro, dots, at, rows, row + step * micro.row_bytes)
         scales = codes + code_bytes + block * (BLOCK_BYTES // 2)
-        sums = add_scaled(recipe, sums, dots, scales, rows, row_end)
+        sums = add_scaled(micro, sums, dots, scales, rows, row_end)
     return sums
 
 
-@in_kernel
-def row_group_bytes(recipe: Recipe, group_bytes: int) -> int:
+@device_function
+def row_group_bytes(micro: MicroKernel, group_bytes: int) -> int:
     """Return the bytes of the channels of a group in a row, from the bytes of one of a panel."""
-    return (group_bytes - recipe.parameter_bytes) // recipe.weight_bytes * recipe.row_bytes
+    return (group_bytes - micro.parameter_bytes) // micro.weight_bytes * micro.row_bytes
 
 
-@in_kernel
+@device_function
 def _write(tile: Floats, first: int, start: int, bias: Floats, out: Floats) -> None:
     """Copy the tile into out[first:, start:], with the bias if there is one."""
     width = min(PANEL, out.shape[1] - start)

@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.elementwise.activations import ACTIVATIONS
 from spaninfer_kernels_cpu.errors import DTypeError, KernelError, ShapeError
-from spaninfer_kernels_cpu.moe.experts_call import Counts, Experts, num_runs
+from spaninfer_kernels_cpu.moe.experts_call import ExpertCounts, ExpertWeights, num_segments
 from spaninfer_kernels_cpu.quantisation.layout import Layout
 from spaninfer_kernels_cpu.quantisation.packed import Packed
-from spaninfer_kernels_cpu.runtime.call import Rows, Script
-from spaninfer_kernels_cpu.runtime.thread_pool import shared_team
+from spaninfer_kernels_cpu.runtime.call import Matrix, Script
+from spaninfer_kernels_cpu.runtime.thread_pool import shared_thread_pool
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
-_COUNTS: Final = Counts(rows=0, places=1, runs=2)
+_COUNTS: Final = ExpertCounts(rows=0, places=1, runs=2)
 
 
 def experts(
@@ -42,20 +42,20 @@ def experts(
     if not ids.size:
         return
     rows, top_k = ids.shape
-    mlps = Experts(gate_up, down, top_k, act)
+    mlps = ExpertWeights(gate_up, down, top_k, act)
     scratch = np.empty(rows * mlps.scratch_bytes, np.uint8)
     script = Script(
         mlps.calls(
-            Rows(x.ctypes.data, x.strides[0]),
+            Matrix(x.ctypes.data, x.strides[0]),
             ids.ctypes.data,
             weights.ctypes.data,
-            out=Rows(out.ctypes.data, out.strides[0]),
+            out=Matrix(out.ctypes.data, out.strides[0]),
             scratch=scratch.ctypes.data,
             capacity=rows,
             counts=_COUNTS,
         )
     )
-    shared_team().run(script, (rows, ids.size, num_runs(rows, top_k, down.count)))
+    shared_thread_pool().run(script, (rows, ids.size, num_segments(rows, top_k, down.count)))
 
 
 def _check(

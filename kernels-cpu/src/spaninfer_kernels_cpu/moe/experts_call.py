@@ -14,32 +14,32 @@ import numpy as np
 from spaninfer_kernels_cpu.codegen.array_view import numbers_at
 from spaninfer_kernels_cpu.codegen.elements import FLOAT32, read, read_index, smaller, write
 from spaninfer_kernels_cpu.codegen.memory import odd_lines
-from spaninfer_kernels_cpu.elementwise.formula_call import formula_call, gate_of
-from spaninfer_kernels_cpu.gemm.gemm_call import run_call
-from spaninfer_kernels_cpu.gemm.gemm_kernel import RUN_NUMBERS
-from spaninfer_kernels_cpu.gemm.prepare_activations import ready_bytes, ready_call
+from spaninfer_kernels_cpu.elementwise.formula_call import formula_call, gate_formula
+from spaninfer_kernels_cpu.gemm.gemm_call import grouped_gemm_call
+from spaninfer_kernels_cpu.gemm.gemm_kernel import SEGMENT_NUMBERS
+from spaninfer_kernels_cpu.gemm.prepare_activations import prepare_call, prepared_bytes
 from spaninfer_kernels_cpu.quantisation.packed import Packed
-from spaninfer_kernels_cpu.runtime.call import Call, Rows, word
+from spaninfer_kernels_cpu.runtime.call import Call, Matrix, word
 
 _ALL = 1 << 40  # rows that one task takes: those of any step
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """Which of a step's counts are the number of rows, of places, and of runs: see `num_runs`."""
+class ExpertCounts:
+    """The step's counts that are the numbers of rows, places and runs (`num_segments`)."""
 
     rows: int
     places: int
     runs: int
 
 
-def num_runs(rows: int, top_k: int, experts: int) -> int:
+def num_segments(rows: int, top_k: int, experts: int) -> int:
     """Return how many experts so many rows can choose at most; as many runs are worked on."""
     return min(rows * top_k, experts)
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
+class ExpertWeights:
     """The weights of all experts, E in one: gate_up[2I C], gate above up, and down[C I].
 
     Each row chooses `top_k` of them; `act` is one of activation_kernel.ACTIVATIONS; `rounded`:
@@ -63,23 +63,23 @@ class Experts:
         return self.down.layout.channels
 
     @property
-    def ready_bytes(self) -> int:
+    def prepared_bytes(self) -> int:
         """Bytes from row to row of x as `gate_up` reads it; 0 where that is as it lies."""
-        return odd_lines(ready_bytes(self.gate_up.layout, rounded=self.rounded))
+        return odd_lines(prepared_bytes(self.gate_up.layout, rounded=self.rounded))
 
     @property
-    def ready_inner_bytes(self) -> int:
+    def prepared_inner_bytes(self) -> int:
         """The same of a row of I numbers and `down`."""
-        return odd_lines(ready_bytes(self.down.layout, rounded=self.rounded))
+        return odd_lines(prepared_bytes(self.down.layout, rounded=self.rounded))
 
     def _areas(self) -> tuple[int, ...]:
         """Return the bytes per row of each area of the scratch memory."""
-        row_bytes = self.ready_bytes or 4 * self.channels
+        row_bytes = self.prepared_bytes or 4 * self.channels
         of_place = (
-            *(row_bytes, 8 * self.inner, 4 * self.inner, self.ready_inner_bytes),
-            *(4 * self.channels, 4, 4 * RUN_NUMBERS),
+            *(row_bytes, 8 * self.inner, 4 * self.inner, self.prepared_inner_bytes),
+            *(4 * self.channels, 4, 4 * SEGMENT_NUMBERS),
         )
-        return (self.ready_bytes, *(self.top_k * size for size in of_place))
+        return (self.prepared_bytes, *(self.top_k * size for size in of_place))
 
     @property
     def scratch_bytes(self) -> int:
@@ -88,14 +88,14 @@ class Experts:
 
     def calls(
         self,
-        x: Rows,
+        x: Matrix,
         ids: int,
         shares: int,
         *,
-        out: Rows,
+        out: Matrix,
         scratch: int,
         capacity: int,
-        counts: Counts,
+        counts: ExpertCounts,
     ) -> list[Call]:
         """Return the calls that write to out[T C] the sums, with shares[T k], of the MLPs that
         ids[T k] (int32) name, of x[T C].
@@ -104,14 +104,14 @@ class Experts:
         as many as a step has.
         """
         starts = np.cumsum([0, *(capacity * size for size in self._areas())]) + scratch
-        ready, ordered, both, inner, ready_inner, results, rank, runs = starts.tolist()[:-1]
+        ready, ordered, both, inner, prepared_inner, results, rank, runs = starts.tolist()[:-1]
         calls = []
-        if self.ready_bytes:
-            made = Rows(ready, self.ready_bytes)
+        if self.prepared_bytes:
+            made = Matrix(ready, self.prepared_bytes)
             layout, rounded = self.gate_up.layout, self.rounded
-            calls.append(ready_call(x, layout, out=made, rounded=rounded, count=counts.rows))
+            calls.append(prepare_call(x, layout, out=made, rounded=rounded, count=counts.rows))
             x = made
-        row_bytes = self.ready_bytes or 4 * self.channels
+        row_bytes = self.prepared_bytes or 4 * self.channels
         calls += [
             Call(
                 _order,
@@ -123,21 +123,21 @@ class Experts:
                 (x.address, x.stride, row_bytes, self.top_k, rank, ordered),
                 *(1, 1, counts.rows),
             ),
-            self._product(Rows(ordered, row_bytes), self.gate_up, both, runs, counts),
+            self._product(Matrix(ordered, row_bytes), self.gate_up, both, runs, counts),
             formula_call(
-                gate_of(self.act),
-                Rows(both, 8 * self.inner),
-                Rows(both + 4 * self.inner, 8 * self.inner),
-                out=Rows(inner, 4 * self.inner),
+                gate_formula(self.act),
+                Matrix(both, 8 * self.inner),
+                Matrix(both + 4 * self.inner, 8 * self.inner),
+                out=Matrix(inner, 4 * self.inner),
                 channels=self.inner,
                 count=counts.places,
             ),
         ]
-        rows = Rows(inner, 4 * self.inner)
-        if self.ready_inner_bytes:
-            made = Rows(ready_inner, self.ready_inner_bytes)
+        rows = Matrix(inner, 4 * self.inner)
+        if self.prepared_inner_bytes:
+            made = Matrix(prepared_inner, self.prepared_inner_bytes)
             layout, rounded = self.down.layout, self.rounded
-            calls.append(ready_call(rows, layout, out=made, rounded=rounded, count=counts.places))
+            calls.append(prepare_call(rows, layout, out=made, rounded=rounded, count=counts.places))
             rows = made
         words = (results, rank, shares, self.top_k, self.channels, out.address, out.stride)
         return [
@@ -146,9 +146,13 @@ class Experts:
             Call(_combine, words, 1, 1, counts.rows),
         ]
 
-    def _product(self, x: Rows, weight: Packed, out: int, runs: int, counts: Counts) -> Call:
-        into = Rows(out, 4 * weight.layout.outputs)
-        return run_call(x, weight, out=into, runs=runs, rounded=self.rounded, count=counts.runs)
+    def _product(
+        self, x: Matrix, weight: Packed, out: int, runs: int, counts: ExpertCounts
+    ) -> Call:
+        into = Matrix(out, 4 * weight.layout.outputs)
+        return grouped_gemm_call(
+            x, weight, out=into, runs=runs, rounded=self.rounded, count=counts.runs
+        )
 
 
 # ---- inside kernels ------------------------------------------------------------------------------
@@ -163,7 +167,7 @@ def _order(words: int, rows: int, task: int) -> None:  # noqa: ARG001
     for place in range(places):
         next_rank[read_index(ids, place) + 1] += 1
     most = smaller(places, experts)
-    runs = numbers_at(word(words, 4), most * RUN_NUMBERS, np.int32)
+    runs = numbers_at(word(words, 4), most * SEGMENT_NUMBERS, np.int32)
     runs[:] = 0
     run = 0
     for expert in range(experts):
@@ -175,7 +179,7 @@ def _order(words: int, rows: int, task: int) -> None:  # noqa: ARG001
                 next_rank[expert],
                 next_rank[expert + 1],
             )
-            run += RUN_NUMBERS
+            run += SEGMENT_NUMBERS
     for place in range(places):
         expert = read_index(ids, place)
         rank[place] = next_rank[expert]

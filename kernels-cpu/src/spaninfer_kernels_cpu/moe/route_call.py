@@ -13,11 +13,11 @@ from spaninfer_kernels_cpu.codegen.elements import larger, smaller
 from spaninfer_kernels_cpu.moe.route_kernel import Room, Routing, route
 from spaninfer_kernels_cpu.runtime.call import (
     NUMBERS_PER_TASK,
-    ROWS,
+    TOKENS,
     Call,
-    Rows,
+    Matrix,
     real,
-    rows_per_task,
+    tokens_per_task,
     word,
 )
 
@@ -27,14 +27,14 @@ _PASSES = 8  # over the scores of a row, about
 
 
 def route_call(
-    logits: Rows,
+    logits: Matrix,
     *,
     experts: int,
     scores: Mapping[str, Any],
     correction: Floats | None = None,
     ids: int,
     shares: int,
-    count: int = ROWS,
+    count: int = TOKENS,
 ) -> Call:
     """Write which experts logits[T E] choose: ids[T k] (int32) and shares[T k], best first.
 
@@ -48,7 +48,7 @@ def route_call(
         0 if correction is None else correction.ctypes.data,
         float(scores["scale"]),
     )
-    return Call(_route, words, 1, rows_per_task(_PASSES * experts), count)
+    return Call(_route, words, 1, tokens_per_task(_PASSES * experts), count)
 
 
 def _route(words: int, rows: int, task: int) -> None:

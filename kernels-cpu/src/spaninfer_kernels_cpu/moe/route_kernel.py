@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.codegen.device_function import in_kernel
+from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import FLOAT32, read
 from spaninfer_kernels_cpu.codegen.exponential import exp
 from spaninfer_kernels_cpu.sampling.top_k_kernel import select_largest
@@ -48,7 +48,7 @@ class Room(NamedTuple):
     largest_ids: Ints
 
 
-@in_kernel
+@device_function
 def route(logits: Floats, routing: Routing, room: Room, ids: Ints, weights: Floats) -> None:
     """Write ids[k] and weights[k] of the experts that logits[E] choose, best first.
 
@@ -75,7 +75,7 @@ def route(logits: Floats, routing: Routing, room: Room, ids: Ints, weights: Floa
         weights[place] *= factor
 
 
-@in_kernel
+@device_function
 def _score(logits: Floats, sigmoid: bool, scores: Floats) -> None:
     """Write the sigmoids, or the softmax."""
     if sigmoid:
@@ -92,7 +92,7 @@ def _score(logits: Floats, sigmoid: bool, scores: Floats) -> None:
         scores[i] /= total
 
 
-@in_kernel
+@device_function
 def _keep_best_groups(routing: Routing, room: Room) -> None:
     """Set the choice of experts outside the `group_topk` best groups of neighbours to -inf."""
     size = len(room.choice) // routing.groups

@@ -32,11 +32,11 @@ BLOCK_BYTES = 64
 PANEL = 64
 STEP_BYTES = 256
 PARAMETER_BYTES = 4 * PANEL  # scales and middles of a group of weights
-ROW_PARAMETER_BYTES = 12  # of a group of activations: see `row_codes`
+ROW_PARAMETER_BYTES = 12  # of a group of activations: see `quantize_rows`
 
 CHANNELS_PER_STEP: dict[Kind, int] = {"float32": 1, "bfloat16": 2, "int8": 4, "int4": 8}
 STEPS_AT_ONCE: dict[Kind, int] = {"float32": 1, "bfloat16": 1, "int8": 8, "int4": 4}
-CENTRE: dict[Kind, int] = {"int8": 128, "int4": 8}
+UNSIGNED_OFFSET: dict[Kind, int] = {"int8": 128, "int4": 8}
 GROUPS = (32, 64, 128)
 
 
@@ -56,16 +56,16 @@ class Format:
         if self.kind not in CHANNELS_PER_STEP:
             allowed = ", ".join(CHANNELS_PER_STEP)
             raise FormatError(f"format is {self.kind!r}; choose one of {allowed}")
-        if self.group is not None and (not self.has_codes or self.group not in GROUPS):
+        if self.group is not None and (not self.is_quantised or self.group not in GROUPS):
             raise FormatError(
                 f"group is {self.group} for {self.kind}; int8 and int4 take 32, 64, 128 or None "
                 "(a whole row), other formats None"
             )
 
     @property
-    def has_codes(self) -> bool:
+    def is_quantised(self) -> bool:
         """Whether weights are codes, and activations are made codes too."""
-        return self.kind in CENTRE
+        return self.kind in UNSIGNED_OFFSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Layout:
     @property
     def group_bytes(self) -> int:
         """Bytes of a group of a panel."""
-        return self.group_steps * STEP_BYTES + PARAMETER_BYTES * self.format.has_codes
+        return self.group_steps * STEP_BYTES + PARAMETER_BYTES * self.format.is_quantised
 
     @property
     def panel_bytes(self) -> int:

@@ -10,10 +10,10 @@ from numba import types
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.codegen.compiled import entry
-from spaninfer_kernels_cpu.codegen.device_function import in_kernel
+from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.rounding import nearest_bf16, rounded
 from spaninfer_kernels_cpu.quantisation.layout import PANEL, PARAMETER_BYTES, STEP_BYTES
-from spaninfer_kernels_cpu.quantisation.quantize_activations import write_row_codes
+from spaninfer_kernels_cpu.quantisation.quantize_activations import quantize_row
 from spaninfer_kernels_cpu.runtime.workers import COUNTER, Counter, next_task
 
 Bytes = NDArray[np.uint8]
@@ -29,7 +29,7 @@ PACK_SIGNATURE = (
 
 
 @entry
-def pack_codes(
+def quantize_panels(
     counter: Counter, weight: Floats, group_channels: int, bits: int, panels: Bytes
 ) -> None:
     """Write the codes, scales and middles of weight[64 P, C] into panels[P, bytes].
@@ -50,18 +50,18 @@ def pack_codes(
             parameters = record[code_bytes:].view(np.uint16)
             for output in range(PANEL):
                 numbers = weight[task * PANEL + output, start:stop]
-                scale, middle = _grid(numbers, bits)
+                scale, group_bias = _grid(numbers, bits)
                 parameters[output] = _upper_half(scale)
-                parameters[PANEL + output] = _upper_half(middle)
+                parameters[PANEL + output] = _upper_half(group_bias)
                 codes = record[4 * output : code_bytes]
                 if bits == 8:
-                    _write_bytes(numbers, scale, middle, codes)
+                    _write_bytes(numbers, scale, group_bias, codes)
                 else:
-                    _write_nibbles(numbers, scale, middle, codes)
+                    _write_nibbles(numbers, scale, group_bias, codes)
         task = next_task(counter)
 
 
-@in_kernel
+@device_function
 def _grid(numbers: Floats, bits: int) -> tuple[np.float32, np.float32]:
     """Return the scale and middle with which codes reach from the least to the largest number."""
     least = most = numbers[0]
@@ -71,35 +71,39 @@ def _grid(numbers: Floats, bits: int) -> tuple[np.float32, np.float32]:
     below = np.float32(1 << (bits - 1))
     above = below - np.float32(1)
     step = (most - least) / (below + above)
-    middle = nearest_bf16(least + below * step)
-    return _next_bf16(max((middle - least) / below, (most - middle) / above)), middle
+    group_bias = nearest_bf16(least + below * step)
+    return _next_bf16(max((group_bias - least) / below, (most - group_bias) / above)), group_bias
 
 
-@in_kernel
-def _write_bytes(numbers: Floats, scale: np.float32, middle: np.float32, codes: Bytes) -> None:
+@device_function
+def _write_bytes(numbers: Floats, scale: np.float32, group_bias: np.float32, codes: Bytes) -> None:
     """Write four channels in a row, those that fill up the last step too."""
     for place in range((len(codes) + STEP_BYTES - 4) // STEP_BYTES * 4):
-        code = _code(numbers, place, scale, middle, 128)
+        code = _code(numbers, place, scale, group_bias, 128)
         codes[place // 4 * STEP_BYTES + place % 4] = code
 
 
-@in_kernel
-def _write_nibbles(numbers: Floats, scale: np.float32, middle: np.float32, codes: Bytes) -> None:
+@device_function
+def _write_nibbles(
+    numbers: Floats, scale: np.float32, group_bias: np.float32, codes: Bytes
+) -> None:
     """Write channels 0-3 of a step into low halves of bytes, 4-7 into high ones."""
     for place in range((len(codes) + STEP_BYTES - 4) // STEP_BYTES * 4):
         low = place // 4 * 8 + place % 4
-        first = _code(numbers, low, scale, middle, 8)
-        second = _code(numbers, low + 4, scale, middle, 8)
+        first = _code(numbers, low, scale, group_bias, 8)
+        second = _code(numbers, low + 4, scale, group_bias, 8)
         codes[place // 4 * STEP_BYTES + place % 4] = first | second << 4
 
 
-@in_kernel
-def _code(numbers: Floats, place: int, scale: np.float32, middle: np.float32, centre: int) -> int:
+@device_function
+def _code(
+    numbers: Floats, place: int, scale: np.float32, group_bias: np.float32, unsigned_offset: int
+) -> int:
     """Return the unsigned code of a number; of places that only fill up, the centre."""
     if place >= len(numbers) or scale == 0:
-        return centre
-    code = centre + int(rounded((numbers[place] - middle) / scale))
-    return min(max(code, 0), 2 * centre - 1)
+        return unsigned_offset
+    code = unsigned_offset + int(rounded((numbers[place] - group_bias) / scale))
+    return min(max(code, 0), 2 * unsigned_offset - 1)
 
 
 # ---- activations -------------------------------------------------------------------------------
@@ -117,16 +121,16 @@ ROWS_PER_TASK = 8
 
 
 @entry
-def row_codes(
+def quantize_rows(
     counter: Counter,
     x: Floats,
     group_channels: int,
     padded: int,
     wide: bool,
-    centre: int,
+    unsigned_offset: int,
     rows: Bytes,
 ) -> None:
-    """Write x[T, C] as codes into rows[T, bytes] (see `row_codes`). A task is a few rows.
+    """Write x[T, C] as codes into rows[T, bytes] (see `quantize_rows`). A task is a few rows.
 
     Wide codes are int16 in the order 0 2 1 3.
     """
@@ -137,21 +141,23 @@ def row_codes(
         for row in range(task * ROWS_PER_TASK, min(num_rows, (task + 1) * ROWS_PER_TASK)):
             source = x.ctypes.data + row * channels * 4
             target = rows.ctypes.data + row * rows.shape[1]
-            write_row_codes(source, channels, group_channels, padded, channel_bytes, centre, target)
+            quantize_row(
+                source, channels, group_channels, padded, channel_bytes, unsigned_offset, target
+            )
         task = next_task(counter)
 
 
 # ---- numbers -----------------------------------------------------------------------------------
 
 
-@in_kernel
+@device_function
 def _next_bf16(x: np.float32) -> np.float32:
     """Return the least bfloat16 that is not below x, which is not negative."""
     bits = np.uint32(np.float32(x).view(np.uint32) + np.uint32(0xFFFF))
     return np.uint32(bits & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-@in_kernel
+@device_function
 def _upper_half(x: np.float32) -> np.uint16:
     """Return the bits of a float32 that is a bfloat16."""
     return np.uint16(np.uint32(np.float32(x).view(np.uint32)) >> np.uint32(16))

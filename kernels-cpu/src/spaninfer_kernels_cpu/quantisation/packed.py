@@ -16,15 +16,15 @@ from spaninfer_kernels_cpu.codegen.memory import aligned
 from spaninfer_kernels_cpu.errors import DTypeError, FormatError, ShapeError
 from spaninfer_kernels_cpu.quantisation import pack_kernel
 from spaninfer_kernels_cpu.quantisation.layout import (
-    CENTRE,
     PANEL,
     PARAMETER_BYTES,
+    UNSIGNED_OFFSET,
     Format,
     Kind,
     Layout,
 )
 from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
-from spaninfer_kernels_cpu.runtime.numa import place, usable_nodes
+from spaninfer_kernels_cpu.runtime.numa import numa_nodes, place
 from spaninfer_kernels_cpu.runtime.workers import share
 
 NUMBERS_AT_ONCE = 1 << 20  # weights that are widened to float32 at a time: 4 MB beside the result
@@ -81,7 +81,7 @@ def pack_stack(parts: Sequence[NDArray[np.generic]], format: Format) -> Packed:
     count, channels = stacks.pop()
     layout = Layout(format, sum(part.shape[1] for part in parts), channels)
     panels = aligned((count * layout.panels, layout.panel_bytes), np.uint8)
-    place(panels, usable_nodes())
+    place(panels, numa_nodes())
     for number in range(count):
         rows = [part[number] for part in parts]
         _fill(rows, layout, panels[number * layout.panels : (number + 1) * layout.panels])
@@ -92,10 +92,10 @@ def _fill(parts: Sequence[NDArray[np.generic]], layout: Layout, panels: NDArray[
     """Write parts[O C], one below the other, into panels[P, bytes], on every usable CPU."""
     workers = min(usable_cpus(), MOST_WORKERS)
     at_once = max(1, NUMBERS_AT_ONCE // (PANEL * layout.channels * workers))
-    has_codes = layout.format.has_codes
-    kind = np.float32 if has_codes else _TYPES[layout.format.kind]
-    columns = layout.channels if has_codes else layout.padded_channels
-    fill = _code_filler() if has_codes else _fill_numbers
+    is_quantised = layout.format.is_quantised
+    kind = np.float32 if is_quantised else _TYPES[layout.format.kind]
+    columns = layout.channels if is_quantised else layout.padded_channels
+    fill = _quantising_filler() if is_quantised else _fill_numbers
     starts = iter(range(0, layout.panels, at_once))  # which threads take from
 
     def work(_counter: object) -> None:
@@ -133,18 +133,18 @@ def _assign(out: NDArray[Any], rows: NDArray[np.generic]) -> None:
 def unpack(packed: Packed) -> NDArray[np.float32]:
     """Return the weight[O C] that `packed` stands for."""
     layout = packed.layout
-    if not layout.format.has_codes:
+    if not layout.format.is_quantised:
         numbers: NDArray[Any] = packed.panels.view(_TYPES[layout.format.kind])
         steps = numbers.reshape(layout.panels, layout.group_steps, PANEL, -1)
         rows = steps.swapaxes(1, 2).reshape(-1, layout.padded_channels)
         return rows[: layout.outputs, : layout.channels].astype(np.float32)
     records = packed.panels.reshape(layout.panels, layout.groups, layout.group_bytes)
     parameters = records[..., -PARAMETER_BYTES:].copy().view(ml_dtypes.bfloat16)
-    scale, middle = np.moveaxis(
+    scale, group_bias = np.moveaxis(
         parameters.astype(np.float32).reshape(*records.shape[:2], 2, PANEL, 1), (2, 3), (0, 2)
     )
     codes = _codes(records[..., :-PARAMETER_BYTES], layout.format.kind)
-    grouped = (codes - np.float32(CENTRE[layout.format.kind])) * scale + middle
+    grouped = (codes - np.float32(UNSIGNED_OFFSET[layout.format.kind])) * scale + group_bias
     rows = grouped[..., : layout.group_channels].reshape(layout.panels * PANEL, -1)
     weight: NDArray[np.float32] = rows[: layout.outputs, : layout.channels]
     return weight
@@ -166,8 +166,8 @@ def _fill_numbers(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint
 
 
 @cache
-def _code_filler() -> Callable[[NDArray[Any], Layout, NDArray[np.uint8]], None]:
-    make_ready(pack_kernel.pack_codes, pack_kernel.PACK_SIGNATURE)
+def _quantising_filler() -> Callable[[NDArray[Any], Layout, NDArray[np.uint8]], None]:
+    make_ready(pack_kernel.quantize_panels, pack_kernel.PACK_SIGNATURE)
 
     def fill(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint8]) -> None:
         """Write numbers[64 P, C] into panels[P, bytes] as codes."""
@@ -175,6 +175,6 @@ def _code_filler() -> Callable[[NDArray[Any], Layout, NDArray[np.uint8]], None]:
             raise FormatError("weight holds a number that is not finite, which has no code")
         bits = 8 if layout.format.kind == "int8" else 4
         tasks = np.zeros(1, np.int64)
-        pack_kernel.pack_codes(tasks, numbers, layout.group_channels, bits, panels)
+        pack_kernel.quantize_panels(tasks, numbers, layout.group_channels, bits, panels)
 
     return fill

@@ -15,7 +15,7 @@ from numba.core import types
 
 from spaninfer_kernels_cpu.codegen import vectors as v
 from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
-from spaninfer_kernels_cpu.codegen.device_function import in_kernel
+from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.rounding import ROUNDER, ROUNDER_BITS, rounded
 from spaninfer_kernels_cpu.codegen.vectors import intrinsic
 from spaninfer_kernels_cpu.quantisation.layout import LANES, ROW_PARAMETER_BYTES
@@ -25,14 +25,14 @@ _TINY = np.float32(2.0**-64)
 _LIFT = np.float32(2.0**64)
 
 
-@in_kernel
-def write_row_codes(
+@device_function
+def quantize_row(
     source: int,
     channels: int,
     group: int,
     padded: int,
     channel_bytes: int,
-    centre: int,
+    unsigned_offset: int,
     target: int,
 ) -> None:
     """Write the codes of float32 channels, their groups filled up to `padded` codes.
@@ -53,12 +53,12 @@ def write_row_codes(
             total = _write_narrow(source + 4 * start, count, scale, target)
         floats_at(parameters, 2)[0] = scale
         floats_at(parameters, 2)[1] = np.float32(total)
-        numbers_at(parameters + 8, 1, np.int32)[0] = np.int32(-centre * total)
+        numbers_at(parameters + 8, 1, np.int32)[0] = np.int32(-unsigned_offset * total)
         target += padded * channel_bytes
         parameters += ROW_PARAMETER_BYTES
 
 
-@in_kernel
+@device_function
 def _scale(source: int, count: int) -> np.float32:
     """Return the scale of a group.
 
@@ -75,7 +75,7 @@ def _scale(source: int, count: int) -> np.float32:
     return np.float32(1) if scale == 0 else np.float32(scale)
 
 
-@in_kernel
+@device_function
 def _division(scale: np.float32) -> tuple[np.float32, np.float32, np.float32]:
     """Return what dividing by a scale takes (`_writer`): a factor for both sides, so that the
     inverse is finite; the scale times it; and the inverse of that.
@@ -85,7 +85,7 @@ def _division(scale: np.float32) -> tuple[np.float32, np.float32, np.float32]:
     return lift, divisor, np.float32(np.float32(1) / divisor)
 
 
-@in_kernel
+@device_function
 def _write_narrow(source: int, count: int, scale: np.float32, target: int) -> np.int32:
     """Write a group's codes as int8, in order; return their sum."""
     lift, divisor, inverse = _division(scale)
@@ -102,7 +102,7 @@ def _write_narrow(source: int, count: int, scale: np.float32, target: int) -> np
     return total
 
 
-@in_kernel
+@device_function
 def _write_wide(source: int, count: int, scale: np.float32, target: int) -> np.int32:
     """Write a group's codes as int16, every four in the order 0 2 1 3; return their sum."""
     lift, divisor, inverse = _division(scale)

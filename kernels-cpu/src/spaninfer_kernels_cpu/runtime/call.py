@@ -15,10 +15,10 @@ from spaninfer_kernels_cpu.codegen.kernel import Kernel, address_of
 from spaninfer_kernels_cpu.codegen.vectors import intrinsic
 
 Words = NDArray[np.int64]
-Place = int
+Indirect = int
 """The address of an int64 that holds the address of what differs from step to step."""
 
-ROWS, WANTED, ITEMS = 0, 1, 2
+TOKENS, LOGITS, ITEMS = 0, 1, 2
 """What a call may be cut by, as indices of a step's counts: its rows, those whose logits are
 wanted, and from 2 on the items of its plans of attention."""
 
@@ -30,7 +30,7 @@ HEADER = 5  # int64 per call: function, address of its words, tasks, rows per ta
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class Matrix:
     """Where rows of float32 begin, and how many bytes lie from one to the next.
 
     The numbers of a row lie side by side; a row may be a part of a longer one.
@@ -51,11 +51,11 @@ class Call:
     kernel: Kernel
     words: tuple[int | float, ...]
     tasks: int = 1
-    rows_per_task: int = 1
-    count: int = ROWS
+    tokens_per_task: int = 1
+    count: int = TOKENS
 
 
-def rows_per_task(width: int) -> int:
+def tokens_per_task(width: int) -> int:
     """Return how many rows a task of cheap arithmetic has, for so many numbers in each."""
     return max(1, NUMBERS_PER_TASK // width)
 
@@ -71,7 +71,7 @@ class Script:
                 address_of(call.kernel),
                 self._words.ctypes.data + 8 * int(start),
                 call.tasks,
-                call.rows_per_task,
+                call.tokens_per_task,
                 call.count,
             )
             for call, start in zip(calls, starts, strict=False)

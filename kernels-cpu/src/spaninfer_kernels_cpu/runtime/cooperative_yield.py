@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.codegen import atomics
 from spaninfer_kernels_cpu.codegen.array_view import numbers_at
-from spaninfer_kernels_cpu.codegen.device_function import in_kernel
+from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import larger
 from spaninfer_kernels_cpu.runtime.call import word
 
@@ -51,12 +51,12 @@ TIME = int(getattr(time, "CLOCK_MONOTONIC", 0))
 RUN_TIME = int(getattr(time, "CLOCK_THREAD_CPUTIME_ID", 0))
 
 
-def new_turns(threads: int) -> NDArray[np.int64]:
+def new_quanta(threads: int) -> NDArray[np.int64]:
     """Return the words of so many threads' turns, for the functions below: turns[threads WORDS]."""
-    turns = np.zeros((threads, WORDS), np.int64)
-    turns[:, _CLOCK], turns[:, _YIELD] = _system_functions()
-    turns[:, _LENGTH] = NEVER
-    return turns
+    quanta = np.zeros((threads, WORDS), np.int64)
+    quanta[:, _CLOCK], quanta[:, _YIELD] = _system_functions()
+    quanta[:, _LENGTH] = NEVER
+    return quanta
 
 
 def _system_functions() -> tuple[int, int]:
@@ -73,79 +73,79 @@ def _address(function: object) -> int:
     return address
 
 
-# ---- inside kernels; `turn` is the address of a thread's words -----------------------------------
+# ---- inside kernels; `quantum` is the address of a thread's words --------------------------------
 
 
-@in_kernel
-def go_on(turn: int) -> None:
+@device_function
+def resume(quantum: int) -> None:
     """Look at the clock for the first time in a while: the thread may have slept."""
-    now = _time(turn, TIME)
-    if now - word(turn, _SEEN) > LONG:
-        _begin(turn, now, _time(turn, RUN_TIME), 0)
-    _put(turn, _SEEN, now)
+    now = _time(quantum, TIME)
+    if now - word(quantum, _SEEN) > LONG:
+        _begin(quantum, now, _time(quantum, RUN_TIME), 0)
+    _put(quantum, _SEEN, now)
 
 
-@in_kernel
-def is_over(turn: int) -> bool:
+@device_function
+def is_over(quantum: int) -> bool:
     """Return whether to give way, before the next task; note whether the thread was held up."""
-    now = _time(turn, TIME)
-    if now - word(turn, _SEEN) > LONG:
-        _look_back(turn, now)
-    _put(turn, _SEEN, now)
-    over: bool = now - word(turn, _BEGAN) > word(turn, _LENGTH)
+    now = _time(quantum, TIME)
+    if now - word(quantum, _SEEN) > LONG:
+        _look_back(quantum, now)
+    _put(quantum, _SEEN, now)
+    over: bool = now - word(quantum, _BEGAN) > word(quantum, _LENGTH)
     return over
 
 
-@in_kernel
-def _look_back(turn: int, now: int) -> None:
+@device_function
+def _look_back(quantum: int, now: int) -> None:
     """Find out whether the thread was held up since it last looked at the clock."""
-    ran = _time(turn, RUN_TIME)
-    length = ran - word(turn, _RAN)
-    held_up = now - word(turn, _BEGAN) - length
+    ran = _time(quantum, RUN_TIME)
+    length = ran - word(quantum, _RAN)
+    held_up = now - word(quantum, _BEGAN) - length
     if held_up > LONG // 2:
-        known = 1 if now - word(turn, _SEEN) - held_up < SHORT else 0
-        if known & word(turn, _WHOLE):
+        known = 1 if now - word(quantum, _SEEN) - held_up < SHORT else 0
+        if known & word(quantum, _WHOLE):
             length -= length >> _EIGHTH
-            before = word(turn, _LENGTH)
+            before = word(quantum, _LENGTH)
             if before < NEVER:
                 length = larger(length, before - (before >> _EIGHTH))
-            _put(turn, _LENGTH, larger(LEAST, length))
-        _begin(turn, now, ran, known)
+            _put(quantum, _LENGTH, larger(LEAST, length))
+        _begin(quantum, now, ran, known)
 
 
-@in_kernel
-def end(turn: int) -> None:
+@device_function
+def end(quantum: int) -> None:
     """Give way at the end of a turn, and let the next be a little longer."""
-    length = word(turn, _LENGTH)
-    _put(turn, _LENGTH, length + (length >> _LONGER))
-    give_way(turn)
+    length = word(quantum, _LENGTH)
+    _put(quantum, _LENGTH, length + (length >> _LONGER))
+    yield_cpu(quantum)
 
 
-@in_kernel
-def give_way(turn: int) -> None:
+@device_function
+def yield_cpu(quantum: int) -> None:
     """Let another program have the CPU, if one waits for it."""
-    before = _time(turn, TIME)
-    atomics.call_system(word(turn, _YIELD), 0)
-    now = _time(turn, TIME)
-    _begin(turn, now, _time(turn, RUN_TIME), 1 if now - before > LONG // 2 else 0)
-    _put(turn, _SEEN, now)
+    before = _time(quantum, TIME)
+    atomics.call_system(word(quantum, _YIELD), 0)
+    now = _time(quantum, TIME)
+    _begin(quantum, now, _time(quantum, RUN_TIME), 1 if now - before > LONG // 2 else 0)
+    _put(quantum, _SEEN, now)
 
 
-@in_kernel
-def _begin(turn: int, now: int, ran: int, whole: int) -> None:
-    _put(turn, _BEGAN, now)
-    _put(turn, _RAN, ran)
-    _put(turn, _WHOLE, whole)
+@device_function
+def _begin(quantum: int, now: int, ran: int, whole: int) -> None:
+    _put(quantum, _BEGAN, now)
+    _put(quantum, _RAN, ran)
+    _put(quantum, _WHOLE, whole)
 
 
-@in_kernel
-def _time(turn: int, clock: int) -> int:
-    if word(turn, _CLOCK) == 0:
+@device_function
+def _time(quantum: int, clock: int) -> int:
+    if word(quantum, _CLOCK) == 0:
         return 0
-    now: int = atomics.read_clock(word(turn, _CLOCK), clock)
+    now: int = atomics.read_clock(word(quantum, _CLOCK), clock)
     return now
 
 
-@in_kernel
-def _put(turn: int, number: int, value: int) -> None:
-    numbers_at(turn + 8 * number, 1, np.int64)[0] = value
+@device_function
+def _put(quantum: int, number: int, value: int) -> None:
+    numbers_at(quantum + 8 * number, 1, np.int64)[0] = value

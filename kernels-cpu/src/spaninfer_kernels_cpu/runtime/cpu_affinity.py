@@ -14,46 +14,46 @@ import sys
 from collections.abc import Callable, Sequence
 
 
-class Seats:
+class CpuAffinity:
     """The CPUs of helpers, which are named by the system's numbers of their threads.
 
     `cpus` are one more than helpers: the caller's too. `place` is where the calling thread runs.
     """
 
     def __init__(
-        self, helpers: Sequence[int], cpus: Sequence[int], place: Callable[[], int]
+        self, workers: Sequence[int], cpus: Sequence[int], place: Callable[[], int]
     ) -> None:
         self._place = place
         here = place()
         others = [cpu for cpu in cpus if cpu != here]
         self._free = here if here in cpus else others.pop()
         self._taken: dict[int, int] = {}
-        for helper, cpu in zip(helpers, others, strict=True):
-            self._seat(helper, cpu)
+        for worker, cpu in zip(workers, others, strict=True):
+            self._pin(worker, cpu)
 
     def keep_apart(self) -> None:
         """Have no helper on the CPU of the calling thread."""
         here = self._place()
-        helper = self._taken.pop(here, None)
-        if helper is not None:
-            self._seat(helper, self._free)
+        worker = self._taken.pop(here, None)
+        if worker is not None:
+            self._pin(worker, self._free)
             self._free = here
 
-    def _seat(self, helper: int, cpu: int) -> None:
+    def _pin(self, worker: int, cpu: int) -> None:
         """Keep a helper to a CPU; the system may refuse one that was taken away meanwhile."""
         try:
-            os.sched_setaffinity(helper, {cpu})
+            os.sched_setaffinity(worker, {cpu})
         except OSError:
             return
-        self._taken[cpu] = helper
+        self._taken[cpu] = worker
 
 
-def seats_for(helpers: Sequence[int]) -> Seats | None:
+def cpu_affinity_for(workers: Sequence[int]) -> CpuAffinity | None:
     """Return the seats of so many helpers; None where the system, or who started us, seats them."""
     if sys.platform != "linux":
         return None
     cpus = sorted(os.sched_getaffinity(0))
-    if not helpers or len(cpus) != len(helpers) + 1:
+    if not workers or len(cpus) != len(workers) + 1:
         return None
     system = ctypes.PyDLL(None)  # keeps Python's lock, which others would be glad to take
-    return Seats(helpers, cpus, system.sched_getcpu)
+    return CpuAffinity(workers, cpus, system.sched_getcpu)

@@ -36,7 +36,7 @@ class Node:
 
 
 @cache
-def usable_nodes() -> tuple[Node, ...]:
+def numa_nodes() -> tuple[Node, ...]:
     """Return the nodes that threads of this process run on: one where the system names none.
 
     No more than there are threads, so that each has one, and at most MOST_NODES. Read once.
@@ -68,7 +68,7 @@ def cpus_of(text: str) -> frozenset[int]:
     return frozenset(cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1))
 
 
-def keep_to(node: Node) -> None:
+def bind_thread(node: Node) -> None:
     """Keep the calling thread to a node's CPUs, where the system can do that."""
     if node.cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, node.cpus)

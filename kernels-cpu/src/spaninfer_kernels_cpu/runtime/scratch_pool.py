@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.codegen import atomics
 from spaninfer_kernels_cpu.codegen.array_view import numbers_at
-from spaninfer_kernels_cpu.codegen.device_function import in_kernel
+from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE, aligned, whole_lines
 from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
 
 _PLACES_PER_CPU = 2  # two teams may run at a time; threads of more wait for each other
 
 
-def pool_of(num_bytes: int) -> int:
+def scratch_pool(num_bytes: int) -> int:
     """Return the address of this process's pool of places of so many bytes."""
     return int(_pool(whole_lines(num_bytes)).ctypes.data)
 
@@ -40,8 +40,8 @@ def _pool(num_bytes: int) -> NDArray[np.int64]:
     return pool
 
 
-@in_kernel
-def borrow(pool: int, task: int) -> int:
+@device_function
+def acquire(pool: int, task: int) -> int:
     """Return the address of memory that nobody else has until `give_back`; it holds anything.
 
     Tasks of different numbers look in different places first.
@@ -57,7 +57,7 @@ def borrow(pool: int, task: int) -> int:
             atomics.pause()
 
 
-@in_kernel
+@device_function
 def give_back(memory: int) -> None:
     """Let others have what was borrowed."""
     atomics.store(memory - CACHE_LINE, 0)

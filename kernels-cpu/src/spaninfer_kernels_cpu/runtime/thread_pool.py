@@ -11,8 +11,8 @@ the first can be written anew: opening a call counts as one of its tasks, and th
 alone says that a script is over, is written last.
 
 Who finds no task spins at first, because calls are short, then gives way to other programs. Beside
-a program that wants one of the CPUs, threads keep to CPUs of their own (`seats`) and give way
-between tasks, not inside of one (`turns`). Between scripts helpers spin for about as long as an
+a program that wants one of the CPUs, threads keep to CPUs of their own (`affinity`) and give way
+between tasks, not inside of one (`quanta`). Between scripts helpers spin for about as long as an
 engine plans its next step, then park on a lock.
 """
 
@@ -27,12 +27,12 @@ from numba import types
 
 from spaninfer_kernels_cpu.codegen import atomics
 from spaninfer_kernels_cpu.codegen.compiled import entry, make_ready
-from spaninfer_kernels_cpu.codegen.device_function import in_kernel
+from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.runtime import cooperative_yield
 from spaninfer_kernels_cpu.runtime.call import HEADER, MAX_COUNTS, Script, word
-from spaninfer_kernels_cpu.runtime.cpu_affinity import seats_for
+from spaninfer_kernels_cpu.runtime.cpu_affinity import cpu_affinity_for
 from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
-from spaninfer_kernels_cpu.runtime.numa import MOST_NODES, Node, keep_to, usable_nodes
+from spaninfer_kernels_cpu.runtime.numa import MOST_NODES, Node, bind_thread, numa_nodes
 
 TASK_BITS = 22  # of the word: a call has fewer tasks; the other bits number calls for years
 
@@ -57,7 +57,7 @@ PATIENCE = 6000  # pauses of a helper between scripts
 LOOK_EVERY = 4  # tasks: the clock takes 40 ns, as much as taking a task; the longest last 100 µs
 
 
-class Team:
+class ThreadPool:
     """`num_threads` threads, the caller's among them, that run scripts one at a time.
 
     Where there are several `nodes` (those of the machine), helpers are kept to the CPUs of theirs;
@@ -69,43 +69,43 @@ class Team:
         self, num_threads: int | None = None, nodes: tuple[Node, ...] | None = None
     ) -> None:
         self.num_threads = usable_cpus() if num_threads is None else num_threads
-        self._nodes = (usable_nodes() if nodes is None else nodes)[: self.num_threads]
-        make_team_ready()
+        self._nodes = (numa_nodes() if nodes is None else nodes)[: self.num_threads]
+        make_thread_pool_ready()
         self._running = Lock()
         self._state = np.zeros(_PARKED + self.num_threads * _LINE, np.int64)
         self._base: int = self._state.ctypes.data
         self._state[_NODES] = len(self._nodes)
-        self._turns = cooperative_yield.new_turns(self.num_threads)
+        self._quanta = cooperative_yield.new_quanta(self.num_threads)
         self._locks = [Lock() for _ in range(self.num_threads - 1)]
-        self._helpers = [
-            Thread(target=self._help, args=(number,), name=f"spaninfer-team-{number}", daemon=True)
+        self._workers = [
+            Thread(target=self._work, args=(number,), name=f"spaninfer-team-{number}", daemon=True)
             for number in range(len(self._locks))
         ]
-        for lock, helper in zip(self._locks, self._helpers, strict=True):
+        for lock, worker in zip(self._locks, self._workers, strict=True):
             lock.acquire()
-            helper.start()
-        numbers = [helper.native_id for helper in self._helpers if helper.native_id is not None]
-        self._seats = seats_for(numbers) if len(self._nodes) == 1 else None
+            worker.start()
+        numbers = [worker.native_id for worker in self._workers if worker.native_id is not None]
+        self._affinity = cpu_affinity_for(numbers) if len(self._nodes) == 1 else None
 
     def run(self, script: Script, counts: Sequence[int]) -> None:
         """Do all calls of a script, cut by these counts (see `call`); return when they are done."""
         with self._running:
             if self._state[_CLOSED]:
                 raise RuntimeError("this team was closed; make another one")
-            if self._seats is not None:
-                self._seats.keep_apart()
+            if self._affinity is not None:
+                self._affinity.keep_apart()
             self._begin(script.address, len(script), counts)
-            _take_part(self._base, 0, self._turn(0))
+            _take_part(self._base, 0, self._quantum(0))
 
     def close(self) -> None:
         """End the helpers; harmless when repeated."""
         with self._running:
             self._state[_CLOSED] = 1
             self._begin(0, 0, ())
-        for helper in self._helpers:
-            helper.join()
+        for worker in self._workers:
+            worker.join()
 
-    def __enter__(self) -> Team:
+    def __enter__(self) -> ThreadPool:
         """Return the team itself."""
         return self
 
@@ -122,30 +122,30 @@ class Team:
                 if _unpark(self._base, number):
                     lock.release()
 
-    def _turn(self, thread: int) -> int:
+    def _quantum(self, thread: int) -> int:
         """Return the address of a thread's turn; the caller is thread 0."""
-        address: int = self._turns[thread].ctypes.data
+        address: int = self._quanta[thread].ctypes.data
         return address
 
-    def _help(self, number: int) -> None:
+    def _work(self, number: int) -> None:
         home = (number + 1) * len(self._nodes) // self.num_threads
         if len(self._nodes) > 1:
-            keep_to(self._nodes[home])
-        seen, turn = 0, self._turn(number + 1)
+            bind_thread(self._nodes[home])
+        seen, quantum = 0, self._quantum(number + 1)
         while not self._state[_CLOSED]:
-            seen, parked = _serve(self._base, number, seen, home, turn)
+            seen, parked = _serve(self._base, number, seen, home, quantum)
             if parked:
                 self._locks[number].acquire()
 
 
 @cache
-def shared_team() -> Team:
+def shared_thread_pool() -> ThreadPool:
     """Return the team of this process: a thread per usable CPU."""
-    return Team()
+    return ThreadPool()
 
 
 @cache
-def make_team_ready() -> None:
+def make_thread_pool_ready() -> None:
     """Compile what a team runs on, or load it."""
     for function, arguments in ((_begin, 6), (_take_part, 3), (_unpark, 2), (_serve, 5)):
         make_ready(function, (types.int64,) * arguments)
@@ -157,7 +157,7 @@ def make_team_ready() -> None:
 
 @entry
 def _begin(
-    base: int, calls: int, num_calls: int, counts: int, num_counts: int, helpers: int
+    base: int, calls: int, num_calls: int, counts: int, num_counts: int, workers: int
 ) -> bool:
     """Open a script's first call; return whether a helper may have to be woken."""
     first = atomics.load(_open_word(base, 0)) >> TASK_BITS
@@ -170,12 +170,12 @@ def _begin(
     _open(base, calls, first, first, first + num_calls)
     atomics.add(base + 8 * _SCRIPT, 1)
     parked = 0
-    for helper in range(helpers):
-        parked |= atomics.load(_parked(base, helper))
+    for worker in range(workers):
+        parked |= atomics.load(_parked(base, worker))
     return parked != 0
 
 
-@in_kernel
+@device_function
 def _open(base: int, calls: int, first: int, number: int, last: int) -> None:
     """Open call `number`, or the next one that has tasks, or say that there is none.
 
@@ -186,9 +186,9 @@ def _open(base: int, calls: int, first: int, number: int, last: int) -> None:
         tasks = 0
         while number < last:
             header = calls + (number - first) * 8 * HEADER
-            rows_per_task = word(header, 3)
+            tokens_per_task = word(header, 3)
             count = word(base, _COUNT + word(header, 4))
-            tasks = (count + rows_per_task - 1) // rows_per_task * word(header, 2)
+            tasks = (count + tokens_per_task - 1) // tokens_per_task * word(header, 2)
             if tasks > 0:
                 break
             number += 1
@@ -202,7 +202,7 @@ def _open(base: int, calls: int, first: int, number: int, last: int) -> None:
         number += 1
 
 
-@in_kernel
+@device_function
 def _is_last(base: int, tasks: int) -> bool:
     """Count a task of the open call as done, or its opening; return whether nothing is left."""
     opening = 1 if word(base, _NODES) > 1 else 0
@@ -210,7 +210,7 @@ def _is_last(base: int, tasks: int) -> bool:
     return done == tasks + opening
 
 
-@in_kernel
+@device_function
 def _end_of_share(tasks: int, node: int, nodes: int) -> int:
     """Return the number behind a node's last task; nodes count from 0."""
     if node < 0:
@@ -218,13 +218,13 @@ def _end_of_share(tasks: int, node: int, nodes: int) -> int:
     return tasks if node + 1 == nodes else tasks * (node + 1) // nodes
 
 
-@in_kernel
+@device_function
 def _open_word(base: int, node: int) -> int:
     return base + 8 * (_OPEN + node * _LINE)
 
 
 @entry
-def _take_part(base: int, home: int, turn: int) -> None:
+def _take_part(base: int, home: int, quantum: int) -> None:
     """Do tasks until the script that has begun last is over, those of node `home` first.
 
     A header is read only by who has a task of its call, or opens it: a thread that comes late may
@@ -237,7 +237,7 @@ def _take_part(base: int, home: int, turn: int) -> None:
         calls, first, last = word(base, _CALLS), word(base, _FIRST), word(base, _LAST)
         atomics.fence()
     nodes = word(base, _NODES)
-    cooperative_yield.go_on(turn)
+    cooperative_yield.resume(quantum)
     idle = distance = done = 0
     while True:
         node = home + distance - (nodes if home + distance >= nodes else 0)
@@ -250,9 +250,9 @@ def _take_part(base: int, home: int, turn: int) -> None:
             if distance == nodes:
                 distance = 0
                 idle += 1
-                _wait(turn, idle)
-        elif done % LOOK_EVERY == 0 and cooperative_yield.is_over(turn):
-            cooperative_yield.end(turn)
+                _wait(quantum, idle)
+        elif done % LOOK_EVERY == 0 and cooperative_yield.is_over(quantum):
+            cooperative_yield.end(quantum)
         elif atomics.replace(_open_word(base, node), now, now - 1):
             idle = distance = 0
             done += 1
@@ -265,17 +265,17 @@ def _take_part(base: int, home: int, turn: int) -> None:
                 _open(base, calls, first, number + 1, last)
 
 
-@in_kernel
-def _wait(turn: int, idle: int) -> None:
+@device_function
+def _wait(quantum: int, idle: int) -> None:
     """Let some time pass: little at first."""
     if idle < PAUSES:
         atomics.pause()
     else:
-        cooperative_yield.give_way(turn)
+        cooperative_yield.yield_cpu(quantum)
 
 
 @entry
-def _serve(base: int, number: int, seen: int, home: int, turn: int) -> tuple[int, bool]:
+def _serve(base: int, number: int, seen: int, home: int, quantum: int) -> tuple[int, bool]:
     """Take part in scripts until none begins for a while, or the team is closed.
 
     Return the last script seen, and whether the helper is to wait for its lock.
@@ -286,7 +286,7 @@ def _serve(base: int, number: int, seen: int, home: int, turn: int) -> tuple[int
         now = atomics.load(script)
         if now != seen and now & 1 == 0:
             seen, waited = now, 0
-            _take_part(base, home, turn)
+            _take_part(base, home, quantum)
         elif waited < PATIENCE:
             waited += 1
             atomics.pause()
@@ -304,6 +304,6 @@ def _unpark(base: int, number: int) -> bool:
     return was_parked
 
 
-@in_kernel
+@device_function
 def _parked(base: int, number: int) -> int:
     return base + 8 * (_PARKED + number * _LINE)

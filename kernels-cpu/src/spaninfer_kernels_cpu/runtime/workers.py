@@ -18,7 +18,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.codegen.device_function import in_kernel
+from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
 
 Counter = NDArray[np.int64]
@@ -33,11 +33,11 @@ def share(kernel: Callable[..., None], arguments: tuple[Any, ...], num_workers: 
     tasks are done; what a helper raises is raised here.
     """
     counter = np.zeros(1, np.int64)
-    helpers = [_threads().submit(kernel, counter, *arguments) for _ in range(num_workers - 1)]
+    workers = [_threads().submit(kernel, counter, *arguments) for _ in range(num_workers - 1)]
     kernel(counter, *arguments)
-    for helper in helpers:
-        if not helper.cancel():
-            helper.result()
+    for worker in workers:
+        if not worker.cancel():
+            worker.result()
 
 
 @cache
@@ -45,7 +45,7 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(1, usable_cpus() - 1), thread_name_prefix="spaninfer-kernels")
 
 
-@in_kernel
+@device_function
 def next_task(counter: Counter) -> int:
     """Return 0, 1, 2, … : every number once, whichever thread asks. For use inside kernels."""
     number: int = _fetch_add(counter.ctypes.data, 1)  # type: ignore[call-arg]

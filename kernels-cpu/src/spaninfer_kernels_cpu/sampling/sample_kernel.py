@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.codegen.device_function import in_kernel
+from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import larger, smaller
 from spaninfer_kernels_cpu.codegen.exponential import exp
 from spaninfer_kernels_cpu.sampling.top_k_kernel import select_largest
@@ -53,7 +53,7 @@ class Candidates(NamedTuple):
     words: Words
 
 
-@in_kernel
+@device_function
 def penalize(
     logits: Floats,
     prompt: Ints,
@@ -89,12 +89,12 @@ def penalize(
         counts[token] = 0
 
 
-@in_kernel
+@device_function
 def _penalized(logit: np.float32, penalty: np.float32) -> np.float32:
     return logit * penalty if logit < 0 else logit / penalty
 
 
-@in_kernel
+@device_function
 def sample(logits: Floats, sampling: Sampling, room: Candidates) -> int:
     """Return the token of logits[V], -1 if none can be chosen: NaN, or every one masked."""
     best = _largest(logits)
@@ -105,13 +105,13 @@ def sample(logits: Floats, sampling: Sampling, room: Candidates) -> int:
     count = _within_reach(logits, logits[best], sampling.temperature, room)
     values, ids = room.logits, room.ids
     if sampling.top_k > 0 or sampling.top_p < 1:
-        count = _likeliest(sampling, count, room)
+        count = _top_tokens(sampling, count, room)
         values, ids = room.largest, room.largest_ids
     floor = np.float32(math.log(sampling.min_p)) if sampling.min_p > 0 else _NOTHING
     return _winner(values, ids, count, floor, sampling, room.words)
 
 
-@in_kernel
+@device_function
 def _largest(logits: Floats) -> int:
     """Return the smallest id of the largest logit, -1 if one is NaN."""
     bad = 0
@@ -125,7 +125,7 @@ def _largest(logits: Floats) -> int:
     return -1
 
 
-@in_kernel
+@device_function
 def _most(numbers: Floats) -> np.float32:
     most = _NOTHING
     for i in range(len(numbers)):
@@ -133,7 +133,7 @@ def _most(numbers: Floats) -> np.float32:
     return most
 
 
-@in_kernel
+@device_function
 def _within_reach(
     logits: Floats, largest: np.float32, temperature: np.float32, room: Candidates
 ) -> int:
@@ -146,8 +146,8 @@ def _within_reach(
     return count
 
 
-@in_kernel
-def _likeliest(sampling: Sampling, count: int, room: Candidates) -> int:
+@device_function
+def _top_tokens(sampling: Sampling, count: int, room: Candidates) -> int:
     """Write what top-k and then top-p leave of `count` candidates, largest first."""
     most = smaller(count, sampling.top_k) if sampling.top_k > 0 else count
     if sampling.top_p >= 1:
@@ -172,7 +172,7 @@ def _likeliest(sampling: Sampling, count: int, room: Candidates) -> int:
         look = smaller(most, 4 * look)
 
 
-@in_kernel
+@device_function
 def _select(count: int, most: int, room: Candidates) -> int:
     return select_largest(room.logits, room.ids, count, room.largest, room.largest_ids, most)
 
@@ -187,7 +187,7 @@ _UNIT = 2.0**-32
 _BELOW_ONE = np.float32(1 - 2.0**-24)
 
 
-@in_kernel
+@device_function
 def _winner(
     logits: Floats, ids: Ints, count: int, floor: np.float32, sampling: Sampling, words: Words
 ) -> int:
@@ -217,7 +217,7 @@ def _winner(
     return winner
 
 
-@in_kernel
+@device_function
 def philox(start: int, stop: int, position: np.uint64, seed: np.uint64, words: Words) -> None:
     """Write the words of Philox4x32-10 that decide about tokens 4 start to 4 stop.
 

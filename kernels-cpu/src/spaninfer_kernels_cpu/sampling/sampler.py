@@ -13,7 +13,7 @@ from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
 from spaninfer_kernels_cpu.codegen.kernel import Kernel
 from spaninfer_kernels_cpu.errors import DTypeError, ShapeError
 from spaninfer_kernels_cpu.runtime.call import Call, Script, word
-from spaninfer_kernels_cpu.runtime.thread_pool import Team, shared_team
+from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool, shared_thread_pool
 from spaninfer_kernels_cpu.sampling.sample_kernel import Candidates, Sampling, penalize, sample
 
 Floats = NDArray[np.float32]
@@ -32,7 +32,7 @@ def _no_ids() -> Ints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
+class SamplingRow:
     """How the token of a row is drawn; spaninfer_op_reference.RowSampling says what it means.
 
     Ids are int32, contiguous, and trusted to be below the vocabulary.
@@ -86,12 +86,12 @@ class Sampler:
     Every thread has memory of its own for candidates, 28 bytes per token as far as it is used.
     """
 
-    def __init__(self, vocab: int, team: Team | None = None) -> None:
-        self._team = team or shared_team()
+    def __init__(self, vocab: int, thread_pool: ThreadPool | None = None) -> None:
+        self._thread_pool = thread_pool or shared_thread_pool()
         self._vocab = vocab
-        self._room = np.zeros((self._team.num_threads, _room_numbers(vocab)), np.float32)
+        self._room = np.zeros((self._thread_pool.num_threads, _room_numbers(vocab)), np.float32)
 
-    def __call__(self, logits: Floats, draws: Sequence[Draw]) -> Ints:
+    def __call__(self, logits: Floats, draws: Sequence[SamplingRow]) -> Ints:
         """Return the tokens[R] drawn from logits[R V]; -1 where none can be: NaN, or all masked."""
         if logits.dtype != np.float32:
             raise DTypeError(f"logits hold {logits.dtype}; the kernel takes float32")
@@ -108,7 +108,7 @@ class Sampler:
             *(records.ctypes.data, tokens.ctypes.data),
             *(self._room.ctypes.data, self._room.strides[0], tasks),
         )
-        self._team.run(Script([Call(_sample, words, tasks, _ALL)]), [len(draws)])
+        self._thread_pool.run(Script([Call(_sample, words, tasks, _ALL)]), [len(draws)])
         return tokens
 
 

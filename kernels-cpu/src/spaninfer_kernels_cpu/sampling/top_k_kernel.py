@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.codegen.device_function import in_kernel
+from spaninfer_kernels_cpu.codegen.device_function import device_function
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
 
-@in_kernel
+@device_function
 def select_largest(x: Floats, ids: Ints, count: int, values: Floats, found: Ints, most: int) -> int:
     """Write the largest of x[:count] and their ids, largest first; return how many there are.
 
@@ -38,12 +38,12 @@ def select_largest(x: Floats, ids: Ints, count: int, values: Floats, found: Ints
     return size
 
 
-@in_kernel
+@device_function
 def _is_less(x: Any, x_id: Any, y: Any, y_id: Any) -> Any:
     return x < y or (x == y and x_id > y_id)
 
 
-@in_kernel
+@device_function
 def _rise(values: Floats, ids: Ints, place: int, value: np.float32, number: np.int32) -> None:
     """Put a number into the heap, from its end upwards."""
     while place > 0:
@@ -55,7 +55,7 @@ def _rise(values: Floats, ids: Ints, place: int, value: np.float32, number: np.i
     values[place], ids[place] = value, number
 
 
-@in_kernel
+@device_function
 def _sink(values: Floats, ids: Ints, size: int, value: np.float32, number: np.int32) -> None:
     """Put a number in the place of the least of a heap of `size`, from the top downwards."""
     place = 0

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from spaninfer_kernels_cpu.runtime.cgroups import cgroup_folders, text_of
+from spaninfer_kernels_cpu import cgroup_folders, text_of
 
 HOST_SHARE = 0.5
 """Share of the available host memory that spans may take where the caller names no limit.

@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import Format, KernelError, Packed
-from spaninfer_kernels_cpu.quantisation.layout import LAYOUT, Layout
+from spaninfer_kernels_cpu import LAYOUT, Format, KernelError, Layout, Packed
 
 from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.load.packed import AGAIN, Contents, PackedReader, write_packed

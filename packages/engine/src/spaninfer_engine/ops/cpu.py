@@ -13,12 +13,19 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import Format, TierError, pack_stack
-from spaninfer_kernels_cpu.attention.attend_call import attention_kernels
-from spaninfer_kernels_cpu.attention.attention_plan import make_planner_ready
-from spaninfer_kernels_cpu.runtime.compilers import Compilers, Tell
-from spaninfer_kernels_cpu.runtime.thread_pool import Team, make_team_ready, shared_team
-from spaninfer_kernels_cpu.sampling.sampler import sampling_kernel
+from spaninfer_kernels_cpu import (
+    Compilers,
+    Format,
+    IsaLevelError,
+    Tell,
+    ThreadPool,
+    attention_kernels,
+    make_planner_ready,
+    make_thread_pool_ready,
+    pack_stack,
+    sampling_kernel,
+    shared_thread_pool,
+)
 
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.bound import Steps
@@ -56,7 +63,7 @@ class CpuOps(ReferenceOps):
         format: Format | None = None,
         stored_as: str = "float32",
         kv_dtype: CacheKind = "float32",
-        team: Team | None = None,
+        team: ThreadPool | None = None,
         tell: Tell | None = None,
     ) -> None:
         super().__init__("float32")
@@ -74,15 +81,15 @@ class CpuOps(ReferenceOps):
         """
         try:
             wanted = [*attention_kernels(self._kv_dtype), sampling_kernel()]
-        except TierError as lacking:  # what SPANINFER_CPU_TIER names, or what float16 needs
+        except IsaLevelError as lacking:  # what SPANINFER_CPU_TIER names, or what float16 needs
             raise ConfigError(str(lacking)) from lacking
         self._compilers.begin(wanted)
-        make_team_ready()
+        make_thread_pool_ready()
         make_planner_ready()
 
     def chain(self, steps: Steps[Array]) -> Steps[Array]:
         """Run neighbours that are recorded as one script."""
-        return chain(steps, self._team or shared_team(), self._inputs, self._compilers)
+        return chain(steps, self._team or shared_thread_pool(), self._inputs, self._compilers)
 
     def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[NDArray[Any]]:
         """Allocate the spans of a cache group."""

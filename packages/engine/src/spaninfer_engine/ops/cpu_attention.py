@@ -6,8 +6,13 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from spaninfer_kernels_cpu.attention import attend_call, attention
-from spaninfer_kernels_cpu.attention.attend_kernel import PART_NUMBERS
+from spaninfer_kernels_cpu import (
+    PART_NUMBERS,
+    LayerCache,
+    Scores,
+    append_call,
+    attend_calls,
+)
 from spaninfer_op_reference import alibi_slopes, to_bfloat16
 
 from spaninfer_engine.ops.cpu_cache import cached_in
@@ -23,7 +28,7 @@ def append(operation: Operation, _pack: Pack) -> Write:
     def write(to: Recorder, *inputs: Value) -> Values:
         spans = _spans(operation, to)
         for value, into in zip(inputs, (spans.keys, spans.values), strict=False):
-            to.calls.append(attend_call.append_call(value.rows, into, spans))
+            to.calls.append(append_call(value.rows, into, spans))
         return ()
 
     return write
@@ -44,7 +49,7 @@ def attend(operation: Operation, _pack: Pack) -> Write:
             scores.window or 0,
             4 * heads * (spans.values.size + PART_NUMBERS),
         )
-        to.calls += attend_call.attend_calls(
+        to.calls += attend_calls(
             query.rows, heads=heads, spans=spans, plan=plan, scores=scores, out=out.rows
         )
         return (out,)
@@ -62,19 +67,19 @@ def scores_of(
     softcap: float | None,
     window: int | None,
     alibi: AlibiKind | None,
-) -> attention.Scores:
+) -> Scores:
     """Return the kernel's settings, the same for every step; checked once."""
     if alibi is None:
-        return attention.Scores(scale, softcap, window)
+        return Scores(scale, softcap, window)
     slopes = alibi_slopes(heads)
     if alibi == "rounded":
-        return attention.Scores(scale, softcap, window, to_bfloat16(slopes), rounded=True)
+        return Scores(scale, softcap, window, to_bfloat16(slopes), rounded=True)
     slopes = slopes * (scale if alibi == "scaled" else 1.0)
-    return attention.Scores(scale, softcap, window, slopes.astype(np.float32))
+    return Scores(scale, softcap, window, slopes.astype(np.float32))
 
 
-def _spans(operation: Operation, to: Recorder) -> attend_call.Spans:
+def _spans(operation: Operation, to: Recorder) -> LayerCache:
     group, layer = int(operation.number("group")), int(operation.number("layer"))
     keys, values = (cached_in(part[layer]) for part in to.caches[group])
     inputs = to.inputs
-    return attend_call.Spans(keys, values, *inputs.table(group), inputs.request, inputs.position)
+    return LayerCache(keys, values, *inputs.table(group), inputs.request, inputs.position)

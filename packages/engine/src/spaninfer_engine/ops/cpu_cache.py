@@ -12,7 +12,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu.attention.attend_call import Cached
+from spaninfer_kernels_cpu import KVArray
 
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.step import SpanCache
@@ -48,9 +48,9 @@ def allocate(
     return SpanCache(keys, values)
 
 
-def cached_in(part: NDArray[Any]) -> Cached:
+def cached_in(part: NDArray[Any]) -> KVArray:
     """Return keys or values of a layer as kernels take them."""
-    return Cached(part["numbers"], part["scales"]) if part.dtype.names else Cached(part)
+    return KVArray(part["numbers"], part["scales"]) if part.dtype.names else KVArray(part)
 
 
 def _form(size: int, kind: CacheKind, itemsize: int | None = None) -> np.dtype[Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import Draw, Sampler
+from spaninfer_kernels_cpu import Sampler, SamplingRow
 from spaninfer_op_reference import NoToken, RowSampling
 from spaninfer_op_reference import sample as sample_by_definition
 
@@ -53,8 +53,8 @@ def _is_for_kernel(row: RowSampling) -> bool:
     )
 
 
-def _draw_of(row: RowSampling) -> Draw:
-    return Draw(
+def _draw_of(row: RowSampling) -> SamplingRow:
+    return SamplingRow(
         seed=row.seed,
         position=row.position,
         temperature=row.temperature,

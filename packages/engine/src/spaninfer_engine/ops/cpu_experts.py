@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spaninfer_kernels_cpu.moe.experts_call import Experts
-from spaninfer_kernels_cpu.moe.route_call import route_call
+from spaninfer_kernels_cpu import ExpertWeights, route_call
 
 from spaninfer_engine.ops.cpu_products import STACK, TURNED_STACK
 from spaninfer_engine.ops.cpu_recorder import Recorder, Value
@@ -50,7 +49,7 @@ def experts(operations: Sequence[Operation], pack: Pack, *, rounded: bool) -> Re
     act = str(operation.constant("act"))
 
     def write(to: Recorder, x: Value, ids: Value, shares: Value) -> Values:
-        mlps = Experts(gate_up, down, ids.size, act, rounded)
+        mlps = ExpertWeights(gate_up, down, ids.size, act, rounded)
         out = to.new(mlps.channels, wanted=x.wanted)
         to.calls += mlps.calls(
             x.rows,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from spaninfer_kernels_cpu.elementwise import gather_call, rope_call, scale_call
+from spaninfer_kernels_cpu import copy_call, logn_call, rope_call
 
 from spaninfer_engine.ops.cpu_recorder import Recorder, Value
 from spaninfer_engine.ops.cpu_script import Values, Write
@@ -55,7 +55,7 @@ def _copied(
     out = to.new(*shape, wanted=x.wanted)
     count = out.size // parts
     to.calls.append(
-        gather_call.copy_call(
+        copy_call(
             x.rows,
             out=out.rows,
             parts=parts,
@@ -80,7 +80,7 @@ def concat(_operation: Operation, _pack: Pack) -> Write:
         for x in inputs:
             size = x.shape[-1]
             to.calls.append(
-                gather_call.copy_call(
+                copy_call(
                     x.rows,
                     out=out.rows,
                     parts=parts,
@@ -117,7 +117,7 @@ def rotate(operation: Operation, _pack: Pack) -> Write:
         cos, sin = to.inputs.angles(rope)
         heads, size = x.shape
         to.calls.append(
-            rope_call.rotate_call(
+            rope_call(
                 x.rows,
                 out=out.rows,
                 heads=heads,
@@ -140,9 +140,7 @@ def logn(operation: Operation, _pack: Pack) -> Write:
     def write(to: Recorder, x: Value) -> Values:
         out = to.new(*x.shape, wanted=False)
         to.calls.append(
-            scale_call.logn_call(
-                x.rows, out=out.rows, channels=x.size, places=to.inputs.places, base=base
-            )
+            logn_call(x.rows, out=out.rows, channels=x.size, places=to.inputs.places, base=base)
         )
         return (out,)
 

@@ -7,10 +7,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu.attention.attend_call import Plan
-from spaninfer_kernels_cpu.attention.attention_plan import plan_of
-from spaninfer_kernels_cpu.moe.experts_call import Counts, num_runs
-from spaninfer_kernels_cpu.runtime.call import ITEMS, MAX_COUNTS, ROWS, WANTED
+from spaninfer_kernels_cpu import (
+    ITEMS,
+    LOGITS,
+    MAX_COUNTS,
+    TOKENS,
+    AttentionPlan,
+    ExpertCounts,
+    num_segments,
+    plan_attention,
+)
 
 from spaninfer_engine.ops.step import Step
 
@@ -73,19 +79,19 @@ class Inputs:
         """Return the words of the cosines and the sines of a rotary embedding."""
         return self._word(_ANGLES + 2 * rope), self._word(_ANGLES + 2 * rope + 1)
 
-    def plan(self, group: int, window: int, row_bytes: int) -> Plan:
+    def plan(self, group: int, window: int, row_bytes: int) -> AttentionPlan:
         """Return how attention with so many query heads per key head is cut from now on.
 
         `row_bytes`: of the parts that one row leaves.
         """
         count = self._count(_Plan(group, window, row_bytes))
-        return Plan(count, *(self._word(_PLANS + 2 * count + which) for which in range(2)))
+        return AttentionPlan(count, *(self._word(_PLANS + 2 * count + which) for which in range(2)))
 
-    def experts(self, top_k: int, experts: int, *, wanted: bool) -> Counts:
+    def experts(self, top_k: int, experts: int, *, wanted: bool) -> ExpertCounts:
         """Return how calls for experts are cut from now on, of rows that choose so many each."""
-        rows = WANTED if wanted else ROWS
+        rows = LOGITS if wanted else TOKENS
         places = self._count(_Places(rows, top_k))
-        return Counts(rows, places, self._count(_Runs(rows, top_k, experts)))
+        return ExpertCounts(rows, places, self._count(_Runs(rows, top_k, experts)))
 
     def _count(self, cut: _Plan | _Places | _Runs) -> int:
         """Return which of the step's counts a cut is; a new one is the next."""
@@ -122,11 +128,11 @@ class Inputs:
             case _Places(rows, top_k):
                 return self._counts[rows] * top_k
             case _Runs(rows, top_k, experts):
-                return num_runs(self._counts[rows], top_k, experts)
+                return num_segments(self._counts[rows], top_k, experts)
             case _Plan(group, window, row_bytes):
                 assert self._step is not None
                 request, position = self._step.request, self._step.position
-                items, parts = plan_of(request, position, group, window)
+                items, parts = plan_attention(request, position, group, window)
                 self._put(_PLANS + 2 * count, items)
                 self._put(_PLANS + 2 * count + 1, np.empty(parts * row_bytes, np.uint8))
                 return len(items)

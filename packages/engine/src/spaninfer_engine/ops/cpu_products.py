@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spaninfer_kernels_cpu.elementwise import formula_call
-from spaninfer_kernels_cpu.gemm import gemm_call
-from spaninfer_kernels_cpu.quantisation import packed
+from spaninfer_kernels_cpu import (
+    Packed,
+    can_gate,
+    gate_formula,
+    gated_gemm_calls,
+    gemm_calls,
+    gemm_scratch_bytes,
+)
 
 from spaninfer_engine.ops.cpu_recorder import Floats, Recorder, Value
 from spaninfer_engine.ops.cpu_rows import write_formula
@@ -57,8 +62,8 @@ class Products:
         weight, bias = self._weights(operations[:2], pack)
         inner = operations[0].weights[0].shape[0]
         act = str(operations[2].constant("act"))
-        formula = formula_call.gate_of(act)
-        at_once = bias is None and gemm_call.can_gate(weight)
+        formula = gate_formula(act)
+        at_once = bias is None and can_gate(weight)
 
         def write(to: Recorder, x: Value) -> Values:
             if at_once:
@@ -73,7 +78,7 @@ class Products:
 
     def by_heads(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
         """A product per head."""
-        weight: packed.Packed = pack(operations[0].weights, TURNED_STACK)
+        weight: Packed = pack(operations[0].weights, TURNED_STACK)
 
         def write(to: Recorder, x: Value) -> Values:
             flat = self._product(to, x, weight, None)
@@ -81,12 +86,10 @@ class Products:
 
         return Recorded(write)
 
-    def _weights(
-        self, operations: Sequence[Operation], pack: Pack
-    ) -> tuple[packed.Packed, Floats | None]:
+    def _weights(self, operations: Sequence[Operation], pack: Pack) -> tuple[Packed, Floats | None]:
         """Return the weights below one another, and the biases."""
         uses = [use_of(operation, "weight") for operation in operations]
-        weight: packed.Packed = pack(uses, self._layout)
+        weight: Packed = pack(uses, self._layout)
         if len(operations[0].weights) == 1:
             return weight, None
         return weight, pack([use_of(operation, "bias") for operation in operations], "wide")
@@ -95,13 +98,13 @@ class Products:
         self,
         to: Recorder,
         x: Value,
-        weight: packed.Packed,
+        weight: Packed,
         bias: Floats | None,
         residual: Value | None = None,
         scale: float = 1.0,
     ) -> Value:
         out = to.new(weight.count * weight.layout.outputs, wanted=x.wanted)
-        to.calls += gemm_call.product_calls(
+        to.calls += gemm_calls(
             x.rows,
             weight,
             out=out.rows,
@@ -114,9 +117,9 @@ class Products:
         )
         return out
 
-    def _gated(self, to: Recorder, x: Value, weight: packed.Packed, act: str) -> Value:
+    def _gated(self, to: Recorder, x: Value, weight: Packed, act: str) -> Value:
         out = to.new(weight.layout.outputs // 2, wanted=x.wanted)
-        to.calls += gemm_call.gated_calls(
+        to.calls += gated_gemm_calls(
             *(x.rows, weight, act),
             out=out.rows,
             scratch=self._scratch(to, x, weight),
@@ -125,6 +128,6 @@ class Products:
         )
         return out
 
-    def _scratch(self, to: Recorder, x: Value, weight: packed.Packed) -> int:
-        row_bytes = gemm_call.scratch_bytes(weight, rounded=self._rounded)
+    def _scratch(self, to: Recorder, x: Value, weight: Packed) -> int:
+        row_bytes = gemm_scratch_bytes(weight, rounded=self._rounded)
         return to.scratch(row_bytes, wanted=x.wanted) if row_bytes else 0

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu.codegen.memory import aligned
-from spaninfer_kernels_cpu.runtime.call import ROWS, WANTED, Call, Rows
+from spaninfer_kernels_cpu import LOGITS, TOKENS, Call, Matrix, aligned
 
 from spaninfer_engine.ops.cpu_inputs import Inputs
 from spaninfer_engine.ops.step import SpanCache
@@ -37,14 +36,14 @@ class Value:
         return math.prod(self.shape)
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> Matrix:
         """Where the rows lie, as kernels are told."""
-        return Rows(self.buffer.ctypes.data + 4 * self.first, self.buffer.strides[0])
+        return Matrix(self.buffer.ctypes.data + 4 * self.first, self.buffer.strides[0])
 
     @property
     def count(self) -> int:
         """Which of the step's counts is the number of rows."""
-        return WANTED if self.wanted else ROWS
+        return LOGITS if self.wanted else TOKENS
 
     def view(self, num_rows: int) -> Floats:
         """Return the first rows as an array [num_rows, *shape] on this memory."""

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from spaninfer_kernels_cpu.elementwise import formula_call, gather_call, norm_call, scale_call
-from spaninfer_kernels_cpu.runtime.call import Place
+from spaninfer_kernels_cpu import (
+    ADD,
+    SCALE,
+    SOFTCAP,
+    Formula,
+    Indirect,
+    activation_formula,
+    embed_call,
+    formula_call,
+    gate_formula,
+    gather_rows_call,
+    layer_norm_call,
+    rms_norm_call,
+    sigmoid_gate_call,
+)
 
 from spaninfer_engine.ops.cpu_recorder import Recorder, Value
 from spaninfer_engine.ops.cpu_script import Values, Write
@@ -29,12 +42,10 @@ def learned_positions(operation: Operation, pack: Pack) -> Write:
 
 
 def _rows_of(
-    to: Recorder, table: Any, ids: Place, *, scale: float = 1.0, offset: int = 0
+    to: Recorder, table: Any, ids: Indirect, *, scale: float = 1.0, offset: int = 0
 ) -> Values:
     out = to.new(table.shape[1], wanted=False)
-    to.calls.append(
-        gather_call.embed_call(table, ids=ids, out=out.rows, scale=scale, offset=offset)
-    )
+    to.calls.append(embed_call(table, ids=ids, out=out.rows, scale=scale, offset=offset))
     return (out,)
 
 
@@ -48,9 +59,7 @@ def take_rows(_operation: Operation, _pack: Pack) -> Write:
     def write(to: Recorder, x: Value) -> Values:
         out = to.new(*x.shape, wanted=True)
         wanted = to.inputs.wanted
-        to.calls.append(
-            gather_call.take_rows_call(x.rows, wanted=wanted, out=out.rows, channels=x.size)
-        )
+        to.calls.append(gather_rows_call(x.rows, wanted=wanted, out=out.rows, channels=x.size))
         return (out,)
 
     return write
@@ -64,7 +73,7 @@ def rms_norm(operation: Operation, pack: Pack) -> Write:
     def write(to: Recorder, x: Value) -> Values:
         out = to.new(*x.shape, wanted=x.wanted)
         to.calls.append(
-            norm_call.rms_norm_call(
+            rms_norm_call(
                 x.rows,
                 weight=weight,
                 out=out.rows,
@@ -87,7 +96,7 @@ def layer_norm(operation: Operation, pack: Pack) -> Write:
     def write(to: Recorder, x: Value) -> Values:
         out = to.new(*x.shape, wanted=x.wanted)
         to.calls.append(
-            norm_call.layer_norm_call(
+            layer_norm_call(
                 x.rows,
                 weight=weight,
                 bias=bias,
@@ -108,7 +117,7 @@ def _vector(operation: Operation, argument: str, pack: Pack) -> Any:
 
 def write_formula(
     to: Recorder,
-    formula: formula_call.Formula,
+    formula: Formula,
     x: Value,
     y: Value | None = None,
     number: float = 0.0,
@@ -116,7 +125,7 @@ def write_formula(
     """Record a formula of x, y and a number; return its value."""
     out = to.new(*x.shape, wanted=x.wanted)
     to.calls.append(
-        formula_call.formula_call(
+        formula_call(
             formula,
             x.rows,
             (y or x).rows,
@@ -132,30 +141,30 @@ def write_formula(
 def add(operation: Operation, _pack: Pack) -> Write:
     """x + y * scale."""
     scale = operation.number("scale")
-    return lambda to, x, y: (write_formula(to, formula_call.ADD, x, y, scale),)
+    return lambda to, x, y: (write_formula(to, ADD, x, y, scale),)
 
 
 def scale(operation: Operation, _pack: Pack) -> Write:
     """x * factor."""
     factor = operation.number("factor")
-    return lambda to, x: (write_formula(to, formula_call.SCALE, x, number=factor),)
+    return lambda to, x: (write_formula(to, SCALE, x, number=factor),)
 
 
 def softcap(operation: Operation, _pack: Pack) -> Write:
     """cap * tanh(x / cap)."""
     cap = operation.number("cap")
-    return lambda to, x: (write_formula(to, formula_call.SOFTCAP, x, number=cap),)
+    return lambda to, x: (write_formula(to, SOFTCAP, x, number=cap),)
 
 
 def gate(operation: Operation, _pack: Pack) -> Write:
     """act(gate) * up."""
-    formula = formula_call.gate_of(str(operation.constant("act")))
+    formula = gate_formula(str(operation.constant("act")))
     return lambda to, gate, up: (write_formula(to, formula, gate, up),)
 
 
 def activation(operation: Operation, _pack: Pack) -> Write:
     """act(x)."""
-    formula = formula_call.activation_of(str(operation.constant("act")))
+    formula = activation_formula(str(operation.constant("act")))
     return lambda to, x: (write_formula(to, formula, x),)
 
 
@@ -165,9 +174,7 @@ def sigmoid_gate(_operation: Operation, _pack: Pack) -> Write:
     def write(to: Recorder, x: Value, gate: Value) -> Values:
         out = to.new(*x.shape, wanted=x.wanted)
         to.calls.append(
-            scale_call.sigmoid_gate_call(
-                x.rows, gate.rows, out=out.rows, channels=x.size, count=x.count
-            )
+            sigmoid_gate_call(x.rows, gate.rows, out=out.rows, channels=x.size, count=x.count)
         )
         return (out,)
 

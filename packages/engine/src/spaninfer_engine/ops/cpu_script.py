@@ -14,9 +14,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from spaninfer_kernels_cpu.runtime.call import Script
-from spaninfer_kernels_cpu.runtime.compilers import Compilers
-from spaninfer_kernels_cpu.runtime.thread_pool import Team
+from spaninfer_kernels_cpu import Compilers, Script, ThreadPool
 
 from spaninfer_engine.ops.bound import BoundStep, Steps
 from spaninfer_engine.ops.cpu_inputs import Inputs
@@ -40,7 +38,9 @@ class Recorded:
         raise AssertionError("a recorded kernel is run by the script that it is part of")
 
 
-def chain(steps: Steps[Floats], team: Team, inputs: Inputs, compilers: Compilers) -> Steps[Floats]:
+def chain(
+    steps: Steps[Floats], team: ThreadPool, inputs: Inputs, compilers: Compilers
+) -> Steps[Floats]:
     """Return the steps with every run of recorded neighbours as one step."""
     wanted = _wanted_slots(steps)
     joined: list[BoundStep] = []
@@ -115,7 +115,7 @@ class _Script:
         results: tuple[int, ...],
         wanted: tuple[bool, ...],
         *,
-        team: Team,
+        team: ThreadPool,
         inputs: Inputs,
         compilers: Compilers,
     ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from spaninfer_kernels_cpu.quantisation.layout import Kind
+from spaninfer_kernels_cpu import Kind
 
 from spaninfer.bench.cpu.limits import Limits
 from spaninfer.bench.records import summary

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from spaninfer_kernels_cpu import Format
-from spaninfer_kernels_cpu.codegen.isa_level import chosen
-from spaninfer_kernels_cpu.gemm.micro_kernel import recipes
+from spaninfer_kernels_cpu import Format, active_level, micro_kernels
 
 OURS: Final = "spaninfer"
 
@@ -67,7 +65,7 @@ def settings_of(format: Format) -> tuple[Setting, ...]:
     which is faster, both are timed.
     """
     name = name_of(format)
-    if format.has_codes:
+    if format.is_quantised:
         return (Setting(OURS, name, quantize=format.kind, quantize_group=format.group),)
     exact = Setting(OURS, name, dtype="float32")
     if not rounds(format):
@@ -77,6 +75,8 @@ def settings_of(format: Format) -> tuple[Setting, ...]:
 
 def rounds(format: Format) -> bool:
     """Whether this CPU multiplies weights of a format by activations that are rounded alike."""
-    tier = chosen()
-    exact, rounded = (recipes(format.kind, rounded=each, tier=tier) for each in (False, True))
+    level = active_level()
+    exact, rounded = (
+        micro_kernels(format.kind, rounded=each, level=level) for each in (False, True)
+    )
     return exact != rounded

@@ -9,11 +9,19 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import Packed, Rows, Scores, attend, pack
-from spaninfer_kernels_cpu.codegen.memory import aligned
-from spaninfer_kernels_cpu.gemm.gemm_call import product_calls, scratch_bytes
-from spaninfer_kernels_cpu.runtime import call
-from spaninfer_kernels_cpu.runtime.thread_pool import shared_team
+from spaninfer_kernels_cpu import (
+    AttentionBatch,
+    Matrix,
+    Packed,
+    Scores,
+    Script,
+    aligned,
+    attend,
+    gemm_calls,
+    gemm_scratch_bytes,
+    pack,
+    shared_thread_pool,
+)
 
 from spaninfer.bench.cpu.case import Case
 from spaninfer.bench.cpu.formats import FORMATS, name_of
@@ -58,22 +66,20 @@ def _copies(packed: Packed) -> list[Packed]:
 def _product(x: Floats, weights: list[Packed]) -> Callable[[], object]:
     """Return what multiplies x by the next of the weights; it may round x where these are bf16."""
     out = np.empty((len(x), weights[0].layout.outputs), np.float32)
-    scratch = aligned((len(x) * scratch_bytes(weights[0], rounded=True),), np.uint8)
-    rows, outputs = (call.Rows(array.ctypes.data, array.strides[0]) for array in (x, out))
+    scratch = aligned((len(x) * gemm_scratch_bytes(weights[0], rounded=True),), np.uint8)
+    rows, outputs = (Matrix(array.ctypes.data, array.strides[0]) for array in (x, out))
     scripts = cycle(
         [
-            call.Script(
-                product_calls(rows, weight, out=outputs, scratch=scratch.ctypes.data, rounded=True)
-            )
+            Script(gemm_calls(rows, weight, out=outputs, scratch=scratch.ctypes.data, rounded=True))
             for weight in weights
         ]
     )
     return partial(_run, scripts, len(x), (x, weights, out, scratch))
 
 
-def _run(scripts: Iterator[call.Script], rows: int, _kept: tuple[object, ...]) -> None:
+def _run(scripts: Iterator[Script], rows: int, _kept: tuple[object, ...]) -> None:
     """Run the next script; calls know addresses alone, so what lies there is held meanwhile."""
-    shared_team().run(next(scripts), [rows])
+    shared_thread_pool().run(next(scripts), [rows])
 
 
 def attention_cases() -> Iterator[Case]:
@@ -105,7 +111,7 @@ def _attention(requests: int, before: int, rows: int) -> Callable[[], object]:
     spans = -(-(before + rows) // _SPAN_LEN)
     shape = (requests * spans, _SPAN_LEN, _KV_HEADS, _HEAD_SIZE)
     keys, values = (rng.standard_normal(shape, np.float32) for _ in range(2))
-    where = Rows(
+    where = AttentionBatch(
         rng.permutation(requests * spans).reshape(requests, spans).astype(np.int32),
         np.repeat(np.arange(requests, dtype=np.int32), rows),
         np.tile(np.arange(before, before + rows, dtype=np.int32), requests),

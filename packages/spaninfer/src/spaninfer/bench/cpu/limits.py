@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spaninfer_kernels_cpu.gemm.roofline import peak_gops, read_gbps
-from spaninfer_kernels_cpu.quantisation.layout import Kind
+from spaninfer_kernels_cpu import Kind, peak_gops, read_gbps
 
 from spaninfer.bench.records import summary
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spaninfer_engine import ConfigError
-from spaninfer_kernels_cpu import usable_cpus
-from spaninfer_kernels_cpu.codegen.isa_level import chosen
+from spaninfer_kernels_cpu import active_level, usable_cpus
 
 from spaninfer.bench.records import circumstances
 
@@ -81,7 +80,7 @@ def place(beside: int = 0) -> dict[str, Any]:
         "threads": usable_cpus(),
         "cpus": cpus,
         "physical_cores": None if cpus is None else physical_cores(cpus),
-        "tier": chosen().name,
+        "tier": active_level().name,
         "load": load,
         "beside": beside,
     }

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from time import sleep
 from typing import Final
 
-from spaninfer_kernels_cpu.gemm.roofline import peak_gops
-from spaninfer_kernels_cpu.quantisation.layout import Kind
+from spaninfer_kernels_cpu import Kind, peak_gops
 
 from spaninfer.bench.workloads import Batch, Prompts, Workload
 

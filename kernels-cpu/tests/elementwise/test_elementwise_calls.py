@@ -17,8 +17,8 @@ from spaninfer_kernels_cpu.elementwise import (
     rope_call,
     scale_call,
 )
-from spaninfer_kernels_cpu.runtime.call import Call, Rows, Script
-from spaninfer_kernels_cpu.runtime.thread_pool import shared_team
+from spaninfer_kernels_cpu.runtime.call import Call, Matrix, Script
+from spaninfer_kernels_cpu.runtime.thread_pool import shared_thread_pool
 
 RNG = np.random.default_rng(0)
 T, W = 70, 9
@@ -30,12 +30,12 @@ def _among_others(*shape: int) -> NDArray[np.float32]:
     return wide[:, 4:-7]
 
 
-def _rows(array: NDArray[np.float32]) -> Rows:
-    return Rows(array.ctypes.data, array.strides[0])
+def _rows(array: NDArray[np.float32]) -> Matrix:
+    return Matrix(array.ctypes.data, array.strides[0])
 
 
 def _run(script: Sequence[Call]) -> None:
-    shared_team().run(Script(script), [T, W])
+    shared_thread_pool().run(Script(script), [T, W])
 
 
 def _place(array: NDArray[Any]) -> NDArray[np.int64]:
@@ -67,7 +67,7 @@ def test_wanted_rows_are_taken() -> None:
 
     _run(
         [
-            gather_call.take_rows_call(
+            gather_call.gather_rows_call(
                 _rows(x), wanted=place.ctypes.data, out=_rows(out), channels=30
             )
         ]
@@ -141,10 +141,10 @@ def test_gates_and_activations_are_computed_as_defined(act: str, channels: int) 
     _run(
         [
             formula_call.formula_call(
-                formula_call.gate_of(act), *rows, out=_rows(gated), channels=channels
+                formula_call.gate_formula(act), *rows, out=_rows(gated), channels=channels
             ),
             formula_call.formula_call(
-                formula_call.activation_of(act), *rows, out=_rows(plain), channels=channels
+                formula_call.activation_formula(act), *rows, out=_rows(plain), channels=channels
             ),
         ]
     )
@@ -159,7 +159,7 @@ def test_activations_are_right_to_the_last_places_far_into_both_tails(act: str) 
     x = np.linspace(-200, 200, T * 500, dtype=np.float32).reshape(T, 500)
     y, out = np.ones_like(x), np.full_like(x, np.nan)
 
-    formula = formula_call.gate_of(act)
+    formula = formula_call.gate_formula(act)
     _run([formula_call.formula_call(formula, _rows(x), _rows(y), out=_rows(out), channels=500)])
 
     expected = definition.ACTIVATIONS[act](x.astype(np.float64))
@@ -219,7 +219,7 @@ def test_heads_are_rotated_as_defined(style: Any, half: int) -> None:
 
     _run(
         [
-            rope_call.rotate_call(
+            rope_call.rope_call(
                 _rows(x),
                 out=_rows(out),
                 heads=3,

@@ -20,7 +20,7 @@ from numba import njit
 from spaninfer_kernels_cpu import usable_cpus
 from spaninfer_kernels_cpu.codegen.array_view import floats_at
 from spaninfer_kernels_cpu.runtime.call import Call, Script, word
-from spaninfer_kernels_cpu.runtime.thread_pool import Team
+from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool
 
 CALLS, TASKS, ROUNDS = 300, 16, 40
 NUMBERS = 1 << 15  # float32 that a task reads: 128 KiB, about what a panel of weights takes
@@ -49,9 +49,9 @@ def main() -> None:
     for beside in (0, 1):
         with _busy_processes(beside):
             for threads in sorted({1, usable_cpus()}):
-                with Team(threads) as team:
+                with ThreadPool(threads) as thread_pool:
                     for name, script in _scripts().items():
-                        print(json.dumps(_measure(name, script, team, beside)), flush=True)
+                        print(json.dumps(_measure(name, script, thread_pool, beside)), flush=True)
 
 
 def _scripts() -> dict[str, Script]:
@@ -67,16 +67,16 @@ def _scripts() -> dict[str, Script]:
 _KEPT: list[np.ndarray] = []
 
 
-def _measure(name: str, script: Script, team: Team, beside: int) -> dict[str, object]:
+def _measure(name: str, script: Script, thread_pool: ThreadPool, beside: int) -> dict[str, object]:
     times = []
     for _ in range(ROUNDS):
         begin = time.perf_counter()
-        team.run(script, [TASKS])
+        thread_pool.run(script, [TASKS])
         times.append(1e6 * (time.perf_counter() - begin) / len(script))
     return {
         "benchmark": "team",
         "calls": name,
-        "threads": team.num_threads,
+        "threads": thread_pool.num_threads,
         "busy_processes": beside,
         "us_per_call": round(statistics.median(times), 3),
         "us_per_call_worst": round(max(times), 3),

@@ -26,7 +26,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 from spaninfer_kernels_cpu import Format, Packed, compile_all, linear, pack, usable_cpus
-from spaninfer_kernels_cpu.codegen.isa_level import chosen
+from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.gemm.roofline import peak_gops
 from spaninfer_kernels_cpu.runtime.workers import next_task, share
 
@@ -72,7 +72,7 @@ def measure(
     weight = rng.standard_normal((outputs, channels), np.float32) * np.float32(0.02)
     plain = taking_turns(weight.copy, weight.nbytes)
     packed = {format: pack(weight, format) for format in FORMATS}
-    turns = {
+    quanta = {
         format: taking_turns(partial(copy_of, one), one.panels.nbytes)
         for format, one in packed.items()
     }
@@ -85,7 +85,7 @@ def measure(
             "read": lambda: share(read, (memory, np.empty(1, np.int64)), usable_cpus()),
             "blas": partial(blas, x, plain, out),
         }
-        runs.update({format: partial(ours, x, turns[format], out) for format in FORMATS})
+        runs.update({format: partial(ours, x, quanta[format], out) for format in FORMATS})
         seconds = in_turns(runs, rounds)
         for format in FORMATS:
             nbytes = packed[format].panels.nbytes
@@ -107,7 +107,7 @@ def measure(
                     2 * num_rows * outputs * channels / took / 1e9 / peaks[format.kind], 3
                 ),
                 "of_blas": round(seconds["blas"] / took, 2),
-                "tier": chosen().name,
+                "tier": active_level().name,
                 "cpus": usable_cpus(),
                 "machine": platform.machine(),
                 "numpy": version("numpy"),
