@@ -6,15 +6,17 @@ of, and what scripts run on. Nothing outside the package imports its folders.
 
 from spaninfer_kernels_cpu.attention.attend_call import (
     AttentionPlan,
-    KVArray,
     LayerCache,
     append_call,
     attend_calls,
     attention_kernels,
 )
 from spaninfer_kernels_cpu.attention.attend_kernel import PART_NUMBERS
-from spaninfer_kernels_cpu.attention.attention import AttentionBatch, Scores, attend
+from spaninfer_kernels_cpu.attention.attention import AttentionBatch, attend
 from spaninfer_kernels_cpu.attention.attention_plan import make_planner_ready, plan_attention
+from spaninfer_kernels_cpu.attention.kv_array import KVArray
+from spaninfer_kernels_cpu.attention.scores import Scores
+from spaninfer_kernels_cpu.codegen.arguments import Arguments, Float32, Indirect
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.memory import aligned
 from spaninfer_kernels_cpu.elementwise.formula_call import (
@@ -26,9 +28,19 @@ from spaninfer_kernels_cpu.elementwise.formula_call import (
     formula_call,
     gate_formula,
 )
-from spaninfer_kernels_cpu.elementwise.gather_call import copy_call, embed_call, gather_rows_call
-from spaninfer_kernels_cpu.elementwise.norm_call import layer_norm_call, rms_norm_call
-from spaninfer_kernels_cpu.elementwise.rope_call import rope_call
+from spaninfer_kernels_cpu.elementwise.gather_call import (
+    Columns,
+    copy_call,
+    embed_call,
+    gather_rows_call,
+)
+from spaninfer_kernels_cpu.elementwise.norm_call import (
+    LayerNorm,
+    RmsNorm,
+    layer_norm_call,
+    rms_norm_call,
+)
+from spaninfer_kernels_cpu.elementwise.rope_call import RopeAngles, rope_call
 from spaninfer_kernels_cpu.elementwise.scale_call import logn_call, sigmoid_gate_call
 from spaninfer_kernels_cpu.errors import (
     DTypeError,
@@ -38,17 +50,12 @@ from spaninfer_kernels_cpu.errors import (
     ShapeError,
 )
 from spaninfer_kernels_cpu.gemm.gemm import linear
-from spaninfer_kernels_cpu.gemm.gemm_call import (
-    can_gate,
-    gated_gemm_calls,
-    gemm_calls,
-    gemm_scratch_bytes,
-)
+from spaninfer_kernels_cpu.gemm.gemm_call import Epilogue, Gemm
 from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
 from spaninfer_kernels_cpu.gemm.roofline import peak_gops, read_gbps
 from spaninfer_kernels_cpu.moe.experts import experts
 from spaninfer_kernels_cpu.moe.experts_call import ExpertCounts, ExpertWeights, num_segments
-from spaninfer_kernels_cpu.moe.route_call import route_call
+from spaninfer_kernels_cpu.moe.route_call import Routes, route_call
 from spaninfer_kernels_cpu.quantisation.layout import LAYOUT, Format, Kind, Layout
 from spaninfer_kernels_cpu.quantisation.packed import Packed, pack, pack_stack, unpack
 from spaninfer_kernels_cpu.runtime.call import (
@@ -57,7 +64,6 @@ from spaninfer_kernels_cpu.runtime.call import (
     MAX_COUNTS,
     TOKENS,
     Call,
-    Indirect,
     Matrix,
     Script,
 )
@@ -82,25 +88,34 @@ __all__ = [
     "SCALE",
     "SOFTCAP",
     "TOKENS",
+    "Arguments",
     "AttentionBatch",
     "AttentionPlan",
     "Call",
+    "Columns",
     "Compilers",
     "DTypeError",
+    "Epilogue",
     "ExpertCounts",
     "ExpertWeights",
+    "Float32",
     "Format",
     "FormatError",
     "Formula",
+    "Gemm",
     "Indirect",
     "IsaLevelError",
     "KVArray",
     "KernelError",
     "Kind",
     "LayerCache",
+    "LayerNorm",
     "Layout",
     "Matrix",
     "Packed",
+    "RmsNorm",
+    "RopeAngles",
+    "Routes",
     "Sampler",
     "SamplingRow",
     "Scores",
@@ -115,7 +130,6 @@ __all__ = [
     "attend",
     "attend_calls",
     "attention_kernels",
-    "can_gate",
     "cgroup_folders",
     "compile_all",
     "copy_call",
@@ -123,10 +137,7 @@ __all__ = [
     "experts",
     "formula_call",
     "gate_formula",
-    "gated_gemm_calls",
     "gather_rows_call",
-    "gemm_calls",
-    "gemm_scratch_bytes",
     "layer_norm_call",
     "linear",
     "logn_call",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spaninfer_kernels_cpu.attention import attention
-from spaninfer_kernels_cpu.codegen.elements import ELEMENTS
-from spaninfer_kernels_cpu.gemm.gemm import make_gemm_ready
+from spaninfer_kernels_cpu.attention.attend_call import attention_kernels
+from spaninfer_kernels_cpu.attention.attention_plan import make_planner_ready
+from spaninfer_kernels_cpu.codegen.kernel import address_of
+from spaninfer_kernels_cpu.gemm.gemm_call import gemm_kernels
 from spaninfer_kernels_cpu.quantisation.layout import Format
+from spaninfer_kernels_cpu.runtime.thread_pool import make_thread_pool_ready
 
 
 def compile_all(formats: Iterable[Format] = (), kinds: Iterable[str] = ("float32",)) -> None:
@@ -18,7 +20,11 @@ def compile_all(formats: Iterable[Format] = (), kinds: Iterable[str] = ("float32
     Takes seconds the first time, milliseconds from then on. Without this call, a kernel is made
     ready by its first use, and those that scripts call when the call is written down.
     """
-    for kind in kinds:
-        attention.make_attention_ready(ELEMENTS[kind])
+    make_thread_pool_ready()
+    make_planner_ready()
+    kernels = [kernel for kind in kinds for kernel in attention_kernels(kind)]
     for format in formats:
-        make_gemm_ready(format)
+        for rounded in {False, format.kind == "bfloat16"}:
+            kernels += gemm_kernels(format, rounded=rounded)
+    for kernel in kernels:
+        address_of(kernel)

@@ -34,8 +34,8 @@ from spaninfer_kernels_cpu.codegen.elements import (
     Element,
     larger,
     read,
-    read_address,
     read_index,
+    read_int64,
     smaller,
     write,
 )
@@ -167,7 +167,7 @@ def load_keys(kind: Element, spans: CacheArrays, count: int, scratch: Scratch) -
             out = into + piece * per_piece * STEP_BYTES
             transpose_keys(kind, rows, piece * PIECE_BYTES, grid, out)
     for token in range(count):
-        row = read_address(scratch.rows, token)
+        row = read_int64(scratch.rows, token)
         zero = read(FLOAT32, scratch.grid, token)
         scale = read(FLOAT32, scratch.grid + STEP_BYTES, token)
         for channel in range(whole * per_piece, spans.key_size):
@@ -182,8 +182,8 @@ def load_values(kind: Element, spans: CacheArrays, count: int, scratch: Scratch)
     """Write values[ceil(E / 64) 64 64] of a block, 64 channels of every token after each other."""
     whole = spans.value_size // LANES
     for token in range(count):
-        row = read_address(scratch.rows, PANEL + token)
-        grid = read_address(scratch.rows, 2 * PANEL + token)
+        row = read_int64(scratch.rows, PANEL + token)
+        grid = read_int64(scratch.rows, 2 * PANEL + token)
         into = scratch.values + token * STEP_BYTES
         for block in range(whole):
             panel, place = block // (PANEL // LANES), block % (PANEL // LANES)

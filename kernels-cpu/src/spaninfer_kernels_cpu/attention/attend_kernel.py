@@ -7,6 +7,7 @@ times the query heads that share a key head. It goes over its tokens in blocks o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from spaninfer_kernels_cpu.attention.attend_block import (
 )
 from spaninfer_kernels_cpu.attention.attention_plan import ITEM_NUMBERS, QUERIES
 from spaninfer_kernels_cpu.attention.spans import CacheArrays
+from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.device_function import device_function, host_device_function
 from spaninfer_kernels_cpu.codegen.elements import (
     FLOAT32,
@@ -46,7 +48,7 @@ _ZERO = np.float32(0)
 _ONE = np.float32(1)
 
 
-class Attention(NamedTuple):
+class Operands(NamedTuple):
     """Rows query[T H D] and out[T H E], float32, and what of them to compute. Addresses in bytes.
 
     Heads of a query lie side by side, rows `query_stride` bytes apart; `out` has no gaps. `items`
@@ -59,10 +61,26 @@ class Attention(NamedTuple):
     out: int
     heads: int
     items: int
-    num_items: int
     tables: int
     table_stride: int
     parts: int
+
+
+class Problem(NamedTuple):
+    """Operands, the KV cache, and the softmax between them."""
+
+    operands: Operands
+    spans: CacheArrays
+    softmax: Softmax
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionKernels(Constant):
+    """The kind of keys and values, and the micro-kernels of float32 for one row and for several."""
+
+    kind: Element
+    one: MicroKernel
+    many: MicroKernel
 
 
 @host_device_function
@@ -86,47 +104,39 @@ def head_tasks(heads: int, kv_heads: int) -> int:
 
 @device_function
 def attend_task(
-    kind: Element,
-    one: MicroKernel,
-    many: MicroKernel,
-    number: int,
-    unit: int,
-    attention: Attention,
-    spans: CacheArrays,
-    softmax: Softmax,
-    memory: int,
+    kernels: AttentionKernels, number: int, unit: int, problem: Problem, memory: int
 ) -> None:
-    """Do task `unit` of `head_tasks` of item `number`, over keys and values of a kind.
+    """Do task `unit` of `head_tasks` of item `number`.
 
-    `one` and `many` are the recipes of float32 for one row and for several; at `memory` are
-    `scratch_bytes` that this caller alone uses.
+    At `memory` are `scratch_bytes` that this caller alone uses.
     """
+    operands, spans = problem.operands, problem.spans
     scratch, _ = scratch_at(memory, spans.key_size, spans.value_size)
-    group = attention.heads // spans.kv_heads
-    per_head = head_tasks(attention.heads, spans.kv_heads) // spans.kv_heads
+    group = operands.heads // spans.kv_heads
+    per_head = head_tasks(operands.heads, spans.kv_heads) // spans.kv_heads
     head = unit // per_head * group + unit % per_head * QUERIES
     num_heads = smaller(QUERIES, group - unit % per_head * QUERIES)
-    item = attention.items + number * ITEM_NUMBERS * 4
-    task = _task(item, head, num_heads, attention, softmax.window)
-    _attend(kind, one, many, task, attention, spans, softmax, scratch)
+    item = operands.items + number * ITEM_NUMBERS * 4
+    task = _task(item, head, num_heads, operands, problem.softmax.window)
+    _attend(kernels, task, problem, scratch)
 
 
 @device_function
-def merge_task(number: int, attention: Attention, value_size: int, sinks: int) -> None:
+def merge_task(number: int, operands: Operands, value_size: int, sinks: int) -> None:
     """Join the parts of the rows of which item `number` is the first part, if it is one.
 
     Once all tasks of `attend_task` are done. sinks[H] (float32) may be 0.
     """
-    item = attention.items + number * ITEM_NUMBERS * 4
+    item = operands.items + number * ITEM_NUMBERS * 4
     rows, pieces = read_index(item, 1) - read_index(item, 0), read_index(item, 7)
     if pieces < 2:
         return
     record = (value_size + PART_NUMBERS) * 4
-    units = rows * attention.heads
+    units = rows * operands.heads
     for unit in range(units):
-        first = attention.parts + (read_index(item, 6) * attention.heads + unit) * record
-        out = attention.out + (read_index(item, 0) * attention.heads + unit) * value_size * 4
-        sink = _sink(sinks, unit % attention.heads)
+        first = operands.parts + (read_index(item, 6) * operands.heads + unit) * record
+        out = operands.out + (read_index(item, 0) * operands.heads + unit) * value_size * 4
+        sink = _sink(sinks, unit % operands.heads)
         _merge(first, units * record, pieces, value_size, sink, out)
 
 
@@ -159,7 +169,7 @@ def _sink(sinks: int, head: int) -> np.float32:
 
 
 @device_function
-def _task(item: int, head: int, num_heads: int, attention: Attention, window: int) -> Task:
+def _task(item: int, head: int, num_heads: int, operands: Operands, window: int) -> Task:
     row, position = read_index(item, 0), read_index(item, 3)
     seen_from = larger(0, position - window + 1) if window > 0 else 0
     return Task(
@@ -170,25 +180,18 @@ def _task(item: int, head: int, num_heads: int, attention: Attention, window: in
         position,
         larger(read_index(item, 4), seen_from),
         read_index(item, 5),
-        attention.tables + read_index(item, 2) * attention.table_stride,
+        operands.tables + read_index(item, 2) * operands.table_stride,
         read_index(item, 6),
     )
 
 
 @device_function
-def _attend(
-    kind: Element,
-    one: MicroKernel,
-    many: MicroKernel,
-    task: Task,
-    attention: Attention,
-    spans: CacheArrays,
-    softmax: Softmax,
-    scratch: Scratch,
-) -> None:
+def _attend(kernels: AttentionKernels, task: Task, problem: Problem, scratch: Scratch) -> None:
     """Do a task in one pass over its tokens."""
-    kv_head = task.head // (attention.heads // spans.kv_heads)
-    _start(task, attention, spans, softmax.scale, scratch)
+    operands, spans, softmax = problem.operands, problem.spans, problem.softmax
+    kind, one, many = kernels.kind, kernels.one, kernels.many
+    kv_head = task.head // (operands.heads // spans.kv_heads)
+    _start(task, operands, spans, softmax.scale, scratch)
     begin = task.begin
     while begin < task.end:
         count = smaller(PANEL, task.end - begin)
@@ -200,19 +203,19 @@ def _attend(
         load_values(kind, spans, count, scratch)
         add_values(one, many, task.num_queries, spans.value_size, count, scratch)
         begin += count
-    _finish(task, attention, spans.value_size, softmax.sinks, scratch)
+    _finish(task, operands, spans.value_size, softmax.sinks, scratch)
 
 
 @device_function
 def _start(
-    task: Task, attention: Attention, spans: CacheArrays, scale: np.float32, scratch: Scratch
+    task: Task, operands: Operands, spans: CacheArrays, scale: np.float32, scratch: Scratch
 ) -> None:
     """Copy the queries, scaled, and clear what is accumulated."""
     size = spans.key_size
     width = (spans.value_size + PANEL - 1) // PANEL * PANEL
     for n in range(task.num_queries):
         row, head = task.row + n // task.num_heads, task.head + n % task.num_heads
-        source = attention.query + row * attention.query_stride + head * size * 4
+        source = operands.query + row * operands.query_stride + head * size * 4
         into = scratch.queries + n * size * 4
         for i in range(size):
             write(FLOAT32, into, i, read(FLOAT32, source, i) * scale)
@@ -223,21 +226,21 @@ def _start(
 
 
 @device_function
-def _finish(task: Task, attention: Attention, size: int, sinks: int, scratch: Scratch) -> None:
+def _finish(task: Task, operands: Operands, size: int, sinks: int, scratch: Scratch) -> None:
     """Divide the sums by the totals, into `out`; or write the task's parts, undivided."""
     width = (size + PANEL - 1) // PANEL * STEP_BYTES
     for n in range(task.num_queries):
         row, head = n // task.num_heads, task.head + n % task.num_heads
         total, peak = read(FLOAT32, scratch.total, n), read(FLOAT32, scratch.peak, n)
         if task.part >= 0:
-            record = (task.part + row) * attention.heads + head
-            out = attention.parts + record * (size + PART_NUMBERS) * 4
+            record = (task.part + row) * operands.heads + head
+            out = operands.parts + record * (size + PART_NUMBERS) * 4
             write(FLOAT32, out, 0, peak)
             write(FLOAT32, out, 1, total)
             out += PART_NUMBERS * 4
             factor = _ONE
         else:
-            out = attention.out + ((task.row + row) * attention.heads + head) * size * 4
+            out = operands.out + ((task.row + row) * operands.heads + head) * size * 4
             sink = _sink(sinks, head)
             factor = _ONE / (total + (exp(sink - peak) if sinks != 0 else _ZERO))
         sums = scratch.sums + n * width

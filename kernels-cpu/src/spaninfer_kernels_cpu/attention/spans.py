@@ -1,14 +1,17 @@
-"""Where keys and values of a layer lie, as Numba functions pass it on: addresses and strides."""
+"""Where keys and values of a layer lie: addresses and strides of arrays in spans."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from spaninfer_kernels_cpu.codegen.arguments import Arguments
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 
 
-class ArrayStrides(NamedTuple):
-    """Where an array of a layer lies: the address for span 0, bytes to the next span, token, head.
+@dataclass(frozen=True, slots=True)
+class StridedArray(Arguments):
+    """The address of span 0 of an array of a layer, and bytes to the next span, token and head.
 
     The numbers of one token and head are contiguous. Address 0: there is no such array.
     """
@@ -19,8 +22,20 @@ class ArrayStrides(NamedTuple):
     head: int
 
 
+NO_ARRAY = StridedArray(0, 0, 0, 0)
+
+
+class ArrayStrides(NamedTuple):
+    """A StridedArray in registers."""
+
+    address: int
+    span: int
+    token: int
+    head: int
+
+
 class CacheArrays(NamedTuple):
-    """Keys, values and, for codes, their zeros and scales (float32, two per token and head).
+    """Keys, values and, of quantised ones, zeros and scales (float32, two per token and head).
 
     Values that are the first numbers of the keys (MLA) have the keys' place.
     """
@@ -36,6 +51,12 @@ class CacheArrays(NamedTuple):
 
 
 @device_function
-def place_of(place: ArrayStrides, span: int, token: int, head: int) -> int:
+def strides_of(array: StridedArray) -> ArrayStrides:
+    """Read where an array lies."""
+    return ArrayStrides(array.address, array.span, array.token, array.head)
+
+
+@device_function
+def place_of(array: ArrayStrides, span: int, token: int, head: int) -> int:
     """Return the address of the first number of a token of a span, and a head."""
-    return place.address + span * place.span + token * place.token + head * place.head
+    return array.address + span * array.span + token * array.token + head * array.head

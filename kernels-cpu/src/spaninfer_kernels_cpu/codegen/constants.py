@@ -44,16 +44,20 @@ def _no_bits(context: Any, _builder: Any, _kind: Any, _value: Any) -> Any:
 
 @infer_getattr
 class _ConstantAttributes(AttributeTemplate):
-    """All attributes that kernels read are whole numbers or truths, handed on as int64."""
+    """Attributes that kernels read are constants, or whole numbers and truths, read as int64."""
 
     key = ConstantType
 
     def generic_resolve(  # type: ignore[override]
-        self, _kind: ConstantType, _name: str
+        self, kind: ConstantType, name: str
     ) -> types.Type:
-        return types.int64
+        value = getattr(kind.value, name)
+        return ConstantType(value) if isinstance(value, Constant) else types.int64
 
 
 @lower_getattr_generic(ConstantType)  # type: ignore[no-untyped-call, untyped-decorator]
 def _attribute(context: Any, _builder: Any, kind: ConstantType, _value: Any, name: str) -> Any:
-    return context.get_constant(types.int64, int(getattr(kind.value, name)))
+    value = getattr(kind.value, name)
+    if isinstance(value, Constant):
+        return context.get_dummy_value()
+    return context.get_constant(types.int64, int(value))

@@ -80,7 +80,7 @@ def read_index(_context: Any, _address: Any, _index: Any) -> Any:
 
 
 @intrinsic
-def read_address(_context: Any, _address: Any, _index: Any) -> Any:
+def read_int64(_context: Any, _address: Any, _index: Any) -> Any:
     """Return number `index` of the int64 at an address."""
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:

@@ -2,10 +2,11 @@
 
 A kernel has one signature, whatever it computes:
 
-    def kernel(words: int, rows: int, task: int) -> None
+    def kernel(arguments: Struct, tokens: int, task: int) -> None
 
-`words` is the address of its arguments, an int64 each, `rows` how many rows the step has, `task`
-the number of the task to do. It must not raise, and the order of tasks must not matter.
+`arguments` is a struct of named fields (`arguments`), `tokens` the count that its call is cut by,
+mostly the step's tokens, `task` the number of the task to do. It must not raise, and the order of
+tasks must not matter.
 
 It is a function of a module, or one of the `variants` that such a function makes of constants. So
 another process can compile it knowing no more than names (`compilers`).
@@ -18,22 +19,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import cache, wraps
 from importlib import import_module
-from typing import Any, ParamSpec, TypeAlias, cast
+from inspect import signature
+from typing import Any, ParamSpec, TypeAlias, cast, get_type_hints
 
 from numba import types
 from numba.core import ccallback
 
+from spaninfer_kernels_cpu.codegen.arguments import Arguments, ArgumentsType
 from spaninfer_kernels_cpu.codegen.compiled import is_kept, keep
 from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.inline_function import KernelCompiler
 from spaninfer_kernels_cpu.codegen.typing_cache import typing_cached
 
-Kernel = Callable[[int, int, int], None]
+Kernel = Callable[[Any, int, int], None]
 Name: TypeAlias = list[Any]
 """Module, name and, of a variant, what it was made of, as JSON can hold it."""
 
 _PACKAGE = __name__.partition(".")[0]
-_SIGNATURE = types.void(types.int64, types.int64, types.int64)
 _OPTIONS = {"error_model": "numpy"}
 _CFunc: Any = ccallback.CFunc  # `cfunc` is the same, with a cache that is not ours
 _Made = ParamSpec("_Made")
@@ -56,16 +58,34 @@ def is_ready(kernel: Kernel) -> bool:
 
 def is_on_disk(kernel: Kernel) -> bool:
     """Is the machine code of these sources for this CPU in the cache?"""
-    return is_kept(compiler_of(kernel), _SIGNATURE)
+    return is_kept(compiler_of(kernel), _signature_of(kernel))
 
 
 @cache
 def compiler_of(kernel: Kernel) -> Any:
     """Return Numba's object that compiles a kernel, and holds its machine code then."""
-    signature = _SIGNATURE.args, _SIGNATURE.return_type
-    compiler = _CFunc(kernel, signature, {}, _OPTIONS, pipeline_class=KernelCompiler)
+    taken = _signature_of(kernel)
+    written = taken.args, taken.return_type
+    compiler = _CFunc(kernel, written, {}, _OPTIONS, pipeline_class=KernelCompiler)
     keep(compiler, kernel)
     return compiler
+
+
+@cache
+def arguments_of(kernel: Kernel) -> type[Arguments]:
+    """Return the struct that a kernel takes: what its first parameter is annotated with.
+
+    TypeError where that is none.
+    """
+    first, *_ = signature(kernel).parameters
+    declared = get_type_hints(kernel).get(first)
+    if not (isinstance(declared, type) and issubclass(declared, Arguments)):
+        raise TypeError(f"{kernel.__qualname__}: {first} is annotated with no struct of arguments")
+    return declared
+
+
+def _signature_of(kernel: Kernel) -> Any:
+    return types.void(ArgumentsType(arguments_of(kernel)), types.int64, types.int64)
 
 
 # ---- names ---------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numba.extending import overload
 
+from spaninfer_kernels_cpu.codegen.arguments import Arguments, Float32
 from spaninfer_kernels_cpu.codegen.array_view import floats_at
 from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.device_function import INLINE
@@ -20,9 +21,8 @@ from spaninfer_kernels_cpu.runtime.call import (
     TOKENS,
     Call,
     Matrix,
-    real,
+    row_at,
     tokens_per_task,
-    word,
 )
 
 
@@ -59,20 +59,32 @@ _FORMULAS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _FormulaArguments(Arguments):
+    """A task is one of `columns` parts of a row, or a few rows."""
+
+    x: Matrix
+    y: Matrix
+    out: Matrix
+    channels: int
+    columns: int
+    number: Float32
+
+
 @variants
 def _over_columns(formula: Formula) -> Kernel:
     """Return the kernel of a formula; a task is some columns of a row, or rows."""
 
-    def elementwise(words: int, rows: int, task: int) -> None:
-        channels, columns, number = word(words, 6), word(words, 7), real(words, 8)
+    def elementwise(arguments: _FormulaArguments, tokens: int, task: int) -> None:
+        channels, columns, number = arguments.channels, arguments.columns, arguments.number
         some = larger(1, NUMBERS_PER_TASK // channels)
         first = channels * (task % columns) // columns
         count = channels * (task % columns + 1) // columns - first
         begin = task // columns * some
-        for row in range(begin, smaller(rows, begin + some)):
-            x = floats_at(word(words, 0) + row * word(words, 1) + 4 * first, count)
-            y = floats_at(word(words, 2) + row * word(words, 3) + 4 * first, count)
-            out = floats_at(word(words, 4) + row * word(words, 5) + 4 * first, count)
+        for row in range(begin, smaller(tokens, begin + some)):
+            x = floats_at(row_at(arguments.x, row) + 4 * first, count)
+            y = floats_at(row_at(arguments.y, row) + 4 * first, count)
+            out = floats_at(row_at(arguments.out, row) + 4 * first, count)
             for i in range(count):
                 out[i] = computed(formula, x[i], y[i], number)
 
@@ -81,19 +93,24 @@ def _over_columns(formula: Formula) -> Kernel:
 
 def formula_call(
     formula: Formula,
-    x: Matrix,
-    y: Matrix,
+    inputs: tuple[Matrix, ...],
     *,
     out: Matrix,
     channels: int,
     number: float = 0.0,
     count: int = TOKENS,
 ) -> Call:
-    """Write what a formula makes of x[T C], y[T C] and a number; y is x where nothing reads it."""
-    rows = (x.address, x.stride, y.address, y.stride, out.address, out.stride)
+    """Write what a formula makes of x[T C], of y[T C] where it reads that, and of a number."""
     columns = -(-channels // NUMBERS_PER_TASK)
-    words = (*rows, channels, columns, float(number))
-    return Call(_over_columns(formula), words, columns, tokens_per_task(channels), count)
+    arguments = _FormulaArguments(
+        x=inputs[0],
+        y=inputs[-1],
+        out=out,
+        channels=channels,
+        columns=columns,
+        number=number,
+    )
+    return Call(_over_columns(formula), arguments, columns, tokens_per_task(channels), count)
 
 
 ADD, SCALE, SOFTCAP = Formula("add"), Formula("scale"), Formula("softcap")

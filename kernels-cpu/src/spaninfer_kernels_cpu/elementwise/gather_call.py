@@ -1,10 +1,13 @@
-"""Rows by index as calls: rows of tables, the rows that are wanted, columns of rows."""
+"""Gathers as calls: rows of a table by token id, rows by index, and columns of rows."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spaninfer_kernels_cpu.codegen.arguments import Arguments, Float32, Indirect
 from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
 from spaninfer_kernels_cpu.codegen.elements import ELEMENTS, Element, larger, read, smaller
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
@@ -12,13 +15,20 @@ from spaninfer_kernels_cpu.runtime.call import (
     LOGITS,
     NUMBERS_PER_TASK,
     Call,
-    Indirect,
     Matrix,
-    held,
-    real,
+    row_at,
     tokens_per_task,
-    word,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _EmbedArguments(Arguments):
+    table: Matrix
+    ids: Indirect
+    offset: int
+    out: Matrix
+    channels: int
+    scale: Float32
 
 
 def embed_call(
@@ -27,67 +37,93 @@ def embed_call(
     """Write rows ids[T] + offset (int32) of table[V C], float32 or 16-bit floats, times scale."""
     element = ELEMENTS[table.dtype.name]
     channels = table.shape[1]
-    words = (table.ctypes.data, table.strides[0], ids, offset, out.address, out.stride, channels)
-    return Call(_embed(element), (*words, float(scale)), 1, tokens_per_task(channels))
+    arguments = _EmbedArguments(
+        table=Matrix(table.ctypes.data, table.strides[0]),
+        ids=ids,
+        offset=offset,
+        out=out,
+        channels=channels,
+        scale=scale,
+    )
+    return Call(_embed(element), arguments, 1, tokens_per_task(channels))
 
 
 @variants
 def _embed(element: Element) -> Kernel:
-    def embed(words: int, rows: int, task: int) -> None:
-        channels, scale = word(words, 6), real(words, 7)
-        ids = numbers_at(held(words, 2), rows, np.int32)
+    def embed(arguments: _EmbedArguments, tokens: int, task: int) -> None:
+        channels, scale = arguments.channels, arguments.scale
+        ids = numbers_at(arguments.ids, tokens, np.int32)
         some = larger(1, NUMBERS_PER_TASK // channels)
-        for row in range(task * some, smaller(rows, (task + 1) * some)):
-            source = word(words, 0) + (ids[row] + word(words, 3)) * word(words, 1)
-            out = floats_at(word(words, 4) + row * word(words, 5), channels)
+        for row in range(task * some, smaller(tokens, (task + 1) * some)):
+            source = row_at(arguments.table, ids[row] + arguments.offset)
+            out = floats_at(row_at(arguments.out, row), channels)
             for i in range(channels):
                 out[i] = read(element, source, i) * scale
 
     return embed
 
 
-def gather_rows_call(x: Matrix, *, wanted: Indirect, out: Matrix, channels: int) -> Call:
-    """Write rows wanted[W] (int32) of x to out[W C]."""
-    words = (x.address, x.stride, wanted, out.address, out.stride, channels)
-    return Call(_gather_rows, words, 1, 1, LOGITS)
+@dataclass(frozen=True, slots=True)
+class _GatherArguments(Arguments):
+    x: Matrix
+    indices: Indirect
+    out: Matrix
+    channels: int
 
 
-def _gather_rows(words: int, rows: int, task: int) -> None:
-    wanted = numbers_at(held(words, 2), rows, np.int32)
-    source = floats_at(word(words, 0) + wanted[task] * word(words, 1), word(words, 5))
-    out = floats_at(word(words, 3) + task * word(words, 4), word(words, 5))
+def gather_rows_call(x: Matrix, *, indices: Indirect, out: Matrix, channels: int) -> Call:
+    """Write rows indices[W] (int32) of x to out[W C]."""
+    arguments = _GatherArguments(x=x, indices=indices, out=out, channels=channels)
+    return Call(_gather_rows, arguments, 1, 1, LOGITS)
+
+
+def _gather_rows(arguments: _GatherArguments, tokens: int, task: int) -> None:
+    indices = numbers_at(arguments.indices, tokens, np.int32)
+    source = floats_at(row_at(arguments.x, indices[task]), arguments.channels)
+    out = floats_at(row_at(arguments.out, task), arguments.channels)
     for i in range(len(out)):
         out[i] = source[i]
 
 
+@dataclass(frozen=True, slots=True)
+class Columns(Arguments):
+    """Where a copy begins: at column `first` of every part of a row, parts being `size` numbers."""
+
+    size: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class _CopyArguments(Arguments):
+    x: Matrix
+    columns: Columns
+    out: Matrix
+    into: Columns
+    parts: int
+    width: int
+
+
 def copy_call(
-    x: Matrix,
-    *,
-    out: Matrix,
-    parts: int,
-    size: int,
-    first: int,
-    out_size: int,
-    out_first: int,
-    count: int,
+    x: Matrix, columns: Columns, *, out: Matrix, into: Columns, parts: int, width: int
 ) -> Call:
-    """Write numbers [first, first + count) of every one of `parts` parts of x's rows.
-
-    A part of x has `size` numbers; one of out has `out_size`, and takes them from out_first on.
-    """
-    rows = (x.address, x.stride, out.address, out.stride)
-    words = (*rows, parts, size, first, out_size, out_first, count)
-    return Call(_copy, words, 1, tokens_per_task(parts * count))
+    """Copy `width` numbers of every one of `parts` parts of x's rows to parts of out's rows."""
+    arguments = _CopyArguments(x=x, columns=columns, out=out, into=into, parts=parts, width=width)
+    return Call(_copy, arguments, 1, tokens_per_task(parts * width))
 
 
-def _copy(words: int, rows: int, task: int) -> None:
-    parts, count = word(words, 4), word(words, 9)
-    some = larger(1, NUMBERS_PER_TASK // (parts * count))
-    for row in range(task * some, smaller(rows, (task + 1) * some)):
+def _copy(arguments: _CopyArguments, tokens: int, task: int) -> None:
+    parts, width, columns, into = (
+        arguments.parts,
+        arguments.width,
+        arguments.columns,
+        arguments.into,
+    )
+    some = larger(1, NUMBERS_PER_TASK // (parts * width))
+    for row in range(task * some, smaller(tokens, (task + 1) * some)):
         for part in range(parts):
-            first = 4 * (part * word(words, 5) + word(words, 6))
-            source = floats_at(word(words, 0) + row * word(words, 1) + first, count)
-            first = 4 * (part * word(words, 7) + word(words, 8))
-            out = floats_at(word(words, 2) + row * word(words, 3) + first, count)
-            for i in range(count):
+            first = 4 * (part * columns.size + columns.first)
+            source = floats_at(row_at(arguments.x, row) + first, width)
+            first = 4 * (part * into.size + into.first)
+            out = floats_at(row_at(arguments.out, row) + first, width)
+            for i in range(width):
                 out[i] = source[i]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
+from spaninfer_kernels_cpu.codegen.arguments import Arguments, Float32
 from spaninfer_kernels_cpu.codegen.elements import larger, smaller
 from spaninfer_kernels_cpu.elementwise.norm_kernel import layer_norm, rms_norm
 from spaninfer_kernels_cpu.runtime.call import (
@@ -12,62 +15,105 @@ from spaninfer_kernels_cpu.runtime.call import (
     TOKENS,
     Call,
     Matrix,
-    real,
+    address_or_zero,
+    row_at,
     tokens_per_task,
-    word,
 )
 
 Floats = NDArray[np.float32]
 
 
+@dataclass(frozen=True, slots=True)
+class RmsNorm:
+    """x / sqrt(mean(x²) + eps) times weight[C], or times 1 + weight where `plus_one` (Gemma)."""
+
+    weight: Floats
+    eps: float
+    plus_one: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNorm:
+    """(x - mean) / sqrt(variance + eps) times weight[C], plus bias[C] if there is one."""
+
+    weight: Floats
+    bias: Floats | None
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class _RmsNormArguments(Arguments):
+    x: Matrix
+    out: Matrix
+    weight: int
+    parts: int
+    channels: int
+    plus_one: bool
+    eps: Float32
+
+
 def rms_norm_call(
-    x: Matrix,
-    *,
-    weight: Floats,
-    out: Matrix,
-    eps: float,
-    plus_one: bool,
-    parts: int = 1,
-    count: int = TOKENS,
+    x: Matrix, norm: RmsNorm, *, out: Matrix, parts: int = 1, count: int = TOKENS
 ) -> Call:
-    """Write the RMS norm of every one of `parts` parts of a row, times weight[C] or 1 + weight."""
-    channels = len(weight)
-    words = (x.address, x.stride, out.address, out.stride, weight.ctypes.data, parts, channels)
-    some = tokens_per_task(parts * channels)
-    return Call(_rms_norm, (*words, int(plus_one), float(eps)), 1, some, count)
+    """Write the RMS norm of every one of `parts` parts of a row; the caller keeps weight alive."""
+    channels = len(norm.weight)
+    arguments = _RmsNormArguments(
+        x=x,
+        out=out,
+        weight=norm.weight.ctypes.data,
+        parts=parts,
+        channels=channels,
+        plus_one=norm.plus_one,
+        eps=norm.eps,
+    )
+    return Call(_rms_norm, arguments, 1, tokens_per_task(parts * channels), count)
 
 
-def _rms_norm(words: int, rows: int, task: int) -> None:
-    parts, channels = word(words, 5), word(words, 6)
-    weight, plus_one, eps = word(words, 4), word(words, 7) != 0, real(words, 8)
+def _rms_norm(arguments: _RmsNormArguments, tokens: int, task: int) -> None:
+    parts, channels = arguments.parts, arguments.channels
+    weight, plus_one, eps = arguments.weight, arguments.plus_one, arguments.eps
     some = larger(1, NUMBERS_PER_TASK // (parts * channels))
-    for row in range(task * some, smaller(rows, (task + 1) * some)):
-        x, out = word(words, 0) + row * word(words, 1), word(words, 2) + row * word(words, 3)
-        rms_norm(x, weight, out, parts, channels, eps, plus_one)
+    for row in range(task * some, smaller(tokens, (task + 1) * some)):
+        x, out = row_at(arguments.x, row), row_at(arguments.out, row)
+        for part in range(parts):
+            start = part * channels * 4
+            rms_norm(x + start, weight, out + start, channels, eps, plus_one)
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerNormArguments(Arguments):
+    x: Matrix
+    out: Matrix
+    weight: int
+    bias: int
+    parts: int
+    channels: int
+    eps: Float32
 
 
 def layer_norm_call(
-    x: Matrix,
-    *,
-    weight: Floats,
-    bias: Floats | None,
-    out: Matrix,
-    eps: float,
-    parts: int = 1,
-    count: int = TOKENS,
+    x: Matrix, norm: LayerNorm, *, out: Matrix, parts: int = 1, count: int = TOKENS
 ) -> Call:
-    """Write the layer norm of every one of `parts` parts of a row, times weight[C] plus bias[C]."""
-    channels = len(weight)
-    address = 0 if bias is None else bias.ctypes.data
-    words = (x.address, x.stride, out.address, out.stride, weight.ctypes.data, parts, channels)
-    some = tokens_per_task(parts * channels)
-    return Call(_layer_norm, (*words, address, float(eps)), 1, some, count)
+    """Write the layer norm of every one of `parts` parts of a row; weight and bias stay alive."""
+    channels = len(norm.weight)
+    arguments = _LayerNormArguments(
+        x=x,
+        out=out,
+        weight=norm.weight.ctypes.data,
+        bias=address_or_zero(norm.bias),
+        parts=parts,
+        channels=channels,
+        eps=norm.eps,
+    )
+    return Call(_layer_norm, arguments, 1, tokens_per_task(parts * channels), count)
 
 
-def _layer_norm(words: int, rows: int, task: int) -> None:
-    parts, channels = word(words, 5), word(words, 6)
-    weight, bias, eps = word(words, 4), word(words, 7), real(words, 8)
+def _layer_norm(arguments: _LayerNormArguments, tokens: int, task: int) -> None:
+    parts, channels = arguments.parts, arguments.channels
+    weight, bias, eps = arguments.weight, arguments.bias, arguments.eps
     some = larger(1, NUMBERS_PER_TASK // (parts * channels))
-    for row in range(task * some, smaller(rows, (task + 1) * some)):
-        x, out = word(words, 0) + row * word(words, 1), word(words, 2) + row * word(words, 3)
-        layer_norm(x, weight, bias, out, parts, channels, eps)
+    for row in range(task * some, smaller(tokens, (task + 1) * some)):
+        x, out = row_at(arguments.x, row), row_at(arguments.out, row)
+        for part in range(parts):
+            start = part * channels * 4
+            layer_norm(x + start, weight, bias, out + start, channels, eps)

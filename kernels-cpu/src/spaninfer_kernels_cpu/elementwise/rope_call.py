@@ -1,48 +1,59 @@
-"""Rotary embeddings of heads as calls."""
+"""Rotary embeddings (RoPE) of heads as calls."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from spaninfer_kernels_cpu.codegen.arguments import Arguments, Indirect
 from spaninfer_kernels_cpu.codegen.array_view import floats_at
 from spaninfer_kernels_cpu.codegen.elements import larger, smaller
 from spaninfer_kernels_cpu.runtime.call import (
     NUMBERS_PER_TASK,
     Call,
-    Indirect,
     Matrix,
-    held,
+    row_at,
     tokens_per_task,
-    word,
 )
 
 
-def rope_call(
-    x: Matrix,
-    *,
-    out: Matrix,
-    heads: int,
-    size: int,
-    half: int,
-    cos: Indirect,
-    sin: Indirect,
-    paired: bool,
-) -> Call:
-    """Rotate the first 2 * half channels of every head by the angles of cos and sin[T half].
+@dataclass(frozen=True, slots=True)
+class RopeAngles(Arguments):
+    """cos and sin[T half] of the first 2 * half channels of a head.
 
-    Channel i turns with channel i + half, or, `paired`, 2 i with 2 i + 1.
+    Channel i rotates with channel i + half, or, `paired`, 2 i with 2 i + 1.
     """
-    words = (x.address, x.stride, out.address, out.stride, cos, sin, heads, size, half, int(paired))
-    return Call(_rope, words, 1, tokens_per_task(heads * size))
+
+    cos: Indirect
+    sin: Indirect
+    half: int
+    paired: bool
 
 
-def _rope(words: int, rows: int, task: int) -> None:
-    heads, size, half, paired = word(words, 6), word(words, 7), word(words, 8), word(words, 9)
+@dataclass(frozen=True, slots=True)
+class _RopeArguments(Arguments):
+    x: Matrix
+    out: Matrix
+    angles: RopeAngles
+    heads: int
+    size: int
+
+
+def rope_call(x: Matrix, angles: RopeAngles, *, out: Matrix, heads: int, size: int) -> Call:
+    """Rotate the first channels of every head of x[T heads size]; the others are copied."""
+    arguments = _RopeArguments(x=x, out=out, angles=angles, heads=heads, size=size)
+    return Call(_rope, arguments, 1, tokens_per_task(heads * size))
+
+
+def _rope(arguments: _RopeArguments, tokens: int, task: int) -> None:
+    heads, size, angles = arguments.heads, arguments.size, arguments.angles
+    half, paired = angles.half, angles.paired
     some = larger(1, NUMBERS_PER_TASK // (heads * size))
-    for row in range(task * some, smaller(rows, (task + 1) * some)):
-        cos = floats_at(held(words, 4) + row * half * 4, half)
-        sin = floats_at(held(words, 5) + row * half * 4, half)
+    for row in range(task * some, smaller(tokens, (task + 1) * some)):
+        cos = floats_at(angles.cos + row * half * 4, half)
+        sin = floats_at(angles.sin + row * half * 4, half)
         for head in range(heads):
-            x = floats_at(word(words, 0) + row * word(words, 1) + head * size * 4, size)
-            out = floats_at(word(words, 2) + row * word(words, 3) + head * size * 4, size)
+            x = floats_at(row_at(arguments.x, row) + head * size * 4, size)
+            out = floats_at(row_at(arguments.out, row) + head * size * 4, size)
             if paired:
                 for i in range(half):
                     a, b = x[2 * i], x[2 * i + 1]

@@ -59,6 +59,10 @@ Sizes = tuple[int, int, int]
 """Number of groups, bytes of one of a panel, bytes of one in a row."""
 
 
+Parameters = tuple[int, int]
+"""Address of the first group's, or row's, scales and what belongs to them; bytes to the next."""
+
+
 def fill(
     micro: MicroKernel, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
@@ -155,7 +159,8 @@ def _fill_quantised(
     count = min(last + 1, SQUARE_ROWS)
     chunk = _configure(micro, count, row_group_bytes // 4)
     dots, widened = stack(_DOTS), stack(_WIDENED)
-    parameters, row_ends = weights + group_bytes - PARAMETER_BYTES, x + groups * row_group_bytes
+    of_weights = (weights + group_bytes - PARAMETER_BYTES, group_bytes)
+    of_rows = (x + groups * row_group_bytes, stride)
     floats_at(out, count * PANEL)[:] = np.float32(0)
     for number in range(2 * groups):
         group, half = number >> 1, (number & 1) * _HALF
@@ -171,9 +176,9 @@ def _fill_quantised(
             _load_rows(row, stride, count)
             _multiply(micro, count)
         if number > 0:
-            _scale(number - 1, parameters, group_bytes, row_ends, stride, dots, count, out)
+            _scale(number - 1, of_weights, of_rows, count, dots, out)
         _store(dots + SQUARE_ROWS * half, _HALF, count)
-    _scale(2 * groups - 1, parameters, group_bytes, row_ends, stride, dots, count, out)
+    _scale(2 * groups - 1, of_weights, of_rows, count, dots, out)
 
 
 @device_function
@@ -278,17 +283,11 @@ def _widen(codes: int, steps: int, widened: int) -> None:
 
 @device_function
 def _scale(
-    number: int,
-    parameters: int,
-    group_bytes: int,
-    row_ends: int,
-    stride: int,
-    dots: int,
-    count: int,
-    out: int,
+    number: int, weights: Parameters, rows: Parameters, count: int, dots: int, out: int
 ) -> None:
     """Add what the codes of half `number` of the groups' outputs mean (see `tiles.add_scaled`)."""
     group, half = number >> 1, (number & 1) * _HALF
+    (parameters, group_bytes), (row_ends, stride) = weights, rows
     w = load_parameters(parameters + group * group_bytes + half // 2)
     sums, of_row = dots + SQUARE_ROWS * half, row_ends + group * ROW_PARAMETER_BYTES
     for n in range(count):

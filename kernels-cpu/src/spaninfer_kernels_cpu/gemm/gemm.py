@@ -1,37 +1,25 @@
 """Products of activations with packed weights: what callers see.
 
-Weights that are numbers multiply float32 activations, or with bfloat16 ones, bfloat16 activations.
-Weights that are codes multiply activations that are made codes too: int8, symmetric, one scale per
-row and group of channels, scale = largest size / 127.
+Weights in float32 multiply float32 activations; those in bfloat16 also bfloat16 ones. Quantised
+weights multiply activations that are quantised on the way: int8, symmetric, one scale per row and
+group of channels, scale = largest size / 127.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from functools import cache
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.codegen.compiled import make_ready
-from spaninfer_kernels_cpu.codegen.isa_level import active_level
-from spaninfer_kernels_cpu.codegen.memory import aligned, odd_lines
+from spaninfer_kernels_cpu.codegen.memory import aligned
 from spaninfer_kernels_cpu.errors import DTypeError, ShapeError
-from spaninfer_kernels_cpu.gemm import tile_gemm
-from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel, micro_kernels, row_bytes
-from spaninfer_kernels_cpu.quantisation import pack_kernel
-from spaninfer_kernels_cpu.quantisation.layout import Format, Layout
+from spaninfer_kernels_cpu.gemm.gemm_call import Epilogue, Gemm
+from spaninfer_kernels_cpu.quantisation.layout import Layout
 from spaninfer_kernels_cpu.quantisation.packed import Packed
-from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
-from spaninfer_kernels_cpu.runtime.workers import share
+from spaninfer_kernels_cpu.runtime.call import Matrix, Script
+from spaninfer_kernels_cpu.runtime.thread_pool import shared_thread_pool
 
 Floats = NDArray[np.float32]
-Bytes = NDArray[np.uint8]
-
-SERIAL_BELOW = 4_000_000  # bytes of weights times tiles of rows, some 100 µs: a helper wakes later
-
-_NO_BIAS = np.empty(0, np.float32)
 
 
 def linear(
@@ -40,64 +28,21 @@ def linear(
     """Write x[T C] @ weight[O C].T + bias[O] into out[T O] (float32).
 
     x is float32; with bfloat16 weights it may be bfloat16. Columns of `out` must be contiguous.
-    Works on every usable CPU where that pays.
+    Works on every usable CPU.
     """
     _check(x, weight.layout, out, bias)
     if not len(x):
         return
-    rounded = x.dtype == ml_dtypes.bfloat16
-    one, many = micro_kernels(weight.layout.format.kind, rounded=rounded, level=active_level())
-    workers = _num_workers(weight, len(x))
-    rows = rows_for(x, weight.layout, one, workers)
-    arguments = (weight.panels, rows, weight.layout.groups, _NO_BIAS if bias is None else bias, out)
-    share(_kernel(one, many), arguments, workers)
-
-
-def make_gemm_ready(format: Format) -> None:
-    """Compile what `linear` needs for weights of a format, or load it from the cache on disk."""
-    for rounded in {False, format.kind == "bfloat16"}:
-        _kernel(*micro_kernels(format.kind, rounded=rounded, level=active_level()))
-    if format.is_quantised:
-        _row_quantiser()
-
-
-@cache
-def _kernel(one_row: MicroKernel, many_rows: MicroKernel) -> Callable[..., None]:
-    work = tile_gemm.kernel(one_row, many_rows)
-    make_ready(work, tile_gemm.SIGNATURE)
-    return work
-
-
-@cache
-def _row_quantiser() -> Callable[..., None]:
-    make_ready(pack_kernel.quantize_rows, pack_kernel.ROWS_SIGNATURE)
-    return pack_kernel.quantize_rows
-
-
-def _num_workers(weight: Packed, num_rows: int) -> int:
-    """Return how many threads share the work: one where it is little."""
-    return 1 if weight.panels.nbytes * -(-num_rows // 8) < SERIAL_BELOW else usable_cpus()
-
-
-def rows_for(x: NDArray[np.generic], layout: Layout, micro: MicroKernel, workers: int) -> Bytes:
-    """Return activations[T C] as the bytes that kernels of a recipe read, [T bytes]."""
-    padded = layout.padded_channels
-    rows = aligned((len(x), odd_lines(row_bytes(layout, micro))), np.uint8)
-    if layout.format.is_quantised:
-        wide = micro.channel_bytes == 2
-        arguments = (x, layout.group_channels, padded, wide, micro.unsigned_offset, rows)
-        share(_row_quantiser(), arguments, workers if len(x) > pack_kernel.ROWS_PER_TASK else 1)
-        return rows
-    kind = np.float32 if micro.isa_path == "fma" else ml_dtypes.bfloat16
-    numbers = rows.view(kind)
-    numbers[:] = 0
-    first = numbers[:, : layout.channels]
-    first[:] = x
-    if micro.parts > 1:
-        rounded = first.astype(np.float32)
-        rest = numbers[:, padded : padded + layout.channels]
-        rest[:] = np.subtract(x, rounded, out=np.zeros_like(rounded), where=np.isfinite(rounded))
-    return rows
+    gemm = Gemm(weight, rounded=x.dtype == ml_dtypes.bfloat16)
+    rows = np.asarray(x, np.float32)
+    scratch = aligned((len(x) * gemm.scratch_bytes,), np.uint8)
+    calls = gemm.calls(
+        Matrix.of(rows),
+        out=Matrix.of(out),
+        scratch=scratch.ctypes.data,
+        epilogue=Epilogue(bias),
+    )
+    shared_thread_pool().run(Script(calls), [len(x)])
 
 
 def _check(x: NDArray[np.generic], layout: Layout, out: Floats, bias: Floats | None) -> None:

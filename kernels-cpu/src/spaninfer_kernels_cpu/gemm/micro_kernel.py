@@ -27,9 +27,7 @@ WIDENED_ROWS = 4
 PAIRED_ROWS = 8
 AHEAD = 4096  # bytes
 SMALL_TILE_ROWS = 4
-PANEL_ROWS_PER_TASK = (
-    192  # a multiple of every tile's rows; their activations stay beside the panel
-)
+ROWS_PER_TASK = 192  # a multiple of every tile's rows; their activations stay beside the panel
 MOST_ROWS = 256  # of a task that multiplies by tiles
 BESIDE = 1 << 20  # bytes of the second cache for activations
 K_BLOCK_BYTES = BESIDE // 128
@@ -173,7 +171,7 @@ def k_blocks(layout: Layout, micro: MicroKernel) -> int:
 def rows_per_task(layout: Layout, micro: MicroKernel, into: int = 1) -> int:
     """Return the most rows of a task, whose activations come `into` so many stretches."""
     if not micro.by_tiles:
-        return PANEL_ROWS_PER_TASK
+        return ROWS_PER_TASK
     fitting = BESIDE // (row_bytes(layout, micro) // into)
     return max(1, min(fitting, MOST_ROWS) // micro.rows) * micro.rows
 

@@ -1,18 +1,19 @@
-"""Rows made ready for a product, as a call: what multiplies packed weights of a format reads them.
+"""Activations prepared for a GEMM, as a call: as the kernels of a weight's format read them.
 
-What rows become depends on the weight (see `micro`): codes with a scale and a sum per group,
-bfloat16, two of them, or just themselves.
+What rows become depends on the weight (`micro_kernel`): quantised to int8 with a scale and a sum
+per group, bfloat16, two of them, or just themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numba.extending import overload
 
+from spaninfer_kernels_cpu.codegen.arguments import Arguments
 from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.device_function import INLINE
 from spaninfer_kernels_cpu.codegen.elements import BFLOAT16, FLOAT32, read, smaller, write
@@ -21,10 +22,8 @@ from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
 from spaninfer_kernels_cpu.codegen.rounding import nearest_bf16
 from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel, micro_kernels, row_bytes
 from spaninfer_kernels_cpu.quantisation.layout import UNSIGNED_OFFSET, Layout
-from spaninfer_kernels_cpu.quantisation.quantize_activations import quantize_row
-from spaninfer_kernels_cpu.runtime.call import TOKENS, Call, Matrix, word
-
-Sizes: TypeAlias = tuple[int, int, int, int, int]
+from spaninfer_kernels_cpu.quantisation.quantize_activations import RowSizes, quantize_row
+from spaninfer_kernels_cpu.runtime.call import TOKENS, Call, Matrix, row_at
 
 _INFINITE = np.float32(np.inf)
 
@@ -56,14 +55,40 @@ def prepare_call(
     A part takes `prepared_bytes`, which are not 0; parts lie side by side.
     """
     one, _ = micro_kernels(layout.format.kind, rounded=rounded, level=active_level())
-    preparation = _preparation_for(one)
-    words = (
-        *(x.address, x.stride, out.address, out.stride, parts),
-        prepared_bytes(layout, rounded=rounded),
-        *(layout.channels, layout.group_channels, layout.padded_channels, one.channel_bytes),
-        UNSIGNED_OFFSET.get(layout.format.kind, 0),
+    arguments = _PrepareArguments(
+        x=x,
+        out=out,
+        parts=parts,
+        part_bytes=prepared_bytes(layout, rounded=rounded),
+        sizes=_RowSizes(
+            channels=layout.channels,
+            group=layout.group_channels,
+            padded=layout.padded_channels,
+            channel_bytes=one.channel_bytes,
+            unsigned_offset=UNSIGNED_OFFSET.get(layout.format.kind, 0),
+        ),
     )
-    return Call(_prepare_kernel(preparation), words, 1, ROWS_PER_TASK, count)
+    return Call(prepare_kernel(one), arguments, 1, ROWS_PER_TASK, count)
+
+
+@dataclass(frozen=True, slots=True)
+class _RowSizes(Arguments):
+    """RowSizes, in the arguments of a call."""
+
+    channels: int
+    group: int
+    padded: int
+    channel_bytes: int
+    unsigned_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class _PrepareArguments(Arguments):
+    x: Matrix
+    out: Matrix
+    parts: int
+    part_bytes: int
+    sizes: _RowSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +98,11 @@ class Preparation(Constant):
     """
 
     name: str
+
+
+def prepare_kernel(micro: MicroKernel) -> Kernel:
+    """Return the kernel that prepares rows for what this micro-kernel multiplies."""
+    return _prepare_kernel(_preparation_for(micro))
 
 
 def _preparation_for(micro: MicroKernel) -> Preparation:
@@ -85,24 +115,22 @@ def _preparation_for(micro: MicroKernel) -> Preparation:
 
 @variants
 def _prepare_kernel(preparation: Preparation) -> Kernel:
-    def make_ready(words: int, rows: int, task: int) -> None:
-        first = task * ROWS_PER_TASK
-        sizes = word(words, 6), word(words, 7), word(words, 8), word(words, 9), word(words, 10)
-        for row in range(first, smaller(rows, first + ROWS_PER_TASK)):
-            source = word(words, 0) + row * word(words, 1)
-            target = word(words, 2) + row * word(words, 3)
-            for part in range(word(words, 4)):
-                prepare_row(preparation, source + part * sizes[0] * 4, sizes, target)
-                target += word(words, 5)
+    def prepare(arguments: _PrepareArguments, tokens: int, task: int) -> None:
+        first, given = task * ROWS_PER_TASK, arguments.sizes
+        sizes = RowSizes(
+            given.channels, given.group, given.padded, given.channel_bytes, given.unsigned_offset
+        )
+        for row in range(first, smaller(tokens, first + ROWS_PER_TASK)):
+            source, target = row_at(arguments.x, row), row_at(arguments.out, row)
+            for part in range(arguments.parts):
+                prepare_row(preparation, source + part * sizes.channels * 4, sizes, target)
+                target += arguments.part_bytes
 
-    return make_ready
+    return prepare
 
 
-def prepare_row(preparation: Preparation, source: int, sizes: Sizes, target: int) -> None:
-    """Make a row ready.
-
-    `sizes`: channels, those of a group, padded ones, bytes of a channel, and the weights' centre.
-    """
+def prepare_row(preparation: Preparation, source: int, sizes: RowSizes, target: int) -> None:
+    """Write a row of float32 as the kernels read it."""
     raise NotImplementedError("exists in Numba functions only")
 
 
@@ -110,7 +138,7 @@ def prepare_row(preparation: Preparation, source: int, sizes: Sizes, target: int
 def _prepare_row(
     preparation: Preparation,
     source: int,  # noqa: ARG001
-    sizes: Sizes,  # noqa: ARG001
+    sizes: RowSizes,  # noqa: ARG001
     target: int,  # noqa: ARG001
 ) -> Callable[..., None]:
     """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
@@ -118,26 +146,26 @@ def _prepare_row(
     return _WAYS[kind.value.name]
 
 
-def _code(preparation: Preparation, source: int, sizes: Sizes, target: int) -> None:  # noqa: ARG001
+def _code(preparation: Preparation, source: int, sizes: RowSizes, target: int) -> None:  # noqa: ARG001
     """Write the codes of a row."""
-    quantize_row(source, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], target)
+    quantize_row(source, sizes, target)
 
 
-def _narrow(preparation: Preparation, source: int, sizes: Sizes, target: int) -> None:  # noqa: ARG001
+def _narrow(preparation: Preparation, source: int, sizes: RowSizes, target: int) -> None:  # noqa: ARG001
     """Write a row rounded to bfloat16, filled up with zeros."""
-    channels, _, padded, _, _ = sizes
+    channels, padded = sizes.channels, sizes.padded
     for i in range(channels):
         write(BFLOAT16, target, i, read(FLOAT32, source, i))
     for i in range(channels, padded):
         write(BFLOAT16, target, i, np.float32(0))
 
 
-def _split(preparation: Preparation, source: int, sizes: Sizes, target: int) -> None:  # noqa: ARG001
+def _split(preparation: Preparation, source: int, sizes: RowSizes, target: int) -> None:  # noqa: ARG001
     """Write a row rounded to bfloat16, then what is left of every number, rounded too.
 
     Their sum is within 2^-17 of the number. Nothing is left of an infinite one, nor of NaN.
     """
-    channels, _, padded, _, _ = sizes
+    channels, padded = sizes.channels, sizes.padded
     rest = target + 2 * padded
     for i in range(channels):
         number = read(FLOAT32, source, i)
@@ -150,9 +178,9 @@ def _split(preparation: Preparation, source: int, sizes: Sizes, target: int) -> 
         write(BFLOAT16, rest, i, np.float32(0))
 
 
-def _pad(preparation: Preparation, source: int, sizes: Sizes, target: int) -> None:  # noqa: ARG001
+def _pad(preparation: Preparation, source: int, sizes: RowSizes, target: int) -> None:  # noqa: ARG001
     """Write a row filled up with zeros."""
-    channels, _, padded, _, _ = sizes
+    channels, padded = sizes.channels, sizes.padded
     for i in range(channels):
         write(FLOAT32, target, i, read(FLOAT32, source, i))
     for i in range(channels, padded):

@@ -2,8 +2,8 @@
 
 A tile is a tuple of vectors, row after row. Every intrinsic takes a MicroKernel, which says how
 large the tile is, and emits one straight line of code for all of it; the loops around them are
-ordinary Numba code. `weights` is the address of a step of a panel (see `layout`), `rows` the addresses of
-the activations of the tile's rows, and `offset` what is added to each of these.
+ordinary Numba code. `weights` is the address of a step of a panel (see `layout`), `rows` the
+addresses of the activations of the tile's rows, and `offset` what is added to each of these.
 """
 
 from __future__ import annotations

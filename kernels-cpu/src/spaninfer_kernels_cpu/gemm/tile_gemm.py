@@ -1,28 +1,18 @@
-"""Products of activations and packed weights, for Numba to compile; `products` calls them.
-
-A task is a panel of 64 outputs times up to PANEL_ROWS_PER_TASK rows: the panel comes from memory
-once and stays in the second-level cache while tiles of a few rows and blocks go over it.
-"""
+"""A tile of a GEMM: a few rows by a panel of 64 outputs, for Numba functions to call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
-import numpy as np
-from numba import types
 from numba.extending import overload
-from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.codegen import amx
-from spaninfer_kernels_cpu.codegen.array_view import floats_at
-from spaninfer_kernels_cpu.codegen.compiled import entry
 from spaninfer_kernels_cpu.codegen.device_function import INLINE, device_function
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_for_share, share_of
 from spaninfer_kernels_cpu.gemm import amx_tile
 from spaninfer_kernels_cpu.gemm.amx_tile import Sizes, Strided
-from spaninfer_kernels_cpu.gemm.micro_kernel import PANEL_ROWS_PER_TASK, MicroKernel
+from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
 from spaninfer_kernels_cpu.gemm.register_tile import (
     add_dots,
     add_products,
@@ -39,67 +29,11 @@ from spaninfer_kernels_cpu.quantisation.layout import (
     PARAMETER_BYTES,
     ROW_PARAMETER_BYTES,
 )
-from spaninfer_kernels_cpu.runtime.workers import COUNTER, Counter, next_task
 
-Bytes = NDArray[np.uint8]
-Floats = NDArray[np.float32]
 Tile = Any  # a tuple of vectors
 Addresses = tuple[int, ...]
 
 BLOCKS = PANEL // LANES
-
-SIGNATURE = (
-    COUNTER,
-    types.Array(types.uint8, 2, "C", readonly=True),
-    types.Array(types.uint8, 2, "C", readonly=True),
-    types.int64,
-    types.Array(types.float32, 1, "C", readonly=True),
-    types.Array(types.float32, 2, "A"),
-)
-
-
-@cache
-def kernel(one_row: MicroKernel, many_rows: MicroKernel) -> Callable[..., None]:
-    """Return the function that multiplies by these recipes, not compiled yet."""
-
-    @entry
-    def work(
-        counter: Counter, panels: Bytes, x: Bytes, groups: int, bias: Floats, out: Floats
-    ) -> None:
-        """Do the tasks that `counter` gives to this thread, until none is left."""
-        if len(x) == 1:
-            _work(one_row, counter, panels, x, groups, bias, out)
-        else:
-            _work(many_rows, counter, panels, x, groups, bias, out)
-
-    return work
-
-
-@device_function
-def _work(
-    micro: MicroKernel,
-    counter: Counter,
-    panels: Bytes,
-    x: Bytes,
-    groups: int,
-    bias: Floats,
-    out: Floats,
-) -> None:
-    num_rows, stride = x.shape
-    parts = (num_rows + PANEL_ROWS_PER_TASK - 1) // PANEL_ROWS_PER_TASK
-    tile = np.empty((micro.rows, PANEL), np.float32)
-    group_bytes = panels.shape[1] // groups
-    sizes = (groups, group_bytes, row_group_bytes(micro, group_bytes))
-    task = next_task(counter)
-    while task < len(panels) * parts:
-        panel, start = task // parts, task % parts * PANEL_ROWS_PER_TASK
-        weights = panels.ctypes.data + panel * panels.shape[1]
-        for first in range(start, min(num_rows, start + PANEL_ROWS_PER_TASK), micro.rows):
-            rows = (x.ctypes.data + first * stride, stride, num_rows - 1 - first)
-            fill_tile(micro, weights, rows, sizes, tile.ctypes.data, (0, 0))
-            _write(tile, first, panel * PANEL, bias, out)
-        task = next_task(counter)
-    end_tiles(micro)
 
 
 def fill_tile(
@@ -247,18 +181,3 @@ def _multiply_quantised(
 def row_group_bytes(micro: MicroKernel, group_bytes: int) -> int:
     """Return the bytes of the channels of a group in a row, from the bytes of one of a panel."""
     return (group_bytes - micro.parameter_bytes) // micro.weight_bytes * micro.row_bytes
-
-
-@device_function
-def _write(tile: Floats, first: int, start: int, bias: Floats, out: Floats) -> None:
-    """Copy the tile into out[first:, start:], with the bias if there is one."""
-    width = min(PANEL, out.shape[1] - start)
-    for row in range(min(len(tile), len(out) - first)):
-        sums, place = tile[row], (first + row) * out.strides[0] + 4 * start
-        into = floats_at(out.ctypes.data + place, width)  # columns are contiguous: see pointer
-        if len(bias) > 0:
-            for i in range(width):
-                into[i] = sums[i] + bias[start + i]
-        else:
-            for i in range(width):
-                into[i] = sums[i]

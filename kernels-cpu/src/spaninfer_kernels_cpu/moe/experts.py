@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cpu.elementwise.activations import ACTIVATIONS
 from spaninfer_kernels_cpu.errors import DTypeError, KernelError, ShapeError
 from spaninfer_kernels_cpu.moe.experts_call import ExpertCounts, ExpertWeights, num_segments
+from spaninfer_kernels_cpu.moe.route_call import Routes
 from spaninfer_kernels_cpu.quantisation.layout import Layout
 from spaninfer_kernels_cpu.quantisation.packed import Packed
 from spaninfer_kernels_cpu.runtime.call import Matrix, Script
@@ -18,7 +19,7 @@ from spaninfer_kernels_cpu.runtime.thread_pool import shared_thread_pool
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
-_COUNTS: Final = ExpertCounts(rows=0, places=1, runs=2)
+_COUNTS: Final = ExpertCounts(tokens=0, pairs=1, segments=2)
 
 
 def experts(
@@ -41,21 +42,19 @@ def experts(
     _check(x, gate_up, down, ids, weights, act, out)
     if not ids.size:
         return
-    rows, top_k = ids.shape
+    tokens, top_k = ids.shape
     mlps = ExpertWeights(gate_up, down, top_k, act)
-    scratch = np.empty(rows * mlps.scratch_bytes, np.uint8)
-    script = Script(
-        mlps.calls(
-            Matrix(x.ctypes.data, x.strides[0]),
-            ids.ctypes.data,
-            weights.ctypes.data,
-            out=Matrix(out.ctypes.data, out.strides[0]),
-            scratch=scratch.ctypes.data,
-            capacity=rows,
-            counts=_COUNTS,
-        )
+    scratch = np.empty(tokens * mlps.scratch_bytes, np.uint8)
+    calls = mlps.calls(
+        Matrix.of(x),
+        Routes(ids.ctypes.data, weights.ctypes.data),
+        out=Matrix.of(out),
+        scratch=scratch.ctypes.data,
+        capacity=tokens,
+        counts=_COUNTS,
     )
-    shared_thread_pool().run(script, (rows, ids.size, num_segments(rows, top_k, down.count)))
+    counts = (tokens, ids.size, num_segments(tokens, top_k, down.count))
+    shared_thread_pool().run(Script(calls), counts)
 
 
 def _check(

@@ -1,8 +1,8 @@
-"""Gated MLPs of experts as calls, over the rows that chose them.
+"""Gated MLPs of experts as calls, over the tokens that chose them.
 
-T rows choose k experts each, P = T k places. The calls: make rows ready, order the places by
-expert, copy rows into that order, multiply each run of rows by its expert's gate and up, activate,
-make ready, multiply by down, and sum the results of a row with its shares.
+T tokens choose k experts each: P = T k pairs. The calls: prepare tokens, order the pairs by expert,
+copy tokens into that order, multiply each expert's segment by its gate and up, activate, prepare,
+multiply by down, and sum the results of a token with its weights.
 """
 
 from __future__ import annotations
@@ -11,39 +11,54 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spaninfer_kernels_cpu.codegen.arguments import Arguments
 from spaninfer_kernels_cpu.codegen.array_view import numbers_at
 from spaninfer_kernels_cpu.codegen.elements import FLOAT32, read, read_index, smaller, write
 from spaninfer_kernels_cpu.codegen.memory import odd_lines
 from spaninfer_kernels_cpu.elementwise.formula_call import formula_call, gate_formula
-from spaninfer_kernels_cpu.gemm.gemm_call import grouped_gemm_call
+from spaninfer_kernels_cpu.gemm.gemm_call import Gemm
 from spaninfer_kernels_cpu.gemm.gemm_kernel import SEGMENT_NUMBERS
 from spaninfer_kernels_cpu.gemm.prepare_activations import prepare_call, prepared_bytes
+from spaninfer_kernels_cpu.moe.route_call import Routes
+from spaninfer_kernels_cpu.quantisation.layout import Layout
 from spaninfer_kernels_cpu.quantisation.packed import Packed
-from spaninfer_kernels_cpu.runtime.call import Call, Matrix, word
-
-_ALL = 1 << 40  # rows that one task takes: those of any step
+from spaninfer_kernels_cpu.runtime.call import ALL_TOKENS, Call, Matrix, row_at
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertCounts:
-    """The step's counts that are the numbers of rows, places and runs (`num_segments`)."""
+    """The step's counts that are the numbers of tokens, pairs and segments (`num_segments`)."""
 
-    rows: int
-    places: int
-    runs: int
+    tokens: int
+    pairs: int
+    segments: int
 
 
-def num_segments(rows: int, top_k: int, experts: int) -> int:
-    """Return how many experts so many rows can choose at most; as many runs are worked on."""
-    return min(rows * top_k, experts)
+def num_segments(tokens: int, top_k: int, experts: int) -> int:
+    """Return how many experts so many tokens choose at most; each has a segment of the pairs."""
+    return min(tokens * top_k, experts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Areas:
+    """Areas of the scratch memory: their bytes per token, or their addresses."""
+
+    prepared: int
+    ordered: int
+    gate_up: int
+    inner: int
+    prepared_inner: int
+    results: int
+    rank: int
+    segments: int
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertWeights:
     """The weights of all experts, E in one: gate_up[2I C], gate above up, and down[C I].
 
-    Each row chooses `top_k` of them; `act` is one of activation_kernel.ACTIVATIONS; `rounded`:
-    activations may be rounded to bfloat16 where weights are that.
+    Each token chooses `top_k` of them; `act` is one of ACTIVATIONS; `rounded`: activations may be
+    rounded to bfloat16 where weights are that.
     """
 
     gate_up: Packed
@@ -63,148 +78,189 @@ class ExpertWeights:
         return self.down.layout.channels
 
     @property
-    def prepared_bytes(self) -> int:
-        """Bytes from row to row of x as `gate_up` reads it; 0 where that is as it lies."""
-        return odd_lines(prepared_bytes(self.gate_up.layout, rounded=self.rounded))
-
-    @property
-    def prepared_inner_bytes(self) -> int:
-        """The same of a row of I numbers and `down`."""
-        return odd_lines(prepared_bytes(self.down.layout, rounded=self.rounded))
-
-    def _areas(self) -> tuple[int, ...]:
-        """Return the bytes per row of each area of the scratch memory."""
-        row_bytes = self.prepared_bytes or 4 * self.channels
-        of_place = (
-            *(row_bytes, 8 * self.inner, 4 * self.inner, self.prepared_inner_bytes),
-            *(4 * self.channels, 4, 4 * SEGMENT_NUMBERS),
-        )
-        return (self.prepared_bytes, *(self.top_k * size for size in of_place))
-
-    @property
     def scratch_bytes(self) -> int:
-        """Bytes of scratch memory per row."""
-        return sum(self._areas())
+        """Bytes of scratch memory per token."""
+        return sum(self._sizes())
 
     def calls(
         self,
         x: Matrix,
-        ids: int,
-        shares: int,
+        routes: Routes,
         *,
         out: Matrix,
         scratch: int,
         capacity: int,
         counts: ExpertCounts,
     ) -> list[Call]:
-        """Return the calls that write to out[T C] the sums, with shares[T k], of the MLPs that
-        ids[T k] (int32) name, of x[T C].
+        """Return the calls that write to out[T C] the weighted sums of the MLPs of x[T C] that the
+        routes name.
 
-        ids and shares are addresses; at `scratch` are `scratch_bytes` for `capacity` rows, at least
-        as many as a step has.
+        At `scratch` are `scratch_bytes` for `capacity` tokens, at least as many as a step has.
         """
-        starts = np.cumsum([0, *(capacity * size for size in self._areas())]) + scratch
-        ready, ordered, both, inner, prepared_inner, results, rank, runs = starts.tolist()[:-1]
-        calls = []
-        if self.prepared_bytes:
-            made = Matrix(ready, self.prepared_bytes)
-            layout, rounded = self.gate_up.layout, self.rounded
-            calls.append(prepare_call(x, layout, out=made, rounded=rounded, count=counts.rows))
-            x = made
-        row_bytes = self.prepared_bytes or 4 * self.channels
+        starts = np.cumsum([0, *(capacity * size for size in self._sizes())]) + scratch
+        areas = _Areas(*starts.tolist()[:-1])
+        row_bytes = self._prepared_bytes or 4 * self.channels
+        ordered = Matrix(areas.ordered, row_bytes)
+        calls, x = self._prepared(x, self.gate_up.layout, areas.prepared, counts.tokens)
         calls += [
-            Call(
-                _order,
-                (ids, self.top_k, self.gate_up.count, rank, runs),
-                *(1, _ALL, counts.rows),
-            ),
-            Call(
-                _gather,
-                (x.address, x.stride, row_bytes, self.top_k, rank, ordered),
-                *(1, 1, counts.rows),
-            ),
-            self._product(Matrix(ordered, row_bytes), self.gate_up, both, runs, counts),
-            formula_call(
-                gate_formula(self.act),
-                Matrix(both, 8 * self.inner),
-                Matrix(both + 4 * self.inner, 8 * self.inner),
-                out=Matrix(inner, 4 * self.inner),
-                channels=self.inner,
-                count=counts.places,
-            ),
+            self._order(routes, areas, counts),
+            self._gather(x, ordered, areas, counts),
+            self._product(ordered, self.gate_up, areas.gate_up, areas.segments, counts),
+            self._activate(areas, counts),
         ]
-        rows = Matrix(inner, 4 * self.inner)
-        if self.prepared_inner_bytes:
-            made = Matrix(prepared_inner, self.prepared_inner_bytes)
-            layout, rounded = self.down.layout, self.rounded
-            calls.append(prepare_call(rows, layout, out=made, rounded=rounded, count=counts.places))
-            rows = made
-        words = (results, rank, shares, self.top_k, self.channels, out.address, out.stride)
-        return [
-            *calls,
-            self._product(rows, self.down, results, runs, counts),
-            Call(_combine, words, 1, 1, counts.rows),
-        ]
+        inner = Matrix(areas.inner, 4 * self.inner)
+        more, inner = self._prepared(inner, self.down.layout, areas.prepared_inner, counts.pairs)
+        product = self._product(inner, self.down, areas.results, areas.segments, counts)
+        return [*calls, *more, product, self._combine(routes, out, areas, counts)]
 
-    def _product(
-        self, x: Matrix, weight: Packed, out: int, runs: int, counts: ExpertCounts
-    ) -> Call:
-        into = Matrix(out, 4 * weight.layout.outputs)
-        return grouped_gemm_call(
-            x, weight, out=into, runs=runs, rounded=self.rounded, count=counts.runs
+    @property
+    def _prepared_bytes(self) -> int:
+        """Bytes from row to row of x as `gate_up` reads it; 0 where that is as it lies."""
+        return odd_lines(prepared_bytes(self.gate_up.layout, rounded=self.rounded))
+
+    def _sizes(self) -> tuple[int, ...]:
+        """Return the bytes per token of each area of the scratch memory, in order."""
+        of_pair = (
+            self._prepared_bytes or 4 * self.channels,
+            8 * self.inner,
+            4 * self.inner,
+            odd_lines(prepared_bytes(self.down.layout, rounded=self.rounded)),
+            4 * self.channels,
+            4,
+            4 * SEGMENT_NUMBERS,
+        )
+        return (self._prepared_bytes, *(self.top_k * size for size in of_pair))
+
+    def _prepared(
+        self, x: Matrix, layout: Layout, scratch: int, count: int
+    ) -> tuple[list[Call], Matrix]:
+        """Return the call that prepares rows, if they need that, and where they are then."""
+        stride = odd_lines(prepared_bytes(layout, rounded=self.rounded))
+        if not stride:
+            return [], x
+        out = Matrix(scratch, stride)
+        return [prepare_call(x, layout, out=out, rounded=self.rounded, count=count)], out
+
+    def _order(self, routes: Routes, areas: _Areas, counts: ExpertCounts) -> Call:
+        arguments = _OrderArguments(
+            ids=routes.ids,
+            top_k=self.top_k,
+            experts=self.gate_up.count,
+            rank=areas.rank,
+            segments=areas.segments,
+        )
+        return Call(_order, arguments, 1, ALL_TOKENS, counts.tokens)
+
+    def _gather(self, x: Matrix, ordered: Matrix, areas: _Areas, counts: ExpertCounts) -> Call:
+        arguments = _GatherArguments(x=x, ordered=ordered, top_k=self.top_k, rank=areas.rank)
+        return Call(_gather, arguments, 1, 1, counts.tokens)
+
+    def _activate(self, areas: _Areas, counts: ExpertCounts) -> Call:
+        width = 4 * self.inner
+        return formula_call(
+            gate_formula(self.act),
+            (Matrix(areas.gate_up, 2 * width), Matrix(areas.gate_up + width, 2 * width)),
+            out=Matrix(areas.inner, width),
+            channels=self.inner,
+            count=counts.pairs,
         )
 
+    def _product(
+        self, x: Matrix, weight: Packed, out: int, segments: int, counts: ExpertCounts
+    ) -> Call:
+        into = Matrix(out, 4 * weight.layout.outputs)
+        gemm = Gemm(weight, self.rounded)
+        return gemm.grouped_call(x, out=into, segments=segments, count=counts.segments)
 
-# ---- inside kernels ------------------------------------------------------------------------------
+    def _combine(self, routes: Routes, out: Matrix, areas: _Areas, counts: ExpertCounts) -> Call:
+        arguments = _CombineArguments(
+            results=areas.results,
+            rank=areas.rank,
+            weights=routes.weights,
+            top_k=self.top_k,
+            channels=self.channels,
+            out=out,
+        )
+        return Call(_combine, arguments, 1, 1, counts.tokens)
 
 
-def _order(words: int, rows: int, task: int) -> None:  # noqa: ARG001
-    """Write where each place comes when sorted by expert, rank[P], and the runs of the experts."""
-    ids, top_k, experts = word(words, 0), word(words, 1), word(words, 2)
-    places = rows * top_k
-    rank = numbers_at(word(words, 3), places, np.int32)
+# ---- kernels -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _OrderArguments(Arguments):
+    ids: int
+    top_k: int
+    experts: int
+    rank: int
+    segments: int
+
+
+def _order(arguments: _OrderArguments, tokens: int, task: int) -> None:  # noqa: ARG001
+    """Write where each pair comes when sorted by expert, rank[P], and the experts' segments."""
+    ids, top_k, experts = arguments.ids, arguments.top_k, arguments.experts
+    pairs = tokens * top_k
+    rank = numbers_at(arguments.rank, pairs, np.int32)
     next_rank = np.zeros(experts + 1, np.int32)
-    for place in range(places):
-        next_rank[read_index(ids, place) + 1] += 1
-    most = smaller(places, experts)
-    runs = numbers_at(word(words, 4), most * SEGMENT_NUMBERS, np.int32)
-    runs[:] = 0
-    run = 0
+    for pair in range(pairs):
+        next_rank[read_index(ids, pair) + 1] += 1
+    most = smaller(pairs, experts)
+    segments = numbers_at(arguments.segments, most * SEGMENT_NUMBERS, np.int32)
+    segments[:] = 0
+    segment = 0
     for expert in range(experts):
         count = next_rank[expert + 1]
         next_rank[expert + 1] += next_rank[expert]
         if count > 0:
-            runs[run], runs[run + 1], runs[run + 2] = (
+            segments[segment], segments[segment + 1], segments[segment + 2] = (
                 expert,
                 next_rank[expert],
                 next_rank[expert + 1],
             )
-            run += SEGMENT_NUMBERS
-    for place in range(places):
-        expert = read_index(ids, place)
-        rank[place] = next_rank[expert]
+            segment += SEGMENT_NUMBERS
+    for pair in range(pairs):
+        expert = read_index(ids, pair)
+        rank[pair] = next_rank[expert]
         next_rank[expert] += 1
 
 
-def _gather(words: int, rows: int, task: int) -> None:  # noqa: ARG001
-    """Copy a row to where its places come."""
-    size, top_k = word(words, 2), word(words, 3)
-    source = numbers_at(word(words, 0) + task * word(words, 1), size, np.uint8)
-    for place in range(task * top_k, (task + 1) * top_k):
-        target = word(words, 5) + read_index(word(words, 4), place) * size
+@dataclass(frozen=True, slots=True)
+class _GatherArguments(Arguments):
+    x: Matrix
+    ordered: Matrix
+    top_k: int
+    rank: int
+
+
+def _gather(arguments: _GatherArguments, tokens: int, task: int) -> None:  # noqa: ARG001
+    """Copy a token to where its pairs come."""
+    size, top_k = arguments.ordered.stride, arguments.top_k
+    source = numbers_at(row_at(arguments.x, task), size, np.uint8)
+    for pair in range(task * top_k, (task + 1) * top_k):
+        target = row_at(arguments.ordered, read_index(arguments.rank, pair))
         copy = numbers_at(target, size, np.uint8)
         for i in range(size):
             copy[i] = source[i]
 
 
-def _combine(words: int, rows: int, task: int) -> None:  # noqa: ARG001
-    """Write the sum of a row's results times its shares."""
-    top_k, channels = word(words, 3), word(words, 4)
-    out = word(words, 5) + task * word(words, 6)
+@dataclass(frozen=True, slots=True)
+class _CombineArguments(Arguments):
+    results: int
+    rank: int
+    weights: int
+    top_k: int
+    channels: int
+    out: Matrix
+
+
+def _combine(arguments: _CombineArguments, tokens: int, task: int) -> None:  # noqa: ARG001
+    """Write the sum of a token's results times its weights."""
+    top_k, channels = arguments.top_k, arguments.channels
+    out = row_at(arguments.out, task)
     for i in range(channels):
         write(FLOAT32, out, i, np.float32(0))
-    for place in range(task * top_k, (task + 1) * top_k):
-        source = word(words, 0) + read_index(word(words, 1), place) * channels * 4
-        share = read(FLOAT32, word(words, 2), place)
+    for pair in range(task * top_k, (task + 1) * top_k):
+        source = arguments.results + read_index(arguments.rank, pair) * channels * 4
+        weight = read(FLOAT32, arguments.weights, pair)
         for i in range(channels):
-            write(FLOAT32, out, i, read(FLOAT32, out, i) + share * read(FLOAT32, source, i))
+            write(FLOAT32, out, i, read(FLOAT32, out, i) + weight * read(FLOAT32, source, i))

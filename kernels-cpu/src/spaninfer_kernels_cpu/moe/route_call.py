@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spaninfer_kernels_cpu.codegen.arguments import Arguments, Float32
 from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
 from spaninfer_kernels_cpu.codegen.elements import larger, smaller
 from spaninfer_kernels_cpu.moe.route_kernel import Room, Routing, route
@@ -16,14 +18,44 @@ from spaninfer_kernels_cpu.runtime.call import (
     TOKENS,
     Call,
     Matrix,
-    real,
+    address_or_zero,
+    row_at,
     tokens_per_task,
-    word,
 )
 
 Floats = NDArray[np.float32]
 
 _PASSES = 8  # over the scores of a row, about
+
+
+@dataclass(frozen=True, slots=True)
+class Routes(Arguments):
+    """Addresses of the experts of every token, ids[T k] (int32), and weights[T k] (float32)."""
+
+    ids: int
+    weights: int
+
+
+@dataclass(frozen=True, slots=True)
+class _RoutingArguments(Arguments):
+    """`route_kernel.Routing`, in the arguments of a call."""
+
+    sigmoid: bool
+    normalise: bool
+    scale: Float32
+    groups: int
+    group_topk: int
+    two_best: bool
+    correction: int
+
+
+@dataclass(frozen=True, slots=True)
+class _RouteArguments(Arguments):
+    logits: Matrix
+    experts: int
+    top_k: int
+    routing: _RoutingArguments
+    out: Routes
 
 
 def route_call(
@@ -32,41 +64,45 @@ def route_call(
     experts: int,
     scores: Mapping[str, Any],
     correction: Floats | None = None,
-    ids: int,
-    shares: int,
+    out: Routes,
     count: int = TOKENS,
 ) -> Call:
-    """Write which experts logits[T E] choose: ids[T k] (int32) and shares[T k], best first.
+    """Write which experts logits[T E] choose, and with which weights, best first.
 
-    `scores` are the keywords of spaninfer_op_reference.route, all but `correction`; ids and shares
-    are addresses. The caller keeps correction[E] alive.
+    `scores` are the keywords of spaninfer_op_reference.route, all but `correction`. The caller
+    keeps correction[E] alive.
     """
-    words = (
-        *(logits.address, logits.stride, experts, ids, shares, scores["top_k"]),
-        *(int(scores["kind"] == "sigmoid"), int(scores["normalise"])),
-        *(scores["groups"], scores["group_topk"], int(scores["group_score"] == "top2")),
-        0 if correction is None else correction.ctypes.data,
-        float(scores["scale"]),
+    routing = _RoutingArguments(
+        sigmoid=scores["kind"] == "sigmoid",
+        normalise=scores["normalise"],
+        scale=scores["scale"],
+        groups=scores["groups"],
+        group_topk=scores["group_topk"],
+        two_best=scores["group_score"] == "top2",
+        correction=address_or_zero(correction),
     )
-    return Call(_route, words, 1, tokens_per_task(_PASSES * experts), count)
+    arguments = _RouteArguments(
+        logits=logits, experts=experts, top_k=scores["top_k"], routing=routing, out=out
+    )
+    return Call(_route, arguments, 1, tokens_per_task(_PASSES * experts), count)
 
 
-def _route(words: int, rows: int, task: int) -> None:
-    experts, top_k = word(words, 2), word(words, 5)
+def _route(arguments: _RouteArguments, tokens: int, task: int) -> None:
+    experts, top_k, given = arguments.experts, arguments.top_k, arguments.routing
     routing = Routing(
-        word(words, 6) != 0,
-        word(words, 7) != 0,
-        real(words, 12),
-        word(words, 8),
-        word(words, 9),
-        word(words, 10) != 0,
-        word(words, 11),
+        given.sigmoid,
+        given.normalise,
+        given.scale,
+        given.groups,
+        given.group_topk,
+        given.two_best,
+        given.correction,
     )
     floats, ints = np.empty((4, experts), np.float32), np.empty((2, experts), np.int32)
     room = Room(floats[0], floats[1], ints[0], floats[2], floats[3], ints[1])
     some = larger(1, NUMBERS_PER_TASK // (_PASSES * experts))
-    for row in range(task * some, smaller(rows, (task + 1) * some)):
-        logits = floats_at(word(words, 0) + row * word(words, 1), experts)
-        ids = numbers_at(word(words, 3) + row * top_k * 4, top_k, np.int32)
-        shares = floats_at(word(words, 4) + row * top_k * 4, top_k)
-        route(logits, routing, room, ids, shares)
+    for row in range(task * some, smaller(tokens, (task + 1) * some)):
+        logits = floats_at(row_at(arguments.logits, row), experts)
+        ids = numbers_at(arguments.out.ids + row * top_k * 4, top_k, np.int32)
+        weights = floats_at(arguments.out.weights + row * top_k * 4, top_k)
+        route(logits, routing, room, ids, weights)

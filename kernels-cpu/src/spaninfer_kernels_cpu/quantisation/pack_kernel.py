@@ -1,7 +1,4 @@
-"""Weights and activations made into codes, for Numba to compile.
-
-`packed` and `products` describe and check the arguments.
-"""
+"""Weights quantised panel by panel, for Numba to compile; `packed` checks the arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from spaninfer_kernels_cpu.codegen.compiled import entry
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.rounding import nearest_bf16, rounded
 from spaninfer_kernels_cpu.quantisation.layout import PANEL, PARAMETER_BYTES, STEP_BYTES
-from spaninfer_kernels_cpu.quantisation.quantize_activations import quantize_row
 from spaninfer_kernels_cpu.runtime.workers import COUNTER, Counter, next_task
 
 Bytes = NDArray[np.uint8]
@@ -104,47 +100,6 @@ def _code(
         return unsigned_offset
     code = unsigned_offset + int(rounded((numbers[place] - group_bias) / scale))
     return min(max(code, 0), 2 * unsigned_offset - 1)
-
-
-# ---- activations -------------------------------------------------------------------------------
-
-ROWS_SIGNATURE = (
-    COUNTER,
-    types.Array(types.float32, 2, "C", readonly=True),
-    types.int64,
-    types.int64,
-    types.boolean,
-    types.int64,
-    types.Array(types.uint8, 2, "C"),
-)
-ROWS_PER_TASK = 8
-
-
-@entry
-def quantize_rows(
-    counter: Counter,
-    x: Floats,
-    group_channels: int,
-    padded: int,
-    wide: bool,
-    unsigned_offset: int,
-    rows: Bytes,
-) -> None:
-    """Write x[T, C] as codes into rows[T, bytes] (see `quantize_rows`). A task is a few rows.
-
-    Wide codes are int16 in the order 0 2 1 3.
-    """
-    num_rows, channels = x.shape
-    channel_bytes = 2 if wide else 1
-    task = next_task(counter)
-    while task * ROWS_PER_TASK < num_rows:
-        for row in range(task * ROWS_PER_TASK, min(num_rows, (task + 1) * ROWS_PER_TASK)):
-            source = x.ctypes.data + row * channels * 4
-            target = rows.ctypes.data + row * rows.shape[1]
-            quantize_row(
-                source, channels, group_channels, padded, channel_bytes, unsigned_offset, target
-            )
-        task = next_task(counter)
 
 
 # ---- numbers -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ count from a centre: what products want is read, not computed, once per tile of 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba.core import types
@@ -25,20 +25,26 @@ _TINY = np.float32(2.0**-64)
 _LIFT = np.float32(2.0**64)
 
 
-@device_function
-def quantize_row(
-    source: int,
-    channels: int,
-    group: int,
-    padded: int,
-    channel_bytes: int,
-    unsigned_offset: int,
-    target: int,
-) -> None:
-    """Write the codes of float32 channels, their groups filled up to `padded` codes.
-
-    With two bytes per channel, codes are int16 in the order 0 2 1 3.
+class RowSizes(NamedTuple):
+    """Channels of a row, of a group and of one that is filled up, bytes of a channel, and what is
+    added to the weights that it meets so that they are unsigned.
     """
+
+    channels: int
+    group: int
+    padded: int
+    channel_bytes: int
+    unsigned_offset: int
+
+
+@device_function
+def quantize_row(source: int, sizes: RowSizes, target: int) -> None:
+    """Write float32 channels quantised, their groups filled up to `padded` channels.
+
+    With two bytes per channel they are int16 in the order 0 2 1 3.
+    """
+    channels, group, padded = sizes.channels, sizes.group, sizes.padded
+    channel_bytes, unsigned_offset = sizes.channel_bytes, sizes.unsigned_offset
     groups = (channels + group - 1) // group
     parameters = target + groups * padded * channel_bytes
     for start in range(0, channels, group):

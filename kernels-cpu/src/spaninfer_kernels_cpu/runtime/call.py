@@ -1,37 +1,31 @@
-"""Calls of kernels (`kernel`) with their arguments: what a compiled step consists of."""
+"""Calls of kernels with their arguments, and scripts of calls: what a compiled step consists of."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.codegen import vectors as v
-from spaninfer_kernels_cpu.codegen.kernel import Kernel, address_of
-from spaninfer_kernels_cpu.codegen.vectors import intrinsic
-
-Words = NDArray[np.int64]
-Indirect = int
-"""The address of an int64 that holds the address of what differs from step to step."""
+from spaninfer_kernels_cpu.codegen.arguments import Arguments, packed, struct_bytes
+from spaninfer_kernels_cpu.codegen.device_function import device_function
+from spaninfer_kernels_cpu.codegen.kernel import Kernel, address_of, arguments_of
 
 TOKENS, LOGITS, ITEMS = 0, 1, 2
-"""What a call may be cut by, as indices of a step's counts: its rows, those whose logits are
-wanted, and from 2 on the items of its plans of attention."""
+"""What a call may be cut by, as indices of a step's counts: its tokens, those whose logits are
+computed, and from 2 on the items of its plans of attention."""
 
 MAX_COUNTS = 16
 
 NUMBERS_PER_TASK = 2048  # of cheap arithmetic, about 1 µs: less is not worth another thread
 
-HEADER = 5  # int64 per call: function, address of its words, tasks, rows per task, which count
+ALL_TOKENS = 1 << 40  # of one task, or of tasks that share them by their number: those of any step
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
-    """Where rows of float32 begin, and how many bytes lie from one to the next.
+class Matrix(Arguments):
+    """The address of a row-major matrix of float32, and the bytes from one row to the next.
 
     The numbers of a row lie side by side; a row may be a part of a longer one.
     """
@@ -39,89 +33,81 @@ class Matrix:
     address: int
     stride: int
 
+    @classmethod
+    def of(cls, array: NDArray[np.float32]) -> Matrix:
+        """Return where an array lies, whose first axis counts rows; the caller keeps it alive."""
+        return cls(array.ctypes.data, array.strides[0])
+
+
+@device_function
+def row_at(matrix: Matrix, row: int) -> int:
+    """Return the address of a row, inside kernels."""
+    return matrix.address + row * matrix.stride
+
+
+def address_or_zero(array: NDArray[np.float32] | None) -> int:
+    """Return an array's address as kernels take one that may be left out: 0 where there is none."""
+    return 0 if array is None else array.ctypes.data
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A kernel with its arguments, and how its work is cut: ceil(n / rows_per_task) * tasks.
+    """A kernel with its arguments, and how its work is cut: ceil(n / tokens_per_task) * tasks.
 
-    n is one of the step's counts. Which task does what is the kernel's business. Arguments are
-    whole numbers or, where they are Python floats, float32.
+    n is one of the step's counts. Which task does what is the kernel's business.
     """
 
     kernel: Kernel
-    words: tuple[int | float, ...]
+    arguments: Arguments
     tasks: int = 1
     tokens_per_task: int = 1
     count: int = TOKENS
 
 
+@dataclass(frozen=True, slots=True)
+class CallHeader(Arguments):
+    """A call as the threads that run a script read it; kernel and arguments are addresses."""
+
+    kernel: int
+    arguments: int
+    tasks: int
+    tokens_per_task: int
+    count: int
+
+
+HEADER_BYTES = struct_bytes(CallHeader)
+
+
 def tokens_per_task(width: int) -> int:
-    """Return how many rows a task of cheap arithmetic has, for so many numbers in each."""
+    """Return how many tokens a task of cheap arithmetic has, for so many numbers of each."""
     return max(1, NUMBERS_PER_TASK // width)
 
 
 class Script:
-    """Calls in order, in the memory that a team reads; their kernels are compiled, or loaded."""
+    """Calls in order, in memory that a thread pool reads; their kernels are compiled, or loaded.
+
+    TypeError for arguments that are not those of their kernel.
+    """
 
     def __init__(self, calls: Sequence[Call]) -> None:
-        self._words = np.array([_word(word) for call in calls for word in call.words], np.int64)
-        starts = np.cumsum([0, *(len(call.words) for call in calls)])
-        headers = [
-            (
-                address_of(call.kernel),
-                self._words.ctypes.data + 8 * int(start),
-                call.tasks,
-                call.tokens_per_task,
-                call.count,
-            )
-            for call, start in zip(calls, starts, strict=False)
-        ]
-        self._headers = np.array(headers, np.int64).reshape(-1, HEADER)
+        structs = [_packed(call) for call in calls]
+        self._arguments = np.frombuffer(b"".join(structs), np.uint8).copy()
+        start: int = self._arguments.ctypes.data
+        headers = []
+        for call, struct in zip(calls, structs, strict=True):
+            cut = call.tasks, call.tokens_per_task, call.count
+            headers.append(packed(CallHeader(address_of(call.kernel), start, *cut)))
+            start += len(struct)
+        self._headers = np.frombuffer(b"".join(headers), np.uint8).copy()
         self.address: int = self._headers.ctypes.data
 
     def __len__(self) -> int:
         """Return the number of calls."""
-        return len(self._headers)
+        return len(self._headers) // HEADER_BYTES
 
 
-def _word(value: int | float) -> int:
-    """Return an argument as the int64 that a kernel reads."""
-    return int(np.float32(value).view(np.int32)) if isinstance(value, float) else value
-
-
-# ---- inside kernels ------------------------------------------------------------------------------
-# Intrinsics, for Numba compiles other functions once for every number that stands in a call.
-
-
-@intrinsic
-def word(_context: Any, _words: Any, _number: Any) -> Any:
-    """Return the argument of this number, a whole one."""
-
-    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
-        return _argument(b, v.I64, *arguments)
-
-    return types.int64(types.int64, types.int64), emit
-
-
-@intrinsic
-def real(_context: Any, _words: Any, _number: Any) -> Any:
-    """Return the argument of this number, a float32."""
-
-    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
-        return _argument(b, v.F32, *arguments)
-
-    return types.float32(types.int64, types.int64), emit
-
-
-@intrinsic
-def held(_context: Any, _words: Any, _number: Any) -> Any:
-    """Return the address that lies at the place which this argument names."""
-
-    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
-        return v.load(b, v.I64, _argument(b, v.I64, *arguments))
-
-    return types.int64(types.int64, types.int64), emit
-
-
-def _argument(b: v.Builder, kind: Any, words: v.Value, number: v.Value) -> v.Value:
-    return v.load(b, kind, b.add(words, b.mul(number, v.I64(8))))
+def _packed(call: Call) -> bytes:
+    taken, given = arguments_of(call.kernel), type(call.arguments)
+    if taken is not given:
+        raise TypeError(f"{call.kernel.__qualname__} takes {taken.__name__}, got {given.__name__}")
+    return packed(call.arguments)

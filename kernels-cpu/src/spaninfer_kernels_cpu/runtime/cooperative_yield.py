@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cpu.codegen import atomics
 from spaninfer_kernels_cpu.codegen.array_view import numbers_at
 from spaninfer_kernels_cpu.codegen.device_function import device_function
-from spaninfer_kernels_cpu.codegen.elements import larger
-from spaninfer_kernels_cpu.runtime.call import word
+from spaninfer_kernels_cpu.codegen.elements import larger, read_int64
 
 WORDS: Final = 16  # int64 of a turn: 128 bytes, which no other thread writes
 _CLOCK = 0  # address of the system's clock_gettime, or 0
@@ -80,7 +79,7 @@ def _address(function: object) -> int:
 def resume(quantum: int) -> None:
     """Look at the clock for the first time in a while: the thread may have slept."""
     now = _time(quantum, TIME)
-    if now - word(quantum, _SEEN) > LONG:
+    if now - read_int64(quantum, _SEEN) > LONG:
         _begin(quantum, now, _time(quantum, RUN_TIME), 0)
     _put(quantum, _SEEN, now)
 
@@ -89,10 +88,10 @@ def resume(quantum: int) -> None:
 def is_over(quantum: int) -> bool:
     """Return whether to give way, before the next task; note whether the thread was held up."""
     now = _time(quantum, TIME)
-    if now - word(quantum, _SEEN) > LONG:
+    if now - read_int64(quantum, _SEEN) > LONG:
         _look_back(quantum, now)
     _put(quantum, _SEEN, now)
-    over: bool = now - word(quantum, _BEGAN) > word(quantum, _LENGTH)
+    over: bool = now - read_int64(quantum, _BEGAN) > read_int64(quantum, _LENGTH)
     return over
 
 
@@ -100,13 +99,13 @@ def is_over(quantum: int) -> bool:
 def _look_back(quantum: int, now: int) -> None:
     """Find out whether the thread was held up since it last looked at the clock."""
     ran = _time(quantum, RUN_TIME)
-    length = ran - word(quantum, _RAN)
-    held_up = now - word(quantum, _BEGAN) - length
+    length = ran - read_int64(quantum, _RAN)
+    held_up = now - read_int64(quantum, _BEGAN) - length
     if held_up > LONG // 2:
-        known = 1 if now - word(quantum, _SEEN) - held_up < SHORT else 0
-        if known & word(quantum, _WHOLE):
+        known = 1 if now - read_int64(quantum, _SEEN) - held_up < SHORT else 0
+        if known & read_int64(quantum, _WHOLE):
             length -= length >> _EIGHTH
-            before = word(quantum, _LENGTH)
+            before = read_int64(quantum, _LENGTH)
             if before < NEVER:
                 length = larger(length, before - (before >> _EIGHTH))
             _put(quantum, _LENGTH, larger(LEAST, length))
@@ -116,7 +115,7 @@ def _look_back(quantum: int, now: int) -> None:
 @device_function
 def end(quantum: int) -> None:
     """Give way at the end of a turn, and let the next be a little longer."""
-    length = word(quantum, _LENGTH)
+    length = read_int64(quantum, _LENGTH)
     _put(quantum, _LENGTH, length + (length >> _LONGER))
     yield_cpu(quantum)
 
@@ -125,7 +124,7 @@ def end(quantum: int) -> None:
 def yield_cpu(quantum: int) -> None:
     """Let another program have the CPU, if one waits for it."""
     before = _time(quantum, TIME)
-    atomics.call_system(word(quantum, _YIELD), 0)
+    atomics.call_system(read_int64(quantum, _YIELD), 0)
     now = _time(quantum, TIME)
     _begin(quantum, now, _time(quantum, RUN_TIME), 1 if now - before > LONG // 2 else 0)
     _put(quantum, _SEEN, now)
@@ -140,9 +139,9 @@ def _begin(quantum: int, now: int, ran: int, whole: int) -> None:
 
 @device_function
 def _time(quantum: int, clock: int) -> int:
-    if word(quantum, _CLOCK) == 0:
+    if read_int64(quantum, _CLOCK) == 0:
         return 0
-    now: int = atomics.read_clock(word(quantum, _CLOCK), clock)
+    now: int = atomics.read_clock(read_int64(quantum, _CLOCK), clock)
     return now
 
 

@@ -26,10 +26,12 @@ import numpy as np
 from numba import types
 
 from spaninfer_kernels_cpu.codegen import atomics
+from spaninfer_kernels_cpu.codegen.arguments import struct_at
 from spaninfer_kernels_cpu.codegen.compiled import entry, make_ready
 from spaninfer_kernels_cpu.codegen.device_function import device_function
+from spaninfer_kernels_cpu.codegen.elements import read_int64
 from spaninfer_kernels_cpu.runtime import cooperative_yield
-from spaninfer_kernels_cpu.runtime.call import HEADER, MAX_COUNTS, Script, word
+from spaninfer_kernels_cpu.runtime.call import HEADER_BYTES, MAX_COUNTS, CallHeader, Script
 from spaninfer_kernels_cpu.runtime.cpu_affinity import cpu_affinity_for
 from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
 from spaninfer_kernels_cpu.runtime.numa import MOST_NODES, Node, bind_thread, numa_nodes
@@ -155,6 +157,9 @@ def make_thread_pool_ready() -> None:
 # `base` is the address of the state. Words that other threads write meanwhile are read atomically.
 
 
+_header_at = struct_at(CallHeader)
+
+
 @entry
 def _begin(
     base: int, calls: int, num_calls: int, counts: int, num_counts: int, workers: int
@@ -166,7 +171,7 @@ def _begin(
     atomics.store(base + 8 * _FIRST, first)
     atomics.store(base + 8 * _LAST, first + num_calls)
     for i in range(num_counts):
-        atomics.store(base + 8 * (_COUNT + i), word(counts, i))
+        atomics.store(base + 8 * (_COUNT + i), read_int64(counts, i))
     _open(base, calls, first, first, first + num_calls)
     atomics.add(base + 8 * _SCRIPT, 1)
     parked = 0
@@ -181,14 +186,13 @@ def _open(base: int, calls: int, first: int, number: int, last: int) -> None:
 
     With several nodes, all tasks may be done before the last word is written: then go on.
     """
-    nodes = word(base, _NODES)
+    nodes = read_int64(base, _NODES)
     while True:
         tasks = 0
         while number < last:
-            header = calls + (number - first) * 8 * HEADER
-            tokens_per_task = word(header, 3)
-            count = word(base, _COUNT + word(header, 4))
-            tasks = (count + tokens_per_task - 1) // tokens_per_task * word(header, 2)
+            call = _header_at(calls + (number - first) * HEADER_BYTES)
+            count = read_int64(base, _COUNT + call.count)
+            tasks = (count + call.tokens_per_task - 1) // call.tokens_per_task * call.tasks
             if tasks > 0:
                 break
             number += 1
@@ -205,7 +209,7 @@ def _open(base: int, calls: int, first: int, number: int, last: int) -> None:
 @device_function
 def _is_last(base: int, tasks: int) -> bool:
     """Count a task of the open call as done, or its opening; return whether nothing is left."""
-    opening = 1 if word(base, _NODES) > 1 else 0
+    opening = 1 if read_int64(base, _NODES) > 1 else 0
     done: int = atomics.add(base + 8 * _DONE, 1) + 1
     return done == tasks + opening
 
@@ -234,9 +238,13 @@ def _take_part(base: int, home: int, quantum: int) -> None:
     calls = first = last = 0
     while script & 1 or script != atomics.load(base + 8 * _SCRIPT):
         script = atomics.load(base + 8 * _SCRIPT)
-        calls, first, last = word(base, _CALLS), word(base, _FIRST), word(base, _LAST)
+        calls, first, last = (
+            read_int64(base, _CALLS),
+            read_int64(base, _FIRST),
+            read_int64(base, _LAST),
+        )
         atomics.fence()
-    nodes = word(base, _NODES)
+    nodes = read_int64(base, _NODES)
     cooperative_yield.resume(quantum)
     idle = distance = done = 0
     while True:
@@ -257,10 +265,10 @@ def _take_part(base: int, home: int, quantum: int) -> None:
             idle = distance = 0
             done += 1
             tasks = atomics.load(base + 8 * _TASKS)
-            header = calls + (number - first) * 8 * HEADER
-            count = word(base, _COUNT + word(header, 4))
+            call = _header_at(calls + (number - first) * HEADER_BYTES)
+            count = read_int64(base, _COUNT + call.count)
             task = _end_of_share(tasks, node, nodes) - left
-            atomics.call_kernel(word(header, 0), word(header, 1), count, task)
+            atomics.call_kernel(call.kernel, call.arguments, count, task)
             if _is_last(base, tasks):
                 _open(base, calls, first, number + 1, last)
 

@@ -53,14 +53,20 @@ class Candidates(NamedTuple):
     words: Words
 
 
+class Penalties(NamedTuple):
+    """What `penalize` lowers logits by; 1, 0 and 0 change nothing."""
+
+    repetition: np.float32
+    presence: np.float32
+    frequency: np.float32
+
+
 @device_function
 def penalize(
     logits: Floats,
     prompt: Ints,
     output: Ints,
-    repetition: np.float32,
-    presence: np.float32,
-    frequency: np.float32,
+    penalties: Penalties,
     counts: Ints,
 ) -> None:
     """Lower the logits[V] of ids that occur in prompt and output.
@@ -69,6 +75,7 @@ def penalize(
     presence + frequency * (how often it is in the output) is subtracted. counts[V] is 0 before and
     after.
     """
+    repetition = penalties.repetition
     for token in output:
         counts[token] += 1
     if repetition != 1:
@@ -83,7 +90,7 @@ def penalize(
     for token in output:
         count = abs(counts[token])
         if count > 0:
-            logits[token] -= presence + frequency * np.float32(count)
+            logits[token] -= penalties.presence + penalties.frequency * np.float32(count)
         counts[token] = 0
     for token in prompt:
         counts[token] = 0

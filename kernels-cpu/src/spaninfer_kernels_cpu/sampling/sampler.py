@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spaninfer_kernels_cpu.codegen.arguments import (
+    Arguments,
+    Float32,
+    packed,
+    struct_at,
+    struct_bytes,
+)
 from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
 from spaninfer_kernels_cpu.codegen.kernel import Kernel
 from spaninfer_kernels_cpu.errors import DTypeError, ShapeError
-from spaninfer_kernels_cpu.runtime.call import Call, Script, word
+from spaninfer_kernels_cpu.runtime.call import ALL_TOKENS, Call, Matrix, Script, row_at
 from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool, shared_thread_pool
-from spaninfer_kernels_cpu.sampling.sample_kernel import Candidates, Sampling, penalize, sample
+from spaninfer_kernels_cpu.sampling.sample_kernel import (
+    Candidates,
+    Penalties,
+    Sampling,
+    penalize,
+    sample,
+)
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
-
-_ALL = 1 << 40  # rows that the tasks share: those of any step
 
 
 def sampling_kernel() -> Kernel:
@@ -62,20 +72,77 @@ class SamplingRow:
                 )
 
     @property
-    def record(self) -> tuple[Any, ...]:
-        """It as a _RECORD."""
-        numbers = self.temperature, self.top_p, self.min_p
+    def record(self) -> _Record:
+        """It as kernels read it."""
+        prompt, output = self.prompt_ids, self.output_ids
         penalties = self.repetition_penalty, self.presence_penalty, self.frequency_penalty
-        places = (
-            *(self.prompt_ids.ctypes.data, len(self.prompt_ids)),
-            *(self.output_ids.ctypes.data, len(self.output_ids)),
-        )
         if penalties == (1.0, 0.0, 0.0):
-            places = 0, 0, 0, 0
-        return self.seed, self.position, (self.top_k, *places), (*numbers, *penalties)
+            prompt = output = _NO_IDS
+        return _Record(
+            seed=_signed(self.seed),
+            position=self.position,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            has_penalties=penalties != (1.0, 0.0, 0.0),
+            penalties=_PenaltyArguments(*penalties),
+            prompt=_Ids(prompt.ctypes.data, len(prompt)),
+            output=_Ids(output.ctypes.data, len(output)),
+        )
 
 
-_RECORD = np.dtype([("seed", "u8"), ("position", "u8"), ("whole", "i8", 5), ("real", "f4", 6)])
+_NO_IDS = _no_ids()
+
+
+def _signed(number: int) -> int:
+    """Return the int64 with the bits of a number below 2**64."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class _Ids(Arguments):
+    address: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _PenaltyArguments(Arguments):
+    repetition: Float32
+    presence: Float32
+    frequency: Float32
+
+
+@dataclass(frozen=True, slots=True)
+class _Record(Arguments):
+    """How one row is sampled; `seed` has the bits of a uint64."""
+
+    seed: int
+    position: int
+    temperature: Float32
+    top_k: int
+    top_p: Float32
+    min_p: Float32
+    has_penalties: bool
+    penalties: _PenaltyArguments
+    prompt: _Ids
+    output: _Ids
+
+
+_record_at = struct_at(_Record)
+_RECORD_BYTES = struct_bytes(_Record)
+
+
+@dataclass(frozen=True, slots=True)
+class _SampleArguments(Arguments):
+    """A task has a row of `scratch`, and every `tasks`-th row of the logits."""
+
+    logits: Matrix
+    vocab: int
+    records: int
+    tokens: int
+    scratch: Matrix
+    tasks: int
 
 
 class Sampler:
@@ -89,41 +156,47 @@ class Sampler:
     def __init__(self, vocab: int, thread_pool: ThreadPool | None = None) -> None:
         self._thread_pool = thread_pool or shared_thread_pool()
         self._vocab = vocab
-        self._room = np.zeros((self._thread_pool.num_threads, _room_numbers(vocab)), np.float32)
+        self._scratch = np.zeros(
+            (self._thread_pool.num_threads, _scratch_numbers(vocab)), np.float32
+        )
 
-    def __call__(self, logits: Floats, draws: Sequence[SamplingRow]) -> Ints:
+    def __call__(self, logits: Floats, rows: Sequence[SamplingRow]) -> Ints:
         """Return the tokens[R] drawn from logits[R V]; -1 where none can be: NaN, or all masked."""
         if logits.dtype != np.float32:
             raise DTypeError(f"logits hold {logits.dtype}; the kernel takes float32")
-        if logits.shape != (len(draws), self._vocab) or logits.strides[1] != logits.itemsize:
+        if logits.shape != (len(rows), self._vocab) or logits.strides[1] != logits.itemsize:
             raise ShapeError(
-                f"logits: expected shape {(len(draws), self._vocab)} with contiguous rows, got "
+                f"logits: expected shape {(len(rows), self._vocab)} with contiguous rows, got "
                 f"{logits.shape} with strides {logits.strides}"
             )
-        records = np.array([draw.record for draw in draws], _RECORD)
-        tokens = np.empty(len(draws), np.int32)
-        tasks = len(self._room)
-        words = (
-            *(logits.ctypes.data, logits.strides[0], self._vocab),
-            *(records.ctypes.data, tokens.ctypes.data),
-            *(self._room.ctypes.data, self._room.strides[0], tasks),
+        records = np.frombuffer(b"".join(packed(row.record) for row in rows), np.uint8)
+        tokens = np.empty(len(rows), np.int32)
+        tasks = len(self._scratch)
+        arguments = _SampleArguments(
+            logits=Matrix.of(logits),
+            vocab=self._vocab,
+            records=records.ctypes.data,
+            tokens=tokens.ctypes.data,
+            scratch=Matrix.of(self._scratch),
+            tasks=tasks,
         )
-        self._thread_pool.run(Script([Call(_sample, words, tasks, _ALL)]), [len(draws)])
+        script = Script([Call(_sample, arguments, tasks, ALL_TOKENS)])
+        self._thread_pool.run(script, [len(rows)])
         return tokens
 
 
-def _room_numbers(vocab: int) -> int:
+def _scratch_numbers(vocab: int) -> int:
     """Return how many numbers of 32 bits a task keeps: candidates, a copy of a row, counts."""
     return 6 * vocab + 4 * (-(-vocab // 4))
 
 
-# ---- inside the kernel ---------------------------------------------------------------------------
+# ---- the kernel ----------------------------------------------------------------------------------
 
 
-def _sample(words: int, rows: int, task: int) -> None:
-    """Draw for every row whose number leaves `task` when divided by the number of tasks."""
-    vocab, tasks = word(words, 2), word(words, 7)
-    room = word(words, 5) + task * word(words, 6)
+def _sample(arguments: _SampleArguments, rows: int, task: int) -> None:
+    """Sample every row whose number leaves `task` when divided by the number of tasks."""
+    vocab, tasks = arguments.vocab, arguments.tasks
+    room = row_at(arguments.scratch, task)
     each = 4 * vocab
     candidates = Candidates(
         floats_at(room, vocab),
@@ -132,22 +205,29 @@ def _sample(words: int, rows: int, task: int) -> None:
         numbers_at(room + 3 * each, vocab, np.int32),
         numbers_at(room + 6 * each, 4 * ((vocab + 3) // 4), np.uint32),
     )
-    tokens = numbers_at(word(words, 4), rows, np.int32)
+    tokens = numbers_at(arguments.tokens, rows, np.int32)
     row = task
     while row < rows:
-        record = word(words, 3) + row * 80
-        seeds = numbers_at(record, 2, np.uint64)
-        whole, real = numbers_at(record + 16, 5, np.int64), floats_at(record + 56, 6)
-        logits = floats_at(word(words, 0) + row * word(words, 1), vocab)
-        if whole[1] != 0:
+        record = _record_at(arguments.records + row * _RECORD_BYTES)
+        logits = floats_at(row_at(arguments.logits, row), vocab)
+        if record.has_penalties:
             changed = floats_at(room + 4 * each, vocab)
             for i in range(vocab):
                 changed[i] = logits[i]
-            prompt = numbers_at(whole[1], whole[2], np.int32)
-            output = numbers_at(whole[3], whole[4], np.int32)
+            prompt = numbers_at(record.prompt.address, record.prompt.count, np.int32)
+            output = numbers_at(record.output.address, record.output.count, np.int32)
             counts = numbers_at(room + 5 * each, vocab, np.int32)
-            penalize(changed, prompt, output, real[3], real[4], real[5], counts)
+            given = record.penalties
+            penalties = Penalties(given.repetition, given.presence, given.frequency)
+            penalize(changed, prompt, output, penalties, counts)
             logits = changed
-        sampling = Sampling(real[0], whole[0], real[1], real[2], seeds[0], seeds[1])
+        sampling = Sampling(
+            record.temperature,
+            record.top_k,
+            record.top_p,
+            record.min_p,
+            np.uint64(record.seed),
+            np.uint64(record.position),
+        )
         tokens[row] = sample(logits, sampling, candidates)
         row += tasks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spaninfer_kernels_cpu import ExpertWeights, route_call
+from spaninfer_kernels_cpu import ExpertWeights, Routes, route_call
 
 from spaninfer_engine.ops.cpu_products import STACK, TURNED_STACK
 from spaninfer_engine.ops.cpu_recorder import Recorder, Value
@@ -28,8 +28,7 @@ def route(operation: Operation, pack: Pack) -> Write:
                 experts=logits.size,
                 scores=scores,
                 correction=correction,
-                ids=ids.rows.address,
-                shares=shares.rows.address,
+                out=Routes(ids.rows.address, shares.rows.address),
                 count=logits.count,
             )
         )
@@ -53,8 +52,7 @@ def experts(operations: Sequence[Operation], pack: Pack, *, rounded: bool) -> Re
         out = to.new(mlps.channels, wanted=x.wanted)
         to.calls += mlps.calls(
             x.rows,
-            ids.rows.address,
-            shares.rows.address,
+            Routes(ids.rows.address, shares.rows.address),
             out=out.rows,
             scratch=to.scratch(mlps.scratch_bytes, wanted=x.wanted),
             capacity=to.capacity(wanted=x.wanted),

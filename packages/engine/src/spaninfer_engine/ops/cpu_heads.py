@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from spaninfer_kernels_cpu import copy_call, logn_call, rope_call
+from spaninfer_kernels_cpu import Columns, RopeAngles, copy_call, logn_call, rope_call
 
 from spaninfer_engine.ops.cpu_recorder import Recorder, Value
 from spaninfer_engine.ops.cpu_script import Values, Write
@@ -57,13 +57,11 @@ def _copied(
     to.calls.append(
         copy_call(
             x.rows,
+            Columns(size, first),
             out=out.rows,
+            into=Columns(count, 0),
             parts=parts,
-            size=size,
-            first=first,
-            out_size=count,
-            out_first=0,
-            count=count,
+            width=count,
         )
     )
     return out
@@ -82,13 +80,11 @@ def concat(_operation: Operation, _pack: Pack) -> Write:
             to.calls.append(
                 copy_call(
                     x.rows,
+                    Columns(size, 0),
                     out=out.rows,
+                    into=Columns(width, first),
                     parts=parts,
-                    size=size,
-                    first=0,
-                    out_size=width,
-                    out_first=first,
-                    count=size,
+                    width=size,
                 )
             )
             first += size
@@ -119,13 +115,10 @@ def rotate(operation: Operation, _pack: Pack) -> Write:
         to.calls.append(
             rope_call(
                 x.rows,
+                RopeAngles(cos, sin, to.rotated[rope], paired),
                 out=out.rows,
                 heads=heads,
                 size=size,
-                half=to.rotated[rope],
-                cos=cos,
-                sin=sin,
-                paired=paired,
             )
         )
         return (out,)
@@ -140,7 +133,7 @@ def logn(operation: Operation, _pack: Pack) -> Write:
     def write(to: Recorder, x: Value) -> Values:
         out = to.new(*x.shape, wanted=False)
         to.calls.append(
-            logn_call(x.rows, out=out.rows, channels=x.size, places=to.inputs.places, base=base)
+            logn_call(x.rows, out=out.rows, channels=x.size, position=to.inputs.places, base=base)
         )
         return (out,)
 

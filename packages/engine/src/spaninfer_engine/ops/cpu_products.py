@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spaninfer_kernels_cpu import (
-    Packed,
-    can_gate,
-    gate_formula,
-    gated_gemm_calls,
-    gemm_calls,
-    gemm_scratch_bytes,
-)
+from spaninfer_kernels_cpu import Epilogue, Gemm, Packed, gate_formula
 
 from spaninfer_engine.ops.cpu_recorder import Floats, Recorder, Value
 from spaninfer_engine.ops.cpu_rows import write_formula
@@ -63,7 +56,7 @@ class Products:
         inner = operations[0].weights[0].shape[0]
         act = str(operations[2].constant("act"))
         formula = gate_formula(act)
-        at_once = bias is None and can_gate(weight)
+        at_once = bias is None and Gemm(weight).can_gate
 
         def write(to: Recorder, x: Value) -> Values:
             if at_once:
@@ -103,31 +96,26 @@ class Products:
         residual: Value | None = None,
         scale: float = 1.0,
     ) -> Value:
+        gemm = Gemm(weight, self._rounded)
         out = to.new(weight.count * weight.layout.outputs, wanted=x.wanted)
-        to.calls += gemm_calls(
+        to.calls += gemm.calls(
             x.rows,
-            weight,
             out=out.rows,
-            scratch=self._scratch(to, x, weight),
-            bias=bias,
-            residual=None if residual is None else residual.rows,
-            scale=scale,
-            rounded=self._rounded,
+            scratch=_scratch(to, x, gemm),
+            epilogue=Epilogue(bias, None if residual is None else residual.rows, scale),
             count=x.count,
         )
         return out
 
     def _gated(self, to: Recorder, x: Value, weight: Packed, act: str) -> Value:
+        gemm = Gemm(weight, self._rounded)
         out = to.new(weight.layout.outputs // 2, wanted=x.wanted)
-        to.calls += gated_gemm_calls(
-            *(x.rows, weight, act),
-            out=out.rows,
-            scratch=self._scratch(to, x, weight),
-            rounded=self._rounded,
-            count=x.count,
+        to.calls += gemm.gated_calls(
+            x.rows, act, out=out.rows, scratch=_scratch(to, x, gemm), count=x.count
         )
         return out
 
-    def _scratch(self, to: Recorder, x: Value, weight: Packed) -> int:
-        row_bytes = gemm_scratch_bytes(weight, rounded=self._rounded)
-        return to.scratch(row_bytes, wanted=x.wanted) if row_bytes else 0
+
+def _scratch(to: Recorder, x: Value, gemm: Gemm) -> int:
+    row_bytes = gemm.scratch_bytes
+    return to.scratch(row_bytes, wanted=x.wanted) if row_bytes else 0

@@ -10,6 +10,8 @@ from spaninfer_kernels_cpu import (
     SOFTCAP,
     Formula,
     Indirect,
+    LayerNorm,
+    RmsNorm,
     activation_formula,
     embed_call,
     formula_call,
@@ -59,7 +61,7 @@ def take_rows(_operation: Operation, _pack: Pack) -> Write:
     def write(to: Recorder, x: Value) -> Values:
         out = to.new(*x.shape, wanted=True)
         wanted = to.inputs.wanted
-        to.calls.append(gather_rows_call(x.rows, wanted=wanted, out=out.rows, channels=x.size))
+        to.calls.append(gather_rows_call(x.rows, indices=wanted, out=out.rows, channels=x.size))
         return (out,)
 
     return write
@@ -75,10 +77,8 @@ def rms_norm(operation: Operation, pack: Pack) -> Write:
         to.calls.append(
             rms_norm_call(
                 x.rows,
-                weight=weight,
+                RmsNorm(weight, eps, plus_one),
                 out=out.rows,
-                eps=eps,
-                plus_one=plus_one,
                 parts=x.size // len(weight),
                 count=x.count,
             )
@@ -98,10 +98,8 @@ def layer_norm(operation: Operation, pack: Pack) -> Write:
         to.calls.append(
             layer_norm_call(
                 x.rows,
-                weight=weight,
-                bias=bias,
+                LayerNorm(weight, bias, eps),
                 out=out.rows,
-                eps=eps,
                 parts=x.size // len(weight),
                 count=x.count,
             )
@@ -127,8 +125,7 @@ def write_formula(
     to.calls.append(
         formula_call(
             formula,
-            x.rows,
-            (y or x).rows,
+            (x.rows, (y or x).rows),
             out=out.rows,
             channels=x.size,
             number=number,

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_kernels_cpu import (
     AttentionBatch,
+    Gemm,
     Matrix,
     Packed,
     Scores,
     Script,
     aligned,
     attend,
-    gemm_calls,
-    gemm_scratch_bytes,
     pack,
     shared_thread_pool,
 )
@@ -66,13 +65,11 @@ def _copies(packed: Packed) -> list[Packed]:
 def _product(x: Floats, weights: list[Packed]) -> Callable[[], object]:
     """Return what multiplies x by the next of the weights; it may round x where these are bf16."""
     out = np.empty((len(x), weights[0].layout.outputs), np.float32)
-    scratch = aligned((len(x) * gemm_scratch_bytes(weights[0], rounded=True),), np.uint8)
-    rows, outputs = (Matrix(array.ctypes.data, array.strides[0]) for array in (x, out))
+    gemms = [Gemm(weight, rounded=True) for weight in weights]
+    scratch = aligned((len(x) * gemms[0].scratch_bytes,), np.uint8)
+    rows, outputs = Matrix.of(x), Matrix.of(out)
     scripts = cycle(
-        [
-            Script(gemm_calls(rows, weight, out=outputs, scratch=scratch.ctypes.data, rounded=True))
-            for weight in weights
-        ]
+        [Script(gemm.calls(rows, out=outputs, scratch=scratch.ctypes.data)) for gemm in gemms]
     )
     return partial(_run, scripts, len(x), (x, weights, out, scratch))
 

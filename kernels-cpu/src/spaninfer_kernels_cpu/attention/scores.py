@@ -1,0 +1,43 @@
+"""Settings of the softmax of attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spaninfer_kernels_cpu.attention.checks import demand
+from spaninfer_kernels_cpu.errors import ShapeError
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How products of queries and keys become the argument of the softmax.
+
+    score = softcap * tanh(scale * q.k / softcap) + slopes[h] * (j - p), for positions
+    p - window < j <= p; without softcap, slopes[H] (float32) or window, that part is left out.
+    The bias differs from the usual slope * j by a constant per row, which softmax does not see
+    and which float32 rounds less. Where it is `rounded` it is scale * slopes[h] * j instead, with
+    slopes that are bfloat16, j and the product rounded to it (Falcon). sinks[H] (float32): one
+    more score per head, without a value.
+    """
+
+    scale: float
+    softcap: float | None = None
+    window: int | None = None
+    slopes: Floats | None = None
+    sinks: Floats | None = None
+    rounded: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise unless every number means something."""
+        if self.softcap is not None and not self.softcap > 0:
+            raise ShapeError(f"softcap is {self.softcap}; give a positive number, or None")
+        if self.window is not None and self.window < 1:
+            raise ShapeError(f"window is {self.window}; give at least 1, or None")
+        for name, numbers in (("slopes", self.slopes), ("sinks", self.sinks)):
+            if numbers is not None:
+                demand(name, numbers, np.float32, "H", ordered=1)
