@@ -103,7 +103,9 @@ def of_experts(rng: Any, x: Any) -> tuple[str, Callable[[], object], int, int]:
 @njit(nogil=True)
 def norm(x: int, weight: int, out: int, rows: int) -> None:
     """Every row."""
-    rms_norm(x, weight, out, rows, HIDDEN, np.float32(1e-6), False)
+    for row in range(rows):
+        start = row * HIDDEN * 4
+        rms_norm(x + start, weight, out + start, HIDDEN, np.float32(1e-6), False)
 
 
 @njit(nogil=True)

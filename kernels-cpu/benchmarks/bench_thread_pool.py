@@ -1,4 +1,4 @@
-"""What it costs a team to go from call to call, alone and beside a process that takes a CPU.
+"""What it costs a thread pool to go from call to call, alone and beside a process that takes a CPU.
 
 One JSON record per case: microseconds per call of a script whose calls do nothing, or read a part
 of an array that no cache holds; medians over rounds, which alternate between the cases.
@@ -14,26 +14,33 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from spaninfer_kernels_cpu import usable_cpus
+from spaninfer_kernels_cpu import Arguments, Call, Script, ThreadPool, usable_cpus
 from spaninfer_kernels_cpu.codegen.array_view import floats_at
-from spaninfer_kernels_cpu.runtime.call import Call, Script, word
-from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool
 
 CALLS, TASKS, ROUNDS = 300, 16, 40
 NUMBERS = 1 << 15  # float32 that a task reads: 128 KiB, about what a panel of weights takes
 
 
-def do_nothing(words: int, rows: int, task: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Part(Arguments):
+    """Numbers that tasks share, and a sum for each."""
+
+    numbers: int
+    sums: int
+
+
+def do_nothing(arguments: Part, tokens: int, task: int) -> None:
     """Cost what a call costs at least."""
 
 
-def read_part(words: int, rows: int, task: int) -> None:  # noqa: ARG001
+def read_part(arguments: Part, tokens: int, task: int) -> None:  # noqa: ARG001
     """Sum a part of an array into a number of its own."""
-    source = word(words, 0) + task * NUMBERS * 4
-    floats_at(word(words, 1) + task * 4, 1)[0] = _sum(source)
+    source = arguments.numbers + task * NUMBERS * 4
+    floats_at(arguments.sums + task * 4, 1)[0] = _sum(source)
 
 
 @njit(fastmath=True)
@@ -59,8 +66,10 @@ def _scripts() -> dict[str, Script]:
     sums = np.zeros(TASKS, np.float32)
     _KEPT.extend((arrays, sums))
     return {
-        "nothing": Script([Call(do_nothing, ())] * CALLS),
-        "read": Script([Call(read_part, (row.ctypes.data, sums.ctypes.data)) for row in arrays]),
+        "nothing": Script([Call(do_nothing, Part(0, 0))] * CALLS),
+        "read": Script(
+            [Call(read_part, Part(row.ctypes.data, sums.ctypes.data)) for row in arrays]
+        ),
     }
 
 
@@ -74,7 +83,7 @@ def _measure(name: str, script: Script, thread_pool: ThreadPool, beside: int) ->
         thread_pool.run(script, [TASKS])
         times.append(1e6 * (time.perf_counter() - begin) / len(script))
     return {
-        "benchmark": "team",
+        "benchmark": "thread pool",
         "calls": name,
         "threads": thread_pool.num_threads,
         "busy_processes": beside,

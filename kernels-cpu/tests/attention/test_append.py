@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import spaninfer_op_reference as op_reference
-from spaninfer_kernels_cpu.attention.attend_call import KVArray, LayerCache, append_call
+from spaninfer_kernels_cpu.attention.attend_call import LayerCache, append_call
+from spaninfer_kernels_cpu.attention.kv_array import KVArray
 from spaninfer_kernels_cpu.runtime.call import Matrix, Script
 from spaninfer_kernels_cpu.runtime.thread_pool import shared_thread_pool
 from spaninfer_op_reference import CodeRange
@@ -80,7 +81,7 @@ def check(kind, cached, spans, truth):
 
 
 def poisoned(kind, shape):
-    """LayerCache of a kind that nobody wrote to."""
+    """Numbers of a kind that nobody wrote to."""
     if kind not in ("int8", "uint4"):
         return KVArray(np.full(shape, np.nan, DTYPES[kind]))
     *places, size = shape

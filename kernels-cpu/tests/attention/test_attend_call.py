@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import spaninfer_op_reference as definition
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import Scores
+from spaninfer_kernels_cpu import KVArray, Scores
 from spaninfer_kernels_cpu.attention import attend_call, attention_plan
 from spaninfer_kernels_cpu.runtime.call import ITEMS, Matrix, Script
 from spaninfer_kernels_cpu.runtime.thread_pool import shared_thread_pool
@@ -52,7 +52,7 @@ def test_appended_rows_are_attended(heads: int, window: int | None) -> None:
     width = np.array([10])
     held = [_place(array) for array in (tables, request, position, items, parts)]
     where = [place.ctypes.data for place in held]
-    keys, values = (attend_call.KVArray(numbers) for numbers in (keys, values))
+    keys, values = (KVArray(numbers) for numbers in (keys, values))
     cache = attend_call.LayerCache(keys, values, where[0], width.ctypes.data, *where[1:3])
     plan = attend_call.AttentionPlan(ITEMS, *where[3:])
     scores = Scores(0.3, None, window)
@@ -99,7 +99,7 @@ def test_a_long_context_is_read_in_parts_that_are_joined() -> None:
     held = [_place(array) for array in (tables, request, position, items, parts)]
     where = [place.ctypes.data for place in held]
 
-    cached = attend_call.KVArray(keys), attend_call.KVArray(values)
+    cached = KVArray(keys), KVArray(values)
 
     script = Script(
         attend_call.attend_calls(

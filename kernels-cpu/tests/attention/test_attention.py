@@ -10,6 +10,7 @@ from spaninfer_kernels_cpu import (
     KernelError,
     Scores,
     ShapeError,
+    ThreadPool,
     attend,
 )
 from spaninfer_kernels_cpu.attention import attention
@@ -91,10 +92,10 @@ def test_one_worker_and_many_workers_give_the_same_bits(monkeypatch):
     results = []
 
     for cpus in (1, 2, 3, 8):
-        monkeypatch.setattr(attention, "usable_cpus", lambda cpus=cpus: cpus)
-        monkeypatch.setattr(attention, "SERIAL_BELOW", 0)
         out = np.full((len(query), 8, 64), NAN)
-        attend(query, keys, values, rows, scores, out=out)
+        with ThreadPool(cpus) as thread_pool:
+            monkeypatch.setattr(attention, "shared_thread_pool", lambda pool=thread_pool: pool)
+            attend(query, keys, values, rows, scores, out=out)
         results.append(out)
 
     for result in results[1:]:

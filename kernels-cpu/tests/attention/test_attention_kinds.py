@@ -7,7 +7,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 import spaninfer_op_reference as op_reference
-from spaninfer_kernels_cpu import AttentionBatch, DTypeError, Scores, ShapeError, attend
+from spaninfer_kernels_cpu import (
+    AttentionBatch,
+    DTypeError,
+    KVArray,
+    Scores,
+    ShapeError,
+    ThreadPool,
+    attend,
+)
+from spaninfer_kernels_cpu.attention import attention
 from spaninfer_op_reference import CodeRange
 
 NAN = np.float32(np.nan)
@@ -83,9 +92,9 @@ def test_neither_other_requests_nor_threads_change_a_bit(monkeypatch):
     together = Problem("uint4", (64, 64), (14, 2), [900, 500, 33], [1, 40, 1])
 
     first = alone.attend(Scores(0.125))
-    monkeypatch.setattr("spaninfer_kernels_cpu.attention.attention.SERIAL_BELOW", 0)
-    monkeypatch.setattr("spaninfer_kernels_cpu.attention.attention.usable_cpus", lambda: 5)
-    both = together.attend(Scores(0.125))
+    with ThreadPool(5) as thread_pool:
+        monkeypatch.setattr(attention, "shared_thread_pool", lambda: thread_pool)
+        both = together.attend(Scores(0.125))
 
     np.testing.assert_array_equal(first, both[:1])
 
@@ -95,16 +104,19 @@ def test_keys_that_no_kernel_reads_are_named():
 
     with pytest.raises(DTypeError, match="keys hold float64"):
         attend(
-            problem.query, *[problem.keys.astype(float)] * 2, problem.rows, Scores(1.0), out=None
-        )
-    with pytest.raises(ShapeError, match="key_scales: int8 keys and values need scales"):
-        attend(problem.query, problem.keys, problem.values, problem.rows, Scores(1.0), out=None)
-    with pytest.raises(ShapeError, match="key_scales: float32 keys and values have no scales"):
-        attend(
-            *(problem.query, *[problem.keys.astype(np.float32)] * 2, problem.rows, Scores(1.0)),
+            problem.query,
+            *[problem.keys.numbers.astype(float)] * 2,
+            problem.rows,
+            Scores(1.0),
             out=None,
-            key_scales=problem.key_scales,
         )
+    with pytest.raises(ShapeError, match="scales of keys: int8 keys and values need scales"):
+        numbers = problem.keys.numbers, problem.values.numbers
+        attend(problem.query, *numbers, problem.rows, Scores(1.0), out=None)
+    with pytest.raises(ShapeError, match="scales of keys: float32 keys and values have no scales"):
+        keys = problem.keys.numbers.astype(np.float32)
+        scaled = KVArray(keys, problem.keys.scales)
+        attend(problem.query, scaled, keys, problem.rows, Scores(1.0), out=None)
 
 
 class Problem:
@@ -134,14 +146,13 @@ class Problem:
             np.repeat(np.arange(len(lengths)), new).astype(np.int32),
             np.concatenate([positions for _, positions in self.known]).astype(np.int32),
         )
-        self.keys, self.key_scales, self.true_keys = stored(keys, kind)
-        self.values, self.value_scales, self.true_values = stored(values, kind)
+        self.keys, self.true_keys = stored(keys, kind)
+        self.values, self.true_values = stored(values, kind)
 
     def attend(self, scores):
         size = self.true_values.shape[-1]
         out = np.full((*self.query.shape[:2], size), NAN)
-        scales = {"key_scales": self.key_scales, "value_scales": self.value_scales}
-        attend(self.query, self.keys, self.values, self.rows, scores, out=out, **scales)
+        attend(self.query, self.keys, self.values, self.rows, scores, out=out)
         return out
 
     def truth(self, scale, *, softcap=None, window=None, slopes=None, sinks=None):
@@ -168,7 +179,7 @@ class Problem:
 
 
 def stored(x, kind):
-    """x[S L K D] as the kernel reads it, its scales, and what it stands for in float64."""
+    """x[S L K D] as the kernel reads it, and what it stands for in float64."""
     if kind in ("int8", "uint4"):
         codes = CodeRange.INT8 if kind == "int8" else CodeRange.UINT4
         flat = x.reshape(-1, *x.shape[2:])
@@ -177,10 +188,7 @@ def stored(x, kind):
         truth = (quantized.codes - quantized.zero.astype(float)) * quantized.scale.astype(float)
         bits = quantized.codes if kind == "int8" else op_reference.pack_nibbles(quantized.codes)
         scales[np.isnan(flat).all(-1)] = np.nan
-        return (
-            bits.reshape(*x.shape[:3], -1),
-            scales.reshape(*x.shape[:3], 2),
-            truth.reshape(x.shape),
-        )
+        numbers = KVArray(bits.reshape(*x.shape[:3], -1), scales.reshape(*x.shape[:3], 2))
+        return numbers, truth.reshape(x.shape)
     dtype = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}[kind]
-    return x.astype(dtype), None, x.astype(dtype).astype(float)
+    return KVArray(x.astype(dtype)), x.astype(dtype).astype(float)

@@ -5,23 +5,18 @@ from pathlib import Path
 
 import pytest
 from processes import printed_by
-from spaninfer_kernels_cpu import compile_all
-from spaninfer_kernels_cpu.attention import attention
+from spaninfer_kernels_cpu import attention_kernels, compile_all, make_planner_ready
+from spaninfer_kernels_cpu.attention import attention_plan
 from spaninfer_kernels_cpu.codegen import compiled
-from spaninfer_kernels_cpu.codegen.elements import FLOAT32
+from spaninfer_kernels_cpu.codegen.kernel import compiler_of
 
 PROGRAM = """
-from spaninfer_kernels_cpu import Format, compile_all
-from spaninfer_kernels_cpu.attention import attention
-from spaninfer_kernels_cpu.gemm import gemm
-from spaninfer_kernels_cpu.codegen.elements import FLOAT32
-from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
-from spaninfer_kernels_cpu.codegen.isa_level import active_level
+from spaninfer_kernels_cpu import Format, attention_kernels, compile_all
+from spaninfer_kernels_cpu.codegen.kernel import compiler_of
+from spaninfer_kernels_cpu.gemm.gemm_call import gemm_kernels
 compile_all([Format("int8", 32)])
-used = attention.compiled(FLOAT32), gemm._row_quantiser(), gemm._kernel(
-    *micro_kernels("int8", rounded=False, level=active_level())
-)
-print(sum(sum(kernel.stats.cache_hits.values()) for kernel in used))
+used = [*attention_kernels("float32"), *gemm_kernels(Format("int8", 32))]
+print(sum(compiler_of(kernel).cache_hits for kernel in used))
 """
 
 
@@ -80,9 +75,9 @@ def test_files_made_from_other_sources_are_deleted_and_those_of_these_kept(tmp_p
 
 def test_the_files_of_a_kernel_are_named_by_the_sources_that_it_is_made_of():
     compile_all()
-    kernel = attention.compiled(FLOAT32)
+    kernel = attention_kernels("float32")[0]
 
-    names = [path.name for path in Path(kernel.stats.cache_path).glob("*.nb[ci]")]
+    names = [path.name for path in Path(compiler_of(kernel)._cache.cache_path).glob("*.nb[ci]")]
 
     assert names
     assert all(compiled.digest_of_sources() in name for name in names)
@@ -92,12 +87,12 @@ def test_the_files_of_a_kernel_are_named_by_the_sources_that_it_is_made_of():
 def test_the_second_process_compiles_nothing(tmp_path):
     hits = [printed_by(PROGRAM, {"NUMBA_CACHE_DIR": str(tmp_path)}) for _ in range(2)]
 
-    assert hits == ["0", "3"]
+    assert hits == ["0", "5"]
 
 
 def test_a_kernel_refuses_other_types_instead_of_compiling_for_them():
-    compile_all()
-    kernel = attention.compiled(FLOAT32)
+    make_planner_ready()
+    kernel = attention_plan._write_items
 
     with pytest.raises(TypeError, match="No matching definition"):
         kernel(*["text"] * len(kernel.signatures[0]))

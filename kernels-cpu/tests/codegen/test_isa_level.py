@@ -84,7 +84,7 @@ def test_this_process_has_a_tier_whose_needs_are_met():
 
 
 def test_numba_settings_that_name_another_cpu_are_followed():
-    program = "from spaninfer_kernels_cpu.codegen.isa_level import active_level; print(active_level().name)"
+    program = "from spaninfer_kernels_cpu import active_level; print(active_level().name)"
     settings = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c"}
 
     assert printed_by(program, settings) == "avx2"
@@ -175,7 +175,7 @@ def test_steps_round_activations_only_where_products_of_bfloat16_are_there(name,
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "keywords"),
-    [("gemm/test_gemm_call.py", "stretches or bfloat16"), ("moe/test_experts.py", "bfloat16")],
+    [("gemm/test_gemm_call.py", "in_blocks or bfloat16"), ("moe/test_experts.py", "bfloat16")],
 )
 def test_calls_multiply_by_tiles(file, keywords, tmp_path):
     (level,) = [level for level in ISA_LEVELS if level.name == "amx_bf16"]

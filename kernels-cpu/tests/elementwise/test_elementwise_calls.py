@@ -68,7 +68,7 @@ def test_wanted_rows_are_taken() -> None:
     _run(
         [
             gather_call.gather_rows_call(
-                _rows(x), wanted=place.ctypes.data, out=_rows(out), channels=30
+                _rows(x), indices=place.ctypes.data, out=_rows(out), channels=30
             )
         ]
     )
@@ -83,13 +83,11 @@ def test_columns_of_every_part_are_copied() -> None:
         [
             gather_call.copy_call(
                 _rows(x),
+                gather_call.Columns(10, 3),
                 out=_rows(out),
+                into=gather_call.Columns(7, 2),
                 parts=4,
-                size=10,
-                first=3,
-                out_size=7,
-                out_first=2,
-                count=5,
+                width=5,
             )
         ]
     )
@@ -108,10 +106,10 @@ def test_norms_are_of_every_part_of_a_row(parts: int, channels: int, plus_one: b
     _run(
         [
             norm_call.rms_norm_call(
-                _rows(x), weight=weight, out=_rows(out), eps=1e-5, plus_one=plus_one, parts=parts
+                _rows(x), norm_call.RmsNorm(weight, 1e-5, plus_one), out=_rows(out), parts=parts
             ),
             norm_call.layer_norm_call(
-                _rows(x), weight=weight, bias=bias, out=_rows(other), eps=1e-5, parts=parts
+                _rows(x), norm_call.LayerNorm(weight, bias, 1e-5), out=_rows(other), parts=parts
             ),
         ]
     )
@@ -126,7 +124,8 @@ def test_the_variance_of_numbers_far_from_0_is_not_lost() -> None:
     x += 100
     weight = np.ones(300, np.float32)
 
-    _run([norm_call.layer_norm_call(_rows(x), weight=weight, bias=None, out=_rows(out), eps=1e-5)])
+    norm = norm_call.LayerNorm(weight, None, 1e-5)
+    _run([norm_call.layer_norm_call(_rows(x), norm, out=_rows(out))])
 
     expected = definition.layer_norm(x.astype(np.float64), weight, None, 1e-5)
     np.testing.assert_allclose(out, expected, atol=1e-4)
@@ -141,10 +140,10 @@ def test_gates_and_activations_are_computed_as_defined(act: str, channels: int) 
     _run(
         [
             formula_call.formula_call(
-                formula_call.gate_formula(act), *rows, out=_rows(gated), channels=channels
+                formula_call.gate_formula(act), rows, out=_rows(gated), channels=channels
             ),
             formula_call.formula_call(
-                formula_call.activation_formula(act), *rows, out=_rows(plain), channels=channels
+                formula_call.activation_formula(act), rows, out=_rows(plain), channels=channels
             ),
         ]
     )
@@ -160,7 +159,7 @@ def test_activations_are_right_to_the_last_places_far_into_both_tails(act: str) 
     y, out = np.ones_like(x), np.full_like(x, np.nan)
 
     formula = formula_call.gate_formula(act)
-    _run([formula_call.formula_call(formula, _rows(x), _rows(y), out=_rows(out), channels=500)])
+    _run([formula_call.formula_call(formula, (_rows(x), _rows(y)), out=_rows(out), channels=500)])
 
     expected = definition.ACTIVATIONS[act](x.astype(np.float64))
     assert (np.abs(out - expected) <= 4e-7 * np.maximum(1, np.abs(x)) + 1e-30).all()
@@ -176,7 +175,7 @@ def test_gates_of_rows_and_factors_of_positions_are_as_defined() -> None:
         [
             scale_call.sigmoid_gate_call(_rows(x), _rows(gate), out=_rows(gated), channels=24),
             scale_call.logn_call(
-                _rows(x), out=_rows(grown), channels=24, places=place.ctypes.data, base=512
+                _rows(x), out=_rows(grown), channels=24, position=place.ctypes.data, base=512
             ),
         ]
     )
@@ -193,13 +192,13 @@ def test_sums_scales_and_softcaps_are_computed_as_defined() -> None:
     _run(
         [
             formula_call.formula_call(
-                formula_call.ADD, *rows, out=_rows(added), channels=33, number=0.3
+                formula_call.ADD, rows, out=_rows(added), channels=33, number=0.3
             ),
             formula_call.formula_call(
-                formula_call.SCALE, *rows, out=_rows(scaled), channels=33, number=0.3
+                formula_call.SCALE, rows, out=_rows(scaled), channels=33, number=0.3
             ),
             formula_call.formula_call(
-                formula_call.SOFTCAP, *rows, out=_rows(capped), channels=33, number=1.5
+                formula_call.SOFTCAP, rows, out=_rows(capped), channels=33, number=1.5
             ),
         ]
     )
@@ -221,13 +220,12 @@ def test_heads_are_rotated_as_defined(style: Any, half: int) -> None:
         [
             rope_call.rope_call(
                 _rows(x),
+                rope_call.RopeAngles(
+                    *(place.ctypes.data for place in places), half, style == "interleaved"
+                ),
                 out=_rows(out),
                 heads=3,
                 size=16,
-                half=half,
-                cos=places[0].ctypes.data,
-                sin=places[1].ctypes.data,
-                paired=style == "interleaved",
             )
         ]
     )

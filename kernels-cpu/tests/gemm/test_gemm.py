@@ -1,6 +1,6 @@
 """Products with packed weights against the definition in float64.
 
-`test_tiers.py` runs this file again under every set of instructions that the CPU has.
+`test_isa_level.py` runs this file again under every set of instructions that the CPU has.
 """
 
 import ctypes
@@ -11,9 +11,19 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from spaninfer_kernels_cpu import DTypeError, Format, Packed, ShapeError, linear, pack, unpack
+from spaninfer_kernels_cpu import (
+    DTypeError,
+    Format,
+    Packed,
+    ShapeError,
+    ThreadPool,
+    linear,
+    pack,
+    unpack,
+)
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.gemm import gemm as module
+from spaninfer_kernels_cpu.gemm import gemm_call
 from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
 from spaninfer_op_reference import quantize_rows
 
@@ -80,9 +90,11 @@ def test_one_worker_and_many_workers_give_the_same_bits(format, monkeypatch):
     results = []
 
     for workers in (1, 2, 5):
-        monkeypatch.setattr(module, "_num_workers", lambda *_, workers=workers: workers)
         out = np.full((250, 400), NAN)
-        linear(x, weight, out=out)
+        with ThreadPool(workers) as thread_pool:
+            monkeypatch.setattr(module, "shared_thread_pool", lambda pool=thread_pool: pool)
+            monkeypatch.setattr(gemm_call, "usable_cpus", lambda workers=workers: workers)
+            linear(x, weight, out=out)
         results.append(out)
 
     assert_close(results[0], x, weight)

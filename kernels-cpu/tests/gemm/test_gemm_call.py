@@ -8,13 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from spaninfer_kernels_cpu import Format, linear, pack, pack_stack, unpack
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
-from spaninfer_kernels_cpu.gemm.gemm_call import (
-    _pieces,
-    can_gate,
-    gated_gemm_calls,
-    gemm_calls,
-    gemm_scratch_bytes,
-)
+from spaninfer_kernels_cpu.gemm.gemm_call import Epilogue, Gemm, _chunks
 from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
 from spaninfer_kernels_cpu.runtime.call import LOGITS, Matrix, Script
 from spaninfer_kernels_cpu.runtime.numa import shares
@@ -46,10 +40,13 @@ def test_a_script_multiplies_like_linear(format: Format, rows: int, channels: in
     among = np.full((rows, channels + 9), np.nan, np.float32)
     among[:, 4:-5] = x
     out = np.full((rows, 80), np.nan, np.float32)
-    scratch = np.empty(rows * gemm_scratch_bytes(weight) + 1, np.uint8)
+    scratch = np.empty(rows * Gemm(weight).scratch_bytes + 1, np.uint8)
 
-    calls = gemm_calls(
-        _rows(among[:, 4:]), weight, out=_rows(out), scratch=scratch.ctypes.data, bias=bias
+    calls = Gemm(weight).calls(
+        _rows(among[:, 4:]),
+        out=_rows(out),
+        scratch=scratch.ctypes.data,
+        epilogue=Epilogue(bias),
     )
     shared_thread_pool().run(Script(calls), [rows])
 
@@ -63,15 +60,13 @@ def test_a_product_is_added_to_rows_times_a_scale(format: Format) -> None:
     expected = np.empty((5, 70), np.float32)
     linear(x, weight, out=expected)
     out = residual.copy()
-    scratch = np.empty(5 * gemm_scratch_bytes(weight) + 1, np.uint8)
+    scratch = np.empty(5 * Gemm(weight).scratch_bytes + 1, np.uint8)
 
-    calls = gemm_calls(
+    calls = Gemm(weight).calls(
         _rows(x),
-        weight,
         out=_rows(out),
         scratch=scratch.ctypes.data,
-        residual=_rows(out),
-        scale=0.25,
+        epilogue=Epilogue(residual=_rows(out), scale=0.25),
         count=LOGITS,
     )
     shared_thread_pool().run(Script(calls), [9, 5])
@@ -83,9 +78,9 @@ def test_a_product_is_added_to_rows_times_a_scale(format: Format) -> None:
 def test_activations_are_rounded_where_the_cpu_multiplies_bfloat16(channels: int) -> None:
     weight, x = pack(_floats(70, channels), Format("bfloat16")), _floats(5, channels)
     out = np.empty((5, 70), np.float32)
-    scratch = np.empty(5 * gemm_scratch_bytes(weight, rounded=True) + 1, np.uint8)
+    scratch = np.empty(5 * Gemm(weight, rounded=True).scratch_bytes + 1, np.uint8)
 
-    calls = gemm_calls(_rows(x), weight, out=_rows(out), scratch=scratch.ctypes.data, rounded=True)
+    calls = Gemm(weight, rounded=True).calls(_rows(x), out=_rows(out), scratch=scratch.ctypes.data)
     shared_thread_pool().run(Script(calls), [5])
 
     one, _ = micro_kernels("bfloat16", rounded=True, level=active_level())
@@ -105,10 +100,10 @@ def test_parts_of_rows_are_multiplied_each_by_a_weight_of_its_own(
     for head in range(heads):
         linear(x[:, head].copy(), weight[head], out=expected[:, head])
     out = np.full((rows, heads * outputs + 1), np.nan, np.float32)
-    scratch = np.empty(rows * gemm_scratch_bytes(weight) + 1, np.uint8)
+    scratch = np.empty(rows * Gemm(weight).scratch_bytes + 1, np.uint8)
 
-    calls = gemm_calls(
-        _rows(x.reshape(rows, -1)), weight, out=_rows(out), scratch=scratch.ctypes.data
+    calls = Gemm(weight).calls(
+        _rows(x.reshape(rows, -1)), out=_rows(out), scratch=scratch.ctypes.data
     )
     shared_thread_pool().run(Script(calls), [rows])
 
@@ -117,23 +112,19 @@ def test_parts_of_rows_are_multiplied_each_by_a_weight_of_its_own(
 
 
 @pytest.mark.parametrize("rounded", [False, True])
-def test_long_rows_are_multiplied_in_stretches_each_row_as_if_alone(rounded: bool) -> None:
+def test_long_rows_are_multiplied_in_blocks_each_row_as_if_alone(rounded: bool) -> None:
     outputs, channels = 130, 5504
     weight, x = pack(_floats(outputs, channels), Format("bfloat16")), _floats(290, channels)
     bias, residual = _floats(outputs), _floats(len(x), outputs)
-    scratch = np.empty(len(x) * gemm_scratch_bytes(weight, rounded=rounded) + 1, np.uint8)
+    scratch = np.empty(len(x) * Gemm(weight, rounded=rounded).scratch_bytes + 1, np.uint8)
 
     def multiplied(first: int, stop: int) -> np.ndarray:
         out = residual[first:stop].copy()
-        calls = gemm_calls(
+        calls = Gemm(weight, rounded).calls(
             _rows(x[first:stop]),
-            weight,
             out=_rows(out),
             scratch=scratch.ctypes.data,
-            bias=bias,
-            residual=_rows(out),
-            scale=0.5,
-            rounded=rounded,
+            epilogue=Epilogue(bias, _rows(out), 0.5),
         )
         shared_thread_pool().run(Script(calls), [stop - first])
         return out
@@ -150,16 +141,16 @@ def test_long_rows_are_multiplied_in_stretches_each_row_as_if_alone(rounded: boo
 
 @pytest.mark.parametrize(("threads", "nodes"), [(1, 1), (8, 1), (8, 2), (3, 2), (6, 3)])
 @pytest.mark.parametrize("panels", [1, 2, 14, 97, 2374])
-def test_each_node_has_as_many_pieces_and_they_hold_the_panels_that_lie_there(
+def test_each_node_has_as_many_chunks_and_they_hold_the_panels_that_lie_there(
     panels, threads, nodes
 ):
-    pieces = _pieces(panels, threads, nodes)
+    chunks = _chunks(panels, threads, nodes)
 
-    each = (len(pieces) - 1) // nodes
-    assert len(pieces) == nodes * each + 1
-    assert np.diff(pieces).min() >= 0
-    assert np.diff(pieces).max() <= 32  # threads give way to other programs between pieces
-    firsts = [(int(pieces[each * n]), int(pieces[each * (n + 1)])) for n in range(nodes)]
+    each = (len(chunks) - 1) // nodes
+    assert len(chunks) == nodes * each + 1
+    assert np.diff(chunks).min() >= 0
+    assert np.diff(chunks).max() <= 32  # threads give way to other programs between chunks
+    firsts = [(int(chunks[each * n]), int(chunks[each * (n + 1)])) for n in range(nodes)]
     assert tuple(firsts) == shares(panels, nodes)
 
 
@@ -173,9 +164,9 @@ def test_a_gated_product_is_the_activation_of_one_half_times_the_other(rows, for
     both = np.empty((rows, 2 * 192), np.float32)
     linear(x, weight, out=both)
     out = np.full((rows, 192 + 3), np.nan, np.float32)
-    scratch = np.empty(rows * gemm_scratch_bytes(weight) + 1, np.uint8)
+    scratch = np.empty(rows * Gemm(weight).scratch_bytes + 1, np.uint8)
 
-    calls = gated_gemm_calls(_rows(x), weight, act, out=_rows(out), scratch=scratch.ctypes.data)
+    calls = Gemm(weight).gated_calls(_rows(x), act, out=_rows(out), scratch=scratch.ctypes.data)
     shared_thread_pool().run(Script(calls), [rows])
 
     gate, up = both[:, :192].astype(np.float64), both[:, 192:]
@@ -187,5 +178,5 @@ def test_a_gated_product_is_the_activation_of_one_half_times_the_other(rows, for
 def test_only_whole_panels_of_gates_and_factors_are_gated():
     numbers = np.ones((256, 64), np.float32)
 
-    assert can_gate(pack(numbers, Format("int8", 32)))
-    assert not can_gate(pack(numbers[:192], Format("int8", 32)))
+    assert Gemm(pack(numbers, Format("int8", 32))).can_gate
+    assert not Gemm(pack(numbers[:192], Format("int8", 32))).can_gate

@@ -116,8 +116,8 @@ def problem(format, tokens, num_experts=6, per_token=3, channels=96, inner=70):
     gate, up = draw(num_experts, inner, channels), draw(num_experts, inner, channels)
     gate_up = pack_stack([gate, up], format)
     down = pack_stack([draw(num_experts, channels, inner)], format)
-    active_level = [rng.permutation(num_experts)[:per_token] for _ in range(tokens)]
-    ids = np.array(active_level, np.int32).reshape(tokens, per_token)
+    chosen = [rng.permutation(num_experts)[:per_token] for _ in range(tokens)]
+    ids = np.array(chosen, np.int32).reshape(tokens, per_token)
     weights = rng.uniform(size=(tokens, per_token)).astype(np.float32)
     return (
         draw(tokens, channels),

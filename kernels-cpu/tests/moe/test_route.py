@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import spaninfer_op_reference as op_reference
-from spaninfer_kernels_cpu.moe.route_call import route_call
+from spaninfer_kernels_cpu.moe.route_call import Routes, route_call
 from spaninfer_kernels_cpu.runtime.call import Matrix, Script
 from spaninfer_kernels_cpu.runtime.thread_pool import shared_thread_pool
 
@@ -33,8 +33,7 @@ def routed(logits, how, correction=None):
         experts=experts,
         scores=PLAIN | how,
         correction=correction,
-        ids=ids.ctypes.data,
-        shares=weights.ctypes.data,
+        out=Routes(ids.ctypes.data, weights.ctypes.data),
     )
     shared_thread_pool().run(Script([call]), [rows])
     return ids, weights

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from numba import njit
-from spaninfer_kernels_cpu.quantisation.quantize_activations import quantize_row
+from spaninfer_kernels_cpu.quantisation.quantize_activations import RowSizes, quantize_row
 
 PADDED = {16: 16, 32: 32, 64: 64, 20: 24, 130: 144}
 BEYOND = 77
@@ -11,7 +11,8 @@ BEYOND = 77
 
 @njit
 def write(x, group, padded, channel_bytes, out):
-    quantize_row(x.ctypes.data, x.size, group, padded, channel_bytes, 8, out.ctypes.data)
+    sizes = RowSizes(x.size, group, padded, channel_bytes, 8)
+    quantize_row(x.ctypes.data, sizes, out.ctypes.data)
 
 
 def coded(x, group, channel_bytes):

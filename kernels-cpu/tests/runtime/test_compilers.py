@@ -223,7 +223,7 @@ def test_variants_of_a_kernel_that_are_the_first_of_their_processes_are_told_apa
     x, out = np.full((2, 5), 3, np.float32), np.zeros((2, 5), np.float32)
     rows, into = Matrix(x.ctypes.data, 20), Matrix(out.ctypes.data, 20)
     calls = [
-        formula_call(formula, rows, rows, out=into, channels=5, number=2.0)
+        formula_call(formula, (rows, rows), out=into, channels=5, number=2.0)
         for formula in (ADD, SCALE)
     ]
     for call in calls:

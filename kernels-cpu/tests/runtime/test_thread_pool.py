@@ -3,34 +3,59 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from spaninfer_kernels_cpu.codegen.arguments import Arguments
 from spaninfer_kernels_cpu.codegen.array_view import numbers_at
-from spaninfer_kernels_cpu.runtime.call import ITEMS, LOGITS, Call, Script, word
+from spaninfer_kernels_cpu.runtime.call import ITEMS, LOGITS, Call, Script
 from spaninfer_kernels_cpu.runtime.numa import Node
 from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool, _begin, _take_part
 
 
-def add_at_task(words: int, rows: int, task: int) -> None:  # noqa: ARG001
+@dataclass(frozen=True, slots=True)
+class Adding(Arguments):
+    """A value for numbers of an array."""
+
+    numbers: int
+    value: int
+
+
+def add_at_task(arguments: Adding, tokens: int, task: int) -> None:  # noqa: ARG001
     """Add an argument to number `task` of an array."""
-    numbers_at(word(words, 0) + 8 * task, 1, np.int64)[0] += word(words, 1)
+    numbers_at(arguments.numbers + 8 * task, 1, np.int64)[0] += arguments.value
 
 
-def sum_into(words: int, rows: int, task: int) -> None:
-    """Write the sum of `rows` numbers of one array to place `task` of another."""
+@dataclass(frozen=True, slots=True)
+class Summing(Arguments):
+    """An array, and where its sum is written."""
+
+    numbers: int
+    out: int
+
+
+def sum_into(arguments: Summing, tokens: int, task: int) -> None:
+    """Write the sum of `tokens` numbers of one array to place `task` of another."""
     total = 0
-    for number in numbers_at(word(words, 0), rows, np.int64):
+    for number in numbers_at(arguments.numbers, tokens, np.int64):
         total += number
-    numbers_at(word(words, 1) + 8 * task, 1, np.int64)[0] = total
+    numbers_at(arguments.out + 8 * task, 1, np.int64)[0] = total
 
 
-def remember_turn(words: int, rows: int, task: int) -> None:  # noqa: ARG001
+@dataclass(frozen=True, slots=True)
+class Remembering(Arguments):
+    """An array of numbers."""
+
+    order: int
+
+
+def remember_order(arguments: Remembering, tokens: int, task: int) -> None:  # noqa: ARG001
     """Write to number `task` of an array how many tasks were done before; number 0 counts them."""
-    quanta = numbers_at(word(words, 0), 1000, np.int64)
-    quanta[1 + task] = quanta[0]
-    quanta[0] += 1
+    order = numbers_at(arguments.order, 1000, np.int64)
+    order[1 + task] = order[0]
+    order[0] += 1
 
 
 def _nodes(count: int) -> tuple[Node, ...]:
@@ -39,7 +64,7 @@ def _nodes(count: int) -> tuple[Node, ...]:
 
 
 def _adding(numbers: np.ndarray, value: int, **cut: int) -> Call:
-    return Call(add_at_task, (numbers.ctypes.data, value), **cut)
+    return Call(add_at_task, Adding(numbers.ctypes.data, value), **cut)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 5])
@@ -71,8 +96,8 @@ def test_nodes_share_the_tasks_and_every_one_is_done_once(num_threads, num_nodes
     ("home", "order"), [(0, [0, 1, 2, 3, 4, 5, 6]), (1, [3, 4, 5, 6, 0, 1, 2])]
 )
 def test_a_thread_does_the_tasks_of_its_node_first(home, order):
-    quanta = np.zeros(1000, np.int64)
-    script = Script([Call(remember_turn, (quanta.ctypes.data,))])
+    done = np.zeros(1000, np.int64)
+    script = Script([Call(remember_order, Remembering(done.ctypes.data))])
 
     with ThreadPool(2, _nodes(2)) as thread_pool:
         pass  # its helper has ended: what follows is done by this thread alone
@@ -80,7 +105,7 @@ def test_a_thread_does_the_tasks_of_its_node_first(home, order):
     _begin(thread_pool._base, script.address, 1, counts.ctypes.data, 1, 1)
     _take_part(thread_pool._base, home, thread_pool._quantum(0))
 
-    assert np.argsort(quanta[1:8]).tolist() == order
+    assert np.argsort(done[1:8]).tolist() == order
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 5])
@@ -88,8 +113,7 @@ def test_a_call_sees_what_all_tasks_of_the_one_before_wrote(num_threads: int) ->
     first, second = np.zeros((2, 16), np.int64)
     calls = []
     for source, into in 10 * [(first, second), (second, first)]:
-        words = source.ctypes.data, into.ctypes.data
-        calls.append(Call(sum_into, words))
+        calls.append(Call(sum_into, Summing(source.ctypes.data, into.ctypes.data)))
     script = Script(calls)
 
     with ThreadPool(num_threads) as thread_pool:
@@ -100,13 +124,13 @@ def test_a_call_sees_what_all_tasks_of_the_one_before_wrote(num_threads: int) ->
             assert first[0] == first[1] == 2**20
 
 
-def test_tasks_are_cut_by_rows_wanted_x() -> None:
+def test_tasks_are_cut_by_tokens_logits_and_items() -> None:
     numbers = np.zeros((3, 32), np.int64)
     script = Script(
         [
             _adding(numbers[0], 1, tasks=3, tokens_per_task=4),
-            Call(add_at_task, (numbers[1].ctypes.data, 1), count=LOGITS),
-            Call(add_at_task, (numbers[2].ctypes.data, 1), 2, 1, ITEMS),
+            _adding(numbers[1], 1, count=LOGITS),
+            _adding(numbers[2], 1, tasks=2, count=ITEMS),
         ]
     )
 
@@ -119,7 +143,7 @@ def test_tasks_are_cut_by_rows_wanted_x() -> None:
 @pytest.mark.parametrize("num_calls", [0, 1, 7])
 def test_calls_without_tasks_are_passed_over(num_calls: int) -> None:
     numbers = np.zeros(4, np.int64)
-    nothing = [Call(add_at_task, (0, 1), count=LOGITS)] * num_calls
+    nothing = [_adding(numbers, 1, count=LOGITS)] * num_calls
     script = Script([*nothing, _adding(numbers, 1), *nothing])
 
     with ThreadPool(2) as thread_pool:
@@ -129,7 +153,7 @@ def test_calls_without_tasks_are_passed_over(num_calls: int) -> None:
     assert (numbers == 1).all()
 
 
-def test_helpers_that_have_gone_to_sleep_come_back() -> None:
+def test_workers_that_have_gone_to_sleep_come_back() -> None:
     numbers = np.zeros(1000, np.int64)
 
     with ThreadPool(3) as thread_pool:
@@ -141,7 +165,7 @@ def test_helpers_that_have_gone_to_sleep_come_back() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux about threads")
-def test_helpers_sleep_when_nothing_has_come_for_a_while() -> None:
+def test_workers_sleep_when_nothing_has_come_for_a_while() -> None:
     """Neither spinning nor yielding, which would be state R."""
     numbers = np.zeros(1000, np.int64)
 
@@ -157,7 +181,7 @@ def test_helpers_sleep_when_nothing_has_come_for_a_while() -> None:
             time.sleep(0.01)
 
 
-def test_a_closed_team_refuses_work() -> None:
+def test_a_closed_thread_pool_refuses_work() -> None:
     thread_pool = ThreadPool(2)
     thread_pool.close()
     thread_pool.close()
@@ -166,7 +190,7 @@ def test_a_closed_team_refuses_work() -> None:
         thread_pool.run(Script([]), [1])
 
 
-def test_an_exception_of_the_caller_ends_the_helpers_and_stays() -> None:
+def test_an_exception_of_the_caller_ends_the_workers_and_stays() -> None:
     with pytest.raises(KeyError), ThreadPool(3) as thread_pool:
         raise KeyError
 

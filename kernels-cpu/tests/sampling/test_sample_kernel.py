@@ -18,7 +18,8 @@ def draw(logits, sampling, room):
 
 @njit
 def penalize(logits, prompt, output, repetition, presence, frequency, counts):
-    kernel.penalize(logits, prompt, output, repetition, presence, frequency, counts)
+    penalties = kernel.Penalties(repetition, presence, frequency)
+    kernel.penalize(logits, prompt, output, penalties, counts)
 
 
 @njit

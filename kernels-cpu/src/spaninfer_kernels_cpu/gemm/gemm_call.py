@@ -159,7 +159,9 @@ class Gemm:
             return [], x
         prepared, parts = Matrix(scratch, stride), weight.count * into
         layout = replace(weight.layout, channels=weight.layout.channels // into)
-        call = prepare_call(x, layout, out=prepared, parts=parts, rounded=self.rounded, count=count)
+        call = prepare_call(
+            x, layout, self._micro_kernels[0], out=prepared, parts=parts, count=count
+        )
         return [call], prepared
 
     def _arguments(self, x: Matrix, out: Matrix, chunks: NDArray[np.int64]) -> GemmArguments:

@@ -44,31 +44,30 @@ def prepared_bytes(layout: Layout, *, rounded: bool) -> int:
 def prepare_call(
     x: Matrix,
     layout: Layout,
+    micro: MicroKernel,
     *,
     out: Matrix,
     parts: int = 1,
-    rounded: bool = False,
     count: int = TOKENS,
 ) -> Call:
-    """Write rows of `parts` times `layout.channels` numbers to out, every part ready by itself.
+    """Write rows of `parts` times `layout.channels` numbers to out, every part prepared by itself.
 
-    A part takes `prepared_bytes`, which are not 0; parts lie side by side.
+    A part takes `micro_kernel.row_bytes`; parts lie side by side.
     """
-    one, _ = micro_kernels(layout.format.kind, rounded=rounded, level=active_level())
     arguments = _PrepareArguments(
         x=x,
         out=out,
         parts=parts,
-        part_bytes=prepared_bytes(layout, rounded=rounded),
+        part_bytes=row_bytes(layout, micro),
         sizes=_RowSizes(
             channels=layout.channels,
             group=layout.group_channels,
             padded=layout.padded_channels,
-            channel_bytes=one.channel_bytes,
+            channel_bytes=micro.channel_bytes,
             unsigned_offset=UNSIGNED_OFFSET.get(layout.format.kind, 0),
         ),
     )
-    return Call(prepare_kernel(one), arguments, 1, ROWS_PER_TASK, count)
+    return Call(prepare_kernel(micro), arguments, 1, ROWS_PER_TASK, count)
 
 
 @dataclass(frozen=True, slots=True)

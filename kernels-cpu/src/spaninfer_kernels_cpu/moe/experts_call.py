@@ -14,10 +14,12 @@ import numpy as np
 from spaninfer_kernels_cpu.codegen.arguments import Arguments
 from spaninfer_kernels_cpu.codegen.array_view import numbers_at
 from spaninfer_kernels_cpu.codegen.elements import FLOAT32, read, read_index, smaller, write
+from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.memory import odd_lines
 from spaninfer_kernels_cpu.elementwise.formula_call import formula_call, gate_formula
 from spaninfer_kernels_cpu.gemm.gemm_call import Gemm
 from spaninfer_kernels_cpu.gemm.gemm_kernel import SEGMENT_NUMBERS
+from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
 from spaninfer_kernels_cpu.gemm.prepare_activations import prepare_call, prepared_bytes
 from spaninfer_kernels_cpu.moe.route_call import Routes
 from spaninfer_kernels_cpu.quantisation.layout import Layout
@@ -139,7 +141,9 @@ class ExpertWeights:
         if not stride:
             return [], x
         out = Matrix(scratch, stride)
-        return [prepare_call(x, layout, out=out, rounded=self.rounded, count=count)], out
+        kind, level = layout.format.kind, active_level()
+        micro, _ = micro_kernels(kind, rounded=self.rounded, level=level)
+        return [prepare_call(x, layout, micro, out=out, count=count)], out
 
     def _order(self, routes: Routes, areas: _Areas, counts: ExpertCounts) -> Call:
         arguments = _OrderArguments(
