@@ -22,7 +22,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import AttentionBatch, Scores, attend, compile_all, usable_cpus
+from spaninfer_kernels_cpu import AttentionBatch, KVArray, Scores, attend, compile_all, usable_cpus
 from spaninfer_kernels_cpu.codegen.elements import ELEMENTS
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.gemm.roofline import peak_gops, read_gbps
@@ -92,9 +92,8 @@ def measure(case: Case, read: float, peak: float, rounds: int = 15) -> Iterator[
     stored = {kind: (as_stored(keys, kind), as_stored(values, kind)) for kind in KINDS}
 
     def ours_over(kind: str) -> None:
-        (key, key_scales), (value, value_scales) = stored[kind]
-        scales = {"key_scales": key_scales, "value_scales": value_scales}
-        attend(query, key, value, rows, scores, out=ours, **scales)
+        key, value = (KVArray(*each) for each in stored[kind])
+        attend(query, key, value, rows, scores, out=ours)
 
     times: dict[str, list[float]] = {name: [] for name in (*KINDS, "numpy")}
     for _ in range(rounds):

@@ -110,12 +110,12 @@ def test_keys_that_no_kernel_reads_are_named():
             Scores(1.0),
             out=None,
         )
+    numbers = problem.keys.numbers, problem.values.numbers
     with pytest.raises(ShapeError, match="scales of keys: int8 keys and values need scales"):
-        numbers = problem.keys.numbers, problem.values.numbers
         attend(problem.query, *numbers, problem.rows, Scores(1.0), out=None)
+    keys = problem.keys.numbers.astype(np.float32)
+    scaled = KVArray(keys, problem.keys.scales)
     with pytest.raises(ShapeError, match="scales of keys: float32 keys and values have no scales"):
-        keys = problem.keys.numbers.astype(np.float32)
-        scaled = KVArray(keys, problem.keys.scales)
         attend(problem.query, scaled, keys, problem.rows, Scores(1.0), out=None)
 
 

@@ -21,7 +21,7 @@ that is a struct itself takes the bytes of its own fields.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cache
 from operator import attrgetter
@@ -94,18 +94,27 @@ def _walk(declared: Declared) -> Iterator[tuple[str, str]]:
             yield name, "f4x" if field.kind == Float32 else "q"
 
 
+@cache
+def _packer(declared: Declared) -> tuple[Callable[[Any], tuple[Any, ...]], struct.Struct]:
+    """Return what finds a struct's numbers, and what makes memory of them."""
+    paths, letters = zip(*_paths(declared), strict=True) if _paths(declared) else ((), ())
+    memory = struct.Struct("=" + "".join(letters))
+    if len(paths) > 1:
+        return attrgetter(*paths), memory
+    return lambda arguments: tuple(attrgetter(path)(arguments) for path in paths), memory
+
+
 def packed(arguments: Arguments) -> bytes:
     """Return the memory of a struct; TypeError for a field that holds another kind of number."""
     declared: Declared = type(arguments)
-    paths = _paths(declared)
-    values = [attrgetter(path)(arguments) for path, _ in paths]
+    find, memory = _packer(declared)
+    values = find(arguments)
     try:
-        return struct.pack("=" + "".join(letter for _, letter in paths), *values)
+        return memory.pack(*values)
     except struct.error as wrong:
-        given = ", ".join(
-            f"{path} = {value!r}" for (path, _), value in zip(paths, values, strict=True)
-        )
-        raise TypeError(f"{type(arguments).__name__}: {wrong}, of {given}") from wrong
+        names = (path for path, _ in _paths(declared))
+        given = ", ".join(f"{name} = {value!r}" for name, value in zip(names, values, strict=True))
+        raise TypeError(f"{declared.__name__}: {wrong}, of {given}") from wrong
 
 
 def _is_struct(kind: Any) -> bool:
@@ -154,7 +163,7 @@ def _type_of(kind: Any) -> types.Type:
 
 
 @lower_getattr_generic(ArgumentsType)  # type: ignore[no-untyped-call, untyped-decorator]
-def _read_field(context: Any, b: Any, kind: ArgumentsType, address: Any, name: str) -> Any:
+def _read_field(_context: Any, b: Any, kind: ArgumentsType, address: Any, name: str) -> Any:
     field = fields_of(kind.declared)[name]
     place = v.at(b, address, field.offset)
     read = _type_of(field.kind)

@@ -15,7 +15,7 @@ from spaninfer_kernels_cpu.elementwise.activations import ACTIVATIONS, SILU, Act
 from spaninfer_kernels_cpu.gemm.gemm_kernel import (
     GemmArguments,
     GemmTiles,
-    PackedWeight,
+    WeightSizes,
     WorkChunks,
     gemm_kernel,
 )
@@ -32,7 +32,7 @@ from spaninfer_kernels_cpu.gemm.prepare_activations import (
     prepare_kernel,
     prepared_bytes,
 )
-from spaninfer_kernels_cpu.quantisation.layout import PANEL, Format
+from spaninfer_kernels_cpu.quantisation.layout import PANEL, Format, Layout
 from spaninfer_kernels_cpu.quantisation.packed import Packed
 from spaninfer_kernels_cpu.runtime.call import TOKENS, Call, Matrix, address_or_zero
 from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
@@ -93,20 +93,18 @@ class Gemm:
         which of the step's counts is the number of rows. The caller keeps the bias alive. `out` may
         be the residual; neither may be `x`.
         """
-        weight, layout = self.weight, self.weight.layout
+        weight, layout, residual = self.weight, self.weight.layout, epilogue.residual
         assert weight.count == 1 or epilogue == _PLAIN
-        _, many = self._micro_kernels
-        into = k_blocks(layout, many)
+        into, most = _blocks(layout, self.rounded)
         calls, x = self._prepare(x, scratch, count, into)
         chunks = _chunks(weight.count * layout.panels, usable_cpus(), len(numa_nodes()))
-        residual = epilogue.residual
         arguments = replace(
             self._arguments(x, out, chunks),
             bias=address_or_zero(epilogue.bias),
             residual=_NO_MATRIX if residual is None else residual,
             scale=1.0 if residual is None else epilogue.scale,
             k_blocks=into,
-            rows_per_task=rows_per_task(layout, many, into),
+            rows_per_task=most,
         )
         return [*calls, self._call(arguments, count)]
 
@@ -126,7 +124,7 @@ class Gemm:
         arguments = replace(
             self._arguments(x, out, _chunks(half, usable_cpus(), 1)),
             half=half,
-            rows_per_task=rows_per_task(layout, self._micro_kernels[1]),
+            rows_per_task=rows_per_task(layout, _micro_kernels(layout.format, self.rounded)[1]),
         )
         return [*calls, self._call(arguments, count, ACTIVATIONS[act])]
 
@@ -143,10 +141,6 @@ class Gemm:
     def _prepared_bytes(self) -> int:
         return prepared_bytes(self.weight.layout, rounded=self.rounded)
 
-    @property
-    def _micro_kernels(self) -> tuple[MicroKernel, MicroKernel]:
-        return _micro_kernels(self.weight.layout.format, self.rounded)
-
     def _prepare(
         self, x: Matrix, scratch: int, count: int, into: int = 1
     ) -> tuple[list[Call], Matrix]:
@@ -158,23 +152,18 @@ class Gemm:
         if not stride:
             return [], x
         prepared, parts = Matrix(scratch, stride), weight.count * into
-        layout = replace(weight.layout, channels=weight.layout.channels // into)
-        call = prepare_call(
-            x, layout, self._micro_kernels[0], out=prepared, parts=parts, count=count
-        )
-        return [call], prepared
+        one, _ = _micro_kernels(weight.layout.format, self.rounded)
+        layout = weight.layout
+        if into > 1:
+            layout = replace(layout, channels=layout.channels // into)
+        return [prepare_call(x, layout, one, out=prepared, parts=parts, count=count)], prepared
 
     def _arguments(self, x: Matrix, out: Matrix, chunks: NDArray[np.int64]) -> GemmArguments:
         """Return the arguments of a plain product, a row at a time by all channels."""
         layout = self.weight.layout
         return GemmArguments(
-            weight=PackedWeight(
-                address=self.weight.panels.ctypes.data,
-                panel_bytes=layout.panel_bytes,
-                groups=layout.groups,
-                panels=layout.panels,
-                outputs=layout.outputs,
-            ),
+            panels=self.weight.panels.ctypes.data,
+            weight=_sizes(layout),
             x=x,
             part_bytes=self._prepared_bytes or layout.channels * 4,
             out=out,
@@ -190,23 +179,48 @@ class Gemm:
         )
 
     def _call(self, arguments: GemmArguments, count: int, activation: Activation = SILU) -> Call:
-        kernel = gemm_kernel(_tiles(*self._micro_kernels, activation))
+        kernel = _kernel(self.weight.layout.format, self.rounded, activation)
         return Call(kernel, arguments, arguments.chunks.count, arguments.rows_per_task, count)
 
 
 def gemm_kernels(format: Format, *, rounded: bool = False) -> tuple[Kernel, ...]:
     """Return the kernels of `Gemm.calls` with weights of a format."""
+    one, _ = _micro_kernels(format, rounded)
+    return prepare_kernel(one), _kernel(format, rounded, SILU)
+
+
+# What a call is made of that depends on the weight's form alone is found once: `linear` and others
+# write calls down for every product, in some 30 µs.
+
+
+@cache
+def _kernel(format: Format, rounded: bool, activation: Activation) -> Kernel:
     one, many = _micro_kernels(format, rounded)
-    return prepare_kernel(one), gemm_kernel(_tiles(one, many, SILU))
+    small = small_tile(one, many)
+    return gemm_kernel(GemmTiles(one, small, medium_tile(small), many, activation))
 
 
+@cache
 def _micro_kernels(format: Format, rounded: bool) -> tuple[MicroKernel, MicroKernel]:
     return micro_kernels(format.kind, rounded=rounded, level=active_level())
 
 
-def _tiles(one: MicroKernel, many: MicroKernel, activation: Activation) -> GemmTiles:
-    small = small_tile(one, many)
-    return GemmTiles(one, small, medium_tile(small), many, activation)
+@cache
+def _blocks(layout: Layout, rounded: bool) -> tuple[int, int]:
+    """Return into how many blocks channels are cut, and the most rows of a task."""
+    _, many = _micro_kernels(layout.format, rounded)
+    into = k_blocks(layout, many)
+    return into, rows_per_task(layout, many, into)
+
+
+@cache
+def _sizes(layout: Layout) -> WeightSizes:
+    return WeightSizes(
+        panel_bytes=layout.panel_bytes,
+        groups=layout.groups,
+        panels=layout.panels,
+        outputs=layout.outputs,
+    )
 
 
 @cache

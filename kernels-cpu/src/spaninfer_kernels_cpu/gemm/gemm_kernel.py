@@ -41,10 +41,9 @@ class GemmTiles(Constant):
 
 
 @dataclass(frozen=True, slots=True)
-class PackedWeight(Arguments):
-    """Where panels lie, and the sizes of one of the weights in them (`layout.Layout`)."""
+class WeightSizes(Arguments):
+    """The sizes of a packed weight (`layout.Layout`)."""
 
-    address: int
     panel_bytes: int
     groups: int
     panels: int
@@ -63,11 +62,13 @@ class WorkChunks(Arguments):
 class GemmArguments(Arguments):
     """x, whose rows have a part of `part_bytes` for each weight, times weights, into out.
 
-    `bias`, `residual` and `segments` are addresses, 0 for none. `half`: the number of panels of
-    gates, where panels behind them are their factors; 0 where nothing is gated.
+    `panels` is the address of the weights; `bias`, `residual` and `segments` are 0 for none.
+    `half`: the number of panels of gates, where panels behind them are their factors; 0 where
+    nothing is gated.
     """
 
-    weight: PackedWeight
+    panels: int
+    weight: WeightSizes
     x: Matrix
     part_bytes: int
     out: Matrix
@@ -107,7 +108,7 @@ def gemm_kernel(tiles: GemmTiles) -> Kernel:
 
     def gemm(arguments: GemmArguments, rows: int, task: int) -> None:
         segments, chunks = arguments.segments, arguments.chunks.starts
-        weights, most = arguments.weight.address, arguments.rows_per_task
+        weights, most = arguments.panels, arguments.rows_per_task
         tile_rows, few = tiles.large.rows, tiles.medium.rows
         if segments == 0:
             blocks = (rows + most - 1) // most

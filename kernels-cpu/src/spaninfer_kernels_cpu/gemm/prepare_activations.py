@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ _INFINITE = np.float32(np.inf)
 ROWS_PER_TASK = 4
 
 
+@cache
 def prepared_bytes(layout: Layout, *, rounded: bool) -> int:
     """Return the bytes that a row takes when it is ready; 0 where it is so as it lies.
 
@@ -54,18 +56,13 @@ def prepare_call(
 
     A part takes `micro_kernel.row_bytes`; parts lie side by side.
     """
+    sizes, part_bytes = _sizes(layout, micro)
     arguments = _PrepareArguments(
         x=x,
         out=out,
         parts=parts,
-        part_bytes=row_bytes(layout, micro),
-        sizes=_RowSizes(
-            channels=layout.channels,
-            group=layout.group_channels,
-            padded=layout.padded_channels,
-            channel_bytes=micro.channel_bytes,
-            unsigned_offset=UNSIGNED_OFFSET.get(layout.format.kind, 0),
-        ),
+        part_bytes=part_bytes,
+        sizes=sizes,
     )
     return Call(prepare_kernel(micro), arguments, 1, ROWS_PER_TASK, count)
 
@@ -79,6 +76,19 @@ class _RowSizes(Arguments):
     padded: int
     channel_bytes: int
     unsigned_offset: int
+
+
+@cache
+def _sizes(layout: Layout, micro: MicroKernel) -> tuple[_RowSizes, int]:
+    """Return the sizes of a row, and its bytes when it is prepared."""
+    sizes = _RowSizes(
+        channels=layout.channels,
+        group=layout.group_channels,
+        padded=layout.padded_channels,
+        channel_bytes=micro.channel_bytes,
+        unsigned_offset=UNSIGNED_OFFSET.get(layout.format.kind, 0),
+    )
+    return sizes, row_bytes(layout, micro)
 
 
 @dataclass(frozen=True, slots=True)

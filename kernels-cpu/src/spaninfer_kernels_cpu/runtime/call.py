@@ -91,14 +91,14 @@ class Script:
 
     def __init__(self, calls: Sequence[Call]) -> None:
         structs = [_packed(call) for call in calls]
-        self._arguments = np.frombuffer(b"".join(structs), np.uint8).copy()
+        self._arguments = np.frombuffer(b"".join(structs), np.uint8)
         start: int = self._arguments.ctypes.data
         headers = []
         for call, struct in zip(calls, structs, strict=True):
             cut = call.tasks, call.tokens_per_task, call.count
             headers.append(packed(CallHeader(address_of(call.kernel), start, *cut)))
             start += len(struct)
-        self._headers = np.frombuffer(b"".join(headers), np.uint8).copy()
+        self._headers = np.frombuffer(b"".join(headers), np.uint8)
         self.address: int = self._headers.ctypes.data
 
     def __len__(self) -> int:
