@@ -1,4 +1,4 @@
-"""Keys and values written to spans, for Numba functions to call: rounded, or as codes.
+"""Keys and values written to spans, for Numba functions to call: rounded, or quantised.
 
 Codes are those of spaninfer_op_reference.quantize_cache: a zero and a scale per token and head.
 Addresses are in bytes.
@@ -26,7 +26,7 @@ _ZERO = np.float32(0)
 
 
 def store(kind: Element, x: int, size: int, into: int, scales: int) -> None:
-    """Write x[size] (float32), rounded or as codes, and zero and scale of codes at `scales`."""
+    """Write x[size] (float32), rounded or quantised; then zero and scale go to `scales`."""
     raise NotImplementedError("exists in Numba functions only")
 
 

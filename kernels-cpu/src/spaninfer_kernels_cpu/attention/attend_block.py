@@ -1,8 +1,9 @@
 """A block of up to 64 tokens, as attention goes over it: keys, scores, softmax, values.
 
 Keys and values come from the spans once, in whatever format, and lie as float32 in the order in
-which products read weights (`cached`); scores and sums are products (`tiles`), and the softmax in
-between is accumulated online (Milakov & Gimelshein, 2018), so that scores never leave the cache.
+which products read weights (`kv_tile`); scores and sums are products (`register_tile`), and the
+softmax in between is accumulated online (Milakov & Gimelshein, 2018), so that scores never leave
+the cache.
 
 Masked positions never get a score of -inf; they are left out of the loops. That keeps the
 arithmetic free of special values, and slots that no query may see are never read.

@@ -1,4 +1,4 @@
-"""Attention of many queries over keys and values that lie in spans: what callers see.
+"""`attend`, attention of many queries over a KV cache that lies in spans.
 
 A query at position p of its request attends the positions j <= p (with a window, those above
 p - window), which lie in the spans that the request's table names.

@@ -1,4 +1,4 @@
-"""Which pieces the attention of a step is cut into: made once per step and window, in a few µs.
+"""The plan of a step's attention: the items it is cut into, once per step and window, in a few µs.
 
 An item is a run of neighbouring rows of one request, and the chunk of its tokens that they attend
 in one go. A chunk is long where rows are many; where a request has more tokens than one chunk,

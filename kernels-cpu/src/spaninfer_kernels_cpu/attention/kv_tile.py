@@ -57,7 +57,7 @@ def transpose_keys(
 
 @intrinsic
 def widen_values(_context: Any, kind: Any, _address: Any, _grid: Any, _out: Any) -> Any:
-    """Write 16 numbers of a value as float32. At `grid` lie zero and scale, for codes only."""
+    """Write 16 numbers of a value as float32. At `grid` lie zero and scale, if it is quantised."""
     element: Element = kind.value
 
     def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
@@ -73,7 +73,7 @@ def widen_values(_context: Any, kind: Any, _address: Any, _grid: Any, _out: Any)
 
 
 def _load_numbers(b: Builder, element: Element, address: Value) -> Value:
-    """Return 16 numbers at an address as float32; of codes, the codes."""
+    """Return 16 numbers at an address as float32; of quantised values, the codes."""
     if element.name == "float32":
         return v.load(b, v.F32X16, address)
     if element.name == "bfloat16":

@@ -1,4 +1,4 @@
-"""Where keys and values of a layer lie: addresses and strides of arrays in spans."""
+"""Addresses and strides of the arrays of a layer's KV cache."""
 
 from __future__ import annotations
 

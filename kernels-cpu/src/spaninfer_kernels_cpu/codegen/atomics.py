@@ -1,4 +1,4 @@
-"""What threads agree by: indivisible operations on int64 words, and calls by address.
+"""Atomic operations on int64 words, and calls by address.
 
 Addresses are whole numbers, in bytes. All operations are ordered (sequentially consistent).
 """

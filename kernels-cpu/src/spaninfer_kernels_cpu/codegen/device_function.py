@@ -1,4 +1,4 @@
-"""How functions are compiled that other compiled functions call."""
+"""Device functions: those that other compiled functions call, and Python does not."""
 
 from __future__ import annotations
 

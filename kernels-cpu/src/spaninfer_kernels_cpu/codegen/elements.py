@@ -1,7 +1,7 @@
 """Kinds of numbers in memory, and how Numba functions read and write one of them.
 
     FLOAT32, BFLOAT16, FLOAT16     activations, keys and values
-    INT8, UINT4                    keys and values as codes, each with a zero and a scale per token
+    INT8, UINT4                    keys and values quantised, each with a zero and a scale per token
                                    and head: x = (code - zero) * scale; two uint4 codes to a byte,
                                    the even one in the low half
 
@@ -48,7 +48,7 @@ ELEMENTS = {element.name: element for element in (FLOAT32, BFLOAT16, FLOAT16, IN
 
 @intrinsic
 def read(_context: Any, element: Any, _address: Any, _index: Any) -> Any:
-    """Return number `index` of those at an address as float32; of codes, the code."""
+    """Return number `index` of those at an address as float32; of quantised values, the code."""
     kind: Element = element.value
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Parts of kernels: functions that stay LLVM's IR until a kernel takes them in.
+"""Inline functions: those that stay LLVM's IR until a kernel takes them in.
 
 Numba makes machine code of whatever it compiles, and optimises it again inside every function that
 calls it; and it compiles a function anew for each number that is written in a call. What only

@@ -1,4 +1,4 @@
-"""Which instructions the kernels may use: tiers, and the one that this process uses.
+"""ISA levels: sets of instructions that kernels may use, and the one of this process.
 
 portable        what LLVM makes of plain vector code, for any CPU
 neon_i8mm       on Arm, usdot; and bfdot for bfloat16 activations
@@ -7,7 +7,7 @@ avx2_vnni       vpdpbusd on 256 bits
 avx512_vnni     vpdpbusd on 512 bits
 avx512_bf16     and vdpbf16ps for bfloat16 activations
 amx_bf16        and tiles (`amx`) for bfloat16
-amx             and tiles for several rows of codes
+amx             and tiles for several rows of quantised values
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spaninfer_kernels_cpu.codegen import amx
 from spaninfer_kernels_cpu.errors import IsaLevelError
 
 VARIABLE = "SPANINFER_CPU_TIER"
-"""Environment variable that names the tier of the process; unset, the best that the CPU has."""
+"""Environment variable that names the ISA level; unset, it is the best that the CPU has."""
 
 ByteDot = Literal["portable", "usdot", "madd", "vnni256", "vnni512"]
 Bf16Dot = Literal["bfdot", "vdpbf16ps"]
@@ -35,9 +35,9 @@ class IsaLevel:
     """A set of instructions, and what kernels make of it.
 
     `needs` are LLVM's names of CPU features; on CPUs with one of `slow_on`, or of that name, the
-    tier below is faster. A matrix product keeps the sums of `rows` rows by `blocks` blocks of 16
+    ISA level below is faster. A GEMM keeps the sums of `rows` rows by `blocks` blocks of 16
     outputs in registers: 24 of 32 with AVX-512 and NEON, 12 of 16 with AVX2. Weights of the kinds
-    in `tiles` take those of AMX instead (`amx_kernel`).
+    in `tiles` take those of AMX instead (`amx_tile`).
     """
 
     name: str
@@ -93,12 +93,12 @@ ISA_LEVELS = (
         blocks=4,
     ),
 )
-"""Every tier, the better ones last."""
+"""Every ISA level, the better ones last."""
 
 
 @cache
 def active_level() -> IsaLevel:
-    """Return the tier of this process: the one that SPANINFER_CPU_TIER names, else the best."""
+    """Return the ISA level of this process: what SPANINFER_CPU_TIER names, else the best."""
     return choose(ISA_LEVELS, present(), os.environ.get(VARIABLE))
 
 
@@ -111,7 +111,8 @@ def present() -> frozenset[str]:
 def choose(levels: tuple[IsaLevel, ...], features: frozenset[str], forced: str | None) -> IsaLevel:
     """Return the last of `levels` that suits these features, or the one called `forced`.
 
-    Raises IsaLevelError if that one needs a feature that is not there, or if no tier has that name.
+    Raises IsaLevelError if that one needs a feature that is not there, or if there is none of
+    that name.
     """
     possible = [level for level in levels if level.needs <= features]
     if not forced:
@@ -141,7 +142,7 @@ def features() -> frozenset[str]:
     """Return the features that Numba compiles for, and the CPU's name, all as LLVM calls them.
 
     Those of this CPU, unless NUMBA_CPU_NAME or NUMBA_CPU_FEATURES say otherwise. With a CPU's name
-    alone, Numba knows no features, and the portable tier is left.
+    alone, Numba knows no features, and the portable ISA level is left.
     """
     _triple, name, text = cpu_target.target_context.codegen().magic_tuple()
     return frozenset(part[1:] for part in text.split(",") if part.startswith("+")) | {name}

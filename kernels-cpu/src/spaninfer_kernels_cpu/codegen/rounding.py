@@ -1,4 +1,4 @@
-"""How float32 is rounded, in arithmetic that LLVM turns into vector code, for Numba functions."""
+"""Rounding of float32, in arithmetic that LLVM turns into vector code, for Numba functions."""
 
 from __future__ import annotations
 

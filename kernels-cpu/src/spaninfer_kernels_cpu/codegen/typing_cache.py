@@ -1,4 +1,4 @@
-"""Types of arithmetic, remembered from one function to the next while kernels are compiled.
+"""A cache of the types of arithmetic, from one function to the next while kernels are compiled.
 
 Numba asks each of some fifty templates of `+` or `<` what it makes of two numbers, for every `+` of
 a function anew, and writes down why each said no. Our kernels add a thousand times, and mean the

@@ -1,9 +1,9 @@
 """Vectors of 512 bits as values of Numba functions, and the few operations that kernels need.
 
 `Vector` is the type of such a value inside `njit` code; the functions emit LLVM IR into a builder
-and are what intrinsics (`dots`, `tiles`) are made of. A vector is as wide as an AVX-512 register
-whatever the CPU: LLVM splits it into two AVX registers or four of NEON, so that one layout of the
-weights and one source serve all of them.
+and are what intrinsics (`dot_product`, `register_tile`) are made of. A vector is as wide as an
+AVX-512 register whatever the CPU: LLVM splits it into two AVX registers or four of NEON, so that
+one layout of the weights and one source serve all of them.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Products by tiles (AMX): rows of activations by a panel of 64 outputs.
+"""GEMM by AMX tiles: rows of activations by a panel of 64 outputs.
 
-`products_kernel.fill_tile` chooses between this and vectors. A panel has the order of bytes that
+`tile_gemm.fill_tile` chooses between this and vectors. A panel has the order of bytes that
 tiles want: rows of a tile of weights are steps, 256 bytes apart.
 
 bfloat16 has two shapes, whose sums are added in the same order. Up to 16 rows are a line, 16 by 64,
 that reads a panel from front to back as memory wants; more are squares of 32 by 32, which multiply
-four times for four loads. Activations that are float32 are two bfloat16 each (`prepare_call`), both
-multiplied by weights that are loaded once.
+four times for four loads. Activations that are float32 are two bfloat16 each
+(`prepare_activations`), both multiplied by weights that are loaded once.
 
 Codes are multiplied a group and 32 outputs at a time, and the sums, int32, come through memory to
 be scaled by vectors. That takes longer than the products, so it is done for one half of the outputs
@@ -66,7 +66,7 @@ Parameters = tuple[int, int]
 def fill(
     micro: MicroKernel, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
-    """Write the products of a panel and of rows to out: see `products_kernel.fill_tile`."""
+    """Write the products of a panel and of rows to out: see `tile_gemm.fill_tile`."""
     raise NotImplementedError("exists in Numba functions only")
 
 
@@ -285,7 +285,7 @@ def _widen(codes: int, steps: int, widened: int) -> None:
 def _scale(
     number: int, weights: Parameters, rows: Parameters, count: int, dots: int, out: int
 ) -> None:
-    """Add what the codes of half `number` of the groups' outputs mean (see `tiles.add_scaled`)."""
+    """Add what half `number` of the groups' outputs stands for (see `register_tile.add_scaled`)."""
     group, half = number >> 1, (number & 1) * _HALF
     (parameters, group_bytes), (row_ends, stride) = weights, rows
     w = load_parameters(parameters + group * group_bytes + half // 2)

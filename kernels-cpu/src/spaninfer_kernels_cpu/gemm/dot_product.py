@@ -172,7 +172,7 @@ DOTS: dict[str, Dots] = {
     "vnni256": _Vnni256(),
     "vnni512": _Vnni512(),
 }
-"""By the names that tiers use."""
+"""By the names that ISA levels use."""
 
 
 def _bfdot(b: Builder, sums: Value, w: Value, x: Value) -> Value:
@@ -189,7 +189,7 @@ BF16_DOTS: dict[str, Callable[[Builder, Value, Value, Value], Value]] = {
     "bfdot": _bfdot,
     "vdpbf16ps": _vdpbf16ps,
 }
-"""Float32 sums plus products of pairs of bfloat16, by the names that tiers use."""
+"""Float32 sums plus products of pairs of bfloat16, by the names that ISA levels use."""
 
 
 def spread(b: Builder, address: Value) -> Value:

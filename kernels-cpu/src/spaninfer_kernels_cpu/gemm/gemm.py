@@ -1,4 +1,4 @@
-"""Products of activations with packed weights: what callers see.
+"""`linear`, the GEMM of activations and a packed weight.
 
 Weights in float32 multiply float32 activations; those in bfloat16 also bfloat16 ones. Quantised
 weights multiply activations that are quantised on the way: int8, symmetric, one scale per row and

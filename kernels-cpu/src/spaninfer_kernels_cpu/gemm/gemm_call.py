@@ -40,7 +40,7 @@ from spaninfer_kernels_cpu.runtime.numa import numa_nodes, shares
 
 Floats = NDArray[np.float32]
 
-_MOST_PANELS = 32  # of a chunk: 0.1 ms of reading in a 0.5B model; threads give way between chunks
+_MOST_PANELS = 32  # of a chunk: 0.1 ms of reading in a 0.5B model; threads yield between chunks
 _NO_MATRIX = Matrix(0, 0)
 
 

@@ -1,4 +1,4 @@
-"""What a matrix product is compiled for, as a constant that Numba functions hand on."""
+"""Micro-kernels: the ISA path and the tile that a GEMM is compiled for, a constant of kernels."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _BY_TILES = ("tiles", "split tiles")
 
 @dataclass(frozen=True, slots=True)
 class MicroKernel(Constant):
-    """The kind of the weights, the way of multiplying, and the tile: rows by blocks of 16 outputs.
+    """The kind of the weights, the ISA path, and the tile: rows by blocks of 16 outputs.
 
-    Bytes of activations follow from the way: float32 for "fma", pairs of bfloat16 for BF16_DOTS,
-    codes of 8 bits, or of 16 where `dots` multiplies 8-bit weights so. "tiles" (`amx_kernel`)
-    takes what the kind asks for, bfloat16 or codes of 8 bits; "split tiles" float32 as the sum of
+    Bytes of activations follow from the ISA path: float32 for "fma", pairs of bfloat16 for
+    BF16_DOTS, codes of 8 bits, or of 16 where `dot_product` multiplies 8-bit weights so. "tiles"
+    (`amx_tile`) takes what the kind asks for, bfloat16 or int8; "split tiles" float32 as the sum of
     two bfloat16. Weights `ahead` bytes further are asked for in advance; 0 is not at all.
     """
 
@@ -62,7 +62,7 @@ class MicroKernel(Constant):
 
     @property
     def is_quantised(self) -> bool:
-        """Whether weights are codes."""
+        """Whether weights are quantised."""
         return self.kind in UNSIGNED_OFFSET
 
     @property
@@ -87,7 +87,7 @@ class MicroKernel(Constant):
 
     @property
     def unsigned_offset(self) -> int:
-        """The code from which weights that are codes count."""
+        """The code from which weights that are quantised count."""
         return UNSIGNED_OFFSET[self.kind]
 
     @property
@@ -108,7 +108,7 @@ class MicroKernel(Constant):
 
 
 def micro_kernels(kind: Kind, *, rounded: bool, level: IsaLevel) -> tuple[MicroKernel, MicroKernel]:
-    """Return how a tier multiplies one row with weights of a kind, and how several.
+    """Return how an ISA level multiplies one row with weights of a kind, and how several.
 
     `rounded`: activations are bfloat16, which matters to weights that are bfloat16 too.
     """
@@ -154,10 +154,10 @@ def row_bytes(layout: Layout, micro: MicroKernel) -> int:
 
 
 def k_blocks(layout: Layout, micro: MicroKernel) -> int:
-    """Return into how many equal stretches channels are cut for a product by tiles of bfloat16.
+    """Return into how many equal blocks channels are cut for a product by tiles of bfloat16.
 
-    As few as leave room in the second cache for 128 rows of a stretch, if channels can be cut so
-    into whole tiles, some at least; else it is one. Panels are gone over once per stretch, and what
+    As few as leave room in the second cache for 128 rows of a block, if channels can be cut so
+    into whole tiles, some at least; else it is one. Panels are gone over once per block, and what
     each gives is added up.
     """
     if not micro.by_tiles or micro.is_quantised:
@@ -169,7 +169,7 @@ def k_blocks(layout: Layout, micro: MicroKernel) -> int:
 
 
 def rows_per_task(layout: Layout, micro: MicroKernel, into: int = 1) -> int:
-    """Return the most rows of a task, whose activations come `into` so many stretches."""
+    """Return the most rows of a task, whose activations come `into` so many blocks of channels."""
     if not micro.by_tiles:
         return ROWS_PER_TASK
     fitting = BESIDE // (row_bytes(layout, micro) // into)

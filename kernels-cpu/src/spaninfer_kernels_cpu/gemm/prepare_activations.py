@@ -156,7 +156,7 @@ def _prepare_row(
 
 
 def _code(preparation: Preparation, source: int, sizes: RowSizes, target: int) -> None:  # noqa: ARG001
-    """Write the codes of a row."""
+    """Write the quantised values of a row."""
     quantize_row(source, sizes, target)
 
 

@@ -1,4 +1,4 @@
-"""The inner steps of matrix products: a tile of sums in registers, rows by blocks of 16 outputs.
+"""The inner steps of GEMM: a tile of sums in registers, rows by blocks of 16 outputs.
 
 A tile is a tuple of vectors, row after row. Every intrinsic takes a MicroKernel, which says how
 large the tile is, and emits one straight line of code for all of it; the loops around them are
@@ -139,7 +139,7 @@ def add_tile(
     return types.void(kind, sums, *[types.int64] * 3), emit
 
 
-# ---- sums of codes -----------------------------------------------------------------------------
+# ---- sums of quantised values --------------------------------------------------------------------
 
 
 @intrinsic
@@ -147,7 +147,7 @@ def start_dots(_context: Any, kind: Any, rows: Any, _offset: Any) -> Any:
     """Return int32 sums that begin at - centre * (sum of the row's codes in the group).
 
     Weights so count from the middle of their codes. At rows + offset lie the group's parameters
-    (`quantize_rows`).
+    (`quantize_activations`).
     """
     tile = _tile(v.INTS, kind)
 
@@ -164,7 +164,7 @@ def start_dots(_context: Any, kind: Any, rows: Any, _offset: Any) -> Any:
 
 @intrinsic
 def add_dots(_context: Any, kind: Any, dots: Any, _weights: Any, rows: Any, _offset: Any) -> Any:
-    """Return dots + the products of codes, of as many steps as STEPS_AT_ONCE says."""
+    """Return dots + the products of quantised values, of as many steps as STEPS_AT_ONCE says."""
     add = _DOTS[kind.value.kind]
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
@@ -210,10 +210,10 @@ _DOTS: dict[str, Callable[[Builder, MicroKernel, Values, Value, Values], Values]
 def add_scaled(
     _context: Any, kind: Any, sums: Any, dots: Any, _parameters: Any, rows: Any, _offset: Any
 ) -> Any:
-    """Return sums + x scale * (w scale * dots + w middle * x sum): what the codes of a group mean.
+    """Return sums + x scale * (w scale * dots + w bias * x sum), which a group stands for.
 
     `parameters` is the address of the first block's scales; at rows + offset lie the row's
-    (`quantize_rows`).
+    (`quantize_activations`).
     """
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
@@ -251,7 +251,7 @@ def add_scaled_row(_context: Any, w: Any, _dots: Any, _row: Any, _sums: Any) -> 
     """Add to float32 sums what int32 ones mean, of two blocks of a row; all are in memory.
 
     w is what `load_parameters` returned; at `row` are the parameters of the row's group
-    (`quantize_rows`). The int32 sums began at zero.
+    (`quantize_activations`). The int32 sums began at zero.
     """
 
     def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:

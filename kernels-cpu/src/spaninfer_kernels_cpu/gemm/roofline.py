@@ -1,4 +1,4 @@
-"""What this machine can do at best, measured: bytes read from memory, and products of a tile.
+"""The roofline of this machine, measured: bytes read from memory, and operations of a tile.
 
 A benchmark sets these beside its figures, since neither a clock nor a neighbour on the same host
 holds still. They take some tenths of a second each.
@@ -51,7 +51,7 @@ def read_gbps(cpus: int | None = None) -> float:
 
 
 def peak_gops(kind: Kind, *, rounded: bool = False, cpus: int | None = None) -> float:
-    """Return 10^9 operations a second of the tier's products, weights held in registers.
+    """Return 10^9 operations a second of the ISA level's products, weights held in registers.
 
     A tile as kernels use it, its few activations in the nearest cache, of weights of a kind; a
     multiplication and an addition are two. With `rounded`, activations are bfloat16. Products by

@@ -39,7 +39,7 @@ BLOCKS = PANEL // LANES
 def fill_tile(
     micro: MicroKernel, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
-    """Write the products of a panel and of rows to out[recipe.rows 64], float32.
+    """Write the products of a panel and of rows to out[micro.rows 64], float32.
 
     Rows of out behind the last of `rows` hold anything. `coming` are to be on their way to the
     second cache meanwhile.

@@ -1,4 +1,4 @@
-"""Gated MLPs of experts, over the tokens that chose them: what callers see."""
+"""`experts`, the gated MLPs of a mixture of experts over the tokens that chose them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which experts a token visits, for Numba functions to call: spaninfer_op_reference.route."""
+"""Routing of a token to experts, for Numba functions to call: spaninfer_op_reference.route."""
 
 from __future__ import annotations
 

@@ -1,18 +1,19 @@
-"""How packed weights lie in memory, the same for every instruction set.
+"""The memory layout of packed weights, the same for every instruction set.
 
 64 outputs make a panel. A step holds four bytes of each of them, so 256 bytes: one channel in
 float32, two in bfloat16, four in int8, eight in int4. A product of one row reads a panel from
 front to back; one of many rows reads it 16 outputs (a block) at a time, from the cache.
 
     panel    group 0 | group 1 | ...
-    group    step 0 | step 1 | ... | 64 scales | 64 middles      (both bfloat16; int8 and int4 only)
+    group    step 0 | step 1 | ... | 64 scales | 64 biases       (both bfloat16; int8 and int4 only)
     step     output 0: 4 bytes | output 1: 4 bytes | ... | output 63: 4 bytes
 
     int4     the low halves of an output's four bytes are channels 0 1 2 3 of the step, the high
              halves channels 4 5 6 7
 
-A code q stands for (q - centre) * scale + middle: InstantQuant's (q - zero) * scale with
-zero = centre - middle / scale. Codes are unsigned, as instructions want one factor to be.
+A quantised value q stands for (q - offset) * scale + bias, with the offset 128 or 8: InstantQuant's
+(q - zero) * scale with the zero point offset - bias / scale. It is unsigned, as instructions want
+one factor to be.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ LANES = 16
 BLOCK_BYTES = 64
 PANEL = 64
 STEP_BYTES = 256
-PARAMETER_BYTES = 4 * PANEL  # scales and middles of a group of weights
-ROW_PARAMETER_BYTES = 12  # of a group of activations: see `quantize_rows`
+PARAMETER_BYTES = 4 * PANEL  # scales and biases of a group of weights
+ROW_PARAMETER_BYTES = 12  # of a group of activations: see `quantize_activations`
 
 CHANNELS_PER_STEP: dict[Kind, int] = {"float32": 1, "bfloat16": 2, "int8": 4, "int4": 8}
 STEPS_AT_ONCE: dict[Kind, int] = {"float32": 1, "bfloat16": 1, "int8": 8, "int4": 4}
@@ -42,10 +43,10 @@ GROUPS = (32, 64, 128)
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What the numbers of a packed weight are.
+    """The kind of the numbers of a packed weight.
 
-    kind      float32, bfloat16, or asymmetric codes of 8 or 4 bits
-    group     channels that share a scale and a middle: 32, 64 or 128; None is a whole row
+    kind      float32, bfloat16, or asymmetric int8 or int4
+    group     channels that share a scale and a zero point: 32, 64 or 128; None is a whole row
     """
 
     kind: Kind
@@ -64,7 +65,7 @@ class Format:
 
     @property
     def is_quantised(self) -> bool:
-        """Whether weights are codes, and activations are made codes too."""
+        """Whether weights are quantised, and activations are quantised too."""
         return self.kind in UNSIGNED_OFFSET
 
 

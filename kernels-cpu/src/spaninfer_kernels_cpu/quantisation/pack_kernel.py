@@ -28,10 +28,10 @@ PACK_SIGNATURE = (
 def quantize_panels(
     counter: Counter, weight: Floats, group_channels: int, bits: int, panels: Bytes
 ) -> None:
-    """Write the codes, scales and middles of weight[64 P, C] into panels[P, bytes].
+    """Write the quantised values, scales and biases of weight[64 P, C] into panels[P, bytes].
 
-    A task is a panel. Scale and middle are bfloat16: the middle is rounded to the nearest, and the
-    scale, made for that middle, upwards, so that no weight lies outside the codes.
+    A task is a panel. Scale and bias are bfloat16: the bias is rounded to the nearest, and the
+    scale, made for that bias, upwards, so that no weight lies outside the grid.
     """
     channels = weight.shape[1]
     groups = (channels + group_channels - 1) // group_channels
@@ -59,7 +59,7 @@ def quantize_panels(
 
 @device_function
 def _grid(numbers: Floats, bits: int) -> tuple[np.float32, np.float32]:
-    """Return the scale and middle with which codes reach from the least to the largest number."""
+    """Return scale and bias of a grid that reaches from the least to the largest number."""
     least = most = numbers[0]
     for i in range(len(numbers)):
         least = numbers[i] if numbers[i] < least else least
@@ -95,7 +95,7 @@ def _write_nibbles(
 def _code(
     numbers: Floats, place: int, scale: np.float32, group_bias: np.float32, unsigned_offset: int
 ) -> int:
-    """Return the unsigned code of a number; of places that only fill up, the centre."""
+    """Return the unsigned code of a number; of places that only fill up, the offset."""
     if place >= len(numbers) or scale == 0:
         return unsigned_offset
     code = unsigned_offset + int(rounded((numbers[place] - group_bias) / scale))

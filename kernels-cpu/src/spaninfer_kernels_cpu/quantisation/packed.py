@@ -56,9 +56,9 @@ class Packed:
 def pack(weight: NDArray[np.generic], format: Format) -> Packed:
     """Return weight[O C] (float32, float16 or bfloat16) in a format.
 
-    Codes are InstantQuant's: for every group of a row, the grid of 256 or 16 values from its least
-    to its largest weight, with scale and middle rounded to bfloat16 so that the grid still holds
-    both. Apart from the result, this takes some megabytes whatever the size of the weight.
+    Quantised values are InstantQuant's: for every group of a row, the grid of 256 or 16 values from
+    its least to its largest weight, with scale and bias rounded to bfloat16 so that the grid still
+    holds both. Apart from the result, this takes some megabytes whatever the size of the weight.
     """
     if weight.ndim != 2 or 0 in weight.shape:
         raise ShapeError(f"weight: expected axes (O C), neither empty, got shape {weight.shape}")
@@ -151,7 +151,7 @@ def unpack(packed: Packed) -> NDArray[np.float32]:
 
 
 def _codes(records: NDArray[np.uint8], kind: Kind) -> NDArray[np.uint8]:
-    """Return the codes of records[P G bytes] as [P 64 G channels]."""
+    """Return the quantised values of records[P G bytes] as [P 64 G channels]."""
     codes = records.reshape(*records.shape[:2], -1, PANEL, 1, 4)
     if kind == "int4":
         codes = np.concatenate([codes & 15, codes >> 4], axis=4)
@@ -170,7 +170,7 @@ def _quantising_filler() -> Callable[[NDArray[Any], Layout, NDArray[np.uint8]], 
     make_ready(pack_kernel.quantize_panels, pack_kernel.PACK_SIGNATURE)
 
     def fill(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint8]) -> None:
-        """Write numbers[64 P, C] into panels[P, bytes] as codes."""
+        """Write numbers[64 P, C] into panels[P, bytes] quantised."""
         if not np.isfinite(numbers).all():
             raise FormatError("weight holds a number that is not finite, which has no code")
         bits = 8 if layout.format.kind == "int8" else 4

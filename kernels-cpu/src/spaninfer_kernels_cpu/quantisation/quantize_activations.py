@@ -1,9 +1,9 @@
-"""A row of activations made into codes, for other kernels to call.
+"""Quantised activations: rows of int8, for other kernels to call.
 
-Codes are int8, symmetric, with one scale per group of channels: largest size / 127, or 1 where all
-are zero. A row holds the codes of all groups, each filled up with zeros, then of every group the
-scale and the sum of the codes (float32, exact), and - centre * sum (int32) for weights whose codes
-count from a centre: what products want is read, not computed, once per tile of outputs.
+They are symmetric, with one scale per group of channels: largest size / 127, or 1 where all are
+zero. A row holds the quantised values of all groups, each filled up with zeros, then of every group
+the scale and the sum of the codes (float32, exact), and - offset * sum (int32) for weights that are
+stored unsigned, with an offset: what products want is read, not computed, once per tile of outputs.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _sum(_context: Any, totals: Any) -> Any:
 def _write_lanes(
     _context: Any, _totals: Any, _source: Any, _lift: Any, _divisor: Any, _inverse: Any, _out: Any
 ) -> Any:
-    """Write the codes of sixteen channels as int8; return `totals` plus them, lane by lane."""
+    """Write sixteen channels quantised to int8; return `totals` plus them, lane by lane."""
     return _writer(v.I8, range(LANES))
 
 
@@ -184,7 +184,7 @@ def _write_lanes(
 def _write_wide_lanes(
     _context: Any, _totals: Any, _source: Any, _lift: Any, _divisor: Any, _inverse: Any, _out: Any
 ) -> Any:
-    """Write the codes of sixteen channels as int16, every four in the order 0 2 1 3."""
+    """Write sixteen channels quantised, as int16, every four in the order 0 2 1 3."""
     return _writer(v.I16, [4 * four + place for four in range(4) for place in (0, 2, 1, 3)])
 
 

@@ -1,4 +1,4 @@
-"""What a process runs that compiles kernels for another one (`compilers`).
+"""The program of a process that compiles kernels for another one (`compilers`).
 
 Standard input brings a kernel's name per line; when its code is on disk, standard output says
 "ready", and once before the first.

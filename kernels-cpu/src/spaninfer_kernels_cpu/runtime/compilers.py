@@ -111,7 +111,7 @@ class Compilers:
             self._trouble = None
 
     def close(self) -> None:
-        """End the other processes, whatever they are doing; harmless when repeated."""
+        """End the other processes, whatever they are doing; idempotent."""
         with self._changed:
             self._others = 0
             self._missing.clear()

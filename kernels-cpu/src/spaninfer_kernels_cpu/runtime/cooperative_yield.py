@@ -1,15 +1,15 @@
-"""A thread's turn on its CPU, and when to give it up.
+"""Cooperative yielding: a thread's time quantum on its CPU, and when to give it up.
 
 Where other programs want the same CPU, the system lets each run for some milliseconds. A thread
-whose turn ends inside a task holds up all others of its team until the next one: with one of two
-CPUs shared so, both do nothing for half of the time. So a thread gives way by itself when the turn
+whose quantum ends inside a task holds up all others of its pool until the next one: with one of two
+CPUs shared so, both do nothing for half of the time. So a thread yields by itself when the quantum
 is about to end, between two tasks; the others do all of the work until it is back.
 
-How long turns are is learned. A task that takes long makes a thread compare the time that has
+How long quanta are is learned. A task that takes long makes a thread compare the time that has
 passed with the time that it ran: where both differ, it was held up, and the time that it ran is a
-turn's length, if it knows when the turn began. From then on it gives way an eighth earlier, and
-tries a little longer each time, so that turns that have become longer are used. What is learned
-once shrinks by no more than an eighth at a time: some turns are cut short by a program that wakes.
+quantum's length, if it knows when the quantum began. From then on it yields an eighth earlier, and
+tries a little longer each time, so that quanta that have become longer are used. What is learned
+once shrinks by no more than an eighth at a time: some quanta are cut short by a program that wakes.
 
 Times are in ns. Nothing happens where the system has no clock of a thread (Windows).
 """
@@ -29,21 +29,23 @@ from spaninfer_kernels_cpu.codegen.array_view import numbers_at
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import larger, read_int64
 
-WORDS: Final = 16  # int64 of a turn: 128 bytes, which no other thread writes
+WORDS: Final = 16  # int64 of a quantum: 128 bytes, which no other thread writes
 _CLOCK = 0  # address of the system's clock_gettime, or 0
 _YIELD = 1  # and of what gives a CPU to other threads
-_BEGAN = 2  # when the turn began
+_BEGAN = 2  # when the quantum began
 _RAN = 3  # how long the thread had run by then, in all its life
 _SEEN = 4  # when the thread last looked at the clock
-_WHOLE = 5  # has the thread just come back, so that all of a turn is before it?
-_LENGTH = 6  # of turns: the thread gives way when this one is as long
+_WHOLE = 5  # has the thread just come back, so that all of a quantum is before it?
+_LENGTH = 6  # of quanta: the thread yields when this one is as long
 
 LONG: Final = 1_000_000  # a step after which a thread asks whether it was held up
-SHORT: Final = 250_000  # a task whose hold-up says exactly enough when a turn ended, and one began
-LEAST: Final = 1_000_000  # a turn
+SHORT: Final = (
+    250_000  # a hold-up of a task says exactly enough when a quantum ended, and one began
+)
+LEAST: Final = 1_000_000  # a quantum
 NEVER: Final = 1 << 60
-_EIGHTH = 3  # bits: a thread gives way so much earlier
-_LONGER = 8  # bits: each turn by a part of itself; held up again after 35 turns, 0.3 s of 8 ms each
+_EIGHTH = 3  # bits: a thread yields so much earlier
+_LONGER = 8  # bits: each by a part of itself; held up again after 35 quanta, 0.3 s of 8 ms each
 
 # Numbers of the system's clocks.
 TIME = int(getattr(time, "CLOCK_MONOTONIC", 0))
@@ -51,7 +53,7 @@ RUN_TIME = int(getattr(time, "CLOCK_THREAD_CPUTIME_ID", 0))
 
 
 def new_quanta(threads: int) -> NDArray[np.int64]:
-    """Return the words of so many threads' turns, for the functions below: turns[threads WORDS]."""
+    """Return the words of so many threads, for the functions below: quanta[threads WORDS]."""
     quanta = np.zeros((threads, WORDS), np.int64)
     quanta[:, _CLOCK], quanta[:, _YIELD] = _system_functions()
     quanta[:, _LENGTH] = NEVER
@@ -86,7 +88,7 @@ def resume(quantum: int) -> None:
 
 @device_function
 def is_over(quantum: int) -> bool:
-    """Return whether to give way, before the next task; note whether the thread was held up."""
+    """Return whether to yield, before the next task; note whether the thread was held up."""
     now = _time(quantum, TIME)
     if now - read_int64(quantum, _SEEN) > LONG:
         _look_back(quantum, now)
@@ -114,7 +116,7 @@ def _look_back(quantum: int, now: int) -> None:
 
 @device_function
 def end(quantum: int) -> None:
-    """Give way at the end of a turn, and let the next be a little longer."""
+    """Give way at the end of a quantum, and let the next be a little longer."""
     length = read_int64(quantum, _LENGTH)
     _put(quantum, _LENGTH, length + (length >> _LONGER))
     yield_cpu(quantum)

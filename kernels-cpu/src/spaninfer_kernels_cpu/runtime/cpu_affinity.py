@@ -1,9 +1,9 @@
-"""Which CPU each helper of a team keeps to, where the team has a thread for every CPU.
+"""CPU affinity of a pool's workers, where the pool has a thread for every CPU.
 
-Left alone, the system puts two threads of a team on one CPU as soon as another program keeps a
-second one busy: to be fair to three that run on two CPUs, it moves them about. So helpers are kept
+Left alone, the system puts two threads of a pool on one CPU as soon as another program keeps a
+second one busy: to be fair to three that run on two CPUs, it moves them about. So workers are kept
 to CPUs, one each, and the caller, whom the system goes on moving, gets the one that is left: before
-each script, a helper that sits where the caller is changes places with it.
+each script, a worker that sits where the caller is changes places with it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 
 
 class CpuAffinity:
-    """The CPUs of helpers, which are named by the system's numbers of their threads.
+    """The CPUs of workers, which are named by the system's numbers of their threads.
 
-    `cpus` are one more than helpers: the caller's too. `place` is where the calling thread runs.
+    `cpus` are one more than workers: the caller's too. `place` is where the calling thread runs.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class CpuAffinity:
             self._pin(worker, cpu)
 
     def keep_apart(self) -> None:
-        """Have no helper on the CPU of the calling thread."""
+        """Have no worker on the CPU of the calling thread."""
         here = self._place()
         worker = self._taken.pop(here, None)
         if worker is not None:
@@ -40,7 +40,7 @@ class CpuAffinity:
             self._free = here
 
     def _pin(self, worker: int, cpu: int) -> None:
-        """Keep a helper to a CPU; the system may refuse one that was taken away meanwhile."""
+        """Keep a worker to a CPU; the system may refuse one that was taken away meanwhile."""
         try:
             os.sched_setaffinity(worker, {cpu})
         except OSError:
@@ -49,7 +49,7 @@ class CpuAffinity:
 
 
 def cpu_affinity_for(workers: Sequence[int]) -> CpuAffinity | None:
-    """Return the seats of so many helpers; None where the system, or who started us, seats them."""
+    """Pin so many workers; None where the system, or who started us, places them."""
     if sys.platform != "linux":
         return None
     cpus = sorted(os.sched_getaffinity(0))

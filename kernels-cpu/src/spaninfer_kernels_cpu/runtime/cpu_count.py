@@ -1,4 +1,4 @@
-"""How many threads this process may keep busy."""
+"""The number of CPUs that this process may keep busy."""
 
 from __future__ import annotations
 

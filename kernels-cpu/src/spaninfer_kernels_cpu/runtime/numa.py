@@ -1,6 +1,6 @@
 """NUMA nodes: CPUs, and the part of the memory that they read fastest.
 
-On a machine of several, a team's threads belong to nodes in equal numbers, and so do the tasks of a
+On a machine of several, a pool's threads belong to nodes in equal numbers, and so do the tasks of a
 call and the panels of a packed weight: the first half of each to the first of two nodes. A thread
 does the tasks of its own node first, and so reads weights that lie there.
 """
@@ -24,7 +24,7 @@ _NODES: Final = Path("/sys/devices/system/node")
 _MBIND: Final = {"x86_64": 237, "aarch64": 235}.get(platform.machine())  # number of the call
 _PREFERRED: Final = 1  # MPOL_PREFERRED: another node's memory will do where this one's is full
 
-MOST_NODES: Final = 8  # that a team knows
+MOST_NODES: Final = 8  # that a thread pool knows
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE, aligned, whole_lines
 from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
 
-_PLACES_PER_CPU = 2  # two teams may run at a time; threads of more wait for each other
+_PLACES_PER_CPU = 2  # two thread pools may run at a time; threads of more wait for each other
 
 
 def scratch_pool(num_bytes: int) -> int:

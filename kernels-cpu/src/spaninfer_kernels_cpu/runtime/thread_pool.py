@@ -1,4 +1,4 @@
-"""Threads that run a script together: calls one after the other, the tasks of each shared.
+"""A thread pool that runs scripts: calls one after the other, the tasks of each shared.
 
 One word says which call is open and how many of its tasks are left. Whoever is free takes one with
 a compare-and-swap; whoever finishes a call's last task opens the next call. There is no barrier:
@@ -6,14 +6,14 @@ who is held up by the system delays the others only while holding a task, and wh
 the place without help. The caller works too, and alone if nobody comes.
 
 On a machine of several NUMA nodes each has a word of its own, with its share of the tasks: a thread
-takes those of its node first (`nodes`), then what is left elsewhere. All words are written before
+takes those of its node first (`numa`), then what is left elsewhere. All words are written before
 the first can be written anew: opening a call counts as one of its tasks, and that of node 0, which
 alone says that a script is over, is written last.
 
-Who finds no task spins at first, because calls are short, then gives way to other programs. Beside
-a program that wants one of the CPUs, threads keep to CPUs of their own (`affinity`) and give way
-between tasks, not inside of one (`quanta`). Between scripts helpers spin for about as long as an
-engine plans its next step, then park on a lock.
+Who finds no task spins at first, because calls are short, then yields to other programs. Beside a
+program that wants one of the CPUs, threads keep to CPUs of their own (`cpu_affinity`) and yield
+between tasks, not inside of one (`cooperative_yield`). Between scripts workers spin for about as
+long as an engine plans its next step, then park on a lock.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ _FIRST = _SCRIPT + 3  # number of its first
 _COUNT = _SCRIPT + 4  # the counts of the step
 _CLOSED = _COUNT + MAX_COUNTS
 _NODES = _CLOSED + 1  # how many there are
-_PARKED = _SCRIPT + 2 * _LINE  # 16 words per helper, the first: is it about to wait for its lock?
+_PARKED = _SCRIPT + 2 * _LINE  # 16 words per worker, the first: is it about to wait for its lock?
 assert _NODES < _PARKED
 
-PAUSES = 4000  # before a thread gives way, 200 µs: a panel of a product takes up to 30
-PATIENCE = 6000  # pauses of a helper between scripts
+PAUSES = 4000  # before a thread yields, 200 µs: a panel of a product takes up to 30
+PATIENCE = 6000  # pauses of a worker between scripts
 LOOK_EVERY = 4  # tasks: the clock takes 40 ns, as much as taking a task; the longest last 100 µs
 
 
 class ThreadPool:
     """`num_threads` threads, the caller's among them, that run scripts one at a time.
 
-    Where there are several `nodes` (those of the machine), helpers are kept to the CPUs of theirs;
-    the caller counts as one of the first. A context manager. Helpers are daemons: a process may end
+    Where there are several `nodes` (those of the machine), workers are kept to the CPUs of theirs;
+    the caller counts as one of the first. A context manager. Workers are daemons: a process may end
     without `close`.
     """
 
@@ -100,7 +100,7 @@ class ThreadPool:
             _take_part(self._base, 0, self._quantum(0))
 
     def close(self) -> None:
-        """End the helpers; harmless when repeated."""
+        """End the workers; idempotent."""
         with self._running:
             self._state[_CLOSED] = 1
             self._begin(0, 0, ())
@@ -108,7 +108,7 @@ class ThreadPool:
             worker.join()
 
     def __enter__(self) -> ThreadPool:
-        """Return the team itself."""
+        """Return the thread pool itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -142,13 +142,13 @@ class ThreadPool:
 
 @cache
 def shared_thread_pool() -> ThreadPool:
-    """Return the team of this process: a thread per usable CPU."""
+    """Return the thread pool of this process: a thread per usable CPU."""
     return ThreadPool()
 
 
 @cache
 def make_thread_pool_ready() -> None:
-    """Compile what a team runs on, or load it."""
+    """Compile what a thread pool runs on, or load it."""
     for function, arguments in ((_begin, 6), (_take_part, 3), (_unpark, 2), (_serve, 5)):
         make_ready(function, (types.int64,) * arguments)
 
@@ -164,7 +164,7 @@ _header_at = struct_at(CallHeader)
 def _begin(
     base: int, calls: int, num_calls: int, counts: int, num_counts: int, workers: int
 ) -> bool:
-    """Open a script's first call; return whether a helper may have to be woken."""
+    """Open a script's first call; return whether a worker may have to be woken."""
     first = atomics.load(_open_word(base, 0)) >> TASK_BITS
     atomics.add(base + 8 * _SCRIPT, 1)
     atomics.store(base + 8 * _CALLS, calls)
@@ -284,9 +284,9 @@ def _wait(quantum: int, idle: int) -> None:
 
 @entry
 def _serve(base: int, number: int, seen: int, home: int, quantum: int) -> tuple[int, bool]:
-    """Take part in scripts until none begins for a while, or the team is closed.
+    """Take part in scripts until none begins for a while, or the thread pool is closed.
 
-    Return the last script seen, and whether the helper is to wait for its lock.
+    Return the last script seen, and whether the worker is to wait for its lock.
     """
     script, parked = base + 8 * _SCRIPT, _parked(base, number)
     waited = 0
@@ -307,7 +307,7 @@ def _serve(base: int, number: int, seen: int, home: int, quantum: int) -> tuple[
 
 @entry
 def _unpark(base: int, number: int) -> bool:
-    """Return whether a helper waits for its lock, or will; the lock must be released then."""
+    """Return whether a worker waits for its lock, or will; the lock must be released then."""
     was_parked: bool = atomics.exchange(_parked(base, number), 0) == 1
     return was_parked
 

@@ -1,6 +1,6 @@
-"""Threads that share the tasks of one kernel call.
+"""Worker threads that share the tasks of one function.
 
-Whoever is free takes the next task, the calling thread too. A helper that the system starts late
+Whoever is free takes the next task, the calling thread too. A worker that the system starts late
 finds nothing left and delays nobody; there is no barrier and nobody spins. (With OpenMP's static
 shares and spinning threads, a BLAS that spins on the same two cores made a decode of 35 µs take
 2,600 µs. EPYC Zen 3, 2 vCPU, 2026-11-21.)
@@ -27,10 +27,10 @@ COUNTER = types.Array(types.int64, 1, "C")
 
 
 def share(kernel: Callable[..., None], arguments: tuple[Any, ...], num_workers: int) -> None:
-    """Call kernel(counter, *arguments) on this thread and on up to num_workers - 1 helpers.
+    """Call kernel(counter, *arguments) on this thread and on up to num_workers - 1 workers.
 
     The kernel releases the GIL and takes its tasks from `next_task(counter)`. Returns when all
-    tasks are done; what a helper raises is raised here.
+    tasks are done; what a worker raises is raised here.
     """
     counter = np.zeros(1, np.int64)
     workers = [_threads().submit(kernel, counter, *arguments) for _ in range(num_workers - 1)]

@@ -1,4 +1,4 @@
-"""Tokens drawn from rows of logits, on the threads of a team: what callers see."""
+"""Sampling: tokens from rows of logits, on the threads of a pool."""
 
 from __future__ import annotations
 
