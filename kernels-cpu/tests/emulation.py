@@ -18,6 +18,7 @@ from numba.core import types
 from spaninfer_kernels_cpu.codegen import amx, compiled, isa_level, vectors
 from spaninfer_kernels_cpu.codegen.vectors import I32, I64
 from spaninfer_kernels_cpu.gemm import dot_product, gemm_kernel
+from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool
 
 real = vectors.call
 
@@ -168,6 +169,8 @@ def pytest_configure():
         setattr(amx, function.__name__, stands_for_an_instruction(function))
     amx.permitted = lambda: True
     compiled.keep = keep
+    start = ThreadPool.__init__
+    ThreadPool.__init__ = lambda pool, *_: start(pool, 1)  # all threads would share the registers
     isa_level.features = lambda: frozenset().union(*(level.needs for level in isa_level.ISA_LEVELS))
 
 
