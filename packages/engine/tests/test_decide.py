@@ -14,7 +14,7 @@ from spaninfer_engine.decide import (
     served_name,
 )
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.run.memory import Needs
+from spaninfer_engine.kv_memory import Needs
 from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Embedding, Head, Linear, Weight
 
 GIB = 1 << 30

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from spaninfer_engine.compute import (
     Compute,
@@ -24,28 +24,26 @@ from spaninfer_engine.decide import (
     served_name,
 )
 from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.kv_memory import Demand
 from spaninfer_engine.load import Checkpoint, open_checkpoint
 from spaninfer_engine.load.dummy import DummyReader
 from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.machine import this_machine
+from spaninfer_engine.ops.bound import Bound
+from spaninfer_engine.ops.start import HostStart, Start
 from spaninfer_engine.ops.table import Ops, Pack
 from spaninfer_engine.packing import as_packed
-from spaninfer_engine.parts import Parts, PlanRunner
-from spaninfer_engine.run.claim import Bound, bind_packed, packer
+from spaninfer_engine.parts import Parts
+from spaninfer_engine.run.claim import bind_packed, packer
 from spaninfer_engine.run.lower import lower
-from spaninfer_engine.run.memory import Demand, Needs
 from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.run.sample import Sampler
 from spaninfer_engine.spec import Decoder, check, find, load
 from spaninfer_engine.spec import resolve as resolve_spec
 from spaninfer_engine.spec.nodes import CacheGroup
 from spaninfer_engine.spec.tree import shortened, weights
+from spaninfer_engine.step.sequences import Sequences
 from spaninfer_engine.texts import open_texts
-
-if TYPE_CHECKING:
-    from spaninfer_engine.run.on_cuda import CudaModel
-
-T = TypeVar("T")
 
 MODELS = "spaninfer.models"
 """Entry points of packages that bring a model: the name is the model's, the value a function
@@ -89,24 +87,22 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
         pack = _unpacked(asked, checkpoint, decoder, ops) if packed is None else _mapped(packed)
         bound = bind_packed(lower(decoder), ops, pack, stage_of(progress, "weights"))
         demand = decide_demand(asked, compute, decoder)
-        on_cuda = _on_cuda(asked, compute, bound, ops, decoder, demand, pack)
-        needs = Needs()
-        if on_cuda is not None:
-            needs = _whole(progress, "largest step", partial(on_cuda.rehearse, kernels))
+        start = _start(asked, compute, bound, ops, decoder, demand, pack)
+        needs = start.measure(progress)
         ops.end_packing()
         memory = decide_budget(asked, compute, ops.available_bytes(), ops.cache_share, needs)
         resolved = resolve(asked, name, decoder, compute, memory)
-        runner: PlanRunner
-        if on_cuda is None:
-            rehearsed = partial(_rehearsed, bound, ops, decoder, resolved)
-            runner = _whole(progress, "kernels", rehearsed)
-        else:
-            graphs = stage_of(progress, "graphs")
-            runner = on_cuda.runner(resolved.num_spans, resolved.max_len, graphs)
+        sequences = Sequences(
+            len(decoder.groups),
+            max_len=resolved.max_len,
+            span_len=resolved.span_len,
+            num_rows=resolved.max_running,
+        )
+        device = start.device(sequences, resolved.num_spans, progress)
         return Parts(
             resolved=resolved,
             decoder=decoder,
-            runner=runner,
+            runner=Runner(device, sequences, _sampler(resolved, decoder)),
             tokenizer=texts.tokenizer,
             template=texts.template,
             sampling=texts.sampling,
@@ -182,7 +178,7 @@ def make_ops(
             )
 
 
-def _on_cuda(
+def _start(
     asked: EngineConfig,
     compute: Compute,
     bound: Bound[Any],
@@ -190,35 +186,17 @@ def _on_cuda(
     decoder: Decoder,
     demand: Demand,
     pack: Pack,
-) -> CudaModel | None:
-    """Return what makes runners for the CUDA backend; None for the others."""
+) -> Start:
+    """Return what starts the backend's device."""
     if compute.backend != "cuda":
-        return None
-    from spaninfer_engine.run.on_cuda import CudaModel
+        return HostStart(bound.run, ops, decoder)
+    from spaninfer_engine.ops.cuda_start import CudaStart
 
     if asked.batch_invariant:
         refuse_varying(step.name for step in bound.text.steps)
     span_len, graphs = asked.span_len or SPAN_LEN, decide_graphs(asked, compute)
     few_layers = partial(bind_packed, lower(shortened(decoder)), ops, pack)
-    return CudaModel(bound, few_layers, ops, decoder, demand, span_len=span_len, graphs=graphs)
-
-
-def _rehearsed(
-    bound: Bound[Any], ops: Ops[Any], decoder: Decoder, resolved: Resolved
-) -> Runner[Any]:
-    """Return a runner with every kernel ready: the first time ever, they are compiled here."""
-    runner = Runner(
-        bound,
-        ops,
-        _sampler(resolved, decoder),
-        decoder,
-        span_len=resolved.span_len,
-        num_spans=resolved.num_spans,
-        max_len=resolved.max_len,
-        max_running=resolved.max_running,
-    )
-    runner.rehearse()
-    return runner
+    return CudaStart(bound, few_layers, ops, decoder, demand, span_len=span_len, graphs=graphs)
 
 
 def _sampler(resolved: Resolved, decoder: Decoder) -> Sampler:
@@ -263,14 +241,6 @@ def _mapped(packed: PackedReader) -> Pack:
     from spaninfer_engine.packed_weights import PackedWeights
 
     return PackedWeights(packed).pack
-
-
-def _whole(progress: Progress, stage: str, compute: Callable[[], T]) -> T:
-    """Return what a stage of one unit computes."""
-    progress(stage, 0, 1)
-    result = compute()
-    progress(stage, 1, 1)
-    return result
 
 
 def stage_of(progress: Progress, stage: str) -> Callable[[int, int], None]:

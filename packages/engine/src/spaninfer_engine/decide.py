@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spaninfer_engine.compute import Compute
 from spaninfer_engine.config import Decision, EngineConfig, KVDType, Resolved
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.run.memory import (
+from spaninfer_engine.kv_memory import (
     Demand,
     Needs,
     Stored,

@@ -32,10 +32,8 @@ class PlanRunner(Protocol):
         """Begin to compute the plan's slices; outcomes are asked for in the order of plans."""
         ...
 
-    def use_time(self) -> bool:
-        """Make one thing ready that a step may need, while none is under way, in less than 0.1 s;
-        return whether there was one.
-        """
+    def run_idle_work(self) -> bool:
+        """Do up to 0.1 s of idle work (e.g. capture one CUDA graph); False when none is left."""
         ...
 
     def close(self) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from families import FAMILIES
 from greedy import Greedy
 from oracle import Oracle, prompt
+from runners import runner_on
 from spaninfer_engine.ops import cpu_script
 from spaninfer_engine.ops.cpu import CpuOps
 from spaninfer_engine.plan import Entry, Growth, Slice, StepPlan
@@ -26,9 +25,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return Model(Oracle(FAMILIES["qwen3"], seed=3).save(tmp_path_factory.mktemp("model")))
 
 
-def _runner(model: Model) -> Runner[Any]:
+def _runner(model: Model) -> Runner:
     ops = CpuOps()
-    return Runner(
+    return runner_on(
         bind(lower(model.decoder), ops, model.checkpoint.reader), ops, Greedy(), model.decoder,
         span_len=4, num_spans=[60], max_len=LONG + 8, max_running=MANY + 1,
     )  # fmt: skip
@@ -51,6 +50,7 @@ def test_loads_in_turn_do_not_have_calls_written_down_again(model, monkeypatch):
         written.append(len(calls)) or make(calls)
     ))  # fmt: skip
     runner = _runner(model)
+    written.clear()  # of its warm-up
     entered, grown = _entries({0: LONG, **dict.fromkeys(range(1, MANY + 1), 1)})
     long = (Slice(0, 0, LONG, LONG - 1, True),)  # many rows, of which one is wanted
     many = tuple(Slice(n, 0, 1, 0, True) for n in range(1, MANY + 1))  # fewer, all of them wanted

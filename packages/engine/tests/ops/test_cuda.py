@@ -13,13 +13,16 @@ from numpy.typing import NDArray
 from spaninfer_engine.ops.step import SpanCache, Step
 from spaninfer_engine.plan import Entry, Growth, Slice
 from spaninfer_engine.request import SamplingParams
-from spaninfer_engine.run.inputs import build
-from spaninfer_engine.run.requests import Requests
 from spaninfer_engine.spec.nodes import CacheGroup
+from spaninfer_engine.step.batch import build_batch
+from spaninfer_engine.step.device import Updates
+from spaninfer_engine.step.sequences import Sequences
 
 torch = pytest.importorskip("torch")
 
 from spaninfer_engine.ops.cuda import CudaOps  # noqa: E402
+from spaninfer_engine.ops.cuda_device import CudaDevice  # noqa: E402
+from spaninfer_engine.ops.cuda_memory import Sizes  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -86,20 +89,35 @@ class Spans:
         self.cache: SpanCache[Any] = self.ops.cache(group, num_spans, span_len)
         for part in self.cache:
             part.view(torch.uint8)[:] = 0xFF  # NaN, whatever it is read as
-        self.requests = Requests(1, max_len=320, span_len=span_len, num_rows=len(LENGTHS))
         free = np.random.default_rng(5).permutation(num_spans).tolist()
-        for request_id, length in LENGTHS.items():
-            self.requests.enter(Entry(request_id, (0,) * length, SamplingParams(), 0))
+        self.sequences = Sequences(1, max_len=320, span_len=span_len, num_rows=len(LENGTHS))
+        for seq_id, length in LENGTHS.items():
+            self.sequences.enter(Entry(seq_id, (0,) * length, SamplingParams(), 0))
             spans = tuple(free.pop() for _ in range(-(-length // span_len)))
-            self.requests.grow(Growth(request_id, 0, 0, spans))
+            self.sequences.grow(Growth(seq_id, 0, 0, spans))
+        self._forward: Callable[[Step[Any]], Any] = lambda _: None
+        self._device = CudaDevice(
+            self.ops, self._compute, (self.cache,), (), (),
+            Sizes(requests=len(LENGTHS), rows=512, max_len=320, span_len=span_len, num_groups=1),
+            self.sequences, num_axes=1, reads_all_columns=False, shapes=None,
+        )  # fmt: skip
 
-    def write(self, parts: list[tuple[int, int, int]]) -> Step[Any]:
-        """Append the keys and values of these positions of requests; return the step."""
-        slices = [
-            Slice(request_id, start, stop, stop, False, 0) for request_id, start, stop in parts
-        ]
-        step = build(slices, self.requests, (), self.ops, (self.cache,))
-        both = [_written(self.group, request_id) for request_id, *_ in parts]
+    def _compute(self, step: Step[Any]) -> Any:
+        self._made = self._forward(step)
+        return torch.empty((0, 8), device="cuda")  # no logits
+
+    def run(self, parts: list[tuple[int, int, int]], forward: Callable[[Step[Any]], Any]) -> Any:
+        """Return what `forward` makes in a step of these positions of sequences."""
+        slices = [Slice(seq_id, start, stop, stop, False, 0) for seq_id, start, stop in parts]
+        self._forward = forward
+        torch.cuda.synchronize()
+        batch = build_batch(slices, self.sequences, lambda _: False)
+        self._device.launch(batch, Updates()).wait()
+        return self._made
+
+    def write(self, step: Step[Any], parts: list[tuple[int, int, int]]) -> None:
+        """Append the keys and values of these positions of sequences."""
+        both = [_written(self.group, seq_id) for seq_id, *_ in parts]
         key, value = (
             self.backend.put(
                 self.ops,
@@ -109,7 +127,6 @@ class Spans:
         )
         values = () if self.group.values_in_keys else (value,)
         self.ops.append(step, key, *values, group=0, layer=LAYER)
-        return step
 
 
 def _expected(
@@ -155,14 +172,16 @@ def _check(
     spans = Spans(backend, group, span_len)
     earlier = [(request_id, 0, start) for request_id, start, _ in parts if start]
     if earlier:
-        spans.write(earlier)
-    step = spans.write(parts)
-    query = _random((step.num_tokens, sizes[0], group.key_dim), 99)
+        spans.run(earlier, lambda step: spans.write(step, earlier))
+    query = _random((sum(stop - start for _, start, stop in parts), sizes[0], group.key_dim), 99)
     scores = {"scale": group.key_dim**-0.5, "softcap": softcap, "window": window}
 
-    actual = spans.ops.attend(
-        step, backend.put(spans.ops, query), group=0, layer=LAYER, alibi=alibi, **scores
-    )
+    def forward(step: Step[Any]) -> Any:
+        spans.write(step, parts)
+        asked = backend.put(spans.ops, query)
+        return spans.ops.attend(step, asked, group=0, layer=LAYER, alibi=alibi, **scores)
+
+    actual = spans.run(parts, forward)
 
     backend.check(spans.ops, actual, _expected(group, query, parts, alibi, stored, **scores))
 

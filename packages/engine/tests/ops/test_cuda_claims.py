@@ -10,7 +10,8 @@ from cases import SEED
 from families import FAMILIES
 from oracle import Oracle
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.run.claim import Bound, bind
+from spaninfer_engine.ops.bound import Bound
+from spaninfer_engine.run.claim import bind
 from spaninfer_engine.run.lower import lower
 from stepping import Model, make_ops
 from wide import WIDE

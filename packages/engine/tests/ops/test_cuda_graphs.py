@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from spaninfer_engine.ops.cuda_forms import Form
 from spaninfer_engine.ops.cuda_graphs import Graphs
+from spaninfer_engine.ops.graph_shapes import GraphShape
 
 pytestmark = pytest.mark.gpu
 
@@ -25,11 +25,11 @@ class Body:
         self.count = 0
         self.number = torch.ones((), device="cuda")
 
-    def __call__(self, form: Form, columns: int) -> torch.Tensor:
+    def __call__(self, shape: GraphShape, columns: int) -> torch.Tensor:
         self.count += 1
-        return self.number.repeat(form.decodes * MIB // 4) + columns
+        return self.number.repeat(shape.decodes * MIB // 4) + columns
 
-    def blank(self, form: Form) -> None:
+    def blank(self, shape: GraphShape) -> None:
         """Nothing is written that a step would have to leave alone."""
 
 
@@ -49,9 +49,9 @@ def allow(mib: int) -> None:
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + mib * MIB) / total)
 
 
-def replayed(graphs: Graphs, form: Form) -> list[float]:
-    """Return which numbers a replay of a form's graph computes."""
-    captured = graphs.find(form, 1)
+def replayed(graphs: Graphs, shape: GraphShape) -> list[float]:
+    """Return which numbers a replay of a shape's graph computes."""
+    captured = graphs.find(shape, 1)
     assert captured is not None
     captured.graph.replay()
     numbers: list[float] = captured.logits.unique().tolist()
@@ -61,13 +61,13 @@ def replayed(graphs: Graphs, form: Form) -> list[float]:
 def test_a_replay_computes_the_step_anew(body: Body) -> None:
     graphs = Graphs(body, body.blank)
 
-    captured = graphs.find(Form(3), 5)
+    captured = graphs.find(GraphShape(3), 5)
     assert captured is not None
     body.number.fill_(7.0)
     captured.graph.replay()
 
     assert captured.logits.unique().tolist() == [12.0]
-    assert graphs.find(Form(3), 5) is captured
+    assert graphs.find(GraphShape(3), 5) is captured
     assert body.count == 2  # once for what libraries allocate, once captured
     graphs.close()
 
@@ -77,16 +77,16 @@ def test_a_form_without_memory_has_no_graph_until_there_is_more(body: Body) -> N
     ballast = torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
     allow(mib=128)
 
-    assert graphs.find(Form(256), 1) is None
+    assert graphs.find(GraphShape(256), 1) is None
     tried = body.count
     assert tried > 0
-    assert graphs.find(Form(256), 1) is None
+    assert graphs.find(GraphShape(256), 1) is None
     assert body.count == tried  # not again, with as little memory
-    assert graphs.find(Form(2), 1) is not None  # a smaller one has room
+    assert graphs.find(GraphShape(2), 1) is not None  # a smaller one has room
 
     del ballast
     allow(mib=2048)
-    assert replayed(graphs, Form(256)) == [2.0]
+    assert replayed(graphs, GraphShape(256)) == [2.0]
     graphs.close()
 
 
@@ -94,19 +94,19 @@ def test_memory_that_fails_inside_a_capture_is_no_error_of_the_next_one(body: Bo
     graphs = Graphs(body, body.blank)
     allow(mib=600)  # once for the first computation, but not a second time for the graph's pool
 
-    assert graphs.find(Form(256), 1) is None
+    assert graphs.find(GraphShape(256), 1) is None
     assert body.count == 2
 
-    assert replayed(graphs, Form(1)) == [2.0]
+    assert replayed(graphs, GraphShape(1)) == [2.0]
     graphs.close()
 
 
 def test_other_errors_of_a_step_are_raised(body: Body) -> None:
-    def broken(form: Form, columns: int) -> torch.Tensor:
-        raise RuntimeError(f"{form} {columns}")
+    def broken(shape: GraphShape, columns: int) -> torch.Tensor:
+        raise RuntimeError(f"{shape} {columns}")
 
     with pytest.raises(RuntimeError, match="decodes=3"):
-        Graphs(broken, body.blank).find(Form(3), 1)
+        Graphs(broken, body.blank).find(GraphShape(3), 1)
 
 
 def test_a_thread_that_has_multiplied_nothing_yet_captures_a_product() -> None:
@@ -114,12 +114,12 @@ def test_a_thread_that_has_multiplied_nothing_yet_captures_a_product() -> None:
     rows = torch.ones((300, 512), device="cuda", dtype=torch.bfloat16)
     stream = torch.cuda.Stream()
 
-    def body(form: Form, _: int) -> torch.Tensor:
-        return rows[: form.decodes] @ weight if form.decodes > 64 else rows[: form.decodes] * 3
+    def body(shape: GraphShape, _: int) -> torch.Tensor:
+        return rows[: shape.decodes] @ weight if shape.decodes > 64 else rows[: shape.decodes] * 3
 
     def capture(graphs: Graphs, decodes: int) -> list[float]:
         with torch.cuda.stream(stream):
-            captured = graphs.find(Form(decodes), 1)
+            captured = graphs.find(GraphShape(decodes), 1)
             assert captured is not None
             captured.graph.replay()
             stream.synchronize()

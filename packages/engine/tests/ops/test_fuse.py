@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from backends import EXACT, Backend
+from contexts import metadata_of
 from families import FAMILIES
 from oracle import Oracle
+from spaninfer_engine.ops.bound import Bound
 from spaninfer_engine.ops.operation import Operation, Use
 from spaninfer_engine.ops.step import Step
-from spaninfer_engine.run.claim import Bound, bind
+from spaninfer_engine.run.claim import bind
 from spaninfer_engine.run.lower import lower
 from spaninfer_engine.run.program import Program
 from spaninfer_engine.spec.nodes import Weight
@@ -64,17 +65,13 @@ def _step(ops: Any, count: int) -> Step[Any]:
     numbers = np.arange(count, dtype=np.int32)
     step: Step[Any] = Step(
         token_ids=ops.from_host(numbers),
-        position=numbers,
-        request=np.zeros(count, np.int32),
         positions=ops.from_host(numbers[None]),
-        tables=(),
-        bounds=np.array([0, count], np.int32),
-        caches=(),
-        written=(),
         rotations=(),
-        wanted=ops.from_host(numbers),
+        logit_indices=ops.from_host(numbers),
+        attention=metadata_of(count),
     )
-    return replace(step, plan=ops.prepare(step))
+    ops.prepare(step)
+    return step
 
 
 @pytest.mark.parametrize("backend", EXACT[1:], ids=str)

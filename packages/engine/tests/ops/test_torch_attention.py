@@ -10,12 +10,12 @@ import spaninfer_op_reference as definition
 
 torch = pytest.importorskip("torch")
 
-from spaninfer_engine.ops.step import Run  # noqa: E402
 from spaninfer_engine.ops.torch_attention import (  # noqa: E402
     Scoring,
     attend_rows,
     attend_slice,
 )
+from spaninfer_engine.step.batch import Run  # noqa: E402
 
 SPANS, SPAN_LEN, KV_HEADS, HEADS, KEY, VALUE = 40, 4, 2, 6, 8, 5
 LENGTHS = [9, 1, 0, 24]

@@ -11,15 +11,16 @@ import pytest
 from backends import EXACT, Backend
 from families import FAMILIES
 from oracle import Oracle, deviation, prompt
+from spaninfer_engine.ops.host_device import build_step
+from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import Rows, Step
 from spaninfer_engine.plan import Entry, Growth, Slice
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.run.claim import bind
-from spaninfer_engine.run.inputs import build
 from spaninfer_engine.run.lower import lower
-from spaninfer_engine.run.requests import Requests
-from spaninfer_engine.run.rotary import Rotary
 from spaninfer_engine.spec.nodes import ropes
+from spaninfer_engine.step.batch import build_batch
+from spaninfer_engine.step.sequences import Sequences
 from stepping import Model
 
 TOKENS = prompt(9)
@@ -30,15 +31,17 @@ VECTORS = np.random.default_rng(0).standard_normal((2, 64)).astype(np.float32)
 def _logits(model: Model, backend: Backend, **media: Any) -> np.ndarray:
     """Return the logits of every position of TOKENS in a step with media rows."""
     ops, groups = backend.make(), model.decoder.groups
-    requests = Requests(len(groups), max_len=16, span_len=4, num_rows=1)
-    requests.enter(Entry(1, tuple(TOKENS), SamplingParams(), 0))
-    requests.grow(Growth(1, 0, 0, (3, 0, 2)))
+    sequences = Sequences(len(groups), max_len=16, span_len=4, num_rows=1)
+    sequences.enter(Entry(1, tuple(TOKENS), SamplingParams(), 0))
+    sequences.grow(Growth(1, 0, 0, (3, 0, 2)))
     caches = tuple(ops.cache(group, 4, 4) for group in groups)
-    rotaries = [Rotary(rope) for rope in ropes(model.decoder)]
-    step: Step[Any] = build([Slice(1, 0, len(TOKENS), 0, True)], requests, rotaries, ops, caches)
+    rotaries = tuple(map(Rotary, ropes(model.decoder)))
+    batch = build_batch([Slice(1, 0, len(TOKENS), 0, True)], sequences, lambda _: True)
+    step: Step[Any] = build_step(batch, sequences, ops, caches, rotaries)
     rows = Rows(ops.from_host(np.array(ROWS)), backend.put(ops, VECTORS))
     bound = bind(lower(model.decoder), ops, model.checkpoint.reader)
     context = replace(step, **{name: make(rows) for name, make in media.items()})
+    ops.prepare(context)
     result: np.ndarray = ops.to_host(bound.run(context))
     return result
 

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
-from spaninfer_engine.ops.device import MOST_LISTED
 from spaninfer_engine.plan import Entry
 from spaninfer_engine.request import SamplingParams
-from spaninfer_engine.run.sample import Sampler, is_for_host, wish_of
+from spaninfer_engine.run.sample import Sampler
 from spaninfer_op_reference import log_softmax
 
 VOCAB = 50
@@ -148,47 +147,3 @@ def test_a_request_that_left_is_forgotten(logits):
 
     with pytest.raises(KeyError):
         draw(sampler, logits[:1])
-
-
-@pytest.mark.parametrize(
-    ("sampling", "end_ids", "by_host"),
-    [
-        ({"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1}, (2,), False),
-        ({"repetition_penalty": 1.1, "presence_penalty": 1, "no_repeat_ngram": 3}, (2,), False),
-        ({"min_tokens": 4}, (2,), False),
-        ({"logit_bias": {1: 0.5}, "bad_words": ("x",)}, (), False),
-        ({"logit_bias": dict.fromkeys(range(MOST_LISTED + 1), 0.5)}, (), True),
-        ({"typical_p": 0.5}, (), True),
-        ({"logprobs": 0}, (), False),
-        ({"logprobs": 0, "processed_logprobs": True}, (), True),
-    ],
-    ids=lambda value: next(iter(value), "") if isinstance(value, dict) else "",
-)
-def test_the_host_draws_what_a_device_cannot(sampling, end_ids, by_host):
-    banned = ((5, 6),) if "bad_words" in sampling else ()
-    entry = Entry(1, (7, 8, 9), SamplingParams(**sampling), 3, banned, end_ids)
-
-    assert is_for_host(entry) is by_host
-
-
-def test_a_device_hears_what_a_request_wants():
-    sampling = SamplingParams(temperature=0.5, top_k=3, frequency_penalty=0.25)
-
-    wish = wish_of(Entry(1, (7, 8), sampling, seed=2**64 - 1))
-
-    assert (wish.temperature, wish.top_k, wish.seed, wish.prompt_len) == (0.5, 3, 2**64 - 1, 2)
-    assert wish.revises
-    assert (wish.num_listed, wish.logprobs) == (0, None)
-    assert not wish_of(Entry(1, (7,), SamplingParams(), seed=0)).revises
-
-
-def test_a_device_hears_of_biases_bad_words_and_ends_that_come_too_early():
-    sampling = SamplingParams(logit_bias={4: 1.5, 2: -1.0}, min_tokens=3)
-
-    wish = wish_of(Entry(1, (7, 8), sampling, 0, banned=((5, 6), (9,)), end_ids=(1, 2)))
-
-    assert (wish.bias_ids, wish.biases) == ((4, 2), (1.5, -1.0))
-    assert (wish.bad_words, wish.end_ids, wish.end_until) == (((5, 6), (9,)), (1, 2), 5)
-    assert wish.num_listed == 2 + 3 + 3 + 2
-    assert wish.revises
-    assert wish_of(Entry(1, (7,), SamplingParams(), 0, end_ids=(1, 2))).end_ids == ()

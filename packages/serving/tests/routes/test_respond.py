@@ -24,7 +24,7 @@ class PacedRunner:
 
     def __init__(self, runner):
         self._runner, self._allowed = runner, Semaphore(0)
-        self.use_time, self.close = runner.use_time, runner.close
+        self.run_idle_work, self.close = runner.run_idle_work, runner.close
 
     def allow(self, num_steps):
         self._allowed.release(num_steps)

@@ -60,5 +60,22 @@ class Steps(Generic[A]):
         return "\n".join(f"{number:4d}  {step}" for number, step in enumerate(self.steps))
 
 
+@dataclass(frozen=True, slots=True)
+class Bound(Generic[A]):
+    """A program bound to a backend: for steps of tokens alone, and for steps with media rows."""
+
+    backend: str
+    text: Steps[A]
+    media: Steps[A]
+
+    def run(self, context: Step[A]) -> A:
+        """Return the logits [W V] of the rows that the step wants."""
+        return (self.media if context.has_media else self.text).run(context)
+
+    def __str__(self) -> str:
+        """Return the listing of steps without media."""
+        return str(self.text)
+
+
 def _indented(title: str, lines: Iterable[str]) -> str:
     return "\n".join([title, *(f"    {line}" for line in lines)])

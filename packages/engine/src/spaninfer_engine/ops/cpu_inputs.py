@@ -12,7 +12,7 @@ from spaninfer_kernels_cpu.attention_plan import plan_of
 from spaninfer_kernels_cpu.call import ITEMS, MAX_COUNTS, ROWS, WANTED
 from spaninfer_kernels_cpu.experts_call import Counts, num_runs
 
-from spaninfer_engine.ops.step import Step
+from spaninfer_engine.ops.step import AttentionMetadata, Step
 
 MAX_GROUPS = MAX_ROPES = 16
 
@@ -95,19 +95,23 @@ class Inputs:
 
     def fill(self, step: Step[Any]) -> None:
         """Have the words say where this step's arrays are."""
-        assert len(step.tables) <= MAX_GROUPS
+        metadata: AttentionMetadata[Any] = step.attention
+        assert len(metadata.tables) <= MAX_GROUPS
         assert len(step.rotations) <= MAX_ROPES
         self._step, self._kept = step, []
-        one = (step.token_ids, step.position, step.request, step.positions[0], step.wanted)
+        one = (
+            *(step.token_ids, metadata.positions, metadata.token_rows),
+            *(step.positions[0], step.logit_indices),
+        )
         for number, array in enumerate(one):
             self._put(number, np.ascontiguousarray(array, np.int32))
-        for group, table in enumerate(step.tables):
+        for group, table in enumerate(metadata.tables):
             self._put(_TABLES + 2 * group, table)
             self._words[_TABLES + 2 * group + 1] = table.shape[1]
         for rope, rotation in enumerate(step.rotations):
             for which, part in enumerate(rotation):
                 self._put(_ANGLES + 2 * rope + which, np.ascontiguousarray(part, np.float32))
-        self._counts = [step.num_tokens, len(step.wanted)]
+        self._counts = [step.num_tokens, len(step.logit_indices)]
 
     def counts(self) -> list[int]:
         """Return the counts of the step, after finding those that are still missing."""
@@ -125,8 +129,8 @@ class Inputs:
                 return num_runs(self._counts[rows], top_k, experts)
             case _Plan(group, window, row_bytes):
                 assert self._step is not None
-                request, position = self._step.request, self._step.position
-                items, parts = plan_of(request, position, group, window)
+                metadata = self._step.attention
+                items, parts = plan_of(metadata.token_rows, metadata.positions, group, window)
                 self._put(_PLANS + 2 * count, items)
                 self._put(_PLANS + 2 * count + 1, np.empty(parts * row_bytes, np.uint8))
                 return len(items)

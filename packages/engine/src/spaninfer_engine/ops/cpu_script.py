@@ -126,7 +126,7 @@ class _Script:
 
     def __call__(self, step: Step[Floats], *inputs: Floats) -> Any:
         """Run the script for a step; return an array per result, or the only one."""
-        rows, wanted = step.num_tokens, len(step.wanted)
+        rows, wanted = step.num_tokens, len(step.logit_indices)
         linked = self._linked
         if linked is None or not linked.serves(step, rows, wanted):
             linked = self._linked = self._link(step, inputs)
@@ -140,11 +140,12 @@ class _Script:
         """Write the calls down, with memory for this step's rows and some more, and for as many
         as there ever were: 10 to 20 ms, which no step shall take again.
         """
-        rows, wanted = _capacity(step.num_tokens), _capacity(len(step.wanted))
+        rows, wanted = _capacity(step.num_tokens), _capacity(len(step.logit_indices))
         if self._linked is not None:
             rows, wanted = max(rows, self._linked.rows), max(wanted, self._linked.wanted)
+        caches = step.attention.caches
         rotated = [rotation.cos.shape[-1] for rotation in step.rotations]
-        recorder = Recorder(self._inputs, step.caches, rotated, rows=rows, wanted=wanted)
+        recorder = Recorder(self._inputs, caches, rotated, rows=rows, wanted=wanted)
         values = {
             slot: recorder.new(*array.shape[1:], wanted=of_wanted)
             for slot, array, of_wanted in zip(self._read, inputs, self._wanted, strict=True)
@@ -163,7 +164,7 @@ class _Script:
         results = tuple(values[slot] for slot in self._results)
         self._compilers.finish(call.kernel for call in recorder.calls)
         script = Script(recorder.calls)
-        return _Linked(script, given, results, rows, wanted, step.caches, recorder.buffers)
+        return _Linked(script, given, results, rows, wanted, caches, recorder.buffers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ class _Linked:
 
     def serves(self, step: Step[Floats], rows: int, wanted: int) -> bool:
         """Is there memory for so many rows, and are keys and values where they were?"""
-        return rows <= self.rows and wanted <= self.wanted and step.caches is self.caches
+        return rows <= self.rows and wanted <= self.wanted and step.attention.caches is self.caches
 
 
 def _capacity(count: int) -> int:

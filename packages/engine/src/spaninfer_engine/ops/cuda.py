@@ -33,7 +33,7 @@ from spaninfer_engine.ops.cuda_heads import Heads
 from spaninfer_engine.ops.cuda_kernels import FORMATS, Kernels
 from spaninfer_engine.ops.cuda_products import InvariantProducts
 from spaninfer_engine.ops.operation import Operation, Packable
-from spaninfer_engine.ops.slices import Slices, slices_of
+from spaninfer_engine.ops.slices import Slices
 from spaninfer_engine.ops.step import Rotation, SpanCache, Step
 from spaninfer_engine.ops.table import AlibiKind, Claim
 from spaninfer_engine.ops.torch import TorchOps
@@ -154,14 +154,9 @@ class CudaOps(TorchOps):
         return Rotation(self.from_host(cos), self.from_host(sin))
 
     def plan(self, slices: Slices, caches: tuple[SpanCache[Tensor], ...]) -> Plan:
-        """Return what attention shares over the layers of a step; becomes `step.plan`."""
+        """Return what attention shares over the layers of a step; becomes `step.attention`."""
         pools = tuple(self._pools[index] for index in range(len(caches)))
         return Plan(slices, caches, pools, self.kernels)
-
-    def prepare(self, step: Step[Tensor]) -> Plan:
-        """Return the same for a step whose indices are on the host."""
-        span_len = self._pools[0].layout.span_len
-        return self.plan(slices_of(step, span_len, self.device), step.caches)
 
     # ---- rows ------------------------------------------------------------------------------------
 
@@ -212,7 +207,7 @@ class CudaOps(TorchOps):
         layer: int,
     ) -> None:
         """Write keys and values into the spans; the kernel takes the keys for queries too."""
-        plan: Plan = step.plan
+        plan: Plan = step.attention
         slots, spans = plan.slices.slots[group], plan.pools[group].spans[layer]
         heads = Heads.of(key, key, key if value is None else value)
         self.kernels.append_rows(heads, slots, spans)
@@ -230,7 +225,7 @@ class CudaOps(TorchOps):
         alibi: AlibiKind | None = None,
     ) -> Tensor:
         """By kernels where there are some for the sizes, decodes apart from longer slices."""
-        plan: Plan = step.plan
+        plan: Plan = step.attention
         scoring = Scoring(scale, softcap, window, alibi)
         layout = plan.pools[group].layout
         if self._has_no_kernel(layout.key_size, layout.value_size, alibi):

@@ -101,7 +101,7 @@ class Plan:
         planned: list[_Decodes | _Prefills] = []
         if decodes:
             planned.append(_Decodes(*given))
-        if slices.num_decodes + len(slices.prefills) > decodes:
+        if len(slices.rows) > decodes:
             planned.append(_Prefills(*given, rows, decodes))
         return tuple(planned)
 
@@ -116,7 +116,7 @@ class Plan:
             out[:count] = attend_rows(query[:count], keys, values, tables, *which, scoring)
         for run in slices.prefills:
             rows = slice(run.first, run.last)
-            table = tables[run.request]
+            table = tables[run.row]
             out[rows] = attend_slice(query[rows], keys, values, table, run, scoring)
         return out
 
@@ -162,7 +162,7 @@ class _Prefills:
         rows: int,
         first: int,
     ) -> None:
-        count = slices.num_decodes + len(slices.prefills) - first
+        count = len(slices.rows) - first
         self._kernel = kernels.prefill_of(layout, heads)
         self._plan = _bytes(self._kernel.plan_bytes(rows, count), slices.rows.device)
         self._workspace = _bytes(self._kernel.workspace_bytes, slices.rows.device)

@@ -13,11 +13,11 @@ from spaninfer_kernels_cuda import inputs
 from torch import Tensor
 
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.ops.cuda_forms import PROMPT_ROWS, PROMPTS, Form
-from spaninfer_engine.ops.cuda_news import News
-from spaninfer_engine.ops.device import Launch
+from spaninfer_engine.ops.graph_shapes import PROMPT_TOKENS, PROMPTS, GraphShape, StepShape
+from spaninfer_engine.ops.pending_writes import PendingWrites
 from spaninfer_engine.ops.slices import Slices
 from spaninfer_engine.ops.step import Rotation
+from spaninfer_engine.step.batch import Run
 
 Words = NDArray[np.int32]
 
@@ -49,7 +49,7 @@ class Sizes:
     @property
     def padded_rows(self) -> int:
         """Rows of a step that is padded to a form."""
-        most: int = max(self.rows, *PROMPT_ROWS)
+        most: int = max(self.rows, *PROMPT_TOKENS)
         return self.requests + most
 
 
@@ -110,7 +110,7 @@ class StepMemory:
         self._block = self._ints(inputs.columns_len(sizes.slices))
         self._pinned = [torch.empty_like(self._block, device="cpu").pin_memory() for _ in range(2)]
         self._columns = [inputs.Columns.of(each.numpy(), sizes.slices) for each in self._pinned]
-        self._news = News(kernels, device)
+        self._writes = PendingWrites(kernels, device)
         self._places = torch.from_numpy(self._addresses()).to(device)
 
     @property
@@ -121,52 +121,61 @@ class StepMemory:
     def write(self, array: Tensor, row: int, first: int, words: Words) -> None:
         """Have words in a row of an int32 array, from column `first` on, before the next step."""
         assert first + len(words) <= array.shape[1], "words behind the end of a row"
-        self._news.add(array.data_ptr() + 4 * (row * array.stride(0) + first), words)
+        self._writes.add(array.data_ptr() + 4 * (row * array.stride(0) + first), words)
 
     def forget_written(self) -> None:
         """Do not send what was written."""
-        self._news.forget()
+        self._writes.forget()
 
-    def send(self, launch: Launch, stream: int) -> None:
-        """Send the columns, and all that was written, on torch's current stream."""
-        self._news.send(stream)
+    def send(self, angles: Sequence[Rotation[NDArray[np.float32]] | None], stream: int) -> None:
+        """Send the columns, and all that was written, on torch's current stream.
+
+        `angles` has an entry per rotary embedding: None where the device has a table of its own.
+        """
+        self._writes.send(stream)
         self._block.copy_(self._pinned[0], non_blocking=True)
-        for place, sent in zip(self.rotations, launch.rotations, strict=True):
+        for place, sent in zip(self.rotations, angles, strict=True):
             if sent is not None:
                 for out, array in zip(place, sent, strict=True):
                     out[: len(array)].copy_(torch.from_numpy(array).pin_memory(), non_blocking=True)
         self._pinned.reverse()
         self._columns.reverse()
 
-    def blank(self, form: Form) -> None:
-        """Have a step of this form pad only, on torch's current stream, and wait for that.
+    def blank(self, shape: GraphShape) -> None:
+        """Have a step of this shape pad only, on torch's current stream, and wait for that.
 
-        It computes the rows of its decodes, whose keys go nowhere; its prompts are empty.
+        It computes its decodes, whose keys go nowhere; its prompts are empty.
         """
         block = np.zeros_like(self._pinned[0].numpy())
         columns = inputs.Columns.of(block, self.sizes.slices)
         columns.rows[:] = columns.draws[:] = -1
-        columns.bounds[:] = np.minimum(np.arange(len(columns.bounds)), form.decodes)
+        columns.bounds[:] = np.minimum(np.arange(len(columns.bounds)), shape.decodes)
         columns.wanted[:] = columns.bounds
         self._block.copy_(torch.from_numpy(block))
 
-    def derive(self, *, slices: int, rows: int, wanted: int, stream: int) -> None:
-        """Write what the rows of the step get."""
-        self._kernels.derive(self._places, slices=slices, rows=rows, wanted=wanted, stream=stream)
+    def derive(self, shape: StepShape, stream: int) -> None:
+        """Write what the tokens of the step get."""
+        self._kernels.derive(
+            self._places,
+            slices=shape.num_slices,
+            rows=shape.num_tokens,
+            wanted=shape.num_logits,
+            stream=stream,
+        )
 
-    def slices(self, launch: Launch, num_spans: int) -> Slices:
+    def slices(self, shape: StepShape, prefills: tuple[Run, ...], num_spans: int) -> Slices:
         """Return the step's slices on the device, with `num_spans` columns of the tables."""
         columns = inputs.Columns.of(self._block, self.sizes.slices)
         return Slices(
-            rows=columns.rows[: launch.slices],
-            lengths=columns.stops[: launch.slices],
-            bounds=columns.bounds[: launch.slices + 1],
-            slots=tuple(slots[: launch.rows] for slots in self.slots),
+            rows=columns.rows[: shape.num_slices],
+            lengths=columns.stops[: shape.num_slices],
+            bounds=columns.bounds[: shape.num_slices + 1],
+            slots=tuple(slots[: shape.num_tokens] for slots in self.slots),
             tables=tuple(table[:, :num_spans] for table in self.tables),
-            num_decodes=launch.num_decodes,
-            prefills=launch.prefills,
-            wanted_rows=self._wanted_row[: launch.wanted],
-            wanted_lengths=self._wanted_len[: launch.wanted],
+            num_decodes=shape.num_decodes,
+            prefills=prefills,
+            wanted_rows=self._wanted_row[: shape.num_logits],
+            wanted_lengths=self._wanted_len[: shape.num_logits],
         )
 
     def _addresses(self) -> NDArray[np.int64]:

@@ -88,15 +88,15 @@ def _attend_wanted(ops: Backend, claim: Claim, taken: Sequence[Operation], pack:
     write_keys = _KeysAndValues(ops, before, pack)
 
     def kernel(step: Step[Tensor], x: Tensor) -> Tensor:
-        plan: Plan = step.plan
-        few = plan.of_wanted(step.wanted)
+        plan: Plan = step.attention
+        few = plan.of_wanted(step.logit_indices)
         if few is None:
             return ops.take_rows(step, attend(step, write(step, x)))
         write_keys(step, x)
-        angles = (Rotation(*(part[step.wanted] for part in each)) for each in step.rotations)
-        step_of_few = replace(step, rotations=tuple(angles), plan=few)
+        angles = (Rotation(*(part[step.logit_indices] for part in each)) for each in step.rotations)
+        step_of_few = replace(step, rotations=tuple(angles), attention=few)
         # Their keys are written once more, by the kernel that makes queries and keys of a product.
-        read: Tensor = attend(step_of_few, write(step_of_few, x[step.wanted]))
+        read: Tensor = attend(step_of_few, write(step_of_few, x[step.logit_indices]))
         return read
 
     return kernel
@@ -114,7 +114,7 @@ class _KeysAndValues:
 
     def __call__(self, step: Step[Tensor], x: Tensor) -> None:
         """Write keys and values of x[T C] into the spans."""
-        layout = step.plan.pools[self._write.group].layout
+        layout = step.attention.pools[self._write.group].layout
         border = self._heads * layout.key_size
         both = self._ops.linear(x, **{name: part[border:] for name, part in self._joined.items()})
         self._write(step, Heads.of_keys(both, self._kv_heads, layout))
@@ -142,7 +142,7 @@ def _project_and_append(
 
     def kernel(step: Step[Tensor], x: Tensor) -> Tensor:
         both = ops.linear(x, **weights)
-        pool = step.plan.pools[write.group]
+        pool = step.attention.pools[write.group]
         return write(step, Heads.of_row(both, query_heads, kv_heads, pool.layout))
 
     return kernel
@@ -177,7 +177,7 @@ class _Write:
 
     def __call__(self, step: Step[Tensor], heads: Heads) -> Tensor:
         """Write keys and values; return the queries."""
-        plan: Plan = step.plan
+        plan: Plan = step.attention
         rotary = plan.rotary(step.rotations, self._rope, self._interleaved)
         slots, spans = plan.slices.slots[self.group], plan.pools[self.group].spans[self._layer]
         return self._kernels.append_rows(heads, slots, spans, rotary, self._norm)
@@ -190,7 +190,7 @@ def attend_and_merge(taken: Sequence[Operation]) -> Kernel:
     scoring = Scoring(**constants)
 
     def kernel(step: Step[Tensor], query: Tensor) -> Tensor:
-        plan: Plan = step.plan
+        plan: Plan = step.attention
         return plan.attend(query, group, layer, scoring)
 
     return kernel

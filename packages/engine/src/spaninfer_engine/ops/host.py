@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from spaninfer_engine.memory import HOST_SHARE, available_bytes
 from spaninfer_engine.ops.bound import Steps
 from spaninfer_engine.ops.operation import Packable
-from spaninfer_engine.ops.step import Run, SpanCache, Step, runs
+from spaninfer_engine.ops.step import AttentionMetadata, SpanCache, Step
 from spaninfer_engine.ops.table import AlibiKind, span_buffer_shape
 from spaninfer_engine.spec.nodes import CacheGroup
+from spaninfer_engine.step.batch import Run
 
 Array = NDArray[Any]
 
@@ -73,9 +74,8 @@ class HostOps:
         """Return the array as float32."""
         return array.astype(np.float32, copy=False)
 
-    def prepare(self, step: Step[Array]) -> Any:  # noqa: ARG002
-        """Attention by definition shares nothing between layers."""
-        return None
+    def prepare(self, step: Step[Array]) -> None:
+        """Operators read everything from the step."""
 
     # ---- operators that move numbers -------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class HostOps:
 
     def take_rows(self, step: Step[Array], x: Array) -> Array:
         """Rows whose logits are wanted; without a copy where they are all rows."""
-        return x if len(step.wanted) == len(x) else x[step.wanted]
+        return x if len(step.logit_indices) == len(x) else x[step.logit_indices]
 
     def add(self, x: Array, y: Array, *, scale: float) -> Array:
         """X + y * scale."""
@@ -158,10 +158,11 @@ class HostOps:
         layer: int,
     ) -> None:
         """Write keys and values into the spans."""
-        cache = step.caches[group]
-        cache.keys[layer][step.written[group]] = key
+        metadata: AttentionMetadata[Array] = step.attention
+        cache, slots = metadata.caches[group], metadata.slot_mapping[group]
+        cache.keys[layer][slots] = key
         if value is not None:
-            cache.values[layer][step.written[group]] = value
+            cache.values[layer][slots] = value
 
     def route(
         self, logits: Array, *, correction: Array | None = None, **scores: Any
@@ -182,11 +183,12 @@ def attend_by_definition(
     alibi: AlibiKind | None,
 ) -> Array:
     """[T H E]: request by request, as spaninfer_op_reference says."""
-    keys, values = (part[layer] for part in step.caches[group])
+    metadata: AttentionMetadata[Array] = step.attention
+    keys, values = (part[layer] for part in metadata.caches[group])
     slopes = definition.alibi_slopes(query.shape[1])
     out = np.empty((*query.shape[:2], values.shape[-1]), query.dtype)
-    for run in runs(step):
-        first, spans = _spans_of(run, step.tables[group][run.request], keys.shape[1], window)
+    for run in metadata.batch.runs():
+        first, spans = _spans_of(run, metadata.tables[group][run.row], keys.shape[1], window)
         positions = np.arange(first, run.stop)
         out[run.first : run.last] = definition.attend(
             query[run.first : run.last],

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from spaninfer_engine.ops.step import Run, Step, runs
+from spaninfer_engine.step.batch import Run
 
 _READS_ONLY = 64  # rows whose products take as long as reading the weights, which has to be done
 _SPARED = 2  # times as many rows as wanted ones, at the least
@@ -20,8 +18,8 @@ class Slices:
 
     Each of the W wanted rows belongs to a row of the span tables and sees so many positions.
 
-    `prefills` are the slices behind the decodes as the host knows them; a step that is captured
-    into a graph has none. A padding row has length 0 and negative slots.
+    `prefills` are the slices behind the decodes as the host knows them, which plain attention goes
+    through one by one; a captured step has none. A padding row has length 0 and negative slots.
     """
 
     rows: Tensor  # [R] row of the span tables
@@ -49,26 +47,3 @@ class Slices:
             num_decodes=count,
             prefills=(),
         )
-
-
-def slices_of(step: Step[Tensor], span_len: int, device: torch.device) -> Slices:
-    """Return the slices of a step whose indices are on the host, copied to the device."""
-    every = tuple(runs(step))
-    num_decodes = next((i for i, run in enumerate(every) if run.last - run.first > 1), len(every))
-
-    def on_device(array: object) -> Tensor:
-        return torch.from_numpy(np.array(array, np.int32)).to(device)
-
-    slots = tuple((span * span_len + place).int() for span, place in step.written)
-    wanted = step.wanted.cpu().numpy()
-    return Slices(
-        rows=on_device([run.request for run in every]),
-        lengths=on_device([run.stop for run in every]),
-        bounds=on_device(step.bounds),
-        slots=slots,
-        tables=tuple(on_device(table) for table in step.tables),
-        num_decodes=num_decodes,
-        prefills=every[num_decodes:],
-        wanted_rows=on_device(step.request[wanted]),
-        wanted_lengths=on_device(step.position[wanted] + 1),
-    )

@@ -106,8 +106,8 @@ class Ops(Protocol, Generic[A]):
         """What operators raise where there is no memory for their results."""
         ...
 
-    def prepare(self, step: Step[A]) -> object:
-        """Return what the attention operators share over all layers; becomes `step.plan`."""
+    def prepare(self, step: Step[A]) -> None:
+        """Note where the arrays of the next step lie, for backends whose operators are compiled."""
         ...
 
     # ---- embedding -------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from spaninfer_engine.memory import DEVICE_SHARE, HOST_SHARE, available_bytes
 from spaninfer_engine.ops.bound import Steps
 from spaninfer_engine.ops.fuse import joined_linears
 from spaninfer_engine.ops.operation import Packable
-from spaninfer_engine.ops.step import SpanCache, Step, runs
+from spaninfer_engine.ops.step import AttentionMetadata, SpanCache, Step
 from spaninfer_engine.ops.table import AlibiKind, Claim, span_buffer_shape
 from spaninfer_engine.ops.torch_attention import Scoring, attend_slice
 from spaninfer_engine.ops.upload import Uploader, fill
@@ -136,9 +136,8 @@ class TorchOps:
         result: NDArray[np.float32] = array.float().cpu().numpy()
         return result
 
-    def prepare(self, step: Step[Tensor]) -> Any:  # noqa: ARG002
-        """Attention of gathered spans shares nothing between layers."""
-        return None
+    def prepare(self, step: Step[Tensor]) -> None:
+        """Operators read everything from the step."""
 
     # ---- embedding -------------------------------------------------------------------------------
 
@@ -172,7 +171,7 @@ class TorchOps:
 
     def take_rows(self, step: Step[Tensor], x: Tensor) -> Tensor:
         """Rows whose logits are wanted; without a copy where they are all rows."""
-        return x if len(step.wanted) == len(x) else x[step.wanted]
+        return x if len(step.logit_indices) == len(x) else x[step.logit_indices]
 
     # ---- rows ------------------------------------------------------------------------------------
 
@@ -288,10 +287,11 @@ class TorchOps:
         layer: int,
     ) -> None:
         """Write keys and values into the spans."""
-        spans = step.caches[group]
-        spans.keys[layer][step.written[group]] = key
+        metadata: AttentionMetadata[Tensor] = step.attention
+        spans, slots = metadata.caches[group], metadata.slot_mapping[group]
+        spans.keys[layer][slots] = key
         if value is not None:
-            spans.values[layer][step.written[group]] = value
+            spans.values[layer][slots] = value
 
     def attend(
         self,
@@ -307,10 +307,11 @@ class TorchOps:
     ) -> Tensor:
         """Request by request, over spans gathered into one piece."""
         scoring = Scoring(scale, softcap, window, alibi)
-        keys, values = (part[layer] for part in step.caches[group])
+        metadata: AttentionMetadata[Tensor] = step.attention
+        keys, values = (part[layer] for part in metadata.caches[group])
         out = query.new_empty(*query.shape[:2], values.shape[-1])
-        for run in runs(step):
-            table = torch.from_numpy(step.tables[group][run.request]).to(self.device)
+        for run in metadata.batch.runs():
+            table = torch.from_numpy(metadata.tables[group][run.row]).to(self.device)
             rows = slice(run.first, run.last)
             out[rows] = attend_slice(query[rows], keys, values, table, run, scoring)
         return out

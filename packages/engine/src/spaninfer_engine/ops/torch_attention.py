@@ -15,8 +15,8 @@ import torch
 from spaninfer_op_reference import alibi_slopes
 from torch import Tensor
 
-from spaninfer_engine.ops.step import Run
 from spaninfer_engine.ops.table import AlibiKind
+from spaninfer_engine.step.batch import Run
 
 _MOST_SCORES = 1 << 26  # of one piece of a slice: 256 MiB in float32
 _HIDDEN = torch.finfo(torch.float32).min  # finite: a row that sees nothing must not become NaN

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol
+from typing import Protocol
 
-from spaninfer_engine.ops.bound import BoundStep, Steps
+from spaninfer_engine.ops.bound import Bound, BoundStep, Steps
 from spaninfer_engine.ops.fuse import single
 from spaninfer_engine.ops.operation import Operation, Packable, Use
-from spaninfer_engine.ops.step import A, Step
+from spaninfer_engine.ops.step import A
 from spaninfer_engine.ops.table import Claim, Kernel, Ops, Pack
 from spaninfer_engine.run.program import Program, narrowed, without_media
 
@@ -27,23 +27,6 @@ class Reader(Protocol):
     def read(self, name: str) -> Packable:
         """The array of this name."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Bound(Generic[A]):
-    """A program bound to a backend: for steps of tokens alone, and for steps with media rows."""
-
-    backend: str
-    text: Steps[A]
-    media: Steps[A]
-
-    def run(self, context: Step[A]) -> A:
-        """Return the logits [W V] of the rows that the step wants."""
-        return (self.media if context.has_media else self.text).run(context)
-
-    def __str__(self) -> str:
-        """Return the listing of steps without media."""
-        return str(self.text)
 
 
 def bind(

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_op_reference import RowSampling, process, sample
 
-from spaninfer_engine.ops.device import MOST_LISTED, Wish
 from spaninfer_engine.plan import Entry
 from spaninfer_engine.request import SamplingParams, TokenLogprob
 from spaninfer_engine.run.logprobs import report
@@ -151,43 +150,3 @@ class Sampler:
         count = self._wishes[request_id].sampling.prompt_logprobs
         assert count is not None, "prompt rows are computed for those who ask"
         return report(logits, next_ids, count)
-
-
-def wish_of(entry: Entry) -> Wish:
-    """Return how a device draws the request's tokens, where the host does not."""
-    wanted = entry.sampling
-    bias = wanted.logit_bias or {}
-    prompt_len = len(entry.token_ids)
-    return Wish(
-        temperature=wanted.temperature,
-        top_k=wanted.top_k,
-        top_p=wanted.top_p,
-        min_p=wanted.min_p,
-        seed=entry.seed,
-        prompt_len=prompt_len,
-        repetition_penalty=wanted.repetition_penalty,
-        presence_penalty=wanted.presence_penalty,
-        frequency_penalty=wanted.frequency_penalty,
-        no_repeat_ngram=wanted.no_repeat_ngram,
-        bias_ids=tuple(bias),
-        biases=tuple(bias.values()),
-        bad_words=entry.banned,
-        end_ids=entry.end_ids if wanted.min_tokens else (),
-        end_until=prompt_len + wanted.min_tokens,
-        logprobs=None if wanted.processed_logprobs else wanted.logprobs,
-    )
-
-
-def is_for_host(entry: Entry) -> bool:
-    """Can only the host draw the request's tokens?
-
-    A device draws by temperature, top-k, top-p, min-p and seed, after biases, penalties and bans,
-    as long as there is room for their lists, and reports log-probabilities of the model's logits;
-    typical sampling is done here, and what is said of processed logits.
-    """
-    wanted = entry.sampling
-    return (
-        (wanted.processed_logprobs and wanted.logprobs is not None)
-        or wanted.typical_p != 1
-        or wish_of(entry).num_listed > MOST_LISTED
-    )

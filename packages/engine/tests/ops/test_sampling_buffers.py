@@ -1,21 +1,22 @@
-"""Wishes as the sampler reads them, without a GPU."""
+"""Sampling parameters as the kernel reads them, without a GPU."""
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
-from spaninfer_engine.ops.cuda_wishes import packed
-from spaninfer_engine.ops.device import Wish
+from spaninfer_engine.ops.sampling_buffers import packed
 from spaninfer_engine.plan import Entry
 from spaninfer_engine.request import MAX_COUNT, SamplingParams
-from spaninfer_engine.run.sample import wish_of
+from spaninfer_engine.step.sampling import DeviceSamplingParams
 
 PLAIN = dict(temperature=0.5, top_k=7, top_p=0.9, min_p=0.1, seed=2**63 + 5, prompt_len=3)
 
 
-def test_a_record_says_what_the_wish_says():
-    [record], lists = packed(Wish(**PLAIN, repetition_penalty=1.5, no_repeat_ngram=2), first=0)
+def test_a_record_says_what_the_parameters_say():
+    params = DeviceSamplingParams(**PLAIN, repetition_penalty=1.5, no_repeat_ngram=2)
+
+    [record], lists = packed(params, first=0)
 
     asked = {name: record[name].item() for name in ("top_k", "seed", "prompt_len", "ngram")}
     assert asked == {"top_k": 7, "seed": 2**63 + 5, "prompt_len": 3, "ngram": 2}
@@ -28,7 +29,7 @@ def test_a_record_says_what_the_wish_says():
 def test_the_largest_numbers_that_a_request_may_name_fit_into_a_record(name):
     most = SamplingParams(**{name: MAX_COUNT})
 
-    [record], _ = packed(wish_of(Entry(0, (1,) * 1000, most, seed=1)), first=0)
+    [record], _ = packed(DeviceSamplingParams.of(Entry(0, (1,) * 1000, most, seed=1)), first=0)
 
     place, offset = {
         "top_k": ("top_k", 0), "min_tokens": ("end_until", 1000), "no_repeat_ngram": ("ngram", 0)
@@ -39,7 +40,7 @@ def test_the_largest_numbers_that_a_request_may_name_fit_into_a_record(name):
 @pytest.mark.parametrize("bad_words", [(), ((5,),), ((5, 6), (9,), (1, 2, 3))])
 @pytest.mark.parametrize("end_ids", [(), (40, 41)])
 def test_lists_are_found_where_the_record_says(bad_words, end_ids):
-    wish = Wish(
+    params = DeviceSamplingParams(
         **PLAIN,
         bias_ids=(8, 4),
         biases=(1.0, -1.0),
@@ -49,7 +50,7 @@ def test_lists_are_found_where_the_record_says(bad_words, end_ids):
     )
     memory = np.full(200, -7, np.int32)
 
-    [record], lists = packed(wish, first=100)
+    [record], lists = packed(params, first=100)
     memory[100 : 100 + len(lists)] = lists
 
     def found(name):
@@ -59,4 +60,4 @@ def test_lists_are_found_where_the_record_says(bad_words, end_ids):
     words = [tuple(memory[begins[i] : begins[i + 1]].tolist()) for i in range(record["word_count"])]
     assert (found("bias"), found("end"), words) == ([8, 4], list(end_ids), list(bad_words))
     assert record["end_until"] == 9
-    assert len(lists) == wish.num_listed
+    assert len(lists) == params.num_listed

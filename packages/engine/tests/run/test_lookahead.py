@@ -9,27 +9,27 @@ from typing import Any
 
 import pytest
 from families import FAMILIES
-from host_device import Answer, HostDevice
 from oracle import Oracle, prompt
+from runners import runner_on
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.engine import Engine
 from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.ops.cpu import CpuOps
-from spaninfer_engine.ops.cuda_forms import Forms
-from spaninfer_engine.ops.device import Launch
+from spaninfer_engine.ops.graph_shapes import GraphShapes
 from spaninfer_engine.parts import Parts
 from spaninfer_engine.plan import Entry, Growth, Slice, StepPlan
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.run.claim import bind
 from spaninfer_engine.run.lower import lower
-from spaninfer_engine.run.overlap import OverlappedRunner
-from spaninfer_engine.run.rotary import Rotary
 from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.run.sample import Sampler
-from spaninfer_engine.spec.nodes import ropes
+from spaninfer_engine.step.batch import Batch
+from spaninfer_engine.step.device import Updates
+from spaninfer_engine.step.sequences import Sequences
 from spaninfer_engine.text.template import ChatTemplate
 from spaninfer_engine.text.wordless import wordless_tokenizer
 from stepping import Model
+from threaded_device import Answer, ThreadedDevice
 
 SPAN_LEN = 4
 MAX_LEN = 96
@@ -83,8 +83,8 @@ def _parts(model: Model, make_runner: Any, num_spans: int, max_running: int) -> 
 
 
 def _one_by_one(model: Model) -> Any:
-    def make(bound: Any, ops: Any, resolved: Resolved) -> Runner[Any]:
-        return Runner(
+    def make(bound: Any, ops: Any, resolved: Resolved) -> Runner:
+        return runner_on(
             bound, ops, Sampler(), model.decoder, span_len=SPAN_LEN,
             num_spans=resolved.num_spans, max_len=MAX_LEN, max_running=resolved.max_running,
         )  # fmt: skip
@@ -92,28 +92,25 @@ def _one_by_one(model: Model) -> Any:
     return make
 
 
-def _overlapped(
+def _ahead(
     model: Model,
     *,
-    knows_angles: bool = True,
-    forms: bool = False,
+    padded: bool = False,
     made: Any = None,
-    kind: type[HostDevice] = HostDevice,
+    kind: type[ThreadedDevice] = ThreadedDevice,
 ) -> Any:
-    def make(bound: Any, ops: Any, resolved: Resolved) -> OverlappedRunner:
+    def make(bound: Any, ops: Any, resolved: Resolved) -> Runner:
+        num_rows = resolved.max_running
+        sequences = Sequences(
+            len(model.decoder.groups), max_len=MAX_LEN, span_len=SPAN_LEN, num_rows=num_rows
+        )
         device = kind(
-            bound, ops, model.decoder, num_rows=resolved.max_running,
-            num_spans=resolved.num_spans, span_len=SPAN_LEN, max_len=MAX_LEN,
-            knows_angles=knows_angles,
-            forms=Forms(resolved.max_running, 64) if forms else None,
+            bound, ops, model.decoder, sequences, num_rows=num_rows,
+            num_spans=resolved.num_spans, shapes=GraphShapes(num_rows, 64) if padded else None,
         )  # fmt: skip
         if made is not None:
             made.append(device)
-        rotaries = [None if knows_angles else Rotary(rope) for rope in ropes(model.decoder)]
-        return OverlappedRunner(
-            device, Sampler(), rotaries, num_groups=len(model.decoder.groups),
-            span_len=SPAN_LEN, max_len=MAX_LEN, max_running=resolved.max_running,
-        )  # fmt: skip
+        return Runner(device, sequences, Sampler())
 
     return make
 
@@ -152,24 +149,24 @@ def _joined(answers: list[Any]) -> list[Any]:
     return joined
 
 
-@pytest.mark.parametrize("forms", [False, True], ids=["as they are", "padded"])
+@pytest.mark.parametrize("padded", [False, True], ids=["as they are", "padded"])
 @pytest.mark.parametrize(
     ("num_spans", "max_running"),
     [(400, 32), (400, 3), (60, 12)],
     ids=["plenty", "few rows", "few spans"],
 )
 def test_answers_are_those_of_a_runner_that_goes_step_by_step(
-    model: Model, num_spans: int, max_running: int, forms: bool
+    model: Model, num_spans: int, max_running: int, padded: bool
 ) -> None:
     expected = _answers(_parts(model, _one_by_one(model), num_spans, max_running))
-    made: list[HostDevice] = []
+    made: list[ThreadedDevice] = []
 
     actual = _answers(
-        _parts(model, _overlapped(model, forms=forms, made=made), num_spans, max_running)
+        _parts(model, _ahead(model, padded=padded, made=made), num_spans, max_running)
     )
 
     assert _joined(actual) == _joined(expected)
-    assert any(form.prompts for form in made[0].forms) is forms
+    assert any(shape.prompts for shape in made[0].shapes) is padded
 
 
 @pytest.mark.parametrize(("num_spans", "max_running"), [(60, 12), (24, 3)])
@@ -178,13 +175,13 @@ def test_choices_that_make_way_get_the_answers_of_those_that_never_do(
 ) -> None:
     expected = _answers(_parts(model, _one_by_one(model), 400, 32))
 
-    actual = _answers(_parts(model, _overlapped(model), num_spans, max_running))
+    actual = _answers(_parts(model, _ahead(model), num_spans, max_running))
 
     assert _joined(actual) == _joined(expected)
 
 
 def test_a_step_from_which_nothing_is_drawn_has_an_outcome(model: Model) -> None:
-    parts = _parts(model, _overlapped(model), 40, 2)  # steps of 24 tokens
+    parts = _parts(model, _ahead(model), 40, 2)  # steps of 24 tokens
     with Engine(parts) as engine:
         [answer] = engine.generate([prompt(60)], SamplingParams(max_tokens=2, ignore_eos=True))
 
@@ -196,7 +193,7 @@ def test_what_one_step_brings_for_a_row_does_not_overlap(model: Model) -> None:
     ops = CpuOps()
     resolved = _parts(model, lambda *_: None, 40, 1).resolved
     bound = bind(lower(model.decoder), ops, model.checkpoint.reader)
-    runner = _overlapped(model)(bound, ops, resolved)
+    runner = _ahead(model)(bound, ops, resolved)
     told = SamplingParams(logprobs=0, processed_logprobs=True)
     spans = tuple(range(20))
     first = StepPlan(
@@ -218,24 +215,26 @@ def test_what_one_step_brings_for_a_row_does_not_overlap(model: Model) -> None:
     runner.close()
 
 
-class ShortDevice(HostDevice):
+class ShortDevice(ThreadedDevice):
     """A device that lacks memory for some of its launches."""
 
     short: frozenset[int] = frozenset()
 
-    def launch(self, launch: Launch) -> Answer:
-        if len(self.launches) not in self.short:
-            return super().launch(launch)
-        self.launches.append(launch)
-        self._news = []
-        raise NoMemory(launch.rows, 0)
+    def launch(self, batch: Batch, updates: Updates) -> Answer:
+        if self.num_launches not in self.short:
+            return super().launch(batch, updates)
+        self._mirror.sync(batch, updates)
+        self.num_launches += 1
+        self._writes = []
+        self._mirror.reset()
+        raise NoMemory(batch.num_tokens, 0)
 
 
 @pytest.mark.parametrize("first", [0, 3, 8])
 def test_a_step_without_memory_ends_its_requests_and_no_others(model: Model, first: int) -> None:
     expected = _joined(_answers(_parts(model, _one_by_one(model), 400, 5)))
-    made: list[HostDevice] = []
-    parts = _parts(model, _overlapped(model, made=made, kind=ShortDevice), 400, 5)
+    made: list[ThreadedDevice] = []
+    parts = _parts(model, _ahead(model, made=made, kind=ShortDevice), 400, 5)
     made[0].short = frozenset({first, first + 1, first + 4})
 
     with Engine(parts) as engine:
@@ -253,12 +252,12 @@ def test_a_step_without_memory_ends_its_requests_and_no_others(model: Model, fir
     assert _joined([list(_choices(outputs)) for outputs in again]) == expected
 
 
-def test_angles_that_change_with_the_length_come_from_the_host(
+def test_frequencies_that_change_with_the_length_are_those_of_every_sequence(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     model = _model("phi3 longrope", tmp_path_factory.mktemp("longrope"))
     expected = _answers(_parts(model, _one_by_one(model), 400, 8))
 
-    actual = _answers(_parts(model, _overlapped(model, knows_angles=False), 400, 8))
+    actual = _answers(_parts(model, _ahead(model), 400, 8))
 
     assert _joined(actual) == _joined(expected)

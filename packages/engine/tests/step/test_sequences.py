@@ -1,7 +1,7 @@
 import numpy as np
 from spaninfer_engine.plan import Entry, Growth
 from spaninfer_engine.request import SamplingParams
-from spaninfer_engine.run.requests import Requests
+from spaninfer_engine.step.sequences import Sequences
 
 
 def _entry(request_id: int, *token_ids: int) -> Entry:
@@ -9,7 +9,7 @@ def _entry(request_id: int, *token_ids: int) -> Entry:
 
 
 def test_drawn_tokens_follow_the_prompt():
-    requests = Requests(1, max_len=8, span_len=4, num_rows=2)
+    requests = Sequences(1, max_len=8, span_len=4, num_rows=2)
     requests.enter(_entry(7, 5, 6))
 
     requests.write([7], [2], [9])
@@ -18,7 +18,7 @@ def test_drawn_tokens_follow_the_prompt():
 
 
 def test_a_token_drawn_behind_the_last_position_has_a_place():
-    requests = Requests(1, max_len=2, span_len=4, num_rows=1)
+    requests = Sequences(1, max_len=2, span_len=4, num_rows=1)
     requests.enter(_entry(7, 5, 6))
 
     requests.write([7], [2], [9])
@@ -27,7 +27,7 @@ def test_a_token_drawn_behind_the_last_position_has_a_place():
 
 
 def test_a_token_of_a_request_that_has_left_is_dropped():
-    requests = Requests(1, max_len=8, span_len=4, num_rows=2)
+    requests = Sequences(1, max_len=8, span_len=4, num_rows=2)
     requests.enter(_entry(7, 5))
     requests.enter(_entry(8, 6))
     requests.leave(7)
@@ -40,7 +40,7 @@ def test_a_token_of_a_request_that_has_left_is_dropped():
 
 
 def test_it_is_remembered_how_many_tokens_are_known():
-    requests = Requests(1, max_len=8, span_len=4, num_rows=1)
+    requests = Sequences(1, max_len=8, span_len=4, num_rows=1)
     requests.enter(_entry(7, 5, 6))
     requests.enter(_entry(8, 5))
 
@@ -53,7 +53,7 @@ def test_it_is_remembered_how_many_tokens_are_known():
 
 
 def test_more_requests_than_expected_find_room_and_keep_what_they_had():
-    requests = Requests(2, max_len=8, span_len=4, num_rows=1)
+    requests = Sequences(2, max_len=8, span_len=4, num_rows=1)
 
     for request_id in range(5):
         requests.enter(_entry(request_id, request_id + 10))
@@ -66,7 +66,7 @@ def test_more_requests_than_expected_find_room_and_keep_what_they_had():
 
 
 def test_a_row_that_was_left_is_taken_again():
-    requests = Requests(1, max_len=8, span_len=4, num_rows=1)
+    requests = Sequences(1, max_len=8, span_len=4, num_rows=1)
     requests.enter(_entry(1, 5))
     requests.leave(1)
 
@@ -77,7 +77,7 @@ def test_a_row_that_was_left_is_taken_again():
 
 
 def test_a_table_grows_from_any_index():
-    requests = Requests(1, max_len=16, span_len=4, num_rows=1)
+    requests = Sequences(1, max_len=16, span_len=4, num_rows=1)
     requests.enter(_entry(1, 5))
 
     requests.grow(Growth(1, 0, 0, (3, 4)))

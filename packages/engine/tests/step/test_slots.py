@@ -1,9 +1,9 @@
 import pytest
-from spaninfer_engine.run.residents import Residents
+from spaninfer_engine.step.slots import SlotAllocator
 
 
 def test_a_request_keeps_its_row_from_step_to_step():
-    residents = Residents(3)
+    residents = SlotAllocator(3)
     rows, placed = residents.place([7, 8])
 
     again, placed_again = residents.place([8, 7])
@@ -14,7 +14,7 @@ def test_a_request_keeps_its_row_from_step_to_step():
 
 
 def test_a_step_takes_rows_from_those_that_do_not_take_part():
-    residents = Residents(3)
+    residents = SlotAllocator(3)
     residents.place([1, 2, 3])
 
     rows, placed = residents.place([3, 4, 5])
@@ -25,7 +25,7 @@ def test_a_step_takes_rows_from_those_that_do_not_take_part():
 
 
 def test_those_that_came_last_stay_longest():
-    residents = Residents(3)
+    residents = SlotAllocator(3)
     residents.place([1, 2, 3])
 
     residents.place([4])
@@ -35,7 +35,7 @@ def test_those_that_came_last_stay_longest():
 
 
 def test_a_row_that_was_left_is_taken_first():
-    residents = Residents(2)
+    residents = SlotAllocator(2)
     rows, _ = residents.place([1, 2])
     residents.leave(2)
     residents.leave(9)  # has none
@@ -45,4 +45,4 @@ def test_a_row_that_was_left_is_taken_first():
 
 def test_more_slices_than_rows_are_our_own_mistake():
     with pytest.raises(AssertionError, match="more slices than there are rows"):
-        Residents(2).place([1, 2, 3])
+        SlotAllocator(2).place([1, 2, 3])

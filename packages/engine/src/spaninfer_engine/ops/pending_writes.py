@@ -1,4 +1,4 @@
-"""What the host has to tell a GPU's memory before the next step: words, and where they go."""
+"""Writes to a GPU's memory that are due before the next step, sent with one copy and one launch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEGMENT = 512  # words that one block of threads copies, in 4 rounds of a load
 _FEWEST = 1 << 14  # words of a buffer; grows to the longest prompts
 
 
-class News:
+class PendingWrites:
     """Collects words for addresses, and sends all of them with one copy and one launch.
 
     Words are collected in pinned memory, in one of two buffers in turn: what was sent two steps ago

@@ -1,8 +1,7 @@
-"""Tokens drawn on a GPU, kept where the next step reads them, and sent to the host."""
+"""Tokens sampled on a GPU, kept where the next step reads them, and sent to the host."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -14,9 +13,9 @@ from torch import Tensor
 
 from spaninfer_engine.ops.cuda_kernels import ELEMENTS
 from spaninfer_engine.ops.cuda_memory import StepMemory
-from spaninfer_engine.ops.cuda_wishes import Wishes
-from spaninfer_engine.ops.device import Reports
+from spaninfer_engine.ops.sampling_buffers import SamplingBuffers
 from spaninfer_engine.request import MAX_LOGPROBS
+from spaninfer_engine.step.device import Logprobs, Samples
 
 Words = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -30,42 +29,42 @@ LOGITS_AT_ONCE = 16
 """Rows of logits that are sent to the host at a time."""
 
 
-class Drawing:
-    """Draws the tokens of a step's wanted rows, as the rows' wishes say."""
+class GpuSampler:
+    """Samples the tokens of a step by the parameters of its sequences."""
 
     def __init__(self, gpu: Gpu, memory: StepMemory) -> None:
         self._gpu, self._memory = gpu, memory
         sizes = memory.sizes
-        self.wishes = Wishes(memory)
+        self.params = SamplingBuffers(memory)
         self._out = torch.zeros(2 * sizes.padded_rows, dtype=torch.int32, device=memory.device)
         self._pinned = [torch.empty_like(self._out, device="cpu").pin_memory() for _ in range(2)]
         words = sizes.padded_rows * (2 + 2 * MAX_LOGPROBS)
         self._told = torch.zeros(words, dtype=torch.int32, device=memory.device)
         self._prepared = lru_cache(_KEPT)(self._prepare)
 
-    def draw(self, logits: Tensor, stream: int, *, revises: bool) -> None:
-        """Draw a token per row of logits[W V]; with `revises`, wishes may ask for other logits."""
+    def sample_tokens(self, logits: Tensor, stream: int, *, has_penalties: bool) -> None:
+        """Sample a token per row of logits[W V]; `has_penalties`: parameters may change them."""
         memory, count = self._memory, len(logits)
         prepared = self._prepared(*logits.shape, logits.stride(0), logits.dtype)
-        num_bytes = prepared.workspace_bytes if revises else 0
+        num_bytes = prepared.workspace_bytes if has_penalties else 0
         workspace = torch.empty(num_bytes, dtype=torch.uint8, device=logits.device)
         prepared.launch(
             logits.data_ptr(),
-            parameters=self.wishes.records.data_ptr(),
+            parameters=self.params.records.data_ptr(),
             slots=memory.draw_row.data_ptr(),
             positions=memory.draw_position.data_ptr(),
             out=self._out.data_ptr(),
             status=self._out[count:].data_ptr(),
             tokens=memory.known.data_ptr(),
-            pools=self.wishes.pools,
+            pools=self.params.pools,
             workspace=workspace.data_ptr(),
             stream=stream,
         )
 
-    def report(self, logits: Tensor, stream: int) -> Tensor:
-        """Return what the host is told of tokens that were drawn from logits[W V], on its way.
+    def logprobs(self, logits: Tensor, stream: int) -> Tensor:
+        """Return log-probabilities of tokens that were sampled from logits[W V], on their way.
 
-        By row: log-probability, rank, ids of the likeliest, their log-probabilities.
+        By row: log-probability, rank, ids of the most likely, their log-probabilities.
         """
         memory, count = self._memory, len(logits)
         told = self._told[: count * (2 + 2 * MAX_LOGPROBS)]
@@ -75,7 +74,7 @@ class Drawing:
         self._prepared(*logits.shape, logits.stride(0), logits.dtype).report(
             logits.data_ptr(),
             sample.Report(chosen, ranks, top_ids, top),
-            parameters=self.wishes.records.data_ptr(),
+            parameters=self.params.records.data_ptr(),
             slots=memory.draw_row.data_ptr(),
             positions=memory.draw_position.data_ptr(),
             drawn=self._out.data_ptr(),
@@ -112,28 +111,31 @@ class Tokens:
     def __init__(self, pinned: Words, arrived: torch.cuda.Event) -> None:
         self._pinned, self._arrived = pinned, arrived
 
-    def wait(self) -> Words:
-        """Return them [W] when they are there; a negative `Status` where a row has none."""
+    def wait(self) -> None:
+        """Wait until they are there."""
         self._arrived.synchronize()
+
+    def samples(self) -> Samples:
+        """Return them, with a status each."""
         token_ids, status = self._pinned.reshape(2, -1)
-        return np.where(status == 0, token_ids, -status) if status.any() else token_ids
+        return Samples(token_ids, status)
 
 
-def reports_of(told: Words) -> Reports:
-    """Return the words of `Drawing.report` as what they say."""
+def logprobs_of(told: Words) -> Logprobs:
+    """Return the words of `GpuSampler.logprobs` as what they mean."""
     count = len(told) // (2 + 2 * MAX_LOGPROBS)
     chosen, ranks, top_ids, top = np.split(told, [count, 2 * count, count * (2 + MAX_LOGPROBS)])
     shape = (count, MAX_LOGPROBS)
-    return Reports(
+    return Logprobs(
         chosen.view(np.float32), ranks, top_ids.reshape(shape), top.view(np.float32).reshape(shape)
     )
 
 
-def fetch_logits(logits: Tensor, rows: Sequence[int]) -> Tensor | None:
+def fetch_logits(logits: Tensor, rows: Words) -> Tensor | None:
     """Send rows of logits[W V] to the host, in float32; return where they arrive, [R V]."""
-    if not rows:
+    if not len(rows):
         return None
-    index = torch.tensor(rows).pin_memory().to(logits.device, non_blocking=True)
+    index = torch.from_numpy(rows).pin_memory().to(logits.device, non_blocking=True)
     arrived = torch.empty((len(rows), logits.shape[1]), dtype=torch.float32, pin_memory=True)
     for first in range(0, len(rows), LOGITS_AT_ONCE):
         part = slice(first, first + LOGITS_AT_ONCE)

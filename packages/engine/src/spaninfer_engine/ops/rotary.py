@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_op_reference import cos_sin, frequencies
 
-from spaninfer_engine.ops.step import A, Rotation
-from spaninfer_engine.ops.table import Ops
+from spaninfer_engine.ops.step import Rotation
 from spaninfer_engine.spec.frequencies import Frequencies
 from spaninfer_engine.spec.nodes import Rope
 
@@ -32,11 +31,6 @@ class Rotary:
         self._rope = rope
         self._changes = bool(rope.frequencies.state(sys.maxsize))
         self.num_axes = len(rope.sections) or 1
-
-    def rotation(self, places: Ints, position: Ints, planned_len: Ints, ops: Ops[A]) -> Rotation[A]:
-        """Return `angles` as arrays of a backend."""
-        cos, sin = self.angles(places, position, planned_len)
-        return Rotation(ops.from_host(cos), ops.from_host(sin))
 
     def angles(self, places: Ints, position: Ints, planned_len: Ints) -> Rotation[Floats]:
         """Return cos and sin [T D/2] at places[axes T] for rows of requests.

@@ -1,6 +1,6 @@
 import pytest
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.run.memory import (
+from spaninfer_engine.kv_memory import (
     Demand,
     Stored,
     fit,

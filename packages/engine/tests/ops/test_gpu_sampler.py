@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from spaninfer_engine.ops.cuda_draw import reports_of
+from spaninfer_engine.ops.gpu_sampler import logprobs_of
 from spaninfer_engine.request import MAX_LOGPROBS
 
 
@@ -16,7 +16,7 @@ def test_reports_are_read_as_they_lie():
     top = -top_ids.astype(np.float32) / 7
 
     parts = chosen.view(np.int32), ranks, top_ids.ravel(), top.ravel().view(np.int32)
-    reports = reports_of(np.concatenate(parts))
+    reports = logprobs_of(np.concatenate(parts))
 
     for got, expected in zip(reports, (chosen, ranks, top_ids, top), strict=True):
         np.testing.assert_array_equal(got, expected)

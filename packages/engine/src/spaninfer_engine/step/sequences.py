@@ -1,7 +1,7 @@
-"""What the runner remembers of every request it was told about: tokens and span tables.
+"""Sequences that a runner was told about: their tokens, span tables and sampling parameters.
 
-Each request has a row; all requests' rows are one array, so that the inputs of a step are taken
-with a few index operations however many requests it has.
+Each sequence has a row; all rows are one array, so that the inputs of a step are gathered with a
+few index operations however many sequences it has.
 """
 
 from __future__ import annotations
@@ -14,72 +14,80 @@ from numpy.typing import NDArray
 from spaninfer_engine.plan import Entry, Growth
 
 
-class Requests:
+class Sequences:
     """Rows of tokens [R, max_len + 1] and, per cache group, of span numbers [R M].
 
-    Address space is reserved for requests of `max_len`; the operating system gives memory as far
-    as they grow. `num_rows` is the number of requests to expect; more are taken in.
+    The runner writes, devices read. Address space is reserved for sequences of `max_len`; the
+    operating system gives memory as far as they grow. `num_rows` is the number of sequences to
+    expect; more are taken in.
     """
 
     def __init__(self, num_groups: int, *, max_len: int, span_len: int, num_rows: int) -> None:
         max_spans = -(-max_len // span_len)
-        self.span_len = span_len
-        self._row: dict[int, int] = {}  # by request id
+        self.span_len, self.max_len = span_len, max_len
+        self.entries: dict[int, Entry] = {}  # by sequence id
+        self._row: dict[int, int] = {}  # by sequence id
         self._free = list(range(num_rows - 1, -1, -1))
         self.tokens = np.zeros((num_rows, max_len + 1), np.int32)
         self.tables = tuple(np.zeros((num_rows, max_spans), np.int32) for _ in range(num_groups))
         self.num_known = np.zeros(num_rows, np.int32)  # tokens
 
     def __len__(self) -> int:
-        """Return how many requests are remembered."""
+        """Return how many sequences are known."""
         return len(self._row)
 
+    def __contains__(self, seq_id: int) -> bool:
+        """Is the sequence known?"""
+        return seq_id in self._row
+
     def enter(self, entry: Entry) -> None:
-        """Remember a request and its prompt."""
+        """Take in a sequence and its prompt."""
         assert entry.request_id not in self._row
         if not self._free:
             self._double()
         row = self._row[entry.request_id] = self._free.pop()
+        self.entries[entry.request_id] = entry
         self.tokens[row, : len(entry.token_ids)] = entry.token_ids
         self.num_known[row] = len(entry.token_ids)
 
     def grow(self, growth: Growth) -> None:
-        """Write span numbers into a request's table."""
+        """Write span numbers into a sequence's table."""
         table = self.tables[growth.group][self._row[growth.request_id]]
         table[growth.first : growth.first + len(growth.spans)] = growth.spans
 
-    def leave(self, request_id: int) -> None:
-        """Forget a request."""
-        self._free.append(self._row.pop(request_id))
+    def leave(self, seq_id: int) -> None:
+        """Forget a sequence."""
+        self._free.append(self._row.pop(seq_id))
+        del self.entries[seq_id]
 
-    def __contains__(self, request_id: int) -> bool:
-        """Is the request remembered?"""
-        return request_id in self._row
+    def row(self, seq_id: int) -> int:
+        """Return the row of a sequence."""
+        return self._row[seq_id]
 
-    def rows(self, request_ids: Sequence[int]) -> NDArray[np.int32]:
-        """Return the rows of requests."""
+    def rows(self, seq_ids: Sequence[int]) -> NDArray[np.int32]:
+        """Return the rows of sequences."""
         row = self._row
-        return np.array([row[request_id] for request_id in request_ids], np.int32)
+        return np.array([row[seq_id] for seq_id in seq_ids], np.int32)
 
-    def known(self, request_ids: Sequence[int], stops: Sequence[int]) -> list[NDArray[np.int32]]:
-        """Return the first `stops[i]` tokens of every request; views."""
+    def known(self, seq_ids: Sequence[int], stops: Sequence[int]) -> list[NDArray[np.int32]]:
+        """Return the first `stops[i]` tokens of every sequence; views."""
         tokens, row = self.tokens, self._row
-        return [tokens[row[id_], :stop] for id_, stop in zip(request_ids, stops, strict=True)]
+        return [tokens[row[id_], :stop] for id_, stop in zip(seq_ids, stops, strict=True)]
 
     def write(
-        self, request_ids: Sequence[int], positions: Sequence[int], token_ids: Sequence[int]
+        self, seq_ids: Sequence[int], positions: Sequence[int], token_ids: Sequence[int]
     ) -> None:
-        """Write the tokens that were drawn for positions; not for requests that have left."""
+        """Write the tokens that were sampled for positions; not for sequences that have left."""
         # One by one: as arrays, 256 of them take as long, and a single one 14 µs instead of 2.
         tokens, num_known = self.tokens, self.num_known
-        for request_id, position, token_id in zip(request_ids, positions, token_ids, strict=True):
-            row = self._row.get(request_id)
+        for seq_id, position, token_id in zip(seq_ids, positions, token_ids, strict=True):
+            row = self._row.get(seq_id)
             if row is not None:
                 tokens[row, position] = token_id
                 num_known[row] = position + 1
 
     def _double(self) -> None:
-        """Make room for as many requests again; rare, because it copies what there is."""
+        """Make room for as many sequences again; rare, because it copies what there is."""
         old = len(self.tokens)
         self.tokens = _taller(self.tokens)
         self.tables = tuple(_taller(table) for table in self.tables)

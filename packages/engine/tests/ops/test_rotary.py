@@ -1,10 +1,7 @@
 import numpy as np
-from spaninfer_engine.ops.cpu import CpuOps
-from spaninfer_engine.run.rotary import Rotary
+from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.spec.frequencies import Frequencies
 from spaninfer_engine.spec.nodes import Rope
-
-OPS = CpuOps()
 
 
 def _places(*positions: int) -> np.ndarray:
@@ -18,7 +15,7 @@ def _at(*numbers: int) -> np.ndarray:
 def test_angles_are_positions_times_frequencies():
     plain = Frequencies("default", dim=4, theta=100.0, max_len=64, original_len=64)
 
-    cos, sin = Rotary(Rope("half", plain)).rotation(_places(0, 3), _at(0, 3), _at(0, 0), OPS)
+    cos, sin = Rotary(Rope("half", plain)).angles(_places(0, 3), _at(0, 3), _at(0, 0))
 
     np.testing.assert_allclose(cos, np.cos([[0, 0], [3, 0.3]]), rtol=1e-6)
     np.testing.assert_allclose(sin, np.sin([[0, 0], [3, 0.3]]), rtol=1e-6)
@@ -38,7 +35,7 @@ def test_where_frequencies_depend_on_the_length_each_row_has_its_own():
     )
 
     positions, planned = _at(3, 3, 8), _at(8, 9, 0)
-    sin = Rotary(Rope("half", long)).rotation(_places(3, 3, 8), positions, planned, OPS).sin
+    sin = Rotary(Rope("half", long)).angles(_places(3, 3, 8), positions, planned).sin
 
     angles = [[3, 0.3], [3, 0.03], [8, 0.08]]
     np.testing.assert_allclose(sin, 2 * np.sin(angles), rtol=1e-6)
@@ -48,9 +45,7 @@ def test_frequencies_of_the_prompts_length_stay_when_the_request_outgrows_it():
     fixed = Frequencies("ntk_prompt", dim=4, theta=100.0, max_len=64, original_len=8)
     rotary = Rotary(Rope("half", fixed))
 
-    short, short_later, long = rotary.rotation(
-        _places(3, 3, 3), _at(3, 20, 3), _at(8, 8, 9), OPS
-    ).sin
+    short, short_later, long = rotary.angles(_places(3, 3, 3), _at(3, 20, 3), _at(8, 8, 9)).sin
 
     np.testing.assert_array_equal(short, short_later)
     np.testing.assert_allclose(short, np.sin([3, 0.3]), rtol=1e-6)
@@ -63,7 +58,7 @@ def test_each_section_of_frequencies_reads_its_own_axis():
     places = np.array([[5], [6], [7]], np.int32)
 
     rotary = Rotary(rope)
-    sin = rotary.rotation(places, _at(7), _at(0), OPS).sin
+    sin = rotary.angles(places, _at(7), _at(0)).sin
 
     assert rotary.num_axes == 3
     np.testing.assert_allclose(sin, np.sin([[5.0, 6.0, 7.0]]), rtol=1e-6)
