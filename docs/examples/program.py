@@ -4,7 +4,7 @@ import json
 
 import spaninfer_demo
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.run.lower import lower
+from spaninfer_engine.program.lower import lower
 from spaninfer_engine.spec import find, parameter_count, resolve
 
 with open_checkpoint(spaninfer_demo.path()) as checkpoint:

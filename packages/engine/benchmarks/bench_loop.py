@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 from bench_scheduler import PROMPT_LEN, filled
-from spaninfer_engine.ops.graph_shapes import write_columns
+from spaninfer_engine.backends.cuda.graph_shapes import write_columns
 from spaninfer_engine.plan import Entry, Growth, StepPlan
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.run.runner import Runner
-from spaninfer_engine.run.sample import Sampler
+from spaninfer_engine.run.sampler import Sampler
 from spaninfer_engine.schedule.choice import Choice
 from spaninfer_engine.schedule.scheduler import Scheduler
 from spaninfer_engine.step.batch import Batch

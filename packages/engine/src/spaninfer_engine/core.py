@@ -26,16 +26,16 @@ from time import monotonic, perf_counter
 from typing import TypeAlias
 
 from spaninfer_engine.errors import EngineClosed, as_exception
+from spaninfer_engine.gc_freeze import Spared
 from spaninfer_engine.handle import ResultQueue
-from spaninfer_engine.parts import Outcome, PlanRunner
+from spaninfer_engine.output_processor import Failed, Opened, OutputWriter
 from spaninfer_engine.request import FinishReason, Request
 from spaninfer_engine.schedule.admission import Refused, admit
 from spaninfer_engine.schedule.choice import Choice
 from spaninfer_engine.schedule.scheduler import Scheduler
-from spaninfer_engine.spared import Spared
+from spaninfer_engine.startup.components import Outcome, PlanRunner
 from spaninfer_engine.stats import EngineState, StepTimes
 from spaninfer_engine.text.tokenizer import Tokenizer
-from spaninfer_engine.writer import Failed, Opened, OutputWriter
 
 # Idle for so long; a request that comes meanwhile waits for what is under way.
 SETTLE_AFTER_S = 0.5e-3  # whoever got the last output runs first: the interpreter runs one thread

@@ -12,15 +12,12 @@ from time import monotonic, sleep
 from typing import Any, cast, overload
 from weakref import finalize
 
-from spaninfer_engine.build import build
+from spaninfer_engine.batch_order import longest_first
 from spaninfer_engine.cache.rotation import rotation_of
-from spaninfer_engine.closing import Closing
 from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.core import Core
 from spaninfer_engine.errors import InvalidSampling, QueueFull
 from spaninfer_engine.handle import Handles, RequestHandle, ResultQueue, complete
-from spaninfer_engine.order import longest_first
-from spaninfer_engine.parts import Parts
 from spaninfer_engine.plan import GPU_PAUSE, GPU_TILE
 from spaninfer_engine.prompts import Prompt, check_sequence, is_one, token_ids
 from spaninfer_engine.request import (
@@ -30,9 +27,12 @@ from spaninfer_engine.request import (
     Request,
     SamplingParams,
 )
+from spaninfer_engine.resource import Closing
 from spaninfer_engine.schedule.admission import Limits
 from spaninfer_engine.schedule.scheduler import Scheduler
 from spaninfer_engine.schedule.spans import CacheShape
+from spaninfer_engine.startup.build import build
+from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.stats import EngineStats, snapshot
 from spaninfer_engine.text.tokenizer import Tokenizer
 

@@ -9,7 +9,7 @@ import pytest
 import spaninfer_op_reference as definition
 from backends import BACKENDS, Backend
 from numpy.typing import NDArray
-from spaninfer_engine.ops.host_device import build_step
+from spaninfer_engine.backends.host.device import build_step
 from spaninfer_engine.ops.step import SpanCache, Step
 from spaninfer_engine.plan import Entry, Growth, Slice
 from spaninfer_engine.request import SamplingParams

@@ -13,9 +13,9 @@ from oracle import Oracle
 from spaninfer_engine.ops.bound import Bound
 from spaninfer_engine.ops.operation import Operation, Use
 from spaninfer_engine.ops.step import Step
-from spaninfer_engine.run.claim import bind
-from spaninfer_engine.run.lower import lower
-from spaninfer_engine.run.program import Program
+from spaninfer_engine.program.bind import bind
+from spaninfer_engine.program.lower import lower
+from spaninfer_engine.program.program import Program
 from spaninfer_engine.spec.nodes import Weight
 from spaninfer_op_reference import linear
 from stepping import Model

@@ -11,18 +11,18 @@ import pytest
 from families import FAMILIES
 from oracle import Oracle, prompt
 from runners import runner_on
+from spaninfer_engine.backends.cpu.ops import CpuOps
+from spaninfer_engine.backends.cuda.graph_shapes import GraphShapes
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.engine import Engine
 from spaninfer_engine.errors import NoMemory
-from spaninfer_engine.ops.cpu import CpuOps
-from spaninfer_engine.ops.graph_shapes import GraphShapes
-from spaninfer_engine.parts import Parts
 from spaninfer_engine.plan import Entry, Growth, Slice, StepPlan
+from spaninfer_engine.program.bind import bind
+from spaninfer_engine.program.lower import lower
 from spaninfer_engine.request import SamplingParams
-from spaninfer_engine.run.claim import bind
-from spaninfer_engine.run.lower import lower
 from spaninfer_engine.run.runner import Runner
-from spaninfer_engine.run.sample import Sampler
+from spaninfer_engine.run.sampler import Sampler
+from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.step.batch import Batch
 from spaninfer_engine.step.device import Updates
 from spaninfer_engine.step.sequences import Sequences

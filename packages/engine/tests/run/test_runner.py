@@ -13,11 +13,11 @@ from families import FAMILIES
 from greedy import Greedy
 from oracle import Oracle, prompt
 from runners import runner_on
-from spaninfer_engine.ops.reference import ReferenceOps
+from spaninfer_engine.backends.reference.ops import ReferenceOps
 from spaninfer_engine.plan import Entry, Growth, Slice, StepPlan
+from spaninfer_engine.program.bind import bind
+from spaninfer_engine.program.lower import lower
 from spaninfer_engine.request import SamplingParams, TokenLogprob
-from spaninfer_engine.run.claim import bind
-from spaninfer_engine.run.lower import lower
 from spaninfer_engine.run.runner import HostSampler, Runner
 from stepping import Model
 

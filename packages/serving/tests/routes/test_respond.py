@@ -8,7 +8,7 @@ from threading import Semaphore
 
 import pytest
 from spaninfer_engine import Engine, EngineConfig
-from spaninfer_engine.build import build
+from spaninfer_engine.startup.build import build
 from spaninfer_serving import Settings, create_app
 
 LONG = {"prompt": "abc", "max_tokens": 240, "ignore_eos": True}

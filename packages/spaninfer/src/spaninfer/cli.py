@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 from spaninfer_engine import Engine, EngineConfig
-from spaninfer_engine.build import build
 from spaninfer_engine.convert import convert as convert_weights
-from spaninfer_engine.parts import Parts
+from spaninfer_engine.startup.build import build
+from spaninfer_engine.startup.components import Parts
 from spaninfer_serving import Settings, bind
 from spaninfer_serving import serve as serve_until_signal
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from spaninfer_engine import SamplingParams
 from spaninfer_engine.config import Backend, DType, KVDType, Quantize
-from spaninfer_engine.decide import CUDA_STEP_TOKENS, SPAN_LEN, STEP_TOKENS
+from spaninfer_engine.startup.limits import CUDA_STEP_TOKENS, SPAN_LEN, STEP_TOKENS
 
 from spaninfer.sizes import parse_bytes
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spaninfer_engine.closing import Closing
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load.folder import find_tokenizer, open_folder, read_template
 from spaninfer_engine.load.generation import end_ids, sampling_defaults
@@ -15,6 +14,7 @@ from spaninfer_engine.load.llama2c import open_llama2c
 from spaninfer_engine.load.llama2c_pieces import find_pieces, read_pieces
 from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.load.reader import WeightReader
+from spaninfer_engine.resource import Closing
 from spaninfer_engine.vocab import TokenizerSource
 
 ALLOWED = (

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_op_reference import NoToken
 
-from spaninfer_engine.closing import Closing
 from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.plan import Entry, StepPlan, StepResult
 from spaninfer_engine.request import TokenLogprob
+from spaninfer_engine.resource import Closing
 from spaninfer_engine.step.batch import Batch, build_batch
 from spaninfer_engine.step.device import Device, Launched, SampledToken, SampleStatus, Updates
 from spaninfer_engine.step.sequences import Sequences

@@ -19,16 +19,16 @@ import numpy as np
 import spaninfer_demo
 from numpy.typing import NDArray
 from spaninfer_engine import Engine, EngineConfig, SamplingParams
-from spaninfer_engine.build import make_ops, resolve_decoder, silent
-from spaninfer_engine.compute import checkpoint_dtype, decide_compute
+from spaninfer_engine.backends.start import HostStart
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.machine import this_machine
-from spaninfer_engine.ops.start import HostStart
 from spaninfer_engine.plan import Entry, Growth, Slice, StepPlan
+from spaninfer_engine.program.bind import bind
+from spaninfer_engine.program.lower import lower
 from spaninfer_engine.request import TokenLogprob
-from spaninfer_engine.run.claim import bind
-from spaninfer_engine.run.lower import lower
 from spaninfer_engine.run.runner import Runner
+from spaninfer_engine.startup.build import make_ops, resolve_decoder, silent
+from spaninfer_engine.startup.compute import checkpoint_dtype, decide_compute
+from spaninfer_engine.startup.hardware import this_machine
 from spaninfer_engine.step.sequences import Sequences
 
 from spaninfer.bench.cpu.formats import PeerFormat, Setting
