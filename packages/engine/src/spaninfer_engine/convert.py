@@ -22,7 +22,7 @@ from spaninfer_engine.program.lower import lower
 from spaninfer_engine.startup.build import (
     Progress,
     locate,
-    make_ops,
+    open_backend,
     refuse_quantised,
     resolve_decoder,
     silent,
@@ -83,7 +83,7 @@ def _packed_weights(
     decoder = resolve_decoder(asked, checkpoint)
     stored_as = checkpoint_dtype(checkpoint.config)
     compute = decide_compute(asked, stored_as, this_machine(with_gpu=False))
-    ops = make_ops(compute, decoder.groups, asked, stored_as)
+    ops = open_backend(compute, decoder, asked, stored_as)
     pack, weights = packer(ops, checkpoint.reader), dict[str, Any]()
 
     def keep(uses: Sequence[Use], layout: str) -> Any:

@@ -18,7 +18,6 @@ from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.core import Core
 from spaninfer_engine.errors import InvalidSampling, QueueFull
 from spaninfer_engine.handle import Handles, RequestHandle, ResultQueue, complete
-from spaninfer_engine.plan import GPU_PAUSE, GPU_TILE
 from spaninfer_engine.prompts import Prompt, check_sequence, is_one, token_ids
 from spaninfer_engine.request import (
     Completion,
@@ -270,15 +269,12 @@ def _cache_shape(parts: Parts) -> CacheShape:
 
 def _limits(parts: Parts, shape: CacheShape) -> Limits:
     resolved = parts.resolved
-    on_gpu = resolved.backend == "cuda"
     return Limits(
         context=min(resolved.max_len, shape.capacity()),
         vocab=parts.decoder.vocab,
         max_running=resolved.max_running,
         max_waiting=resolved.max_waiting,
-        step_tokens=resolved.step_tokens,
-        tile=GPU_TILE if on_gpu else 1,
-        pause_tokens=min(GPU_PAUSE, resolved.step_tokens) if on_gpu else 0,
+        tuning=resolved.tuning,
     )
 
 

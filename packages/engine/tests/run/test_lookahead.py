@@ -11,6 +11,7 @@ import pytest
 from families import FAMILIES
 from oracle import Oracle, prompt
 from runners import runner_on
+from spaninfer_engine.backends.backend import HOST_TUNING
 from spaninfer_engine.backends.cpu.ops import CpuOps
 from spaninfer_engine.backends.cuda.graph_shapes import GraphShapes
 from spaninfer_engine.config import Resolved
@@ -70,6 +71,7 @@ def _parts(model: Model, make_runner: Any, num_spans: int, max_running: int) -> 
         kv_dtype="float32",
         max_len=MAX_LEN, span_len=SPAN_LEN, num_spans=counts, max_running=max_running,
         step_tokens=24, max_waiting=1000, prefix_cache=True, seed=0, decisions=(),
+        tuning=replace(HOST_TUNING, step_tokens=24),
     )  # fmt: skip
     return Parts(
         resolved=resolved,
@@ -106,7 +108,8 @@ def _ahead(
         )
         device = kind(
             bound, ops, model.decoder, sequences, num_rows=num_rows,
-            num_spans=resolved.num_spans, shapes=GraphShapes(num_rows, 64) if padded else None,
+            num_spans=resolved.num_spans,
+            shapes=GraphShapes(num_rows, 64, 2048) if padded else None,
         )  # fmt: skip
         if made is not None:
             made.append(device)

@@ -2,17 +2,17 @@ from dataclasses import replace
 
 import pytest
 from machines import BARE, WITH_GPU, WITH_KERNELS
+from spaninfer_engine.backends.registry import CPU, CUDA
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import Needs
 from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Embedding, Head, Linear, Weight
 from spaninfer_engine.startup.compute import Compute, decide_compute
 from spaninfer_engine.startup.limits import (
-    CUDA_STEP_TOKENS,
     Memory,
     decide_budget,
     decide_demand,
-    decide_graphs,
+    has_graphs,
     resolve,
     served_name,
 )
@@ -125,20 +125,18 @@ def test_a_device_that_is_too_small_is_refused_with_the_numbers(options, availab
 
 
 def test_graphs_are_the_cuda_backends_own():
-    on_gpu = Compute("cuda", "cuda", "bfloat16", ())
-    on_cpu = Compute("cpu", "cpu", "float32", ())
+    on_gpu = Compute(CUDA, "cuda", "bfloat16", ())
+    on_cpu = Compute(CPU, "cpu", "float32", ())
 
-    assert decide_graphs(asked(), on_gpu)
-    assert not decide_graphs(asked(graphs=False), on_gpu)
-    assert not decide_graphs(asked(), on_cpu)
-    with pytest.raises(ConfigError, match="backend cpu has none; choose --backend cuda"):
-        decide_graphs(asked(graphs=True), on_cpu)
+    assert has_graphs(asked(), on_gpu)
+    assert not has_graphs(asked(graphs=False), on_gpu)
+    assert not has_graphs(asked(), on_cpu)
 
 
 def test_a_step_on_a_gpu_is_long_unless_it_is_told_otherwise():
-    on_gpu = Compute("cuda", "cuda", "bfloat16", ())
+    on_gpu = Compute(CUDA, "cuda", "bfloat16", ())
 
-    assert decide_demand(asked(), on_gpu, decoder()).step_tokens == CUDA_STEP_TOKENS
+    assert decide_demand(asked(), on_gpu, decoder()).step_tokens == CUDA.tuning.step_tokens
     assert decide_demand(asked(step_tokens=7), on_gpu, decoder()).step_tokens == 7
 
 

@@ -100,8 +100,8 @@ Sample = Callable[
 class Sampler:
     """Draws tokens for the requests that it was told about, by the definition or as fast a way."""
 
-    def __init__(self, sample: Sample = sample) -> None:
-        self._sample = sample
+    def __init__(self, faster: Sample | None = None) -> None:
+        self._sample = faster or sample
         self._wishes: dict[int, _Wish] = {}
         self._plain: set[int] = set()  # requests that take the likeliest token
 

@@ -8,15 +8,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
-from spaninfer_engine.backends.start import HostStart, Start
-from spaninfer_engine.config import EngineConfig, Resolved
+from spaninfer_engine.backends.backend import Settings
+from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.kv_memory import Demand
 from spaninfer_engine.load import Checkpoint, open_checkpoint
 from spaninfer_engine.load.dummy import DummyReader
 from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.load.packing import as_packed
-from spaninfer_engine.ops.bound import Bound
 from spaninfer_engine.ops.table import Ops, Pack
 from spaninfer_engine.program.bind import bind_packed, packer
 from spaninfer_engine.program.lower import lower
@@ -24,7 +22,6 @@ from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.run.sampler import Sampler
 from spaninfer_engine.spec import Decoder, check, find, load
 from spaninfer_engine.spec import resolve as resolve_spec
-from spaninfer_engine.spec.nodes import CacheGroup
 from spaninfer_engine.spec.tree import shortened, weights
 from spaninfer_engine.startup.assets import open_texts
 from spaninfer_engine.startup.components import Parts
@@ -32,14 +29,12 @@ from spaninfer_engine.startup.compute import (
     Compute,
     checkpoint_dtype,
     decide_compute,
-    refuse_varying,
 )
 from spaninfer_engine.startup.hardware import this_machine
 from spaninfer_engine.startup.limits import (
     SPAN_LEN,
     decide_budget,
     decide_demand,
-    decide_graphs,
     resolve,
     served_name,
 )
@@ -82,12 +77,17 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
         machine = this_machine(with_gpu=asked.backend not in ("cpu", "reference"))
         compute = decide_compute(asked, stored_as, machine, packed=packed is not None)
         kernels = stage_of(progress, "kernels")
-        ops = make_ops(compute, decoder.groups, asked, stored_as, tell=kernels)
+        ops = open_backend(compute, decoder, asked, stored_as, kernels)
         ops.warm()
         pack = _unpacked(asked, checkpoint, decoder, ops) if packed is None else _mapped(packed)
         bound = bind_packed(lower(decoder), ops, pack, stage_of(progress, "weights"))
         demand = decide_demand(asked, compute, decoder)
-        start = _start(asked, compute, bound, ops, decoder, demand, pack)
+        start = compute.backend.start(
+            *(bound, ops, decoder, demand),
+            few_layers=partial(bind_packed, lower(shortened(decoder)), ops, pack),
+            asked=asked,
+            span_len=asked.span_len or SPAN_LEN,
+        )
         needs = start.measure(progress)
         ops.end_packing()
         memory = decide_budget(asked, compute, ops.available_bytes(), ops.cache_share, needs)
@@ -102,7 +102,7 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
         return Parts(
             resolved=resolved,
             decoder=decoder,
-            runner=Runner(device, sequences, _sampler(resolved, decoder)),
+            runner=Runner(device, sequences, Sampler(compute.backend.host_sampling(decoder.vocab))),
             tokenizer=texts.tokenizer,
             template=texts.template,
             sampling=texts.sampling,
@@ -129,83 +129,23 @@ def locate(model: str | Path) -> tuple[Path, str]:
     )
 
 
-def make_ops(
+def open_backend(
     compute: Compute,
-    groups: tuple[CacheGroup, ...],
+    decoder: Decoder,
     asked: EngineConfig,
     stored_as: str,
-    *,
     tell: Callable[[int, int], None] | None = None,
 ) -> Ops[Any]:
-    """Return the operators of a backend for a model; only its own framework is imported.
-
-    `tell` hears how many kernels are compiled, and of how many, where a step waits for that.
-    """
-    match compute.backend:
-        case "cuda":
-            from spaninfer_engine.backends.cuda.ops import CudaOps
-
-            assert compute.dtype != "float32", compute
-            return CudaOps(
-                *(compute.dtype, compute.device, groups, asked.kv_dtype),
-                batch_invariant=asked.batch_invariant,
-            )
-        case "torch":
-            from spaninfer_engine.backends.torch.ops import TorchOps
-
-            return TorchOps(compute.dtype, compute.device)
-        case "reference":
-            from spaninfer_engine.backends.reference.ops import ReferenceOps
-
-            return ReferenceOps("float32")
-        case "cpu":
-            from spaninfer_kernels_cpu import Format
-
-            from spaninfer_engine.backends.cpu.ops import CpuOps
-
-            assert compute.dtype != "float16", compute
-            format = (
-                None if asked.quantize is None else Format(asked.quantize, asked.quantize_group)
-            )
-            kv_dtype = asked.kv_dtype or compute.dtype
-            assert kv_dtype != "fp8", compute
-            return CpuOps(
-                compute.dtype,
-                format=format,
-                stored_as=stored_as,
-                kv_dtype=kv_dtype,
-                tell=tell,
-            )
-
-
-def _start(
-    asked: EngineConfig,
-    compute: Compute,
-    bound: Bound[Any],
-    ops: Any,
-    decoder: Decoder,
-    demand: Demand,
-    pack: Pack,
-) -> Start:
-    """Return what starts the backend's device."""
-    if compute.backend != "cuda":
-        return HostStart(bound.run, ops, decoder)
-    from spaninfer_engine.backends.cuda.start import CudaStart
-
-    if asked.batch_invariant:
-        refuse_varying(step.name for step in bound.text.steps)
-    span_len, graphs = asked.span_len or SPAN_LEN, decide_graphs(asked, compute)
-    few_layers = partial(bind_packed, lower(shortened(decoder)), ops, pack)
-    return CudaStart(bound, few_layers, ops, decoder, demand, span_len=span_len, graphs=graphs)
-
-
-def _sampler(resolved: Resolved, decoder: Decoder) -> Sampler:
-    """Return what draws on the host: kernels on backend cpu, which are compiled for it."""
-    if resolved.backend != "cpu":
-        return Sampler()
-    from spaninfer_engine.backends.cpu.sampling import CpuDraw
-
-    return Sampler(CpuDraw(decoder.vocab))
+    """Return the operators of the chosen backend for a model."""
+    settings = Settings(
+        device=compute.device,
+        dtype=compute.dtype,
+        kv_dtype=asked.kv_dtype,
+        stored_as=stored_as,
+        groups=decoder.groups,
+        asked=asked,
+    )
+    return compute.backend.open(settings, tell)
 
 
 def refuse_quantised(checkpoint: Checkpoint) -> None:

@@ -1,22 +1,12 @@
-"""What this machine has; the only file of the engine that asks."""
+"""A look at this machine's hardware; the only file of the engine that asks."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
 import sys
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """The facts that decisions are made from."""
-
-    has_torch: bool  # is it installed? importing it takes seconds
-    has_cuda: bool  # is there a driver, and does torch see a device?
-    has_kernels: bool = False  # are the packages of the extra `cuda` installed?
-    capability: tuple[int, int] = (0, 0)  # the compute capability of the first CUDA device
-
+from spaninfer_engine.backends.hardware import Machine
 
 _KERNELS = ("spaninfer_kernels_cuda", "span_attention", "cuda.bindings", "cuda.pathfinder")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spaninfer_engine.config import Decision, EngineConfig, KVDType, Resolved
 from spaninfer_engine.errors import ConfigError
@@ -17,6 +17,7 @@ from spaninfer_engine.kv_memory import (
     span_bytes,
     spans_per_request,
 )
+from spaninfer_engine.plan import Tuning
 from spaninfer_engine.spec.nodes import CacheGroup, Decoder
 from spaninfer_engine.spec.tree import parameter_count
 from spaninfer_engine.startup.compute import Compute
@@ -33,10 +34,6 @@ STORED: Mapping[KVDType, Stored] = {
 # 256 decodes cost the scheduler 245 µs a step; with spans of 16 tokens, which would share a little
 # more between requests, 312 µs (benchmarks/bench_scheduler.py, 2026-11-21)
 SPAN_LEN = 32
-STEP_TOKENS = 512  # a prefill of 512 rows is bound by arithmetic already, and decodes wait for it
-# On a GPU a step reads all weights, for few rows as for many: 8192 rows take a model of 7 billion
-# parameters 0.2 s on an H200, and it computes them at its full rate
-CUDA_STEP_TOKENS = 8192
 HOST_CACHE_BYTES = 4 << 30  # a server should not fill a laptop because it may
 
 
@@ -74,7 +71,7 @@ def decide_budget(
 
 def decide_demand(asked: EngineConfig, compute: Compute, decoder: Decoder) -> Demand:
     """Choose the most that requests and steps can be, before memory limits the length."""
-    least = CUDA_STEP_TOKENS if compute.backend == "cuda" else STEP_TOKENS
+    least = compute.backend.tuning.step_tokens
     return Demand(
         max_len=decoder.max_len if asked.max_len is None else asked.max_len,
         max_running=asked.max_running,
@@ -120,7 +117,7 @@ def resolve(
     return Resolved(
         name=name,
         architecture=decoder.architecture,
-        backend=compute.backend,
+        backend=compute.backend.name,
         device=compute.device,
         dtype=compute.dtype,
         kv_dtype=kv_dtype,
@@ -131,21 +128,25 @@ def resolve(
         step_tokens=step_tokens,
         max_waiting=asked.max_waiting,
         prefix_cache=asked.prefix_cache,
+        tuning=_tuning(compute, step_tokens),
         seed=asked.seed,
-        graphs=decide_graphs(asked, compute),
+        graphs=has_graphs(asked, compute),
         batch_invariant=asked.batch_invariant,
         decisions=decisions,
     )
 
 
-def decide_graphs(asked: EngineConfig, compute: Compute) -> bool:
-    """Choose whether decode steps are captured; ConfigError where the backend has no graphs."""
-    if asked.graphs and compute.backend != "cuda":
-        raise ConfigError(
-            f"graphs were asked for, and backend {compute.backend} has none; "
-            "choose --backend cuda, or leave them out"
-        )
-    return compute.backend == "cuda" and asked.graphs is not False
+def _tuning(compute: Compute, step_tokens: int) -> Tuning:
+    """Return the backend's tuning, for steps of so many tokens."""
+    tuning = compute.backend.tuning
+    return replace(
+        tuning, step_tokens=step_tokens, pause_tokens=min(tuning.pause_tokens, step_tokens)
+    )
+
+
+def has_graphs(asked: EngineConfig, compute: Compute) -> bool:
+    """Are decode steps captured as CUDA graphs?"""
+    return compute.backend.has_graphs and asked.graphs is not False
 
 
 def _spans(
@@ -176,7 +177,7 @@ def _spans(
 
 def _graphs(asked: EngineConfig, compute: Compute) -> list[Decision]:
     """Return the row about graphs; none where nobody would look for it."""
-    if compute.backend != "cuda":
+    if not compute.backend.has_graphs:
         return []
     if asked.graphs is None:
         return [Decision("graphs", "on", "decode steps are launched as a whole")]

@@ -17,7 +17,7 @@ from spaninfer_engine.step.batch import build_batch
 from spaninfer_engine.step.sequences import Sequences
 from threaded_device import Columns
 
-SHAPES = GraphShapes(requests=200, max_prompt_tokens=600)
+SHAPES = GraphShapes(requests=200, max_prompt_tokens=600, mixed_prompt_tokens=2048)
 
 
 def decodes(count):
@@ -154,7 +154,7 @@ def test_small_models_have_more_rows_to_be_captured_and_all_have_those_that_come
 
 @pytest.mark.parametrize("requests", [1, 3, 16, 17, 256, 1000])
 def test_shapes_serve_every_number_of_decodes_up_to_256(requests):
-    shapes = GraphShapes(requests, 0)
+    shapes = GraphShapes(requests, 0, 2048)
     most = min(requests, 256)
 
     for count in range(1, most + 1):
@@ -194,7 +194,7 @@ def test_what_is_not_captured_yet_fits_a_shape_of_the_start(has_penalties):
 
 
 def test_prompts_alone_that_are_longer_than_any_beside_decodes_have_no_fallback():
-    small_model = GraphShapes(requests=200, max_prompt_tokens=2600)
+    small_model = GraphShapes(requests=200, max_prompt_tokens=2600, mixed_prompt_tokens=2048)
 
     assert GraphShape(0, 1, 2560) in small_model.others
     assert small_model.fallbacks(GraphShape(0, 1, 2560)) == ()
@@ -218,4 +218,4 @@ def test_at_the_start_the_shape_with_most_tokens_is_the_first():
     assert rows == sorted(rows, reverse=True)
     assert SHAPES.at_start[0] == GraphShape(200, 16, 2048)
     assert GraphShape(0, 16, 576) in SHAPES.at_start
-    assert GraphShapes(4, 0).others == ()
+    assert GraphShapes(4, 0, 2048).others == ()

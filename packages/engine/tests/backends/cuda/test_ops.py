@@ -98,7 +98,8 @@ class Spans:
         self._forward: Callable[[Step[Any]], Any] = lambda _: None
         self._device = CudaDevice(
             self.ops, self._compute, (self.cache,), (), (),
-            Sizes(requests=len(LENGTHS), rows=512, max_len=320, span_len=span_len, num_groups=1),
+            Sizes(requests=len(LENGTHS), rows=512, max_len=320, span_len=span_len, num_groups=1,
+                  prompt_logits=1),
             self.sequences, num_axes=1, reads_all_columns=False, shapes=None,
         )  # fmt: skip
 

@@ -7,7 +7,8 @@ pytest.importorskip("torch")
 
 from spaninfer_engine.backends.cuda.memory import Sizes
 from spaninfer_engine.backends.cuda.warmup import largest_batch
-from spaninfer_engine.plan import MOST_LOGITS
+
+LOGITS = 32
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,10 @@ from spaninfer_engine.plan import MOST_LOGITS
     ],
 )
 def test_the_largest_step_takes_every_slice_and_nearly_every_token(requests, rows, max_len):
-    sizes = Sizes(requests=requests, rows=rows, max_len=max_len, span_len=16, num_groups=1)
+    sizes = Sizes(
+        requests=requests, rows=rows, max_len=max_len, span_len=16, num_groups=1,
+        prompt_logits=LOGITS,
+    )  # fmt: skip
 
     batch = largest_batch(sizes)
 
@@ -32,7 +36,7 @@ def test_the_largest_step_takes_every_slice_and_nearly_every_token(requests, row
     lengths = np.diff(batch.query_start_loc)[batch.num_decodes :].tolist()
     assert slices == min(requests, rows)
     assert min(rows, requests * max_len) - prompts < batch.num_tokens <= rows or prompts == requests
-    assert batch.num_logits == slices + min(lengths[-1], MOST_LOGITS) - 1
+    assert batch.num_logits == slices + min(lengths[-1], LOGITS) - 1
     assert min(lengths) >= 1
     assert max(lengths) <= max_len
     assert batch.max_seq_len == max(lengths)

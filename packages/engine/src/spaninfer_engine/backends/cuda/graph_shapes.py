@@ -17,7 +17,6 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.plan import BESIDE_DECODES
 from spaninfer_engine.step.batch import Batch
 
 Number = TypeVar("Number", np.int32, np.float32)
@@ -90,15 +89,18 @@ class GraphShape:
 
 
 class GraphShapes:
-    """The shapes for steps of up to `requests` slices; with prompts alone, of so many tokens."""
+    """The shapes for steps of up to `requests` slices.
 
-    def __init__(self, requests: int, max_prompt_tokens: int) -> None:
+    Prompts alone have up to `max_prompt_tokens`, beside decodes up to `mixed_prompt_tokens`.
+    """
+
+    def __init__(self, requests: int, max_prompt_tokens: int, mixed_prompt_tokens: int) -> None:
         most = min(requests, MOST_DECODES)
         self._decodes = _sizes(most)
         self._started = (*(n for n in _STARTED if n < most), most)
         self._beside_prompts = (0, *(n for n in (16, 64, 128, 192) if n < most), most)
         self._alone = tuple(tokens for tokens in _ALONE_TOKENS if tokens <= max_prompt_tokens)
-        self._beside = tuple(tokens for tokens in PROMPT_TOKENS if tokens <= BESIDE_DECODES)
+        self._beside = tuple(tokens for tokens in PROMPT_TOKENS if tokens <= mixed_prompt_tokens)
         if not self._alone:
             self._beside = ()
 

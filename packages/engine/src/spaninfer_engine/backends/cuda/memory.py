@@ -32,7 +32,7 @@ _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation: where a graph is made of a capt
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     """The most of everything: requests that are remembered and take part in a step; rows of a
-    step; tokens of a request.
+    step; tokens of a request; logits of prompts in a step.
     """
 
     requests: int
@@ -40,6 +40,7 @@ class Sizes:
     max_len: int
     span_len: int
     num_groups: int
+    prompt_logits: int
 
     @property
     def max_spans(self) -> int:

@@ -18,6 +18,7 @@ from spaninfer_engine.backends.start import Tell
 from spaninfer_engine.kv_memory import Demand, Needs
 from spaninfer_engine.ops.bound import Bound
 from spaninfer_engine.ops.rotary import Rotary
+from spaninfer_engine.plan import Tuning
 from spaninfer_engine.spec.nodes import Decoder, ropes
 from spaninfer_engine.spec.tree import parameter_count
 from spaninfer_engine.step.sequences import Sequences
@@ -41,10 +42,12 @@ class CudaStart:
         *,
         span_len: int,
         graphs: bool,
+        tuning: Tuning,
     ) -> None:
         self._bound, self._few_layers = bound, few_layers
         self._ops, self._decoder = ops, decoder
         self._demand, self._span_len, self._graphs = demand, span_len, graphs
+        self._tuning = tuning
         self._is_plain = any(step.name == "plain_attention" for step in bound.text.steps)
         self._ropes = ropes(decoder)
         tables = [ops.rotation_table(rope, demand.max_len) for rope in self._ropes]
@@ -131,9 +134,15 @@ class CudaStart:
                 max_len=sequences.max_len,
                 span_len=span_len,
                 num_groups=len(groups),
+                prompt_logits=self._tuning.prompt_logits,
             ),
             sequences,
             num_axes=max((len(rope.sections) or 1 for rope in self._ropes), default=1),
             reads_all_columns=self._is_plain,
-            shapes=GraphShapes(self._demand.max_running, max_tokens) if self._graphs else None,
+            shapes=self._shapes(max_tokens) if self._graphs else None,
+        )
+
+    def _shapes(self, max_prompt_tokens: int) -> GraphShapes:
+        return GraphShapes(
+            self._demand.max_running, max_prompt_tokens, self._tuning.mixed_prompt_tokens
         )

@@ -10,7 +10,6 @@ from spaninfer_kernels_cuda import gemm
 from spaninfer_engine.backends.cuda.graph_shapes import PROMPTS, GraphShape
 from spaninfer_engine.backends.cuda.memory import Sizes
 from spaninfer_engine.backends.cuda.sampler import LOGITS_AT_ONCE
-from spaninfer_engine.plan import MOST_LOGITS
 from spaninfer_engine.step.batch import Batch
 
 SMALLER = (GraphShape(1), GraphShape(0, PROMPTS[0], gemm.tuning.MOST_ROWS + 64))
@@ -33,7 +32,7 @@ def largest_batch(sizes: Sizes) -> Batch:
     stops = np.where(is_prompt, length, 0).astype(np.int32)
     lengths = np.where(is_prompt, length, 1)
     logits = np.ones(slices, np.int32)
-    logits[-1] = min(length, MOST_LOGITS)
+    logits[-1] = min(length, sizes.prompt_logits)
     nowhere = np.zeros(slices, np.bool_)
     return Batch(
         seq_ids=tuple(range(slices)),

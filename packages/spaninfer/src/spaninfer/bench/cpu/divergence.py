@@ -26,7 +26,7 @@ from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.request import TokenLogprob
 from spaninfer_engine.run.runner import Runner
-from spaninfer_engine.startup.build import make_ops, resolve_decoder, silent
+from spaninfer_engine.startup.build import open_backend, resolve_decoder, silent
 from spaninfer_engine.startup.compute import checkpoint_dtype, decide_compute
 from spaninfer_engine.startup.hardware import this_machine
 from spaninfer_engine.step.sequences import Sequences
@@ -136,7 +136,7 @@ def logits_of(texts: Sequence[Text], rows: int, **options: Any) -> Iterator[Logi
         decoder = resolve_decoder(asked, checkpoint)
         stored_as = checkpoint_dtype(checkpoint.config)
         compute = decide_compute(asked, stored_as, this_machine(with_gpu=False))
-        ops = make_ops(compute, decoder.groups, asked, stored_as)
+        ops = open_backend(compute, decoder, asked, stored_as)
         bound = bind(lower(decoder), ops, checkpoint.reader)
     kept, spans = Kept(), -(-max(map(len, texts)) // _SPAN_LEN)
     groups = len(decoder.groups)
