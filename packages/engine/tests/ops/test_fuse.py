@@ -10,7 +10,7 @@ from backends import EXACT, Backend
 from contexts import metadata_of
 from families import FAMILIES
 from oracle import Oracle
-from spaninfer_engine.ops.bound import Bound
+from spaninfer_engine.ops.bound import TEXT, Programs
 from spaninfer_engine.ops.operation import Operation, Use
 from spaninfer_engine.ops.step import Step
 from spaninfer_engine.program.bind import bind
@@ -56,8 +56,8 @@ def _arrays(program: Program) -> Arrays:
     return Arrays(*(use for operation in program.operations for use in operation.weights))
 
 
-def _names(bound: Bound[Any]) -> list[str]:
-    return [part.name for step in bound.text.steps for part in step.parts or (step,)]
+def _names(bound: Programs[Any]) -> list[str]:
+    return [part.name for step in bound[TEXT].kernels for part in step.parts or (step,)]
 
 
 def _step(ops: Any, count: int) -> Step[Any]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from spaninfer_engine.backends.cpu.ops import CpuOps
 from spaninfer_engine.backends.reference.ops import ReferenceOps
+from spaninfer_engine.ops.bound import MEDIA, TEXT
 from spaninfer_engine.ops.operation import Operation, Use
 from spaninfer_engine.ops.table import Claim
 from spaninfer_engine.program.bind import bind, find_match
@@ -68,7 +69,7 @@ def test_readers_in_front_of_a_claim_do_not_keep_it_from_overwriting(also_later)
 
     bound = bind(Program((embed, doubled, added, joined), "d", (), ()), InPlace(), reader)
 
-    assert ("added" in [item.name for item in bound.text.steps]) is not also_later
+    assert ("added" in [item.name for item in bound[TEXT].kernels]) is not also_later
     expected = [3, 3, 3, 3, 1, 1, 1, 1] if also_later else [3, 3, 3, 3, 2, 2, 2, 2]
     np.testing.assert_array_equal(bound.run(step), [expected])
 
@@ -129,7 +130,7 @@ def test_slots_are_used_again_so_depth_does_not_cost_memory():
 
     bound = bind(Program((embed, *chain), "x20", (), ()), CpuOps(), reader)
 
-    assert bound.text.num_slots == 1
+    assert bound[TEXT].num_slots == 1
     assert reader.reads["w"] == 1
 
 
@@ -180,3 +181,18 @@ def test_progress_counts_operations():
     )
 
     assert told == [(1, 1)]
+
+
+def test_programs_are_bound_when_they_are_first_needed() -> None:
+    array = np.zeros((3, 2), np.float32)
+    embed = Operation(
+        "embed", (), ("x",), (Use("table", (Weight("t", (3, 2)),)),), (("scale", 1.0),)
+    )
+    bound = bind(Program((embed,), "x", (), ()), ReferenceOps("float32"), Arrays(t=array))
+
+    before = str(bound)
+    media = bound[MEDIA]
+
+    assert bound.keys == {TEXT, MEDIA}
+    assert bound[MEDIA] is media
+    assert str(bound) == before + "\n" + str(media)

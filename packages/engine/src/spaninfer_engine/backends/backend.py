@@ -16,7 +16,7 @@ from spaninfer_engine.backends.start import Start
 from spaninfer_engine.config import BackendName, DType, EngineConfig, KVDType
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import Demand
-from spaninfer_engine.ops.bound import Bound
+from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.plan import Tuning
 from spaninfer_engine.spec.nodes import CacheGroup, Decoder
@@ -75,12 +75,12 @@ class Backend(ABC):
     @abstractmethod
     def start(
         self,
-        bound: Bound[Any],
+        bound: Programs[Any],
         ops: Any,
         decoder: Decoder,
         demand: Demand,
         *,
-        few_layers: Callable[[], Bound[Any]],
+        few_layers: Callable[[], Programs[Any]],
         asked: EngineConfig,
         span_len: int,
     ) -> Start:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from spaninfer_engine.ops.bound import Bound, BoundStep, Steps
+from spaninfer_engine.ops.bound import MEDIA, TEXT, BoundKernel, BoundProgram, Programs
 from spaninfer_engine.ops.fuse import single
 from spaninfer_engine.ops.operation import Operation, Packable, Use
 from spaninfer_engine.ops.step import A
@@ -34,7 +34,7 @@ def bind(
     ops: Ops[A],
     reader: Reader,
     progress: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005
-) -> Bound[A]:
+) -> Programs[A]:
     """Bind a program to a backend; read and pack every weight on the way.
 
     `progress` is called with the operations bound so far and all there are.
@@ -47,11 +47,17 @@ def bind_packed(
     ops: Ops[A],
     pack: Pack,
     progress: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005
-) -> Bound[A]:
+) -> Programs[A]:
     """Bind a program to a backend, with weights as `pack` gives them."""
-    text = _bind(narrowed(without_media(program)), ops, pack, progress)
-    media = _bind(narrowed(program), ops, pack, lambda done, total: None)  # noqa: ARG005
-    return Bound(ops.name, text, media)
+    programs = Programs(
+        ops.name,
+        {
+            TEXT: lambda: _bind(narrowed(without_media(program)), ops, pack, progress),
+            MEDIA: lambda: _bind(narrowed(program), ops, pack, progress),
+        },
+    )
+    programs[TEXT]  # while the weights can be read
+    return programs
 
 
 def packer(ops: Ops[A], reader: Reader) -> Pack:
@@ -70,7 +76,7 @@ def packer(ops: Ops[A], reader: Reader) -> Pack:
 
 def _bind(
     program: Program, ops: Ops[A], pack: Pack, progress: Callable[[int, int], None]
-) -> Steps[A]:
+) -> BoundProgram[A]:
     slots = _Slots(program)
     steps, done, total = [], 0, len(program.operations)
     for match in _matches(program, ops):
@@ -82,7 +88,7 @@ def _bind(
         steps.append(slots.bind(match, kernel))
         done += len(match.operations)
         progress(done, total)
-    return ops.chain(Steps(tuple(steps), slots.num_slots, slots.slot_of(program.result)))
+    return ops.chain(BoundProgram(tuple(steps), slots.num_slots, slots.slot_of(program.result)))
 
 
 # ---- matching ------------------------------------------------------------------------------------
@@ -181,7 +187,7 @@ class _Slots:
         """Return where a value lies."""
         return self._slot[name]
 
-    def bind(self, match: Match, kernel: Kernel) -> BoundStep:
+    def bind(self, match: Match, kernel: Kernel) -> BoundKernel:
         """Return the step, after giving its outputs slots and taking back those it read last."""
         inputs = tuple(self._slot[name] for name in match.inputs)
         for operation in match.operations:
@@ -190,7 +196,7 @@ class _Slots:
         frees = tuple(self._slot[name] for name in dead)
         self._free += frees
         outputs = tuple(self._take(name) for name in match.outputs)
-        return BoundStep(match.name, match.operations, kernel, inputs, outputs, frees)
+        return BoundKernel(match.name, match.operations, kernel, inputs, outputs, frees)
 
     def _take(self, name: str) -> int:
         if not self._free:

@@ -10,7 +10,7 @@ from cases import SEED
 from families import FAMILIES
 from oracle import Oracle
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.ops.bound import Bound
+from spaninfer_engine.ops.bound import TEXT, Programs
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
 from stepping import Model, make_ops
@@ -19,15 +19,15 @@ from wide import WIDE
 APPENDS = {"project_rotate_append", "project_norm_rotate_append"}
 
 
-def _bound(name: str, folder: Path, kv_dtype: str | None = None) -> Bound[object]:
+def _bound(name: str, folder: Path, kv_dtype: str | None = None) -> Programs[object]:
     family = {**FAMILIES, **{f"wide {key}": value for key, value in WIDE.items()}}[name]
     model = Model(Oracle(family, SEED).save(folder))
     ops = make_ops("cuda bfloat16", model.decoder.groups, device="cpu", kv_dtype=kv_dtype)
     return bind(lower(model.decoder), ops, model.checkpoint.reader)
 
 
-def _names(bound: Bound[object]) -> Counter[str]:
-    return Counter(step.name for step in bound.text.steps)
+def _names(bound: Programs[object]) -> Counter[str]:
+    return Counter(step.name for step in bound[TEXT].kernels)
 
 
 @pytest.mark.parametrize("name", [f"wide {name}" for name in WIDE])

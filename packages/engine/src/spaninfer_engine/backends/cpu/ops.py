@@ -28,7 +28,7 @@ from spaninfer_engine.backends.cpu.kv_cache import CacheKind, allocate
 from spaninfer_engine.backends.cpu.script import chain
 from spaninfer_engine.backends.reference.ops import ReferenceOps
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.ops.bound import Steps
+from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import SpanCache, Step
 from spaninfer_engine.spec.nodes import CacheGroup
@@ -80,9 +80,9 @@ class CpuOps(ReferenceOps):
         make_team_ready()
         make_planner_ready()
 
-    def chain(self, steps: Steps[Array]) -> Steps[Array]:
+    def chain(self, program: BoundProgram[Array]) -> BoundProgram[Array]:
         """Run neighbours that are recorded as one script."""
-        return chain(steps, self._team or shared_team(), self._inputs, self._compilers)
+        return chain(program, self._team or shared_team(), self._inputs, self._compilers)
 
     def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[NDArray[Any]]:
         """Allocate the spans of a cache group."""

@@ -20,7 +20,7 @@ from spaninfer_kernels_cpu.team import Team
 
 from spaninfer_engine.backends.cpu.inputs import Inputs
 from spaninfer_engine.backends.cpu.recorder import Floats, Recorder, Value
-from spaninfer_engine.ops.bound import BoundStep, Steps
+from spaninfer_engine.ops.bound import BoundKernel, BoundProgram
 from spaninfer_engine.ops.step import Step
 
 Values: TypeAlias = tuple[Value, ...]
@@ -40,33 +40,35 @@ class Recorded:
         raise AssertionError("a recorded kernel is run by the script that it is part of")
 
 
-def chain(steps: Steps[Floats], team: Team, inputs: Inputs, compilers: Compilers) -> Steps[Floats]:
+def chain(
+    program: BoundProgram[Floats], team: Team, inputs: Inputs, compilers: Compilers
+) -> BoundProgram[Floats]:
     """Return the steps with every run of recorded neighbours as one step."""
-    wanted = _wanted_slots(steps)
-    joined: list[BoundStep] = []
+    wanted = _wanted_slots(program)
+    joined: list[BoundKernel] = []
     start = 0
     for is_recorded, group in groupby(
-        steps.steps, key=lambda step: isinstance(step.kernel, Recorded)
+        program.kernels, key=lambda step: isinstance(step.kernel, Recorded)
     ):
         parts = tuple(group)
         stop = start + len(parts)
         if is_recorded:
-            rest = steps.steps[stop:]
+            rest = program.kernels[stop:]
             script = partial(_Script, team=team, inputs=inputs, compilers=compilers)
-            joined.append(_join(parts, rest, steps.result, wanted[start], script))
+            joined.append(_join(parts, rest, program.result, wanted[start], script))
         else:
             joined += parts
         start = stop
-    return Steps(tuple(joined), steps.num_slots, steps.result)
+    return BoundProgram(tuple(joined), program.num_slots, program.result)
 
 
 def _join(
-    parts: Sequence[BoundStep],
-    rest: Sequence[BoundStep],
+    parts: Sequence[BoundKernel],
+    rest: Sequence[BoundKernel],
     result: int,
     wanted: frozenset[int],
     make_script: Callable[..., _Script],
-) -> BoundStep:
+) -> BoundKernel:
     """Return one step for recorded neighbours: what it reads from outside, what others read."""
     written: set[int] = set()
     read: list[int] = []
@@ -77,10 +79,12 @@ def _join(
     ends = frozenset(read) - _read_first(rest, result) - frozenset(results)
     script = make_script(tuple(parts), tuple(read), results, tuple(slot in wanted for slot in read))
     operations = tuple(operation for part in parts for operation in part.operations)
-    return BoundStep("script", operations, script, tuple(read), results, tuple(ends), tuple(parts))
+    return BoundKernel(
+        "script", operations, script, tuple(read), results, tuple(ends), tuple(parts)
+    )
 
 
-def _read_first(steps: Sequence[BoundStep], result: int) -> set[int]:
+def _read_first(steps: Sequence[BoundKernel], result: int) -> set[int]:
     """Return the slots whose present values these steps read, the program's result among them."""
     read: set[int] = set()
     overwritten: set[int] = set()
@@ -90,11 +94,11 @@ def _read_first(steps: Sequence[BoundStep], result: int) -> set[int]:
     return read | ({result} - overwritten)
 
 
-def _wanted_slots(steps: Steps[Floats]) -> list[frozenset[int]]:
+def _wanted_slots(program: BoundProgram[Floats]) -> list[frozenset[int]]:
     """Return, in front of every step, the slots whose values have a row per wanted row."""
     wanted: frozenset[int] = frozenset()
     before = []
-    for step in steps.steps:
+    for step in program.kernels:
         before.append(wanted)
         takes = any(operation.operator == "take_rows" for operation in step.operations)
         outputs = frozenset(step.outputs)
@@ -110,7 +114,7 @@ class _Script:
 
     def __init__(
         self,
-        parts: tuple[BoundStep, ...],
+        parts: tuple[BoundKernel, ...],
         read: tuple[int, ...],
         results: tuple[int, ...],
         wanted: tuple[bool, ...],

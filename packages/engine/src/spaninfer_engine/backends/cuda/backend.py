@@ -11,7 +11,7 @@ from spaninfer_engine.backends.start import Start
 from spaninfer_engine.config import DType, EngineConfig
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import Demand
-from spaninfer_engine.ops.bound import Bound
+from spaninfer_engine.ops.bound import TEXT, Programs
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.plan import Tuning
 from spaninfer_engine.spec.nodes import Decoder
@@ -113,12 +113,12 @@ class CudaBackend(Backend):
 
     def start(
         self,
-        bound: Bound[Any],
+        bound: Programs[Any],
         ops: Any,
         decoder: Decoder,
         demand: Demand,
         *,
-        few_layers: Callable[[], Bound[Any]],
+        few_layers: Callable[[], Programs[Any]],
         asked: EngineConfig,
         span_len: int,
     ) -> Start:
@@ -126,7 +126,7 @@ class CudaBackend(Backend):
         from spaninfer_engine.backends.cuda.start import CudaStart
 
         if asked.batch_invariant:
-            refuse_varying(step.name for step in bound.text.steps)
+            refuse_varying(step.name for step in bound[TEXT].kernels)
         graphs = asked.graphs is not False
         return CudaStart(
             *(bound, few_layers, ops, decoder, demand),

@@ -16,7 +16,7 @@ from spaninfer_engine.backends.cuda.memory import Sizes, allocated_bytes, in_mem
 from spaninfer_engine.backends.cuda.ops import CudaOps
 from spaninfer_engine.backends.start import Tell
 from spaninfer_engine.kv_memory import Demand, Needs
-from spaninfer_engine.ops.bound import Bound
+from spaninfer_engine.ops.bound import TEXT, Programs
 from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.plan import Tuning
 from spaninfer_engine.spec.nodes import Decoder, ropes
@@ -34,8 +34,8 @@ class CudaStart:
 
     def __init__(
         self,
-        bound: Bound[Any],
-        few_layers: Callable[[], Bound[Any]],
+        bound: Programs[Any],
+        few_layers: Callable[[], Programs[Any]],
         ops: CudaOps,
         decoder: Decoder,
         demand: Demand,
@@ -48,7 +48,7 @@ class CudaStart:
         self._ops, self._decoder = ops, decoder
         self._demand, self._span_len, self._graphs = demand, span_len, graphs
         self._tuning = tuning
-        self._is_plain = any(step.name == "plain_attention" for step in bound.text.steps)
+        self._is_plain = any(step.name == "plain_attention" for step in bound[TEXT].kernels)
         self._ropes = ropes(decoder)
         tables = [ops.rotation_table(rope, demand.max_len) for rope in self._ropes]
         self._angles = [
@@ -103,7 +103,7 @@ class CudaStart:
             device.capture(partial(tell, "graphs"))
         return device
 
-    def _largest(self, bound: Bound[Any]) -> CudaDevice:
+    def _largest(self, bound: Programs[Any]) -> CudaDevice:
         """Return a device for the most of everything but spans."""
         groups = len(self._decoder.groups)
         sequences = Sequences(
@@ -112,7 +112,7 @@ class CudaStart:
         return self._device(bound, (1,) * groups, sequences)
 
     def _device(
-        self, bound: Bound[Any], num_spans: tuple[int, ...], sequences: Sequences
+        self, bound: Programs[Any], num_spans: tuple[int, ...], sequences: Sequences
     ) -> CudaDevice:
         groups, span_len = self._decoder.groups, self._span_len
         max_tokens = 0  # plain attention goes from prompt to prompt, as the host knows them

@@ -11,7 +11,7 @@ import spaninfer_op_reference as definition
 from numpy.typing import NDArray
 
 from spaninfer_engine.memory import HOST_SHARE, available_bytes
-from spaninfer_engine.ops.bound import Steps
+from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import AttentionMetadata, SpanCache, Step
 from spaninfer_engine.ops.table import AlibiKind, span_buffer_shape
@@ -32,9 +32,9 @@ class HostOps:
 
     # ---- tensors ---------------------------------------------------------------------------------
 
-    def chain(self, steps: Steps[Array]) -> Steps[Array]:
-        """Every step by itself."""
-        return steps
+    def chain(self, program: BoundProgram[Array]) -> BoundProgram[Array]:
+        """Every kernel by itself."""
+        return program
 
     def layout(self, operator: str, argument: str) -> str:  # noqa: ARG002
         """Tables of which a step reads a few rows stay as they are stored; the rest is widened."""

@@ -9,7 +9,7 @@ from spaninfer_engine.backends.backend import Backend, Chosen, Settings, only_fl
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import HostStart, Start
 from spaninfer_engine.config import EngineConfig
-from spaninfer_engine.ops.bound import Bound
+from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.nodes import Decoder
 
@@ -31,7 +31,7 @@ class ReferenceBackend(Backend):
         return ReferenceOps("float32")
 
     def start(
-        self, bound: Bound[Any], ops: Any, decoder: Decoder, *_: object, **__: object
+        self, bound: Programs[Any], ops: Any, decoder: Decoder, *_: object, **__: object
     ) -> Start:
         """Return the start of a device on the host."""
         return HostStart(bound.run, ops, decoder)

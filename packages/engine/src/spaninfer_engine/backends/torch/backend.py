@@ -9,7 +9,7 @@ from spaninfer_engine.backends.backend import Backend, Chosen, Settings
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import HostStart, Start
 from spaninfer_engine.config import DTYPES, EngineConfig
-from spaninfer_engine.ops.bound import Bound
+from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.nodes import Decoder
 
@@ -38,7 +38,7 @@ class TorchBackend(Backend):
         return TorchOps(settings.dtype, settings.device)
 
     def start(
-        self, bound: Bound[Any], ops: Any, decoder: Decoder, *_: object, **__: object
+        self, bound: Programs[Any], ops: Any, decoder: Decoder, *_: object, **__: object
     ) -> Start:
         """Return the start of a device whose steps the host goes through one by one."""
         return HostStart(bound.run, ops, decoder)

@@ -19,7 +19,7 @@ from spaninfer_engine.backends.torch.attention import Scoring, attend_slice
 from spaninfer_engine.backends.torch.upload import Uploader, fill
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.memory import DEVICE_SHARE, HOST_SHARE, available_bytes
-from spaninfer_engine.ops.bound import Steps
+from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.fuse import joined_linears
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import AttentionMetadata, SpanCache, Step
@@ -74,9 +74,9 @@ class TorchOps:
         """Projections of one input become one."""
         return (joined_linears(self, 3), joined_linears(self, 2))
 
-    def chain(self, steps: Steps[Tensor]) -> Steps[Tensor]:
-        """Every step by itself."""
-        return steps
+    def chain(self, program: BoundProgram[Tensor]) -> BoundProgram[Tensor]:
+        """Every kernel by itself."""
+        return program
 
     def layout(self, operator: str, argument: str) -> str:  # noqa: ARG002
         """Every weight lies as in the checkpoint."""
