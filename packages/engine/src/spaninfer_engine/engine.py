@@ -178,9 +178,7 @@ class Engine(Closing):
             messages, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
         )
         # The template writes its own beginning: a BOS of the tokenizer's would be a second one.
-        return self.tokenizer.encode(
-            prompt.text, add_special=False, parse_special=True, mark=prompt.mark
-        )
+        return self.tokenizer.encode(prompt.text, add_special=False, parse_special=prompt.trusted)
 
     def stats(self) -> EngineStats:
         """Return what the engine has done and is doing."""

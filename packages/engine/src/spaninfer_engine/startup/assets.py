@@ -36,7 +36,6 @@ def open_texts(asked: EngineConfig, checkpoint: Checkpoint, decoder: Decoder, na
         _template_source(asked, checkpoint),
         origin=name,
         special_tokens=checkpoint.special_tokens,
-        controls=tokenizer.special_texts,
     )
     if asked.chat_template is not None:  # better refused now than at every request
         template.render([{"role": "user", "content": "Hello!"}])
