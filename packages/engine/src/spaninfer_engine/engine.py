@@ -16,7 +16,7 @@ from spaninfer_engine.batch_order import longest_first
 from spaninfer_engine.cache.rotation import rotation_of
 from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.core import Core
-from spaninfer_engine.errors import InvalidSampling, QueueFull
+from spaninfer_engine.errors import InvalidPrompt, InvalidSampling, QueueFull
 from spaninfer_engine.handle import Handles, RequestHandle, ResultQueue, complete
 from spaninfer_engine.prompts import Prompt, check_sequence, is_one, token_ids
 from spaninfer_engine.request import (
@@ -34,6 +34,7 @@ from spaninfer_engine.startup.build import build
 from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.stats import EngineStats, snapshot
 from spaninfer_engine.text.tokenizer import Tokenizer
+from spaninfer_engine.text.wordless import NO_TEXT
 
 LOOK_AGAIN_S = 5e-3  # a list waits so long for places in a full queue; steps begin some at a time
 
@@ -173,7 +174,13 @@ class Engine(Closing):
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Return the prompt that the model's chat template makes of a conversation."""
+        """Return the prompt that the model's chat template makes of a conversation.
+
+        Raises TemplateError where the template refuses it or there is none, InvalidPrompt where
+        the model has no tokenizer.
+        """
+        if self.tokenizer.is_wordless:
+            raise InvalidPrompt(NO_TEXT)
         prompt = self._parts.template.render(
             messages, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
         )
@@ -231,6 +238,8 @@ class Engine(Closing):
         self, prompt: Sequence[int], sampling: SamplingParams, placement: Placement
     ) -> Request:
         prompt_ids = token_ids(prompt)
+        if self.tokenizer.is_wordless:
+            _refuse_text(sampling)
         with self._lock:
             request_id = self._next_id
             self._next_id += sampling.n
@@ -274,6 +283,17 @@ def _limits(parts: Parts, shape: CacheShape) -> Limits:
         max_waiting=resolved.max_waiting,
         tuning=resolved.tuning,
     )
+
+
+def _refuse_text(sampling: SamplingParams) -> None:
+    """Raise InvalidSampling for what looks at an answer's text, where answers have none."""
+    allowed = "none for a model without tokenizer files"
+    if sampling.stop:
+        raise InvalidSampling("stop", sampling.stop, f"{allowed}; token ids can end answers")
+    if sampling.bad_words:
+        raise InvalidSampling(
+            "bad_words", sampling.bad_words, f"{allowed}; logit_bias bans token ids"
+        )
 
 
 def _banned(words: Sequence[str], tokenizer: Tokenizer, vocab: int) -> tuple[tuple[int, ...], ...]:

@@ -31,7 +31,7 @@ def open_texts(asked: EngineConfig, checkpoint: Checkpoint, decoder: Decoder, na
     Raises CheckpointError for what is on disk, ConfigError for a chat template that was asked for
     and cannot be used.
     """
-    tokenizer = _tokenizer(checkpoint, decoder, needs_text=asked.weights == "checkpoint")
+    tokenizer = _tokenizer(checkpoint, decoder)
     template = ChatTemplate(
         _template_source(asked, checkpoint),
         origin=name,
@@ -42,16 +42,11 @@ def open_texts(asked: EngineConfig, checkpoint: Checkpoint, decoder: Decoder, na
     return Texts(tokenizer, template, _sampling(checkpoint))
 
 
-def _tokenizer(checkpoint: Checkpoint, decoder: Decoder, *, needs_text: bool) -> Tokenizer:
-    """Return the checkpoint's tokenizer; where it has none, one without words will do, or not."""
-    if checkpoint.tokenizer is not None:
-        return open_tokenizer(checkpoint.tokenizer, end_ids=checkpoint.end_ids)
-    if not needs_text:
+def _tokenizer(checkpoint: Checkpoint, decoder: Decoder) -> Tokenizer:
+    """Return the checkpoint's tokenizer; one without words where it has none."""
+    if checkpoint.tokenizer is None:
         return wordless_tokenizer(decoder.vocab, checkpoint.end_ids)
-    raise CheckpointError(
-        f"{checkpoint.path}: there is no tokenizer; put tokenizer.json, tokenizer.model, "
-        "vocab.json with merges.txt, or a .tiktoken file beside the weights"
-    )
+    return open_tokenizer(checkpoint.tokenizer, end_ids=checkpoint.end_ids)
 
 
 def _template_source(asked: EngineConfig, checkpoint: Checkpoint) -> str | Mapping[str, str] | None:

@@ -22,7 +22,7 @@ class Tokenizer:
     """A vocabulary with its special tokens.
 
     `eos_ids` are all ids that end an answer. `special_ids` are the ids that steer the model and
-    are left out of decoded text.
+    are left out of decoded text. `is_wordless`: no text has ids, and ids have no text.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class Tokenizer:
         frame: Frame = Frame(),
         bos_id: int | None = None,
         eos_ids: Iterable[int] = (),
+        is_wordless: bool = False,
     ) -> None:
         tokens = list(special)
         controls = [token for token in tokens if not token.is_text]
@@ -42,6 +43,7 @@ class Tokenizer:
         self._texts = {token.token_id: token.text for token in tokens}
         self._bytes: dict[int, bytes] = {}
         self.bos_id = bos_id
+        self.is_wordless = is_wordless
         self.eos_ids = frozenset(eos_ids)
         self.special_ids = frozenset(token.token_id for token in controls)
 
