@@ -42,8 +42,12 @@ class Checkpoint(Closing):
 
     @property
     def end_ids(self) -> frozenset[int]:
-        """The ids that end an answer, of config.json and generation_config.json together."""
-        return end_ids(self.config, self.generation_config)
+        """The ids that end an answer, of config.json and generation_config.json together.
+
+        Raises CheckpointError where a file gives something else.
+        """
+        files = {"config.json": self.config, "generation_config.json": self.generation_config}
+        return end_ids({f"{self.path}: {file}": config for file, config in files.items()})
 
     @property
     def sampling_defaults(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def read_by_transformers(folder: Path, reason: str) -> Library:
         loaded = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, use_fast=True
         )
-    except (OSError, ValueError, KeyError, ImportError) as unknown:
+    except Exception as unknown:  # whatever a damaged folder makes of its code
         raise ConfigError(f"{folder}: {reason}; transformers does not know it either") from unknown
     backend = getattr(loaded, "backend_tokenizer", None)
     if backend is None:

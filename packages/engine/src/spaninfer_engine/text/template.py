@@ -87,14 +87,14 @@ class ChatTemplate:
         """
         _check_roles(messages)
         name = self._choose(bool(tools))
-        given = {
-            **self._special_tokens,
-            "documents": None,
-            **_plain(variables or {}),
-            "tools": _plain(tools or None),
-            "add_generation_prompt": add_generation_prompt,
-        }
         try:
+            given = {
+                **self._special_tokens,
+                "documents": None,
+                **_plain(variables or {}),
+                "tools": _plain(tools or None),
+                "add_generation_prompt": add_generation_prompt,
+            }
             given["messages"] = [self._prepared(name, message) for message in messages]
             text = self._sandbox.render_within_limits(self._compile(name), given)
             return Prompt(str.__str__(text), trusted_ranges(text))
