@@ -78,7 +78,7 @@ def _parts(model: Model, make_runner: Any, num_spans: int, max_running: int) -> 
         decoder=decoder,
         runner=make_runner(bound, ops, resolved),
         tokenizer=wordless_tokenizer(decoder.vocab, [2]),
-        template=ChatTemplate(None, origin="m", special_tokens={}, controls=[]),
+        template=ChatTemplate(None, origin="m", special_tokens={}),
         sampling=SamplingParams(),
         end_ids=frozenset({2}),
     )

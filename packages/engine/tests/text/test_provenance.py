@@ -168,10 +168,12 @@ def test_operations_give_the_text_that_jinja_gives_and_know_who_wrote_each_lette
         ("{{ u.partition('жш')[1] }}{{ u.rpartition('жш')[1] }}", "...."),
         ("{{ 'b'.zfill(3) }}{{ u.zfill(5) }}", "00b....."),
         ("{{ ['b' ~ u] }}", "..b......"),
+        ("{{ '{:ж>3}'.format(1) }}{{ '%3d' % 1 }}{{ '%3d' % 1.5 }}", "жж1  1  1"),
+        ("{{ (u[:0] ~ '{}').format(1) }}{{ p.format(1) }}{{ q % 1 }}", "1......"),
     ],
 )
 def test_the_template_s_own_text_is_told_apart(source, expected):
-    assert trusted(render(source, u="жшжш")) == expected
+    assert trusted(render(source, u="жшжш", p="{:ж>3}", q="%3d")) == expected
 
 
 def test_a_trusted_text_is_a_text_like_any_other():

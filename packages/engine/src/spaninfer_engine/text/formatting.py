@@ -26,7 +26,7 @@ def percent(pattern: str, values: Any) -> str:
         if found[0] == "%%":
             pieces.append(pattern[at - 1 : at])
         elif arguments:
-            pieces.append(_converted(found[0], arguments.pop(0)))
+            pieces.append(_converted(pattern[found.start() : at], arguments.pop(0)))
     made = concat([*pieces, pattern[at:]])
     return made if made == result and not arguments else str.__str__(result)
 
@@ -34,8 +34,12 @@ def percent(pattern: str, values: Any) -> str:
 def _converted(conversion: str, value: Any) -> str:
     if conversion == "%s":
         return text_of(value)
-    text = conversion % (value,)
-    return TrustedText(text) if is_all_trusted(value) else text
+    return _made(str.__mod__(conversion, (value,)), conversion, value)
+
+
+def _made(text: str, *sources: Any) -> str:
+    """A text that was made of these, the fill character of a user's pattern among them."""
+    return TrustedText(text) if all(map(is_all_trusted, sources)) else str.__str__(text)
 
 
 class Formatter(SandboxedFormatter):
@@ -58,15 +62,13 @@ class Formatter(SandboxedFormatter):
             if not field or field[0] in ".[":
                 field, unnamed = f"{unnamed}{field}", unnamed + 1
             value, _ = self.get_field(field, args, kwargs)
-            yield self._filled(self.convert_field(value, conversion), spec or "")
+            yield _filled(self.convert_field(value, conversion), kind(spec or ""))
 
-    def _filled(self, value: Any, spec: str) -> str:
-        _check_spec(spec)
-        spend_on(value)
-        if not spec:
-            return text_of(value)
-        text = format(value, spec)
-        return TrustedText(text) if is_all_trusted(value) else str.__str__(text)
+
+def _filled(value: Any, spec: str) -> str:
+    _check_spec(spec)
+    spend_on(value)
+    return _made(format(value, spec), value, spec) if spec else text_of(value)
 
 
 def _check_spec(spec: str) -> None:
