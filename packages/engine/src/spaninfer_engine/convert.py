@@ -25,6 +25,7 @@ from spaninfer_engine.startup.build import (
     open_backend,
     refuse_quantised,
     resolve_decoder,
+    shortage_named,
     silent,
     stage_of,
 )
@@ -35,6 +36,7 @@ COPIED = (".json", ".txt", ".model", ".tiktoken", ".jinja")
 """Suffixes of files that go along: config, tokenizer, templates; not weights, and no code."""
 
 
+@shortage_named()
 def convert(
     model: str | Path,
     out: Path,

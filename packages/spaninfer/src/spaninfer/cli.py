@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -45,12 +44,9 @@ app.add_typer(bench_app, name="bench")
 
 
 def _loaded(config: EngineConfig) -> Parts:
-    """Load a model, showing how far it has come, and then what was strange about it."""
-    with warnings.catch_warnings(record=True) as noticed, show.loading() as bar:
-        parts = build(config, bar)
-    for warning in noticed:
-        show.warning(str(warning.message))
-    return parts
+    """Load a model, showing how far it has come."""
+    with show.loading() as bar:
+        return build(config, bar)
 
 
 def _version(asked: bool) -> None:

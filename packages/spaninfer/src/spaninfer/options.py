@@ -64,7 +64,11 @@ MaxLen = Annotated[
     int | None, _engine("Most tokens of prompt and answer together; default: the model's own.")
 ]
 Memory = Annotated[
-    str | None, _engine("Memory for keys and values, such as 512MiB or 8GiB; default: measured.")
+    str | None,
+    _engine(
+        "Memory for the KV cache, such as 512MiB or 8GiB; default: measured. On CPUs it is "
+        "reserved, and taken as it fills."
+    ),
 ]
 SpanLen = Annotated[int | None, _engine(f"Tokens per span of the cache; default: {SPAN_LEN}.")]
 MaxRunning = Annotated[int, _engine("Most requests in one step.")]

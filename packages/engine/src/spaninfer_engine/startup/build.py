@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any, Protocol
 from spaninfer_engine.backends.backend import Settings
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.kv_memory import gib
 from spaninfer_engine.load import Checkpoint, open_checkpoint
 from spaninfer_engine.load.dummy import DummyReader
 from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.load.packing import as_packed
+from spaninfer_engine.memory import available_bytes, total_bytes
 from spaninfer_engine.ops.table import Ops, Pack
 from spaninfer_engine.program.bind import bind_packed, packer
 from spaninfer_engine.program.lower import lower
@@ -35,6 +38,7 @@ from spaninfer_engine.startup.limits import (
     SPAN_LEN,
     decide_budget,
     decide_demand,
+    refuse_beyond_machine,
     resolve,
     served_name,
 )
@@ -59,6 +63,20 @@ def silent(stage: str, done: int, total: int) -> None:
     """Tell nobody."""
 
 
+@contextmanager
+def shortage_named() -> Iterator[None]:
+    """Have a lack of host memory told as what the caller can change: ConfigError."""
+    try:
+        yield
+    except MemoryError as short:
+        raise ConfigError(
+            f"memory ran out while the model was loaded ({short or 'the system says no more'}); "
+            f"{gib(available_bytes())} are left: lower --memory or --max-len, quantize weights, or "
+            "raise the limit of this process (ulimit -v, the container's)"
+        ) from short
+
+
+@shortage_named()
 def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
     """Return everything an engine runs on.
 
@@ -76,6 +94,8 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
         stored_as = checkpoint_dtype(checkpoint.config)
         machine = this_machine(with_gpu=asked.backend not in ("cpu", "reference"))
         compute = decide_compute(asked, stored_as, machine, packed=packed is not None)
+        if compute.device == "cpu":
+            refuse_beyond_machine(asked.memory, total_bytes())
         kernels = stage_of(progress, "kernels")
         ops = open_backend(compute, decoder, asked, stored_as, kernels)
         ops.warm()

@@ -69,6 +69,15 @@ def decide_budget(
     return Memory(budget, f"{share:.0%} of the {gib(left)} that are free{beside}")
 
 
+def refuse_beyond_machine(memory: int | None, total: int) -> None:
+    """ConfigError where more is asked for the span cache than the machine has."""
+    if memory is not None and memory > total:
+        raise ConfigError(
+            f"--memory is {gib(memory)}, and this machine gives a process {gib(total)} at most; "
+            "lower it, or leave it out and have it measured"
+        )
+
+
 def decide_demand(asked: EngineConfig, compute: Compute, decoder: Decoder) -> Demand:
     """Choose the most that requests and steps can be, before memory limits the length."""
     least = compute.backend.tuning.step_tokens
