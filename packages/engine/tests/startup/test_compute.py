@@ -45,7 +45,7 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
 @pytest.mark.parametrize(
     ("machine", "options", "way_out"),
     [
-        (BARE, {"backend": "torch"}, r"pip install 'spaninfer\[torch\]'"),
+        (BARE, {"backend": "torch"}, "nox -s install -- torch"),
         (BARE, {"dtype": "float16"}, "or use float32"),
         (BARE, {"quantize": "int3"}, "allowed are bfloat16, int8, int4"),
         (BARE, {"quantize_group": 32}, "quantize_group only applies to"),
@@ -59,8 +59,8 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
         (BARE, {"device": "cuda"}, "omit --device to auto-select"),
         (WITH_TORCH, {"device": "cuda"}, "no CUDA device can be used"),
         (WITH_GPU, {"device": "cuda", "backend": "cpu"}, "device cuda needs --backend cuda or"),
-        (BARE, {"backend": "cuda"}, r"pip install 'spaninfer\[cuda\]'"),
-        (WITH_GPU, {"backend": "cuda"}, r"pip install 'spaninfer\[cuda\]'"),
+        (BARE, {"backend": "cuda"}, "nox -s install -- cuda"),
+        (WITH_GPU, {"backend": "cuda"}, "nox -s install -- cuda"),
         (KERNELS_ALONE, {"backend": "cuda"}, "no CUDA device can be used"),
         (WITH_KERNELS, {"backend": "cuda", "device": "cpu"}, "computes on a GPU"),
         (WITH_KERNELS, {"backend": "cuda", "dtype": "float32"}, "choose --backend torch"),

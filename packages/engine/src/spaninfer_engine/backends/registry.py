@@ -31,7 +31,7 @@ def choose_backend(asked: EngineConfig, stored_as: str, machine: Machine) -> tup
         if backend.needs_torch and not machine.has_torch:
             raise ConfigError(
                 f"backend {backend.name} needs torch, which is not installed: "
-                f"pip install 'spaninfer[{backend.name}]'"
+                f"nox -s install -- {backend.name}, in the root of the checkout"
             )
         if on_gpu and not backend.on_gpu:
             raise ConfigError(
@@ -42,7 +42,7 @@ def choose_backend(asked: EngineConfig, stored_as: str, machine: Machine) -> tup
     if on_gpu or (asked.device is None and machine.has_cuda):
         if not machine.has_torch:
             raise ConfigError(
-                f"device {asked.device} needs torch: pip install 'spaninfer[torch]', "
+                f"device {asked.device} needs torch: pip install torch, "
                 "or omit --device to auto-select"
             )
         why_not = CUDA.why_not(asked, asked.dtype or stored_as, machine)
@@ -51,9 +51,7 @@ def choose_backend(asked: EngineConfig, stored_as: str, machine: Machine) -> tup
         return CUDA, "a CUDA device is there, and kernels for it"
     if asked.dtype == "float16":
         if not machine.has_torch:
-            raise ConfigError(
-                f"dtype {asked.dtype} needs torch: pip install 'spaninfer[torch]', or use float32"
-            )
+            raise ConfigError(f"dtype {asked.dtype} needs torch: pip install torch, or use float32")
         return TORCH, f"computes in {asked.dtype}"
     return CPU, "numpy and Numba, no GPU in use"
 

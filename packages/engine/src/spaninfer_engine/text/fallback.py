@@ -19,7 +19,7 @@ def read_by_transformers(folder: Path, reason: str) -> Library:
         from transformers import AutoTokenizer
     except ImportError as missing:
         raise ConfigError(
-            f"{folder}: {reason}; transformers may know it: install spaninfer-engine[transformers]"
+            f"{folder}: {reason}; transformers may know it: pip install transformers"
         ) from missing
     try:
         loaded = AutoTokenizer.from_pretrained(

@@ -76,7 +76,7 @@ class CudaBackend(Backend):
         if dtype not in ("bfloat16", "float16"):
             return f"the kernels of backend cuda compute in 16 bits, not in {dtype}"
         if not machine.has_kernels:
-            return "for the device; pip install 'spaninfer[cuda]' brings faster kernels"
+            return "for the device; faster kernels: nox -s install -- cuda, in the checkout"
         if machine.capability < _min_capability(dtype):
             return f"the GPU is too old for kernels in {dtype}"
         if asked.span_len is not None and not _suits(asked.span_len):
@@ -87,7 +87,8 @@ class CudaBackend(Backend):
         """Refuse what the kernels cannot do, or not on this GPU."""
         if not machine.has_kernels:
             raise ConfigError(
-                "backend cuda needs kernels that are not installed: pip install 'spaninfer[cuda]'"
+                "backend cuda needs kernels that are not installed: "
+                "nox -s install -- cuda, in the root of the checkout"
             )
         least = _min_capability(dtype)
         if machine.capability < least:
