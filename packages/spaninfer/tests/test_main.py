@@ -70,3 +70,16 @@ def test_more_memory_than_the_machine_has_is_refused(refusal):
     said = refusal("serve", "--port", "0", "--memory", "4096000GiB")
 
     assert "--memory is 4,096,000.0 GiB, and this machine gives a process" in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("info", "~no-such-user/model"),
+        ("convert", "demo", "~no-such-user/out"),
+        ("spec", "check", "~no-such-user/file", "--checkpoint", "~no-such-user/model"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_home_that_nobody_knows_is_one_sentence(refusal, command):
+    assert refusal(*command).startswith("error: ")

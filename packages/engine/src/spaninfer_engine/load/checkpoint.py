@@ -59,6 +59,16 @@ class Checkpoint(Closing):
         self.reader.close()
 
 
+def whole_path(path: str | Path) -> Path:
+    """Return a path with its `~` replaced. ConfigError where that user has no home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as homeless:
+        raise ConfigError(
+            f"{path}: that user has no home folder here; write the path without ~"
+        ) from homeless
+
+
 def open_checkpoint(path: str | Path, *, with_weights: bool = True) -> Checkpoint:
     """Open the model at a path; the container is recognised by what is there.
 
@@ -67,7 +77,7 @@ def open_checkpoint(path: str | Path, *, with_weights: bool = True) -> Checkpoin
     ConfigError where the path is none of the known containers, CheckpointError where its files
     are damaged or contradict each other.
     """
-    path = Path(path).expanduser()
+    path = whole_path(path)
     if path.is_dir():
         return _from_folder(path, with_weights)
     if not path.exists():

@@ -14,6 +14,7 @@ from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import gib
 from spaninfer_engine.load import Checkpoint, open_checkpoint
+from spaninfer_engine.load.checkpoint import whole_path
 from spaninfer_engine.load.dummy import DummyReader
 from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.load.packing import as_packed
@@ -139,7 +140,7 @@ def locate(model: str | Path) -> tuple[Path, str]:
     brought = {point.name: point for point in entry_points(group=MODELS)}
     if isinstance(model, str) and model in brought:
         return Path(brought[model].load()()), model
-    path = Path(model).expanduser()
+    path = whole_path(model)
     if path.exists():
         return path, path.stem if path.is_file() else path.resolve().name
     names = ", ".join(sorted(brought)) or "none"
