@@ -246,11 +246,16 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
-@EVERY_PACKAGE
-def build(session: nox.Session, package: str) -> None:
-    """Build wheel and sdist of one package into dist/."""
-    session.install(*PINS, "build")
-    session.run("python", "-m", "build", "--outdir", str(ROOT / "dist"), str(PACKAGES[package]))
+def build(session: nox.Session) -> None:
+    """Build wheel and sdist of every package into dist/; names choose: nox -s build -- NAME."""
+    unknown = set(session.posargs) - PACKAGES.keys()
+    if unknown:
+        session.error(f"no package is called {', '.join(unknown)}; there are {', '.join(PACKAGES)}")
+    session.install(*PINS, "build", *tools("backend"))
+    for package in session.posargs or PACKAGES:
+        # The backend is that of this environment: ten others would take longer than the wheels.
+        made = ("--no-isolation", "--outdir", str(ROOT / "dist"), str(PACKAGES[package]))
+        session.run("python", "-m", "build", *made)
 
 
 @nox.session(venv_backend="none")

@@ -18,6 +18,8 @@ import httpx
 import openai
 import pytest
 
+sys.path.append(str(Path(__file__).parent / "fixtures"))
+
 # These only end a test that has failed: the first start on a busy machine compiles for a minute.
 START_S = 600.0
 STOP_S = 120.0

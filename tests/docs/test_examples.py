@@ -1,4 +1,4 @@
-"""Every program that the documentation shows runs: the examples, and what the READMEs hold."""
+"""Every program that the documentation shows runs, as its page shows it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 
 
@@ -20,6 +19,18 @@ def python_blocks(page: Path) -> list[str]:
     text = page.read_text(encoding="utf-8")
     return re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
+
+def named_blocks(page: Path) -> list[tuple[str, str]]:
+    """The name and the text of every block that a page shows as a file."""
+    text = page.read_text(encoding="utf-8")
+    return re.findall(r'^```\w+ title="(.+?)"\n(.*?)^```', text, flags=re.DOTALL | re.MULTILINE)
+
+
+PROGRAMS = [
+    pytest.param(page, program, id=f"{page.stem}-{number}")
+    for page in PAGES
+    for number, program in enumerate(python_blocks(page), 1)
+]
 
 READMES = [
     page
@@ -46,13 +57,18 @@ def run(folder: Path, *program: str | Path, **variables: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=place)
-def test_an_example_runs(example: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(("page", "program"), PROGRAMS)
+def test_a_program_of_a_page_runs(
+    page: Path, program: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Each by itself, beside the files that its page shows under their names."""
+    for name, text in named_blocks(page):
+        (tmp_path / name).write_text(text, encoding="utf-8")
     variables = {}
-    if "OPENAI_BASE_URL" in example.read_text(encoding="utf-8"):
+    if "OPENAI_BASE_URL" in program:
         variables["OPENAI_BASE_URL"] = f"{request.getfixturevalue('server').url}/v1"
 
-    run(tmp_path, example, **variables)
+    run(tmp_path, "-c", program, **variables)
 
 
 @pytest.mark.parametrize("page", READMES, ids=place)
@@ -62,8 +78,7 @@ def test_what_a_readme_shows_runs_from_its_first_line_to_its_last(
     run(tmp_path, "-c", "".join(python_blocks(page)))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=place)
-def test_a_page_includes_its_programs_from_the_examples(page: Path) -> None:
-    strangers = [block for block in python_blocks(page) if not block.startswith('--8<-- "')]
-
-    assert strangers == []
+@pytest.mark.parametrize("page", [*PAGES, *READMES], ids=place)
+def test_a_page_can_be_read_where_it_lies(page: Path) -> None:
+    """Text that another program would put in is not there for readers of the repository."""
+    assert "--8<--" not in page.read_text(encoding="utf-8")

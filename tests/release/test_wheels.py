@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,6 +23,8 @@ from zipfile import ZipFile
 import httpx
 import pytest
 from filelock import FileLock
+from mounts import run_beside
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 PINS = ("--constraint", ROOT / "constraints.txt")
@@ -236,3 +240,79 @@ def test_the_server_of_the_wheels_answers_where_there_is_no_torch(
     assert answer.choices[0].message.content
     assert answer.usage.completion_tokens == 8
     assert status == 0, "".join(server.lines)
+
+
+# ---- the image ----------------------------------------------------------------------------------
+
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+WARM = re.search(r"^RUN (spaninfer .*)$", DOCKERFILE, re.MULTILINE)
+COMMAND = re.search(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
+
+CLIENT = """
+import json, re, subprocess, sys, urllib.request
+command = [sys.executable, "-m", "spaninfer", *json.loads(sys.argv[1]), "--port", "0"]
+with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+    for line in server.stderr:
+        print(line, end="", file=sys.stderr)
+        if found := re.search(r"OpenAI API  http://\\S+:(\\d+)/v1", line):
+            break
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{found[1]}/v1/completions",
+        json.dumps({"prompt": "Once", "max_tokens": 8, "temperature": 0.8, "top_p": 0.9}).encode(),
+        {"Authorization": "Bearer SECRET", "Content-Type": "application/json"},
+    )
+    print(urllib.request.urlopen(request).read().decode())
+    server.terminate()
+    server.stderr.read()
+"""
+
+
+def test_the_image_is_made_of_the_packages_that_the_command_needs(
+    wheels: dict[str, Wheel],
+) -> None:
+    needed, todo = set(), {"spaninfer"}
+    while todo:
+        needed |= todo
+        wanted = [Requirement(line) for name in todo for line in wheels[name].requires]
+        todo = {line.name for line in wanted if line.marker is None} & FOLDERS.keys() - needed
+
+    named = re.findall(r" \./([\w/-]+)", DOCKERFILE)
+
+    assert sorted(named) == sorted(FOLDERS[name].relative_to(ROOT).as_posix() for name in needed)
+
+
+@pytest.mark.slow
+def test_what_the_image_does_works_where_its_user_may_write_nothing(
+    installed: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The commands of the Dockerfile, in an environment of the wheels instead of an image."""
+    assert WARM is not None
+    assert COMMAND is not None
+    scripts, cache, temporary = installed("spaninfer"), tmp_path / "cache", tmp_path / "tmp"
+    temporary.mkdir()
+    warmed = subprocess.run(
+        [scripts / "python", "-m", *shlex.split(WARM[1])],
+        cwd=tmp_path,
+        env=os.environ | {"NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert warmed.returncode == 0, warmed.stderr
+
+    served = run_beside(
+        ["-c", CLIENT, COMMAND[1]],
+        {
+            "HOME": None,
+            "NUMBA_CACHE_DIR": str(cache),
+            "PYTHONPATH": "",
+            "SPANINFER_API_KEY": "SECRET",
+            "TMPDIR": str(temporary),
+        },
+        python=scripts / "python",
+        read_only=(scripts.parent, cache, temporary),
+        as_stranger=True,
+    )
+
+    assert served.returncode == 0, served.stderr
+    assert "warning" not in served.stderr.lower()
+    assert json.loads(served.stdout)["usage"]["completion_tokens"] == 8

@@ -4,7 +4,7 @@
 
 Many requests decode; each step is planned, described, launched on a device that computes nothing,
 taken in and written down. Reported are medians over the steps, in microseconds: what the scheduler
-takes (plan, apply) and what the runner takes (start without the launch itself, outcome).
+takes (plan, apply) and what the runner takes (start with all that a launch prepares, outcome).
 """
 
 from __future__ import annotations
@@ -19,15 +19,72 @@ from typing import Any
 
 import numpy as np
 from bench_scheduler import PROMPT_LEN, filled
-from spaninfer_engine.ops.device import Columns, Launch, Wish
+from spaninfer_engine.backends.cuda.graph_shapes import write_columns
 from spaninfer_engine.plan import Entry, Growth, StepPlan
 from spaninfer_engine.request import SamplingParams
-from spaninfer_engine.run.overlap import OverlappedRunner
-from spaninfer_engine.run.sample import Sampler
+from spaninfer_engine.run.runner import Runner
+from spaninfer_engine.run.sampler import Sampler
 from spaninfer_engine.schedule.choice import Choice
 from spaninfer_engine.schedule.scheduler import Scheduler
+from spaninfer_engine.step.batch import Batch
+from spaninfer_engine.step.device import Samples, Updates
+from spaninfer_engine.step.mirror import SequenceMirror
+from spaninfer_engine.step.sampling import DeviceSamplingParams, fits_kernel
+from spaninfer_engine.step.sequences import Sequences
 
 NUM_STEPS, SPAN_LEN = 500, 32
+
+
+class Nothing:
+    """A device that samples the same token for everybody, at once."""
+
+    lookahead = 1
+
+    def __init__(self, sequences: Sequences, num_rows: int) -> None:
+        self._mirror = SequenceMirror(sequences, self, num_rows)
+        shape = (num_rows,) * 4 + (num_rows + 1,) * 2
+        self._columns = Block(*(np.zeros(size, np.int32) for size in shape))
+        self._samples = Samples(np.full(num_rows, 17, np.int32), np.zeros(num_rows, np.int32))
+
+    def can_sample(self, entry: Entry) -> bool:
+        """Sample everything."""
+        return fits_kernel(entry)
+
+    def write_tokens(self, row: int, first: int, token_ids: Any) -> None:
+        """Forget it."""
+
+    def write_spans(self, row: int, group: int, first: int, spans: Any) -> None:
+        """Forget it."""
+
+    def write_sampling(self, row: int, params: DeviceSamplingParams) -> None:
+        """Forget it."""
+
+    def launch(self, batch: Batch, updates: Updates) -> Nothing:
+        """Do what a GPU's host does."""
+        rows = self._mirror.sync(batch, updates)
+        write_columns(self._columns, batch, rows, None)
+        return self
+
+    def wait(self) -> None:
+        """Everything is there."""
+
+    def samples(self) -> Samples:
+        """Return a token per sequence."""
+        return self._samples
+
+    def logprobs(self) -> None:
+        """Nobody asks."""
+
+    def logits(self) -> Any:
+        """Nobody asks."""
+        raise AssertionError
+
+    def run_idle_work(self) -> bool:
+        """Nothing is to be made ready."""
+        return False
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 @dataclass
@@ -40,48 +97,6 @@ class Block:
     draws: Any
     bounds: Any
     wanted: Any
-
-
-class Nothing:
-    """A device that draws the same token for everybody, at once."""
-
-    def __init__(self, num_rows: int) -> None:
-        self.num_rows = num_rows
-        sizes = (num_rows,) * 4 + (num_rows + 1,) * 2
-        self._columns = Block(*(np.zeros(size, np.int32) for size in sizes))
-        self._tokens = np.full(num_rows, 17, np.int32)
-
-    def write_tokens(self, row: int, first: int, token_ids: Any) -> None:
-        """Forget it."""
-
-    def write_spans(self, row: int, group: int, first: int, spans: Any) -> None:
-        """Forget it."""
-
-    def write_wish(self, row: int, wish: Wish) -> None:
-        """Forget it."""
-
-    def columns(self) -> Columns:
-        """Return the same ones for every step."""
-        return self._columns
-
-    def launch(self, launch: Launch) -> Nothing:  # noqa: ARG002
-        """Return at once."""
-        return self
-
-    def token_ids(self) -> Any:
-        """Return a token per row."""
-        return self._tokens
-
-    def logits(self) -> Any:
-        """Nobody asks."""
-        raise AssertionError
-
-    def use_time(self) -> bool:
-        """Nothing is to be made ready."""
-        return False
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def main() -> None:
@@ -110,7 +125,7 @@ def measure(num_running: int) -> dict[str, object]:
     }
 
 
-def _step(scheduler: Scheduler, runner: OverlappedRunner) -> tuple[float, ...]:
+def _step(scheduler: Scheduler, runner: Runner) -> tuple[float, ...]:
     """Return the seconds of plan, start, outcome and apply."""
     marks = [time.perf_counter()]
     plan = scheduler.plan(marks[0])
@@ -126,17 +141,11 @@ def _step(scheduler: Scheduler, runner: OverlappedRunner) -> tuple[float, ...]:
     return tuple(np.diff(marks))
 
 
-def _runner(scheduler: Scheduler, num_running: int) -> OverlappedRunner:
+def _runner(scheduler: Scheduler, num_running: int) -> Runner:
     """Return a runner that knows the requests which the scheduler runs."""
-    runner = OverlappedRunner(
-        Nothing(num_running),
-        Sampler(),
-        [None],
-        num_groups=1,
-        span_len=SPAN_LEN,
-        max_len=scheduler.limits.context,
-        max_running=num_running,
-    )
+    context = scheduler.limits.context
+    sequences = Sequences(1, max_len=context, span_len=SPAN_LEN, num_rows=num_running)
+    runner = Runner(Nothing(sequences, num_running), sequences, Sampler())
     choices: list[Choice] = list(scheduler._running)
     sampling = SamplingParams(temperature=0)
     known = [np.array([*c.request.prompt_ids, *c.output_ids]) for c in choices]

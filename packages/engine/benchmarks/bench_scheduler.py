@@ -12,11 +12,13 @@ import json
 import platform
 import statistics
 import time
+from dataclasses import replace
 from importlib.metadata import version
 
 import numpy as np
+from spaninfer_engine.backends.backend import HOST_TUNING
 from spaninfer_engine.cache.rotation import Rotation
-from spaninfer_engine.plan import BESIDE_DECODES, StepPlan, StepResult
+from spaninfer_engine.plan import StepPlan, StepResult
 from spaninfer_engine.request import Placement, Request, SamplingParams
 from spaninfer_engine.schedule.admission import Limits
 from spaninfer_engine.schedule.scheduler import Scheduler
@@ -61,14 +63,14 @@ def measure(num_running: int, span_len: int) -> dict[str, object]:
 
 def filled(num_running: int, span_len: int) -> Scheduler:
     """Return a scheduler whose requests have all computed their prompts."""
-    steps_before = num_running * PROMPT_LEN // BESIDE_DECODES  # in which the first ones decode
+    steps_before = num_running * PROMPT_LEN // HOST_TUNING.mixed_prompt_tokens
     context = PROMPT_LEN + steps_before + NUM_STEPS + 100
     limits = Limits(
         context=context,
         vocab=100_000,
         max_running=num_running,
         max_waiting=num_running,
-        step_tokens=num_running + 4096,
+        tuning=replace(HOST_TUNING, step_tokens=num_running + 4096),
     )
     num_spans = num_running * (context // span_len + 2)
     scheduler = Scheduler(limits, CacheShape(span_len, (num_spans,), (None,), "bf16", Rotation()))

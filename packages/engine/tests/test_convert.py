@@ -20,8 +20,8 @@ from spaninfer_engine.convert import convert
 from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.load.packed import PACKED_FILE, open_packed
 from spaninfer_engine.ops.operation import Use
-from spaninfer_engine.packed_weights import PackedWeights
 from spaninfer_engine.spec.nodes import Weight
+from spaninfer_engine.startup.packed_weights import PackedWeights
 
 PROMPTS = [[5, 900, 31, 4000, 77], [1, 2]]
 SAMPLING = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=2)

@@ -115,9 +115,9 @@ def test_idle_time_is_used_until_a_request_comes_or_nothing_is_left():
     left, may_go_on = [2, 1], threading.Event()
 
     class Diligent(CheckingRunner):
-        def use_time(self):
+        def run_idle_work(self):
             if not left:
-                return super().use_time()
+                return super().run_idle_work()
             left.pop()
             assert may_go_on.wait(120)
             return True

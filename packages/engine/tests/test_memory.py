@@ -1,6 +1,14 @@
 """How much memory control groups leave."""
 
-from spaninfer_engine.memory import available_bytes, cgroup_bytes
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from spaninfer_engine import ConfigError
+from spaninfer_engine.memory import available_bytes, cgroup_bytes, total_bytes
+from spaninfer_engine.startup.build import shortage_named
+from spaninfer_engine.startup.limits import refuse_beyond_machine
 from spaninfer_kernels_cpu import cgroup_folders
 
 
@@ -52,3 +60,42 @@ def test_version_1_has_a_tree_for_memory_alone(tmp_path):
 
 def test_this_machine_has_some_memory():
     assert available_bytes() > 1 << 20
+
+
+LIMITED = """
+import resource
+from spaninfer_engine.memory import available_bytes, total_bytes
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+print(available_bytes(), total_bytes())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space are Linux's")
+def test_a_limited_address_space_leaves_what_is_not_mapped_yet():
+    ran = subprocess.run(
+        [sys.executable, "-c", LIMITED], capture_output=True, text=True, check=True
+    )
+    left, total = map(int, ran.stdout.split())
+
+    assert total == 2 << 30
+    assert 0 < left < (2 << 30) - (50 << 20)  # Python, NumPy and Numba are mapped
+
+
+def test_a_machine_has_at_least_what_is_available():
+    assert total_bytes() >= available_bytes()
+
+
+def test_more_than_a_machine_has_is_refused_with_both_numbers():
+    refuse_beyond_machine(8 << 30, total=8 << 30)
+    refuse_beyond_machine(None, total=8 << 30)
+
+    with pytest.raises(ConfigError, match=r"--memory is 9.0 GiB, and .* 8.0 GiB at most; lower it"):
+        refuse_beyond_machine(9 << 30, total=8 << 30)
+
+
+def test_memory_that_runs_out_while_loading_is_told_as_what_can_be_changed():
+    with (
+        pytest.raises(ConfigError, match=r"ran out .*\(Unable to allocate.*lower --memory"),
+        shortage_named(),
+    ):
+        np.empty(1 << 60, np.uint8)

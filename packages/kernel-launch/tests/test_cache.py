@@ -60,9 +60,118 @@ def test_a_damaged_entry_counts_as_absent_and_can_be_replaced(tmp_path, damage):
 
 
 def test_the_users_cache_folder_is_used(monkeypatch, tmp_path):
-    if os.name == "nt":
-        pytest.skip("XDG_CACHE_HOME means nothing on Windows")
-    monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     assert user_cache().folder == tmp_path / "spaninfer" / "kernels"
+
+
+KEEP_TWO = """
+from spaninfer_kernel_launch import user_cache
+cache = user_cache()
+known = cache.find("one")
+cache.keep("one", b"1")
+cache.keep("two", b"2")
+print(known, cache.find("one"), cache.find("two"))
+"""
+
+
+def started(temporary, **variables):
+    """What a process prints that keeps two kernels."""
+    return subprocess.run(
+        [sys.executable, "-c", KEEP_TWO],
+        env=os.environ | {"TMPDIR": str(temporary), "XDG_CACHE_HOME": ""} | variables,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_what_the_users_folder_does_not_take_the_temporary_one_keeps_for_the_next_start(tmp_path):
+    (tmp_path / "file").touch()
+    home = str(tmp_path / "file" / "home")  # cannot be made, not even by root
+
+    first, second = (started(tmp_path, HOME=home, USERPROFILE=home) for _ in range(2))
+
+    assert first.stdout == "None b'1' b'2'\n"
+    assert second.stdout == "b'1' b'1' b'2'\n"
+    for ran in (first, second):
+        assert ran.stderr.count("RuntimeWarning") == 1
+        assert "set XDG_CACHE_HOME to a folder that can be written" in ran.stderr
+        assert f"kept in {tmp_path}" in ran.stderr
+
+
+def test_what_no_folder_takes_is_said_once_and_costs_no_error(tmp_path):
+    (tmp_path / "file").touch()
+    user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""
+    (tmp_path / f"spaninfer{user}").touch()
+
+    ran = started(tmp_path, XDG_CACHE_HOME=str(tmp_path / "file"))
+
+    assert ran.stdout == "None None None\n"
+    assert ran.stderr.count("RuntimeWarning") == 1
+    assert "kept in memory" in ran.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="users without a name are a thing of POSIX")
+def test_a_user_without_a_home_and_without_a_name_keeps_kernels_in_the_temporary_folder(
+    tmp_path, monkeypatch
+):
+    def no_entry(_user):
+        raise KeyError("uid not found")
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", no_entry)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    cache = user_cache()
+
+    with pytest.warns(RuntimeWarning, match="there is no home folder.*set XDG_CACHE_HOME"):
+        cache.keep("key", b"machine code")
+
+    assert cache.folder is None
+    assert cache.find("key") == b"machine code"
+
+
+def test_a_full_disk_costs_no_error(tmp_path):
+    pytest.importorskip("resource", reason="limits of files are a thing of POSIX")
+    program = f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (8, 8))\n{KEEP_TWO}"
+
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"TMPDIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+    )
+
+    assert ran.stdout == "None None None\n", ran.stderr
+    assert ran.stderr.count("RuntimeWarning") == 1
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no such modes there")
+def test_whoever_may_read_the_users_files_may_read_kernels_too(tmp_path):
+    """Root fills the cache of an image; whoever runs it is another user."""
+    cache = FileCache(tmp_path)
+    (tmp_path / "plain").touch()
+
+    cache.keep("key", b"machine code")
+
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {
+        (tmp_path / "plain").stat().st_mode & 0o777
+    }
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="temporary folders are the user's own there")
+def test_a_spare_folder_that_others_write_to_is_neither_read_nor_written(tmp_path):
+    """Whoever writes there decides what machine code this process runs."""
+    (tmp_path / "file").touch()
+    cache = FileCache(tmp_path / "file" / "cache", tmp_path / "shared" / "kernels")
+    with pytest.warns(RuntimeWarning, match=f"kept in {tmp_path / 'shared'}"):
+        cache.keep("key", b"machine code")
+    assert cache.find("key") == b"machine code"
+
+    (tmp_path / "shared").chmod(0o777)
+
+    assert cache.find("key") is None
+    with pytest.warns(RuntimeWarning, match="others may write to .*shared.*kept in memory"):
+        cache.keep("another", b"machine code")
+    assert len(list((tmp_path / "shared" / "kernels").iterdir())) == 1

@@ -138,7 +138,8 @@ def test_an_architecture_that_the_compiler_does_not_know_is_refused(variant):
 def test_a_folder_that_cannot_be_written_does_not_stop_compilation(variant, tmp_path):
     (tmp_path / "file").touch()
 
-    compiled = compile_variant(variant, "sm_80", FileCache(tmp_path / "file"))
+    with pytest.warns(RuntimeWarning, match="kept in memory"):
+        compiled = compile_variant(variant, "sm_80", FileCache(tmp_path / "file"))
 
     assert compiled.report.spill_bytes == 0
 
@@ -146,7 +147,8 @@ def test_a_folder_that_cannot_be_written_does_not_stop_compilation(variant, tmp_
 def test_what_cannot_be_written_is_compiled_once_all_the_same(variant, tmp_path, monkeypatch):
     cache = FileCache(tmp_path / "file")
     cache.folder.touch()
-    first = compile_variant(variant, "sm_80", cache)
+    with pytest.warns(RuntimeWarning, match="kept in memory"):
+        first = compile_variant(variant, "sm_80", cache)
     monkeypatch.setattr(compiler, "_compile", None)
 
     assert compile_variant(variant, "sm_80", cache) == first

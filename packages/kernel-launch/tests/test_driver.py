@@ -31,7 +31,8 @@ except kernels.GpuMissing as error:
 def test_without_the_package_that_binds_the_driver_the_extra_is_named():
     assert said_by(WITHOUT_BINDINGS) == (
         "cannot use a GPU: cuda-bindings is not installed; "
-        "install spaninfer-kernel-launch[cu13] (or [cu12] for drivers of CUDA 12)"
+        "pip install './packages/kernel-launch[cu13]' in the root of the checkout "
+        "([cu12] for drivers of CUDA 12)"
     )
 
 

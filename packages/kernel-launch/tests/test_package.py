@@ -36,7 +36,8 @@ def test_without_cuda_packages_it_imports_and_compiling_names_the_extra():
 
     assert result.stdout.strip() == (
         "cannot compile CUDA kernels: cuda-bindings is not installed; "
-        "install spaninfer-kernel-launch[cu13] (or [cu12] for drivers of CUDA 12)"
+        "pip install './packages/kernel-launch[cu13]' in the root of the checkout "
+        "([cu12] for drivers of CUDA 12)"
     )
 
 

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from spaninfer_kernel_launch.survey import main, variants_of
+from spaninfer_kernel_launch.survey import main, progress, variants_of
 
 OPERATOR = """
 from spaninfer_kernel_launch import Source, Variant
@@ -53,8 +53,10 @@ def test_every_kernel_of_every_case_has_a_line(surveyed, capsys):
 
     status = main(["surveyed"])
 
-    lines = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
     assert status == 0
+    assert printed.err.splitlines()[0] == "0 of 2 compilations"
     assert [line.split()[0] for line in lines[:-1]] == ["sm_80", "sm_80", "sm_90a", "sm_90a"]
     assert {line.partition("shared: ")[2] for line in lines[:-1]} == {
         "first of first[N=1]",
@@ -75,3 +77,15 @@ def test_arrays_in_memory_and_refusals_of_the_compiler_are_defects(surveyed, cap
     assert "256 stack" in stack
     assert "second of first[N=64]" in stack
     assert "first[N=-1] does not compile for sm_90a" in refused
+
+
+@pytest.mark.parametrize(
+    ("done", "spent_s", "said"),
+    [
+        (0, 7.0, "0 of 2,400 compilations"),
+        (400, 60.0, "400 of 2,400 compilations, about 5 min 00 s left"),
+        (2399, 2399.0, "2,399 of 2,400 compilations, about 0 min 01 s left"),
+    ],
+)
+def test_a_survey_says_how_many_are_done_and_how_long_the_rest_takes(done, spent_s, said):
+    assert progress(done, 2400, spent_s) == said

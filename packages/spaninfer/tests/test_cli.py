@@ -123,6 +123,19 @@ def test_a_model_without_a_chat_template_is_refused_before_the_first_question(ca
     assert "--chat-template FILE" in result.stderr
 
 
+@pytest.mark.parametrize("command", [("generate", "Hello", "--model"), ("chat",)])
+def test_a_model_without_tokenizer_files_asks_for_token_ids(call, silent, command):
+    for path in silent.iterdir():
+        if "token" in path.name:
+            path.unlink()
+
+    result = call(*command, str(silent), typed="Hello!\n")
+
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "this model has no tokenizer files; send token ids" in " ".join(result.stderr.split())
+
+
 def test_a_chat_template_can_be_given_as_a_file(call, silent, tmp_path):
     template = tmp_path / "plain.jinja"
     template.write_text("{% for m in messages %}{{ m.content }}\n{% endfor %}", encoding="utf-8")

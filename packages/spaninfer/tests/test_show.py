@@ -26,7 +26,12 @@ def said(monkeypatch):
 
 @pytest.mark.parametrize(
     "sentence",
-    ["pip install 'spaninfer[cuda]'", "closed [/bold] and [/]", r"C:\[models]\tiny", "[red]"],
+    [
+        "pip install './packages/spaninfer[cuda]'",
+        "closed [/bold] and [/]",
+        r"C:\[models]\tiny",
+        "[red]",
+    ],
 )
 def test_brackets_are_printed_as_they_are(said, sentence):
     decided = SimpleNamespace(

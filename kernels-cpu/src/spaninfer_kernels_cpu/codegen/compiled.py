@@ -1,37 +1,41 @@
 """Numba functions with one signature each, compiled or loaded from disk before they are needed.
 
-Numba keeps machine code on disk per source file, CPU and signature. It looks at the file that
-holds the function, not at files whose functions that one calls; so a digest of all our sources is
-part of the names of its files. Then a process that began with other sources can neither load what
-it should not, nor write over what others load.
+Numba's own cache keeps machine code per source file, CPU and signature. It looks at the file that
+holds the function, not at files whose functions that one calls; here a digest of all our sources is
+part of the names of files. Then a process that began with other sources can neither load what it
+should not, nor write over what others load.
 
-Its own files list what there is of a function in an index, which is read, changed and written back:
-of two processes that compile variants of one function at once, one would be told the other's code.
-Here every variant is one file, whose name says what it was compiled for; it is written under
-another name and renamed, so it is there as a whole or not at all.
+Numba lists what there is of a function in an index, which is read, changed and written back: of two
+processes that compile variants of one function at once, one would be told the other's code. Here
+every variant is one file, whose name says what it was compiled for. And where Numba finds no folder
+to write to it raises, and reads none; `kernel_cache` does better.
 """
 
 from __future__ import annotations
 
 import hashlib
+import pickle
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 from numba import njit
-from numba.core import caching
+from numba.core import compiler, serialize
 from numba.core.registry import cpu_target
 
 from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.inline_function import KernelCompiler
+from spaninfer_kernels_cpu.codegen.kernel_cache import KernelCache, kernel_cache
 from spaninfer_kernels_cpu.codegen.typing_cache import typing_cached
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_Cache: Any = caching.FunctionCache
-_Files: Any = caching.IndexDataCacheFile
+_Result: Any = compiler.CompileResult
+_dumps: Any = serialize.dumps
 
 
 def entry(function: Function) -> Function:
@@ -88,60 +92,67 @@ def _constants_of(function: Callable[..., Any]) -> list[Constant]:
     return values
 
 
-class _Kept(_Cache):  # type: ignore[misc]
-    """Numba's cache of a function, in files for these sources alone."""
+class _Kept:
+    """What Numba asks for the machine code of a function, and gives it to."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)
-        discard_others(Path(self.cache_path))
-        name = f"{self._impl.filename_base}.{digest_of_sources()}"
-        self._cache_file = _FilePerKey(self.cache_path, name, source_stamp=None)
+        self._files = cache_of_these_sources()
+        self._function = function
+
+    @property
+    def cache_path(self) -> str:
+        """The folder that takes new files; empty where none does."""
+        return str(self._files.writable() or "")
 
     def has(self, signature: Any) -> bool:
         """Is there a file for this signature and CPU?"""
-        key = self._index_key(signature, cpu_target.target_context.codegen())
-        return self._cache_file.path_of(key).exists()
+        return self._files.has(self._name_of(signature))
 
-    def _index_key(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
-        """Return what the code is for: signature, CPU, and what a closure holds.
-
-        Numba pickles that, and equal constants may differ so: where they share a string or do not.
-        """
-        signature, machine, (code, _) = super()._index_key(signature, codegen)
-        return signature, machine, code, repr(_constants_of(self._py_func))
-
-
-class _FilePerKey(_Files):  # type: ignore[misc]
-    """The files of a function: one for every key."""
-
-    def path_of(self, key: tuple[Any, ...]) -> Path:
-        """Return where the code for a key is, if it is kept."""
-        return Path(self._data_path(self._name_of(key)))
-
-    def load(self, key: tuple[Any, ...]) -> Any:
-        """Return what is kept for a key; None if nothing is."""
-        try:
-            return self._load_data(self._name_of(key))
-        except FileNotFoundError:
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """Return the code for a signature; None where no file has it, or only a part of it."""
+        context.refresh()
+        content = self._files.read(self._name_of(signature))
+        if content is None:
             return None
+        try:
+            reduced = pickle.loads(content)
+        except (EOFError, pickle.UnpicklingError):  # a machine that lost power may cut files short
+            return None
+        return _Result._rebuild(context, *reduced)
 
-    def save(self, key: tuple[Any, ...], data: Any) -> None:
-        """Keep data for a key."""
-        self._save_data(self._name_of(key), data)
+    def save_overload(self, signature: Any, result: Any) -> None:
+        """Write the code for a signature."""
+        assert not result.library.has_dynamic_globals, (self._function, "would not hold elsewhere")
+        self._files.write(self._name_of(signature), _dumps(result._reduce()))
 
-    def _name_of(self, key: tuple[Any, ...]) -> str:
-        text = repr((numba.__version__, *key))
-        number = int(hashlib.sha256(text.encode()).hexdigest()[:16], 16)
-        name: str = self._data_name(number)
-        return name
+    def _name_of(self, signature: Any) -> str:
+        """Return a name that says what the code is of and for: the CPU, and what a closure holds.
+
+        Pickled, equal constants may differ: where they share a string or do not.
+        """
+        function = self._function
+        code = hashlib.sha256(function.__code__.co_code).hexdigest()
+        machine = cpu_target.target_context.codegen().magic_tuple()
+        key = (numba.__version__, signature, machine, code, _constants_of(function))
+        number = int(hashlib.sha256(repr(key).encode()).hexdigest()[:16], 16)
+        module, line = Path(function.__code__.co_filename).stem, function.__code__.co_firstlineno
+        name = f"{module}.{function.__qualname__}-{line}"
+        python = f"py{sys.version_info[0]}{sys.version_info[1]}{getattr(sys, 'abiflags', '')}"
+        plain = name.replace("<", "").replace(">", "")  # Windows has no files with such names
+        return f"{plain}.{python}.{digest_of_sources()}.{number}.nbc"
 
 
-@cache
+def cache_of_these_sources() -> KernelCache:
+    """Return the cache on disk, which loses what is of other sources before it takes new files."""
+    return kernel_cache(discard_others)
+
+
 def discard_others(folder: Path) -> None:
-    """Delete Numba's files in `folder` that were made from other sources."""
+    """Delete files in `folder` that were compiled from other sources, where that is allowed."""
     for file in folder.glob("*.nb[ci]"):
         if digest_of_sources() not in file.name:
-            file.unlink(missing_ok=True)
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
 
 
 @cache

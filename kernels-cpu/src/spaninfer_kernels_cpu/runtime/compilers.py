@@ -23,6 +23,7 @@ from typing import IO, Any, Final, TypeAlias
 
 from numba.core import config
 
+from spaninfer_kernels_cpu.codegen.compiled import cache_of_these_sources
 from spaninfer_kernels_cpu.codegen.kernel import (
     Kernel,
     Name,
@@ -77,7 +78,10 @@ class Compilers:
             self._missing = sorted([*self._missing, *missing], key=seconds_of)
             self._total += len(missing)
             named = [kernel for kernel in self._missing if name_of(kernel) is not None]
-            if sum(map(seconds_of, named)) < LITTLE_S:
+            if (
+                sum(map(seconds_of, named)) < LITTLE_S
+                or cache_of_these_sources().writable() is None
+            ):
                 return
             more = min(self._others, len(named)) - len(self._processes)
         for _ in range(more):
@@ -154,10 +158,11 @@ class Compilers:
                 trouble = process.compile(name)
                 with self._changed:
                     self._elsewhere -= 1
-                    if trouble is None:
+                    if trouble is None and is_on_disk(kernel):
                         self._done += 1
                     else:
                         self._missing.append(kernel)
+                        self._others = 0  # what ended this process, or filled the disk, is not over
                     self._changed.notify_all()
         with self._changed:
             self._processes.discard(process)
@@ -183,7 +188,8 @@ class _Process:
     """
 
     def __init__(self) -> None:
-        self._errors: IO[bytes] = TemporaryFile()  # noqa: SIM115, closed with the process
+        folder = cache_of_these_sources().writable()  # there may be no temporary one
+        self._errors: IO[bytes] = TemporaryFile(dir=folder)  # noqa: SIM115, closed with the process
         program = "from spaninfer_kernels_cpu.runtime.compiler_main import main; main()"
         flags = ["-P", *["-O"] * sys.flags.optimize]
         try:

@@ -6,11 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Backend = Literal["cuda", "cpu", "torch", "reference"]
+from spaninfer_engine.plan import Tuning
+
+BackendName = Literal["cuda", "cpu", "torch", "reference"]
 DType = Literal["float32", "bfloat16", "float16"]
 KVDType = Literal["float32", "bfloat16", "float16", "fp8", "int8", "uint4"]
 Weights = Literal["checkpoint", "dummy"]
 Quantize = Literal["bfloat16", "int8", "int4"]
+
+DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
+WEIGHTS: tuple[Weights, ...] = ("checkpoint", "dummy")
+QUANTIZE: tuple[Quantize, ...] = ("bfloat16", "int8", "int4")
+QUANTIZE_GROUPS = (32, 64, 128)
+KV_DTYPES: tuple[KVDType, ...] = ("float32", "bfloat16", "float16", "fp8", "int8", "uint4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +29,7 @@ class EngineConfig:
     weights: Weights = "checkpoint"  # "dummy": random numbers; the folder needs config.json alone
     quantize: Quantize | None = None  # what weights of products are rounded to while loading
     quantize_group: int | None = None  # channels of codes that share a scale; None: all of a row
-    backend: Backend | None = None
+    backend: BackendName | None = None
     device: str | None = None  # "cpu", "cuda", "cuda:1"
     dtype: DType | None = None  # None: the checkpoint's where the backend computes in it
     kv_dtype: KVDType | None = None  # of keys and values in spans; None: as computed
@@ -55,7 +63,7 @@ class Resolved:
 
     name: str  # the name under which the model is served
     architecture: str
-    backend: Backend
+    backend: BackendName
     device: str
     dtype: DType
     kv_dtype: KVDType  # of keys and values in spans
@@ -66,6 +74,7 @@ class Resolved:
     step_tokens: int
     max_waiting: int
     prefix_cache: bool
+    tuning: Tuning
     seed: int
     graphs: bool = False  # are decode steps replayed as CUDA graphs?
     batch_invariant: bool = False  # do logits of a request depend on it alone, to the last bit?

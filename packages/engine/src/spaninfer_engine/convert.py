@@ -10,31 +10,34 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from spaninfer_engine.build import (
-    Progress,
-    locate,
-    make_ops,
-    refuse_quantised,
-    resolve_decoder,
-    silent,
-    stage_of,
-)
-from spaninfer_engine.compute import checkpoint_dtype, decide_compute
 from spaninfer_engine.config import EngineConfig, Quantize
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load import Checkpoint, open_checkpoint
+from spaninfer_engine.load.checkpoint import whole_path
 from spaninfer_engine.load.llama2c_pieces import find_pieces
 from spaninfer_engine.load.packed import PACKED_FILE, PackedReader, describe_tensors
-from spaninfer_engine.machine import this_machine
+from spaninfer_engine.load.packing import WAY_OUT, Packing
 from spaninfer_engine.ops.operation import Use
-from spaninfer_engine.packing import WAY_OUT, Packing
-from spaninfer_engine.run.claim import bind_packed, packer
-from spaninfer_engine.run.lower import lower
+from spaninfer_engine.program.bind import bind_packed, packer
+from spaninfer_engine.program.lower import lower
+from spaninfer_engine.startup.build import (
+    Progress,
+    locate,
+    open_backend,
+    refuse_quantised,
+    resolve_decoder,
+    shortage_named,
+    silent,
+    stage_of,
+)
+from spaninfer_engine.startup.compute import checkpoint_dtype, decide_compute
+from spaninfer_engine.startup.hardware import this_machine
 
 COPIED = (".json", ".txt", ".model", ".tiktoken", ".jinja")
 """Suffixes of files that go along: config, tokenizer, templates; not weights, and no code."""
 
 
+@shortage_named()
 def convert(
     model: str | Path,
     out: Path,
@@ -54,7 +57,7 @@ def convert(
     asked = EngineConfig(
         model=model, quantize=quantize, quantize_group=quantize_group, spec=spec, backend="cpu"
     )
-    out = out.expanduser().resolve()
+    out = whole_path(out).resolve()
     _refuse_used(out)
     path, _ = locate(model)
     if not path.is_dir() and path.suffix.lower() != ".bin":
@@ -77,13 +80,13 @@ def _packed_weights(
     asked: EngineConfig, checkpoint: Checkpoint, progress: Progress
 ) -> dict[str, Any]:
     """Return every weight as the backend packs it for steps, by its name in files."""
-    from spaninfer_engine.packed_weights import name_of
+    from spaninfer_engine.startup.packed_weights import name_of
 
     refuse_quantised(checkpoint)
     decoder = resolve_decoder(asked, checkpoint)
     stored_as = checkpoint_dtype(checkpoint.config)
     compute = decide_compute(asked, stored_as, this_machine(with_gpu=False))
-    ops = make_ops(compute, decoder.groups, asked, stored_as)
+    ops = open_backend(compute, decoder, asked, stored_as)
     pack, weights = packer(ops, checkpoint.reader), dict[str, Any]()
 
     def keep(uses: Sequence[Use], layout: str) -> Any:
@@ -96,7 +99,7 @@ def _packed_weights(
 
 def _write(folder: Path, checkpoint: Checkpoint, weights: dict[str, Any], packing: Packing) -> None:
     """Write packed weights and the files that go along into a folder."""
-    from spaninfer_engine.packed_weights import write_weights
+    from spaninfer_engine.startup.packed_weights import write_weights
 
     tensors = describe_tensors(checkpoint.reader)
     write_weights(folder / PACKED_FILE, weights, packing, tensors)

@@ -26,20 +26,20 @@ from time import monotonic, perf_counter
 from typing import TypeAlias
 
 from spaninfer_engine.errors import EngineClosed, as_exception
+from spaninfer_engine.gc_freeze import Spared
 from spaninfer_engine.handle import ResultQueue
-from spaninfer_engine.parts import Outcome, PlanRunner
+from spaninfer_engine.output_processor import Failed, Opened, OutputWriter
 from spaninfer_engine.request import FinishReason, Request
 from spaninfer_engine.schedule.admission import Refused, admit
 from spaninfer_engine.schedule.choice import Choice
 from spaninfer_engine.schedule.scheduler import Scheduler
-from spaninfer_engine.spared import Spared
+from spaninfer_engine.startup.components import Outcome, PlanRunner
 from spaninfer_engine.stats import EngineState, StepTimes
 from spaninfer_engine.text.tokenizer import Tokenizer
-from spaninfer_engine.writer import Failed, Opened, OutputWriter
 
 # Idle for so long; a request that comes meanwhile waits for what is under way.
 SETTLE_AFTER_S = 0.5e-3  # whoever got the last output runs first: the interpreter runs one thread
-USE_TIME_AFTER_S = 0.05  # a graph takes 10 to 60 ms, and there are some hundred in all
+IDLE_WORK_AFTER_S = 0.05  # a graph takes 10 to 60 ms, and there are some hundred in all
 CHECK_AFTER_S = 1.0  # behind that; a check of 50,000 spans takes 40 ms
 
 _log = logging.getLogger(__name__)
@@ -174,8 +174,8 @@ class Core:
             return self._inbox.get(timeout=SETTLE_AFTER_S)
         self.scheduler.settle()
         with suppress(Empty):
-            return self._inbox.get(timeout=USE_TIME_AFTER_S)
-        while self._inbox.empty() and self._runner.use_time():
+            return self._inbox.get(timeout=IDLE_WORK_AFTER_S)
+        while self._inbox.empty() and self._runner.run_idle_work():
             pass
         with suppress(Empty):
             return self._inbox.get(timeout=CHECK_AFTER_S)

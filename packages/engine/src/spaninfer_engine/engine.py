@@ -12,16 +12,12 @@ from time import monotonic, sleep
 from typing import Any, cast, overload
 from weakref import finalize
 
-from spaninfer_engine.build import build
+from spaninfer_engine.batch_order import longest_first
 from spaninfer_engine.cache.rotation import rotation_of
-from spaninfer_engine.closing import Closing
 from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.core import Core
-from spaninfer_engine.errors import InvalidSampling, QueueFull
+from spaninfer_engine.errors import InvalidPrompt, InvalidSampling, QueueFull
 from spaninfer_engine.handle import Handles, RequestHandle, ResultQueue, complete
-from spaninfer_engine.order import longest_first
-from spaninfer_engine.parts import Parts
-from spaninfer_engine.plan import GPU_PAUSE, GPU_TILE
 from spaninfer_engine.prompts import Prompt, check_sequence, is_one, token_ids
 from spaninfer_engine.request import (
     Completion,
@@ -30,11 +26,15 @@ from spaninfer_engine.request import (
     Request,
     SamplingParams,
 )
+from spaninfer_engine.resource import Closing
 from spaninfer_engine.schedule.admission import Limits
 from spaninfer_engine.schedule.scheduler import Scheduler
 from spaninfer_engine.schedule.spans import CacheShape
+from spaninfer_engine.startup.build import build
+from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.stats import EngineStats, snapshot
 from spaninfer_engine.text.tokenizer import Tokenizer
+from spaninfer_engine.text.wordless import NO_TEXT
 
 LOOK_AGAIN_S = 5e-3  # a list waits so long for places in a full queue; steps begin some at a time
 
@@ -174,14 +174,18 @@ class Engine(Closing):
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Return the prompt that the model's chat template makes of a conversation."""
+        """Return the prompt that the model's chat template makes of a conversation.
+
+        Raises TemplateError where the template refuses it or there is none, InvalidPrompt where
+        the model has no tokenizer.
+        """
+        if self.tokenizer.is_wordless:
+            raise InvalidPrompt(NO_TEXT)
         prompt = self._parts.template.render(
             messages, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
         )
         # The template writes its own beginning: a BOS of the tokenizer's would be a second one.
-        return self.tokenizer.encode(
-            prompt.text, add_special=False, parse_special=True, mark=prompt.mark
-        )
+        return self.tokenizer.encode(prompt.text, add_special=False, parse_special=prompt.trusted)
 
     def stats(self) -> EngineStats:
         """Return what the engine has done and is doing."""
@@ -234,6 +238,8 @@ class Engine(Closing):
         self, prompt: Sequence[int], sampling: SamplingParams, placement: Placement
     ) -> Request:
         prompt_ids = token_ids(prompt)
+        if self.tokenizer.is_wordless:
+            _refuse_text(sampling)
         with self._lock:
             request_id = self._next_id
             self._next_id += sampling.n
@@ -270,16 +276,24 @@ def _cache_shape(parts: Parts) -> CacheShape:
 
 def _limits(parts: Parts, shape: CacheShape) -> Limits:
     resolved = parts.resolved
-    on_gpu = resolved.backend == "cuda"
     return Limits(
         context=min(resolved.max_len, shape.capacity()),
         vocab=parts.decoder.vocab,
         max_running=resolved.max_running,
         max_waiting=resolved.max_waiting,
-        step_tokens=resolved.step_tokens,
-        tile=GPU_TILE if on_gpu else 1,
-        pause_tokens=min(GPU_PAUSE, resolved.step_tokens) if on_gpu else 0,
+        tuning=resolved.tuning,
     )
+
+
+def _refuse_text(sampling: SamplingParams) -> None:
+    """Raise InvalidSampling for what looks at an answer's text, where answers have none."""
+    allowed = "none for a model without tokenizer files"
+    if sampling.stop:
+        raise InvalidSampling("stop", sampling.stop, f"{allowed}; token ids can end answers")
+    if sampling.bad_words:
+        raise InvalidSampling(
+            "bad_words", sampling.bad_words, f"{allowed}; logit_bias bans token ids"
+        )
 
 
 def _banned(words: Sequence[str], tokenizer: Tokenizer, vocab: int) -> tuple[tuple[int, ...], ...]:

@@ -6,6 +6,11 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 from spaninfer_kernels_cpu import cgroup_folders, text_of
 
 HOST_SHARE = 0.5
@@ -26,11 +31,38 @@ def available_bytes() -> int:
     """Return the memory that this process can take without pushing others out.
 
     The kernel's estimate where there is one (Linux), else half of the physical memory; never more
-    than what the control groups around it still grant.
+    than what the control groups around it still grant, or its address space (`ulimit -v`).
     """
-    limits = (_meminfo(), cgroup_bytes(cgroup_folders("memory")))
-    known = [limit for limit in limits if limit is not None]
-    return min(known) if known else _physical_bytes() // 2
+    estimate, limit = _meminfo(), _address_space()
+    granted = cgroup_bytes(cgroup_folders("memory"))
+    left = None if limit is None else max(0, limit - _mapped_bytes())
+    known = [each for each in (estimate, granted) if each is not None]
+    return min([*(known or [_physical_bytes() // 2]), *([] if left is None else [left])])
+
+
+def total_bytes() -> int:
+    """Return the memory that this process could have were it alone.
+
+    The physical memory, or less where a control group or the address space is limited.
+    """
+    folders = cgroup_folders("memory")
+    texts = [text_of(folder / name[0]) or "" for folder in folders for name in (_V2, _V1)]
+    limits = [int(text) for text in texts if text.strip().isdigit()]
+    return min([_physical_bytes(), *limits, *filter(None, [_address_space()])])
+
+
+def _address_space() -> int | None:
+    """Return what `ulimit -v` leaves a process; None without a limit."""
+    if resource is None:
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _mapped_bytes() -> int:
+    """Return how much of its address space this process uses; 0 where the system does not say."""
+    pages = (text_of(Path("/proc/self/statm")) or "0").split()[0]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _meminfo() -> int | None:

@@ -13,29 +13,16 @@ from typing import NamedTuple
 
 from spaninfer_engine.request import SamplingParams, TokenIds, TokenLogprob
 
-# A row of logits is 0.6 MB in float32 where the vocabulary has 152,000 tokens, and takes the host
-# 0.5 ms (run/logprobs.py), in which every request waits for its next token: 16 ms a step, where a
-# prompt of 8192 tokens would take 5 GB and 4 s. Threads halve that at most: between calls of numpy
-# they wait for the interpreter (H200's host, 2026-11-22).
-MOST_LOGITS = 32
-"""Rows of prompts, in one step, whose logits are wanted."""
 
-# A step of so many rows is bound by arithmetic: longer ones compute little sooner, and every decode
-# in them waits. 8192 rows of a model of 7 billion parameters take an H200 160 ms, these 40; with
-# 1024, 256 prompts of 512 tokens would take 5 % longer, because every step reads all keys.
-BESIDE_DECODES = 2048
-"""Tokens of prompts in a step that has decodes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """How steps are cut for a device: constants of a backend, measured on its hardware."""
 
-# Products of 7 billion parameters beside 256 decodes take an H200 436 µs a layer for 320 rows of
-# prompts and 435 for 384, 702 for 704 and 700 for 768: rows that fill no tile cost what it does.
-GPU_TILE = 256
-"""Rows of prompts beside many decodes on a GPU come in multiples of so many."""
-
-# A model of 7 billion parameters computes these in 165 ms on an H200. Of many requests that come at
-# once, so many more begin together, and are decoded by steps that read all weights for all of them.
-GPU_PAUSE = 8192
-"""Tokens of prompts for which decodes wait on a GPU, at a time, when many requests begin and no
-other waits for a place."""
+    step_tokens: int  # of one step, where nothing else is asked for
+    mixed_prompt_tokens: int  # of prompts in a step that has decodes
+    prompt_logits: int  # positions of prompts whose logits one step computes
+    prompt_tile: int = 1  # tokens of prompts beside many decodes come in multiples of so many
+    pause_tokens: int = 0  # of prompts for which decodes wait when many requests begin; 0: never
 
 
 class Slice(NamedTuple):

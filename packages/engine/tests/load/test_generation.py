@@ -1,3 +1,5 @@
+import pytest
+from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.load.generation import end_ids, sampling_defaults
 from spaninfer_engine.request import SamplingParams
 
@@ -32,10 +34,15 @@ def test_a_model_that_does_not_sample_is_greedy():
 
 
 def test_end_ids_are_united_over_numbers_and_lists():
-    found = end_ids({"eos_token_id": 2}, {"eos_token_id": [5, 7]}, {"eos_token_id": None}, {})
+    stated = [{"eos_token_id": 2}, {"eos_token_id": [5, 7]}, {"eos_token_id": None}, {}]
+    found = end_ids(dict(zip("abcd", stated, strict=True)))
 
     assert found == {2, 5, 7}
 
 
-def test_what_is_no_id_ends_no_answer():
-    assert end_ids({"eos_token_id": [[1], "</s>", None, 3]}, {"eos_token_id": {"a": 1}}) == {3}
+@pytest.mark.parametrize("value", ["2", ["2"], [[2]], [2, None], True, 2.0, {"a": 2}])
+def test_what_is_no_id_is_refused_with_its_file_and_what_is_allowed(value):
+    with pytest.raises(CheckpointError) as refused:
+        end_ids({"m: config.json": {"eos_token_id": 2}, "m: generation": {"eos_token_id": value}})
+
+    assert str(refused.value).startswith(f"m: generation: eos_token_id is {value!r}; allowed is")

@@ -9,12 +9,13 @@ import pytest
 import spaninfer_op_reference as definition
 from backends import BACKENDS, Backend
 from numpy.typing import NDArray
+from spaninfer_engine.backends.host.device import build_step
 from spaninfer_engine.ops.step import SpanCache, Step
 from spaninfer_engine.plan import Entry, Growth, Slice
 from spaninfer_engine.request import SamplingParams
-from spaninfer_engine.run.inputs import build
-from spaninfer_engine.run.requests import Requests
 from spaninfer_engine.spec.nodes import CacheGroup
+from spaninfer_engine.step.batch import build_batch
+from spaninfer_engine.step.sequences import Sequences
 
 Array = NDArray[Any]
 
@@ -50,17 +51,19 @@ class Spans:
         self.cache: SpanCache[Any] = self.ops.cache(group, NUM_SPANS, SPAN_LEN)
         self.cache.keys[:] = np.nan
         self.cache.values[:] = np.nan
-        self.requests = Requests(1, max_len=32, span_len=SPAN_LEN, num_rows=1)
+        self.sequences = Sequences(1, max_len=32, span_len=SPAN_LEN, num_rows=1)
         free = np.random.default_rng(5).permutation(NUM_SPANS).tolist()
         for request_id, length in LENGTHS.items():
-            self.requests.enter(Entry(request_id, (0,) * length, SamplingParams(), 0))
+            self.sequences.enter(Entry(request_id, (0,) * length, SamplingParams(), 0))
             spans = tuple(free.pop() for _ in range(-(-length // SPAN_LEN)))
-            self.requests.grow(Growth(request_id, 0, 0, spans))
+            self.sequences.grow(Growth(request_id, 0, 0, spans))
         self.write([Slice(1, 0, 12, 12, False), Slice(3, 0, 7, 7, False)])
 
     def write(self, slices: Any) -> Step[Any]:
         """Append the keys and values of the slices' positions; return the step."""
-        step = build(slices, self.requests, (), self.ops, (self.cache,))
+        batch = build_batch(slices, self.sequences, lambda _: True)
+        step = build_step(batch, self.sequences, self.ops, (self.cache,), ())
+        self.ops.prepare(step)
         both = [_keys_and_values(self.group, part.request_id) for part in slices]
         key, value = (
             self.backend.put(

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from backends import EXACT, Backend
+from contexts import metadata_of
 from families import FAMILIES
 from oracle import Oracle
+from spaninfer_engine.ops.bound import TEXT, Programs
 from spaninfer_engine.ops.operation import Operation, Use
 from spaninfer_engine.ops.step import Step
-from spaninfer_engine.run.claim import Bound, bind
-from spaninfer_engine.run.lower import lower
-from spaninfer_engine.run.program import Program
+from spaninfer_engine.program.bind import bind
+from spaninfer_engine.program.lower import lower
+from spaninfer_engine.program.program import Program
 from spaninfer_engine.spec.nodes import Weight
 from spaninfer_op_reference import linear
 from stepping import Model
@@ -55,8 +56,8 @@ def _arrays(program: Program) -> Arrays:
     return Arrays(*(use for operation in program.operations for use in operation.weights))
 
 
-def _names(bound: Bound[Any]) -> list[str]:
-    return [part.name for step in bound.text.steps for part in step.parts or (step,)]
+def _names(bound: Programs[Any]) -> list[str]:
+    return [part.name for step in bound[TEXT].kernels for part in step.parts or (step,)]
 
 
 def _step(ops: Any, count: int) -> Step[Any]:
@@ -64,17 +65,13 @@ def _step(ops: Any, count: int) -> Step[Any]:
     numbers = np.arange(count, dtype=np.int32)
     step: Step[Any] = Step(
         token_ids=ops.from_host(numbers),
-        position=numbers,
-        request=np.zeros(count, np.int32),
         positions=ops.from_host(numbers[None]),
-        tables=(),
-        bounds=np.array([0, count], np.int32),
-        caches=(),
-        written=(),
         rotations=(),
-        wanted=ops.from_host(numbers),
+        logit_indices=ops.from_host(numbers),
+        attention=metadata_of(count),
     )
-    return replace(step, plan=ops.prepare(step))
+    ops.prepare(step)
+    return step
 
 
 @pytest.mark.parametrize("backend", EXACT[1:], ids=str)

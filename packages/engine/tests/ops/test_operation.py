@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from spaninfer_engine.noise import Noise
+from spaninfer_engine.dummy_array import Noise
 from spaninfer_engine.ops.operation import HeadRows, Operation, UnitRows, Use
 from spaninfer_engine.spec.nodes import Weight
 

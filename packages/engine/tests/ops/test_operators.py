@@ -179,7 +179,7 @@ class Given:
     token_ids: Any = None
     positions: Any = None
     rotations: Any = None
-    wanted: Any = None
+    logit_indices: Any = None
     replaced: Any = None
     added: Any = None
 
@@ -249,7 +249,7 @@ def test_media_rows_are_replaced_and_added(backend: Backend) -> None:
 @pytest.mark.parametrize("backend", EXACT, ids=str)
 def test_only_wanted_rows_are_taken(backend: Backend) -> None:
     ops, x = backend.make(), _rounded((5, 4), 0)
-    step = Given(wanted=ops.from_host(np.array([4, 2], np.int32)))
+    step = Given(logit_indices=ops.from_host(np.array([4, 2], np.int32)))
 
     actual = ops.take_rows(step, backend.put(ops, x))
 

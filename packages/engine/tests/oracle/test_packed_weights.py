@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cases import ALL, Case
+from spaninfer_engine.backends.cpu.ops import CpuOps
 from spaninfer_engine.load.packed import PACKED_FILE, describe_tensors, open_packed
-from spaninfer_engine.ops.cpu import CpuOps
+from spaninfer_engine.load.packing import Packing
 from spaninfer_engine.ops.operation import Use
-from spaninfer_engine.packed_weights import PackedWeights, Weight, name_of, write_weights
-from spaninfer_engine.packing import Packing
-from spaninfer_engine.run.claim import bind_packed, packer
-from spaninfer_engine.run.lower import lower
+from spaninfer_engine.program.bind import bind_packed, packer
+from spaninfer_engine.program.lower import lower
+from spaninfer_engine.startup.packed_weights import PackedWeights, Weight, name_of, write_weights
 from spaninfer_kernels_cpu import Format, Packed
 
 

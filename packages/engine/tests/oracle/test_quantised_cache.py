@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from spaninfer_engine import Engine, SamplingParams
-from spaninfer_engine.build import locate
+from spaninfer_engine.startup.build import locate
 from stepping import Model
 
 MOST = {"float16": 1e-6, "bfloat16": 1e-5, "fp8": 1e-3, "int8": 1e-3, "uint4": 1e-2}

@@ -8,7 +8,7 @@ import pytest
 from answers import check, greedily
 from cases import ALL, Case
 from oracle import prompt
-from spaninfer_engine.config import Backend
+from spaninfer_engine.config import BackendName
 from stepping import SPAN_LEN
 
 PREEMPTED = ["llama3 rope", "llama dynamic", "qwen3_moe", "gemma3", "deepseek_v3", "minicpm3",
@@ -48,7 +48,7 @@ def test_equal_tokens_behind_another_beginning_are_computed_anew(name: str, load
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
 @pytest.mark.parametrize("name", PREEMPTED)
 def test_a_request_that_gave_its_spans_up_gives_tokens_of_the_oracle(
-    name: str, backend: Backend, load: Load
+    name: str, backend: BackendName, load: Load
 ) -> None:
     case = load(name)
     prompts = [prompt(20, seed=seed) for seed in range(4)]

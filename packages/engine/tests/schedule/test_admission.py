@@ -1,5 +1,6 @@
 import pytest
 from driving import request
+from spaninfer_engine.backends.backend import HOST_TUNING
 from spaninfer_engine.errors import (
     InvalidPrompt,
     InvalidSampling,
@@ -10,7 +11,7 @@ from spaninfer_engine.errors import (
 from spaninfer_engine.request import Placement, SamplingParams
 from spaninfer_engine.schedule.admission import Admitted, Limits, Refused, admit
 
-LIMITS = Limits(context=20, vocab=50, max_running=4, max_waiting=3, step_tokens=16)
+LIMITS = Limits(context=20, vocab=50, max_running=4, max_waiting=3, tuning=HOST_TUNING)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,20 @@ from sys import maxsize
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spaninfer_engine.plan import BESIDE_DECODES, Slice
+from spaninfer_engine.plan import Slice, Tuning
 from spaninfer_engine.schedule.policy import BURST, EVERY, FEW_TILES, MANY_DECODES, plan_step
+
+MIXED = 2048
+
+
+def tuning(step_tokens, tile=1, pause=0):
+    return Tuning(
+        step_tokens=step_tokens,
+        mixed_prompt_tokens=MIXED,
+        prompt_logits=32,
+        prompt_tile=tile,
+        pause_tokens=pause,
+    )
 
 
 @dataclass
@@ -109,7 +121,7 @@ CASES = {
 def test_a_step_is_planned_as_the_table_says(case):
     pending, step_tokens, expected = CASES[case]
 
-    slices, chosen = plan_step(pending, step_tokens)
+    slices, chosen = plan_step(pending, tuning(step_tokens))
 
     assert slices == expected
     assert [item.request_id for item in chosen] == [part.request_id for part in slices]
@@ -118,7 +130,7 @@ def test_a_step_is_planned_as_the_table_says(case):
 def test_the_rope_length_travels_with_every_slice():
     pending = [decode(1, 20, rope_len=7), prompt(2, 0, 5, rope_len=5)]
 
-    assert [item.rope_len for item in plan_step(pending, 8)[0]] == [7, 5]
+    assert [item.rope_len for item in plan_step(pending, tuning(8))[0]] == [7, 5]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +142,7 @@ def test_the_rope_length_travels_with_every_slice():
         (MANY_DECODES, FEW_TILES * 256 - 1, EVERY, (FEW_TILES - 1) * 256),
         (MANY_DECODES, 90, EVERY - 1, 0),
         (MANY_DECODES, 90, EVERY, 90),
-        (MANY_DECODES, 5000, 3, BESIDE_DECODES),
+        (MANY_DECODES, 5000, 3, MIXED),
         (MANY_DECODES - 1, 90, 1, 90),
         (MANY_DECODES - 1, 700, 1, 700),
     ],
@@ -140,7 +152,7 @@ def test_beside_many_decodes_prompts_fill_tiles_and_few_of_them_wait(
 ):
     pending = [*(decode(n, 41) for n in range(decodes)), prompt(900, 5, 5 + waiting)]
 
-    slices, _ = plan_step(pending, 8192, tile=256, number=number)
+    slices, _ = plan_step(pending, tuning(8192, tile=256), number=number)
 
     assert sum(part.num_tokens for part in slices) == decodes + computed
 
@@ -149,7 +161,7 @@ def test_prompts_that_share_whole_tiles_are_cut_where_the_tiles_end():
     pending = [decode(n, 41) for n in range(MANY_DECODES)]
     pending += [prompt(901, 0, 300), prompt(902, 0, 300), prompt(903, 0, 100)]
 
-    slices, _ = plan_step(pending, 8192, tile=256, number=EVERY)
+    slices, _ = plan_step(pending, tuning(8192, tile=256), number=EVERY)
 
     assert slices[MANY_DECODES:] == [
         part(901, 0, 300, draws=True),
@@ -160,8 +172,8 @@ def test_prompts_that_share_whole_tiles_are_cut_where_the_tiles_end():
 def test_a_burst_is_computed_while_decodes_wait_and_then_they_have_their_turn():
     pending = [decode(1, 41), *(prompt(n, 0, 500) for n in range(10, 20)), decode(2, 77)]
 
-    alone, _ = plan_step(pending, 8192, pause=4000, number=6)
-    together, _ = plan_step(pending, 8192, pause=4000, number=7)
+    alone, _ = plan_step(pending, tuning(8192, pause=4000), number=6)
+    together, _ = plan_step(pending, tuning(8192, pause=4000), number=7)
 
     assert alone == [part(n, 0, 500, draws=True) for n in range(10, 18)]
     assert [part.request_id for part in together] == [1, 2, 10, 11, 12, 13, 14]
@@ -178,7 +190,7 @@ def test_a_burst_is_computed_while_decodes_wait_and_then_they_have_their_turn():
     ],
 )
 def test_where_few_requests_would_begin_no_decode_waits(prompts):
-    slices, _ = plan_step([*prompts, decode(901, 41)], 8192, pause=4000, number=6)
+    slices, _ = plan_step([*prompts, decode(901, 41)], tuning(8192, pause=4000), number=6)
 
     assert slices[0] == part(901, 41, 42, draws=True)
 
@@ -202,8 +214,8 @@ items = st.builds(
 def test_a_decode_waits_for_one_step_of_few_tokens_at_the_most(pending, pause, tile, number):
     decoding = [item for item in pending if item.target <= item.done < item.last]
 
-    now, chosen = plan_step(pending, 8192, pause=pause, tile=tile, number=number)
-    _, next_chosen = plan_step(pending, 8192, pause=pause, tile=tile, number=number + 1)
+    now, chosen = plan_step(pending, tuning(8192, pause=pause, tile=tile), number=number)
+    _, next_chosen = plan_step(pending, tuning(8192, pause=pause, tile=tile), number=number + 1)
 
     if chosen[: len(decoding)] != decoding:
         assert decoding == next_chosen[: len(decoding)]

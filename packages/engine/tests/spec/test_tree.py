@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from spaninfer_engine.run.lower import lower
-from spaninfer_engine.run.program import narrowed, without_media
+from spaninfer_engine.program.lower import lower
+from spaninfer_engine.program.program import narrowed, without_media
 from spaninfer_engine.spec import Decoder, find, resolve
 from spaninfer_engine.spec.nodes import Head, Linear, Weight, ropes
 from spaninfer_engine.spec.tree import parameter_count, shortened, weights

@@ -3,7 +3,7 @@
 import pytest
 from spaninfer_engine.text.fast import FastCodec
 from tokenizers import Tokenizer as Library
-from tokenizers import decoders, models
+from tokenizers import decoders, models, pre_tokenizers
 
 
 def library_of(vocab, *added):
@@ -35,3 +35,17 @@ def test_bytes_are_found_in_a_decoder_of_several_steps_and_text_without_any():
     library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
 
     assert FastCodec(library).token_bytes(1) == b"A"
+
+
+def test_a_model_whose_control_tokens_are_pieces_like_any_others_spells_them_in_text():
+    pieces = [("<unk>", 0.0), ("</s>", 0.0), *((char, -5.0) for char in "▁ab</s>")]
+    library = Library(models.Unigram(pieces, unk_id=0))
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    library.decoder = decoders.Metaspace()
+    library.add_special_tokens(["<unk>", "</s>"])
+    codec = FastCodec(library)
+
+    ids = codec.encode("a</s>b", at_start=True)
+
+    assert ids == [codec.find_id(piece) for piece in "▁a</s>b"]
+    assert codec.encode("é", at_start=True)[-1] == 0  # unknown stays unknown

@@ -38,7 +38,10 @@ def growing(start: str, step: str, then: str = "") -> str:
         "{{ 'x'.ljust(999999999) }}",
         "{{ 'x'['center'](width=999999999) }}",
         "{{ '{:>999999999}'.format(1) }}",
-        "{{ 'x'['format'](1) }}",
+        "{{ 'x{:>9999}'['format'](1) }}",
+        "{{ '{:{w}}'.format(1, w=999999999) }}",
+        "{{ '{a:>999999999}'.format_map({'a': 1}) }}",
+        "{{ '%999999999d' | format(1) }}",
         "{{ 'a\\nb' | indent(999999999) }}",
         "{{ [1] | tojson(indent=999999999) }}",
         "{% set a = 'a' * 10 ** 6 %}{{ a.replace('a', a) }}",
@@ -53,6 +56,9 @@ def growing(start: str, step: str, then: str = "") -> str:
         "{{ ('a,' * 10 ** 7).split(',') | length }}",
         "{{ ('a ' * 10 ** 7).rsplit() | length }}",
         "{{ ('a\\x85' * 10 ** 7).splitlines() | length }}",
+        "{{ ('ab' * 10 ** 7) | list | length }}",
+        "{{ (('a' ~ user) * 10 ** 6) | e | length }}",
+        "{% set a = ('a' ~ user) * 10 ** 6 %}{{ [a] | tojson | length }}",
         growing("'aaaa'", "ns.x + ns.x"),
         growing("'aaaa'", "ns.x ~ ns.x"),
         growing("[1]", "ns.x + ns.x"),
@@ -69,7 +75,7 @@ def test_a_template_that_would_take_for_ever_or_all_memory_is_refused(bomb, monk
     monkeypatch.setattr(limits, "MAX_SECONDS", 0.2)
 
     with pytest.raises((SecurityError, OverflowError, RecursionError)):
-        render(bomb)
+        render(bomb, user="b")
 
 
 @pytest.mark.parametrize(

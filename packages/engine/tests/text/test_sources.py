@@ -93,28 +93,6 @@ def test_added_tokens_of_an_older_folder_are_known(tmp_path):
     assert tokenizer.encode("<b>") == [261]
 
 
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("added_tokens.json", {"<b>": "261"}),
-        ("added_tokens.json", [1]),
-        ("tokenizer_config.json", {"added_tokens_decoder": [1]}),
-        ("tokenizer_config.json", {"added_tokens_decoder": {"x": {"content": "<b>"}}}),
-        ("tokenizer_config.json", {"added_tokens_decoder": {"261": {}}}),
-        ("tokenizer_config.json", {"added_tokens_decoder": {"261": {"content": 5}}}),
-    ],
-)
-def test_added_tokens_that_are_not_by_id_are_refused_naming_their_files(tmp_path, file, content):
-    path = write_byte_bpe(tmp_path, tokenizer_class="GPT2Tokenizer")
-    settings = {"tokenizer_class": "GPT2Tokenizer"} if file.startswith("tokenizer") else {}
-    write_json(tmp_path / file, content if isinstance(content, list) else settings | content)
-
-    with pytest.raises(
-        CheckpointError, match=r"added_tokens\.json,? (does not hold tokens|holds list)"
-    ):
-        open_tokenizer(path)
-
-
 def test_an_unknown_class_is_refused_naming_the_way_out(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
 

@@ -4,7 +4,7 @@ from spaninfer_engine.text.special import Piece, SpecialFinder, SpecialToken
 
 
 def cut(text: str, *tokens: SpecialToken) -> list[Piece]:
-    return list(SpecialFinder(tokens).cut(text))
+    return list(SpecialFinder(tokens).cut(text, ((0, len(text)),)))
 
 
 def test_text_without_special_tokens_is_one_piece():

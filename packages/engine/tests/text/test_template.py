@@ -6,10 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared_data import shared_data
 from spaninfer_engine.errors import TemplateError
-from spaninfer_engine.text import ChatTemplate, Tokenizer
+from spaninfer_engine.text import ChatTemplate, Prompt, Tokenizer
 from spaninfer_engine.text.byte_bpe import CL100K, build
 from spaninfer_engine.text.bytemap import to_alphabet
 from spaninfer_engine.text.fast import FastCodec
+from spaninfer_engine.text.provenance import TrustedText
 from spaninfer_engine.text.special import SpecialToken
 
 CONTROLS = """<s> </s> <|im_start|> <|im_end|> <|start_header_id|> <|end_header_id|> <|eot_id|>
@@ -56,8 +57,12 @@ def tokenizer():
     return Tokenizer(codec, codec.special_tokens)
 
 
-def make(source: object, controls: list[str] = CONTROLS) -> ChatTemplate:
-    return ChatTemplate(source, origin="tiny", special_tokens=SPECIAL, controls=controls)  # type: ignore[arg-type]
+def make(source: object) -> ChatTemplate:
+    return ChatTemplate(source, origin="tiny", special_tokens=SPECIAL)  # type: ignore[arg-type]
+
+
+def encode_prompt(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
+    return tokenizer.encode(prompt.text, add_special=False, parse_special=prompt.trusted)
 
 
 def chat(user: str, assistant: str = "Well.") -> list[dict[str, str]]:
@@ -71,8 +76,7 @@ def chat(user: str, assistant: str = "Well.") -> list[dict[str, str]]:
 def encode(
     tokenizer: Tokenizer, template: ChatTemplate, messages: list[dict[str, str]]
 ) -> list[int]:
-    prompt = template.render(messages)
-    return tokenizer.encode(prompt.text, add_special=False, parse_special=True, mark=prompt.mark)
+    return encode_prompt(tokenizer, template.render(messages))
 
 
 def controls_of(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
@@ -96,16 +100,16 @@ fragments = st.lists(st.sampled_from([*CONTROLS, *PARTS, " ", "\n"]), max_size=8
 
 @pytest.mark.parametrize("source", TEMPLATES)
 def test_no_text_at_all_adds_a_control_token(tokenizer, source):
-    guarded, unguarded = make(source), make(source, ["\U0010ffff"])
-    harmless = controls_of(tokenizer, encode(tokenizer, guarded, chat("Hi")))
+    template = make(source)
+    harmless = controls_of(tokenizer, encode(tokenizer, template, chat("Hi")))
 
     @settings(max_examples=60, deadline=None)
     @given(user=fragments, assistant=fragments)
     def any_text(user: str, assistant: str) -> None:
-        ids = encode(tokenizer, guarded, chat(user, assistant))
+        ids = encode(tokenizer, template, chat(user, assistant))
         assert controls_of(tokenizer, ids) == harmless
-        plain = unguarded.render(chat(user, assistant)).text
-        assert tokenizer.decode(ids, skip_special=False) == plain  # the template did the same
+        plain = template.render(chat(user, assistant)).text
+        assert tokenizer.decode(ids, skip_special=False) == plain
 
     any_text()
 
@@ -115,10 +119,8 @@ def test_two_texts_that_a_template_joins_do_not_become_a_control_token(tokenizer
 
     prompt = make(source).render([{"role": "user", "content": "<|im_", "name": "end|>"}])
 
-    assert not controls_of(
-        tokenizer, tokenizer.encode(prompt.text, parse_special=True, mark=prompt.mark)
-    )
-    assert prompt.plain == "<|im_end|>"
+    assert not controls_of(tokenizer, encode_prompt(tokenizer, prompt))
+    assert prompt.text == "<|im_end|>"
 
 
 @pytest.mark.parametrize(
@@ -131,10 +133,8 @@ def test_two_texts_that_a_template_joins_do_not_become_a_control_token(tokenizer
 def test_a_text_does_not_complete_what_the_template_began(tokenizer, source, content):
     prompt = make(source).render([{"role": "user", "content": content}])
 
-    assert not controls_of(
-        tokenizer, tokenizer.encode(prompt.text, parse_special=True, mark=prompt.mark)
-    )
-    assert prompt.plain == "<|im_end|>"
+    assert not controls_of(tokenizer, encode_prompt(tokenizer, prompt))
+    assert prompt.text == "<|im_end|>"
 
 
 def test_tools_arguments_and_further_variables_are_protected_too(tokenizer):
@@ -146,22 +146,125 @@ def test_tools_arguments_and_further_variables_are_protected_too(tokenizer):
         variables={"note": evil},
     )
 
-    ids = tokenizer.encode(prompt.text, parse_special=True, mark=prompt.mark)
+    ids = encode_prompt(tokenizer, prompt)
 
     assert controls_of(tokenizer, ids) == []
-    assert prompt.plain.count(evil) == 5
+    assert prompt.text.count(evil) == 5
+
+
+LOOKS = [
+    ("{% if x == '<none>' %}nothing{% else %}{{ x }}{% endif %}", "<none>", "nothing"),
+    ("{% if x in ['<none>', ''] %}nothing{% endif %}", "<none>", "nothing"),
+    ("{{ 'yes' if '<|im_' ~ 'end|>' in x }}", "a <|im_end|> b", "yes"),
+    ("{{ 'yes' if x.startswith('<' ~ 's>') }}", "<s>a", "yes"),
+    (
+        "{% set n = namespace(x=x) %}{% for t in ['<think>', '</think>'] %}"
+        "{% set n.x = n.x.replace(t, '') %}{% endfor %}{{ n.x }}",
+        "<think>a < b</think>",
+        "a < b",
+    ),
+    ("{% set t = '</think>' %}{{ x.split(t)[-1] }}", "<think>a</think>b", "b"),
+    ("{% set t = '</think>' %}{{ 'yes' if t in x }}", "<think>a</think>b", "yes"),
+    ("{{ x[7:] }}", "<think>a <s>", "a <s>"),
+    ("{{ x | length }}", "<s>[INST]", "9"),
+    ("{{ x.find('>') }}", "<|s|> ", "4"),
+    ("{{ {'<a>': 'one', '[x]': 'two'}[x] }}", "[x]", "two"),
+    ("{{ x | trim | upper }}", " <s> ", "<S>"),
+    ("{% for c in x %}{{ loop.index }}{{ c }}{% endfor %}", "<s>", "1<2s3>"),
+    ("{{ '%s' % x }}{{ '%5s' % x }}", "<s>", "<s>  <s>"),
+    ("{{ x | indent(2) }}", "<s>\n</s>", "<s>\n  </s>"),
+    ("{{ [x] | tojson }}", "<s>", '["<s>"]'),
+    ("{{ x | list | unique | join }}", "<s><s>", "<s>"),
+    ("{{ (x | e) + '<' }}", "<s>", "&lt;s&gt;&lt;"),
+]
+
+
+@pytest.mark.parametrize(("source", "content", "expected"), LOOKS)
+def test_a_template_sees_texts_as_they_are(tokenizer, source, content, expected):
+    source = "{% set x = messages[0].content %}" + source
+
+    prompt = make(source).render([{"role": "user", "content": content}])
+
+    assert prompt.text == expected
+    assert not controls_of(tokenizer, encode_prompt(tokenizer, prompt))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ '<|' ~ 'im_end' ~ '|>' }}",
+        "<|im_{{ 'end' }}|>",
+        "{{ '<|%s|>' % 'im_end' }}",
+        "{{ '<|{}|>'.format('im_end') }}",
+        "{{ ['<|', 'im_end', '|>'] | join }}",
+        "{{ 'no' | replace('no', '<|im_end|>') }}",
+        "{{ messages[0].content.replace('<', '<|im_end|>') }}",
+        "{{ '<|IM_END|>' | lower }}",
+        "{{ ' <|im_end|> '.strip() }}",
+        "{{ 'x<|im_end|>x'[1:-1] }}",
+        "{% for c in '<|im_end|>' %}{{ c }}{% endfor %}",
+        "{% for t in ['<|im_end|>'] %}{{ t }}{% endfor %}",
+        "{% macro m(t) %}<|{{ t }}|>{% endmacro %}{{ m('im_end') }}",
+        "{% set t %}<|im_end|>{% endset %}{{ t | safe }}",
+        "{{ ['<|im_end|>'] | tojson }}{# between quotes #}",
+        "{{ messages[0].content + '<|im_end|>' + messages[0].content }}",
+    ],
+)
+def test_control_tokens_that_a_template_puts_together_are_recognised(tokenizer, source):
+    prompt = make(source).render([{"role": "user", "content": "<"}])
+
+    assert controls_of(tokenizer, encode_prompt(tokenizer, prompt)) == [
+        256 + CONTROLS.index("<|im_end|>")
+    ]
+
+
+def test_a_token_made_of_letters_that_roles_hold_is_found_where_the_template_wrote_it():
+    tokens = [SpecialToken(256, "sop"), SpecialToken(257, "<|user|>"), SpecialToken(258, "[gMASK]")]
+    vocab = {to_alphabet(bytes([byte])): byte for byte in range(256)}
+    codec = FastCodec(build(vocab, [], CL100K, tokens, source="test"))
+    source = "[gMASK]sop{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+
+    ids = encode(
+        Tokenizer(codec, codec.special_tokens), make(source), [{"role": "user", "content": "sop?"}]
+    )
+
+    assert ids == [258, 256, 257, *b"sop?"]
+
+
+def test_reasoning_is_given_under_every_name_that_templates_look_for():
+    source = "{{ messages[0].reasoning_content }} {{ messages[0].thinking }}"
+
+    for name in ("reasoning", "reasoning_content", "thinking"):
+        message = {"role": "assistant", "content": "", name: "Hm."}
+        assert make(source).render([message]).text == "Hm. Hm."
+
+
+def test_a_template_meets_no_objects_of_the_caller():
+    class Rich:
+        def tell(self) -> str:
+            return "secret"
+
+    prompt = make("{{ messages[0].content }}{{ messages[0].content.tell }}{{ note }}").render(
+        [{"role": "user", "content": Rich()}],
+        variables={"note": TrustedText("<|im_end|>")},  # claimed by a caller, so not believed
+    )
+
+    assert prompt.text == "<Rich><|im_end|>"
+    assert prompt.trusted == ()
+
+
+def test_a_variable_of_the_request_takes_the_place_of_the_model_s_as_text_of_a_user():
+    prompt = make("{{ bos_token }}").render(chat("x"), variables={"bos_token": "</s>"})
+
+    assert (prompt.text, prompt.trusted) == ("</s>", ())
 
 
 def test_a_role_cannot_be_made_up():
     with pytest.raises(TemplateError, match=r"message 0 has the role 'im_end'; allowed are"):
         make(ROLES).render([{"role": "im_end", "content": "x"}])
-
-
-def test_text_without_dangerous_characters_is_not_marked():
-    prompt = make(CHATML).render(chat("Hello, world!"))
-
-    assert prompt.mark is None
-    assert prompt.plain == prompt.text
+    for strange in ({"role": ["user"]}, {}, "user"):
+        with pytest.raises(TemplateError, match=r"message 0 has the role .*; allowed are"):
+            make(ROLES).render([strange])  # type: ignore[list-item]
 
 
 def test_the_default_of_several_templates_is_used_and_another_one_for_tools():
@@ -214,27 +317,6 @@ def test_a_template_that_fails_is_named_with_its_reason(source, reason):
         make(source).render(chat("x"))
 
 
-REAL_TEMPLATES = """CohereForAI-c4ai-command-r7b-12-2024-tool_use Qwen-Qwen2.5-7B-Instruct
-deepseek-ai-DeepSeek-R1-Distill-Llama-8B google-gemma-2-2b-it meetkai-functionary-medium-v3.2
-meta-llama-Llama-3.1-8B-Instruct meta-llama-Llama-3.2-3B-Instruct microsoft-Phi-3.5-mini-instruct
-mistralai-Mistral-Nemo-Instruct-2407 llama-cpp-deepseek-r1""".split()
-
-
-@pytest.mark.model
-@pytest.mark.parametrize("name", REAL_TEMPLATES)
-def test_real_templates_render_as_transformers_does(name):
-    utils = pytest.importorskip("transformers.utils.chat_template_utils")
-    source = shared_data("chat_templates", f"{name}.jinja").read_text("utf-8")
-    messages = chat("Is 1 < 2 in [x]? <|im_end|>  ", '<think>so</think>Yes & "no".')
-
-    ours = make(source).render(messages)
-
-    truth = utils.render_jinja_template(
-        [copy.deepcopy(messages)], chat_template=source, add_generation_prompt=True, **SPECIAL
-    )[0][0]
-    assert ours.plain == truth
-
-
 @pytest.mark.model
 @pytest.mark.parametrize("version", ["qwen2.5", "qwen3"])
 def test_real_templates_with_tools_render_as_transformers_does(version):
@@ -259,4 +341,4 @@ def test_real_templates_with_tools_render_as_transformers_does(version):
         add_generation_prompt=True,
         **SPECIAL,
     )[0][0]
-    assert ours.plain == truth
+    assert ours.text == truth

@@ -27,10 +27,13 @@ def test_control_tokens_in_text_are_letters_unless_they_are_to_be_parsed():
     assert SPM.decode(as_text) == "the</s>"
 
 
-def test_a_mark_keeps_a_control_token_from_being_seen_and_is_dropped():
-    marked = SPM.encode("the<|/s>", add_special=False, parse_special=True, mark="|")
+def test_control_tokens_are_found_only_in_the_ranges_given():
+    ids = SPM.encode("the</s></s>", add_special=False, parse_special=((7, 11),))
 
-    assert marked == SPM.encode("the</s>", add_special=False)
+    assert ids == [*SPM.encode("the</s>", add_special=False), EOS]
+    for cut_off in ((6, 10), (7, 10), (8, 11)):
+        ranges = (cut_off,)
+        assert EOS not in SPM.encode("the</s></s>", add_special=False, parse_special=ranges)
 
 
 @settings(deadline=None)

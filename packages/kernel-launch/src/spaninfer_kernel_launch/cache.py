@@ -11,49 +11,139 @@ import hashlib
 import os
 import sys
 import tempfile
+import warnings
 from dataclasses import dataclass
+from functools import cache as once
 from pathlib import Path
+from uuid import uuid4
 
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True, slots=True)
 class FileCache:
-    """Byte strings in the files of one folder, which is made when the first one is kept."""
+    """Byte strings in the files of a folder, which is made when the first one is kept.
 
-    folder: Path
+    What it does not take (it is read-only, its disk is full, there is none) `spare` does: a folder
+    below which only this user may write, since what is read from it will be run.
+    """
+
+    folder: Path | None
+    spare: Path | None = None
 
     def find(self, key: str) -> bytes | None:
         """Return what was kept under `key`; None if nothing whole was."""
-        try:
-            content = self._path(key).read_bytes()
-        except OSError:
-            return None
-        checksum, kept = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
-        return kept if hashlib.sha256(kept).digest() == checksum else None
+        candidates = (self.folder, self.spare if _is_private(self.spare) else None)
+        found = (_read(folder / _name(key)) for folder in candidates if folder is not None)
+        return next((kept for kept in found if kept is not None), None)
 
     def keep(self, key: str, content: bytes) -> None:
-        """Keep `content` under `key`, in place of what was there."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self.folder, prefix=f"{key[:8]}.", suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(content).digest() + content)
-            Path(name).replace(self._path(key))
-        except OSError:
-            Path(name).unlink(missing_ok=True)
-            raise
+        """Keep `content` under `key`, in place of what was there.
 
-    def _path(self, key: str) -> Path:
-        return self.folder / f"{key}.bin"
+        Warns, the first time, where only the spare folder takes it, or none does.
+        """
+        reasons = []
+        for folder in (self.folder, self.spare):
+            if folder is None:
+                continue
+            try:
+                if folder == self.spare:
+                    _make_private(folder)
+                _write(folder, _name(key), content)
+            except OSError as reason:
+                reasons.append(f"{folder}: {reason.strerror or reason}")
+            else:
+                if folder != self.folder:
+                    _warn(f"kept in {folder}, which may be emptied at any time", *reasons)
+                return
+        _warn("kept in memory, and every start compiles them anew", *reasons)
 
 
 def user_cache() -> FileCache:
-    """Return the cache of compiled kernels in the user's own cache folder."""
-    if sys.platform == "win32":
-        base = Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return FileCache(base / "spaninfer" / "kernels")
+    """Return the cache of compiled kernels in the user's own cache folder.
+
+    The spare folder is below the temporary one.
+    """
+    kernels = Path("spaninfer", "kernels")
+    base, temporary = _users_folder(), _temporary_folder()
+    return FileCache(base and base / kernels, temporary and temporary / "kernels")
+
+
+# ---- which folders -------------------------------------------------------------------------------
+
+
+def _users_folder() -> Path | None:
+    """Return the user's cache folder; None for a user without a home."""
+    if chosen := os.environ.get("XDG_CACHE_HOME"):
+        return Path(chosen)
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    usual = {"win32": "AppData/Local", "darwin": "Library/Caches"}
+    return home / usual.get(sys.platform, ".cache")
+
+
+def _temporary_folder() -> Path | None:
+    """Return what is to be this user's own below the temporary folder; None where that lacks."""
+    user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""
+    try:
+        return Path(tempfile.gettempdir(), f"spaninfer{user}")
+    except OSError:
+        return None
+
+
+def _make_private(folder: Path) -> None:
+    folder.parent.mkdir(mode=0o700, exist_ok=True)
+    if not _is_private(folder):
+        raise PermissionError(f"others may write to {folder.parent}")
+
+
+def _is_private(folder: Path | None) -> bool:
+    """Is a folder below one of this user's, to which nobody else may write?"""
+    if folder is None or folder.parent.is_symlink() or not folder.parent.is_dir():
+        return False
+    status = folder.parent.stat()
+    return not hasattr(os, "getuid") or (status.st_uid, status.st_mode & 0o022) == (os.getuid(), 0)
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def _name(key: str) -> str:
+    return f"{key}.bin"
+
+
+def _read(path: Path) -> bytes | None:
+    """Return what a file was written with; None where it cannot be read, or is not whole."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    checksum, kept = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
+    return kept if hashlib.sha256(kept).digest() == checksum else None
+
+
+def _write(folder: Path, name: str, content: bytes) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"{name[:8]}.{uuid4().hex}.part"
+    try:
+        # Not by mkstemp, whose files nobody else may read: an image is filled by another user.
+        with part.open("xb") as file:
+            file.write(hashlib.sha256(content).digest() + content)
+        part.replace(folder / name)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
+@once
+def _warn(outcome: str, *reasons: str) -> None:
+    """Warn once of each outcome, not for each kernel."""
+    refused = "; ".join(reasons) or "there is no home folder"
+    warnings.warn(
+        f"no cache folder takes compiled kernels ({refused}), so they are {outcome}; "
+        "set XDG_CACHE_HOME to a folder that can be written",
+        RuntimeWarning,
+        stacklevel=3,
+    )

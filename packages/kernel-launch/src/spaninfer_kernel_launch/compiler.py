@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache as once
 from typing import Any
@@ -134,9 +133,8 @@ def _compile_and_keep(wanted: Wanted) -> Compiled:
     compiled = _compile(wanted.variant, wanted.arch)
     if wanted.cache is not None:
         _found[wanted] = compiled
-        with suppress(OSError):  # a folder that cannot be written costs the next start its time
-            content = compiled.log.encode() + b"\0" + compiled.cubin
-            wanted.cache.keep(_key(wanted.variant, wanted.arch), content)
+        content = compiled.log.encode() + b"\0" + compiled.cubin
+        wanted.cache.keep(_key(wanted.variant, wanted.arch), content)
     return compiled
 
 

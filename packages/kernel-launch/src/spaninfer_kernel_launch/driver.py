@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache as once
 from typing import Any
 
-from spaninfer_kernel_launch.errors import DriverError, GpuMissing, OutOfMemory
+from spaninfer_kernel_launch.errors import WAY_TO_EXTRA, DriverError, GpuMissing, OutOfMemory
 
 _OUT_OF_MEMORY = 2
 
@@ -18,8 +18,7 @@ def driver() -> Any:
         from cuda.bindings import driver as bound
     except ImportError as missing:
         raise GpuMissing(
-            "cannot use a GPU: cuda-bindings is not installed; install "
-            "spaninfer-kernel-launch[cu13] (or [cu12] for drivers of CUDA 12)"
+            f"cannot use a GPU: cuda-bindings is not installed; {WAY_TO_EXTRA}"
         ) from missing
     try:
         (status,) = bound.cuInit(0)

@@ -37,6 +37,12 @@ class StreamMissing(KernelError, ValueError):
     """It is not said on which stream to launch, and no framework says it."""
 
 
+WAY_TO_EXTRA = (
+    "pip install './packages/kernel-launch[cu13]' in the root of the checkout "
+    "([cu12] for drivers of CUDA 12)"
+)
+
+
 class CompileError(KernelError):
     """The compiler refused the source, or was asked for what it cannot do; `log` is its text."""
 
@@ -49,10 +55,7 @@ class CompilerMissing(CompileError):
     """NVRTC or its headers are not installed."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(
-            f"cannot compile CUDA kernels: {what} is not installed; "
-            "install spaninfer-kernel-launch[cu13] (or [cu12] for drivers of CUDA 12)"
-        )
+        super().__init__(f"cannot compile CUDA kernels: {what} is not installed; {WAY_TO_EXTRA}")
 
 
 class NotCompiled(CompileError):

@@ -4,7 +4,7 @@
 
 An operator is a sub-package with a tuple VARIANTS. Needs no GPU. Kernels that spill registers or
 keep arrays in memory are listed again at the end, as are variants that do not compile, and make the
-program end with status 1.
+program end with status 1. How many are done, and how long the rest will take, is on standard error.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from pkgutil import iter_modules
+from time import monotonic
+from typing import Final
 
 from spaninfer_kernel_launch.compiler import compile_variant
 from spaninfer_kernel_launch.cover import Case, every_case
 from spaninfer_kernel_launch.errors import CompileError
 from spaninfer_kernel_launch.variant import ARCHITECTURES, Variant
+
+EVERY_S: Final = 5.0
 
 
 def variants_of(package: str) -> Iterator[Variant]:
@@ -50,6 +54,37 @@ def describe(case: Case) -> tuple[list[str], list[str]]:
     return lines, defects
 
 
+class Clock:
+    """Tells on standard error how far a survey has come: at once, and then every few seconds."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._began_s = monotonic()
+        self._next_s = 0.0
+
+    def tell(self, done: int) -> None:
+        """Print a line if it is time for one."""
+        spent_s = monotonic() - self._began_s
+        if spent_s >= self._next_s:
+            self._next_s = spent_s + EVERY_S
+            print(progress(done, self._total, spent_s), file=sys.stderr, flush=True)
+
+
+def progress(done: int, total: int, spent_s: float) -> str:
+    """Return how many are done and how long the rest takes, if it goes on as it did.
+
+    >>> progress(0, 1200, 0.0)
+    '0 of 1,200 compilations'
+    >>> progress(300, 1200, 100.0)
+    '300 of 1,200 compilations, about 5 min 00 s left'
+    """
+    count = f"{done:,} of {total:,} compilations"
+    if not done:
+        return count
+    minutes, seconds = divmod(round((total - done) * spent_s / done), 60)
+    return f"{count}, about {minutes} min {seconds:02} s left"
+
+
 def main(arguments: Sequence[str]) -> int:
     """Print the survey; return 1 where something spills or does not compile, else 0."""
     parser = argparse.ArgumentParser(prog="survey", description=(__doc__ or "").splitlines()[0])
@@ -63,8 +98,10 @@ def main(arguments: Sequence[str]) -> int:
         if asked.arch in (None, case[1])
     ]
     defects: list[str] = []
+    clock = Clock(len(cases))
     with ProcessPoolExecutor() as pool:
-        for lines, found in pool.map(describe, cases, chunksize=4):
+        for done, (lines, found) in enumerate(pool.map(describe, cases, chunksize=4)):
+            clock.tell(done)
             defects += found
             print("\n".join(lines), flush=True)
     print(f"{len(cases)} compilations, {len(defects)} defects", *defects, sep="\n")

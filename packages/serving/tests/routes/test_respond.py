@@ -8,7 +8,7 @@ from threading import Semaphore
 
 import pytest
 from spaninfer_engine import Engine, EngineConfig
-from spaninfer_engine.build import build
+from spaninfer_engine.startup.build import build
 from spaninfer_serving import Settings, create_app
 
 LONG = {"prompt": "abc", "max_tokens": 240, "ignore_eos": True}
@@ -24,7 +24,7 @@ class PacedRunner:
 
     def __init__(self, runner):
         self._runner, self._allowed = runner, Semaphore(0)
-        self.use_time, self.close = runner.use_time, runner.close
+        self.run_idle_work, self.close = runner.run_idle_work, runner.close
 
     def allow(self, num_steps):
         self._allowed.release(num_steps)

@@ -1,7 +1,12 @@
 """python -m spaninfer, and the command of that name."""
 
+import errno
+import os
 import sys
+from contextlib import suppress
 from io import TextIOWrapper
+
+UNWRITABLE = (errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT)
 
 
 def main() -> None:
@@ -10,11 +15,31 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):  # models write what code pages of Windows lack
             stream.reconfigure(errors="replace")
     try:
-        from spaninfer.cli import app
+        try:
+            from spaninfer.cli import app
 
-        app()
+            app()
+        finally:
+            sys.stdout.flush()  # what fails here would fail when Python ends, with a traceback
     except KeyboardInterrupt:
         sys.exit(130)
+    except MemoryError as short:
+        _end(f"memory ran out{f' ({short})' if str(short) else ''}")
+    except RuntimeError as refused:
+        if "can't start new thread" not in str(refused):
+            raise
+        _end("no thread can be started: too little memory, or too many processes (ulimit -v, -u)")
+    except OSError as refused:
+        if refused.errno not in UNWRITABLE:
+            raise
+        _end(f"the output cannot be written ({refused.strerror})")
+
+
+def _end(sentence: str) -> None:
+    """Say why there is no more to come, where that can be said, and exit with 1."""
+    with suppress(OSError):
+        print(f"error: {sentence}", file=sys.stderr, flush=True)
+    os._exit(1)  # no buffer is written once more
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import Annotated
 
 import typer
 from spaninfer_engine import Engine, EngineConfig
-from spaninfer_engine.build import build
 from spaninfer_engine.convert import convert as convert_weights
-from spaninfer_engine.parts import Parts
+from spaninfer_engine.startup.build import build
+from spaninfer_engine.startup.components import Parts
 from spaninfer_serving import Settings, bind
 from spaninfer_serving import serve as serve_until_signal
 
@@ -45,12 +44,9 @@ app.add_typer(bench_app, name="bench")
 
 
 def _loaded(config: EngineConfig) -> Parts:
-    """Load a model, showing how far it has come, and then what was strange about it."""
-    with warnings.catch_warnings(record=True) as noticed, show.loading() as bar:
-        parts = build(config, bar)
-    for warning in noticed:
-        show.warning(str(warning.message))
-    return parts
+    """Load a model, showing how far it has come."""
+    with show.loading() as bar:
+        return build(config, bar)
 
 
 def _version(asked: bool) -> None:

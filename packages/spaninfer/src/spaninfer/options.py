@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 from spaninfer_engine import SamplingParams
-from spaninfer_engine.config import Backend, DType, KVDType, Quantize
-from spaninfer_engine.decide import CUDA_STEP_TOKENS, SPAN_LEN, STEP_TOKENS
+from spaninfer_engine.backends.registry import CPU, CUDA
+from spaninfer_engine.config import BackendName, DType, KVDType, Quantize
+from spaninfer_engine.startup.limits import SPAN_LEN
 
 from spaninfer.sizes import parse_bytes
 
@@ -34,7 +35,7 @@ ServedName = Annotated[
 ]
 
 BackendOption = Annotated[
-    Backend | None,
+    BackendName | None,
     _engine(
         "What computes. cuda: kernels of our own; cpu: numpy and Numba; torch: any torch device; "
         "reference: numpy."
@@ -63,7 +64,11 @@ MaxLen = Annotated[
     int | None, _engine("Most tokens of prompt and answer together; default: the model's own.")
 ]
 Memory = Annotated[
-    str | None, _engine("Memory for keys and values, such as 512MiB or 8GiB; default: measured.")
+    str | None,
+    _engine(
+        "Memory for the KV cache, such as 512MiB or 8GiB; default: measured. On CPUs it is "
+        "reserved, and taken as it fills."
+    ),
 ]
 SpanLen = Annotated[int | None, _engine(f"Tokens per span of the cache; default: {SPAN_LEN}.")]
 MaxRunning = Annotated[int, _engine("Most requests in one step.")]
@@ -71,7 +76,7 @@ StepTokens = Annotated[
     int | None,
     _engine(
         "Most tokens in one step; longer prompts are computed in pieces; "
-        f"default: {STEP_TOKENS}, {CUDA_STEP_TOKENS} with backend cuda."
+        f"default: {CPU.tuning.step_tokens}, {CUDA.tuning.step_tokens} with backend cuda."
     ),
 ]
 MaxWaiting = Annotated[int, _engine("Requests that may wait; beyond it they are refused (429).")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,12 +63,18 @@ def loading() -> Iterator[LoadingBar]:
 
 @contextmanager
 def errors_as_sentences() -> Iterator[None]:
-    """Print what the user can act on without a traceback, and exit with 2."""
-    try:
-        yield
-    except EngineError as error:
-        failure(str(error))
-        raise typer.Exit(2) from error
+    """Print what the user can act on without a traceback, and exit with 2; warnings likewise."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            yield
+        except EngineError as error:
+            failure(str(error))
+            raise typer.Exit(2) from error
+
+
+def _show_warning(message: Warning | str, *_place: object, **_file: object) -> None:
+    warning(str(message))
 
 
 def failure(sentence: str) -> None:

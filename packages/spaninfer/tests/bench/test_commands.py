@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from spaninfer_engine.machine import this_machine
+from spaninfer_engine.startup.hardware import this_machine
 
 SMALL = {
     "architectures": ["Qwen2ForCausalLM"],

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spaninfer_engine.closing import Closing
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load.folder import find_tokenizer, open_folder, read_template
 from spaninfer_engine.load.generation import end_ids, sampling_defaults
@@ -15,6 +14,7 @@ from spaninfer_engine.load.llama2c import open_llama2c
 from spaninfer_engine.load.llama2c_pieces import find_pieces, read_pieces
 from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.load.reader import WeightReader
+from spaninfer_engine.resource import Closing
 from spaninfer_engine.vocab import TokenizerSource
 
 ALLOWED = (
@@ -42,8 +42,12 @@ class Checkpoint(Closing):
 
     @property
     def end_ids(self) -> frozenset[int]:
-        """The ids that end an answer, of config.json and generation_config.json together."""
-        return end_ids(self.config, self.generation_config)
+        """The ids that end an answer, of config.json and generation_config.json together.
+
+        Raises CheckpointError where a file gives something else.
+        """
+        files = {"config.json": self.config, "generation_config.json": self.generation_config}
+        return end_ids({f"{self.path}: {file}": config for file, config in files.items()})
 
     @property
     def sampling_defaults(self) -> dict[str, Any]:
@@ -55,6 +59,16 @@ class Checkpoint(Closing):
         self.reader.close()
 
 
+def whole_path(path: str | Path) -> Path:
+    """Return a path with its `~` replaced. ConfigError where that user has no home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as homeless:
+        raise ConfigError(
+            f"{path}: that user has no home folder here; write the path without ~"
+        ) from homeless
+
+
 def open_checkpoint(path: str | Path, *, with_weights: bool = True) -> Checkpoint:
     """Open the model at a path; the container is recognised by what is there.
 
@@ -63,7 +77,7 @@ def open_checkpoint(path: str | Path, *, with_weights: bool = True) -> Checkpoin
     ConfigError where the path is none of the known containers, CheckpointError where its files
     are damaged or contradict each other.
     """
-    path = Path(path).expanduser()
+    path = whole_path(path)
     if path.is_dir():
         return _from_folder(path, with_weights)
     if not path.exists():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 
+from spaninfer_engine.dummy_array import Noise
 from spaninfer_engine.errors import CheckpointError
-from spaninfer_engine.noise import Noise
 from spaninfer_engine.spec.nodes import Weight
 
 

@@ -63,8 +63,18 @@ def read_template(folder: Path) -> tuple[str | dict[str, str] | None, dict[str, 
     template = _template(folder, settings.get("chat_template"))
     file = folder / "chat_template.jinja"
     if file.is_file():  # the newer place, which wins
-        template = file.read_text(encoding="utf-8")
+        template = _read_text(file)
     return template, _named_tokens(settings)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as broken:
+        raise CheckpointError(
+            f"{path} is not text in UTF-8: {broken}; save it as UTF-8, or give another with "
+            "--chat-template FILE"
+        ) from broken
 
 
 def _template(folder: Path, said: Any) -> str | dict[str, str] | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from spaninfer_engine.errors import CheckpointError, shown
+
 SAMPLING_KEYS = {
     "temperature": "temperature",
     "top_k": "top_k",
@@ -33,11 +35,19 @@ def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def end_ids(*configs: Mapping[str, Any]) -> frozenset[int]:
-    """All values of eos_token_id, a number or a list of them, in any of the configs."""
+def end_ids(configs: Mapping[str, Mapping[str, Any]]) -> frozenset[int]:
+    """All values of eos_token_id, a number or a list of them, in any of the configs.
+
+    `configs` are told apart by their files. CheckpointError where a value is something else.
+    """
     found: set[int] = set()
-    for config in configs:
+    for file, config in configs.items():
         value = config.get("eos_token_id")
-        values = value if isinstance(value, list) else [value]
-        found.update(each for each in values if isinstance(each, int))
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        if any(isinstance(each, bool) or not isinstance(each, int) for each in values):
+            raise CheckpointError(
+                f"{file}: eos_token_id is {shown(value)}; allowed is a token id, a list of them, "
+                "or null"
+            )
+        found.update(values)
     return frozenset(found)

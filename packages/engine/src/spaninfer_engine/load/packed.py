@@ -14,13 +14,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from spaninfer_engine.closing import Closing
 from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.load.dtype import SAFETENSORS
 from spaninfer_engine.load.mapped import MappedArray
+from spaninfer_engine.load.packing import Packing
 from spaninfer_engine.load.reader import WeightReader
 from spaninfer_engine.load.safetensors import read_metadata, read_safetensors, write_safetensors
-from spaninfer_engine.packing import Packing
+from spaninfer_engine.resource import Closing
 
 PACKED_FILE = "packed.safetensors"
 VERSION = "1"

@@ -7,8 +7,8 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from spaninfer_engine.closing import Closing
 from spaninfer_engine.errors import CheckpointError
+from spaninfer_engine.resource import Closing
 
 
 class WeightReader(Protocol):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Generic
 
 from spaninfer_engine.ops.operation import Operation
@@ -11,8 +12,8 @@ from spaninfer_engine.ops.step import A, Step
 
 
 @dataclass(frozen=True, slots=True)
-class BoundStep:
-    """One kernel, the slots it reads and fills, and the slots that nobody reads after it."""
+class BoundKernel:
+    """One kernel, the slots it reads and fills, and the slots that are not read after it."""
 
     name: str
     operations: tuple[Operation, ...]
@@ -20,10 +21,10 @@ class BoundStep:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     frees: tuple[int, ...]
-    parts: tuple[BoundStep, ...] = ()  # of a step that a backend made of several
+    parts: tuple[BoundKernel, ...] = ()  # of one that a backend made of several
 
     def __str__(self) -> str:
-        """Return the operations that the step covers, under its name where that is a claim's."""
+        """Return the operations that the kernel covers, under its name where that is a claim's."""
         if self.parts:
             return _indented(f"{self.name}:", "\n".join(map(str, self.parts)).splitlines())
         lines = [str(operation) for operation in self.operations]
@@ -33,31 +34,83 @@ class BoundStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps(Generic[A]):
-    """Bound steps in order of execution."""
+class BoundProgram(Generic[A]):
+    """Kernels in order of execution, and slots for the values between them."""
 
-    steps: tuple[BoundStep, ...]
+    kernels: tuple[BoundKernel, ...]
     num_slots: int
     result: int
 
     def run(self, context: Step[A]) -> A:
-        """Run every step; return the program's result."""
+        """Run every kernel; return the program's result."""
         values: list[Any] = [None] * self.num_slots
-        for step in self.steps:
-            made = step.kernel(context, *[values[slot] for slot in step.inputs])
-            for slot in step.frees:
+        for each in self.kernels:
+            made = each.kernel(context, *[values[slot] for slot in each.inputs])
+            for slot in each.frees:
                 values[slot] = None
-            if len(step.outputs) == 1:
-                values[step.outputs[0]] = made
+            if len(each.outputs) == 1:
+                values[each.outputs[0]] = made
             else:
-                for slot, value in zip(step.outputs, made or (), strict=True):
+                for slot, value in zip(each.outputs, made or (), strict=True):
                     values[slot] = value
         result: A = values[self.result]
         return result
 
     def __str__(self) -> str:
         """Return a numbered listing."""
-        return "\n".join(f"{number:4d}  {step}" for number, step in enumerate(self.steps))
+        return "\n".join(f"{number:4d}  {each}" for number, each in enumerate(self.kernels))
+
+
+class Result(Enum):
+    """Kind of array that a program returns."""
+
+    LOGITS = "logits [W V]"
+    VECTORS = "vectors [R C]"  # one per slice
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramKey:
+    """Name of one of a model's programs, and its kind of result."""
+
+    name: str
+    result: Result
+
+
+TEXT = ProgramKey("text", Result.LOGITS)
+MEDIA = ProgramKey("media", Result.LOGITS)  # some tokens get hidden states from elsewhere
+POOL = ProgramKey("pool", Result.VECTORS)
+
+
+class Programs(Generic[A]):
+    """The programs of a model on one backend, each bound when it is first needed."""
+
+    def __init__(
+        self, backend: str, bind: Mapping[ProgramKey, Callable[[], BoundProgram[A]]]
+    ) -> None:
+        self.backend = backend
+        self._bind = dict(bind)
+        self._bound: dict[ProgramKey, BoundProgram[A]] = {}
+
+    @property
+    def keys(self) -> frozenset[ProgramKey]:
+        """The programs that the model has."""
+        return frozenset(self._bind)
+
+    def __getitem__(self, key: ProgramKey) -> BoundProgram[A]:
+        """Return a program, bound now if it has not been."""
+        if key not in self._bound:
+            self._bound[key] = self._bind[key]()
+        return self._bound[key]
+
+    def run(self, context: Step[A]) -> A:
+        """Return the logits [W V] of a step, or the vectors [R C] of a model that has no logits."""
+        if POOL in self._bind:
+            return self[POOL].run(context)
+        return self[MEDIA if context.has_media else TEXT].run(context)
+
+    def __str__(self) -> str:
+        """Return the listings of the programs that are bound."""
+        return "\n".join(map(str, self._bound.values()))
 
 
 def _indented(title: str, lines: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_op_reference import normalize_rows
 
-from spaninfer_engine.noise import Noise
+from spaninfer_engine.dummy_array import Noise
 from spaninfer_engine.spec.nodes import Weight
 
 Constant: TypeAlias = int | float | str | bool | tuple[int, ...] | None

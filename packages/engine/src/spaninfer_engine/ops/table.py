@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.ops.bound import Steps
+from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.operation import Operation, Packable, Use
 from spaninfer_engine.ops.step import A, SpanCache, Step
 from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, RopeStyle
@@ -60,8 +60,8 @@ class Ops(Protocol, Generic[A]):
         """The sequences that this backend fuses, tried in this order."""
         ...
 
-    def chain(self, steps: Steps[A]) -> Steps[A]:
-        """Return the steps as they are run: a backend may join neighbours to one."""
+    def chain(self, program: BoundProgram[A]) -> BoundProgram[A]:
+        """Return the program as it is run: a backend may join neighbouring kernels to one."""
         ...
 
     def layout(self, operator: str, argument: str) -> str:
@@ -106,8 +106,8 @@ class Ops(Protocol, Generic[A]):
         """What operators raise where there is no memory for their results."""
         ...
 
-    def prepare(self, step: Step[A]) -> object:
-        """Return what the attention operators share over all layers; becomes `step.plan`."""
+    def prepare(self, step: Step[A]) -> None:
+        """Note where the arrays of the next step lie, for backends whose operators are compiled."""
         ...
 
     # ---- embedding -------------------------------------------------------------------------------

@@ -1,45 +1,54 @@
-"""A runner computes what a plan says: it keeps the requests' tokens, runs the program, has tokens
-drawn, and remembers them.
+"""The runner: turns plans into batches, launches them on a device, and samples what the host must.
+
+    lookahead 0   launch 7, compute and read 7, launch 8, …
+    lookahead 1   launch 8, read 7, launch 9, read 8, …    while the device computes
+
+Tokens that the device samples go from step to step on the device. Where the host samples, it does
+so before the next step is launched.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from spaninfer_op_reference import NoToken
 
-from spaninfer_engine.closing import Closing
 from spaninfer_engine.errors import NoMemory
-from spaninfer_engine.ops.step import A, SpanCache
-from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.plan import Entry, Slice, StepPlan, StepResult
-from spaninfer_engine.request import SamplingParams, TokenLogprob
-from spaninfer_engine.run.claim import Bound
-from spaninfer_engine.run.inputs import build
-from spaninfer_engine.run.requests import Requests
-from spaninfer_engine.run.rotary import Rotary
-from spaninfer_engine.spec.nodes import Decoder, ropes
+from spaninfer_engine.plan import Entry, StepPlan, StepResult
+from spaninfer_engine.request import TokenLogprob
+from spaninfer_engine.resource import Closing
+from spaninfer_engine.step.batch import Batch, build_batch
+from spaninfer_engine.step.device import Device, Launched, SampledToken, SampleStatus, Updates
+from spaninfer_engine.step.sequences import Sequences
 
 Logits = NDArray[np.float32]
 TokenIds = NDArray[np.int32]
 
 _log = logging.getLogger(__name__)
 
+_LARGEST_LOGIT = {
+    SampleStatus.ALL_MASKED: -math.inf,
+    SampleStatus.INFINITE: math.inf,
+    SampleStatus.NOT_A_NUMBER: math.nan,
+}
 
-class Draws(Protocol):
-    """What draws tokens from logits (run.sample.Sampler); knows every request that entered."""
+
+class HostSampler(Protocol):
+    """Samples tokens from logits on the host (run.sample.Sampler); knows every sequence."""
 
     def enter(self, entry: Entry) -> None:
-        """Remember how a request wants its tokens."""
+        """Remember the sampling parameters of a sequence."""
         ...
 
     def leave(self, request_id: int) -> None:
-        """Forget a request."""
+        """Forget a sequence."""
         ...
 
     def draw(
@@ -49,152 +58,224 @@ class Draws(Protocol):
         positions: Sequence[int],
         tokens: Sequence[TokenIds],
     ) -> tuple[list[int], dict[int, TokenLogprob], dict[int, Exception]]:
-        """Return a token per row of logits[R V], log-probabilities and failures by request id.
+        """Return a token per row of logits[R V], log-probabilities and failures by sequence.
 
-        Row i is about position `positions[i]` of request `requests[i]`, whose tokens before that
-        position are `tokens[i]`. The token of a request that failed means nothing.
+        Row i is about position `positions[i]` of sequence `requests[i]`, whose tokens before that
+        position are `tokens[i]`. The token of a sequence that failed means nothing.
         """
         ...
 
     def prompt_logprobs(
         self, request_id: int, logits: Logits, next_ids: TokenIds
     ) -> tuple[TokenLogprob, ...]:
-        """Return the log-probability of next_ids[i] under logits[i] of logits[rows V]."""
+        """Return the log-probability of next_ids[i] under logits[i] of logits[N V]."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Held(Generic[A]):
-    """What takes memory: the program with its weights, the spans, what a backend keeps of steps."""
+@dataclass(slots=True)
+class _InFlight:
+    """A launched step, and its result once somebody had to know."""
 
-    bound: Bound[A]
-    ops: Ops[A]
-    caches: tuple[SpanCache[A], ...]
+    plan: StepPlan
+    batch: Batch
+    launched: Launched
+    result: StepResult | None = None
+
+    @property
+    def is_sampled_on_host(self) -> bool:
+        """Do later steps wait for tokens that the host samples?"""
+        return bool((self.batch.samples & ~self.batch.samples_on_device).any())
 
 
-class Runner(Closing, Generic[A]):
-    """Runs plans on one backend, each while its outcome is waited for; owns weights and spans."""
+class Runner(Closing):
+    """Runs plans on a device that reads `sequences`."""
 
-    lookahead = 0
+    def __init__(self, device: Device, sequences: Sequences, sampler: HostSampler) -> None:
+        self._device, self._sequences, self._sampler = device, sequences, sampler
+        self._on_host: set[int] = set()  # sequences whose tokens the host samples
+        self._num_logprobs: dict[int, int] = {}  # of those that the device samples
+        self._newest: _InFlight | None = None
+        self._sampled: list[SampledToken] = []  # by the host, unknown to the device
 
-    def __init__(
-        self,
-        bound: Bound[A],
-        ops: Ops[A],
-        sampler: Draws,
-        decoder: Decoder,
-        *,
-        span_len: int,
-        num_spans: Sequence[int],
-        max_len: int,
-        max_running: int,
-    ) -> None:
-        self._sampler = sampler
-        self._rotaries = tuple(Rotary(rope) for rope in ropes(decoder))
-        self._requests = Requests(
-            len(decoder.groups), max_len=max_len, span_len=span_len, num_rows=max_running
-        )
-        caches = tuple(
-            ops.cache(group, count, span_len)
-            for group, count in zip(decoder.groups, num_spans, strict=True)
-        )
-        self._held: _Held[A] | None = _Held(bound, ops, caches)
-
-    def rehearse(self) -> None:
-        """Compute a step of one token for nobody: what a first step compiles is compiled now.
-
-        Steps with media call the same kernels. The token's keys and values are written to the first
-        span, which is nobody's yet.
-        """
-        num_groups = len(self._requests.tables)
-        requests = Requests(num_groups, max_len=1, span_len=self._requests.span_len, num_rows=1)
-        requests.enter(Entry(0, np.zeros(1, np.int32), SamplingParams(), seed=0))
-        self._logits([Slice(0, start=0, stop=1, logits_from=0, draws=False, rope_len=1)], requests)
+    @property
+    def lookahead(self) -> int:
+        """Plans that `start` takes before the oldest one's result must be asked for."""
+        return self._device.lookahead
 
     def start(self, plan: StepPlan) -> Callable[[], StepResult]:
-        """Return what computes the plan's slices when it is called."""
-        return partial(self.run, plan)
+        """Launch the plan's step; where there is no memory for it, each of its sequences fails."""
+        if self._newest is not None and self._newest.is_sampled_on_host:
+            self._settle(self._newest)  # the step reads tokens that are not sampled yet
+        self._update(plan)
+        batch = build_batch(plan.slices, self._sequences, self._on_host.__contains__)
+        updates = Updates(plan.grown, tuple(self._sampled), plan.left)
+        self._sampled.clear()
+        try:
+            launched = self._device.launch(batch, updates)
+        except NoMemory as error:
+            if self._newest is not None:
+                self._settle(self._newest)  # the device copies all sequences anew, with its tokens
+            return partial(self._give_up, plan, error)
+        self._newest = step = _InFlight(plan, batch, launched)
+        return partial(self._settle, step)
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Compute the plan's slices; return what was drawn.
+        """Compute the plan's step, and wait for it."""
+        return self.start(plan)()
 
-        Where there is no memory for that, each of its requests fails.
-        """
-        assert self._held is not None, "the runner is closed"
-        ops = self._held.ops
-        self._update(plan)
-        try:
-            logits = self._logits(plan.slices, self._requests)
-        except ops.memory_errors as error:
-            _log.warning("%r in a step of %d tokens", error, plan.num_tokens)
-        else:
-            return self._draw(plan, logits)
-        # Not where the error is at hand: it would be kept with this one, and with it the tensors.
-        return StepResult.of_none(plan, NoMemory(plan.num_tokens, ops.available_bytes()))
-
-    def use_time(self) -> bool:
-        """Everything is ready from the start."""
-        return False
+    def run_idle_work(self) -> bool:
+        """Do up to 0.1 s of idle work (e.g. capture one CUDA graph); False when none is left."""
+        return self._device.run_idle_work()
 
     def close(self) -> None:
-        """Give weights and spans back; harmless when repeated."""
-        self._held = None
+        """Give the device's memory back; idempotent."""
+        self._device.close()
 
-    def _logits(self, slices: Sequence[Slice], requests: Requests) -> Logits:
-        """Compute slices; return the logits [W V] of the rows that they want."""
-        assert self._held is not None, "the runner is closed"
-        bound, ops, caches = self._held.bound, self._held.ops, self._held.caches
-        return ops.to_host(bound.run(build(slices, requests, self._rotaries, ops, caches)))
+    # ---- before a step ---------------------------------------------------------------------------
 
     def _update(self, plan: StepPlan) -> None:
-        for request_id in plan.left:
-            self._requests.leave(request_id)
-            self._sampler.leave(request_id)
+        for seq_id in plan.left:
+            self._sequences.leave(seq_id)
+            self._sampler.leave(seq_id)
+            self._on_host.discard(seq_id)
+            self._num_logprobs.pop(seq_id, None)
         for entry in plan.entered:
-            self._requests.enter(entry)
-            self._sampler.enter(entry)
+            self._enter(entry)
         for growth in plan.grown:
-            self._requests.grow(growth)
+            self._sequences.grow(growth)
 
-    def _draw(self, plan: StepPlan, logits: Logits) -> StepResult:
-        """Have the last row of every drawing slice drawn; the rows before it are about prompts."""
-        drawing: list[Slice] = []
-        rows: list[int] = []  # of logits, for each of `drawing`
-        prompt_logprobs = {}
-        row = 0
-        for part in plan.slices:
-            request_id, _, stop, logits_from, draws, _ = part
-            last = row + stop - logits_from - draws
-            if last > row:
-                prompt_logprobs[request_id] = self._about_prompt(part, logits[row:last])
-            if draws:
-                drawing.append(part)
-                rows.append(last)
-            row = last + draws
+    def _enter(self, entry: Entry) -> None:
+        self._sequences.enter(entry)
+        self._sampler.enter(entry)
+        if not self._device.can_sample(entry):
+            self._on_host.add(entry.request_id)
+        elif entry.sampling.logprobs is not None:
+            self._num_logprobs[entry.request_id] = entry.sampling.logprobs
+
+    def _give_up(self, plan: StepPlan, error: NoMemory) -> StepResult:
+        _log.warning("%s", error)
+        return StepResult.of_none(plan, error)
+
+    # ---- after a step ----------------------------------------------------------------------------
+
+    def _settle(self, step: _InFlight) -> StepResult:
+        """Wait for a step, if that has not been done, and return its result."""
+        if step.result is None:
+            try:
+                step.result = self._result(step)
+            except NoMemory as error:
+                step.result = self._give_up(step.plan, error)
+        return step.result
+
+    def _result(self, step: _InFlight) -> StepResult:
+        batch = step.batch
+        tokens: list[int | None] = [None] * batch.num_slices
+        logprobs: dict[int, TokenLogprob] = {}
+        failed: dict[int, Exception] = {}
+        prompt_logprobs: dict[int, tuple[TokenLogprob, ...]] = {}
+        step.launched.wait()
+        if len(batch.host_logits):
+            logits = step.launched.logits()
+            prompt_logprobs = self._prompt_logprobs(step, logits)
+            logprobs |= self._sample_on_host(batch, logits, tokens, failed)
+        if batch.samples_on_device.any():
+            logprobs |= self._take_samples(step, tokens, failed)
+        self._keep(batch, tokens)
+        return StepResult(step.plan.number, tuple(tokens), logprobs, prompt_logprobs, failed)
+
+    def _take_samples(
+        self, step: _InFlight, tokens: list[int | None], failed: dict[int, Exception]
+    ) -> dict[int, TokenLogprob]:
+        """Take in the tokens that the device sampled; return their log-probabilities."""
+        batch, (token_ids, status) = step.batch, step.launched.samples()
+        last = batch.logit_start_loc[1:] - 1
+        sampled = token_ids[last].tolist()
+        if batch.samples_on_device.all():
+            tokens[:] = sampled
+        else:
+            for index in np.flatnonzero(batch.samples_on_device).tolist():
+                tokens[index] = sampled[index]
+        at_fault = batch.samples_on_device & (status[last] != SampleStatus.SAMPLED)
+        for index in np.flatnonzero(at_fault).tolist():
+            why = SampleStatus(int(status[last[index]]))
+            tokens[index] = None
+            failed[batch.seq_ids[index]] = NoToken(index, _LARGEST_LOGIT[why])
+        return self._logprobs(step, tokens)
+
+    def _logprobs(self, step: _InFlight, tokens: Sequence[int | None]) -> dict[int, TokenLogprob]:
+        """Return the log-probabilities of tokens that the device sampled."""
+        asked = self._num_logprobs
+        if asked.keys().isdisjoint(step.batch.seq_ids):
+            return {}
+        told = step.launched.logprobs()
+        assert told is not None, "sequences of the step ask for log-probabilities"
+        found = {}
+        last = (step.batch.logit_start_loc[1:] - 1).tolist()
+        for seq_id, row, token in zip(step.batch.seq_ids, last, tokens, strict=True):
+            count = asked.get(seq_id)
+            if count is None or token is None:
+                continue
+            tops = told.top_ids[row, :count].tolist(), told.top[row, :count].tolist()
+            found[seq_id] = TokenLogprob(
+                token,
+                float(told.chosen[row]),
+                int(told.ranks[row]),
+                tuple(pair for pair in zip(*tops, strict=True) if pair[0] >= 0),
+            )
+        return found
+
+    def _sample_on_host(
+        self,
+        batch: Batch,
+        logits: Logits,
+        tokens: list[int | None],
+        failed: dict[int, Exception],
+    ) -> dict[int, TokenLogprob]:
+        """Sample into `tokens` what the host must, and note it for the device."""
+        indices = [
+            index
+            for index in np.flatnonzero(batch.samples & ~batch.samples_on_device).tolist()
+            if self._knows(batch.seq_ids[index])
+        ]
+        if not indices:
+            return {}
+        rows = np.searchsorted(batch.host_logits, batch.logit_start_loc[1:][indices] - 1)
         chosen = logits if len(rows) == len(logits) else logits[rows]
-        tokens, logprobs, failed = self._draw_rows(drawing, chosen)
-        drawn = (tokens.get(part.request_id) for part in plan.slices)
-        return StepResult(plan.number, tuple(drawn), logprobs, prompt_logprobs, failed)
+        ids, stops = [batch.seq_ids[i] for i in indices], batch.stops[indices].tolist()
+        known = self._sequences.known(ids, stops)
+        sampled, logprobs, at_fault = self._sampler.draw(chosen, ids, stops, known)
+        for index, seq_id, stop, token in zip(indices, ids, stops, sampled, strict=True):
+            tokens[index] = None if seq_id in at_fault else token
+            self._sampled.append(SampledToken(seq_id, stop, token))
+        failed.update(at_fault)
+        return logprobs
 
-    def _draw_rows(
-        self, drawing: Sequence[Slice], logits: Logits
-    ) -> tuple[dict[int, int], dict[int, TokenLogprob], dict[int, Exception]]:
-        """Draw a token per slice, and write it where later steps find it."""
-        if not drawing:
-            return {}, {}, {}
-        ids, _, stops, *_ = zip(*drawing, strict=True)
-        known = self._requests.known(ids, stops)
-        tokens, logprobs, failed = self._sampler.draw(logits, ids, stops, known)
-        self._requests.write(ids, stops, tokens)
-        drawn = {
-            request_id: token
-            for request_id, token in zip(ids, tokens, strict=True)
-            if request_id not in failed
-        }
-        return drawn, logprobs, failed
+    def _prompt_logprobs(
+        self, step: _InFlight, logits: Logits
+    ) -> dict[int, tuple[TokenLogprob, ...]]:
+        """Return the log-probabilities of prompt tokens that follow positions with logits."""
+        batch = step.batch
+        counts = np.diff(batch.logit_start_loc) - batch.samples
+        found = {}
+        for index in np.flatnonzero(counts).tolist():
+            seq_id, count = batch.seq_ids[index], int(counts[index])
+            if not self._knows(seq_id):
+                continue
+            begin = int(np.searchsorted(batch.host_logits, batch.logit_start_loc[index]))
+            first = step.plan.slices[index].logits_from + 1
+            (known,) = self._sequences.known([seq_id], [first + count])
+            rows = logits[begin : begin + count]
+            found[seq_id] = self._sampler.prompt_logprobs(seq_id, rows, known[first:])
+        return found
 
-    def _about_prompt(self, part: Slice, logits: Logits) -> tuple[TokenLogprob, ...]:
-        """Return what the sampler says of the tokens that follow positions with logits."""
-        first = part.logits_from + 1
-        (tokens,) = self._requests.known([part.request_id], [first + len(logits)])
-        return self._sampler.prompt_logprobs(part.request_id, logits, tokens[first:])
+    def _knows(self, seq_id: int) -> bool:
+        """Is the sequence known? It may have ended, and left, since the step was launched."""
+        return seq_id in self._sequences
+
+    def _keep(self, batch: Batch, tokens: Sequence[int | None]) -> None:
+        """Write sampled tokens to the sequences that are still known."""
+        kept = list(zip(batch.seq_ids, batch.stops.tolist(), tokens, strict=True))
+        if None in tokens:
+            kept = [item for item in kept if item[2] is not None]
+        if kept:
+            self._sequences.write(*zip(*kept, strict=True))

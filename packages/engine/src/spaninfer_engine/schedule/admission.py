@@ -15,6 +15,7 @@ from spaninfer_engine.errors import (
     QueueFull,
     RequestError,
 )
+from spaninfer_engine.plan import Tuning
 from spaninfer_engine.request import Request, SamplingParams, TokenIds
 
 
@@ -26,9 +27,12 @@ class Limits:
     vocab: int
     max_running: int  # choices in one step
     max_waiting: int  # choices that no step has seen yet
-    step_tokens: int
-    tile: int = 1  # rows of prompts beside many decodes come in multiples of so many
-    pause_tokens: int = 0  # a burst computes so many of prompts while decodes wait; 0: never
+    tuning: Tuning  # of steps
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of one step."""
+        return self.tuning.step_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
-from spaninfer_engine.plan import BESIDE_DECODES, MOST_LOGITS, Slice
+from spaninfer_engine.plan import Slice, Tuning
 
 # A step with prompts costs 1 ms more than its rows do (7B, H200: their attention, rows that fill no
 # tile), and every decode waits for it. So few prompts wait for each other, up to three steps of 5
@@ -46,18 +46,18 @@ P = TypeVar("P", bound=Pending)
 
 
 def plan_step(
-    pending: Iterable[P], step_tokens: int, *, tile: int = 1, pause: int = 0, number: int = 0
+    pending: Iterable[P], tuning: Tuning, *, may_pause: bool = True, number: int = 0
 ) -> tuple[list[Slice], list[P]]:
     """Give every decode its token, then spend what is left on prefills, both in the given order.
 
-    Beside decodes, prefills get `BESIDE_DECODES` tokens at the most; beside `MANY_DECODES`, whole
-    tiles of `tile` tokens, and less than `FEW_TILES` in every `EVERY`th step by `number` alone.
-    Those that want logits of their prompts share `MOST_LOGITS` rows of them. Returns the slices,
-    and whose they are.
+    Beside decodes, prefills get `mixed_prompt_tokens` at the most; beside `MANY_DECODES`, whole
+    tiles of `prompt_tile` tokens, and less than `FEW_TILES` in every `EVERY`th step by `number`
+    alone. Those that want logits of their prompts share `prompt_logits` of them. Returns the
+    slices, and whose they are.
 
-    Decodes pause for a burst: where prefills fill `pause` tokens and `BURST` of them draw their
-    next token in these, every `PAUSE_EVERY`th step by `number` computes them alone. No decode
-    waits for two such steps in a row, nor for prompts so long that few requests begin.
+    Decodes pause for a burst, if they may: where prefills fill `pause_tokens` and `BURST` of them
+    draw their next token in these, every `PAUSE_EVERY`th step by `number` computes them alone. No
+    decode waits for two such steps in a row, nor for prompts so long that few requests begin.
     """
     slices: list[Slice] = []
     chosen: list[P] = []
@@ -69,24 +69,25 @@ def plan_step(
         elif done < item.last:
             slices.append(_new(Slice, (item.request_id, done, done + 1, done, True, item.rope_len)))
             chosen.append(item)
+    step_tokens, pause = tuning.step_tokens, tuning.pause_tokens if may_pause else 0
     del slices[step_tokens:], chosen[step_tokens:]
     left = step_tokens - len(slices)
     if slices and prefills:
         waiting = sum([item.target - item.done for item in prefills])
         if 0 < pause <= waiting and number % PAUSE_EVERY == 0:
-            alone = _prefills(prefills, pause)
+            alone = _prefills(prefills, pause, tuning.prompt_logits)
             if sum([part.draws for part in alone[0]]) >= BURST:
                 return alone
-        left = _beside(len(slices), min(waiting, left, BESIDE_DECODES), tile, number)
-    parts, items = _prefills(prefills, left)
+        most = min(waiting, left, tuning.mixed_prompt_tokens)
+        left = _beside(len(slices), most, tuning.prompt_tile, number)
+    parts, items = _prefills(prefills, left, tuning.prompt_logits)
     return slices + parts, chosen + items
 
 
-def _prefills(prefills: Iterable[P], tokens: int) -> tuple[list[Slice], list[P]]:
-    """Spend so many tokens on prefills, in order."""
+def _prefills(prefills: Iterable[P], tokens: int, logits: int) -> tuple[list[Slice], list[P]]:
+    """Spend so many tokens, and logits of prompts, on prefills in order."""
     slices: list[Slice] = []
     chosen: list[P] = []
-    logits = MOST_LOGITS
     for item in prefills:
         if tokens == 0:
             break

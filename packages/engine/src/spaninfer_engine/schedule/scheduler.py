@@ -227,10 +227,9 @@ class Scheduler:
                 pending = [choice for choice in pending if choice.request_id not in stalled]
             slices, choices = plan_step(
                 pending,
-                limits.step_tokens,
-                tile=limits.tile,
+                limits.tuning,
                 # Who waits takes the place of the next that ends: no step has empty places then.
-                pause=0 if self._waiting else limits.pause_tokens,
+                may_pause=not self._waiting,
                 number=self._number,
             )
             if self._reserve(slices, choices, stalled):

@@ -118,7 +118,10 @@ def added(token: SpecialToken) -> AddedToken:
 
 def read_merges(path: Path) -> list[tuple[str, str]]:
     """The pairs of a merges.txt, most urgent first."""
-    lines = path.read_text(encoding="utf-8").split("\n")
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as broken:
+        raise CheckpointError(f"{path} is not text in UTF-8: {broken}") from broken
     pairs = [line for line in lines if line and not line.startswith("#version")]
     return [split_merge(line, str(path)) for line in pairs]
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from tokenizers import Tokenizer as Library
 
-from spaninfer_engine.text.bytemap import from_alphabet
+from spaninfer_engine.text.bytemap import from_alphabet, to_alphabet
 from spaninfer_engine.text.special import SpecialToken
 
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+UNKNOWN = "\U0010fffe"  # no character: no vocabulary has it
 ANCHOR = "a"  # a piece in front, so that what follows is decoded as the middle of a text
 
 
@@ -32,6 +33,7 @@ class FastCodec:
         self._is_byte_level = "ByteLevel" in decoders
         self._has_byte_pieces = "ByteFallback" in decoders
         self._vocab_size = _vocab_size(library)
+        self._spellings = {each: self._spelling(each) for each in self._reachable_controls()}
 
     @property
     def vocab_size(self) -> int:
@@ -76,7 +78,9 @@ class FastCodec:
         # A batch of one: other threads run meanwhile, which the library's encode() does not allow.
         [encoding] = library.encode_batch_fast([text], add_special_tokens=False)
         ids: list[int] = encoding.ids
-        return ids
+        if self._spellings.keys().isdisjoint(ids):
+            return ids
+        return [each for found in ids for each in self._spellings.get(found, (found,))]
 
     def token_bytes(self, token_id: int) -> bytes:
         """What a token adds to a text that has begun."""
@@ -107,6 +111,37 @@ class FastCodec:
         inner = Library.from_str(whole)
         inner.encode_special_tokens = True
         return inner
+
+    def _reachable_controls(self) -> set[int]:
+        """Control tokens that the model makes of ordinary text, as Unigram models do: their texts
+        are pieces like any others. The unknown token, which stands for many texts, is none.
+        """
+        controls = {token.token_id: token.text for token in self.special_tokens}
+        if not controls:
+            return set()
+        around = ("{}", "a{}a", " {} ")
+        texts = [form.format(text) for text in controls.values() for form in around]
+        found = self._library.encode_batch_fast([*texts, UNKNOWN], add_special_tokens=False)
+        *spelled, unknown = ({*encoding.ids} for encoding in found)
+        return controls.keys() & set().union(*spelled) - unknown
+
+    def _spelling(self, token_id: int) -> list[int]:
+        """A control token's text as ids of single characters, none of which is a control token."""
+        pieces = [
+            piece
+            for char in self._added[token_id]
+            for piece in (to_alphabet(char.encode()) if self._is_byte_level else [char])
+        ]
+        ids = [each for piece in pieces for each in self._piece_ids(piece)]
+        controls = {token.token_id for token in self.special_tokens}
+        return [each for each in ids if each not in controls]
+
+    def _piece_ids(self, piece: str) -> list[int]:
+        known = self.find_id(piece)
+        if known is not None:
+            return [known]
+        ids: list[int] = self._library.encode(piece, add_special_tokens=False).ids
+        return ids
 
     def _middle(self, piece: str) -> str:
         return self._join([ANCHOR, piece]).removeprefix(ANCHOR)

@@ -1,13 +1,15 @@
 """The Jinja environment that chat templates run in: what Hugging Face templates may use, and less.
 
 On top of Jinja's immutable sandbox: only the filters that templates need, a budget spent by
-whatever repeats, and text of users told apart from text of the template (see template.py).
+whatever repeats, and texts that know what of them the template wrote (see provenance.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
+from types import BuiltinMethodType, MethodType
 from typing import Any
 
 from jinja2 import Template, nodes
@@ -16,31 +18,32 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
+from markupsafe import Markup
 
 from spaninfer_engine.text import limits
 from spaninfer_engine.text.filters import TEMPLATE_FILTERS
+from spaninfer_engine.text.formatting import Formatter, percent
 from spaninfer_engine.text.limits import MAX_WIDTH, Budget, spend, spend_on
+from spaninfer_engine.text.literals import LiteralGenerator, Literals
+from spaninfer_engine.text.methods import call_method
+from spaninfer_engine.text.provenance import TrustedText, add, concat, repeat, text_of
 
 GLOBAL_NAMES = ("range", "dict", "namespace")
 FORBIDDEN_METHODS = frozenset(
-    {"format", "format_map"}  # widths and lookups in a language apart
-    | {"encode", "to_bytes"}  # bytes, whose methods and repetitions nothing here looks at
+    {"encode", "to_bytes"}  # bytes, whose methods and repetitions nothing here looks at
     | {"translate"}  # replaces without end
 )
-
-SEARCHING_METHODS = frozenset(
-    """split rsplit partition rpartition startswith endswith find rfind index count removeprefix
-    removesuffix strip lstrip rstrip""".split()
-)
-"""Methods of a text whose arguments are looked for in it and never become output."""
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
     """An environment that compiles and renders chat templates within limits."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
-    spend = staticmethod(spend)  # compiled templates reach these two as attributes
+    code_generator_class = LiteralGenerator
+    concat = staticmethod(concat)
+    spend = staticmethod(spend)  # compiled templates reach these three as attributes
     joined_text: Callable[..., str]
+    literals: Literals
 
     def __init__(self) -> None:
         super().__init__(
@@ -50,22 +53,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
             extensions=[LoopControlExtension, GenerationBlock],
         )
         self.joined_text = _joined_text
+        self.literals = Literals()
         self.filters = dict(TEMPLATE_FILTERS)
         self.globals = {name: self.globals[name] for name in GLOBAL_NAMES}
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
 
-    def compile_within_limits(
-        self, source: str, protect: Callable[[str], str] | None = None
-    ) -> Template:
-        """A template whose loops spend from the budget.
-
-        `protect` is applied to the literals that the template looks for in texts, when those
-        texts went through the same function.
-        """
-        tree = self.parse(source)
-        if protect is not None:
-            _protect_searches(tree, protect)
-        return self.from_string(_Pacing().visit(tree))
+    def compile_within_limits(self, source: str) -> Template:
+        """A template whose loops spend from the budget."""
+        return self.from_string(_Pacing().visit(self.parse(source)))
 
     def loops_over_content(self, source: str) -> bool:
         """Whether a template takes a message's content as a list of parts; if not, it is text."""
@@ -77,14 +72,24 @@ class Sandbox(ImmutableSandboxedEnvironment):
         budget = Budget()
         token = limits.current.set(budget)
         try:
-            return "".join(_counted(template.generate(**variables), budget))
+            return concat(_counted(template.generate(variables), budget))
         finally:
             limits.current.reset(token)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """An operator, after a look at how large its result will be."""
         limits.check_operation(operator, left, right)
-        result = super().call_binop(context, operator, left, right)
+        match operator, left, right:
+            case "+", str(), str():
+                result = add(left, right)
+            case "*", str(), int():
+                result = repeat(left, right)
+            case "*", int(), str():
+                result = repeat(right, left)
+            case "%", str(), _ if not isinstance(left, Markup):
+                result = percent(left, right)
+            case _:
+                result = super().call_binop(context, operator, left, right)
         spend(len(result) if isinstance(result, (str, list, tuple)) else 0)
         return result
 
@@ -92,9 +97,24 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """A call from a template, after a look at what it will cost."""
         spend()
         owner, budget = getattr(__obj, "__self__", None), limits.current.get()
-        if isinstance(owner, str) and budget is not None:
-            limits.check_text_method(owner, __obj.__name__, (*args, *kwargs.values()), budget)
+        if isinstance(owner, str) and isinstance(__obj, BuiltinMethodType | MethodType):
+            args = tuple(map(_gathered, args))
+            if budget is not None:
+                limits.check_text_method(owner, __obj.__name__, (*args, *kwargs.values()), budget)
+            __obj = partial(call_method, owner, __obj.__name__)
         return super().call(__context, __obj, *args, **kwargs)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """`str.format` and `str.format_map`, with fields looked up and measured here."""
+        owner, name = getattr(value, "__self__", None), getattr(value, "__name__", None)
+        if not isinstance(owner, str) or name not in ("format", "format_map"):
+            return None
+        if isinstance(owner, Markup):
+            raise SecurityError(f"it calls Markup.{name}, which is not offered to templates")
+        formatter = Formatter(self)
+        if name == "format_map":
+            return lambda mapping: formatter.vformat(owner, (), mapping)
+        return lambda *args, **kwargs: formatter.vformat(owner, args, kwargs)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """An attribute by dot."""
@@ -112,10 +132,14 @@ class GenerationBlock(Extension):
 
     tags = {"generation"}  # noqa: RUF012 - the type that Jinja declares
 
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        """The nodes between the two tags."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: Parser) -> nodes.Node:
+        """The nodes between the two tags, in a scope of their own."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_body"), [], [], body, lineno=line)
+
+    def _body(self, caller: Callable[[], str]) -> str:
+        return caller()
 
 
 class _Pacing(NodeTransformer):
@@ -164,47 +188,27 @@ def _call(node: nodes.Node, name: str, arguments: list[nodes.Expr]) -> nodes.Cal
     return nodes.Call(function, arguments, [], None, None, lineno=node.lineno)
 
 
-def _protect_searches(tree: nodes.Template, protect: Callable[[str], str]) -> None:
-    """Apply `protect` to literals that are compared with texts or looked for in them."""
-    for comparison in tree.find_all(nodes.Compare):
-        _protect_literals([comparison.expr, *(each.expr for each in comparison.ops)], protect)
-    for call in tree.find_all(nodes.Call):
-        if isinstance(call.node, nodes.Getattr):
-            if call.node.attr in SEARCHING_METHODS:
-                _protect_literals(call.args, protect)
-            elif call.node.attr == "replace":
-                _protect_literals(call.args[:1], protect)
-    for each in tree.find_all((nodes.Filter, nodes.Test)):
-        if isinstance(each, nodes.Test):
-            _protect_literals(each.args, protect)
-        elif each.name == "replace":
-            _protect_literals(each.args[:1], protect)
-
-
-def _protect_literals(expressions: list[nodes.Expr], protect: Callable[[str], str]) -> None:
-    for expression in expressions:
-        if isinstance(expression, nodes.Const) and isinstance(expression.value, str):
-            expression.value = protect(expression.value)
-        elif isinstance(expression, (nodes.List, nodes.Tuple)):
-            _protect_literals(expression.items, protect)
-
-
 def _counted(pieces: Iterator[str], budget: Budget) -> Iterator[str]:
     for piece in pieces:
         budget.spend(len(piece))
         yield piece
 
 
-def _finalize(value: Any) -> Any:
-    """A value that is about to become text."""
+def _finalize(value: Any) -> str:
+    """A value that becomes output."""
     spend_on(value)
-    return value
+    return text_of(value)
 
 
 def _joined_text(*values: Any) -> str:
     """The `~` operator."""
     spend_on(values)
-    return "".join(map(str, values))
+    return concat(map(text_of, values))
+
+
+def _gathered(argument: Any) -> Any:
+    """An argument that can be looked at twice: what `map` and its like return can not."""
+    return list(argument) if isinstance(argument, Iterator) else argument
 
 
 def _refuse_forbidden(obj: Any, name: Any) -> None:
@@ -221,4 +225,4 @@ def _strftime_now(pattern: str) -> str:
     """The local time in the given pattern."""
     if len(pattern) > MAX_WIDTH:
         raise SecurityError("it formats the time with a very long pattern")
-    return datetime.now().strftime(pattern)
+    return TrustedText(datetime.now().strftime(pattern))

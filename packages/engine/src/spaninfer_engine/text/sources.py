@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer as Library
 
@@ -15,12 +12,12 @@ from spaninfer_engine.text import byte_bpe
 from spaninfer_engine.text.bytemap import to_alphabet
 from spaninfer_engine.text.fallback import read_by_transformers
 from spaninfer_engine.text.fast import FastCodec
+from spaninfer_engine.text.settings import Settings, read_json, read_settings
 from spaninfer_engine.text.special import SpecialToken
 from spaninfer_engine.text.spm import SentencePieceCodec, as_model, with_control_pieces
 from spaninfer_engine.text.tokenizer import Frame, Tokenizer
 from spaninfer_engine.vocab import PieceType, TokenizerSource, Vocabulary, VocabularyKind
 
-NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 QWEN1_SPECIAL = (
     "<|endoftext|>",
     "<|im_start|>",
@@ -35,8 +32,6 @@ CL100K_SPECIAL = {
     "<|endofprompt|>": 100276,
 }
 
-Settings = Mapping[str, Any]
-
 
 def open_tokenizer(source: TokenizerSource, *, end_ids: Iterable[int] = ()) -> Tokenizer:
     """Open a tokenizer; `end_ids` are ids that end an answer according to the model's configs.
@@ -48,7 +43,7 @@ def open_tokenizer(source: TokenizerSource, *, end_ids: Iterable[int] = ()) -> T
     if isinstance(source, Vocabulary):
         return _from_vocabulary(source, end_ids)
     folder = source if source.is_dir() else source.parent
-    return _from_file(source, _read_settings(folder), end_ids)
+    return _from_file(source, read_settings(folder), end_ids)
 
 
 def _from_file(source: Path, settings: Settings, end_ids: Iterable[int]) -> Tokenizer:
@@ -73,10 +68,10 @@ def _from_file(source: Path, settings: Settings, end_ids: Iterable[int]) -> Toke
 
 def _from_library(library: Library, settings: Settings, end_ids: Iterable[int]) -> Tokenizer:
     """A tokenizer of the tokenizers library, with what tokenizer_config.json says on top."""
-    stated = _stated_specials(settings)
+    stated = settings.stated
     _demand_places(library, stated)
     library.add_tokens([byte_bpe.added(token) for token in stated])
-    library.add_special_tokens(_named_texts(settings, library))
+    library.add_special_tokens(_undeclared(settings, library))
     codec = FastCodec(library)
     bos_id, eos_id = (
         _named_id(codec, settings, "bos_token"),
@@ -105,13 +100,13 @@ def _demand_places(library: Library, stated: Iterable[SpecialToken]) -> None:
 
 
 def _from_sentencepiece(source: Path, settings: Settings, end_ids: Iterable[int]) -> Tokenizer:
-    stated = _stated_specials(settings)
+    stated = settings.stated
     controls = [token.text for token in stated if not token.is_text]
     model = with_control_pieces(source.read_bytes(), controls, source=str(source))
     codec = SentencePieceCodec(
-        model, source=str(source), prefixes_all=bool(settings.get("legacy", True))
+        model, source=str(source), prefixes_all=settings.flag("legacy") is not False
     )
-    has_bos = not str(settings.get("tokenizer_class", "")).startswith("T5")
+    has_bos = not (settings.tokenizer_class or "").startswith("T5")
     bos_id = codec.bos_id if has_bos else None
     default = Frame(() if bos_id is None else (bos_id,), () if has_bos else (codec.eos_id or 1,))
     frame = _frame(settings, bos_id, codec.eos_id, default=default)
@@ -121,7 +116,7 @@ def _from_sentencepiece(source: Path, settings: Settings, end_ids: Iterable[int]
 
 def _from_vocabulary(vocabulary: Vocabulary, end_ids: Iterable[int]) -> Tokenizer:
     bos_id, eos_id = vocabulary.bos_id, vocabulary.eos_id
-    settings = {"add_bos_token": vocabulary.add_bos, "add_eos_token": vocabulary.add_eos}
+    settings = Settings({"add_bos_token": vocabulary.add_bos, "add_eos_token": vocabulary.add_eos})
     frame = _frame(settings, bos_id, eos_id, default=Frame())
     ends = {*end_ids} | ({eos_id} if eos_id is not None else set())
     if vocabulary.kind is VocabularyKind.SENTENCEPIECE_BPE:
@@ -161,7 +156,7 @@ def _over_pieces(
 def _frame(settings: Settings, bos_id: int | None, eos_id: int | None, *, default: Frame) -> Frame:
     """The ids around a text: add_bos_token and add_eos_token where stated, else the default."""
     before, after = default.before, default.after
-    add_bos, add_eos = settings.get("add_bos_token"), settings.get("add_eos_token")
+    add_bos, add_eos = settings.flag("add_bos_token"), settings.flag("add_eos_token")
     if add_bos is not None:
         before = (bos_id,) if add_bos and bos_id is not None else ()
     if add_eos is not None:
@@ -177,22 +172,22 @@ def _read_library(path: Path) -> Library:
 
 
 def _read_vocab_json(path: Path, settings: Settings) -> Library:
-    name = str(settings.get("tokenizer_class", "none")).removesuffix("Fast")
+    name = (settings.tokenizer_class or "none").removesuffix("Fast")
     if name not in byte_bpe.BY_CLASS:
         return read_by_transformers(path.parent, f"how {name} cuts words is not known here")
     rule = byte_bpe.BY_CLASS[name]
     merges = path.with_name("merges.txt")
     if not merges.is_file():
         raise CheckpointError(f"{path.parent} has vocab.json but no merges.txt")
-    vocab: dict[str, int] = _read_json(path)
-    pairs, special = byte_bpe.read_merges(merges), _stated_specials(settings)
-    return byte_bpe.build(vocab, pairs, rule, special, source=str(path))
+    vocab: dict[str, int] = read_json(path)
+    pairs = byte_bpe.read_merges(merges)
+    return byte_bpe.build(vocab, pairs, rule, settings.stated, source=str(path))
 
 
 def _read_tiktoken(path: Path, settings: Settings) -> Library:
     rule = byte_bpe.find_rule(byte_bpe.BY_RANK_FILE, path.stem, str(path))
     ranks = byte_bpe.read_ranks(path)
-    special = _stated_specials(settings)
+    special: Sequence[SpecialToken] = settings.stated
     if not special and path.stem == "qwen":
         special = [SpecialToken(len(ranks) + i, text) for i, text in enumerate(QWEN1_SPECIAL)]
     elif not special and path.stem == "cl100k_base":
@@ -202,74 +197,15 @@ def _read_tiktoken(path: Path, settings: Settings) -> Library:
     return byte_bpe.build(vocab, merges, rule, special, source=str(path))
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except ValueError as broken:
-        raise CheckpointError(f"{path} is not JSON: {broken}") from broken
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds {type(value).__name__}, expected a JSON object")
-    return value
-
-
-def _read_settings(folder: Path) -> Settings:
-    """tokenizer_config.json, over what older folders say in two files of their own."""
-    settings: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        settings |= _read_json(folder / name) if (folder / name).is_file() else {}
-    older = folder / "added_tokens.json"
-    if older.is_file() and "added_tokens_decoder" not in settings:
-        settings["added_tokens"] = _read_json(older)
-    return settings
-
-
-def _stated_specials(settings: Settings) -> list[SpecialToken]:
-    """The tokens that the settings add, with their ids; CheckpointError where they are damaged."""
-    try:
-        if "added_tokens" in settings:
-            named = {*_named_values(settings), *settings.get("additional_special_tokens", ())}
-            return [
-                SpecialToken(operator.index(token_id), text, is_text=text not in named)
-                for text, token_id in settings["added_tokens"].items()
-            ]
-        decoder = settings.get("added_tokens_decoder", {})
-        return [_stated(int(token_id), token) for token_id, token in decoder.items()]
-    except (AttributeError, KeyError, TypeError, ValueError) as broken:
-        raise CheckpointError(
-            "added_tokens_decoder of tokenizer_config.json, or added_tokens.json, does not hold "
-            f"tokens by id: {broken!r}"
-        ) from broken
-
-
-def _stated(token_id: int, token: Mapping[str, Any]) -> SpecialToken:
-    if not isinstance(token["content"], str):
-        raise TypeError(f"the content of token {token_id} is no text")
-    return SpecialToken(
-        token_id,
-        token["content"],
-        is_text=not token.get("special", False),
-        strips_left=token.get("lstrip", False),
-        strips_right=token.get("rstrip", False),
-        whole_word=token.get("single_word", False),
-    )
-
-
-def _named_values(settings: Settings) -> list[str]:
-    """The texts of bos_token and the like."""
-    values = (settings.get(name) for name in NAMED)
-    texts = (value.get("content") if isinstance(value, dict) else value for value in values)
-    return [text for text in texts if isinstance(text, str)]
-
-
-def _named_texts(settings: Settings, library: Library) -> list[str]:
+def _undeclared(settings: Settings, library: Library) -> list[str]:
     """Named tokens that are in the vocabulary but were not yet declared special."""
     known = library.get_added_tokens_decoder().values()
     declared = {token.content for token in known}
-    named = _named_values(settings)
+    named = settings.named_texts
     return [t for t in named if t not in declared and library.token_to_id(t) is not None]
 
 
 def _named_id(codec: FastCodec, settings: Settings, name: str) -> int | None:
     """The id of bos_token or eos_token."""
-    texts = _named_values({name: settings.get(name)})
-    return codec.find_id(texts[0]) if texts else None
+    text = settings.token(name)
+    return None if text is None else codec.find_id(text)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from spaninfer_engine.text.provenance import Ranges
+
 
 @dataclass(frozen=True, slots=True)
 class SpecialToken:
@@ -37,14 +39,17 @@ class SpecialFinder:
 
     def __init__(self, tokens: Iterable[SpecialToken]) -> None:
         self._by_text = {token.text: token for token in tokens if token.text}
-        self._pattern = re.compile(_longest_of(self._by_text) if self._by_text else r"(?!)")
+        self._words = _pattern(token for token in self._by_text.values() if token.is_text)
+        self._controls = _pattern(token for token in self._by_text.values() if not token.is_text)
 
-    def cut(self, text: str) -> Iterator[Piece]:
-        """The pieces of a text in order, none of them empty."""
+    def cut(self, text: str, controls_in: Ranges) -> Iterator[Piece]:
+        """The pieces of a text in order, none of them empty.
+
+        Control tokens are recognised where they lie wholly in one of the ranges `controls_in`.
+        """
         done = 0
-        for found in self._pattern.finditer(text):
-            token = self._by_text[found[0]]
-            start, stop = found.span()
+        for start, stop in self._found(text, controls_in):
+            token = self._by_text[text[start:stop]]
             if start < done or (token.whole_word and not _stands_alone(text, start, stop)):
                 continue
             before = text[done:start].rstrip() if token.strips_left else text[done:start]
@@ -54,6 +59,46 @@ class SpecialFinder:
             done = _after_spaces(text, stop) if token.strips_right else stop
         if done < len(text):
             yield Piece(text[done:], None, at_start=done == 0)
+
+    def _found(self, text: str, controls_in: Ranges) -> Iterator[tuple[int, int]]:
+        """Where tokens stand, those that overlap an earlier one left out."""
+        searches = [
+            _Search(self._words, text, ((0, len(text)),)),
+            _Search(self._controls, text, controls_in),
+        ]
+        at = 0
+        while hits := [hit for search in searches if (hit := search.from_(at))]:
+            start, stop = min(hits, key=lambda hit: (hit[0], -hit[1]))
+            yield start, stop
+            at = stop
+
+
+class _Search:
+    """Looks for a pattern within ranges of a text, from left to right."""
+
+    def __init__(self, pattern: re.Pattern[str] | None, text: str, ranges: Ranges) -> None:
+        self._pattern = pattern
+        self._text = text
+        self._left = list(reversed(ranges)) if pattern else []
+        self._hit: tuple[int, int] | None = None
+
+    def from_(self, at: int) -> tuple[int, int] | None:
+        """The first hit that begins there or later."""
+        if self._hit and self._hit[0] >= at:
+            return self._hit
+        self._hit = None
+        while self._pattern and self._left and self._hit is None:
+            start, stop = self._left[-1]
+            if found := self._pattern.search(self._text, max(at, start), stop):
+                self._hit = found.span()
+            else:
+                self._left.pop()
+        return self._hit
+
+
+def _pattern(tokens: Iterable[SpecialToken]) -> re.Pattern[str] | None:
+    texts = [token.text for token in tokens]
+    return re.compile(_longest_of(texts)) if texts else None
 
 
 def _longest_of(texts: Collection[str]) -> str:

@@ -1,21 +1,14 @@
 """Chat templates: messages to prompt text, in which users' words can never become control tokens.
 
 A user may write "<|im_end|>" in a message. After rendering, nobody can tell it from the
-template's own; so it is told apart before. Every character of a user's text with which a control
-token begins gets a mark behind it, every character with which one ends a mark in front, the mark
-being a rare character that occurs nowhere in the input:
-
-    control tokens <s> and <|im_end|>, mark M      "a <|im_end|> b"  →  "a <M|im_endM|> b"
-
-The tokenizer looks for control tokens first and drops the marks afterwards, so only tokens whose
-ends the template wrote are found. Templates also cut texts ("content.split('</think>')"). Marking
-goes character by character, so a marked literal is found in a marked text exactly where the plain
-one is found in the plain text: the template's literals that are looked for are marked alike.
+template's own; so rendered text carries which of its characters the template wrote itself (see
+provenance.py), and the tokenizer recognises control tokens only there. The text is what
+transformers makes of the same template and messages, to the last character.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -23,18 +16,14 @@ from typing import Any
 import jinja2
 
 from spaninfer_engine.errors import TemplateError
+from spaninfer_engine.text.provenance import Ranges, TrustedText, trusted_ranges
 from spaninfer_engine.text.sandbox import Sandbox
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
 """Roles a message may have. Templates build control tokens of them ("<|" + role + "|>")."""
 
-RARE = range(0x20000, 0x2A6D0)
-"""Where marks are taken from: rare Chinese characters, which are neither space nor letter case
-and which `repr` (how templates print lists) leaves as they are."""
-
-
-PIECE = 1 << 16
-"""Characters of a long text that are looked at together."""
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names under which messages bring what a model thought; a template knows one of them."""
 
 REFUSALS = (
     jinja2.TemplateError,
@@ -51,18 +40,13 @@ REFUSALS = (
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A rendered conversation, for `Tokenizer.encode(text, parse_special=True, mark=mark)`.
+    """A rendered conversation, for `Tokenizer.encode(text, parse_special=trusted)`.
 
-    `text` may contain `mark` (None: it does not); `plain` is without it, for people to read.
+    `trusted` are the ranges of its characters that the template wrote.
     """
 
     text: str
-    mark: str | None = None
-
-    @property
-    def plain(self) -> str:
-        """The text that the model will see."""
-        return self.text.replace(self.mark, "") if self.mark else self.text
+    trusted: Ranges
 
 
 class ChatTemplate:
@@ -71,7 +55,6 @@ class ChatTemplate:
     `source` is Jinja text, or several by name, of which "default" is used (and "tool_use" when
     there are tools); None for a model without one: it is an error only when a chat is rendered.
     `origin` names the model in messages. `special_tokens` are variables such as bos_token.
-    `controls` are the texts of the control tokens that users must not write.
     """
 
     def __init__(
@@ -80,13 +63,10 @@ class ChatTemplate:
         *,
         origin: str,
         special_tokens: Mapping[str, str],
-        controls: Collection[str],
     ) -> None:
         self._sources = {"default": source} if isinstance(source, str) else dict(source or {})
         self._origin = origin
-        self._special_tokens = dict(special_tokens)
-        self._firsts = frozenset(text[0] for text in controls)
-        self._lasts = frozenset(text[-1] for text in controls)
+        self._special_tokens = {name: TrustedText(text) for name, text in special_tokens.items()}
         self._sandbox = Sandbox()
         self._compile = lru_cache(maxsize=8)(self._compile_new)
         self._loops_over_content = lru_cache(
@@ -107,14 +87,17 @@ class ChatTemplate:
         """
         _check_roles(messages)
         name = self._choose(bool(tools))
-        asked = {
-            "documents": None,
-            **(variables or {}),
-            "messages": messages,
-            "tools": tools or None,
-        }
         try:
-            return self._render(name, asked, add_generation_prompt)
+            given = {
+                **self._special_tokens,
+                "documents": None,
+                **_plain(variables or {}),
+                "tools": _plain(tools or None),
+                "add_generation_prompt": add_generation_prompt,
+            }
+            given["messages"] = [self._prepared(name, message) for message in messages]
+            text = self._sandbox.render_within_limits(self._compile(name), given)
+            return Prompt(str.__str__(text), trusted_ranges(text))
         except REFUSALS as broken:
             line = getattr(broken, "lineno", None)
             place = f", line {line}" if line else ""
@@ -123,14 +106,12 @@ class ChatTemplate:
                 f"the chat template of {self._origin}{place} refused: {reason}"
             ) from broken
 
-    def _render(self, name: str, asked: dict[str, Any], add_generation_prompt: bool) -> Prompt:
+    def _prepared(self, name: str, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A message as the template takes it; its role, being one of ours, is no user's text."""
         if not self._loops_over_content(name):
-            asked["messages"] = [_with_joined_text(message) for message in asked["messages"]]
-        mark = self._choose_mark(asked)
-        given = _map_texts(asked, lambda text: self._protect(text, mark) if mark else text)
-        given |= {"add_generation_prompt": add_generation_prompt, **self._special_tokens}
-        template = self._compile(name, mark)
-        return Prompt(self._sandbox.render_within_limits(template, given), mark)
+            message = _with_joined_text(message)
+        named = _with_reasoning_names(_plain(message))
+        return {**named, "role": TrustedText(named["role"])}
 
     def _choose(self, has_tools: bool) -> str:
         if not self._sources:
@@ -147,33 +128,14 @@ class ChatTemplate:
             )
         return "default"
 
-    def _choose_mark(self, variables: Mapping[str, Any]) -> str | None:
-        """A character that nothing here contains; None if no text can hold a control token."""
-        in_users_texts = _letters(_texts(variables))
-        used = in_users_texts | _letters(self._sources.values())
-        if not in_users_texts & (self._firsts | self._lasts):
-            return None
-        free = next((chr(code) for code in RARE if chr(code) not in used), None)
-        if free is None:
-            raise TemplateError("the messages use all 42000 characters that could mark their text")
-        return free
-
-    def _protect(self, text: str, mark: str) -> str:
-        for char in self._firsts | self._lasts:  # five times as fast as str.translate
-            before = mark if char in self._lasts else ""
-            after = mark if char in self._firsts else ""
-            text = text.replace(char, before + char + after)
-        return text
-
-    def _compile_new(self, name: str, mark: str | None) -> jinja2.Template:
-        protect = None if mark is None else lambda text: self._protect(text, mark)
-        return self._sandbox.compile_within_limits(self._sources[name], protect)
+    def _compile_new(self, name: str) -> jinja2.Template:
+        return self._sandbox.compile_within_limits(self._sources[name])
 
 
-def _check_roles(messages: Iterable[Mapping[str, Any]]) -> None:
+def _check_roles(messages: Sequence[Mapping[str, Any]]) -> None:
     for number, message in enumerate(messages):
-        role = message.get("role")
-        if role not in ROLES:
+        role = message.get("role") if isinstance(message, Mapping) else None
+        if not isinstance(role, str) or role not in ROLES:
             raise TemplateError(
                 f"message {number} has the role {role!r}; allowed are {', '.join(sorted(ROLES))}"
             )
@@ -189,39 +151,34 @@ def _with_joined_text(message: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**message, "content": "\n".join(str(part.get("text", "")) for part in content)}
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """All texts in a value of lists and objects, keys too."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _texts(key)
-            yield from _texts(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _texts(inner)
-
-
-def _letters(texts: Iterable[str]) -> set[str]:
-    """All characters of texts; piece by piece, since a set of 8 MB would take 150 ms in one go,
-    in which no other thread could run.
+def _with_reasoning_names(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with its reasoning under the names that templates look for, as transformers
+    gives it to them.
     """
-    found: set[str] = set()
-    for text in texts:
-        for start in range(0, len(text), PIECE):
-            found.update(text[start : start + PIECE])
-    return found
+    reasoning = next((message[name] for name in REASONING if message.get(name) is not None), None)
+    if reasoning is None:
+        return message
+    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
-def _map_texts(value: Any, change: Any) -> Any:
-    """The value with all its texts changed; keys only where they are no plain names."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {
-            key if str(key).isidentifier() else change(str(key)): _map_texts(inner, change)
-            for key, inner in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [_map_texts(inner, change) for inner in value]
-    return value
+def _plain(value: Any) -> Any:
+    """The value in plain lists, objects, texts and numbers; others by the name of their type.
+
+    So a template meets no methods of the caller's objects, and no text that claims to be trusted.
+    """
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return str.__str__(value)
+        case int():
+            return int(value)
+        case float():
+            return float(value)
+        case Mapping():
+            return {_plain(key): _plain(inner) for key, inner in value.items()}
+        case list():
+            return [_plain(inner) for inner in value]
+        case tuple():
+            return tuple(_plain(inner) for inner in value)
+    return f"<{type(value).__name__}>"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spaninfer_engine.text.codec import Codec
+from spaninfer_engine.text.provenance import Ranges
 from spaninfer_engine.text.special import SpecialFinder, SpecialToken
 
 
@@ -21,7 +22,7 @@ class Tokenizer:
     """A vocabulary with its special tokens.
 
     `eos_ids` are all ids that end an answer. `special_ids` are the ids that steer the model and
-    are left out of decoded text.
+    are left out of decoded text. `is_wordless`: no text has ids, and ids have no text.
     """
 
     def __init__(
@@ -32,19 +33,19 @@ class Tokenizer:
         frame: Frame = Frame(),
         bos_id: int | None = None,
         eos_ids: Iterable[int] = (),
+        is_wordless: bool = False,
     ) -> None:
         tokens = list(special)
         controls = [token for token in tokens if not token.is_text]
         self._codec = codec
         self._frame = frame
-        self._all = SpecialFinder(tokens)
-        self._text_only = SpecialFinder(token for token in tokens if token.is_text)
+        self._finder = SpecialFinder(tokens)
         self._texts = {token.token_id: token.text for token in tokens}
         self._bytes: dict[int, bytes] = {}
         self.bos_id = bos_id
+        self.is_wordless = is_wordless
         self.eos_ids = frozenset(eos_ids)
         self.special_ids = frozenset(token.token_id for token in controls)
-        self.special_texts = frozenset(token.text for token in controls)
 
     @property
     def vocab_size(self) -> int:
@@ -61,24 +62,24 @@ class Tokenizer:
         text: str,
         *,
         add_special: bool = True,
-        parse_special: bool = False,
-        mark: str | None = None,
+        parse_special: bool | Ranges = False,
     ) -> list[int]:
         """The ids of a text.
 
         `add_special` puts the tokenizer's own ids around it (a BOS that the text begins with is
-        not doubled). `parse_special` recognises control tokens written in the text; without it
-        they are letters like any others. `mark` is a character that is dropped after control
-        tokens were recognised: templates put it inside whatever may not be one.
+        not doubled). `parse_special` recognises control tokens written in the text: True
+        everywhere, ranges of characters only there; elsewhere they are letters like any others.
         """
-        finder = self._all if parse_special else self._text_only
+        ranges: Ranges = parse_special if isinstance(parse_special, tuple) else ()
+        if parse_special is True:
+            ranges = ((0, len(text)),)
         ids: list[int] = []
-        for piece in finder.cut(_without_surrogates(text)):
+        for piece in self._finder.cut(text, ranges):
             if piece.token_id is not None:
                 ids.append(piece.token_id)
-                continue
-            plain = piece.text.replace(mark, "") if mark else piece.text
-            ids += self._codec.encode(plain, at_start=piece.at_start)
+            else:
+                plain = _without_surrogates(piece.text)
+                ids += self._codec.encode(plain, at_start=piece.at_start)
         return self._framed(ids) if add_special else ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:

@@ -1,4 +1,4 @@
-"""The tokenizer of a model that has none: token ids go in, token ids come out."""
+"""The tokenizer of a model without tokenizer files: token ids go in, token ids come out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ from collections.abc import Iterable
 
 from spaninfer_engine.errors import InvalidPrompt
 from spaninfer_engine.text.tokenizer import Tokenizer
+
+NO_TEXT = (
+    "this model has no tokenizer files; send token ids, a list of whole numbers as the prompt "
+    "(over HTTP to /v1/completions, with return_token_ids for those of the answer), or put "
+    "tokenizer.json, tokenizer.model, vocab.json with merges.txt, or a .tiktoken file beside the "
+    "weights"
+)
 
 
 class Wordless:
@@ -18,7 +25,7 @@ class Wordless:
 
     def encode(self, text: str, *, at_start: bool) -> list[int]:  # noqa: ARG002
         """InvalidPrompt: there is nothing to cut a text into."""
-        raise InvalidPrompt("this model has no tokenizer: give the prompt as token ids")
+        raise InvalidPrompt(NO_TEXT)
 
     def token_bytes(self, token_id: int) -> bytes:  # noqa: ARG002
         """Nothing."""
@@ -31,4 +38,4 @@ class Wordless:
 
 def wordless_tokenizer(vocab_size: int, eos_ids: Iterable[int]) -> Tokenizer:
     """Return a tokenizer that refuses texts and decodes every id to the empty text."""
-    return Tokenizer(Wordless(vocab_size), (), eos_ids=eos_ids)
+    return Tokenizer(Wordless(vocab_size), (), eos_ids=eos_ids, is_wordless=True)

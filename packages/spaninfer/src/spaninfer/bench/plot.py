@@ -112,9 +112,7 @@ def _pyplot() -> Any:
     try:
         import matplotlib
     except ImportError as missing:
-        raise ConfigError(
-            "pictures are drawn by matplotlib: pip install 'spaninfer[bench]'"
-        ) from missing
+        raise ConfigError("pictures are drawn by matplotlib: pip install matplotlib") from missing
     matplotlib.use("Agg")
     import matplotlib.pyplot
 

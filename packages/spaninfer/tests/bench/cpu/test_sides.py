@@ -21,7 +21,9 @@ def test_a_peer_that_is_missing_is_noted_and_refused_where_it_was_asked_for(monk
 
     assert installed(None, notes.append) == ()
     assert [note.split()[0] for note in notes] == list(PEERS)
-    with pytest.raises(ConfigError, match=r"llama.cpp is not installed: pip install 'spaninfer\["):
+    with pytest.raises(
+        ConfigError, match=r"llama.cpp is not installed: pip install llama-cpp-python"
+    ):
         installed({LLAMA}, notes.append)
 
 

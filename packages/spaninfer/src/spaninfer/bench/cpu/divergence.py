@@ -19,15 +19,17 @@ import numpy as np
 import spaninfer_demo
 from numpy.typing import NDArray
 from spaninfer_engine import Engine, EngineConfig, SamplingParams
-from spaninfer_engine.build import make_ops, resolve_decoder
-from spaninfer_engine.compute import checkpoint_dtype, decide_compute
+from spaninfer_engine.backends.start import HostStart
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.machine import this_machine
 from spaninfer_engine.plan import Entry, Growth, Slice, StepPlan
+from spaninfer_engine.program.bind import bind
+from spaninfer_engine.program.lower import lower
 from spaninfer_engine.request import TokenLogprob
-from spaninfer_engine.run.claim import bind
-from spaninfer_engine.run.lower import lower
 from spaninfer_engine.run.runner import Runner
+from spaninfer_engine.startup.build import open_backend, resolve_decoder, silent
+from spaninfer_engine.startup.compute import checkpoint_dtype, decide_compute
+from spaninfer_engine.startup.hardware import this_machine
+from spaninfer_engine.step.sequences import Sequences
 
 from spaninfer.bench.cpu.formats import PeerFormat, Setting
 from spaninfer.bench.cpu.gguf_file import write_gguf
@@ -134,17 +136,14 @@ def logits_of(texts: Sequence[Text], rows: int, **options: Any) -> Iterator[Logi
         decoder = resolve_decoder(asked, checkpoint)
         stored_as = checkpoint_dtype(checkpoint.config)
         compute = decide_compute(asked, stored_as, this_machine(with_gpu=False))
-        ops = make_ops(compute, decoder.groups, asked, stored_as)
+        ops = open_backend(compute, decoder, asked, stored_as)
         bound = bind(lower(decoder), ops, checkpoint.reader)
     kept, spans = Kept(), -(-max(map(len, texts)) // _SPAN_LEN)
-    runner = Runner(
-        *(bound, ops, kept, decoder),
-        span_len=_SPAN_LEN,
-        num_spans=[spans] * len(decoder.groups),
-        max_len=spans * _SPAN_LEN,
-        max_running=1,
-    )
-    places = [(group, 0, tuple(range(spans))) for group in range(len(decoder.groups))]
+    groups = len(decoder.groups)
+    sequences = Sequences(groups, max_len=spans * _SPAN_LEN, span_len=_SPAN_LEN, num_rows=1)
+    device = HostStart(bound.run, ops, decoder).device(sequences, (spans,) * groups, silent)
+    runner = Runner(device, sequences, kept)
+    places = [(group, 0, tuple(range(spans))) for group in range(groups)]
     for number, text in enumerate(texts):
         entered: tuple[Entry, ...] = (
             Entry(number, np.array(text, np.int32), SamplingParams(), seed=0),
@@ -160,7 +159,7 @@ def logits_of(texts: Sequence[Text], rows: int, **options: Any) -> Iterator[Logi
 
 
 class Kept:
-    """Stands where a sampler would (`runner.Draws`), and draws nothing: it keeps the logits."""
+    """A runner.HostSampler that samples nothing and keeps the logits."""
 
     def __init__(self) -> None:
         self._logits: list[Logits] = []

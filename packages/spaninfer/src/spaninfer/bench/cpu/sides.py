@@ -31,8 +31,8 @@ from spaninfer.bench.engine import Note, seconds_of
 LLAMA: Final = "llama.cpp"
 
 PEERS: Final = {
-    LLAMA: ("llama_cpp", "pip install 'spaninfer[bench-peers]'"),
-    "torch": ("torch", "pip install 'spaninfer[torch]'"),
+    LLAMA: ("llama_cpp", "pip install llama-cpp-python"),
+    "torch": ("torch", "pip install torch"),
 }
 """Modules of peers, and how to have them."""
 

@@ -1,0 +1,179 @@
+"""The cache of compiled kernels: files in the first folder that takes them.
+
+The folders are that of NUMBA_CACHE_DIR, or else `__pycache__` beside the sources and the user's own
+cache, as with Numba. Where none of them can be written (a read-only container, a full disk), a
+private folder below the temporary one serves, and without that only this process's memory. A folder
+is read whether or not it can be written: a cache may be warmed first and mounted read-only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from numba.core import config
+from numba.misc import appdirs
+
+VARIABLE: Final = "NUMBA_CACHE_DIR"
+
+_numba: Any = config  # its names are made when it is imported
+_AppDirs: Any = appdirs.AppDirs
+_SOURCES: Final = Path(__file__).parents[1]
+
+Tidy = Callable[[Path], None]
+
+
+class KernelCache:
+    """Files by name, in several folders: those that last, and one below `temporary`.
+
+    `tidy` is called with a folder before the first file is written to it.
+    """
+
+    def __init__(self, lasting: tuple[Path, ...], temporary: Path | None, tidy: Tidy) -> None:
+        self._lasting = lasting
+        self._temporary = temporary
+        self._tidy = cache(tidy)
+        self._refused: dict[Path, OSError] = {}  # folders that took no file, and why
+        self._has_warned = False
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file; None where no folder has one that can be read."""
+        for folder in self._readable():
+            try:
+                return (folder / name).read_bytes()
+            except OSError:
+                continue
+        return None
+
+    def has(self, name: str) -> bool:
+        """Is there such a file, and can it be read?"""
+        return any(os.access(folder / name, os.R_OK) for folder in self._readable())
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file, whole or not at all. Warns, once, where it will not last."""
+        while (folder := self.writable()) is not None:
+            try:
+                _write(folder / name, content)
+                break
+            except OSError as reason:
+                self._refused[folder] = reason
+        if folder not in self._lasting and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(self._sentence(folder), RuntimeWarning, stacklevel=2)
+
+    def writable(self) -> Path | None:
+        """Return the first folder that takes files; None where none does."""
+        for folder in self._folders():
+            if folder in self._refused:
+                continue
+            try:
+                self._make(folder)
+                return folder
+            except OSError as reason:
+                self._refused[folder] = reason
+        return None
+
+    def _folders(self) -> tuple[Path, ...]:
+        if self._temporary is None:
+            return self._lasting
+        return *self._lasting, self._temporary / _subfolder()
+
+    def _readable(self) -> tuple[Path, ...]:
+        is_ours = self._temporary is not None and is_private(self._temporary)
+        return self._folders() if is_ours else self._lasting
+
+    def _make(self, folder: Path) -> None:
+        """Make a folder if need be. OSError where no file can be made in it."""
+        if folder not in self._lasting:
+            assert self._temporary is not None, folder
+            self._temporary.mkdir(mode=0o700, exist_ok=True)
+            if not is_private(self._temporary):
+                raise PermissionError(f"others may write to {self._temporary}")
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / "probe", b"").unlink(missing_ok=True)  # another process may probe as well
+        self._tidy(folder)
+
+    def _sentence(self, folder: Path | None) -> str:
+        refused = "; ".join(
+            f"{place}: {reason.strerror or reason}" for place, reason in self._refused.items()
+        )
+        kept = (
+            "so they are kept in memory, and every start compiles them anew"
+            if folder is None
+            else f"so they are kept in {folder}, which may be emptied at any time"
+        )
+        return (
+            f"no cache folder takes compiled kernels ({refused or 'there is no home folder'}), "
+            f"{kept}; set {VARIABLE} to a folder that can be written"
+        )
+
+
+def _write(path: Path, content: bytes) -> Path:
+    """Write a file under another name and rename it, so that nobody sees a part of it."""
+    part = path.with_name(f"{path.name}.{uuid4().hex[:16]}.part")
+    try:
+        with part.open("xb") as file:
+            file.write(content)
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def is_private(folder: Path) -> bool:
+    """Is this a folder of this user that nobody else writes to? What it holds will be run."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    if not hasattr(os, "getuid"):  # Windows: temporary folders are the user's own
+        return stat.S_ISDIR(found.st_mode)
+    is_ours = found.st_uid == os.getuid() and not found.st_mode & 0o022
+    return stat.S_ISDIR(found.st_mode) and is_ours
+
+
+# ---- which folders -------------------------------------------------------------------------------
+
+
+def kernel_cache(tidy: Tidy) -> KernelCache:
+    """Return the cache that Numba's setting names at the moment."""
+    return _cache_of(_numba.CACHE_DIR, tidy)
+
+
+@cache
+def _cache_of(chosen: str, tidy: Tidy) -> KernelCache:
+    return KernelCache(tuple(_lasting(chosen)), _temporary(), tidy)
+
+
+def _lasting(chosen: str) -> Iterator[Path]:
+    if chosen:
+        yield Path(chosen).absolute() / _subfolder()
+        return
+    yield _SOURCES / "__pycache__"
+    users = Path(_AppDirs("numba", appauthor=False).user_cache_dir)
+    if users.is_absolute():  # else the user has no home, and this begins with "~"
+        yield users / _subfolder()
+
+
+def _temporary() -> Path | None:
+    """Return what is to be this user's folder below the temporary one; None where that lacks."""
+    user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""
+    try:
+        return Path(tempfile.gettempdir()) / f"spaninfer{user}"
+    except OSError:
+        return None
+
+
+def _subfolder() -> str:
+    """Return a name that no other copy of this package uses, whose files this one would delete."""
+    place = hashlib.sha256(str(_SOURCES.absolute()).encode()).hexdigest()[:40]
+    return f"{_SOURCES.name}_{place}"

@@ -1,0 +1,193 @@
+"""Compiled kernels are kept in the first folder that takes them, and found wherever they lie."""
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from mounts import run_beside
+from spaninfer_kernels_cpu.codegen import kernel_cache
+from spaninfer_kernels_cpu.codegen.kernel_cache import KernelCache, is_private
+
+TWO_KERNELS = """
+from spaninfer_kernels_cpu.codegen.kernel import address_of, compiler_of
+from spaninfer_kernels_cpu.elementwise.gather_call import _copy, _gather_rows
+kernels = _copy, _gather_rows
+print(all(map(address_of, kernels)), sum(compiler_of(kernel).cache_hits for kernel in kernels))
+"""
+
+BY_OTHERS = """
+from spaninfer_kernels_cpu import compilers
+from spaninfer_kernels_cpu.codegen.kernel import compiler_of, is_ready
+from spaninfer_kernels_cpu.elementwise.gather_call import _copy, _gather_rows
+compilers.LITTLE_S = 0.0
+kernels = _copy, _gather_rows
+compilers.Compilers(most=3).finish(kernels)
+print(all(map(is_ready, kernels)), sum(compiler_of(kernel).cache_hits for kernel in kernels))
+"""
+
+NOBODY_WE_KNOW = """
+import os, pwd
+assert os.getuid() not in {user.pw_uid for user in pwd.getpwall()}
+"""
+
+
+def untidy(_folder):
+    """Delete nothing."""
+
+
+@pytest.fixture
+def temporary(tmp_path):
+    """The temporary folder of a process, as its environment says."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    return folder
+
+
+def settings(temporary, chosen=None):
+    return {"TMPDIR": str(temporary), "NUMBA_CACHE_DIR": str(chosen or ""), "XDG_CACHE_HOME": ""}
+
+
+def started(program, environment):
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+def files_below(folder):
+    return sorted(path.name for path in folder.rglob("*.nbc"))
+
+
+@pytest.mark.parametrize("program", [TWO_KERNELS, BY_OTHERS], ids=["alone", "by others"])
+def test_where_the_chosen_folder_cannot_be_made_the_temporary_one_serves_the_next_start_too(
+    temporary, tmp_path, program
+):
+    (tmp_path / "file").touch()
+    environment = settings(temporary, tmp_path / "file" / "cache")  # a folder even for root
+
+    first, second = started(program, environment), started(program, environment)
+
+    assert len(files_below(temporary)) == 2
+    assert first.stderr.count("RuntimeWarning") == 1
+    assert "set NUMBA_CACHE_DIR to a folder that can be written" in first.stderr
+    assert str(temporary) in first.stderr
+    assert (second.stdout, second.stderr) == ("True 2\n", "")
+
+
+@pytest.mark.parametrize("program", [TWO_KERNELS, BY_OTHERS], ids=["alone", "by others"])
+def test_where_no_folder_can_be_made_kernels_are_kept_in_memory(temporary, tmp_path, program):
+    (tmp_path / "file").touch()
+    user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""
+    (temporary / f"spaninfer{user}").touch()
+
+    ran = started(program, settings(temporary, tmp_path / "file" / "cache"))
+
+    assert ran.stdout == "True 0\n"
+    assert ran.stderr.count("RuntimeWarning") == 1
+    assert "kept in memory" in ran.stderr
+    assert "set NUMBA_CACHE_DIR" in ran.stderr
+
+
+@pytest.mark.parametrize("program", [TWO_KERNELS, BY_OTHERS], ids=["alone", "by others"])
+def test_a_warmed_cache_that_is_read_only_is_read_without_a_word(temporary, tmp_path, program):
+    cache = tmp_path / "cache"
+    environment = settings(temporary, cache)
+    started(program, environment)
+
+    ran = run_beside(["-c", program], environment, read_only=(cache,))
+
+    assert (ran.stdout, ran.stderr) == ("True 2\n", "")
+
+
+@pytest.mark.parametrize("program", [TWO_KERNELS, BY_OTHERS], ids=["alone", "by others"])
+def test_a_full_disk_loses_no_kernel(temporary, tmp_path, program):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    environment = settings(temporary, cache)
+
+    ran = run_beside(["-c", program], environment, full=(cache,))
+
+    assert ran.stdout.startswith("True"), ran.stderr
+    assert len(files_below(temporary)) == 2
+    assert ran.stderr.count("RuntimeWarning") == 1
+    assert "No space left" in ran.stderr
+
+
+@pytest.mark.parametrize("home", [None, "", "/nonexistent"], ids=["none", "empty", "nowhere"])
+def test_a_user_without_a_home_and_without_a_name_compiles(temporary, home):
+    """Everything is read-only but the temporary folder: the image of a container."""
+    package = Path(kernel_cache.__file__).parents[1]
+
+    ran = run_beside(
+        ["-c", NOBODY_WE_KNOW + TWO_KERNELS],
+        settings(temporary) | {"HOME": home},
+        read_only=(package,),
+        as_stranger=True,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("True")
+    assert not Path("~").exists()
+
+
+def test_a_file_that_was_cut_short_is_compiled_again(tmp_path, temporary):
+    environment = settings(temporary, tmp_path / "cache")
+    started(TWO_KERNELS, environment)
+    for path in tmp_path.rglob("*.nbc"):
+        path.write_bytes(path.read_bytes()[:-100])
+
+    again, then = started(TWO_KERNELS, environment), started(TWO_KERNELS, environment)
+
+    assert (again.stdout, again.stderr) == ("True 0\n", "")
+    assert then.stdout == "True 2\n"
+
+
+def test_a_folder_that_others_write_to_is_neither_read_nor_written(tmp_path, temporary):
+    """Whoever writes there decides what machine code this process runs."""
+    if not hasattr(os, "getuid"):
+        pytest.skip("temporary folders are the user's own on Windows")
+    shared = temporary / "spaninfer"
+    (tmp_path / "file").touch()
+    cache = KernelCache((tmp_path / "file" / "cache",), shared, untidy)
+    with pytest.warns(RuntimeWarning, match=f"kept in {shared}"):
+        cache.write("kernel", b"code")
+    assert cache.read("kernel") == b"code"
+
+    shared.chmod(0o777)
+    another = KernelCache((tmp_path / "file" / "cache",), shared, untidy)
+
+    assert not is_private(shared)
+    assert (another.has("kernel"), another.read("kernel"), another.writable()) == (
+        False,
+        None,
+        None,
+    )
+
+
+def test_a_link_to_a_private_folder_is_none(tmp_path):
+    mine, link = tmp_path / "mine", tmp_path / "link"
+    mine.mkdir(mode=0o700)
+    link.symlink_to(mine)
+
+    assert is_private(mine)
+    assert not is_private(link)
+    assert not is_private(tmp_path / "absent")
+
+
+def test_what_lasts_is_said_nothing_about_and_tidied_once(tmp_path):
+    tidied = []
+    cache = KernelCache((tmp_path / "not" / "yet",), None, tidied.append)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cache.write("one", b"1")
+        cache.write("two", b"2")
+
+    assert [cache.read("one"), cache.read("two"), cache.read("three")] == [b"1", b"2", None]
+    assert sorted(path.name for path in (tmp_path / "not" / "yet").iterdir()) == ["one", "two"]
+    assert tidied == [tmp_path / "not" / "yet"]

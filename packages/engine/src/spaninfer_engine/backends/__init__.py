@@ -1,0 +1,1 @@
+"""Implementations of the operators, one folder each, and the devices that run them."""

@@ -1,0 +1,104 @@
+"""A backend's description of itself: the numbers it computes in, its KV formats, and its limits.
+
+Nothing outside of a backend's folder asks for its name: what depends on the backend is a field or a
+method here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+from spaninfer_engine.backends.hardware import Machine
+from spaninfer_engine.backends.start import Start
+from spaninfer_engine.config import BackendName, DType, EngineConfig, KVDType
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.kv_memory import Demand
+from spaninfer_engine.ops.bound import Programs
+from spaninfer_engine.ops.table import Ops
+from spaninfer_engine.plan import Tuning
+from spaninfer_engine.spec.nodes import CacheGroup, Decoder
+
+Chosen: TypeAlias = tuple[DType, str]
+"""A dtype, and the reason for it."""
+
+MAX_SPAN_LEN = 1024
+
+HOST_TUNING = Tuning(step_tokens=512, mixed_prompt_tokens=2048, prompt_logits=32)
+"""A prefill of 512 tokens is bound by arithmetic already, and decodes wait for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a backend is opened with."""
+
+    device: str
+    dtype: DType
+    kv_dtype: KVDType | None  # None: as computed
+    stored_as: str  # dtype of the checkpoint
+    groups: tuple[CacheGroup, ...]
+    asked: EngineConfig
+    rank: int = 0
+    world: int = 1
+
+
+class Backend(ABC):
+    """One way to compute; stateless."""
+
+    name: ClassVar[BackendName]
+    summary: ClassVar[str]
+    kv_dtypes: ClassVar[tuple[KVDType, ...]] = ()  # beside the dtype that is computed in
+    quantizes: ClassVar[bool] = False  # are weights quantised while loading?
+    has_graphs: ClassVar[bool] = False
+    is_invariant: ClassVar[bool] = False  # can logits be the same to the bit in any batch?
+    needs_torch: ClassVar[bool] = False
+    on_gpu: ClassVar[bool] = False  # can it compute on a GPU?
+    on_cpu: ClassVar[bool] = True
+    tuning: ClassVar[Tuning] = HOST_TUNING
+
+    @abstractmethod
+    def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:
+        """Return the dtype to compute in; ConfigError where another was asked for."""
+
+    def check(self, asked: EngineConfig, dtype: DType, machine: Machine) -> None:  # noqa: B027
+        """Raise ConfigError for what the backend cannot do on this machine."""
+
+    @abstractmethod
+    def open(self, settings: Settings, tell: Callable[[int, int], None] | None = None) -> Ops[Any]:
+        """Return the operators; only the backend's own framework is imported.
+
+        `tell` hears how many kernels are compiled, and of how many, where a step waits for that.
+        """
+
+    @abstractmethod
+    def start(
+        self,
+        bound: Programs[Any],
+        ops: Any,
+        decoder: Decoder,
+        demand: Demand,
+        *,
+        few_layers: Callable[[], Programs[Any]],
+        asked: EngineConfig,
+        span_len: int,
+    ) -> Start:
+        """Return what starts the device of a bound model.
+
+        `few_layers` binds the same model with few layers, which calls the same kernels.
+        """
+
+    def host_sampling(self, vocab: int) -> Callable[..., Any] | None:  # noqa: ARG002
+        """Return a faster way to sample on the host than the definition, if there is one."""
+        return None
+
+
+def only_float32(backend: Backend, asked: EngineConfig) -> Chosen:
+    """Return float32; ConfigError where another dtype was asked for."""
+    if asked.dtype not in (None, "float32"):
+        raise ConfigError(
+            f"backend {backend.name} computes in float32, not in {asked.dtype}; "
+            "choose --backend torch"
+        )
+    return "float32", f"what backend {backend.name} computes in"

@@ -1,0 +1,1 @@
+"""Kernels of spaninfer_kernels_cpu on a thread pool."""

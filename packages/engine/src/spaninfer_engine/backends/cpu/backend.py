@@ -1,0 +1,56 @@
+"""The description of backend cpu."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spaninfer_engine.backends.backend import Backend, Chosen, Settings, only_float32
+from spaninfer_engine.backends.hardware import Machine
+from spaninfer_engine.backends.start import HostStart, Start
+from spaninfer_engine.config import EngineConfig
+from spaninfer_engine.ops.bound import Programs
+from spaninfer_engine.ops.table import Ops
+from spaninfer_engine.spec.nodes import Decoder
+
+
+class CpuBackend(Backend):
+    """Numba kernels on a thread pool."""
+
+    name = "cpu"
+    summary = "numpy and Numba"
+    kv_dtypes = ("float32", "bfloat16", "float16", "int8", "uint4")
+    quantizes = True
+
+    def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:  # noqa: ARG002
+        """Return float32, or bfloat16 for the activations of matmuls."""
+        if asked.dtype == "bfloat16":
+            return asked.dtype, "asked for: what products see of activations"
+        return only_float32(self, asked)
+
+    def open(self, settings: Settings, tell: Callable[[int, int], None] | None = None) -> Ops[Any]:
+        """Return the kernels' operators."""
+        from spaninfer_kernels_cpu import Format
+
+        from spaninfer_engine.backends.cpu.ops import CpuOps
+
+        asked, dtype = settings.asked, settings.dtype
+        kv_dtype = settings.kv_dtype or dtype
+        assert dtype != "float16", settings
+        assert kv_dtype != "fp8", settings
+        format = None if asked.quantize is None else Format(asked.quantize, asked.quantize_group)
+        return CpuOps(
+            dtype, format=format, stored_as=settings.stored_as, kv_dtype=kv_dtype, tell=tell
+        )
+
+    def start(
+        self, bound: Programs[Any], ops: Any, decoder: Decoder, *_: object, **__: object
+    ) -> Start:
+        """Return the start of a device on the host."""
+        return HostStart(bound.run, ops, decoder)
+
+    def host_sampling(self, vocab: int) -> Callable[..., Any]:
+        """Return the sampling kernel."""
+        from spaninfer_engine.backends.cpu.sampling import CpuDraw
+
+        return CpuDraw(vocab)

@@ -1,0 +1,63 @@
+"""What the CPU backend records of experts: which rows choose which, and what these make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spaninfer_kernels_cpu import ExpertWeights, Routes, route_call
+
+from spaninfer_engine.backends.cpu.gemm import STACK, TURNED_STACK
+from spaninfer_engine.backends.cpu.recorder import Recorder, Value
+from spaninfer_engine.backends.cpu.script import Recorded, Values, Write
+from spaninfer_engine.ops.fuse import use_of
+from spaninfer_engine.ops.operation import Operation
+from spaninfer_engine.ops.table import Pack
+
+
+def route(operation: Operation, pack: Pack) -> Write:
+    """Ids and shares; the ids are int32 in the memory of float32, which calls alone read."""
+    scores = dict(operation.constants)
+    top_k = int(operation.number("top_k"))
+    correction = pack([use_of(operation, "correction")], "wide") if operation.weights else None
+
+    def write(to: Recorder, logits: Value) -> Values:
+        ids, shares = (to.new(top_k, wanted=logits.wanted) for _ in range(2))
+        to.calls.append(
+            route_call(
+                logits.rows,
+                experts=logits.size,
+                scores=scores,
+                correction=correction,
+                out=Routes(ids.rows.address, shares.rows.address),
+                count=logits.count,
+            )
+        )
+        return ids, shares
+
+    return write
+
+
+def experts(operations: Sequence[Operation], pack: Pack, *, rounded: bool) -> Recorded:
+    """The sums of the chosen experts' gated MLPs."""
+    operation = operations[0]
+    turned = operation.constant("layout") == "io"
+    layout = TURNED_STACK if turned else STACK
+    *raising, lowering = operation.weights  # gate and up, or both in one; down
+    assert lowering.argument == "down"
+    gate_up, down = pack(raising, layout), pack([lowering], layout)
+    act = str(operation.constant("act"))
+
+    def write(to: Recorder, x: Value, ids: Value, shares: Value) -> Values:
+        mlps = ExpertWeights(gate_up, down, ids.size, act, rounded)
+        out = to.new(mlps.channels, wanted=x.wanted)
+        to.calls += mlps.calls(
+            x.rows,
+            Routes(ids.rows.address, shares.rows.address),
+            out=out.rows,
+            scratch=to.scratch(mlps.scratch_bytes, wanted=x.wanted),
+            capacity=to.capacity(wanted=x.wanted),
+            counts=to.inputs.experts(ids.size, down.count, wanted=x.wanted),
+        )
+        return (out,)
+
+    return Recorded(write)

@@ -1,0 +1,84 @@
+"""What the CPU backend records: a claim per operator, and for those that become fewer calls.
+
+Each claim's kernel writes calls down (`script.Recorded`), for values whose places are known
+then. Operators that are not here are computed by numpy between scripts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from spaninfer_engine.backends.cpu import attention, elementwise, experts, heads
+from spaninfer_engine.backends.cpu.gemm import EXACT_PRODUCT, PRODUCT, Products
+from spaninfer_engine.backends.cpu.script import Recorded, Write
+from spaninfer_engine.ops.fuse import can_join
+from spaninfer_engine.ops.operation import Operation
+from spaninfer_engine.ops.table import Claim, Pack
+
+
+def recorded_claims(*, rounded: bool) -> tuple[Claim, ...]:
+    """Return the claims, longest first; `rounded`: products see activations in bfloat16."""
+    products = Products(PRODUCT, rounded)
+    exact = Products(EXACT_PRODUCT, False)
+    return (
+        Claim(
+            "gated_linears",
+            ("g = linear x", "u = linear x", "y = gate g u"),
+            "y",
+            products.gated,
+            lambda operations: can_join(operations[:2]),
+        ),
+        Claim(
+            "joined_linears",
+            ("a = linear x", "b = linear x", "c = linear x"),
+            "a b c",
+            products.joined,
+            can_join,
+        ),
+        Claim("joined_linears", ("a = linear x", "b = linear x"), "a b", products.joined, can_join),
+        Claim("linear_add", ("y = linear x", "z = add r y"), "z", products.added),
+        Claim("linear", ("y = linear x",), "y", products.single),
+        Claim("head_linear", ("y = head_linear x",), "y", products.by_heads),
+        Claim("router", ("y = router x",), "y", exact.single),
+        Claim("experts", ("y = experts x i s",), "y", partial(experts.experts, rounded=rounded)),
+        *(_claim(pattern, build) for pattern, build in _SINGLE),
+    )
+
+
+def _claim(pattern: str, build: Callable[[Operation, Pack], Write]) -> Claim:
+    outputs, _, call = pattern.rpartition("=")
+    name = call.split()[0]
+    return Claim(
+        name,
+        (pattern,),
+        outputs.strip(),
+        lambda operations, pack: Recorded(build(operations[0], pack)),
+    )
+
+
+_SINGLE: tuple[tuple[str, Callable[[Operation, Pack], Write]], ...] = (
+    ("x = embed", elementwise.embed),
+    ("x = learned_positions", elementwise.learned_positions),
+    ("y = take_rows x", elementwise.take_rows),
+    ("y = rms_norm x", elementwise.rms_norm),
+    ("y = layer_norm x", elementwise.layer_norm),
+    ("z = add x y", elementwise.add),
+    ("y = scale x", elementwise.scale),
+    ("y = softcap x", elementwise.softcap),
+    ("z = gate x y", elementwise.gate),
+    ("y = activation x", elementwise.activation),
+    ("y = sigmoid_gate x g", elementwise.sigmoid_gate),
+    ("i s = route x", experts.route),
+    ("a b = split x", heads.split),
+    ("a b c = split x", heads.split),
+    ("z = concat x y", heads.concat),
+    ("a b c = split_groups x", heads.split_groups),
+    ("y = split_heads x", heads.split_heads),
+    ("y = merge_heads x", heads.merge_heads),
+    ("y = rotate x", heads.rotate),
+    ("y = logn x", heads.logn),
+    ("append k v", attention.append),
+    ("append k", attention.append),
+    ("y = attend q", attention.attend),
+)

@@ -1,0 +1,121 @@
+"""What the CPU backend records of products with packed weights, alone and with their neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spaninfer_kernels_cpu import Epilogue, Gemm, Packed, gate_formula
+
+from spaninfer_engine.backends.cpu.elementwise import write_formula
+from spaninfer_engine.backends.cpu.recorder import Floats, Recorder, Value
+from spaninfer_engine.backends.cpu.script import Recorded, Values
+from spaninfer_engine.ops.fuse import use_of
+from spaninfer_engine.ops.operation import Operation
+from spaninfer_engine.ops.table import Pack
+
+PRODUCT = "product"  # the layout of weights that products read
+EXACT_PRODUCT = "exact product"  # the same, for numbers that are never made codes
+STACK = "stack of products"  # the same of weights[N O C], one per expert
+TURNED_STACK = "stack of turned products"  # of weights[N C O], one per expert or head
+
+
+class Products:
+    """Products with packed weights."""
+
+    def __init__(self, layout: str, rounded: bool) -> None:
+        self._layout, self._rounded = layout, rounded
+
+    def single(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
+        """One product."""
+        weight, bias = self._weights(operations, pack)
+        return Recorded(lambda to, x: (self._product(to, x, weight, bias),))
+
+    def joined(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
+        """One product with the rows of all weights, whose output is cut."""
+        weight, bias = self._weights(operations, pack)
+        sizes = [use_of(operation, "weight").shape[0] for operation in operations]
+
+        def write(to: Recorder, x: Value) -> Values:
+            return self._product(to, x, weight, bias).cut(sizes)
+
+        return Recorded(write)
+
+    def added(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
+        """A product that is added to rows on its way out."""
+        weight, bias = self._weights(operations[:1], pack)
+        scale = operations[1].number("scale")
+
+        def write(to: Recorder, x: Value, residual: Value) -> Values:
+            return (self._product(to, x, weight, bias, residual, scale),)
+
+        return Recorded(write)
+
+    def gated(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
+        """The product of a gated MLP's first two weights, then act(gate) * up."""
+        weight, bias = self._weights(operations[:2], pack)
+        inner = operations[0].weights[0].shape[0]
+        act = str(operations[2].constant("act"))
+        formula = gate_formula(act)
+        at_once = bias is None and Gemm(weight).can_gate
+
+        def write(to: Recorder, x: Value) -> Values:
+            if at_once:
+                return (self._gated(to, x, weight, act),)
+            both = self._product(to, x, weight, bias)
+            gate, up = both.cut((inner, inner))
+            out = write_formula(to, formula, gate, up)
+            to.give_back(both.buffer, wanted=both.wanted)
+            return (out,)
+
+        return Recorded(write)
+
+    def by_heads(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
+        """A product per head."""
+        weight: Packed = pack(operations[0].weights, TURNED_STACK)
+
+        def write(to: Recorder, x: Value) -> Values:
+            flat = self._product(to, x, weight, None)
+            return (flat.part(0, (weight.count, weight.layout.outputs)),)
+
+        return Recorded(write)
+
+    def _weights(self, operations: Sequence[Operation], pack: Pack) -> tuple[Packed, Floats | None]:
+        """Return the weights below one another, and the biases."""
+        uses = [use_of(operation, "weight") for operation in operations]
+        weight: Packed = pack(uses, self._layout)
+        if len(operations[0].weights) == 1:
+            return weight, None
+        return weight, pack([use_of(operation, "bias") for operation in operations], "wide")
+
+    def _product(
+        self,
+        to: Recorder,
+        x: Value,
+        weight: Packed,
+        bias: Floats | None,
+        residual: Value | None = None,
+        scale: float = 1.0,
+    ) -> Value:
+        gemm = Gemm(weight, self._rounded)
+        out = to.new(weight.count * weight.layout.outputs, wanted=x.wanted)
+        to.calls += gemm.calls(
+            x.rows,
+            out=out.rows,
+            scratch=_scratch(to, x, gemm),
+            epilogue=Epilogue(bias, None if residual is None else residual.rows, scale),
+            count=x.count,
+        )
+        return out
+
+    def _gated(self, to: Recorder, x: Value, weight: Packed, act: str) -> Value:
+        gemm = Gemm(weight, self._rounded)
+        out = to.new(weight.layout.outputs // 2, wanted=x.wanted)
+        to.calls += gemm.gated_calls(
+            x.rows, act, out=out.rows, scratch=_scratch(to, x, gemm), count=x.count
+        )
+        return out
+
+
+def _scratch(to: Recorder, x: Value, gemm: Gemm) -> int:
+    row_bytes = gemm.scratch_bytes
+    return to.scratch(row_bytes, wanted=x.wanted) if row_bytes else 0

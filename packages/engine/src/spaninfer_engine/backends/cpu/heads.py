@@ -1,0 +1,140 @@
+"""What the CPU backend records of heads: rows cut into parts and joined, parts rotated."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from spaninfer_kernels_cpu import Columns, RopeAngles, copy_call, logn_call, rope_call
+
+from spaninfer_engine.backends.cpu.recorder import Recorder, Value
+from spaninfer_engine.backends.cpu.script import Values, Write
+from spaninfer_engine.ops.operation import Operation
+from spaninfer_engine.ops.table import Pack
+
+
+def split(operation: Operation, _pack: Pack) -> Write:
+    """Parts of the last axis: views of rows, copies of heads."""
+    sizes = operation.constant("sizes")
+    assert isinstance(sizes, tuple)
+
+    def write(to: Recorder, x: Value) -> Values:
+        if len(x.shape) == 1:
+            return x.cut(sizes)
+        heads, size = x.shape
+        starts = np.cumsum([0, *sizes]).tolist()
+        return tuple(
+            _copied(to, x, heads, size, start, (heads, part))
+            for start, part in zip(starts, sizes, strict=False)
+        )
+
+    return write
+
+
+def split_groups(operation: Operation, _pack: Pack) -> Write:
+    """Queries, keys and values that lie group by group."""
+    kv_heads = int(operation.number("kv_heads"))
+    ratio = int(operation.number("heads")) // kv_heads
+
+    def write(to: Recorder, x: Value) -> Values:
+        size = x.size // kv_heads
+        head = size // (ratio + 2)
+        return (
+            _copied(to, x, kv_heads, size, 0, (kv_heads * ratio, head)),
+            _copied(to, x, kv_heads, size, ratio * head, (kv_heads, head)),
+            _copied(to, x, kv_heads, size, (ratio + 1) * head, (kv_heads, head)),
+        )
+
+    return write
+
+
+def _copied(
+    to: Recorder, x: Value, parts: int, size: int, first: int, shape: tuple[int, ...]
+) -> Value:
+    """Record a copy of the numbers from `first` on of every part of a row; return its value."""
+    out = to.new(*shape, wanted=x.wanted)
+    count = out.size // parts
+    to.calls.append(
+        copy_call(
+            x.rows,
+            Columns(size, first),
+            out=out.rows,
+            into=Columns(count, 0),
+            parts=parts,
+            width=count,
+        )
+    )
+    return out
+
+
+def concat(_operation: Operation, _pack: Pack) -> Write:
+    """The last axes side by side."""
+
+    def write(to: Recorder, *inputs: Value) -> Values:
+        parts = math.prod(inputs[0].shape[:-1])
+        width = sum(x.shape[-1] for x in inputs)
+        out = to.new(*inputs[0].shape[:-1], width, wanted=False)
+        first = 0
+        for x in inputs:
+            size = x.shape[-1]
+            to.calls.append(
+                copy_call(
+                    x.rows,
+                    Columns(size, 0),
+                    out=out.rows,
+                    into=Columns(width, first),
+                    parts=parts,
+                    width=size,
+                )
+            )
+            first += size
+        return (out,)
+
+    return write
+
+
+def split_heads(operation: Operation, _pack: Pack) -> Write:
+    """A view with an axis for heads."""
+    heads = int(operation.number("heads"))
+    return lambda _to, x: (x.part(0, (heads, x.size // heads)),)
+
+
+def merge_heads(_operation: Operation, _pack: Pack) -> Write:
+    """A view without it."""
+    return lambda _to, x: (x.part(0, (x.size,)),)
+
+
+def rotate(operation: Operation, _pack: Pack) -> Write:
+    """The first channels of every head turned."""
+    rope, paired = int(operation.number("rope")), operation.constant("style") == "interleaved"
+
+    def write(to: Recorder, x: Value) -> Values:
+        out = to.new(*x.shape, wanted=False)
+        cos, sin = to.inputs.angles(rope)
+        heads, size = x.shape
+        to.calls.append(
+            rope_call(
+                x.rows,
+                RopeAngles(cos, sin, to.rotated[rope], paired),
+                out=out.rows,
+                heads=heads,
+                size=size,
+            )
+        )
+        return (out,)
+
+    return write
+
+
+def logn(operation: Operation, _pack: Pack) -> Write:
+    """Queries beyond `base` positions times the logarithm of their position."""
+    base = int(operation.number("base"))
+
+    def write(to: Recorder, x: Value) -> Values:
+        out = to.new(*x.shape, wanted=False)
+        to.calls.append(
+            logn_call(x.rows, out=out.rows, channels=x.size, position=to.inputs.places, base=base)
+        )
+        return (out,)
+
+    return write

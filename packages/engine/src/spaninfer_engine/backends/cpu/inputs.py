@@ -1,0 +1,151 @@
+"""What a step brings with it, as scripts read it: words that hold addresses, and counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from spaninfer_kernels_cpu import (
+    ITEMS,
+    LOGITS,
+    MAX_COUNTS,
+    TOKENS,
+    AttentionPlan,
+    ExpertCounts,
+    num_segments,
+    plan_attention,
+)
+
+from spaninfer_engine.ops.step import AttentionMetadata, Step
+
+MAX_GROUPS = MAX_ROPES = 16
+
+# Numbers of words: token ids, positions, requests, places, wanted rows; then pairs per cache group,
+# per rotary embedding, and per count (of those that are plans: items, parts).
+_TABLES = 5
+_ANGLES = _TABLES + 2 * MAX_GROUPS
+_PLANS = _ANGLES + 2 * MAX_ROPES
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The items of attention with so many query heads per key head, and a window; see `plan`."""
+
+    group: int
+    window: int
+    row_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """What rows choose together: `rows` says which of the step's counts they are."""
+
+    rows: int
+    top_k: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The most experts that they can choose."""
+
+    rows: int
+    top_k: int
+    experts: int
+
+
+class Inputs:
+    """What a step brings with it, at addresses that never change: int64 words that hold addresses.
+
+    Kernels are told the address of a word. Arrays are kept alive until the next step's take over.
+    """
+
+    def __init__(self) -> None:
+        self._words = np.zeros(_PLANS + 2 * MAX_COUNTS, np.int64)
+        self._step: Step[Any] | None = None
+        self._kept: list[NDArray[Any]] = []
+        self._cuts: dict[_Plan | _Places | _Runs, int] = {}  # what else counts: which count it is
+        self._counts: list[int] = []
+        self.token_ids, self.position, self.request, self.places, self.wanted = (
+            self._word(number) for number in range(_TABLES)
+        )
+
+    def table(self, group: int) -> tuple[int, int]:
+        """Return the words of a cache group's span tables and of their width."""
+        return self._word(_TABLES + 2 * group), self._word(_TABLES + 2 * group + 1)
+
+    def angles(self, rope: int) -> tuple[int, int]:
+        """Return the words of the cosines and the sines of a rotary embedding."""
+        return self._word(_ANGLES + 2 * rope), self._word(_ANGLES + 2 * rope + 1)
+
+    def plan(self, group: int, window: int, row_bytes: int) -> AttentionPlan:
+        """Return how attention with so many query heads per key head is cut from now on.
+
+        `row_bytes`: of the parts that one row leaves.
+        """
+        count = self._count(_Plan(group, window, row_bytes))
+        return AttentionPlan(count, *(self._word(_PLANS + 2 * count + which) for which in range(2)))
+
+    def experts(self, top_k: int, experts: int, *, wanted: bool) -> ExpertCounts:
+        """Return how calls for experts are cut from now on, of rows that choose so many each."""
+        rows = LOGITS if wanted else TOKENS
+        places = self._count(_Places(rows, top_k))
+        return ExpertCounts(rows, places, self._count(_Runs(rows, top_k, experts)))
+
+    def _count(self, cut: _Plan | _Places | _Runs) -> int:
+        """Return which of the step's counts a cut is; a new one is the next."""
+        count = self._cuts.setdefault(cut, ITEMS + len(self._cuts))
+        assert count < MAX_COUNTS
+        return count
+
+    def fill(self, step: Step[Any]) -> None:
+        """Have the words say where this step's arrays are."""
+        metadata: AttentionMetadata[Any] = step.attention
+        assert len(metadata.tables) <= MAX_GROUPS
+        assert len(step.rotations) <= MAX_ROPES
+        self._step, self._kept = step, []
+        one = (
+            *(step.token_ids, metadata.positions, metadata.token_rows),
+            *(step.positions[0], step.logit_indices),
+        )
+        for number, array in enumerate(one):
+            self._put(number, np.ascontiguousarray(array, np.int32))
+        for group, table in enumerate(metadata.tables):
+            self._put(_TABLES + 2 * group, table)
+            self._words[_TABLES + 2 * group + 1] = table.shape[1]
+        for rope, rotation in enumerate(step.rotations):
+            for which, part in enumerate(rotation):
+                self._put(_ANGLES + 2 * rope + which, np.ascontiguousarray(part, np.float32))
+        self._counts = [step.num_tokens, len(step.logit_indices)]
+
+    def counts(self) -> list[int]:
+        """Return the counts of the step, after finding those that are still missing."""
+        for cut, count in self._cuts.items():
+            if len(self._counts) == count:
+                self._counts.append(self._found(cut, count))
+        return self._counts
+
+    def _found(self, cut: _Plan | _Places | _Runs, count: int) -> int:
+        """Return a count of the step; of plans of attention, after making them."""
+        match cut:
+            case _Places(rows, top_k):
+                return self._counts[rows] * top_k
+            case _Runs(rows, top_k, experts):
+                return num_segments(self._counts[rows], top_k, experts)
+            case _Plan(group, window, row_bytes):
+                assert self._step is not None
+                metadata = self._step.attention
+                items, parts = plan_attention(
+                    metadata.token_rows, metadata.positions, group, window
+                )
+                self._put(_PLANS + 2 * count, items)
+                self._put(_PLANS + 2 * count + 1, np.empty(parts * row_bytes, np.uint8))
+                return len(items)
+
+    def _word(self, number: int) -> int:
+        return self._words.ctypes.data + 8 * number
+
+    def _put(self, number: int, array: NDArray[Any]) -> None:
+        self._words[number] = array.ctypes.data
+        self._kept.append(array)

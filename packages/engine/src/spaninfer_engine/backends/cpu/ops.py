@@ -1,0 +1,120 @@
+"""The CPU backend: scripts of compiled calls, over packed weights and spans of any kind.
+
+Nearly every operator is recorded (`cpu_claims`) and becomes a call of a kernel of
+spaninfer_kernels_cpu. What is left, positions by sines and rows of media, is computed by
+definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+from spaninfer_kernels_cpu import (
+    Compilers,
+    Format,
+    IsaLevelError,
+    Tell,
+    ThreadPool,
+    attention_kernels,
+    make_planner_ready,
+    make_thread_pool_ready,
+    pack_stack,
+    sampling_kernel,
+    shared_thread_pool,
+)
+
+from spaninfer_engine.backends.cpu.elementwise import TABLE
+from spaninfer_engine.backends.cpu.fusions import recorded_claims
+from spaninfer_engine.backends.cpu.gemm import EXACT_PRODUCT, PRODUCT, STACK, TURNED_STACK
+from spaninfer_engine.backends.cpu.inputs import Inputs
+from spaninfer_engine.backends.cpu.kv_cache import CacheKind, allocate
+from spaninfer_engine.backends.cpu.script import chain
+from spaninfer_engine.backends.reference.ops import ReferenceOps
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.ops.bound import BoundProgram
+from spaninfer_engine.ops.operation import Packable
+from spaninfer_engine.ops.step import SpanCache, Step
+from spaninfer_engine.spec.nodes import CacheGroup
+
+Array = NDArray[np.float32]
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+class CpuOps(ReferenceOps):
+    """ops.table.Ops on numpy arrays of float32, on the threads of a team.
+
+    Weights of products are packed: in `format`, or else as they are stored, bfloat16 in bfloat16
+    (`stored_as` is what those of a model without weights would be stored in). Products see
+    activations in `dtype`, everything else sees them in float32; keys and values are kept in
+    `kv_dtype`. `tell` hears how many kernels are compiled, and of how many, while a step waits.
+    """
+
+    name = "cpu"
+
+    def __init__(
+        self,
+        dtype: Literal["float32", "bfloat16"] = "float32",
+        *,
+        format: Format | None = None,
+        stored_as: str = "float32",
+        kv_dtype: CacheKind = "float32",
+        team: ThreadPool | None = None,
+        tell: Tell | None = None,
+    ) -> None:
+        super().__init__("float32")
+        self.claims = recorded_claims(rounded=dtype == "bfloat16")
+        self._format, self._stored_as, self._kv_dtype = format, stored_as, kv_dtype
+        self._team = team
+        self._inputs = Inputs()
+        self._compilers = Compilers(tell)
+
+    def warm(self) -> None:
+        """Have other processes begin with kernels of every model that are not on disk.
+
+        Meanwhile this one compiles what is called from Python. Raises ConfigError for instructions
+        or keys and values that this CPU has none for.
+        """
+        try:
+            wanted = [*attention_kernels(self._kv_dtype), sampling_kernel()]
+        except IsaLevelError as lacking:  # what SPANINFER_CPU_TIER names, or what float16 needs
+            raise ConfigError(str(lacking)) from lacking
+        self._compilers.begin(wanted)
+        make_thread_pool_ready()
+        make_planner_ready()
+
+    def chain(self, program: BoundProgram[Array]) -> BoundProgram[Array]:
+        """Run neighbours that are recorded as one script."""
+        return chain(program, self._team or shared_thread_pool(), self._inputs, self._compilers)
+
+    def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[NDArray[Any]]:
+        """Allocate the spans of a cache group."""
+        return allocate(group, num_spans, span_len, self._kv_dtype)
+
+    def pack(self, arrays: Sequence[Packable], layout: str) -> Any:
+        """Return weights of products packed, others as arrays."""
+        if layout in (PRODUCT, EXACT_PRODUCT):
+            format = self._format if layout == PRODUCT else None
+            below = [np.asarray(array)[None] for array in arrays]
+            return pack_stack(below, format or self._as_stored(arrays))
+        if layout in (STACK, TURNED_STACK):
+            stacks = [np.asarray(array) for array in arrays]
+            if layout == TURNED_STACK:
+                stacks = [stack.swapaxes(1, 2) for stack in stacks]
+            return pack_stack(stacks, self._format or self._as_stored(arrays))
+        if layout == TABLE:  # as kernels read it: in place, if that can be
+            return np.require(super().pack(arrays, "stored"), requirements=["C", "ALIGNED"])
+        return super().pack(arrays, layout)
+
+    def _as_stored(self, arrays: Sequence[Packable]) -> Format:
+        """Return the format that keeps numbers as they are."""
+        stored = {getattr(array, "dtype", self._stored_as) for array in arrays}
+        return Format("bfloat16" if stored <= {_BFLOAT16, "bfloat16"} else "float32")
+
+    def prepare(self, step: Step[Array]) -> None:
+        """Tell scripts where this step's arrays are."""
+        self._inputs.fill(step)

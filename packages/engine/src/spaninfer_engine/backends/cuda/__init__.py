@@ -1,0 +1,1 @@
+"""Kernels of span_attention and spaninfer_kernels_cuda on one GPU."""

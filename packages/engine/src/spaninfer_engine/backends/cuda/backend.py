@@ -1,0 +1,154 @@
+"""The description of backend cuda."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from spaninfer_engine.backends.backend import MAX_SPAN_LEN, Backend, Chosen, Settings
+from spaninfer_engine.backends.hardware import Machine
+from spaninfer_engine.backends.start import Start
+from spaninfer_engine.config import DType, EngineConfig
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.kv_memory import Demand
+from spaninfer_engine.ops.bound import TEXT, Programs
+from spaninfer_engine.ops.table import Ops
+from spaninfer_engine.plan import Tuning
+from spaninfer_engine.spec.nodes import Decoder
+
+MIN_SPAN_LEN = 16  # and a power of two: what the kernels address
+MIN_CAPABILITY = (7, 5)  # Turing, the oldest that there are kernels for
+BFLOAT16_CAPABILITY = (8, 0)
+
+_VARYING = frozenset({"head_linear", "plain_attention", "plain_experts", "router"})
+
+
+class CudaBackend(Backend):
+    """Kernels of our own, cuBLAS, and CUDA graphs on one NVIDIA GPU."""
+
+    name = "cuda"
+    summary = "kernels of our own"
+    kv_dtypes = ("fp8", "int8", "uint4")
+    has_graphs = True
+    is_invariant = True
+    needs_torch = True
+    on_gpu = True
+    on_cpu = False
+    tuning = Tuning(
+        # A step reads all weights, for few tokens as for many: 8192 take a model of 7 billion
+        # parameters 0.2 s on an H200, and it computes them at its full rate.
+        step_tokens=8192,
+        # A step of so many is bound by arithmetic: longer ones compute little sooner, and every
+        # decode in them waits. 8192 of them take 7B 160 ms on an H200, these 40; with 1024, 256
+        # prompts of 512 tokens would take 5 % longer, because every step reads all keys.
+        mixed_prompt_tokens=2048,
+        # A row of logits is 0.6 MB in float32 where the vocabulary has 152,000 tokens, and takes
+        # the host 0.5 ms (run/logprobs.py), in which every request waits: 16 ms a step, where a
+        # prompt of 8192 tokens would take 5 GB and 4 s (H200's host, 2026-11-22).
+        prompt_logits=32,
+        # GEMMs of 7B beside 256 decodes take an H200 436 µs a layer for 320 tokens of prompts and
+        # 435 for 384, 702 for 704 and 700 for 768: what fills no tile costs what it does.
+        prompt_tile=256,
+        # 7B computes these in 165 ms. Of many requests that come at once, so many more begin
+        # together, and are decoded by steps that read all weights for all of them.
+        pause_tokens=8192,
+    )
+
+    def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:
+        """Return a 16-bit dtype: the checkpoint's where the GPU has it."""
+        if asked.dtype == "float32":
+            raise ConfigError(
+                "backend cuda computes in bfloat16 and float16, and dtype float32 was asked for; "
+                "choose --backend torch"
+            )
+        if asked.dtype is not None:
+            return asked.dtype, "asked for"
+        if stored_as == "float16":
+            return "float16", "the checkpoint's"
+        if machine.capability < BFLOAT16_CAPABILITY:
+            return "float16", f"the checkpoint is in {stored_as}, the GPU too old for bfloat16"
+        if stored_as == "bfloat16":
+            return "bfloat16", "the checkpoint's"
+        return "bfloat16", f"the checkpoint is in {stored_as}, backend cuda in 16 bits"
+
+    def why_not(self, asked: EngineConfig, dtype: str, machine: Machine) -> str | None:
+        """Return why plain torch serves better here; None where the kernels can be used."""
+        if dtype not in ("bfloat16", "float16"):
+            return f"the kernels of backend cuda compute in 16 bits, not in {dtype}"
+        if not machine.has_kernels:
+            return "for the device; faster kernels: nox -s install -- cuda, in the checkout"
+        if machine.capability < _min_capability(dtype):
+            return f"the GPU is too old for kernels in {dtype}"
+        if asked.span_len is not None and not _suits(asked.span_len):
+            return f"the kernels of backend cuda do not take spans of {asked.span_len} tokens"
+        return None
+
+    def check(self, asked: EngineConfig, dtype: DType, machine: Machine) -> None:
+        """Refuse what the kernels cannot do, or not on this GPU."""
+        if not machine.has_kernels:
+            raise ConfigError(
+                "backend cuda needs kernels that are not installed: "
+                "nox -s install -- cuda, in the root of the checkout"
+            )
+        least = _min_capability(dtype)
+        if machine.capability < least:
+            raise ConfigError(
+                f"backend cuda in {dtype} needs compute capability {least[0]}.{least[1]}, and the "
+                f"GPU has {machine.capability[0]}.{machine.capability[1]}; choose --backend torch"
+            )
+        if asked.span_len is not None and not _suits(asked.span_len):
+            raise ConfigError(
+                f"span_len is {asked.span_len}; backend cuda takes powers of two from "
+                f"{MIN_SPAN_LEN} to {MAX_SPAN_LEN}"
+            )
+
+    def open(self, settings: Settings, tell: Callable[[int, int], None] | None = None) -> Ops[Any]:  # noqa: ARG002
+        """Return the operators; kernels are compiled when the start is measured."""
+        from spaninfer_engine.backends.cuda.ops import CudaOps
+
+        assert settings.dtype != "float32", settings
+        return CudaOps(
+            *(settings.dtype, settings.device, settings.groups, settings.kv_dtype),
+            batch_invariant=settings.asked.batch_invariant,
+        )
+
+    def start(
+        self,
+        bound: Programs[Any],
+        ops: Any,
+        decoder: Decoder,
+        demand: Demand,
+        *,
+        few_layers: Callable[[], Programs[Any]],
+        asked: EngineConfig,
+        span_len: int,
+    ) -> Start:
+        """Return the start of a device that computes by itself."""
+        from spaninfer_engine.backends.cuda.start import CudaStart
+
+        if asked.batch_invariant:
+            refuse_varying(step.name for step in bound[TEXT].kernels)
+        graphs = asked.graphs is not False
+        return CudaStart(
+            *(bound, few_layers, ops, decoder, demand),
+            span_len=span_len,
+            graphs=graphs,
+            tuning=self.tuning,
+        )
+
+
+def refuse_varying(steps: Iterable[str]) -> None:
+    """Raise ConfigError for steps of a program whose rows depend on what is beside them."""
+    if varying := sorted(_VARYING & set(steps)):
+        raise ConfigError(
+            f"batch_invariant was asked for, and this model needs {', '.join(varying)}, whose "
+            "kernels choose by the number of rows in what order they add; leave it out"
+        )
+
+
+def _min_capability(dtype: str) -> tuple[int, int]:
+    return BFLOAT16_CAPABILITY if dtype == "bfloat16" else MIN_CAPABILITY
+
+
+def _suits(span_len: int) -> bool:
+    return span_len >= MIN_SPAN_LEN and span_len & (span_len - 1) == 0

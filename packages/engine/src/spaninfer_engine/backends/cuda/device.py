@@ -1,0 +1,289 @@
+"""Steps on a GPU: inputs, the model and sampled tokens, with nothing that waits for the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from spaninfer_kernels_cuda import inputs
+from torch import Tensor
+
+from spaninfer_engine.backends.cuda.graph_shapes import (
+    GraphShape,
+    GraphShapes,
+    Padding,
+    StepShape,
+    write_columns,
+)
+from spaninfer_engine.backends.cuda.graphs import Graphs
+from spaninfer_engine.backends.cuda.memory import Sizes, StepMemory, lacks_memory
+from spaninfer_engine.backends.cuda.ops import CudaOps
+from spaninfer_engine.backends.cuda.sampler import GpuSampler, Tokens, fetch_logits, logprobs_of
+from spaninfer_engine.backends.cuda.warmup import SMALLER, largest_batch
+from spaninfer_engine.errors import NoMemory
+from spaninfer_engine.ops.rotary import Rotary
+from spaninfer_engine.ops.step import Rotation, SpanCache, Step
+from spaninfer_engine.plan import Entry
+from spaninfer_engine.step.batch import Batch, Run
+from spaninfer_engine.step.device import Logprobs, Samples, Updates
+from spaninfer_engine.step.mirror import SequenceMirror
+from spaninfer_engine.step.sampling import DeviceSamplingParams, fits_kernel
+from spaninfer_engine.step.sequences import Sequences
+
+Words = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+_AXES = 3  # of positions, at the most; in text all are equal
+
+
+class CudaDevice:
+    """step.device.Device on one GPU, on a stream of its own.
+
+    `forward` is the bound program, `angles` are as in StepMemory; `rotaries` has an entry for each
+    of them, None where the device has a table. `num_axes` of positions are equal. Where the program
+    `reads_all_columns` of the span tables, steps get narrow ones. Steps that fit one of `shapes`
+    are replayed as graphs.
+    """
+
+    lookahead = 1
+
+    def __init__(
+        self,
+        ops: CudaOps,
+        forward: Callable[[Step[Tensor]], Tensor],
+        caches: tuple[SpanCache[Tensor], ...],
+        angles: Sequence[Rotation[Tensor] | int],
+        rotaries: Sequence[Rotary | None],
+        sizes: Sizes,
+        sequences: Sequences,
+        *,
+        num_axes: int,
+        reads_all_columns: bool,
+        shapes: GraphShapes | None,
+    ) -> None:
+        self._ops, self._forward, self._caches = ops, forward, caches
+        self._rotaries = tuple(rotaries)
+        self._num_axes, self._reads_all_columns = num_axes, reads_all_columns
+        self._stream = torch.cuda.Stream(ops.device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._stream):
+            kernels = inputs.prepare(gpu=ops.gpu)
+            self._memory = StepMemory(sizes, angles, kernels, ops.device)
+            self._sampler = GpuSampler(ops.gpu, self._memory)
+        self._mirror = SequenceMirror(sequences, self, sizes.requests)
+        self._shapes, self._graphs = shapes, Graphs(self._compute_shape, self._memory.blank)
+        self._uncaptured = iter(() if shapes is None or reads_all_columns else shapes.others)
+        torch.cuda.synchronize(ops.device)  # weights and angles were written on other streams
+
+    # ---- rows of sequences -----------------------------------------------------------------------
+
+    def can_sample(self, entry: Entry) -> bool:
+        """Does the sampling kernel know everything that the sequence asks for?"""
+        return fits_kernel(entry)
+
+    def write_tokens(self, row: int, first: int, token_ids: Words) -> None:
+        """Write tokens of a row before the next step, from position `first` on."""
+        self._memory.write(self._memory.known, row, first, token_ids)
+
+    def write_spans(self, row: int, group: int, first: int, spans: Words) -> None:
+        """Write span numbers into a row's table before the next step, from index `first` on."""
+        self._memory.write(self._memory.tables[group], row, first, spans)
+
+    def write_sampling(self, row: int, params: DeviceSamplingParams) -> None:
+        """Write a row's sampling parameters before the next step."""
+        self._sampler.params.write(row, params)
+
+    # ---- steps -----------------------------------------------------------------------------------
+
+    def launch(self, batch: Batch, updates: Updates) -> CudaStep:
+        """Begin a step; returns at once."""
+        try:
+            rows = self._mirror.sync(batch, updates)
+            return self._launch(
+                batch,
+                rows,
+                has_penalties=self._mirror.has_penalties(batch),
+                wants_logprobs=self._mirror.wants_logprobs(batch),
+            )
+        except (RuntimeError, MemoryError) as error:
+            if not lacks_memory(error):
+                raise
+        # Not where the error is at hand: it would be kept with this one, and with it the tensors.
+        self._memory.forget_written()
+        self._mirror.reset()
+        raise NoMemory(batch.num_tokens, self._ops.available_bytes())
+
+    def _launch(
+        self, batch: Batch, rows: Sequence[int], *, has_penalties: bool, wants_logprobs: bool
+    ) -> CudaStep:
+        num_spans = self._num_spans(batch.max_seq_len)
+        angles = self._angles(batch)
+        shape = self._find_shape(batch, num_spans, has_penalties=has_penalties)
+        with torch.cuda.stream(self._stream):
+            captured = None if shape is None else self._graphs.find(shape, num_spans)
+            room = None if captured is None else shape
+            padding = write_columns(self._memory.columns, batch, rows, room)
+            self._memory.send(angles, self._ops.stream)
+            if captured is None:
+                whole = StepShape.of(batch, has_penalties=has_penalties)
+                prefills = batch.runs(rows, first=batch.num_decodes)
+                logits = self._compute(whole, prefills, num_spans)
+            else:
+                captured.graph.replay()
+                logits = captured.logits
+            chosen = fetch_logits(logits, padding.place(batch.host_logits))
+            told = self._sampler.logprobs(logits, self._ops.stream) if wants_logprobs else None
+            return CudaStep(chosen, told, self._sampler.fetch(len(logits)), padding)
+
+    def warm_up(self) -> None:
+        """Compute the largest step, whose memory torch keeps, and request all other kernels."""
+        largest = largest_batch(self._memory.sizes)
+        rows = largest.table_rows.tolist()
+        self._launch(largest, rows, has_penalties=True, wants_logprobs=False).wait()
+        with torch.cuda.stream(self._stream):
+            for shape in SMALLER[:1] if self._reads_all_columns else SMALLER:
+                self._memory.blank(shape)
+                self._compute_shape(shape, self._num_spans(max_len=1))
+            self._ops.kernels.prepare_every_size()
+        self._stream.synchronize()
+
+    def graph_bytes(self) -> int:
+        """Return what graphs will take, by capturing the largest ones."""
+        if self._shapes is None or self._reads_all_columns:
+            return 0
+        with torch.cuda.stream(self._stream):
+            shapes, columns = self._shapes, self._memory.sizes.max_spans
+            num_shapes = len(shapes.at_start) + len(shapes.others)
+            return self._graphs.measure(shapes.at_start, num_shapes, columns)
+
+    def capture(self, progress: Callable[[int, int], None]) -> None:
+        """Capture the graphs of a start; others follow when idle, or when a step needs them."""
+        if self._shapes is None or self._reads_all_columns:
+            return
+        shapes = self._shapes.at_start
+        with torch.cuda.stream(self._stream):
+            for done, shape in enumerate(shapes):
+                progress(done, len(shapes))
+                self._graphs.get(shape, self._memory.sizes.max_spans)
+        progress(len(shapes), len(shapes))
+
+    def run_idle_work(self) -> bool:
+        """Capture one more graph that a step may need; False when none is left that fits."""
+        shape = next(self._uncaptured, None)
+        if shape is None:
+            return False
+        with torch.cuda.stream(self._stream):
+            captured = self._graphs.find(shape, self._memory.sizes.max_spans)
+        if captured is None:  # nor would the others; a step that needs one tries again
+            self._uncaptured = iter(())
+        return captured is not None
+
+    def close(self) -> None:
+        """Wait for what is under way and give weights, KV cache and graphs back; idempotent.
+
+        Tables of sequences stay until Python collects them.
+        """
+        self._stream.synchronize()
+        self._graphs.close()
+        self._caches, self._forward = (), _closed
+        torch.cuda.empty_cache()
+
+    def _angles(self, batch: Batch) -> tuple[Rotation[Floats] | None, ...]:
+        """Return the angles of rotary embeddings whose frequencies depend on length."""
+        if not any(self._rotaries):
+            return (None,) * len(self._rotaries)
+        positions = batch.positions()
+        places = np.broadcast_to(positions, (_AXES, len(positions)))
+        rope_lens = batch.per_token(batch.rope_lens)
+        return tuple(
+            None if rotary is None else rotary.angles(places, positions, rope_lens)
+            for rotary in self._rotaries
+        )
+
+    def _num_spans(self, max_len: int) -> int:
+        """Return how many columns of the span tables a step reads: where it reads them all, the
+        next power of two that its longest sequence needs.
+        """
+        sizes = self._memory.sizes
+        if not self._reads_all_columns:
+            return sizes.max_spans
+        return min(sizes.max_spans, 1 << (-(-max_len // sizes.span_len) - 1).bit_length())
+
+    def _find_shape(
+        self, batch: Batch, num_spans: int, *, has_penalties: bool
+    ) -> GraphShape | None:
+        """Return the shape that a step is padded to: the smallest it fits into, or until that is
+        captured, one of the start. None where the step is computed as it is.
+
+        A step with prompts never waits for a capture of 20 to 300 ms: more tokens cost it 1 to 2.
+        """
+        if self._shapes is None:
+            return None
+        shape = self._shapes.find(
+            batch, has_penalties=has_penalties, host_angles=any(self._rotaries)
+        )
+        if shape is None or self._graphs.has(shape, num_spans):
+            return shape
+        for fallback in self._shapes.fallbacks(shape):
+            if self._graphs.has(fallback, num_spans):
+                return fallback
+        return None if shape.prompts else shape
+
+    def _compute_shape(self, shape: GraphShape, num_spans: int) -> Tensor:
+        """Compute a step of a shape."""
+        return self._compute(shape.step, (), num_spans)
+
+    def _compute(self, shape: StepShape, prefills: tuple[Run, ...], num_spans: int) -> Tensor:
+        """Compute the step whose columns were sent; return the logits [W V]."""
+        memory, tokens, stream = self._memory, shape.num_tokens, self._ops.stream
+        memory.derive(shape, stream)
+        slices = memory.slices(shape, prefills, num_spans)
+        step = Step(
+            token_ids=memory.token_ids[:tokens],
+            positions=memory.position[:tokens].expand(self._num_axes, tokens),
+            rotations=tuple(
+                Rotation(*(part[:tokens] for part in each)) for each in memory.rotations
+            ),
+            logit_indices=memory.wanted[: shape.num_logits],
+            attention=self._ops.plan(slices, self._caches),
+        )
+        logits = self._forward(step)
+        if shape.num_logits:
+            self._sampler.sample_tokens(logits, stream, has_penalties=shape.has_penalties)
+        return logits
+
+
+class CudaStep:
+    """step.device.Launched: what a step sends to the host."""
+
+    def __init__(
+        self, logits: Tensor | None, told: Tensor | None, tokens: Tokens, padding: Padding
+    ) -> None:
+        self._logits, self._told, self._tokens, self._padding = logits, told, tokens, padding
+
+    def wait(self) -> None:
+        """Wait for the step."""
+        self._tokens.wait()
+
+    def samples(self) -> Samples:
+        """Return the tokens that were sampled."""
+        return Samples(*map(self._padding.remove, self._tokens.samples()))
+
+    def logprobs(self) -> Logprobs | None:
+        """Return log-probabilities of sampled tokens; None where no sequence asked."""
+        if self._told is None:
+            return None
+        remove, told = self._padding.remove, logprobs_of(self._told.numpy())
+        chosen, top = remove(told.chosen), remove(told.top)
+        return Logprobs(chosen, remove(told.ranks), remove(told.top_ids), top)
+
+    def logits(self) -> Floats:
+        """Return the logits [N V] that the host asked for."""
+        assert self._logits is not None, "no logits were asked for"
+        rows: Floats = self._logits.numpy()
+        return rows
+
+
+def _closed(_step: Step[Tensor]) -> Tensor:
+    raise AssertionError("the device is closed")

@@ -1,0 +1,164 @@
+"""What the CUDA backend computes as one step where the table has several operators.
+
+A layer of Llama's kind is five steps: projections to spans, attention, projection with sum and
+norm, gated MLP, projection with sum and norm. Fewer steps cost the host less where a step is not
+captured, and products of few rows add bias, residual and gate without another launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from spaninfer_kernels_cuda import norm
+from torch import Tensor
+
+from spaninfer_engine.backends.cuda.fusions_attention import (
+    Backend,
+    attend_and_merge,
+    claims_to_spans,
+    claims_to_wanted,
+)
+from spaninfer_engine.ops.fuse import can_join, joined, joined_linears, single
+from spaninfer_engine.ops.operation import Operation
+from spaninfer_engine.ops.step import Step
+from spaninfer_engine.ops.table import Claim, Kernel, Pack
+
+
+def claims_of(ops: Backend) -> tuple[Claim, ...]:
+    """Return the claims, those that cover most first."""
+    kernel_attends = Claim(
+        "span_attention",
+        ("o = attend q", "m = merge_heads o"),
+        "m",
+        lambda taken, _pack: attend_and_merge(taken),
+        lambda taken: not ops.is_plain(taken[0]),
+    )
+    return (
+        *claims_to_wanted(ops),
+        *claims_to_spans(ops),
+        kernel_attends,
+        *(_project_add_norm(ops, kind) for kind in ("rms", "layer")),
+        *(_add_norm(ops, kind) for kind in ("rms", "layer")),
+        Claim(
+            "gated_linears",
+            ("g = linear x", "u = linear x", "y = gate g u"),
+            "y",
+            lambda taken, pack: _gated(ops, joined(taken[:2], ops, pack), taken[2]),
+            lambda taken: can_join(taken[:2]),
+        ),
+        Claim(
+            "gated_linear",
+            ("b = linear x", "g u = split b", "y = gate g u"),
+            "y",
+            lambda taken, pack: _gated(ops, joined(taken[:1], ops, pack), taken[2]),
+        ),
+        joined_linears(ops, 3),
+        joined_linears(ops, 2),
+        _named(ops, "span_attention", "o = attend q", lambda taken: not ops.is_plain(taken[0])),
+        _named(ops, "plain_attention", "o = attend q"),
+        _named(ops, "plain_experts", "y = experts x i w"),
+    )
+
+
+def _named(
+    ops: Backend,
+    name: str,
+    line: str,
+    accepts: Callable[[Sequence[Operation]], bool] = lambda taken: True,  # noqa: ARG005
+) -> Claim:
+    """Claim a single operation, so that the listing says by what it is computed."""
+    (result, *_) = line.split()
+    return Claim(name, (line,), result, lambda taken, pack: single(taken[0], ops, pack), accepts)
+
+
+# ---- sums and norms ------------------------------------------------------------------------------
+
+
+def _project_add_norm(ops: Backend, kind: Any) -> Claim:
+    """Claim a projection, the residual sum and the norm of it."""
+
+    def build(taken: Sequence[Operation], pack: Pack) -> Kernel:
+        linear, _, normed = taken
+        weights = joined([linear], ops, pack)
+        weight, bias = weights["weight"], weights.get("bias")
+        norm_of, norm_of_sum = (_Norm(ops, kind, normed, pack, residual=r) for r in (False, True))
+        kernels = ops.kernels
+
+        def kernel(_step: Step[Tensor], y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            x = x.contiguous()
+            if kernels.has_gemm(y, weight):
+                return x, norm_of(kernels.multiply(y, weight, bias, residual=x))
+            return x, norm_of_sum(ops.linear(y, weight=weight, bias=bias), residual=x)
+
+        return kernel
+
+    return Claim(
+        f"project_add_{kind}_norm",
+        ("p = linear y", "s = add x p", f"n = {kind}_norm s"),
+        "s n",
+        build,
+        lambda taken: taken[1].constant("scale") == 1.0,
+        overwrites="x",
+    )
+
+
+def _add_norm(ops: Backend, kind: Any) -> Claim:
+    """Claim a residual sum and the norm of it; the sum takes the place of its first addend."""
+
+    def build(taken: Sequence[Operation], pack: Pack) -> Kernel:
+        norm_of_sum = _Norm(ops, kind, taken[1], pack, residual=True)
+
+        def kernel(_step: Step[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            x = x.contiguous()
+            return x, norm_of_sum(y, residual=x)
+
+        return kernel
+
+    return Claim(
+        f"add_{kind}_norm",
+        ("s = add x y", f"n = {kind}_norm s"),
+        "s n",
+        build,
+        lambda taken: taken[0].constant("scale") == 1.0,
+        overwrites="x",
+    )
+
+
+class _Norm:
+    """A norm with its weights, of rows or of their sum with a residual, which it becomes."""
+
+    def __init__(
+        self, ops: Backend, kind: Any, normed: Operation, pack: Pack, *, residual: bool
+    ) -> None:
+        packed = {
+            use.argument: pack([use], ops.layout(normed.operator, use.argument))
+            for use in normed.weights
+        }
+        bias = packed.get("bias")
+        self._call = partial(
+            ops.kernels.norm_rows,
+            norm.Form(kind, residual=residual, bias=bias is not None),
+            weight=packed["weight"],
+            bias=bias,
+            eps=normed.number("eps"),
+            weight_offset=float(kind == "rms" and bool(normed.constant("plus_one"))),
+        )
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Return the norm."""
+        return self._call(x, residual=residual)
+
+
+# ---- gated MLPs ----------------------------------------------------------------------------------
+
+
+def _gated(ops: Backend, weights: dict[str, Any], gate: Operation) -> Kernel:
+    call = partial(
+        ops.gated_linear,
+        act=gate.constant("act"),
+        weight=weights["weight"],
+        bias=weights.get("bias"),
+    )
+    return lambda _step, x: call(x)

@@ -1,0 +1,288 @@
+"""Shapes of steps that are captured as CUDA graphs, and how a step is padded to one. Pure.
+
+A captured step has room for so many decodes, then so many prompts, whose tokens share a number:
+
+    slices   decodes | padding | prompts | empty ones
+    tokens   one each, padding included  | prompts' tokens | padding
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spaninfer_engine.step.batch import Batch
+
+Number = TypeVar("Number", np.int32, np.float32)
+
+MOST_DECODES = 256  # larger steps take milliseconds, in which the host is done long ago
+PROMPTS = (1, 16)
+# Products of 7B take as long for 1000 rows as for 1024, whose tiles they fill in part.
+PROMPT_TOKENS = (32, *range(64, 1024, 64), *range(1024, 2048, 128), 2048, 2560, 3072)
+# Alone, prompts are what is missing behind whole spans, multiples of 32 rows: 416 of them take 294
+# us a layer, 448 take 303 (7B, H200, 2026-11-22).
+_ALONE_TOKENS = tuple(sorted({*PROMPT_TOKENS, *range(288, 512, 64)}))
+_STARTED = (64,)  # decodes beside prompts, and the most: graphs of others come when there is time
+
+# Launching the operators of a layer one by one takes the host so long (H200's host, 0.5B: 4.5 ms
+# for 24 layers, 2026-11-21), and a GPU like that computes so many operations meanwhile.
+_LAYER_S = 190e-6
+_OPERATIONS_PER_S = 500e12
+_ALONE = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepShape:
+    """Sizes of a step's arrays."""
+
+    num_slices: int
+    num_tokens: int
+    num_logits: int
+    num_decodes: int  # leading slices of one token
+    has_penalties: bool = False  # are logits changed before tokens are sampled?
+
+    @classmethod
+    def of(cls, batch: Batch, *, has_penalties: bool) -> StepShape:
+        """Return the shape of a batch as it is."""
+        return cls(
+            num_slices=batch.num_slices,
+            num_tokens=batch.num_tokens,
+            num_logits=batch.num_logits,
+            num_decodes=batch.num_decodes,
+            has_penalties=has_penalties,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GraphShape:
+    """The shape of a captured step: room for decodes, for prompts, and for all their tokens.
+
+    With `has_penalties` the graph holds what penalties need besides.
+    """
+
+    decodes: int
+    prompts: int = 0
+    prompt_tokens: int = 0
+    has_penalties: bool = False
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that a step of this shape computes."""
+        return self.decodes + self.prompt_tokens
+
+    @property
+    def step(self) -> StepShape:
+        """The step that is captured; every slice has logits for one token."""
+        return StepShape(
+            num_slices=self.decodes + self.prompts,
+            num_tokens=self.num_tokens,
+            num_logits=self.decodes + self.prompts,
+            num_decodes=self.decodes,
+            has_penalties=self.has_penalties,
+        )
+
+
+class GraphShapes:
+    """The shapes for steps of up to `requests` slices.
+
+    Prompts alone have up to `max_prompt_tokens`, beside decodes up to `mixed_prompt_tokens`.
+    """
+
+    def __init__(self, requests: int, max_prompt_tokens: int, mixed_prompt_tokens: int) -> None:
+        most = min(requests, MOST_DECODES)
+        self._decodes = _sizes(most)
+        self._started = (*(n for n in _STARTED if n < most), most)
+        self._beside_prompts = (0, *(n for n in (16, 64, 128, 192) if n < most), most)
+        self._alone = tuple(tokens for tokens in _ALONE_TOKENS if tokens <= max_prompt_tokens)
+        self._beside = tuple(tokens for tokens in PROMPT_TOKENS if tokens <= mixed_prompt_tokens)
+        if not self._alone:
+            self._beside = ()
+
+    @cached_property
+    def at_start(self) -> tuple[GraphShape, ...]:
+        """The shapes that an engine under load needs, and the largest; most tokens first."""
+        shapes = [
+            *(GraphShape(count) for count in self._decodes),
+            *(GraphShape(n, PROMPTS[-1], tokens) for n in self._started for tokens in self._beside),
+            *(GraphShape(0, PROMPTS[-1], tokens) for tokens in self._alone[-1:]),
+        ]
+        return tuple(sorted(shapes, key=lambda shape: shape.num_tokens, reverse=True))
+
+    @cached_property
+    def others(self) -> tuple[GraphShape, ...]:
+        """All other shapes without penalties."""
+        few, many = PROMPTS[0], PROMPTS[-1]
+        shapes = [
+            GraphShape(decodes, prompts, tokens)
+            for decodes, prompts in ((0, few), *((n, many) for n in self._beside_prompts))
+            for tokens in (self._beside if decodes else self._alone)
+        ]
+        return tuple(shape for shape in shapes if shape not in self.at_start)
+
+    def find(
+        self, batch: Batch, *, has_penalties: bool, host_angles: bool = False
+    ) -> GraphShape | None:
+        """Return the smallest shape that a batch fits into; None if there is none.
+
+        `host_angles`: rotations come from the host, which captured prompts have no room for.
+        """
+        if batch.is_decode:
+            decodes = _least(batch.num_slices, self._decodes)
+            return None if decodes is None else GraphShape(decodes, has_penalties=has_penalties)
+        decodes = _least(batch.num_decodes, self._beside_prompts)
+        rooms = PROMPTS[-1:] if decodes else PROMPTS  # empty ones are lost among many tokens
+        prompts = _least(batch.num_slices - batch.num_decodes, rooms)
+        sizes = self._beside if decodes else self._alone
+        tokens = _least(batch.num_tokens - batch.num_decodes, sizes)
+        if decodes is None or prompts is None or tokens is None:
+            return None
+        if host_angles or not _has_single_logits(batch):
+            return None
+        return GraphShape(decodes, prompts, tokens, has_penalties)
+
+    def fallbacks(self, shape: GraphShape) -> tuple[GraphShape, ...]:
+        """Return the shapes of the start that serve steps of this one as well, smallest first."""
+        tokens = _least(shape.prompt_tokens, self._beside)
+        if not shape.prompts or tokens is None:
+            return ()
+        return tuple(
+            replace(shape, decodes=n, prompts=PROMPTS[-1], prompt_tokens=tokens)
+            for n in self._started
+            if n >= shape.decodes
+        )
+
+
+def max_prompt_tokens(layers: int, parameters: int) -> int:
+    """Return how many tokens a captured step of prompts alone may have.
+
+    As many as a model computes while the host would launch its layers one by one, and 1024: those
+    gain 0.3 to 1 ms of 12 to 25 (7B, H200, 2026-11-21), 2048 lost 2 of 46 and 4000 1 of 84.
+
+    >>> max_prompt_tokens(24, 494_000_000), max_prompt_tokens(28, 7_600_000_000)
+    (2307, 1024)
+    """
+    tokens = int(layers * _LAYER_S * _OPERATIONS_PER_S / (2 * parameters))
+    return max(tokens, _ALONE)
+
+
+class Columns(Protocol):
+    """Numbers of a step's slices in memory that the device reads, see kernels_cuda.inputs."""
+
+    @property
+    def rows(self) -> NDArray[np.int32]:
+        """[C] row of the sequence in device memory; -1 pads."""
+        ...
+
+    @property
+    def starts(self) -> NDArray[np.int32]:
+        """[C] first position."""
+        ...
+
+    @property
+    def stops(self) -> NDArray[np.int32]:
+        """[C] position behind the last."""
+        ...
+
+    @property
+    def draws(self) -> NDArray[np.int32]:
+        """[C] position that the sampled token is kept at; -1 where none is sampled."""
+        ...
+
+    @property
+    def bounds(self) -> NDArray[np.int32]:
+        """[C + 1] where the tokens of each slice begin."""
+        ...
+
+    @property
+    def wanted(self) -> NDArray[np.int32]:
+        """[C + 1] where the logits of each slice begin."""
+        ...
+
+
+def write_columns(
+    columns: Columns, batch: Batch, rows: Sequence[int], shape: GraphShape | None
+) -> Padding:
+    """Write a batch as columns, padded to the shape that it fits into; return the padding.
+
+    `rows` are those of the batch's sequences in device memory.
+    """
+    first, last = batch.num_decodes, batch.num_slices
+    begin, end = first, last
+    if shape is not None:
+        begin, end = shape.decodes, shape.decodes + last - first
+    parts = ((slice(first), slice(first)), (slice(begin, end), slice(first, last)))
+    positions = np.where(batch.samples_on_device, batch.stops, -1)
+    for column, values in (
+        (columns.rows, np.array(rows, np.int32)),
+        (columns.starts, batch.starts),
+        (columns.stops, batch.stops),
+        (columns.draws, positions),
+    ):
+        for to, taken in parts:
+            column[to] = values[taken]
+    shift = begin - first
+    for loc, values in (
+        (columns.bounds, batch.query_start_loc),
+        (columns.wanted, batch.logit_start_loc),
+    ):
+        loc[:first] = values[:first]
+        loc[begin : end + 1] = values[first:] + shift
+    if shape is not None:
+        _write_padding(columns, first, begin, end, shape.decodes + shape.prompts)
+    return Padding(first, shift)
+
+
+def _write_padding(columns: Columns, first: int, begin: int, end: int, stop: int) -> None:
+    """Write decodes of nobody in [first, begin) and empty slices in [end, stop)."""
+    for loc in (columns.bounds, columns.wanted):
+        loc[first:begin] = np.arange(first, begin)
+        loc[end + 1 : stop + 1] = loc[end]
+    for part in (slice(first, begin), slice(end, stop)):
+        columns.rows[part] = columns.draws[part] = -1
+        columns.starts[part] = columns.stops[part] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """Logits from number `first` on lie `shift` rows later in the step that was padded."""
+
+    first: int = 0
+    shift: int = 0
+
+    def place(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return where rows of logits lie."""
+        return np.where(rows >= self.first, rows + self.shift, rows)
+
+    def remove(self, numbers: NDArray[Number]) -> NDArray[Number]:
+        """Return numbers of all rows without those of the padding."""
+        if not self.shift:
+            return numbers
+        return np.concatenate([numbers[: self.first], numbers[self.first + self.shift :]])
+
+
+def _has_single_logits(batch: Batch) -> bool:
+    """Has every decode logits, and every prompt those of at most one token?"""
+    counts = np.diff(batch.logit_start_loc)
+    return bool((counts[: batch.num_decodes] == 1).all() and counts.max() <= 1)
+
+
+def _least(number: int, sizes: Sequence[int]) -> int | None:
+    """Return the first size, ascending, that is at least `number`; None if there is none."""
+    index = bisect_left(sizes, number)
+    return sizes[index] if index < len(sizes) else None
+
+
+def _sizes(most: int) -> tuple[int, ...]:
+    """Return the numbers of decodes that are captured, ascending, up to `most`.
+
+    1, 2, 4, then multiples of 8 to 64, of 16 to 128 and of 32 beyond: padding adds at most a
+    quarter of the rows from 64 on, where rows begin to cost time.
+    """
+    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, MOST_DECODES + 1, 32)]
+    return (*(size for size in sizes if size < most), most)

@@ -1,0 +1,291 @@
+"""Kernels of spaninfer_kernels_cuda and span_attention on torch tensors of one GPU.
+
+What a launch needs beyond addresses is prepared when a size first comes, and kept. Everything runs
+on torch's current stream, which must not be the legacy default one.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+
+import ml_dtypes
+import numpy as np
+import torch
+from span_attention import Format, SpanLayout, Spans, append, decode, prefill
+from spaninfer_kernel_launch import Gpu, get_gpu
+from spaninfer_kernels_cuda import activation, gemm, norm, rope
+from torch import Tensor
+
+from spaninfer_engine.backends.cuda.heads import Heads, dense_rows
+
+_KEPT = 4096  # prepared launches of a kind; one takes about 2 kB
+_WORKSPACE_BYTES = 32 << 20
+
+ROWS = (8, 16, 32, 48, *range(64, gemm.tuning.MOST_ROWS + 1, 32))
+"""Numbers of rows that have all kernels of products of few rows, and of decodes, between them."""
+
+FORMATS = {torch.float16: Format.FLOAT16, torch.bfloat16: Format.BFLOAT16}
+ELEMENTS = {torch.float16: np.float16, torch.bfloat16: ml_dtypes.bfloat16}
+
+
+class Kernels:
+    """Launches on tensors of `dtype` that lie on `device`.
+
+    Where they are `batch_invariant`, no number of rows chooses how a row is computed.
+    """
+
+    def __init__(
+        self, dtype: torch.dtype, device: torch.device, *, batch_invariant: bool = False
+    ) -> None:
+        self.dtype, self._device, self.batch_invariant = dtype, device, batch_invariant
+        self.element = ELEMENTS[dtype]
+        self._products: set[tuple[int, int, activation.Act | None]] = set()  # outputs, K, gate
+        self._decodes: set[tuple[SpanLayout, int]] = set()
+        self._norm = lru_cache(_KEPT)(self._prepare_norm)
+        self._activation = lru_cache(_KEPT)(self._prepare_activation)
+        self._rope = lru_cache(_KEPT)(self._prepare_rope)
+        self._append = lru_cache(_KEPT)(self._prepare_append)
+        self._append_form = lru_cache(_KEPT)(self._make_append_form)
+        self._gemm = lru_cache(_KEPT)(self._prepare_gemm)
+        self._gemm_is_faster = lru_cache(_KEPT)(self._is_gemm_faster)
+        self._decode = lru_cache(_KEPT)(self._prepare_decode)
+        self._prefill = lru_cache(_KEPT)(self._prepare_prefill)
+
+    @cached_property
+    def gpu(self) -> Gpu:
+        """The GPU, asked for with the first launch."""
+        return get_gpu(self._index)
+
+    @cached_property
+    def _index(self) -> int:
+        return torch.cuda.current_device() if self._device.index is None else self._device.index
+
+    def allocate(self) -> None:
+        """Allocate what launches share: before a step is captured, which would only note it."""
+        self._workspace.zero_()
+        torch.cuda.synchronize(self._device)
+
+    @cached_property
+    def _workspace(self) -> Tensor:
+        """Memory of products of few rows: zeros, and every launch leaves it fit for the next."""
+        return torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=self._device)
+
+    def forget(self) -> None:
+        """Prepare every launch anew when it comes next."""
+        for kept in vars(self).values():  # one that were left out would launch what does nothing
+            if hasattr(kept, "cache_clear"):
+                kept.cache_clear()
+
+    def prepare_every_size(self) -> None:
+        """Prepare products and decodes that came so far for all numbers of rows: ask for all of
+        their kernels.
+        """
+        for outputs, inner, gate in tuple(self._products):
+            for rows in ROWS:
+                if self._gemm_is_faster(rows, outputs, inner, gate):
+                    self._gemm(rows, outputs, inner, gate, inner)
+        for layout, heads in tuple(self._decodes):
+            for requests in ROWS:
+                self._decode(layout, requests, heads)
+
+    def empty(self, *shape: int) -> Tensor:
+        """Return a tensor of `dtype` whose contents are undefined."""
+        return torch.empty(shape, dtype=self.dtype, device=self._device)
+
+    @property
+    def stream(self) -> int:
+        """Handle of torch's current stream: a tenth of what `torch.cuda.current_stream` takes."""
+        return torch._C._cuda_getCurrentRawStream(self._index)
+
+    # ---- rows ------------------------------------------------------------------------------------
+
+    def norm_rows(
+        self,
+        form: norm.Form,
+        x: Tensor,
+        weight: Tensor,
+        *,
+        eps: float,
+        bias: Tensor | None = None,
+        residual: Tensor | None = None,
+        weight_offset: float = 0.0,
+    ) -> Tensor:
+        """Return the norm over the last axis of x, or of x + residual, which becomes the sum."""
+        x = x.contiguous()
+        channels = x.shape[-1]
+        out = torch.empty_like(x)
+        self._norm(form, x.numel() // channels, channels).launch(
+            x.data_ptr(),
+            weight.data_ptr(),
+            out=out.data_ptr(),
+            eps=eps,
+            residual=0 if residual is None else residual.data_ptr(),
+            bias=0 if bias is None else bias.data_ptr(),
+            weight_offset=weight_offset,
+            stream=self.stream,
+        )
+        return out
+
+    def _prepare_norm(self, form: norm.Form, rows: int, channels: int) -> norm.Prepared:
+        return norm.prepare(form, rows=rows, channels=channels, dtype=self.element, gpu=self.gpu)
+
+    def activate_rows(self, form: activation.Form, x: Tensor) -> Tensor:
+        """Return act(x), or act(gate) * up of x[T 2I] = [gate | up] where the form is gated."""
+        x = x.contiguous()
+        channels = x.shape[-1] // (2 if form.gated else 1)
+        out = x.new_empty(*x.shape[:-1], channels)
+        prepared = self._activation(form, out.numel() // channels, channels)
+        prepared.launch(x.data_ptr(), out=out.data_ptr(), stream=self.stream)
+        return out
+
+    def _prepare_activation(
+        self, form: activation.Form, rows: int, channels: int
+    ) -> activation.Prepared:
+        return activation.prepare(
+            form, rows=rows, channels=channels, dtype=self.element, gpu=self.gpu
+        )
+
+    # ---- products --------------------------------------------------------------------------------
+
+    def has_gemm(self, x: Tensor, weight: Tensor, *, gate: activation.Act | None = None) -> bool:
+        """Is our own product of x[M K] with weight[N K], and what follows, faster than cuBLAS's?"""
+        return self._gemm_is_faster(x.shape[0], *weight.shape, gate)
+
+    def _is_gemm_faster(
+        self, rows: int, outputs: int, inner: int, gate: activation.Act | None
+    ) -> bool:
+        if self.batch_invariant or inner % 8:
+            return False
+        self._products.add((outputs, inner, gate))
+        shape = gemm.Shape(rows, outputs, inner)
+        return rows > 0 and gemm.tuning.is_faster(shape, self.gpu.arch, gated=gate is not None)
+
+    def multiply(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        gate: activation.Act | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """Return x[M K] @ weight[N K].T + bias[N], or its gated activation [M N/2].
+
+        With `residual`[M N], which must be dense, the product is added to it, and it is returned.
+        """
+        rows, inner = x.shape
+        outputs = weight.shape[0]
+        out = residual
+        if out is None:
+            out = self.empty(rows, outputs if gate is None else outputs // 2)
+        self._gemm(rows, outputs, inner, gate, x.stride(0)).launch(
+            x.data_ptr(),
+            weight.data_ptr(),
+            out=out.data_ptr(),
+            workspace=self._workspace.data_ptr(),
+            bias=0 if bias is None else bias.data_ptr(),
+            residual=0 if residual is None else residual.data_ptr(),
+            stream=self.stream,
+        )
+        return out
+
+    def _prepare_gemm(
+        self, rows: int, outputs: int, inner: int, gate: activation.Act | None, row_stride: int
+    ) -> gemm.Prepared:
+        shape = gemm.Shape(rows, outputs, inner)
+        prepared = gemm.prepare(
+            shape, dtype=self.element, gpu=self.gpu, gate=gate, row_stride=row_stride
+        )
+        assert prepared.workspace_bytes <= _WORKSPACE_BYTES, shape
+        return prepared
+
+    # ---- heads -----------------------------------------------------------------------------------
+
+    def rotate_heads(self, x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool) -> Tensor:
+        """Return x[T H D], its first channels turned by cos[T R/2] and sin[T R/2]."""
+        x = dense_rows(x)
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        form = rope.Form(x.shape[2], 2 * cos.shape[1], interleaved)
+        self._rope(form, *x.shape[:2], x.stride(0)).launch(
+            x.data_ptr(),
+            cos.data_ptr(),
+            sin.data_ptr(),
+            out=out.data_ptr(),
+            stream=self.stream,
+        )
+        return out
+
+    def _prepare_rope(self, form: rope.Form, rows: int, heads: int, stride: int) -> rope.Prepared:
+        return rope.prepare(
+            form,
+            rows=rows,
+            heads=heads,
+            dtype=self.element,
+            gpu=self.gpu,
+            row_strides=(stride, heads * form.size),
+        )
+
+    # ---- spans -----------------------------------------------------------------------------------
+
+    def append_rows(
+        self,
+        heads: Heads,
+        slots: Tensor,
+        spans: Spans,
+        rotary: append.Rotary | None = None,
+        head_norm: append.HeadNorm | None = None,
+    ) -> Tensor:
+        """Return the queries [T H D] normed and turned, after doing so to the keys in the spans."""
+        layout = spans.layout
+        out = self.empty(heads.rows, heads.query_heads, layout.key_size)
+        form = self._append_form(
+            head_norm is not None,
+            rotary is not None and rotary.interleaved,
+            0 if rotary is None else rotary.len,
+        )
+        prepared = self._append(form, layout, heads.rows, heads.query_heads, heads.strides)
+        prepared.launch(
+            *heads.addresses,
+            slots.data_ptr(),
+            spans=spans,
+            out=out.data_ptr(),
+            rotary=rotary,
+            head_norm=head_norm,
+            stream=self.stream,
+        )
+        return out
+
+    def _prepare_append(
+        self,
+        form: append.Form,
+        layout: SpanLayout,
+        rows: int,
+        heads: int,
+        row_strides: tuple[int, int, int],
+    ) -> append.Prepared:
+        return append.prepare(
+            form, layout, rows=rows, heads=heads, gpu=self.gpu, row_strides=row_strides
+        )
+
+    def _make_append_form(self, head_norm: bool, interleaved: bool, rotary_len: int) -> append.Form:
+        return append.Form(head_norm, interleaved, rotary_len, self.element)
+
+    # ---- attention -------------------------------------------------------------------------------
+
+    def decode_of(self, layout: SpanLayout, requests: int, heads: int) -> decode.Prepared:
+        """Return the attention of so many requests, one row each, over spans of a layout."""
+        return self._decode(layout, requests, heads)
+
+    def _prepare_decode(self, layout: SpanLayout, requests: int, heads: int) -> decode.Prepared:
+        self._decodes.add((layout, heads))
+        form = decode.Form(self.element)
+        return decode.prepare(form, layout, requests=requests, heads=heads, gpu=self.gpu)
+
+    def prefill_of(self, layout: SpanLayout, heads: int) -> prefill.Prepared:
+        """Return the attention of slices of any length over spans of a layout."""
+        return self._prefill(layout, heads)
+
+    def _prepare_prefill(self, layout: SpanLayout, heads: int) -> prefill.Prepared:
+        form = prefill.Form(np.dtype(self.element).name)
+        splits = not self.batch_invariant
+        return prefill.prepare(form, layout, heads=heads, gpu=self.gpu, splits=splits)

@@ -1,0 +1,286 @@
+"""The operators on NVIDIA GPUs in 16 bits: kernels of our own, cuBLAS, and plain torch.
+
+Keys and values lie in spans as span_attention.SpanLayout.contiguous says. Every operator can be
+captured into a CUDA graph: none waits for the device, and shapes depend on the host's numbers only.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from span_attention import Format, Place, SpanLayout
+from spaninfer_kernel_launch import Gpu, compile_all, gathering
+from spaninfer_kernels_cuda import activation, norm
+from spaninfer_op_reference import cos_sin, frequencies
+from torch import Tensor
+
+from spaninfer_engine.backends.cuda.attention import Plan, Pool
+from spaninfer_engine.backends.cuda.experts import (
+    Experts,
+    dense_experts,
+    grouped_experts,
+    has_grouped_products,
+)
+from spaninfer_engine.backends.cuda.fusions import claims_of
+from spaninfer_engine.backends.cuda.gemm import InvariantProducts
+from spaninfer_engine.backends.cuda.heads import Heads
+from spaninfer_engine.backends.cuda.kernels import FORMATS, Kernels
+from spaninfer_engine.backends.cuda.slices import Slices
+from spaninfer_engine.backends.torch.attention import Scoring
+from spaninfer_engine.backends.torch.ops import TorchOps
+from spaninfer_engine.config import KVDType
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.ops.operation import Operation, Packable
+from spaninfer_engine.ops.step import Rotation, SpanCache, Step
+from spaninfer_engine.ops.table import AlibiKind, Claim
+from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, Rope, RopeStyle
+
+HEAD_GRAIN = 16  # attention kernels take heads of multiples of so many channels
+CODE_GRAIN = 32  # the same where two of them share a byte
+_CODES = {"fp8": Format.FP8, "int8": Format.INT8, "uint4": Format.UINT4}
+
+
+class CudaOps(TorchOps):
+    """ops.table.Ops on torch tensors of a 16-bit dtype on a GPU, for a model with these groups."""
+
+    name = "cuda"
+
+    def __init__(
+        self,
+        dtype: Literal["bfloat16", "float16"],
+        device: str = "cuda",
+        groups: Sequence[CacheGroup] = (),
+        kv_dtype: KVDType | None = None,
+        *,
+        batch_invariant: bool = False,
+    ) -> None:
+        super().__init__(dtype, device)
+        self.kernels = Kernels(self.dtype, self.device, batch_invariant=batch_invariant)
+        self._cublas = InvariantProducts().linear if batch_invariant else F.linear
+        self._groups = groups
+        self._format = FORMATS[self.dtype] if kv_dtype is None else _CODES[kv_dtype]
+        self._pools: dict[int, Pool] = {}  # by cache group
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU, as kernels know it."""
+        return self.kernels.gpu
+
+    @property
+    def stream(self) -> int:
+        """The handle of torch's current stream, on which everything runs."""
+        return self.kernels.stream
+
+    # ---- tensors ---------------------------------------------------------------------------------
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """Norms, rotations and appends in one launch; sums with norms; gated MLPs."""
+        return claims_of(self)
+
+    def warm(self) -> None:
+        """Allocate what steps share; kernels are compiled when the first step of a size is run."""
+        self.kernels.allocate()
+
+    def compile(self, walk: Callable[[], None], tell: Callable[[int, int], None]) -> None:
+        """Compile side by side the kernels that `walk` launches and no earlier start has compiled.
+
+        It is called once, and what it launches does nothing. `tell` hears how many are done, and of
+        how many.
+        """
+        # What an attempt before has prepared would do something, with what nothing has computed.
+        self._start_over()
+        try:
+            with gathering() as wanted:
+                walk()
+        finally:
+            self._start_over()
+        compile_all(wanted, tell)
+
+    def _start_over(self) -> None:
+        """Have every launch prepared anew, and give back what steps before have used."""
+        self.kernels.forget()
+        gc.collect()  # in circles lie tables of steps, 40 MiB to 1 GiB (run.on_cuda)
+        torch.cuda.empty_cache()
+
+    def layout(self, operator: str, argument: str) -> str:  # noqa: ARG002
+        """A router computes in float32; a wrong choice of experts is a large error."""
+        return "float32" if operator == "router" else "plain"
+
+    def pack(self, arrays: Sequence[Packable], layout: str) -> Tensor:
+        """Copy to the device, in this backend's dtype; rounded to it in any case."""
+        packed = super().pack(arrays, layout)
+        return packed.float() if layout == "float32" else packed
+
+    def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[Tensor]:
+        """Allocate the spans of a cache group: a head's tokens lie together.
+
+        Of codes, both parts of the result are the bytes [S span_bytes] of all spans.
+        """
+        layout = SpanLayout.contiguous(
+            span_len=span_len,
+            kv_heads=group.kv_heads,
+            key_size=group.key_dim,
+            value_size=group.value_dim,
+            format=self._format,
+            num_layers=len(group.layers),
+            values_in_keys=group.values_in_keys,
+        )
+        shape = num_spans, layout.span_stride
+        memory = torch.empty(shape, dtype=torch.uint8, device=self.device)
+        self._pools[group.index] = Pool.at(memory.data_ptr(), layout)
+        if self._format not in FORMATS.values():
+            return SpanCache(memory, memory)  # codes, which only kernels read
+        return SpanCache(
+            _view(memory.view(self.dtype), layout, layout.keys, layout.key_size),
+            _view(memory.view(self.dtype), layout, layout.values, layout.value_size),
+        )
+
+    def rotation_table(self, rope: Rope, max_len: int) -> Rotation[Tensor] | None:
+        """Return cos and sin [max_len D/2] of every position; None where they change with length.
+
+        A rope with several axes has one table: each frequency's column is read at its own axis.
+        """
+        rule = rope.frequencies
+        if rule.state(max_len):
+            return None
+        inverse, factor = frequencies(rule, 1)
+        cos, sin = cos_sin(np.arange(max_len), inverse.astype(np.float32, copy=False), factor)
+        return Rotation(self.from_host(cos), self.from_host(sin))
+
+    def plan(self, slices: Slices, caches: tuple[SpanCache[Tensor], ...]) -> Plan:
+        """Return what attention shares over the layers of a step; becomes `step.attention`."""
+        pools = tuple(self._pools[index] for index in range(len(caches)))
+        return Plan(slices, caches, pools, self.kernels)
+
+    # ---- rows ------------------------------------------------------------------------------------
+
+    def rms_norm(self, x: Tensor, *, weight: Tensor, eps: float, plus_one: bool) -> Tensor:
+        """Over the last axis, in float32."""
+        return self.kernels.norm_rows(_RMS, x, weight, eps=eps, weight_offset=float(plus_one))
+
+    def layer_norm(
+        self, x: Tensor, *, weight: Tensor, eps: float, bias: Tensor | None = None
+    ) -> Tensor:
+        """Over the last axis, in float32."""
+        form = norm.Form("layer", bias=bias is not None)
+        return self.kernels.norm_rows(form, x, weight, eps=eps, bias=bias)
+
+    def linear(self, x: Tensor, *, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """X @ weight.T + bias: of few rows by a kernel of ours, of many by cuBLAS."""
+        if self.kernels.has_gemm(x, weight):
+            return self.kernels.multiply(x, weight, bias)
+        return self._cublas(x, weight, bias)
+
+    def gated_linear(
+        self, x: Tensor, *, act: ActivationName, weight: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        """act(gate) * up of x[T C] @ weight[2I C].T + bias, whose rows are gate, then up."""
+        if self.kernels.has_gemm(x, weight, gate=act):
+            return self.kernels.multiply(x, weight, bias, gate=act)
+        both = self._cublas(x, weight, bias)
+        return self.kernels.activate_rows(_GATED[act], both)
+
+    def activation(self, x: Tensor, *, act: ActivationName) -> Tensor:
+        """act(x)."""
+        return self.kernels.activate_rows(_PLAIN[act], x)
+
+    def rotate(self, step: Step[Tensor], x: Tensor, *, rope: int, style: RopeStyle) -> Tensor:
+        """Rotate the first channels, in float32."""
+        cos, sin = step.rotations[rope]
+        return self.kernels.rotate_heads(x, cos, sin, interleaved=style == "interleaved")
+
+    # ---- attention -------------------------------------------------------------------------------
+
+    def append(
+        self,
+        step: Step[Tensor],
+        key: Tensor,
+        value: Tensor | None = None,
+        *,
+        group: int,
+        layer: int,
+    ) -> None:
+        """Write keys and values into the spans; the kernel takes the keys for queries too."""
+        plan: Plan = step.attention
+        slots, spans = plan.slices.slots[group], plan.pools[group].spans[layer]
+        heads = Heads.of(key, key, key if value is None else value)
+        self.kernels.append_rows(heads, slots, spans)
+
+    def attend(
+        self,
+        step: Step[Tensor],
+        query: Tensor,
+        *,
+        group: int,
+        layer: int,
+        scale: float,
+        softcap: float | None = None,
+        window: int | None = None,
+        alibi: AlibiKind | None = None,
+    ) -> Tensor:
+        """By kernels where there are some for the sizes, decodes apart from longer slices."""
+        plan: Plan = step.attention
+        scoring = Scoring(scale, softcap, window, alibi)
+        layout = plan.pools[group].layout
+        if self._has_no_kernel(layout.key_size, layout.value_size, alibi):
+            return plan.attend_plainly(query, group, layer, scoring)
+        return plan.attend(query, group, layer, scoring).view(*query.shape[:2], -1)
+
+    def is_plain(self, operation: Operation) -> bool:
+        """Is this attention computed by plain torch operators, for want of a kernel?"""
+        group = self._groups[int(str(operation.constant("group")))]
+        alibi = dict(operation.constants).get("alibi")
+        return self._has_no_kernel(group.key_dim, group.value_dim, alibi)
+
+    def _has_no_kernel(self, key_dim: int, value_dim: int, alibi: object) -> bool:
+        """Raise ConfigError where plain operators would have to read codes."""
+        grain = CODE_GRAIN if self._format is Format.UINT4 else HEAD_GRAIN
+        plain = key_dim % grain or value_dim % grain or alibi == "rounded"
+        if plain and self._format not in FORMATS.values():
+            raise ConfigError(
+                f"kv_dtype {self._format.label} needs attention kernels, and there are none for "
+                f"this model: heads of {key_dim} and {value_dim} channels, ALiBi {alibi}; "
+                f"leave kv_dtype out"
+            )
+        return bool(plain)
+
+    # ---- experts ---------------------------------------------------------------------------------
+
+    def experts(
+        self,
+        x: Tensor,
+        ids: Tensor,
+        weights: Tensor,
+        *,
+        act: ActivationName,
+        down: Tensor,
+        gate: Tensor | None = None,
+        up: Tensor | None = None,
+        gate_up: Tensor | None = None,
+        layout: Literal["oi", "io"] = "oi",
+    ) -> Tensor:
+        """Sorted by expert where there are products for that, else all rows through all experts."""
+        experts = Experts.of(down, gate, up, gate_up, layout)
+        compute = grouped_experts if has_grouped_products(x, experts) else dense_experts
+        return compute(x, ids, weights, experts, lambda gate, up: self.gate(gate, up, act=act))
+
+
+_RMS = norm.Form("rms")
+_PLAIN = {act: activation.Form(act) for act in activation.ACTS}
+_GATED = {act: activation.Form(act, gated=True) for act in activation.ACTS}
+
+
+def _view(numbers: Tensor, layout: SpanLayout, place: Place, size: int) -> Tensor:
+    """[N S L K size]: keys or values of all layers and spans in numbers[S span]."""
+    strides = (layout.layer_stride, layout.span_stride, place.token_stride, place.head_stride)
+    return numbers.as_strided(
+        (layout.num_layers, len(numbers), layout.span_len, layout.kv_heads, size),
+        (*(stride // numbers.itemsize for stride in strides), 1),
+        place.offset // numbers.itemsize,
+    )

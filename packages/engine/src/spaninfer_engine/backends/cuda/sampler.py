@@ -1,0 +1,143 @@
+"""Tokens sampled on a GPU, kept where the next step reads them, and sent to the host."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from spaninfer_kernel_launch import Gpu
+from spaninfer_kernels_cuda import sample
+from torch import Tensor
+
+from spaninfer_engine.backends.cuda.kernels import ELEMENTS
+from spaninfer_engine.backends.cuda.memory import StepMemory
+from spaninfer_engine.backends.cuda.sampling_buffers import SamplingBuffers
+from spaninfer_engine.request import MAX_LOGPROBS
+from spaninfer_engine.step.device import Logprobs, Samples
+
+Words = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+_ELEMENTS = {torch.float32: np.float32, **ELEMENTS}
+_KEPT = 1024  # prepared launches
+
+# In all they may be 32 of prompts and one of every request: 260 MB of the device on their way, if
+# 152,000 tokens are known. So many take 15 MB, which the largest step allows for.
+LOGITS_AT_ONCE = 16
+"""Rows of logits that are sent to the host at a time."""
+
+
+class GpuSampler:
+    """Samples the tokens of a step by the parameters of its sequences."""
+
+    def __init__(self, gpu: Gpu, memory: StepMemory) -> None:
+        self._gpu, self._memory = gpu, memory
+        sizes = memory.sizes
+        self.params = SamplingBuffers(memory)
+        self._out = torch.zeros(2 * sizes.padded_rows, dtype=torch.int32, device=memory.device)
+        self._pinned = [torch.empty_like(self._out, device="cpu").pin_memory() for _ in range(2)]
+        words = sizes.padded_rows * (2 + 2 * MAX_LOGPROBS)
+        self._told = torch.zeros(words, dtype=torch.int32, device=memory.device)
+        self._prepared = lru_cache(_KEPT)(self._prepare)
+
+    def sample_tokens(self, logits: Tensor, stream: int, *, has_penalties: bool) -> None:
+        """Sample a token per row of logits[W V]; `has_penalties`: parameters may change them."""
+        memory, count = self._memory, len(logits)
+        prepared = self._prepared(*logits.shape, logits.stride(0), logits.dtype)
+        num_bytes = prepared.workspace_bytes if has_penalties else 0
+        workspace = torch.empty(num_bytes, dtype=torch.uint8, device=logits.device)
+        prepared.launch(
+            logits.data_ptr(),
+            parameters=self.params.records.data_ptr(),
+            slots=memory.draw_row.data_ptr(),
+            positions=memory.draw_position.data_ptr(),
+            out=self._out.data_ptr(),
+            status=self._out[count:].data_ptr(),
+            tokens=memory.known.data_ptr(),
+            pools=self.params.pools,
+            workspace=workspace.data_ptr(),
+            stream=stream,
+        )
+
+    def logprobs(self, logits: Tensor, stream: int) -> Tensor:
+        """Return log-probabilities of tokens that were sampled from logits[W V], on their way.
+
+        By row: log-probability, rank, ids of the most likely, their log-probabilities.
+        """
+        memory, count = self._memory, len(logits)
+        told = self._told[: count * (2 + 2 * MAX_LOGPROBS)]
+        chosen = told.data_ptr()
+        ranks, top_ids = chosen + 4 * count, chosen + 8 * count
+        top = top_ids + 4 * count * MAX_LOGPROBS
+        self._prepared(*logits.shape, logits.stride(0), logits.dtype).report(
+            logits.data_ptr(),
+            sample.Report(chosen, ranks, top_ids, top),
+            parameters=self.params.records.data_ptr(),
+            slots=memory.draw_row.data_ptr(),
+            positions=memory.draw_position.data_ptr(),
+            drawn=self._out.data_ptr(),
+            status=self._out[count:].data_ptr(),
+            stream=stream,
+        )
+        pinned = torch.empty_like(told, device="cpu", pin_memory=True)
+        return pinned.copy_(told, non_blocking=True)
+
+    def fetch(self, count: int) -> Tokens:
+        """Send the newest step's `count` tokens to the host."""
+        self._pinned.reverse()
+        pinned = self._pinned[0][: 2 * count]
+        pinned.copy_(self._out[: 2 * count], non_blocking=True)
+        return Tokens(pinned.numpy(), torch.cuda.current_stream().record_event())
+
+    def _prepare(
+        self, rows: int, length: int, row_stride: int, dtype: torch.dtype
+    ) -> sample.Prepared:
+        return sample.prepare(
+            rows=rows,
+            length=length,
+            dtype=_ELEMENTS[dtype],
+            gpu=self._gpu,
+            token_stride=self._memory.known.stride(0),
+            row_stride=row_stride,
+            top=MAX_LOGPROBS,
+        )
+
+
+class Tokens:
+    """Tokens on their way to the host."""
+
+    def __init__(self, pinned: Words, arrived: torch.cuda.Event) -> None:
+        self._pinned, self._arrived = pinned, arrived
+
+    def wait(self) -> None:
+        """Wait until they are there."""
+        self._arrived.synchronize()
+
+    def samples(self) -> Samples:
+        """Return them, with a status each."""
+        token_ids, status = self._pinned.reshape(2, -1)
+        return Samples(token_ids, status)
+
+
+def logprobs_of(told: Words) -> Logprobs:
+    """Return the words of `GpuSampler.logprobs` as what they mean."""
+    count = len(told) // (2 + 2 * MAX_LOGPROBS)
+    chosen, ranks, top_ids, top = np.split(told, [count, 2 * count, count * (2 + MAX_LOGPROBS)])
+    shape = (count, MAX_LOGPROBS)
+    return Logprobs(
+        chosen.view(np.float32), ranks, top_ids.reshape(shape), top.view(np.float32).reshape(shape)
+    )
+
+
+def fetch_logits(logits: Tensor, rows: Words) -> Tensor | None:
+    """Send rows of logits[W V] to the host, in float32; return where they arrive, [R V]."""
+    if not len(rows):
+        return None
+    index = torch.from_numpy(rows).pin_memory().to(logits.device, non_blocking=True)
+    arrived = torch.empty((len(rows), logits.shape[1]), dtype=torch.float32, pin_memory=True)
+    for first in range(0, len(rows), LOGITS_AT_ONCE):
+        part = slice(first, first + LOGITS_AT_ONCE)
+        arrived[part].copy_(logits[index[part]].float(), non_blocking=True)
+    return arrived

@@ -1,0 +1,72 @@
+"""Sampling parameters of sequences in device memory that the sampling kernel reads."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from spaninfer_kernels_cuda import sample
+
+from spaninfer_engine.backends.cuda.memory import StepMemory
+from spaninfer_engine.step.sampling import MAX_LISTED, DeviceSamplingParams
+
+Words = NDArray[np.int32]
+
+
+class SamplingBuffers:
+    """A row per sequence: the sampler's record, and the lists that it points into.
+
+    lists[N 2 L]: first ids of biases | where each bad word begins, and where the last one ends |
+    their tokens | end ids; then biases. Places are counted from the array's beginning.
+    """
+
+    def __init__(self, memory: StepMemory) -> None:
+        self._memory = memory
+        count, words = memory.sizes.requests, sample.PARAMETERS.itemsize // 4
+        self.records = torch.zeros((count, words), dtype=torch.int32, device=memory.device)
+        self._lists = torch.zeros((count, 2 * MAX_LISTED), dtype=torch.int32, device=memory.device)
+        lists = self._lists.data_ptr()
+        self.pools = sample.Pools(
+            bias_ids=lists,
+            biases=lists + 4 * MAX_LISTED,
+            word_bounds=lists,
+            word_tokens=lists,
+            end_ids=lists,
+        )
+
+    def write(self, row: int, params: DeviceSamplingParams) -> None:
+        """Write a row's parameters before the next step."""
+        record, lists = packed(params, first=row * 2 * MAX_LISTED)
+        self._memory.write(self.records, row, 0, record.view(np.int32))
+        if params.num_listed <= MAX_LISTED:  # else the host samples
+            self._memory.write(self._lists, row, 0, lists)
+            biases = np.array(params.biases, np.float32)
+            self._memory.write(self._lists, row, MAX_LISTED, biases.view(np.int32))
+
+
+def packed(params: DeviceSamplingParams, *, first: int) -> tuple[NDArray[np.void], Words]:
+    """Return parameters as the sampler's record, and the words of its lists, from `first` on."""
+    record = sample.defaults(1)
+    record["seed"] = params.seed
+    record["temperature"] = params.temperature
+    record["top_k"] = params.top_k
+    record["top_p"] = params.top_p
+    record["min_p"] = params.min_p
+    record["prompt_len"] = params.prompt_len
+    record["repetition"] = params.repetition_penalty
+    record["presence"] = params.presence_penalty
+    record["frequency"] = params.frequency_penalty
+    record["ngram"] = params.no_repeat_ngram
+    record["logprobs"] = -1 if params.logprobs is None else params.logprobs
+    lengths = list(map(len, params.bad_words))
+    bounds = first + len(params.bias_ids)
+    tokens = bounds + len(lengths) + 1 if lengths else bounds
+    record["bias_first"], record["bias_count"] = first, len(params.bias_ids)
+    record["word_first"], record["word_count"] = bounds, len(lengths)
+    record["end_first"], record["end_count"] = tokens + sum(lengths), len(params.end_ids)
+    record["end_until"] = params.end_until
+    begins = tokens + np.cumsum([0, *lengths]) if lengths else ()
+    bad_tokens = chain.from_iterable(params.bad_words)
+    return record, np.array([*params.bias_ids, *begins, *bad_tokens, *params.end_ids], np.int32)

@@ -1,0 +1,148 @@
+"""The start of a CUDA device: its steps are measured first, graphs are captured last."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from spaninfer_kernel_launch import NotCompiled, known_only
+
+from spaninfer_engine.backends.cuda.device import CudaDevice
+from spaninfer_engine.backends.cuda.graph_shapes import GraphShapes, max_prompt_tokens
+from spaninfer_engine.backends.cuda.memory import Sizes, allocated_bytes, in_memory
+from spaninfer_engine.backends.cuda.ops import CudaOps
+from spaninfer_engine.backends.start import Tell
+from spaninfer_engine.kv_memory import Demand, Needs
+from spaninfer_engine.ops.bound import TEXT, Programs
+from spaninfer_engine.ops.rotary import Rotary
+from spaninfer_engine.plan import Tuning
+from spaninfer_engine.spec.nodes import Decoder, ropes
+from spaninfer_engine.spec.tree import parameter_count
+from spaninfer_engine.step.sequences import Sequences
+
+_LESS = "lower --step-tokens, --max-running or --max-len"
+
+
+class CudaStart:
+    """A model bound to the CUDA backend, and the most that its sequences and steps can be.
+
+    `few_layers` returns the same model with few layers, which launches the same kernels.
+    """
+
+    def __init__(
+        self,
+        bound: Programs[Any],
+        few_layers: Callable[[], Programs[Any]],
+        ops: CudaOps,
+        decoder: Decoder,
+        demand: Demand,
+        *,
+        span_len: int,
+        graphs: bool,
+        tuning: Tuning,
+    ) -> None:
+        self._bound, self._few_layers = bound, few_layers
+        self._ops, self._decoder = ops, decoder
+        self._demand, self._span_len, self._graphs = demand, span_len, graphs
+        self._tuning = tuning
+        self._is_plain = any(step.name == "plain_attention" for step in bound[TEXT].kernels)
+        self._ropes = ropes(decoder)
+        tables = [ops.rotation_table(rope, demand.max_len) for rope in self._ropes]
+        self._angles = [
+            table or rope.frequencies.dim // 2
+            for table, rope in zip(tables, self._ropes, strict=True)
+        ]
+        self._rotaries = [
+            Rotary(rope) if table is None else None
+            for table, rope in zip(tables, self._ropes, strict=True)
+        ]
+
+    def measure(self, tell: Tell) -> Needs:
+        """Compute the largest step and capture the largest graphs; return what all of it takes.
+
+        Where a kernel of any step that can come is missing, all of them are noted first and those
+        that no earlier start has compiled are compiled side by side. Raises ConfigError where steps
+        are too large.
+        """
+        tell("largest step", 0, 1)
+        needs = self._needs(partial(tell, "kernels"))
+        tell("largest step", 1, 1)
+        return needs
+
+    def _needs(self, tell: Callable[[int, int], None]) -> Needs:
+        with suppress(NotCompiled), known_only():
+            return self._measured()
+        self._ops.compile(self._walk, tell)
+        return self._measured()
+
+    def _measured(self) -> Needs:
+        weights, available = allocated_bytes(self._ops.device), self._ops.available_bytes()
+        with in_memory("steps of this size", _LESS):
+            device = self._largest(self._bound)
+            device.warm_up()
+            taken = available - self._ops.available_bytes()
+            graphs = device.graph_bytes()
+            device.close()
+        del device
+        gc.collect()  # in circles lie its tables, 40 MiB (0.5B, 32,768 positions) to 1 GiB
+        return Needs(weights, taken, graphs)
+
+    def _walk(self) -> None:
+        with in_memory("steps of this size", _LESS):
+            device = self._largest(self._few_layers())
+            device.warm_up()
+            device.close()
+
+    def device(self, sequences: Sequences, num_spans: tuple[int, ...], tell: Tell) -> CudaDevice:
+        """Return a device with so many spans per cache group; graphs are captured here."""
+        with in_memory("spans and graphs", "lower --memory"):
+            device = self._device(self._bound, num_spans, sequences)
+            device.capture(partial(tell, "graphs"))
+        return device
+
+    def _largest(self, bound: Programs[Any]) -> CudaDevice:
+        """Return a device for the most of everything but spans."""
+        groups = len(self._decoder.groups)
+        sequences = Sequences(
+            groups, max_len=self._demand.max_len, span_len=self._span_len, num_rows=1
+        )
+        return self._device(bound, (1,) * groups, sequences)
+
+    def _device(
+        self, bound: Programs[Any], num_spans: tuple[int, ...], sequences: Sequences
+    ) -> CudaDevice:
+        groups, span_len = self._decoder.groups, self._span_len
+        max_tokens = 0  # plain attention goes from prompt to prompt, as the host knows them
+        if not self._is_plain:
+            layers = len(self._decoder.layers)
+            max_tokens = max_prompt_tokens(layers, parameter_count(self._decoder))
+        return CudaDevice(
+            self._ops,
+            bound.run,
+            tuple(
+                self._ops.cache(group, count, span_len)
+                for group, count in zip(groups, num_spans, strict=True)
+            ),
+            self._angles,
+            self._rotaries,
+            Sizes(
+                requests=self._demand.max_running,
+                rows=self._demand.step_tokens,
+                max_len=sequences.max_len,
+                span_len=span_len,
+                num_groups=len(groups),
+                prompt_logits=self._tuning.prompt_logits,
+            ),
+            sequences,
+            num_axes=max((len(rope.sections) or 1 for rope in self._ropes), default=1),
+            reads_all_columns=self._is_plain,
+            shapes=self._shapes(max_tokens) if self._graphs else None,
+        )
+
+    def _shapes(self, max_prompt_tokens: int) -> GraphShapes:
+        return GraphShapes(
+            self._demand.max_running, max_prompt_tokens, self._tuning.mixed_prompt_tokens
+        )

@@ -1,0 +1,49 @@
+"""Warm-up steps at start: the largest possible step, to measure its memory, and small ones that
+trigger the remaining kernels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from spaninfer_kernels_cuda import gemm
+
+from spaninfer_engine.backends.cuda.graph_shapes import PROMPTS, GraphShape
+from spaninfer_engine.backends.cuda.memory import Sizes
+from spaninfer_engine.backends.cuda.sampler import LOGITS_AT_ONCE
+from spaninfer_engine.step.batch import Batch
+
+SMALLER = (GraphShape(1), GraphShape(0, PROMPTS[0], gemm.tuning.MOST_ROWS + 64))
+"""A decode alone; and a prompt too long for GEMMs of few rows, one token of which gets logits: of
+the others, its last layer computes keys and values alone."""
+
+
+def largest_batch(sizes: Sizes) -> Batch:
+    """Return a batch with every token and every slice that `sizes` allow.
+
+    As few slices as can be are prompts, which share all tokens that are not decodes; the last one
+    gets as many logits as a step may have of prompts, and the host gets as many as are sent at a
+    time. Decodes, in table row -1, pad; the prompts are those of row 0, whatever it holds.
+    """
+    slices = min(sizes.requests, sizes.rows)
+    prompts = min(slices, -(-sizes.rows // sizes.max_len))
+    decodes = slices - prompts
+    length = min(sizes.max_len, (sizes.rows - decodes) // prompts)
+    is_prompt = np.arange(slices, dtype=np.int32) >= decodes
+    stops = np.where(is_prompt, length, 0).astype(np.int32)
+    lengths = np.where(is_prompt, length, 1)
+    logits = np.ones(slices, np.int32)
+    logits[-1] = min(length, sizes.prompt_logits)
+    nowhere = np.zeros(slices, np.bool_)
+    return Batch(
+        seq_ids=tuple(range(slices)),
+        table_rows=np.where(is_prompt, 0, -1).astype(np.int32),
+        starts=np.zeros(slices, np.int32),
+        stops=stops,
+        rope_lens=stops,
+        query_start_loc=np.cumsum([0, *lengths], dtype=np.int32),
+        logit_start_loc=np.cumsum([0, *logits], dtype=np.int32),
+        samples=nowhere,
+        samples_on_device=nowhere,
+        num_decodes=decodes,
+        host_logits=np.arange(min(LOGITS_AT_ONCE, logits.sum()), dtype=np.int32),
+    )

@@ -1,0 +1,1 @@
+"""Parts that backends on numpy and plain torch share."""

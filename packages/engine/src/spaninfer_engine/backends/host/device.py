@@ -1,0 +1,164 @@
+"""Steps computed while they are waited for: the device of reference, CPU and torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spaninfer_engine.errors import NoMemory
+from spaninfer_engine.ops.rotary import Rotary
+from spaninfer_engine.ops.step import A, AttentionMetadata, Rotation, SpanCache, Step
+from spaninfer_engine.ops.table import Ops
+from spaninfer_engine.plan import Entry, Slice
+from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.resource import Closing
+from spaninfer_engine.step.batch import Batch, Ints, build_batch
+from spaninfer_engine.step.device import Logprobs, Samples, Updates
+from spaninfer_engine.step.sequences import Sequences
+
+Logits = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held(Generic[A]):
+    """What takes memory: the program with its weights, the KV cache, what a backend keeps."""
+
+    forward: Callable[[Step[A]], A]
+    ops: Ops[A]
+    caches: tuple[SpanCache[A], ...]
+
+
+class HostDevice(Closing, Generic[A]):
+    """step.device.Device that reads tokens and tables of `sequences` in place.
+
+    `forward` is a bound program, which returns logits [W V].
+    """
+
+    lookahead = 0
+
+    def __init__(
+        self,
+        forward: Callable[[Step[A]], A],
+        ops: Ops[A],
+        caches: tuple[SpanCache[A], ...],
+        rotaries: tuple[Rotary, ...],
+        sequences: Sequences,
+    ) -> None:
+        self._held: _Held[A] | None = _Held(forward, ops, caches)
+        self._rotaries, self._sequences = rotaries, sequences
+
+    def warm_up(self) -> None:
+        """Compute a step of one token for nobody: what a first step compiles is compiled now.
+
+        Steps with media call the same kernels. The token's keys and values are written to the first
+        span, which is nobody's yet.
+        """
+        num_groups, span_len = len(self._sequences.tables), self._sequences.span_len
+        sequences = Sequences(num_groups, max_len=1, span_len=span_len, num_rows=1)
+        sequences.enter(Entry(0, np.zeros(1, np.int32), SamplingParams(), seed=0))
+        parts = [Slice(0, start=0, stop=1, logits_from=0, draws=False, rope_len=1)]
+        self.compute(build_batch(parts, sequences, lambda _: True), sequences)
+
+    def can_sample(self, entry: Entry) -> bool:  # noqa: ARG002
+        """Logits are on the host already, and so is the sampler."""
+        return False
+
+    def launch(self, batch: Batch, updates: Updates) -> HostStep[A]:  # noqa: ARG002
+        """Return the step, which is computed when it is waited for."""
+        return HostStep(self, batch, self._sequences)
+
+    def run_idle_work(self) -> bool:
+        """Everything is ready from the start."""
+        return False
+
+    def close(self) -> None:
+        """Give weights and KV cache back; idempotent."""
+        self._held = None
+
+    def compute(self, batch: Batch, sequences: Sequences) -> Logits:
+        """Return the logits [W V] of a batch; raises NoMemory."""
+        assert self._held is not None, "the device is closed"
+        held = self._held
+        try:
+            step = self._step(held, batch, sequences)
+            held.ops.prepare(step)
+            return held.ops.to_host(held.forward(step))
+        except held.ops.memory_errors:
+            pass
+        # Not where the error is at hand: it would be kept with this one, and with it the tensors.
+        raise NoMemory(batch.num_tokens, held.ops.available_bytes())
+
+    def _step(self, held: _Held[A], batch: Batch, sequences: Sequences) -> Step[A]:
+        return build_step(batch, sequences, held.ops, held.caches, self._rotaries)
+
+
+def build_step(
+    batch: Batch,
+    sequences: Sequences,
+    ops: Ops[A],
+    caches: tuple[SpanCache[A], ...],
+    rotaries: tuple[Rotary, ...],
+) -> Step[A]:
+    """Return the context of a batch, gathered from `sequences` by a few index operations."""
+    positions, token_rows = batch.positions(), batch.token_rows()
+    axes = max((rotary.num_axes for rotary in rotaries), default=1)
+    places = np.broadcast_to(positions, (axes, len(positions)))
+    return Step(
+        token_ids=ops.from_host(sequences.tokens[token_rows, positions]),
+        positions=ops.from_host(places),
+        rotations=_rotations(batch, positions, places, rotaries, ops),
+        logit_indices=ops.from_host(batch.logit_indices()),
+        attention=AttentionMetadata(
+            batch=batch,
+            positions=positions,
+            token_rows=token_rows,
+            tables=sequences.tables,
+            slot_mapping=_slot_mapping(positions, token_rows, sequences, ops),
+            caches=caches,
+        ),
+    )
+
+
+def _rotations(
+    batch: Batch, positions: Ints, places: Ints, rotaries: tuple[Rotary, ...], ops: Ops[A]
+) -> tuple[Rotation[A], ...]:
+    rope_lens = batch.per_token(batch.rope_lens) if rotaries else positions
+    angles = (rotary.angles(places, positions, rope_lens) for rotary in rotaries)
+    return tuple(Rotation(ops.from_host(cos), ops.from_host(sin)) for cos, sin in angles)
+
+
+def _slot_mapping(
+    positions: Ints, token_rows: Ints, sequences: Sequences, ops: Ops[A]
+) -> tuple[tuple[A, A], ...]:
+    index, place = np.divmod(positions, np.int32(sequences.span_len))
+    at = ops.from_host(place)
+    return tuple((ops.from_host(table[token_rows, index]), at) for table in sequences.tables)
+
+
+class HostStep(Generic[A]):
+    """step.device.Launched: a step that is computed when it is waited for."""
+
+    def __init__(self, device: HostDevice[A], batch: Batch, sequences: Sequences) -> None:
+        self._device, self._batch, self._sequences = device, batch, sequences
+        self._logits: Logits | None = None
+
+    def wait(self) -> None:
+        """Compute the step."""
+        self._logits = self._device.compute(self._batch, self._sequences)
+
+    def samples(self) -> Samples:
+        """The host samples."""
+        raise AssertionError("a host device samples nothing")
+
+    def logprobs(self) -> Logprobs | None:
+        """The host computes them."""
+        return None
+
+    def logits(self) -> Logits:
+        """Return the logits [W V], all of which the host asks for."""
+        assert self._logits is not None, "the step was not waited for"
+        return self._logits

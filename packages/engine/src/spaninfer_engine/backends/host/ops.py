@@ -1,0 +1,235 @@
+"""What the backends on numpy arrays share: tensor duties, and operators that move numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import spaninfer_op_reference as definition
+from numpy.typing import NDArray
+
+from spaninfer_engine.memory import HOST_SHARE, available_bytes
+from spaninfer_engine.ops.bound import BoundProgram
+from spaninfer_engine.ops.operation import Packable
+from spaninfer_engine.ops.step import AttentionMetadata, SpanCache, Step
+from spaninfer_engine.ops.table import AlibiKind, span_buffer_shape
+from spaninfer_engine.spec.nodes import CacheGroup
+from spaninfer_engine.step.batch import Run
+
+Array = NDArray[Any]
+
+
+class HostOps:
+    """The part of ops.table.Ops that is the same for every backend on numpy arrays."""
+
+    cache_share = HOST_SHARE
+    memory_errors = (MemoryError,)
+
+    def __init__(self, dtype: Literal["float32", "float64"]) -> None:
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+
+    # ---- tensors ---------------------------------------------------------------------------------
+
+    def chain(self, program: BoundProgram[Array]) -> BoundProgram[Array]:
+        """Every kernel by itself."""
+        return program
+
+    def layout(self, operator: str, argument: str) -> str:  # noqa: ARG002
+        """Tables of which a step reads a few rows stay as they are stored; the rest is widened."""
+        return "stored" if argument == "table" else "wide"
+
+    def pack(self, arrays: Sequence[Packable], layout: str) -> Array:
+        """Return the array in a layout; without a copy where it already has it."""
+        array = np.asarray(arrays[0]) if len(arrays) == 1 else np.concatenate(arrays)
+        if layout == "stored":
+            return array
+        return np.require(array, self.dtype, ["C", "ALIGNED"])
+
+    def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[Array]:
+        """Allocate the spans of a cache group; the system gives memory when spans are written."""
+        buffer = np.empty(span_buffer_shape(group, num_spans, span_len), self.dtype)
+        cut = span_len * group.kv_heads * group.key_dim
+        keys = _heads(buffer[..., :cut], span_len, group.kv_heads)
+        if group.values_in_keys:
+            return SpanCache(keys, keys[..., : group.value_dim])
+        return SpanCache(keys, _heads(buffer[..., cut:], span_len, group.kv_heads))
+
+    def from_host(self, array: Array) -> Array:
+        """Indices as they are, floating-point numbers in the dtype of this backend."""
+        return array.astype(self.dtype, copy=False) if array.dtype.kind == "f" else array
+
+    def end_packing(self) -> None:
+        """Packing takes nothing beside the weights."""
+
+    def warm(self) -> None:
+        """Nothing is made ready before a step calls it (`run.runner.Runner.rehearse`)."""
+
+    def available_bytes(self) -> int:
+        """Return what this process can take without pushing others out."""
+        return available_bytes()
+
+    def to_host(self, array: Array) -> NDArray[np.float32]:
+        """Return the array as float32."""
+        return array.astype(np.float32, copy=False)
+
+    def prepare(self, step: Step[Array]) -> None:
+        """Operators read everything from the step."""
+
+    # ---- operators that move numbers -------------------------------------------------------------
+
+    def embed(self, step: Step[Array], *, table: Array, scale: float) -> Array:
+        """Rows of the table by token id, widened."""
+        x = table[step.token_ids].astype(self.dtype, copy=False)
+        return x if scale == 1.0 else x * self.dtype.type(scale)
+
+    def replace_rows(self, step: Step[Array], x: Array) -> Array:
+        """Put media embeddings in place."""
+        return x if step.replaced is None else definition.replace_rows(x, *step.replaced)
+
+    def add_rows(self, step: Step[Array], x: Array, *, layer: int) -> Array:
+        """Add what the step brings for this layer."""
+        rows = None if step.added is None else step.added.get(layer)
+        return x if rows is None else definition.add_rows(x, *rows)
+
+    def learned_positions(self, step: Step[Array], *, table: Array, offset: int) -> Array:
+        """Rows of the table by position."""
+        rows: Array = table[step.positions[0] + offset].astype(self.dtype, copy=False)
+        return rows
+
+    def sinusoidal_positions(self, step: Step[Array], *, dim: int, offset: int) -> Array:
+        """Sines and cosines of positions."""
+        return definition.sinusoidal(step.positions[0] + offset, dim, self.dtype)
+
+    def take_rows(self, step: Step[Array], x: Array) -> Array:
+        """Rows whose logits are wanted; without a copy where they are all rows."""
+        return x if len(step.logit_indices) == len(x) else x[step.logit_indices]
+
+    def add(self, x: Array, y: Array, *, scale: float) -> Array:
+        """X + y * scale."""
+        return x + y if scale == 1.0 else x + y * self.dtype.type(scale)
+
+    def scale(self, x: Array, *, factor: float) -> Array:
+        """X * factor."""
+        y: Array = x * self.dtype.type(factor)
+        return y
+
+    def split(self, x: Array, *, sizes: tuple[int, ...]) -> tuple[Array, ...]:
+        """Views of parts of the last axis."""
+        parts, start = [], 0
+        for size in sizes:
+            parts.append(x[..., start : start + size])
+            start += size
+        return tuple(parts)
+
+    def concat(self, x: Array, y: Array) -> Array:
+        """[x | y]."""
+        return np.concatenate([x, y], -1)
+
+    def split_heads(self, x: Array, *, heads: int) -> Array:
+        """A view with an axis for heads."""
+        return x.reshape(len(x), heads, x.shape[-1] // heads)
+
+    def merge_heads(self, x: Array) -> Array:
+        """The heads side by side."""
+        return x.reshape(len(x), math.prod(x.shape[1:]))
+
+    def split_groups(self, x: Array, *, heads: int, kv_heads: int) -> tuple[Array, Array, Array]:
+        """Per kv head its queries, key and value."""
+        ratio = heads // kv_heads
+        grouped = x.reshape(len(x), kv_heads, ratio + 2, x.shape[1] // (kv_heads * (ratio + 2)))
+        query = grouped[:, :, :ratio].reshape(len(x), heads, grouped.shape[-1])
+        return query, grouped[:, :, ratio], grouped[:, :, ratio + 1]
+
+    def logn(self, step: Step[Array], x: Array, *, base: int) -> Array:
+        """Queries beyond `base` positions grow with the logarithm of their position."""
+        return definition.logn(x, step.positions[0], base)
+
+    # ---- attention and experts -------------------------------------------------------------------
+
+    def append(
+        self,
+        step: Step[Array],
+        key: Array,
+        value: Array | None = None,
+        *,
+        group: int,
+        layer: int,
+    ) -> None:
+        """Write keys and values into the spans."""
+        metadata: AttentionMetadata[Array] = step.attention
+        cache, slots = metadata.caches[group], metadata.slot_mapping[group]
+        cache.keys[layer][slots] = key
+        if value is not None:
+            cache.values[layer][slots] = value
+
+    def route(
+        self, logits: Array, *, correction: Array | None = None, **scores: Any
+    ) -> tuple[Array, Array]:
+        """Choose experts."""
+        return definition.route(logits, correction=correction, **scores)
+
+
+def attend_by_definition(
+    step: Step[Array],
+    query: Array,
+    group: int,
+    layer: int,
+    *,
+    scale: float,
+    softcap: float | None,
+    window: int | None,
+    alibi: AlibiKind | None,
+) -> Array:
+    """[T H E]: request by request, as spaninfer_op_reference says."""
+    metadata: AttentionMetadata[Array] = step.attention
+    keys, values = (part[layer] for part in metadata.caches[group])
+    slopes = definition.alibi_slopes(query.shape[1])
+    out = np.empty((*query.shape[:2], values.shape[-1]), query.dtype)
+    for run in metadata.batch.runs():
+        first, spans = _spans_of(run, metadata.tables[group][run.row], keys.shape[1], window)
+        positions = np.arange(first, run.stop)
+        out[run.first : run.last] = definition.attend(
+            query[run.first : run.last],
+            definition.gather_spans(keys, spans, len(positions)),
+            definition.gather_spans(values, spans, len(positions)),
+            np.arange(run.start, run.stop),
+            positions,
+            scale=scale,
+            softcap=softcap,
+            window=window,
+            bias=_bias(alibi, slopes, positions, scale),
+        )
+    return out
+
+
+def _spans_of(run: Run, table: Array, span_len: int, window: int | None) -> tuple[int, Array]:
+    """Return the first position of the spans that a run's rows see, and their numbers.
+
+    Spans behind the window may hold another request's keys by now.
+    """
+    low = 0 if window is None else max(0, run.start - window + 1) // span_len
+    return low * span_len, table[low : -(-run.stop // span_len)]
+
+
+def _bias(kind: AlibiKind | None, slopes: Array, positions: Array, scale: float) -> Array | None:
+    """[H N]: the ALiBi bias of key positions."""
+    match kind:
+        case None:
+            return None
+        case "rounded":
+            return definition.falcon_alibi_bias(slopes, positions, scale)
+        case "scaled":
+            return definition.alibi_bias(slopes, positions) * scale
+        case "plain":
+            return definition.alibi_bias(slopes, positions)
+
+
+def _heads(buffer: Array, span_len: int, kv_heads: int) -> Array:
+    """[N S L K D] as a view of buffer[S N L*K*D]."""
+    spans, layers, size = buffer.shape
+    shape = (spans, layers, span_len, kv_heads, size // (span_len * kv_heads))
+    heads = buffer.reshape(shape).swapaxes(0, 1)
+    assert np.may_share_memory(heads, buffer)
+    return heads

@@ -1,0 +1,1 @@
+"""The numpy definitions as a backend."""

@@ -1,0 +1,37 @@
+"""The description of backend reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spaninfer_engine.backends.backend import Backend, Chosen, Settings, only_float32
+from spaninfer_engine.backends.hardware import Machine
+from spaninfer_engine.backends.start import HostStart, Start
+from spaninfer_engine.config import EngineConfig
+from spaninfer_engine.ops.bound import Programs
+from spaninfer_engine.ops.table import Ops
+from spaninfer_engine.spec.nodes import Decoder
+
+
+class ReferenceBackend(Backend):
+    """The numpy definitions: the truth that other backends are compared with."""
+
+    name = "reference"
+    summary = "numpy"
+
+    def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:  # noqa: ARG002
+        """Float32."""
+        return only_float32(self, asked)
+
+    def open(self, settings: Settings, tell: Callable[[int, int], None] | None = None) -> Ops[Any]:  # noqa: ARG002
+        """Return the definitions in float32."""
+        from spaninfer_engine.backends.reference.ops import ReferenceOps
+
+        return ReferenceOps("float32")
+
+    def start(
+        self, bound: Programs[Any], ops: Any, decoder: Decoder, *_: object, **__: object
+    ) -> Start:
+        """Return the start of a device on the host."""
+        return HostStart(bound.run, ops, decoder)

@@ -1,0 +1,114 @@
+"""The definitions of spaninfer_op_reference behind the table, in float64 or float32."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import spaninfer_op_reference as definition
+
+from spaninfer_engine.backends.host.ops import Array, HostOps, attend_by_definition
+from spaninfer_engine.ops.step import Step
+from spaninfer_engine.ops.table import AlibiKind, Claim
+from spaninfer_engine.spec.nodes import ActivationName, RopeStyle
+
+
+class ReferenceOps(HostOps):
+    """ops.table.Ops as numpy says it: the truth that other backends are compared with."""
+
+    name = "reference"
+    claims: tuple[Claim, ...] = ()
+
+    def __init__(self, dtype: Literal["float64", "float32"] = "float64") -> None:
+        super().__init__(dtype)
+
+    # ---- rows ------------------------------------------------------------------------------------
+
+    def linear(self, x: Array, *, weight: Array, bias: Array | None = None) -> Array:
+        """X @ weight.T + bias."""
+        return definition.linear(x, weight, bias)
+
+    def head_linear(self, x: Array, *, weight: Array) -> Array:
+        """One matrix per head."""
+        return definition.head_linear(x, weight)
+
+    def rms_norm(self, x: Array, *, weight: Array, eps: float, plus_one: bool) -> Array:
+        """Over the last axis."""
+        return definition.rms_norm(x, weight, eps, plus_one)
+
+    def layer_norm(
+        self, x: Array, *, weight: Array, eps: float, bias: Array | None = None
+    ) -> Array:
+        """Over the last axis."""
+        return definition.layer_norm(x, weight, bias, eps)
+
+    def softcap(self, x: Array, *, cap: float) -> Array:
+        """Cap * tanh(x / cap)."""
+        return definition.softcap(x, cap)
+
+    def activation(self, x: Array, *, act: ActivationName) -> Array:
+        """act(x)."""
+        return definition.ACTIVATIONS[act](x)
+
+    def gate(self, gate: Array, up: Array, *, act: ActivationName) -> Array:
+        """act(gate) * up."""
+        return definition.gated(gate, up, act)
+
+    def sigmoid_gate(self, x: Array, gate: Array) -> Array:
+        """X * sigmoid(gate)."""
+        return x * definition.sigmoid(gate)
+
+    # ---- heads -----------------------------------------------------------------------------------
+
+    def rotate(self, step: Step[Array], x: Array, *, rope: int, style: RopeStyle) -> Array:
+        """Rotate the first channels."""
+        return definition.rotate(x, *step.rotations[rope], style)
+
+    def attend(
+        self,
+        step: Step[Array],
+        query: Array,
+        *,
+        group: int,
+        layer: int,
+        scale: float,
+        softcap: float | None = None,
+        window: int | None = None,
+        alibi: AlibiKind | None = None,
+    ) -> Array:
+        """Request by request."""
+        return attend_by_definition(
+            *(step, query, group, layer),
+            scale=scale,
+            softcap=softcap,
+            window=window,
+            alibi=alibi,
+        )
+
+    # ---- experts ---------------------------------------------------------------------------------
+
+    def router(self, x: Array, *, weight: Array, bias: Array | None = None) -> Array:
+        """The scores of experts."""
+        return definition.linear(x, weight, bias)
+
+    def experts(
+        self,
+        x: Array,
+        ids: Array,
+        weights: Array,
+        *,
+        act: ActivationName,
+        down: Array,
+        gate: Array | None = None,
+        up: Array | None = None,
+        gate_up: Array | None = None,
+        layout: Literal["oi", "io"] = "oi",
+    ) -> Array:
+        """Sums of the chosen experts' gated MLPs."""
+        if layout == "io":
+            down = down.swapaxes(1, 2)
+        if gate_up is not None:
+            both = gate_up.swapaxes(1, 2) if layout == "io" else gate_up
+            gate, up = both[:, : both.shape[1] // 2], both[:, both.shape[1] // 2 :]
+        assert gate is not None
+        assert up is not None
+        return definition.experts(x, gate, up, down, ids, weights, act)

@@ -1,0 +1,75 @@
+"""The backends by name; importing it imports no framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spaninfer_engine.backends.backend import Backend
+from spaninfer_engine.backends.cpu.backend import CpuBackend
+from spaninfer_engine.backends.cuda.backend import CudaBackend
+from spaninfer_engine.backends.hardware import Machine
+from spaninfer_engine.backends.reference.backend import ReferenceBackend
+from spaninfer_engine.backends.torch.backend import TorchBackend
+from spaninfer_engine.config import BackendName, EngineConfig
+from spaninfer_engine.errors import ConfigError
+
+CUDA, CPU, TORCH, REFERENCE = CudaBackend(), CpuBackend(), TorchBackend(), ReferenceBackend()
+
+BACKENDS: Mapping[BackendName, Backend] = {
+    backend.name: backend for backend in (CUDA, CPU, TORCH, REFERENCE)
+}
+
+
+def choose_backend(asked: EngineConfig, stored_as: str, machine: Machine) -> tuple[Backend, str]:
+    """Return the backend asked for, or the best for this machine, and why.
+
+    Raises ConfigError where what was asked does not go together.
+    """
+    on_gpu = asked.device is not None and asked.device != "cpu"
+    if asked.backend is not None:
+        backend = BACKENDS[asked.backend]
+        if backend.needs_torch and not machine.has_torch:
+            raise ConfigError(
+                f"backend {backend.name} needs torch, which is not installed: "
+                f"nox -s install -- {backend.name}, in the root of the checkout"
+            )
+        if on_gpu and not backend.on_gpu:
+            raise ConfigError(
+                f"backend {backend.name} computes on the cpu; device {asked.device} needs "
+                "--backend cuda or torch"
+            )
+        return backend, "asked for"
+    if on_gpu or (asked.device is None and machine.has_cuda):
+        if not machine.has_torch:
+            raise ConfigError(
+                f"device {asked.device} needs torch: pip install torch, "
+                "or omit --device to auto-select"
+            )
+        why_not = CUDA.why_not(asked, asked.dtype or stored_as, machine)
+        if why_not is not None:
+            return TORCH, why_not
+        return CUDA, "a CUDA device is there, and kernels for it"
+    if asked.dtype == "float16":
+        if not machine.has_torch:
+            raise ConfigError(f"dtype {asked.dtype} needs torch: pip install torch, or use float32")
+        return TORCH, f"computes in {asked.dtype}"
+    return CPU, "numpy and Numba, no GPU in use"
+
+
+def choose_device(asked: EngineConfig, backend: Backend, machine: Machine) -> tuple[str, str]:
+    """Return the device to compute on, and why; ConfigError where there is none."""
+    if asked.device == "cpu" and not backend.on_cpu:
+        raise ConfigError(f"backend {backend.name} computes on a GPU, and device cpu was asked for")
+    if not machine.has_cuda:
+        needs_gpu = not backend.on_cpu
+        if needs_gpu or (asked.device or "").startswith("cuda"):
+            wanted = f"backend {backend.name}" if needs_gpu else f"device {asked.device}"
+            raise ConfigError(
+                f"{wanted} was asked for, and no CUDA device can be used: "
+                "there is no NVIDIA driver, or this torch was built without CUDA"
+            )
+    if asked.device is not None:
+        return asked.device, "asked for"
+    if backend.on_gpu and machine.has_cuda:
+        return "cuda", "a CUDA device is there"
+    return "cpu", "no CUDA device" if backend.on_gpu else "the backend's only one"

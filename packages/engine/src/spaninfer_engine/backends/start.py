@@ -1,0 +1,56 @@
+"""The start of a device: its needs are measured first, then it is made with what memory is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeAlias
+
+from spaninfer_engine.backends.host.device import HostDevice
+from spaninfer_engine.kv_memory import Needs
+from spaninfer_engine.ops.rotary import Rotary
+from spaninfer_engine.ops.step import A, Step
+from spaninfer_engine.ops.table import Ops
+from spaninfer_engine.spec.nodes import Decoder, ropes
+from spaninfer_engine.step.device import Device
+from spaninfer_engine.step.sequences import Sequences
+
+Tell: TypeAlias = Callable[[str, int, int], None]
+"""Is told a stage, how many of its units are done, and of how many."""
+
+
+class Start(Protocol):
+    """A bound model on its way to a device."""
+
+    def measure(self, tell: Tell) -> Needs:
+        """Return what the device needs beside the KV cache; ConfigError if it is too much."""
+        ...
+
+    def device(self, sequences: Sequences, num_spans: tuple[int, ...], tell: Tell) -> Device:
+        """Return the device that serves `sequences`, ready to compute."""
+        ...
+
+
+class HostStart(Generic[A]):
+    """The start of a HostDevice: memory is taken when it is used, nothing is measured."""
+
+    def __init__(self, forward: Callable[[Step[A]], A], ops: Ops[A], decoder: Decoder) -> None:
+        self._forward, self._ops, self._decoder = forward, ops, decoder
+
+    def measure(self, tell: Tell) -> Needs:  # noqa: ARG002
+        """Nothing is needed that could be measured."""
+        return Needs()
+
+    def device(
+        self, sequences: Sequences, num_spans: tuple[int, ...], tell: Tell
+    ) -> HostDevice[Any]:
+        """Return the device with every kernel ready; the first start ever compiles them here."""
+        tell("kernels", 0, 1)
+        caches = tuple(
+            self._ops.cache(group, count, sequences.span_len)
+            for group, count in zip(self._decoder.groups, num_spans, strict=True)
+        )
+        rotaries = tuple(map(Rotary, ropes(self._decoder)))
+        device = HostDevice(self._forward, self._ops, caches, rotaries, sequences)
+        device.warm_up()
+        tell("kernels", 1, 1)
+        return device

@@ -1,0 +1,1 @@
+"""Plain torch, on every device that it knows."""

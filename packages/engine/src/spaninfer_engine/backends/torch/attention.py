@@ -1,0 +1,113 @@
+"""Attention over spans with plain torch operators: keys and values gathered, scores in memory.
+
+Right for every size and kind of bias, in float32, and slow: it serves where there is no kernel.
+Nothing waits for the device, and no array is made on the host, so that calls can be captured into
+CUDA graphs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from spaninfer_op_reference import alibi_slopes
+from torch import Tensor
+
+from spaninfer_engine.ops.table import AlibiKind
+from spaninfer_engine.step.batch import Run
+
+_MOST_SCORES = 1 << 26  # of one piece of a slice: 256 MiB in float32
+_HIDDEN = torch.finfo(torch.float32).min  # finite: a row that sees nothing must not become NaN
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What becomes of q.k before the softmax; see `ops.table.Ops.attend`."""
+
+    scale: float
+    softcap: float | None = None
+    window: int | None = None
+    alibi: AlibiKind | None = None
+
+
+def attend_slice(
+    query: Tensor, keys: Tensor, values: Tensor, table: Tensor, run: Run, scoring: Scoring
+) -> Tensor:
+    """Return what query[T H D] of one slice reads, [T H E], in pieces that fit into memory.
+
+    keys[S L K D] and values[S L K E] are one layer's spans, table[M] the slice's span numbers.
+    """
+    low = 0 if scoring.window is None else max(0, run.start - scoring.window + 1)
+    first = low // keys.shape[1]
+    last = -(-run.stop // keys.shape[1])
+    start = first * keys.shape[1]
+    key, value = (spans[table[first:last]].flatten(0, 1)[None, : run.stop - start]
+                  for spans in (keys, values))  # fmt: skip
+    rows = max(1, _MOST_SCORES // (query.shape[1] * key.shape[1]))
+    positions = torch.arange(run.start, run.stop, device=query.device)
+    pieces = [
+        _attend(piece[None], key, value, place[None], start, scoring)[0]
+        for piece, place in zip(torch.split(query, rows), torch.split(positions, rows), strict=True)
+    ]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def attend_rows(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tables: Tensor,
+    rows: Tensor,
+    lengths: Tensor,
+    scoring: Scoring,
+) -> Tensor:
+    """Return what query[R H D], the newest row of R requests, reads: [R H E].
+
+    tables[N M] are the span numbers of requests, rows[R] whose they are, lengths[R] how many
+    positions each sees; 0 of a padding row, which reads nothing. All M columns are gathered.
+    """
+    numbers = tables[rows]
+    key, value = (spans[numbers].flatten(1, 2) for spans in (keys, values))
+    return _attend(query[:, None], key, value, lengths[:, None] - 1, 0, scoring)[:, 0]
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, position: Tensor, start: int, scoring: Scoring
+) -> Tensor:
+    """[R T H E]: query[R T H D] at position[R T] over key[R J K D] of positions from `start` on."""
+    (_, rows, heads, dim), kv_heads = query.shape, key.shape[2]
+    ratio = heads // kv_heads
+    grouped = query.view(-1, rows, kv_heads, ratio, dim).permute(0, 2, 3, 1, 4)
+    grouped = grouped.reshape(-1, kv_heads, ratio * rows, dim)
+    scores = grouped.float() @ key.permute(0, 2, 3, 1).float() * scoring.scale
+    scores = scores.view(-1, kv_heads, ratio, rows, key.shape[1])
+    if scoring.softcap is not None:
+        scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
+    places = torch.arange(start, start + key.shape[1], device=key.device)
+    if scoring.alibi is not None:
+        bias = _bias(scoring.alibi, scoring.scale, heads, places)
+        scores = scores + bias.view(kv_heads, ratio, 1, -1)
+    hidden = places > position[..., None]
+    if scoring.window is not None:
+        hidden |= places <= position[..., None] - scoring.window
+    weights = scores.masked_fill(hidden[:, None, None], _HIDDEN).softmax(-1)
+    # What nobody sees may be anything, NaN too.
+    value = value.masked_fill(hidden.all(1)[..., None, None], 0.0)
+    read = weights.flatten(2, 3) @ value.transpose(1, 2).float()  # [R K H/K*T E]
+    by_row = read.view(-1, kv_heads, ratio, rows, value.shape[-1]).permute(0, 3, 1, 2, 4)
+    return by_row.flatten(2, 3).to(query.dtype)
+
+
+def _bias(kind: AlibiKind, scale: float, heads: int, places: Tensor) -> Tensor:
+    """[H J]: a slope per head times the key's position."""
+    slopes = slopes_of(heads, places.device)
+    bias = (slopes.bfloat16() if kind == "rounded" else slopes)[:, None] * places
+    return bias.float() * (1.0 if kind == "plain" else scale)
+
+
+@cache
+def slopes_of(heads: int, device: torch.device) -> Tensor:
+    """[H] in float32: ALiBi's slopes, copied to the device once."""
+    return torch.from_numpy(np.asarray(alibi_slopes(heads), np.float32)).to(device)

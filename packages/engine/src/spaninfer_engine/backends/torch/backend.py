@@ -1,0 +1,44 @@
+"""The description of backend torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spaninfer_engine.backends.backend import Backend, Chosen, Settings
+from spaninfer_engine.backends.hardware import Machine
+from spaninfer_engine.backends.start import HostStart, Start
+from spaninfer_engine.config import DTYPES, EngineConfig
+from spaninfer_engine.ops.bound import Programs
+from spaninfer_engine.ops.table import Ops
+from spaninfer_engine.spec.nodes import Decoder
+
+
+class TorchBackend(Backend):
+    """Plain torch: correct on every device that torch knows, fast on none."""
+
+    name = "torch"
+    summary = "any torch device"
+    needs_torch = True
+    on_gpu = True
+
+    def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:  # noqa: ARG002
+        """Return the dtype asked for, or the checkpoint's."""
+        if asked.dtype is not None:
+            return asked.dtype, "asked for"
+        for known in DTYPES:
+            if known == stored_as:
+                return known, "the checkpoint's"
+        return "float32", f"the checkpoint is in {stored_as}, which torch does not compute in"
+
+    def open(self, settings: Settings, tell: Callable[[int, int], None] | None = None) -> Ops[Any]:  # noqa: ARG002
+        """Return torch's operators on a device."""
+        from spaninfer_engine.backends.torch.ops import TorchOps
+
+        return TorchOps(settings.dtype, settings.device)
+
+    def start(
+        self, bound: Programs[Any], ops: Any, decoder: Decoder, *_: object, **__: object
+    ) -> Start:
+        """Return the start of a device whose steps the host goes through one by one."""
+        return HostStart(bound.run, ops, decoder)

@@ -1,0 +1,395 @@
+"""The operators on plain torch: correct on every device that torch knows, fast on none.
+
+Computes in float32, bfloat16 or float16; norms, softmax, rotations and routing in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spaninfer_engine.backends.torch.attention import Scoring, attend_slice
+from spaninfer_engine.backends.torch.upload import Uploader, fill
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.memory import DEVICE_SHARE, HOST_SHARE, available_bytes
+from spaninfer_engine.ops.bound import BoundProgram
+from spaninfer_engine.ops.fuse import joined_linears
+from spaninfer_engine.ops.operation import Packable
+from spaninfer_engine.ops.step import AttentionMetadata, SpanCache, Step
+from spaninfer_engine.ops.table import AlibiKind, Claim, span_buffer_shape
+from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, RopeStyle
+
+
+def cuda_is_available() -> bool:
+    """Return whether torch was built with CUDA and finds a device."""
+    return torch.cuda.is_available()
+
+
+def cuda_capability() -> tuple[int, int]:
+    """Return the compute capability of the current CUDA device, such as (9, 0)."""
+    return torch.cuda.get_device_capability()
+
+
+def usable_device(name: str) -> torch.device:
+    """Return torch's device of this name; ConfigError where nothing can be put on it."""
+    try:
+        device = torch.device(name)
+    except RuntimeError as unknown:
+        raise ConfigError(
+            f"torch has no device {name!r}; give --device cpu, cuda, cuda:1 or the like"
+        ) from unknown
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as refused:  # the latter: torch was built without it
+        reason = str(refused).partition("\n")[0]
+        raise ConfigError(
+            f"device {name} cannot be used: {reason}; choose another --device, or leave it out"
+        ) from refused
+    return device
+
+
+class TorchOps:
+    """ops.table.Ops on torch tensors of one dtype on one device."""
+
+    name = "torch"
+
+    def __init__(
+        self, dtype: Literal["float32", "bfloat16", "float16"] = "float32", device: str = "cpu"
+    ) -> None:
+        self.dtype: torch.dtype = getattr(torch, dtype)
+        self.device = usable_device(device)
+        self._uploader = Uploader(self.device) if self.device.type == "cuda" else None
+
+    # ---- tensors ---------------------------------------------------------------------------------
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """Projections of one input become one."""
+        return (joined_linears(self, 3), joined_linears(self, 2))
+
+    def chain(self, program: BoundProgram[Tensor]) -> BoundProgram[Tensor]:
+        """Every kernel by itself."""
+        return program
+
+    def layout(self, operator: str, argument: str) -> str:  # noqa: ARG002
+        """Every weight lies as in the checkpoint."""
+        return "plain"
+
+    def pack(self, arrays: Sequence[Packable], layout: str) -> Tensor:  # noqa: ARG002
+        """Copy to the device, in this backend's dtype."""
+        rows = [array.shape[0] for array in arrays]
+        shape = (sum(rows), *arrays[0].shape[1:])
+        packed = torch.empty(shape, dtype=self.dtype, device=self.device)
+        fill_part = fill if self._uploader is None else self._uploader.fill
+        for array, part in zip(arrays, torch.split(packed, rows), strict=True):
+            fill_part(array, part)
+        return packed
+
+    def end_packing(self) -> None:
+        """Give threads and pinned memory back."""
+        if self._uploader is not None:
+            self._uploader.close()
+
+    def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[Tensor]:
+        """Allocate the spans of a cache group."""
+        shape = span_buffer_shape(group, num_spans, span_len)
+        buffer = torch.empty(shape, dtype=self.dtype, device=self.device)
+        head = (span_len, group.kv_heads)
+        cut = math.prod(head) * group.key_dim
+        keys = _heads(buffer[..., :cut], head)
+        if group.values_in_keys:
+            return SpanCache(keys, keys[..., : group.value_dim])
+        return SpanCache(keys, _heads(buffer[..., cut:], head))
+
+    def from_host(self, array: NDArray[Any]) -> Tensor:
+        """Indices and float32 angles go to the device as they are."""
+        return torch.from_numpy(np.array(array)).to(self.device)
+
+    def warm(self) -> None:
+        """Nothing is compiled."""
+
+    def available_bytes(self) -> int:
+        """Return what is free on the device."""
+        if self.device.type == "cuda":
+            return torch.cuda.mem_get_info(self.device)[0]
+        return available_bytes()
+
+    @property
+    def cache_share(self) -> float:
+        """Return the share of it that spans may take unasked."""
+        return DEVICE_SHARE if self.device.type == "cuda" else HOST_SHARE
+
+    @property
+    def memory_errors(self) -> tuple[type[Exception], ...]:
+        """Return what torch's allocators raise."""
+        return MemoryError, torch.OutOfMemoryError
+
+    def to_host(self, array: Tensor) -> NDArray[np.float32]:
+        """Return the array as float32 in host memory."""
+        result: NDArray[np.float32] = array.float().cpu().numpy()
+        return result
+
+    def prepare(self, step: Step[Tensor]) -> None:
+        """Operators read everything from the step."""
+
+    # ---- embedding -------------------------------------------------------------------------------
+
+    def embed(self, step: Step[Tensor], *, table: Tensor, scale: float) -> Tensor:
+        """Rows of the table by token id; the scale is rounded to the table's dtype."""
+        x = F.embedding(step.token_ids, table)
+        return x if scale == 1.0 else x * torch.tensor(scale, dtype=self.dtype)
+
+    def replace_rows(self, step: Step[Tensor], x: Tensor) -> Tensor:
+        """Put media embeddings in place."""
+        if step.replaced is None:
+            return x
+        return x.index_copy(0, step.replaced.rows, step.replaced.vectors.to(self.dtype))
+
+    def add_rows(self, step: Step[Tensor], x: Tensor, *, layer: int) -> Tensor:
+        """Add what the step brings for this layer."""
+        rows = None if step.added is None else step.added.get(layer)
+        return x if rows is None else x.index_add(0, rows.rows, rows.vectors.to(self.dtype))
+
+    def learned_positions(self, step: Step[Tensor], *, table: Tensor, offset: int) -> Tensor:
+        """Rows of the table by position."""
+        return F.embedding(step.positions[0] + offset, table)
+
+    def sinusoidal_positions(self, step: Step[Tensor], *, dim: int, offset: int) -> Tensor:
+        """Sines and cosines of positions."""
+        index = torch.arange(dim // 2, device=self.device, dtype=torch.float32)
+        angles = (step.positions[0] + offset)[:, None] * torch.exp(
+            index * -(math.log(10000) / (dim // 2 - 1))
+        )
+        return torch.cat([angles.sin(), angles.cos()], 1).to(self.dtype)
+
+    def take_rows(self, step: Step[Tensor], x: Tensor) -> Tensor:
+        """Rows whose logits are wanted; without a copy where they are all rows."""
+        return x if len(step.logit_indices) == len(x) else x[step.logit_indices]
+
+    # ---- rows ------------------------------------------------------------------------------------
+
+    def linear(self, x: Tensor, *, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """X @ weight.T + bias."""
+        return F.linear(x, weight, bias)
+
+    def head_linear(self, x: Tensor, *, weight: Tensor) -> Tensor:
+        """One matrix per head."""
+        return torch.bmm(x.transpose(0, 1), weight).transpose(0, 1)
+
+    def rms_norm(self, x: Tensor, *, weight: Tensor, eps: float, plus_one: bool) -> Tensor:
+        """Over the last axis, in float32."""
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        return (wide * (weight.float() + 1.0 if plus_one else weight.float())).to(x.dtype)
+
+    def layer_norm(
+        self, x: Tensor, *, weight: Tensor, eps: float, bias: Tensor | None = None
+    ) -> Tensor:
+        """Over the last axis, in float32."""
+        wide_bias = None if bias is None else bias.float()
+        return F.layer_norm(x.float(), x.shape[-1:], weight.float(), wide_bias, eps).to(x.dtype)
+
+    def add(self, x: Tensor, y: Tensor, *, scale: float) -> Tensor:
+        """X + y * scale."""
+        return torch.add(x, y, alpha=scale)
+
+    def scale(self, x: Tensor, *, factor: float) -> Tensor:
+        """X * factor."""
+        return x * factor
+
+    def softcap(self, x: Tensor, *, cap: float) -> Tensor:
+        """Cap * tanh(x / cap), in float32."""
+        return torch.tanh(x.float() / cap) * cap
+
+    def activation(self, x: Tensor, *, act: ActivationName) -> Tensor:
+        """act(x)."""
+        match act:
+            case "silu":
+                return F.silu(x)
+            case "gelu":
+                return F.gelu(x)
+            case "gelu_tanh":
+                return F.gelu(x, approximate="tanh")
+            case "relu":
+                return F.relu(x)
+            case "quick_gelu":
+                return x * torch.sigmoid(1.702 * x)
+
+    def gate(self, gate: Tensor, up: Tensor, *, act: ActivationName) -> Tensor:
+        """act(gate) * up."""
+        return self.activation(gate, act=act) * up
+
+    def sigmoid_gate(self, x: Tensor, gate: Tensor) -> Tensor:
+        """X * sigmoid(gate)."""
+        return x * torch.sigmoid(gate)
+
+    # ---- heads -----------------------------------------------------------------------------------
+
+    def split(self, x: Tensor, *, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
+        """Views of parts of the last axis."""
+        return torch.split(x, list(sizes), -1)
+
+    def concat(self, x: Tensor, y: Tensor) -> Tensor:
+        """[x | y]."""
+        return torch.cat([x, y], -1)
+
+    def split_heads(self, x: Tensor, *, heads: int) -> Tensor:
+        """A view with an axis for heads."""
+        return x.reshape(len(x), heads, x.shape[-1] // heads)
+
+    def merge_heads(self, x: Tensor) -> Tensor:
+        """The heads side by side."""
+        return x.flatten(1)
+
+    def split_groups(
+        self, x: Tensor, *, heads: int, kv_heads: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Per kv head its queries, key and value."""
+        ratio = heads // kv_heads
+        grouped = x.reshape(len(x), kv_heads, ratio + 2, x.shape[1] // (kv_heads * (ratio + 2)))
+        query, key, value = torch.split(grouped, [ratio, 1, 1], 2)
+        return query.flatten(1, 2), key.flatten(1, 2), value.flatten(1, 2)
+
+    def rotate(self, step: Step[Tensor], x: Tensor, *, rope: int, style: RopeStyle) -> Tensor:
+        """Rotate the first channels, in float32."""
+        cos, sin = (part[:, None] for part in step.rotations[rope])
+        width = 2 * cos.shape[-1]
+        turned, rest = x[..., :width].float(), x[..., width:]
+        if style == "half":
+            a, b = turned.chunk(2, -1)
+            turned = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+        else:
+            a, b = turned[..., 0::2], turned[..., 1::2]
+            turned = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
+        return torch.cat([turned.to(x.dtype), rest], -1)
+
+    def logn(self, step: Step[Tensor], x: Tensor, *, base: int) -> Tensor:
+        """Queries beyond `base` positions grow with the logarithm of their position."""
+        factor = torch.log(step.positions[0] + 1.0) / math.log(base)
+        return (x * factor.clamp(min=1.0)[:, None, None]).to(x.dtype)
+
+    # ---- attention -------------------------------------------------------------------------------
+
+    def append(
+        self,
+        step: Step[Tensor],
+        key: Tensor,
+        value: Tensor | None = None,
+        *,
+        group: int,
+        layer: int,
+    ) -> None:
+        """Write keys and values into the spans."""
+        metadata: AttentionMetadata[Tensor] = step.attention
+        spans, slots = metadata.caches[group], metadata.slot_mapping[group]
+        spans.keys[layer][slots] = key
+        if value is not None:
+            spans.values[layer][slots] = value
+
+    def attend(
+        self,
+        step: Step[Tensor],
+        query: Tensor,
+        *,
+        group: int,
+        layer: int,
+        scale: float,
+        softcap: float | None = None,
+        window: int | None = None,
+        alibi: AlibiKind | None = None,
+    ) -> Tensor:
+        """Request by request, over spans gathered into one piece."""
+        scoring = Scoring(scale, softcap, window, alibi)
+        metadata: AttentionMetadata[Tensor] = step.attention
+        keys, values = (part[layer] for part in metadata.caches[group])
+        out = query.new_empty(*query.shape[:2], values.shape[-1])
+        for run in metadata.batch.runs():
+            table = torch.from_numpy(metadata.tables[group][run.row]).to(self.device)
+            rows = slice(run.first, run.last)
+            out[rows] = attend_slice(query[rows], keys, values, table, run, scoring)
+        return out
+
+    # ---- experts ---------------------------------------------------------------------------------
+
+    def router(self, x: Tensor, *, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The scores of experts, in float32."""
+        return F.linear(x.float(), weight.float(), None if bias is None else bias.float())
+
+    def route(
+        self,
+        logits: Tensor,
+        *,
+        kind: Literal["softmax", "sigmoid"],
+        top_k: int,
+        normalise: bool,
+        scale: float,
+        groups: int,
+        group_topk: int,
+        group_score: Literal["max", "top2"],
+        correction: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Choose experts, in float32."""
+        scores = logits.softmax(-1) if kind == "softmax" else logits.sigmoid()
+        choice = scores if correction is None else scores + correction.float()
+        if groups > 1:
+            grouped = choice.view(len(choice), groups, choice.shape[1] // groups)  # [T G X/G]
+            best = 1 if group_score == "max" else 2
+            group_ids = grouped.topk(best, -1).values.sum(-1).topk(group_topk, -1).indices
+            keep = torch.zeros(grouped.shape[:2], dtype=torch.bool, device=logits.device)
+            keep.scatter_(1, group_ids, True)
+            choice = grouped.masked_fill(~keep[..., None], -math.inf).flatten(1)
+        ids = choice.topk(top_k, -1).indices
+        weights = scores.gather(1, ids)
+        if normalise:
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return ids, weights * scale
+
+    def experts(
+        self,
+        x: Tensor,
+        ids: Tensor,
+        weights: Tensor,
+        *,
+        act: ActivationName,
+        down: Tensor,
+        gate: Tensor | None = None,
+        up: Tensor | None = None,
+        gate_up: Tensor | None = None,
+        layout: Literal["oi", "io"] = "oi",
+    ) -> Tensor:
+        """Expert by expert, over the tokens that chose it."""
+        out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+        for expert in np.unique(ids.cpu().numpy()).tolist():
+            token, choice = (ids == expert).nonzero(as_tuple=True)
+            rows = x[token]
+            if gate_up is None:
+                assert gate is not None
+                assert up is not None
+                inner = self.gate(F.linear(rows, gate[expert]), F.linear(rows, up[expert]), act=act)
+            else:
+                both = _expert_linear(rows, gate_up[expert], layout)
+                inner = self.gate(*both.chunk(2, -1), act=act)
+            y = _expert_linear(inner, down[expert], layout)
+            out.index_add_(0, token, y.float() * weights[token, choice, None])
+        return out.to(x.dtype)
+
+
+def _expert_linear(x: Tensor, weight: Tensor, layout: Literal["oi", "io"]) -> Tensor:
+    return F.linear(x, weight) if layout == "oi" else x @ weight
+
+
+def _heads(buffer: Tensor, head: tuple[int, int]) -> Tensor:
+    """[N S L K D] as a view of buffer[S N L*K*D], for head = (L, K)."""
+    dim = buffer.shape[-1] // math.prod(head)
+    return buffer.as_strided(
+        (*buffer.shape[:2], *head, dim),
+        (*buffer.stride()[:2], head[1] * dim, dim, 1),
+        buffer.storage_offset(),
+    ).transpose(0, 1)

@@ -1,0 +1,1 @@
+"""Models as flat programs: lowered from nodes, bound to a backend."""

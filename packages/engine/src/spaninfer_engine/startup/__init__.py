@@ -1,0 +1,1 @@
+"""From a path to a running engine: open, resolve, check, bind, measure."""

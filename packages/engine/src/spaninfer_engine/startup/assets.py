@@ -1,0 +1,71 @@
+"""What an engine knows of texts: the tokenizer, the chat template, and how its makers sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spaninfer_engine.config import EngineConfig
+from spaninfer_engine.errors import CheckpointError, ConfigError, InvalidSampling
+from spaninfer_engine.load import Checkpoint
+from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.spec import Decoder
+from spaninfer_engine.text.sources import open_tokenizer
+from spaninfer_engine.text.template import ChatTemplate
+from spaninfer_engine.text.tokenizer import Tokenizer
+from spaninfer_engine.text.wordless import wordless_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What a checkpoint says about texts."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    sampling: SamplingParams  # where a request brings none
+
+
+def open_texts(asked: EngineConfig, checkpoint: Checkpoint, decoder: Decoder, name: str) -> Texts:
+    """Open what a checkpoint says about texts; `name` is the model's, for messages.
+
+    Raises CheckpointError for what is on disk, ConfigError for a chat template that was asked for
+    and cannot be used.
+    """
+    tokenizer = _tokenizer(checkpoint, decoder)
+    template = ChatTemplate(
+        _template_source(asked, checkpoint),
+        origin=name,
+        special_tokens=checkpoint.special_tokens,
+    )
+    if asked.chat_template is not None:  # better refused now than at every request
+        template.render([{"role": "user", "content": "Hello!"}])
+    return Texts(tokenizer, template, _sampling(checkpoint))
+
+
+def _tokenizer(checkpoint: Checkpoint, decoder: Decoder) -> Tokenizer:
+    """Return the checkpoint's tokenizer; one without words where it has none."""
+    if checkpoint.tokenizer is None:
+        return wordless_tokenizer(decoder.vocab, checkpoint.end_ids)
+    return open_tokenizer(checkpoint.tokenizer, end_ids=checkpoint.end_ids)
+
+
+def _template_source(asked: EngineConfig, checkpoint: Checkpoint) -> str | Mapping[str, str] | None:
+    """Return the chat template that was asked for, or the model's own."""
+    if asked.chat_template is None:
+        return checkpoint.chat_template
+    try:
+        return asked.chat_template.read_text(encoding="utf-8")
+    except OSError as reason:
+        raise ConfigError(f"{asked.chat_template} cannot be read: {reason.strerror}") from reason
+    except UnicodeDecodeError as reason:
+        raise ConfigError(f"{asked.chat_template} is not text in UTF-8: {reason}") from reason
+
+
+def _sampling(checkpoint: Checkpoint) -> SamplingParams:
+    """Return what the model's makers chose; CheckpointError where that cannot be sampled with."""
+    try:
+        return SamplingParams(**checkpoint.sampling_defaults)
+    except InvalidSampling as refused:
+        raise CheckpointError(
+            f"{checkpoint.path}: generation_config.json: {refused}; correct it there"
+        ) from refused

@@ -1,0 +1,209 @@
+"""From a path to an engine's parts: open, resolve, check, bind, decide, in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from spaninfer_engine.backends.backend import Settings
+from spaninfer_engine.config import EngineConfig
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.kv_memory import gib
+from spaninfer_engine.load import Checkpoint, open_checkpoint
+from spaninfer_engine.load.checkpoint import whole_path
+from spaninfer_engine.load.dummy import DummyReader
+from spaninfer_engine.load.packed import PackedReader
+from spaninfer_engine.load.packing import as_packed
+from spaninfer_engine.memory import available_bytes, total_bytes
+from spaninfer_engine.ops.table import Ops, Pack
+from spaninfer_engine.program.bind import bind_packed, packer
+from spaninfer_engine.program.lower import lower
+from spaninfer_engine.run.runner import Runner
+from spaninfer_engine.run.sampler import Sampler
+from spaninfer_engine.spec import Decoder, check, find, load
+from spaninfer_engine.spec import resolve as resolve_spec
+from spaninfer_engine.spec.tree import shortened, weights
+from spaninfer_engine.startup.assets import open_texts
+from spaninfer_engine.startup.components import Parts
+from spaninfer_engine.startup.compute import (
+    Compute,
+    checkpoint_dtype,
+    decide_compute,
+)
+from spaninfer_engine.startup.hardware import this_machine
+from spaninfer_engine.startup.limits import (
+    SPAN_LEN,
+    decide_budget,
+    decide_demand,
+    refuse_beyond_machine,
+    resolve,
+    served_name,
+)
+from spaninfer_engine.step.sequences import Sequences
+
+MODELS = "spaninfer.models"
+"""Entry points of packages that bring a model: the name is the model's, the value a function
+without arguments that returns its folder."""
+
+REFUSED_KEYS = ("quantization_config", "compression_config")
+
+
+class Progress(Protocol):
+    """Is told how far loading has come."""
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """`done` of `total` units of a stage are finished; of one unit, nobody knows how much."""
+        ...
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+@contextmanager
+def shortage_named() -> Iterator[None]:
+    """Have a lack of host memory told as what the caller can change: ConfigError."""
+    try:
+        yield
+    except MemoryError as short:
+        raise ConfigError(
+            f"memory ran out while the model was loaded ({short or 'the system says no more'}); "
+            f"{gib(available_bytes())} are left: lower --memory or --max-len, quantize weights, or "
+            "raise the limit of this process (ulimit -v, the container's)"
+        ) from short
+
+
+@shortage_named()
+def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
+    """Return everything an engine runs on.
+
+    Raises ConfigError for what was asked, CheckpointError for what is on disk.
+    """
+    path, name = locate(asked.model)
+    with open_checkpoint(path, with_weights=asked.weights != "dummy") as checkpoint:
+        refuse_quantised(checkpoint)
+        packed = checkpoint.reader if isinstance(checkpoint.reader, PackedReader) else None
+        if packed is not None:
+            asked = as_packed(asked, packed.packing)
+        decoder = resolve_decoder(asked, checkpoint)
+        name = served_name(asked, name)
+        texts = open_texts(asked, checkpoint, decoder, name)  # weights and kernels take longer
+        stored_as = checkpoint_dtype(checkpoint.config)
+        machine = this_machine(with_gpu=asked.backend not in ("cpu", "reference"))
+        compute = decide_compute(asked, stored_as, machine, packed=packed is not None)
+        if compute.device == "cpu":
+            refuse_beyond_machine(asked.memory, total_bytes())
+        kernels = stage_of(progress, "kernels")
+        ops = open_backend(compute, decoder, asked, stored_as, kernels)
+        ops.warm()
+        pack = _unpacked(asked, checkpoint, decoder, ops) if packed is None else _mapped(packed)
+        bound = bind_packed(lower(decoder), ops, pack, stage_of(progress, "weights"))
+        demand = decide_demand(asked, compute, decoder)
+        start = compute.backend.start(
+            *(bound, ops, decoder, demand),
+            few_layers=partial(bind_packed, lower(shortened(decoder)), ops, pack),
+            asked=asked,
+            span_len=asked.span_len or SPAN_LEN,
+        )
+        needs = start.measure(progress)
+        ops.end_packing()
+        memory = decide_budget(asked, compute, ops.available_bytes(), ops.cache_share, needs)
+        resolved = resolve(asked, name, decoder, compute, memory)
+        sequences = Sequences(
+            len(decoder.groups),
+            max_len=resolved.max_len,
+            span_len=resolved.span_len,
+            num_rows=resolved.max_running,
+        )
+        device = start.device(sequences, resolved.num_spans, progress)
+        return Parts(
+            resolved=resolved,
+            decoder=decoder,
+            runner=Runner(device, sequences, Sampler(compute.backend.host_sampling(decoder.vocab))),
+            tokenizer=texts.tokenizer,
+            template=texts.template,
+            sampling=texts.sampling,
+            end_ids=texts.tokenizer.eos_ids & frozenset(range(decoder.vocab)),  # files name others
+            listing=str(bound),
+        )
+
+
+def locate(model: str | Path) -> tuple[Path, str]:
+    """Return the folder or file of a model, and its name.
+
+    The bare name of a model that a package brings means that one; ./NAME is always a path.
+    """
+    brought = {point.name: point for point in entry_points(group=MODELS)}
+    if isinstance(model, str) and model in brought:
+        return Path(brought[model].load()()), model
+    path = whole_path(model)
+    if path.exists():
+        return path, path.stem if path.is_file() else path.resolve().name
+    names = ", ".join(sorted(brought)) or "none"
+    raise ConfigError(
+        f"there is no file or folder {str(model)!r}, and no installed package brings a model of "
+        f"that name (brought: {names}); models are not downloaded, give the path of one"
+    )
+
+
+def open_backend(
+    compute: Compute,
+    decoder: Decoder,
+    asked: EngineConfig,
+    stored_as: str,
+    tell: Callable[[int, int], None] | None = None,
+) -> Ops[Any]:
+    """Return the operators of the chosen backend for a model."""
+    settings = Settings(
+        device=compute.device,
+        dtype=compute.dtype,
+        kv_dtype=asked.kv_dtype,
+        stored_as=stored_as,
+        groups=decoder.groups,
+        asked=asked,
+    )
+    return compute.backend.open(settings, tell)
+
+
+def refuse_quantised(checkpoint: Checkpoint) -> None:
+    """Raise ConfigError for weights in codes that others made."""
+    for key in REFUSED_KEYS:
+        if checkpoint.config.get(key):
+            raise ConfigError(
+                f"{checkpoint.path}: config.json has {key}; checkpoints that are stored "
+                "quantised are not read yet, use one in float32, bfloat16 or float16"
+            )
+
+
+def resolve_decoder(asked: EngineConfig, checkpoint: Checkpoint) -> Decoder:
+    """Return the tree of a checkpoint, which has all of its weights."""
+    spec = load(asked.spec) if asked.spec is not None else find(checkpoint.config)
+    reader = checkpoint.reader
+    if asked.weights == "dummy":
+        return resolve_spec(spec, checkpoint.config)
+    decoder = resolve_spec(spec, checkpoint.config, reader.names)
+    check(decoder, {name: reader.shape(name) for name in reader.names})
+    return decoder
+
+
+def _unpacked(asked: EngineConfig, checkpoint: Checkpoint, decoder: Decoder, ops: Ops[Any]) -> Pack:
+    """Return what packs a model's weights while it is bound."""
+    if asked.weights == "dummy":
+        return packer(ops, DummyReader(weights(decoder), asked.seed))
+    return packer(ops, checkpoint.reader)
+
+
+def _mapped(packed: PackedReader) -> Pack:
+    """Return what finds weights that were packed before."""
+    from spaninfer_engine.startup.packed_weights import PackedWeights
+
+    return PackedWeights(packed).pack
+
+
+def stage_of(progress: Progress, stage: str) -> Callable[[int, int], None]:
+    """Return what tells `progress` how far this stage has come."""
+    return lambda done, total: progress(stage, done, total)

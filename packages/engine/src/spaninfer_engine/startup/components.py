@@ -1,0 +1,55 @@
+"""What an engine is made of, put together by build.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from spaninfer_engine.config import Resolved
+from spaninfer_engine.plan import StepPlan, StepResult
+from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.spec.nodes import Decoder
+from spaninfer_engine.text.template import ChatTemplate
+from spaninfer_engine.text.tokenizer import Tokenizer
+
+Outcome: TypeAlias = Callable[[], StepResult]
+"""Waits for a step that was started, and returns what it drew; called once."""
+
+
+class PlanRunner(Protocol):
+    """Computes plans, in order; owns the memory of weights and spans."""
+
+    @property
+    def lookahead(self) -> int:
+        """How many plans it takes before it must be asked for the outcome of the oldest.
+
+        0: nothing runs by itself, a step is computed while its outcome is waited for.
+        """
+        ...
+
+    def start(self, plan: StepPlan) -> Outcome:
+        """Begin to compute the plan's slices; outcomes are asked for in the order of plans."""
+        ...
+
+    def run_idle_work(self) -> bool:
+        """Do up to 0.1 s of idle work (e.g. capture one CUDA graph); False when none is left."""
+        ...
+
+    def close(self) -> None:
+        """Give weights and spans back; harmless when repeated."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """A model ready to run, with everything around it."""
+
+    resolved: Resolved
+    decoder: Decoder
+    runner: PlanRunner
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    sampling: SamplingParams  # where a request brings none: what generation_config.json says
+    end_ids: frozenset[int]  # all ids that end an answer
+    listing: str = ""  # the bound program, for people

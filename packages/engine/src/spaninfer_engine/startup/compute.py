@@ -1,0 +1,136 @@
+"""The choice of backend, device and dtype: from what was asked and what is there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spaninfer_engine.backends.backend import MAX_SPAN_LEN, Backend
+from spaninfer_engine.backends.hardware import Machine
+from spaninfer_engine.backends.registry import BACKENDS, choose_backend, choose_device
+from spaninfer_engine.config import (
+    DTYPES,
+    KV_DTYPES,
+    QUANTIZE,
+    QUANTIZE_GROUPS,
+    WEIGHTS,
+    Decision,
+    DType,
+    EngineConfig,
+)
+from spaninfer_engine.errors import ConfigError
+
+GROUPED = QUANTIZE[1:]  # quantised values that share scales
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """What computes, where, and in which numbers."""
+
+    backend: Backend
+    device: str
+    dtype: DType
+    decisions: tuple[Decision, ...]
+
+
+def decide_compute(
+    asked: EngineConfig, checkpoint_dtype: str, machine: Machine, *, packed: bool = False
+) -> Compute:
+    """Choose backend, device and dtype; ConfigError where what was asked does not go together.
+
+    `packed`: weights come from a file of `convert`, and `asked` is what `packing.as_packed` says.
+    """
+    _check(asked)
+    backend, why_backend = choose_backend(asked, checkpoint_dtype, machine)
+    why_backend = "what the weights were packed for" if packed else why_backend
+    device, why_device = choose_device(asked, backend, machine)
+    dtype, why_dtype = backend.choose_dtype(asked, checkpoint_dtype, machine)
+    backend.check(asked, dtype, machine)
+    _check_options(asked, backend)
+    decisions = (
+        Decision("backend", backend.name, why_backend),
+        Decision("device", device, why_device),
+        Decision("dtype", dtype, why_dtype),
+        *([Decision("keys, values", asked.kv_dtype, "asked for")] if asked.kv_dtype else []),
+        *([Decision("weights", asked.quantize, _scales(asked, packed))] if asked.quantize else []),
+        *([_INVARIANT] if asked.batch_invariant else []),
+    )
+    return Compute(backend, device, dtype, decisions)
+
+
+_INVARIANT = Decision("batch invariant", "yes", "asked for: slower, equal to the last bit")
+
+
+def _check(asked: EngineConfig) -> None:
+    """Refuse values that no machine could satisfy."""
+    for name, known in (
+        ("backend", tuple(BACKENDS)),
+        ("dtype", DTYPES),
+        ("kv_dtype", KV_DTYPES),
+        ("weights", WEIGHTS),
+        ("quantize", QUANTIZE),
+        ("quantize_group", QUANTIZE_GROUPS),
+    ):
+        value = getattr(asked, name)
+        if value is not None and value not in known:
+            raise ConfigError(f"{name} is {value!r}; allowed are {', '.join(map(str, known))}")
+    for name in ("max_len", "span_len", "memory", "max_running", "step_tokens", "max_waiting"):
+        value = getattr(asked, name)
+        if value is not None and not (hasattr(value, "__index__") and value >= 1):
+            raise ConfigError(f"{name} is {value!r}; allowed is a whole number, 1 or more")
+    if asked.span_len is not None and asked.span_len > MAX_SPAN_LEN:
+        raise ConfigError(f"span_len is {asked.span_len}; allowed is 1 to {MAX_SPAN_LEN}")
+
+
+def _check_options(asked: EngineConfig, backend: Backend) -> None:
+    """Refuse options that the backend does not have."""
+    if asked.kv_dtype is not None and asked.kv_dtype not in backend.kv_dtypes:
+        raise ConfigError(
+            f"backend {backend.name} does not keep keys and values in {asked.kv_dtype}, but "
+            f"{', '.join(('as they are computed', *backend.kv_dtypes))}; leave kv_dtype out, or "
+            "choose one"
+        )
+    if asked.batch_invariant and not backend.is_invariant:
+        raise ConfigError(
+            f"batch_invariant requires --backend {_those_with('is_invariant')} (got "
+            f"{backend.name}): other backends' matmul libraries change their summation order with "
+            "batch size"
+        )
+    if asked.graphs and not backend.has_graphs:
+        raise ConfigError(
+            f"graphs requires --backend {_those_with('has_graphs')} (got {backend.name}); or leave "
+            "graphs out"
+        )
+    if asked.quantize_group is not None and asked.quantize not in GROUPED:
+        raise ConfigError(
+            f"quantize_group only applies to {' and '.join(GROUPED)}; add --quantize "
+            f"{'|'.join(GROUPED)} or drop --quantize-group"
+        )
+    if asked.quantize is not None and not backend.quantizes:
+        raise ConfigError(
+            f"quantize {asked.quantize} requires --backend {_those_with('quantizes')} (got "
+            f"{backend.name}); or leave quantize out"
+        )
+
+
+def _those_with(ability: str) -> str:
+    return " or ".join(name for name, each in BACKENDS.items() if getattr(each, ability))
+
+
+def _scales(asked: EngineConfig, packed: bool) -> str:
+    why = "packed" if packed else "asked for"
+    if asked.quantize not in GROUPED:
+        return f"{why}: rounded from what is stored"
+    per = "row" if asked.quantize_group is None else f"{asked.quantize_group} channels"
+    return f"{why}: codes with a scale per {per}"
+
+
+def checkpoint_dtype(config: Mapping[str, Any]) -> str:
+    """Return the dtype that a config.json names, in either of its spellings; float32 if none."""
+    text_config = config.get("text_config")
+    for part in (config, text_config if isinstance(text_config, dict) else {}):
+        for key in ("dtype", "torch_dtype"):
+            if isinstance(said := part.get(key), str):
+                return said.removeprefix("torch.")
+    return "float32"

@@ -1,0 +1,228 @@
+"""From what was asked to what is done: lengths, spans, memory, and why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from spaninfer_engine.config import Decision, EngineConfig, KVDType, Resolved
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.kv_memory import (
+    Demand,
+    Needs,
+    Stored,
+    fit,
+    gib,
+    longest,
+    span_bytes,
+    spans_per_request,
+)
+from spaninfer_engine.plan import Tuning
+from spaninfer_engine.spec.nodes import CacheGroup, Decoder
+from spaninfer_engine.spec.tree import parameter_count
+from spaninfer_engine.startup.compute import Compute
+
+STORED: Mapping[KVDType, Stored] = {
+    "float32": Stored(32),
+    "bfloat16": Stored(16),
+    "float16": Stored(16),
+    "fp8": Stored(8, scale_bytes=4),
+    "int8": Stored(8, scale_bytes=8),  # a zero and a scale
+    "uint4": Stored(4, scale_bytes=8),
+}
+
+# 256 decodes cost the scheduler 245 µs a step; with spans of 16 tokens, which would share a little
+# more between requests, 312 µs (benchmarks/bench_scheduler.py, 2026-11-21)
+SPAN_LEN = 32
+HOST_CACHE_BYTES = 4 << 30  # a server should not fill a laptop because it may
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes that spans may take, and who set the limit."""
+
+    budget: int
+    why: str
+
+
+def decide_budget(
+    asked: EngineConfig, compute: Compute, available: int, share: float, needs: Needs
+) -> Memory:
+    """Choose how many bytes the span cache may take.
+
+    `available` are those that are free beside the weights; of what else is needed leaves, spans may
+    take the part `share` unasked. ConfigError where a device has too few.
+    """
+    left = available - needs.steps - needs.graphs
+    if compute.device != "cpu" and left < (asked.memory or 1):
+        wanted = f"--memory is {gib(asked.memory)}" if asked.memory else "the span cache needs some"
+        raise ConfigError(
+            f"{wanted}, and {gib(max(left, 0))} of the device's memory are left beside {needs}; "
+            "lower --memory, --step-tokens or --max-running"
+        )
+    if asked.memory is not None:
+        return Memory(asked.memory, "asked for")
+    budget = int(left * share)
+    if compute.device == "cpu" and budget > HOST_CACHE_BYTES:
+        return Memory(HOST_CACHE_BYTES, "most that is taken unasked; --memory sets it")
+    beside = f" beside {needs}" if str(needs) else ""
+    return Memory(budget, f"{share:.0%} of the {gib(left)} that are free{beside}")
+
+
+def refuse_beyond_machine(memory: int | None, total: int) -> None:
+    """ConfigError where more is asked for the span cache than the machine has."""
+    if memory is not None and memory > total:
+        raise ConfigError(
+            f"--memory is {gib(memory)}, and this machine gives a process {gib(total)} at most; "
+            "lower it, or leave it out and have it measured"
+        )
+
+
+def decide_demand(asked: EngineConfig, compute: Compute, decoder: Decoder) -> Demand:
+    """Choose the most that requests and steps can be, before memory limits the length."""
+    least = compute.backend.tuning.step_tokens
+    return Demand(
+        max_len=decoder.max_len if asked.max_len is None else asked.max_len,
+        max_running=asked.max_running,
+        step_tokens=asked.step_tokens or max(least, asked.max_running),
+    )
+
+
+def resolve(
+    asked: EngineConfig, name: str, decoder: Decoder, compute: Compute, memory: Memory
+) -> Resolved:
+    """Decide the rest: lengths, spans and limits."""
+    span_len = asked.span_len or SPAN_LEN
+    kv_dtype = asked.kv_dtype or compute.dtype
+    stored = STORED[kv_dtype]
+    step_tokens = decide_demand(asked, compute, decoder).step_tokens
+    max_len, why_len = _max_len(asked, decoder, memory, span_len, stored, step_tokens)
+    demand = Demand(max_len, asked.max_running, step_tokens)
+    num_spans = fit(
+        decoder.groups,
+        budget=memory.budget,
+        span_len=span_len,
+        stored=stored,
+        demand=demand,
+    )
+    decisions = (
+        Decision("parameters", f"{parameter_count(decoder):,}", f"{len(decoder.layers)} layers"),
+        *([_DUMMY] if asked.weights == "dummy" else []),
+        *compute.decisions,
+        Decision("context", f"{max_len:,} tokens", why_len),
+        *_spans(decoder.groups, num_spans, memory, span_len, stored, demand),
+        Decision(
+            "step",
+            f"{step_tokens:,} tokens, {asked.max_running} requests",
+            "longer prompts are computed in pieces between decodes",
+        ),
+        Decision(
+            "prefix cache",
+            "on" if asked.prefix_cache else "off",
+            "equal beginnings are computed once" if asked.prefix_cache else "asked for",
+        ),
+        *_graphs(asked, compute),
+    )
+    return Resolved(
+        name=name,
+        architecture=decoder.architecture,
+        backend=compute.backend.name,
+        device=compute.device,
+        dtype=compute.dtype,
+        kv_dtype=kv_dtype,
+        max_len=max_len,
+        span_len=span_len,
+        num_spans=num_spans,
+        max_running=asked.max_running,
+        step_tokens=step_tokens,
+        max_waiting=asked.max_waiting,
+        prefix_cache=asked.prefix_cache,
+        tuning=_tuning(compute, step_tokens),
+        seed=asked.seed,
+        graphs=has_graphs(asked, compute),
+        batch_invariant=asked.batch_invariant,
+        decisions=decisions,
+    )
+
+
+def _tuning(compute: Compute, step_tokens: int) -> Tuning:
+    """Return the backend's tuning, for steps of so many tokens."""
+    tuning = compute.backend.tuning
+    return replace(
+        tuning, step_tokens=step_tokens, pause_tokens=min(tuning.pause_tokens, step_tokens)
+    )
+
+
+def has_graphs(asked: EngineConfig, compute: Compute) -> bool:
+    """Are decode steps captured as CUDA graphs?"""
+    return compute.backend.has_graphs and asked.graphs is not False
+
+
+def _spans(
+    groups: Sequence[CacheGroup],
+    num_spans: Sequence[int],
+    memory: Memory,
+    span_len: int,
+    stored: Stored,
+    demand: Demand,
+) -> list[Decision]:
+    """Return the rows about the span cache."""
+    held = tuple(zip(num_spans, groups, strict=True))
+    taken = sum(count * span_bytes(group, span_len, stored) for count, group in held)
+    at_once = min(count / spans_per_request(group, span_len, demand) for count, group in held)
+    return [
+        Decision(
+            "span cache",
+            f"{taken / 2**20:,.0f} MiB",
+            f"within {memory.budget / 2**20:,.0f} MiB: {memory.why}",
+        ),
+        Decision(
+            "spans",
+            " + ".join(f"{count:,}" for count in num_spans),
+            f"of {span_len} tokens; {at_once:.1f} requests of full length at once",
+        ),
+    ]
+
+
+def _graphs(asked: EngineConfig, compute: Compute) -> list[Decision]:
+    """Return the row about graphs; none where nobody would look for it."""
+    if not compute.backend.has_graphs:
+        return []
+    if asked.graphs is None:
+        return [Decision("graphs", "on", "decode steps are launched as a whole")]
+    return [Decision("graphs", "on" if asked.graphs else "off", "asked for")]
+
+
+_DUMMY = Decision("weights", "dummy", "asked for: random numbers, whose answers mean nothing")
+
+
+def _max_len(
+    asked: EngineConfig,
+    decoder: Decoder,
+    memory: Memory,
+    span_len: int,
+    stored: Stored,
+    step_tokens: int,
+) -> tuple[int, str]:
+    if asked.max_len is not None:
+        if asked.max_len > decoder.max_len:
+            raise ConfigError(
+                f"max_len is {asked.max_len}; the model was made for {decoder.max_len} positions"
+            )
+        return asked.max_len, "asked for"
+    fitting = longest(
+        decoder.groups,
+        budget=memory.budget,
+        span_len=span_len,
+        stored=stored,
+        max_len=decoder.max_len,
+        step_tokens=step_tokens,
+    )
+    if fitting < decoder.max_len:
+        return fitting, f"what fits; the model was made for {decoder.max_len:,}"
+    return decoder.max_len, "what the model was made for"
+
+
+def served_name(asked: EngineConfig, checkpoint_name: str) -> str:
+    """Return the name under which clients find the model."""
+    return asked.served_name or checkpoint_name

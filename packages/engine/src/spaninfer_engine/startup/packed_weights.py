@@ -1,0 +1,131 @@
+"""The CPU backend's packed weights in a file: written once, and mapped at every later start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+from spaninfer_kernels_cpu import LAYOUT, Format, KernelError, Layout, Packed
+
+from spaninfer_engine.backends.cpu.gemm import STACK, TURNED_STACK
+from spaninfer_engine.errors import CheckpointError
+from spaninfer_engine.load.packed import AGAIN, Contents, PackedReader, write_packed
+from spaninfer_engine.load.packing import Packing
+from spaninfer_engine.ops.operation import HeadRows, Use
+
+Weight: TypeAlias = Packed | NDArray[Any]
+
+_STACKS = (STACK, TURNED_STACK)
+_NUMBERS = tuple(map(np.dtype, (np.float32, np.float16, ml_dtypes.bfloat16)))
+
+
+def name_of(uses: Sequence[Use], layout: str) -> str:
+    """Return under which name weights lie in a file: how they are laid out, and all tensors."""
+    return f"{layout}: {' + '.join(map(_name, uses))}"
+
+
+def write_weights(
+    path: Path,
+    weights: Mapping[str, Weight],
+    packing: Packing,
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]],
+) -> None:
+    """Write weights by name, with the tensors that they were made of. OSError as writing does.
+
+    Panels come first: they are multiples of a cache line, so every one begins with a line; then
+    arrays by the size of their numbers, so each is aligned. All can be used where they are mapped.
+    """
+    panels = {name: each for name, each in weights.items() if isinstance(each, Packed)}
+    rest = {name: each for name, each in weights.items() if not isinstance(each, Packed)}
+    arrays = {name: each.panels for name, each in panels.items()}
+    arrays |= dict(sorted(rest.items(), key=lambda item: -item[1].itemsize))
+    forms = {name: _form(each) for name, each in panels.items()}
+    write_packed(path, arrays, Contents(LAYOUT, packing, forms, tensors))
+
+
+class PackedWeights:
+    """The weights of a file, found instead of packed.
+
+    CheckpointError if they lie in an order that these kernels do not read.
+    """
+
+    def __init__(self, reader: PackedReader) -> None:
+        self._reader = reader
+        if reader.contents.layout != LAYOUT:
+            raise CheckpointError(
+                f"{reader.path} is packed in the layout {reader.contents.layout!r}, and the "
+                f"kernels of this version read {LAYOUT!r}; {AGAIN}"
+            )
+
+    def pack(self, uses: Sequence[Use], layout: str) -> Weight:
+        """Return what ops.cpu packs for these uses, in the mapped file.
+
+        CheckpointError unless it is there with the shapes that kernels will take for granted.
+        """
+        name = name_of(uses, layout)
+        if name not in self._reader.arrays:
+            raise CheckpointError(
+                f"{self._reader.path} has no {name!r}: it was packed by another version or with "
+                f"another spec; {AGAIN}"
+            )
+        array = self._reader.arrays[name].read()
+        form = self._reader.contents.forms.get(name)
+        weight = array if form is None else self._packed(name, form, array)
+        if not _is_right(weight, _shape(uses, layout), layout):
+            raise CheckpointError(f"{self._reader.path}: {name!r} has a wrong shape; {AGAIN}")
+        return weight
+
+    def _packed(self, name: str, form: Any, panels: NDArray[Any]) -> Packed:
+        try:
+            kind, group, count, outputs, channels = form
+            return Packed(Layout(Format(kind, group), outputs, channels), panels, count)
+        except (TypeError, ValueError, KernelError) as broken:
+            raise CheckpointError(
+                f"{self._reader.path}: {name!r} has the unknown form {form!r}; {AGAIN}"
+            ) from broken
+
+
+def _form(packed: Packed) -> list[Any]:
+    layout = packed.layout
+    sizes = packed.count, layout.outputs, layout.channels
+    return [layout.format.kind, layout.format.group, *sizes]
+
+
+def _is_right(weight: Weight, shape: tuple[int, ...], layout: str) -> bool:
+    """Is this memory what kernels, who are told addresses alone, expect of such a weight?"""
+    if isinstance(weight, Packed):
+        sizes = weight.layout
+        whole = (weight.count * sizes.panels, sizes.panel_bytes)
+        count = (weight.count,) if layout in _STACKS else ()
+        return (
+            (*count, sizes.outputs, sizes.channels) == shape
+            and weight.panels.dtype == np.uint8
+            and weight.panels.shape == whole
+        )
+    known = _NUMBERS[:1] if layout == "wide" else _NUMBERS
+    return weight.shape == shape and weight.dtype in known
+
+
+def _shape(uses: Sequence[Use], layout: str) -> tuple[int, ...]:
+    """Return the shape of weights below one another; of stacks (N O C), of others (O C)."""
+    shapes = [_shape_of(use) for use in uses]
+    if layout not in _STACKS:
+        return sum(shape[0] for shape in shapes), *shapes[0][1:]
+    rows, columns = (2, 1) if layout == TURNED_STACK else (1, 2)
+    return shapes[0][0], sum(shape[rows] for shape in shapes), shapes[0][columns]
+
+
+def _shape_of(use: Use) -> tuple[int, ...]:
+    if not isinstance(use.view, HeadRows):
+        return use.shape
+    return use.view(np.broadcast_to(np.float32(0), use.shape)).shape  # takes no memory
+
+
+def _name(use: Use) -> str:
+    names = ", ".join(weight.name for weight in use.tensors)
+    name = f"[{names}]" if use.stacked else names
+    return name if use.view is None else f"{name} as {use.view}"

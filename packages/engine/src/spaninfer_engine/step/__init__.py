@@ -1,0 +1,1 @@
+"""One step between the scheduler and a device: sequences, batches, and the device protocol."""

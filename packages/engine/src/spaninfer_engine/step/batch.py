@@ -1,0 +1,147 @@
+"""One step as columns: an entry per slice, built once from the plan and read by every device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spaninfer_engine.plan import Slice
+from spaninfer_engine.step.sequences import Sequences
+
+Ints = NDArray[np.int32]
+Bools = NDArray[np.bool_]
+
+
+class Run(NamedTuple):
+    """Tokens [first, last) of a step: positions [start, stop) of the sequence in a table row."""
+
+    first: int
+    last: int
+    row: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """R slices with T tokens, W of which get logits.
+
+    Slices of one token that lead the batch are decodes; logits are computed for the last positions
+    of each slice. All integers are int32.
+    """
+
+    seq_ids: tuple[int, ...]
+    table_rows: Ints  # [R] row of the sequence in `Sequences`
+    starts: Ints  # [R] first position
+    stops: Ints  # [R] position behind the last
+    rope_lens: Ints  # [R] length that rotary frequencies are computed for, where they depend on it
+    query_start_loc: Ints  # [R + 1] where the tokens of each slice begin
+    logit_start_loc: Ints  # [R + 1] where the logits of each slice begin
+    samples: Bools  # [R] is a token sampled from the slice's last logits?
+    samples_on_device: Bools  # [R] does the device sample it?
+    num_decodes: int
+    host_logits: Ints  # [N] the logits that the host asks for, ascending
+
+    @property
+    def num_slices(self) -> int:
+        """R."""
+        return len(self.seq_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return int(self.query_start_loc[-1])
+
+    @property
+    def num_logits(self) -> int:
+        """W."""
+        return int(self.logit_start_loc[-1])
+
+    @property
+    def max_seq_len(self) -> int:
+        """The largest of `stops`."""
+        return int(self.stops.max())
+
+    @property
+    def is_decode(self) -> bool:
+        """Does every slice have one token, with logits?"""
+        return self.num_decodes == self.num_slices == self.num_logits
+
+    def positions(self) -> Ints:
+        """Return the position of every token in its sequence, [T]."""
+        return _ranges(self.starts, self.stops)
+
+    def token_rows(self) -> Ints:
+        """Return the table row of every token, [T]."""
+        return self.per_token(self.table_rows)
+
+    def per_token(self, column: Ints) -> Ints:
+        """Repeat a column [R] for every token, [T]."""
+        return np.repeat(column, self.stops - self.starts)
+
+    def logit_indices(self) -> Ints:
+        """Return the tokens that get logits, [W]."""
+        last = self.query_start_loc[1:]
+        return _ranges(last - np.diff(self.logit_start_loc), last)
+
+    def runs(self, rows: Sequence[int] | None = None, *, first: int = 0) -> tuple[Run, ...]:
+        """Return the slices from number `first` on; `rows` stand in for the table rows."""
+        loc = self.query_start_loc[first:].tolist()
+        rows = self.table_rows.tolist() if rows is None else rows
+        parts = (rows[first:], self.starts[first:].tolist(), self.stops[first:].tolist())
+        return tuple(map(Run, loc[:-1], loc[1:], *parts))
+
+
+def build_batch(
+    slices: Sequence[Slice], sequences: Sequences, on_host: Callable[[int], bool]
+) -> Batch:
+    """Return the batch of a plan's slices.
+
+    `on_host` tells by sequence whether the host samples its tokens.
+    """
+    ids, starts, stops, logits_from, samples, rope_lens = zip(*slices, strict=True)
+    begin, end = np.array(starts, np.int32), np.array(stops, np.int32)
+    lengths = end - begin
+    num_logits = end - np.array(logits_from, np.int32)
+    sampled = np.array(samples, np.bool_)
+    by_host = sampled & np.fromiter(map(on_host, ids), np.bool_, len(ids))
+    logit_start_loc = _cumulated(num_logits)
+    return Batch(
+        seq_ids=ids,
+        table_rows=sequences.rows(ids),
+        starts=begin,
+        stops=end,
+        rope_lens=np.array(rope_lens, np.int32),
+        query_start_loc=_cumulated(lengths),
+        logit_start_loc=logit_start_loc,
+        samples=sampled,
+        samples_on_device=sampled & ~by_host,
+        num_decodes=_leading_ones(lengths),
+        host_logits=_ranges(logit_start_loc[:-1], logit_start_loc[1:] - (sampled & ~by_host)),
+    )
+
+
+def _cumulated(counts: Ints) -> Ints:
+    sums = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=sums[1:])
+    return sums
+
+
+def _leading_ones(lengths: Ints) -> int:
+    longer = np.flatnonzero(lengths > 1)
+    return int(longer[0]) if len(longer) else len(lengths)
+
+
+def _ranges(starts: Ints, stops: Ints) -> Ints:
+    """Return the concatenation of the ranges [starts[i], stops[i])."""
+    lengths = stops - starts
+    if (lengths == 1).all():  # decodes alone, the step whose cost counts
+        return starts
+    before = _cumulated(lengths)
+    ahead = np.repeat(starts - before[:-1], lengths)
+    result: Ints = np.arange(before[-1], dtype=np.int32) + ahead
+    return result

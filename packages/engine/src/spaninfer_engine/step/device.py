@@ -1,0 +1,121 @@
+"""The device protocol: computes batches, and answers with sampled tokens or with logits.
+
+Reference, CPU, torch and CUDA implement it. A device reads tokens and span tables from the
+`Sequences` that it was made with, or keeps a copy of them that follows the updates of each launch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spaninfer_engine.plan import Entry, Growth
+from spaninfer_engine.step.batch import Batch
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+
+class SampledToken(NamedTuple):
+    """A token that the host sampled for a position of a sequence."""
+
+    seq_id: int
+    position: int
+    token_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """Changes of `Sequences` since the launch before, but for sequences that entered."""
+
+    grown: tuple[Growth, ...] = ()
+    tokens: tuple[SampledToken, ...] = ()
+    left: tuple[int, ...] = ()  # sequences that are known no more
+
+
+class SampleStatus(IntEnum):
+    """Reason why a row of logits has no token."""
+
+    SAMPLED = 0
+    ALL_MASKED = 1  # no token is allowed
+    INFINITE = 2  # the largest logit is infinite
+    NOT_A_NUMBER = 3  # there is a NaN
+
+
+class Samples(NamedTuple):
+    """Tokens that the device sampled, per row of logits.
+
+    They mean something in the last row of slices whose tokens the device samples.
+    """
+
+    token_ids: Ints  # [W]
+    status: Ints  # [W] of SampleStatus
+
+
+class Logprobs(NamedTuple):
+    """Log-probabilities of sampled tokens, per row of logits; filled for sequences that asked.
+
+    The sampled token's, its rank (1 is the most likely), and the n most likely tokens with theirs;
+    ids are -1 where fewer tokens are possible.
+    """
+
+    chosen: Floats  # [W]
+    ranks: Ints  # [W]
+    top_ids: Ints  # [W n]
+    top: Floats  # [W n]
+
+
+class Launched(Protocol):
+    """A step under way; its results may be read after `wait`."""
+
+    def wait(self) -> None:
+        """Wait for the step, or compute it now; raises NoMemory where the device lacks it."""
+        ...
+
+    def samples(self) -> Samples:
+        """Return the tokens that the device sampled."""
+        ...
+
+    def logprobs(self) -> Logprobs | None:
+        """Return log-probabilities of sampled tokens; None where no sequence asked."""
+        ...
+
+    def logits(self) -> Floats:
+        """Return the logits [N V] of `batch.host_logits`."""
+        ...
+
+
+class Device(Protocol):
+    """Computes batches in the order of their launches."""
+
+    @property
+    def lookahead(self) -> int:
+        """Steps that may be launched before the oldest one's results are read.
+
+        0: a step is computed while its results are waited for.
+        """
+        ...
+
+    def can_sample(self, entry: Entry) -> bool:
+        """Can the device sample the sequence's tokens? If not, the host does, from logits."""
+        ...
+
+    def launch(self, batch: Batch, updates: Updates) -> Launched:
+        """Begin a step; returns at once.
+
+        Raises NoMemory where the device lacks it. The step does not take place then; others may
+        follow, after the results of those before have been read.
+        """
+        ...
+
+    def run_idle_work(self) -> bool:
+        """Do up to 0.1 s of work that later steps profit from; False if none is left."""
+        ...
+
+    def close(self) -> None:
+        """Wait for what is under way and give the memory back; idempotent."""
+        ...

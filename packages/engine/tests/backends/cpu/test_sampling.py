@@ -1,0 +1,50 @@
+"""What kernels draw beside what is drawn by definition."""
+
+import numpy as np
+import pytest
+from spaninfer_engine.backends.cpu.sampling import CpuDraw
+from spaninfer_op_reference import RowSampling, sample
+
+VOCAB = 1003
+WISHES = [
+    {"temperature": 0.0},
+    {"temperature": 0.8, "top_k": 50, "top_p": 0.9},
+    {"typical_p": 0.9},
+    {"repetition_penalty": 1.2, "output_ids": np.arange(9)},
+    {"bad_words": ((3,), (5, 6))},
+    {"banned": np.array([1, 2]), "min_p": 0.01},
+    {"logit_bias": (np.array([4]), np.array([2.0], np.float32))},
+    {"no_repeat_ngram": 2, "prompt_ids": np.array([1, 2, 1, 2])},
+    {},
+]
+
+
+@pytest.fixture(scope="module")
+def draw():
+    return CpuDraw(VOCAB)
+
+
+@pytest.mark.parametrize("wishes", [WISHES, WISHES[:1], WISHES[1:2]], ids=["all", "one", "other"])
+def test_every_row_is_drawn_as_defined_whoever_draws_it(draw, wishes):
+    logits = np.random.default_rng(1).standard_normal((len(wishes), VOCAB)).astype(np.float32) * 3
+    rows = [RowSampling(seed=11 + n, position=n, **wish) for n, wish in enumerate(wishes)]
+
+    tokens, failed = draw(logits, rows)
+
+    expected, _ = sample(logits, rows)
+    assert not failed
+    assert tokens.tolist() == expected.tolist()
+
+
+def test_a_row_without_a_token_fails_with_the_reason_of_the_definition(draw):
+    logits = np.random.default_rng(1).standard_normal((4, VOCAB)).astype(np.float32)
+    logits[1], logits[3, 7] = -np.inf, np.nan
+    rows = [RowSampling(seed=n) for n in range(4)]
+
+    tokens, failed = draw(logits, rows)
+
+    expected, why = sample(logits, rows)
+    assert failed.keys() == why.keys() == {1, 3}
+    assert "every token is masked" in str(failed[1])
+    assert "is nan" in str(failed[3])
+    assert tokens[[0, 2]].tolist() == expected[[0, 2]].tolist()

@@ -1,0 +1,100 @@
+"""What the CUDA backend's programs consist of; binding needs no GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from cases import SEED
+from families import FAMILIES
+from oracle import Oracle
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.ops.bound import TEXT, Programs
+from spaninfer_engine.program.bind import bind
+from spaninfer_engine.program.lower import lower
+from stepping import Model, make_ops
+from wide import WIDE
+
+APPENDS = {"project_rotate_append", "project_norm_rotate_append"}
+
+
+def _bound(name: str, folder: Path, kv_dtype: str | None = None) -> Programs[object]:
+    family = {**FAMILIES, **{f"wide {key}": value for key, value in WIDE.items()}}[name]
+    model = Model(Oracle(family, SEED).save(folder))
+    ops = make_ops("cuda bfloat16", model.decoder.groups, device="cpu", kv_dtype=kv_dtype)
+    return bind(lower(model.decoder), ops, model.checkpoint.reader)
+
+
+def _names(bound: Programs[object]) -> Counter[str]:
+    return Counter(step.name for step in bound[TEXT].kernels)
+
+
+@pytest.mark.parametrize("name", [f"wide {name}" for name in WIDE])
+def test_attention_of_wide_models_is_computed_by_kernels(name: str, tmp_path: Path) -> None:
+    names = _names(_bound(name, tmp_path))
+
+    appends = sum(count for step, count in names.items() if step.endswith("append"))
+    assert names["span_attention"] == appends > 0
+    assert not names.keys() & {"attend", "plain_attention"}
+
+
+@pytest.mark.parametrize("name", ["wide llama3", "wide qwen3", "wide mistral", "wide phi3"])
+def test_a_layer_is_five_steps(name: str, tmp_path: Path) -> None:
+    """Projections to spans, attention, projection with sum and norm, MLP, the same again."""
+    names = _names(_bound(name, tmp_path))
+
+    layers = names["span_attention"]
+    (append,) = names.keys() & APPENDS
+    (last,) = names.keys() & {f"{name}_attend" for name in APPENDS}
+    assert names == Counter(
+        {
+            "embed": 1,
+            "rms_norm": 1,  # of the embeddings
+            append: layers,
+            "span_attention": layers,
+            last: 1,  # the last layer's, for the wanted rows
+            "project_add_rms_norm": 2 * layers + 2,  # the last one's norm is that of the head
+            "gated_linear" if name == "wide phi3" else "gated_linears": layers + 1,
+            "take_rows": 1,  # of the residual
+            "merge_heads": 1,  # of the rows taken
+            "linear": 1,  # the logits
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "claim"),
+    [
+        ("qwen3", "project_norm_rotate_append"),
+        ("gemma3", "project_norm_rotate_append"),
+        ("phi3", "project_rotate_append"),
+        ("phi3", "gated_linear"),
+        ("falcon 40b", "rotate_append"),  # its projections are grouped by key head
+        ("falcon 40b", "add_layer_norm"),
+        ("bloom", "project_add_layer_norm"),
+        ("gemma2", "add_rms_norm"),  # a norm lies between projection and sum
+        ("mixtral", "plain_experts"),
+        ("falcon rw", "plain_attention"),  # its ALiBi is rounded
+        ("gemma", "plain_attention"),  # heads of 24 channels
+    ],
+)
+def test_the_listing_says_by_what_a_step_is_computed(name: str, claim: str, tmp_path: Path) -> None:
+    assert f"  {claim}:\n" in str(_bound(name, tmp_path))
+
+
+def test_sums_that_are_scaled_keep_their_norms_apart(tmp_path: Path) -> None:
+    names = _names(_bound("granite", tmp_path))
+
+    assert not names["add_rms_norm"] + names["project_add_rms_norm"]
+    assert names["add"] == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_dtype"), [("gemma", "int8"), ("falcon rw", "fp8"), ("llama", "uint4")]
+)
+def test_codes_are_refused_where_attention_has_no_kernel_to_read_them(
+    name: str, kv_dtype: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"kv_dtype {kv_dtype} needs attention kernels"):
+        _bound(name, tmp_path, kv_dtype)

@@ -1,0 +1,53 @@
+"""Kernels are asked for by a few numbers of rows, in place of all."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+import ml_dtypes
+from span_attention import Format, SpanLayout, decode
+from spaninfer_engine.backends.cuda.kernels import ROWS
+from spaninfer_kernels_cuda import gemm
+
+SHARED_BYTES = 227 * 1024  # of an H200
+
+# Outputs, K and gate of models from 0.5 to 32 billion parameters, and of odd ones.
+PRODUCTS = [
+    *((1152, 896, None), (256, 896, None), (9728, 896, "silu"), (896, 4864, None)),
+    *((4608, 3584, None), (1024, 3584, None), (3584, 3584, None), (37888, 3584, "silu")),
+    *((3584, 18944, None), (152064, 3584, None), (6144, 4096, None), (28672, 4096, "gelu")),
+    *((4096, 14336, None), (55296, 5120, "silu"), (5120, 27648, None), (256, 4096, None)),
+    *((72, 64, None), (264, 72, "relu"), (100, 64, None), (64, 8192, None), (9001, 520, None)),
+]
+
+
+@pytest.mark.parametrize(("outputs", "inner", "gate"), PRODUCTS)
+def test_products_of_any_number_of_rows_have_the_kernels_of_these(outputs, inner, gate):
+    def kernels(numbers):
+        shapes = (gemm.Shape(rows, outputs, inner) for rows in numbers)
+        return {
+            gemm.variant_for(
+                gemm.tuning.choose(shape, "sm_90a", SHARED_BYTES, gated=gate is not None),
+                ml_dtypes.bfloat16,
+                gate,
+            )
+            for shape in shapes
+            if gemm.tuning.is_faster(shape, "sm_90a", gated=gate is not None)
+        }
+
+    assert kernels(ROWS) == kernels(range(1, gemm.tuning.MOST_ROWS + 1))
+
+
+@pytest.mark.parametrize("format", Format)
+@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(28, 4, 128), (32, 2, 64), (8, 8, 256)])
+def test_so_have_decodes_of_any_number_of_requests(format, heads, kv_heads, size):
+    layout = SpanLayout.contiguous(
+        span_len=32, kv_heads=kv_heads, key_size=size, value_size=size, format=format, num_layers=2
+    )
+
+    def tunings(numbers):
+        return {decode.tune(layout, heads, requests) for requests in numbers}
+
+    assert tunings(ROWS) == tunings(range(1, 600))

@@ -1,0 +1,46 @@
+"""The largest step fills what sizes allow."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from spaninfer_engine.backends.cuda.memory import Sizes
+from spaninfer_engine.backends.cuda.warmup import largest_batch
+
+LOGITS = 32
+
+
+@pytest.mark.parametrize(
+    ("requests", "rows", "max_len"),
+    [
+        (256, 8192, 32768),
+        (256, 8192, 512),
+        (1, 512, 4096),
+        (7, 64, 10),
+        (300, 300, 40),
+        (2, 2, 9),
+        (256, 16, 4096),  # fewer tokens than requests
+        (256, 1, 4096),
+    ],
+)
+def test_the_largest_step_takes_every_slice_and_nearly_every_token(requests, rows, max_len):
+    sizes = Sizes(
+        requests=requests, rows=rows, max_len=max_len, span_len=16, num_groups=1,
+        prompt_logits=LOGITS,
+    )  # fmt: skip
+
+    batch = largest_batch(sizes)
+
+    slices, prompts = batch.num_slices, batch.num_slices - batch.num_decodes
+    lengths = np.diff(batch.query_start_loc)[batch.num_decodes :].tolist()
+    assert slices == min(requests, rows)
+    assert min(rows, requests * max_len) - prompts < batch.num_tokens <= rows or prompts == requests
+    assert batch.num_logits == slices + min(lengths[-1], LOGITS) - 1
+    assert min(lengths) >= 1
+    assert max(lengths) <= max_len
+    assert batch.max_seq_len == max(lengths)
+    assert not batch.samples_on_device.any()
+    assert {part.dtype for part in (batch.starts, batch.stops, batch.query_start_loc)} == {
+        np.dtype(np.int32)
+    }

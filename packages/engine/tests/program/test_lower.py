@@ -1,0 +1,161 @@
+"""Programs of a few families, written out: what each node of a spec computes, in which order."""
+
+from __future__ import annotations
+
+import pytest
+from families import FAMILIES
+from spaninfer_engine.ops.table import Ops
+from spaninfer_engine.program.lower import lower
+from spaninfer_engine.program.program import Program, without_media
+from spaninfer_engine.spec import Decoder, find, resolve
+
+
+def _decoder(name: str) -> Decoder:
+    config = FAMILIES[name].config_json()
+    return resolve(find(config), config)
+
+
+def _layer(name: str, index: int) -> list[str]:
+    """The operations of one layer of a model, without weights and constants."""
+    program = without_media(lower(_decoder(name)))
+    return [
+        " ".join((*operation.outputs, "=", operation.operator, *operation.inputs))
+        for operation in program.operations
+        if operation.layer == index
+    ]
+
+
+def test_a_layer_with_norms_before_attention_and_mlp():
+    assert _layer("qwen3", 0) == [
+        "norm.0 = rms_norm x.0",
+        "q.0 = linear norm.0",
+        "k.0 = linear norm.0",
+        "v.0 = linear norm.0",
+        "q.1 = split_heads q.0",
+        "k.1 = split_heads k.0",
+        "v.1 = split_heads v.0",
+        "norm.1 = rms_norm q.1",
+        "norm.2 = rms_norm k.1",
+        "rotated.0 = rotate norm.1",
+        "rotated.1 = rotate norm.2",
+        "= append rotated.1 v.1",
+        "read.0 = attend rotated.0",
+        "read.1 = merge_heads read.0",
+        "attention.0 = linear read.1",
+        "x.2 = add x.0 attention.0",
+        "norm.3 = rms_norm x.2",
+        "gate.0 = linear norm.3",
+        "up.0 = linear norm.3",
+        "inner.0 = gate gate.0 up.0",
+        "mlp.0 = linear inner.0",
+        "x.3 = add x.2 mlp.0",
+    ]
+
+
+def test_a_parallel_layer_adds_attention_and_mlp_of_one_norm():
+    assert _layer("falcon 7b", 0) == [
+        "norm.0 = layer_norm x.0",
+        "qkv.0 = linear norm.0",
+        "q.0 k.0 v.0 = split_groups qkv.0",
+        "rotated.0 = rotate q.0",
+        "rotated.1 = rotate k.0",
+        "= append rotated.1 v.0",
+        "read.0 = attend rotated.0",
+        "read.1 = merge_heads read.0",
+        "attention.0 = linear read.1",
+        "up.0 = linear norm.0",
+        "inner.0 = activation up.0",
+        "mlp.0 = linear inner.0",
+        "both.0 = add attention.0 mlp.0",
+        "x.2 = add x.0 both.0",
+    ]
+
+
+def test_norms_behind_attention_and_mlp_come_before_the_sum():
+    assert _layer("gemma2", 0)[-9:] == [
+        "norm.1 = rms_norm attention.0",
+        "x.2 = add x.0 norm.1",
+        "norm.2 = rms_norm x.2",
+        "gate.0 = linear norm.2",
+        "up.0 = linear norm.2",
+        "inner.0 = gate gate.0 up.0",
+        "mlp.0 = linear inner.0",
+        "norm.3 = rms_norm mlp.0",
+        "x.3 = add x.2 norm.3",
+    ]
+
+
+def test_latent_attention_caches_one_latent_and_moves_both_up_projections_to_the_query():
+    assert _layer("deepseek_v3", 0)[1:21] == [
+        "low.0 = linear norm.0",
+        "norm.1 = rms_norm low.0",
+        "y.0 = linear norm.1",
+        "q.0 = split_heads y.0",
+        "q_nope.0 q_rope.0 = split q.0",
+        "q_latent.0 = head_linear q_nope.0",
+        "rotated.0 = rotate q_rope.0",
+        "q.1 = concat q_latent.0 rotated.0",
+        "kv.0 = linear norm.0",
+        "latent.0 k_rope.0 = split kv.0",
+        "norm.2 = rms_norm latent.0",
+        "latent.1 = split_heads norm.2",
+        "k_rope.1 = split_heads k_rope.0",
+        "rotated.1 = rotate k_rope.1",
+        "k.0 = concat latent.1 rotated.1",
+        "= append k.0",
+        "read.0 = attend q.1",
+        "read.1 = head_linear read.0",
+        "read.2 = merge_heads read.1",
+        "attention.0 = linear read.2",
+    ]
+
+
+def test_a_routed_mlp_chooses_experts_and_adds_the_shared_one():
+    assert (
+        _layer("qwen2_moe", 0)[-10:]
+        == [
+            "routing.0 = router norm.1",
+            "ids.0 shares.0 = route routing.0",
+            "mlp.0 = experts norm.1 ids.0 shares.0",
+            "gate.0 = linear norm.1",
+            "up.0 = linear norm.1",
+            "inner.0 = gate gate.0 up.0",
+            "mlp.1 = linear inner.0",
+            "gate.1 = linear norm.1",
+            "mlp.2 = sigmoid_gate mlp.1 gate.1",
+            "mlp.3 = add mlp.0 mlp.2",
+            "x.3 = add x.2 mlp.3",
+        ][-10:]
+    )
+
+
+def test_windows_caps_and_frequencies_are_constants_of_the_layer():
+    program = lower(_decoder("gemma3"))
+    attends = [item for item in program.operations if item.operator == "attend"]
+    rotations = [item for item in program.operations if item.operator == "rotate"][::2]
+
+    assert [item.constant("window") for item in attends] == [7, None, 7, None]
+    assert [item.constant("group") for item in attends] == [0, 1, 0, 1]
+    assert [item.constant("layer") for item in attends] == [0, 0, 1, 1]
+    assert [program.ropes[item.constant("rope")].frequencies.theta for item in rotations] == [
+        1e4, 1e6, 1e4, 1e6,
+    ]  # fmt: skip
+
+
+def test_a_head_scales_and_caps_in_that_order():
+    operators = [item.operator for item in lower(_decoder("gemma2")).operations]
+
+    assert operators[-4:] == ["take_rows", "rms_norm", "linear", "softcap"]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_value_is_made_once_before_it_is_read_and_every_operator_is_in_the_table(name: str):
+    program: Program = lower(_decoder(name))
+    made: set[str] = set()
+
+    for operation in program.operations:
+        assert hasattr(Ops, operation.operator)
+        assert made.issuperset(operation.inputs)
+        assert made.isdisjoint(operation.outputs)
+        made.update(operation.outputs)
+    assert program.result in made

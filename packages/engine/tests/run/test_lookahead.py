@@ -1,0 +1,266 @@
+"""Whole engines on a device that computes by itself: the same answers as step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import pytest
+from families import FAMILIES
+from oracle import Oracle, prompt
+from runners import runner_on
+from spaninfer_engine.backends.backend import HOST_TUNING
+from spaninfer_engine.backends.cpu.ops import CpuOps
+from spaninfer_engine.backends.cuda.graph_shapes import GraphShapes
+from spaninfer_engine.config import Resolved
+from spaninfer_engine.engine import Engine
+from spaninfer_engine.errors import NoMemory
+from spaninfer_engine.plan import Entry, Growth, Slice, StepPlan
+from spaninfer_engine.program.bind import bind
+from spaninfer_engine.program.lower import lower
+from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.run.runner import Runner
+from spaninfer_engine.run.sampler import Sampler
+from spaninfer_engine.startup.components import Parts
+from spaninfer_engine.step.batch import Batch
+from spaninfer_engine.step.device import Updates
+from spaninfer_engine.step.sequences import Sequences
+from spaninfer_engine.text.template import ChatTemplate
+from spaninfer_engine.text.wordless import wordless_tokenizer
+from stepping import Model
+from threaded_device import Answer, ThreadedDevice
+
+SPAN_LEN = 4
+MAX_LEN = 96
+
+SAMPLINGS = {
+    "greedy": SamplingParams(temperature=0, max_tokens=30, ignore_eos=True),
+    "drawn": SamplingParams(temperature=1.3, top_k=20, top_p=0.9, min_p=0.01, max_tokens=30),
+    "penalties": SamplingParams(repetition_penalty=1.3, frequency_penalty=0.4, max_tokens=25),
+    "n-grams": SamplingParams(temperature=0, no_repeat_ngram=2, max_tokens=25, ignore_eos=True),
+    "biases": SamplingParams(logit_bias={5: 3.0, 9: -2.0}, presence_penalty=0.5, max_tokens=20),
+    "log-probabilities": SamplingParams(logprobs=2, prompt_logprobs=1, max_tokens=12),
+    "of processed logits": SamplingParams(
+        temperature=0.7, logprobs=3, processed_logprobs=True, max_tokens=9
+    ),
+    "of the prompt": SamplingParams(prompt_logprobs=0, max_tokens=9),
+    "late end": SamplingParams(temperature=1.5, min_tokens=8, max_tokens=40, stop_ids=(5, 6, 7)),
+    "several": SamplingParams(temperature=0.8, n=3, max_tokens=11),
+    "one token": SamplingParams(max_tokens=1),
+}
+
+
+def _model(name: str, folder: Any) -> Model:
+    return Model(Oracle(FAMILIES[name], seed=3).save(folder))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return _model("qwen3", tmp_path_factory.mktemp("model"))
+
+
+def _parts(model: Model, make_runner: Any, num_spans: int, max_running: int) -> Parts:
+    decoder = model.decoder
+    counts = (num_spans,) * len(decoder.groups)
+    ops = CpuOps()
+    bound = bind(lower(decoder), ops, model.checkpoint.reader)
+    resolved = Resolved(
+        name="m", architecture="m", backend="cpu", device="cpu", dtype="float32",
+        kv_dtype="float32",
+        max_len=MAX_LEN, span_len=SPAN_LEN, num_spans=counts, max_running=max_running,
+        step_tokens=24, max_waiting=1000, prefix_cache=True, seed=0, decisions=(),
+        tuning=replace(HOST_TUNING, step_tokens=24),
+    )  # fmt: skip
+    return Parts(
+        resolved=resolved,
+        decoder=decoder,
+        runner=make_runner(bound, ops, resolved),
+        tokenizer=wordless_tokenizer(decoder.vocab, [2]),
+        template=ChatTemplate(None, origin="m", special_tokens={}),
+        sampling=SamplingParams(),
+        end_ids=frozenset({2}),
+    )
+
+
+def _one_by_one(model: Model) -> Any:
+    def make(bound: Any, ops: Any, resolved: Resolved) -> Runner:
+        return runner_on(
+            bound, ops, Sampler(), model.decoder, span_len=SPAN_LEN,
+            num_spans=resolved.num_spans, max_len=MAX_LEN, max_running=resolved.max_running,
+        )  # fmt: skip
+
+    return make
+
+
+def _ahead(
+    model: Model,
+    *,
+    padded: bool = False,
+    made: Any = None,
+    kind: type[ThreadedDevice] = ThreadedDevice,
+) -> Any:
+    def make(bound: Any, ops: Any, resolved: Resolved) -> Runner:
+        num_rows = resolved.max_running
+        sequences = Sequences(
+            len(model.decoder.groups), max_len=MAX_LEN, span_len=SPAN_LEN, num_rows=num_rows
+        )
+        device = kind(
+            bound, ops, model.decoder, sequences, num_rows=num_rows,
+            num_spans=resolved.num_spans,
+            shapes=GraphShapes(num_rows, 64, 2048) if padded else None,
+        )  # fmt: skip
+        if made is not None:
+            made.append(device)
+        return Runner(device, sequences, Sampler())
+
+    return make
+
+
+def _answers(parts: Parts) -> list[Any]:
+    """Return tokens and log-probabilities of many requests that run together."""
+    with Engine(parts) as engine:
+        return [list(_choices(queue)) for _, queue in _start_all(engine)]
+
+
+def _start_all(engine: Engine) -> list[Any]:
+    return [
+        engine.start_request(prompt(3 + 4 * number), replace(sampling, seed=number))
+        for number, sampling in enumerate([*SAMPLINGS.values(), *SAMPLINGS.values()])
+    ]
+
+
+def _choices(queue: Any) -> Iterator[Any]:
+    outputs = sorted(queue, key=lambda output: output.index)
+    for output in outputs:
+        assert output.error is None
+        yield output.index, output.token_ids, output.prompt_logprobs, output.logprobs
+
+
+def _joined(answers: list[Any]) -> list[Any]:
+    """Return per request and choice the tokens, and ids and ranks of log-probabilities."""
+    joined = []
+    for pieces in answers:
+        choices: dict[int, tuple[list[int], list[Any], list[Any]]] = {}
+        for index, token_ids, about_prompt, logprobs in pieces:
+            tokens, prompts, drawn = choices.setdefault(index, ([], [], []))
+            tokens += token_ids
+            prompts += [(item.token_id, item.rank) for item in about_prompt]
+            drawn += [(item.token_id, item.rank) for item in logprobs]
+        joined.append(choices)
+    return joined
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["as they are", "padded"])
+@pytest.mark.parametrize(
+    ("num_spans", "max_running"),
+    [(400, 32), (400, 3), (60, 12)],
+    ids=["plenty", "few rows", "few spans"],
+)
+def test_answers_are_those_of_a_runner_that_goes_step_by_step(
+    model: Model, num_spans: int, max_running: int, padded: bool
+) -> None:
+    expected = _answers(_parts(model, _one_by_one(model), num_spans, max_running))
+    made: list[ThreadedDevice] = []
+
+    actual = _answers(
+        _parts(model, _ahead(model, padded=padded, made=made), num_spans, max_running)
+    )
+
+    assert _joined(actual) == _joined(expected)
+    assert any(shape.prompts for shape in made[0].shapes) is padded
+
+
+@pytest.mark.parametrize(("num_spans", "max_running"), [(60, 12), (24, 3)])
+def test_choices_that_make_way_get_the_answers_of_those_that_never_do(
+    model: Model, num_spans: int, max_running: int
+) -> None:
+    expected = _answers(_parts(model, _one_by_one(model), 400, 32))
+
+    actual = _answers(_parts(model, _ahead(model), num_spans, max_running))
+
+    assert _joined(actual) == _joined(expected)
+
+
+def test_a_step_from_which_nothing_is_drawn_has_an_outcome(model: Model) -> None:
+    parts = _parts(model, _ahead(model), 40, 2)  # steps of 24 tokens
+    with Engine(parts) as engine:
+        [answer] = engine.generate([prompt(60)], SamplingParams(max_tokens=2, ignore_eos=True))
+
+    assert len(answer.token_ids) == 2
+
+
+def test_what_one_step_brings_for_a_row_does_not_overlap(model: Model) -> None:
+    """A token that the host drew for a request that left, and the prompt of the next in its row."""
+    ops = CpuOps()
+    resolved = _parts(model, lambda *_: None, 40, 1).resolved
+    bound = bind(lower(model.decoder), ops, model.checkpoint.reader)
+    runner = _ahead(model)(bound, ops, resolved)
+    told = SamplingParams(logprobs=0, processed_logprobs=True)
+    spans = tuple(range(20))
+    first = StepPlan(
+        1,
+        (Slice(1, 0, 5, 4, True),),
+        (Entry(1, tuple(prompt(5)), told, 0),),
+        (Growth(1, 0, 0, spans),),
+    )
+    second = StepPlan(
+        2,
+        (Slice(2, 0, 9, 8, True),),
+        (Entry(2, tuple(prompt(9)), SamplingParams(), 0),),
+        (Growth(2, 0, 0, spans),),
+        left=(1,),
+    )
+
+    assert runner.start(first)().tokens[0] is not None
+    assert runner.start(second)().tokens[0] is not None
+    runner.close()
+
+
+class ShortDevice(ThreadedDevice):
+    """A device that lacks memory for some of its launches."""
+
+    short: frozenset[int] = frozenset()
+
+    def launch(self, batch: Batch, updates: Updates) -> Answer:
+        if self.num_launches not in self.short:
+            return super().launch(batch, updates)
+        self._mirror.sync(batch, updates)
+        self.num_launches += 1
+        self._writes = []
+        self._mirror.reset()
+        raise NoMemory(batch.num_tokens, 0)
+
+
+@pytest.mark.parametrize("first", [0, 3, 8])
+def test_a_step_without_memory_ends_its_requests_and_no_others(model: Model, first: int) -> None:
+    expected = _joined(_answers(_parts(model, _one_by_one(model), 400, 5)))
+    made: list[ThreadedDevice] = []
+    parts = _parts(model, _ahead(model, made=made, kind=ShortDevice), 400, 5)
+    made[0].short = frozenset({first, first + 1, first + 4})
+
+    with Engine(parts) as engine:
+        got = [list(queue) for _, queue in _start_all(engine)]
+        again = [list(queue) for _, queue in _start_all(engine)]  # nothing wrong was kept
+
+    errors = [[output.error for output in outputs if output.error] for outputs in got]
+    assert 0 < sum(map(bool, errors)) < len(errors)
+    for error in chain.from_iterable(errors):
+        assert isinstance(error, NoMemory)
+        assert "no memory for a step" in str(error)
+    for found, outputs, whole in zip(errors, got, expected, strict=True):
+        if not found:  # of several choices, some may have ended before
+            assert _joined([list(_choices(outputs))]) == [whole]
+    assert _joined([list(_choices(outputs)) for outputs in again]) == expected
+
+
+def test_frequencies_that_change_with_the_length_are_those_of_every_sequence(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    model = _model("phi3 longrope", tmp_path_factory.mktemp("longrope"))
+    expected = _answers(_parts(model, _one_by_one(model), 400, 8))
+
+    actual = _answers(_parts(model, _ahead(model), 400, 8))
+
+    assert _joined(actual) == _joined(expected)

@@ -1,0 +1,149 @@
+import numpy as np
+import pytest
+from spaninfer_engine.plan import Entry
+from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.run.sampler import Sampler
+from spaninfer_op_reference import log_softmax
+
+VOCAB = 50
+PROMPT = (3, 7, 3, 9)
+
+
+def sampler_of(*params, **entry):
+    """Return a sampler with requests 0, 1, ... that share a prompt."""
+    sampler = Sampler()
+    for number, each in enumerate(params):
+        sampler.enter(Entry(number, PROMPT, SamplingParams(**each), seed=number + 1, **entry))
+    return sampler
+
+
+def draw(sampler, logits, requests=None, tokens=PROMPT):
+    requests = range(len(logits)) if requests is None else requests
+    known = np.array(tokens, np.int32)
+    rows = np.asarray(logits, np.float32)
+    count = len(rows)
+    return sampler.draw(rows, list(requests), [len(known)] * count, [known] * count)
+
+
+@pytest.fixture
+def logits(request):
+    seed = len(request.node.name)
+    return np.random.default_rng(seed).standard_normal((4, VOCAB)).astype(np.float32) * 3
+
+
+def test_greedy_requests_take_the_likeliest_token_of_their_row(logits):
+    tokens, logprobs, failed = draw(sampler_of(*[{"temperature": 0}] * 4), logits)
+
+    assert tokens == logits.argmax(-1).tolist()
+    assert (logprobs, failed) == ({}, {})
+
+
+def test_a_request_draws_the_same_alone_and_in_any_batch(logits):
+    params = [{"temperature": 1.5, "top_p": 0.9}, {}, {"top_k": 5}, {"min_p": 0.1}]
+    together, _, _ = draw(sampler_of(*params), logits)
+
+    order = [2, 0, 3, 1]
+    mixed, _, _ = draw(sampler_of(*params), logits[order], order)
+    alone = [draw(sampler_of(*params), logits[i : i + 1], [i])[0][0] for i in range(4)]
+
+    assert [mixed[order.index(i)] for i in range(4)] == together == alone
+
+
+def test_draws_at_other_positions_are_other_draws():
+    sampler = sampler_of({"temperature": 2.0})
+    row = np.zeros((1, VOCAB), np.float32)
+
+    drawn = {draw(sampler, row, tokens=PROMPT + (1,) * n)[0][0] for n in range(30)}
+
+    assert len(drawn) > 10
+
+
+def test_end_ids_cannot_be_drawn_before_min_tokens():
+    logits = np.zeros((1, VOCAB), np.float32)
+    logits[0, 11] = 50
+    sampler = sampler_of({"temperature": 0, "min_tokens": 2}, end_ids=(11,))
+
+    early = [draw(sampler, logits, tokens=PROMPT + (1,) * n)[0][0] for n in range(3)]
+
+    assert early[0] != 11
+    assert early[1] != 11
+    assert early[2] == 11
+
+
+def test_a_bias_decides():
+    tokens, _, _ = draw(
+        sampler_of({"temperature": 0, "logit_bias": {8: 100.0}}), np.zeros((1, VOCAB))
+    )
+
+    assert tokens == [8]
+
+
+def test_repetition_counts_the_prompt_and_presence_only_the_output():
+    logits = np.zeros((2, VOCAB), np.float32)
+    logits[:, 3], logits[:, 5] = 2.0, 1.9
+    params = [
+        {"temperature": 0, "repetition_penalty": 1.5},
+        {"temperature": 0, "presence_penalty": 1.0},
+    ]
+
+    before, _, _ = draw(sampler_of(*params), logits)
+    after, _, _ = draw(sampler_of(*params), logits, tokens=(*PROMPT, 3))
+
+    assert before == [5, 3]
+    assert after == [5, 5]
+
+
+def test_a_bad_word_of_two_tokens_is_only_banned_behind_its_first():
+    logits = np.zeros((1, VOCAB), np.float32)
+    logits[0, 20] = 5
+    sampler = sampler_of({"temperature": 0}, banned=((9, 20),))
+
+    assert draw(sampler, logits)[0] != [20]  # the prompt ends in 9
+    assert draw(sampler, logits, tokens=(*PROMPT, 1))[0] == [20]
+
+
+def test_logprobs_are_of_the_models_own_distribution_unless_asked_otherwise(logits):
+    params = {"temperature": 0.5, "top_k": 1, "logprobs": 2}
+    sampler = sampler_of(params, params | {"processed_logprobs": True})
+
+    tokens, logprobs, _ = draw(sampler, logits[[0, 0]])
+
+    raw = log_softmax(logits[0].astype(np.float64))
+    sharp = log_softmax(logits[0].astype(np.float64) / 0.5)
+    for entry, expected in zip(logprobs.values(), (raw, sharp), strict=True):
+        assert entry.token_id == tokens[0]
+        assert entry.logprob == pytest.approx(expected[tokens[0]], abs=1e-5)
+        assert [token for token, _ in entry.top] == np.argsort(-expected)[:2].tolist()
+        assert entry.rank == 1
+
+
+def test_prompt_logprobs_are_about_the_token_that_follows(logits):
+    sampler = sampler_of({"prompt_logprobs": 1})
+    following = np.array([5, 6, 7, 8], np.int32)
+
+    entries = sampler.prompt_logprobs(0, logits, following)
+
+    expected = log_softmax(logits.astype(np.float64))
+    assert [entry.token_id for entry in entries] == [5, 6, 7, 8]
+    for row, entry in enumerate(entries):
+        assert entry.logprob == pytest.approx(expected[row, following[row]], abs=1e-5)
+        assert entry.rank == 1 + int((expected[row] > expected[row, following[row]]).sum())
+        assert entry.top[0][0] == expected[row].argmax()
+
+
+def test_a_row_of_nan_fails_its_request_and_no_other(logits):
+    logits[1, 4] = np.nan
+
+    tokens, _, failed = draw(sampler_of(*[{"temperature": 0}, {}, {}, {"temperature": 0}]), logits)
+
+    assert list(failed) == [1]
+    assert tokens[0] == logits[0].argmax()
+    assert tokens[3] == logits[3].argmax()
+
+
+def test_a_request_that_left_is_forgotten(logits):
+    sampler = sampler_of({"temperature": 0})
+    sampler.leave(0)
+
+    with pytest.raises(KeyError):
+        draw(sampler, logits[:1])

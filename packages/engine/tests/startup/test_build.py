@@ -1,0 +1,95 @@
+import json
+
+import pytest
+from random_llama import VOCAB, write_model
+from spaninfer_engine.config import EngineConfig
+from spaninfer_engine.errors import CheckpointError, ConfigError
+from spaninfer_engine.startup.build import build, locate
+
+
+def test_a_path_is_a_model_named_after_its_folder_or_file(tmp_path):
+    folder, file = tmp_path / "Qwen3-0.6B", tmp_path / "model.gguf"
+    folder.mkdir()
+    file.touch()
+
+    assert locate(str(folder)) == (folder, "Qwen3-0.6B")
+    assert locate(file) == (file, "model")
+
+
+def test_what_is_neither_a_path_nor_brought_is_refused_and_nothing_is_fetched():
+    with pytest.raises(ConfigError, match="models are not downloaded, give the path of one"):
+        locate("org/some-model")
+
+
+def test_a_model_that_a_package_brings_wins_over_a_folder_of_its_name(tmp_path, monkeypatch):
+    class Point:
+        name = "bundled"
+
+        def load(self):
+            return lambda: tmp_path / "inside-a-package"
+
+    (tmp_path / "bundled").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("spaninfer_engine.startup.build.entry_points", lambda **_: [Point()])
+
+    assert locate("bundled") == (tmp_path / "inside-a-package", "bundled")
+    assert locate("./bundled")[1] == "bundled"
+    assert locate("./bundled")[0].resolve() == tmp_path / "bundled"
+
+
+def test_an_answer_ends_with_ids_that_the_model_knows(tmp_path):
+    write_model(tmp_path / "model", 1, float)
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config["eos_token_id"] = [1, VOCAB, -1]  # as after a tokenizer alone was given new tokens
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+
+    parts = build(EngineConfig(model=tmp_path / "model", backend="reference"))
+
+    assert parts.end_ids == {1}
+
+
+def test_makers_who_chose_what_cannot_be_sampled_with_are_named_with_their_file(tmp_path):
+    write_model(tmp_path / "model", 1, float)
+    (tmp_path / "model" / "generation_config.json").write_text('{"top_k": -1}')
+
+    with pytest.raises(CheckpointError, match=r"generation_config\.json: top_k is -1; allowed"):
+        build(EngineConfig(model=tmp_path / "model", backend="reference"))
+
+
+def test_a_tokenizer_that_cannot_be_read_is_told_before_weights_and_kernels(tmp_path):
+    write_model(tmp_path / "model", 1, float)
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    stages = []
+
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json is not a tokenizer\.json"):
+        build(
+            EngineConfig(model=tmp_path / "model", backend="reference"),
+            lambda stage, *_: stages.append(stage),
+        )
+
+    assert stages == []
+
+
+@pytest.mark.parametrize("key", ["quantization_config", "compression_config"])
+def test_a_checkpoint_that_others_quantised_is_refused_by_name_before_anything_is_read(
+    tmp_path, key
+):
+    write_model(tmp_path / "model", 1, float)
+    config = tmp_path / "model" / "config.json"
+    method = {"quant_method": "gptq", "bits": 4}
+    config.write_text(json.dumps(json.loads(config.read_text()) | {key: method}))
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")  # would be refused next
+
+    for weights in ("checkpoint", "dummy"):
+        with pytest.raises(ConfigError, match=f"config.json has {key}; checkpoints that are"):
+            build(EngineConfig(model=tmp_path / "model", weights=weights))
+
+
+def test_an_empty_quantization_config_is_none(tmp_path):
+    write_model(tmp_path / "model", 1, float)
+    config = tmp_path / "model" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"quantization_config": None}))
+
+    parts = build(EngineConfig(model=tmp_path / "model", backend="reference"))
+
+    assert parts.resolved.architecture == "llama"

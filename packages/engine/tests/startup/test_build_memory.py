@@ -1,0 +1,131 @@
+"""What building a model takes of memory that no other process shares, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from ml_dtypes import bfloat16
+from random_llama import write_model
+from spaninfer_engine.config import Quantize
+from spaninfer_engine.convert import convert
+
+# Prints by how many bytes the memory of its own grew, at the most, while the second model was
+# built: with the first, libraries and compilers have come.
+BUILDING = """
+import sys
+from threading import Event, Thread
+from spaninfer_engine import EngineConfig
+from spaninfer_engine.startup.build import build
+
+def private_bytes():
+    with open("/proc/self/status") as status:
+        line = next(line for line in status if line.startswith("RssAnon"))
+    return int(line.split()[1]) * 1024
+
+def built(folder):
+    return build(
+        EngineConfig(
+            model=folder,
+            backend=backend,
+            device="cpu",
+            quantize=quantize or None,
+            memory=1 << 22,
+        )
+    )
+
+def watch():
+    while not done.wait(0.001):
+        seen.append(private_bytes())
+
+backend, quantize, small, large = sys.argv[1:]
+built(small).runner.close()
+done, seen = Event(), [private_bytes()]
+watcher = Thread(target=watch)
+watcher.start()
+parts = built(large)
+done.set()
+watcher.join()
+print(max(seen) - seen[0])
+"""
+
+
+def grown(backend: str, quantize: str, small: Path, large: Path) -> int:
+    """Return by how many bytes building `large` made a process grow."""
+    done = subprocess.run(
+        [sys.executable, "-c", BUILDING, backend, quantize, small, large],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+class Pair(NamedTuple):
+    """Folders of a model of one layer and of one of twelve, and how many numbers the latter has."""
+
+    small: Path
+    large: Path
+    num_weights: int
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[type], Pair]:
+    """Return models whose weights are of a type."""
+
+    @cache
+    def written(dtype: type) -> Pair:
+        folder = tmp_path_factory.mktemp("models")
+        small, large = folder / "small", folder / "large"
+        write_model(small, 1, dtype)
+        return Pair(small, large, write_model(large, 12, dtype))
+
+    return written
+
+
+SPANS = 4 << 20
+
+linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's accounts")
+
+
+@linux
+@pytest.mark.parametrize(
+    ("backend", "dtype", "quantize", "item_bytes"),
+    [
+        ("cpu", np.float32, "", 4),
+        ("cpu", bfloat16, "", 2),
+        ("cpu", np.float32, "bfloat16", 2),
+        ("cpu", bfloat16, "int8", 1),
+        ("cpu", bfloat16, "int4", 0.5),
+        ("torch", np.float32, "", 4),
+        ("torch", bfloat16, "", 2),
+    ],
+)
+def test_building_takes_little_more_than_the_weights_in_the_type_they_are_computed_in(
+    models: Callable[[type], Pair], backend: str, dtype: type, quantize: str, item_bytes: float
+):
+    model = models(dtype)
+
+    bytes_grown = grown(backend, quantize, model.small, model.large)
+
+    assert bytes_grown <= 1.2 * model.num_weights * item_bytes + SPANS
+
+
+@linux
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_converted_weights_are_used_where_they_are_mapped(
+    models: Callable[[type], Pair], tmp_path: Path, quantize: Quantize | None
+):
+    model = models(bfloat16)
+    out = convert(model.large, tmp_path / "out", quantize=quantize)
+
+    bytes_grown = grown("cpu", quantize or "", model.small, out)
+
+    assert bytes_grown <= 0.05 * model.num_weights + SPANS

@@ -1,0 +1,143 @@
+import pytest
+from machines import BARE, KERNELS_ALONE, ON_TURING, WITH_GPU, WITH_KERNELS, WITH_TORCH
+from spaninfer_engine.backends.cuda.backend import refuse_varying
+from spaninfer_engine.config import EngineConfig
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.startup.compute import checkpoint_dtype, decide_compute
+
+
+def asked(**options):
+    return EngineConfig(model="m", **options)
+
+
+@pytest.mark.parametrize(
+    ("machine", "options", "expected"),
+    [
+        (BARE, {}, ("cpu", "cpu", "float32")),
+        (WITH_TORCH, {}, ("cpu", "cpu", "float32")),
+        (WITH_TORCH, {"dtype": "float16"}, ("torch", "cpu", "float16")),
+        (WITH_TORCH, {"backend": "torch"}, ("torch", "cpu", "bfloat16")),
+        (WITH_GPU, {}, ("torch", "cuda", "bfloat16")),
+        (WITH_GPU, {"device": "cuda:1"}, ("torch", "cuda:1", "bfloat16")),
+        (WITH_GPU, {"device": "cpu"}, ("cpu", "cpu", "float32")),
+        (WITH_GPU, {"backend": "cpu"}, ("cpu", "cpu", "float32")),
+        (BARE, {"backend": "reference"}, ("reference", "cpu", "float32")),
+        (WITH_KERNELS, {}, ("cuda", "cuda", "bfloat16")),
+        (WITH_KERNELS, {"device": "cuda:1"}, ("cuda", "cuda:1", "bfloat16")),
+        (WITH_KERNELS, {"dtype": "float16"}, ("cuda", "cuda", "float16")),
+        (WITH_KERNELS, {"dtype": "float32"}, ("torch", "cuda", "float32")),
+        (WITH_KERNELS, {"span_len": 48}, ("torch", "cuda", "bfloat16")),
+        (WITH_KERNELS, {"device": "cpu"}, ("cpu", "cpu", "float32")),
+        (WITH_KERNELS, {"backend": "torch"}, ("torch", "cuda", "bfloat16")),
+        (ON_TURING, {}, ("torch", "cuda", "bfloat16")),
+        (ON_TURING, {"dtype": "float16"}, ("cuda", "cuda", "float16")),
+        (ON_TURING, {"backend": "cuda"}, ("cuda", "cuda", "float16")),
+        (KERNELS_ALONE, {}, ("cpu", "cpu", "float32")),
+    ],
+)
+def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, options, expected):
+    compute = decide_compute(asked(**options), "bfloat16", machine)
+
+    assert (compute.backend.name, compute.device, compute.dtype) == expected
+    assert all(decision.why for decision in compute.decisions)
+
+
+@pytest.mark.parametrize(
+    ("machine", "options", "way_out"),
+    [
+        (BARE, {"backend": "torch"}, "nox -s install -- torch"),
+        (BARE, {"dtype": "float16"}, "or use float32"),
+        (BARE, {"quantize": "int3"}, "allowed are bfloat16, int8, int4"),
+        (BARE, {"quantize_group": 32}, "quantize_group only applies to"),
+        (
+            BARE,
+            {"quantize": "bfloat16", "quantize_group": 32},
+            "quantize_group only applies to",
+        ),
+        (BARE, {"quantize": "int8", "quantize_group": 48}, "allowed are 32, 64, 128"),
+        (WITH_TORCH, {"quantize": "int8", "backend": "torch"}, "requires --backend cpu"),
+        (BARE, {"device": "cuda"}, "omit --device to auto-select"),
+        (WITH_TORCH, {"device": "cuda"}, "no CUDA device can be used"),
+        (WITH_GPU, {"device": "cuda", "backend": "cpu"}, "device cuda needs --backend cuda or"),
+        (BARE, {"backend": "cuda"}, "nox -s install -- cuda"),
+        (WITH_GPU, {"backend": "cuda"}, "nox -s install -- cuda"),
+        (KERNELS_ALONE, {"backend": "cuda"}, "no CUDA device can be used"),
+        (WITH_KERNELS, {"backend": "cuda", "device": "cpu"}, "computes on a GPU"),
+        (WITH_KERNELS, {"backend": "cuda", "dtype": "float32"}, "choose --backend torch"),
+        (WITH_KERNELS, {"backend": "cuda", "span_len": 48}, "powers of two from 16"),
+        (ON_TURING, {"backend": "cuda", "dtype": "bfloat16"}, "needs compute capability 8.0"),
+        (WITH_TORCH, {"backend": "cpu", "dtype": "float16"}, "choose --backend torch"),
+        (BARE, {"batch_invariant": True}, r"batch_invariant requires --backend cuda \(got cpu\)"),
+        (BARE, {"graphs": True}, r"graphs requires --backend cuda \(got cpu\)"),
+        (WITH_GPU, {"batch_invariant": True}, "batch_invariant requires --backend cuda"),
+        (BARE, {"backend": "onnx"}, "allowed are cuda, cpu, torch, reference"),
+        (BARE, {"dtype": "int8"}, "allowed are float32, bfloat16, float16"),
+        (BARE, {"max_running": 0}, "max_running is 0; allowed is a whole number, 1 or more"),
+        (BARE, {"memory": "1GiB"}, "memory is '1GiB'; allowed is a whole number"),
+        (BARE, {"max_len": 12.0}, "max_len is 12.0; allowed is a whole number"),
+        (BARE, {"span_len": 4096}, "span_len is 4096; allowed is 1 to 1024"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_with_a_way_out(machine, options, way_out):
+    with pytest.raises(ConfigError, match=way_out):
+        decide_compute(asked(**options), "float32", machine)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"quantize": "bfloat16"}, "asked for: rounded from what is stored"),
+        ({"quantize": "int8"}, "asked for: codes with a scale per row"),
+        ({"quantize": "int4", "quantize_group": 64}, "asked for: codes with a scale per 64 chan"),
+    ],
+)
+def test_the_start_says_what_weights_become(options, why):
+    decisions = decide_compute(asked(**options), "float32", BARE).decisions
+
+    (weights,) = (decision for decision in decisions if decision.what == "weights")
+    assert weights.value == options["quantize"]
+    assert weights.why.startswith(why)
+
+
+def test_the_start_says_that_answers_depend_on_their_request_alone():
+    def what(**options):
+        compute = decide_compute(asked(**options), "bfloat16", WITH_KERNELS)
+        return [decision.what for decision in compute.decisions]
+
+    assert "batch invariant" in what(batch_invariant=True)
+    assert "batch invariant" not in what()
+
+
+def test_programs_with_steps_that_mix_rows_are_refused_where_no_bit_may_change():
+    refuse_varying(["project_rotate_append", "span_attention", "linear"])
+
+    with pytest.raises(ConfigError, match="this model needs plain_experts, router, whose kernels"):
+        refuse_varying(["linear", "router", "plain_experts"])
+
+
+def test_a_dtype_that_torch_does_not_compute_in_becomes_float32():
+    compute = decide_compute(asked(backend="torch"), "float8_e4m3fn", WITH_TORCH)
+
+    assert compute.dtype == "float32"
+
+
+def test_weights_in_float32_are_rounded_where_the_cuda_backend_is_asked_for():
+    asked_for = decide_compute(asked(backend="cuda"), "float32", WITH_KERNELS)
+    unasked = decide_compute(asked(), "float32", WITH_KERNELS)
+
+    assert (asked_for.backend.name, asked_for.dtype) == ("cuda", "bfloat16")
+    assert (unasked.backend.name, unasked.dtype) == ("torch", "float32")
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"torch_dtype": "bfloat16"}, "bfloat16"),
+        ({"dtype": "torch.float16"}, "float16"),
+        ({"text_config": {"dtype": "bfloat16"}}, "bfloat16"),
+        ({"dtype": 16, "text_config": ["bfloat16"]}, "float32"),
+        ({}, "float32"),
+    ],
+)
+def test_the_dtype_of_a_config_has_two_spellings(config, expected):
+    assert checkpoint_dtype(config) == expected

@@ -1,0 +1,90 @@
+"""Columns of a step, from the slices of a plan."""
+
+import numpy as np
+import pytest
+from spaninfer_engine.plan import Entry, Slice
+from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.step.batch import Run, build_batch
+from spaninfer_engine.step.sequences import Sequences
+
+DECODES = (Slice(7, 41, 42, 41, True), Slice(8, 5, 6, 5, True))
+CHUNK = Slice(9, 0, 30, 30, False)
+PROMPT = Slice(10, 4, 9, 8, True)
+
+
+def batch_of(*slices, on_host=()):
+    sequences = Sequences(1, max_len=64, span_len=4, num_rows=8)
+    for seq_id in range(7, 11):
+        sequences.enter(Entry(seq_id, (0,), SamplingParams(), 0))
+    return build_batch(slices, sequences, set(on_host).__contains__)
+
+
+def test_decodes_get_logits_and_are_sampled():
+    batch = batch_of(*DECODES)
+
+    assert batch.starts.tolist() == [41, 5]
+    assert batch.stops.tolist() == [42, 6]
+    assert batch.query_start_loc.tolist() == batch.logit_start_loc.tolist() == [0, 1, 2]
+    assert batch.samples_on_device.all()
+    assert batch.host_logits.tolist() == []
+    assert batch.positions().tolist() == [41, 5]
+    assert batch.logit_indices().tolist() == [0, 1]
+    assert batch.is_decode
+    assert batch.max_seq_len == 42
+
+
+def test_rows_are_those_of_the_sequences():
+    first, second = batch_of(*DECODES).table_rows.tolist()
+
+    assert first != second
+    assert batch_of(*DECODES[::-1]).table_rows.tolist() == [second, first]
+
+
+def test_longer_slices_follow_the_decodes_and_are_known_as_runs():
+    batch = batch_of(*DECODES, CHUNK, PROMPT)
+
+    assert batch.query_start_loc.tolist() == [0, 1, 2, 32, 37]
+    assert batch.logit_start_loc.tolist() == [0, 1, 2, 2, 3]
+    assert batch.samples.tolist() == [True, True, False, True]
+    assert (batch.num_tokens, batch.num_logits, batch.num_decodes) == (37, 3, 2)
+    *_, chunk, prompt = batch.table_rows.tolist()
+    assert batch.runs(first=2) == (Run(2, 32, chunk, 0, 30), Run(32, 37, prompt, 4, 9))
+    assert batch.runs([5, 6, 7, 8])[3].row == 8
+    assert len(batch.runs()) == 4
+
+
+def test_tokens_follow_the_slices_in_order():
+    batch = batch_of(DECODES[1], Slice(7, 1, 4, 4, False))
+
+    assert batch.positions().tolist() == [5, 1, 2, 3]
+    assert batch.token_rows().tolist() == np.repeat(batch.table_rows, [1, 3]).tolist()
+
+
+def test_a_chunk_of_one_token_is_no_decode():
+    batch = batch_of(DECODES[0], Slice(9, 3, 4, 4, False))
+
+    assert batch.num_decodes == 2
+    assert batch.num_logits == 1
+    assert not batch.is_decode
+
+
+def test_logits_are_computed_from_where_each_slice_says():
+    batch = batch_of(Slice(8, 4, 5, 4, True), Slice(7, 1, 4, 4, False), Slice(9, 4, 8, 6, True))
+
+    assert batch.logit_indices().tolist() == [0, 6, 7]
+
+
+def test_the_host_gets_logits_of_prompts_and_of_what_it_samples():
+    batch = batch_of(Slice(7, 0, 5, 1, True), DECODES[1], Slice(9, 0, 3, 0, False), on_host=[7])
+
+    assert batch.logit_start_loc.tolist() == [0, 4, 5, 8]
+    assert batch.host_logits.tolist() == [0, 1, 2, 3, 5, 6, 7]
+    assert batch.samples_on_device.tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("by_host", [False, True])
+def test_the_host_samples_for_the_sequences_it_is_told(by_host):
+    batch = batch_of(*DECODES, on_host=[9, *([7] if by_host else [])])
+
+    assert batch.samples_on_device.tolist() == [not by_host, True]
+    assert batch.host_logits.tolist() == [0] * by_host

@@ -1,0 +1,86 @@
+import numpy as np
+from spaninfer_engine.plan import Entry, Growth
+from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.step.sequences import Sequences
+
+
+def _entry(request_id: int, *token_ids: int) -> Entry:
+    return Entry(request_id, token_ids, SamplingParams(), seed=0)
+
+
+def test_drawn_tokens_follow_the_prompt():
+    requests = Sequences(1, max_len=8, span_len=4, num_rows=2)
+    requests.enter(_entry(7, 5, 6))
+
+    requests.write([7], [2], [9])
+
+    assert requests.known([7], [3])[0].tolist() == [5, 6, 9]
+
+
+def test_a_token_drawn_behind_the_last_position_has_a_place():
+    requests = Sequences(1, max_len=2, span_len=4, num_rows=1)
+    requests.enter(_entry(7, 5, 6))
+
+    requests.write([7], [2], [9])
+
+    assert requests.known([7], [3])[0].tolist() == [5, 6, 9]
+
+
+def test_a_token_of_a_request_that_has_left_is_dropped():
+    requests = Sequences(1, max_len=8, span_len=4, num_rows=2)
+    requests.enter(_entry(7, 5))
+    requests.enter(_entry(8, 6))
+    requests.leave(7)
+
+    requests.write([7, 8], [1, 1], [9, 10])
+
+    assert requests.known([8], [2])[0].tolist() == [6, 10]
+    requests.enter(_entry(9, 4, 3))
+    assert requests.known([9], [2])[0].tolist() == [4, 3]
+
+
+def test_it_is_remembered_how_many_tokens_are_known():
+    requests = Sequences(1, max_len=8, span_len=4, num_rows=1)
+    requests.enter(_entry(7, 5, 6))
+    requests.enter(_entry(8, 5))
+
+    requests.write([7], [2], [9])
+
+    assert requests.num_known[requests.rows([7, 8])].tolist() == [3, 1]
+    assert 7 in requests
+    requests.leave(7)
+    assert 7 not in requests
+
+
+def test_more_requests_than_expected_find_room_and_keep_what_they_had():
+    requests = Sequences(2, max_len=8, span_len=4, num_rows=1)
+
+    for request_id in range(5):
+        requests.enter(_entry(request_id, request_id + 10))
+        requests.grow(Growth(request_id, 1, 0, (request_id + 20,)))
+
+    rows = requests.rows(range(5))
+    assert len(set(rows.tolist())) == 5
+    assert requests.tokens[rows, 0].tolist() == [10, 11, 12, 13, 14]
+    assert requests.tables[1][rows, 0].tolist() == [20, 21, 22, 23, 24]
+
+
+def test_a_row_that_was_left_is_taken_again():
+    requests = Sequences(1, max_len=8, span_len=4, num_rows=1)
+    requests.enter(_entry(1, 5))
+    requests.leave(1)
+
+    requests.enter(_entry(2, 6))
+
+    assert len(requests) == 1
+    assert len(requests.tokens) == 1
+
+
+def test_a_table_grows_from_any_index():
+    requests = Sequences(1, max_len=16, span_len=4, num_rows=1)
+    requests.enter(_entry(1, 5))
+
+    requests.grow(Growth(1, 0, 0, (3, 4)))
+    requests.grow(Growth(1, 0, 2, (9,)))
+
+    np.testing.assert_array_equal(requests.tables[0][0], [3, 4, 9, 0])

@@ -1,0 +1,58 @@
+"""Outputs as they come, and in one piece where the writer was busy meanwhile."""
+
+from threading import Event
+
+from assembled import Letters
+from driving import Bench, request
+from spaninfer_engine.handle import ResultQueue
+from spaninfer_engine.output_processor import Opened, OutputWriter
+from spaninfer_engine.request import FinishReason
+from spaninfer_engine.schedule.choice import Ended, Events
+from spaninfer_engine.text.tokenizer import Tokenizer
+
+
+def test_what_came_while_the_writer_was_busy_is_one_output_per_choice():
+    writer = OutputWriter(Tokenizer(Letters(), []), lambda *_: None)
+    bench = Bench(num_spans=(50,))
+    (first,), (other,) = bench.add(request(1, [1])), bench.add(request(2, [2]))
+    queues = ResultQueue(1, lambda: None), ResultQueue(1, lambda: None)
+    seen, sizes = [], []
+    is_held, may_go = Event(), Event()
+
+    def on_output():
+        sizes.append(len(queues[0]._pending.get(0, ())))
+        if len(sizes) == 2:  # the first call comes at once
+            is_held.set()
+            assert may_go.wait(120)
+
+    queues[0].listen(on_output)
+    for choice, queue in zip((first, other), queues, strict=True):
+        writer.put(Opened((choice,), queue))
+    writer.put(Events([(first, 0, None), (other, 10, None)], []))
+    assert is_held.wait(120)
+    for token in (1, 2, 3):
+        writer.put(Events([(first, token, None), (other, 10 + token, None)], []))
+    end = Ended(first, FinishReason.LENGTH, first.usage(1.0), (first, 4, None))
+    writer.put(Events([], [end]))
+    may_go.set()
+    writer.close()
+
+    while (output := queues[0].get(timeout=0)) is not None:
+        seen.append(output)
+    assert "".join(output.text for output in seen) == "abcde"
+    assert sizes == [0, 1, 2, 1]  # one token, three tokens; with the end, all is one
+    assert queues[1].get(timeout=0).text == "klmn"
+
+
+def test_what_is_to_be_written_now_is_there_at_once_behind_what_came_before():
+    writer = OutputWriter(Tokenizer(Letters(), []), lambda *_: None)
+    (choice,) = Bench(num_spans=(50,)).add(request(1, [1]))
+    queue = ResultQueue(1, lambda: None)
+
+    writer.put(Opened((choice,), queue))
+    for token in range(0, 20, 2):
+        writer.put(Events([(choice, token, None)], []))
+        writer.put(Events([(choice, token + 1, None)], []), now=True)
+
+        assert queue.get(timeout=0).text.endswith(chr(ord("a") + token + 1))
+    writer.close()

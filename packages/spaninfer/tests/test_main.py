@@ -1,0 +1,85 @@
+"""The program as a shell starts it: what it says when its output, its memory or its threads end."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MAIN = "from spaninfer.__main__ import main; main()"
+LIMITED = f"import resource; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)); {MAIN}"
+
+
+def started(*arguments, program=MAIN, out=subprocess.PIPE, typed=""):
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        stdout=out,
+        stderr=subprocess.PIPE,
+        input=typed,
+        text=True,
+        timeout=600,
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize(
+    "command",
+    ["--version", "--help", "spec list", "spec show llama", "info", "generate Once", "chat"],
+)
+def test_a_full_disk_behind_the_output_is_one_sentence(command):
+    with Path("/dev/full").open("w") as full:
+        ran = started(*command.split(), out=full, typed="hello\n")
+
+    assert ran.returncode == 1
+    assert ran.stderr.endswith("error: the output cannot be written (No space left on device)\n")
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space are Linux's")
+def test_a_limited_address_space_makes_the_cache_smaller():
+    ran = started("generate", "Once upon", "--max-tokens", "3", program=LIMITED)
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("Once upon")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space are Linux's")
+@pytest.mark.parametrize("mebibytes", [10, 30, 100])
+def test_an_address_space_that_is_too_small_is_one_sentence(mebibytes):
+    """Where memory ends depends on libraries; that it is told does not."""
+    program = TIGHT.replace("MEBIBYTES", str(mebibytes)) + MAIN
+
+    ran = started("generate", "Once upon", program=program)
+
+    assert ran.returncode in (1, 2), ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert ran.stderr.splitlines()[-1].startswith("error: ")
+
+
+TIGHT = """
+import resource
+from pathlib import Path
+import spaninfer.cli
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+limit = pages * resource.getpagesize() + (MEBIBYTES << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+"""
+
+
+def test_more_memory_than_the_machine_has_is_refused(refusal):
+    said = refusal("serve", "--port", "0", "--memory", "4096000GiB")
+
+    assert "--memory is 4,096,000.0 GiB, and this machine gives a process" in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("info", "~no-such-user/model"),
+        ("convert", "demo", "~no-such-user/out"),
+        ("spec", "check", "~no-such-user/file", "--checkpoint", "~no-such-user/model"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_home_that_nobody_knows_is_one_sentence(refusal, command):
+    assert refusal(*command).startswith("error: ")
