@@ -19,7 +19,7 @@ print(all(map(address_of, kernels)), sum(compiler_of(kernel).cache_hits for kern
 """
 
 BY_OTHERS = """
-from spaninfer_kernels_cpu import compilers
+from spaninfer_kernels_cpu.runtime import compilers
 from spaninfer_kernels_cpu.codegen.kernel import compiler_of, is_ready
 from spaninfer_kernels_cpu.elementwise.gather_call import _copy, _gather_rows
 compilers.LITTLE_S = 0.0
