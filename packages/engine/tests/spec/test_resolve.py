@@ -59,7 +59,7 @@ def test_an_untied_head_that_is_not_stored_is_missing_not_tied() -> None:
 
 
 def test_some_families_are_tied_unless_they_say_otherwise() -> None:
-    tied = {**CONFIG, "hidden_act": "gelu", "head_dim": 16}
+    tied = {**CONFIG, "hidden_act": "gelu", "head_dim": 16, "num_key_value_heads": 1}
 
     assert resolve(load("gemma"), tied).head.tied
     assert not resolve(load("gemma"), {**tied, "tie_word_embeddings": False}).head.tied

@@ -118,7 +118,7 @@ def test_deepseek_v3_scores_by_groups_with_a_correction_and_shared_experts() -> 
 
 
 def test_the_shared_expert_of_qwen2_moe_has_a_gate_of_one_channel() -> None:
-    config = {**QWEN, "architectures": ["Qwen2MoeForCausalLM"],
+    config = {**QWEN, "architectures": ["Qwen2MoeForCausalLM"], "num_key_value_heads": 4,
               "shared_expert_intermediate_size": 56}  # fmt: skip
 
     mlp = mlps(config)[0]

@@ -112,11 +112,19 @@ def test_only_phi3_recomputes_its_keys_behind_the_original_length() -> None:
     assert not frequencies(rope_scaling=table).recompute
 
 
+PHI3 = {"architectures": ["Phi3ForCausalLM"]}
+
+
 def test_a_fraction_of_a_head_is_rotated() -> None:
     inside = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}
 
-    assert frequencies(partial_rotary_factor=0.5).dim == 8
-    assert frequencies(rope_parameters=inside).dim == 4
+    assert frequencies(**PHI3, partial_rotary_factor=0.5).dim == 8
+    assert frequencies(**PHI3, rope_parameters=inside).dim == 4
+    assert frequencies(**PHI3, rope_scaling=inside).dim == 4
+
+
+def test_the_theta_in_a_table_of_the_older_name_is_read() -> None:
+    assert frequencies(rope_scaling={"type": "linear", "factor": 2, "rope_theta": 5e5}).theta == 5e5
 
 
 @pytest.mark.parametrize(
@@ -148,4 +156,4 @@ def test_a_theta_that_gives_no_frequencies_is_refused() -> None:
 
 def test_an_odd_number_of_rotated_channels_is_refused() -> None:
     with pytest.raises(SpecError, match="rotates 5 channels"):
-        frequencies(partial_rotary_factor=0.35)
+        frequencies(**PHI3, partial_rotary_factor=0.35)

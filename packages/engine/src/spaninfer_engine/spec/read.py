@@ -20,7 +20,11 @@ from spaninfer_engine.spec.words import REQUIRED, Word
 Find: TypeAlias = Callable[[str, Traversable], Traversable | None]
 
 MAX_ANCESTORS = 8
-GROWING = {("config", "ignore"), ("weights", "ignore")}  # a child adds to its parent's list
+GROWING = {
+    ("config", "ignore"),
+    ("config", "unused"),
+    ("weights", "ignore"),
+}  # a child adds to its parent's list
 
 
 @dataclass(frozen=True, slots=True)

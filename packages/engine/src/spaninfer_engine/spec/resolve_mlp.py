@@ -31,6 +31,8 @@ class MlpReader:
         self._bias = scope.flag("mlp", "bias")
         self._kind = scope.text("mlp", "kind")
         self._fused = scope.flag("mlp", "fused")
+        if scope.spec.entry("moe", "layers").tree is not None:  # there may be none with experts
+            scope.account_for("moe")
 
     def layer(self, index: int, within: str) -> GatedMLP | FusedGatedMLP | PlainMLP | RoutedMLP:
         """Return the MLP of one layer, whose names begin with `within`."""

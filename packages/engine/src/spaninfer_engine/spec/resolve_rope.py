@@ -140,7 +140,7 @@ def yarn_factor(scope: Scope) -> float:
 def _frequencies(scope: Scope, table: Table, dim: int, local: bool) -> Frequencies:
     max_len = scope.integer("dims", "max_pos")
     outside = scope.optional_integer("rope", "original")
-    original = table.integer("original_max_position_embeddings") or outside or max_len
+    original = outside or table.integer("original_max_position_embeddings") or max_len
     base = "local_theta" if local else "theta"
     theta = scope.number("rope", base)
     if theta <= 0:

@@ -158,12 +158,12 @@ _ROPE = Section(
             choice("half", "interleaved"), "half", "rotate (x, x + dim/2) or (2x, 2x + 1)"
         ),
         "dim": Word(SIZE, "=head_dim", "channels the fraction is of"),
-        "fraction": Word(
+        "fraction": Word(NUMBER, 1.0, "rotated part of them, from the first on"),
+        "theta": Word(
             NUMBER,
-            "$rope_parameters.partial_rotary_factor|partial_rotary_factor|1.0",
-            "rotated part of them, from the first on",
+            "$rope_parameters.rope_theta|rope_scaling.rope_theta|rope_theta|10000.0",
+            "base",
         ),
-        "theta": Word(NUMBER, "$rope_parameters.rope_theta|rope_theta|10000.0", "base"),
         "scaling": Word(
             optional(TABLE),
             "$rope_parameters|rope_scaling|null",
@@ -172,7 +172,7 @@ _ROPE = Section(
         "original": Word(
             optional(SIZE),
             "$original_max_position_embeddings|null",
-            "positions before stretching, where the table does not say",
+            "positions before stretching; wins over the table's own word",
         ),
         "local_theta": Word(
             optional(NUMBER), "null", "base of the layers with a window, if another"
@@ -302,11 +302,23 @@ _AUDIO = Section("The audio tower.", {**_TOWER, "pool": Word(SIZE, 1, "frames av
 _CONFIG = Section(
     "What config.json must say, and what of it does not matter. A key that no value mentions is "
     "reported; where it would change the mathematics it is an error.",
-    {"ignore": Word(TEXTS, [], "config keys that do not matter for this architecture")},
+    {
+        "ignore": Word(TEXTS, [], "config keys that do not matter for this architecture"),
+        "unused": Word(
+            TEXTS, [], "config keys that the authors' own code does not read: reported, no error"
+        ),
+    },
 )
 
 _EXPECT = Section(
     "Config keys and the values that are implemented; an absent or null key is fine.",
+    {},
+    is_open=True,
+)
+
+_DEFAULT = Section(
+    "Config keys and what they mean where config.json does not have them: the defaults of the "
+    "authors' config class. A key that is null is there.",
     {},
     is_open=True,
 )
@@ -316,6 +328,7 @@ _LET = Section("Names of the spec's own, for its expressions.", {}, is_open=True
 SECTIONS: Mapping[str, Section] = {
     "config": _CONFIG,
     "config.expect": _EXPECT,
+    "config.default": _DEFAULT,
     "let": _LET,
     "dims": _DIMS,
     "norm": _NORM,
