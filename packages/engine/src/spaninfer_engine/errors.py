@@ -20,7 +20,9 @@ EngineError
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+from itertools import takewhile
 from reprlib import Repr
 
 _SHORT = Repr()
@@ -40,12 +42,40 @@ class UnknownArchitecture(ConfigError):
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
         self.name = name
-        near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+        near = nearest_family(name, known)
         nearest = f"nearest are {', '.join(near)}; " if near else ""
         super().__init__(
             f"no architecture is called {name!r}; {nearest}`spaninfer spec list` shows all, "
             "and a TOML file of your own can be given with --spec"
         )
+
+
+def nearest_family(name: str, known: Iterable[str]) -> list[str]:
+    """Return up to three known names of the family of a class, else those spelt most alike.
+
+    A family is what a class is called before its digits and its task: `Gemma3nForCausalLM` is a
+    Gemma, and Gemma3 is nearer to it than Gemma.
+    """
+    stem = _stem(name)
+    related = {}
+    for each in known:
+        letters = re.match("[a-z]*", _stem(each))
+        if letters and len(letters[0]) > 1 and stem.startswith(letters[0]):
+            related.setdefault(_stem(each), each)
+    if not related:
+        return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    by_length = sorted(related, key=lambda each: (-_shared(stem, each), len(each)))
+    return [related[each] for each in by_length[:3]]
+
+
+def _shared(one: str, other: str) -> int:
+    """Return with how many letters both begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _stem(name: str) -> str:
+    """Return the name of a class without its task, in small letters."""
+    return re.split("For[A-Z]|LMHead|TextModel|Model$", name)[0].lower()
 
 
 class SpecError(ConfigError):

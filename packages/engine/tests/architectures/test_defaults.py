@@ -129,6 +129,27 @@ def test_groups_of_experts_count_only_where_the_method_looks_at_them(
     assert _deviation(oracle, tmp_path) < TOLERANCE
 
 
+@pytest.mark.parametrize(
+    ("name", "dense"),
+    [
+        ("qwen3_moe", {"mlp_only_layers": [0, 1, 2]}),
+        ("qwen3_moe", {"decoder_sparse_step": 4}),
+        ("qwen3_moe", {"num_experts": 0}),
+        ("qwen2_moe", {"mlp_only_layers": [0, 1, 2]}),
+        ("deepseek_v2", {"first_k_dense_replace": 3}),
+        ("deepseek_v3", {"first_k_dense_replace": 3}),
+    ],
+)
+def test_experts_that_no_layer_has_keep_no_model_from_loading(
+    name: str, dense: Mapping[str, Any], tmp_path: Path
+) -> None:
+    family = FAMILIES[name]
+    oracle = Oracle(replace(family, arguments={**family.arguments, **dense}), seed=3)
+    _save(oracle, tmp_path)
+
+    assert _deviation(oracle, tmp_path) < TOLERANCE
+
+
 @pytest.mark.parametrize("kind", ["yarn", "llama3"])
 def test_the_original_length_beside_the_rope_table_wins_over_the_one_in_it(
     kind: str, tmp_path: Path

@@ -4,6 +4,8 @@ import pytest
 from random_llama import VOCAB, write_model
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import CheckpointError, ConfigError
+from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.startup.assets import UnusableDefaults
 from spaninfer_engine.startup.build import build, locate
 
 
@@ -48,12 +50,30 @@ def test_an_answer_ends_with_ids_that_the_model_knows(tmp_path):
     assert parts.end_ids == {1}
 
 
-def test_makers_who_chose_what_cannot_be_sampled_with_are_named_with_their_file(tmp_path):
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"temperature": 5}, "temperature is 5; allowed is 0 (greedy) to 2"),
+        ({"top_k": -7}, "top_k is -7; allowed"),
+        ({"top_k": 2.5}, "top_k is 2.5; allowed"),
+        ({"top_p": "0.9"}, "top_p is '0.9'; allowed"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0; allowed"),
+        ({"typical_p": float("nan")}, "typical_p is nan; allowed"),
+        ({"temperature": [1], "min_p": True}, "temperature is [1]; allowed"),
+    ],
+)
+def test_sampling_values_out_of_range_are_left_out_with_one_warning(tmp_path, said, told):
     write_model(tmp_path / "model", 1, float)
-    (tmp_path / "model" / "generation_config.json").write_text('{"top_k": -1}')
+    file = tmp_path / "model" / "generation_config.json"
+    file.write_text(json.dumps({**said, "no_repeat_ngram_size": 3}))
 
-    with pytest.raises(CheckpointError, match=r"generation_config\.json: top_k is -1; allowed"):
-        build(EngineConfig(model=tmp_path / "model", backend="reference"))
+    with pytest.warns(UnusableDefaults) as caught:
+        parts = build(EngineConfig(model=tmp_path / "model", backend="reference"))
+
+    assert parts.sampling == SamplingParams(no_repeat_ngram=3)
+    assert len(caught) == 1
+    assert f"generation_config.json: {told}" in str(caught[0].message)
+    assert all(f"{name} is" in str(caught[0].message) for name in said)
 
 
 def test_a_tokenizer_that_cannot_be_read_is_told_before_weights_and_kernels(tmp_path):

@@ -37,6 +37,8 @@ MAX_EXPERTS = 10_000
 KINDS = ("decoder", "encoder", "encdec", "vlm", "audio_lm")
 TOP = {
     "hf": "the values of config.json's `architectures` that this spec is for",
+    "model_type": "the values of config.json's `model_type` that this spec is for, where it names "
+    "no class; the file's name unless said",
     "kind": f"{' | '.join(KINDS)}; `decoder` unless said",
     "inherits": "the spec whose keys hold where this one says nothing",
     "text": "config keys of which the first present one holds the text model's own config",
