@@ -57,7 +57,7 @@ def nearest_family(name: str, known: Iterable[str]) -> list[str]:
     Gemma, and Gemma3 is nearer to it than Gemma.
     """
     stem = _stem(name)
-    related = {}
+    related: dict[str, str] = {}
     for each in known:
         letters = re.match("[a-z]*", _stem(each))
         if letters and len(letters[0]) > 1 and stem.startswith(letters[0]):

@@ -67,7 +67,7 @@ def test_a_folder_with_an_unusual_tokenizer_is_its_source(folder):
 
 
 def test_a_hub_name_is_refused_and_not_downloaded():
-    with pytest.raises(ConfigError, match=r"'org/some-model'.*hub are not downloaded"):
+    with pytest.raises(ConfigError, match=r"'org/some-model'.*models are not downloaded"):
         open_checkpoint("org/some-model")
 
 
