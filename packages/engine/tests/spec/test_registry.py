@@ -75,7 +75,6 @@ def test_an_unknown_class_is_answered_with_the_nearest() -> None:
         ("PhiMoEForCausalLM", "Phi"),
         ("GraniteMoeHybridForCausalLM", "Granite"),
         ("DeepseekV32ForCausalLM", "DeepseekV3"),
-        ("T5GemmaForConditionalGeneration", "T5"),
     ],
 )
 def test_the_nearest_of_an_unknown_class_is_of_its_family(unknown: str, nearest: str) -> None:

@@ -30,13 +30,16 @@ from spaninfer_engine.spec.scope import Scope
 WHY_NOT = {
     "encoder": "encoders run in one piece without a cache; this version serves decoders",
     "encdec": "encoder-decoder pairs need cross-attention; this version serves decoders",
-    "vlm": "its vision tower is not built yet; this version serves text decoders",
-    "audio_lm": "its audio tower is not built yet; this version serves text decoders",
 }
+TOWERS = {"vlm": "vision", "audio_lm": "audio"}
 
 
 class UnreadConfigKeys(UserWarning):
     """config.json holds keys that nothing reads, and that are not known to be inert."""
+
+
+class TowerNotUsed(UserWarning):
+    """A model that also sees or hears was loaded for text alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,14 @@ def resolve(
     """Return the tree of a model.
 
     `names` are the checkpoint's tensors; they choose among the spec's declared alternatives.
-    Raises SpecError, NotBuilt, and warns with UnreadConfigKeys.
+    Of a model with a tower for other media, this is the text model. Raises SpecError, NotBuilt,
+    and warns with UnreadConfigKeys and TowerNotUsed.
     """
     resolution = resolve_fully(spec, config, names)
+    if spec.kind in TOWERS:
+        tower = f"its {TOWERS[spec.kind]} tower is not built yet"
+        message = f"{spec.source}: {tower} and is not used; the model is loaded for text alone"
+        warnings.warn(message, TowerNotUsed, stacklevel=2)
     if resolution.unread:
         keys = ", ".join(resolution.unread)
         message = f"{spec.source}: config.json says {keys}, which nothing reads"
@@ -68,7 +76,7 @@ def resolve_fully(
     spec: ModelSpec, config: Mapping[str, object], names: Collection[str] | None = None
 ) -> Resolution:
     """Return the tree of a model, and what of its config and its spec was of no use."""
-    if spec.kind != "decoder":
+    if spec.kind in WHY_NOT:
         raise NotBuilt(f"{spec.name} is of kind {spec.kind!r}: {WHY_NOT[spec.kind]}")
     scope = Scope(spec, text_config(spec, config))
     check_expected(scope)
@@ -77,11 +85,15 @@ def resolve_fully(
 
 
 def text_config(spec: ModelSpec, config: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the part of a config that speaks of the text model."""
+    """Return the part of a config that speaks of the text model.
+
+    That its embedding is the head may be said beside it, for the whole model.
+    """
     for key in spec.text:
         inner = config.get(key)
         if isinstance(inner, Mapping):
-            return cast("Mapping[str, object]", inner)
+            tied = {"tie_word_embeddings": True} if config.get("tie_word_embeddings") else {}
+            return {**cast("Mapping[str, object]", inner), **tied}
     return config
 
 

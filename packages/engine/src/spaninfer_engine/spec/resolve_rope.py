@@ -112,6 +112,8 @@ class Table:
     def sections(self) -> tuple[int, ...]:
         """Return how many frequencies each axis of M-RoPE gets."""
         values = self._words.get("mrope_section")
+        if values is None:
+            values = self._scope.value("rope", "sections") or None
         if not isinstance(values, tuple):
             raise self.error("'mrope_section' must be a list of integers")
         return tuple(cast(int, self._checked("mrope_section", value, INTEGER)) for value in values)

@@ -185,6 +185,9 @@ _ROPE = Section(
             "none",
             "three position axes share the frequencies: in sections, or in turn",
         ),
+        "sections": Word(
+            INTEGERS, [], "frequencies of each of the three axes, where the table does not say"
+        ),
         "ntk_prompt": Word(
             optional(SIZE), "null", "theta grows with prompts longer than this (Qwen-1)"
         ),
