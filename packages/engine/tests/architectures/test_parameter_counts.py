@@ -75,6 +75,7 @@ def test_whole_config_files_resolve_alike(file: str) -> None:
 
 
 @pytest.mark.model
+@pytest.mark.filterwarnings("ignore::spaninfer_engine.spec.TowerNotUsed")
 @pytest.mark.filterwarnings("ignore::spaninfer_engine.spec.UnreadConfigKeys")
 def test_every_config_file_is_resolved_or_refused_with_a_reason() -> None:
     served, refused = 0, {}
