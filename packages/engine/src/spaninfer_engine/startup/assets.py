@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spaninfer_engine.config import EngineConfig
-from spaninfer_engine.errors import CheckpointError, ConfigError, InvalidSampling
+from spaninfer_engine.errors import ConfigError, InvalidSampling
 from spaninfer_engine.load import Checkpoint
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.spec import Decoder
