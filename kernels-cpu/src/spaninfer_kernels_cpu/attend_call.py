@@ -17,7 +17,7 @@ from spaninfer_kernels_cpu.attend_kernel import (
     merge_task,
     scratch_bytes,
 )
-from spaninfer_kernels_cpu.attention import KINDS, Scores
+from spaninfer_kernels_cpu.attention import KINDS, Scores, check_heads, spans_of
 from spaninfer_kernels_cpu.borrowed import borrow, give_back, pool_of
 from spaninfer_kernels_cpu.call import (
     NUMBERS_PER_TASK,
@@ -107,6 +107,11 @@ class Spans:
     request: Place
     position: Place
 
+    def __post_init__(self) -> None:
+        """Raise KernelError unless keys, values and their scales fit together."""
+        keys, values = self.keys, self.values
+        spans_of(keys.numbers, values.numbers, keys.scales, values.scales)
+
 
 def append_call(x: Rows, into: Cached, spans: Spans) -> Call:
     """Write rows of heads (float32) into `into`, which is the keys or the values of `spans`."""
@@ -144,9 +149,11 @@ def attend_calls(
 ) -> list[Call]:
     """Return the calls that write what query[T H D] reads to out[T H E], whose rows have no gaps.
 
-    Both are float32. The second call joins what tasks read in chunks of a long context.
+    Both are float32. The second call joins what tasks read in chunks of a long context. Raises
+    KernelError for heads that do not share keys evenly.
     """
     keys, values = spans.keys, spans.values
+    check_heads(heads, keys.numbers.shape[2], scores)
     slopes = 0 if scores.slopes is None else scores.slopes.ctypes.data
     sinks = 0 if scores.sinks is None else scores.sinks.ctypes.data
     _, span_len, kv_heads, _ = keys.numbers.shape

@@ -22,7 +22,7 @@ from spaninfer_kernels_cpu.attend_kernel import Attention, attend_task
 from spaninfer_kernels_cpu.attention_plan import plan_of
 from spaninfer_kernels_cpu.compiled import entry, make_ready
 from spaninfer_kernels_cpu.elements import BFLOAT16, FLOAT16, FLOAT32, INT8, UINT4, Element
-from spaninfer_kernels_cpu.errors import DTypeError, KernelError, ShapeError
+from spaninfer_kernels_cpu.errors import DTypeError, KernelError, ShapeError, demand_size
 from spaninfer_kernels_cpu.recipe import recipes
 from spaninfer_kernels_cpu.spans import Place, Spans
 from spaninfer_kernels_cpu.threads import usable_cpus
@@ -33,6 +33,7 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Numbers = NDArray[Any]
 
+MAX_POSITION = 2**31 - 1  # of a token in its request: positions are int32
 SERIAL_BELOW = 2_000_000  # multiply-adds, some 100 µs: fewer are done before a helper wakes up
 
 KINDS: dict[np.dtype[Any], Element] = {
@@ -98,8 +99,8 @@ class Scores:
         """Raise unless every number means something."""
         if self.softcap is not None and not self.softcap > 0:
             raise ShapeError(f"softcap is {self.softcap}; give a positive number, or None")
-        if self.window is not None and self.window < 1:
-            raise ShapeError(f"window is {self.window}; give at least 1, or None")
+        if self.window is not None:
+            demand_size("window", self.window, 1, MAX_POSITION)
         for name, numbers in (("slopes", self.slopes), ("sinks", self.sinks)):
             if numbers is not None:
                 _demand(name, numbers, np.float32, "H", ordered=1)
@@ -126,7 +127,7 @@ def attend(
     the first E columns of the keys). Works on every usable CPU where that pays. Raises KernelError
     for arguments that do not fit, and for spans and positions that there are not.
     """
-    spans = _spans(keys, values, key_scales, value_scales)
+    spans = spans_of(keys, values, key_scales, value_scales)
     _check(query, spans, keys, rows, scores, out)
     if not len(query):
         return
@@ -217,7 +218,7 @@ _SIGNATURE = (COUNTER, _CALL, _SPANS, _SOFTMAX)
 _MERGE_SIGNATURE = (COUNTER, _CALL, _int64, _int64)
 
 
-def _spans(
+def spans_of(
     keys: Numbers, values: Numbers, key_scales: Floats | None, value_scales: Floats | None
 ) -> Spans:
     """Return where keys and values lie; raise unless they and their scales fit together."""
@@ -229,6 +230,11 @@ def _spans(
         )
     _demand("keys", keys, keys.dtype, "S L K D", ordered=1)
     _demand("values", values, values.dtype, "S L K E", ordered=1)
+    if 0 in keys.shape[1:] or 0 in values.shape[1:]:
+        raise ShapeError(
+            f"keys {keys.shape} and values {values.shape}: none of the axes (L K D) and (L K E) may "
+            "be empty"
+        )
     if keys.shape[:3] != values.shape[:3]:
         raise ShapeError(f"keys {keys.shape} and values {values.shape} differ in (S L K)")
     for name, scales in (("key_scales", key_scales), ("value_scales", value_scales)):
@@ -287,14 +293,17 @@ def _check(
     num_rows, heads, key_size = query.shape
     if key_size != spans.key_size:
         raise ShapeError(f"query {query.shape} and keys {keys.shape} differ in D")
-    if not spans.kv_heads or heads % spans.kv_heads:
-        raise ShapeError(
-            f"{heads} query heads are not a multiple of {spans.kv_heads} key/value heads"
-        )
+    check_heads(heads, spans.kv_heads, scores)
     if out.shape != (num_rows, heads, spans.value_size):
         raise ShapeError(f"out has shape {out.shape}, needs {(num_rows, heads, spans.value_size)}")
     if len(rows.position) != num_rows:
         raise ShapeError(f"query has {num_rows} rows, but position has {len(rows.position)}")
+
+
+def check_heads(heads: int, kv_heads: int, scores: Scores) -> None:
+    """Raise unless as many query heads read each key head, and the scores know every one."""
+    if not heads or not kv_heads or heads % kv_heads:
+        raise ShapeError(f"{heads} query heads are not a multiple of {kv_heads} key/value heads")
     for name, numbers in (("slopes", scores.slopes), ("sinks", scores.sinks)):
         if numbers is not None and len(numbers) != heads:
             raise ShapeError(f"{name} has {len(numbers)} numbers for {heads} query heads")
@@ -334,6 +343,10 @@ def _demand(name: str, array: NDArray[np.generic], dtype: Any, axes: str, *, ord
     letters = axes.split()
     if array.ndim != len(letters):
         raise ShapeError(f"{name}: expected axes ({axes}), got shape {array.shape}")
+    if not array.flags.aligned:
+        raise ShapeError(
+            f"{name} does not lie at a multiple of its elements' {array.itemsize} bytes"
+        )
     contiguous = array.flags.c_contiguous or (
         ordered < array.ndim and (array.shape[-1] < 2 or array.strides[-1] == array.itemsize)
     )

@@ -11,6 +11,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu import vectors as v
+from spaninfer_kernels_cpu.errors import demand_size
 from spaninfer_kernels_cpu.kernel import Kernel, address_of
 from spaninfer_kernels_cpu.vectors import intrinsic
 
@@ -23,6 +24,9 @@ ROWS, WANTED, ITEMS = 0, 1, 2
 wanted, and from 2 on the items of its plans of attention."""
 
 MAX_COUNTS = 16
+
+MAX_SIZE = 1 << 40
+"""No size that a kernel is told is larger: their products with others stay far below 2**63."""
 
 NUMBERS_PER_TASK = 2048  # of cheap arithmetic, about 1 µs: less is not worth another thread
 
@@ -56,7 +60,11 @@ class Call:
 
 
 def rows_per_task(width: int) -> int:
-    """Return how many rows a task of cheap arithmetic has, for so many numbers in each."""
+    """Return how many rows a task of cheap arithmetic has, for so many numbers in each.
+
+    SizeError for none.
+    """
+    demand_size("numbers of a row", width, 1, MAX_SIZE)
     return max(1, NUMBERS_PER_TASK // width)
 
 

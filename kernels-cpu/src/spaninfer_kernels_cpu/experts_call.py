@@ -13,6 +13,7 @@ import numpy as np
 
 from spaninfer_kernels_cpu.call import Call, Rows, word
 from spaninfer_kernels_cpu.elements import FLOAT32, read, read_index, smaller, write
+from spaninfer_kernels_cpu.errors import demand_size
 from spaninfer_kernels_cpu.formula_call import formula_call, gate_of
 from spaninfer_kernels_cpu.memory import odd_lines
 from spaninfer_kernels_cpu.packed import Packed
@@ -51,6 +52,14 @@ class Experts:
     top_k: int
     act: str
     rounded: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise KernelError unless the weights fit together, and there are `top_k` of them."""
+        first, second, count = self.gate_up.layout, self.down.layout, self.down.count
+        demand_size("weights in gate_up", self.gate_up.count, count, count)
+        demand_size("outputs of gate_up", first.outputs, 2 * second.channels, 2 * second.channels)
+        demand_size("outputs of down", second.outputs, first.channels, first.channels)
+        demand_size("top_k", self.top_k, 1, count)
 
     @property
     def channels(self) -> int:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from spaninfer_kernels_cpu.call import (
+    MAX_SIZE,
     NUMBERS_PER_TASK,
     ROWS,
     Call,
@@ -18,6 +19,7 @@ from spaninfer_kernels_cpu.call import (
     word,
 )
 from spaninfer_kernels_cpu.elements import larger, smaller
+from spaninfer_kernels_cpu.errors import demand_size
 from spaninfer_kernels_cpu.exponential import exp
 from spaninfer_kernels_cpu.in_kernel import in_kernel
 from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
@@ -39,7 +41,8 @@ def _sigmoid_gate(words: int, rows: int, task: int) -> None:
 
 
 def logn_call(x: Rows, *, out: Rows, channels: int, places: Place, base: int) -> Call:
-    """Write x[T C] * max(1, log_base(places[T] + 1)); places are int32."""
+    """Write x[T C] * max(1, log_base(places[T] + 1)); places are int32, the base 2 or more."""
+    demand_size("base", base, 2, MAX_SIZE)
     rows = (x.address, x.stride, out.address, out.stride, channels)
     words = (*rows, places, float(1 / math.log(base)))
     return Call(_logn, words, 1, rows_per_task(channels))

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.call import (
+    MAX_SIZE,
     NUMBERS_PER_TASK,
     ROWS,
     Call,
@@ -15,6 +16,7 @@ from spaninfer_kernels_cpu.call import (
     word,
 )
 from spaninfer_kernels_cpu.elements import larger, smaller
+from spaninfer_kernels_cpu.errors import check_vector, demand_size
 from spaninfer_kernels_cpu.norm_kernel import layer_norm, rms_norm
 
 Floats = NDArray[np.float32]
@@ -30,11 +32,20 @@ def rms_norm_call(
     parts: int = 1,
     count: int = ROWS,
 ) -> Call:
-    """Write the RMS norm of every one of `parts` parts of a row, times weight[C] or 1 + weight."""
+    """Write the RMS norm of every one of `parts` parts of a row, times weight[C] or 1 + weight.
+
+    Raises KernelError for another weight, and where there are no parts.
+    """
+    _check(parts, weight)
     channels = len(weight)
     words = (x.address, x.stride, out.address, out.stride, weight.ctypes.data, parts, channels)
     some = rows_per_task(parts * channels)
     return Call(_rms_norm, (*words, int(plus_one), float(eps)), 1, some, count)
+
+
+def _check(parts: int, weight: Floats) -> None:
+    demand_size("parts", parts, 1, MAX_SIZE)
+    check_vector("weight", weight, len(weight))
 
 
 def _rms_norm(words: int, rows: int, task: int) -> None:
@@ -56,7 +67,13 @@ def layer_norm_call(
     parts: int = 1,
     count: int = ROWS,
 ) -> Call:
-    """Write the layer norm of every one of `parts` parts of a row, times weight[C] plus bias[C]."""
+    """Write the layer norm of every one of `parts` parts of a row, times weight[C] plus bias[C].
+
+    Raises KernelError for another weight or bias, and where there are no parts.
+    """
+    _check(parts, weight)
+    if bias is not None:
+        check_vector("bias", bias, len(weight))
     channels = len(weight)
     address = 0 if bias is None else bias.ctypes.data
     words = (x.address, x.stride, out.address, out.stride, weight.ctypes.data, parts, channels)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.activation_kernel import ACTIVATIONS, SILU, Activation
 from spaninfer_kernels_cpu.call import ROWS, Call, Rows
+from spaninfer_kernels_cpu.errors import ShapeError, check_vector, demand_size
 from spaninfer_kernels_cpu.kernel import Kernel
 from spaninfer_kernels_cpu.layout import PANEL
 from spaninfer_kernels_cpu.memory import odd_lines
@@ -56,12 +57,15 @@ def product_calls(
     """Return the calls that write x @ weight.T + bias to out, or residual + scale * that.
 
     Of N weights in one, number n multiplies part n of rows of N C numbers and writes part n of N O;
-    these have neither bias nor residual. `scratch` has `scratch_bytes` per row; `rounded`: x may be
+    these have neither bias nor residual (KernelError). `scratch` has `scratch_bytes` per row; `rounded`: x may be
     rounded to bfloat16 where weights are that and the CPU multiplies both so; `count`: which of the
     step's counts is the number of rows. The caller keeps weight and bias[O] alive. `out` may be
     `residual`; neither may be `x`.
     """
-    assert weight.count == 1 or (bias is None and residual is None)
+    if bias is not None or residual is not None:
+        demand_size("weights in one, with bias or residual", weight.count, 1, 1)
+    if bias is not None:
+        check_vector("bias", bias, weight.layout.outputs)
     (_, many), layout = _recipes(weight, rounded), weight.layout
     into = stretches(layout, many)
     calls, x = _made_ready(x, weight, scratch, rounded, count, into)
@@ -105,7 +109,8 @@ def gated_calls(
     Everything else is as in `product_calls`. A prompt's 2I numbers of a row, which nobody reads
     twice, never leave the caches so: 10 MB of 256 rows in a 0.5B model.
     """
-    assert can_gate(weight)
+    if not can_gate(weight):
+        raise ShapeError(f"{weight.layout.outputs} outputs cannot be gated panel by panel")
     calls, x = _made_ready(x, weight, scratch, rounded, count)
     half = weight.layout.panels // 2
     pieces = _pieces(half, usable_cpus(), 1)

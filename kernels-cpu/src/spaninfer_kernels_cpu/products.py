@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu import pack_kernel, products_kernel
 from spaninfer_kernels_cpu.compiled import make_ready
-from spaninfer_kernels_cpu.errors import DTypeError, ShapeError
+from spaninfer_kernels_cpu.errors import DTypeError, ShapeError, demand_size
 from spaninfer_kernels_cpu.layout import Format, Layout
 from spaninfer_kernels_cpu.memory import aligned, odd_lines
 from spaninfer_kernels_cpu.packed import Packed
@@ -41,6 +41,7 @@ def linear(
     x is float32; with bfloat16 weights it may be bfloat16. Columns of `out` must be contiguous.
     Works on every usable CPU where that pays.
     """
+    demand_size("weights in one", weight.count, 1, 1)
     _check(x, weight.layout, out, bias)
     if not len(x):
         return
@@ -121,5 +122,7 @@ def _check(x: NDArray[np.generic], layout: Layout, out: Floats, bias: Floats | N
             f"out: expected shape {expected} with contiguous columns, got {out.shape} with strides "
             f"{out.strides}"
         )
+    if not out.flags.writeable:
+        raise ShapeError("out is read-only; give an array that can be written")
     if bias is not None and (bias.shape != expected[1:] or not bias.flags.c_contiguous):
         raise ShapeError(f"bias: expected contiguous ({layout.outputs},), got shape {bias.shape}")

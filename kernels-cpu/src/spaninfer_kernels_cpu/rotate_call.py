@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spaninfer_kernels_cpu.call import (
+    MAX_SIZE,
     NUMBERS_PER_TASK,
     Call,
     Place,
@@ -12,6 +13,7 @@ from spaninfer_kernels_cpu.call import (
     word,
 )
 from spaninfer_kernels_cpu.elements import larger, smaller
+from spaninfer_kernels_cpu.errors import demand_size
 from spaninfer_kernels_cpu.pointer import floats_at
 
 
@@ -20,8 +22,12 @@ def rotate_call(
 ) -> Call:
     """Rotate the first 2 * half channels of every head by the angles of cos and sin[T half].
 
-    Channel i turns with channel i + half, or, `paired`, 2 i with 2 i + 1.
+    Channel i turns with channel i + half, or, `paired`, 2 i with 2 i + 1. SizeError where there are
+    fewer channels.
     """
+    demand_size("heads", heads, 1, MAX_SIZE)
+    demand_size("size of a head", size, 2, MAX_SIZE)
+    demand_size("half of the rotated channels", half, 1, size // 2)
     words = (x.address, x.stride, out.address, out.stride, cos, sin, heads, size, half, int(paired))
     return Call(_rotate, words, 1, rows_per_task(heads * size))
 

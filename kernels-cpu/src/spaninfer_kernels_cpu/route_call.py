@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.call import (
+    MAX_SIZE,
     NUMBERS_PER_TASK,
     ROWS,
     Call,
@@ -18,6 +19,7 @@ from spaninfer_kernels_cpu.call import (
     word,
 )
 from spaninfer_kernels_cpu.elements import larger, smaller
+from spaninfer_kernels_cpu.errors import ShapeError, check_vector, demand_size
 from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
 from spaninfer_kernels_cpu.route_kernel import Room, Routing, route
 
@@ -39,8 +41,12 @@ def route_call(
     """Write which experts logits[T E] choose: ids[T k] (int32) and shares[T k], best first.
 
     `scores` are the keywords of spaninfer_op_reference.route, all but `correction`; ids and shares
-    are addresses. The caller keeps correction[E] alive.
+    are addresses. The caller keeps correction[E] alive. Raises KernelError where fewer than `top_k`
+    experts could be chosen from, and for groups that experts do not make.
     """
+    _check(experts, scores)
+    if correction is not None:
+        check_vector("correction", correction, experts)
     words = (
         *(logits.address, logits.stride, experts, ids, shares, scores["top_k"]),
         *(int(scores["kind"] == "sigmoid"), int(scores["normalise"])),
@@ -49,6 +55,19 @@ def route_call(
         float(scores["scale"]),
     )
     return Call(_route, words, 1, rows_per_task(_PASSES * experts), count)
+
+
+def _check(experts: int, scores: Mapping[str, Any]) -> None:
+    groups = scores["groups"]
+    demand_size("experts", experts, 1, MAX_SIZE)
+    demand_size("groups", groups, 1, experts)
+    if experts % groups:
+        raise ShapeError(f"{experts} experts do not make {groups} groups of equal size")
+    size = experts // groups
+    demand_size("group_topk", scores["group_topk"], 1, groups)
+    demand_size("top_k", scores["top_k"], 1, size * scores["group_topk"])
+    if groups > 1 and scores["group_score"] == "top2":
+        demand_size("experts of a group whose best two are summed", size, 2, experts)
 
 
 def _route(words: int, rows: int, task: int) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.call import (
+    MAX_SIZE,
     NUMBERS_PER_TASK,
     WANTED,
     Call,
@@ -17,6 +18,7 @@ from spaninfer_kernels_cpu.call import (
     word,
 )
 from spaninfer_kernels_cpu.elements import ELEMENTS, Element, larger, read, smaller
+from spaninfer_kernels_cpu.errors import DTypeError, ShapeError, demand_size
 from spaninfer_kernels_cpu.kernel import Kernel, variants
 from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
 
@@ -24,11 +26,24 @@ from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
 def embed_call(
     table: NDArray[np.generic], *, ids: Place, out: Rows, offset: int = 0, scale: float = 1.0
 ) -> Call:
-    """Write rows ids[T] + offset (int32) of table[V C], float32 or 16-bit floats, times scale."""
-    element = ELEMENTS[table.dtype.name]
-    channels = table.shape[1]
+    """Write rows ids[T] + offset (int32) of table[V C], float32 or 16-bit floats, times scale.
+
+    Ids are trusted to name rows. Raises KernelError for another table, or an offset beyond it.
+    """
+    if table.dtype.name not in _TABLES:
+        raise DTypeError(f"table holds {table.dtype}; the kernel takes {', '.join(_TABLES)}")
+    if table.ndim != 2 or 0 in table.shape or table.strides[1] != table.itemsize:
+        raise ShapeError(
+            f"table: expected axes (V C), neither empty, rows contiguous, got shape {table.shape} "
+            f"with strides {table.strides}"
+        )
+    demand_size("offset", offset, 0, len(table) - 1)
+    element, channels = ELEMENTS[table.dtype.name], table.shape[1]
     words = (table.ctypes.data, table.strides[0], ids, offset, out.address, out.stride, channels)
     return Call(_embed(element), (*words, float(scale)), 1, rows_per_task(channels))
+
+
+_TABLES = ("float32", "bfloat16", "float16")
 
 
 @variants
@@ -48,6 +63,7 @@ def _embed(element: Element) -> Kernel:
 
 def take_rows_call(x: Rows, *, wanted: Place, out: Rows, channels: int) -> Call:
     """Write rows wanted[W] (int32) of x to out[W C]."""
+    demand_size("channels", channels, 1, MAX_SIZE)
     words = (x.address, x.stride, wanted, out.address, out.stride, channels)
     return Call(_take_rows, words, 1, 1, WANTED)
 
@@ -74,7 +90,12 @@ def copy_call(
     """Write numbers [first, first + count) of every one of `parts` parts of x's rows.
 
     A part of x has `size` numbers; one of out has `out_size`, and takes them from out_first on.
+    SizeError where numbers would lie outside of their part.
     """
+    demand_size("parts", parts, 1, MAX_SIZE)
+    demand_size("count", count, 1, MAX_SIZE)
+    demand_size("first", first, 0, size - count)
+    demand_size("out_first", out_first, 0, out_size - count)
     rows = (x.address, x.stride, out.address, out.stride)
     words = (*rows, parts, size, first, out_size, out_first, count)
     return Call(_copy, words, 1, rows_per_task(parts * count))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.call import Call, Script, word
-from spaninfer_kernels_cpu.errors import DTypeError, ShapeError
+from spaninfer_kernels_cpu.call import MAX_SIZE, Call, Script, word
+from spaninfer_kernels_cpu.errors import DTypeError, ShapeError, demand_size
 from spaninfer_kernels_cpu.kernel import Kernel
 from spaninfer_kernels_cpu.pointer import floats_at, numbers_at
 from spaninfer_kernels_cpu.sample_kernel import Candidates, Sampling, penalize, sample
@@ -35,7 +35,7 @@ def _no_ids() -> Ints:
 class Draw:
     """How the token of a row is drawn; spaninfer_op_reference.RowSampling says what it means.
 
-    Ids are int32, contiguous, and trusted to be below the vocabulary.
+    Ids are int32 and contiguous.
     """
 
     seed: int
@@ -62,6 +62,22 @@ class Draw:
                 )
 
     @property
+    def has_penalties(self) -> bool:
+        """Do the ids matter?"""
+        penalties = self.repetition_penalty, self.presence_penalty, self.frequency_penalty
+        return penalties != (1.0, 0.0, 0.0)
+
+    def check(self, vocab: int) -> None:
+        """Raise KernelError unless numbers are in range, and ids that are read below `vocab`."""
+        for name, number in (("seed", self.seed), ("position", self.position)):
+            demand_size(name, number, 0, 2**64 - 1)
+        demand_size("top_k", self.top_k, 0, MAX_SIZE)
+        for name, ids in (("prompt_ids", self.prompt_ids), ("output_ids", self.output_ids)):
+            if self.has_penalties and len(ids):
+                demand_size(f"the least of {name}", int(ids.min()), 0, vocab - 1)
+                demand_size(f"the largest of {name}", int(ids.max()), 0, vocab - 1)
+
+    @property
     def record(self) -> tuple[Any, ...]:
         """It as a _RECORD."""
         numbers = self.temperature, self.top_p, self.min_p
@@ -70,7 +86,7 @@ class Draw:
             *(self.prompt_ids.ctypes.data, len(self.prompt_ids)),
             *(self.output_ids.ctypes.data, len(self.output_ids)),
         )
-        if penalties == (1.0, 0.0, 0.0):
+        if not self.has_penalties:
             places = 0, 0, 0, 0
         return self.seed, self.position, (self.top_k, *places), (*numbers, *penalties)
 
@@ -87,12 +103,16 @@ class Sampler:
     """
 
     def __init__(self, vocab: int, team: Team | None = None) -> None:
+        demand_size("vocab", vocab, 1, 2**31 - 1)
         self._team = team or shared_team()
         self._vocab = vocab
         self._room = np.zeros((self._team.num_threads, _room_numbers(vocab)), np.float32)
 
     def __call__(self, logits: Floats, draws: Sequence[Draw]) -> Ints:
-        """Return the tokens[R] drawn from logits[R V]; -1 where none can be: NaN, or all masked."""
+        """Return the tokens[R] drawn from logits[R V]; -1 where none can be: NaN, or all masked.
+
+        Raises KernelError for logits of another shape, and for ids beyond the vocabulary.
+        """
         if logits.dtype != np.float32:
             raise DTypeError(f"logits hold {logits.dtype}; the kernel takes float32")
         if logits.shape != (len(draws), self._vocab) or logits.strides[1] != logits.itemsize:
@@ -100,6 +120,8 @@ class Sampler:
                 f"logits: expected shape {(len(draws), self._vocab)} with contiguous rows, got "
                 f"{logits.shape} with strides {logits.strides}"
             )
+        for draw in draws:
+            draw.check(self._vocab)
         records = np.array([draw.record for draw in draws], _RECORD)
         tokens = np.empty(len(draws), np.int32)
         tasks = len(self._room)
