@@ -232,8 +232,8 @@ def spans_of(
     _demand("values", values, values.dtype, "S L K E", ordered=1)
     if 0 in keys.shape[1:] or 0 in values.shape[1:]:
         raise ShapeError(
-            f"keys {keys.shape} and values {values.shape}: none of the axes (L K D) and (L K E) may "
-            "be empty"
+            f"keys {keys.shape} and values {values.shape}: none of the axes (L K D) and (L K E) "
+            "may be empty"
         )
     if keys.shape[:3] != values.shape[:3]:
         raise ShapeError(f"keys {keys.shape} and values {values.shape} differ in (S L K)")

@@ -57,10 +57,10 @@ def product_calls(
     """Return the calls that write x @ weight.T + bias to out, or residual + scale * that.
 
     Of N weights in one, number n multiplies part n of rows of N C numbers and writes part n of N O;
-    these have neither bias nor residual (KernelError). `scratch` has `scratch_bytes` per row; `rounded`: x may be
-    rounded to bfloat16 where weights are that and the CPU multiplies both so; `count`: which of the
-    step's counts is the number of rows. The caller keeps weight and bias[O] alive. `out` may be
-    `residual`; neither may be `x`.
+    these have neither bias nor residual (KernelError). `scratch` has `scratch_bytes` per row;
+    `rounded`: x may be rounded to bfloat16 where weights are that and the CPU multiplies both so;
+    `count`: which of the step's counts is the number of rows. The caller keeps weight and bias[O]
+    alive. `out` may be `residual`; neither may be `x`.
     """
     if bias is not None or residual is not None:
         demand_size("weights in one, with bias or residual", weight.count, 1, 1)

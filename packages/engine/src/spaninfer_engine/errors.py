@@ -11,6 +11,7 @@ EngineError
 │   ├── InvalidPrompt            the prompt is empty, or holds ids the model does not know
 │   ├── PromptTooLong            the prompt does not fit the context
 │   └── TemplateError            the chat template refused the messages
+├── NoToken                  no token can be chosen from a request's logits: NaN, or all are banned
 └── EngineUnavailable       nothing wrong with the request: now is not the time
     ├── EngineClosed             the engine was closed, was dropped, or is draining
     ├── QueueFull                too many requests wait; try again later
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import takewhile
 from reprlib import Repr
 
@@ -126,6 +127,10 @@ class TemplateError(RequestError):
     """The chat template refused the messages, or is itself at fault."""
 
 
+class NoToken(EngineError):
+    """No token can be chosen from a request's logits: NaN or infinity, or every token is banned."""
+
+
 class EngineUnavailable(EngineError):
     """Nothing is wrong with the request: now is not the time for it."""
 
@@ -155,7 +160,7 @@ class NoMemory(EngineUnavailable):
 
 def shown(value: object) -> str:
     """Return a value of the caller's for a message: a megabyte of it would help nobody."""
-    return _SHORT.repr(value)
+    return _SHORT.repr(dict(value) if isinstance(value, Mapping) else value)
 
 
 def as_exception(error: BaseException) -> Exception:

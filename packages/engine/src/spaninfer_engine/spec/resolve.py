@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
-from spaninfer_engine.errors import NotBuilt
+from spaninfer_engine.errors import NotBuilt, SpecError
 from spaninfer_engine.spec.account import check_expected, unread
+from spaninfer_engine.spec.fit import misfits
 from spaninfer_engine.spec.maker import Maker, NormKind
 from spaninfer_engine.spec.nodes import (
     Decoder,
@@ -26,6 +27,7 @@ from spaninfer_engine.spec.read import ModelSpec
 from spaninfer_engine.spec.resolve_attention import AttentionReader, Groups
 from spaninfer_engine.spec.resolve_mlp import MlpReader
 from spaninfer_engine.spec.scope import Scope
+from spaninfer_engine.spec.typed import MAX_INDEX
 
 WHY_NOT = {
     "encoder": "encoders run in one piece without a cache; this version serves decoders",
@@ -81,6 +83,8 @@ def resolve_fully(
     scope = Scope(spec, text_config(spec, config))
     check_expected(scope)
     decoder = _decoder(Maker(scope, names))
+    for problem in misfits(decoder):
+        raise SpecError(spec.source, "", "sizes", problem)
     return Resolution(decoder, unread(scope), scope.unasked())
 
 
@@ -119,10 +123,10 @@ def _decoder(maker: Maker) -> Decoder:
         groups=groups.all(),
         surplus=_surplus(maker),
     )
-    return replace(decoder, max_len=_reach(decoder))
+    return replace(decoder, max_len=_reach(scope, decoder))
 
 
-def _reach(decoder: Decoder) -> int:
+def _reach(scope: Scope, decoder: Decoder) -> int:
     """Return how many positions a model is good for.
 
     Its yarn table may say more than the config; the dynamic kind begins to act where the config's
@@ -133,6 +137,9 @@ def _reach(decoder: Decoder) -> int:
         if rule.kind in ("yarn", "dynamic"):
             trained = rule.original_len if rule.kind == "yarn" else rule.max_len
             reach = max(reach, int(trained * rule.factor))
+    if reach > MAX_INDEX:
+        problem = f"stretched it reaches {reach:,} positions; at most {MAX_INDEX:,} are told apart"
+        raise scope.error("rope", "scaling", problem)
     return reach
 
 
@@ -167,6 +174,11 @@ def _positions(maker: Maker) -> Learned | Sinusoidal | None:
             rows = scope.integer("dims", "max_pos") + offset
             return Learned(Weight(f"{name}.weight", (rows, hidden)), offset)
         case "sinusoidal":
+            if hidden % 2 or hidden < 4:
+                problem = (
+                    f"sines and cosines take an even number of channels from 4 on, got {hidden}"
+                )
+                raise scope.error("embed", "positions", problem)
             return Sinusoidal(hidden, offset)
         case _:
             return None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from spaninfer_engine.errors import SpecError
+from spaninfer_engine.errors import SpecError, shown
 from spaninfer_engine.spec.read import Entry, ModelSpec, frozen
 from spaninfer_engine.spec.syntax import BadValue, Name
 from spaninfer_engine.spec.values import evaluate, mentions
 from spaninfer_engine.spec.vocabulary import SECTIONS
 from spaninfer_engine.spec.words import REQUIRED, Word
+
+_TOLD = 4  # config keys that an error repeats
 
 
 class Scope:
@@ -101,7 +103,8 @@ class Scope:
         """Return the error that blames a value of the spec."""
         entry = self.spec.entry(section, key)
         written = f"{entry.text!r}: " if entry.tree is not None else ""
-        return SpecError(entry.source, section, key, written + problem + self._assumed(entry))
+        why =  written + problem + self._told(entry) + self._assumed(entry)
+        return SpecError(entry.source, section, key, why)
 
     def _assumed(self, entry: Entry) -> str:
         """Return what a value took from the spec because config.json does not say it."""
@@ -113,6 +116,24 @@ class Scope:
             if key.path in said and key.path not in self.config
         ]
         return f" (config.json has no {', no '.join(parts)})" if parts else ""
+
+    def _told(self, entry: Entry) -> str:
+        """Return what config.json says of the keys that a value is computed from."""
+        paths = list(dict.fromkeys(self._mentioned(entry, set())))
+        told = [
+            f"{path} = {shown(value)}" for path in paths if (value := self.key(path)) is not None
+        ]
+        return f"; config.json says {', '.join(told[:_TOLD])}" if told else ""
+
+    def _mentioned(self, entry: Entry, seen: set[str]) -> Iterator[str]:
+        """Yield every config key below a value, also those behind names."""
+        for mentioned in mentions(entry.tree) if entry.tree is not None else ():
+            named = self._named(mentioned.path) if isinstance(mentioned, Name) else None
+            if named is None:
+                yield mentioned.path
+            elif mentioned.path not in seen:
+                seen.add(mentioned.path)
+                yield from self._mentioned(named, seen)
 
     def _computed(self, section: str, key: str, word: Word) -> object:
         entry = self.spec.entry(section, key)
@@ -132,14 +153,7 @@ class Scope:
 
     def _account(self, entry: Entry) -> None:
         """Count every config key below a value as read, also those behind names."""
-        for mentioned in mentions(entry.tree) if entry.tree is not None else ():
-            named = self._named(mentioned.path) if isinstance(mentioned, Name) else None
-            if named is None:
-                self.read.add(mentioned.path)
-            elif mentioned.path not in self._open:
-                self._open.append(mentioned.path)
-                self._account(named)
-                self._open.pop()
+        self.read.update(self._mentioned(entry, set()))
 
     # What expressions see: values.Lookup.
 
