@@ -1,7 +1,11 @@
 import json
 
+import ml_dtypes
+import numpy as np
 import pytest
 from random_llama import VOCAB, write_model
+from safetensors.numpy import load_file, save_file
+from spaninfer_engine import Engine
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.request import SamplingParams
@@ -117,3 +121,35 @@ def test_an_empty_quantization_config_is_none(tmp_path):
     parts = build(EngineConfig(model=tmp_path / "model", backend="reference"))
 
     assert parts.resolved.architecture == "llama"
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("dtype", ["int32", "bool", "float8_e4m3fn"])
+def test_weights_in_numbers_that_are_not_packed_are_refused_naming_file_and_tensor(
+    tmp_path, dtype, backend
+):
+    folder = tmp_path / "model"
+    write_model(folder, 1, np.float32)
+    name, file = "model.layers.0.mlp.up_proj.weight", folder / "model.safetensors"
+    arrays = load_file(file)
+    odd = {name: np.zeros(arrays.pop(name).shape, getattr(ml_dtypes, dtype, dtype))}
+    file.rename(folder / "one.safetensors")
+    save_file(arrays, folder / "one.safetensors")
+    save_file(odd, folder / "two.safetensors")
+
+    with pytest.raises(CheckpointError) as refused:
+        build(EngineConfig(model=folder, backend=backend))
+
+    assert f"two.safetensors: tensor {name!r} holds {dtype}; weights are" in str(refused.value)
+
+
+def test_weights_in_float64_are_read_as_float32(tmp_path):
+    answers = []
+    for dtype in (np.float32, np.float64):
+        folder = tmp_path / np.dtype(dtype).name
+        write_model(folder, 1, dtype)
+        with Engine(folder, backend="cpu", memory=1 << 26) as engine:
+            (answer,) = engine.generate([[1, 2, 3]], SamplingParams(max_tokens=5, temperature=0))
+        answers.append(answer.token_ids)
+
+    assert answers[0] == answers[1]

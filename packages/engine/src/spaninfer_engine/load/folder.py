@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from spaninfer_engine.errors import CheckpointError
+from spaninfer_engine.load.json_file import read_json
 from spaninfer_engine.load.packed import PACKED_FILE, PackedReader, open_packed
 from spaninfer_engine.load.reader import EntryReader
 from spaninfer_engine.load.safetensors import open_index, open_safetensors
@@ -33,17 +33,6 @@ def open_folder(
     generation = folder / "generation_config.json"
     weights = _open_weights(folder) if with_weights else EntryReader(str(folder), {})
     return config, read_json(generation) if generation.is_file() else {}, weights
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; CheckpointError where it is none."""
-    try:
-        value = json.loads(path.read_bytes())
-    except ValueError as broken:
-        raise CheckpointError(f"{path} is not JSON: {broken}") from broken
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds {type(value).__name__}, expected a JSON object")
-    return value
 
 
 def find_tokenizer(folder: Path) -> Path | None:

@@ -18,6 +18,7 @@ from spaninfer_engine.load.dummy import DummyReader
 from spaninfer_engine.load.hub_cache import find_model, model_name, where_to_get
 from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.load.packing import as_packed
+from spaninfer_engine.load.reader import check_dtypes
 from spaninfer_engine.memory import available_bytes, total_bytes
 from spaninfer_engine.ops.table import Ops, Pack
 from spaninfer_engine.program.bind import bind_packed, packer
@@ -40,6 +41,7 @@ from spaninfer_engine.startup.limits import (
     decide_budget,
     decide_demand,
     refuse_beyond_machine,
+    refuse_oversized,
     resolve,
     served_name,
 )
@@ -99,6 +101,11 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             refuse_beyond_machine(asked.memory, total_bytes())
         kernels = stage_of(progress, "kernels")
         ops = open_backend(compute, decoder, asked, stored_as, kernels)
+        refuse_oversized(
+            *(asked, compute, decoder, ops.available_bytes()),
+            stored_as=stored_as,
+            mapped=packed is not None,
+        )
         ops.warm()
         pack = _unpacked(asked, checkpoint, decoder, ops) if packed is None else _mapped(packed)
         bound = bind_packed(lower(decoder), ops, pack, stage_of(progress, "weights"))
@@ -188,6 +195,7 @@ def resolve_decoder(asked: EngineConfig, checkpoint: Checkpoint) -> Decoder:
         return resolve_spec(spec, checkpoint.config)
     decoder = resolve_spec(spec, checkpoint.config, reader.names)
     check(decoder, {name: reader.shape(name) for name in reader.names})
+    check_dtypes(reader, (weight.name for weight in weights(decoder)))
     return decoder
 
 
