@@ -191,13 +191,13 @@ def test_a_base_that_grows_takes_more_than_one_pair_of_channels() -> None:
     table = {"type": "dynamic", "factor": 2.0}
 
     with pytest.raises(SpecError, match="theta cannot grow where 2 channels are rotated"):
-        frequencies(rope_scaling=table, partial_rotary_factor=0.125)
+        frequencies(**PHI3, rope_scaling=table, partial_rotary_factor=0.125)
 
 
 @pytest.mark.parametrize("fraction", [1.5, 4, 16, 64, 1024, -1, 0, math.nan, 2**63])
 def test_no_more_than_a_head_is_rotated(fraction: float) -> None:
     with pytest.raises(SpecError, match=f"partial_rotary_factor = {fraction}"):
-        frequencies(partial_rotary_factor=fraction)
+        frequencies(**PHI3, partial_rotary_factor=fraction)
 
 
 def test_an_odd_number_of_rotated_channels_is_refused() -> None:

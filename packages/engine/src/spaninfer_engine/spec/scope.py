@@ -103,7 +103,7 @@ class Scope:
         """Return the error that blames a value of the spec."""
         entry = self.spec.entry(section, key)
         written = f"{entry.text!r}: " if entry.tree is not None else ""
-        why =  written + problem + self._told(entry) + self._assumed(entry)
+        why = written + problem + self._told(entry) + self._assumed(entry)
         return SpecError(entry.source, section, key, why)
 
     def _assumed(self, entry: Entry) -> str:
