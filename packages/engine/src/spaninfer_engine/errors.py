@@ -14,6 +14,7 @@ EngineError
 ├── NoToken                  no token can be chosen from a request's logits: NaN, or all are banned
 └── EngineUnavailable       nothing wrong with the request: now is not the time
     ├── EngineClosed             the engine was closed, was dropped, or is draining
+    ├── StepTimeout              a step did not end, which closed the engine
     ├── QueueFull                too many requests wait; try again later
     └── NoMemory                 the device lacked memory for a step; others carry on
 """
@@ -137,6 +138,14 @@ class EngineUnavailable(EngineError):
 
 class EngineClosed(EngineUnavailable):
     """The engine was closed, was dropped, or is draining, while something was asked of it."""
+
+
+class StepTimeout(EngineUnavailable):
+    """A step did not end in time: the engine has failed, and all of its requests with it."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        super().__init__(f"a step did not end within {limit_s:g} s; the engine is closed")
 
 
 class QueueFull(EngineUnavailable):

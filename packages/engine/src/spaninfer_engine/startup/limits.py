@@ -184,6 +184,7 @@ def resolve(
         max_running=asked.max_running,
         step_tokens=step_tokens,
         max_waiting=asked.max_waiting,
+        step_timeout_s=asked.step_timeout_s,
         prefix_cache=asked.prefix_cache,
         tuning=_tuning(compute, step_tokens),
         seed=asked.seed,
