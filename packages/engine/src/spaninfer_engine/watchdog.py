@@ -39,9 +39,10 @@ class Watchdog:
 
 
 def stacks() -> str:
-    """Return what every thread of the process is doing."""
+    """Return what every other thread of the process is doing."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "\n".join(
         f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
         for ident, frame in sys._current_frames().items()
+        if ident != threading.get_ident()
     )
