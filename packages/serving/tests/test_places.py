@@ -38,12 +38,12 @@ def test_the_longest_silence_gives_way_and_only_where_all_places_are_taken():
 
 
 def test_the_log_says_once_a_second_how_many_were_closed(monkeypatch, caplog):
-    now_s = 50.0
-    monkeypatch.setattr(places, "monotonic", lambda: now_s)
+    times_s = [50.0, 50.1, 50.9, 51.0, 51.1, 60.0]
+    monkeypatch.setattr(places, "monotonic", iter(times_s).__next__)
     full = Places(0)
 
     with caplog.at_level(logging.WARNING):
-        for now_s in (50.0, 50.1, 50.9, 51.0, 51.1, 60.0):
+        for _ in times_s:
             Waiting(full)
             full.make_room(1)
 

@@ -1,4 +1,4 @@
-"""What becomes of a server whose engine fails, or hangs, as its clients and its supervisor see it."""
+"""A server whose engine fails or hangs, as its clients and its supervisor see it."""
 
 import json
 import os

@@ -151,9 +151,13 @@ class Core:
 
     def _work(self) -> None:
         try:
-            with self._spared, closing(self._runner), closing(self._writer):
-                with closing(self._watchdog):
-                    self._run()
+            with (
+                self._spared,
+                closing(self._runner),
+                closing(self._writer),
+                closing(self._watchdog),
+            ):
+                self._run()
         except Exception as error:  # a GPU that failed says so again
             self._unclosed = error
         finally:

@@ -119,8 +119,9 @@ class PromptTooLong(RequestError):
     def __init__(self, prompt_len: int, limit: int) -> None:
         self.prompt_len, self.limit = prompt_len, limit
         super().__init__(
-            f"the prompt has {prompt_len} tokens; with one token to answer, "
-            f"this engine takes at most {limit - 1} (context {limit})"
+            # the words by which clients of OpenAI's recognise it
+            f"this model's maximum context length is {limit} tokens; the prompt has {prompt_len} "
+            "tokens, and the answer needs one at least: shorten the prompt"
         )
 
 
