@@ -10,6 +10,7 @@ EngineError
 │   ├── InvalidSampling          a sampling parameter is out of range: names the parameter
 │   ├── InvalidPrompt            the prompt is empty, or holds ids the model does not know
 │   ├── PromptTooLong            the prompt does not fit the context
+│   ├── Unread                   what was produced was not read, and became too much to keep
 │   └── TemplateError            the chat template refused the messages
 ├── NoToken                  no token can be chosen from a request's logits: NaN, or all are banned
 └── EngineUnavailable       nothing wrong with the request: now is not the time
@@ -122,6 +123,17 @@ class PromptTooLong(RequestError):
             # the words by which clients of OpenAI's recognise it
             f"this model's maximum context length is {limit} tokens; the prompt has {prompt_len} "
             "tokens, and the answer needs one at least: shorten the prompt"
+        )
+
+
+class Unread(RequestError):
+    """What a request produced was not read, and became too much to keep: the request is stopped."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"more than {limit} tokens and log-probabilities of the answer were waiting to be "
+            "read, so it was stopped; read faster, or ask for fewer"
         )
 
 

@@ -91,8 +91,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
     schemas |= {"Error": ERROR, "Status": STATUS}
     for body in (ChatRequest, CompletionRequest):
         schemas |= _schemas(body, "validation")
-    for body in (ChatResponse, ChatChunk, CompletionResponse):
-        schemas |= _schemas(body, "serialization")
+    for answer in (ChatResponse, ChatChunk, CompletionResponse):
+        schemas |= _schemas(answer, "serialization")
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             _complete(path, method, operation["responses"])
