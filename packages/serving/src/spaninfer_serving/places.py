@@ -16,7 +16,7 @@ else:
 
 log = logging.getLogger(__name__)
 
-MOST_CONNECTIONS = 1 << 14  # each takes some KB_EACH KB before it has asked for anything
+MOST_CONNECTIONS = 1 << 14  # where files are not the limit, memory is: each may hold pieces read
 
 # asyncio accepts so many before it looks at the first, and frees the descriptor of one that is
 # closed three rounds later. With uvicorn's 2048, descriptors ran out in between, and asyncio logs
