@@ -24,8 +24,10 @@ from spaninfer import cli
 
 class Troubled:
     def __init__(self, runner):
-        self._runner, self.lookahead = runner, runner.lookahead
-        self.use_time, self.close = runner.use_time, runner.close
+        self._runner = runner
+
+    def __getattr__(self, name):
+        return getattr(self._runner, name)
 
     def start(self, plan):
         if plan.number == 3:
