@@ -48,6 +48,7 @@ from spaninfer_kernels_cpu.errors import (
     IsaLevelError,
     KernelError,
     ShapeError,
+    SizeError,
 )
 from spaninfer_kernels_cpu.gemm.gemm import linear
 from spaninfer_kernels_cpu.gemm.gemm_call import Epilogue, Gemm
@@ -121,6 +122,7 @@ __all__ = [
     "Scores",
     "Script",
     "ShapeError",
+    "SizeError",
     "Tell",
     "ThreadPool",
     "activation_formula",

@@ -3,8 +3,9 @@ import asyncio
 import pytest
 from assembled import VOCAB, answer, assert_spans_come_back, engine, text_of, wait_until
 from checking import BlockedRunner
+from spaninfer_engine import aio
 from spaninfer_engine.aio import AsyncEngine
-from spaninfer_engine.errors import EngineClosed, PromptTooLong
+from spaninfer_engine.errors import EngineClosed, PromptTooLong, Unread
 from spaninfer_engine.request import FinishReason, SamplingParams
 
 
@@ -110,3 +111,18 @@ def test_an_event_loop_that_is_gone_does_not_disturb_the_others():
         assert list(
             synchronous.generate([1, 2], SamplingParams(max_tokens=9, seed=1)).token_ids
         ) == (answer([1, 2], 1, 9))
+
+
+def test_a_request_that_its_task_does_not_read_is_stopped(monkeypatch):
+    monkeypatch.setattr(aio, "MOST_UNREAD", 10)
+
+    async def main(running):
+        stream = running.start([1], SamplingParams(ignore_eos=True))
+        await asyncio.to_thread(running.engine.sync)
+        with pytest.raises(Unread, match="more than 10 tokens"):
+            await read(stream)
+
+    with engine() as synchronous:
+        asyncio.run(main(AsyncEngine(synchronous)))
+        wait_until(lambda: synchronous.stats().finished[FinishReason.STOPPED] == 1)
+        assert_spans_come_back(synchronous)

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,7 +20,7 @@ from assembled import (
     wait_until,
 )
 from checking import BlockedRunner, CheckingRunner, DeviceRunner, alone
-from spaninfer_engine.errors import EngineClosed, QueueFull
+from spaninfer_engine.errors import EngineClosed, QueueFull, StepTimeout
 from spaninfer_engine.request import FinishReason, Placement, SamplingParams, Status
 from spaninfer_engine.stats import EngineState
 
@@ -194,8 +195,9 @@ def test_a_failed_step_ends_all_requests_with_its_error_and_closes_the_engine(ki
         stats = running.stats()
         assert stats.state is EngineState.FAILED
         assert isinstance(stats.failure, MemoryError)
-        with pytest.raises(EngineClosed, match="the device is full"):
+        with pytest.raises(EngineClosed, match="the engine has failed") as refused:
             running.start_request([1])
+        assert refused.value.__cause__ is stats.failure
         with pytest.raises(EngineClosed):
             running.generate("abc")
 
@@ -368,3 +370,65 @@ def test_after_a_thousand_cut_requests_no_span_is_missing(kind):
         wait_until(lambda: sum(running.stats().finished.values()) == 1000)
 
         assert_spans_come_back(running)
+
+
+ENDLESS = SamplingParams(ignore_eos=True)
+
+
+def test_a_step_that_hangs_fails_the_engine_and_answers_whoever_waits_or_comes(caplog):
+    runner = BlockedRunner(4, (100,), vocab=VOCAB, held=2)
+    running = engine(runner, max_running=1, step_timeout_s=0.05)
+    queues = [running.start_request([1, 2], ENDLESS)[1] for _ in range(3)]
+    runner.wait_for_step()
+
+    errors = [list(queue)[-1].error for queue in queues]
+
+    assert [type(error) for error in errors] == [StepTimeout] * 3
+    assert running.stats().state is EngineState.FAILED
+    with pytest.raises(EngineClosed, match="the engine has failed"):
+        running.start_request([1, 2])
+    with pytest.raises(StepTimeout, match=r"within 0\.05 s"):
+        running.close()
+    [said] = [each.getMessage() for each in caplog.records]
+    assert "thread spaninfer-core:" in said
+    assert "self._may_go.wait(120)" in said  # where it hangs
+    runner.go()
+
+
+def test_a_step_that_ends_after_all_changes_no_answer_and_gives_everything_back():
+    before = threads_of_engines()
+    runner = BlockedRunner(4, (100,), vocab=VOCAB, held=2)
+    running = engine(runner, step_timeout_s=0.05)
+    _, queue = running.start_request([1, 2], ENDLESS)
+
+    assert isinstance(list(queue)[-1].error, StepTimeout)
+    runner.go()
+    wait_until(lambda: threads_of_engines() <= before)
+
+    running.close()
+    assert queue.get() is None
+    assert isinstance(running.stats().failure, StepTimeout)
+
+
+def test_an_engine_that_is_closed_while_a_step_hangs_waits_no_longer_than_told():
+    runner = BlockedRunner(4, (100,), vocab=VOCAB)
+    running = engine(runner)
+    _, queue = running.start_request([1, 2], ENDLESS)
+    runner.wait_for_step()
+
+    with pytest.raises(StepTimeout):
+        running.close(patience_s=0.01)
+
+    assert isinstance(list(queue)[-1].error, StepTimeout)
+    runner.go()
+
+
+def test_steps_that_take_their_time_each_are_not_taken_for_one_that_hangs(kind):
+    class Slow(kind):
+        def run_next(self):
+            time.sleep(0.01)
+            return super().run_next()
+
+    with engine(checking(Slow), step_timeout_s=0.5) as running:
+        sampling = SamplingParams(max_tokens=80, ignore_eos=True)
+        assert len(running.generate([1, 2], sampling).token_ids) == 80

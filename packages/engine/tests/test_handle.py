@@ -1,6 +1,7 @@
 import threading
 
 import pytest
+from spaninfer_engine.errors import Unread
 from spaninfer_engine.handle import ResultQueue, merge
 from spaninfer_engine.request import FinishReason, Output
 
@@ -89,3 +90,26 @@ def test_merging_keeps_what_only_the_last_output_says():
 
     assert (whole.token_ids, whole.text) == ((1, 2, 3), "123")
     assert whole.finish_reason is FinishReason.LENGTH
+
+
+def test_a_limited_queue_drops_what_nobody_reads_and_stops_its_request():
+    results, stopped = queue(), []
+    results.limit(2, lambda: stopped.append(True))
+    for token in range(5):
+        results.put(part(0, token))
+    results.put(part(0, reason=FinishReason.STOPPED))
+
+    assert stopped == [True]
+    assert results.is_finished
+    for _ in range(2):
+        with pytest.raises(Unread, match="more than 2 tokens"):
+            results.get()
+
+
+def test_a_limited_queue_keeps_one_output_however_much_it_holds():
+    results = queue()
+    results.limit(2, pytest.fail)
+
+    for _ in range(3):
+        results.put(part(0, *range(100)))
+        assert results.get() == part(0, *range(100))

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 from time import monotonic, sleep
+from typing import Any
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from spaninfer_engine import Engine
 from spaninfer_engine.stats import EngineStats
-from spaninfer_serving import Settings, create_app
+from spaninfer_serving import Settings, bind, create_app
+from spaninfer_serving.protocol import BoundedProtocol
+from spaninfer_serving.server import Server
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+# Helpers of several test files are modules of the folder fixtures/, imported by their bare names.
+sys.path.append(str(Path(__file__).parent / "fixtures"))
 
 HIDDEN, FFN, HEADS, HEAD, LAYERS, CONTEXT = 16, 32, 2, 8, 2, 256
 CONTROLS = ("<|end|>", "<|turn|>")
@@ -100,6 +110,53 @@ def serving(engine: Engine) -> Callable[..., TestClient]:
         return TestClient(app, raise_server_exceptions=False)
 
     return make
+
+
+@dataclass
+class Live:
+    """A server in a thread of this process, with real sockets."""
+
+    server: Server
+    address: tuple[str, int]
+
+    @property
+    def connections(self) -> list[BoundedProtocol]:
+        """The connections as the server sees them."""
+        return list(self.server.server_state.connections)
+
+
+@pytest.fixture
+def live(engine: Engine) -> Iterator[Callable[..., Live]]:
+    """What starts a server with settings on a free port."""
+    with ExitStack() as running:
+
+        def start(engine: Engine = engine, **settings: Any) -> Live:
+            asked = Settings(port=0, drain_s=0, **settings)
+            listener, started = bind(asked), Event()
+            listener.listen()
+            server = Server(engine, asked, started.set)
+            thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+            thread.start()
+            running.callback(thread.join, 120)
+            running.callback(setattr, server, "should_exit", True)
+            assert started.wait(120)
+            return Live(server, listener.getsockname())
+
+        yield start
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition that another thread makes true."""
+    give_up_s = monotonic() + 120
+    while not condition():
+        assert monotonic() < give_up_s, "it never came true"
+        sleep(0.002)
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], None]:
+    """What waits for a condition."""
+    return wait_until
 
 
 @pytest.fixture

@@ -111,8 +111,8 @@ def test_a_long_prompt_says_how_long_it_is_and_what_fits(client):
     error = error_of(client.post(TEXT, json={"prompt": "x" * 300}), 400)
 
     assert error["code"] == "context_length_exceeded"
+    assert error["message"].startswith("this model's maximum context length is 256 tokens")
     assert "300 tokens" in error["message"]
-    assert "256" in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,7 @@ def test_of_a_far_too_long_prompt_only_the_beginning_is_read(
     error = error_of(client.post(path, json=body), 400)
 
     assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+    assert "this model's maximum context length is 256 tokens" in error["message"]
     assert "more than 4096 tokens" in error["message"]
     assert max(lens) == 4096  # 16 characters per token of a context of 256
 
@@ -223,6 +224,28 @@ def test_openais_client_in_an_allowed_page_may_send_the_headers_it_always_sends(
 
     assert answer.status_code == 200
     assert "x-stainless-lang" in answer.headers["access-control-allow-headers"]
+
+
+def test_fields_of_messages_that_hold_nothing_are_as_good_as_absent(client):
+    nothing = {"name": None, "tool_calls": None, "reasoning_content": None, "weight": None}
+    said = {"role": "assistant", "content": None} | nothing
+
+    answer = client.post(CHAT, json={"messages": [HELLO[0] | nothing, said, *HELLO]})
+
+    assert answer.status_code == 200, answer.text
+    same = client.post(CHAT, json={"messages": [*HELLO, said | {"content": ""}, *HELLO]})
+    count = [each.json()["usage"]["prompt_tokens"] for each in (answer, same)]
+    assert count[0] == count[1]
+
+
+@pytest.mark.parametrize("role", ["user", "system", "developer"])
+def test_only_answers_may_have_no_content(client, role):
+    body = {"messages": [{"role": role, "content": None}]}
+
+    error = error_of(client.post(CHAT, json=body), 400)
+
+    assert error["param"] == "messages[0].content"
+    assert "is missing" in error["message"]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -345,7 +368,41 @@ def test_every_reference_of_the_description_leads_somewhere(client):
 
     found = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
 
-    assert {"ChatRequest", "CompletionRequest"} <= found <= set(schemas)
+    assert {"ChatRequest", "CompletionRequest", "ChatResponse", "Error"} <= found <= set(schemas)
+
+
+def test_the_description_names_every_status_and_content_type_that_is_answered(client):
+    paths = client.get("/openapi.json").json()["paths"]
+    chat, live = paths[CHAT]["post"], paths["/health/live"]["get"]
+
+    assert {"200", "400", "401", "404", "408", "413", "415", "429", "500", "503"} <= set(
+        chat["responses"]
+    )
+    assert set(chat["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+    assert set(live["responses"]["503"]["content"]) == {"application/json"}
+    assert set(paths["/metrics"]["get"]["responses"]["200"]["content"]) == {"text/plain"}
+    assert not [
+        operation
+        for operations in paths.values()
+        for operation in operations.values()
+        if "422" in operation["responses"]  # no route answers it
+    ]
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_the_examples_of_the_description_are_answered(client, path):
+    described = client.get("/openapi.json").json()["paths"][path]["post"]["requestBody"]
+
+    example = described["content"]["application/json"]["example"]
+
+    assert client.post(path, json=example).status_code == 200
+
+
+def test_docs_say_where_the_documentation_is(client):
+    answer = client.get("/docs")
+
+    assert answer.status_code == 200
+    assert "/openapi.json" in answer.text
 
 
 def test_metrics_count_requests_tokens_and_statuses_exactly(client, at_rest):

@@ -2,9 +2,9 @@ import asyncio
 
 import httpx
 import pytest
-from spaninfer_serving import guard
-from spaninfer_serving.guard import Guard, LocalNames
+from spaninfer_serving.guard import Guard, LocalNames, Room
 from spaninfer_serving.settings import Settings
+from spaninfer_serving.wire.errors import Problem
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -18,7 +18,7 @@ def send(settings, method="POST", path="/v1/x", **options):
     routes = [
         Route(p, echo, methods=["GET", "POST"]) for p in ("/v1/x", "/health/live", "/metrics")
     ]
-    app = Guard(Starlette(routes=routes), settings, settings.largest_body(context=100))
+    app = Guard(Starlette(routes=routes), settings, settings.largest_body(context=100), 8)
 
     async def call():
         transport = httpx.ASGITransport(app)
@@ -47,9 +47,33 @@ def test_a_body_that_does_not_say_its_size_is_counted():
     assert send(Settings(max_body_bytes=10), content=chunks()).status_code == 413
 
 
-def test_bodies_that_arrive_share_a_bounded_memory_and_give_it_back(monkeypatch):
-    monkeypatch.setattr(guard, "MAX_ARRIVING", 2)
-    app = Guard(Starlette(routes=[Route("/v1/x", echo, methods=["POST"])]), Settings(), 10)
+def test_large_bodies_share_a_bounded_room_and_give_it_back():
+    room = Room(ordinary_bytes=10, own_bytes=50, shared_bytes=100)
+    room.take(0, 110)
+    with pytest.raises(Problem, match="too many bodies"):
+        room.take(0, 11)
+
+    room.give_back(110)
+    room.take(0, 110)
+
+    assert (room.own_bytes, room.shared_bytes) == (40, 0)
+
+
+def test_large_bodies_leave_room_for_as_many_ordinary_ones_as_there_are_places():
+    room = Room(ordinary_bytes=10, own_bytes=50, shared_bytes=100)
+    room.take(0, 60)
+    room.take(60, 50)
+
+    for _ in range(4):
+        room.take(0, 7)
+        room.take(7, 3)
+
+    assert (room.own_bytes, room.shared_bytes) == (0, 0)
+
+
+def test_bodies_on_their_way_share_the_room_of_the_guard_until_they_are_whole():
+    app = Guard(Starlette(routes=[Route("/v1/x", echo, methods=["POST"])]), Settings(), 10, 3)
+    app._room = Room(ordinary_bytes=5, own_bytes=15, shared_bytes=10)
 
     async def call():
         async def slow(size, go_on):
@@ -63,13 +87,51 @@ def test_bodies_that_arrive_share_a_bounded_memory_and_give_it_back(monkeypatch)
 
         go_on = asyncio.Event()
         waiting = [asyncio.ensure_future(post(slow(10, go_on))) for _ in range(2)]
-        while app._arriving < 20:
+        while app._room.shared_bytes:
             await asyncio.sleep(0)
-        refused = await post(b"x")
+        refused = await post(b"x" * 6)
+        fits = await post(b"x" * 5)
         go_on.set()
-        return refused, await asyncio.gather(*waiting), await post(b"x" * 10)
+        return refused, fits, await asyncio.gather(*waiting), await post(b"x" * 10)
 
-    assert asyncio.run(call()) == (429, [200, 200], 200)
+    assert asyncio.run(call()) == (429, 200, [200, 200], 200)
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/v1/x", {}, 401),
+        ("/health/live", {}, 200),
+        ("/v1/x", {"Authorization": "Bearer k", "Content-Length": "11"}, 413),
+    ],
+)
+def test_nothing_is_read_of_a_body_that_nobody_will_look_at(path, headers, status):
+    async def body():
+        raise AssertionError("it was asked for")
+        yield b""
+
+    settings = Settings(api_keys=("k",), max_body_bytes=10)
+
+    async def stub(scope, receive, send):
+        await PlainTextResponse("ok")(scope, receive, send)
+
+    async def call():
+        transport = httpx.ASGITransport(Guard(stub, settings, 10, 8))
+        async with httpx.AsyncClient(transport=transport) as client:
+            return await client.post(f"http://localhost{path}", content=body(), headers=headers)
+
+    assert asyncio.run(call()).status_code == status
+
+
+@pytest.mark.parametrize("framing", [("5", "chunked"), ("0", "chunked"), ("5", "identity")])
+def test_a_body_with_two_statements_about_its_end_is_refused(framing):
+    headers = dict(zip(("Content-Length", "Transfer-Encoding"), framing, strict=True))
+
+    response = send(Settings(), content=b"x" * 5, headers=headers)
+
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "ambiguous_length"
+    assert response.headers["connection"] == "close"
 
 
 @pytest.mark.parametrize("path", ["/v1/x", "/metrics", "/anything"])
@@ -115,7 +177,7 @@ def test_websockets_need_no_key_because_there_are_none():
         async def keep(message):
             sent.append(message)
 
-        app = Guard(Starlette(), Settings(), 10)
+        app = Guard(Starlette(), Settings(), 10, 8)
         await app({"type": "websocket", "path": "/v1/x", "headers": []}, None, keep)
 
     asyncio.run(call())

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 import uvicorn
-from spaninfer_serving.protocol import HEAD_S, PatientProtocol
+from spaninfer_serving.places import Places
+from spaninfer_serving.protocol import HEAD_S, BoundedProtocol
 from starlette.responses import PlainTextResponse
 from uvicorn.server import ServerState
 
@@ -21,7 +22,7 @@ class Clock(asyncio.SelectorEventLoop):
         return super().time() + self.ahead_s
 
 
-class Heard(PatientProtocol):
+class Heard(BoundedProtocol):
     """A connection, seen from its server."""
 
     num_bytes, is_lost = 0, False
@@ -60,7 +61,9 @@ async def _talk(script):
 
     config = uvicorn.Config(app, lifespan="off", log_level="critical", timeout_keep_alive=1)
     state = ServerState()
-    server = await loop.create_server(lambda: Heard(config, state, {}), "127.0.0.1", 0)
+    server = await loop.create_server(
+        lambda: Heard(config, state, {}, places=Places(100)), "127.0.0.1", 0
+    )
     async with server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         while not state.connections:

@@ -37,6 +37,10 @@ def test_connections_send_at_once_and_notice_dead_clients(option):
     assert accepted(bind(Settings(port=0)), option) != 0
 
 
+def test_the_system_keeps_little_of_an_answer_that_is_not_read():
+    assert accepted(bind(Settings(port=0)), (socket.SOL_SOCKET, socket.SO_SNDBUF)) <= 1 << 20
+
+
 def test_the_url_is_where_the_listener_is():
     with bind(Settings(port=0)) as listener:
         assert _url(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -15,8 +15,8 @@ from spaninfer_kernels_cpu.attention.attend_kernel import (
     merge_task,
     scratch_bytes,
 )
-from spaninfer_kernels_cpu.attention.kv_array import KVArray
-from spaninfer_kernels_cpu.attention.scores import Scores
+from spaninfer_kernels_cpu.attention.kv_array import KVArray, check_cache
+from spaninfer_kernels_cpu.attention.scores import Scores, check_heads
 from spaninfer_kernels_cpu.attention.spans import (
     CacheArrays,
     StridedArray,
@@ -72,6 +72,10 @@ class LayerCache:
     table_len: Indirect
     request: Indirect
     position: Indirect
+
+    def __post_init__(self) -> None:
+        """Raise KernelError unless keys, values and their scales fit together."""
+        check_cache(self.keys, self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +177,11 @@ def attend_calls(
 ) -> list[Call]:
     """Return the calls that write what query[T H D] reads to out[T H E], whose rows have no gaps.
 
-    Both are float32. The second call joins what tasks read in chunks of a long context.
+    Both are float32. The second call joins what tasks read in chunks of a long context. Raises
+    KernelError for heads that do not share keys evenly.
     """
     keys, values = spans.keys, spans.values
+    check_heads(heads, keys.numbers.shape[2], scores)
     _, span_len, kv_heads, _ = keys.numbers.shape
     arguments = _AttendArguments(
         query=query,

@@ -16,9 +16,9 @@ from spaninfer_kernels_cpu.attention.attend_call import AttentionPlan, LayerCach
 from spaninfer_kernels_cpu.attention.attend_kernel import PART_NUMBERS
 from spaninfer_kernels_cpu.attention.attention_plan import plan_attention
 from spaninfer_kernels_cpu.attention.checks import demand, demand_below
-from spaninfer_kernels_cpu.attention.kv_array import KINDS, KVArray
-from spaninfer_kernels_cpu.attention.scores import Scores
-from spaninfer_kernels_cpu.errors import DTypeError, KernelError, ShapeError
+from spaninfer_kernels_cpu.attention.kv_array import KVArray
+from spaninfer_kernels_cpu.attention.scores import Scores, check_heads
+from spaninfer_kernels_cpu.errors import KernelError, ShapeError
 from spaninfer_kernels_cpu.runtime.call import Matrix, Script
 from spaninfer_kernels_cpu.runtime.thread_pool import shared_thread_pool
 
@@ -75,7 +75,11 @@ def attend(
     arguments that do not fit, and for spans and positions that there are not.
     """
     keys, values = (each if isinstance(each, KVArray) else KVArray(each) for each in (keys, values))
-    _check_cache(keys, values)
+    words = np.zeros(6, np.int64)  # of the arrays below, which are known when all is checked
+    tables, request, position, items_at, parts_at, table_len = (
+        words.ctypes.data + words.itemsize * number for number in range(len(words))
+    )
+    spans = LayerCache(keys, values, tables, table_len, request, position)
     _check(query, keys, values, batch, scores, out)
     if not len(query):
         return
@@ -85,45 +89,16 @@ def attend(
     items, num_parts = plan_attention(batch.request, batch.position, heads // kv_heads, window)
     parts = np.empty(num_parts * heads * (values.size + PART_NUMBERS), np.float32)
     arrays = (batch.tables, batch.request, batch.position, items, parts)
-    words = np.array([*(array.ctypes.data for array in arrays), batch.tables.shape[1]], np.int64)
-    tables, request, position, items_at, parts_at, table_len = (
-        words.ctypes.data + words.itemsize * number for number in range(len(words))
-    )
+    words[:] = *(array.ctypes.data for array in arrays), batch.tables.shape[1]
     calls = attend_calls(
         Matrix.of(query),
         heads=heads,
-        spans=LayerCache(keys, values, tables, table_len, request, position),
+        spans=spans,
         plan=AttentionPlan(0, items_at, parts_at),
         scores=scores,
         out=Matrix.of(out),
     )
     shared_thread_pool().run(Script(calls if num_parts else calls[:1]), [len(items)])
-
-
-def _check_cache(keys: KVArray, values: KVArray) -> None:
-    """Raise unless keys, values and their scales fit together."""
-    kind = KINDS.get(keys.numbers.dtype)
-    if kind is None or values.numbers.dtype != keys.numbers.dtype:
-        names = ", ".join(str(dtype) for dtype in KINDS)
-        raise DTypeError(
-            f"keys hold {keys.numbers.dtype} and values {values.numbers.dtype}; the kernel takes "
-            f"one of {names}"
-        )
-    demand("keys", keys.numbers, keys.numbers.dtype, "S L K D", ordered=1)
-    demand("values", values.numbers, values.numbers.dtype, "S L K E", ordered=1)
-    shape = keys.numbers.shape
-    if shape[:3] != values.numbers.shape[:3]:
-        raise ShapeError(f"keys {shape} and values {values.numbers.shape} differ in (S L K)")
-    for name, scales in (("scales of keys", keys.scales), ("scales of values", values.scales)):
-        if kind.is_quantised != (scales is not None):
-            raise ShapeError(f"{name}: {kind.name} keys and values {_SCALES[kind.is_quantised]}")
-        if scales is not None:
-            demand(name, scales, np.float32, "S L K 2", ordered=1)
-            if scales.shape != (*shape[:3], 2):
-                raise ShapeError(f"{name}: expected shape {(*shape[:3], 2)}, got {scales.shape}")
-
-
-_SCALES = {True: "need scales[S L K 2] (zero, scale)", False: "have no scales"}
 
 
 def _check(
@@ -143,15 +118,11 @@ def _check(
     kv_heads = keys.numbers.shape[2]
     if key_size != keys.size:
         raise ShapeError(f"query {query.shape} and keys {keys.numbers.shape} differ in D")
-    if not kv_heads or heads % kv_heads:
-        raise ShapeError(f"{heads} query heads are not a multiple of {kv_heads} key/value heads")
+    check_heads(heads, kv_heads, scores)
     if out.shape != (num_rows, heads, values.size):
         raise ShapeError(f"out has shape {out.shape}, needs {(num_rows, heads, values.size)}")
     if len(batch.position) != num_rows:
         raise ShapeError(f"query has {num_rows} rows, but position has {len(batch.position)}")
-    for name, numbers in (("slopes", scores.slopes), ("sinks", scores.sinks)):
-        if numbers is not None and len(numbers) != heads:
-            raise ShapeError(f"{name} has {len(numbers)} numbers for {heads} query heads")
 
 
 def _check_tables(batch: AttentionBatch, num_spans: int, span_len: int, window: int) -> None:

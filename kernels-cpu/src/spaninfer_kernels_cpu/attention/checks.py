@@ -26,6 +26,10 @@ def demand(name: str, array: NDArray[np.generic], dtype: Any, axes: str, *, orde
     letters = axes.split()
     if array.ndim != len(letters):
         raise ShapeError(f"{name}: expected axes ({axes}), got shape {array.shape}")
+    if not array.flags.aligned:
+        raise ShapeError(
+            f"{name} does not lie at a multiple of its elements' {array.itemsize} bytes"
+        )
     contiguous = array.flags.c_contiguous or (
         ordered < array.ndim and (array.shape[-1] < 2 or array.strides[-1] == array.itemsize)
     )

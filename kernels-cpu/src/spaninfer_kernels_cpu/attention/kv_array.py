@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from spaninfer_kernels_cpu.attention.checks import demand
 from spaninfer_kernels_cpu.attention.spans import NO_ARRAY, StridedArray
 from spaninfer_kernels_cpu.codegen.elements import (
     BFLOAT16,
@@ -18,6 +19,7 @@ from spaninfer_kernels_cpu.codegen.elements import (
     UINT4,
     Element,
 )
+from spaninfer_kernels_cpu.errors import DTypeError, ShapeError
 
 Floats = NDArray[np.float32]
 
@@ -64,3 +66,34 @@ class KVArray:
 
 def _place_of(array: NDArray[Any]) -> StridedArray:
     return StridedArray(array.ctypes.data, *array.strides[:3])
+
+
+def check_cache(keys: KVArray, values: KVArray) -> None:
+    """Raise unless keys, values and their scales fit together."""
+    kind = KINDS.get(keys.numbers.dtype)
+    if kind is None or values.numbers.dtype != keys.numbers.dtype:
+        names = ", ".join(str(dtype) for dtype in KINDS)
+        raise DTypeError(
+            f"keys hold {keys.numbers.dtype} and values {values.numbers.dtype}; the kernel takes "
+            f"one of {names}"
+        )
+    demand("keys", keys.numbers, keys.numbers.dtype, "S L K D", ordered=1)
+    demand("values", values.numbers, values.numbers.dtype, "S L K E", ordered=1)
+    shape = keys.numbers.shape
+    if 0 in shape[1:] or 0 in values.numbers.shape[1:]:
+        raise ShapeError(
+            f"keys {shape} and values {values.numbers.shape}: none of the axes (L K D) and (L K E) "
+            "may be empty"
+        )
+    if shape[:3] != values.numbers.shape[:3]:
+        raise ShapeError(f"keys {shape} and values {values.numbers.shape} differ in (S L K)")
+    for name, scales in (("scales of keys", keys.scales), ("scales of values", values.scales)):
+        if kind.is_quantised != (scales is not None):
+            raise ShapeError(f"{name}: {kind.name} keys and values {_SCALES[kind.is_quantised]}")
+        if scales is not None:
+            demand(name, scales, np.float32, "S L K 2", ordered=1)
+            if scales.shape != (*shape[:3], 2):
+                raise ShapeError(f"{name}: expected shape {(*shape[:3], 2)}, got {scales.shape}")
+
+
+_SCALES = {True: "need scales[S L K 2] (zero, scale)", False: "have no scales"}

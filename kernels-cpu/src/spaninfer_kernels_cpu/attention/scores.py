@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.attention.checks import demand
-from spaninfer_kernels_cpu.errors import ShapeError
+from spaninfer_kernels_cpu.errors import ShapeError, demand_size
 
 Floats = NDArray[np.float32]
+
+MAX_POSITION = 2**31 - 1  # of a token in its request: positions are int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,17 @@ class Scores:
         """Raise unless every number means something."""
         if self.softcap is not None and not self.softcap > 0:
             raise ShapeError(f"softcap is {self.softcap}; give a positive number, or None")
-        if self.window is not None and self.window < 1:
-            raise ShapeError(f"window is {self.window}; give at least 1, or None")
+        if self.window is not None:
+            demand_size("window", self.window, 1, MAX_POSITION)
         for name, numbers in (("slopes", self.slopes), ("sinks", self.sinks)):
             if numbers is not None:
                 demand(name, numbers, np.float32, "H", ordered=1)
+
+
+def check_heads(heads: int, kv_heads: int, scores: Scores) -> None:
+    """Raise unless as many query heads read each key head, and the scores know every one."""
+    if not heads or not kv_heads or heads % kv_heads:
+        raise ShapeError(f"{heads} query heads are not a multiple of {kv_heads} key/value heads")
+    for name, numbers in (("slopes", scores.slopes), ("sinks", scores.sinks)):
+        if numbers is not None and len(numbers) != heads:
+            raise ShapeError(f"{name} has {len(numbers)} numbers for {heads} query heads")

@@ -11,8 +11,10 @@ from spaninfer_kernels_cpu.codegen.arguments import Arguments, Float32, Indirect
 from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
 from spaninfer_kernels_cpu.codegen.elements import ELEMENTS, Element, larger, read, smaller
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
+from spaninfer_kernels_cpu.errors import DTypeError, ShapeError, demand_size
 from spaninfer_kernels_cpu.runtime.call import (
     LOGITS,
+    MAX_SIZE,
     NUMBERS_PER_TASK,
     Call,
     Matrix,
@@ -34,9 +36,19 @@ class _EmbedArguments(Arguments):
 def embed_call(
     table: NDArray[np.generic], *, ids: Indirect, out: Matrix, offset: int = 0, scale: float = 1.0
 ) -> Call:
-    """Write rows ids[T] + offset (int32) of table[V C], float32 or 16-bit floats, times scale."""
-    element = ELEMENTS[table.dtype.name]
-    channels = table.shape[1]
+    """Write rows ids[T] + offset (int32) of table[V C], float32 or 16-bit floats, times scale.
+
+    Ids are trusted to name rows. Raises KernelError for another table, or an offset beyond it.
+    """
+    if table.dtype.name not in _TABLES:
+        raise DTypeError(f"table holds {table.dtype}; the kernel takes {', '.join(_TABLES)}")
+    if table.ndim != 2 or 0 in table.shape or table.strides[1] != table.itemsize:
+        raise ShapeError(
+            f"table: expected axes (V C), neither empty, rows contiguous, got shape {table.shape} "
+            f"with strides {table.strides}"
+        )
+    demand_size("offset", offset, 0, len(table) - 1)
+    element, channels = ELEMENTS[table.dtype.name], table.shape[1]
     arguments = _EmbedArguments(
         table=Matrix(table.ctypes.data, table.strides[0]),
         ids=ids,
@@ -46,6 +58,9 @@ def embed_call(
         scale=scale,
     )
     return Call(_embed(element), arguments, 1, tokens_per_task(channels))
+
+
+_TABLES = ("float32", "bfloat16", "float16")
 
 
 @variants
@@ -73,6 +88,7 @@ class _GatherArguments(Arguments):
 
 def gather_rows_call(x: Matrix, *, indices: Indirect, out: Matrix, channels: int) -> Call:
     """Write rows indices[W] (int32) of x to out[W C]."""
+    demand_size("channels", channels, 1, MAX_SIZE)
     arguments = _GatherArguments(x=x, indices=indices, out=out, channels=channels)
     return Call(_gather_rows, arguments, 1, 1, LOGITS)
 
@@ -106,7 +122,14 @@ class _CopyArguments(Arguments):
 def copy_call(
     x: Matrix, columns: Columns, *, out: Matrix, into: Columns, parts: int, width: int
 ) -> Call:
-    """Copy `width` numbers of every one of `parts` parts of x's rows to parts of out's rows."""
+    """Copy `width` numbers of every one of `parts` parts of x's rows to parts of out's rows.
+
+    SizeError where numbers would lie outside of their part.
+    """
+    demand_size("parts", parts, 1, MAX_SIZE)
+    demand_size("width", width, 1, MAX_SIZE)
+    demand_size("first", columns.first, 0, columns.size - width)
+    demand_size("first of out", into.first, 0, into.size - width)
     arguments = _CopyArguments(x=x, columns=columns, out=out, into=into, parts=parts, width=width)
     return Call(_copy, arguments, 1, tokens_per_task(parts * width))
 

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cpu.codegen.arguments import Arguments, Float32
 from spaninfer_kernels_cpu.codegen.elements import larger, smaller
 from spaninfer_kernels_cpu.elementwise.norm_kernel import layer_norm, rms_norm
+from spaninfer_kernels_cpu.errors import check_vector, demand_size
 from spaninfer_kernels_cpu.runtime.call import (
+    MAX_SIZE,
     NUMBERS_PER_TASK,
     TOKENS,
     Call,
@@ -31,6 +33,10 @@ class RmsNorm:
     eps: float
     plus_one: bool = False
 
+    def __post_init__(self) -> None:
+        """Raise KernelError unless the weight is a vector of float32."""
+        check_vector("weight", self.weight, len(self.weight))
+
 
 @dataclass(frozen=True, slots=True)
 class LayerNorm:
@@ -39,6 +45,12 @@ class LayerNorm:
     weight: Floats
     bias: Floats | None
     eps: float
+
+    def __post_init__(self) -> None:
+        """Raise KernelError unless weight and bias are vectors of float32."""
+        check_vector("weight", self.weight, len(self.weight))
+        if self.bias is not None:
+            check_vector("bias", self.bias, len(self.weight))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +67,11 @@ class _RmsNormArguments(Arguments):
 def rms_norm_call(
     x: Matrix, norm: RmsNorm, *, out: Matrix, parts: int = 1, count: int = TOKENS
 ) -> Call:
-    """Write the RMS norm of every one of `parts` parts of a row; the caller keeps weight alive."""
+    """Write the RMS norm of every one of `parts` parts of a row; the caller keeps weight alive.
+
+    SizeError where there are no parts.
+    """
+    demand_size("parts", parts, 1, MAX_SIZE)
     channels = len(norm.weight)
     arguments = _RmsNormArguments(
         x=x,
@@ -94,7 +110,11 @@ class _LayerNormArguments(Arguments):
 def layer_norm_call(
     x: Matrix, norm: LayerNorm, *, out: Matrix, parts: int = 1, count: int = TOKENS
 ) -> Call:
-    """Write the layer norm of every one of `parts` parts of a row; weight and bias stay alive."""
+    """Write the layer norm of every one of `parts` parts of a row; weight and bias stay alive.
+
+    SizeError where there are no parts.
+    """
+    demand_size("parts", parts, 1, MAX_SIZE)
     channels = len(norm.weight)
     arguments = _LayerNormArguments(
         x=x,

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from spaninfer_kernels_cpu.codegen.arguments import Arguments, Indirect
 from spaninfer_kernels_cpu.codegen.array_view import floats_at
 from spaninfer_kernels_cpu.codegen.elements import larger, smaller
+from spaninfer_kernels_cpu.errors import demand_size
 from spaninfer_kernels_cpu.runtime.call import (
+    MAX_SIZE,
     NUMBERS_PER_TASK,
     Call,
     Matrix,
@@ -39,7 +41,13 @@ class _RopeArguments(Arguments):
 
 
 def rope_call(x: Matrix, angles: RopeAngles, *, out: Matrix, heads: int, size: int) -> Call:
-    """Rotate the first channels of every head of x[T heads size]; the others are copied."""
+    """Rotate the first channels of every head of x[T heads size]; the others are copied.
+
+    SizeError where there are fewer channels than angles want.
+    """
+    demand_size("heads", heads, 1, MAX_SIZE)
+    demand_size("size of a head", size, 2, MAX_SIZE)
+    demand_size("half of the rotated channels", angles.half, 1, size // 2)
     arguments = _RopeArguments(x=x, out=out, angles=angles, heads=heads, size=size)
     return Call(_rope, arguments, 1, tokens_per_task(heads * size))
 

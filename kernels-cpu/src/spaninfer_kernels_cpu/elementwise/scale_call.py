@@ -12,7 +12,9 @@ from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import larger, smaller
 from spaninfer_kernels_cpu.codegen.exponential import exp
+from spaninfer_kernels_cpu.errors import demand_size
 from spaninfer_kernels_cpu.runtime.call import (
+    MAX_SIZE,
     NUMBERS_PER_TASK,
     TOKENS,
     Call,
@@ -62,7 +64,8 @@ class _LognArguments(Arguments):
 
 
 def logn_call(x: Matrix, *, out: Matrix, channels: int, position: Indirect, base: int) -> Call:
-    """Write x[T C] * max(1, log_base(position[T] + 1)); positions are int32."""
+    """Write x[T C] * max(1, log_base(position[T] + 1)); positions are int32, the base 2 or more."""
+    demand_size("base", base, 2, MAX_SIZE)
     arguments = _LognArguments(
         scaled=_Scaled(x, out, channels), position=position, per_log=1 / math.log(base)
     )

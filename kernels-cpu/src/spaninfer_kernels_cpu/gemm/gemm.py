@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.codegen.memory import aligned
-from spaninfer_kernels_cpu.errors import DTypeError, ShapeError
+from spaninfer_kernels_cpu.errors import DTypeError, ShapeError, demand_size
 from spaninfer_kernels_cpu.gemm.gemm_call import Epilogue, Gemm
 from spaninfer_kernels_cpu.quantisation.layout import Layout
 from spaninfer_kernels_cpu.quantisation.packed import Packed
@@ -30,6 +30,7 @@ def linear(
     x is float32; with bfloat16 weights it may be bfloat16. Columns of `out` must be contiguous.
     Works on every usable CPU.
     """
+    demand_size("weights in one", weight.count, 1, 1)
     _check(x, weight.layout, out, bias)
     if not len(x):
         return
@@ -67,5 +68,7 @@ def _check(x: NDArray[np.generic], layout: Layout, out: Floats, bias: Floats | N
             f"out: expected shape {expected} with contiguous columns, got {out.shape} with strides "
             f"{out.strides}"
         )
+    if not out.flags.writeable:
+        raise ShapeError("out is read-only; give an array that can be written")
     if bias is not None and (bias.shape != expected[1:] or not bias.flags.c_contiguous):
         raise ShapeError(f"bias: expected contiguous ({layout.outputs},), got shape {bias.shape}")

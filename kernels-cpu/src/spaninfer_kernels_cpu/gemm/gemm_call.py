@@ -12,6 +12,7 @@ from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.kernel import Kernel
 from spaninfer_kernels_cpu.codegen.memory import odd_lines
 from spaninfer_kernels_cpu.elementwise.activations import ACTIVATIONS, SILU, Activation
+from spaninfer_kernels_cpu.errors import ShapeError, check_vector, demand_size
 from spaninfer_kernels_cpu.gemm.gemm_kernel import (
     GemmArguments,
     GemmTiles,
@@ -89,12 +90,15 @@ class Gemm:
         """Return the calls that write x @ weight.T to out, or what the epilogue makes of it.
 
         Of N weights in one, number n multiplies part n of rows of N C numbers and writes part n of
-        N O; these have neither bias nor residual. `scratch` has `scratch_bytes` per row; `count`:
-        which of the step's counts is the number of rows. The caller keeps the bias alive. `out` may
-        be the residual; neither may be `x`.
+        N O; these have neither bias nor residual (KernelError). `scratch` has `scratch_bytes` per
+        row; `count`: which of the step's counts is the number of rows. The caller keeps the bias
+        alive. `out` may be the residual; neither may be `x`.
         """
         weight, layout, residual = self.weight, self.weight.layout, epilogue.residual
-        assert weight.count == 1 or epilogue == _PLAIN
+        if epilogue.bias is not None or residual is not None:
+            demand_size("weights in one, with bias or residual", weight.count, 1, 1)
+        if epilogue.bias is not None:
+            check_vector("bias", epilogue.bias, layout.outputs)
         into, most = _blocks(layout, self.rounded)
         calls, x = self._prepare(x, scratch, count, into)
         chunks = _chunks(weight.count * layout.panels, usable_cpus(), len(numa_nodes()))
@@ -117,8 +121,9 @@ class Gemm:
         Everything else is as in `calls`. A prompt's 2I numbers of a row, which nobody reads twice,
         never leave the caches so: 10 MB of 256 rows in a 0.5B model.
         """
-        assert self.can_gate
         layout = self.weight.layout
+        if not self.can_gate:
+            raise ShapeError(f"{layout.outputs} outputs cannot be gated panel by panel")
         calls, x = self._prepare(x, scratch, count)
         half = layout.panels // 2
         arguments = replace(

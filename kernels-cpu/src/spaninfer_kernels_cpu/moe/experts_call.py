@@ -17,6 +17,7 @@ from spaninfer_kernels_cpu.codegen.elements import FLOAT32, read, read_index, sm
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.memory import odd_lines
 from spaninfer_kernels_cpu.elementwise.formula_call import formula_call, gate_formula
+from spaninfer_kernels_cpu.errors import demand_size
 from spaninfer_kernels_cpu.gemm.gemm_call import Gemm
 from spaninfer_kernels_cpu.gemm.gemm_kernel import SEGMENT_NUMBERS
 from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
@@ -68,6 +69,14 @@ class ExpertWeights:
     top_k: int
     act: str
     rounded: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise KernelError unless the weights fit together, and there are `top_k` of them."""
+        first, second, count = self.gate_up.layout, self.down.layout, self.down.count
+        demand_size("weights in gate_up", self.gate_up.count, count, count)
+        demand_size("outputs of gate_up", first.outputs, 2 * second.channels, 2 * second.channels)
+        demand_size("outputs of down", second.outputs, first.channels, first.channels)
+        demand_size("top_k", self.top_k, 1, count)
 
     @property
     def channels(self) -> int:

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cpu.codegen.arguments import Arguments, Float32
 from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
 from spaninfer_kernels_cpu.codegen.elements import larger, smaller
+from spaninfer_kernels_cpu.errors import ShapeError, check_vector, demand_size
 from spaninfer_kernels_cpu.moe.route_kernel import Room, Routing, route
 from spaninfer_kernels_cpu.runtime.call import (
+    MAX_SIZE,
     NUMBERS_PER_TASK,
     TOKENS,
     Call,
@@ -70,8 +72,12 @@ def route_call(
     """Write which experts logits[T E] choose, and with which weights, best first.
 
     `scores` are the keywords of spaninfer_op_reference.route, all but `correction`. The caller
-    keeps correction[E] alive.
+    keeps correction[E] alive. Raises KernelError where fewer than `top_k` experts could be chosen
+    from, and for groups that experts do not make.
     """
+    _check(experts, scores)
+    if correction is not None:
+        check_vector("correction", correction, experts)
     routing = _RoutingArguments(
         sigmoid=scores["kind"] == "sigmoid",
         normalise=scores["normalise"],
@@ -85,6 +91,19 @@ def route_call(
         logits=logits, experts=experts, top_k=scores["top_k"], routing=routing, out=out
     )
     return Call(_route, arguments, 1, tokens_per_task(_PASSES * experts), count)
+
+
+def _check(experts: int, scores: Mapping[str, Any]) -> None:
+    groups = scores["groups"]
+    demand_size("experts", experts, 1, MAX_SIZE)
+    demand_size("groups", groups, 1, experts)
+    if experts % groups:
+        raise ShapeError(f"{experts} experts do not make {groups} groups of equal size")
+    size = experts // groups
+    demand_size("group_topk", scores["group_topk"], 1, groups)
+    demand_size("top_k", scores["top_k"], 1, size * scores["group_topk"])
+    if groups > 1 and scores["group_score"] == "top2":
+        demand_size("experts of a group whose best two are summed", size, 2, experts)
 
 
 def _route(arguments: _RouteArguments, tokens: int, task: int) -> None:

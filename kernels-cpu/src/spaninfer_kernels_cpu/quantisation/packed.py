@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.codegen.compiled import make_ready
 from spaninfer_kernels_cpu.codegen.memory import aligned
-from spaninfer_kernels_cpu.errors import DTypeError, FormatError, ShapeError
+from spaninfer_kernels_cpu.errors import DTypeError, FormatError, ShapeError, demand_size
 from spaninfer_kernels_cpu.quantisation import pack_kernel
 from spaninfer_kernels_cpu.quantisation.layout import (
     PANEL,
@@ -23,6 +23,7 @@ from spaninfer_kernels_cpu.quantisation.layout import (
     Kind,
     Layout,
 )
+from spaninfer_kernels_cpu.runtime.call import MAX_SIZE
 from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
 from spaninfer_kernels_cpu.runtime.numa import numa_nodes, place
 from spaninfer_kernels_cpu.runtime.workers import share
@@ -44,6 +45,19 @@ class Packed:
     layout: Layout
     panels: NDArray[np.uint8]
     count: int = 1
+
+    def __post_init__(self) -> None:
+        """Raise ShapeError unless the panels are as many and as large as the layout says."""
+        layout, panels = self.layout, self.panels
+        demand_size("outputs", layout.outputs, 1, MAX_SIZE)
+        demand_size("channels", layout.channels, 1, MAX_SIZE)
+        demand_size("count", self.count, 1, MAX_SIZE)
+        shape = (self.count * layout.panels, layout.panel_bytes)
+        if panels.dtype != np.uint8 or panels.shape != shape or not panels.flags.c_contiguous:
+            raise ShapeError(
+                f"panels: expected contiguous uint8 {shape} for {self.count} weights "
+                f"[{layout.outputs} {layout.channels}], got {panels.dtype} {panels.shape}"
+            )
 
     def __getitem__(self, number: int) -> Packed:
         """Return one of several weights, in the same memory; IndexError if there is none."""

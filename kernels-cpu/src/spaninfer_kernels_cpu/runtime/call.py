@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cpu.codegen.arguments import Arguments, packed, struct_bytes
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, address_of, arguments_of
+from spaninfer_kernels_cpu.errors import demand_size
 
 TOKENS, LOGITS, ITEMS = 0, 1, 2
 """What a call may be cut by, as indices of a step's counts: its tokens, those whose logits are
 computed, and from 2 on the items of its plans of attention."""
 
 MAX_COUNTS = 16
+
+MAX_SIZE = 1 << 40
+"""No size that a kernel is told is larger: their products with others stay far below 2**63."""
 
 NUMBERS_PER_TASK = 2048  # of cheap arithmetic, about 1 µs: less is not worth another thread
 
@@ -79,7 +83,11 @@ HEADER_BYTES = struct_bytes(CallHeader)
 
 
 def tokens_per_task(width: int) -> int:
-    """Return how many tokens a task of cheap arithmetic has, for so many numbers of each."""
+    """Return how many tokens a task of cheap arithmetic has, for so many numbers of each.
+
+    SizeError for none.
+    """
+    demand_size("numbers of a row", width, 1, MAX_SIZE)
     return max(1, NUMBERS_PER_TASK // width)
 
 

@@ -17,8 +17,15 @@ from spaninfer_kernels_cpu.codegen.arguments import (
 )
 from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
 from spaninfer_kernels_cpu.codegen.kernel import Kernel
-from spaninfer_kernels_cpu.errors import DTypeError, ShapeError
-from spaninfer_kernels_cpu.runtime.call import ALL_TOKENS, Call, Matrix, Script, row_at
+from spaninfer_kernels_cpu.errors import DTypeError, ShapeError, demand_size
+from spaninfer_kernels_cpu.runtime.call import (
+    ALL_TOKENS,
+    MAX_SIZE,
+    Call,
+    Matrix,
+    Script,
+    row_at,
+)
 from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool, shared_thread_pool
 from spaninfer_kernels_cpu.sampling.sample_kernel import (
     Candidates,
@@ -45,7 +52,7 @@ def _no_ids() -> Ints:
 class SamplingRow:
     """How the token of a row is drawn; spaninfer_op_reference.RowSampling says what it means.
 
-    Ids are int32, contiguous, and trusted to be below the vocabulary.
+    Ids are int32 and contiguous.
     """
 
     seed: int
@@ -72,20 +79,36 @@ class SamplingRow:
                 )
 
     @property
+    def has_penalties(self) -> bool:
+        """Do the ids matter?"""
+        penalties = self.repetition_penalty, self.presence_penalty, self.frequency_penalty
+        return penalties != (1.0, 0.0, 0.0)
+
+    def check(self, vocab: int) -> None:
+        """Raise KernelError unless numbers are in range, and ids that are read below `vocab`."""
+        for name, number in (("seed", self.seed), ("position", self.position)):
+            demand_size(name, number, 0, 2**64 - 1)
+        demand_size("top_k", self.top_k, 0, MAX_SIZE)
+        for name, ids in (("prompt_ids", self.prompt_ids), ("output_ids", self.output_ids)):
+            if self.has_penalties and len(ids):
+                demand_size(f"the least of {name}", int(ids.min()), 0, vocab - 1)
+                demand_size(f"the largest of {name}", int(ids.max()), 0, vocab - 1)
+
+    @property
     def record(self) -> _Record:
         """It as kernels read it."""
         prompt, output = self.prompt_ids, self.output_ids
         penalties = self.repetition_penalty, self.presence_penalty, self.frequency_penalty
-        if penalties == (1.0, 0.0, 0.0):
+        if not self.has_penalties:
             prompt = output = _NO_IDS
         return _Record(
             seed=_signed(self.seed),
-            position=self.position,
+            position=_signed(self.position),
             temperature=self.temperature,
             top_k=self.top_k,
             top_p=self.top_p,
             min_p=self.min_p,
-            has_penalties=penalties != (1.0, 0.0, 0.0),
+            has_penalties=self.has_penalties,
             penalties=_PenaltyArguments(*penalties),
             prompt=_Ids(prompt.ctypes.data, len(prompt)),
             output=_Ids(output.ctypes.data, len(output)),
@@ -115,7 +138,7 @@ class _PenaltyArguments(Arguments):
 
 @dataclass(frozen=True, slots=True)
 class _Record(Arguments):
-    """How one row is sampled; `seed` has the bits of a uint64."""
+    """How one row is sampled; `seed` and `position` have the bits of a uint64."""
 
     seed: int
     position: int
@@ -154,6 +177,7 @@ class Sampler:
     """
 
     def __init__(self, vocab: int, thread_pool: ThreadPool | None = None) -> None:
+        demand_size("vocab", vocab, 1, 2**31 - 1)
         self._thread_pool = thread_pool or shared_thread_pool()
         self._vocab = vocab
         self._scratch = np.zeros(
@@ -161,7 +185,10 @@ class Sampler:
         )
 
     def __call__(self, logits: Floats, rows: Sequence[SamplingRow]) -> Ints:
-        """Return the tokens[R] drawn from logits[R V]; -1 where none can be: NaN, or all masked."""
+        """Return the tokens[R] drawn from logits[R V]; -1 where none can be: NaN, or all masked.
+
+        Raises KernelError for logits of another shape, and for ids beyond the vocabulary.
+        """
         if logits.dtype != np.float32:
             raise DTypeError(f"logits hold {logits.dtype}; the kernel takes float32")
         if logits.shape != (len(rows), self._vocab) or logits.strides[1] != logits.itemsize:
@@ -169,6 +196,8 @@ class Sampler:
                 f"logits: expected shape {(len(rows), self._vocab)} with contiguous rows, got "
                 f"{logits.shape} with strides {logits.strides}"
             )
+        for row in rows:
+            row.check(self._vocab)
         records = np.frombuffer(b"".join(packed(row.record) for row in rows), np.uint8)
         tokens = np.empty(len(rows), np.int32)
         tasks = len(self._scratch)

@@ -7,15 +7,21 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
+from weakref import ref
 
 from spaninfer_engine.engine import Engine
 from spaninfer_engine.handle import RequestHandle, ResultQueue
 from spaninfer_engine.prompts import Prompt
 from spaninfer_engine.request import Output, Placement, SamplingParams
 
+# Tokens and log-probabilities of one request that wait to be read: 8 MB of them. A task that does
+# not come to read has a client that does not, and would keep the whole of its answer in memory.
+MOST_UNREAD = 1 << 16
+
 
 class OutputStream:
-    """What one request produces, as an async iterator of one task.
+    """What one request produces, as an async iterator of one task; raises Unread in one that reads
+    too slowly.
 
     Closing it, or losing the last reference to it, stops the request; so nobody's leaving can
     leave a request behind.
@@ -24,6 +30,7 @@ class OutputStream:
     def __init__(self, engine: Engine, handle: RequestHandle, queue: ResultQueue) -> None:
         self._engine, self._handle, self._queue = engine, handle, queue
         self._ready = asyncio.Event()
+        queue.limit(MOST_UNREAD, _stopper(engine, handle))
         queue.listen(_waker(self._ready, asyncio.get_running_loop()))
 
     def __aiter__(self) -> Self:
@@ -104,6 +111,18 @@ class AsyncEngine:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _stopper(engine: Engine, handle: RequestHandle) -> Callable[[], None]:
+    """Return what stops a request, but does not keep its engine from being dropped."""
+    known = ref(engine)
+
+    def stop() -> None:
+        engine = known()
+        if engine is not None:
+            engine.stop(handle)
+
+    return stop
 
 
 def _waker(ready: asyncio.Event, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:

@@ -39,6 +39,7 @@ class EngineConfig:
     max_running: int = 256  # requests in one step
     step_tokens: int | None = None  # tokens in one step
     max_waiting: int = 1024  # requests in the queue before QueueFull
+    step_timeout_s: float = 300.0  # a step that takes longer hangs: the engine fails
     prefix_cache: bool = True
     graphs: bool | None = None  # decode steps as CUDA graphs; None: where the backend has them
     batch_invariant: bool = False  # the same logits to the last bit, whatever runs beside a request
@@ -77,5 +78,6 @@ class Resolved:
     tuning: Tuning
     seed: int
     graphs: bool = False  # are decode steps replayed as CUDA graphs?
+    step_timeout_s: float = 300.0
     batch_invariant: bool = False  # do logits of a request depend on it alone, to the last bit?
     decisions: tuple[Decision, ...]

@@ -13,7 +13,7 @@ from typing import Any
 from spaninfer_engine.config import EngineConfig, Quantize
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load import Checkpoint, open_checkpoint
-from spaninfer_engine.load.checkpoint import whole_path
+from spaninfer_engine.load.hub_cache import whole_path
 from spaninfer_engine.load.llama2c_pieces import find_pieces
 from spaninfer_engine.load.packed import PACKED_FILE, PackedReader, describe_tensors
 from spaninfer_engine.load.packing import WAY_OUT, Packing

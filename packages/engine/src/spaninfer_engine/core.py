@@ -21,11 +21,11 @@ from collections import deque
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from time import monotonic, perf_counter
 from typing import TypeAlias
 
-from spaninfer_engine.errors import EngineClosed, as_exception
+from spaninfer_engine.errors import EngineClosed, StepTimeout, as_exception
 from spaninfer_engine.gc_freeze import Spared
 from spaninfer_engine.handle import ResultQueue
 from spaninfer_engine.output_processor import Failed, Opened, OutputWriter
@@ -36,6 +36,7 @@ from spaninfer_engine.schedule.scheduler import Scheduler
 from spaninfer_engine.startup.components import Outcome, PlanRunner
 from spaninfer_engine.stats import EngineState, StepTimes
 from spaninfer_engine.text.tokenizer import Tokenizer
+from spaninfer_engine.watchdog import Watchdog, stacks
 
 # Idle for so long; a request that comes meanwhile waits for what is under way.
 SETTLE_AFTER_S = 0.5e-3  # whoever got the last output runs first: the interpreter runs one thread
@@ -70,9 +71,19 @@ _Command: TypeAlias = _Add | _Stop | _Close | _Drop
 
 
 class Core:
-    """Runs the steps of one scheduler and one runner in a thread of its own."""
+    """Runs the steps of one scheduler and one runner in a thread of its own.
 
-    def __init__(self, scheduler: Scheduler, runner: PlanRunner, tokenizer: Tokenizer) -> None:
+    A step that takes longer than `step_timeout_s` fails the engine: whoever waits is answered,
+    and the thread that hangs is left to itself.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: PlanRunner,
+        tokenizer: Tokenizer,
+        step_timeout_s: float,
+    ) -> None:
         self.scheduler = scheduler
         self.times = StepTimes()
         self.state = EngineState.RUNNING
@@ -89,6 +100,8 @@ class Core:
         self._num_submitted = 0  # choices ever
         self._close_at: float | None = None
         self._is_dropped = False
+        self._is_over = Event()  # everything is given back, or the thread given up
+        self._watchdog = Watchdog(step_timeout_s, self._give_up)
         self._thread = Thread(target=self._work, name="spaninfer-core", daemon=True)
         self._thread.start()
 
@@ -110,14 +123,20 @@ class Core:
         """Have choices end before the next step; returns at once."""
         self._inbox.put(_Stop(request_ids, reason))
 
-    def close(self, drain_s: float = 0.0) -> None:
+    def close(self, drain_s: float = 0.0, patience_s: float | None = None) -> None:
         """Take no more requests, let those there are finish for so long, stop the rest, and give
-        everything back; raises why that failed.
+        everything back; raises why that failed. A step that takes `patience_s` longer hangs.
         """
         with self._lock:
             if self.state is EngineState.RUNNING:
                 self.state = EngineState.DRAINING
             self._inbox.put(_Close(monotonic() + drain_s))
+        if patience_s is None:
+            self._is_over.wait()
+        elif not self._is_over.wait(drain_s + patience_s):
+            self._give_up(drain_s + patience_s)
+        if isinstance(self.failure, StepTimeout) and self._thread.is_alive():
+            raise self.failure
         self._thread.join()
         unclosed, self._unclosed = self._unclosed, None
         if unclosed is not None:
@@ -132,27 +151,39 @@ class Core:
 
     def _work(self) -> None:
         try:
-            with self._spared, closing(self._runner), closing(self._writer):
+            with (
+                self._spared,
+                closing(self._runner),
+                closing(self._writer),
+                closing(self._watchdog),
+            ):
                 self._run()
         except Exception as error:  # a GPU that failed says so again
             self._unclosed = error
+        finally:
+            self._is_over.set()
 
     def _run(self) -> None:
         try:
             while not self._is_done():
                 self._take_commands()
+                self._watchdog.begin()
                 self._step()
+                self._watchdog.end()
             if self._is_dropped:
                 self._fail(EngineClosed("the engine was dropped before the request had finished"))
                 return
             self.scheduler.stop_all(monotonic(), FinishReason.STOPPED)
+            self._watchdog.begin()
             while self._started:
                 self._finish()
+            self._watchdog.end()
             self._hand_on()
             with self._lock:
                 self.state = EngineState.CLOSED
         except BaseException as error:  # of the runner or our own: no request can go on
-            _log.critical("a step failed; the engine is closed", exc_info=error)
+            if error is not self.failure:  # else the step has ended after all, but too late
+                _log.critical("a step failed; the engine is closed", exc_info=error)
             self._fail(as_exception(error))
 
     def _is_done(self) -> bool:
@@ -214,28 +245,52 @@ class Core:
         self.scheduler.apply(result, monotonic())
 
     def _hand_on(self, *, now: bool = False) -> None:
-        for opened in self._opened:
-            self._writer.put(opened)
-        self._opened.clear()
+        with self._lock:
+            if self.failure is not None:  # the watchdog has told everybody
+                raise self.failure
+            self._hand_on_opened()
         events = self.scheduler.take_events()
         if events is not None:
             self._writer.put(events, now=now)
 
+    def _hand_on_opened(self) -> None:
+        for opened in self._opened:
+            self._writer.put(opened)
+        self._opened.clear()
+
     def _fail(self, error: Exception) -> None:
         """Have everybody answered, in whatever state the scheduler is: the writer knows them."""
+        events = self.scheduler.take_events()
+        if events is not None:
+            self._writer.put(events)
+        self.scheduler.abandon(self._refuse_all(error))
+
+    def _give_up(self, limit_s: float) -> None:
+        """Have everybody answered though the loop's thread hangs; in another thread."""
+        error = StepTimeout(limit_s)
+        if not self._is_over.is_set():
+            _log.critical("%s; this is what every thread is doing:\n%s", error, stacks())
+            self._refuse_all(error)
+            self._is_over.set()
+
+    def _refuse_all(self, error: Exception) -> list[Choice]:
+        """Answer every request with an error, now and from now on; return the choices that the
+        scheduler has not heard of.
+        """
         late: list[Choice] = []
         with self._lock:  # from here on nothing is submitted, so that nobody waits in vain
-            self.state, self.failure = EngineState.FAILED, error
+            if self.failure is None:
+                self.state, self.failure = EngineState.FAILED, error
             while not self._inbox.empty():
                 command = self._inbox.get_nowait()
                 if isinstance(command, _Add):
                     self._opened.append(command.opened)
                     late += command.opened.choices
-        self.scheduler.abandon(late)
-        self._hand_on()
-        self._writer.put(Failed(error))
+            self._hand_on_opened()
+            self._writer.put(Failed(self.failure))
+        return late
 
     def _why_closed(self) -> str:
         if self.state is EngineState.FAILED:
-            return f"the engine is closed: a step failed with {self.failure!r}"
+            return "the engine has failed and takes no more requests; its log says why"
         return f"the engine is {self.state.value} and takes no more requests"

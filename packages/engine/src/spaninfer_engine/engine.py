@@ -58,7 +58,9 @@ class Engine(Closing):
         shape = _cache_shape(parts)
         self._scheduler = Scheduler(_limits(parts, shape), shape)
         # Threads, and all that they reach, know the core but not the engine: else none was dropped.
-        self._core = Core(self._scheduler, parts.runner, parts.tokenizer)
+        self._core = Core(
+            self._scheduler, parts.runner, parts.tokenizer, parts.resolved.step_timeout_s
+        )
         finalize(self, self._core.drop).atexit = False  # threads end with the process
         self._handles = Handles()
         self._seeds = Random(parts.resolved.seed)
@@ -198,11 +200,14 @@ class Engine(Closing):
             uptime_s=monotonic() - self._started_s,
         )
 
-    def close(self, drain_s: float = 0.0) -> None:
+    def close(self, drain_s: float = 0.0, patience_s: float | None = None) -> None:
         """Refuse new requests, let those there are finish for so long, stop the rest, and
         release everything; harmless when repeated.
+
+        Raises StepTimeout where a step hangs: nothing can be released then. `patience_s` is how
+        long one may still take behind the drain; None: as long as any step.
         """
-        self._core.close(drain_s)
+        self._core.close(drain_s, patience_s)
 
     def _generate(
         self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]

@@ -10,9 +10,12 @@ EngineError
 │   ├── InvalidSampling          a sampling parameter is out of range: names the parameter
 │   ├── InvalidPrompt            the prompt is empty, or holds ids the model does not know
 │   ├── PromptTooLong            the prompt does not fit the context
+│   ├── Unread                   what was produced was not read, and became too much to keep
 │   └── TemplateError            the chat template refused the messages
+├── NoToken                  no token can be chosen from a request's logits: NaN, or all are banned
 └── EngineUnavailable       nothing wrong with the request: now is not the time
     ├── EngineClosed             the engine was closed, was dropped, or is draining
+    ├── StepTimeout              a step did not end, which closed the engine
     ├── QueueFull                too many requests wait; try again later
     └── NoMemory                 the device lacked memory for a step; others carry on
 """
@@ -20,7 +23,9 @@ EngineError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from reprlib import Repr
 
 _SHORT = Repr()
@@ -40,12 +45,40 @@ class UnknownArchitecture(ConfigError):
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
         self.name = name
-        near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+        near = nearest_family(name, known)
         nearest = f"nearest are {', '.join(near)}; " if near else ""
         super().__init__(
             f"no architecture is called {name!r}; {nearest}`spaninfer spec list` shows all, "
             "and a TOML file of your own can be given with --spec"
         )
+
+
+def nearest_family(name: str, known: Iterable[str]) -> list[str]:
+    """Return up to three known names of the family of a class, else those spelt most alike.
+
+    A family is what a class is called before its digits and its task: `Gemma3nForCausalLM` is a
+    Gemma, and Gemma3 is nearer to it than Gemma.
+    """
+    stem = _stem(name)
+    related: dict[str, str] = {}
+    for each in known:
+        letters = re.match("[a-z]*", _stem(each))
+        if letters and len(letters[0]) > 1 and stem.startswith(letters[0]):
+            related.setdefault(_stem(each), each)
+    if not related:
+        return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    by_length = sorted(related, key=lambda each: (-_shared(stem, each), len(each)))
+    return [related[each] for each in by_length[:3]]
+
+
+def _shared(one: str, other: str) -> int:
+    """Return with how many letters both begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _stem(name: str) -> str:
+    """Return the name of a class without its task, in small letters."""
+    return re.split("For[A-Z]|LMHead|TextModel|Model$", name)[0].lower()
 
 
 class SpecError(ConfigError):
@@ -87,13 +120,29 @@ class PromptTooLong(RequestError):
     def __init__(self, prompt_len: int, limit: int) -> None:
         self.prompt_len, self.limit = prompt_len, limit
         super().__init__(
-            f"the prompt has {prompt_len} tokens; with one token to answer, "
-            f"this engine takes at most {limit - 1} (context {limit})"
+            # the words by which clients of OpenAI's recognise it
+            f"this model's maximum context length is {limit} tokens; the prompt has {prompt_len} "
+            "tokens, and the answer needs one at least: shorten the prompt"
+        )
+
+
+class Unread(RequestError):
+    """What a request produced was not read, and became too much to keep: the request is stopped."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"more than {limit} tokens and log-probabilities of the answer were waiting to be "
+            "read, so it was stopped; read faster, or ask for fewer"
         )
 
 
 class TemplateError(RequestError):
     """The chat template refused the messages, or is itself at fault."""
+
+
+class NoToken(EngineError):
+    """No token can be chosen from a request's logits: NaN or infinity, or every token is banned."""
 
 
 class EngineUnavailable(EngineError):
@@ -102,6 +151,14 @@ class EngineUnavailable(EngineError):
 
 class EngineClosed(EngineUnavailable):
     """The engine was closed, was dropped, or is draining, while something was asked of it."""
+
+
+class StepTimeout(EngineUnavailable):
+    """A step did not end in time: the engine has failed, and all of its requests with it."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        super().__init__(f"a step did not end within {limit_s:g} s; the engine is closed")
 
 
 class QueueFull(EngineUnavailable):
@@ -125,7 +182,7 @@ class NoMemory(EngineUnavailable):
 
 def shown(value: object) -> str:
     """Return a value of the caller's for a message: a megabyte of it would help nobody."""
-    return _SHORT.repr(value)
+    return _SHORT.repr(dict(value) if isinstance(value, Mapping) else value)
 
 
 def as_exception(error: BaseException) -> Exception:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from threading import Condition, Lock
 
+from spaninfer_engine.errors import Unread
 from spaninfer_engine.request import Completion, FinishReason, Output, Request, Status
 from spaninfer_engine.schedule.choice import Choice
 
@@ -27,6 +28,9 @@ class ResultQueue:
         self._num_open = num_choices
         self._on_finished = on_finished  # called once, in the engine's thread
         self._is_discarded = False
+        self._num_unread = 0  # tokens, and log-probabilities
+        self._limit: tuple[int, Callable[[], None]] | None = None
+        self._unread: Unread | None = None  # why the rest was dropped
         self._changed = Condition()
         self._listener: Callable[[], None] | None = None
 
@@ -41,12 +45,16 @@ class ResultQueue:
         `timeout` is in seconds; after it, TimeoutError is raised.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._pending or self.is_finished, timeout):
+            if not self._changed.wait_for(self._has_news, timeout):
                 raise TimeoutError(f"nothing new after {timeout} s")
+            if self._unread is not None:
+                raise self._unread
             if not self._pending:
                 return None
             index = next(iter(self._pending))
-            return merge(self._pending.pop(index))
+            output = merge(self._pending.pop(index))
+            self._num_unread -= _weight(output)
+            return output
 
     def get_nowait(self) -> Output | None:
         """Return what is there; None when everything has been read, TimeoutError if not yet."""
@@ -67,6 +75,13 @@ class ResultQueue:
             self._listener = listener
         listener()
 
+    def limit(self, num_unread: int, stop: Callable[[], None]) -> None:
+        """Drop everything and call `stop` when something comes though so many tokens and
+        log-probabilities are unread; reading then raises Unread.
+        """
+        with self._changed:
+            self._limit = num_unread, stop
+
     def discard(self) -> None:
         """Drop what is there and what still comes: nobody will read it."""
         with self._changed:
@@ -75,8 +90,14 @@ class ResultQueue:
 
     def put(self, output: Output) -> None:
         """Add what a choice produced; the engine's side."""
+        stop = None
         with self._changed:
+            if self._limit is not None and self._num_unread > self._limit[0]:
+                most, stop = self._limit
+                self._limit, self._unread, self._is_discarded = None, Unread(most), True
+                self._pending.clear()
             if not self._is_discarded:
+                self._num_unread += _weight(output)
                 unread = self._pending.setdefault(output.index, [])
                 unread.append(output)
                 most = max(_MOST_UNREAD, len(unread[0].token_ids) // _MOST_UNREAD)
@@ -85,10 +106,15 @@ class ResultQueue:
             self._num_open -= output.finish_reason is not None
             self._changed.notify_all()
             listener = self._listener
+        if stop is not None:
+            stop()
         if self.is_finished:
             self._on_finished()
         if listener is not None:
             listener()
+
+    def _has_news(self) -> bool:
+        return bool(self._pending) or self.is_finished or self._unread is not None
 
 
 class RequestHandle:
@@ -153,6 +179,12 @@ class Handles:
         """Return the handles there are now."""
         with self._lock:
             return list(self._by_id.values())
+
+
+def _weight(output: Output) -> int:
+    """Return how many tokens and log-probabilities an output holds."""
+    listed = chain(output.logprobs, output.prompt_logprobs)
+    return len(output.token_ids) + sum(1 + len(each.top) for each in listed)
 
 
 def merge(outputs: Sequence[Output]) -> Output:

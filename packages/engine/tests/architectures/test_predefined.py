@@ -60,6 +60,8 @@ DASHINFER = {
 NOT_DECODERS = {
     "bert_base_multilingual_cased": "BertForMaskedLM",
     "facebook_m2m100_418m": "M2M100ForConditionalGeneration",
+}
+WITH_TOWERS = {
     "qwen2_vl": "Qwen2VLForConditionalGeneration",
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
     "qwen2_audio": "Qwen2AudioForConditionalGeneration",
@@ -82,6 +84,12 @@ def test_a_predefined_model_of_another_kind_is_known_and_refused(architecture: s
 
     with pytest.raises(NotBuilt, match="this version serves"):
         resolve(find(config), config)
+
+
+@pytest.mark.parametrize(("spec", "architecture"), WITH_TOWERS.items())
+def test_a_predefined_model_of_other_media_has_its_spec(spec: str, architecture: str) -> None:
+    """What it computes of text: test_text_parts.py."""
+    assert find({"architectures": [architecture]}) == load(spec)
 
 
 def decoder(row: str) -> Decoder:

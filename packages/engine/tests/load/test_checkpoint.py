@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -67,7 +69,7 @@ def test_a_folder_with_an_unusual_tokenizer_is_its_source(folder):
 
 
 def test_a_hub_name_is_refused_and_not_downloaded():
-    with pytest.raises(ConfigError, match=r"'org/some-model'.*hub are not downloaded"):
+    with pytest.raises(ConfigError, match=r"'org/some-model'.*models are not downloaded"):
         open_checkpoint("org/some-model")
 
 
@@ -133,3 +135,19 @@ def test_the_tokenizer_beside_a_bin_file_is_found():
 
     assert isinstance(stories.tokenizer, Vocabulary)
     assert len(stories.tokenizer.pieces) == 512
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("depth", [100, 500, 100_000])
+def test_nesting_without_end_is_refused_naming_the_file(folder, name, depth):
+    (folder / name).write_text('{"architectures": ' + "[" * depth + "]" * depth + "}")
+
+    with pytest.raises(CheckpointError, match=rf"{re.escape(name)}: tables and lists are nested"):
+        open_checkpoint(folder)
+
+
+def test_a_config_in_another_encoding_is_refused_naming_the_file(folder):
+    (folder / "config.json").write_bytes(b'{"model_type": "m\xc9"}')
+
+    with pytest.raises(CheckpointError, match=r"config\.json is not JSON: 'utf-8'"):
+        open_checkpoint(folder)

@@ -29,6 +29,22 @@ def test_sampling_values_become_fields_of_the_sampling_params():
     SamplingParams(**defaults)
 
 
+@pytest.mark.parametrize(
+    ("stated", "meant"),
+    [
+        ({"top_k": -1}, {"top_k": 0}),
+        ({"top_k": 50.0}, {"top_k": 50}),
+        ({"no_repeat_ngram_size": 3.0}, {"no_repeat_ngram": 3}),
+        ({"top_p": 0}, {"top_k": 1}),
+        ({"top_p": 0.0, "top_k": 40, "temperature": 0.5}, {"top_k": 1, "temperature": 0.5}),
+        ({"temperature": 1}, {"temperature": 1}),
+    ],
+)
+def test_values_in_the_words_of_others_keep_their_meaning(stated, meant):
+    assert sampling_defaults(stated) == meant
+    assert SamplingParams(**sampling_defaults(stated)) == SamplingParams(**meant)
+
+
 def test_a_model_that_does_not_sample_is_greedy():
     assert sampling_defaults({"do_sample": False, "temperature": 0.7}) == {"temperature": 0.0}
 

@@ -1,13 +1,16 @@
+import contextlib
 import math
+import random
 from pathlib import Path
 
 import gguf
 import ml_dtypes
 import numpy as np
 import pytest
-from spaninfer_engine.errors import CheckpointError, ConfigError
+from spaninfer_engine.errors import CheckpointError, ConfigError, EngineError
 from spaninfer_engine.load.gguf import open_gguf
 from spaninfer_engine.load.gguf_rope import llama3_factors
+from spaninfer_engine.spec import check, find, resolve
 from spaninfer_engine.vocab import PieceType, VocabularyKind
 from vocabularies import spm_vocabulary
 
@@ -247,6 +250,19 @@ def test_a_truncated_file_is_refused(file, tmp_path):
             open_gguf(tmp_path / "cut.gguf")
 
 
+def test_the_first_tensor_that_a_truncated_file_lacks_is_named(file, tmp_path):
+    file.layer()
+    whole = file.close().read_bytes()
+    (tmp_path / "cut.gguf").write_bytes(whole[: len(whole) - 4])
+
+    with pytest.raises(CheckpointError) as refused:
+        open_gguf(tmp_path / "cut.gguf")
+
+    told = f"tensor 'output_norm.weight' ends at byte {len(whole):,}, and the file has"
+    assert f"cut.gguf cannot be read as GGUF: {told}" in str(refused.value)
+    assert "truncated, download it again" in str(refused.value)
+
+
 def test_metadata_that_are_no_text_are_refused(file, tmp_path):
     file.layer()
     damaged = file.close().read_bytes().replace(b"{{ messages }}", b"{{ m\xc9ssages }}")
@@ -279,3 +295,92 @@ def test_padding_pieces_are_not_unknown_pieces(file):
 
     assert read.kind is VocabularyKind.SENTENCEPIECE_BPE
     assert (read.types[0], read.types[-1]) == (PieceType.UNKNOWN, PieceType.UNUSED)
+
+
+KINDS = gguf.GGUFValueType
+HOSTILE = [
+    *((number, KINDS.INT64) for number in (-1, 0, 1, 3, 2**31, 2**62, -(2**63))),
+    *((number, KINDS.FLOAT64) for number in (math.nan, math.inf, -1.0, 0.0, 1e308, 1e-320, 2.5)),
+    *((text, KINDS.STRING) for text in ("", "7", "many")),
+    *((listed, KINDS.ARRAY) for listed in ([1], [1.5, 2.5], ["a"], [[1], [2]])),
+    (True, KINDS.BOOL),
+]
+
+
+def whole_model(path: Path, architecture: str) -> GgufFile:
+    """A file with every key that is looked at, and one layer."""
+    file = GgufFile(path, architecture)
+    file.vocabulary()
+    file.layer()
+    for key in ("attn_logit_softcapping", "final_logit_softcapping", "rope.scaling.factor"):
+        file.writer.add_float32(f"{architecture}.{key}", 4.0)
+    file.writer.add_rope_dimension_count(HEAD)
+    file.writer.add_key_length(HEAD)
+    file.writer.add_value_length(HEAD)
+    file.writer.add_sliding_window(64)
+    file.writer.add_string(f"{architecture}.rope.scaling.type", "yarn")
+    file.writer.add_uint32(f"{architecture}.rope.scaling.original_context_length", 32)
+    file.writer.add_unk_token_id(0)
+    file.writer.add_add_bos_token(True)
+    file.writer.add_string("tokenizer.ggml.pre", "default")
+    return file
+
+
+def read_all(path: Path) -> int:
+    """Open a file, resolve and check its config, and read all tensors; return how many."""
+    opened = open_gguf(path)
+    decoder = resolve(find(opened.config), opened.config, opened.reader.names)
+    check(decoder, {name: opened.reader.shape(name) for name in opened.reader.names})
+    return len([opened.reader.read(name) for name in opened.reader.names])
+
+
+def changes(path: Path) -> list[tuple[str, str, object, KINDS]]:
+    """Every key of files of some architectures with every hostile value."""
+    return [
+        (architecture, key, value, kind)
+        for architecture in ("llama", "qwen2", "gemma2", "phi3")
+        for key in whole_model(path, architecture).writer.kv_data[0]
+        for value, kind in HOSTILE
+    ]
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(None, marks=pytest.mark.slow)])
+def test_any_value_of_any_key_is_read_or_refused(tmp_path, count):
+    """The tensors are those of a llama: others get as far as to their names or shapes."""
+    some = changes(tmp_path / "unwritten.gguf")
+    for architecture, key, value, kind in random.Random(0).sample(some, count or len(some)):
+        model = whole_model(tmp_path / "model.gguf", architecture)
+        stated = model.writer.kv_data[0][key]
+        stated.value, stated.type = value, kind
+        with contextlib.suppress(EngineError):
+            assert read_all(model.close()) == 11, (architecture, key, value)
+
+
+def test_a_file_with_any_byte_of_its_head_changed_is_read_or_refused(tmp_path):
+    whole = whole_model(tmp_path / "whole.gguf", "llama").close().read_bytes()
+    drawn = np.random.default_rng(0)
+    for position in drawn.integers(0, 6000, 60):
+        damaged = bytearray(whole)
+        damaged[position] ^= int(drawn.integers(1, 256))
+        (tmp_path / "damaged.gguf").write_bytes(damaged)
+        with contextlib.suppress(EngineError):
+            read_all(tmp_path / "damaged.gguf")
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "gemma", "gemma2"])
+@pytest.mark.parametrize("rotated", [HEAD // 2, 2 * HEAD])
+def test_heads_that_are_rotated_in_part_are_refused(tmp_path, architecture, rotated):
+    file = whole_model(tmp_path / "part.gguf", architecture)
+    file.writer.kv_data[0][f"{architecture}.rope.dimension_count"].value = rotated
+
+    with pytest.raises(ConfigError, match=rf"dimension_count is {rotated}; .* must be {HEAD}"):
+        open_gguf(file.close())
+
+
+@pytest.mark.parametrize("rotated", [HEAD + 2, 16 * HEAD, 1024 * HEAD])
+def test_phi_3_rotates_no_more_than_a_head(tmp_path, rotated):
+    file = whole_model(tmp_path / "part.gguf", "phi3")
+    file.writer.kv_data[0]["phi3.rope.dimension_count"].value = rotated
+
+    with pytest.raises(ConfigError, match=rf"dimension_count is {rotated}; .* 2 to {HEAD}"):
+        open_gguf(file.close())

@@ -3,6 +3,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 from pathlib import Path
 
 import ml_dtypes
@@ -91,7 +92,7 @@ def test_arrays_share_memory_with_the_file_and_outlive_the_reader(tmp_path):
     ("header", "data", "message"),
     [
         (b"{", b"", "not JSON"),
-        (b"[]", b"", "not a JSON object"),
+        (b"[]", b"", "holds list, expected a JSON object"),
         ({"w": {"dtype": "F32"}}, b"", "'w' needs dtype, shape"),
         ({"w": entry("F5", [1], 0, 4)}, b"abcd", "'w' has dtype F5"),
         ({"w": entry(["F32"], [1], 0, 4)}, b"abcd", r"'w' has dtype \['F32'\]"),
@@ -218,3 +219,33 @@ def test_reading_a_large_file_takes_hardly_any_private_memory(tmp_path):
     )
 
     assert int(measured.stdout) * 1024 < 0.15 * count * num_bytes
+
+
+def test_a_header_of_more_tensors_than_any_model_has_is_refused_before_it_is_taken_apart(tmp_path):
+    header = b"{" + b",".join(
+        b'"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % number
+        for number in range(200_000)
+    )
+    path = write(tmp_path / "many.safetensors", header + b"}")
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            CheckpointError, match=r"many\.safetensors: the header has 1,400,000 bra"
+        ):
+            open_safetensors([path])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 2 * path.stat().st_size
+
+
+@pytest.mark.parametrize("deep", [b"[" * 100_000, b'{"a":' * 100_000])
+def test_a_header_that_is_nested_beyond_reading_is_refused(tmp_path, deep):
+    path = write(tmp_path / "deep.safetensors", b'{"__metadata__":' + deep)
+
+    with pytest.raises(
+        CheckpointError, match=r"deep\.safetensors: the header: tables and lists are"
+    ):
+        open_safetensors([path])

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from spaninfer_engine.errors import EngineError, NoToken
 from spaninfer_engine.plan import Entry
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.run.sampler import Sampler
@@ -137,6 +138,8 @@ def test_a_row_of_nan_fails_its_request_and_no_other(logits):
     tokens, _, failed = draw(sampler_of(*[{"temperature": 0}, {}, {}, {"temperature": 0}]), logits)
 
     assert list(failed) == [1]
+    assert isinstance(failed[1], NoToken)
+    assert isinstance(failed[1], EngineError)
     assert tokens[0] == logits[0].argmax()
     assert tokens[3] == logits[3].argmax()
 

@@ -63,7 +63,13 @@ def test_an_unread_key_that_changes_the_mathematics_is_an_error(key: str, value:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("residual_multiplier", 1.0), ("alibi", False), ("num_experts", 0), ("use_qk_norm", False)],
+    [
+        ("residual_multiplier", 1.0),
+        ("alibi", False),
+        ("num_experts", 0),
+        ("use_qk_norm", False),
+        ("rope_type", "default"),
+    ],
 )
 def test_its_neutral_value_is_fine(key: str, value: object) -> None:
     assert resolve_fully(load("llama"), {**LLAMA, key: value}).unread == ()

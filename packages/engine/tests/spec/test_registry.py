@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from families import FAMILIES
 from spaninfer_engine.errors import ConfigError, UnknownArchitecture
 from spaninfer_engine.spec import find, load
-from spaninfer_engine.spec.registry import by_class, library
+from spaninfer_engine.spec.registry import by_class, by_model_type, library
 
 
 @pytest.fixture
@@ -30,6 +31,7 @@ def other_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 def _forget() -> None:
     library.cache_clear()
     by_class.cache_clear()
+    by_model_type.cache_clear()
 
 
 def test_every_bundled_file_is_a_spec() -> None:
@@ -61,6 +63,57 @@ def test_an_unknown_class_is_answered_with_the_nearest() -> None:
         find({"architectures": ["LlamasForCausalLM"]})
 
     assert caught.value.name == "LlamasForCausalLM"
+
+
+@pytest.mark.parametrize(
+    ("unknown", "nearest"),
+    [
+        ("Gemma3nForConditionalGeneration", "Gemma3"),
+        ("Qwen3NextForCausalLM", "Qwen3"),
+        ("Llama4ForConditionalGeneration", "Llama"),
+        ("Phi4MMForCausalLM", "Phi"),
+        ("PhiMoEForCausalLM", "Phi"),
+        ("GraniteMoeHybridForCausalLM", "Granite"),
+        ("DeepseekV32ForCausalLM", "DeepseekV3"),
+    ],
+)
+def test_the_nearest_of_an_unknown_class_is_of_its_family(unknown: str, nearest: str) -> None:
+    with pytest.raises(UnknownArchitecture, match=f"nearest are {nearest}"):
+        find({"architectures": [unknown]})
+
+
+@pytest.mark.parametrize("classes", [{}, {"architectures": None}, {"architectures": []}])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_config_without_classes_is_found_by_its_model_type(
+    name: str, classes: dict[str, object]
+) -> None:
+    config = FAMILIES[name].config_json()
+    expected = find(config)
+    del config["architectures"]
+
+    assert find(config | classes) is expected
+
+
+def test_no_model_type_belongs_to_two_bundled_specs() -> None:
+    claimed = [each for name in library() for each in load(name).model_type]
+
+    assert len(claimed) == len(set(claimed)) == len(by_model_type())
+
+
+def test_an_unknown_model_type_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownArchitecture, match="'qwen3_next'; nearest are qwen3"):
+        find({"model_type": "qwen3_next"})
+
+
+def test_the_first_class_that_is_known_counts() -> None:
+    said = ["LlamaBidirectionalModel", "MistralForCausalLM", "LlamaForCausalLM"]
+
+    assert find({"architectures": said, "model_type": "llama"}).name == "mistral"
+
+
+def test_a_class_that_is_not_known_is_not_replaced_by_its_model_type() -> None:
+    with pytest.raises(UnknownArchitecture, match="LlamaBidirectionalModel"):
+        find({"architectures": ["LlamaBidirectionalModel"], "model_type": "llama"})
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_deepseek_v3_scores_by_groups_with_a_correction_and_shared_experts() -> 
 
 
 def test_the_shared_expert_of_qwen2_moe_has_a_gate_of_one_channel() -> None:
-    config = {**QWEN, "architectures": ["Qwen2MoeForCausalLM"],
+    config = {**QWEN, "architectures": ["Qwen2MoeForCausalLM"], "num_key_value_heads": 4,
               "shared_expert_intermediate_size": 56}  # fmt: skip
 
     mlp = mlps(config)[0]
@@ -139,3 +139,39 @@ def test_the_shared_expert_of_qwen2_moe_has_a_gate_of_one_channel() -> None:
 def test_sizes_that_make_no_router_are_refused(more: dict[str, Any], problem: str) -> None:
     with pytest.raises(SpecError, match=problem):
         mlps({**QWEN, **more})
+
+
+DEEPSEEK: dict[str, Any] = {
+    **CONFIG, "architectures": ["DeepseekV3ForCausalLM"], "n_routed_experts": 8, "n_group": 4,
+    "topk_group": 2, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "n_shared_experts": 1,
+    "first_k_dense_replace": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": True,
+    "q_lora_rank": 32, "kv_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+    "v_head_dim": 20,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"num_experts_per_tok": 5}, "5 of 4 experts in 2 of 4 groups cannot be chosen"),
+        ({"num_experts_per_tok": 4, "topk_group": 1}, "4 of 2 experts in 1 of 4 groups cannot be"),
+        (
+            {"n_group": 8, "topk_group": 3},
+            "groups of 1 expert have no two best, whose sum is wanted; config.json says n_group",
+        ),
+    ],
+)
+def test_routing_that_no_definition_covers_is_refused(
+    changed: dict[str, Any], problem: str
+) -> None:
+    mlps(DEEPSEEK)
+
+    with pytest.raises(SpecError) as refused:
+        mlps({**DEEPSEEK, **changed})
+
+    assert problem in str(refused.value)
+
+
+def test_so_many_experts_that_their_names_alone_fill_memory_are_refused() -> None:
+    with pytest.raises(SpecError, match="10,000 experts in 1,000 layers; at most 200,000"):
+        mlps({**QWEN, "num_experts": 10_000, "num_hidden_layers": 1_000})

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -112,11 +113,19 @@ def test_only_phi3_recomputes_its_keys_behind_the_original_length() -> None:
     assert not frequencies(rope_scaling=table).recompute
 
 
+PHI3 = {"architectures": ["Phi3ForCausalLM"]}
+
+
 def test_a_fraction_of_a_head_is_rotated() -> None:
     inside = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}
 
-    assert frequencies(partial_rotary_factor=0.5).dim == 8
-    assert frequencies(rope_parameters=inside).dim == 4
+    assert frequencies(**PHI3, partial_rotary_factor=0.5).dim == 8
+    assert frequencies(**PHI3, rope_parameters=inside).dim == 4
+    assert frequencies(**PHI3, rope_scaling=inside).dim == 4
+
+
+def test_the_theta_in_a_table_of_the_older_name_is_read() -> None:
+    assert frequencies(rope_scaling={"type": "linear", "factor": 2, "rope_theta": 5e5}).theta == 5e5
 
 
 @pytest.mark.parametrize(
@@ -125,9 +134,35 @@ def test_a_fraction_of_a_head_is_rotated() -> None:
         ({"type": "spiral"}, "the rope type 'spiral' is not built; built are default"),
         ({"type": "linear"}, "rope type 'linear' needs 'factor'"),
         ({"type": "linear", "factor": "4"}, "factor: expected a number, got '4'"),
-        ({"type": "linear", "factor": 0}, "'factor' is 0; it must lie above 0, to 1,048,576"),
-        ({"type": "yarn", "factor": -4.0}, "'factor' is -4; it must lie above 0"),
-        ({"type": "dynamic", "factor": 1e308}, "'factor' is 1e+308; it must lie above 0"),
+        ({"type": "linear", "factor": 0}, "factor: expected a number from 1e-06 to 1e+06, got 0"),
+        ({"type": "yarn", "factor": -4.0}, "factor: expected a number from 1e-06 to 1e+06, got -4"),
+        ({"type": "dynamic", "factor": 1e308}, "from 1e-06 to 1e+06, got 1e+308"),
+        ({"type": "dynamic", "factor": math.nan}, "from 1e-06 to 1e+06, got nan"),
+        ({"type": "yarn", "beta_fast": 0}, "beta_fast: expected a number from 1e-06 to 1e+06"),
+        ({"type": "yarn", "beta_slow": -1}, "beta_slow: expected a number from 1e-06 to 1e+06"),
+        ({"type": "yarn", "mscale": -10}, "mscale: expected a number from 0 to 1e+06, got -10"),
+        ({"type": "yarn", "attention_factor": math.inf}, "attention_factor: expected a number"),
+        (
+            {"type": "yarn", "original_max_position_embeddings": 1e308},
+            "original_max_position_embeddings: expected an integer from 1 to 2147483647",
+        ),
+        (
+            {"type": "yarn", "factor": 1e6, "original_max_position_embeddings": 4096},
+            "reaches 4,096,000,000 positions; at most 2,147,483,647 are told apart",
+        ),
+        (
+            {"type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4},
+            "'low_freq_factor' is 4; it must be below the high one, 4",
+        ),
+        ({"type": "llama3", "factor": 8, "low_freq_factor": -1}, "low_freq_factor: expected a"),
+        (
+            {"type": "longrope", **LONG, "original_max_position_embeddings": 1},
+            "the original length is 1; its logarithm must be above 0",
+        ),
+        (
+            {"type": "longrope", **LONG, "long_factor": [0.0] * 8},
+            "long_factor: expected a number from 1e-06 to 1e+06, got 0.0",
+        ),
         ({"type": "llama3", "factor": 8.0}, "needs 'low_freq_factor'"),
         ({"type": "linear", "factor": 2, "twist": 3}, "has no 'twist' here"),
         ({"type": "longrope", "short_factor": [1.0]}, "'short_factor' must be a list of 8 numbers"),
@@ -142,10 +177,29 @@ def test_a_table_that_cannot_be_meant_is_refused(table: dict[str, Any], problem:
 
 
 def test_a_theta_that_gives_no_frequencies_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"\[rope\] theta: .*it is -1; it must lie above 0"):
+    message = r"\[rope\] theta: .*from 1 to 1e\+30, got -1; config.json says rope_theta = -1$"
+    with pytest.raises(SpecError, match=message):
         frequencies(rope_theta=-1)
 
 
+def test_yarn_needs_a_theta_that_has_a_logarithm() -> None:
+    with pytest.raises(SpecError, match=r"\[rope\] theta: .*it is 1; yarn needs more"):
+        frequencies(rope_theta=1, rope_scaling={"type": "yarn", "factor": 2})
+
+
+def test_a_base_that_grows_takes_more_than_one_pair_of_channels() -> None:
+    table = {"type": "dynamic", "factor": 2.0}
+
+    with pytest.raises(SpecError, match="theta cannot grow where 2 channels are rotated"):
+        frequencies(**PHI3, rope_scaling=table, partial_rotary_factor=0.125)
+
+
+@pytest.mark.parametrize("fraction", [1.5, 4, 16, 64, 1024, -1, 0, math.nan, 2**63])
+def test_no_more_than_a_head_is_rotated(fraction: float) -> None:
+    with pytest.raises(SpecError, match=f"partial_rotary_factor = {fraction}"):
+        frequencies(**PHI3, partial_rotary_factor=fraction)
+
+
 def test_an_odd_number_of_rotated_channels_is_refused() -> None:
-    with pytest.raises(SpecError, match="rotates 5 channels"):
-        frequencies(partial_rotary_factor=0.35)
+    with pytest.raises(SpecError, match=r"rotates 5 of \d+ channels"):
+        frequencies(**PHI3, partial_rotary_factor=0.35)

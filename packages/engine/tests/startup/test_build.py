@@ -1,9 +1,15 @@
 import json
 
+import ml_dtypes
+import numpy as np
 import pytest
 from random_llama import VOCAB, write_model
+from safetensors.numpy import load_file, save_file
+from spaninfer_engine import Engine
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import CheckpointError, ConfigError
+from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.startup.assets import UnusableDefaults
 from spaninfer_engine.startup.build import build, locate
 
 
@@ -17,8 +23,12 @@ def test_a_path_is_a_model_named_after_its_folder_or_file(tmp_path):
 
 
 def test_what_is_neither_a_path_nor_brought_is_refused_and_nothing_is_fetched():
-    with pytest.raises(ConfigError, match="models are not downloaded, give the path of one"):
+    with pytest.raises(
+        ConfigError, match=r"models are not downloaded.*`hf download org/some-model`"
+    ):
         locate("org/some-model")
+    with pytest.raises(ConfigError, match="models are not downloaded, give the path of one"):
+        locate("./some-model")
 
 
 def test_a_model_that_a_package_brings_wins_over_a_folder_of_its_name(tmp_path, monkeypatch):
@@ -48,12 +58,30 @@ def test_an_answer_ends_with_ids_that_the_model_knows(tmp_path):
     assert parts.end_ids == {1}
 
 
-def test_makers_who_chose_what_cannot_be_sampled_with_are_named_with_their_file(tmp_path):
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"temperature": 5}, "temperature is 5; allowed is 0 (greedy) to 2"),
+        ({"top_k": -7}, "top_k is -7; allowed"),
+        ({"top_k": 2.5}, "top_k is 2.5; allowed"),
+        ({"top_p": "0.9"}, "top_p is '0.9'; allowed"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0; allowed"),
+        ({"typical_p": float("nan")}, "typical_p is nan; allowed"),
+        ({"temperature": [1], "min_p": True}, "temperature is [1]; allowed"),
+    ],
+)
+def test_sampling_values_out_of_range_are_left_out_with_one_warning(tmp_path, said, told):
     write_model(tmp_path / "model", 1, float)
-    (tmp_path / "model" / "generation_config.json").write_text('{"top_k": -1}')
+    file = tmp_path / "model" / "generation_config.json"
+    file.write_text(json.dumps({**said, "no_repeat_ngram_size": 3}))
 
-    with pytest.raises(CheckpointError, match=r"generation_config\.json: top_k is -1; allowed"):
-        build(EngineConfig(model=tmp_path / "model", backend="reference"))
+    with pytest.warns(UnusableDefaults) as caught:
+        parts = build(EngineConfig(model=tmp_path / "model", backend="reference"))
+
+    assert parts.sampling == SamplingParams(no_repeat_ngram=3)
+    assert len(caught) == 1
+    assert f"generation_config.json: {told}" in str(caught[0].message)
+    assert all(f"{name} is" in str(caught[0].message) for name in said)
 
 
 def test_a_tokenizer_that_cannot_be_read_is_told_before_weights_and_kernels(tmp_path):
@@ -93,3 +121,35 @@ def test_an_empty_quantization_config_is_none(tmp_path):
     parts = build(EngineConfig(model=tmp_path / "model", backend="reference"))
 
     assert parts.resolved.architecture == "llama"
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("dtype", ["int32", "bool", "float8_e4m3fn"])
+def test_weights_in_numbers_that_are_not_packed_are_refused_naming_file_and_tensor(
+    tmp_path, dtype, backend
+):
+    folder = tmp_path / "model"
+    write_model(folder, 1, np.float32)
+    name, file = "model.layers.0.mlp.up_proj.weight", folder / "model.safetensors"
+    arrays = load_file(file)
+    odd = {name: np.zeros(arrays.pop(name).shape, getattr(ml_dtypes, dtype, dtype))}
+    file.rename(folder / "one.safetensors")
+    save_file(arrays, folder / "one.safetensors")
+    save_file(odd, folder / "two.safetensors")
+
+    with pytest.raises(CheckpointError) as refused:
+        build(EngineConfig(model=folder, backend=backend))
+
+    assert f"two.safetensors: tensor {name!r} holds {dtype}; weights are" in str(refused.value)
+
+
+def test_weights_in_float64_are_read_as_float32(tmp_path):
+    answers = []
+    for dtype in (np.float32, np.float64):
+        folder = tmp_path / np.dtype(dtype).name
+        write_model(folder, 1, dtype)
+        with Engine(folder, backend="cpu", memory=1 << 26) as engine:
+            (answer,) = engine.generate([[1, 2, 3]], SamplingParams(max_tokens=5, temperature=0))
+        answers.append(answer.token_ids)
+
+    assert answers[0] == answers[1]

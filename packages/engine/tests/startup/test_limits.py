@@ -13,6 +13,7 @@ from spaninfer_engine.startup.limits import (
     decide_budget,
     decide_demand,
     has_graphs,
+    refuse_oversized,
     resolve,
     served_name,
 )
@@ -170,3 +171,42 @@ def test_a_step_holds_a_token_of_every_running_request():
 def test_clients_find_the_model_under_the_name_asked_for():
     assert served_name(asked(), "folder") == "folder"
     assert served_name(asked(served_name="mine"), "folder") == "mine"
+
+
+def test_a_model_beyond_the_memory_is_refused_before_it_takes_any():
+    table = Weight("embedding", (2**31 - 1, 64))
+    huge = replace(decoder(), vocab=2**31 - 1, embedding=Embedding(table))
+    compute = decide_compute(asked(), "float32", BARE)
+
+    with pytest.raises(ConfigError) as refused:
+        refuse_oversized(asked(), compute, huge, 16 * GIB)
+
+    told = str(refused.value)
+    assert "137,438,953,408 parameters take 512.0 GiB and a step 2,048.0 GiB at least" in told
+    assert "16.0 GiB of memory are free" in told
+    assert "embedding [2147483647, 64]" in told
+
+
+def test_weights_take_what_they_are_stored_or_quantised_in_and_nothing_where_they_are_mapped():
+    table = Weight("embedding", (1000, 1 << 20))  # 2**20 thousand numbers
+    model = replace(decoder(), vocab=1, embedding=Embedding(table))
+    compute = decide_compute(asked(), "float32", BARE)
+    step = 4 * 512
+
+    for options, stored_as, size in (
+        ({}, "float32", 4), ({}, "bfloat16", 2), ({"quantize": "int8"}, "float32", 1),
+        ({"quantize": "int4"}, "bfloat16", 0.5),
+    ):  # fmt: skip
+        needed = int(1000 * 2**20 * size) + step
+        refuse_oversized(asked(**options), compute, model, needed, stored_as=stored_as)
+        with pytest.raises(ConfigError, match="quantize the weights"):
+            refuse_oversized(asked(**options), compute, model, needed // 2, stored_as=stored_as)
+    refuse_oversized(asked(), compute, model, step, mapped=True)
+
+
+def test_requests_are_as_long_as_their_tokens_are_kept_account_of():
+    least = decided(asked(max_running=1 << 20), memory=1 << 40, max_len=1 << 20)
+
+    assert least.max_len == 1024
+    with pytest.raises(ConfigError, match="max_len is 1,025; 1048576 requests of at most 1,024"):
+        decided(asked(max_running=1 << 20, max_len=1025), memory=1 << 40, max_len=1 << 20)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 from importlib.metadata import version
-from importlib.resources import files
-from pathlib import Path
 
 from fastapi import FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import FileResponse, JSONResponse
-from fastapi.staticfiles import StaticFiles
+from fastapi.responses import JSONResponse
 from spaninfer_engine import Engine, EngineError
 from starlette.exceptions import HTTPException
 
@@ -18,18 +16,13 @@ from spaninfer_serving.guard import Guard, LocalNames
 from spaninfer_serving.journal import ID_HEADER, Journal
 from spaninfer_serving.openapi import describe
 from spaninfer_serving.problems import problem_of
-from spaninfer_serving.routes import chat, completions, health, models
+from spaninfer_serving.routes import chat, completions, health, models, page
 from spaninfer_serving.service import Service
 from spaninfer_serving.settings import Settings
+from spaninfer_serving.targets import OriginForm
 from spaninfer_serving.wire.errors import Problem
 
 log = logging.getLogger(__name__)
-PAGE = Path(str(files("spaninfer_serving") / "page"))
-# The page loads nothing from elsewhere, and nothing else may be framed around it.
-PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-}
 
 
 def create_app(engine: Engine, settings: Settings, *, local_only: bool = False) -> FastAPI:
@@ -40,20 +33,24 @@ def create_app(engine: Engine, settings: Settings, *, local_only: bool = False) 
     app = FastAPI(
         title="spaninfer",
         version=version("spaninfer-serving"),
-        docs_url=None,  # both pages load scripts from elsewhere
+        docs_url=None,  # both load scripts from elsewhere; see routes/page.py
         redoc_url=None,
         redirect_slashes=False,  # the redirect would go wherever the Host header says
     )
-    app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI's way to do it
+    # FastAPI's way to do it; made once: it takes tens of milliseconds
+    app.openapi = cache(lambda: describe(app))  # type: ignore[method-assign]
     app.state.service = service = Service.new(engine, settings)
-    for router in (chat.router, completions.router, models.router, health.router):
+    for router in (chat.router, completions.router, models.router, health.router, page.router):
         app.include_router(router)
-    _add_page(app)
     app.add_exception_handler(Problem, _answer_problem)
     app.add_exception_handler(EngineError, _answer_engine_error)
     app.add_exception_handler(HTTPException, _answer_http)
-    limit = settings.largest_body(engine.context)
-    app.add_middleware(Guard, settings=settings, max_body_bytes=limit)
+    app.add_middleware(
+        Guard,
+        settings=settings,
+        max_body_bytes=settings.largest_body(engine.context),
+        num_places=engine.resolved.max_running + engine.resolved.max_waiting,
+    )
     if local_only:
         app.add_middleware(LocalNames)
     app.add_middleware(Journal, count=service.metrics.count_response)
@@ -65,15 +62,8 @@ def create_app(engine: Engine, settings: Settings, *, local_only: bool = False) 
             allow_headers=["*"],  # OpenAI's JavaScript client sends a dozen of its own
             expose_headers=[ID_HEADER.decode(), "Retry-After"],
         )
+    app.add_middleware(OriginForm)
     return app
-
-
-def _add_page(app: FastAPI) -> None:
-    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
-    async def page() -> FileResponse:
-        return FileResponse(PAGE / "index.html", headers=PAGE_HEADERS)
-
-    app.mount("/page", StaticFiles(directory=PAGE), name="page")
 
 
 def _respond(problem: Problem) -> JSONResponse:

@@ -20,22 +20,29 @@ from spaninfer_serving.wire.errors import Problem
 PUBLIC_PATHS = frozenset({"/", "/health", "/health/live", "/health/ready"})
 PUBLIC_PREFIX = "/page/"  # the playground's own files; it asks for the key itself
 
-# A client that is still sending does not read. So that it sees the refusal, what it sends is read
-# and thrown away, up to this much; beyond it the connection is simply closed.
-DISCARD_BYTES = 1 << 30
-
-# Bodies on their way take at most as much memory as so many of the largest allowed.
-MAX_ARRIVING = 64
+# Bodies on their way: so much of each counts against the places that the engine has for requests,
+# so that there is always room for ordinary ones; what goes beyond it, all of them share.
+ORDINARY_BYTES = 1 << 16
+SHARED_BYTES = 1 << 28
 
 
 class Guard:
-    """ASGI middleware that answers 401 without a key, and 413 to a body over the limit."""
+    """ASGI middleware that answers 401 without a key, and 413 to a body over the limit.
 
-    def __init__(self, app: ASGIApp, settings: Settings, max_body_bytes: int) -> None:
+    Nothing is read of a body that nobody will look at: of a request without a valid key, or of one
+    for a public path. So strangers have no part in the memory for bodies.
+    """
+
+    def __init__(
+        self, app: ASGIApp, settings: Settings, max_body_bytes: int, num_places: int
+    ) -> None:
+        """Guard an app whose engine takes `num_places` requests, those that wait included."""
         self._app = app
         self._settings = settings
         self._max_body_bytes = max_body_bytes
-        self._arriving = 0  # bytes of bodies that are not whole yet
+        self._room = Room(
+            ORDINARY_BYTES, num_places * ORDINARY_BYTES, max(SHARED_BYTES, max_body_bytes)
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer it here."""
@@ -47,17 +54,33 @@ class Guard:
             return
         headers = {name.lower(): value for name, value in scope["headers"]}
         try:
-            self._check_key(scope["path"], headers)
-            body = await self._read_in_time(headers, receive)
+            body = await self._admit(scope["path"], headers, receive)
         except Problem as problem:
+            if b"expect" in headers:  # whether the body comes now, none of the two can know
+                problem.headers = problem.headers | {"Connection": "close"}
             await answer(problem, send)
             return
         if body is not None:  # None: the client left, so nobody waits for an answer
             await self._app(scope, _replay(body, receive), send)
 
-    def _check_key(self, path: str, headers: Mapping[bytes, bytes]) -> None:
+    async def _admit(
+        self, path: str, headers: Mapping[bytes, bytes], receive: Receive
+    ) -> bytes | None:
+        """Return the body that the app may see; None where the client left before it was sent."""
+        if b"transfer-encoding" in headers and b"content-length" in headers:
+            raise Problem(
+                400,
+                "Transfer-Encoding and Content-Length say different things about where the body "
+                "ends; send one of the two",
+                code="ambiguous_length",
+                headers={"Connection": "close"},
+            )
         if path in PUBLIC_PATHS or path.startswith(PUBLIC_PREFIX):
-            return
+            return b""
+        self._check_key(headers)
+        return await self._read_in_time(headers, receive)
+
+    def _check_key(self, headers: Mapping[bytes, bytes]) -> None:
         scheme, _, key = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         if not self._settings.accepts(key if scheme.lower() == "bearer" else None):
             raise Problem(
@@ -85,36 +108,49 @@ class Guard:
         """Return the whole body, or None if the client left before it was sent."""
         limit = self._max_body_bytes
         declared = headers.get(b"content-length", b"0")
-        size = int(declared) if declared.isdigit() else 0
-        if size > limit and headers.get(b"expect", b"").lower() == b"100-continue":
+        if declared.isdigit() and int(declared) > limit:
             raise _too_large(limit)
         body = bytearray()
-        refusal: Problem | None = None
-        read = 0
         more = True
         try:
-            while more and read <= DISCARD_BYTES:
+            while more:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     return None
                 chunk = message.get("body", b"")
-                read += len(chunk)
-                if max(read, size) > limit:
-                    refusal = _too_large(limit)
-                elif self._arriving + len(chunk) > MAX_ARRIVING * limit:
-                    refusal = busy("too many bodies arrive at once; try again later")
-                if refusal is None:
-                    body += chunk
-                    self._arriving += len(chunk)
-                else:
-                    self._arriving -= len(body)
-                    body.clear()
+                if len(body) + len(chunk) > limit:
+                    raise _too_large(limit)
+                self._room.take(len(body), len(chunk))
+                body += chunk
                 more = message.get("more_body", False)
         finally:
-            self._arriving -= len(body)
-        if refusal is not None:
-            raise refusal
+            self._room.give_back(len(body))
         return bytes(body)
+
+
+class Room:
+    """The memory for bodies that are not whole yet: a part for ordinary ones, and a shared rest."""
+
+    def __init__(self, ordinary_bytes: int, own_bytes: int, shared_bytes: int) -> None:
+        """Make room: the first `ordinary_bytes` of each body fit into `own_bytes` together."""
+        self._ordinary_bytes = ordinary_bytes
+        self.own_bytes, self.shared_bytes = own_bytes, shared_bytes  # left
+
+    def take(self, num_bytes: int, more_bytes: int) -> None:
+        """Take room for more of a body that has `num_bytes`; raises Problem 429 without any."""
+        own = self._own(num_bytes + more_bytes) - self._own(num_bytes)
+        if own > self.own_bytes or more_bytes - own > self.shared_bytes:
+            raise busy("too many bodies arrive at once; try again later")
+        self.own_bytes -= own
+        self.shared_bytes -= more_bytes - own
+
+    def give_back(self, num_bytes: int) -> None:
+        """Give back what a body of so many bytes has taken."""
+        self.own_bytes += self._own(num_bytes)
+        self.shared_bytes += num_bytes - self._own(num_bytes)
+
+    def _own(self, num_bytes: int) -> int:
+        return min(num_bytes, self._ordinary_bytes)
 
 
 class LocalNames:

@@ -74,9 +74,14 @@ def print_lines() -> None:
     log.propagate = False
 
 
+def new_id() -> bytes:
+    """Return an id for a request that brought none."""
+    return f"req-{uuid.uuid4().hex}".encode()
+
+
 def _id_of(scope: Scope) -> bytes:
     given: bytes = dict(scope["headers"]).get(ID_HEADER, b"")
-    return given if ID.fullmatch(given) else f"req-{uuid.uuid4().hex}".encode()
+    return given if ID.fullmatch(given) else new_id()
 
 
 def _write(scope: Scope, status: int, lasted_s: float, name: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The server's own description, with the bodies that its routes read themselves."""
+"""The server's own description, with the bodies that its routes read and write themselves."""
 
 from __future__ import annotations
 
@@ -8,23 +8,122 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from spaninfer_serving.wire.chat import ChatRequest
-from spaninfer_serving.wire.completions import CompletionRequest
+from spaninfer_serving.wire.chat import ChatChunk, ChatRequest, ChatResponse
+from spaninfer_serving.wire.completions import CompletionRequest, CompletionResponse
 
 PLACE = "#/components/schemas/{model}"
 
+# Statuses of a refusal, and when: those of every route, and those of routes that take a body.
+ANYWHERE = {
+    400: "The request is no HTTP, or a value, the prompt or the JSON is at fault",
+    401: "No valid key",
+    403: "A server on loopback without a key was asked under a name that is not its own",
+    404: "No such model, or no such address",
+    405: "Not with this method",
+    413: "The body is larger than the server takes",
+    429: "Too many requests wait already; Retry-After says when to come back",
+    431: "The head of the request is too large",
+    500: "The server failed; its log says why, under the id of the answer",
+}
+WITH_BODY = {
+    408: "The body did not arrive in time",
+    415: "The body is not JSON by its content type, or it is compressed",
+    503: "The server stops, or its engine has failed",
+}
 
-def takes(body: type[BaseModel]) -> dict[str, Any]:
-    """Return what a route's description says about its body."""
-    content = {"application/json": {"schema": {"$ref": PLACE.format(model=body.__name__)}}}
-    return {"requestBody": {"required": True, "content": content}}
+ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+STATUS = {
+    "type": "object",
+    "required": ["status"],
+    "properties": {"status": {"type": "string"}},
+}
+
+_CHAT = {"messages": [{"role": "user", "content": "Tell me a fable."}], "max_tokens": 64}
+_TEXT = {"prompt": "Once upon a time", "max_tokens": 64}
+
+
+def answers_to(
+    body: type[BaseModel], whole: type[BaseModel], event: type[BaseModel]
+) -> dict[str, Any]:
+    """Return what a route's description says about its body, and its two kinds of answers."""
+    example = _CHAT if body is ChatRequest else _TEXT
+    asked = {"schema": _named(body), "example": example}
+    content = {
+        "application/json": {"schema": _named(whole)},
+        "text/event-stream": {
+            "schema": {
+                "type": "string",
+                "description": f"Events that hold a {event.__name__} each, then [DONE]",
+            }
+        },
+    }
+    return {
+        "requestBody": {"required": True, "content": {"application/json": asked}},
+        "responses": {"200": {"description": "The answer, or with stream: its events",
+                              "content": content}},
+    }  # fmt: skip
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
     """Return the OpenAPI document of the app."""
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    components = document.setdefault("components", {})
+    components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{}, {"key": []}]  # a key where the server was given one
+    schemas = components.setdefault("schemas", {})
+    for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's; no answer here is one
+        schemas.pop(unused, None)
+    schemas |= {"Error": ERROR, "Status": STATUS}
     for body in (ChatRequest, CompletionRequest):
-        schema = body.model_json_schema(ref_template=PLACE)
-        schemas |= schema.pop("$defs", {}) | {body.__name__: schema}
+        schemas |= _schemas(body, "validation")
+    for answer in (ChatResponse, ChatChunk, CompletionResponse):
+        schemas |= _schemas(answer, "serialization")
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            _complete(path, method, operation["responses"])
     return document
+
+
+def _complete(path: str, method: str, responses: dict[str, Any]) -> None:
+    """Add to the responses of a route what FastAPI cannot know."""
+    responses.pop("422", None)
+    _refusals(responses, ANYWHERE)
+    if method == "post":
+        _refusals(responses, WITH_BODY)
+    if path.startswith("/health"):
+        status = {"application/json": {"schema": {"$ref": PLACE.format(model="Status")}}}
+        responses["200"]["content"] = status
+        responses["503"] = {"description": "No", "content": status}
+    if path == "/metrics":
+        responses["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
+
+
+def _refusals(responses: dict[str, Any], statuses: dict[int, str]) -> None:
+    content = {"application/json": {"schema": {"$ref": PLACE.format(model="Error")}}}
+    for status, when in statuses.items():
+        responses[str(status)] = {"description": when, "content": content}
+
+
+def _named(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": PLACE.format(model=model.__name__)}
+
+
+def _schemas(model: type[BaseModel], mode: Any) -> dict[str, Any]:
+    """Return the schema of a model and of those that it holds, by name."""
+    schema = model.model_json_schema(ref_template=PLACE, mode=mode)
+    return {**schema.pop("$defs", {}), model.__name__: schema}

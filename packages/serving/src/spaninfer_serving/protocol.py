@@ -1,46 +1,188 @@
-"""HTTP/1.1 by uvicorn, with a limit to how long a connection may keep silent."""
+"""HTTP/1.1 by uvicorn, with limits to what one connection may cost: time, memory, bytes."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
+from http import HTTPStatus
+from typing import Any
 
+import h11
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from spaninfer_serving.journal import ID_HEADER, new_id
+from spaninfer_serving.places import Places
+from spaninfer_serving.wire.errors import Problem
 
 HEAD_S = 20.0  # for the head of a request; nginx allows 60, gunicorn 30
 
+# A client that is still sending does not read. So that it sees an answer that came before the end
+# of its body, the rest is read and thrown away, up to this much and for as long as a head may take.
+DISCARD_BYTES = 1 << 28
 
-class PatientProtocol(H11Protocol):
-    """A connection that is closed when the head of a request does not come in time.
+# A client has to take some of its answer now and then: half a kilobyte a second, on average.
+STALL_S = 30.0
+PROGRESS_BYTES = 1 << 14
 
-    uvicorn limits the silence between requests only: a client that sends one byte a minute, or
-    nothing at all, would hold its connection for ever. (Slow bodies are the guard's business.)
+
+class BoundedProtocol(H11Protocol):
+    """A connection that is closed when its client keeps the server waiting.
+
+    uvicorn limits the silence between requests only: a client that sends one byte a minute, that
+    owes the rest of a body, or that does not read its answer would hold its connection for ever.
+    (The body of a request that is being answered is the guard's business.)
     """
 
     _head_timer: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
+    _num_unread = 0  # bytes of answers in the transport's buffer, when the timer was set
+    _num_discarded = 0  # bytes of a body that came behind its answer
+
+    def __init__(self, *arguments: Any, places: Places, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._places = places
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first request."""
+        """Begin to wait for the first request, if there is a place for this connection."""
         super().connection_made(transport)
+        self.flow = _Flow(transport, self.conn)
         self._wait_for_head()
+        self._note_turn()
+        self._places.make_room(len(self.connections))
 
     def data_received(self, data: bytes) -> None:
         """Take in bytes, and see whether they brought the head to an end."""
+        if self._is_answered and self._owes_body:
+            self._num_discarded += len(data)
+            if self._num_discarded > DISCARD_BYTES:
+                self.transport.abort()
+                return
         super().data_received(data)
-        if self.cycle is None or self.cycle.response_complete:
+        if self._is_answered:
             self._wait_for_head()
         else:
-            self._forget_timer()
+            self._stop_waiting()
+        self._note_turn()
+
+    def on_response_complete(self) -> None:
+        """Turn to what the client has sent meanwhile, and see to it that it reads the answer."""
+        self.cycle.body = bytearray()  # what came after the route had enough
+        self._num_discarded = 0
+        super().on_response_complete()
+        self.flow.resume_reading()  # the beginning of a head may have been all that was there
+        if self._is_answered and (self._owes_body or self.conn.trailing_data[0]):
+            self._wait_for_head()
+        self._stop_watching()
+        self._watch_reader()
+        self._note_turn()
+
+    def pause_writing(self) -> None:
+        """Note that the client reads more slowly than it is answered."""
+        super().pause_writing()
+        self._watch_reader()
+        self._note_turn()
+
+    def resume_writing(self) -> None:
+        """Note that the client has read most of what there was."""
+        super().resume_writing()
+        self._stop_watching()
+        if self._is_answered:
+            self._watch_reader()
+        self._note_turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget about time."""
-        self._forget_timer()
+        """Forget about time, and leave the place to others."""
+        self._stop_waiting()
         super().connection_lost(exc)
+        self._stop_watching()
+        self._places.waiting.pop(self, None)
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+        """Refuse what is no HTTP, with the reason that h11 gave; called while that is handled."""
+        fault = sys.exception()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not self.transport.is_closing():
+            status = getattr(fault, "error_status_hint", 400)
+            problem = Problem(status, f"this is no request in HTTP/1.1: {fault}", code="bad_http")
+            self.transport.write(_whole(problem))
+        self.transport.close()
+
+    @property
+    def _is_answered(self) -> bool:
+        """Whether every request that came is answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def _owes_body(self) -> bool:
+        return self.conn.their_state is h11.SEND_BODY
 
     def _wait_for_head(self) -> None:
         if self._head_timer is None:
             self._head_timer = self.loop.call_later(HEAD_S, self.transport.close)
 
-    def _forget_timer(self) -> None:
+    def give_way(self) -> None:
+        """Close a connection that waits for its client: others need its place."""
+        self._places.waiting.pop(self, None)
+        self.transport.abort()
+
+    def _note_turn(self) -> None:
+        """Note whose turn it is: the client's to send or to read, or ours."""
+        if self._is_answered or self.cycle.more_body or self.flow.write_paused:
+            self._places.waiting.setdefault(self, None)
+        else:
+            self._places.waiting.pop(self, None)
+
+    def _stop_waiting(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _watch_reader(self) -> None:
+        self._num_unread = self.transport.get_write_buffer_size()
+        if self._stall_timer is None and self._num_unread:
+            self._stall_timer = self.loop.call_later(STALL_S, self._check_reader)
+
+    def _check_reader(self) -> None:
+        """Break off with a client that has hardly read; its request then ends as if it had left."""
+        self._stall_timer = None
+        before, now = self._num_unread, self.transport.get_write_buffer_size()
+        is_final = self.flow.write_paused or self._is_answered  # nothing was added meanwhile
+        if is_final and now and before - now < PROGRESS_BYTES:
+            self.transport.abort()
+        else:
+            self._watch_reader()
+
+    def _stop_watching(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+
+class _Flow(FlowControl):
+    """Flow control by which nothing piles up behind a request that is being answered.
+
+    Reading goes on as long as nothing comes, so that a client's leaving is noticed. uvicorn pauses
+    it when something does, but resumes whenever the app asks for more of the body, of which there
+    is none: four connections that sent request after request took 2 GB in 20 s.
+    """
+
+    def __init__(self, transport: asyncio.Transport, conn: h11.Connection) -> None:
+        super().__init__(transport)
+        self._conn = conn
+
+    def resume_reading(self) -> None:
+        """Read on, unless another request lies there already."""
+        if self._conn.their_state is not h11.DONE or not self._conn.trailing_data[0]:
+            super().resume_reading()
+
+
+def _whole(problem: Problem) -> bytes:
+    """Return a refusal as it travels, for a connection that ends with it."""
+    body = json.dumps(problem.body()).encode()
+    head = (
+        f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        f"connection: close\r\n{ID_HEADER.decode()}: {new_id().decode()}\r\n\r\n"
+    )
+    return head.encode() + body

@@ -6,14 +6,19 @@ import logging
 import math
 import socket
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 from spaninfer_engine import ConfigError, Engine
+from spaninfer_engine.errors import TemplateError
+from starlette.concurrency import run_in_threadpool
 
-from spaninfer_serving import journal
+from spaninfer_serving import journal, places
 from spaninfer_serving.app import create_app
-from spaninfer_serving.protocol import PatientProtocol
+from spaninfer_serving.protocol import BoundedProtocol
 from spaninfer_serving.service import Service
 from spaninfer_serving.settings import Settings
 
@@ -22,6 +27,12 @@ log = logging.getLogger(__name__)
 # Clients keep a connection for their next request, load balancers for 60 s; whoever sends on one in
 # the moment in which the server closes it gets no answer. So the server keeps it longest.
 IDLE_S = 75
+
+# Of an answer that is not read the system keeps so much, doubled by Linux, or 4 MB unless told. At
+# 100 ms to the client and back it still carries 5 MB/s.
+UNREAD_BYTES = 1 << 18
+
+QUEUE = 2048  # connections that the system holds until they are accepted
 
 
 def serve(
@@ -38,7 +49,6 @@ def serve(
 
     Raises ConfigError where the address cannot be bound.
     """
-    app = create_app(engine, settings, local_only=not settings.api_keys and not settings.no_auth)
     if settings.log_requests:
         journal.print_lines()
     listener = listener or bind(settings)
@@ -47,18 +57,7 @@ def serve(
     except OSError as reason:
         listener.close()
         raise _taken(settings, reason) from reason
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        http=PatientProtocol,
-        ws="none",
-        timeout_keep_alive=IDLE_S,
-        timeout_graceful_shutdown=math.ceil(settings.drain_s),
-        server_header=False,
-        lifespan="off",  # the app has none; left on, a second signal would be logged as its failure
-    )
-    server = _Server(config, app.state.service, lambda: ready(_url(listener)))
-    server.run(sockets=[listener])
+    Server(engine, settings, lambda: ready(_url(listener))).run(sockets=[listener])
 
 
 def bind(settings: Settings) -> socket.socket:
@@ -74,6 +73,7 @@ def bind(settings: Settings) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
         listener.bind((settings.host, settings.port))
     except OSError as reason:
         listener.close()
@@ -88,20 +88,36 @@ def _taken(settings: Settings, reason: OSError) -> ConfigError:
     )
 
 
-class _Server(uvicorn.Server):
-    def __init__(
-        self, config: uvicorn.Config, service: Service, started: Callable[[], None]
-    ) -> None:
-        super().__init__(config)
-        self._service = service
+class Server(uvicorn.Server):
+    """uvicorn around the app of an engine; calls `started` when it answers requests."""
+
+    def __init__(self, engine: Engine, settings: Settings, started: Callable[[], None]) -> None:
+        local_only = not settings.api_keys and not settings.no_auth
+        self._app = create_app(engine, settings, local_only=local_only)
+        super().__init__(_config(self._app, settings))
+        self._service: Service = self._app.state.service
         self._announce = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take connections from listeners, and say so."""
+        await run_in_threadpool(self._use_once)
         await super().startup(sockets)
         if self.started:
+            for listener in sockets or ():
+                listener.listen(QUEUE)  # `backlog` is also what asyncio accepts at once
             self._announce()
 
+    def _use_once(self) -> None:
+        """Have imported what is imported at its first use; later there may be no file to open.
+
+        (That this is done in a thread is part of it: 1,014 of 1,200 streams failed by anyio's.)
+        """
+        self._app.openapi()
+        with suppress(TemplateError):
+            self._service.engine.encode_chat([{"role": "user", "content": ""}])
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let requests that run finish for a while, and end the others."""
         running = len(self.server_state.tasks)
         if running and not self.force_exit:
             log.warning(
@@ -113,11 +129,26 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Drain at the first signal, and stop at the second."""
         # uvicorn would raise the signal again in the end, so that the process dies of it: here
         # the caller still has an engine to close, and a drained server has done what it was told.
         self._service.draining = True
         self.force_exit = self.should_exit
         self.should_exit = True
+
+
+def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_level="error",  # every bad request would be a warning
+        http=partial(BoundedProtocol, places=places.provide()),  # type: ignore[arg-type]
+        ws="none",
+        backlog=places.ACCEPTED_AT_ONCE,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=math.ceil(settings.drain_s),
+        server_header=False,
+        lifespan="off",  # the app has none; left on, a second signal would be logged as its failure
+    )
 
 
 def _url(listener: socket.socket) -> str:

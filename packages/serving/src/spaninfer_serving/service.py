@@ -134,8 +134,8 @@ class Service:
         if found > 2 * context:
             raise Problem(
                 400,
-                f"the prompt has more than {found} tokens; with one token to answer, this server "
-                f"takes at most {context - 1}",
+                f"this model's maximum context length is {context} tokens; the prompt has more "
+                f"than {found} tokens: shorten the prompt",
                 param=param,
                 code="context_length_exceeded",
             )

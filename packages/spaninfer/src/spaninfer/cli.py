@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from spaninfer_engine import Engine, EngineConfig
+from spaninfer_engine import Engine, EngineConfig, EngineState
 from spaninfer_engine.convert import convert as convert_weights
+from spaninfer_engine.errors import StepTimeout
 from spaninfer_engine.startup.build import build
 from spaninfer_engine.startup.components import Parts
 from spaninfer_serving import Settings, bind
@@ -21,6 +25,8 @@ from spaninfer.bench.commands import app as bench_app
 from spaninfer.chat import converse
 from spaninfer.grouped import spread
 from spaninfer.sizes import parse_bytes
+
+CLOSE_S = 5.0  # for the step that is under way when a server has drained; then it hangs
 
 app = typer.Typer(
     name="spaninfer",
@@ -101,6 +107,7 @@ def serve(
     max_running: options.MaxRunning = 256,
     step_tokens: options.StepTokens = None,
     max_waiting: options.MaxWaiting = 1024,
+    step_timeout: options.StepTimeout = 300.0,
     no_prefix_cache: options.NoPrefixCache = False,
     graphs: options.Graphs = None,
     batch_invariant: options.BatchInvariant = False,
@@ -127,17 +134,34 @@ def serve(
             max_running=max_running,
             step_tokens=step_tokens,
             max_waiting=max_waiting,
+            step_timeout_s=step_timeout,
             prefix_cache=not no_prefix_cache,
             graphs=graphs,
             batch_invariant=batch_invariant,
             spec=spec,
             chat_template=chat_template,
         )
-        with bind(settings) as listener, Engine(_loaded(config)) as engine:
+        with bind(settings) as listener, _ended(Engine(_loaded(config))) as engine:
             resolved = engine.resolved
             show.decisions(resolved)
             ready = partial(show.addresses, resolved=resolved, with_key=bool(settings.api_keys))
             serve_until_signal(engine, settings, ready, listener)
+
+
+@contextmanager
+def _ended(engine: Engine) -> Iterator[Engine]:
+    """Close the engine of a server behind the block; exit with 1 where it has failed."""
+    try:
+        yield engine
+    finally:
+        try:
+            engine.close(patience_s=CLOSE_S)
+        except StepTimeout as hung:
+            show.failure(str(hung))
+            os._exit(1)  # whoever ends Python in an orderly way may wait for the step that hangs
+    if engine.stats().state is EngineState.FAILED:
+        show.failure("the engine had failed; what is printed above says how")
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -80,6 +80,12 @@ StepTokens = Annotated[
     ),
 ]
 MaxWaiting = Annotated[int, _engine("Requests that may wait; beyond it they are refused (429).")]
+StepTimeout = Annotated[
+    float,
+    _engine(
+        "Seconds after which a step is taken to hang: the engine fails, requests are answered 503."
+    ),
+]
 BatchInvariant = Annotated[
     bool,
     _engine(

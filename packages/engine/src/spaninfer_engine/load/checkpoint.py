@@ -10,10 +10,12 @@ from typing import Any
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load.folder import find_tokenizer, open_folder, read_template
 from spaninfer_engine.load.generation import end_ids, sampling_defaults
+from spaninfer_engine.load.hub_cache import find_model, model_name, where_to_get
 from spaninfer_engine.load.llama2c import open_llama2c
 from spaninfer_engine.load.llama2c_pieces import find_pieces, read_pieces
 from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.load.reader import WeightReader
+from spaninfer_engine.load.wrong_kind import refuse_stand_ins
 from spaninfer_engine.resource import Closing
 from spaninfer_engine.vocab import TokenizerSource
 
@@ -59,37 +61,34 @@ class Checkpoint(Closing):
         self.reader.close()
 
 
-def whole_path(path: str | Path) -> Path:
-    """Return a path with its `~` replaced. ConfigError where that user has no home."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as homeless:
-        raise ConfigError(
-            f"{path}: that user has no home folder here; write the path without ~"
-        ) from homeless
-
-
 def open_checkpoint(path: str | Path, *, with_weights: bool = True) -> Checkpoint:
-    """Open the model at a path; the container is recognised by what is there.
+    """Open the model at a path, or of a name in the hub's local cache (ORG/NAME).
+
+    The container is recognised by what is there.
 
     Without `with_weights`, a folder needs config.json alone, and the reader has no names.
 
     ConfigError where the path is none of the known containers, CheckpointError where its files
     are damaged or contradict each other.
     """
-    path = whole_path(path)
-    if path.is_dir():
-        return _from_folder(path, with_weights)
-    if not path.exists():
+    found = find_model(path)
+    if found is None:
         raise ConfigError(
-            f"there is no file or folder {str(path)!r}; a model is {ALLOWED} on this machine "
-            "(names on a model hub are not downloaded)"
+            f"there is no file or folder {str(path)!r}; a model is {ALLOWED}; {where_to_get(path)}"
         )
+    if found.is_dir():
+        return _from_folder(found, with_weights)
+    path = found
+    refuse_stand_ins([path])
     match path.suffix.lower():
         case ".gguf":
             return _from_gguf(path)
         case ".bin":
             return _from_llama2c(path)
+        case ".safetensors":
+            raise ConfigError(
+                f"{path} holds weights alone; give its folder, which needs config.json beside it"
+            )
     raise ConfigError(f"{path} is no model that can be read; a model is {ALLOWED}")
 
 
@@ -101,7 +100,7 @@ def _from_folder(path: Path, with_weights: bool) -> Checkpoint:
         tokenizer = _llama2c_tokenizer(path, config["vocab_size"])
     return Checkpoint(
         path,
-        path.resolve().name,
+        model_name(path),
         config,
         generation_config,
         reader,

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from spaninfer_engine.errors import CheckpointError, ConfigError
+from spaninfer_engine.errors import CheckpointError
+from spaninfer_engine.load.json_file import read_json
 from spaninfer_engine.load.packed import PACKED_FILE, PackedReader, open_packed
 from spaninfer_engine.load.reader import EntryReader
 from spaninfer_engine.load.safetensors import open_index, open_safetensors
+from spaninfer_engine.load.wrong_kind import (
+    model_files,
+    pickles_only,
+    refuse_folder,
+    refuse_stand_ins,
+)
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")
 """Files that hold a tokenizer, the most exact first."""
@@ -21,26 +27,12 @@ def open_folder(
     folder: Path, *, with_weights: bool = True
 ) -> tuple[dict[str, Any], dict[str, Any], EntryReader | PackedReader]:
     """The config, the generation config (empty where absent) and the weights of a folder."""
-    if not (folder / "config.json").is_file():
-        raise ConfigError(
-            f"{folder} has no config.json; it holds {_list_folder(folder)}; a model folder has "
-            "config.json and *.safetensors"
-        )
+    refuse_folder(folder)
+    refuse_stand_ins(model_files(folder))
     config = read_json(folder / "config.json")
     generation = folder / "generation_config.json"
     weights = _open_weights(folder) if with_weights else EntryReader(str(folder), {})
     return config, read_json(generation) if generation.is_file() else {}, weights
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; CheckpointError where it is none."""
-    try:
-        value = json.loads(path.read_bytes())
-    except ValueError as broken:
-        raise CheckpointError(f"{path} is not JSON: {broken}") from broken
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds {type(value).__name__}, expected a JSON object")
-    return value
 
 
 def find_tokenizer(folder: Path) -> Path | None:
@@ -115,17 +107,4 @@ def _open_weights(folder: Path) -> EntryReader | PackedReader:
     shards = sorted(folder.glob("*.safetensors"))
     if shards:
         return open_safetensors(shards)
-    pickled = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt*"))
-    hint = (
-        f"{pickled[0].name} is a pickle, which can run code and is not read; "
-        "save the model again as safetensors"
-        if pickled
-        else f"it holds {_list_folder(folder)}"
-    )
-    raise CheckpointError(f"{folder} has no *.safetensors; {hint}")
-
-
-def _list_folder(folder: Path, limit: int = 8) -> str:
-    names = sorted(path.name for path in folder.iterdir())
-    shown = ", ".join(names[:limit]) or "nothing"
-    return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")
+    raise pickles_only(folder)

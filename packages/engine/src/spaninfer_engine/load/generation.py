@@ -18,21 +18,35 @@ SAMPLING_KEYS = {
 }
 """Keys of generation_config.json that change what is sampled, and our names for them."""
 
+_COUNTS = frozenset({"top_k", "no_repeat_ngram"})
+
 
 def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
     """The sampling values that a generation_config.json sets, as fields of SamplingParams.
 
     `do_sample: false` is a temperature of 0, whatever else the file says. Lengths are not taken
-    over: how much is generated is for the caller to say.
+    over: how much is generated is for the caller to say. Values are
+    translated, not checked: a top_k of -1 keeps all tokens, a top_p of 0 only the likeliest, and
+    50.0 is a count.
     """
     chosen = {
-        ours: generation_config[theirs]
+        ours: _whole(generation_config[theirs]) if ours in _COUNTS else generation_config[theirs]
         for theirs, ours in SAMPLING_KEYS.items()
         if generation_config.get(theirs) is not None
     }
+    if chosen.get("top_k") == -1:
+        chosen["top_k"] = 0
+    if "top_p" in chosen and chosen["top_p"] == 0:
+        del chosen["top_p"]
+        chosen["top_k"] = 1
     if generation_config.get("do_sample") is False:
         chosen["temperature"] = 0.0
     return chosen
+
+
+def _whole(value: Any) -> Any:
+    """The integer that a float like 50.0 stands for; anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def end_ids(configs: Mapping[str, Mapping[str, Any]]) -> frozenset[int]:

@@ -5,6 +5,7 @@ What an architecture's file says about a model is in gguf_families.py; here is t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,14 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor, dequantize
+from gguf import (
+    GGML_QUANT_SIZES,
+    GGMLQuantizationType,
+    GGUFReader,
+    ReaderField,
+    ReaderTensor,
+    dequantize,
+)
 from numpy.typing import NDArray
 
 from spaninfer_engine.errors import CheckpointError, ConfigError
@@ -85,7 +93,7 @@ def open_gguf(path: Path) -> GgufFile:
         config,
         EntryReader(str(path), entries),
         vocabulary,
-        metadata.get("tokenizer.chat_template"),
+        metadata.text("tokenizer.chat_template"),
         _special_tokens(vocabulary),
     )
 
@@ -95,8 +103,20 @@ def open_container(path: Path) -> tuple[GGUFReader, dict[str, Any]]:
     try:
         container = _Reader(path)
         return container, {key: field.contents() for key, field in container.fields.items()}
-    except (ValueError, IndexError, KeyError, OverflowError, MemoryError) as broken:
+    except _DAMAGE as broken:
         raise CheckpointError(f"{path} cannot be read as GGUF: {broken}") from broken
+
+
+_DAMAGE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+    OSError,
+)
+"""What the package raises of files that are none, or not whole."""
 
 
 class _Reader(GGUFReader):
@@ -115,6 +135,19 @@ class _Reader(GGUFReader):
     def data(self, mapped: NDArray[np.uint8]) -> None:
         self._data: NDArray[np.uint8] = mapped.view(np.ndarray)
 
+    def _build_tensors(self, start_offs: int, fields: list[ReaderField]) -> None:
+        """Name the first tensor that a truncated file does not hold, before any is made."""
+        for field in fields:
+            _, _, _, sizes, kind, offset = field.parts
+            block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind[0])]
+            num_bytes = math.prod(map(int, sizes)) * block_bytes // block
+            if (end := int(start_offs) + int(offset[0]) + num_bytes) > len(self.data):
+                raise ValueError(
+                    f"tensor {field.name!r} ends at byte {end:,}, and the file has "
+                    f"{len(self.data):,}; it is truncated, download it again"
+                )
+        super()._build_tensors(start_offs, fields)
+
 
 def _entry(path: Path, tensor: ReaderTensor) -> GgufArray:
     if tensor.tensor_type not in STORED:
@@ -127,36 +160,38 @@ def _entry(path: Path, tensor: ReaderTensor) -> GgufArray:
 
 def read_vocabulary(metadata: Metadata) -> Vocabulary:
     """The pieces that the metadata carries."""
-    model = metadata.need("tokenizer.ggml.model")
+    metadata.need("tokenizer.ggml.model")
+    model = metadata.text("tokenizer.ggml.model")
     kinds = {"llama": VocabularyKind.SENTENCEPIECE_BPE, "gpt2": VocabularyKind.BYTE_BPE}
-    if model not in kinds:
+    if model is None or model not in kinds:
         raise ConfigError(
             f"{metadata.source}: its tokenizer is {model!r}; read are {', '.join(kinds)}"
         )
-    pieces = metadata.need("tokenizer.ggml.tokens")
-    types = metadata.get("tokenizer.ggml.token_type", [PieceType.NORMAL] * len(pieces))
-    scores = metadata.get("tokenizer.ggml.scores", ())
+    pieces = metadata.listed("tokenizer.ggml.tokens", str)
+    normal = [int(PieceType.NORMAL)] * len(pieces)
+    types = metadata.listed("tokenizer.ggml.token_type", int, normal)
+    scores = metadata.listed("tokenizer.ggml.scores", float, ())
     if len(types) != len(pieces) or (scores and len(scores) != len(pieces)):
         raise CheckpointError(
             f"{metadata.source}: {len(pieces)} pieces, but {len(types)} types "
             f"and {len(scores)} scores"
         )
     is_spm = kinds[model] is VocabularyKind.SENTENCEPIECE_BPE
-    pre = metadata.get("tokenizer.ggml.pre", "default")
+    pre = metadata.text("tokenizer.ggml.pre", "default") or "default"
     return Vocabulary(
         kinds[model],
         pieces=tuple(pieces),
         types=_piece_types(metadata, types),
         scores=tuple(scores),
-        merges=tuple(metadata.get("tokenizer.ggml.merges", ())),
+        merges=tuple(metadata.listed("tokenizer.ggml.merges", str, ())),
         pre=pre,
-        bos_id=metadata.get("tokenizer.ggml.bos_token_id"),
-        eos_id=metadata.get("tokenizer.ggml.eos_token_id"),
+        bos_id=metadata.index("tokenizer.ggml.bos_token_id", len(pieces)),
+        eos_id=metadata.index("tokenizer.ggml.eos_token_id", len(pieces)),
         # what llama.cpp assumes where the file is silent
-        add_bos=metadata.get("tokenizer.ggml.add_bos_token", is_spm or pre == "llama-bpe"),
-        add_eos=metadata.get("tokenizer.ggml.add_eos_token", False),
-        add_space_prefix=metadata.get("tokenizer.ggml.add_space_prefix", is_spm),
-        remove_extra_whitespaces=metadata.get("tokenizer.ggml.remove_extra_whitespaces", False),
+        add_bos=metadata.flag("tokenizer.ggml.add_bos_token", is_spm or pre == "llama-bpe"),
+        add_eos=metadata.flag("tokenizer.ggml.add_eos_token", False),
+        add_space_prefix=metadata.flag("tokenizer.ggml.add_space_prefix", is_spm),
+        remove_extra_whitespaces=metadata.flag("tokenizer.ggml.remove_extra_whitespaces", False),
     )
 
 
@@ -165,15 +200,15 @@ def _piece_types(metadata: Metadata, numbers: Iterable[int]) -> tuple[PieceType,
 
     Files mark padding as unknown too, and some mark the unknown piece as a control piece.
     """
-    unknown_id = metadata.get("tokenizer.ggml.unknown_token_id")
     try:
         types = [PieceType(number) for number in numbers]
     except ValueError as broken:
         raise CheckpointError(f"{metadata.source}: a piece has no type: {broken}") from broken
+    unknown_id = metadata.index("tokenizer.ggml.unknown_token_id", len(types))
     if unknown_id is None:
         unknown_id = types.index(PieceType.UNKNOWN) if PieceType.UNKNOWN in types else None
     types = [PieceType.UNUSED if kind is PieceType.UNKNOWN else kind for kind in types]
-    if unknown_id is not None and unknown_id < len(types):
+    if unknown_id is not None:
         types[unknown_id] = PieceType.UNKNOWN
     return tuple(types)
 
@@ -182,7 +217,7 @@ def _end_ids(metadata: Metadata) -> list[int]:
     """All ids that end an answer: of the sequence, of the turn, of the message."""
     keys = ("eos_token_id", "eot_token_id", "eom_token_id")
     ids = (metadata.get(f"tokenizer.ggml.{key}") for key in keys)
-    return list(dict.fromkeys(number for number in ids if number is not None))
+    return list(dict.fromkeys(number for number in ids if isinstance(number, int)))
 
 
 def _special_tokens(vocabulary: Vocabulary) -> dict[str, str]:

@@ -80,11 +80,14 @@ class Family:
     layer_names: Mapping[str, str]
     pairs_rows: bool = False  # query and key rows come in pairs (see rows.py)
     norms_plus_one: bool = False
+    rotates_part: bool = False  # of every head, where the file says so
 
     def config(self, metadata: Metadata, tensors: Tensors) -> Config:
         """The config.json equivalent, but for what the vocabulary says."""
         num_heads = metadata.count("attention.head_count")
         hidden = metadata.count("embedding_length")
+        head_dim = _head_dim(metadata)
+        self._check_rotated(metadata, head_dim)
         return {
             "architectures": [self.hf_class],
             "model_type": self.model_type,
@@ -93,12 +96,29 @@ class Family:
             "num_hidden_layers": metadata.count("block_count"),
             "num_attention_heads": num_heads,
             "num_key_value_heads": metadata.count("attention.head_count_kv", num_heads),
-            "head_dim": metadata.count("attention.key_length", hidden // num_heads),
+            "head_dim": head_dim,
             "max_position_embeddings": metadata.count("context_length"),
             "rms_norm_eps": _shortest(metadata.number("attention.layer_norm_rms_epsilon")),
             "rope_theta": metadata.number("rope.freq_base", 10000.0),
             "hidden_act": "silu",
         } | self.extra(metadata, tensors)
+
+    def _check_rotated(self, metadata: Metadata, head_dim: int) -> None:
+        """Refuse heads that are rotated in part where the architecture's config cannot say so."""
+        rotated = metadata.count("rope.dimension_count", head_dim)
+        values = metadata.count("attention.value_length", head_dim)
+        if values != head_dim:
+            raise ConfigError(
+                f"{metadata.source}: attention.value_length is {values}, and heads have {head_dim} "
+                "channels; heads whose values have another size are not read from GGUF"
+            )
+        if rotated == head_dim or (self.rotates_part and rotated < head_dim):
+            return
+        allowed = f"2 to {head_dim}" if self.rotates_part else f"{head_dim}, all channels of a head"
+        raise ConfigError(
+            f"{metadata.source}: rope.dimension_count is {rotated}; in a {metadata.architecture} "
+            f"model of this size it must be {allowed}"
+        )
 
     def rename(self, metadata: Metadata, tensors: Tensors) -> dict[str, Entry]:
         """The entries under Hugging Face names, in Hugging Face row order."""
@@ -128,6 +148,12 @@ class Family:
         raise CheckpointError(
             f"{metadata.source}: tensor {name!r} has no place in a {metadata.architecture} model"
         )
+
+
+def _head_dim(metadata: Metadata) -> int:
+    """How many channels a head has."""
+    hidden, heads = metadata.count("embedding_length"), metadata.count("attention.head_count")
+    return metadata.count("attention.key_length", hidden // heads)
 
 
 def _shortest(value: float) -> float:
@@ -185,11 +211,18 @@ def _phi3(metadata: Metadata, tensors: Tensors) -> Config:
         "original_max_position_embeddings": metadata.count(
             "rope.scaling.original_context_length", metadata.count("context_length")
         ),
-        "sliding_window": metadata.optional("attention.sliding_window") or None,
+        "sliding_window": (
+            metadata.count("attention.sliding_window")
+            if metadata.optional("attention.sliding_window")
+            else None
+        ),
     }
-    head_size = metadata.count("embedding_length") // metadata.count("attention.head_count")
-    config["partial_rotary_factor"] = metadata.count("rope.dimension_count", head_size) / head_size
-    if "rope_factors_long.weight" in tensors:
+    head_dim = _head_dim(metadata)
+    config["partial_rotary_factor"] = metadata.count("rope.dimension_count", head_dim) / head_dim
+    tables = [f"rope_factors_{which}.weight" for which in ("long", "short")]
+    if any(table in tensors for table in tables):
+        if missing := [table for table in tables if table not in tensors]:
+            raise CheckpointError(f"{metadata.source}: {missing[0]} is missing")
         config["rope_scaling"] = {
             "type": "longrope",
             "long_factor": tensors["rope_factors_long.weight"].read().tolist(),
@@ -206,7 +239,7 @@ FAMILIES: dict[str, Family] = {
     "gemma2": Family(
         "Gemma2ForCausalLM", "gemma2", _gemma2, LAYER | GEMMA2_NORMS, norms_plus_one=True
     ),
-    "phi3": Family("Phi3ForCausalLM", "phi3", _phi3, LAYER | PHI3_FUSED),
+    "phi3": Family("Phi3ForCausalLM", "phi3", _phi3, LAYER | PHI3_FUSED, rotates_part=True),
 }
 """Architectures by the name in `general.architecture`."""
 

@@ -36,6 +36,8 @@ def llama3_scaling(metadata: Metadata, factors: np.ndarray) -> dict[str, Any]:
     The file keeps only the factors per frequency. All published models use the bounds 1 and 4
     over a context of 8192 and differ in the largest factor; the factors must agree with that.
     """
+    if not factors.size:
+        raise ConfigError(f"{metadata.source}: rope_freqs.weight holds no factors")
     scaling: dict[str, Any] = {
         "rope_type": "llama3",
         "factor": float(factors.max()),

@@ -67,6 +67,10 @@ class PackedReader(Closing):
         """The number format that a tensor had."""
         return SAFETENSORS[self.contents.tensors[name][0]]
 
+    def file_of(self, name: str) -> str:  # noqa: ARG002
+        """The file of packed weights."""
+        return str(self.path)
+
     def read(self, name: str) -> NoReturn:
         """CheckpointError: what was packed is gone."""
         raise CheckpointError(f"{self.path}: {name!r} was packed and cannot be read; {AGAIN}")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Protocol, Self
 
+import ml_dtypes
 import numpy as np
 
 from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.resource import Closing
+
+_WEIGHTS = tuple(
+    np.dtype(each) for each in (np.float32, ml_dtypes.bfloat16, np.float16, np.float64)
+)
 
 
 class WeightReader(Protocol):
@@ -30,6 +36,10 @@ class WeightReader(Protocol):
 
     def dtype(self, name: str) -> np.dtype:
         """The number format that `read` will return, without reading."""
+        ...
+
+    def file_of(self, name: str) -> str:
+        """The path of the file that holds an array."""
         ...
 
     def read(self, name: str) -> np.ndarray:
@@ -60,11 +70,17 @@ class Entry(Protocol):
 
 
 class EntryReader(Closing):
-    """A WeightReader over a table of entries; the containers only build the table."""
+    """A WeightReader over a table of entries; the containers only build the table.
 
-    def __init__(self, source: str, entries: Mapping[str, Entry]) -> None:
+    `files` says where each entry lies, if not all in `source`.
+    """
+
+    def __init__(
+        self, source: str, entries: Mapping[str, Entry], files: Mapping[str, Path] | None = None
+    ) -> None:
         self._source = source
         self._entries = dict(entries)
+        self._files = files or {}
         self._names = frozenset(entries)
 
     @property
@@ -79,6 +95,10 @@ class EntryReader(Closing):
     def dtype(self, name: str) -> np.dtype:
         """The number format that `read` will return, without reading."""
         return self._find(name).dtype
+
+    def file_of(self, name: str) -> str:
+        """The path of the file that holds an array."""
+        return str(self._files.get(name, self._source))
 
     def read(self, name: str) -> np.ndarray:
         """The array; CheckpointError if there is none of this name."""
@@ -98,3 +118,13 @@ class EntryReader(Closing):
         if name not in self._entries:
             raise CheckpointError(f"{self._source}: {name!r} was asked for after close()")
         return self._entries[name]
+
+
+def check_dtypes(reader: WeightReader, names: Iterable[str]) -> None:
+    """Refuse weights that are no plain floats; CheckpointError names the first with its file."""
+    for name in names:
+        if (dtype := reader.dtype(name)) not in _WEIGHTS:
+            raise CheckpointError(
+                f"{reader.file_of(name)}: tensor {name!r} holds {dtype}; weights are read in "
+                f"{', '.join(map(str, _WEIGHTS))}; save the model again in one of these"
+            )

@@ -18,9 +18,9 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_op_reference import NoToken
+from spaninfer_op_reference import NoToken as NoTokenInRow
 
-from spaninfer_engine.errors import NoMemory
+from spaninfer_engine.errors import NoMemory, NoToken
 from spaninfer_engine.plan import Entry, StepPlan, StepResult
 from spaninfer_engine.request import TokenLogprob
 from spaninfer_engine.resource import Closing
@@ -199,7 +199,7 @@ class Runner(Closing):
         for index in np.flatnonzero(at_fault).tolist():
             why = SampleStatus(int(status[last[index]]))
             tokens[index] = None
-            failed[batch.seq_ids[index]] = NoToken(index, _LARGEST_LOGIT[why])
+            failed[batch.seq_ids[index]] = NoToken(str(NoTokenInRow(index, _LARGEST_LOGIT[why])))
         return self._logprobs(step, tokens)
 
     def _logprobs(self, step: _InFlight, tokens: Sequence[int | None]) -> dict[int, TokenLogprob]:

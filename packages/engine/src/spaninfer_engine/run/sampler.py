@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_op_reference import RowSampling, process, sample
 
+from spaninfer_engine.errors import NoToken
 from spaninfer_engine.plan import Entry
 from spaninfer_engine.request import SamplingParams, TokenLogprob
 from spaninfer_engine.run.logprobs import report
@@ -140,7 +141,9 @@ class Sampler:
                 process(logits[index], rows[index]) if wanted.processed_logprobs else logits[index]
             )
             [logprobs[request_id]] = report(row[None], chosen[index : index + 1], wanted.logprobs)
-        failures: dict[int, Exception] = {requests[row]: error for row, error in failed.items()}
+        failures: dict[int, Exception] = {
+            requests[row]: NoToken(str(error)) for row, error in failed.items()
+        }
         return chosen.tolist(), logprobs, failures
 
     def prompt_logprobs(

@@ -7,12 +7,13 @@ from spaninfer_engine.spec.check import check
 from spaninfer_engine.spec.nodes import Decoder, Weight
 from spaninfer_engine.spec.read import ModelSpec
 from spaninfer_engine.spec.registry import find, load
-from spaninfer_engine.spec.resolve import UnreadConfigKeys, resolve
+from spaninfer_engine.spec.resolve import TowerNotUsed, UnreadConfigKeys, resolve
 from spaninfer_engine.spec.tree import parameter_count, weights
 
 __all__ = [
     "Decoder",
     "ModelSpec",
+    "TowerNotUsed",
     "UnreadConfigKeys",
     "Weight",
     "check",

@@ -63,7 +63,7 @@ DECISIVE: Mapping[str, tuple[object, ...]] = {
     "num_key_value_heads": (),
     "num_local_experts": (0, 1),
     "parallel_attn": (False,),
-    "partial_rotary_factor": (1,),
+    "*partial_rotary_factor": (1,),
     "position_embedding_type": (),
     "*qk_layernorm*": (False,),
     "*qk_norm*": (False,),
@@ -71,6 +71,7 @@ DECISIVE: Mapping[str, tuple[object, ...]] = {
     "query_pre_attn_scalar": (),
     "residual_multiplier": (1,),
     "rms_norm_eps": (),
+    "rope_type": ("default",),
     "rope_*": (),
     "rotary_*": (1,),
     "routed_scaling_factor": (1,),
@@ -109,15 +110,17 @@ def unread(scope: Scope) -> tuple[str, ...]:
 
     To be called when everything is resolved.
     """
-    ignored = scope.texts("config", "ignore")
+    ignored, unused = scope.texts("config", "ignore"), scope.texts("config", "unused")
     found = []
     for key, value in _leaves(scope):
         if key in INERT or value is None or any(fnmatchcase(key, each) for each in ignored):
             continue
         neutral = [each for pattern, each in DECISIVE.items() if fnmatchcase(key, pattern)]
-        if not neutral:
+        if neutral and value in neutral[0]:
+            continue
+        if not neutral or any(fnmatchcase(key, each) for each in unused):
             found.append(key)
-        elif value not in neutral[0]:
+        else:
             problem = (
                 f"config.json says {value!r}, this changes the mathematics, and no value of "
                 f"the spec reads it; read it, or name it under [config] ignore"
@@ -138,3 +141,14 @@ def _leaves(scope: Scope) -> Iterator[tuple[str, object]]:
         for inner, content in value.items():
             if inner not in parts:
                 yield f"{key}.{inner}", content
+    for key in ("rope_parameters", "rope_scaling"):
+        yield from _fractions(scope, key)
+
+
+def _fractions(scope: Scope, path: str) -> Iterator[tuple[str, object]]:
+    """Yield the rotated parts of heads that stand unread in a table that is read as a whole."""
+    table = scope.key(path)
+    for inner, content in table.items() if isinstance(table, Mapping) else ():
+        if inner == "partial_rotary_factor" and f"{path}.{inner}" not in scope.read:
+            yield f"{path}.{inner}", content
+        yield from _fractions(scope, f"{path}.{inner}")

@@ -41,7 +41,11 @@ qk_norm = "rms"
 Expressions know the names of `[let]` and `[dims]`, config keys, the index `i` of the layer (in the
 keys marked "by layer"), numbers, `'texts'`, `[lists]`, `list[index]`,
 `+ - * / // % **`, `== != < <= > >=`, `in`, `not in`, `and`, `or`, `not`, and `a if c else b`.
-There are no calls. Lists named `ignore` add up along what a file inherits; all other keys replace.
+There are no calls. Lists named `ignore` and `unused` add up along what a file inherits; all other
+keys replace.
+
+A config key that config.json does not have means what `[config.default]` says, and nothing where
+that is silent. A key that is null is there: it has no value, and the next alternative counts.
 
 ## Presence
 

@@ -20,7 +20,11 @@ from spaninfer_engine.spec.words import REQUIRED, Word
 Find: TypeAlias = Callable[[str, Traversable], Traversable | None]
 
 MAX_ANCESTORS = 8
-GROWING = {("config", "ignore"), ("weights", "ignore")}  # a child adds to its parent's list
+GROWING = {
+    ("config", "ignore"),
+    ("config", "unused"),
+    ("weights", "ignore"),
+}  # a child adds to its parent's list
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class ModelSpec:
     name: str
     source: str
     hf: tuple[str, ...]
+    model_type: tuple[str, ...]
     kind: str
     text: tuple[str, ...]
     entries: Mapping[tuple[str, str], Entry]
@@ -80,7 +85,8 @@ def _read(file: Traversable, find: Find, below: tuple[Traversable, ...]) -> Mode
     if kind not in KINDS:
         raise SpecError(file.name, "", "kind", f"expected one of {', '.join(KINDS)}, got {kind!r}")
     name = file.name.removesuffix(".toml")
-    return ModelSpec(name, file.name, hf, kind, text, MappingProxyType(entries))
+    model_type = _texts(file.name, "model_type", top) or (name,)
+    return ModelSpec(name, file.name, hf, model_type, kind, text, MappingProxyType(entries))
 
 
 def _grown(

@@ -31,16 +31,27 @@ def load(name: str | Path) -> ModelSpec:
 
 
 def find(config: Mapping[str, object]) -> ModelSpec:
-    """Return the spec for a config.json, by the first name under its `architectures`."""
+    """Return the spec for a config.json, by the first class under `architectures` that is known.
+
+    Where it names no class, as base models saved by hand do, its `model_type` says which spec.
+    """
     said = config.get("architectures")
-    if not isinstance(said, list | tuple) or not said or not isinstance(said[0], str):
+    items = said if isinstance(said, list | tuple) else (said,)
+    classes = [each for each in items if isinstance(each, str)]
+    for each in classes:
+        if each in by_class():
+            return _load_known(by_class()[each])
+    if classes:
+        raise UnknownArchitecture(classes[0], by_class())
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str):
         raise ConfigError(
-            "config.json names no architecture (key `architectures`); "
+            "config.json names no architecture (key `architectures`, or `model_type`); "
             "name one of the bundled ones or a TOML file of your own with --spec"
         )
-    if said[0] not in by_class():
-        raise UnknownArchitecture(said[0], by_class())
-    return _load_known(by_class()[said[0]])
+    if model_type not in by_model_type():
+        raise UnknownArchitecture(model_type, by_model_type())
+    return _load_known(by_model_type()[model_type])
 
 
 @functools.cache
@@ -60,6 +71,16 @@ def by_class() -> Mapping[str, str]:
     for name in library():
         for hf in _load_known(name).hf:
             found.setdefault(hf, name)
+    return MappingProxyType(found)
+
+
+@functools.cache
+def by_model_type() -> Mapping[str, str]:
+    """Return the architecture's name for each `model_type` of config.json."""
+    found: dict[str, str] = {}
+    for name in library():
+        for model_type in _load_known(name).model_type:
+            found.setdefault(model_type, name)
     return MappingProxyType(found)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
-from spaninfer_engine.errors import NotBuilt
+from spaninfer_engine.errors import NotBuilt, SpecError
 from spaninfer_engine.spec.account import check_expected, unread
+from spaninfer_engine.spec.fit import misfits
 from spaninfer_engine.spec.maker import Maker, NormKind
 from spaninfer_engine.spec.nodes import (
     Decoder,
@@ -26,17 +27,21 @@ from spaninfer_engine.spec.read import ModelSpec
 from spaninfer_engine.spec.resolve_attention import AttentionReader, Groups
 from spaninfer_engine.spec.resolve_mlp import MlpReader
 from spaninfer_engine.spec.scope import Scope
+from spaninfer_engine.spec.typed import MAX_INDEX
 
 WHY_NOT = {
     "encoder": "encoders run in one piece without a cache; this version serves decoders",
     "encdec": "encoder-decoder pairs need cross-attention; this version serves decoders",
-    "vlm": "its vision tower is not built yet; this version serves text decoders",
-    "audio_lm": "its audio tower is not built yet; this version serves text decoders",
 }
+TOWERS = {"vlm": "vision", "audio_lm": "audio"}
 
 
 class UnreadConfigKeys(UserWarning):
     """config.json holds keys that nothing reads, and that are not known to be inert."""
+
+
+class TowerNotUsed(UserWarning):
+    """A model that also sees or hears was loaded for text alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +59,14 @@ def resolve(
     """Return the tree of a model.
 
     `names` are the checkpoint's tensors; they choose among the spec's declared alternatives.
-    Raises SpecError, NotBuilt, and warns with UnreadConfigKeys.
+    Of a model with a tower for other media, this is the text model. Raises SpecError, NotBuilt,
+    and warns with UnreadConfigKeys and TowerNotUsed.
     """
     resolution = resolve_fully(spec, config, names)
+    if spec.kind in TOWERS:
+        tower = f"its {TOWERS[spec.kind]} tower is not built yet"
+        message = f"{spec.source}: {tower} and is not used; the model is loaded for text alone"
+        warnings.warn(message, TowerNotUsed, stacklevel=2)
     if resolution.unread:
         keys = ", ".join(resolution.unread)
         message = f"{spec.source}: config.json says {keys}, which nothing reads"
@@ -68,20 +78,26 @@ def resolve_fully(
     spec: ModelSpec, config: Mapping[str, object], names: Collection[str] | None = None
 ) -> Resolution:
     """Return the tree of a model, and what of its config and its spec was of no use."""
-    if spec.kind != "decoder":
+    if spec.kind in WHY_NOT:
         raise NotBuilt(f"{spec.name} is of kind {spec.kind!r}: {WHY_NOT[spec.kind]}")
     scope = Scope(spec, text_config(spec, config))
     check_expected(scope)
     decoder = _decoder(Maker(scope, names))
+    for problem in misfits(decoder):
+        raise SpecError(spec.source, "", "sizes", problem)
     return Resolution(decoder, unread(scope), scope.unasked())
 
 
 def text_config(spec: ModelSpec, config: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the part of a config that speaks of the text model."""
+    """Return the part of a config that speaks of the text model.
+
+    That its embedding is the head may be said beside it, for the whole model.
+    """
     for key in spec.text:
         inner = config.get(key)
         if isinstance(inner, Mapping):
-            return cast("Mapping[str, object]", inner)
+            tied = {"tie_word_embeddings": True} if config.get("tie_word_embeddings") else {}
+            return {**cast("Mapping[str, object]", inner), **tied}
     return config
 
 
@@ -107,10 +123,10 @@ def _decoder(maker: Maker) -> Decoder:
         groups=groups.all(),
         surplus=_surplus(maker),
     )
-    return replace(decoder, max_len=_reach(decoder))
+    return replace(decoder, max_len=_reach(scope, decoder))
 
 
-def _reach(decoder: Decoder) -> int:
+def _reach(scope: Scope, decoder: Decoder) -> int:
     """Return how many positions a model is good for.
 
     Its yarn table may say more than the config; the dynamic kind begins to act where the config's
@@ -121,6 +137,9 @@ def _reach(decoder: Decoder) -> int:
         if rule.kind in ("yarn", "dynamic"):
             trained = rule.original_len if rule.kind == "yarn" else rule.max_len
             reach = max(reach, int(trained * rule.factor))
+    if reach > MAX_INDEX:
+        problem = f"stretched it reaches {reach:,} positions; at most {MAX_INDEX:,} are told apart"
+        raise scope.error("rope", "scaling", problem)
     return reach
 
 
@@ -155,6 +174,11 @@ def _positions(maker: Maker) -> Learned | Sinusoidal | None:
             rows = scope.integer("dims", "max_pos") + offset
             return Learned(Weight(f"{name}.weight", (rows, hidden)), offset)
         case "sinusoidal":
+            if hidden % 2 or hidden < 4:
+                problem = (
+                    f"sines and cosines take an even number of channels from 4 on, got {hidden}"
+                )
+                raise scope.error("embed", "positions", problem)
             return Sinusoidal(hidden, offset)
         case _:
             return None

@@ -19,6 +19,8 @@ from spaninfer_engine.spec.nodes import (
     Weight,
 )
 
+MAX_ALL_EXPERTS = 200_000  # of all layers, each with three names: no config takes minutes to read
+
 
 class MlpReader:
     """Reads [mlp] and [moe] once and makes the MLP of any layer."""
@@ -31,6 +33,8 @@ class MlpReader:
         self._bias = scope.flag("mlp", "bias")
         self._kind = scope.text("mlp", "kind")
         self._fused = scope.flag("mlp", "fused")
+        if scope.spec.entry("moe", "layers").tree is not None:  # there may be none with experts
+            scope.account_for("moe")
 
     def layer(self, index: int, within: str) -> GatedMLP | FusedGatedMLP | PlainMLP | RoutedMLP:
         """Return the MLP of one layer, whose names begin with `within`."""
@@ -66,6 +70,9 @@ class MlpReader:
     def _routed(self, within: str) -> RoutedMLP:
         scope, maker = self._scope, self._maker
         num_experts = scope.integer("moe", "n")
+        if num_experts * (layers := scope.integer("dims", "layers")) > MAX_ALL_EXPERTS:
+            problem = f"{num_experts:,} experts in {layers:,} layers; at most {MAX_ALL_EXPERTS:,}"
+            raise scope.error("moe", "n", problem)
         correction = None
         if scope.flag("moe", "correction"):
             correction = Weight(maker.name("router_bias", within, suffix=""), (num_experts,))
@@ -90,12 +97,19 @@ class MlpReader:
         group_topk = scope.integer("moe", "group_topk")
         if num_experts % groups:
             raise scope.error("moe", "groups", f"{num_experts} experts do not make {groups} groups")
-        if top_k > num_experts:
-            raise scope.error("moe", "top_k", f"{top_k} of {num_experts} experts cannot be chosen")
         if group_topk > groups:
             raise scope.error(
                 "moe", "group_topk", f"{group_topk} of {groups} groups cannot be chosen"
             )
+        size = num_experts // groups
+        score = scope.text("moe", "group_score")
+        if groups > 1 and size < 2 and score == "top2":
+            problem = f"groups of {size} expert have no two best, whose sum is wanted"
+            raise scope.error("moe", "groups", problem)
+        if top_k > group_topk * size:
+            within = f" in {group_topk} of {groups} groups" if groups > 1 else ""
+            problem = f"{top_k} of {group_topk * size} experts{within} cannot be chosen"
+            raise scope.error("moe", "top_k", problem)
         return Scores(
             kind=cast(Literal["softmax", "sigmoid"], scope.text("moe", "score")),
             top_k=top_k,
@@ -103,7 +117,7 @@ class MlpReader:
             scale=scope.number("moe", "scale"),
             groups=groups,
             group_topk=group_topk,
-            group_score=cast(Literal["max", "top2"], scope.text("moe", "group_score")),
+            group_score=cast(Literal["max", "top2"], score),
         )
 
     def _experts(self, within: str, num: int) -> EachExpert | StackedExperts:

@@ -12,7 +12,16 @@ from spaninfer_engine.spec.frequencies import Frequencies, RopeKind
 from spaninfer_engine.spec.nodes import Rope, RopeStyle
 from spaninfer_engine.spec.scope import Scope
 from spaninfer_engine.spec.syntax import BadValue
-from spaninfer_engine.spec.typed import FLAG, INTEGER, NUMBER, TEXT, Type
+from spaninfer_engine.spec.typed import (
+    COUNT,
+    FLAG,
+    INDEX,
+    NUMBER,
+    POSITIVE,
+    TEXT,
+    Type,
+    number,
+)
 
 # What each kind reads from the table, as both spellings of config.json call it.
 READS: Mapping[str, frozenset[str]] = {
@@ -27,7 +36,7 @@ READS: Mapping[str, frozenset[str]] = {
     "longrope": frozenset({"factor", "short_factor", "long_factor", "attention_factor"}),
 }
 OTHER_NAMES = {"su": "longrope", "mrope": "default"}
-_MOST_STRETCHED = 1 << 20
+_MSCALE = number(0.0, 1e6)
 EVERY_KIND = frozenset(  # read elsewhere, or without a meaning
     {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"}
     | {"original_max_position_embeddings", "mrope_section", "mrope_interleaved"}
@@ -37,8 +46,10 @@ EVERY_KIND = frozenset(  # read elsewhere, or without a meaning
 def rope(scope: Scope, local: bool) -> Rope:
     """Return the rotary embedding of a layer; `local`: a layer with a window."""
     dim = int(scope.integer("rope", "dim") * scope.number("rope", "fraction"))
-    if dim < 2 or dim % 2:
-        raise scope.error("rope", "fraction", f"rotates {dim} channels; it must be an even number")
+    size = scope.integer("dims", "qk_rope" if scope.text("attn", "kind") == "mla" else "head_dim")
+    if not 2 <= dim <= size or dim % 2:
+        problem = f"rotates {dim} of {size} channels of a head; it must be an even number of them"
+        raise scope.error("rope", "fraction", problem)
     local = local and scope.optional_number("rope", "local_theta") is not None
     table = Table(scope, "local_scaling" if local else "scaling")
     return Rope(
@@ -67,32 +78,27 @@ class Table:
         """Return the error that blames the table."""
         return self._scope.error("rope", self._key, problem)
 
-    def number(self, word: str) -> float | None:
+    def number(self, word: str, type_: Type = NUMBER) -> float | None:
         """Return a number, None where the table does not say it."""
-        return cast("float | None", self._get(word, NUMBER))
+        return cast("float | None", self._get(word, type_))
 
-    def needed(self, word: str) -> float:
+    def needed(self, word: str, type_: Type) -> float:
         """Return a number that the kind cannot do without."""
-        if (value := self.number(word)) is None:
+        if (value := self.number(word, type_)) is None:
             raise self.error(f"rope type {self.kind!r} needs {word!r}")
         return value
 
     def factor(self) -> float | None:
         """Return by how much a length was stretched, None where the table does not say it."""
-        value = self.number("factor")
-        if value is not None and not 0 < value <= _MOST_STRETCHED:
-            raise self.error(f"'factor' is {value:g}; it must lie above 0, to {_MOST_STRETCHED:,}")
-        return value
+        return self.number("factor", POSITIVE)
 
     def needed_factor(self) -> float:
         """Return the factor of a kind that cannot do without."""
-        if (value := self.factor()) is None:
-            raise self.error(f"rope type {self.kind!r} needs 'factor'")
-        return value
+        return self.needed("factor", POSITIVE)
 
-    def integer(self, word: str) -> int | None:
-        """Return an integer, None where the table does not say it."""
-        return cast("int | None", self._get(word, INTEGER))
+    def length(self, word: str) -> int | None:
+        """Return a number of positions, None where the table does not say it."""
+        return cast("int | None", self._get(word, INDEX))
 
     def flag(self, word: str) -> bool | None:
         """Return true or false, None where the table does not say it."""
@@ -107,14 +113,16 @@ class Table:
         values = self._words.get(word)
         if not isinstance(values, tuple) or len(values) != length:
             raise self.error(f"{word!r} must be a list of {length} numbers")
-        return tuple(cast(float, self._checked(word, value, NUMBER)) for value in values)
+        return tuple(cast(float, self._checked(word, value, POSITIVE)) for value in values)
 
     def sections(self) -> tuple[int, ...]:
         """Return how many frequencies each axis of M-RoPE gets."""
         values = self._words.get("mrope_section")
+        if values is None:
+            values = self._scope.value("rope", "sections") or None
         if not isinstance(values, tuple):
             raise self.error("'mrope_section' must be a list of integers")
-        return tuple(cast(int, self._checked("mrope_section", value, INTEGER)) for value in values)
+        return tuple(cast(int, self._checked("mrope_section", value, COUNT)) for value in values)
 
     def _get(self, word: str, type_: Type) -> object:
         value = self._words.get(word)
@@ -130,7 +138,7 @@ class Table:
 def yarn_factor(scope: Scope) -> float:
     """Return what DeepSeek multiplies the scale of its scores with; 1 without yarn."""
     table = Table(scope, "scaling")
-    amount = table.number("mscale_all_dim") if table.kind == "yarn" else None
+    amount = table.number("mscale_all_dim", _MSCALE) if table.kind == "yarn" else None
     if not amount:
         return 1.0
     factor = table.needed_factor()
@@ -140,12 +148,11 @@ def yarn_factor(scope: Scope) -> float:
 def _frequencies(scope: Scope, table: Table, dim: int, local: bool) -> Frequencies:
     max_len = scope.integer("dims", "max_pos")
     outside = scope.optional_integer("rope", "original")
-    original = table.integer("original_max_position_embeddings") or outside or max_len
+    original = outside or table.length("original_max_position_embeddings") or max_len
     base = "local_theta" if local else "theta"
     theta = scope.number("rope", base)
-    if theta <= 0:
-        raise scope.error("rope", base, f"it is {theta:g}; it must lie above 0")
     if (prompt := scope.optional_integer("rope", "ntk_prompt")) is not None:
+        _demand_pairs(scope, "ntk_prompt", dim)
         return Frequencies("ntk_prompt", dim, theta, max_len, original_len=prompt)
     plain = Frequencies(cast(RopeKind, table.kind), dim, theta, max_len, original)
     return _KINDS[table.kind](plain, table, scope)
@@ -156,50 +163,63 @@ def _default(plain: Frequencies, table: Table, scope: Scope) -> Frequencies:
     return plain
 
 
-def _factor_only(plain: Frequencies, table: Table, scope: Scope) -> Frequencies:
+def _linear(plain: Frequencies, table: Table, scope: Scope) -> Frequencies:
     del scope
     return replace(plain, factor=table.needed_factor())
 
 
+def _dynamic(plain: Frequencies, table: Table, scope: Scope) -> Frequencies:
+    _demand_pairs(scope, "scaling", plain.dim)
+    return replace(plain, factor=table.needed_factor())
+
+
+def _demand_pairs(scope: Scope, key: str, dim: int) -> None:
+    """Refuse a base that grows with dim / (dim - 2) where that is none."""
+    if dim < 4:
+        problem = f"theta cannot grow where {dim} channels are rotated; it takes 4 or more"
+        raise scope.error("rope", key, problem)
+
+
 def _llama3(plain: Frequencies, table: Table, scope: Scope) -> Frequencies:
     del scope
-    return replace(
-        plain,
-        factor=table.needed_factor(),
-        low_freq_factor=table.needed("low_freq_factor"),
-        high_freq_factor=table.needed("high_freq_factor"),
-    )
+    low, high = (table.needed(f"{word}_freq_factor", POSITIVE) for word in ("low", "high"))
+    if low >= high:
+        raise table.error(f"'low_freq_factor' is {low:g}; it must be below the high one, {high:g}")
+    return replace(plain, factor=table.needed_factor(), low_freq_factor=low, high_freq_factor=high)
 
 
 def _yarn(plain: Frequencies, table: Table, scope: Scope) -> Frequencies:
-    del scope
+    if plain.theta == 1:
+        raise scope.error("rope", "theta", "it is 1; yarn needs more")
     return replace(
         plain,
         factor=table.factor() or plain.max_len / plain.original_len,
-        beta_fast=table.number("beta_fast") or plain.beta_fast,
-        beta_slow=table.number("beta_slow") or plain.beta_slow,
-        mscale=table.number("mscale"),
-        mscale_all_dim=table.number("mscale_all_dim"),
-        attention_factor=table.number("attention_factor"),
+        beta_fast=table.number("beta_fast", POSITIVE) or plain.beta_fast,
+        beta_slow=table.number("beta_slow", POSITIVE) or plain.beta_slow,
+        mscale=table.number("mscale", _MSCALE),
+        mscale_all_dim=table.number("mscale_all_dim", _MSCALE),
+        attention_factor=table.number("attention_factor", POSITIVE),
         truncate=table.flag("truncate") is not False,
     )
 
 
 def _longrope(plain: Frequencies, table: Table, scope: Scope) -> Frequencies:
+    if plain.original_len < 2:
+        raise table.error("the original length is 1; its logarithm must be above 0")
     return replace(
         plain,
         factor=table.factor() or plain.max_len / plain.original_len,
         short_factors=table.numbers("short_factor", plain.dim // 2),
         long_factors=table.numbers("long_factor", plain.dim // 2),
-        attention_factor=table.number("attention_factor"),
+        attention_factor=table.number("attention_factor", POSITIVE),
         recompute=scope.flag("rope", "recompute"),
     )
 
 
 _KINDS: Mapping[str, Callable[[Frequencies, Table, Scope], Frequencies]] = {
     "default": _default,
-    "linear": _factor_only,
-    "dynamic": _factor_only,
+    "linear": _linear,
+    "dynamic": _dynamic,
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,

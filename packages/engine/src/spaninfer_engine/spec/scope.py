@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from spaninfer_engine.errors import SpecError
+from spaninfer_engine.errors import SpecError, shown
 from spaninfer_engine.spec.read import Entry, ModelSpec, frozen
 from spaninfer_engine.spec.syntax import BadValue, Name
 from spaninfer_engine.spec.values import evaluate, mentions
 from spaninfer_engine.spec.vocabulary import SECTIONS
 from spaninfer_engine.spec.words import REQUIRED, Word
+
+_TOLD = 4  # config keys that an error repeats
 
 
 class Scope:
@@ -81,6 +83,11 @@ class Scope:
             self._kept[place] = self._computed(section, key, word)
         return self._kept[place]
 
+    def account_for(self, section: str) -> None:
+        """Count the config keys of a section as read, whose values no layer of this model asks."""
+        for key in SECTIONS[section].keys:
+            self._account(self.spec.entry(section, key))
+
     def unasked(self) -> tuple[tuple[str, str], ...]:
         """Return the keys that the spec's own file says and that nothing asked for so far."""
         asked = {(section, key) for section, key, _ in self._kept}
@@ -89,14 +96,44 @@ class Scope:
             for place, entry in self.spec.entries.items()
             if entry.source == self.spec.source
             and place not in asked
-            and place[0] not in ("config", "config.expect")
+            and place[0] not in ("config", "config.expect", "config.default")
         )
 
     def error(self, section: str, key: str, problem: str) -> SpecError:
         """Return the error that blames a value of the spec."""
         entry = self.spec.entry(section, key)
         written = f"{entry.text!r}: " if entry.tree is not None else ""
-        return SpecError(entry.source, section, key, written + problem)
+        why = written + problem + self._told(entry) + self._assumed(entry)
+        return SpecError(entry.source, section, key, why)
+
+    def _assumed(self, entry: Entry) -> str:
+        """Return what a value took from the spec because config.json does not say it."""
+        keys = mentions(entry.tree) if entry.tree is not None else ()
+        said = self.spec.said("config.default")
+        parts = [
+            f"{key.path}, which means {said[key.path].text!r} in {said[key.path].source}"
+            for key in keys
+            if key.path in said and key.path not in self.config
+        ]
+        return f" (config.json has no {', no '.join(parts)})" if parts else ""
+
+    def _told(self, entry: Entry) -> str:
+        """Return what config.json says of the keys that a value is computed from."""
+        paths = list(dict.fromkeys(self._mentioned(entry, set())))
+        told = [
+            f"{path} = {shown(value)}" for path in paths if (value := self.key(path)) is not None
+        ]
+        return f"; config.json says {', '.join(told[:_TOLD])}" if told else ""
+
+    def _mentioned(self, entry: Entry, seen: set[str]) -> Iterator[str]:
+        """Yield every config key below a value, also those behind names."""
+        for mentioned in mentions(entry.tree) if entry.tree is not None else ():
+            named = self._named(mentioned.path) if isinstance(mentioned, Name) else None
+            if named is None:
+                yield mentioned.path
+            elif mentioned.path not in seen:
+                seen.add(mentioned.path)
+                yield from self._mentioned(named, seen)
 
     def _computed(self, section: str, key: str, word: Word) -> object:
         entry = self.spec.entry(section, key)
@@ -116,14 +153,7 @@ class Scope:
 
     def _account(self, entry: Entry) -> None:
         """Count every config key below a value as read, also those behind names."""
-        for mentioned in mentions(entry.tree) if entry.tree is not None else ():
-            named = self._named(mentioned.path) if isinstance(mentioned, Name) else None
-            if named is None:
-                self.read.add(mentioned.path)
-            elif mentioned.path not in self._open:
-                self._open.append(mentioned.path)
-                self._account(named)
-                self._open.pop()
+        self.read.update(self._mentioned(entry, set()))
 
     # What expressions see: values.Lookup.
 
@@ -144,10 +174,16 @@ class Scope:
         return value
 
     def key(self, path: str) -> object:
-        """Return the value of a dotted config key, None if it is absent."""
+        """Return the value of a dotted config key; where it is absent, the spec's default or None.
+
+        A key that is null is not absent.
+        """
         value: object = self.config
         for part in path.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
+            if not isinstance(value, Mapping) or part not in value:
+                entry = self.spec.entries.get(("config.default", path))
+                return None if entry is None else entry.text
+            value = value[part]
         return value
 
     def _near(self, path: str) -> str:

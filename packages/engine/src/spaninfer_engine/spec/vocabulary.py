@@ -10,11 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spaninfer_engine.spec.typed import (
+    BASE,
     COUNT,
+    EPSILON,
     FLAG,
+    FRACTION,
+    INDEX,
     INTEGER,
     INTEGERS,
+    MAX_INDEX,
     NUMBER,
+    POSITIVE,
     SIZE,
     TABLE,
     TEXT,
@@ -37,6 +43,8 @@ MAX_EXPERTS = 10_000
 KINDS = ("decoder", "encoder", "encdec", "vlm", "audio_lm")
 TOP = {
     "hf": "the values of config.json's `architectures` that this spec is for",
+    "model_type": "the values of config.json's `model_type` that this spec is for, where it names "
+    "no class; the file's name unless said",
     "kind": f"{' | '.join(KINDS)}; `decoder` unless said",
     "inherits": "the spec whose keys hold where this one says nothing",
     "text": "config keys of which the first present one holds the text model's own config",
@@ -63,7 +71,7 @@ NORM = choice("none", "rms", "layer")
 _DIMS = Section(
     "Sizes. Expressions in every section know them by name.",
     {
-        "vocab": Word(SIZE, "$padded_vocab_size|vocab_size", "rows of the embedding and the head"),
+        "vocab": Word(INDEX, "$padded_vocab_size|vocab_size", "rows of the embedding and the head"),
         "hidden": Word(SIZE, "$hidden_size", "channels of the residual stream"),
         "layers": Word(
             size(most=MAX_LAYERS), "$num_hidden_layers", "how many layers (of the encoder, if both)"
@@ -80,7 +88,7 @@ _DIMS = Section(
         "kv_heads": Word(SIZE, "$num_key_value_heads|=heads", "key and value heads"),
         "head_dim": Word(SIZE, "$head_dim|=hidden//heads", "channels of a head"),
         "ffn": Word(SIZE, "$intermediate_size", "inner channels of the MLP"),
-        "max_pos": Word(SIZE, "$max_position_embeddings|2048", "positions it was made for"),
+        "max_pos": Word(INDEX, "$max_position_embeddings|2048", "positions it was made for"),
         "embed": Word(SIZE, "=hidden", "channels of the embedding, where they are projected"),
         "types": Word(COUNT, "$type_vocab_size|0", "rows of the token-type table (BERT)"),
         "q_lora": Word(optional(SIZE), "$q_lora_rank|null", "MLA: width of the query's latent"),
@@ -105,10 +113,10 @@ _NORM = Section(
     "The norms of the layers and the final one.",
     {
         "type": Word(choice("rms", "layer"), "rms", "root mean square, or mean and variance"),
-        "eps": Word(NUMBER, "$rms_norm_eps", "added to the variance"),
+        "eps": Word(EPSILON, "$rms_norm_eps", "added to the variance"),
         "bias": Word(FLAG, False, "layer norms have a bias"),
         "plus_one": Word(FLAG, False, "weights count from one (Gemma)"),
-        "lora_eps": Word(NUMBER, 1e-6, "MLA: eps of the norms of the latents"),
+        "lora_eps": Word(EPSILON, 1e-6, "MLA: eps of the norms of the latents"),
     },
 )
 
@@ -119,7 +127,7 @@ _EMBED = Section(
         "positions": Word(
             choice("none", "learned", "sinusoidal"), "none", "what is added per position"
         ),
-        "pos_offset": Word(COUNT, 0, "row of the first position"),
+        "pos_offset": Word(size(0, MAX_INDEX), 0, "row of the first position"),
         "norm": Word(NORM, "none", "norm behind the positions"),
         "project": Word(FLAG, False, "rows of [dims] embed channels are projected to hidden"),
     },
@@ -141,11 +149,13 @@ _ATTN = Section(
         "yarn_scale": Word(
             FLAG, False, "times (0.1 * mscale_all_dim * ln factor + 1)**2 under yarn"
         ),
-        "softcap": Word(optional(NUMBER), "null", "scores become cap * tanh(score / cap)"),
+        "softcap": Word(optional(POSITIVE), "null", "scores become cap * tanh(score / cap)"),
         "qk_norm": Word(NORM, "none", "norm per head of q and k, before positions"),
-        "window": Word(optional(SIZE), "null", "keys that are kept: i - window < j <= i"),
+        "window": Word(optional(INDEX), "null", "keys that are kept: i - window < j <= i"),
         "window_layers": Word(FLAG, True, "layers whose window counts", per_layer=True),
-        "logn": Word(optional(SIZE), "null", "q *= max(1, log(position + 1) to this base)"),
+        "logn": Word(
+            optional(size(2, MAX_INDEX)), "null", "q *= max(1, log(position + 1) to this base)"
+        ),
         "alibi_scaled": Word(FLAG, False, "the ALiBi bias is scaled with the scores (Falcon)"),
         "alibi_bf16": Word(FLAG, False, "slope * position is rounded to bfloat16 (Falcon)"),
     },
@@ -158,33 +168,34 @@ _ROPE = Section(
             choice("half", "interleaved"), "half", "rotate (x, x + dim/2) or (2x, 2x + 1)"
         ),
         "dim": Word(SIZE, "=head_dim", "channels the fraction is of"),
-        "fraction": Word(
-            NUMBER,
-            "$rope_parameters.partial_rotary_factor|partial_rotary_factor|1.0",
-            "rotated part of them, from the first on",
+        "fraction": Word(FRACTION, 1.0, "rotated part of them, from the first on"),
+        "theta": Word(
+            BASE,
+            "$rope_parameters.rope_theta|rope_scaling.rope_theta|rope_theta|10000.0",
+            "base",
         ),
-        "theta": Word(NUMBER, "$rope_parameters.rope_theta|rope_theta|10000.0", "base"),
         "scaling": Word(
             optional(TABLE),
             "$rope_parameters|rope_scaling|null",
             "how frequencies were stretched: a table with `rope_type` or `type`",
         ),
         "original": Word(
-            optional(SIZE),
+            optional(INDEX),
             "$original_max_position_embeddings|null",
-            "positions before stretching, where the table does not say",
+            "positions before stretching; wins over the table's own word",
         ),
-        "local_theta": Word(
-            optional(NUMBER), "null", "base of the layers with a window, if another"
-        ),
+        "local_theta": Word(optional(BASE), "null", "base of the layers with a window, if another"),
         "local_scaling": Word(optional(TABLE), "null", "scaling of the layers with a local_theta"),
         "mrope": Word(
             choice("none", "sections", "interleaved"),
             "none",
             "three position axes share the frequencies: in sections, or in turn",
         ),
+        "sections": Word(
+            INTEGERS, [], "frequencies of each of the three axes, where the table does not say"
+        ),
         "ntk_prompt": Word(
-            optional(SIZE), "null", "theta grows with prompts longer than this (Qwen-1)"
+            optional(INDEX), "null", "theta grows with prompts longer than this (Qwen-1)"
         ),
         "recompute": Word(
             FLAG, False, "longrope: crossing the original length recomputes every key (Phi-3)"
@@ -251,7 +262,7 @@ _HEAD = Section(
         "bias": Word(FLAG, False, "the head has a bias"),
         "project": Word(FLAG, False, "hidden is projected to [dims] embed channels before"),
         "scale": Word(NUMBER, 1.0, "factor on the logits"),
-        "softcap": Word(optional(NUMBER), "null", "logits become cap * tanh(logit / cap)"),
+        "softcap": Word(optional(POSITIVE), "null", "logits become cap * tanh(logit / cap)"),
         "normalize": Word(FLAG, False, "rows divided by their length (Baichuan2)"),
         "mlm": Word(
             FLAG, False, "masked-token head: dense, activation, norm, tied table, bias (BERT)"
@@ -302,11 +313,23 @@ _AUDIO = Section("The audio tower.", {**_TOWER, "pool": Word(SIZE, 1, "frames av
 _CONFIG = Section(
     "What config.json must say, and what of it does not matter. A key that no value mentions is "
     "reported; where it would change the mathematics it is an error.",
-    {"ignore": Word(TEXTS, [], "config keys that do not matter for this architecture")},
+    {
+        "ignore": Word(TEXTS, [], "config keys that do not matter for this architecture"),
+        "unused": Word(
+            TEXTS, [], "config keys that the authors' own code does not read: reported, no error"
+        ),
+    },
 )
 
 _EXPECT = Section(
     "Config keys and the values that are implemented; an absent or null key is fine.",
+    {},
+    is_open=True,
+)
+
+_DEFAULT = Section(
+    "Config keys and what they mean where config.json does not have them: the defaults of the "
+    "authors' config class. A key that is null is there.",
     {},
     is_open=True,
 )
@@ -316,6 +339,7 @@ _LET = Section("Names of the spec's own, for its expressions.", {}, is_open=True
 SECTIONS: Mapping[str, Section] = {
     "config": _CONFIG,
     "config.expect": _EXPECT,
+    "config.default": _DEFAULT,
     "let": _LET,
     "dims": _DIMS,
     "norm": _NORM,

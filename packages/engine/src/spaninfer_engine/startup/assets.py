@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spaninfer_engine.config import EngineConfig
-from spaninfer_engine.errors import CheckpointError, ConfigError, InvalidSampling
+from spaninfer_engine.errors import ConfigError, InvalidSampling
 from spaninfer_engine.load import Checkpoint
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.spec import Decoder
@@ -14,6 +15,10 @@ from spaninfer_engine.text.sources import open_tokenizer
 from spaninfer_engine.text.template import ChatTemplate
 from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_engine.text.wordless import wordless_tokenizer
+
+
+class UnusableDefaults(UserWarning):
+    """generation_config.json holds sampling values that are out of range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +67,22 @@ def _template_source(asked: EngineConfig, checkpoint: Checkpoint) -> str | Mappi
 
 
 def _sampling(checkpoint: Checkpoint) -> SamplingParams:
-    """Return what the model's makers chose; CheckpointError where that cannot be sampled with."""
-    try:
-        return SamplingParams(**checkpoint.sampling_defaults)
-    except InvalidSampling as refused:
-        raise CheckpointError(
-            f"{checkpoint.path}: generation_config.json: {refused}; correct it there"
-        ) from refused
+    """Return the sampling defaults of the model's makers, less those that cannot be sampled with.
+
+    Warns once, with UnusableDefaults, of all that are left out.
+    """
+    usable, refused = {}, []
+    for name, value in checkpoint.sampling_defaults.items():
+        try:
+            SamplingParams(**{name: value})
+        except InvalidSampling as error:
+            refused.append(str(error))
+        else:
+            usable[name] = value
+    if refused:
+        message = (
+            f"{checkpoint.path}: generation_config.json: {'; '.join(refused)}; "
+            "left out: requests that do not set it are sampled without"
+        )
+        warnings.warn(message, UnusableDefaults, stacklevel=2)
+    return SamplingParams(**usable)

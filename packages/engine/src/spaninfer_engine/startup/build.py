@@ -14,10 +14,11 @@ from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import gib
 from spaninfer_engine.load import Checkpoint, open_checkpoint
-from spaninfer_engine.load.checkpoint import whole_path
 from spaninfer_engine.load.dummy import DummyReader
+from spaninfer_engine.load.hub_cache import find_model, model_name, where_to_get
 from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.load.packing import as_packed
+from spaninfer_engine.load.reader import check_dtypes
 from spaninfer_engine.memory import available_bytes, total_bytes
 from spaninfer_engine.ops.table import Ops, Pack
 from spaninfer_engine.program.bind import bind_packed, packer
@@ -40,6 +41,7 @@ from spaninfer_engine.startup.limits import (
     decide_budget,
     decide_demand,
     refuse_beyond_machine,
+    refuse_oversized,
     resolve,
     served_name,
 )
@@ -99,6 +101,11 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             refuse_beyond_machine(asked.memory, total_bytes())
         kernels = stage_of(progress, "kernels")
         ops = open_backend(compute, decoder, asked, stored_as, kernels)
+        refuse_oversized(
+            *(asked, compute, decoder, ops.available_bytes()),
+            stored_as=stored_as,
+            mapped=packed is not None,
+        )
         ops.warm()
         pack = _unpacked(asked, checkpoint, decoder, ops) if packed is None else _mapped(packed)
         bound = bind_packed(lower(decoder), ops, pack, stage_of(progress, "weights"))
@@ -135,18 +142,19 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
 def locate(model: str | Path) -> tuple[Path, str]:
     """Return the folder or file of a model, and its name.
 
-    The bare name of a model that a package brings means that one; ./NAME is always a path.
+    The bare name of a model that a package brings means that one; ./NAME is always a path. A name
+    that is no path is looked for in the hub's local cache.
     """
     brought = {point.name: point for point in entry_points(group=MODELS)}
     if isinstance(model, str) and model in brought:
         return Path(brought[model].load()()), model
-    path = whole_path(model)
-    if path.exists():
-        return path, path.stem if path.is_file() else path.resolve().name
+    path = find_model(model)
+    if path is not None:
+        return path, model_name(path)
     names = ", ".join(sorted(brought)) or "none"
     raise ConfigError(
         f"there is no file or folder {str(model)!r}, and no installed package brings a model of "
-        f"that name (brought: {names}); models are not downloaded, give the path of one"
+        f"that name (brought: {names}); {where_to_get(model)}"
     )
 
 
@@ -187,6 +195,7 @@ def resolve_decoder(asked: EngineConfig, checkpoint: Checkpoint) -> Decoder:
         return resolve_spec(spec, checkpoint.config)
     decoder = resolve_spec(spec, checkpoint.config, reader.names)
     check(decoder, {name: reader.shape(name) for name in reader.names})
+    check_dtypes(reader, (weight.name for weight in weights(decoder)))
     return decoder
 
 

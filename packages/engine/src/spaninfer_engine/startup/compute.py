@@ -79,6 +79,10 @@ def _check(asked: EngineConfig) -> None:
         value = getattr(asked, name)
         if value is not None and not (hasattr(value, "__index__") and value >= 1):
             raise ConfigError(f"{name} is {value!r}; allowed is a whole number, 1 or more")
+    if not asked.step_timeout_s > 0:
+        raise ConfigError(
+            f"step_timeout is {asked.step_timeout_s:g} seconds; allowed is more than 0"
+        )
     if asked.span_len is not None and asked.span_len > MAX_SPAN_LEN:
         raise ConfigError(f"span_len is {asked.span_len}; allowed is 1 to {MAX_SPAN_LEN}")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from spaninfer_engine.config import Decision, EngineConfig, KVDType, Resolved
 from spaninfer_engine.errors import ConfigError
@@ -18,8 +19,8 @@ from spaninfer_engine.kv_memory import (
     spans_per_request,
 )
 from spaninfer_engine.plan import Tuning
-from spaninfer_engine.spec.nodes import CacheGroup, Decoder
-from spaninfer_engine.spec.tree import parameter_count
+from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Weight
+from spaninfer_engine.spec.tree import parameter_count, weights
 from spaninfer_engine.startup.compute import Compute
 
 STORED: Mapping[KVDType, Stored] = {
@@ -34,6 +35,7 @@ STORED: Mapping[KVDType, Stored] = {
 # 256 decodes cost the scheduler 245 µs a step; with spans of 16 tokens, which would share a little
 # more between requests, 312 µs (benchmarks/bench_scheduler.py, 2026-11-21)
 SPAN_LEN = 32
+TOKEN_TABLE_BYTES = 4 << 30  # for the tokens of as many requests as may run; taken as they grow
 HOST_CACHE_BYTES = 4 << 30  # a server should not fill a laptop because it may
 
 
@@ -76,6 +78,52 @@ def refuse_beyond_machine(memory: int | None, total: int) -> None:
             f"--memory is {gib(memory)}, and this machine gives a process {gib(total)} at most; "
             "lower it, or leave it out and have it measured"
         )
+
+
+def refuse_oversized(
+    asked: EngineConfig,
+    compute: Compute,
+    decoder: Decoder,
+    available: int,
+    *,
+    stored_as: str = "float32",
+    mapped: bool = False,
+) -> None:
+    """Raise ConfigError for a model that `available` bytes do not hold, before it takes any.
+
+    `mapped`: its weights lie in files as they are used.
+    """
+    bits = _weight_bits(asked, compute, stored_as)
+    taken = 0 if mapped else sum(prod(each.shape) * bits // 8 for each in _held(asked, decoder))
+    rows = 0
+    if compute.device == "cpu":
+        demand = decide_demand(asked, compute, decoder)
+        wide = (each.shape[-2] for each in weights(decoder.layers) if len(each.shape) > 1)
+        widest = max(wide, default=0)
+        rows = 4 * (demand.step_tokens * widest + demand.max_running * decoder.vocab)
+    if taken + rows > available:
+        largest = max(weights(decoder), key=lambda weight: prod(weight.shape))
+        raise ConfigError(
+            f"the model's {parameter_count(decoder):,} parameters take {gib(taken)} and a step "
+            f"{gib(rows)} at least, and {gib(available)} of memory are free; the largest weight is "
+            f"{largest.name} {list(largest.shape)}; quantize the weights, lower --step-tokens or "
+            "--max-running, or choose a smaller model"
+        )
+
+
+def _weight_bits(asked: EngineConfig, compute: Compute, stored_as: str) -> int:
+    if asked.quantize is not None:
+        return {"int4": 4, "int8": 8, "bfloat16": 16}[asked.quantize]
+    stored_bits = 16 if stored_as in ("bfloat16", "float16") else 32
+    return min(stored_bits, STORED[compute.dtype].bits)
+
+
+def _held(asked: EngineConfig, decoder: Decoder) -> Iterator[Weight]:
+    """Yield the weights that take memory: not a table that is read where it is stored."""
+    in_place = asked.weights != "dummy" and not decoder.head.tied
+    for weight in weights(decoder):
+        if not (in_place and weight == decoder.embedding.table):
+            yield weight
 
 
 def decide_demand(asked: EngineConfig, compute: Compute, decoder: Decoder) -> Demand:
@@ -136,6 +184,7 @@ def resolve(
         max_running=asked.max_running,
         step_tokens=step_tokens,
         max_waiting=asked.max_waiting,
+        step_timeout_s=asked.step_timeout_s,
         prefix_cache=asked.prefix_cache,
         tuning=_tuning(compute, step_tokens),
         seed=asked.seed,
@@ -204,7 +253,13 @@ def _max_len(
     stored: Stored,
     step_tokens: int,
 ) -> tuple[int, str]:
+    most = TOKEN_TABLE_BYTES // (4 * asked.max_running)
     if asked.max_len is not None:
+        if asked.max_len > most:
+            raise ConfigError(
+                f"max_len is {asked.max_len:,}; {asked.max_running} requests of at most {most:,} "
+                "tokens are kept account of; lower max_len, or max_running"
+            )
         if asked.max_len > decoder.max_len:
             raise ConfigError(
                 f"max_len is {asked.max_len}; the model was made for {decoder.max_len} positions"
@@ -215,7 +270,7 @@ def _max_len(
         budget=memory.budget,
         span_len=span_len,
         stored=stored,
-        max_len=decoder.max_len,
+        max_len=min(decoder.max_len, most),
         step_tokens=step_tokens,
     )
     if fitting < decoder.max_len:

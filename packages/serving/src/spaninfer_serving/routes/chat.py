@@ -8,15 +8,15 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from spaninfer_serving.answers import chat_chunks, chat_response
-from spaninfer_serving.openapi import takes
+from spaninfer_serving.openapi import answers_to
 from spaninfer_serving.routes.respond import read, streamed, whole
 from spaninfer_serving.service import service_of
-from spaninfer_serving.wire.chat import ChatRequest
+from spaninfer_serving.wire.chat import ChatChunk, ChatRequest, ChatResponse
 
 router = APIRouter()
 
 
-@router.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
+@router.post("/v1/chat/completions", openapi_extra=answers_to(ChatRequest, ChatResponse, ChatChunk))
 async def chat_completions(request: Request) -> Response:
     """Continue a conversation."""
     service = service_of(request)

@@ -8,16 +8,19 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from spaninfer_serving.answers import completion_chunks, completion_response, without_answers
-from spaninfer_serving.openapi import takes
+from spaninfer_serving.openapi import answers_to
 from spaninfer_serving.routes.respond import read, streamed, whole
 from spaninfer_serving.service import service_of
 from spaninfer_serving.translate import only_echoes
-from spaninfer_serving.wire.completions import CompletionRequest
+from spaninfer_serving.wire.completions import CompletionRequest, CompletionResponse
 
 router = APIRouter()
 
 
-@router.post("/v1/completions", openapi_extra=takes(CompletionRequest))
+@router.post(
+    "/v1/completions",
+    openapi_extra=answers_to(CompletionRequest, CompletionResponse, CompletionResponse),
+)
 async def completions(request: Request) -> Response:
     """Continue a text, or a list of texts."""
     service = service_of(request)

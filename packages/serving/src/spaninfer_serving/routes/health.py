@@ -14,8 +14,10 @@ router = APIRouter()
 
 @router.head("/health/live", include_in_schema=False)
 @router.get("/health/live")
-async def live() -> JSONResponse:
-    """Say that the process answers; a restart would not help while it does."""
+async def live(request: Request) -> JSONResponse:
+    """Say whether a restart would not help: 503 after the engine failed."""
+    if service_of(request).engine.stats().state is EngineState.FAILED:
+        return JSONResponse({"status": "the engine has failed"}, status_code=503)
     return JSONResponse({"status": "live"})
 
 

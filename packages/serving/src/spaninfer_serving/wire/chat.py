@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import to_json
 
 from spaninfer_serving.wire.sampling import SamplingFields, Usage, refused
@@ -47,6 +47,17 @@ class Message(BaseModel):
     audio: None = None
     function_call: None = None
     tool_calls: Annotated[list[Any], Field(max_length=0)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_what_holds_nothing(cls, message: object) -> object:
+        """Drop null, which clients send for any field; an answer's content may be null as well."""
+        if not isinstance(message, dict):
+            return message
+        kept = {name: value for name, value in message.items() if value is not None}
+        if message.get("role") == "assistant" and "content" in message:
+            kept.setdefault("content", "")
+        return kept
 
     def text(self) -> str:
         """Return the content as one string."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import KVArray
+from spaninfer_kernels_cpu import KVArray, aligned
 
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.step import SpanCache
@@ -37,7 +37,7 @@ def allocate(
     forms = [_form(size, kind) for size in sizes]
     heads = span_len * group.kv_heads
     widths = [heads * form.itemsize for form in forms]
-    memory = np.empty((num_spans, len(group.layers), sum(widths)), np.uint8)
+    memory = aligned((num_spans, len(group.layers), sum(widths)), np.uint8)
     keys = _records(memory[..., : widths[0]], forms[0], span_len, group.kv_heads)
     if group.values_in_keys:
         values = keys.view(_form(group.value_dim, kind, forms[0].itemsize))

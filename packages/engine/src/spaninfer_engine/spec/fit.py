@@ -1,0 +1,205 @@
+"""Do the nodes of a tree fit together? Kernels take their sizes from it, and trust them.
+
+By construction most of this holds for every spec. It is asked of every tree all the same: what does
+not hold would have a compiled kernel read and write beside its buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spaninfer_engine.spec import nodes
+
+Misfits = Iterator[str]
+
+
+def misfits(decoder: nodes.Decoder) -> Misfits:
+    """Yield a sentence for every size, index or bound that does not fit the tensor it is about."""
+    yield from _embedding(decoder.embedding, decoder)
+    for layer in decoder.layers:
+        yield from _layer(layer, decoder)
+    yield from _norm("final norm", decoder.norm, decoder.hidden)
+    yield from _head(decoder.head, decoder)
+
+
+def _is(weight: nodes.Weight, *shape: int) -> Misfits:
+    if weight.shape != shape:
+        yield f"{weight.name} is {list(weight.shape)}, and what reads it takes {list(shape)}"
+
+
+def _linear(linear: nodes.Linear, rows: int, columns: int) -> Misfits:
+    yield from _is(linear.weight, rows, columns)
+    if linear.bias is not None:
+        yield from _is(linear.bias, rows)
+
+
+def _norm(what: str, norm: nodes.Norm | None, channels: int) -> Misfits:
+    if norm is None:
+        return
+    yield from _is(norm.weight, channels)
+    if norm.bias is not None:
+        yield from _is(norm.bias, channels)
+    if not norm.eps > 0:
+        yield f"the eps of the {what} is {norm.eps}; it must lie above 0"
+
+
+def _embedding(node: nodes.Embedding, decoder: nodes.Decoder) -> Misfits:
+    width = decoder.hidden if node.project is None else node.project.weight.shape[1]
+    yield from _is(node.table, decoder.vocab, width)
+    if node.project is not None:
+        yield from _linear(node.project, decoder.hidden, width)
+    match node.positions:
+        case nodes.Learned(table=table, offset=offset):
+            yield from _is(table, table.shape[0], decoder.hidden)
+            if offset < 0 or table.shape[0] < decoder.max_len + offset:
+                yield (
+                    f"{table.name} has {table.shape[0]} rows; {decoder.max_len} positions from row "
+                    f"{offset} on are read"
+                )
+        case nodes.Sinusoidal(dim=dim, offset=offset) if (
+            dim != decoder.hidden or dim < 4 or offset < 0
+        ):
+            yield f"sines of {dim} channels from {offset} on are added to {decoder.hidden}"
+    yield from _norm("norm of the embedding", node.norm, decoder.hidden)
+
+
+def _head(node: nodes.Head, decoder: nodes.Decoder) -> Misfits:
+    width = decoder.hidden if node.project is None else node.project.weight.shape[0]
+    yield from _linear(node.linear, decoder.vocab, width)
+    if node.project is not None:
+        yield from _linear(node.project, width, decoder.hidden)
+
+
+def _layer(layer: nodes.Layer, decoder: nodes.Decoder) -> Misfits:
+    norms = layer.norms
+    for norm in (norms.attention_pre, norms.attention_post, norms.attention_after,
+                 norms.mlp_pre, norms.mlp_post, norms.mlp_after):  # fmt: skip
+        yield from _norm("norm of a layer", norm, decoder.hidden)
+    attention = layer.attention
+    if not 0 <= attention.group < len(decoder.groups):
+        yield f"a layer is in cache group {attention.group} of {len(decoder.groups)}"
+        return
+    group = decoder.groups[attention.group]
+    if isinstance(attention, nodes.MlaAttention):
+        yield from _latent(attention, group, decoder.hidden)
+    else:
+        yield from _grouped(attention, group, decoder.hidden)
+    yield from _mlp(layer.mlp, decoder.hidden)
+
+
+def _grouped(node: nodes.Attention, group: nodes.CacheGroup, hidden: int) -> Misfits:
+    heads, dim = node.heads, node.heads.dim
+    if min(heads.query, heads.kv, dim) < 1 or heads.query % heads.kv:
+        yield f"{heads.query} heads of {dim} channels do not share {heads.kv} keys evenly"
+        return
+    q, kv = heads.query * dim, heads.kv * dim
+    match node.qkv:
+        case nodes.SplitQkv(q=query, k=key, v=value):
+            for linear, rows in ((query, q), (key, kv), (value, kv)):
+                yield from _linear(linear, rows, hidden)
+        case nodes.FusedQkv(linear=linear):
+            yield from _linear(linear, q + 2 * kv, hidden)
+    yield from _linear(node.out, hidden, q)
+    yield from _norm("norm of queries", node.q_norm, dim)
+    yield from _norm("norm of keys", node.k_norm, dim)
+    if (group.kv_heads, group.key_dim, group.value_dim) != (heads.kv, dim, dim):
+        yield f"cache group {group.index} does not hold {heads.kv} keys of {dim} channels"
+    if group.window != node.window or (node.window is not None and node.window < 1):
+        yield f"a window of {node.window} is kept as {group.window}"
+    if isinstance(node.positions, nodes.Rope):
+        yield from _rope(node.positions, dim)
+    if node.logn_base is not None and node.logn_base < 2:
+        yield f"the logarithm's base is {node.logn_base}; it takes 2 or more"
+
+
+def _latent(node: nodes.MlaAttention, group: nodes.CacheGroup, hidden: int) -> Misfits:
+    per_head, heads = node.nope + node.rotated, node.heads
+    match node.q:
+        case nodes.Linear():
+            yield from _linear(node.q, heads * per_head, hidden)
+        case nodes.LowRank(down=down, norm=norm, up=up):
+            width = down.weight.shape[0]
+            yield from _linear(down, width, hidden)
+            yield from _norm("norm of the query's latent", norm, width)
+            yield from _linear(up, heads * per_head, width)
+    yield from _linear(node.kv_down, node.latent + node.rotated, hidden)
+    yield from _norm("norm of the latent", node.kv_norm, node.latent)
+    yield from _linear(node.kv_up, heads * (node.nope + node.value), node.latent)
+    yield from _linear(node.out, hidden, heads * node.value)
+    yield from _rope(node.rope, node.rotated)
+    kept = group.kv_heads, group.key_dim, group.value_dim, group.values_in_keys
+    if kept != (1, node.latent + node.rotated, node.latent, True):
+        yield f"cache group {group.index} does not hold latents of {node.latent} channels"
+
+
+def _rope(rope: nodes.Rope, size: int) -> Misfits:
+    rule = rope.frequencies
+    if not 2 <= rule.dim <= size or rule.dim % 2:
+        yield f"{rule.dim} of {size} channels of a head are rotated"
+    if rope.sections and (min(rope.sections) < 0 or sum(rope.sections) != rule.dim // 2):
+        yield f"sections {list(rope.sections)} are not {rule.dim // 2} frequencies"
+    if rule.kind == "longrope" and {len(rule.short_factors), len(rule.long_factors)} != {
+        rule.dim // 2
+    }:
+        yield f"factors are not as many as frequencies, {rule.dim // 2}"
+
+
+def _mlp(
+    node: nodes.GatedMLP | nodes.FusedGatedMLP | nodes.PlainMLP | nodes.RoutedMLP, hidden: int
+) -> Misfits:
+    match node:
+        case nodes.GatedMLP(gate=gate, up=up, down=down):
+            inner = down.weight.shape[1]
+            yield from _linear(gate, inner, hidden)
+            yield from _linear(up, inner, hidden)
+            yield from _linear(down, hidden, inner)
+        case nodes.FusedGatedMLP(gate_up=gate_up, down=down):
+            yield from _linear(gate_up, 2 * down.weight.shape[1], hidden)
+            yield from _linear(down, hidden, down.weight.shape[1])
+        case nodes.PlainMLP(up=up, down=down):
+            yield from _linear(up, down.weight.shape[1], hidden)
+            yield from _linear(down, hidden, down.weight.shape[1])
+        case nodes.RoutedMLP():
+            yield from _routed(node, hidden)
+
+
+def _routed(node: nodes.RoutedMLP, hidden: int) -> Misfits:
+    experts = node.router.weight.shape[0]
+    yield from _linear(node.router, experts, hidden)
+    if node.correction is not None:
+        yield from _is(node.correction, experts)
+    yield from _scores(node.scores, experts)
+    match node.experts:
+        case nodes.EachExpert(gate=gate, up=up, down=down):
+            if not len(gate) == len(up) == len(down) == experts:
+                counts = f"{len(gate)}, {len(up)} and {len(down)}"
+                yield f"{counts} weights are those of {experts} experts"
+                return
+            inner = down[0].shape[1]
+            for weight in (*gate, *up):
+                yield from _is(weight, inner, hidden)
+            for weight in down:
+                yield from _is(weight, hidden, inner)
+        case nodes.StackedExperts(gate_up=both, down=down_all, layout="oi"):
+            yield from _is(both, experts, 2 * down_all.shape[2], hidden)
+            yield from _is(down_all, experts, hidden, down_all.shape[2])
+        case nodes.StackedExperts(gate_up=both, down=down_all):
+            yield from _is(both, experts, hidden, 2 * down_all.shape[1])
+            yield from _is(down_all, experts, down_all.shape[1], hidden)
+    if node.shared is not None:
+        yield from _mlp(node.shared, hidden)
+    if node.shared_gate is not None:
+        yield from _linear(node.shared_gate, 1, hidden)
+
+
+def _scores(scores: nodes.Scores, experts: int) -> Misfits:
+    if not 1 <= scores.groups <= experts or experts % scores.groups:
+        yield f"{experts} experts do not make {scores.groups} groups"
+        return
+    size = experts // scores.groups
+    if not 1 <= scores.group_topk <= scores.groups:
+        yield f"{scores.group_topk} of {scores.groups} groups cannot be chosen"
+    if not 1 <= scores.top_k <= scores.group_topk * size:
+        yield f"{scores.top_k} of {scores.group_topk * size} experts cannot be chosen"
+    if scores.groups > 1 and scores.group_score == "top2" and size < 2:
+        yield f"groups of {size} expert have no two best"

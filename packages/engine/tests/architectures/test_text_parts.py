@@ -1,0 +1,144 @@
+"""Models that also see or hear, loaded for text: logits as transformers' whole model gives them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from families import FAMILIES, Family
+from oracle import TOLERANCE, Oracle, deviation, prompt
+from safetensors.numpy import load_file, save_file
+from spaninfer_engine.errors import SpecError
+from spaninfer_engine.spec import Decoder, TowerNotUsed, check, find, resolve
+from stepping import Model
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def _text(name: str, **more: Any) -> dict[str, Any]:
+    return {**FAMILIES[name].arguments, **more}
+
+
+def _mrope(*sections: int) -> dict[str, Any]:
+    return {"rope_type": "default", "rope_theta": 1e4, "mrope_section": list(sections)}
+
+
+_SIGLIP = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+           "num_attention_heads": 2, "image_size": 28, "patch_size": 14}  # fmt: skip
+_QWEN_VISION = {"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "patch_size": 14}
+_QWEN25_VISION = {"depth": 1, "hidden_size": 32, "out_hidden_size": 64, "num_heads": 2,
+                  "intermediate_size": 48, "fullatt_block_indexes": [0]}  # fmt: skip
+_QWEN3_VISION = {"depth": 1, "hidden_size": 32, "out_hidden_size": 64, "num_heads": 2,
+                 "intermediate_size": 48, "num_position_embeddings": 16,
+                 "deepstack_visual_indexes": [0]}  # fmt: skip
+_AUDIO = {"d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2,
+          "encoder_ffn_dim": 48, "num_mel_bins": 16, "max_source_positions": 20}  # fmt: skip
+
+
+def _whole(name: str, text: Mapping[str, Any], tower: Mapping[str, Any], **more: Any) -> Family:
+    key = "audio_config" if "Audio" in name else "vision_config"
+    arguments = {"text_config": text, key: tower, **more}
+    return Family(f"{name}ForConditionalGeneration", f"{name}Config", arguments)
+
+
+_IDS = {"image_token_id": 190, "video_token_id": 191,
+        "vision_start_token_id": 192, "vision_end_token_id": 193}  # fmt: skip
+WHOLE = {
+    "gemma3": _whole("Gemma3", _text("gemma3"), {**_SIGLIP, "model_type": "siglip_vision_model"},
+        mm_tokens_per_image=4, image_token_index=190, boi_token_index=191, eoi_token_index=192),
+    "mistral3": _whole("Mistral3", _text("mistral", head_dim=16, model_type="mistral"),
+        {**_SIGLIP, "model_type": "pixtral"}, image_token_index=190),
+    "qwen2_vl": _whole("Qwen2VL", _text("qwen2", rope_parameters=_mrope(2, 3, 3)),
+        _QWEN_VISION, **_IDS),
+    "qwen2_5_vl": _whole("Qwen2_5_VL", _text("qwen2", rope_parameters=_mrope(2, 3, 3)),
+        _QWEN25_VISION, **_IDS),
+    "qwen3_vl": _whole("Qwen3VL", _text("qwen3", rope_parameters=_mrope(4, 4, 4)),
+        _QWEN3_VISION, **_IDS),
+    "qwen3_vl_moe": _whole("Qwen3VLMoe", _text("qwen3_moe", rope_parameters=_mrope(4, 4, 4)),
+        _QWEN3_VISION, **_IDS),
+    "qwen2_audio": _whole("Qwen2Audio", _text("qwen2", model_type="qwen2"),
+        {**_AUDIO, "model_type": "qwen2_audio_encoder"}, audio_token_index=190),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_text_part_gives_logits_of_the_whole_model(name: str, tmp_path: Path) -> None:
+    oracle = Oracle(WHOLE[name], seed=3)
+    oracle.save(tmp_path)
+    if name == "qwen3_vl_moe":
+        _turn_experts(tmp_path / "model.safetensors")
+
+    with pytest.warns(TowerNotUsed, match="tower is not built yet.*for text alone") as caught:
+        model = Model(tmp_path)
+    runner = model.on("cpu")
+    runner.prefill(1, prompt(40), chunk=16)
+
+    reader = model.checkpoint.reader
+    check(model.decoder, {each: reader.shape(each) for each in reader.names})
+    assert len(caught) == 1
+    assert deviation(runner.logits(1), oracle.logits(prompt(40))) < TOLERANCE
+
+
+def _turn_experts(file: Path) -> None:
+    """Store experts [E, H, 2I] and [E, I, H] as published files do; transformers 5 turns them."""
+    tensors = load_file(file)
+    turned = {
+        name: np.ascontiguousarray(each.swapaxes(1, 2)) if "mlp.experts" in name else each
+        for name, each in tensors.items()
+    }
+    save_file(turned, file)
+
+
+def test_gemma3_as_published_leaves_most_of_its_text_model_to_the_class() -> None:
+    config = {
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "model_type": "gemma3",
+        "text_config": {
+            "hidden_size": 2560,
+            "intermediate_size": 10240,
+            "model_type": "gemma3_text",
+            "num_hidden_layers": 34,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window": 1024,
+        },
+        "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
+    }
+    transformers = pytest.importorskip("transformers", minversion="5.0")
+    made = transformers.Gemma3TextConfig.from_dict(dict(config["text_config"]))
+    whole = {**json.loads(made.to_json_string(use_diff=False))}
+
+    decoder = _decoder(config)
+
+    assert decoder == _decoder({**config, "text_config": whole})
+    assert (decoder.hidden, decoder.vocab, len(decoder.layers)) == (2560, 262208, 34)
+
+
+@pytest.mark.parametrize(
+    "name", ["Gemma3ForConditionalGeneration", "Mistral3ForConditionalGeneration"]
+)
+def test_another_text_model_in_it_is_refused(name: str) -> None:
+    config = {"architectures": [name], "text_config": {"model_type": "ministral3"}}
+
+    with pytest.raises(SpecError, match=r"model_type: config\.json says 'ministral3'"):
+        resolve(find(config), config)
+
+
+def test_whether_the_head_is_tied_may_be_said_for_the_whole_model() -> None:
+    family = WHOLE["qwen2_vl"]
+    config = family.config_json()
+    text = config["text_config"]
+
+    for within, beside in ((False, True), (True, False), (True, True), (False, False)):
+        config["text_config"] = {**text, "tie_word_embeddings": within}
+        config["tie_word_embeddings"] = beside
+        assert _decoder(config).head.tied == (within or beside)
+
+
+def _decoder(config: Mapping[str, Any]) -> Decoder:
+    """Return the text model, of which is said that the rest is not used."""
+    with pytest.warns(TowerNotUsed):
+        return resolve(find(config), config)

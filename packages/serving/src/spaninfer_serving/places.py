@@ -1,0 +1,88 @@
+"""Places for connections: as many as there are file descriptors for."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from time import monotonic
+from typing import Protocol
+
+try:
+    import resource
+except ImportError:  # Windows: a process may have as many sockets as memory holds
+    _IS_LIMITED = False
+else:
+    _IS_LIMITED = True
+
+log = logging.getLogger(__name__)
+
+MOST_CONNECTIONS = 1 << 14  # where files are not the limit, memory is: each may hold pieces read
+
+# asyncio accepts so many before it looks at the first, and frees the descriptor of one that is
+# closed three rounds later. With uvicorn's 2048, descriptors ran out in between, and asyncio logs
+# each attempt then: 62 MB in 26 s.
+ACCEPTED_AT_ONCE = 8
+
+# Descriptors that are not for connections: four such rounds, and files that are opened later.
+RESERVED = 64
+
+SAY_EVERY_S = 1.0
+
+
+class Connection(Protocol):
+    """What has a place."""
+
+    def give_way(self) -> None:
+        """Close it now."""
+
+
+class Places:
+    """The number of connections there may be; who waits for its client gives way to who comes.
+
+    So clients that connect and say nothing, or do not read, shut nobody out: the connection that
+    has waited longest is closed, and only where none waits, the new one. The log says so once a
+    second.
+    """
+
+    def __init__(self, num: int) -> None:
+        self.num = num
+        self.waiting: dict[Connection, None] = {}  # for their clients; the longest time first
+        self._num_closed, self._said_at = 0, -SAY_EVERY_S
+
+    def make_room(self, num_taken: int) -> None:
+        """Close one of those that wait, the new one among them, where all places are taken."""
+        if num_taken <= self.num:
+            return
+        next(iter(self.waiting)).give_way()
+        self._num_closed += 1
+        now = monotonic()
+        if now - self._said_at >= SAY_EVERY_S:
+            log.warning(
+                "all %d places for connections are taken; closed because their clients neither "
+                "sent nor read: %d",
+                self.num,
+                self._num_closed,
+            )
+            self._num_closed, self._said_at = 0, now
+
+
+def provide() -> Places:
+    """Raise the process's limit of open files as far as is of use; return what it has places for.
+
+    To be called when most files are open that will be.
+    """
+    return Places(min(MOST_CONNECTIONS, max(1, _num_files() - RESERVED)))
+
+
+def _num_files() -> int:
+    """Return how many more files this process may open, having raised the limit."""
+    if not _IS_LIMITED:
+        return MOST_CONNECTIONS + RESERVED
+    num_open = len(list(Path("/dev/fd").iterdir()))
+    wanted = num_open + RESERVED + MOST_CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted - num_open
+    soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return soft - num_open
