@@ -145,7 +145,7 @@ def _runner(scheduler: Scheduler, num_running: int) -> Runner:
     """Return a runner that knows the requests which the scheduler runs."""
     context = scheduler.limits.context
     sequences = Sequences(1, max_len=context, span_len=SPAN_LEN, num_rows=num_running)
-    runner = Runner(Nothing(sequences, num_running), sequences, Sampler())
+    runner = Runner(Nothing(sequences, num_running), sequences, Sampler(), vocab=100)
     choices: list[Choice] = list(scheduler._running)
     sampling = SamplingParams(temperature=0)
     known = [np.array([*c.request.prompt_ids, *c.output_ids]) for c in choices]

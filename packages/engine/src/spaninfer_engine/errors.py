@@ -11,6 +11,7 @@ EngineError
 │   ├── InvalidPrompt            the prompt is empty, or holds ids the model does not know
 │   ├── PromptTooLong            the prompt does not fit the context
 │   ├── Unread                   what was produced was not read, and became too much to keep
+│   ├── InvalidMask              a token mask returned something else than a mask
 │   └── TemplateError            the chat template refused the messages
 ├── NoToken                  no token can be chosen from a request's logits: NaN, or all are banned
 └── EngineUnavailable       nothing wrong with the request: now is not the time
@@ -135,6 +136,10 @@ class Unread(RequestError):
             f"more than {limit} tokens and log-probabilities of the answer were waiting to be "
             "read, so it was stopped; read faster, or ask for fewer"
         )
+
+
+class InvalidMask(RequestError):
+    """A token mask returned something else than a mask."""
 
 
 class TemplateError(RequestError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -44,6 +44,13 @@ class Status(Enum):
     FINISHED = "finished"
 
 
+TokenMask: TypeAlias = Callable[[NDArray[np.int32]], NDArray[np.bool_] | None]
+"""Returns the allowed tokens [V] behind the tokens that a choice has sampled so far; None: all.
+
+It is called in the engine's thread, once per token, and must depend on its argument alone.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How tokens are chosen, and when to stop. Refuses values out of range by name.
@@ -76,6 +83,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None  # the same for every prompt token but the first
     processed_logprobs: bool = False  # after penalties and temperature instead of the raw logits
     skip_special: bool = True  # leave special tokens out of the text
+    mask: TokenMask | None = None  # which tokens may come next
 
     def __post_init__(self) -> None:
         if not isinstance(self.logit_bias, Mapping):
@@ -95,6 +103,8 @@ class SamplingParams:
         for name, most in (("stop_ids", MAX_STOP_IDS), ("logit_bias", MAX_BIASES)):
             if (length := len(getattr(self, name))) > most:
                 raise InvalidSampling(name, f"{length} items", f"at most {most}")
+        if self.mask is not None and not callable(self.mask):
+            raise InvalidSampling("mask", self.mask, "a function of the tokens sampled so far")
         for token_id in self.stop_ids:
             _check_integer("stop_ids", token_id, 0, None)
         for token_id, bias in self.logit_bias.items():

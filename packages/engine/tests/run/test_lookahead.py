@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pytest
 from families import FAMILIES
 from oracle import Oracle, prompt
@@ -16,7 +17,7 @@ from spaninfer_engine.backends.cpu.ops import CpuOps
 from spaninfer_engine.backends.cuda.graph_shapes import GraphShapes
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.engine import Engine
-from spaninfer_engine.errors import NoMemory
+from spaninfer_engine.errors import InvalidMask, NoMemory, NoToken
 from spaninfer_engine.plan import Entry, Growth, Slice, StepPlan
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
@@ -33,7 +34,7 @@ from stepping import Model
 from threaded_device import Answer, ThreadedDevice
 
 SPAN_LEN = 4
-MAX_LEN = 96
+MAX_LEN, VOCAB = 96, 199
 
 SAMPLINGS = {
     "greedy": SamplingParams(temperature=0, max_tokens=30, ignore_eos=True),
@@ -113,7 +114,7 @@ def _ahead(
         )  # fmt: skip
         if made is not None:
             made.append(device)
-        return Runner(device, sequences, Sampler())
+        return Runner(device, sequences, Sampler(), vocab=model.decoder.vocab)
 
     return make
 
@@ -181,6 +182,67 @@ def test_choices_that_make_way_get_the_answers_of_those_that_never_do(
     actual = _answers(_parts(model, _ahead(model), num_spans, max_running))
 
     assert _joined(actual) == _joined(expected)
+
+
+def _only_even(output_ids: Any) -> Any:
+    """Allow the ids that follow the last one by an even number; all at the beginning."""
+    if not len(output_ids):
+        return None
+    return (np.arange(VOCAB) - output_ids[-1]) % 2 == 0
+
+
+def _broken(output_ids: Any) -> Any:
+    if len(output_ids) < 3:
+        return None
+    raise ZeroDivisionError("a mask fails")
+
+
+MASKED = (
+    SamplingParams(mask=_only_even, max_tokens=20, ignore_eos=True),
+    SamplingParams(max_tokens=15, ignore_eos=True),
+    SamplingParams(mask=_broken, max_tokens=9, ignore_eos=True),
+    SamplingParams(mask=_only_even, temperature=0, max_tokens=9, repetition_penalty=1.4),
+    SamplingParams(mask=_only_even, logprobs=1, n=2, max_tokens=7, ignore_eos=True),
+    SamplingParams(mask=lambda ids: np.zeros(VOCAB, bool) if len(ids) > 4 else None),
+    SamplingParams(mask=lambda _: np.ones(3, bool)),
+)
+
+
+def _masked(parts: Parts) -> list[Any]:
+    """Return tokens and errors of requests with token masks, and beside some."""
+    with Engine(parts) as engine:
+        started = [
+            engine.start_request(prompt(5 + 7 * number), replace(sampling, seed=number))
+            for number, sampling in enumerate(MASKED)
+        ]
+        answers = []
+        for _, queue in started:
+            tokens: dict[int, list[int]] = {}
+            error = None
+            for output in queue:
+                tokens.setdefault(output.index, []).extend(output.token_ids)
+                error = output.error or error
+            answers.append((tokens, type(error), str(error).rpartition(":")[2]))
+        return answers
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["as they are", "padded"])
+def test_masks_limit_tokens_while_steps_are_launched_ahead(model: Model, padded: bool) -> None:
+    made: list[ThreadedDevice] = []
+    expected = _masked(_parts(model, _one_by_one(model), 400, 8))
+
+    actual = _masked(_parts(model, _ahead(model, padded=padded, made=made), 400, 8))
+
+    assert actual == expected
+    (tokens, error, _), *_ = actual
+    assert error is type(None)
+    assert len(tokens[0]) == 20
+    assert len({token % 2 for token in tokens[0]}) == 1
+    assert [answer[1] for answer in actual] == [
+        *(type(None), type(None), ZeroDivisionError, type(None), type(None)),
+        *(NoToken, InvalidMask),
+    ]
+    assert made[0].num_masked > 10
 
 
 def test_a_step_from_which_nothing_is_drawn_has_an_outcome(model: Model) -> None:

@@ -110,7 +110,7 @@ class NoToken(ValueError):
     """A row of logits from which nothing can be chosen."""
 
     def __init__(self, row: int, largest: float) -> None:
-        self.row = row
+        self.row, self.largest = row, largest
         why = "every token is masked" if largest == -math.inf else f"their maximum is {largest}"
         super().__init__(f"no token can be chosen from the logits of row {row}: {why}")
 

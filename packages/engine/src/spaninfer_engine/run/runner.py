@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -24,8 +24,16 @@ from spaninfer_engine.errors import NoMemory, NoToken
 from spaninfer_engine.plan import Entry, StepPlan, StepResult
 from spaninfer_engine.request import TokenLogprob
 from spaninfer_engine.resource import Closing
+from spaninfer_engine.run.masks import allowed_by, packed
 from spaninfer_engine.step.batch import Batch, build_batch
-from spaninfer_engine.step.device import Device, Launched, SampledToken, SampleStatus, Updates
+from spaninfer_engine.step.device import (
+    Device,
+    Launched,
+    SampledToken,
+    SampleStatus,
+    TokenMasks,
+    Updates,
+)
 from spaninfer_engine.step.sequences import Sequences
 
 Logits = NDArray[np.float32]
@@ -79,6 +87,8 @@ class _InFlight:
     plan: StepPlan
     batch: Batch
     launched: Launched
+    awaits_masks: bool
+    mask_errors: dict[int, Exception] = field(default_factory=dict)  # by slice
     result: StepResult | None = None
 
     @property
@@ -90,8 +100,13 @@ class _InFlight:
 class Runner(Closing):
     """Runs plans on a device that reads `sequences`."""
 
-    def __init__(self, device: Device, sequences: Sequences, sampler: HostSampler) -> None:
+    def __init__(
+        self, device: Device, sequences: Sequences, sampler: HostSampler, *, vocab: int
+    ) -> None:
         self._device, self._sequences, self._sampler = device, sequences, sampler
+        self._vocab = vocab
+        self._masked: set[int] = set()  # sequences with token masks that the device samples
+        self._failed: set[int] = set()  # sequences that failed and have not left yet
         self._on_host: set[int] = set()  # sequences whose tokens the host samples
         self._num_logprobs: dict[int, int] = {}  # of those that the device samples
         self._newest: _InFlight | None = None
@@ -106,8 +121,10 @@ class Runner(Closing):
         """Launch the plan's step; where there is no memory for it, each of its sequences fails."""
         if self._newest is not None and self._newest.is_sampled_on_host:
             self._settle(self._newest)  # the step reads tokens that are not sampled yet
+        assert self._newest is None or not self._newest.awaits_masks, "a result was not asked for"
         self._update(plan)
-        batch = build_batch(plan.slices, self._sequences, self._on_host.__contains__)
+        on_host = self._on_host.__contains__
+        batch = build_batch(plan.slices, self._sequences, on_host, self._masked)
         updates = Updates(plan.grown, tuple(self._sampled), plan.left)
         self._sampled.clear()
         try:
@@ -116,7 +133,8 @@ class Runner(Closing):
             if self._newest is not None:
                 self._settle(self._newest)  # the device copies all sequences anew, with its tokens
             return partial(self._give_up, plan, error)
-        self._newest = step = _InFlight(plan, batch, launched)
+        self._newest = step = _InFlight(plan, batch, launched, bool(batch.masked.any()))
+        self._mask(step)
         return partial(self._settle, step)
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -139,6 +157,8 @@ class Runner(Closing):
             self._sampler.leave(seq_id)
             self._on_host.discard(seq_id)
             self._num_logprobs.pop(seq_id, None)
+            self._masked.discard(seq_id)
+            self._failed.discard(seq_id)
         for entry in plan.entered:
             self._enter(entry)
         for growth in plan.grown:
@@ -149,12 +169,17 @@ class Runner(Closing):
         self._sampler.enter(entry)
         if not self._device.can_sample(entry):
             self._on_host.add(entry.request_id)
-        elif entry.sampling.logprobs is not None:
+            return
+        if entry.sampling.mask is not None:
+            self._masked.add(entry.request_id)
+        if entry.sampling.logprobs is not None:
             self._num_logprobs[entry.request_id] = entry.sampling.logprobs
 
     def _give_up(self, plan: StepPlan, error: NoMemory) -> StepResult:
         _log.warning("%s", error)
-        return StepResult.of_none(plan, error)
+        result = StepResult.of_none(plan, error)
+        self._failed.update(result.failed)
+        return result
 
     # ---- after a step ----------------------------------------------------------------------------
 
@@ -162,10 +187,46 @@ class Runner(Closing):
         """Wait for a step, if that has not been done, and return its result."""
         if step.result is None:
             try:
+                self._mask(step)  # those before have been settled: its tokens are known
                 step.result = self._result(step)
             except NoMemory as error:
                 step.result = self._give_up(step.plan, error)
+            if self._newest is not None:
+                self._mask(self._newest)
         return step.result
+
+    def _mask(self, step: _InFlight) -> None:
+        """Give a step its token masks, once the tokens that they depend on are known.
+
+        The forward pass of the step runs meanwhile: it was launched without them.
+        """
+        batch, sequences = step.batch, self._sequences
+        if not step.awaits_masks:
+            return
+        slices = np.flatnonzero(batch.masked)
+        ids = batch.seq_ids  # one that failed has no token to wait for
+        known = [i for i in slices.tolist() if self._knows(ids[i]) and ids[i] not in self._failed]
+        rows = sequences.rows([ids[i] for i in known])
+        if (sequences.num_known[rows] < batch.stops[known]).any():
+            return
+        allowed: dict[int, NDArray[np.bool_]] = {}
+        for index in known:
+            try:
+                found = self._allowed(ids[index], int(batch.stops[index]))
+            except Exception as error:  # the sequence fails alone
+                step.mask_errors[index] = error
+                continue
+            if found is not None:
+                allowed[index] = found
+        bits = packed([allowed.get(index) for index in slices.tolist()], self._vocab)
+        step.launched.sample(TokenMasks(slices.astype(np.int32), bits))
+        step.awaits_masks = False
+
+    def _allowed(self, seq_id: int, stop: int) -> NDArray[np.bool_] | None:
+        entry = self._sequences.entries[seq_id]
+        assert entry.sampling.mask is not None
+        (tokens,) = self._sequences.known([seq_id], [stop])
+        return allowed_by(entry.sampling.mask, tokens[len(entry.token_ids) :], self._vocab)
 
     def _result(self, step: _InFlight) -> StepResult:
         batch = step.batch
@@ -181,6 +242,7 @@ class Runner(Closing):
         if batch.samples_on_device.any():
             logprobs |= self._take_samples(step, tokens, failed)
         self._keep(batch, tokens)
+        self._failed.update(failed)
         return StepResult(step.plan.number, tuple(tokens), logprobs, prompt_logprobs, failed)
 
     def _take_samples(
@@ -200,6 +262,9 @@ class Runner(Closing):
             why = SampleStatus(int(status[last[index]]))
             tokens[index] = None
             failed[batch.seq_ids[index]] = NoToken(str(NoTokenInRow(index, _LARGEST_LOGIT[why])))
+        for index, error in step.mask_errors.items():
+            tokens[index] = None
+            failed[batch.seq_ids[index]] = error
         return self._logprobs(step, tokens)
 
     def _logprobs(self, step: _InFlight, tokens: Sequence[int | None]) -> dict[int, TokenLogprob]:

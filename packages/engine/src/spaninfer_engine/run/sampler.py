@@ -17,6 +17,7 @@ from spaninfer_engine.errors import NoToken
 from spaninfer_engine.plan import Entry
 from spaninfer_engine.request import SamplingParams, TokenLogprob
 from spaninfer_engine.run.logprobs import report
+from spaninfer_engine.run.masks import allowed_by
 
 Logits = NDArray[np.float32]
 Ids = NDArray[np.int32]
@@ -62,11 +63,17 @@ class _Wish:
             and not (wanted.min_tokens or wanted.no_repeat_ngram)
             and not (wanted.presence_penalty or wanted.frequency_penalty)
             and wanted.repetition_penalty == 1.0
+            and wanted.mask is None
         )
 
-    def at(self, position: int, tokens: Ids) -> RowSampling:
-        """Return how the token at a position is chosen, after tokens[position]."""
+    def at(self, position: int, tokens: Ids, vocab: int) -> RowSampling:
+        """Return how the token at a position is chosen, after tokens[position].
+
+        Raises what a token mask raises.
+        """
         wanted = self.sampling
+        output_ids = tokens[self.prompt_len :]
+        mask = wanted.mask
         too_early = position - self.prompt_len < wanted.min_tokens
         return RowSampling(
             seed=self.seed,
@@ -81,10 +88,11 @@ class _Wish:
             frequency_penalty=wanted.frequency_penalty,
             no_repeat_ngram=wanted.no_repeat_ngram,
             logit_bias=self.logit_bias,
+            allowed=None if mask is None else allowed_by(mask, output_ids, vocab),
             banned=self.end_ids if too_early and len(self.end_ids) else None,
             bad_words=self.bad_words,
             prompt_ids=tokens[: self.prompt_len],
-            output_ids=tokens[self.prompt_len :],
+            output_ids=output_ids,
         )
 
 
@@ -125,25 +133,28 @@ class Sampler:
         tokens: Sequence[Ids],
     ) -> tuple[list[int], dict[int, TokenLogprob], dict[int, Exception]]:
         """Return a token per row of logits[R V], log-probabilities and failures by request id."""
-        rows = [
-            _LIKELIEST
-            if request_id in self._plain
-            else self._wishes[request_id].at(position, known)
-            for request_id, position, known in zip(requests, positions, tokens, strict=True)
-        ]
-        chosen, failed = self._sample(logits, rows)
+        rows: list[RowSampling] = []
+        at_fault: dict[int, Exception] = {}
+        for request_id, position, known in zip(requests, positions, tokens, strict=True):
+            row = _LIKELIEST
+            if request_id not in self._plain:
+                try:
+                    row = self._wishes[request_id].at(position, known, logits.shape[1])
+                except Exception as error:  # of a token mask: the sequence fails alone
+                    at_fault[len(rows)] = error
+            rows.append(row)
+        chosen, without = self._sample(logits, rows)
+        failed = {row: NoToken(str(error)) for row, error in without.items()} | at_fault
         logprobs = {}
         for index, request_id in enumerate(requests):
             wanted = self._wishes[request_id].sampling
             if wanted.logprobs is None or index in failed:
                 continue
-            row = (
-                process(logits[index], rows[index]) if wanted.processed_logprobs else logits[index]
-            )
-            [logprobs[request_id]] = report(row[None], chosen[index : index + 1], wanted.logprobs)
-        failures: dict[int, Exception] = {
-            requests[row]: NoToken(str(error)) for row, error in failed.items()
-        }
+            about = logits[index]
+            if wanted.processed_logprobs:
+                about = process(about, rows[index])
+            [logprobs[request_id]] = report(about[None], chosen[index : index + 1], wanted.logprobs)
+        failures: dict[int, Exception] = {requests[row]: error for row, error in failed.items()}
         return chosen.tolist(), logprobs, failures
 
     def prompt_logprobs(

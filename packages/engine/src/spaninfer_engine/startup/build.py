@@ -127,10 +127,11 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             num_rows=resolved.max_running,
         )
         device = start.device(sequences, resolved.num_spans, progress)
+        sampler = Sampler(compute.backend.host_sampling(decoder.vocab))
         return Parts(
             resolved=resolved,
             decoder=decoder,
-            runner=Runner(device, sequences, Sampler(compute.backend.host_sampling(decoder.vocab))),
+            runner=Runner(device, sequences, sampler, vocab=decoder.vocab),
             tokenizer=texts.tokenizer,
             template=texts.template,
             sampling=texts.sampling,

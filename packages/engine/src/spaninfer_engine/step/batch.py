@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -43,6 +43,7 @@ class Batch:
     logit_start_loc: Ints  # [R + 1] where the logits of each slice begin
     samples: Bools  # [R] is a token sampled from the slice's last logits?
     samples_on_device: Bools  # [R] does the device sample it?
+    masked: Bools  # [R] does a token mask limit what the device samples?
     num_decodes: int
     host_logits: Ints  # [N] the logits that the host asks for, ascending
 
@@ -97,11 +98,15 @@ class Batch:
 
 
 def build_batch(
-    slices: Sequence[Slice], sequences: Sequences, on_host: Callable[[int], bool]
+    slices: Sequence[Slice],
+    sequences: Sequences,
+    on_host: Callable[[int], bool],
+    masked: Collection[int] = (),
 ) -> Batch:
     """Return the batch of a plan's slices.
 
-    `on_host` tells by sequence whether the host samples its tokens.
+    `on_host` tells by sequence whether the host samples its tokens; `masked` are sequences with
+    token masks.
     """
     ids, starts, stops, logits_from, samples, rope_lens = zip(*slices, strict=True)
     begin, end = np.array(starts, np.int32), np.array(stops, np.int32)
@@ -109,6 +114,10 @@ def build_batch(
     num_logits = end - np.array(logits_from, np.int32)
     sampled = np.array(samples, np.bool_)
     by_host = sampled & np.fromiter(map(on_host, ids), np.bool_, len(ids))
+    by_device = sampled & ~by_host
+    with_mask = np.zeros(len(ids), np.bool_)
+    if masked:
+        with_mask = by_device & np.fromiter((id_ in masked for id_ in ids), np.bool_, len(ids))
     logit_start_loc = _cumulated(num_logits)
     return Batch(
         seq_ids=ids,
@@ -119,9 +128,10 @@ def build_batch(
         query_start_loc=_cumulated(lengths),
         logit_start_loc=logit_start_loc,
         samples=sampled,
-        samples_on_device=sampled & ~by_host,
+        samples_on_device=by_device,
+        masked=with_mask,
         num_decodes=_leading_ones(lengths),
-        host_logits=_ranges(logit_start_loc[:-1], logit_start_loc[1:] - (sampled & ~by_host)),
+        host_logits=_ranges(logit_start_loc[:-1], logit_start_loc[1:] - by_device),
     )
 
 

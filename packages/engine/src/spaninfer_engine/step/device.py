@@ -69,8 +69,23 @@ class Logprobs(NamedTuple):
     top: Floats  # [W n]
 
 
+@dataclass(frozen=True, slots=True)
+class TokenMasks:
+    """Token masks of a batch."""
+
+    slices: Ints  # [M] numbers of the slices that have one
+    allowed: NDArray[np.uint8]  # [M, ceil(V / 8)] bits, the lowest first
+
+
 class Launched(Protocol):
     """A step under way; its results may be read after `wait`."""
+
+    def sample(self, masks: TokenMasks) -> None:
+        """Sample the tokens of a batch with `masked` slices, which waits for this.
+
+        Called once, before the next launch: forward passes do not wait for masks.
+        """
+        ...
 
     def wait(self) -> None:
         """Wait for the step, or compute it now; raises NoMemory where the device lacks it."""

@@ -20,14 +20,20 @@ from spaninfer_engine.backends.cuda.graph_shapes import (
 from spaninfer_engine.backends.cuda.graphs import Graphs
 from spaninfer_engine.backends.cuda.memory import Sizes, StepMemory, lacks_memory
 from spaninfer_engine.backends.cuda.ops import CudaOps
-from spaninfer_engine.backends.cuda.sampler import GpuSampler, Tokens, fetch_logits, logprobs_of
+from spaninfer_engine.backends.cuda.sampler import (
+    GpuSampler,
+    Tokens,
+    fetch_logits,
+    logprobs_of,
+    mask_logits,
+)
 from spaninfer_engine.backends.cuda.warmup import SMALLER, largest_batch
 from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import Rotation, SpanCache, Step
 from spaninfer_engine.plan import Entry
 from spaninfer_engine.step.batch import Batch, Run
-from spaninfer_engine.step.device import Logprobs, Samples, Updates
+from spaninfer_engine.step.device import Logprobs, Samples, TokenMasks, Updates
 from spaninfer_engine.step.mirror import SequenceMirror
 from spaninfer_engine.step.sampling import DeviceSamplingParams, fits_kernel
 from spaninfer_engine.step.sequences import Sequences
@@ -133,8 +139,32 @@ class CudaDevice:
                 captured.graph.replay()
                 logits = captured.logits
             chosen = fetch_logits(logits, padding.place(batch.host_logits))
-            told = self._sampler.logprobs(logits, self._ops.stream) if wants_logprobs else None
-            return CudaStep(chosen, told, self._sampler.fetch(len(logits)), padding)
+            step = CudaStep(
+                *(self, batch, logits, chosen, padding),
+                has_penalties=has_penalties,
+                wants_logprobs=wants_logprobs,
+            )
+            if not batch.masked.any():
+                self._fetch(step)
+            return step
+
+    def sample(self, step: CudaStep, masks: TokenMasks) -> None:
+        """Sample the tokens of a step that waited for its masks."""
+        with torch.cuda.stream(self._stream):
+            assert step.device_logits is not None, "masks come once"
+            rows = step.batch.logit_start_loc[1:][masks.slices] - 1
+            masked = mask_logits(step.device_logits, step.padding.place(rows), masks.allowed)
+            stream = self._ops.stream
+            self._sampler.sample_tokens(masked, stream, has_penalties=step.has_penalties)
+            self._fetch(step)
+
+    def _fetch(self, step: CudaStep) -> None:
+        """Send sampled tokens to the host, and their log-probabilities if a sequence asks."""
+        logits, told = step.device_logits, None
+        assert logits is not None, "tokens are sampled once"
+        if step.wants_logprobs:
+            told = self._sampler.logprobs(logits, self._ops.stream)
+        step.arrive(told, self._sampler.fetch(len(logits)))
 
     def warm_up(self) -> None:
         """Compute the largest step, whose memory torch keeps, and request all other kernels."""
@@ -249,7 +279,7 @@ class CudaDevice:
             attention=self._ops.plan(slices, self._caches),
         )
         logits = self._forward(step)
-        if shape.num_logits:
+        if shape.num_logits and not shape.awaits_masks:
             self._sampler.sample_tokens(logits, stream, has_penalties=shape.has_penalties)
         return logits
 
@@ -258,23 +288,46 @@ class CudaStep:
     """step.device.Launched: what a step sends to the host."""
 
     def __init__(
-        self, logits: Tensor | None, told: Tensor | None, tokens: Tokens, padding: Padding
+        self,
+        device: CudaDevice,
+        batch: Batch,
+        device_logits: Tensor,
+        logits: Tensor | None,
+        padding: Padding,
+        *,
+        has_penalties: bool,
+        wants_logprobs: bool,
     ) -> None:
-        self._logits, self._told, self._tokens, self._padding = logits, told, tokens, padding
+        self.batch, self.padding = batch, padding
+        self.has_penalties, self.wants_logprobs = has_penalties, wants_logprobs
+        self.device_logits: Tensor | None = device_logits  # until tokens are sampled
+        self._device, self._logits = device, logits
+        self._told: Tensor | None = None
+        self._tokens: Tokens | None = None
+
+    def arrive(self, told: Tensor | None, tokens: Tokens) -> None:
+        """Take note of what is on its way to the host."""
+        self._told, self._tokens, self.device_logits = told, tokens, None
+
+    def sample(self, masks: TokenMasks) -> None:
+        """Sample the tokens of a batch with masks."""
+        self._device.sample(self, masks)
 
     def wait(self) -> None:
         """Wait for the step."""
+        assert self._tokens is not None, "the step waits for its masks"
         self._tokens.wait()
 
     def samples(self) -> Samples:
         """Return the tokens that were sampled."""
-        return Samples(*map(self._padding.remove, self._tokens.samples()))
+        assert self._tokens is not None, "the step waits for its masks"
+        return Samples(*map(self.padding.remove, self._tokens.samples()))
 
     def logprobs(self) -> Logprobs | None:
         """Return log-probabilities of sampled tokens; None where no sequence asked."""
         if self._told is None:
             return None
-        remove, told = self._padding.remove, logprobs_of(self._told.numpy())
+        remove, told = self.padding.remove, logprobs_of(self._told.numpy())
         chosen, top = remove(told.chosen), remove(told.top)
         return Logprobs(chosen, remove(told.ranks), remove(told.top_ids), top)
 

@@ -46,6 +46,7 @@ class StepShape:
     num_logits: int
     num_decodes: int  # leading slices of one token
     has_penalties: bool = False  # are logits changed before tokens are sampled?
+    awaits_masks: bool = False  # are tokens sampled later?
 
     @classmethod
     def of(cls, batch: Batch, *, has_penalties: bool) -> StepShape:
@@ -56,6 +57,7 @@ class StepShape:
             num_logits=batch.num_logits,
             num_decodes=batch.num_decodes,
             has_penalties=has_penalties,
+            awaits_masks=bool(batch.masked.any()),
         )
 
 
@@ -63,13 +65,15 @@ class StepShape:
 class GraphShape:
     """The shape of a captured step: room for decodes, for prompts, and for all their tokens.
 
-    With `has_penalties` the graph holds what penalties need besides.
+    With `has_penalties` the graph holds what penalties need besides; one that `awaits_masks` ends
+    with the logits.
     """
 
     decodes: int
     prompts: int = 0
     prompt_tokens: int = 0
     has_penalties: bool = False
+    awaits_masks: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -85,6 +89,7 @@ class GraphShape:
             num_logits=self.decodes + self.prompts,
             num_decodes=self.decodes,
             has_penalties=self.has_penalties,
+            awaits_masks=self.awaits_masks,
         )
 
 
@@ -132,9 +137,12 @@ class GraphShapes:
 
         `host_angles`: rotations come from the host, which captured prompts have no room for.
         """
+        awaits_masks = bool(batch.masked.any())
+        has_penalties = has_penalties and not awaits_masks  # then they are applied later
         if batch.is_decode:
             decodes = _least(batch.num_slices, self._decodes)
-            return None if decodes is None else GraphShape(decodes, has_penalties=has_penalties)
+            shape = GraphShape(decodes or 0, 0, 0, has_penalties, awaits_masks)
+            return None if decodes is None else shape
         decodes = _least(batch.num_decodes, self._beside_prompts)
         rooms = PROMPTS[-1:] if decodes else PROMPTS  # empty ones are lost among many tokens
         prompts = _least(batch.num_slices - batch.num_decodes, rooms)
@@ -144,7 +152,7 @@ class GraphShapes:
             return None
         if host_angles or not _has_single_logits(batch):
             return None
-        return GraphShape(decodes, prompts, tokens, has_penalties)
+        return GraphShape(decodes, prompts, tokens, has_penalties, awaits_masks)
 
     def fallbacks(self, shape: GraphShape) -> tuple[GraphShape, ...]:
         """Return the shapes of the start that serve steps of this one as well, smallest first."""

@@ -141,3 +141,18 @@ def fetch_logits(logits: Tensor, rows: Words) -> Tensor | None:
         part = slice(first, first + LOGITS_AT_ONCE)
         arrived[part].copy_(logits[index[part]].float(), non_blocking=True)
     return arrived
+
+
+def mask_logits(logits: Tensor, rows: Words, allowed: NDArray[np.uint8]) -> Tensor:
+    """Return logits[W V] with -inf, in `rows`[M], for tokens whose bit in allowed[M V/8] is 0.
+
+    The model's own logits stay: log-probabilities are about those.
+    """
+    device = logits.device
+    index = torch.from_numpy(rows.astype(np.int64)).pin_memory().to(device, non_blocking=True)
+    bits = torch.from_numpy(allowed).pin_memory().to(device, non_blocking=True)
+    places = torch.arange(8, dtype=torch.uint8, device=device)
+    may = (bits[:, :, None] >> places & 1).bool().flatten(1)[:, : logits.shape[1]]
+    masked = logits.clone()
+    masked[index] = masked[index].masked_fill(~may, -float("inf"))
+    return masked

@@ -44,6 +44,7 @@ def largest_batch(sizes: Sizes) -> Batch:
         logit_start_loc=np.cumsum([0, *logits], dtype=np.int32),
         samples=nowhere,
         samples_on_device=nowhere,
+        masked=nowhere,
         num_decodes=decodes,
         host_logits=np.arange(min(LOGITS_AT_ONCE, logits.sum()), dtype=np.int32),
     )

@@ -17,7 +17,7 @@ from spaninfer_engine.plan import Entry, Slice
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.resource import Closing
 from spaninfer_engine.step.batch import Batch, Ints, build_batch
-from spaninfer_engine.step.device import Logprobs, Samples, Updates
+from spaninfer_engine.step.device import Logprobs, Samples, TokenMasks, Updates
 from spaninfer_engine.step.sequences import Sequences
 
 Logits = NDArray[np.float32]
@@ -149,6 +149,10 @@ class HostStep(Generic[A]):
     def wait(self) -> None:
         """Compute the step."""
         self._logits = self._device.compute(self._batch, self._sequences)
+
+    def sample(self, masks: TokenMasks) -> None:  # noqa: ARG002
+        """The host samples, and knows the masks."""
+        raise AssertionError("a host device samples nothing")
 
     def samples(self) -> Samples:
         """The host samples."""

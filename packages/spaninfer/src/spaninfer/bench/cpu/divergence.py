@@ -142,7 +142,7 @@ def logits_of(texts: Sequence[Text], rows: int, **options: Any) -> Iterator[Logi
     groups = len(decoder.groups)
     sequences = Sequences(groups, max_len=spans * _SPAN_LEN, span_len=_SPAN_LEN, num_rows=1)
     device = HostStart(bound.run, ops, decoder).device(sequences, (spans,) * groups, silent)
-    runner = Runner(device, sequences, kept)
+    runner = Runner(device, sequences, kept, vocab=decoder.vocab)
     places = [(group, 0, tuple(range(spans))) for group in range(groups)]
     for number, text in enumerate(texts):
         entered: tuple[Entry, ...] = (
