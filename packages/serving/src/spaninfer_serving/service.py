@@ -14,7 +14,7 @@ from spaninfer_engine.errors import PromptTooLong
 
 from spaninfer_serving.answers import Envelope, Prompt, merged
 from spaninfer_serving.metrics import Metrics
-from spaninfer_serving.reading import Readers
+from spaninfer_serving.parse_pool import Check, ParsePool
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.translate import Words, placement_of, prompts_of, sampling_of
 from spaninfer_serving.wire.chat import ChatRequest
@@ -48,7 +48,7 @@ class Service:
     streams: AsyncEngine  # the same engine, for the event loop
     settings: Settings
     metrics: Metrics
-    readers: Readers
+    parse_pool: ParsePool
     created_s: int  # Unix time
     draining: bool = False
 
@@ -60,7 +60,7 @@ class Service:
             AsyncEngine(engine),
             settings,
             Metrics(engine.stats),
-            Readers(),
+            ParsePool(engine.resolved.max_running + engine.resolved.max_waiting),
             int(time.time()),
         )
 
@@ -74,11 +74,15 @@ class Service:
         """What shows single tokens."""
         return self.engine.tokenizer
 
-    def ask_chat(self, body: ChatRequest) -> Asked:
-        """Return what a chat request asks; raises Problem or an engine error."""
+    def ask_chat(self, body: ChatRequest, check: Check) -> Asked:
+        """Return what a chat request asks; raises Problem, an engine error, or what `check` does.
+
+        `check` is called between stages of the work.
+        """
         sampling = sampling_of(body, self.engine.default_sampling)
         asked = (message.text() for message in body.messages if message.role != "assistant")
         self._probe("".join(asked), "messages")  # of answers, templates may drop the reasoning
+        check()
         messages = [
             {"role": message.role, "content": message.text()}
             | ({"name": message.name} if message.name else {})
@@ -92,8 +96,8 @@ class Service:
         self._check_len(ids)
         return Asked((Prompt(tuple(ids), ""),), sampling, self._envelope("chatcmpl", body))
 
-    def ask_completion(self, body: CompletionRequest) -> Asked:
-        """Return what a text completion asks; raises Problem or an engine error."""
+    def ask_completion(self, body: CompletionRequest, check: Check) -> Asked:
+        """Return what a text completion asks, as `ask_chat` does for a chat."""
         sampling = sampling_of(body, self.engine.default_sampling)
         texts = prompts_of(body)
         if len(texts) > MAX_PROMPTS:
@@ -108,13 +112,15 @@ class Service:
                 f"this server takes at most {most} at once",
                 param="n",
             )
-        prompts = tuple(self._prompt(text, body) for text in texts)
+        prompts = tuple(self._prompt(text, body, check) for text in texts)
         return Asked(prompts, sampling, self._envelope("cmpl", body))
 
-    def _prompt(self, text: str | list[int], body: CompletionRequest) -> Prompt:
+    def _prompt(self, text: str | list[int], body: CompletionRequest, check: Check) -> Prompt:
+        check()
         words = self.engine.tokenizer
         if isinstance(text, str):
             self._probe(text, "prompt")
+            check()
             ids = words.encode(text, add_special=body.add_special_tokens)
         else:
             ids = text

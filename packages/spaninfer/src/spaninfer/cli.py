@@ -106,7 +106,7 @@ def serve(
     cache: options.Cache,
     max_running: options.MaxRunning = 256,
     step_tokens: options.StepTokens = None,
-    max_waiting: options.MaxWaiting = 1024,
+    max_waiting: options.MaxWaiting = 4096,
     step_timeout: options.StepTimeout = 300.0,
     no_prefix_cache: options.NoPrefixCache = False,
     graphs: options.Graphs = None,
