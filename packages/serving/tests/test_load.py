@@ -156,3 +156,31 @@ def test_a_short_request_waits_for_no_long_one_and_who_leaves_costs_nothing_more
     assert staying == 400  # it is too long, which is found by tokenising it
     assert begun <= 1
     assert len(gate.begun) <= 2
+
+
+def test_a_priority_is_for_those_who_have_the_key_for_it(engine, listening):
+    body = {"prompt": "x", "max_tokens": 1, "priority": -1}
+    path, keys = "/v1/completions", {"api_keys": ("plain",), "priority_keys": ("first",)}
+
+    async def drive(address):
+        plain = {"Authorization": "Bearer plain"}
+        return [
+            await ask(address, path, body, **plain),
+            await ask(address, path, body | {"priority": 0}, **plain),
+            await ask(address, path, body, Authorization="Bearer first"),
+        ]
+
+    with listening(engine, **keys) as address:
+        (status, refusal), *others = asyncio.run(drive(address))
+
+    error = json.loads(refusal)["error"]
+    assert (status, error["param"], error["code"]) == (403, "priority", "priority_not_allowed")
+    assert "--priority-key" in error["message"]
+    assert [status for status, _ in others] == [200, 200]
+
+
+def test_without_any_key_no_priority_can_be_set(engine, listening):
+    with listening(engine) as address:
+        status, _ = asyncio.run(ask(address, "/v1/completions", {"prompt": "x", "priority": -1}))
+
+    assert status == 403

@@ -59,3 +59,29 @@ def test_any_of_the_keys_opens_and_nothing_else_does():
 
 def test_without_keys_everybody_may_pass():
     assert Settings().accepts(None)
+
+
+def test_a_priority_key_opens_and_is_the_only_one_to_prioritise():
+    settings = Settings(api_keys=("plain",), priority_keys=("first",))
+
+    assert settings.accepts("first")
+    assert settings.accepts("plain")
+    assert not settings.accepts(None)
+    assert settings.may_prioritise("first")
+    assert not any(settings.may_prioritise(key) for key in ("plain", "", None))
+
+
+def test_a_priority_key_alone_closes_the_server_to_others():
+    settings = Settings(host="0.0.0.0", priority_keys=("first",))
+
+    assert settings.needs_key
+    assert not settings.accepts("")
+
+
+def test_without_keys_nobody_may_prioritise():
+    assert not Settings().may_prioritise(None)
+
+
+def test_an_empty_priority_key_is_refused():
+    with pytest.raises(ConfigError, match="--priority-key is empty"):
+        Settings(priority_keys=("",))

@@ -23,6 +23,7 @@ MAX_STOP_IDS = 1024
 MAX_BIASES = 4096
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
+MAX_PRIORITY = 100  # so that the last in order waits for half an hour of others at the most
 MAX_COUNT = 2**30  # behind a prompt it still is a position in the 32 bits of samplers
 
 
@@ -173,7 +174,7 @@ class Placement:
     Raises RequestError for what cannot be put in order with others.
     """
 
-    priority: int = 0  # smaller runs first
+    priority: int = 0  # smaller runs first; a level is worth so much waiting: policy.LEVEL_S
     deadline_s: float | None = None  # seconds from arrival; then it finishes with DEADLINE
     tenant: str = ""  # spans are shared only inside a tenant
     adapter: str | None = None
@@ -181,8 +182,12 @@ class Placement:
     def __post_init__(self) -> None:
         due = 0.0 if self.deadline_s is None else self.deadline_s
         most = sys.float_info.max  # whole numbers may be larger, and no time then
-        if isinstance(self.priority, bool) or not isinstance(self.priority, int):
-            raise RequestError(f"priority is {self.priority!r}; allowed is a whole number")
+        is_number = isinstance(self.priority, int) and not isinstance(self.priority, bool)
+        if not is_number or abs(self.priority) > MAX_PRIORITY:
+            raise RequestError(
+                f"priority is {shown(self.priority)}; allowed is a whole number from "
+                f"-{MAX_PRIORITY} to {MAX_PRIORITY}"
+            )
         if isinstance(due, bool) or not isinstance(due, int | float) or not 0 <= due <= most:
             allowed = "None, and 0 or more seconds that are no infinity"
             raise RequestError(f"deadline_s is {shown(due)}; allowed are {allowed}")

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from fastapi import Request
-from spaninfer_engine import AsyncEngine, Engine, Output, OutputStream, SamplingParams
+from spaninfer_engine import AsyncEngine, Engine, Output, OutputStream, Placement, SamplingParams
 from spaninfer_engine.errors import PromptTooLong
 
 from spaninfer_serving.answers import Envelope, Prompt, merged
 from spaninfer_serving.metrics import Metrics
 from spaninfer_serving.parse_pool import Check, ParsePool
 from spaninfer_serving.settings import Settings
-from spaninfer_serving.translate import Words, placement_of, prompts_of, sampling_of
+from spaninfer_serving.translate import Words, prompts_of, sampling_of
 from spaninfer_serving.wire.chat import ChatRequest
 from spaninfer_serving.wire.completions import CompletionRequest
 from spaninfer_serving.wire.errors import Problem
@@ -37,6 +37,7 @@ class Asked:
 
     prompts: tuple[Prompt, ...]
     sampling: SamplingParams
+    placement: Placement
     envelope: Envelope
 
 
@@ -74,7 +75,7 @@ class Service:
         """What shows single tokens."""
         return self.engine.tokenizer
 
-    def ask_chat(self, body: ChatRequest, check: Check) -> Asked:
+    def ask_chat(self, body: ChatRequest, placement: Placement, check: Check) -> Asked:
         """Return what a chat request asks; raises Problem, an engine error, or what `check` does.
 
         `check` is called between stages of the work.
@@ -94,9 +95,10 @@ class Service:
             variables=body.chat_template_kwargs,
         )
         self._check_len(ids)
-        return Asked((Prompt(tuple(ids), ""),), sampling, self._envelope("chatcmpl", body))
+        prompt = Prompt(tuple(ids), "")
+        return Asked((prompt,), sampling, placement, self._envelope("chatcmpl", body))
 
-    def ask_completion(self, body: CompletionRequest, check: Check) -> Asked:
+    def ask_completion(self, body: CompletionRequest, placement: Placement, check: Check) -> Asked:
         """Return what a text completion asks, as `ask_chat` does for a chat."""
         sampling = sampling_of(body, self.engine.default_sampling)
         texts = prompts_of(body)
@@ -113,7 +115,7 @@ class Service:
                 param="n",
             )
         prompts = tuple(self._prompt(text, body, check) for text in texts)
-        return Asked(prompts, sampling, self._envelope("cmpl", body))
+        return Asked(prompts, sampling, placement, self._envelope("cmpl", body))
 
     def _prompt(self, text: str | list[int], body: CompletionRequest, check: Check) -> Prompt:
         check()
@@ -170,16 +172,15 @@ class Service:
             token_ids=body.return_token_ids,
         )
 
-    async def start(self, asked: Asked, body: SamplingFields) -> AsyncIterator[tuple[int, Output]]:
+    async def start(self, asked: Asked) -> AsyncIterator[tuple[int, Output]]:
         """Start every prompt, and return the outputs; what refuses a prompt is raised here.
 
         Admission is decided before this returns, so that a refusal still has its own status.
         """
-        placement = placement_of(body)
         streams: list[OutputStream] = []
         try:
             for number, prompt in enumerate(asked.prompts, start=1):
-                streams.append(self.streams.start(prompt.ids, asked.sampling, placement))
+                streams.append(self.streams.start(prompt.ids, asked.sampling, asked.placement))
                 if number % STARTED_TOGETHER == 0:
                     await asyncio.sleep(0)
         except BaseException:  # all or nothing: nobody will read those that were started

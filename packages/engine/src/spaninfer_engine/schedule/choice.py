@@ -11,6 +11,7 @@ from spaninfer_engine.cache.prefix import Linker
 from spaninfer_engine.cache.table import SpanTable
 from spaninfer_engine.plan import Entry, Growth
 from spaninfer_engine.request import FinishReason, Request, TokenIds, TokenLogprob, Usage
+from spaninfer_engine.schedule.policy import rank
 
 
 class Choice:
@@ -39,6 +40,7 @@ class Choice:
         "max_output",
         "order",
         "output_ids",
+        "priority",
         "prompt_len",
         "prompt_logprobs",
         "request",
@@ -63,7 +65,8 @@ class Choice:
     ) -> None:
         self.request, self.index = request, index
         self.request_id = request.id + index
-        self.order = (request.placement.priority, self.request_id)  # smaller runs first
+        self.priority = request.placement.priority
+        self.order = (rank(self.priority, request.arrived_s), self.request_id)  # smaller runs first
         self.prompt_len = len(request.prompt_ids)
         self.output_ids: list[int] = []
         self.end_ids = request.end_ids

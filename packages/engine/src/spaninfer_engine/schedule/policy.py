@@ -1,4 +1,7 @@
-"""Which tokens to compute next. A function of what it is given: no clock, no spans, no locks."""
+"""Who goes first, and which tokens to compute next.
+
+Functions of what they are given: no clock, no spans, no locks.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from spaninfer_engine.plan import Slice, Tuning
+
+# A level of priority is worth so many seconds of waiting.
+LEVEL_S = 10.0
 
 # A step with prompts costs 1 ms more than its rows do (7B, H200: their attention, rows that fill no
 # tile), and every decode waits for it. So few prompts wait for each other, up to three steps of 5
@@ -43,6 +49,19 @@ class Pending(Protocol):
 
 
 P = TypeVar("P", bound=Pending)
+
+
+def rank(priority: int, arrived_s: float) -> float:
+    """Return where a request stands in the order of all: smaller runs first.
+
+    Aging without a clock: of two requests, one of a higher priority (a smaller number) goes first
+    if it came less than `LEVEL_S` per level after the other. So nobody is overtaken for ever,
+    however many requests of a higher priority come, and the order of two never changes.
+
+    >>> rank(-1, 109.0) < rank(0, 100.0) < rank(-1, 111.0)
+    True
+    """
+    return arrived_s + priority * LEVEL_S
 
 
 def plan_step(

@@ -1,9 +1,10 @@
 """Who runs next, and what became of it.
 
-A choice waits, runs or has ended. Waiting and running choices are in order: priority first, then
-arrival. A waiting choice starts when its spans can be had; a running one that lacks spans takes
-them from the last in order, which waits again and will compute its keys anew. The first in order
-can take from everybody, and fits when it is alone: so there is always progress.
+A choice waits, runs or has ended. Waiting and running choices are in order: by arrival, in which a
+level of priority counts as some seconds (policy.rank). A waiting choice starts when its spans can
+be had; a running one that lacks spans takes them from the last in order, which waits again and will
+compute its keys anew. The first in order can take from everybody, and fits when it is alone: so
+there is always progress.
 
 A plan may be made before the results of those in front of it are here: `plan` and `apply` may be
 called as plan, plan, apply, plan, apply ...; results come in the order of the plans.
@@ -214,8 +215,11 @@ class Scheduler:
             self.counts.prefix_miss_tokens += choice.prompt_len - choice.done
 
     def _outranks_last(self, choice: Choice) -> bool:
-        """Is the last running choice of a lower priority? A later arrival alone is no reason."""
-        return bool(self._running) and choice.order[0] < self._running[-1].order[0]
+        """Is the last running choice behind this one for a lower priority? For a later arrival
+        alone, nobody makes way.
+        """
+        last = self._running[-1] if self._running else None
+        return last is not None and choice.priority < last.priority and choice.order < last.order
 
     def _fit(self) -> tuple[list[Slice], list[Choice]]:
         """Return slices whose spans are there, and their choices."""

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TypeVar
 
 from fastapi import Request
 from fastapi.responses import Response
 from pydantic import BaseModel
+from spaninfer_engine import Placement
 
 from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.parse_pool import Check
 from spaninfer_serving.service import Asked, service_of
+from spaninfer_serving.settings import bearer_key
 from spaninfer_serving.stream import EventStream, unless_disconnected
+from spaninfer_serving.translate import placement_of
 from spaninfer_serving.wire.errors import Problem
-from spaninfer_serving.wire.parse import Body, check_headers, parse
+from spaninfer_serving.wire.parse import check_headers, parse
+from spaninfer_serving.wire.sampling import SamplingFields
+
+Fields = TypeVar("Fields", bound=SamplingFields)
 
 # nginx's word for a client that went away before the answer; nobody is left to read it
 CLIENT_LEFT = 499
@@ -24,37 +31,34 @@ IN_PLACE_BYTES = 1 << 10
 
 
 async def read(
-    request: Request, kind: type[Body], ask: Callable[[Body, Check], Asked]
-) -> tuple[Body, Asked]:
+    request: Request, kind: type[Fields], ask: Callable[[Fields, Placement, Check], Asked]
+) -> tuple[Fields, Asked]:
     """Return the body of a request, and what it asks of the engine.
 
     The client's leaving drops the work, and raises Problem.
     """
     check_headers(request.headers)
     data = b"".join([chunk async for chunk in request.stream()])  # .body() would keep it
+    service = service_of(request)
+    key = bearer_key(request.headers.get("authorization", ""))
+    may_prioritise = service.settings.may_prioritise(key)
 
-    def work(check: Check) -> tuple[Body, Asked]:
+    def work(check: Check) -> tuple[Fields, Asked]:
         body = parse(kind, data)
+        placement = placement_of(body, may_prioritise=may_prioritise)
         check()
-        return body, ask(body, check)
+        return body, ask(body, placement, check)
 
     if len(data) <= IN_PLACE_BYTES:
         return work(lambda: None)
-    service = service_of(request)
-    client = _client_of(request, has_keys=bool(service.settings.api_keys))
+    host, port = request.client or ("", 0)
+    client = Client(key if service.settings.needs_key else host, (host, port))
     found = await unless_disconnected(
         request, lambda: service.parse_pool.run(len(data), client, work)
     )
     if found is None:
         raise Problem(CLIENT_LEFT, "the client has left", code="client_left")
     return found
-
-
-def _client_of(request: Request, *, has_keys: bool) -> Client:
-    """Return who sends a request: by its key where it needs one, else by its address."""
-    host, port = request.client or ("", 0)
-    account = request.headers.get("authorization") if has_keys else host
-    return Client(account, (host, port))
 
 
 def streamed(request: Request, chunks: AsyncGenerator[BaseModel, None]) -> EventStream:
