@@ -184,3 +184,69 @@ def test_without_any_key_no_priority_can_be_set(engine, listening):
         status, _ = asyncio.run(ask(address, "/v1/completions", {"prompt": "x", "priority": -1}))
 
     assert status == 403
+
+
+def in_chunks(body):
+    """Return the chunks of a body in chunked transfer encoding."""
+    chunks = []
+    while body:
+        size, _, rest = body.partition(b"\r\n")
+        chunks.append(rest[: int(size, 16)])
+        body = rest[int(size, 16) + 2 :]
+    return chunks
+
+
+SCORED = {"prompt": [100 + i % 50 for i in range(3000)], "echo": True, "logprobs": 20}
+
+
+def test_a_prompts_log_probabilities_are_sent_in_pieces(long_engine, listening):
+    with listening(long_engine) as address:
+        asked = ask(address, "/v1/completions", SCORED | {"max_tokens": 0})
+        status, body = asyncio.run(asked)
+
+    chunks = in_chunks(body)
+    logprobs = json.loads(b"".join(chunks))["choices"][0]["logprobs"]
+    assert status == 200
+    assert max(map(len, chunks)) < 200_000  # of 1.8 MB
+    assert {name: len(values) for name, values in logprobs.items()} == dict.fromkeys(logprobs, 3000)
+    assert logprobs["top_logprobs"][0] is None
+    assert all(logprobs["top_logprobs"][1:])  # fewer than 20 where bytes are no characters
+
+
+def test_a_stream_has_them_in_pieces_too_and_the_same(long_engine, listening):
+    async def drive(address):
+        return [
+            await ask(address, "/v1/completions", SCORED | {"max_tokens": 2, "seed": 1} | form)
+            for form in ({"stream": True}, {"stream": False})
+        ]
+
+    with listening(long_engine) as address:
+        (_, streamed), (_, whole) = asyncio.run(drive(address))
+
+    lines = b"".join(in_chunks(streamed)).split(b"\n\n")
+    events = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith(b"data: {")]
+    [choice] = json.loads(b"".join(in_chunks(whole)))["choices"]
+    assert max(len(event["logprobs"]["tokens"]) for event in events) <= 128
+    assert "".join(event["text"] for event in events) == choice["text"]
+    for name, values in choice["logprobs"].items():
+        assert [value for event in events for value in event["logprobs"][name]] == values
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "words"),
+    [
+        (SCORED | {"n": 20}, "logprobs", "1260000 log-probabilities.*at most 1048576"),
+        ({"prompt": "é" * 2000, "echo": True, "n": 128}, "echo", None),
+        ({"prompt": ["x" * 4000] * 40, "echo": True, "n": 60}, "echo", "9600000 characters"),
+    ],
+)
+def test_more_than_an_answer_can_repeat_is_refused(long_engine, listening, body, param, words):
+    with listening(long_engine) as address:
+        status, answer = asyncio.run(ask(address, "/v1/completions", body | {"max_tokens": 1}))
+
+    if words is None:
+        assert status == 200
+        return
+    error = json.loads(answer)["error"]
+    assert (status, error["param"], error["code"]) == (400, param, "echo_too_large")
+    assert re.search(words, error["message"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -242,7 +242,7 @@ class Output:
     token_ids: tuple[int, ...] = ()
     text: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
-    prompt_logprobs: tuple[TokenLogprob, ...] = ()  # once, with the first output
+    prompt_logprobs: Sequence[TokenLogprob] = ()  # once, with the first output
     finish_reason: FinishReason | None = None
     matched: str | int | None = None  # the stop string or id that ended it
     error: Exception | None = None  # with FinishReason.ERROR
@@ -259,7 +259,7 @@ class Completion:
     token_ids: tuple[int, ...]
     text: str
     logprobs: tuple[TokenLogprob, ...]
-    prompt_logprobs: tuple[TokenLogprob, ...]
+    prompt_logprobs: Sequence[TokenLogprob]
     finish_reason: FinishReason
     matched: str | int | None
     seed: int

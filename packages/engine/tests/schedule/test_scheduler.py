@@ -171,7 +171,7 @@ def test_prompt_logprobs_pass_over_a_prefix_that_is_there():
     bench.run()
 
     assert choice.cached_len == 0
-    assert [item.token_id for item in choice.prompt_logprobs] == PROMPT[1:]
+    assert [item.token_id for item in choice.prompt_logprobs()] == PROMPT[1:]
 
 
 def test_the_choices_of_a_request_compute_its_prompt_once():

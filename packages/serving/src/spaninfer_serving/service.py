@@ -27,6 +27,12 @@ MAX_PROMPTS = 1024  # prompts of one text completion
 # So many characters per token of the context are tokenised first: where these have twice the tokens
 # that fit, the rest is not read (2 MB take a second). Few texts have more than 8 per token.
 PROBED_CHARS = 16
+
+# What an answer may repeat of prompts: 1,048,576 log-probabilities are 8 MiB in the engine, and 30
+# to 40 MB of JSON. All of a context of 128 Ki tokens with 7 likeliest each, 48 Ki with 20.
+MAX_ECHOED_LOGPROBS = 1 << 20
+MAX_ECHOED_CHARS = 8 << 20
+
 STARTED_TOGETHER = 64  # prompts; a start takes 0.1 ms, in which no stream is sent anything
 FINGERPRINT = f"spaninfer-{version('spaninfer-serving')}"
 
@@ -115,6 +121,8 @@ class Service:
                 param="n",
             )
         prompts = tuple(self._prompt(text, body, check) for text in texts)
+        if body.echo:
+            _check_echo(prompts, sampling)
         return Asked(prompts, sampling, placement, self._envelope("cmpl", body))
 
     def _prompt(self, text: str | list[int], body: CompletionRequest, check: Check) -> Prompt:
@@ -188,6 +196,32 @@ class Service:
                 stream.close()
             raise
         return self.metrics.observed(merged(streams, asked.sampling.n))
+
+
+def _check_echo(prompts: Sequence[Prompt], sampling: SamplingParams) -> None:
+    """Refuse to repeat more than an answer can carry: every choice repeats its prompt."""
+    num_chars = sampling.n * sum(len(prompt.text) for prompt in prompts)
+    if num_chars > MAX_ECHOED_CHARS:
+        raise Problem(
+            400,
+            f"echo would repeat {num_chars} characters of prompts; at most {MAX_ECHOED_CHARS}; "
+            "lower n, or send the prompts in several requests",
+            param="echo",
+            code="echo_too_large",
+        )
+    if sampling.prompt_logprobs is None:
+        return
+    rows = sampling.n * sum(len(prompt.ids) for prompt in prompts)
+    entries = rows * (1 + sampling.prompt_logprobs)
+    if entries > MAX_ECHOED_LOGPROBS:
+        raise Problem(
+            400,
+            f"echo with logprobs = {sampling.prompt_logprobs} would report {entries} "
+            f"log-probabilities, of {rows} tokens of prompts and the likeliest in their places; "
+            f"at most {MAX_ECHOED_LOGPROBS}; lower logprobs or n, or send shorter prompts",
+            param="logprobs",
+            code="echo_too_large",
+        )
 
 
 def service_of(request: Request) -> Service:

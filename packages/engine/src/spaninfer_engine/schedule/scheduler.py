@@ -321,11 +321,12 @@ class Scheduler:
     def _collect_prompt_logprobs(self, choice: Choice, part: Slice, result: StepResult) -> None:
         if choice.logits_from == maxsize:
             return
-        found = choice.prompt_logprobs
-        entries = result.prompt_logprobs.get(choice.request_id, ())
-        found.extend(entries[len(found) - part.logits_from :])  # after a preemption some come twice
-        is_whole = len(found) >= choice.prompt_len - 1
-        choice.logits_from = maxsize if is_whole else len(found)
+        num_known = choice.logits_from
+        entries = result.prompt_logprobs.get(choice.request_id)
+        if entries is not None:  # after a preemption some come twice
+            choice.prompt_parts.append(entries[num_known - part.logits_from :])
+            num_known += len(choice.prompt_parts[-1])
+        choice.logits_from = maxsize if num_known >= choice.prompt_len - 1 else num_known
 
     def _release_followers(self, choice: Choice) -> None:
         for follower in choice.followers:

@@ -6,10 +6,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar
 
 from fastapi import Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel
 from spaninfer_engine import Placement
 
+from spaninfer_serving.answers import Answer
 from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.parse_pool import Check
 from spaninfer_serving.service import Asked, service_of
@@ -67,9 +68,11 @@ def streamed(request: Request, chunks: AsyncGenerator[BaseModel, None]) -> Event
     return EventStream(chunks, settings.keep_alive_s, request.state.prompt_param)
 
 
-async def whole(request: Request, work: Callable[[], Awaitable[BaseModel]]) -> Response:
+async def whole(request: Request, work: Callable[[], Awaitable[Answer]]) -> Response:
     """Return the answer as JSON; the client's leaving cancels the work."""
     answer = await unless_disconnected(request, work)
     if answer is None:
         return Response(status_code=CLIENT_LEFT)
-    return Response(answer.model_dump_json(), media_type="application/json")
+    if isinstance(answer, BaseModel):
+        return Response(answer.model_dump_json(), media_type="application/json")
+    return StreamingResponse(answer, media_type="application/json")  # each piece in a thread
