@@ -1,7 +1,7 @@
 import pytest
 from spaninfer_serving.fair_queue import Client, FairQueue
 
-ANN, BOB = Client("ann", 1), Client("bob", 1)
+ANN, BOB = Client("ann", "1"), Client("bob", "1")
 
 
 def drained(queue):
@@ -40,13 +40,13 @@ def test_nobody_waits_for_ever_behind_what_is_cheap():
 
 
 def test_an_account_gains_nothing_by_many_connections():
-    queue = filled(*[(Client("ann", i), 5, f"a{i}") for i in range(9)], (BOB, 5, "b0"))
+    queue = filled(*[(Client("ann", f"{i}"), 5, f"a{i}") for i in range(9)], (BOB, 5, "b0"))
 
     assert drained(queue).index("b0") == 1
 
 
 def test_connections_of_an_account_share_equally():
-    first, second = Client("ann", 1), Client("ann", 2)
+    first, second = Client("ann", "1"), Client("ann", "2")
     queue = filled(*[(first, 5, f"f{i}") for i in range(3)], (second, 5, "s0"), (second, 5, "s1"))
 
     assert drained(queue) == ["f0", "s0", "f1", "s1", "f2"]

@@ -98,12 +98,12 @@ def test_the_limit_that_users_meet_is_max_waiting(long_folder, listening):
 
 @pytest.fixture
 def gate(monkeypatch):
-    """Holds up every text of more than 100,000 characters until it is set; lists those begun."""
+    """Holds up every text of more than 50,000 characters until it is set; lists those begun."""
     gate, encode = threading.Event(), Tokenizer.encode
     gate.begun = []
 
     def held_up(self, text, **options):
-        if len(text) > 100_000:
+        if len(text) > 50_000:
             gate.begun.append(text)
             assert gate.wait(GIVE_UP_S)
         return encode(self, text, **options)

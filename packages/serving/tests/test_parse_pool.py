@@ -8,7 +8,7 @@ from spaninfer_serving.parse_pool import LANE_BYTES, ClientLeft, ParsePool
 from spaninfer_serving.wire.errors import Problem
 
 SMALL, MIDDLE, LARGE = 2 << 10, LANE_BYTES[0] + 1, LANE_BYTES[1] + 1
-ANN = Client("ann", 1)
+ANN = Client("ann", "1")
 GIVE_UP_S = 120
 
 

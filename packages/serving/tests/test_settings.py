@@ -85,3 +85,11 @@ def test_without_keys_nobody_may_prioritise():
 def test_an_empty_priority_key_is_refused():
     with pytest.raises(ConfigError, match="--priority-key is empty"):
         Settings(priority_keys=("",))
+
+
+def test_an_account_is_a_key_and_does_not_say_it_or_where_there_are_none_a_host():
+    settings = Settings(api_keys=("plain", "other"), priority_keys=("first",))
+    accounts = [settings.account_of(key, "10.0.0.1") for key in ("plain", "other", "first")]
+
+    assert accounts == ["key 0", "key 1", "key 2"]
+    assert Settings().account_of("whatever", "10.0.0.1") == "10.0.0.1"

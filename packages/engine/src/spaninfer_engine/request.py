@@ -177,6 +177,7 @@ class Placement:
     priority: int = 0  # smaller runs first; a level is worth so much waiting: policy.LEVEL_S
     deadline_s: float | None = None  # seconds from arrival; then it finishes with DEADLINE
     tenant: str = ""  # spans are shared only inside a tenant
+    client: str = ""  # whose turn it is: clients that wait have equal shares
     adapter: str | None = None
 
     def __post_init__(self) -> None:
@@ -203,6 +204,7 @@ class Request:
     placement: Placement
     seed: int  # choice i draws with seed + i
     arrived_s: float  # on a monotonic clock
+    turn_s: float = 0.0  # on the same clock, and later if its client has sent much: policy.turn
     end_ids: frozenset[int]  # the model's end ids unless ignored, and the caller's stop ids
     banned: tuple[tuple[int, ...], ...] = ()  # bad words as token ids
 

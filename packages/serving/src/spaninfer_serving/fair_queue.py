@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
 from heapq import heappop, heappush
 from typing import Generic, NamedTuple, TypeVar
 
@@ -13,8 +12,8 @@ T = TypeVar("T")
 class Client(NamedTuple):
     """The sender of a request: accounts share equally, then the connections of an account."""
 
-    account: Hashable  # an API key, or an address
-    connection: Hashable
+    account: str  # an API key, or an address
+    connection: str
 
 
 class FairQueue(Generic[T]):
@@ -25,8 +24,8 @@ class FairQueue(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._accounts = _Turns()
-        self._connections: dict[Hashable, _Turns] = {}  # by account
+        self._accounts = _VirtualClock()
+        self._connections: dict[str, _VirtualClock] = {}  # by account
         self._items: dict[Client, deque[T]] = {}
 
     def __len__(self) -> int:
@@ -36,7 +35,7 @@ class FairQueue(Generic[T]):
     def put(self, client: Client, cost: int, item: T) -> None:
         """Add an item; the smaller its cost, the sooner its client's turn comes."""
         self._accounts.put(client.account, cost)
-        self._connections.setdefault(client.account, _Turns()).put(client.connection, cost)
+        self._connections.setdefault(client.account, _VirtualClock()).put(client.connection, cost)
         self._items.setdefault(client, deque()).append(item)
 
     def take(self) -> T:
@@ -53,7 +52,7 @@ class FairQueue(Generic[T]):
         return item
 
 
-class _Turns:
+class _VirtualClock:
     """Whose turn it is, one for each item put.
 
     A turn begins, in virtual time, where the turn taken last began or where its owner's last one
@@ -61,21 +60,21 @@ class _Turns:
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, float, Hashable]] = []  # end, number, begin, owner
-        self._ends: dict[Hashable, float] = {}  # of the last turn of each owner
+        self._heap: list[tuple[float, int, float, str]] = []  # end, number, begin, owner
+        self._ends: dict[str, float] = {}  # of the last turn of each owner
         self._now = 0.0
         self._number = 0
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def put(self, owner: Hashable, cost: int) -> None:
+    def put(self, owner: str, cost: int) -> None:
         begin = max(self._now, self._ends.get(owner, 0.0))
         self._ends[owner] = end = begin + cost
         self._number += 1
         heappush(self._heap, (end, self._number, begin, owner))
 
-    def take(self) -> Hashable:
+    def take(self) -> str:
         _, _, begin, owner = heappop(self._heap)
         self._now = max(self._now, begin)
         if not self._heap:  # nobody waits, so nobody has had more than another

@@ -95,10 +95,17 @@ class Service:
             | ({"name": message.name} if message.name else {})
             for message in body.messages
         ]
+
+        def inspect(text: str) -> None:
+            check()
+            self._probe(text, "messages")
+            check()
+
         ids = self.engine.encode_chat(
             messages,
             add_generation_prompt=body.add_generation_prompt,
             variables=body.chat_template_kwargs,
+            inspect=inspect,
         )
         self._check_len(ids)
         prompt = Prompt(tuple(ids), "")

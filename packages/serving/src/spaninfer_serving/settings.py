@@ -68,6 +68,11 @@ class Settings:
         """Return whether a request with this key may pass; takes equal time for any wrong key."""
         return not self.needs_key or _is_one_of(key, self.api_keys + self.priority_keys)
 
+    def account_of(self, key: str | None, host: str) -> str:
+        """Return who sends a request: by the number of its key, which is not said, or by host."""
+        keys = self.api_keys + self.priority_keys
+        return f"key {keys.index(key)}" if key in keys else host
+
     def may_prioritise(self, key: str | None) -> bool:
         """Return whether a request with this key may set a priority."""
         return _is_one_of(key, self.priority_keys)

@@ -141,7 +141,7 @@ def _bias(wire: Mapping[str, float]) -> dict[int, float]:
         ) from wrong
 
 
-def placement_of(body: SamplingFields, *, may_prioritise: bool) -> Placement:
+def placement_of(body: SamplingFields, client: str, *, may_prioritise: bool) -> Placement:
     """Return how the request stands among the others; Problem where it may not say so."""
     if body.priority and not may_prioritise:
         raise Problem(
@@ -153,7 +153,10 @@ def placement_of(body: SamplingFields, *, may_prioritise: bool) -> Placement:
             code="priority_not_allowed",
         )
     return Placement(
-        priority=body.priority or 0, deadline_s=body.deadline_s, tenant=body.cache_salt or ""
+        priority=body.priority or 0,
+        deadline_s=body.deadline_s,
+        tenant=body.cache_salt or "",
+        client=client,
     )
 
 

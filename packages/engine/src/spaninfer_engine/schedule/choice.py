@@ -68,7 +68,7 @@ class Choice:
         self.request, self.index = request, index
         self.request_id = request.id + index
         self.priority = request.placement.priority
-        self.order = (rank(self.priority, request.arrived_s), self.request_id)  # smaller runs first
+        self.order = (rank(self.priority, request.turn_s), self.request_id)  # smaller runs first
         self.prompt_len = len(request.prompt_ids)
         self.output_ids: list[int] = []
         self.end_ids = request.end_ids

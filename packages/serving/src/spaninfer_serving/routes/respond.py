@@ -42,18 +42,18 @@ async def read(
     data = b"".join([chunk async for chunk in request.stream()])  # .body() would keep it
     service = service_of(request)
     key = bearer_key(request.headers.get("authorization", ""))
+    host, port = request.client or ("", 0)
+    client = Client(service.settings.account_of(key, host), f"{host}:{port}")
     may_prioritise = service.settings.may_prioritise(key)
 
     def work(check: Check) -> tuple[Fields, Asked]:
         body = parse(kind, data)
-        placement = placement_of(body, may_prioritise=may_prioritise)
+        placement = placement_of(body, client.account, may_prioritise=may_prioritise)
         check()
         return body, ask(body, placement, check)
 
     if len(data) <= IN_PLACE_BYTES:
         return work(lambda: None)
-    host, port = request.client or ("", 0)
-    client = Client(key if service.settings.needs_key else host, (host, port))
     found = await unless_disconnected(
         request, lambda: service.parse_pool.run(len(data), client, work)
     )
