@@ -317,7 +317,7 @@ def test_a_full_queue_refuses_and_a_place_in_it_becomes_free():
         second, _ = running.start_request([1, 2])
         running.start_request([1, 2])
 
-        with pytest.raises(QueueFull, match="2 requests are waiting; the limit is 2"):
+        with pytest.raises(QueueFull, match="2 requests are waiting; max_waiting is 2"):
             running.start_request([1, 2])
         assert (first.status, second.status) == (Status.RUNNING, Status.WAITING)
         runner.go()

@@ -355,6 +355,7 @@ def test_bad_words_of_many_prompts_become_tokens_once():
 @pytest.mark.parametrize(
     ("name", "value"),
     [("priority", "high"), ("priority", None), ("priority", 1.5), ("priority", True)]
+    + [("priority", value) for value in (101, -101)]
     + [("deadline_s", value) for value in (-1.0, float("nan"), float("inf"), "soon")],
 )
 def test_a_placement_that_cannot_be_put_in_order_is_refused(name, value):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -162,3 +163,34 @@ def until() -> Callable[[Callable[[], bool]], None]:
 @pytest.fixture
 def client(serving: Callable[..., TestClient]) -> TestClient:
     return serving()
+
+
+@pytest.fixture(scope="session")
+def long_folder(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model with a context of 4096 tokens."""
+    copy = tmp_path_factory.mktemp("long") / "tiny"
+    shutil.copytree(folder, copy)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def long_engine(long_folder: Path) -> Iterator[Engine]:
+    with Engine(long_folder, backend="reference", memory=1 << 23, span_len=16) as engine:
+        yield engine
+
+
+@pytest.fixture
+def listening(live: Callable[..., Live]) -> Callable[..., AbstractContextManager[tuple[str, int]]]:
+    """What serves an engine with settings inside of a block, and gives the address."""
+
+    @contextmanager
+    def serve(engine: Engine, **settings: object) -> Iterator[tuple[str, int]]:
+        running = live(engine, **settings)
+        try:
+            yield running.address
+        finally:
+            running.server.should_exit = True
+
+    return serve

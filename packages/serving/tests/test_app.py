@@ -121,8 +121,9 @@ def test_a_long_prompt_says_how_long_it_is_and_what_fits(client):
         (TEXT, {"prompt": "x" * 100_000}, "prompt"),
         (TEXT, {"prompt": ["x", "x" * 100_000]}, "prompt"),
         (CHAT, {"messages": [{"role": "user", "content": "x" * 100}] * 1000}, "messages"),
+        (CHAT, {"messages": [{"role": "assistant", "content": "x" * 100_000}]}, "messages"),
     ],
-    ids=["text", "second text", "messages"],
+    ids=["text", "second text", "messages", "answers"],
 )
 def test_of_a_far_too_long_prompt_only_the_beginning_is_read(
     client, monkeypatch, path, body, param

@@ -59,3 +59,37 @@ def test_any_of_the_keys_opens_and_nothing_else_does():
 
 def test_without_keys_everybody_may_pass():
     assert Settings().accepts(None)
+
+
+def test_a_priority_key_opens_and_is_the_only_one_to_prioritise():
+    settings = Settings(api_keys=("plain",), priority_keys=("first",))
+
+    assert settings.accepts("first")
+    assert settings.accepts("plain")
+    assert not settings.accepts(None)
+    assert settings.may_prioritise("first")
+    assert not any(settings.may_prioritise(key) for key in ("plain", "", None))
+
+
+def test_a_priority_key_alone_closes_the_server_to_others():
+    settings = Settings(host="0.0.0.0", priority_keys=("first",))
+
+    assert settings.needs_key
+    assert not settings.accepts("")
+
+
+def test_without_keys_nobody_may_prioritise():
+    assert not Settings().may_prioritise(None)
+
+
+def test_an_empty_priority_key_is_refused():
+    with pytest.raises(ConfigError, match="--priority-key is empty"):
+        Settings(priority_keys=("",))
+
+
+def test_an_account_is_a_key_and_does_not_say_it_or_where_there_are_none_a_host():
+    settings = Settings(api_keys=("plain", "other"), priority_keys=("first",))
+    accounts = [settings.account_of(key, "10.0.0.1") for key in ("plain", "other", "first")]
+
+    assert accounts == ["key 0", "key 1", "key 2"]
+    assert Settings().account_of("whatever", "10.0.0.1") == "10.0.0.1"

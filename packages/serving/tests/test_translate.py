@@ -146,7 +146,9 @@ def test_no_prompt_at_all_is_refused():
 
 
 def test_requests_share_spans_only_within_a_salt():
-    assert placement_of(chat(cache_salt="s", priority=-1)) == Placement(tenant="s", priority=-1)
+    assert placement_of(chat(cache_salt="s"), "c", may_prioritise=False) == Placement(
+        tenant="s", client="c"
+    )
 
 
 def counted(prompt_len, output_len, cached_len):

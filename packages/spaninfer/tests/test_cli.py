@@ -10,7 +10,7 @@ from spaninfer.cli import app
 
 COMMANDS = (
     *("serve", "generate", "chat", "info", "convert", "spec list", "spec show", "spec check"),
-    *("bench engine", "bench kernels", "bench cpu", "bench compare", "bench plot"),
+    *("bench engine", "bench kernels", "bench cpu", "bench soak", "bench compare", "bench plot"),
 )
 GREEDY = ("--temperature", "0", "--max-tokens", "12")
 

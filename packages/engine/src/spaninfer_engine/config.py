@@ -38,7 +38,7 @@ class EngineConfig:
     memory: int | None = None  # bytes for the span cache
     max_running: int = 256  # requests in one step
     step_tokens: int | None = None  # tokens in one step
-    max_waiting: int = 1024  # requests in the queue before QueueFull
+    max_waiting: int = 4096  # requests in the queue before QueueFull
     step_timeout_s: float = 300.0  # a step that takes longer hangs: the engine fails
     prefix_cache: bool = True
     graphs: bool | None = None  # decode steps as CUDA graphs; None: where the backend has them

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.stats import EngineStats, snapshot
 from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_engine.text.wordless import NO_TEXT
+from spaninfer_engine.turns import Turns
 
 LOOK_AGAIN_S = 5e-3  # a list waits so long for places in a full queue; steps begin some at a time
 
@@ -65,6 +66,7 @@ class Engine(Closing):
         self._handles = Handles()
         self._seeds = Random(parts.resolved.seed)
         self._lock = Lock()
+        self._turns = Turns()  # under the lock
         self._next_id = 1  # each choice of a request has a number; under the lock
         # Words of one list of prompts are the same for all, and take milliseconds each time.
         self._banned = lru_cache(maxsize=16)(
@@ -175,17 +177,21 @@ class Engine(Closing):
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
+        inspect: Callable[[str], None] | None = None,
     ) -> list[int]:
         """Return the prompt that the model's chat template makes of a conversation.
 
-        Raises TemplateError where the template refuses it or there is none, InvalidPrompt where
-        the model has no tokenizer.
+        `inspect` is given its text before that is tokenised, and may raise. Raises TemplateError
+        where the template refuses it or there is none, InvalidPrompt where the model has no
+        tokenizer.
         """
         if self.tokenizer.is_wordless:
             raise InvalidPrompt(NO_TEXT)
         prompt = self._parts.template.render(
             messages, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
         )
+        if inspect is not None:
+            inspect(prompt.text)
         # The template writes its own beginning: a BOS of the tokenizer's would be a second one.
         return self.tokenizer.encode(prompt.text, add_special=False, parse_special=prompt.trusted)
 
@@ -245,16 +251,19 @@ class Engine(Closing):
         prompt_ids = token_ids(prompt)
         if self.tokenizer.is_wordless:
             _refuse_text(sampling)
+        arrived_s = monotonic()
         with self._lock:
             request_id = self._next_id
             self._next_id += sampling.n
+            turn_s = self._turns.take(placement.client, len(prompt_ids), arrived_s)
         return Request(
             id=request_id,
             prompt_ids=prompt_ids,
             sampling=sampling,
             placement=placement,
             seed=self._seeds.getrandbits(63) if sampling.seed is None else sampling.seed,
-            arrived_s=monotonic(),
+            arrived_s=arrived_s,
+            turn_s=turn_s,
             end_ids=frozenset(sampling.stop_ids)
             | (frozenset() if sampling.ignore_eos else self._parts.end_ids),
             banned=self._banned(sampling.bad_words),

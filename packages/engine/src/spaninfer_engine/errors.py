@@ -171,7 +171,7 @@ class QueueFull(EngineUnavailable):
 
     def __init__(self, waiting: int, limit: int) -> None:
         self.waiting, self.limit = waiting, limit
-        super().__init__(f"{waiting} requests are waiting; the limit is {limit}; try again later")
+        super().__init__(f"{waiting} requests are waiting; max_waiting is {limit}; try again later")
 
 
 class NoMemory(EngineUnavailable):

@@ -196,7 +196,7 @@ def merge(outputs: Sequence[Output]) -> Output:
         token_ids=tuple(chain.from_iterable(output.token_ids for output in outputs)),
         text="".join(output.text for output in outputs),
         logprobs=tuple(chain.from_iterable(output.logprobs for output in outputs)),
-        prompt_logprobs=tuple(chain.from_iterable(output.prompt_logprobs for output in outputs)),
+        prompt_logprobs=next((it.prompt_logprobs for it in outputs if it.prompt_logprobs), ()),
     )
 
 

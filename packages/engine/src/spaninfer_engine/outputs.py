@@ -79,7 +79,7 @@ class TextStream:
             token_ids=tuple([token for token, _ in tokens]),
             text=text,
             logprobs=tuple([logprob for _, logprob in tokens if logprob is not None]),
-            prompt_logprobs=tuple(self._choice.prompt_logprobs) if is_first else (),
+            prompt_logprobs=self._choice.prompt_logprobs() if is_first else (),
             seed=self._seed,
         )
 

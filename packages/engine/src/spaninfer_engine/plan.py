@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from spaninfer_engine.logprobs import TokenLogprobs
 from spaninfer_engine.request import SamplingParams, TokenIds, TokenLogprob
 
 
@@ -96,7 +97,7 @@ class StepResult:
     number: int
     tokens: tuple[int | None, ...]
     logprobs: dict[int, TokenLogprob]  # by request id
-    prompt_logprobs: dict[int, tuple[TokenLogprob, ...]]  # by request id
+    prompt_logprobs: dict[int, TokenLogprobs]  # by request id
     failed: dict[int, Exception]  # requests at fault: NaN logits, a grammar that ran dry
 
     @classmethod

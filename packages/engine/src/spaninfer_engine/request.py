@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -23,6 +23,7 @@ MAX_STOP_IDS = 1024
 MAX_BIASES = 4096
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
+MAX_PRIORITY = 100  # so that the last in order waits for half an hour of others at the most
 MAX_COUNT = 2**30  # behind a prompt it still is a position in the 32 bits of samplers
 
 
@@ -173,16 +174,21 @@ class Placement:
     Raises RequestError for what cannot be put in order with others.
     """
 
-    priority: int = 0  # smaller runs first
+    priority: int = 0  # smaller runs first; a level is worth so much waiting: policy.LEVEL_S
     deadline_s: float | None = None  # seconds from arrival; then it finishes with DEADLINE
     tenant: str = ""  # spans are shared only inside a tenant
+    client: str = ""  # whose turn it is: clients that wait have equal shares
     adapter: str | None = None
 
     def __post_init__(self) -> None:
         due = 0.0 if self.deadline_s is None else self.deadline_s
         most = sys.float_info.max  # whole numbers may be larger, and no time then
-        if isinstance(self.priority, bool) or not isinstance(self.priority, int):
-            raise RequestError(f"priority is {self.priority!r}; allowed is a whole number")
+        is_number = isinstance(self.priority, int) and not isinstance(self.priority, bool)
+        if not is_number or abs(self.priority) > MAX_PRIORITY:
+            raise RequestError(
+                f"priority is {shown(self.priority)}; allowed is a whole number from "
+                f"-{MAX_PRIORITY} to {MAX_PRIORITY}"
+            )
         if isinstance(due, bool) or not isinstance(due, int | float) or not 0 <= due <= most:
             allowed = "None, and 0 or more seconds that are no infinity"
             raise RequestError(f"deadline_s is {shown(due)}; allowed are {allowed}")
@@ -198,6 +204,7 @@ class Request:
     placement: Placement
     seed: int  # choice i draws with seed + i
     arrived_s: float  # on a monotonic clock
+    turn_s: float = 0.0  # on the same clock, and later if its client has sent much: policy.turn
     end_ids: frozenset[int]  # the model's end ids unless ignored, and the caller's stop ids
     banned: tuple[tuple[int, ...], ...] = ()  # bad words as token ids
 
@@ -237,7 +244,7 @@ class Output:
     token_ids: tuple[int, ...] = ()
     text: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
-    prompt_logprobs: tuple[TokenLogprob, ...] = ()  # once, with the first output
+    prompt_logprobs: Sequence[TokenLogprob] = ()  # once, with the first output
     finish_reason: FinishReason | None = None
     matched: str | int | None = None  # the stop string or id that ended it
     error: Exception | None = None  # with FinishReason.ERROR
@@ -254,7 +261,7 @@ class Completion:
     token_ids: tuple[int, ...]
     text: str
     logprobs: tuple[TokenLogprob, ...]
-    prompt_logprobs: tuple[TokenLogprob, ...]
+    prompt_logprobs: Sequence[TokenLogprob]
     finish_reason: FinishReason
     matched: str | int | None
     seed: int

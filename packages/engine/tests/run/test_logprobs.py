@@ -54,4 +54,4 @@ def test_tokens_that_are_ruled_out_have_no_probability():
 
 
 def test_no_rows_have_no_reports():
-    assert report(np.zeros((0, 10), np.float32), np.zeros(0, np.int64), 2) == ()
+    assert report(np.zeros((0, 10), np.float32), np.zeros(0, np.int64), 2) == []

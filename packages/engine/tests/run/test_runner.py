@@ -14,6 +14,7 @@ from greedy import Greedy
 from oracle import Oracle, prompt
 from runners import runner_on
 from spaninfer_engine.backends.reference.ops import ReferenceOps
+from spaninfer_engine.logprobs import TokenLogprobs
 from spaninfer_engine.plan import Entry, Growth, Slice, StepPlan
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
@@ -35,12 +36,12 @@ class Recording(Greedy):
         self.failing = failing
         self.next_ids: list[list[int]] = []
 
-    def prompt_logprobs(
-        self, request_id: int, logits: Any, next_ids: Any
-    ) -> tuple[TokenLogprob, ...]:
+    def prompt_logprobs(self, request_id: int, logits: Any, next_ids: Any) -> TokenLogprobs:
         super().prompt_logprobs(request_id, logits, next_ids)
         self.next_ids.append(next_ids.tolist())
-        return tuple(TokenLogprob(token, 0.0, 1) for token in next_ids.tolist())
+        found = TokenLogprobs.empty(len(next_ids), 0)
+        found.token_ids[:] = next_ids
+        return found
 
     def draw(
         self, logits: Any, requests: Sequence[int], positions: Any, tokens: Any

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from spaninfer_engine.plan import Slice, Tuning
-from spaninfer_engine.schedule.policy import BURST, EVERY, FEW_TILES, MANY_DECODES, plan_step
+from spaninfer_engine.schedule.policy import (
+    BURST,
+    EVERY,
+    FEW_TILES,
+    LEVEL_S,
+    MANY_DECODES,
+    plan_step,
+    rank,
+)
 
 MIXED = 2048
 
@@ -221,3 +229,15 @@ def test_a_decode_waits_for_one_step_of_few_tokens_at_the_most(pending, pause, t
         assert decoding == next_chosen[: len(decoding)]
         assert sum(part.num_tokens for part in now) == pause
         assert sum(part.draws for part in now) >= BURST
+
+
+@pytest.mark.parametrize("levels", [1, 2, 7])
+def test_a_level_of_priority_overtakes_whom_it_does_not_come_too_late_for(levels):
+    waiting = rank(0, 1000.0)
+
+    assert rank(-levels, 1000.0 + levels * LEVEL_S - 1) < waiting
+    assert rank(-levels, 1000.0 + levels * LEVEL_S + 1) > waiting
+
+
+def test_equal_priorities_go_by_arrival():
+    assert rank(5, 1.0) < rank(5, 2.0)

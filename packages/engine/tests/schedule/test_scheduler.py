@@ -8,6 +8,7 @@ from spaninfer_engine.cache.rotation import Rotation
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.plan import StepResult
 from spaninfer_engine.request import FinishReason, Placement, SamplingParams
+from spaninfer_engine.schedule.policy import LEVEL_S
 
 PROMPT = list(range(10))
 
@@ -170,7 +171,7 @@ def test_prompt_logprobs_pass_over_a_prefix_that_is_there():
     bench.run()
 
     assert choice.cached_len == 0
-    assert [item.token_id for item in choice.prompt_logprobs] == PROMPT[1:]
+    assert [item.token_id for item in choice.prompt_logprobs()] == PROMPT[1:]
 
 
 def test_the_choices_of_a_request_compute_its_prompt_once():
@@ -215,6 +216,20 @@ def test_a_request_of_higher_priority_takes_the_place_of_a_lower_one():
 
     assert list(bench.ended) == [2, 1]
     assert bench.tokens[1] == alone(PROMPT, seed=0, limit=30)
+
+
+def test_requests_of_higher_priority_that_never_cease_starve_nobody():
+    bench = Bench(num_spans=(50,), max_running=1)
+    bench.add(request(1, PROMPT, sampling=upto(3), placement=Placement(priority=3)))
+    for number in range(2, 100):  # each takes three steps, of a second
+        bench.add(request(number, PROMPT, sampling=upto(3), arrived_s=bench.now))
+        while number not in bench.ended and 1 not in bench.ended:
+            bench.step()
+        if 1 in bench.ended:
+            break
+
+    assert 3 * LEVEL_S <= bench.now <= 3 * LEVEL_S + 10
+    assert bench.tokens[1] == alone(PROMPT, seed=0, limit=len(PROMPT) + 3)
 
 
 def test_a_later_request_of_equal_priority_waits():

@@ -132,7 +132,7 @@ def test_every_request_gets_the_tokens_it_gets_alone(shape: str, data: st.DataOb
             assert got == expected
             assert end.reason is (FinishReason.STOP if got[-1] == END else FinishReason.LENGTH)
             if arrival.sampling.prompt_logprobs is not None and choice.index == 0:
-                assert [(item.token_id, -item.logprob) for item in choice.prompt_logprobs] == [
+                assert [(item.token_id, -item.logprob) for item in choice.prompt_logprobs()] == [
                     (token, position) for position, token in enumerate(arrival.prompt[1:])
                 ]
     for pool in bench.scheduler.spans.pools:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from itertools import chain
+from typing import TypeAlias
 
+from pydantic import BaseModel
 from spaninfer_engine import OutputStream
 from spaninfer_engine.request import FinishReason, Output, TokenLogprob
 from spaninfer_engine.request import Usage as EngineUsage
@@ -28,9 +30,20 @@ from spaninfer_serving.wire.chat import (
     ChatResponse,
     Delta,
 )
-from spaninfer_serving.wire.completions import CompletionChoice, CompletionResponse
+from spaninfer_serving.wire.completions import (
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionResponse,
+)
+from spaninfer_serving.wire.pieces import (
+    answer_in_pieces,
+    chat_pieces,
+    completion_pieces,
+    in_pieces,
+)
 
-T = TypeVar("T")
+Answer: TypeAlias = BaseModel | Iterator[str]
+"""A whole answer: as a model, or with log-probabilities, its JSON piece by piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +81,7 @@ class _Choice:
     text: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
-    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: Sequence[TokenLogprob] = ()
     last: Output | None = None
 
     def take(self, output: Output) -> None:
@@ -77,6 +90,12 @@ class _Choice:
         self.logprobs += output.logprobs
         self.prompt_logprobs = self.prompt_logprobs or output.prompt_logprobs
         self.last = output
+
+    @property
+    def end(self) -> Output:
+        """The last output."""
+        assert self.last is not None, "every choice ends with an output"
+        return self.last
 
 
 def _checked(output: Output) -> Output:
@@ -97,7 +116,7 @@ async def _collect(
     collected = [_Choice() for _ in range(choices)]
     async for index, output in outputs:
         collected[index].take(_checked(output))
-    usages = {i: _usage(choice.last) for i, choice in enumerate(collected) if choice.last}
+    usages = {i: _usage(choice.end) for i, choice in enumerate(collected)}
     return collected, usages
 
 
@@ -109,37 +128,35 @@ async def chat_response(
     choices: int,
     prompt_len: int,
     logprobs: bool,
-) -> ChatResponse:
+) -> Answer:
     """Return the whole answer to a chat request."""
     collected, usages = await _collect(outputs, choices)
-
-    def made() -> ChatResponse:
-        return ChatResponse(
-            id=envelope.id,
-            created=envelope.created,
-            model=envelope.model,
-            system_fingerprint=envelope.fingerprint,
-            choices=[
-                ChatChoice(
-                    index=index,
-                    message=AssistantMessage(content="".join(choice.text)),
-                    logprobs=chat_logprobs(choice.logprobs, words) if logprobs else None,
-                    finish_reason=finish_reason(choice.last.finish_reason) or "",
-                    stop_reason=choice.last.matched,
-                    token_ids=choice.token_ids if envelope.token_ids else None,
-                )
-                for index, choice in enumerate(collected)
-                if choice.last is not None
-            ],
-            usage=usage_of([prompt_len], usages),
+    parts = [
+        ChatChoice(
+            index=index,
+            message=AssistantMessage(content="".join(choice.text)),
+            logprobs=None,
+            finish_reason=finish_reason(choice.end.finish_reason) or "",
+            stop_reason=choice.end.matched,
+            token_ids=choice.token_ids if envelope.token_ids else None,
         )
-
-    return await _out_of_the_way(made) if logprobs else made()
-
-
-async def _out_of_the_way(made: Callable[[], T]) -> T:
-    """Return what is made in a thread: a thousand tokens with twenty likeliest each take 0.2 s."""
-    return await asyncio.to_thread(made)
+        for index, choice in enumerate(collected)
+    ]
+    response = ChatResponse(
+        id=envelope.id,
+        created=envelope.created,
+        model=envelope.model,
+        system_fingerprint=envelope.fingerprint,
+        choices=[] if logprobs else parts,
+        usage=usage_of([prompt_len], usages),
+    )
+    if not logprobs:
+        return response
+    said = (
+        chat_pieces(chat_logprobs(piece, words) for piece in in_pieces(choice.logprobs))
+        for choice in collected
+    )
+    return answer_in_pieces(response, zip(parts, said, strict=True))
 
 
 async def chat_chunks(
@@ -173,13 +190,17 @@ async def chat_chunks(
             usages[index] = _usage(output)
         if not (ended or output.text or output.logprobs or envelope.token_ids):
             continue
+        *early, last_piece = in_pieces(output.logprobs)
+        for piece in early:
+            said = await asyncio.to_thread(chat_logprobs, piece, words)
+            yield chunk([ChatChunkChoice(index=index, delta=Delta(), logprobs=said)])
         part = ChatChunkChoice(
             index=index,
             delta=Delta(content=output.text) if output.text else Delta(),
             finish_reason=ended,
         )
         if logprobs:
-            part.logprobs = chat_logprobs(output.logprobs, words)
+            part.logprobs = chat_logprobs(last_piece, words)
         if output.matched is not None:
             part.stop_reason = output.matched
         if envelope.token_ids:
@@ -211,49 +232,39 @@ async def completion_response(
     choices: int,
     echo: bool,
     logprobs: bool,
-) -> CompletionResponse:
+) -> Answer:
     """Return the whole answer to a text completion; choice = prompt * n + index."""
     collected, usages = await _collect(outputs, choices * len(prompts))
-
-    def made() -> list[CompletionChoice]:
-        return _completion_choices(
-            collected, envelope, words, prompts=prompts, echo=echo, logprobs=logprobs
-        )
-
-    response = _completion(envelope, await _out_of_the_way(made) if logprobs else made())
-    response.usage = usage_of([len(prompt.ids) for prompt in prompts], usages)
-    return response
-
-
-def _completion_choices(
-    collected: Sequence[_Choice],
-    envelope: Envelope,
-    words: Words,
-    *,
-    prompts: Sequence[Prompt],
-    echo: bool,
-    logprobs: bool,
-) -> list[CompletionChoice]:
-    choices = len(collected) // len(prompts)
     parts = []
+    said = []
     for index, choice in enumerate(collected):
-        assert choice.last is not None, "every choice ends with an output"
         prompt = prompts[index // choices]
         part = CompletionChoice(
             index=index,
             text=(prompt.text if echo else "") + "".join(choice.text),
-            finish_reason=finish_reason(choice.last.finish_reason),
-            stop_reason=choice.last.matched,
+            finish_reason=finish_reason(choice.end.finish_reason),
+            stop_reason=choice.end.matched,
         )
-        if logprobs:
-            first = collected[index - index % choices]  # computes the prompt, for the others too
-            shown = _echoed(prompt, first.prompt_logprobs) if echo else []
-            part.logprobs, _ = completion_logprobs([*shown, *choice.logprobs], words, 0)
         if envelope.token_ids:
             part.token_ids = choice.token_ids
             part.prompt_token_ids = list(prompt.ids)
         parts.append(part)
-    return parts
+        first = collected[index - index % choices]  # computes the prompt, for the others too
+        shown = _echoed(prompt, first.prompt_logprobs) if echo else ()
+        said.append(completion_pieces(_wire_parts(chain(shown, choice.logprobs), words)))
+    response = _completion(envelope, [] if logprobs else parts)
+    response.usage = usage_of([len(prompt.ids) for prompt in prompts], usages)
+    return answer_in_pieces(response, zip(parts, said, strict=True)) if logprobs else response
+
+
+def _wire_parts(
+    entries: Iterable[TokenLogprob | int], words: Words
+) -> Iterator[CompletionLogprobs]:
+    """Yield log-probabilities as text completions carry them, a piece at a time."""
+    offset = 0
+    for piece in in_pieces(entries):
+        part, offset = completion_logprobs(piece, words, offset)
+        yield part
 
 
 async def completion_chunks(
@@ -270,7 +281,7 @@ async def completion_chunks(
     usages: dict[int, EngineUsage] = {}
     started: set[int] = set()
     # By prompt: its first choice computes it, and speaks before the others do.
-    of_prompts: list[tuple[TokenLogprob, ...]] = [()] * len(prompts)
+    of_prompts: list[Sequence[TokenLogprob]] = [()] * len(prompts)
     offsets = [0] * (choices * len(prompts))
     async for index, output in outputs:
         ended = finish_reason(_checked(output).finish_reason)
@@ -281,16 +292,23 @@ async def completion_chunks(
         of_prompts[number] = of_prompts[number] or output.prompt_logprobs
         first = echo and index not in started
         started.add(index)
+        shown = _echoed(prompt, of_prompts[number]) if first and logprobs else ()
+        pieces = in_pieces(chain(shown, output.logprobs))
+        last_piece = next(pieces)
+        for piece in pieces:
+            said, offsets[index] = await asyncio.to_thread(
+                completion_logprobs, last_piece, words, offsets[index]
+            )
+            early = CompletionChoice(index=index, text="", finish_reason=None, logprobs=said)
+            yield _completion(envelope, [early])
+            last_piece = piece
         part = CompletionChoice(
             index=index,
             text=(prompt.text if first else "") + output.text,
             finish_reason=ended,
         )
         if logprobs:
-            shown = _echoed(prompt, of_prompts[number]) if first else []
-            part.logprobs, offsets[index] = completion_logprobs(
-                [*shown, *output.logprobs], words, offsets[index]
-            )
+            part.logprobs, offsets[index] = completion_logprobs(last_piece, words, offsets[index])
         if output.matched is not None:
             part.stop_reason = output.matched
         if envelope.token_ids:
@@ -302,9 +320,9 @@ async def completion_chunks(
         yield last
 
 
-def _echoed(prompt: Prompt, entries: Sequence[TokenLogprob]) -> list[TokenLogprob | int]:
+def _echoed(prompt: Prompt, entries: Iterable[TokenLogprob]) -> Iterator[TokenLogprob | int]:
     """Return an echoed prompt's entries; in front of its first token there is nothing."""
-    return [*prompt.ids[:1], *entries]
+    return chain(prompt.ids[:1], entries)
 
 
 async def without_answers(

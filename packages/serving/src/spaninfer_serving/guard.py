@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spaninfer_serving.problems import busy
-from spaninfer_serving.settings import Settings, is_loopback
+from spaninfer_serving.settings import Settings, bearer_key, is_loopback
 from spaninfer_serving.wire.errors import Problem
 
 # Everything else needs the key: a new route is closed until somebody opens it here.
@@ -81,8 +81,8 @@ class Guard:
         return await self._read_in_time(headers, receive)
 
     def _check_key(self, headers: Mapping[bytes, bytes]) -> None:
-        scheme, _, key = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        if not self._settings.accepts(key if scheme.lower() == "bearer" else None):
+        key = bearer_key(headers.get(b"authorization", b"").decode("latin-1"))
+        if not self._settings.accepts(key):
             raise Problem(
                 401,
                 "a valid key is needed: send it as 'Authorization: Bearer KEY'",

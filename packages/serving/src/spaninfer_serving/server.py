@@ -92,7 +92,7 @@ class Server(uvicorn.Server):
     """uvicorn around the app of an engine; calls `started` when it answers requests."""
 
     def __init__(self, engine: Engine, settings: Settings, started: Callable[[], None]) -> None:
-        local_only = not settings.api_keys and not settings.no_auth
+        local_only = not settings.needs_key and not settings.no_auth
         self._app = create_app(engine, settings, local_only=local_only)
         super().__init__(_config(self._app, settings))
         self._service: Service = self._app.state.service

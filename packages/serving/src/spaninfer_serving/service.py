@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from fastapi import Request
-from spaninfer_engine import AsyncEngine, Engine, Output, OutputStream, SamplingParams
+from spaninfer_engine import AsyncEngine, Engine, Output, OutputStream, Placement, SamplingParams
 from spaninfer_engine.errors import PromptTooLong
 
 from spaninfer_serving.answers import Envelope, Prompt, merged
 from spaninfer_serving.metrics import Metrics
-from spaninfer_serving.reading import Readers
+from spaninfer_serving.parse_pool import Check, ParsePool
 from spaninfer_serving.settings import Settings
-from spaninfer_serving.translate import Words, placement_of, prompts_of, sampling_of
+from spaninfer_serving.translate import Words, prompts_of, sampling_of
 from spaninfer_serving.wire.chat import ChatRequest
 from spaninfer_serving.wire.completions import CompletionRequest
 from spaninfer_serving.wire.errors import Problem
@@ -27,6 +27,12 @@ MAX_PROMPTS = 1024  # prompts of one text completion
 # So many characters per token of the context are tokenised first: where these have twice the tokens
 # that fit, the rest is not read (2 MB take a second). Few texts have more than 8 per token.
 PROBED_CHARS = 16
+
+# What an answer may repeat of prompts: 1,048,576 log-probabilities are 8 MiB in the engine, and 30
+# to 40 MB of JSON. All of a context of 128 Ki tokens with 7 likeliest each, 48 Ki with 20.
+MAX_ECHOED_LOGPROBS = 1 << 20
+MAX_ECHOED_CHARS = 8 << 20
+
 STARTED_TOGETHER = 64  # prompts; a start takes 0.1 ms, in which no stream is sent anything
 FINGERPRINT = f"spaninfer-{version('spaninfer-serving')}"
 
@@ -37,6 +43,7 @@ class Asked:
 
     prompts: tuple[Prompt, ...]
     sampling: SamplingParams
+    placement: Placement
     envelope: Envelope
 
 
@@ -48,7 +55,7 @@ class Service:
     streams: AsyncEngine  # the same engine, for the event loop
     settings: Settings
     metrics: Metrics
-    readers: Readers
+    parse_pool: ParsePool
     created_s: int  # Unix time
     draining: bool = False
 
@@ -60,7 +67,7 @@ class Service:
             AsyncEngine(engine),
             settings,
             Metrics(engine.stats),
-            Readers(),
+            ParsePool(engine.resolved.max_running + engine.resolved.max_waiting),
             int(time.time()),
         )
 
@@ -74,26 +81,38 @@ class Service:
         """What shows single tokens."""
         return self.engine.tokenizer
 
-    def ask_chat(self, body: ChatRequest) -> Asked:
-        """Return what a chat request asks; raises Problem or an engine error."""
+    def ask_chat(self, body: ChatRequest, placement: Placement, check: Check) -> Asked:
+        """Return what a chat request asks; raises Problem, an engine error, or what `check` does.
+
+        `check` is called between stages of the work.
+        """
         sampling = sampling_of(body, self.engine.default_sampling)
         asked = (message.text() for message in body.messages if message.role != "assistant")
         self._probe("".join(asked), "messages")  # of answers, templates may drop the reasoning
+        check()
         messages = [
             {"role": message.role, "content": message.text()}
             | ({"name": message.name} if message.name else {})
             for message in body.messages
         ]
+
+        def inspect(text: str) -> None:
+            check()
+            self._probe(text, "messages")
+            check()
+
         ids = self.engine.encode_chat(
             messages,
             add_generation_prompt=body.add_generation_prompt,
             variables=body.chat_template_kwargs,
+            inspect=inspect,
         )
         self._check_len(ids)
-        return Asked((Prompt(tuple(ids), ""),), sampling, self._envelope("chatcmpl", body))
+        prompt = Prompt(tuple(ids), "")
+        return Asked((prompt,), sampling, placement, self._envelope("chatcmpl", body))
 
-    def ask_completion(self, body: CompletionRequest) -> Asked:
-        """Return what a text completion asks; raises Problem or an engine error."""
+    def ask_completion(self, body: CompletionRequest, placement: Placement, check: Check) -> Asked:
+        """Return what a text completion asks, as `ask_chat` does for a chat."""
         sampling = sampling_of(body, self.engine.default_sampling)
         texts = prompts_of(body)
         if len(texts) > MAX_PROMPTS:
@@ -108,13 +127,17 @@ class Service:
                 f"this server takes at most {most} at once",
                 param="n",
             )
-        prompts = tuple(self._prompt(text, body) for text in texts)
-        return Asked(prompts, sampling, self._envelope("cmpl", body))
+        prompts = tuple(self._prompt(text, body, check) for text in texts)
+        if body.echo:
+            _check_echo(prompts, sampling)
+        return Asked(prompts, sampling, placement, self._envelope("cmpl", body))
 
-    def _prompt(self, text: str | list[int], body: CompletionRequest) -> Prompt:
+    def _prompt(self, text: str | list[int], body: CompletionRequest, check: Check) -> Prompt:
+        check()
         words = self.engine.tokenizer
         if isinstance(text, str):
             self._probe(text, "prompt")
+            check()
             ids = words.encode(text, add_special=body.add_special_tokens)
         else:
             ids = text
@@ -164,16 +187,15 @@ class Service:
             token_ids=body.return_token_ids,
         )
 
-    async def start(self, asked: Asked, body: SamplingFields) -> AsyncIterator[tuple[int, Output]]:
+    async def start(self, asked: Asked) -> AsyncIterator[tuple[int, Output]]:
         """Start every prompt, and return the outputs; what refuses a prompt is raised here.
 
         Admission is decided before this returns, so that a refusal still has its own status.
         """
-        placement = placement_of(body)
         streams: list[OutputStream] = []
         try:
             for number, prompt in enumerate(asked.prompts, start=1):
-                streams.append(self.streams.start(prompt.ids, asked.sampling, placement))
+                streams.append(self.streams.start(prompt.ids, asked.sampling, asked.placement))
                 if number % STARTED_TOGETHER == 0:
                     await asyncio.sleep(0)
         except BaseException:  # all or nothing: nobody will read those that were started
@@ -181,6 +203,32 @@ class Service:
                 stream.close()
             raise
         return self.metrics.observed(merged(streams, asked.sampling.n))
+
+
+def _check_echo(prompts: Sequence[Prompt], sampling: SamplingParams) -> None:
+    """Refuse to repeat more than an answer can carry: every choice repeats its prompt."""
+    num_chars = sampling.n * sum(len(prompt.text) for prompt in prompts)
+    if num_chars > MAX_ECHOED_CHARS:
+        raise Problem(
+            400,
+            f"echo would repeat {num_chars} characters of prompts; at most {MAX_ECHOED_CHARS}; "
+            "lower n, or send the prompts in several requests",
+            param="echo",
+            code="echo_too_large",
+        )
+    if sampling.prompt_logprobs is None:
+        return
+    rows = sampling.n * sum(len(prompt.ids) for prompt in prompts)
+    entries = rows * (1 + sampling.prompt_logprobs)
+    if entries > MAX_ECHOED_LOGPROBS:
+        raise Problem(
+            400,
+            f"echo with logprobs = {sampling.prompt_logprobs} would report {entries} "
+            f"log-probabilities, of {rows} tokens of prompts and the likeliest in their places; "
+            f"at most {MAX_ECHOED_LOGPROBS}; lower logprobs or n, or send shorter prompts",
+            param="logprobs",
+            code="echo_too_large",
+        )
 
 
 def service_of(request: Request) -> Service:

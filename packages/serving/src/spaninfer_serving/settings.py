@@ -29,6 +29,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = ()
+    priority_keys: tuple[str, ...] = ()  # further ones, whose requests may set `priority`
     no_auth: bool = False  # serve an open address without a key
     max_body_bytes: int | None = None  # None: what the model's context has use for
     body_timeout_s: float = 60.0  # for a body to arrive
@@ -44,18 +45,18 @@ class Settings:
             raise ConfigError(f"max_body is {self.max_body_bytes} bytes; allowed is 1 or more")
         if not 0 <= self.drain_s <= DAY_S:
             raise ConfigError(f"drain is {self.drain_s:g} seconds; allowed is 0 to {DAY_S}")
-        if any(not key for key in self.api_keys):
-            raise ConfigError("an --api-key is empty; give a secret, or --no-auth for none")
-        if any(not SENDABLE.issuperset(key) for key in self.api_keys):
-            raise ConfigError(
-                "an --api-key holds a space, or what is not ASCII: clients cannot send it in a "
-                "header; use letters, digits and punctuation"
-            )
-        if not is_loopback(self.host) and not self.api_keys and not self.no_auth:
+        _check_keys("--api-key", self.api_keys)
+        _check_keys("--priority-key", self.priority_keys)
+        if not is_loopback(self.host) and not self.needs_key and not self.no_auth:
             raise ConfigError(
                 f"{self.host} can be reached from outside and no key is set; "
                 "give --api-key SECRET, or --no-auth if everybody may use this server"
             )
+
+    @property
+    def needs_key(self) -> bool:
+        """Must every request for what is not public bring a key?"""
+        return bool(self.api_keys or self.priority_keys)
 
     def largest_body(self, context: int) -> int:
         """Return how many bytes a body may have, for a model that takes so many tokens."""
@@ -65,11 +66,38 @@ class Settings:
 
     def accepts(self, key: str | None) -> bool:
         """Return whether a request with this key may pass; takes equal time for any wrong key."""
-        if not self.api_keys:
-            return True
-        given = (key or "").encode()
-        matches = [secrets.compare_digest(given, known.encode()) for known in self.api_keys]
-        return any(matches)
+        return not self.needs_key or _is_one_of(key, self.api_keys + self.priority_keys)
+
+    def account_of(self, key: str | None, host: str) -> str:
+        """Return who sends a request: by the number of its key, which is not said, or by host."""
+        keys = self.api_keys + self.priority_keys
+        return f"key {keys.index(key)}" if key in keys else host
+
+    def may_prioritise(self, key: str | None) -> bool:
+        """Return whether a request with this key may set a priority."""
+        return _is_one_of(key, self.priority_keys)
+
+
+def bearer_key(authorization: str) -> str | None:
+    """Return the key in the value of an Authorization header, None where there is none."""
+    scheme, _, key = authorization.partition(" ")
+    return key if scheme.lower() == "bearer" else None
+
+
+def _check_keys(option: str, keys: tuple[str, ...]) -> None:
+    if any(not key for key in keys):
+        raise ConfigError(f"an {option} is empty; give a secret, or --no-auth for none")
+    if any(not SENDABLE.issuperset(key) for key in keys):
+        raise ConfigError(
+            f"an {option} holds a space, or what is not ASCII: clients cannot send it in a "
+            "header; use letters, digits and punctuation"
+        )
+
+
+def _is_one_of(key: str | None, keys: tuple[str, ...]) -> bool:
+    given = (key or "").encode()
+    matches = [secrets.compare_digest(given, known.encode()) for known in keys]
+    return any(matches)  # after all of them: the time says nothing
 
 
 def is_loopback(host: str) -> bool:

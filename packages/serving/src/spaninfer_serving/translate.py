@@ -141,10 +141,22 @@ def _bias(wire: Mapping[str, float]) -> dict[int, float]:
         ) from wrong
 
 
-def placement_of(body: SamplingFields) -> Placement:
-    """Return how the request stands among the others."""
+def placement_of(body: SamplingFields, client: str, *, may_prioritise: bool) -> Placement:
+    """Return how the request stands among the others; Problem where it may not say so."""
+    if body.priority and not may_prioritise:
+        raise Problem(
+            403,
+            f"priority is {body.priority}; it is for clients with a key that the server was given "
+            "as --priority-key; leave it out, or ask for such a key",
+            type="permission_error",
+            param="priority",
+            code="priority_not_allowed",
+        )
     return Placement(
-        priority=body.priority or 0, deadline_s=body.deadline_s, tenant=body.cache_salt or ""
+        priority=body.priority or 0,
+        deadline_s=body.deadline_s,
+        tenant=body.cache_salt or "",
+        client=client,
     )
 
 

@@ -82,6 +82,13 @@ def serve(
         list[str] | None,
         typer.Option(envvar="SPANINFER_API_KEY", help="A key clients must send; may be repeated."),
     ] = None,
+    priority_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="SPANINFER_PRIORITY_KEY",
+            help="A key whose requests may set a priority, too; may be repeated.",
+        ),
+    ] = None,
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Listen on an open address without a key.")
     ] = False,
@@ -106,7 +113,7 @@ def serve(
     cache: options.Cache,
     max_running: options.MaxRunning = 256,
     step_tokens: options.StepTokens = None,
-    max_waiting: options.MaxWaiting = 1024,
+    max_waiting: options.MaxWaiting = 4096,
     step_timeout: options.StepTimeout = 300.0,
     no_prefix_cache: options.NoPrefixCache = False,
     graphs: options.Graphs = None,
@@ -120,6 +127,7 @@ def serve(
             host=host,
             port=port,
             api_keys=tuple(api_key or ()),
+            priority_keys=tuple(priority_key or ()),
             no_auth=no_auth,
             max_body_bytes=None if max_body is None else parse_bytes(max_body),
             drain_s=drain,
@@ -144,7 +152,7 @@ def serve(
         with bind(settings) as listener, _ended(Engine(_loaded(config))) as engine:
             resolved = engine.resolved
             show.decisions(resolved)
-            ready = partial(show.addresses, resolved=resolved, with_key=bool(settings.api_keys))
+            ready = partial(show.addresses, resolved=resolved, with_key=settings.needs_key)
             serve_until_signal(engine, settings, ready, listener)
 
 

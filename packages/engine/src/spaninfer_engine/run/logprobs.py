@@ -10,34 +10,36 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.request import TokenLogprob
+from spaninfer_engine.logprobs import TokenLogprobs
 
 Logits = NDArray[np.float32]
 
 _BLOCK = 128  # of the likeliest n tokens, all lie in the n blocks with the largest maxima
 
 
-def report(logits: Logits, ids: NDArray[np.integer], count: int) -> tuple[TokenLogprob, ...]:
+def report(logits: Logits, ids: NDArray[np.integer], count: int) -> TokenLogprobs:
     """Return the log-probability of ids[R] under logits[R V], with the `count` likeliest.
 
     Ranks count from 1; of tokens equally likely, the smaller id is first.
     """
     scratch = np.empty(logits.shape[1], np.float32)
-    return tuple(
-        _report_row(row, token_id, count, scratch)
-        for row, token_id in zip(logits, ids.tolist(), strict=True)
-    )
+    found = TokenLogprobs.empty(len(logits), min(count, logits.shape[1]))
+    for at, (row, token_id) in enumerate(zip(logits, ids.tolist(), strict=True)):
+        _report_row(row, token_id, scratch, found, at)
+    return found
 
 
-def _report_row(row: Logits, token_id: int, count: int, scratch: Logits) -> TokenLogprob:
+def _report_row(row: Logits, token_id: int, scratch: Logits, found: TokenLogprobs, at: int) -> None:
+    """Write what is said of one token into the arrays."""
     peak = row.max()
     np.exp(np.subtract(row, peak, out=scratch), out=scratch)
     total = peak + np.log(scratch.sum())
     logit = row[token_id]
     ahead = int(np.count_nonzero(row > logit) + np.count_nonzero(row[:token_id] == logit))
-    likeliest = _likeliest(row, count)
-    top = zip(likeliest.tolist(), (row[likeliest] - total).tolist(), strict=True)
-    return TokenLogprob(token_id, float(logit - total), ahead + 1, tuple(top))
+    likeliest = _likeliest(row, found.top.shape[1])
+    found.token_ids[at], found.ranks[at] = token_id, ahead + 1
+    found.logprobs[at] = logit - total
+    found.top_ids[at], found.top[at] = likeliest, row[likeliest] - total
 
 
 def _likeliest(row: Logits, count: int) -> NDArray[np.intp]:

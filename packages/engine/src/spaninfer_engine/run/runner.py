@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import NoToken as NoTokenInRow
 
 from spaninfer_engine.errors import NoMemory, NoToken
+from spaninfer_engine.logprobs import TokenLogprobs
 from spaninfer_engine.plan import Entry, StepPlan, StepResult
 from spaninfer_engine.request import TokenLogprob
 from spaninfer_engine.resource import Closing
@@ -73,9 +74,7 @@ class HostSampler(Protocol):
         """
         ...
 
-    def prompt_logprobs(
-        self, request_id: int, logits: Logits, next_ids: TokenIds
-    ) -> tuple[TokenLogprob, ...]:
+    def prompt_logprobs(self, request_id: int, logits: Logits, next_ids: TokenIds) -> TokenLogprobs:
         """Return the log-probability of next_ids[i] under logits[i] of logits[N V]."""
         ...
 
@@ -233,7 +232,7 @@ class Runner(Closing):
         tokens: list[int | None] = [None] * batch.num_slices
         logprobs: dict[int, TokenLogprob] = {}
         failed: dict[int, Exception] = {}
-        prompt_logprobs: dict[int, tuple[TokenLogprob, ...]] = {}
+        prompt_logprobs: dict[int, TokenLogprobs] = {}
         step.launched.wait()
         if len(batch.host_logits):
             logits = step.launched.logits()
@@ -315,9 +314,7 @@ class Runner(Closing):
         failed.update(at_fault)
         return logprobs
 
-    def _prompt_logprobs(
-        self, step: _InFlight, logits: Logits
-    ) -> dict[int, tuple[TokenLogprob, ...]]:
+    def _prompt_logprobs(self, step: _InFlight, logits: Logits) -> dict[int, TokenLogprobs]:
         """Return the log-probabilities of prompt tokens that follow positions with logits."""
         batch = step.batch
         counts = np.diff(batch.logit_start_loc) - batch.samples

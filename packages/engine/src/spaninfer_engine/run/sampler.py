@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import RowSampling, process, sample
 
 from spaninfer_engine.errors import NoToken
+from spaninfer_engine.logprobs import TokenLogprobs
 from spaninfer_engine.plan import Entry
 from spaninfer_engine.request import SamplingParams, TokenLogprob
 from spaninfer_engine.run.logprobs import report
@@ -157,9 +158,7 @@ class Sampler:
         failures: dict[int, Exception] = {requests[row]: error for row, error in failed.items()}
         return chosen.tolist(), logprobs, failures
 
-    def prompt_logprobs(
-        self, request_id: int, logits: Logits, next_ids: Ids
-    ) -> tuple[TokenLogprob, ...]:
+    def prompt_logprobs(self, request_id: int, logits: Logits, next_ids: Ids) -> TokenLogprobs:
         """Return the log-probability of next_ids[i] under logits[i] of logits[rows V]."""
         count = self._wishes[request_id].sampling.prompt_logprobs
         assert count is not None, "prompt rows are computed for those who ask"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from sys import maxsize
 
@@ -9,8 +10,10 @@ import numpy as np
 
 from spaninfer_engine.cache.prefix import Linker
 from spaninfer_engine.cache.table import SpanTable
+from spaninfer_engine.logprobs import TokenLogprobs
 from spaninfer_engine.plan import Entry, Growth
 from spaninfer_engine.request import FinishReason, Request, TokenIds, TokenLogprob, Usage
+from spaninfer_engine.schedule.policy import rank
 
 
 class Choice:
@@ -39,8 +42,9 @@ class Choice:
         "max_output",
         "order",
         "output_ids",
+        "priority",
         "prompt_len",
-        "prompt_logprobs",
+        "prompt_parts",
         "request",
         "request_id",
         "room",
@@ -63,7 +67,8 @@ class Choice:
     ) -> None:
         self.request, self.index = request, index
         self.request_id = request.id + index
-        self.order = (request.placement.priority, self.request_id)  # smaller runs first
+        self.priority = request.placement.priority
+        self.order = (rank(self.priority, request.turn_s), self.request_id)  # smaller runs first
         self.prompt_len = len(request.prompt_ids)
         self.output_ids: list[int] = []
         self.end_ids = request.end_ids
@@ -75,7 +80,7 @@ class Choice:
         self.entered = False  # has the runner heard of it?
         self.is_decoding = False  # is `target` computed, and its result here?
         self.stale_until = 0  # results up to this step belong to keys that were given up
-        self.prompt_logprobs: list[TokenLogprob] = []
+        self.prompt_parts: list[TokenLogprobs] = []  # about the prompt, step by step
         asks = request.sampling.prompt_logprobs is not None and index == 0 and self.prompt_len > 1
         self.logits_from = 0 if asks else maxsize
         self.cached_len = 0
@@ -102,6 +107,10 @@ class Choice:
             return prompt
         drawn = np.array(self.output_ids[max(start - prompt_len, 0) : stop - prompt_len], np.int64)
         return drawn if start >= prompt_len else np.concatenate([prompt, drawn])
+
+    def prompt_logprobs(self) -> Sequence[TokenLogprob]:
+        """Return what is known of the log-probabilities of the prompt's tokens, from its second."""
+        return TokenLogprobs.joined(self.prompt_parts) if self.prompt_parts else ()
 
     def rotate_anew(self) -> None:
         """Have the keys, which were given up, computed for the length it has grown to."""

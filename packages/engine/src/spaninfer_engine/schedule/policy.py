@@ -1,4 +1,7 @@
-"""Which tokens to compute next. A function of what it is given: no clock, no spans, no locks."""
+"""Who goes first, and which tokens to compute next.
+
+Functions of what they are given: no clock, no spans, no locks.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,14 @@ from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from spaninfer_engine.plan import Slice, Tuning
+
+# A level of priority is worth so many seconds of waiting.
+LEVEL_S = 10.0
+
+# By how much a request puts off its client's next one, and at the most.
+REQUEST_S = 0.01
+TOKEN_S = 0.1e-3
+LATEST_S = 60.0
 
 # A step with prompts costs 1 ms more than its rows do (7B, H200: their attention, rows that fill no
 # tile), and every decode waits for it. So few prompts wait for each other, up to three steps of 5
@@ -43,6 +54,32 @@ class Pending(Protocol):
 
 
 P = TypeVar("P", bound=Pending)
+
+
+def turn(arrived_s: float, prompt_len: int, last_s: float) -> float:
+    """Return when it is a request's turn, whose client's last one had its turn at `last_s`.
+
+    One after the other, as if each had come a little later than the one before: a client that
+    sends a thousand requests at once stands behind those who send one each meanwhile. Nobody is
+    put off by more than `LATEST_S`.
+
+    >>> [round(turn(100.0, 1000, last_s), 2) for last_s in (0.0, 100.0, 105.0, 900.0)]
+    [100.0, 100.11, 105.11, 160.0]
+    """
+    return min(max(arrived_s, last_s + REQUEST_S + prompt_len * TOKEN_S), arrived_s + LATEST_S)
+
+
+def rank(priority: int, turn_s: float) -> float:
+    """Return where a request stands in the order of all: smaller runs first.
+
+    Aging without a clock: of two requests, one of a higher priority (a smaller number) goes first
+    if its turn is less than `LEVEL_S` per level after the other's. So nobody is overtaken for ever,
+    however many requests of a higher priority come, and the order of two never changes.
+
+    >>> rank(-1, 109.0) < rank(0, 100.0) < rank(-1, 111.0)
+    True
+    """
+    return turn_s + priority * LEVEL_S
 
 
 def plan_step(

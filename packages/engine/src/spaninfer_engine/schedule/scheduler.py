@@ -1,9 +1,10 @@
 """Who runs next, and what became of it.
 
-A choice waits, runs or has ended. Waiting and running choices are in order: priority first, then
-arrival. A waiting choice starts when its spans can be had; a running one that lacks spans takes
-them from the last in order, which waits again and will compute its keys anew. The first in order
-can take from everybody, and fits when it is alone: so there is always progress.
+A choice waits, runs or has ended. Waiting and running choices are in order: by arrival, in which a
+level of priority counts as some seconds (policy.rank). A waiting choice starts when its spans can
+be had; a running one that lacks spans takes them from the last in order, which waits again and will
+compute its keys anew. The first in order can take from everybody, and fits when it is alone: so
+there is always progress.
 
 A plan may be made before the results of those in front of it are here: `plan` and `apply` may be
 called as plan, plan, apply, plan, apply ...; results come in the order of the plans.
@@ -214,8 +215,11 @@ class Scheduler:
             self.counts.prefix_miss_tokens += choice.prompt_len - choice.done
 
     def _outranks_last(self, choice: Choice) -> bool:
-        """Is the last running choice of a lower priority? A later arrival alone is no reason."""
-        return bool(self._running) and choice.order[0] < self._running[-1].order[0]
+        """Is the last running choice behind this one for a lower priority? For a later arrival
+        alone, nobody makes way.
+        """
+        last = self._running[-1] if self._running else None
+        return last is not None and choice.priority < last.priority and choice.order < last.order
 
     def _fit(self) -> tuple[list[Slice], list[Choice]]:
         """Return slices whose spans are there, and their choices."""
@@ -317,11 +321,12 @@ class Scheduler:
     def _collect_prompt_logprobs(self, choice: Choice, part: Slice, result: StepResult) -> None:
         if choice.logits_from == maxsize:
             return
-        found = choice.prompt_logprobs
-        entries = result.prompt_logprobs.get(choice.request_id, ())
-        found.extend(entries[len(found) - part.logits_from :])  # after a preemption some come twice
-        is_whole = len(found) >= choice.prompt_len - 1
-        choice.logits_from = maxsize if is_whole else len(found)
+        num_known = choice.logits_from
+        entries = result.prompt_logprobs.get(choice.request_id)
+        if entries is not None:  # after a preemption some come twice
+            choice.prompt_parts.append(entries[num_known - part.logits_from :])
+            num_known += len(choice.prompt_parts[-1])
+        choice.logits_from = maxsize if num_known >= choice.prompt_len - 1 else num_known
 
     def _release_followers(self, choice: Choice) -> None:
         for follower in choice.followers:

@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_core import to_json
 
 from spaninfer_serving.wire.sampling import SamplingFields, Usage, refused
-from spaninfer_serving.wire.turns import IN_TURNS
 
 # Each takes some tokens of the context; a body of 700,000 held the interpreter for 6 s.
 MAX_MESSAGES = 10_000
@@ -109,7 +108,7 @@ class ChatLogprob(TopLogprob):
 class ChatLogprobs(BaseModel):
     """Log-probabilities of a choice, or of a piece of it."""
 
-    content: list[Annotated[ChatLogprob, IN_TURNS]]
+    content: list[ChatLogprob]
 
 
 class AssistantMessage(BaseModel):

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from spaninfer_serving.wire.sampling import Integers, SamplingFields, Strings, Usage
-from spaninfer_serving.wire.turns import IN_TURNS
 
 
 class CompletionRequest(SamplingFields):
@@ -24,7 +23,7 @@ class CompletionLogprobs(BaseModel):
 
     tokens: list[str]
     token_logprobs: list[float | None]
-    top_logprobs: list[Annotated[dict[str, float] | None, IN_TURNS]]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 

@@ -86,7 +86,7 @@ class SamplingFields(BaseModel):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     processed_logprobs: bool | None = None
-    priority: int | None = None
+    priority: Annotated[int, Field(ge=-100, le=100)] | None = None
     deadline_s: Annotated[float, Field(gt=0)] | None = None
     cache_salt: str | None = None  # requests share spans only within a salt
     return_token_ids: bool = False

@@ -19,6 +19,8 @@ from spaninfer.bench.compare import compare
 from spaninfer.bench.plot import draw
 from spaninfer.bench.records import read
 from spaninfer.bench.shapes import SHAPES, folder_of
+from spaninfer.bench.soak.attacks import ATTACKS
+from spaninfer.bench.soak.run import measure_soak
 from spaninfer.bench.startup import STARTUPS, measure_startup
 from spaninfer.bench.tables import print_comparison, print_records
 from spaninfer.bench.targets import read_bars
@@ -91,6 +93,25 @@ def bench_engine(
         with Engine(parts) as engine:
             for record in engine_bench.measure(engine, names, runs, show.note):
                 typer.echo(json.dumps(record))
+
+
+@app.command("soak")
+def bench_soak(
+    model: options.Model = "demo",
+    *,
+    seconds: Annotated[
+        float, typer.Option(min=1, max=3600, help="How long the server is attacked.")
+    ] = 300.0,
+    alone: Annotated[
+        float,
+        typer.Option(min=1, max=3600, help="Seconds that ordinary clients have before it alone."),
+    ] = 60.0,
+    only: Only = None,
+) -> None:
+    """Attack a server on loopback beside 32 ordinary clients: what they wait, what is left."""
+    with show.errors_as_sentences():
+        names = _chosen(only, tuple(ATTACKS))
+        typer.echo(json.dumps(measure_soak([model], names, seconds, alone, show.note)))
 
 
 @app.command("kernels")

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from spaninfer_engine import Engine, EngineConfig, SamplingParams
 from spaninfer_engine.backends.start import HostStart
 from spaninfer_engine.load import open_checkpoint
+from spaninfer_engine.logprobs import TokenLogprobs
 from spaninfer_engine.plan import Entry, Growth, Slice, StepPlan
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
-from spaninfer_engine.request import TokenLogprob
 from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.startup.build import open_backend, resolve_decoder, silent
 from spaninfer_engine.startup.compute import checkpoint_dtype, decide_compute
@@ -180,12 +180,10 @@ class Kept:
         """Never called: no slice draws."""
         raise AssertionError("a slice without draws")
 
-    def prompt_logprobs(
-        self, _request_id: int, logits: Any, _next_ids: Any
-    ) -> tuple[TokenLogprob, ...]:
+    def prompt_logprobs(self, _request_id: int, logits: Any, _next_ids: Any) -> TokenLogprobs:
         """Keep a copy: the backend's memory is its own."""
         self._logits.append(np.array(logits, np.float32))
-        return ()
+        return TokenLogprobs.empty(0, 0)
 
 
 def _log_softmax(logits: Logits) -> NDArray[np.float64]:

@@ -1,0 +1,22 @@
+"""Whose turn it is when: clients that wait have equal shares of the engine."""
+
+from __future__ import annotations
+
+from spaninfer_engine.schedule.policy import turn
+
+_FEW = 1000  # clients are remembered, whether or not they still have a turn to come
+
+
+class Turns:
+    """The last turn of each client; to be used under a lock."""
+
+    def __init__(self) -> None:
+        self._last_s: dict[str, float] = {}
+
+    def take(self, client: str, prompt_len: int, now: float) -> float:
+        """Return when it is the turn of a client's next request, which has come now."""
+        if len(self._last_s) > _FEW:
+            self._last_s = {name: last for name, last in self._last_s.items() if last > now}
+        found = turn(now, prompt_len, self._last_s.get(client, 0.0))
+        self._last_s[client] = found
+        return found

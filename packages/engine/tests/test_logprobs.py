@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+from spaninfer_engine.logprobs import TokenLogprobs
+from spaninfer_engine.request import TokenLogprob
+
+ENTRIES = [
+    TokenLogprob(3, -0.5, 1, ((3, -0.5), (7, -1.5))),
+    TokenLogprob(9, -4.0, 5, ((1, -0.25), (2, -2.0))),
+]
+
+
+def filled(entries, count=2):
+    found = TokenLogprobs.empty(len(entries), count)
+    for at, entry in enumerate(entries):
+        found.token_ids[at], found.logprobs[at], found.ranks[at] = (
+            entry.token_id,
+            entry.logprob,
+            entry.rank,
+        )
+        found.top_ids[at], found.top[at] = zip(*entry.top, strict=True)
+    return found
+
+
+def test_it_reads_like_a_list_of_entries():
+    found = filled(ENTRIES)
+
+    assert list(found) == ENTRIES
+    assert found == ENTRIES
+    assert list(found[:]) == ENTRIES
+    assert found[1:] == ENTRIES[1:]
+    assert found[-1] == ENTRIES[-1]
+    assert found != ENTRIES[:1]
+    assert found != ENTRIES[::-1]
+
+
+def test_parts_join_in_their_order():
+    assert TokenLogprobs.joined([filled(ENTRIES), filled(ENTRIES[:1])]) == ENTRIES + ENTRIES[:1]
+
+
+def test_an_index_beyond_the_end_is_refused():
+    with pytest.raises(IndexError):
+        filled(ENTRIES)[2]
+
+
+def test_a_hundred_thousand_tokens_with_twenty_others_take_less_than_twenty_megabytes():
+    found = TokenLogprobs.empty(100_000, 20)
+
+    taken = sum(
+        getattr(found, name).nbytes for name in ("token_ids", "logprobs", "ranks", "top_ids", "top")
+    )
+    assert taken < 20e6
+    assert found.top.dtype == np.float32

@@ -1,0 +1,81 @@
+"""Answers with long lists of log-probabilities as JSON, piece by piece.
+
+What writes JSON holds the interpreter until it is done, 190 ms for 8,000 tokens with 20 likeliest
+each, and no step is launched meanwhile; and all of it would be in memory several times over. So it
+is made of `PIECE` tokens at a time, when the client has read what came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
+
+from pydantic import BaseModel
+from pydantic_core import to_json
+
+from spaninfer_serving.wire.chat import ChatLogprobs
+from spaninfer_serving.wire.completions import CompletionLogprobs
+
+T = TypeVar("T")
+PIECE = 128  # tokens; 3 ms with 20 likeliest each (one of two busy cores of an AMD EPYC)
+
+
+def in_pieces(entries: Iterable[T]) -> Iterator[list[T]]:
+    """Yield entries, at most `PIECE` at a time; an empty list where there are none."""
+    left = iter(entries)
+    piece = list(islice(left, PIECE))
+    yield piece
+    while piece := list(islice(left, PIECE)):
+        yield piece
+
+
+def answer_in_pieces(
+    response: BaseModel, choices: Iterable[tuple[BaseModel, Iterable[str]]]
+) -> Iterator[str]:
+    """Yield the JSON of an answer: `response` without choices, then each choice without
+    log-probabilities, in whose place come its pieces.
+    """
+    # No text can hold these marks: a quotation mark in a text has a backslash in front.
+    before, _, after = response.model_dump_json().partition('"choices":[]')
+    yield before + '"choices":['
+    for number, (choice, logprobs) in enumerate(choices):
+        head, _, tail = choice.model_dump_json().partition('"logprobs":null')
+        yield ("," if number else "") + head + '"logprobs":'
+        yield from logprobs
+        yield tail
+    yield "]" + after
+
+
+def chat_pieces(parts: Iterable[ChatLogprobs]) -> Iterator[str]:
+    """Yield the JSON of log-probabilities that come in parts."""
+    yield '{"content":['
+    yield from _joined(part.content for part in parts)
+    yield "]}"
+
+
+def completion_pieces(parts: Iterable[CompletionLogprobs]) -> Iterator[str]:
+    """Yield the JSON of parallel lists that come in parts; the largest goes first, unkept."""
+    columns: dict[str, list[str]] = {"tokens": [], "token_logprobs": [], "text_offset": []}
+
+    def likeliest() -> Iterator[Sequence[object]]:
+        for part in parts:
+            for name, column in columns.items():
+                column += _joined([getattr(part, name)])
+            yield part.top_logprobs
+
+    yield '{"top_logprobs":['
+    yield from _joined(likeliest())
+    for name, column in columns.items():
+        yield f'],"{name}":['
+        yield ",".join(column)
+    yield "]}"
+
+
+def _joined(lists: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Yield the items of lists as JSON, with commas between them."""
+    comma = ""
+    for items in lists:
+        if items:
+            yield comma + to_json(items).decode()[1:-1]
+            comma = ","

@@ -1,0 +1,67 @@
+import json
+
+import pytest
+from spaninfer_serving.wire.chat import ChatLogprob, ChatLogprobs
+from spaninfer_serving.wire.completions import (
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionResponse,
+)
+from spaninfer_serving.wire.pieces import (
+    PIECE,
+    answer_in_pieces,
+    chat_pieces,
+    completion_pieces,
+    in_pieces,
+)
+
+MARKS = '"choices":[] "logprobs":null ü '
+
+
+def part(*tokens):
+    return CompletionLogprobs(
+        tokens=list(tokens),
+        token_logprobs=[None if token == "first" else -0.5 for token in tokens],
+        top_logprobs=[None if token == "first" else {token: -0.5} for token in tokens],
+        text_offset=list(range(len(tokens))),
+    )
+
+
+def answer(choices):
+    return CompletionResponse(
+        id=MARKS, created=1, model=MARKS, choices=choices, system_fingerprint=""
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1, PIECE, PIECE + 1, 3 * PIECE])
+def test_pieces_hold_everything_in_order_and_are_short(count):
+    pieces = list(in_pieces(range(count)))
+
+    assert [entry for piece in pieces for entry in piece] == list(range(count))
+    assert max(map(len, pieces)) <= PIECE
+    assert len(pieces) >= 1
+
+
+def test_an_answer_in_pieces_is_the_answer():
+    choices = [
+        CompletionChoice(index=index, text=MARKS, finish_reason="stop") for index in range(3)
+    ]
+    parts = [[part("first", MARKS), part("b")], [part()], [part(), part("c"), part()]]
+    wholes = [part("first", MARKS, "b"), part(), part("c")]
+    wholes[0].text_offset[2] = 0
+
+    said = zip(choices, map(completion_pieces, parts), strict=True)
+    text = "".join(answer_in_pieces(answer([]), said))
+
+    for choice, logprobs in zip(choices, wholes, strict=True):
+        choice.logprobs = logprobs
+    assert json.loads(text) == answer(choices).model_dump()
+
+
+def test_log_probabilities_of_a_chat_in_parts_are_one_list():
+    entries = [
+        ChatLogprob(token=str(i), logprob=-1.0, bytes=[48 + i], top_logprobs=[]) for i in range(5)
+    ]
+    parts = [ChatLogprobs(content=some) for some in (entries[:2], [], entries[2:])]
+
+    assert json.loads("".join(chat_pieces(parts))) == ChatLogprobs(content=entries).model_dump()

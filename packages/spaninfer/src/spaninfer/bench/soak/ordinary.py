@@ -1,0 +1,100 @@
+"""Ordinary clients: they send a short prompt, read the stream to its end, and send the next."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from spaninfer.bench.soak.client import ANSWER_S, LOST, Tally, Target, read_chunks, read_head
+
+CLIENTS = 32
+TOKENS = 16
+PAUSE_S = 1.0  # between two requests of a client: people read
+
+
+@dataclass(slots=True)
+class Waits:
+    """What ordinary clients waited for, in seconds, and how their requests ended."""
+
+    first: list[float] = field(default_factory=list)  # until the first event
+    whole: list[float] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
+
+    def summary(self) -> dict[str, Any]:
+        """Return counts, and percentiles of the times."""
+        return {
+            "requests": self.tally.summary(),
+            "first_token_s": percentiles(self.first),
+            "whole_s": percentiles(self.whole),
+        }
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """Return the median, the 99th percentile and the largest of some times.
+
+    >>> percentiles([1.0, 2.0, 3.0])
+    {'p50': 2.0, 'p99': 2.98, 'max': 3.0}
+    """
+    if not values:
+        return {}
+    p50, p99 = np.percentile(values, (50, 99)).tolist()
+    return {"p50": round(p50, 4), "p99": round(p99, 4), "max": round(max(values), 4)}
+
+
+async def ordinary_clients(target: Target, seconds: float) -> Waits:
+    """Return what `CLIENTS` clients met in so many seconds; what they began then is finished."""
+    waits = Waits()
+    end = perf_counter() + seconds
+    clients = [_client(target, number, end, waits) for number in range(CLIENTS)]
+    await asyncio.gather(*clients)
+    return waits
+
+
+async def _client(target: Target, number: int, end: float, waits: Waits) -> None:
+    await asyncio.sleep(PAUSE_S * number / CLIENTS)
+    for turn in itertools.count():
+        if perf_counter() >= end:
+            return
+        body = {
+            "messages": [
+                {"role": "user", "content": f"Tell me story {turn} about {number} foxes."}
+            ],
+            "max_tokens": TOKENS,
+            "ignore_eos": True,
+            "stream": True,
+        }
+        waits.tally.sent += 1
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                status = await _answered(target, target.post(body, "/v1/chat/completions"), waits)
+        except TimeoutError:
+            status = LOST
+        except (OSError, EOFError):
+            status = "cut"
+        waits.tally.statuses[status] += 1
+        await asyncio.sleep(PAUSE_S)
+
+
+async def _answered(target: Target, request: bytes, waits: Waits) -> str:
+    """Send a request and read its stream; return the status, or "cut" where the end is missing."""
+    begin = perf_counter()
+    async with target.connect() as (reader, writer):
+        writer.write(request)
+        status, _ = await read_head(reader)
+        if status != "200":
+            return status
+        said = b""
+        is_first = True
+        async for chunk in read_chunks(reader):
+            if is_first and b'"content":"' in chunk and b'"role"' not in chunk:
+                waits.first.append(perf_counter() - begin)
+                is_first = False
+            said = said[-200:] + chunk
+    waits.whole.append(perf_counter() - begin)
+    return status if said.endswith(b"data: [DONE]\n\n") and b'"error"' not in said else "cut"
