@@ -198,12 +198,12 @@ def test_blocks_of_a_cluster_have_room_for_everybodys_sums_of_their_columns(
 ):
     tile = Tile(tokens, groups, 2, hopper=True, splits=splits)
 
-    assert tile.meeting_bytes == columns * splits * (128 * groups) * 16 + 16
-    assert tile.shared_bytes == 2 * tile.stage_bytes + tile.meeting_bytes
+    assert tile.split_k_bytes == columns * splits * (128 * groups) * 16 + 16
+    assert tile.shared_bytes == 2 * tile.stage_bytes + tile.split_k_bytes
 
 
 def test_blocks_that_share_all_tiles_do_not_meet():
-    assert Tile(64, 3, 3, hopper=True).meeting_bytes == 0
+    assert Tile(64, 3, 3, hopper=True).split_k_bytes == 0
 
 
 @pytest.mark.parametrize(

@@ -75,10 +75,10 @@ _HEADERS = (
     "cluster.cuh",
 )
 _ON_HOPPER = (*_HEADERS, "wgmma.cuh")
-_OWN, _RING = ("share.cuh", "sums.cuh"), "ring.cuh"
+_OWN, _RING = ("stream_k.cuh", "epilogue.cuh"), "ring.cuh"
 GENERAL = Source("spaninfer_kernels_cuda", "gemm/general.cu", _HEADERS, _OWN)
 HOPPER = Source(
-    "spaninfer_kernels_cuda", "gemm/hopper.cu", _ON_HOPPER, (*_OWN, "meeting.cuh", _RING)
+    "spaninfer_kernels_cuda", "gemm/hopper.cu", _ON_HOPPER, (*_OWN, "split_k.cuh", _RING)
 )
 TALL = Source("spaninfer_kernels_cuda", "gemm/tall.cu", _ON_HOPPER, (*_OWN, _RING))
 WIDE = Source("spaninfer_kernels_cuda", "gemm/wide.cu", _ON_HOPPER, (_RING,))

@@ -2,8 +2,9 @@
 //
 // The weight is what has to be read, so it is the first operand of the tensor cores, 16 rows per
 // warp, and the few rows of x, padded to TOKENS, are the second. All threads copy
-// chunks of both through a ring of STAGES buffers, and multiply. Blocks share the work as share.cuh
-// says. Weights do not depend on the kernel before: they are on their way before this one waits.
+// chunks of both through a ring of STAGES buffers, and multiply. Blocks share the work as
+// stream_k.cuh says. Weights do not depend on the kernel before: they are on their way before this
+// one waits.
 //
 // Macros: T (half, bfloat16), TOKENS (8, 16, 32 or 64), GROUPS (of 4 warps), STAGES, GATED,
 //         ACT (a function of activate.cuh).
@@ -54,8 +55,8 @@ __device__ __forceinline__ unsigned offset_of(int line, int vector) {
   return line * kLineBytes + ((vector ^ (line & 7)) << 4);
 }
 
-__device__ __forceinline__ void copy_weight(unsigned char* stage, const T* weight, Place place,
-                                            const Sizes& sizes) {
+__device__ __forceinline__ void copy_weight(unsigned char* stage, const T* weight,
+                                            ChunkCursor place, const Sizes& sizes) {
   const int line = threadIdx.x / kVectors, vector = threadIdx.x % kVectors;
   const int k = place.chunk * kChunk + vector * kVector;
   const bool is_there = k < sizes.inner;
@@ -66,7 +67,7 @@ __device__ __forceinline__ void copy_weight(unsigned char* stage, const T* weigh
   }
 }
 
-__device__ __forceinline__ void copy_x(unsigned char* stage, const T* x, Place place,
+__device__ __forceinline__ void copy_x(unsigned char* stage, const T* x, ChunkCursor place,
                                        const Sizes& sizes) {
   const int line = threadIdx.x / kVectors, vector = threadIdx.x % kVectors;
   const int k = place.chunk * kChunk + vector * kVector;
@@ -81,7 +82,7 @@ __device__ __forceinline__ void copy_x(unsigned char* stage, const T* x, Place p
 }
 
 // sums += weight x^T for the 16 rows of each warp.
-__device__ __forceinline__ void multiply_chunk(Sums<Kernel>& sums, unsigned stage) {
+__device__ __forceinline__ void multiply_chunk(Accumulators<Kernel>& acc, unsigned stage) {
   const int lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * kBlockRows + lane % 16;
 #pragma unroll
   for (int k = 0; k < kSteps; k += 2) {
@@ -92,17 +93,17 @@ __device__ __forceinline__ void multiply_chunk(Sums<Kernel>& sums, unsigned stag
     for (int j = 0; j < Kernel::kColumns; ++j) {
       unsigned tokens[4];  // 8 of them, both steps
       load_matrices(tokens, stage + kWeightBytes + offset_of(8 * j + lane % 8, 2 * k + lane / 8));
-      multiply_add<T>(sums[j], a[0], tokens[0], tokens[1]);
-      multiply_add<T>(sums[j], a[1], tokens[2], tokens[3]);
+      multiply_add<T>(acc[j], a[0], tokens[0], tokens[1]);
+      multiply_add<T>(acc[j], a[1], tokens[2], tokens[3]);
     }
   }
 }
 
-__device__ __forceinline__ void clear(Sums<Kernel>& sums) {
+__device__ __forceinline__ void clear(Accumulators<Kernel>& acc) {
 #pragma unroll
   for (int j = 0; j < Kernel::kColumns; ++j) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sums[j][i] = 0.0f;
+    for (int i = 0; i < 4; ++i) acc[j][i] = 0.0f;
   }
 }
 
@@ -116,32 +117,32 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads, 1)
   const Sizes sizes{min(target.tokens, TOKENS), rows, inner, stride};
   const int tiles = (rows + Kernel::kRows - 1) / Kernel::kRows;
   const int chunks = (inner + kChunk - 1) / kChunk;
-  const Share share = Share::of_grid(tiles, chunks);
-  const int count = share.count();
+  const WorkRange range = WorkRange::of_grid(tiles, chunks);
+  const int count = range.count();
   x += first_token * stride;
 
-  Place coming = share.start();  // the next chunk to copy
+  ChunkCursor coming = range.start();  // the next chunk to copy
 #pragma unroll
   for (int s = 0; s < STAGES - 1; ++s) {
     if (s >= count) break;
     copy_weight(stages + s * kStageBytes, weight, coming, sizes);
-    share.advance(coming);
+    range.advance(coming);
   }
   let_next_kernel_start();
   wait_for_kernel_before();
-  Place place = share.start();
+  ChunkCursor place = range.start();
 #pragma unroll
   for (int s = 0; s < STAGES - 1; ++s) {
     if (s < count) {
       copy_x(stages + s * kStageBytes, x, place, sizes);
-      share.advance(place);
+      range.advance(place);
     }
     commit_copies();
   }
 
-  place = share.start();  // the next chunk to multiply
-  Sums<Kernel> sums;
-  clear(sums);
+  place = range.start();  // the next chunk to multiply
+  Accumulators<Kernel> acc;
+  clear(acc);
   int full = 0, empty = STAGES - 1;
   for (int n = 0; n < count; ++n) {
     wait_for_copies<STAGES - 2>();
@@ -149,17 +150,17 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads, 1)
     if (n + STAGES - 1 < count) {
       copy_weight(stages + empty * kStageBytes, weight, coming, sizes);
       copy_x(stages + empty * kStageBytes, x, coming, sizes);
-      share.advance(coming);
+      range.advance(coming);
     }
     commit_copies();
-    multiply_chunk(sums, shared_address(stages) + full * kStageBytes);
+    multiply_chunk(acc, shared_address(stages) + full * kStageBytes);
     full = full + 1 == STAGES ? 0 : full + 1;
     empty = empty + 1 == STAGES ? 0 : empty + 1;
     if (place.is_last()) {
-      finish_tile<Kernel>(sums, place, share, target);
-      clear(sums);
+      finish_tile<Kernel>(acc, place, range, target);
+      clear(acc);
     }
-    share.advance(place);
+    range.advance(place);
   }
 }
 

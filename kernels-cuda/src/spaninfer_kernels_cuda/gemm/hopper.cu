@@ -3,7 +3,7 @@
 // The weight is what has to be read, so 64 rows of it are the first operand of a warpgroup's
 // products, and the few rows of x, padded to TOKENS, are the second. One warp brings chunks of both
 // by the copy engine into a ring of STAGES buffers; GROUPS warpgroups multiply, each 64 rows, while
-// it goes on, over the ends of tiles too. Blocks share the work as share.cuh says.
+// it goes on, over the ends of tiles too. Blocks share the work as stream_k.cuh says.
 //
 // Weights do not depend on the kernel before, so the ring is full of them when that one ends. A
 // block that takes half of an SM lets the next kernel do this beside it: between products that
@@ -13,9 +13,9 @@
 //         cluster, which have parts of one tile; with 1 all blocks share all tiles), GATED, ACT (a
 //         function of activate.cuh).
 // Demands: gridDim.y times TOKENS hold the M rows of x; K % 8 == 0; a tile has at least SPLITS
-//          chunks; GATED: N % 16 == 0; maps whose boxes are kChunk elements of TOKENS rows of x, and
-//          of kRows rows of the weight (GATED: of 8 of the gate, then their 8 of up, and so on); flags
-//          zero, as every launch leaves them.
+//          chunks; GATED: N % 16 == 0; maps whose boxes are kChunk elements of TOKENS rows of x,
+//          and of kRows rows of the weight (GATED: of 8 of the gate, then their 8 of up, and so
+//          on); flags zero, as every launch leaves them.
 
 constexpr int kLineBytes = 128;  // of a row, what the copy engine permutes
 constexpr int kChunk = kLineBytes / sizeof(T);
@@ -42,18 +42,18 @@ constexpr int kStageBytes = kWeightBytes + TOKENS * kLineBytes;
 
 constexpr bool kInCluster = SPLITS > 1;
 
-// Tile.shared_bytes is what of it is used: `meeting` only kInCluster, and no padding behind it.
+// Tile.shared_bytes is what of it is used: `reduction` only kInCluster, and no padding behind it.
 struct Shared {
   alignas(1024) unsigned char stages[STAGES][kStageBytes];
   Barrier full[STAGES], empty[STAGES];
-  Meeting<Kernel> meeting;
+  ClusterReduction<Kernel> reduction;
 };
 
 using Turn = TurnOf<STAGES>;
 
 // Weights are read once: they are the first that the L2 cache may forget.
 __device__ __forceinline__ void copy_weight(Shared& shared, int stage, const TensorMap& weight,
-                                            const Place& place, CachePolicy once) {
+                                            const ChunkCursor& place, CachePolicy once) {
   const int k = place.chunk * kChunk;
   const int row = GATED ? 0 : place.tile * Kernel::kRows;
   const int pairs = GATED ? place.tile * (Kernel::kRows / 16) : 0;
@@ -61,7 +61,7 @@ __device__ __forceinline__ void copy_weight(Shared& shared, int stage, const Ten
 }
 
 __device__ __forceinline__ void copy_x(Shared& shared, int stage, const TensorMap& x,
-                                       const Place& place) {
+                                       const ChunkCursor& place) {
   copy_box(shared.stages[stage] + kWeightBytes, x, place.chunk * kChunk, blockIdx.y * TOKENS, 0,
            &shared.full[stage]);
 }
@@ -70,20 +70,20 @@ __device__ __forceinline__ void copy_x(Shared& shared, int stage, const TensorMa
 // fill its ring long before this one ends: a step of Qwen2.5-7B takes 3731 us at one row in place of
 // 3782 with its start at the last copy, at 32 rows 4390 in place of 4534 (H200, 2026-11-21).
 __device__ __forceinline__ void copy_chunks(Shared& shared, const TensorMap& weight,
-                                            const TensorMap& x, const Share& share) {
-  const int count = share.count();
+                                            const TensorMap& x, const WorkRange& range) {
+  const int count = range.count();
   const CachePolicy once = read_once();
-  Place place = share.start();
-  for (int n = 0; n < min(STAGES, count); ++n, share.advance(place)) {
+  ChunkCursor place = range.start();
+  for (int n = 0; n < min(STAGES, count); ++n, range.advance(place)) {
     arrive_expecting(&shared.full[n], kStageBytes);
     copy_weight(shared, n, weight, place, once);
   }
   let_next_kernel_start();
   wait_for_kernel_before();
-  place = share.start();
-  for (int n = 0; n < min(STAGES, count); ++n, share.advance(place)) copy_x(shared, n, x, place);
+  place = range.start();
+  for (int n = 0; n < min(STAGES, count); ++n, range.advance(place)) copy_x(shared, n, x, place);
   Turn turn;
-  for (int n = STAGES; n < count; ++n, share.advance(place), turn.next()) {
+  for (int n = STAGES; n < count; ++n, range.advance(place), turn.next()) {
     wait(&shared.empty[turn.stage], turn.parity);
     arrive_expecting(&shared.full[turn.stage], kStageBytes);
     copy_weight(shared, turn.stage, weight, place, once);
@@ -92,15 +92,15 @@ __device__ __forceinline__ void copy_chunks(Shared& shared, const TensorMap& wei
 }
 
 // Starts the products of a chunk.
-__device__ __forceinline__ void multiply_chunk(Sums<Kernel>& sums, const unsigned char* stage,
-                                               int group) {
+__device__ __forceinline__ void multiply_chunk(Accumulators<Kernel>& acc,
+                                               const unsigned char* stage, int group) {
   const unsigned weight = shared_address(stage) + group * kProductRows * kLineBytes;
   const unsigned x = shared_address(stage) + kWeightBytes;
   begin_products();
 #pragma unroll
   for (int k = 0; k < kSteps; ++k) {
     const int step = k * 16 * sizeof(T);
-    Product<T, Kernel::kColumns>::of_tiles(sums, tile_at<kLineBytes>(weight + step, 0),
+    Product<T, Kernel::kColumns>::of_tiles(acc, tile_at<kLineBytes>(weight + step, 0),
                                            tile_at<kLineBytes>(x + step, 0), 1);
   }
   commit_products();
@@ -108,15 +108,15 @@ __device__ __forceinline__ void multiply_chunk(Sums<Kernel>& sums, const unsigne
 
 // Adds `chunks` chunks to the sums. The products of one are under way while the next is awaited, so a buffer
 // is free one chunk later.
-__device__ __forceinline__ void multiply_tile(Sums<Kernel>& sums, Shared& shared, Turn& turn,
+__device__ __forceinline__ void multiply_tile(Accumulators<Kernel>& acc, Shared& shared, Turn& turn,
                                               int chunks, int group, bool speaks) {
   int before = turn.stage;
   wait(&shared.full[turn.stage], turn.parity);
-  multiply_chunk(sums, shared.stages[turn.stage], group);
+  multiply_chunk(acc, shared.stages[turn.stage], group);
   turn.next();
   for (int n = 1; n < chunks; ++n) {
     wait(&shared.full[turn.stage], turn.parity);
-    multiply_chunk(sums, shared.stages[turn.stage], group);
+    multiply_chunk(acc, shared.stages[turn.stage], group);
     wait_for_products<1>();
     arrive_if(speaks, &shared.empty[before]);
     before = turn.stage;
@@ -141,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kWarp, kBlocksOf
       init_barrier(&shared.full[i], 1);
       init_barrier(&shared.empty[i], GROUPS * 4);  // a lane of each warp
     }
-    if constexpr (kInCluster) shared.meeting.open();
+    if constexpr (kInCluster) shared.reduction.open();
     publish_barriers();
     prefetch_map(x);  // or its first copy, which all wait for, would have to fetch it
   }
@@ -150,9 +150,10 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kWarp, kBlocksOf
 
   const int tiles = (rows + Kernel::kRows - 1) / Kernel::kRows;
   const int chunks = (inner + kChunk - 1) / kChunk;
-  const Share share = kInCluster ? Share::of_cluster(chunks) : Share::of_grid(tiles, chunks);
+  const WorkRange range =
+      kInCluster ? WorkRange::of_cluster(chunks) : WorkRange::of_grid(tiles, chunks);
   if (threadIdx.x >= Kernel::kThreads) {
-    if (threadIdx.x == Kernel::kThreads) copy_chunks(shared, weight, x, share);
+    if (threadIdx.x == Kernel::kThreads) copy_chunks(shared, weight, x, range);
     return;
   }
   wait_for_kernel_before();
@@ -163,22 +164,22 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kWarp, kBlocksOf
   // else it moves four registers for every product, 0.8 % of a 7B step of 64 rows (H200).
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0), lane = threadIdx.x % kWarp;
   const Added<Kernel> added = added_by_owner<Kernel>(target);
-  Sums<Kernel> sums;
+  Accumulators<Kernel> acc;
   Turn turn;
-  Place place = share.start();
-  for (int left = share.count(); left > 0;) {
+  ChunkCursor place = range.start();
+  for (int left = range.count(); left > 0;) {
     const int here = place.stop - place.chunk;  // chunks of this tile
-    const bool has_all = begin_tile<Kernel>(sums, place, share, target);
-    multiply_tile(sums, shared, turn, here, warp / 4, lane == 0);
-    pin(sums);
+    const bool has_all = begin_tile<Kernel>(acc, place, range, target);
+    multiply_tile(acc, shared, turn, here, warp / 4, lane == 0);
+    pin(acc);
     place.chunk = place.stop - 1;
     if constexpr (kInCluster) {
       wait_for_cluster();
-      finish_with_cluster<Kernel>(sums, shared.meeting, target, added);
+      finish_with_cluster<Kernel>(acc, shared.reduction, target, added);
     } else {
-      finish_tile<Kernel>(sums, place, share, target, has_all);
+      finish_tile<Kernel>(acc, place, range, target, has_all);
     }
-    share.advance(place);
+    range.advance(place);
     left -= here;
   }
 }

@@ -91,15 +91,15 @@ struct Copier {
 };
 
 // Starts the products of a chunk. `adds` is false for the first one of a tile.
-__device__ __forceinline__ void multiply_chunk(Sums<Kernel>& sums, const unsigned char* stage,
-                                               int group, bool adds) {
+__device__ __forceinline__ void multiply_chunk(Accumulators<Kernel>& acc,
+                                               const unsigned char* stage, int group, bool adds) {
   const unsigned weight = shared_address(stage) + group * kProductRows * kLineBytes;
   const unsigned x = shared_address(stage) + kWeightBytes;
   begin_products();
 #pragma unroll
   for (int k = 0; k < kSteps; ++k) {
     const int step = k * 16 * sizeof(T);
-    Product<T, Kernel::kColumns>::of_tiles(sums, tile_at<kLineBytes>(weight + step, 0),
+    Product<T, Kernel::kColumns>::of_tiles(acc, tile_at<kLineBytes>(weight + step, 0),
                                            tile_at<kLineBytes>(x + step, 0), adds || k > 0);
   }
   commit_products();
@@ -113,15 +113,15 @@ __device__ __forceinline__ void renew(Shared& shared, const Turn& turn, Copier& 
 }
 
 // Sums up the chunks of a tile; the products of one are under way while the next is awaited.
-__device__ __forceinline__ void multiply_tile(Sums<Kernel>& sums, Shared& shared, Turn& turn,
+__device__ __forceinline__ void multiply_tile(Accumulators<Kernel>& acc, Shared& shared, Turn& turn,
                                               Copier& copier, int chunks, int group) {
   wait(&shared.full[turn.stage], turn.parity);
-  multiply_chunk(sums, shared.stages[turn.stage], group, false);
+  multiply_chunk(acc, shared.stages[turn.stage], group, false);
   Turn before = turn;
   turn.next();
   for (int chunk = 1; chunk < chunks; ++chunk) {
     wait(&shared.full[turn.stage], turn.parity);
-    multiply_chunk(sums, shared.stages[turn.stage], group, true);
+    multiply_chunk(acc, shared.stages[turn.stage], group, true);
     wait_for_products<1>();
     renew(shared, before, copier);
     before = turn;
@@ -161,17 +161,17 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads, 1)
   // From one lane, so that the compiler knows it for equal in all, and addresses of tiles with it.
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0);
   const Target<Kernel> all{out, bias, residual, nullptr, nullptr, tokens, rows};
-  Sums<Kernel> sums;
+  Accumulators<Kernel> acc;
   Turn turn;
   for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
-    multiply_tile(sums, shared, turn, copier, tiles.chunks, warp / 4);
-    pin(sums);
+    multiply_tile(acc, shared, turn, copier, tiles.chunks, warp / 4);
+    pin(acc);
     const Target<Kernel> target = all.from_token(tiles.first_token(tile));
     const int column = column_of<Kernel>(tiles.of_weight(tile), warp);
     const float2 add = bias_of<Kernel>(target, column);
     for_columns<Kernel>([&](int j, int token) {
-      complete<Kernel>(sums[j], add, residual_of<Kernel>(target, column, token));
-      store<Kernel>(sums[j], target, column, token);
+      complete<Kernel>(acc[j], add, residual_of<Kernel>(target, column, token));
+      store<Kernel>(acc[j], target, column, token);
     });
   }
   let_next_kernel_start();

@@ -76,7 +76,7 @@ class Tile:
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        return self.stages * self.stage_bytes + self.meeting_bytes
+        return self.stages * self.stage_bytes + self.split_k_bytes
 
     @property
     def stage_bytes(self) -> int:
@@ -85,8 +85,8 @@ class Tile:
         return (self.rows + self.tokens) * _LINE_BYTES + barriers
 
     @property
-    def meeting_bytes(self) -> int:
-        """What of it is for sums that the blocks of a cluster send to this one (meeting.cuh)."""
+    def split_k_bytes(self) -> int:
+        """What of it is for sums that the blocks of a cluster send to this one (split_k.cuh)."""
         if self.splits == 1:
             return 0
         columns = -(-self.tokens // (_COLUMN * self.splits))  # that a block owns, at most
@@ -181,7 +181,7 @@ def _tokens_for(rows: int, sizes: tuple[int, ...]) -> int:
 def fill(tokens: int, groups: int, *, hopper: bool, shared_bytes: int, splits: int = 1) -> Tile:
     """Return the tile with as many stages as fit."""
     one = Tile(tokens, groups, 1, hopper, splits)
-    return replace(one, stages=max((shared_bytes - one.meeting_bytes) // one.stage_bytes, 2))
+    return replace(one, stages=max((shared_bytes - one.split_k_bytes) // one.stage_bytes, 2))
 
 
 def launch(shape: Shape, tile: Tile, sm_count: int) -> Launch | None:

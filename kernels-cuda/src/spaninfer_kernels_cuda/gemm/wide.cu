@@ -36,9 +36,9 @@ constexpr int kStageBytes = kWeightBytes + kTokens * kLineBytes;
 // Registers of a thread: those that multiply take what the copying group leaves.
 constexpr int kKept = GROUPS == 2 ? 232 : 160, kLeft = GROUPS == 2 ? 40 : 24;
 static_assert((GROUPS * kKept + kLeft) * kGroup <= 65536, "registers of an SM");
-static_assert(SPLITS == 1 || kTokens * ROWS * 4 <= STAGES * kStageBytes, "room for sums");
+static_assert(SPLITS == 1 || kTokens * ROWS * 4 <= STAGES * kStageBytes, "room for acc");
 
-using Sums = float[BLOCKS][kFragments][4];
+using Accumulators = float[BLOCKS][kFragments][4];
 
 struct Shared {
   alignas(1024) unsigned char stages[STAGES][kStageBytes];
@@ -48,17 +48,17 @@ struct Shared {
 using Turn = TurnOf<STAGES>;
 
 // A block's next chunk, and of which unit of work: a tile of the weight with one of x.
-struct Place {
+struct ChunkCursor {
   int unit, chunk;
 };
 
 // What a block does: a part of the chunks of some units.
-struct Share {
+struct WorkRange {
   int begin, end;          // chunks
   int first, step, units;  // first, first + step, .. below units
   int across;              // units in a row that have the same tile of the weight
 
-  static __device__ __forceinline__ Share of(int tokens, int rows, int inner) {
+  static __device__ __forceinline__ WorkRange of(int tokens, int rows, int inner) {
     const int chunks = (inner + kChunk - 1) / kChunk, split = blockIdx.x % SPLITS;
     const int across = (tokens + kTokens - 1) / kTokens;
     return {chunks * split / SPLITS,
@@ -72,8 +72,8 @@ struct Share {
   __device__ __forceinline__ int count() const {
     return (units - first + step - 1) / step * (end - begin);
   }
-  __device__ __forceinline__ Place start() const { return {first, begin}; }
-  __device__ __forceinline__ void advance(Place& place) const {
+  __device__ __forceinline__ ChunkCursor start() const { return {first, begin}; }
+  __device__ __forceinline__ void advance(ChunkCursor& place) const {
     if (++place.chunk == end) place = {place.unit + step, begin};
   }
   // Rows of x change fastest, so that a weight is read again while the L2 cache has it.
@@ -82,46 +82,46 @@ struct Share {
 };
 
 __device__ __forceinline__ void copy_weight(Shared& shared, int stage, const TensorMap& weight,
-                                            const Share& share, const Place& place,
+                                            const WorkRange& range, const ChunkCursor& place,
                                             CachePolicy policy) {
   arrive_expecting(&shared.full[stage], kStageBytes);
-  const int row = share.tile_of(place.unit) * ROWS;
+  const int row = range.tile_of(place.unit) * ROWS;
   copy_box(shared.stages[stage], weight, place.chunk * kChunk, GATED ? 0 : row, 0,
            GATED ? row / 16 : 0, &shared.full[stage], policy);
 }
 
 __device__ __forceinline__ void copy_x(Shared& shared, int stage, const TensorMap& x,
-                                       const Share& share, const Place& place) {
-  copy_box(shared.stages[stage] + kWeightBytes, x, place.chunk * kChunk,
-           share.token_of(place.unit), 0, &shared.full[stage]);
+                                       const WorkRange& range, const ChunkCursor& place) {
+  copy_box(shared.stages[stage] + kWeightBytes, x, place.chunk * kChunk, range.token_of(place.unit),
+           0, &shared.full[stage]);
 }
 
 // What the copying thread does.
 __device__ __forceinline__ void copy_chunks(Shared& shared, const TensorMap& weight,
-                                            const TensorMap& x, const Share& share) {
+                                            const TensorMap& x, const WorkRange& range) {
   const CachePolicy once = read_once();
-  const int count = share.count();
-  Place place = share.start();
-  for (int n = 0; n < min(STAGES, count); ++n, share.advance(place)) {
-    copy_weight(shared, n, weight, share, place, once);
+  const int count = range.count();
+  ChunkCursor place = range.start();
+  for (int n = 0; n < min(STAGES, count); ++n, range.advance(place)) {
+    copy_weight(shared, n, weight, range, place, once);
   }
   wait_for_kernel_before();
-  place = share.start();
-  for (int n = 0; n < min(STAGES, count); ++n, share.advance(place)) {
-    copy_x(shared, n, x, share, place);
+  place = range.start();
+  for (int n = 0; n < min(STAGES, count); ++n, range.advance(place)) {
+    copy_x(shared, n, x, range, place);
   }
   Turn turn;
-  for (int n = STAGES; n < count; ++n, share.advance(place), turn.next()) {
+  for (int n = STAGES; n < count; ++n, range.advance(place), turn.next()) {
     wait(&shared.empty[turn.stage], turn.parity);
-    copy_weight(shared, turn.stage, weight, share, place, once);
-    copy_x(shared, turn.stage, x, share, place);
+    copy_weight(shared, turn.stage, weight, range, place, once);
+    copy_x(shared, turn.stage, x, range, place);
   }
   let_next_kernel_start();
 }
 
 // Starts the products of a chunk. `adds` is false for the first one of a tile.
-__device__ __forceinline__ void multiply_chunk(Sums& sums, const unsigned char* stage, int group,
-                                               bool adds) {
+__device__ __forceinline__ void multiply_chunk(Accumulators& acc, const unsigned char* stage,
+                                               int group, bool adds) {
   const unsigned weight = shared_address(stage);
   const unsigned x = weight + kWeightBytes + group * BLOCKS * kBlockRows * kLineBytes;
   begin_products();
@@ -131,7 +131,7 @@ __device__ __forceinline__ void multiply_chunk(Sums& sums, const unsigned char* 
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block) {
       Product<T, kFragments>::of_tiles(
-          sums[block], tile_at<kLineBytes>(x + block * kBlockRows * kLineBytes + step, 0),
+          acc[block], tile_at<kLineBytes>(x + block * kBlockRows * kLineBytes + step, 0),
           tile_at<kLineBytes>(weight + step, 0), adds || k > 0);
     }
   }
@@ -153,7 +153,7 @@ struct Target {
 // and the eighth after it, columns from `column` on. All is read before anything is written: `out`
 // may be `residual`, and the compiler must keep the order.
 template <int kMost>
-__device__ __forceinline__ void finish(const float (*sums)[4], const Target& target, int token,
+__device__ __forceinline__ void finish(const float (*acc)[4], const Target& target, int token,
                                        int column, int count) {
   float results[kMost][4];
 #pragma unroll
@@ -167,8 +167,8 @@ __device__ __forceinline__ void finish(const float (*sums)[4], const Target& tar
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float y = sums[n * kPerResult][i] + bias[i % 2];
-      if constexpr (GATED) y = ACT(y) * (sums[n * kPerResult + 1][i] + up_bias[i % 2]);
+      float y = acc[n * kPerResult][i] + bias[i % 2];
+      if constexpr (GATED) y = ACT(y) * (acc[n * kPerResult + 1][i] + up_bias[i % 2]);
       results[n][i] = y;
     }
 #pragma unroll
@@ -194,14 +194,14 @@ __device__ __forceinline__ void finish(const float (*sums)[4], const Target& tar
 }
 
 // Writes a tile of which this block has all sums; `token` and `column` are the thread's first.
-__device__ __forceinline__ void finish_tile(const Sums& sums, const Target& target, int token,
-                                            int column) {
+__device__ __forceinline__ void finish_tile(const Accumulators& acc, const Target& target,
+                                            int token, int column) {
   constexpr int kBatch = 4;  // whose loads are under way together
 #pragma unroll
   for (int block = 0; block < BLOCKS; ++block) {
 #pragma unroll
     for (int n = 0; n < kResults; n += kBatch) {
-      finish<kBatch>(&sums[block][n * kPerResult], target, token + block * kBlockRows,
+      finish<kBatch>(&acc[block][n * kPerResult], target, token + block * kBlockRows,
                      column + 8 * n, min(kBatch, kResults - n));
     }
   }
@@ -213,7 +213,7 @@ __device__ __forceinline__ void sync_multiplying() {
 
 // The same where the blocks of a cluster have parts of the sums: each finishes some fragments, with
 // what all have put into their `shared` memory, always added in the same order.
-__device__ __forceinline__ void finish_split(const Sums& sums, float4* shared,
+__device__ __forceinline__ void finish_split(const Accumulators& acc, float4* shared,
                                              const Target& target, int token, int column) {
   constexpr int kWarps = 4 * GROUPS;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -223,7 +223,7 @@ __device__ __forceinline__ void finish_split(const Sums& sums, float4* shared,
     const int line = (warp / 4 * BLOCKS + block) * 4 + warp % 4;  // of 16 tokens
 #pragma unroll
     for (int n = 0; n < kFragments; ++n) {
-      const float(&sum)[4] = sums[block][n];
+      const float (&sum)[4] = acc[block][n];
       shared[(line * kFragments + n) * kWarp + lane] =
           make_float4(sum[0], sum[1], sum[2], sum[3]);
     }
@@ -251,30 +251,30 @@ __device__ __forceinline__ void finish_split(const Sums& sums, float4* shared,
 
 // What a warpgroup that multiplies does.
 __device__ __forceinline__ void multiply(Shared& shared, const Target& target,
-                                         const Share& share) {
+                                         const WorkRange& range) {
   const int group = threadIdx.x / kGroup, warp = threadIdx.x % kGroup / kWarp;
   const int lane = threadIdx.x % kWarp;
   Turn turn;
-  for (int unit = share.first; unit < share.units; unit += share.step) {
-    Sums sums;
+  for (int unit = range.first; unit < range.units; unit += range.step) {
+    Accumulators acc;
     int before = 0;  // the buffer of the chunk before
-    for (int chunk = share.begin; chunk < share.end; ++chunk, turn.next()) {
+    for (int chunk = range.begin; chunk < range.end; ++chunk, turn.next()) {
       wait(&shared.full[turn.stage], turn.parity);
-      multiply_chunk(sums, shared.stages[turn.stage], group, chunk > share.begin);
+      multiply_chunk(acc, shared.stages[turn.stage], group, chunk > range.begin);
       wait_for_products<1>();
-      if (chunk > share.begin && lane == 0) arrive(&shared.empty[before]);
+      if (chunk > range.begin && lane == 0) arrive(&shared.empty[before]);
       before = turn.stage;
     }
     wait_for_products<0>();
     if (lane == 0) arrive(&shared.empty[before]);
 #pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) pin(sums[block]);
-    const int token = share.token_of(unit) + lane / 4;
-    const int column = share.tile_of(unit) * kResults * 8 + lane % 4 * 2;
+    for (int block = 0; block < BLOCKS; ++block) pin(acc[block]);
+    const int token = range.token_of(unit) + lane / 4;
+    const int column = range.tile_of(unit) * kResults * 8 + lane % 4 * 2;
     if constexpr (SPLITS > 1) {
-      finish_split(sums, reinterpret_cast<float4*>(shared.stages), target, token, column);
+      finish_split(acc, reinterpret_cast<float4*>(shared.stages), target, token, column);
     } else {
-      finish_tile(sums, target, token + group * BLOCKS * kBlockRows + warp * 16, column);
+      finish_tile(acc, target, token + group * BLOCKS * kBlockRows + warp * 16, column);
     }
   }
 }
@@ -294,14 +294,14 @@ extern "C" __global__ void __launch_bounds__(kMultiply + kGroup, 1)
   }
   __syncthreads();
 
-  const Share share = Share::of(tokens, rows, inner);
+  const WorkRange range = WorkRange::of(tokens, rows, inner);
   if (threadIdx.x >= kMultiply) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kLeft));
-    if (threadIdx.x == kMultiply) copy_chunks(shared, weight, x, share);
+    if (threadIdx.x == kMultiply) copy_chunks(shared, weight, x, range);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kKept));
     wait_for_kernel_before();
-    multiply(shared, {out, bias, residual, tokens, GATED ? rows / 2 : rows}, share);
+    multiply(shared, {out, bias, residual, tokens, GATED ? rows / 2 : rows}, range);
   }
 }
 

@@ -21,8 +21,8 @@ __device__ __forceinline__ Key sampled_bound(const Row& row, int least, Shared& 
     if (i < kSamples) shared.list[i] = x[j] == x[j] ? key_of(x[j], id) : kAbsent;
   }
   __syncthreads();
-  const Cut cut = Cut::to_number(least, false, least + least / 4);
-  return max(search({shared, size}, 1, ~0ull, cut, Weight{}, shared), kLeastFinite);
+  const Truncation threshold = Truncation::to_number(least, false, least + least / 4);
+  return max(search({shared, size}, 1, ~0ull, threshold, Weight{}, shared), kLeastFinite);
 }
 
 // How many of the sample have to reach a bound so that k elements of the row do.
@@ -31,8 +31,8 @@ __device__ __forceinline__ int least_for(int k, int length) {
   return static_cast<int>(expected + 6.0f * sqrtf(expected) + 8.0f);
 }
 
-// Values below a bound in bins of equal width, the first one beside the bound. What is further below
-// than the last one weighs too little for a cut to be there, as a rule.
+// Values below a bound in bins of equal width, the first one beside the bound. What is further
+// below than the last one weighs too little for a threshold to be there, as a rule.
 struct Spread {
   float from, per_x;
   int size;  // 0: nothing is counted

@@ -2,22 +2,24 @@
 //
 //   sample_revise   writes beside the logits what penalties, bias and bans make of single ones
 //                   (revise.cuh)
-//   sample_draw     the token of each row: the largest, or the winner of the exponential race
+//   sample_draw     the token of each row: the largest, or the winner of the Gumbel-max draw
 //                   (Gumbel-max) among what top-k, top-p and min-p leave
 //   sample_report   log-probability and rank of the token, and the likeliest tokens beside it
 //                   (report.cuh)
 //
-// Every cut keeps the keys (keys.cuh) from some bound on, so all that a cut has to find is a key.
+// Every threshold keeps the keys (keys.cuh) from some bound on, so all that a threshold has to find
+// is a key.
 //
-// A row that is cut is read once in almost every case. Of 4096 of its elements, one key is chosen
-// that more than enough elements will reach (top-k: k of them, six standard deviations away; else
-// about 1% of a vocabulary). What reaches it is collected in shared memory while the mass of all
-// the rest is summed; the cuts are then searched in the list, and the race is among its rest. If
-// the list ends before a cut by mass, bins beside it leave few keys for the cut: the race through
-// the row comes first then, and the cut is searched only if one of those keys wins. That, and what
-// is left where the list overflows, all blocks do in the row itself, digit by digit, and race
-// through it once more. Counts are integers and so are masses, in units of 2^-40 of the likeliest:
-// sums do not depend on their order, nor tokens on how a row is divided.
+// A row that is truncated is read once in almost every case. Of 4096 of its elements, one key is
+// chosen that more than enough elements will reach (top-k: k of them, six standard deviations away;
+// else about 1% of a vocabulary). What reaches it is collected in shared memory while the mass of
+// all the rest is summed; the truncations are then searched in the list, and the draw is among its
+// rest. If the list ends before a truncation by mass, bins beside it leave few keys for the
+// threshold: the draw through the row comes first then, and the threshold is searched only if one
+// of those keys wins. That, and what is left where the list overflows, all blocks do in the row
+// itself, digit by digit, and draw from it once more. Counts are integers and so are masses, in
+// units of 2^-40 of the likeliest: sums do not depend on their order, nor tokens on how a row is
+// divided.
 //
 // Macros: T (element), THREADS, STAGES (0 before Ampere), SHARED_BYTES (dynamic, for Shared).
 // Demands: length <= 2^23 (2^63 units of mass), rows contiguous.
@@ -40,17 +42,18 @@ __device__ __forceinline__ Best likeliest(const Row& row, Shared& shared) {
   return best_of_cluster({best, id}, shared);
 }
 
-// Lists what can win the race, from the cut on. Each block for what it reads.
-__device__ __forceinline__ void sift(const Row& row, Key cut, const Race& race, Shared& shared) {
-  const Floor floor(cut);
-  race.warm_up(row, floor, shared);
+// Lists what can be drawn, from the threshold on. Each block for what it reads.
+__device__ __forceinline__ void filter(const Row& row, Key threshold, const GumbelMax& gumbel,
+                                       Shared& shared) {
+  const Floor floor(threshold);
+  gumbel.warm_up(row, floor, shared);
   bool is_too_much = true;
 #pragma unroll 1
   while (agreed(is_too_much)) {  // where scores rise steadily, all seem to win; then the best is known
     if (threadIdx.x == 0) shared.count = 0;
     __syncthreads();
     const int worst =
-        row.each([&](const Neighbours& here) { race.sift(here, floor, shared); }, shared);
+        row.each([&](const Neighbours& here) { gumbel.filter(here, floor, shared); }, shared);
     if (worst) atomicMax(&shared.status, worst);
     __syncthreads();
     is_too_much = shared.count > kList;
@@ -58,77 +61,79 @@ __device__ __forceinline__ void sift(const Row& row, Key cut, const Race& race, 
   }
 }
 
-// The cut by min-p alone, which takes no list: the likeliest token says it.
-__device__ __forceinline__ Key cut_by_min_p(const Row& row, const Wish& wish, Shared& shared) {
+// The threshold of min-p alone, which takes no list: the likeliest token says it.
+__device__ __forceinline__ Key threshold_of_min_p(const Row& row, const SamplingParams& params,
+                                                  Shared& shared) {
   const Best top = likeliest(row, shared);  // in the first block
-  if (threadIdx.x == 0) shared.cut = floor_of_min_p(wish, static_cast<float>(top.score));
+  if (threadIdx.x == 0) shared.threshold = floor_of_min_p(params, static_cast<float>(top.score));
   sync_cluster();
-  return in_block(&shared, 0)->cut;
+  return in_block(&shared, 0)->threshold;
 }
 
-// The best of the race from the cut on, in the first block: of its list, or else of the row.
-__device__ __forceinline__ Best best_from(const Row& row, Key cut, bool is_listed, const Wish& wish,
-                                          int position, Shared& shared) {
-  const Race race(wish, position);
-  if (agreed(!is_listed)) sift(row, cut, race, shared);
+// The best of the draw from the threshold on, in the first block: of its list, or else of the row.
+__device__ __forceinline__ Best best_from(const Row& row, Key threshold, bool is_listed,
+                                          const SamplingParams& params, int position,
+                                          Shared& shared) {
+  const GumbelMax gumbel(params, position);
+  if (agreed(!is_listed)) filter(row, threshold, gumbel, shared);
   const int size = !is_listed || rank_in_cluster() == 0 ? min(shared.count, kList) : 0;
   Best best = {-static_cast<double>(kInfinity), row.length};
   List{shared, size}.each([&](Key key) {
-    if (key >= cut) race.enter(key, best);
+    if (key >= threshold) gumbel.enter(key, best);
   });
   return best_of_cluster(best, shared);
 }
 
-// The winner of the race of a row, in the first block.
+// The token drawn of a row, in the first block.
 //
-// Of a cut in a small zone the key need not be known: the race is run from the least that it may be,
-// and only if a token of the zone wins, the cut is searched and the race run again.
-__device__ __forceinline__ Best winner(const Row& row, const Wish& wish, int position,
+// Of a threshold in a small zone the key need not be known: the draw is made from the least that it
+// may be, and only if a token of the zone wins, the threshold is searched and the draw made again.
+__device__ __forceinline__ Best winner(const Row& row, const SamplingParams& params, int position,
                                        Shared& shared) {
-  const bool is_listable = wish.cuts_to_k(row.length) || wish.top_p < 1.0f;
-  const float bits_per_x = kBitsPerNat / wish.temperature;
-  Key cut = kLeastFinite;
-  if (agreed(is_listable)) cut = cut_in_list(row, wish, bits_per_x, shared);
-  if (agreed(!is_listable && wish.min_p > 0.0f)) cut = cut_by_min_p(row, wish, shared);
-  const bool is_listed = agreed(is_listable && cut != kAbsent);
-  int attempt = is_listable && !is_listed ? 0 : 2;  // 2: the cut is known
+  const bool is_listable = params.truncates_to_k(row.length) || params.top_p < 1.0f;
+  const float bits_per_x = kBitsPerNat / params.temperature;
+  Key threshold = kLeastFinite;
+  if (agreed(is_listable)) threshold = threshold_in_list(row, params, bits_per_x, shared);
+  if (agreed(!is_listable && params.min_p > 0.0f))
+    threshold = threshold_of_min_p(row, params, shared);
+  const bool is_listed = agreed(is_listable && threshold != kAbsent);
+  int attempt = is_listable && !is_listed ? 0 : 2;  // 2: the threshold is known
   bool is_over;
   Best best;
 #pragma unroll 1
   do {
-    if (agreed(attempt == 0)) cut = least_in_zone(wish, shared);
-    if (agreed(attempt < 2 && cut == kAbsent)) {
-      cut = cut_in_row(row, wish, kBitsPerNat / wish.temperature, shared);
+    if (agreed(attempt == 0)) threshold = least_in_zone(params, shared);
+    if (agreed(attempt < 2 && threshold == kAbsent)) {
+      threshold = threshold_in_row(row, params, kBitsPerNat / params.temperature, shared);
       attempt = 2;
     }
-    best = best_from(row, cut, is_listed, wish, position, shared);
+    best = best_from(row, threshold, is_listed, params, position, shared);
     is_over = agreed(attempt == 2) || is_above_zone(best, row, shared);
     attempt = 1;
-    cut = kAbsent;
+    threshold = kAbsent;
   } while (agreed(!is_over));
   return best;
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    sample_draw(int* out, int* status, int* tokens, const T* logits, const Wish* wishes,
-                const int* slots, const int* positions, const unsigned* allowed,
-                const unsigned* touched, const float* revised, int length, long long stride,
-                int token_stride) {
+    sample_draw(int* out, int* status, int* tokens, const T* logits,
+                const SamplingParams* all_params, const int* slots, const int* positions,
+                const unsigned* allowed, const unsigned* touched, const float* revised, int length,
+                long long stride, int token_stride) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   wait_for_kernel_before();
   let_next_kernel_start();
   const int slot = slots[blockIdx.y];
   if (slot < 0) return;  // the whole cluster
-  const Wish& wish = wishes[slot];  // read where it is needed: registers are scarce
+  const SamplingParams& params = all_params[slot];  // read where it is needed: registers are scarce
   const int position = positions[blockIdx.y];
-  const Row row =
-      row_of(logits, length, stride, wish, slot, position, allowed, touched, revised);
+  const Row row = row_of(logits, length, stride, params, slot, position, allowed, touched, revised);
   if (threadIdx.x == 0) shared.status = kDrawn;
   __syncthreads();
 
   const Best best =
-      agreed(wish.is_greedy()) ? likeliest(row, shared) : winner(row, wish, position, shared);
+      agreed(params.is_greedy()) ? likeliest(row, shared) : winner(row, params, position, shared);
   if (rank_in_cluster() == 0 && threadIdx.x == 0) {
     int worst = shared.status;
 #pragma unroll 1

@@ -29,9 +29,9 @@ PARAMETERS = np.dtype(
     ],
     align=True,
 )
-"""Struct Wish of shared.cuh. A record that asks for nothing is not zero: begin with `defaults`."""
+"""Struct SamplingParams of shared.cuh. A record that asks for nothing is not zero: begin with `defaults`."""
 
-assert PARAMETERS.itemsize == 88, "the size of struct Wish"
+assert PARAMETERS.itemsize == 88, "the size of struct SamplingParams"
 
 
 def defaults(num_slots: int) -> np.ndarray:

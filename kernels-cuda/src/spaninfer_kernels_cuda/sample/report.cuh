@@ -2,26 +2,27 @@
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     sample_report(float* chosen, int* ranks, int* top_ids, float* top, int top_stride,
-                  const int* drawn, const int* status, const T* logits, const Wish* wishes,
-                  const int* slots, const int* positions, const unsigned* allowed,
-                  const unsigned* touched, const float* revised, int length, long long stride) {
+                  const int* drawn, const int* status, const T* logits,
+                  const SamplingParams* all_params, const int* slots, const int* positions,
+                  const unsigned* allowed, const unsigned* touched, const float* revised,
+                  int length, long long stride) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   wait_for_kernel_before();
   let_next_kernel_start();
   const int slot = slots[blockIdx.y];
   if (slot < 0) return;
-  const Wish wish = wishes[slot];
-  if (wish.logprobs < 0 || status[blockIdx.y] != kDrawn) return;
-  Row row = row_of(logits, length, stride, wish, slot, positions[blockIdx.y], allowed, touched,
+  const SamplingParams params = all_params[slot];
+  if (params.logprobs < 0 || status[blockIdx.y] != kDrawn) return;
+  Row row = row_of(logits, length, stride, params, slot, positions[blockIdx.y], allowed, touched,
                    revised);
-  if (!wish.processed) row.allowed = row.touched = nullptr;
-  const float temperature = wish.processed && !wish.is_greedy() ? wish.temperature : 1.0f;
+  if (!params.processed) row.allowed = row.touched = nullptr;
+  const float temperature = params.processed && !params.is_greedy() ? params.temperature : 1.0f;
   const float bits_per_x = kBitsPerNat / temperature;
   if (threadIdx.x == 0) shared.status = kDrawn;
   __syncthreads();
 
-  const int count = min(min(wish.logprobs, top_stride), length), wanted = max(count, 1);
+  const int count = min(min(params.logprobs, top_stride), length), wanted = max(count, 1);
   const int token = drawn[blockIdx.y];
   const float x = row.read(token);
   const Key own = x == x ? key_of(x, token) : 1;
@@ -34,7 +35,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const bool is_enough = first.count >= wanted || bound == kLeastFinite;
     if (is_enough && first.count <= kList) break;
     sync_cluster();  // before a block counts anew
-    bound = search_row(row, {kLeastFinite, highest, false}, Cut::to_number(wanted, false), Weight{}, shared);
+    bound = search_row(row, {kLeastFinite, highest, false}, Truncation::to_number(wanted, false),
+                       Weight{}, shared);
   }
   if (rank_in_cluster() == 0) {
     const List list{shared, shared.count};
@@ -52,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
     // Of the few that are wanted, each one's place is how many are larger.
     const Key least =
-        search(list, bound, highest, Cut::to_number(wanted, false), weight, shared);
+        search(list, bound, highest, Truncation::to_number(wanted, false), weight, shared);
     Key* kept = shared.masses;
     if (threadIdx.x == 0) shared.bin = 0;
     __syncthreads();

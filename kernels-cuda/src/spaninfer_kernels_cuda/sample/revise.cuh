@@ -1,18 +1,18 @@
 // The kernel that writes beside the logits what penalties, bias and bans make of single ones.
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    sample_revise(unsigned* touched, float* revised, const T* logits, const Wish* wishes,
-                  const int* slots, const int* positions, const int* tokens,
-                  const int* bias_ids, const float* biases, const int* word_bounds,
-                  const int* word_tokens, const int* end_ids, int length, long long stride,
-                  int token_stride) {
+    sample_revise(unsigned* touched, float* revised, const T* logits,
+                  const SamplingParams* all_params, const int* slots, const int* positions,
+                  const int* tokens, const int* bias_ids, const float* biases,
+                  const int* word_bounds, const int* word_tokens, const int* end_ids, int length,
+                  long long stride, int token_stride) {
   wait_for_kernel_before();
   let_next_kernel_start();
   const int slot = slots[blockIdx.y];
   if (slot < 0) return;
-  const Wish wish = wishes[slot];
+  const SamplingParams params = all_params[slot];
   const int position = positions[blockIdx.y];
-  if (!wish.is_revised(position)) return;
+  if (!params.is_revised(position)) return;
   const T* row = logits + blockIdx.y * stride;
   const int words = (length + 31) / 32;
   touched += static_cast<size_t>(blockIdx.y) * words;
@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   // the prompt or the output does.
   constexpr unsigned kKnown = 1u << 31;
   unsigned* counts = reinterpret_cast<unsigned*>(revised);
-  const int counted = wish.penalizes() ? position : 0;
+  const int counted = params.penalizes() ? position : 0;
   const auto count_of = [&](int id) { return __ldcg(&counts[id]); };  // where atomics add
   const auto touch = [&](int id) {
     const unsigned bit = 1u << (id % 32);
@@ -34,35 +34,36 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     revised[id] = -kInfinity;
   };
   const auto penalized = [&](float x, unsigned count) {
-    if (count & kKnown && wish.repetition != 1.0f) {
-      x = x < 0.0f ? x * wish.repetition : x / wish.repetition;
+    if (count & kKnown && params.repetition != 1.0f) {
+      x = x < 0.0f ? x * params.repetition : x / params.repetition;
     }
     const int times = static_cast<int>(count & ~kKnown);
     if (times == 0) return x;
-    return x - static_cast<float>(wish.presence + static_cast<double>(wish.frequency) * times);
+    return x - static_cast<float>(params.presence + static_cast<double>(params.frequency) * times);
   };
 
   for_each(words, [&](int i) { touched[i] = 0; });
-  for_each(wish.bias_count, [&](int i) { counts[bias_ids[wish.bias_first + i]] = 0; });
+  for_each(params.bias_count, [&](int i) { counts[bias_ids[params.bias_first + i]] = 0; });
   for_each(counted, [&](int i) { counts[known[i]] = 0; });
   for_each(counted, [&](int i) {
     atomicOr(&counts[known[i]], kKnown);
-    if (i >= wish.prompt_len) atomicAdd(&counts[known[i]], 1);
+    if (i >= params.prompt_len) atomicAdd(&counts[known[i]], 1);
   });
-  for_each(wish.bias_count, [&](int i) {
-    const int id = bias_ids[wish.bias_first + i];
+  for_each(params.bias_count, [&](int i) {
+    const int id = bias_ids[params.bias_first + i];
     touch(id);
-    revised[id] = penalized(to_float(row[id]) + biases[wish.bias_first + i], count_of(id));
+    revised[id] = penalized(to_float(row[id]) + biases[params.bias_first + i], count_of(id));
   });
   for_each(counted, [&](int i) {
     const int id = known[i];
     if (touch(id)) revised[id] = penalized(to_float(row[id]), count_of(id));
   });
-  for_each(position < wish.end_until ? wish.end_count : 0,
-           [&](int i) { ban(end_ids[wish.end_first + i]); });
-  for_each(wish.word_count, [&](int i) {
-    const int* word = word_tokens + word_bounds[wish.word_first + i];
-    const int before = word_bounds[wish.word_first + i + 1] - word_bounds[wish.word_first + i] - 1;
+  for_each(position < params.end_until ? params.end_count : 0,
+           [&](int i) { ban(end_ids[params.end_first + i]); });
+  for_each(params.word_count, [&](int i) {
+    const int* word = word_tokens + word_bounds[params.word_first + i];
+    const int before =
+        word_bounds[params.word_first + i + 1] - word_bounds[params.word_first + i] - 1;
     if (before > position) return;
 #pragma unroll 1
     for (int j = 0; j < before; ++j) {
@@ -70,8 +71,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
     ban(word[before]);
   });
-  const int before = wish.ngram - 1;
-  for_each(wish.ngram > 0 ? max(position - before, 0) : 0, [&](int i) {
+  const int before = params.ngram - 1;
+  for_each(params.ngram > 0 ? max(position - before, 0) : 0, [&](int i) {
 #pragma unroll 1
     for (int j = 0; j < before; ++j) {
       if (known[i + j] != known[position - before + j]) return;

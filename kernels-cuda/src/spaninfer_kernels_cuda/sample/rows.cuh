@@ -171,12 +171,12 @@ __device__ __forceinline__ int take(int* counter) {
 }
 
 __device__ __forceinline__ Row row_of(const T* logits, int length, long long stride,
-                                      const Wish& wish, int slot, int position,
+                                      const SamplingParams& params, int slot, int position,
                                       const unsigned* allowed, const unsigned* touched,
                                       const float* revised) {
   const size_t words = (length + 31) / 32;
-  const bool is_revised = touched && wish.is_revised(position);
-  const bool is_masked = allowed && wish.masked;
+  const bool is_revised = touched && params.is_revised(position);
+  const bool is_masked = allowed && params.masked;
   return {logits + blockIdx.y * stride, length, is_masked ? allowed + slot * words : nullptr,
           is_revised ? touched + blockIdx.y * words : nullptr,
           revised + static_cast<size_t>(blockIdx.y) * length};

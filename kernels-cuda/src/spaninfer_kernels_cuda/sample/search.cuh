@@ -1,4 +1,4 @@
-// How a cut is found among the keys of a list, by one block.
+// How a threshold is found among the keys of a list, by one block.
 
 // How much a key weighs: its probability over that of the likeliest, which no other one exceeds.
 struct Weight {
@@ -41,26 +41,27 @@ __device__ __forceinline__ Number sum_before(Number own, Number (&of_warp)[kWarp
   return before + sum - own;
 }
 
-// How much of the keys in question a cut keeps: a number of them, or of their mass, or as many as
-// have a share of their mass and of what lies below them. Up to `enough` are as good where that
-// spares a round.
-struct Cut {
+// How much of the keys in question a threshold keeps: a number of them, or of their mass, or as
+// many as have a share of their mass and of what lies below them. Up to `enough` are as good where
+// that spares a round.
+struct Truncation {
   bool is_by_mass;
   bool has_more;  // below the keys in question there may be others that it keeps
   Mass fixed, enough;
   double share;  // 0: what is fixed
   Mass rest;
 
-  __device__ __forceinline__ static Cut to_number(int number, bool has_more, int enough = 0) {
+  __device__ __forceinline__ static Truncation to_number(int number, bool has_more,
+                                                         int enough = 0) {
     return {false, has_more, static_cast<Mass>(number), static_cast<Mass>(enough), 0.0, 0};
   }
-  __device__ __forceinline__ static Cut to_share(double share, Mass rest) {
+  __device__ __forceinline__ static Truncation to_share(double share, Mass rest) {
     return {true, rest > 0, 0, 0, share, rest};
   }
-  __device__ __forceinline__ static Cut to_mass(Mass mass) {
+  __device__ __forceinline__ static Truncation to_mass(Mass mass) {
     return {true, false, mass, 0, 0.0, 0};
   }
-  __device__ __forceinline__ Cut after(Mass wanted, Mass above) const {
+  __device__ __forceinline__ Truncation after(Mass wanted, Mass above) const {
     return {is_by_mass, false, wanted - above, 0, 0.0, 0};
   }
   __device__ __forceinline__ Mass wanted(Mass total) const {
@@ -89,10 +90,11 @@ struct Bins {
   }
 };
 
-// The least key that the cut keeps of those of the list in [low, high]; where they are too few,
-// kAbsent if there are more, else `low`. By one block.
-__device__ __forceinline__ Key search(const List& list, Key low, Key high, const Cut& cut,
-                                      const Weight& weight, Shared& shared) {
+// The least key that the threshold keeps of those of the list in [low, high]; where they are too
+// few, kAbsent if there are more, else `low`. By one block.
+__device__ __forceinline__ Key search(const List& list, Key low, Key high,
+                                      const Truncation& threshold, const Weight& weight,
+                                      Shared& shared) {
   Mass wanted = 0, larger = 0;
   while (true) {
     const Bins bins(low, high, kDigitBits);
@@ -104,7 +106,7 @@ __device__ __forceinline__ Key search(const List& list, Key low, Key high, const
       if (key < low || key > high) return;
       // Adding one, the result unused, is one operation for all lanes that name the same bin.
       atomicAdd(&shared.counts[bins.of(key)], 1);
-      if (cut.is_by_mass) atomicAdd(&shared.masses[bins.of(key)], weight(value_of(key)));
+      if (threshold.is_by_mass) atomicAdd(&shared.masses[bins.of(key)], weight(value_of(key)));
     });
     __syncthreads();
 
@@ -115,11 +117,11 @@ __device__ __forceinline__ Key search(const List& list, Key low, Key high, const
 #pragma unroll
     for (int b = 0; b < kOwn; ++b) {
       if (first < b) break;
-      measures[b] = cut.is_by_mass ? shared.masses[first - b] : shared.counts[first - b];
+      measures[b] = threshold.is_by_mass ? shared.masses[first - b] : shared.counts[first - b];
       own += measures[b];
     }
     Mass before = larger + sum_before(own, shared.mass_of_warp, &total);
-    if (wanted == 0) wanted = cut.wanted(total);
+    if (wanted == 0) wanted = threshold.wanted(total);
     const bool is_beyond = wanted > larger + total;
 #pragma unroll
     for (int b = 0; b < kOwn; ++b) {
@@ -131,11 +133,11 @@ __device__ __forceinline__ Key search(const List& list, Key low, Key high, const
       before += measures[b];
     }
     __syncthreads();
-    if (agreed(is_beyond)) return cut.has_more ? kAbsent : low;
+    if (agreed(is_beyond)) return threshold.has_more ? kAbsent : low;
     const int bin = shared.bin;
     larger = shared.larger;
     const bool is_found = shared.counts[bin] == 1 || bins.shift == 0 ||
-                          shared.reached <= max(wanted, cut.enough);
+                          shared.reached <= max(wanted, threshold.enough);
     low = bins.first_of(bin);
     high = min(high, bins.last_of(bin));
     __syncthreads();  // before anyone writes over what was read here

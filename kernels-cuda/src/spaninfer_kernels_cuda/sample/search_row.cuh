@@ -1,7 +1,8 @@
-// How a cut is found that is not in the list: by all blocks of the cluster, in the row itself.
+// How a threshold is found that is not in the list: by all blocks of the cluster, in the row
+// itself.
 //
-// Keys are counted in bins until the list can hold those among which the cut lies. What a bin weighs
-// is known as exactly as its edges are close; what lies above the bins, exactly.
+// Keys are counted in bins until the list can hold those among which the threshold lies. What a bin
+// weighs is known as exactly as its edges are close; what lies above the bins, exactly.
 
 // What the pass over the row found, in all blocks together.
 struct Found {
@@ -64,8 +65,8 @@ __device__ __forceinline__ void look_at_row(const Row& row, bool is_by_mass, con
   }
 }
 
-// Finds the bins in one of which the cut is: one that with all larger ones weighs enough at most,
-// and without it too little at least. By the first block: shared.zone, in numbers of bins.
+// Finds the bins in one of which the threshold is: one that with all larger ones weighs enough at
+// most, and without it too little at least. By the first block: shared.zone, in numbers of bins.
 __device__ __forceinline__ void narrow(bool is_by_mass, Mass above, Mass wanted,
                                        const Weight& weight, Shared& shared) {
   const Key high = shared.range.high;
@@ -112,10 +113,11 @@ __device__ __forceinline__ void narrow(bool is_by_mass, Mass above, Mass wanted,
   }
 }
 
-// The least key that the cut keeps of the row's in the range; its least where they are too few. By
-// all blocks of the cluster.
-__device__ __forceinline__ Key search_row(const Row& row, const Range& range, const Cut& cut,
-                                          const Weight& weight, Shared& shared) {
+// The least key that the threshold keeps of the row's in the range; its least where they are too
+// few. By all blocks of the cluster.
+__device__ __forceinline__ Key search_row(const Row& row, const Range& range,
+                                          const Truncation& threshold, const Weight& weight,
+                                          Shared& shared) {
   if (threadIdx.x == 0) {
     shared.range = range;
     shared.wanted = 0;
@@ -123,10 +125,10 @@ __device__ __forceinline__ Key search_row(const Row& row, const Range& range, co
   __syncthreads();
 #pragma unroll 1
   while (true) {
-    look_at_row(row, cut.is_by_mass, weight, shared);
+    look_at_row(row, threshold.is_by_mass, weight, shared);
     sync_cluster();
     const Found found = found_by_cluster(shared);
-    const Mass wanted = shared.wanted ? shared.wanted : cut.wanted(found.inside);
+    const Mass wanted = shared.wanted ? shared.wanted : threshold.wanted(found.inside);
     const bool was_short = agreed(shared.range.is_short), is_listed = found.listed <= kList;
     sync_cluster();  // before a block that others look into goes on
     if (threadIdx.x == 0) shared.wanted = wanted;
@@ -143,7 +145,7 @@ __device__ __forceinline__ Key search_row(const Row& row, const Range& range, co
     add_bins(reinterpret_cast<int*>(shared.list), kRowBins);
     sync_cluster();
     if (agreed(rank_in_cluster() == 0)) {
-      narrow(cut.is_by_mass, found.above, wanted, weight, shared);
+      narrow(threshold.is_by_mass, found.above, wanted, weight, shared);
     }
     sync_cluster();
     if (threadIdx.x == 0) {
@@ -159,11 +161,11 @@ __device__ __forceinline__ Key search_row(const Row& row, const Range& range, co
   }
   gather(false, shared);
   if (agreed(rank_in_cluster() == 0)) {
-    const Cut here{cut.is_by_mass, false, shared.wanted, 0, 0.0, 0};
+    const Truncation here{threshold.is_by_mass, false, shared.wanted, 0, 0.0, 0};
     const Key least =
         search({shared, shared.count}, shared.range.low, shared.range.high, here, weight, shared);
-    if (threadIdx.x == 0) shared.cut = least;
+    if (threadIdx.x == 0) shared.threshold = least;
   }
   sync_cluster();
-  return in_block(&shared, 0)->cut;
+  return in_block(&shared, 0)->threshold;
 }

@@ -22,14 +22,14 @@ constexpr Key kAbsent = 0;                         // no element's key
 constexpr Key kLeastFinite = 0x00800000ull << 32;  // the least of a finite value
 constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
 constexpr float kBitsPerNat = 1.44269504f;
-constexpr float kReach = -26.0f;      // tokens further below the likeliest never win a race
+constexpr float kReach = -26.0f;      // tokens further below the likeliest are never drawn
 constexpr float kUnit = 1ull << 40;   // of mass
 constexpr float kColdest = 1e-5f;     // temperatures below are greedy
 
 enum Status { kDrawn = 0, kAllMasked = 1, kInfinite = 2, kNaN = 3 };
 
 // What a request wants: parameters.py has the same fields.
-struct Wish {
+struct SamplingParams {
   unsigned long long seed;
   float temperature;
   int top_k;
@@ -44,7 +44,7 @@ struct Wish {
   int logprobs;  // -1: none
   int processed;
 
-  __device__ __forceinline__ bool cuts_to_k(int length) const {
+  __device__ __forceinline__ bool truncates_to_k(int length) const {
     return top_k > 0 && top_k < length;
   }
   __device__ __forceinline__ bool is_greedy() const { return temperature < kColdest; }
@@ -62,14 +62,14 @@ struct Best {
   int id;
 };
 
-// Where in a row a cut is that is below the bound of the list.
+// Where in a row a threshold is that is below the bound of the list.
 struct Zone {
   Key low, high;  // it is one of these keys
   Mass wanted;    // what the keys from it on weigh where none weighs more than the bound; 0: no zone
   int count;      // of its keys, about
 };
 
-// The keys of a row among which a cut is looked for.
+// The keys of a row among which a threshold is looked for.
 struct Range {
   Key low, high;
   bool is_short;  // about as many as the list can hold
@@ -85,7 +85,7 @@ struct Shared {
   Mass mass_of_warp[kWarps];
   Best best_of_warp[kWarps];
   Best best;
-  Key cut;        // what the first block found in the list; kAbsent: the cut is not there
+  Key threshold;  // what the first block found in the list; kAbsent: the threshold is not there
   Mass rest;      // mass of what is not in the list, in units of its bound's
   int count;      // keys collected
   int ahead;      // elements likelier than the chosen one
@@ -101,7 +101,7 @@ struct Shared {
   Range range;  // read where it is needed: registers are scarce
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "what the host asks for");
-static_assert(sizeof(Wish) == 88, "the size of a record of parameters.py");
+static_assert(sizeof(SamplingParams) == 88, "the size of a record of parameters.py");
 
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;

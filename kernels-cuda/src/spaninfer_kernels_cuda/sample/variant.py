@@ -18,7 +18,17 @@ SOURCE = Source(
     parts=tuple(
         f"sample/{part}.cuh"
         for part in (
-            *("shared", "keys", "rows", "race", "best", "search", "collect", "search_row", "cut"),
+            *(
+                "shared",
+                "keys",
+                "rows",
+                "gumbel_max",
+                "best",
+                "search",
+                "collect",
+                "search_row",
+                "truncation",
+            ),
             *("report", "revise"),
         )
     ),

@@ -57,16 +57,15 @@ __device__ __forceinline__ void keep(const Held& head, Cached* to, float*) {
 // Of latents (576 elements) ptxas would spill some to have more blocks on a multiprocessor; told that
 // one will do, it takes 76 registers. 0 says nothing.
 extern "C" __global__ void __launch_bounds__(THREADS, KEY_SIZE > 256 ? 1 : 0)
-    append_rows(T* query_out, Cached* keys, Cached* values, float* key_numbers,
-                float* value_numbers, const T* query, const T* key, const T* value,
-                const float* cosine, const float* sine, const int* slot, const T* query_weight,
-                const T* key_weight, float eps, float weight_offset, int heads, int kv_heads,
-                int span_len, long long query_stride, long long key_stride,
-                long long value_stride, long long key_span, long long key_head,
-                long long key_token, long long value_span, long long value_head,
-                long long value_token, long long numbers_span, long long key_numbers_head,
-                long long key_numbers_token, long long value_numbers_head,
-                long long value_numbers_token) {
+    append_rows(T* query_out, Cached* keys, Cached* values, float* key_scales, float* value_scales,
+                const T* query, const T* key, const T* value, const float* cosine,
+                const float* sine, const int* slot, const T* query_weight, const T* key_weight,
+                float eps, float weight_offset, int heads, int kv_heads, int span_len,
+                long long query_stride, long long key_stride, long long value_stride,
+                long long key_span, long long key_head, long long key_token, long long value_span,
+                long long value_head, long long value_token, long long scales_span,
+                long long key_scales_head, long long key_scales_token, long long value_scales_head,
+                long long value_scales_token) {
   let_next_kernel_start();
   wait_for_kernel_before();
   constexpr int kTasks = THREADS / LANES;  // that a block works on at once
@@ -90,8 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, KEY_SIZE > 256 ? 1 : 0)
       if (is_key) {
         const long long span = place / span_len, token = place % span_len;
         keep(head, keys + span * key_span + number * key_head + token * key_token,
-             key_numbers + span * numbers_span + number * key_numbers_head +
-                 token * key_numbers_token);
+             key_scales + span * scales_span + number * key_scales_head + token * key_scales_token);
       } else {
         head.store(query_out + (row * heads + number) * KEY_SIZE);
       }
@@ -102,8 +100,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, KEY_SIZE > 256 ? 1 : 0)
       if (place < 0) return;
       const long long span = place / span_len, token = place % span_len;
       keep(head, values + span * value_span + number * value_head + token * value_token,
-           value_numbers + span * numbers_span + number * value_numbers_head +
-               token * value_numbers_token);
+           value_scales + span * scales_span + number * value_scales_head +
+               token * value_scales_token);
     }
   }
 }

@@ -1,9 +1,9 @@
 // What the plan of a decode step holds, and how its numbers are read; plan.cu fills it.
 //
-// In memory: Totals | Work of each warp of the grid | Order of each block | first unit of each
+// In memory: Totals | TileRange of each warp of the grid | Order of each block | first tile of each
 // request, and their number at the end | for each part that blocks leave, how many readers it has.
 
-constexpr int kTogether = 16;  // tokens that an mma takes: units begin at multiples of it
+constexpr int kMmaTokens = 16;  // tokens that an mma takes: tiles begin at multiples of it
 constexpr int kMany = 16;      // a long item is one that goes on for more blocks than so many
 
 // How many blocks behind a long item share the rows of its result: some 3 % of the grid. No more than
@@ -17,15 +17,15 @@ __device__ __forceinline__ int part_at_end(int blocks, int block) {
 }
 __device__ __forceinline__ int parts_of(int blocks) { return part_at_end(blocks, blocks) + 1; }
 
-struct Division {  // of units in shares that are as equal as can be
-  int share, longer;  // units of a share: one more for the first `longer`
+struct Division {     // of tiles in shares that are as equal as can be
+  int share, longer;  // tiles of a share: one more for the first `longer`
 
   __device__ __forceinline__ int begin(int index) const {
     return index * share + min(index, longer);
   }
-  __device__ __forceinline__ int holder(int unit) const {
-    const int behind = unit - longer * (share + 1);
-    return behind < 0 ? unit / (share + 1) : longer + behind / share;
+  __device__ __forceinline__ int holder(int tile) const {
+    const int behind = tile - longer * (share + 1);
+    return behind < 0 ? tile / (share + 1) : longer + behind / share;
   }
 };
 
@@ -41,19 +41,20 @@ struct alignas(16) Order {
   int first, request, item;
 };
 
-struct alignas(16) Work {  // units [begin, end); the last is of `request`, whose units begin at `first`
+struct alignas(16)
+    TileRange {  // tiles [begin, end); the last is of `request`, whose tiles begin at `first`
   int begin, end, request, first;
 };
 
 __device__ constexpr int ceil_div(int x, int by) { return (x + by - 1) / by; }
 
-// The first token of a request that has to be read, rounded down to where units begin.
+// The first token of a request that has to be read, rounded down to where tiles begin.
 __device__ __forceinline__ int first_token(int length, int window) {
-  return window > 0 ? max(length - window, 0) / kTogether * kTogether : 0;
+  return window > 0 ? max(length - window, 0) / kMmaTokens * kMmaTokens : 0;
 }
 
-__device__ __forceinline__ Division divide(int units, int shares) {
-  return shares > 0 ? Division{units / shares, units % shares} : Division{};
+__device__ __forceinline__ Division divide(int tiles, int shares) {
+  return shares > 0 ? Division{tiles / shares, tiles % shares} : Division{};
 }
 
 // Where the parts of a plan lie, for a grid of so many warps and blocks.
@@ -61,8 +62,12 @@ struct Plan {
   Totals* totals;
   int warps, blocks, requests;
 
-  __device__ __forceinline__ Work* works() const { return reinterpret_cast<Work*>(totals + 1); }
-  __device__ __forceinline__ Order* orders() const { return reinterpret_cast<Order*>(works() + warps); }
+  __device__ __forceinline__ TileRange* ranges() const {
+    return reinterpret_cast<TileRange*>(totals + 1);
+  }
+  __device__ __forceinline__ Order* orders() const {
+    return reinterpret_cast<Order*>(ranges() + warps);
+  }
   __device__ __forceinline__ int* firsts() const { return reinterpret_cast<int*>(orders() + blocks); }
   __device__ __forceinline__ int* flags() const { return firsts() + requests + 1; }
 
@@ -71,8 +76,8 @@ struct Plan {
     const int4 words = __ldcg(reinterpret_cast<const int4*>(totals));
     return {{words.x, words.y}, words.z, words.w};
   }
-  __device__ __forceinline__ Work load_work(int warp) const {
-    const int4 words = __ldcg(reinterpret_cast<const int4*>(works()) + warp);
+  __device__ __forceinline__ TileRange load_range(int warp) const {
+    const int4 words = __ldcg(reinterpret_cast<const int4*>(ranges()) + warp);
     return {words.x, words.y, words.z, words.w};
   }
   __device__ __forceinline__ Order load_order(int block) const {

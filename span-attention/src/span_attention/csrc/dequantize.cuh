@@ -5,15 +5,15 @@
 // How elements lie in the cache: bits of each, and float32 numbers beside each token and head.
 template <typename Stored>
 struct Storage {
-  static constexpr int kBits = Stored::kBits, kNumbers = Stored::kNumbers;
+  static constexpr int kBits = Stored::kBits, kScales = Stored::kScales;
 };
 template <>
 struct Storage<half> {
-  static constexpr int kBits = 16, kNumbers = 0;
+  static constexpr int kBits = 16, kScales = 0;
 };
 template <>
 struct Storage<bfloat16> {
-  static constexpr int kBits = 16, kNumbers = 0;
+  static constexpr int kBits = 16, kScales = 0;
 };
 
 // Code number `index` of `word` as a number, before zero and scale.
@@ -22,7 +22,7 @@ __device__ __forceinline__ float code_value(unsigned word, int index) {
   const unsigned code = word >> (index * Code::kBits);
   if constexpr (Code::kBits == 4) {
     return static_cast<float>(code & 15u);
-  } else if constexpr (Code::kNumbers == 2) {
+  } else if constexpr (Code::kScales == 2) {
     return static_cast<float>(static_cast<signed char>(code & 255u));
   } else {
     // The bits of a half whose exponent is 8 smaller, subnormal numbers included.
@@ -37,7 +37,7 @@ template <typename Element, typename Code>
 __device__ __forceinline__ void dequantize_16(Element* to, uint4 codes, const float* numbers) {
   constexpr int kPerWord = 32 / Code::kBits, kPacks = 4 * kPerWord / 8;
   float zero = 0.0f, scale;
-  if constexpr (Code::kNumbers == 2) {
+  if constexpr (Code::kScales == 2) {
     const float2 both = *reinterpret_cast<const float2*>(numbers);
     zero = both.x, scale = both.y;
   } else {

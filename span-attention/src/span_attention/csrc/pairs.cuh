@@ -1,7 +1,7 @@
 // Stored elements -> pairs of 16-bit floats, which the tensor cores take.
 //
 // Each type says of a 32-bit word of stored elements, lowest first:
-//   kBits      bits of an element;  kNumbers  float32 beside those of a token: 0, scale, zero + scale
+//   kBits      bits of an element;  kScales  float32 beside those of a token: 0, scale, zero + scale
 //   Number     the 16-bit float that elements become;  kPairs  pairs that a word becomes
 //   kStep, kGap    pair r holds the elements r * kStep and r * kStep + kGap of the word
 //   kLow, kHigh    how prmt joins words of two tokens so that pair r of the two joined words holds
@@ -26,7 +26,7 @@ __device__ __forceinline__ unsigned masked_xor(unsigned x) {
 
 template <typename Element>
 struct Plain {
-  static constexpr int kBits = 16, kNumbers = 0, kPairs = 1, kStep = 2, kGap = 1;
+  static constexpr int kBits = 16, kScales = 0, kPairs = 1, kStep = 2, kGap = 1;
   static constexpr unsigned kLow = 0x5410, kHigh = 0x7632;
   static constexpr float kUnit = 1.0f, kOddUnit = kUnit, kBias = 0.0f;
   using Number = Element;
@@ -37,7 +37,7 @@ struct Plain {
 };
 
 struct Fp8Codes {
-  static constexpr int kBits = 8, kNumbers = 1, kPairs = 2, kStep = 2, kGap = 1;
+  static constexpr int kBits = 8, kScales = 1, kPairs = 2, kStep = 2, kGap = 1;
   static constexpr unsigned kLow = 0x5140, kHigh = 0x7362;
   static constexpr float kBias = 0.0f;
   using Number = half;
@@ -66,7 +66,7 @@ struct Fp8Codes {
 };
 
 struct Int8Codes {
-  static constexpr int kBits = 8, kNumbers = 2, kPairs = 2, kStep = 1, kGap = 2;
+  static constexpr int kBits = 8, kScales = 2, kPairs = 2, kStep = 1, kGap = 2;
   static constexpr unsigned kLow = 0x5410, kHigh = 0x7632;
   static constexpr float kUnit = 1 << 24, kOddUnit = kUnit, kBias = 128.0f;
   using Number = half;
@@ -78,7 +78,7 @@ struct Int8Codes {
 };
 
 struct Uint4Codes {
-  static constexpr int kBits = 4, kNumbers = 2, kPairs = 4, kStep = 1, kGap = 4;
+  static constexpr int kBits = 4, kScales = 2, kPairs = 4, kStep = 1, kGap = 4;
   static constexpr unsigned kLow = 0x5410, kHigh = 0x7632;
   static constexpr float kUnit = 1 << 24, kOddUnit = 1 << 20, kBias = 0.0f;
   using Number = half;

@@ -32,7 +32,7 @@ __device__ __forceinline__ float tanh_exact(float x) {
   return 1.0f - __fdividef(2.0f, power_of_2(2.0f * kLog2e * x) + 1.0f);
 }
 
-// How scores become exponents of 2: score -> softcap -> bias, times `unit`.
+// How scores become exponents of 2: score -> softcap -> bias, times `log2_scale`.
 struct Scores {
   float scale, softcap;
   int window;
@@ -40,7 +40,7 @@ struct Scores {
 
   // What the stored scores are multiplied by in the exponent. Without softcap and bias they are
   // stored as the products of query and key are, and scaled in the multiply-add of the exponent.
-  __device__ __forceinline__ float unit() const { return plain() ? scale * kLog2e : kLog2e; }
+  __device__ __forceinline__ float log2_scale() const { return plain() ? scale * kLog2e : kLog2e; }
   __device__ __forceinline__ bool plain() const { return softcap == 0.0f && !biased; }
 
   // Softcap and ALiBi. The bias is slope * (key position - query position).
@@ -74,10 +74,10 @@ struct Scores {
   }
 };
 
-// Turns scores into exp2(unit * (score - largest)) and adds them to the rows; `keep` is what
+// Turns scores into exp2(log2_scale * (score - largest)) and adds them to the rows; `keep` is what
 // earlier sums were multiplied by, and earlier results must be.
 template <int kFragments>
-__device__ __forceinline__ void absorb(float (&s)[kFragments][4], Rows& rows, float unit,
+__device__ __forceinline__ void absorb(float (&s)[kFragments][4], Rows& rows, float log2_scale,
                                        float (&keep)[2]) {
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
@@ -89,17 +89,17 @@ __device__ __forceinline__ void absorb(float (&s)[kFragments][4], Rows& rows, fl
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
     // A row that has seen no key yet: any finite number keeps its exponentials at 0.
-    const float base = most == hidden() ? 0.0f : __fmul_rn(most, unit);
+    const float base = most == hidden() ? 0.0f : __fmul_rn(most, log2_scale);
     // Exactly 1 where nothing changed, as both products are rounded (a fused one is not): then
     // blocks of keys that a row does not see change no bit. A choice instead costs 2 % of prefill.
-    keep[row] = power_of_2(__fmul_rn(rows.most[row], unit) - base);
+    keep[row] = power_of_2(__fmul_rn(rows.most[row], log2_scale) - base);
     rows.most[row] = most;
     float sum = 0.0f;
 #pragma unroll
     for (int n = 0; n < kFragments; ++n) {
 #pragma unroll
       for (int i = 2 * row; i < 2 * row + 2; ++i) {
-        s[n][i] = power_of_2(s[n][i] * unit - base);
+        s[n][i] = power_of_2(s[n][i] * log2_scale - base);
         sum += s[n][i];
       }
     }

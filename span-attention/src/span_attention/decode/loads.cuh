@@ -42,7 +42,7 @@ __device__ __forceinline__ const char* head_of(const char* base, unsigned stride
 template <int kStride>
 __device__ __forceinline__ const char* rows_of(const char* base, const Arguments& of,
                                                const Tile& tile, int index, int span) {
-  const int start = min(tile.token + index * kTogether, (tile.length - 1) & -kTogether);
+  const int start = min(tile.token + index * kMmaTokens, (tile.length - 1) & -kMmaTokens);
   const unsigned place = static_cast<unsigned>(start) & ((1u << of.span_shift) - 1);
   return base + static_cast<unsigned long long>(of.span_stride) * static_cast<unsigned>(span) +
          static_cast<unsigned long long>(place) * kStride;
@@ -108,7 +108,7 @@ __device__ __forceinline__ void hide(Values& values, const Arguments& of, const 
   for (int i = 0; i < TILES; ++i) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      if (sees(of, tile, i * kTogether + token_of_row(r))) continue;
+      if (sees(of, tile, i * kMmaTokens + token_of_row(r))) continue;
 #pragma unroll
       for (int w = 0; w < kValueLoads * kValueWords; ++w) values[i][r][w] = 0;
     }
@@ -116,43 +116,43 @@ __device__ __forceinline__ void hide(Values& values, const Arguments& of, const 
 }
 
 // Zero and scale of the tokens g and g + 8 of each 16.
-struct Numbers {
-  unsigned bits[TILES][2][Codes::kNumbers > 0 ? Codes::kNumbers : 1];
+struct Scales {
+  unsigned bits[TILES][2][Codes::kScales > 0 ? Codes::kScales : 1];
 
   template <int kStride>
   __device__ __forceinline__ void load_all(const char* numbers, unsigned head, const Arguments& of,
                                            const Tile& tile, const Spans& spans) {
-    if constexpr (Codes::kNumbers > 0) {
+    if constexpr (Codes::kScales > 0) {
       const char* base = head_of(numbers, head, tile) + threadIdx.x % kWarp / 4 * kStride;
 #pragma unroll
       for (int i = 0; i < TILES; ++i) {
         const char* row = rows_of<kStride>(base, of, tile, i, spans[i]);
-        load<Codes::kNumbers>(bits[i][0], row);
-        load<Codes::kNumbers>(bits[i][1], row + 8LL * kStride);
+        load<Codes::kScales>(bits[i][0], row);
+        load<Codes::kScales>(bits[i][1], row + 8LL * kStride);
       }
     }
   }
 
   // A zero of 0 and a scale of 1 for tokens that are not seen.
   __device__ __forceinline__ void hide(const Arguments& of, const Tile& tile) {
-    if constexpr (Codes::kNumbers > 0) {
+    if constexpr (Codes::kScales > 0) {
 #pragma unroll
       for (int i = 0; i < 2 * TILES; ++i) {
         if (sees(of, tile, i * 8 + threadIdx.x % kWarp / 4)) continue;
         bits[i / 2][i % 2][0] = 0;
-        bits[i / 2][i % 2][Codes::kNumbers - 1] = __float_as_uint(1.0f);
+        bits[i / 2][i % 2][Codes::kScales - 1] = __float_as_uint(1.0f);
       }
     }
   }
 
   __device__ __forceinline__ float scale(int tile, int half) const {
-    if constexpr (Codes::kNumbers == 0) return 1.0f;
-    return __uint_as_float(bits[tile][half][Codes::kNumbers - 1]);
+    if constexpr (Codes::kScales == 0) return 1.0f;
+    return __uint_as_float(bits[tile][half][Codes::kScales - 1]);
   }
 
   // What is to be taken off the numbers that codes become.
   __device__ __forceinline__ float bias(int tile, int half) const {
-    if constexpr (Codes::kNumbers < 2) return 0.0f;
+    if constexpr (Codes::kScales < 2) return 0.0f;
     const float zero = __uint_as_float(bits[tile][half][0]);
     return Codes::kBias == 0.0f ? zero : zero + Codes::kBias;  // 0 would be added by an instruction
   }
@@ -167,7 +167,7 @@ __device__ __forceinline__ void prefetch(const char* base, const Arguments& of, 
   for (int i = 0; i < TILES; ++i) {
     const char* rows = rows_of<kStride>(base, of, tile, i, spans[i]);
 #pragma unroll
-    for (int n = threadIdx.x % kWarp; n < kTogether * kLines; n += kWarp) {
+    for (int n = threadIdx.x % kWarp; n < kMmaTokens * kLines; n += kWarp) {
       const char* line = rows + n / kLines * static_cast<long long>(kStride) + n % kLines * kLine;
       asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
     }

@@ -1,14 +1,15 @@
 // Divides the tokens of a step among the warps of decode_attend, equally.
 //
-// A unit is `unit` tokens of one request as one item reads them, an item being the query heads that
-// a warp computes together. Units are numbered request by request, in each item by item, in each by
-// token. Where most blocks can have whole items of about as many units together, they do: parts of
-// items need not find together then. Else all warps get equally many units.
+// A tile is `tile_tokens` tokens of one request as one item reads them, an item being the query
+// heads that a warp computes together. Tiles are numbered request by request, in each item by item,
+// in each by token. Where most blocks can have whole items of about as many tiles together, they
+// do: parts of items need not find together then. Else all warps get equally many tiles.
 //
 // Macros: THREADS. One block; memory of the plan as in decode_plan.cuh.
 
-// Units that are read while parts of items find together (2 us), and how many of the blocks it takes
-// to use the bandwidth (H200: 128 of 264 read 16 requests of 4096 tokens in 77 us, all in 67).
+// Tiles that are read while parts of items find together (2 us), and how many of the blocks it
+// takes to use the bandwidth (H200: 128 of 264 read 16 requests of 4096 tokens in 77 us, all in
+// 67).
 constexpr int kMerging = 1024;
 constexpr float kBusy = 0.75f;
 
@@ -34,7 +35,7 @@ __device__ int sum_before(int x, int* all) {
   return before + sum - x;
 }
 
-// The request that has the unit in front of `end`: firsts[it] < end <= firsts[it + 1].
+// The request that has the tile in front of `end`: firsts[it] < end <= firsts[it + 1].
 __device__ int request_before(int end, const int* firsts, int requests) {
   int low = 0, high = requests;
   while (high - low > 1) {
@@ -44,18 +45,18 @@ __device__ int request_before(int end, const int* firsts, int requests) {
   return low;
 }
 
-// The end of an item that is nearest to `unit`; a request has `items`.
-__device__ int end_near(int unit, const int* firsts, int requests, int items) {
-  const int request = request_before(unit, firsts, requests), first = firsts[request];
-  const int own = (firsts[request + 1] - first) / items;  // units of an item
-  return first + (unit - first + own / 2) / own * own;
+// The end of an item that is nearest to `tile`; a request has `items`.
+__device__ int end_near(int tile, const int* firsts, int requests, int items) {
+  const int request = request_before(tile, firsts, requests), first = firsts[request];
+  const int own = (firsts[request + 1] - first) / items;  // tiles of an item
+  return first + (tile - first + own / 2) / own * own;
 }
 
 // Writes the ends of the shares of `blocks` blocks that take whole items. Returns whether these are
 // read as soon as equal shares are, and added up.
-__device__ bool divide_whole(int* ends, int blocks, int units, const int* firsts, int requests,
+__device__ bool divide_whole(int* ends, int blocks, int tiles, const int* firsts, int requests,
                              int items) {
-  const Division division = divide(units, blocks);
+  const Division division = divide(tiles, blocks);
   for (int block = threadIdx.x; block < blocks; block += THREADS) {
     ends[block] = end_near(division.begin(block + 1), firsts, requests, items);
   }
@@ -63,12 +64,12 @@ __device__ bool divide_whole(int* ends, int blocks, int units, const int* firsts
   bool is_late = false;
   for (int block = threadIdx.x; block < blocks; block += THREADS) {
     const long long own = ends[block] - (block > 0 ? ends[block - 1] : 0);
-    is_late |= own * blocks > units + kMerging;
+    is_late |= own * blocks > tiles + kMerging;
   }
   return !__syncthreads_or(is_late);
 }
 
-// The long item that ends in a block, whose units are [begin, end).
+// The long item that ends in a block, whose tiles are [begin, end).
 __device__ Order order_of(int block, int begin, int end, const Division& division, int per_block,
                           const int* firsts, int requests, int items) {
   if (begin == 0 || begin >= end) return {-1};
@@ -81,38 +82,38 @@ __device__ Order order_of(int block, int begin, int end, const Division& divisio
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    decode_plan(Totals* totals, const int* lengths, int requests, int items, int window, int unit,
-                int most_warps, int most_blocks) {
+    decode_plan(Totals* totals, const int* lengths, int requests, int items, int window,
+                int tile_tokens, int most_warps, int most_blocks) {
   wait_for_kernel_before();
   const Plan plan{totals, most_warps, most_blocks, requests};
   int* const firsts = plan.firsts();
-  int units = 0, paddings = 0, longest = 0;  // units of an item
+  int tiles = 0, paddings = 0, longest = 0;  // tiles of an item
   for (int begin = 0; begin < requests; begin += THREADS) {
     const int request = begin + threadIdx.x;
     const int length = request < requests ? lengths[request] : 0;
-    const int own = items * ceil_div(length - first_token(length, window), unit);
+    const int own = items * ceil_div(length - first_token(length, window), tile_tokens);
     int all;
     const int before = sum_before(own, &all);
-    if (request < requests) firsts[request] = units + before;
-    units += all;
+    if (request < requests) firsts[request] = tiles + before;
+    tiles += all;
     longest = max(longest, own / items);
     paddings += __syncthreads_count(request < requests && length == 0);
   }
-  if (threadIdx.x == 0) firsts[requests] = units;
+  if (threadIdx.x == 0) firsts[requests] = tiles;
   const int per_block = most_warps / most_blocks;
   const bool may_be_long =
-      __syncthreads_or(longest > kMany * per_block * max(units / most_warps, 1));
+      __syncthreads_or(longest > kMany * per_block * max(tiles / most_warps, 1));
 
   const int all_items = items * (requests - paddings);
   const int blocks = all_items > 0 ? ceil_div(all_items, ceil_div(all_items, most_blocks)) : 0;
   int* const ends = plan.flags();
-  const bool is_whole = blocks >= kBusy * most_blocks &&
-                        divide_whole(ends, blocks, units, firsts, requests, items);
+  const bool is_whole =
+      blocks >= kBusy * most_blocks && divide_whole(ends, blocks, tiles, firsts, requests, items);
   const bool has_long_items = may_be_long && !is_whole;
   // Behind the last item there are readers, too.
   const int readers = has_long_items ? readers_of(most_blocks) : 0;
-  const int warps = min(units, most_warps - readers * per_block);
-  const Totals all{divide(units, warps), paddings, has_long_items};
+  const int warps = min(tiles, most_warps - readers * per_block);
+  const Totals all{divide(tiles, warps), paddings, has_long_items};
   if (threadIdx.x == 0) *totals = all;
   for (int warp = threadIdx.x; warp < most_warps; warp += THREADS) {
     int first = 0, index = warp;
@@ -123,14 +124,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       first = block > 0 ? ends[block - 1] : 0;
       division = block < blocks ? divide(ends[block] - first, per_block) : Division{};
     }
-    const int begin = min(first + division.begin(index), units);
-    const int end = min(first + division.begin(index + 1), units);
+    const int begin = min(first + division.begin(index), tiles);
+    const int end = min(first + division.begin(index + 1), tiles);
     const int request = begin < end ? request_before(end, firsts, requests) : 0;
-    plan.works()[warp] = {begin, end, request, firsts[request]};
+    plan.ranges()[warp] = {begin, end, request, firsts[request]};
   }
   for (int block = threadIdx.x; has_long_items && block < most_blocks; block += THREADS) {
-    const int begin = min(all.division.begin(block * per_block), units);
-    const int end = min(all.division.begin((block + 1) * per_block), units);
+    const int begin = min(all.division.begin(block * per_block), tiles);
+    const int end = min(all.division.begin((block + 1) * per_block), tiles);
     plan.orders()[block] =
         order_of(block, begin, end, all.division, per_block, firsts, requests, items);
   }

@@ -45,7 +45,7 @@ struct Query {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int head = 8 * n + 2 * t + c;
-        if constexpr (Codes::kNumbers == 2) {
+        if constexpr (Codes::kScales == 2) {
           sum[n][c] = __shfl_sync(kAll, own, 4 * (2 * t + c)) * (1.0f / Codes::kUnit);
         }
         const bool is_biased = of.alibi != nullptr && head < heads.count;
@@ -73,12 +73,12 @@ struct Query {
         for (int p = 0; p < 2; ++p) {
           const int pair = 2 * s + p;
           // What codes of odd pairs are too large, these elements are too small.
-          const float unit = pair % 2 ? Codes::kOddUnit / Codes::kUnit : 1.0f;
+          const float tile = pair % 2 ? Codes::kOddUnit / Codes::kUnit : 1.0f;
           const int first = pair / Codes::kPairs * kPerWord + pair % Codes::kPairs * Codes::kStep;
-          pairs[p] = pack_pair<Number>(unit * element_at(words, first),
-                                       unit * element_at(words, first + Codes::kGap));
-          if constexpr (Codes::kNumbers == 2) {
-            sum += (low_of(pairs[p]) + high_of(pairs[p])) * (1.0f / unit);
+          pairs[p] = pack_pair<Number>(tile * element_at(words, first),
+                                       tile * element_at(words, first + Codes::kGap));
+          if constexpr (Codes::kScales == 2) {
+            sum += (low_of(pairs[p]) + high_of(pairs[p])) * (1.0f / tile);
           }
         }
         shared.query[warp][n][l * kStepsPerLoad + s][lane] = make_uint2(pairs[0], pairs[1]);

@@ -5,7 +5,7 @@ using Number = Codes::Number;
 
 constexpr int kThreads = WARPS * kWarp;
 constexpr int kHeads = 8 * HEAD_TILES;
-constexpr int kTile = TILES * kTogether;
+constexpr int kTile = TILES * kMmaTokens;
 constexpr int kPerWord = 32 / Codes::kBits;
 constexpr unsigned kAll = 0xffffffffu;
 
@@ -34,13 +34,13 @@ struct Arguments {
   const int *tables, *rows, *lengths;
   Plan plan;
   float4* parts;
-  const char *keys, *values, *key_numbers, *value_numbers;
+  const char *keys, *values, *key_scales, *value_scales;
   const float *alibi, *sinks;
   float scale, softcap;
   int window, requests, group, kv_heads, span_shift;  // group: query heads of a key head
   long long table_stride, query_stride;
   unsigned span_stride;  // in bytes, as are those from head to head
-  unsigned key_head, value_head, key_number_head, value_number_head;
+  unsigned key_head, value_head, key_scale_head, value_scale_head;
   float* lse;
 };
 
@@ -48,7 +48,7 @@ struct Arguments {
 // What a lane holds of the softmax and the result of an item: of its heads, over the tokens that its
 // warp has seen, the largest score (that of the warp), the sum of weights (over the lane's tokens)
 // and the weighted sum of values, as fragments. Two of them become one by `join`.
-struct Sums {
+struct Accumulators {
   float most[HEAD_TILES][2], sum[HEAD_TILES][2];
   float bias[HEAD_TILES][2];  // what is to be taken off the result: of the lane's tokens, in kUnit
   float at[kRows][HEAD_TILES][4];
@@ -80,7 +80,7 @@ struct Merge {
 struct Shared {
   uint2 query[WARPS][HEAD_TILES][kSteps][kWarp];  // fragments: each lane reads what it wrote
   Part parts[WARPS + 1];                          // of items that go on in the next warp; of `merge`
-  int begins[WARPS];                              // the first unit of each warp
+  int begins[WARPS];                              // the first tile of each warp
   Merge merge;
 };
 

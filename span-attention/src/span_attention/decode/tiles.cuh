@@ -53,7 +53,7 @@ __device__ __forceinline__ float inverse_fast(float x) {
 using Weights = unsigned[TILES][HEAD_TILES][2];
 
 // Adds the products of a part of the values with the weights.
-__device__ __forceinline__ void multiply_values(Sums& sums, const Values& values, int part,
+__device__ __forceinline__ void multiply_values(Accumulators& acc, const Values& values, int part,
                                                 const Weights& weights) {
 #pragma unroll
   for (int i = 0; i < TILES; ++i) {
@@ -75,7 +75,7 @@ __device__ __forceinline__ void multiply_values(Sums& sums, const Values& values
         const int row = part * kValueLoads * kRowsPerLoad + (w * kPerWord + e) / 2;
 #pragma unroll
         for (int n = 0; n < HEAD_TILES; ++n) {
-          multiply_add<Number>(sums.at[row][n], rows, weights[i][n][0], weights[i][n][1]);
+          multiply_add<Number>(acc.at[row][n], rows, weights[i][n][0], weights[i][n][1]);
         }
       }
     }
@@ -91,8 +91,8 @@ __device__ __forceinline__ unsigned transposed(unsigned pair) {
 
 // Turns products into scores, hides tokens that are not seen, and leaves what the values of each
 // token are multiplied by. What was summed up before shrinks where a larger score has come.
-__device__ __forceinline__ void weigh(Weights& weights, Products& scores, Sums& sums,
-                                      const Query& query, const Numbers& key, const Numbers& value,
+__device__ __forceinline__ void weigh(Weights& weights, Products& scores, Accumulators& acc,
+                                      const Query& query, const Scales& key, const Scales& value,
                                       const Arguments& of, const Tile& tile) {
   const int g = threadIdx.x % kWarp / 4;
   const bool is_capped = of.softcap > 0.0f;
@@ -100,14 +100,14 @@ __device__ __forceinline__ void weigh(Weights& weights, Products& scores, Sums& 
   float plus[2 * TILES];  // logarithms of the values' scales
 #pragma unroll
   for (int i = 0; i < 2 * TILES; ++i) {
-    plus[i] = Codes::kNumbers > 0 ? log2_fast(value.scale(i / 2, i % 2)) : 0.0f;
+    plus[i] = Codes::kScales > 0 ? log2_fast(value.scale(i / 2, i % 2)) : 0.0f;
     const float times = factor * key.scale(i / 2, i % 2), bias = times * key.bias(i / 2, i % 2);
 #pragma unroll
     for (int n = 0; n < HEAD_TILES; ++n) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         float first = is_capped ? 0.0f : plus[i];  // costs nothing in a multiply-add
-        if constexpr (Codes::kNumbers == 2) first -= bias * query.sum[n][c];
+        if constexpr (Codes::kScales == 2) first -= bias * query.sum[n][c];
         float& score = scores[i / 2][n][i % 2 * 2 + c];
         score = score * times + first;
       }
@@ -165,7 +165,7 @@ __device__ __forceinline__ void weigh(Weights& weights, Products& scores, Sums& 
       for (int step = 4; step < kWarp; step *= 2) {
         top[n][c] = fmaxf(top[n][c], __shfl_xor_sync(kAll, top[n][c], step));
       }
-      is_larger |= top[n][c] > sums.most[n][c];
+      is_larger |= top[n][c] > acc.most[n][c];
     }
   }
   if (__any_sync(kAll, is_larger)) {
@@ -174,34 +174,34 @@ __device__ __forceinline__ void weigh(Weights& weights, Products& scores, Sums& 
       float shrunk[2];
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const float most = fmaxf(sums.most[n][c], top[n][c]);
-        shrunk[c] = power_of_2(sums.most[n][c] - most);
-        sums.most[n][c] = most;
-        sums.sum[n][c] *= shrunk[c];
-        if constexpr (Codes::kNumbers == 2) sums.bias[n][c] *= shrunk[c];
+        const float most = fmaxf(acc.most[n][c], top[n][c]);
+        shrunk[c] = power_of_2(acc.most[n][c] - most);
+        acc.most[n][c] = most;
+        acc.sum[n][c] *= shrunk[c];
+        if constexpr (Codes::kScales == 2) acc.bias[n][c] *= shrunk[c];
       }
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) sums.at[row][n][e] *= shrunk[e % 2];
+        for (int e = 0; e < 4; ++e) acc.at[row][n][e] *= shrunk[e % 2];
       }
     }
   }
 #pragma unroll
   for (int i = 0; i < 2 * TILES; ++i) {
-    const float share = Codes::kNumbers > 0 ? inverse_fast(value.scale(i / 2, i % 2)) : 1.0f;
+    const float share = Codes::kScales > 0 ? inverse_fast(value.scale(i / 2, i % 2)) : 1.0f;
 #pragma unroll
     for (int n = 0; n < HEAD_TILES; ++n) {
       float weight[2];
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        weight[c] = power_of_2(scores[i / 2][n][i % 2 * 2 + c] - sums.most[n][c]);
-        sums.sum[n][c] += weight[c] * share;
+        weight[c] = power_of_2(scores[i / 2][n][i % 2 * 2 + c] - acc.most[n][c]);
+        acc.sum[n][c] += weight[c] * share;
       }
       const unsigned rounded = pack_pair<Number>(weight[0], weight[1]);
-      if constexpr (Codes::kNumbers == 2) {  // of the very weights that values are multiplied by
-        sums.bias[n][0] += low_of(rounded) * value.bias(i / 2, i % 2);
-        sums.bias[n][1] += high_of(rounded) * value.bias(i / 2, i % 2);
+      if constexpr (Codes::kScales == 2) {  // of the very weights that values are multiplied by
+        acc.bias[n][0] += low_of(rounded) * value.bias(i / 2, i % 2);
+        acc.bias[n][1] += high_of(rounded) * value.bias(i / 2, i % 2);
       }
       weights[i / 2][n][i % 2] = transposed(rounded);
     }

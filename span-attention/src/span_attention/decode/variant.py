@@ -20,13 +20,13 @@ _ATTEND: Final = Source(
     own=("softmax.cuh", "pairs.cuh", "decode_plan.cuh"),
     parts=(
         "decode/sizes.cuh",
-        "decode/walk.cuh",
+        "decode/tile_iterator.cuh",
         "decode/loads.cuh",
         "decode/query.cuh",
         "decode/tiles.cuh",
-        "decode/sums.cuh",
+        "decode/reduce.cuh",
         "decode/merge.cuh",
-        "decode/share.cuh",
+        "decode/long_items.cuh",
     ),
 )
 _PLAN: Final = Source(
@@ -95,7 +95,7 @@ def variant_for(form: Form, layout: SpanLayout, tuning: Tuning) -> Variant:
 
 def _strides(layout: SpanLayout) -> dict[str, int]:
     """Return the macros of bytes from token to token."""
-    names = ("KEY_STRIDE", "VALUE_STRIDE", "KEY_NUMBERS_STRIDE", "VALUE_NUMBERS_STRIDE")
+    names = ("KEY_STRIDE", "VALUE_STRIDE", "KEY_SCALES_STRIDE", "VALUE_SCALES_STRIDE")
     strides = (place.token_stride if place else 0 for place in places(layout))
     return dict(zip(names, strides, strict=True))
 

@@ -32,7 +32,7 @@ struct Array {
   const char* codes;
   long long span, head, token;
   const char* numbers;
-  long long numbers_span, numbers_head, numbers_token;
+  long long scales_span, scales_head, scales_token;
 };
 
 // Where the tokens of a request lie.
@@ -64,8 +64,8 @@ __device__ __forceinline__ void fetch(T* to, const Array& from, int head, int fi
     if constexpr (kBits == 16) {
       copy_16(target, source, is_there);
     } else {
-      const char* numbers = from.numbers + head * from.numbers_head + span * from.numbers_span +
-                            place * from.numbers_token;
+      const char* numbers = from.numbers + head * from.scales_head + span * from.scales_span +
+                            place * from.scales_token;
       dequantize_16<T, STORED>(target, *reinterpret_cast<const uint4*>(source),
                           reinterpret_cast<const float*>(numbers));
     }
@@ -78,21 +78,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                     const int* rows, int* plan, int num_slices, int table_len, int span_shift,
                     int heads, int pack, int kv_heads, float scale, float softcap, int window,
                     const float* alibi, const float* sinks, const char* keys, long long key_span,
-                    long long key_head, long long key_token, const char* key_numbers,
-                    long long key_numbers_span, long long key_numbers_head,
-                    long long key_numbers_token, const char* values, long long value_span,
-                    long long value_head, long long value_token, const char* value_numbers,
-                    long long value_numbers_span, long long value_numbers_head,
-                    long long value_numbers_token, float* lse) {
+                    long long key_head, long long key_token, const char* key_scales,
+                    long long key_scales_span, long long key_scales_head,
+                    long long key_scales_token, const char* values, long long value_span,
+                    long long value_head, long long value_token, const char* value_scales,
+                    long long value_scales_span, long long value_scales_head,
+                    long long value_scales_token, float* lse) {
   extern __shared__ __align__(16) unsigned char memory[];
   T* query_tile = reinterpret_cast<T*>(memory);
   T* key_tile = query_tile + kLines * kKeyPitch;
   T* value_tile = key_tile + (IN_KEYS ? 0 : BLOCK * kKeyPitch);
-  const Array key_array{keys,        key_span,         key_head,         key_token,
-                        key_numbers, key_numbers_span, key_numbers_head, key_numbers_token};
-  const Array value_array{values,        value_span,         value_head,         value_token,
-                          value_numbers, value_numbers_span, value_numbers_head,
-                          value_numbers_token};
+  const Array key_array{keys,       key_span,        key_head,        key_token,
+                        key_scales, key_scales_span, key_scales_head, key_scales_token};
+  const Array value_array{values,       value_span,        value_head,        value_token,
+                          value_scales, value_scales_span, value_scales_head, value_scales_token};
   const Slices slices{plan, num_slices};
   const Scores scores{scale, softcap, window, alibi != nullptr};
   const int lane = threadIdx.x % kWarp, first_line = threadIdx.x / kWarp * 16 * M_TILES;
@@ -121,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     fetch<KEY_SIZE, kKeyPitch>(key_tile, key_array, kv_head, 0, last_block * BLOCK,
                                tile.last_key, table);
 
-    float sums[M_TILES][VALUE_TILE / 8][4] = {};
+    float acc[M_TILES][VALUE_TILE / 8][4] = {};
     Rows states[M_TILES];
     int position[M_TILES][2];
     float slope[M_TILES][2];
@@ -135,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         const int head = first_head + line % pack;
         slope[m][part] = alibi ? alibi[head] : 0.0f;
         if (sinks) {
-          states[m].most[part] = sinks[head] * kLog2e / scores.unit();
+          states[m].most[part] = sinks[head] * kLog2e / scores.log2_scale();
           states[m].sum[part] = lane % 4 ? 0.0f : 1.0f;
         }
       }
@@ -180,11 +179,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         scores.shape(s[m], column, position[m], slope[m]);
         if (!all) scores.hide(s[m], column, position[m]);
         float keep[2];
-        absorb(s[m], states[m], scores.unit(), keep);
+        absorb(s[m], states[m], scores.log2_scale(), keep);
 #pragma unroll
         for (int n = 0; n < VALUE_TILE / 8; ++n) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) sums[m][n][i] *= keep[i / 2];
+          for (int i = 0; i < 4; ++i) acc[m][n][i] *= keep[i / 2];
         }
       }
 
@@ -215,8 +214,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                                 (IN_KEYS ? chunk * VALUE_TILE : 0) + 8 * n + lane / 16 * 8));
 #pragma unroll
           for (int m = 0; m < M_TILES; ++m) {
-            multiply_add<T>(sums[m][n], p[m], b[0], b[1]);
-            multiply_add<T>(sums[m][n + 1], p[m], b[2], b[3]);
+            multiply_add<T>(acc[m][n], p[m], b[0], b[1]);
+            multiply_add<T>(acc[m][n + 1], p[m], b[2], b[3]);
           }
         }
       }
@@ -239,12 +238,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         const long long head =
             static_cast<long long>(tile.row + line / pack) * heads + first_head + line % pack;
         if (LSE && chunk == 0 && lane % 4 == 0) {
-          lse[head] = log_sum(states[m].most[part] * scores.unit(), total);
+          lse[head] = log_sum(states[m].most[part] * scores.log2_scale(), total);
         }
         T* to = out + head * VALUE_SIZE + chunk * VALUE_TILE + lane % 4 * 2;
 #pragma unroll
         for (int n = 0; n < VALUE_TILE / 8; ++n) {
-          const float* pair = &sums[m][n][2 * part];
+          const float* pair = &acc[m][n][2 * part];
           *reinterpret_cast<unsigned*>(to + 8 * n) =
               pack_pair<T>(pair[0] * share, pair[1] * share);
         }

@@ -36,15 +36,15 @@ class General:
         """Start the kernel."""
         layout = self.layout
         keys, values = given.spans.places
-        key_numbers, value_numbers = given.spans.scale_places
+        key_scales, value_scales = given.spans.scale_places
         self.call(
             *(stream, given.out, given.query, given.query_stride, *given.step),
             *(given.slices, given.table_len, layout.span_len.bit_length() - 1),
             *(self.heads, given.pack, layout.kv_heads, *given.scores, given.alibi, given.sinks),
             *(keys, *_strides(layout, layout.keys)),
-            *(key_numbers, *_strides(layout, layout.key_scales)),
+            *(key_scales, *_strides(layout, layout.key_scales)),
             *(values, *_strides(layout, layout.values)),
-            *(value_numbers, *_strides(layout, layout.value_scales)),
+            *(value_scales, *_strides(layout, layout.value_scales)),
             given.lse,
         )
 

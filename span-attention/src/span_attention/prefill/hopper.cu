@@ -32,7 +32,7 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
                                         float* lse, int consumer) {
   const int lane = threadIdx.x % kWarp;
   const int first_line = 64 * consumer + threadIdx.x % kGroup / kWarp * 16 + lane / 4;
-  const float unit = scores.unit();
+  const float log2_scale = scores.log2_scale();
   Turn<QUERY_STAGES> query_turn;
   Turn<STAGES> key_turn, value_turn;
   const int pack = launch.pack;
@@ -41,30 +41,30 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
 
   while (true) {
     wait(&shared.query_ring.full[query_turn.stage], query_turn.parity);
-    const Work work = shared.work[query_turn.stage];
-    if (work.num_parts == 0) return;
-    const Tile& tile = work.tile;
+    const Task task = shared.task[query_turn.stage];
+    if (task.num_parts == 0) return;
+    const Tile& tile = task.tile;
     // Broadcast, so that the compiler knows the stages below to be those of the whole warp: what
     // tells products where keys and queries lie then stays in uniform registers, where each
     // product waited for four moves before.
-    const int last_block = __shfl_sync(0xffffffffu, work.last_block, 0);
-    const int first_block = __shfl_sync(0xffffffffu, work.first_block, 0);
+    const int last_block = __shfl_sync(0xffffffffu, task.last_block, 0);
+    const int first_block = __shfl_sync(0xffffffffu, task.first_block, 0);
     const unsigned query =
         shared_address(shared.query[query_turn.stage]) + consumer * 64 * ROW_BYTES;
 
-    float sums[kSums][4] = {}, s[kFragments][4], keep[2];
+    float acc[kAccumulators][4] = {}, s[kFragments][4], keep[2];
     unsigned p[kFragments / 2][4];
     Rows state;
     int position[2];
     float slope[2];
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
-      const int line = first_line + 8 * part, head = work.first_head + line % pack;
+      const int line = first_line + 8 * part, head = task.first_head + line % pack;
       // Lines behind the last row see what it sees, so that no block is empty for them.
       position[part] = tile.position + min(line / pack, tile.num_rows - 1);
       slope[part] = alibi ? alibi[head] : 0.0f;
-      if (sinks && work.part == 0) {
-        state.most[part] = sinks[head] * kLog2e / unit;
+      if (sinks && task.part == 0) {
+        state.most[part] = sinks[head] * kLog2e / log2_scale;
         state.sum[part] = lane % 4 ? 0.0f : 1.0f;
       }
     }
@@ -78,7 +78,7 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
       unsigned char* values = shared.values[value_turn.stage];
       const int there = tile.last_key + 1 - block * BLOCK;
       if (there < BLOCK) zero_values(values, there, consumer);
-      start_values(sums, p, shared_address(values));
+      start_values(acc, p, shared_address(values));
     };
     const auto finish_scores = [&](int block) {
       pin(s);
@@ -87,11 +87,11 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
       const int column = block * BLOCK + lane % 4 * 2;
       scores.shape(s, column, position, slope);
       if (!tile.sees_all(block * BLOCK, BLOCK, scores.window)) scores.hide(s, column, position);
-      absorb(s, state, unit, keep);
+      absorb(s, state, log2_scale, keep);
     };
     const auto finish_values = [&] {
       wait_for_products<0>();
-      pin(sums);
+      pin(acc);
       if (lane == 0) arrive(&shared.value_ring.empty[value_turn.stage]);
       value_turn.next();
     };
@@ -109,9 +109,9 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
       finish_scores(block);
       finish_values();
 #pragma unroll
-      for (int n = 0; n < kSums; ++n) {
+      for (int n = 0; n < kAccumulators; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sums[n][i] *= keep[i / 2];
+        for (int i = 0; i < 4; ++i) acc[n][i] *= keep[i / 2];
       }
       round_scores(p, s);
     }
@@ -120,20 +120,21 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
     with_values(first_block);
     finish_values();
 
-    if (SPLITS && work.num_parts > 1) {
-      add_parts(sums, state, launch, work, first_line, unit, out, lse);
+    if (SPLITS && task.num_parts > 1) {
+      add_parts(acc, state, launch, task, first_line, log2_scale, out, lse);
       continue;
     }
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
       const int line = first_line + 8 * part;
       T* to = out + (static_cast<long long>(tile.row + line / pack) * launch.heads +
-                     work.first_head + line % pack) * VALUE_SIZE;
-      store_line(to, sums, part, 1.0f / state.total(part), line < tile.num_rows * pack);
+                     task.first_head + line % pack) *
+                        VALUE_SIZE;
+      store_line(to, acc, part, 1.0f / state.total(part), line < tile.num_rows * pack);
       if constexpr (LSE) {
         const float total = state.total(part);
         if (line >= tile.num_rows * pack || lane % 4 > 0) continue;
-        lse[(to - out) / VALUE_SIZE] = log_sum(state.most[part] * unit, total);
+        lse[(to - out) / VALUE_SIZE] = log_sum(state.most[part] * log2_scale, total);
       }
     }
   }

@@ -28,7 +28,7 @@ SOURCE = Source(
     "prefill/hopper.cu",
     headers=("types.cuh", "reduce.cuh", "mma.cuh", "copy.cuh", "wgmma.cuh", "overlap.cuh"),
     own=("softmax.cuh", "tiles.cuh"),
-    parts=tuple(f"prefill/hopper_{part}.cuh" for part in ("work", "copies", "products", "parts")),
+    parts=tuple(f"prefill/hopper_{part}.cuh" for part in ("task", "copies", "matmul", "parts")),
 )
 _PARAMETERS = "P MMM PPP P iii iii i ffi PPP"
 _ALL_SPANS: Final = 2**31 - 1  # how many there are is the caller's word, as the tables are

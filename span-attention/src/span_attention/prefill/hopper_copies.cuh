@@ -18,10 +18,10 @@ __device__ __forceinline__ void bring(unsigned char* to, Barrier* full, const Te
 __device__ __forceinline__ void bring_tasks(Shared& shared, const Launch& launch,
                                             const TensorMap& query_map) {
   Turn<QUERY_STAGES> turn;
-  const auto post = [&](const Work& work) {
+  const auto post = [&](const Task& task) {
     wait(&shared.query_ring.empty[turn.stage], turn.parity ^ 1);
     if (threadIdx.x % kWarp == 0) {
-      shared.work[turn.stage] = work;
+      shared.task[turn.stage] = task;
       arrive(&shared.posted[turn.stage]);
       wait_for_kernel_before();
       Barrier* full = &shared.query_ring.full[turn.stage];
@@ -29,7 +29,7 @@ __device__ __forceinline__ void bring_tasks(Shared& shared, const Launch& launch
 #pragma unroll
       for (int i = 0; i < kKeyTiles; ++i) {
         copy_box(&shared.query[turn.stage][i * kQueryTile], query_map, i * kColumns,
-                 work.first_head, work.tile.row, full);
+                 task.first_head, task.tile.row, full);
       }
     }
     turn.next();
@@ -37,16 +37,16 @@ __device__ __forceinline__ void bring_tasks(Shared& shared, const Launch& launch
   const int tasks = launch.slices.num_tiles() * launch.packs();
   const int parts = SPLITS ? launch.slices.parts() : 1;
   for (int round = 0; round * gridDim.x < tasks * parts; ++round) {
-    const int task = task_of(round);
-    if (task >= tasks * parts) continue;
-    Work work = launch.work(task / parts);
-    if (SPLITS) work.cut(task % parts, parts);
-    if (work.part < work.num_parts) post(work);
+    const int number = task_of(round);
+    if (number >= tasks * parts) continue;
+    Task task = launch.task(number / parts);
+    if (SPLITS) task.split(number % parts, parts);
+    if (task.part < task.num_parts) post(task);
   }
   let_next_kernel_start();  // what it reads before it waits for this one is older
   wait(&shared.query_ring.empty[turn.stage], turn.parity ^ 1);
   if (threadIdx.x % kWarp == 0) {
-    shared.work[turn.stage].num_parts = 0;
+    shared.task[turn.stage].num_parts = 0;
     arrive(&shared.posted[turn.stage]);
     arrive(&shared.query_ring.full[turn.stage]);
   }
@@ -60,11 +60,11 @@ __device__ __forceinline__ void bring_keys(Shared& shared, const Launch& launch,
   Turn<STAGES> turn;
   while (true) {
     wait(&shared.posted[task_turn.stage], task_turn.parity);
-    const Work& work = shared.work[task_turn.stage];
-    const int kv_head = work.kv_head, first_block = work.first_block, last_block = work.last_block;
-    const int last_box = work.tile.last_key / launch.box_tokens;
-    const int* table = work.table;
-    if (work.num_parts == 0) return;
+    const Task& task = shared.task[task_turn.stage];
+    const int kv_head = task.kv_head, first_block = task.first_block, last_block = task.last_block;
+    const int last_box = task.tile.last_key / launch.box_tokens;
+    const int* table = task.table;
+    if (task.num_parts == 0) return;
     __syncwarp();
     if (lane == 0) arrive(&shared.query_ring.empty[task_turn.stage]);
     task_turn.next();

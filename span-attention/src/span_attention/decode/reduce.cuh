@@ -6,32 +6,32 @@ __device__ __forceinline__ Part& part_of(const Arguments& of, int index) {
 }
 
 // Takes off the result what zeros and biases of codes have added to it.
-__device__ __forceinline__ void settle(Sums& sums) {
-  if constexpr (Codes::kNumbers == 2) {
+__device__ __forceinline__ void settle(Accumulators& acc) {
+  if constexpr (Codes::kScales == 2) {
 #pragma unroll
     for (int i = 0; i < 2 * HEAD_TILES; ++i) {
       const int n = i / 2, c = i % 2;
-      float bias = sums.bias[n][c];
+      float bias = acc.bias[n][c];
 #pragma unroll
       for (int step = 4; step < kWarp; step *= 2) bias += __shfl_xor_sync(kAll, bias, step);
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
-        sums.at[row][n][c] -= bias * (1.0f / Codes::kUnit);
-        sums.at[row][n][2 + c] -= bias * (1.0f / Codes::kOddUnit);
+        acc.at[row][n][c] -= bias * (1.0f / Codes::kUnit);
+        acc.at[row][n][2 + c] -= bias * (1.0f / Codes::kOddUnit);
       }
     }
   }
 }
 
-__device__ __forceinline__ void store_part(Part& part, const Sums& sums) {
+__device__ __forceinline__ void store_part(Part& part, const Accumulators& acc) {
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int n = 0; n < HEAD_TILES; ++n) {
     float4(*const rows)[kWarp] = part + n * (1 + kRows);
-    rows[0][lane] = {sums.most[n][0], sums.most[n][1], sums.sum[n][0], sums.sum[n][1]};
+    rows[0][lane] = {acc.most[n][0], acc.most[n][1], acc.sum[n][0], acc.sum[n][1]};
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      const float* at = sums.at[row][n];
+      const float* at = acc.at[row][n];
       rows[1 + row][lane] = {at[0], at[1], at[2], at[3]};
     }
   }
@@ -63,19 +63,19 @@ struct Shares {
 };
 
 // Adds a part of shared memory to those of the warp.
-__device__ __forceinline__ void join_part(Sums& sums, const Part& part) {
+__device__ __forceinline__ void join_part(Accumulators& acc, const Part& part) {
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int n = 0; n < HEAD_TILES; ++n) {
     const float4(*const rows)[kWarp] = part + n * (1 + kRows);
     const float4 rest = rows[0][lane];
-    const Shares low(sums.most[n][0], rest.x), high(sums.most[n][1], rest.y);
-    low.add(sums.sum[n][0], rest.z);
-    high.add(sums.sum[n][1], rest.w);
+    const Shares low(acc.most[n][0], rest.x), high(acc.most[n][1], rest.y);
+    low.add(acc.sum[n][0], rest.z);
+    high.add(acc.sum[n][1], rest.w);
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       const float4 more = rows[1 + row][lane];
-      float* at = sums.at[row][n];
+      float* at = acc.at[row][n];
       low.add(at[0], more.x);
       high.add(at[1], more.y);
       low.add(at[2], more.z);
@@ -111,7 +111,8 @@ __device__ __forceinline__ T* result_of(const Arguments& of, const Heads& heads,
   return of.out + (index * VALUE_SIZE + heads.element);
 }
 
-// Writes the log-sum-exp of a head. Many lanes have it, of each section of its elements: one writes.
+// Writes the log-sum-exp of a head. Many lanes have it, of each section of its elements: one
+// writes.
 __device__ __forceinline__ void write_lse(const Arguments& of, const Heads& heads, int request,
                                           int head, const Total& total) {
   if (threadIdx.x % kWarp >= 4 || heads.element > 0) return;
@@ -130,14 +131,14 @@ __device__ __forceinline__ unsigned pack_result(float even, float odd, float sha
 }
 
 // Writes the result of an item of which the warp has seen all tokens.
-__device__ __forceinline__ void write_result(const Sums& sums, const Arguments& of,
+__device__ __forceinline__ void write_result(const Accumulators& acc, const Arguments& of,
                                              const Tile& tile) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
   const Heads heads(of, tile.kv_head, tile.section);
 #pragma unroll
   for (int i = 0; i < 2 * HEAD_TILES; ++i) {
     const int n = i / 2, c = i % 2, head = 8 * n + 2 * t + c;
-    const Total total(of, heads, head, sums.most[n][c], sums.sum[n][c]);
+    const Total total(of, heads, head, acc.most[n][c], acc.sum[n][c]);
     if (head >= heads.count) continue;
     if constexpr (LSE) write_lse(of, heads, tile.request, head, total);
     T* const out = result_of(of, heads, tile.request, head);
@@ -149,7 +150,7 @@ __device__ __forceinline__ void write_result(const Sums& sums, const Arguments& 
       unsigned words[2];
 #pragma unroll
       for (int w = 0; w < kStep; ++w) {
-        const float* at = sums.at[row + w][n];
+        const float* at = acc.at[row + w][n];
         words[w] = pack_result(at[c], at[2 + c], total.share);
       }
       if constexpr (kStep == 2) {
@@ -162,8 +163,8 @@ __device__ __forceinline__ void write_result(const Sums& sums, const Arguments& 
 }
 
 // Leaves what the block has of an item for blocks behind.
-__device__ __forceinline__ void publish(const Sums& sums, const Arguments& of, int index) {
-  store_part(part_of(of, index), sums);
+__device__ __forceinline__ void publish(const Accumulators& acc, const Arguments& of, int index) {
+  store_part(part_of(of, index), acc);
   __syncwarp();
   if (threadIdx.x % kWarp == 0) store_flag(&of.plan.flags()[index], readers_of(gridDim.x));
 }

@@ -1,4 +1,4 @@
-// The seeded race among the tokens of a row, and who of them can still win it.
+// The seeded draw (Gumbel-max) among the tokens of a row, and who of them can still win it.
 
 struct Four {
   unsigned word[4];
@@ -26,17 +26,20 @@ __device__ __forceinline__ Four philox(unsigned long long seed, unsigned positio
   return {{x0, x1, x2, x3}};
 }
 
-// The exponential race of a row. Token i's time is E_i / p_i, E_i = -log(1 - u_i); its score, the
-// logarithm of the reciprocal, is x_i / temperature - log(E_i). The largest score wins.
-struct Race {
+// The Gumbel-max draw of a row, as an exponential race. Token i's time is E_i / p_i, E_i = -log(1 -
+// u_i); its score, the logarithm of the reciprocal, is x_i / temperature - log(E_i). The largest
+// score wins.
+struct GumbelMax {
   unsigned long long seed;
   unsigned position;
-  double inverse;     // of the temperature
+  double inverse;  // of the temperature
   float bits_per_x;
 
-  __device__ __forceinline__ Race(const Wish& wish, int position)
-      : seed(wish.seed), position(position), inverse(1.0 / wish.temperature),
-        bits_per_x(kBitsPerNat / wish.temperature) {}
+  __device__ __forceinline__ GumbelMax(const SamplingParams& params, int position)
+      : seed(params.seed),
+        position(position),
+        inverse(1.0 / params.temperature),
+        bits_per_x(kBitsPerNat / params.temperature) {}
 
   // Lets the token of a key take part.
   __device__ __forceinline__ void enter(Key key, Best& best) const {
@@ -50,8 +53,8 @@ struct Race {
 
   // Lists those of kVector neighbours that can still win, from the floor on. E > u, so a token
   // whose u exceeds what its E would have to be need not be looked at more closely.
-  __device__ __forceinline__ void sift(const Neighbours& here, const Floor& floor,
-                                       Shared& shared) const {
+  __device__ __forceinline__ void filter(const Neighbours& here, const Floor& floor,
+                                         Shared& shared) const {
     const int ordered = *static_cast<volatile int*>(&shared.reach);
     const float least = __int_as_float(ordered ^ signs(__int_as_float(ordered)));
 #pragma unroll

@@ -6,12 +6,12 @@ constexpr int kThreads = kGroup * (1 + CONSUMERS);
 constexpr int kLines = 64 * CONSUMERS;
 constexpr int kColumns = ROW_BYTES / 2;  // elements of a row in shared memory
 constexpr int kKeyTiles = KEY_SIZE / kColumns, kValueTiles = VALUE_SIZE / kColumns;
-constexpr int kFragments = BLOCK / 8, kSums = VALUE_SIZE / 8;
+constexpr int kFragments = BLOCK / 8, kAccumulators = VALUE_SIZE / 8;
 constexpr int kLeastBlocks = 2;  // of keys, in a part of a task
 constexpr int kQueryTile = kLines * ROW_BYTES, kTile = BLOCK * ROW_BYTES;  // bytes
 
 // A tile, heads of it and blocks of keys: what a consumer must know of its task.
-struct Work {
+struct Task {
   Tile tile;
   int kv_head, first_head;
   int first_block, last_block;
@@ -19,7 +19,7 @@ struct Work {
   const int* table;     // spans of its request
 
   // Leaves part `which` of up to `most` with kLeastBlocks each: none behind the last.
-  __device__ __forceinline__ void cut(int which, int most) {
+  __device__ __forceinline__ void split(int which, int most) {
     const int blocks = last_block + 1 - first_block, begin = first_block;
     part = which;
     num_parts = max(min(most, blocks / kLeastBlocks), 1);
@@ -58,7 +58,7 @@ struct Shared {
   Ring<QUERY_STAGES> query_ring;
   Ring<STAGES> key_ring, value_ring;
   Barrier posted[QUERY_STAGES];  // the work is there; its queries may still be on their way
-  Work work[QUERY_STAGES];       // emptied with the queries; one without parts is the end
+  Task task[QUERY_STAGES];       // emptied with the queries; one without parts is the end
 };
 
 // The arguments of a launch that both roles need.
@@ -72,19 +72,25 @@ struct Launch {
   __device__ __forceinline__ int packs() const { return heads / pack; }
 
   // A task: a tile and a group of heads.
-  __device__ __forceinline__ Work work(int task) const {
-    const int which = task % packs();
-    const Tile tile(slices, task / packs(), window);
+  __device__ __forceinline__ Task task(int number) const {
+    const int which = number % packs();
+    const Tile tile(slices, number / packs(), window);
     const int* table = tables + static_cast<long long>(__ldcg(&rows[tile.slice])) * table_len;
-    return {tile, which / (packs() / kv_heads), which * pack, tile.first_key / BLOCK,
-            tile.last_key / BLOCK, 0, 1, table};
+    return {tile,
+            which / (packs() / kv_heads),
+            which * pack,
+            tile.first_key / BLOCK,
+            tile.last_key / BLOCK,
+            0,
+            1,
+            table};
   }
 
   // A part's own place in the workspace is that of the thread block that computes it.
-  __device__ __forceinline__ float* sums(int block, int line) const {
+  __device__ __forceinline__ float* acc(int block, int line) const {
     return workspace + (static_cast<long long>(block) * kLines + line) * VALUE_SIZE;
   }
   __device__ __forceinline__ float2* states(int block, int line) const {
-    return reinterpret_cast<float2*>(sums(gridDim.x, 0)) + block * kLines + line;
+    return reinterpret_cast<float2*>(acc(gridDim.x, 0)) + block * kLines + line;
   }
 };

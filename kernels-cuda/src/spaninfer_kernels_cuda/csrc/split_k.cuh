@@ -2,27 +2,27 @@
 //
 // A tile's columns of 8 tokens belong to the blocks in turn. Every block sends its sums of a column
 // to the one that owns it, by stores that count themselves at a barrier there, and may then end; an
-// owner waits for the sums of all, adds them in the order of the blocks, and writes the result. So a
-// sum takes one way through the cluster, and only owners wait for blocks that still multiply.
+// owner waits for the sums of all, adds them in the order of the blocks, and writes the result. So
+// a sum takes one way through the cluster, and only owners wait for blocks that still multiply.
 //
-// `Kernel` tells, besides what sums.cuh asks, kBlocks: those of the cluster.
+// `Kernel` tells, besides what epilogue.cuh asks, kBlocks: those of the cluster.
 //
-// Needs mma.cuh, copy.cuh, cluster.cuh, sums.cuh; sm_90.
+// Needs mma.cuh, copy.cuh, cluster.cuh, epilogue.cuh; sm_90.
 
 // Where sums of a block's own columns arrive.
 template <typename Kernel>
-struct Meeting {
+struct ClusterReduction {
   static constexpr int kBlocks = Kernel::kBlocks;
   static constexpr int kMostOwned = (Kernel::kColumns + kBlocks - 1) / kBlocks;
 
-  float4 sums[kMostOwned][kBlocks][Kernel::kThreads];
+  float4 acc[kMostOwned][kBlocks][Kernel::kThreads];
   Barrier arrived;
 
   // By one thread of each block, before the barrier of the cluster that all sums come after.
   __device__ __forceinline__ void open() {
     const int owned = (Kernel::kColumns - rank_in_cluster() + kBlocks - 1) / kBlocks;
     init_barrier(&arrived, 1);
-    arrive_expecting(&arrived, owned * static_cast<int>(sizeof(sums[0])));
+    arrive_expecting(&arrived, owned * static_cast<int>(sizeof(acc[0])));
   }
 
   // Stores to what is `place` here in block `rank`, and counts there.
@@ -35,8 +35,7 @@ struct Meeting {
         "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, "
         "[counter];\n"
         "}" ::"r"(shared_address(&place)),
-        "r"(shared_address(&arrived)), "r"(rank), "f"(sum[0]), "f"(sum[1]), "f"(sum[2]),
-        "f"(sum[3])
+        "r"(shared_address(&arrived)), "r"(rank), "f"(sum[0]), "f"(sum[1]), "f"(sum[2]), "f"(sum[3])
         : "memory");
   }
 
@@ -58,7 +57,7 @@ struct Meeting {
 template <typename Kernel>
 struct Added {
   float2 bias;
-  float4 residual[Meeting<Kernel>::kMostOwned];
+  float4 residual[ClusterReduction<Kernel>::kMostOwned];
 };
 
 template <typename Kernel>
@@ -69,7 +68,7 @@ __device__ __forceinline__ Added<Kernel> added_by_owner(const Target<Kernel>& ta
     const int column = column_of<Kernel>(blockIdx.x / Kernel::kBlocks, threadIdx.x / kWarp);
     added.bias = bias_of<Kernel>(target, column);
 #pragma unroll
-    for (int n = 0; n < Meeting<Kernel>::kMostOwned; ++n) {
+    for (int n = 0; n < ClusterReduction<Kernel>::kMostOwned; ++n) {
       const int token = 8 * (rank + n * Kernel::kBlocks) + 2 * (threadIdx.x % 4);
       added.residual[n] = residual_of<Kernel>(target, column, token);
     }
@@ -79,27 +78,27 @@ __device__ __forceinline__ Added<Kernel> added_by_owner(const Target<Kernel>& ta
 
 // Once, by all threads that multiply, after the barrier of the cluster.
 template <typename Kernel>
-__device__ __forceinline__ void finish_with_cluster(const Sums<Kernel>& sums,
-                                                    Meeting<Kernel>& meeting,
+__device__ __forceinline__ void finish_with_cluster(const Accumulators<Kernel>& acc,
+                                                    ClusterReduction<Kernel>& reduction,
                                                     const Target<Kernel>& target,
                                                     const Added<Kernel>& added) {
   constexpr int kBlocks = Kernel::kBlocks;
   const int rank = rank_in_cluster();
 #pragma unroll
   for (int j = 0; j < Kernel::kColumns; ++j) {
-    meeting.send(sums[j], meeting.sums[j / kBlocks][rank][threadIdx.x], j % kBlocks);
+    reduction.send(acc[j], reduction.acc[j / kBlocks][rank][threadIdx.x], j % kBlocks);
   }
   if (rank >= Kernel::kColumns) return;
   const int column = column_of<Kernel>(blockIdx.x / kBlocks, threadIdx.x / kWarp);
-  meeting.wait();
+  reduction.wait();
 #pragma unroll
-  for (int n = 0; n < Meeting<Kernel>::kMostOwned; ++n) {
+  for (int n = 0; n < ClusterReduction<Kernel>::kMostOwned; ++n) {
     const int own = rank + n * kBlocks;
     if (own >= Kernel::kColumns) break;
     float sum[4] = {};
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      const float4 part = meeting.sums[n][block][threadIdx.x];
+      const float4 part = reduction.acc[n][block][threadIdx.x];
       sum[0] += part.x;
       sum[1] += part.y;
       sum[2] += part.z;

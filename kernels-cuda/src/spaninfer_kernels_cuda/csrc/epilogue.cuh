@@ -11,10 +11,10 @@
 //
 // `Kernel` tells these, the Element, and kRows of a tile; its sync() is a barrier of the threads.
 //
-// Needs types.cuh, reduce.cuh, share.cuh.
+// Needs types.cuh, reduce.cuh, stream_k.cuh.
 
 template <typename Kernel>
-using Sums = float[Kernel::kColumns][4];
+using Accumulators = float[Kernel::kColumns][4];
 
 // Where results go, what is added to them, and what blocks tell each other.
 template <typename Kernel>
@@ -66,11 +66,12 @@ __device__ __forceinline__ void for_columns(Each each) {
 
 // Leaves the sums to the block that owns the tile.
 template <typename Kernel>
-__device__ __forceinline__ void leave(const Sums<Kernel>& sums, const Target<Kernel>& target) {
+__device__ __forceinline__ void leave(const Accumulators<Kernel>& acc,
+                                      const Target<Kernel>& target) {
   float4* own = target.left_by(blockIdx.x);
 #pragma unroll
   for (int j = 0; j < Kernel::kColumns; ++j) {
-    const float(&sum)[4] = sums[j];
+    const float (&sum)[4] = acc[j];
     own[j * Kernel::kThreads] = make_float4(sum[0], sum[1], sum[2], sum[3]);
   }
   __threadfence();
@@ -78,8 +79,8 @@ __device__ __forceinline__ void leave(const Sums<Kernel>& sums, const Target<Ker
   if (threadIdx.x == 0) atomicExch(target.flags + blockIdx.x, 1);
 }
 
-// Waits until the blocks from `first` to the one before this have left their sums; takes their flags
-// down.
+// Waits until the blocks from `first` to the one before this have left their sums; takes their
+// flags down.
 template <typename Kernel>
 __device__ __forceinline__ void wait_for_left(const Target<Kernel>& target, int first) {
   for (int block = first + threadIdx.x; block < blockIdx.x; block += Kernel::kThreads) {
@@ -92,7 +93,7 @@ __device__ __forceinline__ void wait_for_left(const Target<Kernel>& target, int 
 
 // Adds what the blocks from `first` to this one have left, in this order.
 template <typename Kernel>
-__device__ __forceinline__ void collect(Sums<Kernel>& sums, const Target<Kernel>& target,
+__device__ __forceinline__ void collect(Accumulators<Kernel>& acc, const Target<Kernel>& target,
                                         int first) {
   const int last = blockIdx.x;
   if (first == last) return;
@@ -101,7 +102,7 @@ __device__ __forceinline__ void collect(Sums<Kernel>& sums, const Target<Kernel>
     const float4* left = target.left_by(block);
     for_columns<Kernel>([&](int j, int) {
       const float4 before = __ldcg(left + j * Kernel::kThreads);
-      float(&sum)[4] = sums[j];
+      float (&sum)[4] = acc[j];
       sum[0] += before.x;
       sum[1] += before.y;
       sum[2] += before.z;
@@ -174,29 +175,29 @@ __device__ __forceinline__ void store(const float (&sum)[4], const Target<Kernel
 }
 
 // Sets the sums of a tile to what they begin with; says whether what others have left is
-// in them. Where no tile is larger than a share, the one before has left its part long ago, as the first thing
-// it did, while this is the last tile of this block. It is read here, beside copies of weights, and
-// not when all else is done.
+// in them. Where no tile is larger than a share, the one before has left its part long ago, as the
+// first thing it did, while this is the last tile of this block. It is read here, beside copies of
+// weights, and not when all else is done.
 template <typename Kernel>
-__device__ __forceinline__ bool begin_tile(Sums<Kernel>& sums, const Place& place,
-                                          const Share& share, const Target<Kernel>& target) {
-  if (share.owns(place) && place.chunk > 0 && share.chunks <= share.all / share.blocks) {
+__device__ __forceinline__ bool begin_tile(Accumulators<Kernel>& acc, const ChunkCursor& place,
+                                           const WorkRange& range, const Target<Kernel>& target) {
+  if (range.owns(place) && place.chunk > 0 && range.chunks <= range.all / range.blocks) {
     wait_for_left(target, blockIdx.x - 1);
     const float4* left = target.left_by(blockIdx.x - 1);
 #pragma unroll
     for (int j = 0; j < Kernel::kColumns; ++j) {
       const float4 before = __ldcg(left + j * Kernel::kThreads);
-      sums[j][0] = before.x;
-      sums[j][1] = before.y;
-      sums[j][2] = before.z;
-      sums[j][3] = before.w;
+      acc[j][0] = before.x;
+      acc[j][1] = before.y;
+      acc[j][2] = before.z;
+      acc[j][3] = before.w;
     }
     return true;
   }
 #pragma unroll
   for (int j = 0; j < Kernel::kColumns; ++j) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sums[j][i] = 0.0f;
+    for (int i = 0; i < 4; ++i) acc[j][i] = 0.0f;
   }
   return false;
 }
@@ -204,19 +205,19 @@ __device__ __forceinline__ bool begin_tile(Sums<Kernel>& sums, const Place& plac
 // Does with the sums of a tile, all of this block's chunks being in them, what is to be done.
 // `has_all` says that the other blocks' are in them too.
 template <typename Kernel>
-__device__ __forceinline__ void finish_tile(Sums<Kernel>& sums, const Place& place,
-                                            const Share& share, const Target<Kernel>& target,
+__device__ __forceinline__ void finish_tile(Accumulators<Kernel>& acc, const ChunkCursor& place,
+                                            const WorkRange& range, const Target<Kernel>& target,
                                             bool has_all = false) {
-  if (!share.owns(place)) {
-    leave<Kernel>(sums, target);
+  if (!range.owns(place)) {
+    leave<Kernel>(acc, target);
     return;
   }
-  if (!has_all) collect<Kernel>(sums, target, share.first_block(place.tile));
+  if (!has_all) collect<Kernel>(acc, target, range.first_block(place.tile));
   const int column = column_of<Kernel>(place.tile, threadIdx.x / kWarp);
   const float2 bias = bias_of<Kernel>(target, column);
   // All loads of residuals first: they need not wait for stores, which might be to the same place.
   for_columns<Kernel>([&](int j, int token) {
-    complete<Kernel>(sums[j], bias, residual_of<Kernel>(target, column, token));
+    complete<Kernel>(acc[j], bias, residual_of<Kernel>(target, column, token));
   });
-  for_columns<Kernel>([&](int j, int token) { store<Kernel>(sums[j], target, column, token); });
+  for_columns<Kernel>([&](int j, int token) { store<Kernel>(acc[j], target, column, token); });
 }

@@ -2,7 +2,7 @@
 // rows of its result, and so read all of its parts in one round.
 
 // What a row of an item and its softmax come to, over the parts that were added.
-struct RowSums {
+struct RowAccumulators {
   float most[2] = {hidden(), hidden()}, sum[2] = {};
   float4 at = {};
 
@@ -54,10 +54,10 @@ struct Reading {
   }
 
   // The sums of row k over the warp's parts.
-  __device__ __forceinline__ RowSums add_parts(const Arguments& of, int k) const {
+  __device__ __forceinline__ RowAccumulators add_parts(const Arguments& of, int k) const {
     constexpr int kAhead = 16;  // parts under way together
     const int lane = threadIdx.x % kWarp, top = k / kRows * (1 + kRows);
-    RowSums sums;
+    RowAccumulators acc;
 #pragma unroll 1
     for (int p = 0; p < count(); p += kAhead) {
       float4 rests[kAhead], rows[kAhead];
@@ -69,9 +69,9 @@ struct Reading {
         if (p + a >= count()) rests[a] = {hidden(), hidden(), 0.0f, 0.0f};
       }
 #pragma unroll
-      for (int a = 0; a < kAhead; ++a) sums.add(rests[a], rows[a]);
+      for (int a = 0; a < kAhead; ++a) acc.add(rests[a], rows[a]);
     }
-    return sums;
+    return acc;
   }
 
   // Tells that the warp has read its parts: flags are 0 again when all readers have.
@@ -81,7 +81,7 @@ struct Reading {
 };
 
 // Writes row k of the result of an item.
-__device__ __forceinline__ void write_row(const RowSums& sums, const Arguments& of,
+__device__ __forceinline__ void write_row(const RowAccumulators& acc, const Arguments& of,
                                           const Reading& reading, int k) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
   const int element = element_of(k % kRows, g);
@@ -90,13 +90,13 @@ __device__ __forceinline__ void write_row(const RowSums& sums, const Arguments& 
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
     const int head = 8 * (k / kRows) + 2 * t + c;
-    const Total total(of, heads, head, sums.most[c], sums.sum[c]);
+    const Total total(of, heads, head, acc.most[c], acc.sum[c]);
     if (head >= heads.count) continue;
     if (LSE && k % kRows == 0) write_lse(of, heads, reading.request, head, total);
     if (element >= VALUE_TILE) continue;
     T* const out = result_of(of, heads, reading.request, head) + element;
-    *reinterpret_cast<unsigned*>(out) = c == 0 ? pack_result(sums.at.x, sums.at.z, total.share)
-                                               : pack_result(sums.at.y, sums.at.w, total.share);
+    *reinterpret_cast<unsigned*>(out) = c == 0 ? pack_result(acc.at.x, acc.at.z, total.share)
+                                               : pack_result(acc.at.y, acc.at.w, total.share);
   }
 }
 
@@ -108,16 +108,16 @@ __device__ __forceinline__ void share_rows(const Arguments& of, Shared& shared) 
   reading.wait(of.plan.flags());
 #pragma unroll 1
   for (int k = reading.reader; k < HEAD_TILES * kRows; k += readers_of(gridDim.x)) {
-    RowSums sums = reading.add_parts(of, k);
+    RowAccumulators acc = reading.add_parts(of, k);
     __syncthreads();  // others may still have read the block's parts in shared memory
     Part& own = shared.parts[warp];
-    own[0][lane] = {sums.most[0], sums.most[1], sums.sum[0], sums.sum[1]};
-    own[1][lane] = sums.at;
+    own[0][lane] = {acc.most[0], acc.most[1], acc.sum[0], acc.sum[1]};
+    own[1][lane] = acc.at;
     __syncthreads();
     if (warp > 0) continue;
 #pragma unroll
-    for (int w = 1; w < WARPS; ++w) sums.add(shared.parts[w][0][lane], shared.parts[w][1][lane]);
-    write_row(sums, of, reading, k);
+    for (int w = 1; w < WARPS; ++w) acc.add(shared.parts[w][0][lane], shared.parts[w][1][lane]);
+    write_row(acc, of, reading, k);
   }
   reading.leave(of.plan.flags());
 }

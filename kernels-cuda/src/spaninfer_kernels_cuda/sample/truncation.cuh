@@ -1,26 +1,27 @@
-// The cuts that a request asks for, one after another: top-k, top-p, min-p.
+// The truncations that a request asks for, one after another: top-k, top-p, min-p.
 
 // The least key that min-p leaves.
-__device__ __forceinline__ Key floor_of_min_p(const Wish& wish, float most) {
-  if (wish.min_p <= 0.0f) return kLeastFinite;
-  const float least = most + wish.temperature * logf(wish.min_p);
+__device__ __forceinline__ Key floor_of_min_p(const SamplingParams& params, float most) {
+  if (params.min_p <= 0.0f) return kLeastFinite;
+  const float least = most + params.temperature * logf(params.min_p);
   return max(static_cast<Key>(order_of(least)) << 32, kLeastFinite);
 }
 
-// The key from which on a row's cuts leave candidates, of the keys from `least` on that `find` looks
-// at: all, unless there `is_more` below them, `rest` being the mass of those. kAbsent if the cut is
-// not among them.
+// The key from which on a row's truncations leave candidates, of the keys from `least` on that
+// `find` looks at: all, unless there `is_more` below them, `rest` being the mass of those. kAbsent
+// if the threshold is not among them.
 template <typename Find>
-__device__ __forceinline__ Key find_cut(const Wish& wish, int length, Key least, float most,
-                                        bool is_more, Mass rest, Find find) {
-  const Key high = highest_of(most), floor = floor_of_min_p(wish, most);
+__device__ __forceinline__ Key find_threshold(const SamplingParams& params, int length, Key least,
+                                              float most, bool is_more, Mass rest, Find find) {
+  const Key high = highest_of(most), floor = floor_of_min_p(params, most);
   Key low = least;
   bool is_settled = !is_more || floor >= least;  // without a search
 #pragma unroll 1
   for (int by_mass = 0; by_mass < 2; ++by_mass) {
-    if (agreed(by_mass ? wish.top_p >= 1.0f : !wish.cuts_to_k(length))) continue;
+    if (agreed(by_mass ? params.top_p >= 1.0f : !params.truncates_to_k(length))) continue;
     low = find(low, high,
-               by_mass ? Cut::to_share(wish.top_p, rest) : Cut::to_number(wish.top_k, is_more));
+               by_mass ? Truncation::to_share(params.top_p, rest)
+                       : Truncation::to_number(params.top_k, is_more));
     if (agreed(low == kAbsent)) return by_mass && floor >= least ? floor : kAbsent;
     is_settled = true;
     rest = 0;  // of what top-k left, all is here
@@ -28,12 +29,12 @@ __device__ __forceinline__ Key find_cut(const Wish& wish, int length, Key least,
   return is_settled ? max(low, floor) : kAbsent;
 }
 
-// Finds between which keys the cut by mass is, where that is not in the list; shared.zone.wanted is 0
-// where it is. By the first block.
+// Finds between which keys the threshold by mass is, where that is not in the list;
+// shared.zone.wanted is 0 where it is. By the first block.
 //
-// What lies above a bin is known from its own side as well as the edges of the larger bins are close,
-// and from the other one, the mass of all being known exactly, as well as those of the smaller ones:
-// the nearer a share is to 1, the better.
+// What lies above a bin is known from its own side as well as the edges of the larger bins are
+// close, and from the other one, the mass of all being known exactly, as well as those of the
+// smaller ones: the nearer a share is to 1, the better.
 __device__ __forceinline__ void find_zone(const List& list, int length, const Spread& spread,
                                           Key bound, float share, const Weight& weight,
                                           Shared& shared) {
@@ -42,7 +43,7 @@ __device__ __forceinline__ void find_zone(const List& list, int length, const Sp
   sum_before(own, shared.mass_of_warp, &listed);
   const float scale = exp2f((spread.from - weight.largest) * weight.bits_per_x);
   const Mass rest = static_cast<Mass>(static_cast<double>(shared.rest) * scale);
-  const Mass all = Cut::to_share(share, rest).wanted(listed);
+  const Mass all = Truncation::to_share(share, rest).wanted(listed);
   if (threadIdx.x == 0) {
     shared.zone = {0, 0, 0, 0};
     shared.highest = -1;
@@ -109,14 +110,14 @@ __device__ __forceinline__ void find_zone(const List& list, int length, const Sp
   if (is_further) shared.zone.count = kList + 1;
 }
 
-// Finds the cut of a row where the first block's list holds it, and with it every candidate: then all
-// blocks get it. Else kAbsent, and the first block knows its zone, if it has one.
-__device__ __forceinline__ Key cut_in_list(const Row& row, const Wish& wish, float bits_per_x,
-                                           Shared& shared) {
-  const bool to_k = wish.cuts_to_k(row.length), with_rest = !to_k && wish.top_p < 1.0f;
-  const int least = to_k ? least_for(wish.top_k, row.length) : kLeastShare;
+// Finds the threshold of a row where the first block's list holds it, and with it every candidate:
+// then all blocks get it. Else kAbsent, and the first block knows its zone, if it has one.
+__device__ __forceinline__ Key threshold_in_list(const Row& row, const SamplingParams& params,
+                                                 float bits_per_x, Shared& shared) {
+  const bool to_k = params.truncates_to_k(row.length), with_rest = !to_k && params.top_p < 1.0f;
+  const int least = to_k ? least_for(params.top_k, row.length) : kLeastShare;
   const Key bound = sampled_bound(row, least, shared);
-  const Spread spread(bound, with_rest ? wish.top_p : 1.0f, least, bits_per_x);
+  const Spread spread(bound, with_rest ? params.top_p : 1.0f, least, bits_per_x);
   collect(row, bound, with_rest, bits_per_x, spread, kAbsent, shared);
   if (agreed(rank_in_cluster() == 0)) {
     const float most = value_of(static_cast<Key>(shared.most) << 32);
@@ -130,57 +131,57 @@ __device__ __forceinline__ Key cut_in_list(const Row& row, const Wish& wish, flo
     if (agreed(!is_empty && shared.count <= kList)) {
       const Weight weight{most, bits_per_x};
       const List list{shared, shared.count};
-      if (agreed(with_rest && floor_of_min_p(wish, most) < bound)) {
-        find_zone(list, row.length, spread, bound, wish.top_p, weight, shared);
+      if (agreed(with_rest && floor_of_min_p(params, most) < bound)) {
+        find_zone(list, row.length, spread, bound, params.top_p, weight, shared);
       }
       __syncthreads();
       if (agreed(shared.zone.wanted == 0)) {
         const Mass rest = rescaled(shared.rest, spread.from, most, bits_per_x);
-        const auto find = [&](Key low, Key high, const Cut& cut) {
-          return search(list, low, high, cut, weight, shared);
+        const auto find = [&](Key low, Key high, const Truncation& threshold) {
+          return search(list, low, high, threshold, weight, shared);
         };
-        found = find_cut(wish, row.length, bound, most, bound > kLeastFinite, rest, find);
+        found = find_threshold(params, row.length, bound, most, bound > kLeastFinite, rest, find);
       }
     }
-    if (threadIdx.x == 0) shared.cut = found;
+    if (threadIdx.x == 0) shared.threshold = found;
   }
   sync_cluster();
-  return in_block(&shared, 0)->cut;
+  return in_block(&shared, 0)->threshold;
 }
 
-// Finds the cut of a row that is not in the list. By all blocks, in the row itself.
-__device__ __forceinline__ Key cut_in_row(const Row& row, const Wish& wish, float bits_per_x,
-                                          Shared& shared) {
+// Finds the threshold of a row that is not in the list. By all blocks, in the row itself.
+__device__ __forceinline__ Key threshold_in_row(const Row& row, const SamplingParams& params,
+                                                float bits_per_x, Shared& shared) {
   const Shared& first = *in_block(&shared, 0);
   const float most = value_of(static_cast<Key>(first.most) << 32);
-  const Key low = static_cast<Key>(order_of(most + kReach * wish.temperature)) << 32;
-  const auto find = [&](Key low, Key high, const Cut& cut) {
+  const Key low = static_cast<Key>(order_of(most + kReach * params.temperature)) << 32;
+  const auto find = [&](Key low, Key high, const Truncation& threshold) {
     const Zone& zone = first.zone;
     const bool has_zone = agreed(zone.wanted > 0);
-    const Range range = has_zone ? Range{zone.low, zone.high, zone.count <= kList}
-                                 : Range{low, high, false};
-    return search_row(row, range, has_zone ? Cut::to_mass(zone.wanted) : cut,
+    const Range range =
+        has_zone ? Range{zone.low, zone.high, zone.count <= kList} : Range{low, high, false};
+    return search_row(row, range, has_zone ? Truncation::to_mass(zone.wanted) : threshold,
                       Weight{has_zone ? first.zone_from : most, bits_per_x}, shared);
   };
-  return find_cut(wish, row.length, max(low, kLeastFinite), most, false, 0, find);
+  return find_threshold(params, row.length, max(low, kLeastFinite), most, false, 0, find);
 }
 
-// The least key that may be the cut, where the zone is so small that the winner of the race will
+// The least key that may be the threshold, where the zone is so small that the token drawn will
 // hardly be in it; else kAbsent.
-__device__ __forceinline__ Key least_in_zone(const Wish& wish, const Shared& shared) {
+__device__ __forceinline__ Key least_in_zone(const SamplingParams& params, const Shared& shared) {
   const Shared& first = *in_block(&shared, 0);
   if (agreed(first.zone.wanted == 0 || first.zone.count > kFewInZone)) return kAbsent;
-  return max(first.zone.low, floor_of_min_p(wish, value_of(static_cast<Key>(first.most) << 32)));
+  return max(first.zone.low, floor_of_min_p(params, value_of(static_cast<Key>(first.most) << 32)));
 }
 
-// Whether the winner, as the first block knows it, is above the zone, whichever of its keys the cut is.
-// By all blocks.
+// Whether the winner, as the first block knows it, is above the zone, whichever of its keys the
+// threshold is. By all blocks.
 __device__ __forceinline__ bool is_above_zone(const Best& winner, const Row& row, Shared& shared) {
   const int id = min(winner.id, row.length - 1);
   const Key key = key_of(row.read(id), id);  // by all threads, for whom it is the same
   if (rank_in_cluster() == 0 && threadIdx.x == 0) {
-    shared.cut = key > shared.zone.high ? key : kAbsent;
+    shared.threshold = key > shared.zone.high ? key : kAbsent;
   }
   sync_cluster();
-  return agreed(in_block(&shared, 0)->cut != kAbsent);
+  return agreed(in_block(&shared, 0)->threshold != kAbsent);
 }

@@ -13,29 +13,29 @@ struct Tile {
 using Spans = int[TILES];  // the numbers of those that hold a tile
 
 // Steps through the tiles of a warp. What the request before needs is asked for when one begins.
-struct Walk {
+struct TileIterator {
   Tile tile;
   int left;  // tiles of the warp from this one down
   int sections, next_length, next_row;
   const int* table;
 
-  __device__ __forceinline__ void start(const Arguments& of, const Work& work) {
+  __device__ __forceinline__ void start(const Arguments& of, const TileRange& range) {
     sections = ceil_div(of.group, kHeads) * (VALUE_SIZE / VALUE_TILE);
-    left = work.end - work.begin;
-    ask(of, work.request);
-    enter(of, work.request);
-    const int units = ceil_div(tile.length - tile.origin, kTile);
-    const int unit = work.end - 1 - work.first, index = unit / units;
+    left = range.end - range.begin;
+    ask(of, range.request);
+    enter(of, range.request);
+    const int tiles = ceil_div(tile.length - tile.origin, kTile);
+    const int number = range.end - 1 - range.first, index = number / tiles;
     tile.kv_head = index / sections;
     tile.section = index % sections;
-    tile.token = tile.origin + (unit - index * units) * kTile;
+    tile.token = tile.origin + (number - index * tiles) * kTile;
   }
 
   // Asks for the spans. Those behind the last token are its own: they can be read.
   __device__ __forceinline__ void look_up(Spans& spans, const Arguments& of) const {
 #pragma unroll
     for (int i = 0; i < TILES; ++i) {
-      const int token = min(tile.token + i * kTogether, tile.length - 1);
+      const int token = min(tile.token + i * kMmaTokens, tile.length - 1);
       spans[i] = __ldcg(&table[token >> of.span_shift]);
     }
   }

@@ -1,5 +1,5 @@
-// The steps of a consumer of hopper.cu: products of queries and keys, of exponentials and values, and
-// the lines that it stores.
+// The steps of a consumer of hopper.cu: products of queries and keys, of exponentials and values,
+// and the lines that it stores.
 
 // Barriers by number: the turns of the consumers to start products, and each one's own threads.
 constexpr int kTurnBarrier = 1, kOwnBarrier = kTurnBarrier + CONSUMERS,
@@ -28,14 +28,14 @@ __device__ __forceinline__ void start_scores(float (&s)[kFragments][4], unsigned
 }
 
 // sums += p times `values`.
-__device__ __forceinline__ void start_values(float (&sums)[kSums][4],
+__device__ __forceinline__ void start_values(float (&acc)[kAccumulators][4],
                                              const unsigned (&p)[kFragments / 2][4],
                                              unsigned values) {
   begin_products();
 #pragma unroll
   for (int k = 0; k < BLOCK / 16; ++k) {
     const unsigned rows = values + 16 * k * ROW_BYTES;
-    Product<T, kSums>::of_registers(sums, p[k], tile_at<ROW_BYTES>(rows, kTile));
+    Product<T, kAccumulators>::of_registers(acc, p[k], tile_at<ROW_BYTES>(rows, kTile));
   }
   commit_products();
 }
@@ -67,15 +67,15 @@ __device__ __forceinline__ void round_scores(unsigned (&p)[kFragments / 2][4],
 
 // Stores one line of the sums times `share`. Four lanes hold two neighbouring elements of each
 // fragment; they exchange them, so that each stores 16 bytes of one fragment.
-__device__ __forceinline__ void store_line(T* to, const float (&sums)[kSums][4], int part,
+__device__ __forceinline__ void store_line(T* to, const float (&acc)[kAccumulators][4], int part,
                                            float share, bool is_there) {
   const int t = threadIdx.x % 4;
 #pragma unroll
-  for (int n = 0; n < kSums; n += 4) {
+  for (int n = 0; n < kAccumulators; n += 4) {
     unsigned mine[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      mine[i] = pack_pair<T>(sums[n + i][2 * part] * share, sums[n + i][2 * part + 1] * share);
+      mine[i] = pack_pair<T>(acc[n + i][2 * part] * share, acc[n + i][2 * part + 1] * share);
     }
 #pragma unroll
     for (int bit = 1; bit < 4; bit *= 2) {
