@@ -221,7 +221,9 @@ def compile_kernels(session: nox.Session) -> None:
     wanted = [line for package in KERNELS for line in (package, *for_tests(PACKAGES[package]))]
     install_here(session, *below(KERNELS[0]), *below(KERNELS[1]), *wanted)
     modules = [package.replace("-", "_") for package in KERNELS]
-    session.run("python", "-m", "spaninfer_kernel_launch.survey", *modules, *session.posargs)
+    session.run(
+        "python", "-m", "spaninfer_kernel_launch.compile_report", *modules, *session.posargs
+    )
 
 
 @nox.session(venv_backend="none")

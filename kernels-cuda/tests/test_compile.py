@@ -4,7 +4,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 from spaninfer_kernel_launch import ARCHITECTURES, compile_variant, pairwise_cover
-from spaninfer_kernel_launch.survey import variants_of
+from spaninfer_kernel_launch.compile_report import variants_of
 
 CASES = pairwise_cover(variants_of("spaninfer_kernels_cuda"))
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from span_attention import Format, Place, SpanLayout
+from span_attention import ArrayStrides, Format, SpanLayout
 from spaninfer_kernel_launch import ShapeError
 
 SIZES = dict(
@@ -15,8 +15,10 @@ SIZES = dict(
 def test_a_span_of_floats_is_keys_then_values_of_every_layer():
     layout = SpanLayout.contiguous(**SIZES)
 
-    assert layout.keys == Place(offset=0, head_stride=32 * 256, token_stride=256)
-    assert layout.values == Place(offset=2 * 32 * 256, head_stride=32 * 128, token_stride=128)
+    assert layout.keys == ArrayStrides(offset=0, head_stride=32 * 256, token_stride=256)
+    assert layout.values == ArrayStrides(
+        offset=2 * 32 * 256, head_stride=32 * 128, token_stride=128
+    )
     assert layout.key_scales is layout.value_scales is None
     assert layout.layer_stride == layout.layer_bytes == 2 * 32 * (256 + 128)
     assert layout.span_stride == layout.span_bytes == 3 * layout.layer_bytes
@@ -75,7 +77,7 @@ def test_strides_are_free():
     """Keys and values of all layers in one array, token after token."""
     dense = SpanLayout.contiguous(**SIZES)
 
-    other = replace(dense, keys=Place(0, head_stride=256, token_stride=768))
+    other = replace(dense, keys=ArrayStrides(0, head_stride=256, token_stride=768))
 
     assert other.span_bytes == dense.span_bytes
 

@@ -22,7 +22,7 @@ HEADS, KV_HEADS, SIZE, SPAN_LEN, LAYERS, LAYER = 14, 2, 128, 32, 20, 19
 CLOSE = 1.5 / 256
 # The largest distance between neighbouring numbers of a format, of a token's extent.
 STEPS = {Format.BFLOAT16: 0, Format.FP8: 1 / 28, Format.INT8: 1 / 255, Format.UINT4: 1 / 15}
-TOGETHER = 8  # rows that the truth is worked out for at once: 0.5 GB
+AT_ONCE = 8  # rows that the truth is worked out for at once: 0.5 GB
 
 pytestmark = pytest.mark.gpu
 
@@ -241,8 +241,8 @@ class Pool:
         assert torch.isfinite(keys).all()
         assert torch.isfinite(values).all()
         limit = CLOSE if length == LONGEST else tolerance(str(out.dtype).removeprefix("torch."))
-        for first in range(0, rows, TOGETHER):
-            own = slice(first, first + TOGETHER)
+        for first in range(0, rows, AT_ONCE):
+            own = slice(first, first + AT_ONCE)
             heads = query[own].double().view(-1, KV_HEADS, HEADS // KV_HEADS, SIZE)
             scores = self.scale * torch.einsum("tkgd,nkd->tkgn", heads, keys)
             last = length - rows + torch.arange(rows, device="cuda")[own, None, None, None]

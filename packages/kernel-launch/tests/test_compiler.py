@@ -12,11 +12,11 @@ from spaninfer_kernel_launch import (
     NotCompiled,
     Source,
     Variant,
+    cached_only,
     compile_all,
     compile_variant,
     compiler,
-    gathering,
-    known_only,
+    recording_kernels,
     toolchain,
 )
 
@@ -159,7 +159,7 @@ def test_what_was_asked_for_while_gathering_is_compiled_side_by_side(
 ):
     cache = FileCache(tmp_path / "cache")
     variants = [replace(variant, macros=(("T", name),)) for name in ("float", "half", "bfloat16")]
-    with gathering() as wanted:
+    with recording_kernels() as wanted:
         for each in (*variants, *variants):
             compile_variant(each, "sm_80", cache)
     told = []
@@ -175,7 +175,7 @@ def test_what_was_asked_for_while_gathering_is_compiled_side_by_side(
 def test_what_the_cache_has_is_not_compiled_again(variant, tmp_path):
     cache = FileCache(tmp_path / "cache")
     compile_variant(variant, "sm_80", cache)
-    with gathering() as wanted:
+    with recording_kernels() as wanted:
         compile_variant(variant, "sm_80", cache)
     told = []
 
@@ -189,7 +189,7 @@ def test_what_is_not_known_can_be_refused(variant, tmp_path):
     cache = FileCache(tmp_path / "cache")
     known = compile_variant(variant, "sm_80", cache)
 
-    with known_only():
+    with cached_only():
         assert compile_variant(variant, "sm_80", cache) == known
         with pytest.raises(NotCompiled, match=r"doubled\[T=bfloat16\] has not been .* for sm_90a"):
             compile_variant(variant, "sm_90a", cache)
@@ -198,7 +198,7 @@ def test_what_is_not_known_can_be_refused(variant, tmp_path):
 
 def test_a_mistake_is_told_of_all_the_same_where_many_are_compiled(variant, tmp_path):
     cache = FileCache(tmp_path / "cache")
-    with gathering() as wanted:
+    with recording_kernels() as wanted:
         compile_variant(variant, "sm_80", cache)
         compile_variant(replace(variant, macros=(("T", "quarter"),)), "sm_80", cache)
 
@@ -209,14 +209,14 @@ def test_a_mistake_is_told_of_all_the_same_where_many_are_compiled(variant, tmp_
 def test_while_gathering_one_kernel_stands_in_for_all(variant, tmp_path):
     cache = FileCache(tmp_path / "cache")
 
-    with gathering():
+    with recording_kernels():
         got = compile_variant(variant, "sm_80", cache)
         another = compile_variant(replace(variant, macros=(("T", "half"),)), "sm_80", cache)
         with ThreadPoolExecutor(1) as thread:
             elsewhere = thread.submit(compile_variant, variant, "sm_80").result()
 
     assert got == another
-    assert got.stands_in
+    assert got.is_empty
     assert got.report.registers > 0
     assert elsewhere.cubin == compile_variant(variant, "sm_80").cubin  # a thread gathers for itself
 

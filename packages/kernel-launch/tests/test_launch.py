@@ -14,10 +14,10 @@ from spaninfer_kernel_launch import (
     captured,
     clusters_at_once,
     compile_variant,
-    gathering,
     get_gpu,
     load,
     new_stream,
+    recording_kernels,
 )
 
 
@@ -162,7 +162,7 @@ def test_what_is_prepared_while_gathering_can_be_launched_and_does_nothing(sourc
         Call(kernel, launch, "i P f q P")(stream, 1000, out.pointer, slope, 0, last.pointer)
 
     fill(Launch((8, 1, 1), (128, 1, 1)), 1.0)
-    with gathering() as wanted:
+    with recording_kernels() as wanted:
         fill(wide, 2.0)
 
     assert read(out).tolist() == list(range(1000))

@@ -41,7 +41,7 @@ class Format(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ArrayStrides:
     """Where one array of a layer lies inside its span: first byte, bytes to the next head, token.
 
     The elements of one token and head are contiguous.
@@ -69,10 +69,10 @@ class SpanLayout:
     num_layers: int
     span_stride: int
     layer_stride: int
-    keys: Place
-    values: Place
-    key_scales: Place | None
-    value_scales: Place | None
+    keys: ArrayStrides
+    values: ArrayStrides
+    key_scales: ArrayStrides | None
+    value_scales: ArrayStrides | None
 
     @classmethod
     def contiguous(
@@ -102,8 +102,8 @@ class SpanLayout:
         for size in (*per_token, 0 if values_in_keys else scale_bytes):
             ends.append(ends[-1] + kv_heads * span_len * size)
 
-        def place(offset: int, size: int) -> Place:
-            return Place(offset, head_stride=span_len * size, token_stride=size)
+        def place(offset: int, size: int) -> ArrayStrides:
+            return ArrayStrides(offset, head_stride=span_len * size, token_stride=size)
 
         keys = place(0, key_bytes)
         values = keys if values_in_keys else place(ends[1], value_bytes)

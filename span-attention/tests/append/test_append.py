@@ -300,10 +300,10 @@ class Case:
     def check(self, queries, cache):
         """Compare with the definition in float64; what is not of these rows must be untouched."""
         kept, layout = self.slot >= 0, self.layout
-        self.near(queries[kept], self.turned(self.query, 0)[kept])
+        self.near(queries[kept], self.rotated(self.query, 0)[kept])
         where = (*np.divmod(self.slot[kept], layout.span_len),)
         untouched = self.cache.copy()
-        parts = [(layout.keys, layout.key_scales, self.turned(self.key, 1))]
+        parts = [(layout.keys, layout.key_scales, self.rotated(self.key, 1))]
         if layout.values != layout.keys:
             parts.append((layout.values, layout.value_scales, self.value.astype(np.float64)))
         for place, scales, expected in parts:
@@ -318,7 +318,7 @@ class Case:
             check_codes(layout.format, written, numbers.view(np.float32), expected[kept])
         np.testing.assert_array_equal(cache, untouched)
 
-    def turned(self, x, which):
+    def rotated(self, x, which):
         """Heads after norm and rotary embedding, in float64."""
         x = x.astype(np.float64)
         if self.weights is not None:

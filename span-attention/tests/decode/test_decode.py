@@ -476,7 +476,7 @@ class Case:
 def heads_of_a_token_together(layout):
     """The same spans with the heads of a token side by side, in each of their arrays."""
 
-    def turned(place):
+    def swapped(place):
         if place is None:
             return None
         return replace(
@@ -484,7 +484,7 @@ def heads_of_a_token_together(layout):
         )
 
     names = ("keys", "values", "key_scales", "value_scales")
-    return replace(layout, **{name: turned(getattr(layout, name)) for name in names})
+    return replace(layout, **{name: swapped(getattr(layout, name)) for name in names})
 
 
 def stored(x, format):

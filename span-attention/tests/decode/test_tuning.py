@@ -34,7 +34,7 @@ def test_query_heads_of_a_key_head_are_computed_together(heads, value_size, tile
 def test_work_is_divided_in_tiles(format, size):
     chosen = tuning.tune(layout(format, size, size), heads=8, requests=64)
 
-    assert chosen.unit == chosen.tiles * tuning.TOGETHER
+    assert chosen.tile_tokens == chosen.tiles * tuning.MMA_TOKENS
 
 
 @pytest.mark.parametrize(

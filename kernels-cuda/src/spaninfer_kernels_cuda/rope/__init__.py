@@ -2,7 +2,7 @@
 
 x[T H D] and out[T H D] have one element type, heads of a row contiguous, rows strided, each
 beginning at a multiple of 16 bytes; cosine[T R/2] and sine[T R/2] are float32, and so is the
-arithmetic. The first R elements of a head are turned in pairs (i, i + R/2), or (2i, 2i + 1) where
+arithmetic. The first R elements of a head are rotated in pairs (i, i + R/2), or (2i, 2i + 1) where
 interleaved; the others are copied. `append` of span_attention does this and the write into spans
 in one kernel.
 """
@@ -50,7 +50,7 @@ SOURCE = Source(
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Heads of `size` elements, the first `rotary_len` of which are turned, and which pairs."""
+    """Heads of `size` elements, the first `rotary_len` of which are rotated, and which pairs."""
 
     size: int
     rotary_len: int
@@ -69,7 +69,7 @@ class Prepared:
     def launch(
         self, x: object, cosine: object, sine: object, *, out: object, stream: object = None
     ) -> None:
-        """Write x, turned, to `out`, which may be x itself.
+        """Write x, rotated, to `out`, which may be x itself.
 
         Arrays may be given as addresses. Without a stream, the current one of x's framework.
         """
@@ -86,18 +86,18 @@ def variant_for(form: Form, dtype: object) -> Variant:
 
     Raises ShapeError where a head does not have so many pairs.
     """
-    turned, size = form.rotary_len, form.size
-    if turned % 2 or size % 2 or not 0 <= turned <= size or not size:
+    rotated, size = form.rotary_len, form.size
+    if rotated % 2 or size % 2 or not 0 <= rotated <= size or not size:
         raise ShapeError(
-            f"rope turns pairs: {turned} elements of a head of {size}; "
+            f"rope rotates pairs: {rotated} elements of a head of {size}; "
             "both must be even, and a head has at least as many"
         )
     element = element_of(dtype)
-    division = divide_head(element.itemsize, size, turned)
+    division = divide_head(element.itemsize, size, rotated)
     macros: dict[str, str | int | bool] = {
         "T": element.name,
         "SIZE": size,
-        "ROTARY": turned,
+        "ROTARY": rotated,
         "VECTOR": division.vector,
         "LANES": division.lanes,
         "THREADS": THREADS,
@@ -141,10 +141,10 @@ def rope(
     out: object = None,
     stream: object = None,
 ) -> object:
-    """Return x[T H D] with the first R elements of each head turned by cosine, sine[T R/2].
+    """Return x[T H D] with the first R elements of each head rotated by cosine, sine[T R/2].
 
     Without `out`, the result is a new array in the order of the stream, which torch.from_dlpack
-    and cupy.from_dlpack take; with out=x the heads are turned where they lie. Without a stream,
+    and cupy.from_dlpack take; with out=x the heads are rotated where they lie. Without a stream,
     the current one of x's framework.
     """
     views = {"x": view_of(x), "cosine": view_of(cosine), "sine": view_of(sine)}
@@ -186,4 +186,4 @@ VARIANTS: tuple[Variant, ...] = tuple(
     for interleaved in (False, True)
     for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)
 )
-"""Every pairing and element type, with whole and partly turned heads of published models."""
+"""Every pairing and element type, with whole and partly rotated heads of published models."""

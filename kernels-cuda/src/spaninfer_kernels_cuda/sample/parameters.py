@@ -29,7 +29,7 @@ PARAMETERS = np.dtype(
     ],
     align=True,
 )
-"""Struct SamplingParams of shared.cuh. A record that asks for nothing is not zero: begin with `defaults`."""
+"""Struct SamplingParams of shared.cuh. Neutral values are not all zero: begin with `defaults`."""
 
 assert PARAMETERS.itemsize == 88, "the size of struct SamplingParams"
 

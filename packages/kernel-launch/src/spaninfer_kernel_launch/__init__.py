@@ -25,6 +25,7 @@ from spaninfer_kernel_launch.launch import Call, Launch, blocks_at_once, cluster
 from spaninfer_kernel_launch.memory import Array, result_array
 from spaninfer_kernel_launch.module import Kernel, load
 from spaninfer_kernel_launch.report import CompileReport
+from spaninfer_kernel_launch.requests import KernelRequest, cached_only, recording_kernels
 from spaninfer_kernel_launch.source import Source
 from spaninfer_kernel_launch.stream import current_stream, stream_handle
 from spaninfer_kernel_launch.tensor_map import encode_tensor_map
@@ -40,7 +41,6 @@ from spaninfer_kernel_launch.view import (
     pointer_of,
     view_of,
 )
-from spaninfer_kernel_launch.wanted import Wanted, gathering, known_only
 
 __all__ = [
     "ARCHITECTURES",
@@ -65,6 +65,7 @@ __all__ = [
     "HeadDivision",
     "Kernel",
     "KernelError",
+    "KernelRequest",
     "Launch",
     "NotCompiled",
     "OutOfMemory",
@@ -74,9 +75,9 @@ __all__ = [
     "Timing",
     "Variant",
     "View",
-    "Wanted",
     "architecture_of",
     "blocks_at_once",
+    "cached_only",
     "captured",
     "check_aligned",
     "check_dense",
@@ -90,16 +91,15 @@ __all__ = [
     "element_of",
     "encode_tensor_map",
     "every_case",
-    "gathering",
     "get_gpu",
     "gpu_of",
-    "known_only",
     "load",
     "match",
     "new_stream",
     "pairwise_cover",
     "pointer_of",
     "record",
+    "recording_kernels",
     "result_array",
     "stream_handle",
     "time_launches",

@@ -13,6 +13,12 @@ from typing import Any
 from spaninfer_kernel_launch.cache import FileCache
 from spaninfer_kernel_launch.errors import CompileError, NotCompiled
 from spaninfer_kernel_launch.report import CompileReport, read_reports
+from spaninfer_kernel_launch.requests import (
+    EMPTY_KERNEL,
+    KernelRequest,
+    is_cached_only,
+    record_request,
+)
 from spaninfer_kernel_launch.toolchain import (
     compiler_version,
     include_folders,
@@ -20,7 +26,6 @@ from spaninfer_kernel_launch.toolchain import (
     toolchain_id,
 )
 from spaninfer_kernel_launch.variant import Variant
-from spaninfer_kernel_launch.wanted import STAND_IN, Wanted, is_known_only, note
 
 _OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--define-macro=NDEBUG")
 
@@ -29,14 +34,14 @@ _OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--define-macro=NDEBUG")
 class Compiled:
     """A kernel for one architecture: its machine code and what the assembler said about it.
 
-    One that `stands_in` for a kernel that was only noted has but one entry point.
+    One that `is_empty` takes the place of a kernel that was only recorded; it has one entry point.
     """
 
     entry: str
     arch: str
     cubin: bytes
     log: str
-    stands_in: bool = False
+    is_empty: bool = False
 
     @property
     def reports(self) -> dict[str, CompileReport]:
@@ -56,35 +61,35 @@ def compile_variant(variant: Variant, arch: str, cache: FileCache | None = None)
     """Return `variant` compiled for `arch`, from `cache` where it is known.
 
     Raises CompileError with the compiler's log where it refuses, CompilerMissing (which names the
-    extra to install) where there is no compiler. Inside of `gathering`, it is noted; inside of
-    `known_only`, NotCompiled is raised where it is not known.
+    extra to install) where there is no compiler. Inside of `recording_kernels`, it is
+    recorded instead; inside of `cached_only`, NotCompiled is raised where it is not cached.
     """
     if arch not in variant.architectures:
         raise CompileError(f"{variant} is for {', '.join(variant.architectures)}, not for {arch}")
-    wanted = Wanted(variant, arch, cache)
-    if note(wanted):
-        return _stand_in(arch, cache)
-    if (found := _find(wanted)) is not None:
+    request = KernelRequest(variant, arch, cache)
+    if record_request(request):
+        return _empty_kernel(arch, cache)
+    if (found := _find(request)) is not None:
         return found
-    if is_known_only():
+    if is_cached_only():
         raise NotCompiled(f"{variant} has not been compiled for {arch} yet")
-    return _compile_and_keep(wanted)
+    return _compile_and_keep(request)
 
 
 def compile_all(
-    wanted: Iterable[Wanted],
-    tell: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005
+    requests: Iterable[KernelRequest],
+    on_progress: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005
 ) -> None:
     """Compile the kernels that their caches do not have, as many at a time as there are processors.
 
-    `tell` hears how many are done, and of how many. Raises what `compile_variant` raises.
+    `on_progress(done, total)` is called after each. Raises what `compile_variant` raises.
     """
-    missing = [each for each in wanted if each.cache is not None and _find(each) is None]
+    missing = [each for each in requests if each.cache is not None and _find(each) is None]
     # Long sources take long, and what takes longest must not come last.
     missing.sort(key=lambda each: (-len(each.variant.text), str(each.variant)))
     if not missing:
         return
-    tell(0, len(missing))
+    on_progress(0, len(missing))
     threads = ThreadPoolExecutor(_usable_processors(), thread_name_prefix="spaninfer-compile")
     try:
         # NVRTC takes any number of threads, and releases the interpreter meanwhile.
@@ -93,7 +98,7 @@ def compile_all(
         ]
         for done, job in enumerate(as_completed(jobs), 1):
             job.result()
-            tell(done, len(jobs))
+            on_progress(done, len(jobs))
     finally:
         threads.shutdown(cancel_futures=True)
 
@@ -106,35 +111,35 @@ def _usable_processors() -> int:
 
 
 @once
-def _stand_in(arch: str, cache: FileCache | None) -> Compiled:
+def _empty_kernel(arch: str, cache: FileCache | None) -> Compiled:
     """Return the kernel that does nothing."""
-    wanted = Wanted(STAND_IN, arch, cache)
-    return replace(_find(wanted) or _compile_and_keep(wanted), stands_in=True)
+    request = KernelRequest(EMPTY_KERNEL, arch, cache)
+    return replace(_find(request) or _compile_and_keep(request), is_empty=True)
 
 
-_found: dict[Wanted, Compiled] = {}
+_found: dict[KernelRequest, Compiled] = {}
 """What this process has found in a cache or compiled for it: read once, and kept in any case."""
 
 
-def _find(wanted: Wanted) -> Compiled | None:
+def _find(request: KernelRequest) -> Compiled | None:
     """Return what is known of a kernel; without a cache, nothing."""
-    if wanted.cache is None:
+    if request.cache is None:
         return None
-    if (found := _found.get(wanted)) is not None:
+    if (found := _found.get(request)) is not None:
         return found
-    if (kept := wanted.cache.find(_key(wanted.variant, wanted.arch))) is None:
+    if (kept := request.cache.find(_key(request.variant, request.arch))) is None:
         return None
     log, _, cubin = kept.partition(b"\0")
-    _found[wanted] = Compiled(wanted.variant.entry, wanted.arch, cubin, log.decode())
-    return _found[wanted]
+    _found[request] = Compiled(request.variant.entry, request.arch, cubin, log.decode())
+    return _found[request]
 
 
-def _compile_and_keep(wanted: Wanted) -> Compiled:
-    compiled = _compile(wanted.variant, wanted.arch)
-    if wanted.cache is not None:
-        _found[wanted] = compiled
+def _compile_and_keep(request: KernelRequest) -> Compiled:
+    compiled = _compile(request.variant, request.arch)
+    if request.cache is not None:
+        _found[request] = compiled
         content = compiled.log.encode() + b"\0" + compiled.cubin
-        wanted.cache.keep(_key(wanted.variant, wanted.arch), content)
+        request.cache.keep(_key(request.variant, request.arch), content)
     return compiled
 
 

@@ -18,7 +18,7 @@ class HeadDivision:
 
 
 def divide_head(itemsize: int, size: int, rotary_len: int = 0) -> HeadDivision:
-    """Return the division of a head of `size` elements, `rotary_len` of which rope turns.
+    """Return the division of a head of `size` elements, `rotary_len` of which rope rotates.
 
     Loads are as wide as 16 bytes and half of either number allow; lanes are a power of two, with
     one unit each where a warp suffices. Both numbers are even.

@@ -52,7 +52,7 @@ def _attribute(name: str) -> object:
 
 def load(compiled: Compiled, gpu: Gpu, entry: str | None = None) -> Kernel:
     """Return a kernel of `compiled` on `gpu`, its entry point unless another one is named."""
-    if entry is None or compiled.stands_in:
+    if entry is None or compiled.is_empty:
         entry = compiled.entry
     return _load(compiled.cubin, entry, gpu)
 

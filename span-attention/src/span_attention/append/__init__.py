@@ -30,7 +30,7 @@ from spaninfer_kernel_launch import (
 from span_attention.append.arguments import ALIGNMENT, HeadNorm, Rotary, check
 from span_attention.append.tuning import launch
 from span_attention.append.variant import VARIANTS, Form, element_for, rotary_len, variant_for
-from span_attention.layout import Place, SpanLayout
+from span_attention.layout import ArrayStrides, SpanLayout
 from span_attention.spans import Spans
 
 __all__ = ["VARIANTS", "Form", "HeadNorm", "Prepared", "Rotary", "append", "prepare", "variant_for"]
@@ -60,7 +60,7 @@ class Prepared:
         head_norm: HeadNorm | None = None,
         stream: object = None,
     ) -> None:
-        """Write keys and values into the spans and the turned queries to `out`.
+        """Write keys and values into the spans and the rotated queries to `out`.
 
         Arrays may be given as addresses. Without a stream, the current one of query's framework.
         """
@@ -82,10 +82,10 @@ class Prepared:
         head_norm: HeadNorm | None,
     ) -> None:
         """Do what `launch` does, on the stream with this handle, whichever it is."""
-        turned = rotary or _NOT_TURNED
-        if turned.len != self.rotary_len:
+        rotated = rotary or _NO_ROTARY
+        if rotated.len != self.rotary_len:
             raise ShapeError(
-                f"rope turns {turned.len} elements, but this append was prepared for "
+                f"rope rotates {rotated.len} elements, but this append was prepared for "
                 f"{self.rotary_len}; Form(rotary_len=...) says how many"
             )
         if self._call is None:
@@ -93,13 +93,13 @@ class Prepared:
         norm = head_norm or _NO_NORM
         self._call(
             *(handle, pointer_of(out), *spans.places, *spans.scale_places),
-            *map(pointer_of, (query, key, value, turned.cosine, turned.sine, slot)),
+            *map(pointer_of, (query, key, value, rotated.cosine, rotated.sine, slot)),
             *(pointer_of(norm.query_weight), pointer_of(norm.key_weight)),
             *(norm.eps, norm.weight_offset),
         )
 
 
-_NOT_TURNED = Rotary(0, 0, len=0)
+_NO_ROTARY = Rotary(0, 0, len=0)
 _NO_NORM = HeadNorm(0, 0, eps=0.0)
 _PARAMETERS = "PPPPP PPP PPP PP ff iii qqq qqq qqq qqqqq"
 
@@ -120,11 +120,11 @@ def _strides(layout: SpanLayout) -> tuple[int, ...]:
     return strides
 
 
-_NOWHERE = Place(0, 0, 0)
+_NOWHERE = ArrayStrides(0, 0, 0)
 _SCALE_BYTES = 4
 
 
-def _in_units(itemsize: int, span_stride: int, place: Place) -> tuple[int, int, int]:
+def _in_units(itemsize: int, span_stride: int, place: ArrayStrides) -> tuple[int, int, int]:
     strides = (span_stride, place.head_stride, place.token_stride)
     assert not any(stride % itemsize for stride in strides), (place, itemsize)
     span, head, token = (stride // itemsize for stride in strides)
@@ -149,14 +149,14 @@ def prepare(
     if heads < 1 or heads % layout.kv_heads:
         raise ShapeError(f"{heads} query heads are not a multiple of {layout.kv_heads} key heads")
     compiled = compile_variant(variant_for(form, layout), gpu.arch, cache or user_cache())
-    turned, kv_heads = rotary_len(form, layout), layout.kv_heads
-    division = divide_head(element_for(form, layout).itemsize, layout.key_size, turned)
+    rotated, kv_heads = rotary_len(form, layout), layout.kv_heads
+    division = divide_head(element_for(form, layout).itemsize, layout.key_size, rotated)
     tasks = heads + kv_heads * (1 if layout.values == layout.keys else 2)
     grid = launch(rows, tasks, division.lanes, gpu.sm_count)
     dense = (heads * layout.key_size, kv_heads * layout.key_size, kv_heads * layout.value_size)
     sizes = (heads, kv_heads, layout.span_len, *(row_strides or dense), *_strides(layout))
     call = Call(load(compiled, gpu), grid, _PARAMETERS, always=sizes) if grid else None
-    return Prepared(layout, rows, heads, turned, workspace_bytes=0, _call=call)
+    return Prepared(layout, rows, heads, rotated, workspace_bytes=0, _call=call)
 
 
 _prepared = lru_cache(maxsize=1024)(prepare)
@@ -174,7 +174,7 @@ def append(
     out: object = None,
     stream: object = None,
 ) -> object:
-    """Return query[T H D] turned; write key[T K D] and value[T K E] where slot[T] says.
+    """Return query[T H D] rotated; write key[T K D] and value[T K E] where slot[T] says.
 
     `value` is None where values lie in the keys. Without `out`, the result is a new array in the
     order of the stream, which torch.from_dlpack and cupy.from_dlpack take. Without a stream, the
@@ -186,8 +186,8 @@ def append(
     rows, heads, _ = views["query"].shape
     gpu = gpu_of(**views, cache=view_of(spans.cache))
     handle = stream_handle(stream, query)
-    turned, dtype = rotary or _NOT_TURNED, views["query"].dtype
-    form = Form(head_norm is not None, turned.interleaved, turned.len, dtype)
+    rotated, dtype = rotary or _NO_ROTARY, views["query"].dtype
+    form = Form(head_norm is not None, rotated.interleaved, rotated.len, dtype)
     values = views.get("value", views["key"])
     strides = (views["query"].strides[0], views["key"].strides[0], values.strides[0])
     step = _prepared(form, layout, rows=rows, heads=heads, gpu=gpu, row_strides=strides)

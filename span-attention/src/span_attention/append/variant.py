@@ -33,10 +33,10 @@ _FLOATS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What happens on the way: a norm over each head, and which pairs rope turns.
+    """What happens on the way: a norm over each head, and which pairs rope rotates.
 
-    `rotary_len` is the number of elements that rope turns, the whole head unless given. `dtype` is
-    the element type of queries, keys and values; that of the spans, unless those hold codes.
+    `rotary_len` is the number of elements that rope rotates, the whole head unless given. `dtype`
+    is the element type of queries, keys and values; that of the spans, unless those hold codes.
     """
 
     head_norm: bool = False
@@ -60,14 +60,14 @@ def element_for(form: Form, layout: SpanLayout) -> Element:
 
 
 def rotary_len(form: Form, layout: SpanLayout) -> int:
-    """Return how many elements rope turns. Raises ShapeError where a head has no such pairs."""
-    turned = layout.key_size if form.rotary_len is None else form.rotary_len
-    if turned % 2 or not 0 <= turned <= layout.key_size or layout.key_size % 2:
+    """Return how many elements rope rotates. Raises ShapeError where a head has no such pairs."""
+    rotated = layout.key_size if form.rotary_len is None else form.rotary_len
+    if rotated % 2 or not 0 <= rotated <= layout.key_size or layout.key_size % 2:
         raise ShapeError(
-            f"rope turns pairs: {turned} elements of a head of {layout.key_size}; "
+            f"rope rotates pairs: {rotated} elements of a head of {layout.key_size}; "
             "both must be even, and a head has at least as many"
         )
-    return turned
+    return rotated
 
 
 def variant_for(form: Form, layout: SpanLayout) -> Variant:
@@ -75,18 +75,18 @@ def variant_for(form: Form, layout: SpanLayout) -> Variant:
 
     Raises DTypeError or ShapeError for what no variant takes.
     """
-    element, turned = element_for(form, layout), rotary_len(form, layout)
-    key = divide_head(element.itemsize, layout.key_size, turned)
+    element, rotated = element_for(form, layout), rotary_len(form, layout)
+    key = divide_head(element.itemsize, layout.key_size, rotated)
     if key.vector * layout.format.bits % 8:
         raise ShapeError(
-            f"rope over {turned} elements splits bytes of {layout.format.label} codes; "
+            f"rope over {rotated} elements splits bytes of {layout.format.label} codes; "
             "a multiple of 4 is needed"
         )
     macros: dict[str, str | int | bool] = {
         "T": element.name,
         "KEY_SIZE": layout.key_size,
         "VALUE_SIZE": layout.value_size,
-        "ROTARY": turned,
+        "ROTARY": rotated,
         "VECTOR": key.vector,
         "VALUE_VECTOR": divide_head(element.itemsize, layout.value_size).vector,
         "LANES": key.lanes,
@@ -110,9 +110,9 @@ def _variant(
     head_norm: bool,
     interleaved: bool,
 ) -> Variant:
-    key_size, value_size, turned = sizes
+    key_size, value_size, rotated = sizes
     layout = layout_of(key_size, value_size, format)
-    return variant_for(Form(head_norm, interleaved, turned, dtype), layout)
+    return variant_for(Form(head_norm, interleaved, rotated, dtype), layout)
 
 
 _SIZES = (

@@ -62,7 +62,7 @@ class Prepared:
         items = sizes.items(self.layout, self.heads, self.tuning)
         self._plan(
             *(handle, pointer_of(out), pointer_of(lengths)),
-            *(self.requests, items, window, self.tuning.unit),
+            *(self.requests, items, window, self.tuning.tile_tokens),
             *(self._blocks * self.tuning.warps, self._blocks),
         )
 

@@ -7,9 +7,9 @@ from typing import Final
 
 from spaninfer_kernel_launch import ShapeError
 
-from span_attention.layout import Format, Place, SpanLayout
+from span_attention.layout import ArrayStrides, Format, SpanLayout
 
-TOGETHER: Final = 16  # tokens that a tensor core instruction takes, as in csrc/decode_plan.cuh
+MMA_TOKENS: Final = 16  # tokens that a tensor core instruction takes, as in csrc/decode_plan.cuh
 PLAN_THREADS: Final = 512  # with 1024, ptxas 13.0 spills on sm_100a: 32 registers of 64
 _PART_WORDS: Final = 32  # registers for what is under way of a tile of keys, or of values
 _PART_BYTES: Final = 16 * 32  # of a row of a part of a result: 16 elements of 8 heads
@@ -38,9 +38,9 @@ class Tuning:
     value_parts: int
 
     @property
-    def unit(self) -> int:
+    def tile_tokens(self) -> int:
         """The tokens of a tile: what work is divided in."""
-        return TOGETHER * self.tiles
+        return MMA_TOKENS * self.tiles
 
 
 def tune(layout: SpanLayout, heads: int, requests: int) -> Tuning:
@@ -88,7 +88,9 @@ def check(layout: SpanLayout, heads: int) -> None:
             raise ShapeError(f"{stride} bytes from {name} to {name}; decode takes less than 4 GiB")
 
 
-def places(layout: SpanLayout) -> tuple[Place, Place, Place | None, Place | None]:
+def places(
+    layout: SpanLayout,
+) -> tuple[ArrayStrides, ArrayStrides, ArrayStrides | None, ArrayStrides | None]:
     """Return where keys, values, and the numbers of both lie in a span."""
     return layout.keys, layout.values, layout.key_scales, layout.value_scales
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spaninfer_kernel_launch import Call, FileCache, Gpu, Source, Variant, compile_variant, load
 
-from span_attention.layout import Place, SpanLayout
+from span_attention.layout import ArrayStrides, SpanLayout
 from span_attention.prefill.arguments import Arguments
 from span_attention.prefill.form import Form, element_for, stored_as
 from span_attention.prefill.tuning import Tiles, launch, tiles
@@ -49,7 +49,7 @@ class General:
         )
 
 
-def _strides(layout: SpanLayout, place: Place | None) -> tuple[int, int, int]:
+def _strides(layout: SpanLayout, place: ArrayStrides | None) -> tuple[int, int, int]:
     """Return the bytes from span to span, head, token."""
     if place is None:
         return 0, 0, 0

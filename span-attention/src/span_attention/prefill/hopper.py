@@ -17,7 +17,7 @@ from spaninfer_kernel_launch import (
     load,
 )
 
-from span_attention.layout import Place, SpanLayout
+from span_attention.layout import ArrayStrides, SpanLayout
 from span_attention.prefill.arguments import Arguments
 from span_attention.prefill.form import Form, element_for
 from span_attention.prefill.tuning import HopperTiles, hopper_tiles
@@ -90,7 +90,7 @@ class Hopper:
         """Tokens that one copy brings: those of a span, or of a block of a longer one."""
         return min(self.layout.span_len, self.block)
 
-    def _map(self, pointer: int, place: Place, size: int) -> bytes:
+    def _map(self, pointer: int, place: ArrayStrides, size: int) -> bytes:
         """Return the map of keys or values as [S K L size], and keep it."""
         layout = self.layout
         strides = (layout.span_stride, place.head_stride, place.token_stride)

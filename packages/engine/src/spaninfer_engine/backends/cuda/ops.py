@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
-from span_attention import Format, Place, SpanLayout
-from spaninfer_kernel_launch import Gpu, compile_all, gathering
+from span_attention import ArrayStrides, Format, SpanLayout
+from spaninfer_kernel_launch import Gpu, compile_all, recording_kernels
 from spaninfer_kernels_cuda import activation, norm
 from spaninfer_op_reference import cos_sin, frequencies
 from torch import Tensor
@@ -96,7 +96,7 @@ class CudaOps(TorchOps):
         # What an attempt before has prepared would do something, with what nothing has computed.
         self._start_over()
         try:
-            with gathering() as wanted:
+            with recording_kernels() as wanted:
                 walk()
         finally:
             self._start_over()
@@ -276,7 +276,7 @@ _PLAIN = {act: activation.Form(act) for act in activation.ACTS}
 _GATED = {act: activation.Form(act, gated=True) for act in activation.ACTS}
 
 
-def _view(numbers: Tensor, layout: SpanLayout, place: Place, size: int) -> Tensor:
+def _view(numbers: Tensor, layout: SpanLayout, place: ArrayStrides, size: int) -> Tensor:
     """[N S L K size]: keys or values of all layers and spans in numbers[S span]."""
     strides = (layout.layer_stride, layout.span_stride, place.token_stride, place.head_stride)
     return numbers.as_strided(

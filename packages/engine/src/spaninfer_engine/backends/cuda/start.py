@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from spaninfer_kernel_launch import NotCompiled, known_only
+from spaninfer_kernel_launch import NotCompiled, cached_only
 
 from spaninfer_engine.backends.cuda.device import CudaDevice
 from spaninfer_engine.backends.cuda.graph_shapes import GraphShapes, max_prompt_tokens
@@ -73,7 +73,7 @@ class CudaStart:
         return needs
 
     def _needs(self, tell: Callable[[int, int], None]) -> Needs:
-        with suppress(NotCompiled), known_only():
+        with suppress(NotCompiled), cached_only():
             return self._measured()
         self._ops.compile(self._walk, tell)
         return self._measured()

@@ -1,6 +1,6 @@
 """Compiles every variant of every operator and prints what the assembler says of each kernel.
 
-    python -m spaninfer_kernel_launch.survey PACKAGE ... [--arch ARCH]
+    python -m spaninfer_kernel_launch.compile_report PACKAGE ... [--arch ARCH]
 
 An operator is a sub-package with a tuple VARIANTS. Needs no GPU. Kernels that spill registers or
 keep arrays in memory are listed again at the end, as are variants that do not compile, and make the

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from spaninfer_kernel_launch.survey import main, progress, variants_of
+from spaninfer_kernel_launch.compile_report import main, progress, variants_of
 
 OPERATOR = """
 from spaninfer_kernel_launch import Source, Variant

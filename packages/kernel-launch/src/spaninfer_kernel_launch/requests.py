@@ -1,0 +1,78 @@
+"""Requested kernels: refused where they are not compiled yet, or recorded instead of compiled.
+
+So all that a piece of code needs can be compiled side by side, before it runs:
+
+    try:
+        with cached_only():
+            step()                # a second start ends here
+    except NotCompiled:
+        with recording_kernels() as requests:
+            step()                # prepares its kernels and launches them; they do nothing
+        compile_all(requests, on_progress)
+        step()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final
+
+from spaninfer_kernel_launch.cache import FileCache
+from spaninfer_kernel_launch.source import Source
+from spaninfer_kernel_launch.variant import Variant
+
+EMPTY_KERNEL: Final = Variant.of("nothing", Source(__package__, "csrc/nothing.cu"), {})
+"""The kernel that is launched in place of those that are recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRequest:
+    """A request for a kernel: its variant, the architecture, and the cache that keeps it."""
+
+    variant: Variant
+    arch: str
+    cache: FileCache | None
+
+
+_cached_only: ContextVar[bool] = ContextVar("_cached_only", default=False)
+_recorded: ContextVar[set[KernelRequest] | None] = ContextVar("_recorded", default=None)
+
+
+@contextmanager
+def cached_only() -> Iterator[None]:
+    """Raise NotCompiled where this thread requests a kernel that its cache does not have."""
+    token = _cached_only.set(True)
+    try:
+        yield
+    finally:
+        _cached_only.reset(token)
+
+
+def is_cached_only() -> bool:
+    """Return whether kernels that are not cached are refused at the moment."""
+    return _cached_only.get()
+
+
+@contextmanager
+def recording_kernels() -> Iterator[set[KernelRequest]]:
+    """Record the kernels that this thread requests; none is compiled, and launches do nothing.
+
+    Launches that were prepared meanwhile do nothing afterwards either: forget them.
+    """
+    requests: set[KernelRequest] = set()
+    token = _recorded.set(requests)
+    try:
+        yield requests
+    finally:
+        _recorded.reset(token)
+
+
+def record_request(request: KernelRequest) -> bool:
+    """Record a request where kernels are being recorded; return whether they are."""
+    recorded = _recorded.get()
+    if recorded is not None:
+        recorded.add(request)
+    return recorded is not None
