@@ -11,7 +11,7 @@ indexing finds in the cache.
 import math
 
 import pytest
-from span_attention import Format, SpanLayout, Spans, append, decode, prefill
+from span_attention import BatchDecode, BatchPrefill, Format, SpanLayout, Spans, append
 from spaninfer_op_reference import tolerance
 
 LONGEST = 2**18
@@ -44,15 +44,13 @@ def test_what_is_appended_behind_32_bits_of_bytes_is_found_there(pool):
 
 
 def test_one_batch_decodes_a_quarter_million_tokens_beside_single_ones(pool):
-    torch = pool.torch
     query = pool.query(len(LENGTHS))
     lengths = pool.put(LENGTHS)
 
-    out = decode.decode(
-        *(query, pool.tables, lengths), spans=pool.spans, rows=pool.rows, scale=pool.scale
-    )
+    attention = BatchDecode(pool.layout, num_heads=query.shape[1], dtype=query.dtype)
+    attention.plan(lengths, pool.tables, table_rows=pool.rows)
+    out = attention.run(query, pool.spans, softmax_scale=pool.scale)
 
-    out = torch.from_dlpack(out)
     for request, length in enumerate(LENGTHS):
         own = slice(request, request + 1)
         pool.check(out[own], query[own], request, length)
@@ -60,19 +58,22 @@ def test_one_batch_decodes_a_quarter_million_tokens_beside_single_ones(pool):
 
 @pytest.mark.parametrize("splits", [False, True], ids=["tasks whole", "tasks shared"])
 def test_a_chunk_at_the_end_of_a_quarter_million_tokens_attends_to_all_of_them(pool, splits):
-    torch, request = pool.torch, LENGTHS.index(LONGEST)
+    request = LENGTHS.index(LONGEST)
     short = LENGTHS.index(700)
     query = pool.query(CHUNK + 1)
 
-    out = prefill.prefill(
-        *(query, pool.tables, pool.rows[[short, request]], pool.put([0, 1, CHUNK + 1])),
-        pool.put([700, LONGEST]),
-        spans=pool.spans,
-        scale=pool.scale,
-        splits=splits,
+    attention = BatchPrefill(
+        pool.layout, num_heads=query.shape[1], dtype=query.dtype, splits=splits
     )
+    attention.plan(
+        pool.put([0, 1, CHUNK + 1]),
+        pool.put([700, LONGEST]),
+        pool.tables,
+        table_rows=pool.rows[[short, request]],
+        num_tokens=CHUNK + 1,
+    )
+    out = attention.run(query, pool.spans, softmax_scale=pool.scale)
 
-    out = torch.from_dlpack(out)
     pool.check(out[:1], query[:1], short, 700)
     pool.check(out[1:], query[1:], request, LONGEST)
 

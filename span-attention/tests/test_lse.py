@@ -1,30 +1,26 @@
-"""What is checked of log-sum-exps before anything is launched."""
+"""What is asked of the arrays for results and log-sum-exps before anything is launched."""
 
 import numpy as np
 import pytest
-from span_attention.lse import check_lse, result_arrays
-from spaninfer_kernel_launch import Gpu, ShapeError
-
-GPU = Gpu(0, "none", "sm_90a", sm_count=132, shared_bytes=0, l2_bytes=0, context=0)
+from span_attention.lse import pair_of, results_of
+from spaninfer_kernel_launch import ShapeError
 
 
-def test_an_lse_that_is_written_and_given_passes():
-    check_lse(np.zeros((3, 4), np.float32), True)
-    check_lse(1024, True)
-    check_lse(0, False)
+def test_results_are_one_or_with_log_sum_exps_two():
+    out = ("out", (3, 4, 8), "float16", 8)
+
+    assert results_of((3, 4, 8), "float16", alignment=8, lse=False) == (out,)
+    assert results_of((3, 4, 8), "float16", alignment=8, lse=True) == (
+        out,
+        ("lse", (3, 4), np.float32, 1),
+    )
 
 
-@pytest.mark.parametrize("lse", [1024, np.zeros((3, 4), np.float32)], ids=["address", "array"])
-def test_an_lse_that_the_kernel_does_not_write_is_refused(lse):
-    with pytest.raises(ShapeError, match=r"prepare it with Form\(…, lse=True\)"):
-        check_lse(lse, False)
+def test_what_is_given_for_two_results_is_a_pair():
+    out, lse = np.zeros((3, 4, 8)), np.zeros((3, 4))
 
-
-def test_an_lse_that_is_missing_is_refused():
-    with pytest.raises(ShapeError, match="lse is missing"):
-        check_lse(0, True)
-
-
-def test_one_array_is_no_place_for_two_results():
+    assert pair_of(None, lse=True) == pair_of(None, lse=False) == (None, None)
+    assert pair_of(out, lse=False) == (out, None)
+    assert pair_of((out, lse), lse=True) == (out, lse)
     with pytest.raises(ShapeError, match="out is no pair; with lse=True"):
-        result_arrays(np.zeros((3, 4, 8)), (3, 4, 8), "float16", GPU, 0, alignment=8, lse=True)
+        pair_of(out, lse=True)

@@ -13,43 +13,30 @@ seen. Parts that `merge` then joins were all computed with two things in mind:
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from spaninfer_kernel_launch import Gpu, ShapeError, result_array
+from spaninfer_kernel_launch import Result, ShapeError
 
 
-def check_lse(lse: object, is_written: bool) -> None:
-    """Raise ShapeError for an lse that the kernel does not write, or that it lacks; 0 is none."""
-    if is_written is (isinstance(lse, int) and lse == 0):
-        raise ShapeError(
-            "lse is missing; a kernel whose Form has lse=True writes it"
-            if is_written
-            else "lse is given, but the kernel does not write it; prepare it with Form(…, lse=True)"
-        )
+def results_of(
+    shape: tuple[int, int, int], dtype: object, *, alignment: int, lse: bool
+) -> tuple[Result, ...]:
+    """Return what attention writes: out[T H E], and with `lse` lse[T H]."""
+    out: Result = ("out", shape, dtype, alignment)
+    return (out, ("lse", shape[:2], np.float32, 1)) if lse else (out,)
 
 
-def result_arrays(
-    out: object,
-    shape: tuple[int, int, int],
-    dtype: object,
-    gpu: Gpu,
-    stream: int,
-    *,
-    alignment: int,
-    lse: bool,
-) -> tuple[object, object]:
-    """Return where a friendly function writes out[T H E] and lse[T H], the latter 0 without `lse`.
+def pair_of(out: Any, *, lse: bool) -> tuple[Any, Any]:
+    """Return the arrays that the caller gives for out and lse; None for those not given.
 
-    Of `out`, checked, a pair where there are two; or new ones where it is None. Raises ShapeError,
-    DTypeError or DeviceError for what cannot be written to.
+    Raises ShapeError for an `out` that is no pair where there are two.
     """
     if not lse:
-        return result_array(out, shape, dtype, gpu, stream, alignment=alignment), 0
+        return out, None
     if out is None:
-        out = None, None
+        return None, None
     if not isinstance(out, tuple) or len(out) != 2:
         raise ShapeError("out is no pair; with lse=True it is a tuple of two arrays, out and lse")
     first, second = out
-    return (
-        result_array(first, shape, dtype, gpu, stream, alignment=alignment),
-        result_array(second, shape[:2], np.float32, gpu, stream, name="lse"),
-    )
+    return first, second

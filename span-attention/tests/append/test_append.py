@@ -84,10 +84,10 @@ def test_arguments_that_do_not_fit_are_named():
     case = Case(rows=3)
     case.slot = case.slot.astype(np.int64)
 
-    with pytest.raises(DTypeError, match="slot holds int64, but the kernel needs int32"):
+    with pytest.raises(DTypeError, match="slot_mapping holds int64, but the kernel needs int32"):
         case.run(in_host_memory)
     case.slot = case.slot[:2].astype(np.int32)
-    with pytest.raises(ShapeError, match="slot: T is 2, but query has T = 3"):
+    with pytest.raises(ShapeError, match="slot_mapping: T is 2, but query has T = 3"):
         case.run(in_host_memory)
 
 

@@ -1,12 +1,14 @@
 """Decode against its definition; the tests that need no GPU come first."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 
 import ml_dtypes
 import numpy as np
 import pytest
-from span_attention import Format, SpanLayout, Spans, decode, merge
+from span_attention import BatchDecode, Format, SpanLayout, Spans, decode, merge
+from span_attention.decode.batch import check_query
 from spaninfer_kernel_launch import (
     DeviceError,
     DTypeError,
@@ -15,6 +17,7 @@ from spaninfer_kernel_launch import (
     captured,
     get_gpu,
     new_stream,
+    view_of,
 )
 from spaninfer_op_reference import (
     CodeRange,
@@ -55,16 +58,12 @@ def test_variants_with_and_without_log_sum_exps_are_two(lse):
     assert dict(variant.macros)["LSE"] == str(int(lse))
 
 
-def test_a_kernel_and_its_launch_agree_on_log_sum_exps():
+def test_a_run_without_a_plan_says_what_is_missing():
     layout = SpanLayout.contiguous(**SIZES, format=Format.FLOAT16)
-    given = dict(table_stride=1, spans=Spans(0, layout), out=0, workspace=0, scale=1.0)
+    attention = BatchDecode(layout, num_heads=2, dtype="float16")
 
-    step = decode.prepare(decode.Form(np.float16, lse=True), layout, requests=0, heads=2, gpu=GPU)
-    with pytest.raises(ShapeError, match="lse is missing"):
-        step.launch(0, 0, 0, 0, 0, **given)
-    step = decode.prepare(decode.Form(np.float16), layout, requests=0, heads=2, gpu=GPU)
-    with pytest.raises(ShapeError, match="lse is given, but the kernel does not write it"):
-        step.launch(0, 0, 0, 0, 0, **given, lse=np.zeros((0, 2), np.float32))
+    with pytest.raises(ShapeError, match=r"no step is planned; call plan\(seq_lens, span_tables\)"):
+        attention.run(0, Spans(0, layout), softmax_scale=1.0, out=0, stream=77)
 
 
 def test_queries_of_another_type_than_the_spans_are_refused():
@@ -91,27 +90,35 @@ def test_query_heads_must_share_key_heads_evenly():
 def test_arguments_that_do_not_fit_are_named():
     case = Case(lengths=[3, 5])
 
-    with pytest.raises(ShapeError, match="lengths: R is 1, but query has R = 2"):
+    with pytest.raises(ShapeError, match="table_rows: R is 2, but seq_lens has R = 1"):
         case.run(in_host_memory, lengths=case.lengths[:1])
-    with pytest.raises(DTypeError, match="lengths holds int64, but the kernel needs int32"):
+    with pytest.raises(DTypeError, match="seq_lens holds int64, but the kernel needs int32"):
         case.run(in_host_memory, lengths=case.lengths.astype(np.int64))
-    with pytest.raises(ShapeError, match="tables has 1 rows for 2 requests"):
+    with pytest.raises(ShapeError, match="span_tables has 1 rows for 2 sequences"):
         case.run(in_host_memory, tables=case.tables[:1], rows=None)
 
 
-def test_queries_that_begin_between_two_loads_are_refused():
+def test_queries_that_do_not_fit_the_plan_are_refused():
     case = Case(lengths=[3, 5])
     heads, size = case.query.shape[1:]
+    form = decode.Form(np.float16)
+    none = decode.prepare(form, case.layout, requests=0, heads=heads, gpu=GPU)
+    prepared = replace(none, requests=2)
     wide = np.zeros((2, heads * size + 4), np.float16)
     strides = (wide.strides[0], 2 * size, 2)
     between = np.lib.stride_tricks.as_strided(wide, case.query.shape, strides)
 
-    with pytest.raises(ShapeError, match="query"):
-        case.run(in_host_memory, query=between)
+    assert check_query(view_of(case.query), prepared) == heads * size
+    with pytest.raises(ShapeError, match="query: every row must begin at a multiple of 16 bytes"):
+        check_query(view_of(between), prepared)
+    with pytest.raises(ShapeError, match="query: axis 0 is 1, but the kernel needs 2"):
+        check_query(view_of(case.query[:1]), prepared)
+    with pytest.raises(DTypeError, match="query holds float32, but the kernel needs float16"):
+        check_query(view_of(case.query.astype(np.float32)), prepared)
 
 
 def test_arrays_in_host_memory_are_refused():
-    with pytest.raises(DeviceError, match="query lies in cpu memory"):
+    with pytest.raises(DeviceError, match="seq_lens lies in cpu memory"):
         Case(lengths=[3]).run(in_host_memory)
 
 
@@ -261,29 +268,33 @@ def test_rows_of_a_wider_array_are_read_in_place(on_gpu):
 @pytest.mark.gpu
 def test_planned_once_and_captured_it_serves_all_layers_and_other_lengths(on_gpu):
     first = Case(lengths=[1000, 3, 0, 64], longest=3000, seed=0)
-    gpu = get_gpu()
-    step = decode.prepare(decode.Form(np.float16), first.layout, requests=4, heads=14, gpu=gpu)
+    attention = BatchDecode(first.layout, num_heads=14, dtype=np.float16)
     held = [on_gpu.put(array) for array in (first.query, first.tables, first.rows, first.lengths)]
-    cache, plan = on_gpu.put(first.cache), on_gpu.put(np.full(step.plan_bytes, NAN, np.uint8))
-    workspace = on_gpu.put(np.full(step.workspace_bytes, NAN, np.uint8))
+    query, tables, rows, lengths = held
+    cache = on_gpu.put(first.cache)
     outs = [on_gpu.put(np.full((4, 14, 128), np.nan, np.float16)) for _ in range(2)]
 
+    def plan(stream):
+        attention.plan(lengths, tables, table_rows=rows, stream=stream)
+
     def launch(stream, _):
-        step.plan(held[3], out=plan, stream=stream)
+        plan(stream)
         for out in outs:
-            step.launch(
-                *(*held, plan),
-                table_stride=first.tables.shape[1],
-                spans=Spans(cache, first.layout, layer=1),
+            attention.run(
+                query,
+                Spans(cache, first.layout, layer=1),
+                softmax_scale=first.scale,
                 out=out,
-                workspace=workspace,
-                scale=first.scale,
                 stream=stream,
             )
 
-    with gpu.current(), new_stream() as stream, captured(stream, launch) as replay:
-        for seed, lengths in ((1, [0, 900, 1, 17]), (2, [3000, 0, 33, 999])):
-            case = Case(lengths=lengths, longest=3000, seed=seed)
+    with ExitStack() as stack:
+        stack.enter_context(get_gpu().current())
+        stream = stack.enter_context(new_stream())
+        plan(stream)  # it allocates what the captured plans and runs then use
+        replay = stack.enter_context(captured(stream, launch))
+        for seed, other in ((1, [0, 900, 1, 17]), (2, [3000, 0, 33, 999])):
+            case = Case(lengths=other, longest=3000, seed=seed)
             now = (case.query, case.tables, case.rows, case.lengths, case.cache)
             for array, values in zip((*held, cache), now, strict=True):
                 array[:] = on_gpu.put(values)
@@ -397,16 +408,22 @@ class Case:
             name: put(array) if isinstance(array, np.ndarray) else array
             for name, array in arrays.items()
         }
-        first = [arrays.pop(name) for name in ("query", "tables", "lengths")]
-        results = {name: other[name] for name in ("lse", "out") if name in other}
-        return decode.decode(
-            *first,
-            spans=Spans(put(self.cache), self.layout, layer=1),
-            scale=self.scale,
-            softcap=self.softcap,
-            window=self.window,
-            **arrays,
-            **results,
+        heads, lse = self.query.shape[1], other.get("lse", False)
+        attention = BatchDecode(self.layout, num_heads=heads, dtype=self.dtype, lse=lse)
+        attention.plan(
+            arrays["lengths"],
+            arrays["tables"],
+            table_rows=arrays["rows"],
+            window=self.window or None,
+        )
+        return attention.run(
+            arrays["query"],
+            Spans(put(self.cache), self.layout, layer=1),
+            softmax_scale=self.scale,
+            softcap=self.softcap or None,
+            alibi_slopes=arrays["alibi"],
+            sinks=arrays["sinks"],
+            out=other.get("out"),
         )
 
     def expected(self):

@@ -1,9 +1,11 @@
 """Prefill against its definition; the tests that need no GPU come first."""
 
+from contextlib import ExitStack
+
 import ml_dtypes
 import numpy as np
 import pytest
-from span_attention import Format, SpanLayout, Spans, merge, prefill
+from span_attention import BatchPrefill, Format, SpanLayout, Spans, merge, prefill
 from span_attention.prefill import hopper
 from span_attention.prefill.general import variant_for
 from span_attention.prefill.tuning import heads_of_tile, launch, plan_bytes, tiles
@@ -113,26 +115,41 @@ def test_query_heads_must_share_key_heads_evenly():
 def test_arguments_that_do_not_fit_are_named():
     case = Case([(3, 5)])
 
-    with pytest.raises(DeviceError, match="query lies in cpu memory"):
+    with pytest.raises(DeviceError, match="query_start_loc lies in cpu memory"):
         case.run(in_host_memory)
     case.lengths = case.lengths.astype(np.int64)
-    with pytest.raises(DTypeError, match="lengths holds int64, but the kernel needs int32"):
+    with pytest.raises(DTypeError, match="seq_lens holds int64, but the kernel needs int32"):
         case.run(in_host_memory)
     case.lengths = np.zeros(2, np.int32)
-    with pytest.raises(ShapeError, match="lengths: R is 2, but rows has R = 1"):
+    with pytest.raises(ShapeError, match="seq_lens: R is 2, but table_rows has R = 1"):
         case.run(in_host_memory)
 
 
-def test_queries_and_tables_that_cannot_be_read_row_by_row_are_refused():
+def test_tables_that_cannot_be_read_row_by_row_are_refused():
     case = Case([(3, 5)])
-    tables, case.tables = case.tables, np.asfortranarray(np.zeros((3, 4), np.int32))
+    case.tables = np.asfortranarray(np.zeros((3, 4), np.int32))
 
-    with pytest.raises(ShapeError, match="tables must be contiguous"):
+    with pytest.raises(ShapeError, match="span_tables must be contiguous"):
         case.run(in_host_memory)
-    case.tables = tables
-    case.query = np.zeros(case.query.size + 1, np.float16)[1:].reshape(case.query.shape)
+
+
+def test_a_run_without_a_plan_says_what_is_missing():
+    layout = layout_of(Format.FLOAT16)
+    attention = BatchPrefill(layout, num_heads=4, dtype="float16")
+
+    with pytest.raises(ShapeError, match=r"no step is planned; call plan\(query_start_loc, …\)"):
+        attention.run(0, Spans(0, layout), softmax_scale=1.0, out=0, stream=77)
+
+
+@pytest.mark.gpu
+def test_queries_that_cannot_be_read_row_by_row_are_refused(on_gpu):
+    case = Case([(3, 5)])
+    wide = on_gpu.put(np.zeros(case.query.size + 1, np.float16))[1:]
+
+    case.query = wide.reshape(case.query.shape)
+
     with pytest.raises(ShapeError, match="query: every row must begin at a multiple of 16 bytes"):
-        case.run(in_host_memory)
+        case.run(lambda array: on_gpu.put(array) if isinstance(array, np.ndarray) else array)
 
 
 @pytest.mark.gpu
@@ -323,19 +340,6 @@ def test_what_was_there_before_and_the_new_rows_merge_into_all_keys(on_gpu, form
 
 
 @pytest.mark.gpu
-def test_a_kernel_and_its_launch_agree_on_log_sum_exps(on_gpu):
-    case, gpu = Case([(3, 5)]), get_gpu()
-    given = dict(num_rows=3, slices=1, table_len=2, spans=Spans(0, case.layout), out=0, scale=1.0)
-
-    step = prefill.prepare(prefill.Form("float16", lse=True), case.layout, heads=4, gpu=gpu)
-    with pytest.raises(ShapeError, match="lse is missing"):
-        step.launch(0, 0, 0, 0, **given)
-    step = prefill.prepare(prefill.Form("float16"), case.layout, heads=4, gpu=gpu)
-    with pytest.raises(ShapeError, match="lse is given, but the kernel does not write it"):
-        step.launch(0, 0, 0, 0, **given, lse=on_gpu.put(np.zeros((3, 4), np.float32)))
-
-
-@pytest.mark.gpu
 def test_rows_outside_of_the_slices_are_left_alone(on_gpu):
     case = Case([(5, 9), (40, 40)])
     case.bounds = case.bounds + 2
@@ -373,32 +377,38 @@ def test_strided_queries_are_read_where_they_lie(on_gpu):
 @pytest.mark.gpu
 @pytest.mark.parametrize("splits", [False, True])
 def test_prepared_and_captured_it_runs_on_whatever_the_input_then_holds(on_gpu, splits):
-    first, gpu = Case(MIXED, seed=0), get_gpu()
-    form = prefill.Form("float16")
-    step = prefill.prepare(form, first.layout, heads=4, gpu=gpu, splits=splits)
+    first = Case(MIXED, seed=0)
+    attention = BatchPrefill(first.layout, num_heads=4, dtype="float16", splits=splits)
     names = ("query", "tables", "rows", "bounds", "lengths")
     held = {name: on_gpu.put(getattr(first, name)) for name in (*names, "cache")}
     out = on_gpu.put(np.zeros(first.query.shape, np.float16))
-    plan = on_gpu.put(np.zeros(step.plan_bytes(len(first.query), len(MIXED)) // 4, np.int32))
 
-    workspace = on_gpu.put(np.full(step.workspace_bytes, NAN_BYTE, np.uint8))
+    def plan(stream):
+        attention.plan(
+            held["bounds"],
+            held["lengths"],
+            held["tables"],
+            table_rows=held["rows"],
+            num_tokens=len(first.query),
+            stream=stream,
+        )
 
     def launch(stream, _):
-        sizes = dict(num_rows=len(first.query), slices=len(MIXED), stream=stream)
-        step.plan(held["bounds"], held["lengths"], out=plan, **sizes)
+        plan(stream)
         for _layer in range(2):
-            step.launch(
-                *(held[name] for name in ("query", "tables", "rows")),
-                plan,
-                **sizes,
-                table_len=first.tables.shape[1],
-                spans=Spans(held["cache"], first.layout, 1),
+            attention.run(
+                held["query"],
+                Spans(held["cache"], first.layout, 1),
+                softmax_scale=first.scale,
                 out=out,
-                scale=first.scale,
-                workspace=workspace,
+                stream=stream,
             )
 
-    with gpu.current(), new_stream() as stream, captured(stream, launch) as replay:
+    with ExitStack() as stack:
+        stack.enter_context(get_gpu().current())
+        stream = stack.enter_context(new_stream())
+        plan(stream)  # it allocates what the captured plans and runs then use
+        replay = stack.enter_context(captured(stream, launch))
         for slices in (MIXED, MIXED[::-1]):
             case = Case(slices, seed=1)
             for name in held:
@@ -550,17 +560,28 @@ class Case:
 
     def run(self, put, out=None, splits=False, lse=False):
         """Return the attention of the case."""
-        names = ("query", "tables", "rows", "bounds", "lengths")
-        return prefill.prefill(
-            *(put(getattr(self, name)) for name in names),
-            spans=Spans(put(self.cache), self.layout, 1),
-            scale=self.scale,
-            softcap=self.softcap,
-            window=self.window,
-            alibi=None if self.alibi is None else put(self.alibi),
-            sinks=None if self.sinks is None else put(self.sinks),
+        attention = BatchPrefill(
+            self.layout,
+            num_heads=self.query.shape[1],
+            dtype=self.query.dtype if isinstance(self.query, np.ndarray) else "float16",
             splits=splits,
             lse=lse,
+        )
+        attention.plan(
+            put(self.bounds),
+            put(self.lengths),
+            put(self.tables),
+            table_rows=put(self.rows),
+            num_tokens=len(self.query),
+            window=self.window or None,
+        )
+        return attention.run(
+            put(self.query),
+            Spans(put(self.cache), self.layout, 1),
+            softmax_scale=self.scale,
+            softcap=self.softcap or None,
+            alibi_slopes=None if self.alibi is None else put(self.alibi),
+            sinks=None if self.sinks is None else put(self.sinks),
             out=out,
         )
 

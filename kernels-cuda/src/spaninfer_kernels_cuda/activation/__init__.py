@@ -7,9 +7,9 @@ rounded once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import ml_dtypes
 import numpy as np
@@ -17,29 +17,53 @@ from spaninfer_kernel_launch import (
     Call,
     FileCache,
     Gpu,
+    Int32,
+    Key,
+    Pointer,
     ShapeError,
+    Signature,
     Source,
     Variant,
+    allocator,
     check_aligned,
     check_dense,
+    check_results,
     compile_variant,
     element_of,
     gpu_of,
     load,
+    look_at,
     match,
     pointer_of,
-    result_array,
+    prepared_once,
     stream_handle,
     user_cache,
-    view_of,
+    view_at,
 )
 
 from spaninfer_kernels_cuda.activation.tuning import THREADS, launch, vector
 
+
+class ActivateArguments(NamedTuple):
+    """The addresses that activate_rows takes."""
+
+    out: Pointer
+    x: Pointer
+
+
+class ActivateSizes(NamedTuple):
+    """The sizes that activate_rows takes: loads of all rows, and of one."""
+
+    loads: Int32
+    loads_per_row: Int32
+
+
+ACTIVATE_ROWS = Signature("activate_rows", ActivateArguments, ActivateSizes)
 SOURCE = Source(
     "spaninfer_kernels_cuda",
     "activation/kernel.cu",
     headers=("types.cuh", "overlap.cuh", "activate.cuh"),
+    kernels=(ACTIVATE_ROWS,),
 )
 
 Act = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu"]
@@ -64,19 +88,19 @@ class Prepared:
     rows: int
     channels: int
     workspace_bytes: int
-    _call: Call | None
+    _call: Call[ActivateArguments] | None
 
     def launch(self, x: object, *, out: object, stream: object = None) -> None:
         """Write the activation of x to `out`, which may be x itself where it is not gated.
 
         Arrays may be given as addresses. Without a stream, the current one of x's framework.
         """
-        self.start(stream_handle(stream, x), pointer_of(out), pointer_of(x))
+        self.start(stream_handle(stream, x), ActivateArguments(pointer_of(out), pointer_of(x)))
 
-    def start(self, handle: int, out: int, x: int) -> None:
-        """Launch with addresses on the stream with this handle, whichever it is."""
+    def start(self, handle: int, arguments: ActivateArguments) -> None:
+        """Launch on the stream with this handle, whichever it is."""
         if self._call is not None:
-            self._call(handle, out, x)
+            self._call(handle, arguments)
 
 
 def variant_for(form: Form, channels: int, dtype: object) -> Variant:
@@ -112,20 +136,19 @@ def prepare(
     per_row = channels // vector(channels, element_of(dtype).itemsize)
     loads = rows * per_row
     grid = launch(loads, gated=form.gated)
-    call = Call(load(compiled, gpu), grid, "PP ii", always=(loads, per_row)) if grid else None
+    kernel, sizes = load(compiled, gpu, ACTIVATE_ROWS), ActivateSizes(loads, per_row)
+    call = Call(kernel, grid, sizes) if grid else None
     return Prepared(rows, channels, workspace_bytes=0, _call=call)
-
-
-_prepared = lru_cache(maxsize=1024)(prepare)
 
 
 def activate(x: object, act: Act, *, out: object = None, stream: object = None) -> object:
     """Return act(x[T C]).
 
-    Without `out`, the result is a new array in the order of the stream, which torch.from_dlpack
-    and cupy.from_dlpack take. Without a stream, the current one of x's framework.
+    Without `out`, the result is a new array in the order of the stream: a tensor where x is a
+    torch tensor, else one that cupy.from_dlpack takes. Without a stream, the current one of x's
+    framework.
     """
-    return _run(Form(act), x, out, stream)
+    return _run(act, False, x, out, stream)
 
 
 def gated(gate_up: object, act: Act, *, out: object = None, stream: object = None) -> object:
@@ -133,24 +156,39 @@ def gated(gate_up: object, act: Act, *, out: object = None, stream: object = Non
 
     `out` and stream are as for `activate`.
     """
-    return _run(Form(act, gated=True), gate_up, out, stream)
+    return _run(act, True, gate_up, out, stream)
 
 
-def _run(form: Form, x: object, out: object, stream: object) -> object:
-    """Check the arguments, prepare or find what is prepared, launch."""
-    given = view_of(x)
-    rows, width = match(x=(given, "T C")).values()
-    if form.gated and width % 2:
-        raise ShapeError(f"x: C is {width}, but gate and up are two halves of a row")
-    channels, gpu = width // 2 if form.gated else width, gpu_of(x=given)
-    alignment = vector(channels, given.dtype.itemsize) * given.dtype.itemsize
-    check_dense(given.dtype, x=given)
-    check_aligned(alignment, x=given)
-    step = _prepared(form, rows=rows, channels=channels, dtype=given.dtype, gpu=gpu)
+def _run(act: Act, gated: bool, x: object, out: object, stream: object) -> object:
+    """Launch what the arguments' keys were checked and prepared for."""
+    at, key = look_at(x)
+    to, out_key = look_at(out)
+    step, allocate = _checked(act, gated, key, out_key)
     handle = stream_handle(stream, x)
-    out = result_array(out, (rows, channels), given.dtype, gpu, handle, alignment=alignment)
-    step.start(handle, pointer_of(out), given.pointer)
+    if out is None:
+        (out,) = allocate(handle)
+        to = pointer_of(out)
+    step.start(handle, ActivateArguments(to, at))
     return out
+
+
+@prepared_once(1024)
+def _checked(
+    act: Act, gated: bool, key: Key, out: Key
+) -> tuple[Prepared, Callable[[int], tuple[Any, ...]]]:
+    """Return the activation for arrays with these keys, and what allocates its result."""
+    x = view_at(key)
+    rows, width = match(x=(x, "T C")).values()
+    if gated and width % 2:
+        raise ShapeError(f"x: C is {width}, but gate and up are two halves of a row")
+    channels, gpu = width // 2 if gated else width, gpu_of(x=x)
+    alignment = vector(channels, x.dtype.itemsize) * x.dtype.itemsize
+    check_dense(x.dtype, x=x)
+    check_aligned(alignment, x=x)
+    step = prepare(Form(act, gated), rows=rows, channels=channels, dtype=x.dtype, gpu=gpu)
+    result = ("out", (rows, channels), x.dtype, alignment)
+    check_results((out,), gpu, result)
+    return step, allocator(key, gpu, result)
 
 
 VARIANTS: tuple[Variant, ...] = tuple(

@@ -12,38 +12,57 @@ their number as long as the same tile is chosen for it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
-    Array,
     Call,
+    Compiled,
     DTypeError,
     FileCache,
     Gpu,
+    Key,
     Launch,
     ShapeError,
     Source,
     Variant,
+    allocator,
     check_aligned,
     check_dense,
+    check_results,
     check_rows,
     compile_variant,
     element_of,
     gpu_of,
     load,
+    look_at,
     match,
     pointer_of,
-    result_array,
+    prepared_once,
     stream_handle,
     user_cache,
-    view_of,
+    view_at,
 )
 
 from spaninfer_kernels_cuda.activation import ACTS, Act
-from spaninfer_kernels_cuda.gemm.maps import map_weight, map_x
+from spaninfer_kernels_cuda.gemm.kernels import (
+    FLAG_BYTES,
+    GEMM_CLEAR,
+    GEMM_GENERAL,
+    GEMM_HOPPER,
+    GEMM_WHOLE_TILES,
+    Addresses,
+    ClearArguments,
+    General,
+    GeneralSizes,
+    OnHopper,
+    Operands,
+    Sizes,
+    WholeTiles,
+)
 from spaninfer_kernels_cuda.gemm.tall import Tall, launch_tall
 from spaninfer_kernels_cuda.gemm.tiles import AnyTile, every_tile
 from spaninfer_kernels_cuda.gemm.tuning import FLAGS, Shape, Tile, check, choose, launch
@@ -76,14 +95,26 @@ _HEADERS = (
 )
 _ON_HOPPER = (*_HEADERS, "wgmma.cuh")
 _OWN, _RING = ("stream_k.cuh", "epilogue.cuh"), "ring.cuh"
-GENERAL = Source("spaninfer_kernels_cuda", "gemm/general.cu", _HEADERS, _OWN)
-HOPPER = Source(
-    "spaninfer_kernels_cuda", "gemm/hopper.cu", _ON_HOPPER, (*_OWN, "split_k.cuh", _RING)
+_WHOLE_TILES = (GEMM_WHOLE_TILES, GEMM_CLEAR)
+GENERAL = Source(
+    "spaninfer_kernels_cuda",
+    "gemm/general.cu",
+    _HEADERS,
+    _OWN,
+    kernels=(GEMM_GENERAL, GEMM_CLEAR),
 )
-TALL = Source("spaninfer_kernels_cuda", "gemm/tall.cu", _ON_HOPPER, (*_OWN, _RING))
-WIDE = Source("spaninfer_kernels_cuda", "gemm/wide.cu", _ON_HOPPER, (_RING,))
+HOPPER = Source(
+    "spaninfer_kernels_cuda",
+    "gemm/hopper.cu",
+    _ON_HOPPER,
+    (*_OWN, "split_k.cuh", _RING),
+    kernels=(GEMM_HOPPER, GEMM_CLEAR),
+)
+TALL = Source(
+    "spaninfer_kernels_cuda", "gemm/tall.cu", _ON_HOPPER, (*_OWN, _RING), kernels=_WHOLE_TILES
+)
+WIDE = Source("spaninfer_kernels_cuda", "gemm/wide.cu", _ON_HOPPER, (_RING,), kernels=_WHOLE_TILES)
 
-_FLAG_BYTES = 4 * FLAGS
 _ALIGNMENT = 16  # bytes: what one copy to shared memory brings
 _PAIR_BYTES = 4  # what a thread of wide.cu reads or writes at once
 
@@ -98,12 +129,14 @@ class Prepared:
 
     shape: Shape
     tile: AnyTile
-    dtype: str
-    gate: Act | None
     workspace_bytes: int
-    _call: Call | None
-    _clear: Call
-    _row_stride: int
+    _kernel: General | OnHopper | WholeTiles | None
+    _clear: Call[ClearArguments]
+
+    @property
+    def uses_flags(self) -> bool:
+        """Whether blocks tell each other what they have left in the workspace."""
+        return isinstance(self.tile, Tile) and self.tile.splits == 1
 
     def launch(
         self,
@@ -112,8 +145,8 @@ class Prepared:
         *,
         out: object,
         workspace: object,
-        bias: object = 0,
-        residual: object = 0,
+        bias: object = None,
+        residual: object = None,
         stream: object = None,
     ) -> None:
         """Write x @ weight^T, what follows included, to `out`.
@@ -122,32 +155,28 @@ class Prepared:
         launch in front on the stream has finished, so that one must not write it. Without a
         stream, the current one of x's framework.
         """
-        self.start(stream_handle(stream, x), (out, x, weight, bias, residual), workspace)
+        at = Addresses(
+            out=pointer_of(out),
+            x=pointer_of(x),
+            weight=pointer_of(weight),
+            bias=pointer_of(bias),
+            residual=pointer_of(residual),
+            workspace=pointer_of(workspace),
+        )
+        self.start(stream_handle(stream, x), at)
 
-    def start(self, handle: int, arrays: tuple[object, ...], workspace: object) -> None:
-        """Launch with the kernel's own order of arrays on the stream with this handle."""
-        if self._call is None:
-            return
-        out, x, weight, bias, residual = map(pointer_of, arrays)
-        flags = pointer_of(workspace)
-        shape, tile = self.shape, self.tile
-        others = (bias, residual, flags + _FLAG_BYTES, flags)
-        sizes = (shape.rows, shape.outputs, shape.inner)
-        gated = self.gate is not None
-        if isinstance(tile, (Wide, Tall)):
-            weights = map_weight(weight, self.dtype, shape, tile.rows, gated=gated)
-            rows = map_x(x, self.dtype, shape, self._row_stride, tile.tokens)
-            self._call(handle, out, weights, rows, bias, residual, *sizes)
-        elif tile.hopper:
-            weights = map_weight(weight, self.dtype, shape, tile.rows, gated=gated)
-            rows = map_x(x, self.dtype, shape, self._row_stride, tile.tokens)
-            self._call(handle, out, weights, rows, *others, *sizes)
-        else:
-            self._call(handle, out, weight, x, *others, *sizes, self._row_stride)
+    def start(self, handle: int, at: Addresses) -> None:
+        """Launch with addresses on the stream with this handle, whichever it is."""
+        if self._kernel is not None:
+            self._kernel.start(handle, at)
 
     def clear(self, workspace: object, *, stream: object = None) -> None:
         """Make fresh memory fit for a first launch."""
-        self._clear(stream_handle(stream, workspace), pointer_of(workspace))
+        self.start_clear(stream_handle(stream, workspace), pointer_of(workspace))
+
+    def start_clear(self, handle: int, workspace: int) -> None:
+        """Do what `clear` does, on the stream with this handle, whichever it is."""
+        self._clear(handle, ClearArguments(workspace))
 
 
 def variant_for(tile: AnyTile, dtype: object, gate: Act | None = None) -> Variant:
@@ -196,24 +225,45 @@ def prepare(
     gated = gate is not None
     check(shape, gated=gated)
     tile = tile or choose(shape, gpu.arch, gpu.shared_bytes, gated=gated)
-    variant = variant_for(tile, dtype, gate)
-    compiled = compile_variant(variant, gpu.arch, cache or user_cache())
-    if isinstance(tile, Wide):
-        grid = launch_wide(shape.rows, shape.outputs, tile, gpu.sm_count)
-        parameters = "P MM PP iii"
-    elif isinstance(tile, Tall):
-        grid = launch_tall(shape.rows, shape.outputs, tile, gpu.sm_count)
-        parameters = "P MM PP iii"
-    else:
-        grid = launch(shape, tile, gpu.sm_count)
-        parameters = "P MM PPPP iii" if tile.hopper else "P PP PPPP iiiq"
-    return Prepared(
-        *(shape, tile, np.dtype(dtype).name, gate),  # type: ignore[call-overload]
-        workspace_bytes=_FLAG_BYTES + (_partial_bytes(grid, tile) if grid else 0),
-        _call=Call(load(compiled, gpu), grid, parameters) if grid else None,
-        _clear=Call(load(compiled, gpu, "gemm_clear"), Launch((1, 1, 1), (FLAGS, 1, 1)), "P"),
-        _row_stride=shape.inner if row_stride is None else row_stride,
+    compiled = compile_variant(variant_for(tile, dtype, gate), gpu.arch, cache or user_cache())
+    grid = _launch(shape, tile, gpu.sm_count)
+    operands = Operands(
+        shape,
+        np.dtype(dtype).name,  # type: ignore[call-overload]
+        row_stride=shape.inner if row_stride is None else row_stride,
+        gated=gated,
     )
+    return Prepared(
+        shape,
+        tile,
+        workspace_bytes=FLAG_BYTES + (_partial_bytes(grid, tile) if grid else 0),
+        _kernel=_load(compiled, gpu, operands, tile, grid) if grid else None,
+        _clear=Call(load(compiled, gpu, GEMM_CLEAR), Launch((1, 1, 1), (FLAGS, 1, 1))),
+    )
+
+
+def _launch(shape: Shape, tile: AnyTile, sm_count: int) -> Launch | None:
+    """Return the grid; None without rows."""
+    if isinstance(tile, Wide):
+        return launch_wide(shape.rows, shape.outputs, tile, sm_count)
+    if isinstance(tile, Tall):
+        return launch_tall(shape.rows, shape.outputs, tile, sm_count)
+    return launch(shape, tile, sm_count)
+
+
+def _load(
+    compiled: Compiled, gpu: Gpu, operands: Operands, tile: AnyTile, grid: Launch
+) -> General | OnHopper | WholeTiles:
+    """Return the kernel of the tile on the GPU."""
+    shape = operands.shape
+    sizes = Sizes(shape.rows, shape.outputs, shape.inner)
+    if isinstance(tile, (Wide, Tall)):
+        call = Call(load(compiled, gpu, GEMM_WHOLE_TILES), grid, sizes)
+        return WholeTiles(operands, tile, call)
+    if tile.hopper:
+        return OnHopper(operands, tile, Call(load(compiled, gpu, GEMM_HOPPER), grid, sizes))
+    general = GeneralSizes(*sizes, stride=operands.row_stride)
+    return General(Call(load(compiled, gpu, GEMM_GENERAL), grid, general))
 
 
 def _partial_bytes(grid: Launch, tile: AnyTile) -> int:
@@ -222,9 +272,6 @@ def _partial_bytes(grid: Launch, tile: AnyTile) -> int:
         return 0
     blocks, groups, _ = grid.grid
     return blocks * groups * tile.rows * tile.tokens * 4
-
-
-_prepared = lru_cache(maxsize=1024)(prepare)
 
 
 def gemm(
@@ -239,35 +286,52 @@ def gemm(
 ) -> object:
     """Return x[M K] @ weight[N K]^T, plus bias[N], gated by `gate`, plus residual.
 
-    Without `out`, the result is a new array in the order of the stream, which torch.from_dlpack
-    and cupy.from_dlpack take. Without a stream, the current one of x's framework.
+    Without `out`, the result is a new array in the order of the stream: a tensor where x is a torch
+    tensor, else one that cupy.from_dlpack takes. Without a stream, the current one of x's
+    framework.
     """
-    given = {"x": x, "weight": weight, "bias": bias, "residual": residual}
-    views = {name: view_of(array) for name, array in given.items() if array is not None}
-    sizes = match(x=(views["x"], "M K"), weight=(views["weight"], "N K"))
+    (x_at, key), (weight_at, weight_key) = look_at(x), look_at(weight)
+    (bias_at, bias_key), (residual_at, residual_key) = look_at(bias), look_at(residual)
+    to, out_key = look_at(out)
+    step, allocate = _checked(gate, key, weight_key, bias_key, residual_key, out_key)
+    handle = stream_handle(stream, x)
+    memory, *new = allocate(handle)
+    workspace = pointer_of(memory)
+    if out is None:
+        (out,) = new
+        to = pointer_of(out)
+    if step.uses_flags:
+        step.start_clear(handle, workspace)
+    step.start(handle, Addresses(to, x_at, weight_at, bias_at, residual_at, workspace))
+    return out
+
+
+@prepared_once(1024)
+def _checked(
+    gate: Act | None, key: Key, weight: Key, bias: Key, residual: Key, out: Key
+) -> tuple[Prepared, Callable[[int], tuple[Any, ...]]]:
+    """Return the product of arrays with these keys, and what allocates workspace and result."""
+    x = view_at(key)
+    given = {"weight": weight, "bias": bias, "residual": residual}
+    views = {name: view_at(each) for name, each in given.items() if each}
+    sizes = match(x=(x, "M K"), weight=(views["weight"], "N K"))
     shape = Shape(sizes["M"], sizes["N"], sizes["K"])
     check(shape, gated=gate is not None)
     columns = shape.outputs // 2 if gate else shape.outputs
     axes = {"bias": f"{shape.outputs}", "residual": f"{shape.rows} {columns}"}
     match(**{name: (views[name], axes[name]) for name in axes if name in views})
-    source = views.pop("x")
-    check_rows(source.dtype, _ALIGNMENT, x=source)
-    check_dense(source.dtype, **views)
+    check_rows(x.dtype, _ALIGNMENT, x=x)
+    check_dense(x.dtype, **views)
     check_aligned(_ALIGNMENT, weight=views["weight"])
-    gpu = gpu_of(x=source, **views)
-    row_stride = source.strides[0] if shape.rows > 1 else shape.inner
-    step = _prepared(shape, dtype=source.dtype, gpu=gpu, gate=gate, row_stride=row_stride)
-    handle = stream_handle(stream, x)
+    gpu = gpu_of(x=x, **views)
+    row_stride = x.strides[0] if shape.rows > 1 else shape.inner
+    step = prepare(shape, dtype=x.dtype, gpu=gpu, gate=gate, row_stride=row_stride)
     alignment = _PAIR_BYTES if isinstance(step.tile, Wide) else 1
     check_aligned(alignment, **views)
-    out = result_array(
-        *(out, (shape.rows, columns), source.dtype, gpu, handle), alignment=alignment
-    )
-    workspace = Array((step.workspace_bytes,), np.uint8, gpu, handle)
-    step._clear(handle, workspace.pointer)
-    others = (views.get(name, 0) for name in ("weight", "bias", "residual"))
-    step.start(handle, (out, source, *others), workspace)
-    return out
+    result = ("out", (shape.rows, columns), x.dtype, alignment)
+    check_results((out,), gpu, result)
+    workspace = ("workspace", (step.workspace_bytes,), np.uint8, _ALIGNMENT)
+    return step, allocator(key, gpu, workspace, *(() if out else (result,)))
 
 
 VARIANTS: tuple[Variant, ...] = tuple(

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from spaninfer_kernel_launch import (
     Call,
     FileCache,
     Gpu,
+    Int32,
     Kernel,
     Launch,
+    Pointer,
+    Signature,
     Source,
     Variant,
     compile_variant,
@@ -39,7 +43,27 @@ __all__ = [
     "prepare",
 ]
 
-SOURCE = Source("spaninfer_kernels_cuda", "inputs/kernel.cu")
+
+class WriteArguments(NamedTuple):
+    """What write_words takes."""
+
+    to: Pointer
+    begins: Pointer
+    words: Pointer
+
+
+class DeriveArguments(NamedTuple):
+    """What derive_inputs takes."""
+
+    places: Pointer
+    slices: Int32
+    rows: Int32
+    wanted: Int32
+
+
+WRITE_WORDS = Signature("write_words", WriteArguments)
+DERIVE_INPUTS = Signature("derive_inputs", DeriveArguments)
+SOURCE = Source("spaninfer_kernels_cuda", "inputs/kernel.cu", kernels=(WRITE_WORDS, DERIVE_INPUTS))
 VARIANT = Variant.of("derive_inputs", SOURCE, {})
 
 VARIANTS: tuple[Variant, ...] = (VARIANT,)
@@ -54,8 +78,8 @@ class Prepared:
     """
 
     workspace_bytes: int
-    _write: Kernel
-    _derive: Kernel
+    _write: Kernel[WriteArguments]
+    _derive: Kernel[DeriveArguments]
 
     def write(
         self, to: object, begins: object, words: object, *, segments: int, stream: int
@@ -65,23 +89,27 @@ class Prepared:
         to[S] int64, begins[S + 1] and words int32; addresses are multiples of 4.
         """
         if segments:
-            call = _call(self._write, launch_segments(segments), "PPP")
-            call(stream, *map(pointer_of, (to, begins, words)))
+            call = _call_write(self._write, launch_segments(segments))
+            call(stream, WriteArguments(pointer_of(to), pointer_of(begins), pointer_of(words)))
 
     def derive(self, places: object, *, slices: int, rows: int, wanted: int, stream: int) -> None:
         """Write what the step's `rows` rows and `wanted` wanted rows get."""
         if slices:
-            call = _call(self._derive, launch_rows(rows), "Piii")
-            call(stream, pointer_of(places), slices, rows, wanted)
+            call = _call_derive(self._derive, launch_rows(rows))
+            call(stream, DeriveArguments(pointer_of(places), slices, rows, wanted))
 
 
 def prepare(*, gpu: Gpu, cache: FileCache | None = None) -> Prepared:
     """Return the kernels on `gpu`, compiled, or from `cache` where they are known."""
     compiled = compile_variant(VARIANT, gpu.arch, cache or user_cache())
-    entries = ("write_words", "derive_inputs")
-    return Prepared(0, *(load(compiled, gpu, entry) for entry in entries))
+    return Prepared(0, load(compiled, gpu, WRITE_WORDS), load(compiled, gpu, DERIVE_INPUTS))
 
 
 @lru_cache(maxsize=1024)
-def _call(kernel: Kernel, launch: Launch, parameters: str) -> Call:
-    return Call(kernel, launch, parameters)
+def _call_write(kernel: Kernel[WriteArguments], launch: Launch) -> Call[WriteArguments]:
+    return Call(kernel, launch)
+
+
+@lru_cache(maxsize=1024)
+def _call_derive(kernel: Kernel[DeriveArguments], launch: Launch) -> Call[DeriveArguments]:
+    return Call(kernel, launch)

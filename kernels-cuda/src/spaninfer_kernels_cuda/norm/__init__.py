@@ -8,37 +8,60 @@ may hold 8-bit codes with scales[T], as `quantize` makes them of the norm before
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
     Call,
     FileCache,
+    Float32,
     Gpu,
+    Int32,
+    Pointer,
+    Result,
+    Signature,
     Source,
     Variant,
+    allocator,
     check_aligned,
     check_dense,
+    check_results,
     compile_variant,
     element_of,
     gpu_of,
     load,
+    look_at,
     match,
     pointer_of,
-    result_array,
+    prepared_once,
     stream_handle,
     user_cache,
-    view_of,
+    view_at,
 )
 
 from spaninfer_kernels_cuda.codes import CODES, Code, code_type
 from spaninfer_kernels_cuda.rows import divide, launch
 
+
+class NormArguments(NamedTuple):
+    """What norm_rows takes; addresses of arrays that its variant does not have are 0."""
+
+    out: Pointer
+    scales: Pointer
+    residual: Pointer
+    x: Pointer
+    weight: Pointer
+    bias: Pointer
+    channels: Int32
+    eps: Float32
+    weight_offset: Float32
+
+
+NORM_ROWS = Signature("norm_rows", NormArguments)
 _HEADERS = ("types.cuh", "math.cuh", "reduce.cuh", "overlap.cuh")
 
 
@@ -65,7 +88,7 @@ class Prepared:
     rows: int
     channels: int
     workspace_bytes: int
-    _call: Call | None
+    _call: Call[NormArguments] | None
 
     def launch(
         self,
@@ -74,9 +97,9 @@ class Prepared:
         *,
         out: object,
         eps: float,
-        residual: object = 0,
-        bias: object = 0,
-        scales: object = 0,
+        residual: object = None,
+        bias: object = None,
+        scales: object = None,
         weight_offset: float = 0.0,
         stream: object = None,
     ) -> None:
@@ -87,13 +110,23 @@ class Prepared:
         Arrays may be given as addresses. Without a stream, the current one of x's framework.
         """
         handle = stream_handle(stream, x)
-        pointers = map(pointer_of, (out, scales, residual, x, weight, bias))
-        self.start(handle, (*pointers, self.channels, eps, weight_offset))
+        arguments = NormArguments(
+            out=pointer_of(out),
+            scales=pointer_of(scales),
+            residual=pointer_of(residual),
+            x=pointer_of(x),
+            weight=pointer_of(weight),
+            bias=pointer_of(bias),
+            channels=self.channels,
+            eps=eps,
+            weight_offset=weight_offset,
+        )
+        self.start(handle, arguments)
 
-    def start(self, handle: int, values: tuple[float, ...]) -> None:
-        """Launch with the kernel's own arguments on the stream with this handle."""
+    def start(self, handle: int, arguments: NormArguments) -> None:
+        """Launch on the stream with this handle, whichever it is."""
         if self._call is not None:
-            self._call(handle, *values)
+            self._call(handle, arguments)
 
 
 def variant_for(form: Form, channels: int, dtype: object) -> Variant:
@@ -112,7 +145,7 @@ def variant_for(form: Form, channels: int, dtype: object) -> Variant:
     if form.code:
         macros["CODE"] = code_type(form.code).name
     headers = (*_HEADERS, "codes.cuh") if form.code else _HEADERS
-    source = Source("spaninfer_kernels_cuda", "norm/kernel.cu", headers)
+    source = Source("spaninfer_kernels_cuda", "norm/kernel.cu", headers, kernels=(NORM_ROWS,))
     return Variant.of("norm_rows", source, macros, element.architectures)
 
 
@@ -132,7 +165,7 @@ def prepare(
     """
     compiled = compile_variant(variant_for(form, channels, dtype), gpu.arch, cache or user_cache())
     grid = launch(rows, divide(channels, element_of(dtype).itemsize))
-    call = Call(load(compiled, gpu), grid, "PPPPPP iff") if grid else None
+    call = Call(load(compiled, gpu, NORM_ROWS), grid) if grid else None
     return Prepared(rows, channels, workspace_bytes=0, _call=call)
 
 
@@ -149,12 +182,11 @@ def rms_norm(
     """Return x[T C] over its root mean square, times weight[C], or times 1 + weight.
 
     With `residual`, x + residual takes the place of x and is written back to it. Without `out`,
-    the result is a new array in the order of the stream, which torch.from_dlpack and
-    cupy.from_dlpack take. Without a stream, the current one of x's framework.
+    the result is a new array in the order of the stream: a tensor where x is a torch tensor, else
+    one that cupy.from_dlpack takes. Without a stream, the current one of x's framework.
     """
-    form = Form("rms", residual=residual is not None)
-    arrays = {"x": x, "weight": weight, "residual": residual}
-    return _run(form, arrays, eps, float(plus_one), (out, None), stream)[0]
+    arrays = _Arrays(x, weight, residual=residual, out=out)
+    return _run(("rms", None), arrays, eps, float(plus_one), stream)[0]
 
 
 def rms_norm_quantized(
@@ -172,9 +204,9 @@ def rms_norm_quantized(
 
     `out` holds both in this order; the rest is as for `rms_norm`.
     """
-    form = Form("rms", residual=residual is not None, code=code)
-    arrays = {"x": x, "weight": weight, "residual": residual}
-    return _run(form, arrays, eps, float(plus_one), out or (None, None), stream)
+    codes, scales = out or (None, None)
+    arrays = _Arrays(x, weight, residual=residual, out=codes, scales=scales)
+    return _run(("rms", code), arrays, eps, float(plus_one), stream)
 
 
 def layer_norm(
@@ -191,48 +223,80 @@ def layer_norm(
 
     Residual, `out` and stream are as for `rms_norm`.
     """
-    form = Form("layer", residual=residual is not None, bias=bias is not None)
-    arrays = {"x": x, "weight": weight, "bias": bias, "residual": residual}
-    return _run(form, arrays, eps, 0.0, (out, None), stream)[0]
+    arrays = _Arrays(x, weight, bias, residual, out)
+    return _run(("layer", None), arrays, eps, 0.0, stream)[0]
 
 
-_prepared = lru_cache(maxsize=1024)(prepare)
+class _Arrays(NamedTuple):
+    """The arrays of a norm, None for those it does not have; then their keys."""
+
+    x: Any
+    weight: Any
+    bias: Any = None
+    residual: Any = None
+    out: Any = None
+    scales: Any = None
 
 
 def _run(
-    form: Form,
-    arrays: dict[str, object],
+    kind: tuple[Literal["rms", "layer"], Code | None],
+    arrays: _Arrays,
     eps: float,
     weight_offset: float,
-    out: tuple[object, object],
     stream: object,
 ) -> tuple[object, object]:
-    """Check the arguments, prepare or find what is prepared, launch; return result and scales."""
-    views = {name: view_of(array) for name, array in arrays.items() if array is not None}
+    """Launch what the arrays' keys were checked and prepared for; return result and scales."""
+    x, weight, bias, residual, out, scales = map(look_at, arrays)
+    keys = _Arrays(x[1], weight[1], bias[1], residual[1], out[1], scales[1])
+    step, allocate = _checked(*kind, keys)
+    handle = stream_handle(stream, arrays.x)
+    results: tuple[Any, ...] = arrays.out, arrays.scales
+    if arrays.out is None:
+        results = *allocate(handle), None
+    arguments = NormArguments(
+        out=pointer_of(results[0]),
+        scales=pointer_of(results[1]),
+        residual=residual[0],
+        x=x[0],
+        weight=weight[0],
+        bias=bias[0],
+        channels=step.channels,
+        eps=eps,
+        weight_offset=weight_offset,
+    )
+    step.start(handle, arguments)
+    return results[0], results[1]
+
+
+@prepared_once(1024)
+def _checked(
+    kind: Literal["rms", "layer"], code: Code | None, keys: _Arrays
+) -> tuple[Prepared, Callable[[int], tuple[Any, ...]]]:
+    """Return the norm for arrays with these keys, and what allocates its results."""
+    views = {name: view_at(key) for name in _INPUTS if (key := getattr(keys, name))}
     axes = {"weight": "C", "bias": "C"}
     rows, channels = match(
-        **{name: (v, axes.get(name, "T C")) for name, v in views.items()}
+        **{name: (view, axes.get(name, "T C")) for name, view in views.items()}
     ).values()
     dtype = views["x"].dtype
     vector = divide(channels, dtype.itemsize).vector
     check_dense(dtype, **views)
     gpu = gpu_of(**views)
     check_aligned(vector * dtype.itemsize, **views)
-    step = _prepared(form, rows=rows, channels=channels, dtype=dtype, gpu=gpu)
-    handle = stream_handle(stream, arrays["x"])
-    kind = code_type(form.code).dtype if form.code else dtype
-    alignment = vector * kind.itemsize
-    result = result_array(out[0], (rows, channels), kind, gpu, handle, alignment=alignment)
-    scales: object = 0
-    if form.code:
-        scales = result_array(out[1], (rows,), np.float32, gpu, handle, name="scales")
-    inputs = (views[name].pointer if name in views else 0 for name in _INPUTS)
-    places = (pointer_of(result), pointer_of(scales), *inputs)
-    step.start(handle, (*places, channels, eps, weight_offset))
-    return result, scales
+    form = Form(kind, residual="residual" in views, bias="bias" in views, code=code)
+    step = prepare(form, rows=rows, channels=channels, dtype=dtype, gpu=gpu)
+    element = code_type(code).dtype if code else dtype
+    results: tuple[Result, ...] = (
+        ("out", (rows, channels), element, vector * element.itemsize),
+        ("scales", (rows,), np.float32, 1),
+    )
+    if not code:
+        results = results[:1]
+    check_results((keys.out, keys.scales)[: len(results)], gpu, *results)
+    return step, allocator(keys.x, gpu, *results)
 
 
-_INPUTS = ("residual", "x", "weight", "bias")
+_INPUTS = ("x", "weight", "bias", "residual")
 
 
 def _forms() -> Iterator[Form]:

@@ -8,8 +8,9 @@ out smaller. x is contiguous, 16-byte aligned.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -17,29 +18,53 @@ from spaninfer_kernel_launch import (
     Call,
     FileCache,
     Gpu,
+    Int32,
+    Key,
+    Pointer,
+    Signature,
     Source,
     Variant,
+    allocator,
     check_aligned,
     check_dense,
+    check_results,
     compile_variant,
     element_of,
     gpu_of,
     load,
+    look_at,
     match,
     pointer_of,
-    result_array,
+    prepared_once,
     stream_handle,
     user_cache,
-    view_of,
+    view_at,
 )
 
 from spaninfer_kernels_cuda.codes import CODES, Code, code_type
 from spaninfer_kernels_cuda.rows import divide, launch
 
+
+class QuantizeArguments(NamedTuple):
+    """The addresses that quantize_rows takes."""
+
+    codes: Pointer
+    scales: Pointer
+    x: Pointer
+
+
+class QuantizeSizes(NamedTuple):
+    """What quantize_rows takes beside addresses."""
+
+    channels: Int32
+
+
+QUANTIZE_ROWS = Signature("quantize_rows", QuantizeArguments, QuantizeSizes)
 SOURCE = Source(
     "spaninfer_kernels_cuda",
     "quantize/kernel.cu",
     headers=("types.cuh", "overlap.cuh", "reduce.cuh", "codes.cuh"),
+    kernels=(QUANTIZE_ROWS,),
 )
 
 
@@ -53,19 +78,20 @@ class Prepared:
     rows: int
     channels: int
     workspace_bytes: int
-    _call: Call | None
+    _call: Call[QuantizeArguments] | None
 
     def launch(self, x: object, *, out: tuple[object, object], stream: object = None) -> None:
         """Write codes and scales, in this order, to `out`.
 
         Arrays may be given as addresses. Without a stream, the current one of x's framework.
         """
-        self.start(stream_handle(stream, x), *map(pointer_of, (*out, x)))
+        codes, scales = map(pointer_of, out)
+        self.start(stream_handle(stream, x), QuantizeArguments(codes, scales, pointer_of(x)))
 
-    def start(self, handle: int, codes: int, scales: int, x: int) -> None:
-        """Launch with addresses on the stream with this handle, whichever it is."""
+    def start(self, handle: int, arguments: QuantizeArguments) -> None:
+        """Launch on the stream with this handle, whichever it is."""
         if self._call is not None:
-            self._call(handle, codes, scales, x)
+            self._call(handle, arguments)
 
 
 def variant_for(code: Code, channels: int, dtype: object) -> Variant:
@@ -97,11 +123,9 @@ def prepare(
     """
     compiled = compile_variant(variant_for(code, channels, dtype), gpu.arch, cache or user_cache())
     grid = launch(rows, divide(channels, element_of(dtype).itemsize))
-    call = Call(load(compiled, gpu), grid, "PPP i", always=(channels,)) if grid else None
+    kernel = load(compiled, gpu, QUANTIZE_ROWS)
+    call = Call(kernel, grid, QuantizeSizes(channels)) if grid else None
     return Prepared(rows, channels, workspace_bytes=0, _call=call)
-
-
-_prepared = lru_cache(maxsize=1024)(prepare)
 
 
 def quantize(
@@ -113,25 +137,40 @@ def quantize(
 ) -> tuple[object, object]:
     """Return codes[T C] and scales[T] of x[T C].
 
-    Without `out`, the results are new arrays in the order of the stream, which torch.from_dlpack
-    takes (cupy.from_dlpack has no fp8). Without a stream, the current one of x's framework.
+    Without `out`, the results are new arrays in the order of the stream: tensors where x is a
+    torch tensor, else arrays that cupy.from_dlpack takes (not fp8, which cupy lacks). Without a
+    stream, the current one of x's framework.
     """
-    given = view_of(x)
-    rows, channels = match(x=(given, "T C")).values()
-    gpu, dtype = gpu_of(x=given), given.dtype
-    vector = divide(channels, dtype.itemsize).vector
-    check_dense(dtype, x=given)
-    check_aligned(vector * dtype.itemsize, x=given)
-    step = _prepared(code, rows=rows, channels=channels, dtype=dtype, gpu=gpu)
+    at, key = look_at(x)
+    given = out or (None, None)
+    (codes_at, codes_key), (scales_at, scales_key) = map(look_at, given)
+    step, allocate = _checked(code, key, codes_key, scales_key)
     handle = stream_handle(stream, x)
-    kind = code_type(code).dtype
-    codes, scales = out or (None, None)
-    codes = result_array(
-        *(codes, (rows, channels), kind, gpu, handle), name="codes", alignment=vector
+    if out is None:
+        out = codes, scales = allocate(handle)
+        codes_at, scales_at = pointer_of(codes), pointer_of(scales)
+    step.start(handle, QuantizeArguments(codes_at, scales_at, at))
+    return out
+
+
+@prepared_once(1024)
+def _checked(
+    code: Code, key: Key, codes: Key, scales: Key
+) -> tuple[Prepared, Callable[[int], tuple[Any, Any]]]:
+    """Return the quantisation of arrays with these keys, and what allocates its results."""
+    x = view_at(key)
+    rows, channels = match(x=(x, "T C")).values()
+    gpu, dtype = gpu_of(x=x), x.dtype
+    vector = divide(channels, dtype.itemsize).vector
+    check_dense(dtype, x=x)
+    check_aligned(vector * dtype.itemsize, x=x)
+    step = prepare(code, rows=rows, channels=channels, dtype=dtype, gpu=gpu)
+    results = (
+        ("codes", (rows, channels), code_type(code).dtype, vector),
+        ("scales", (rows,), np.float32, 1),
     )
-    scales = result_array(scales, (rows,), np.float32, gpu, handle, name="scales")
-    step.start(handle, pointer_of(codes), pointer_of(scales), given.pointer)
-    return codes, scales
+    check_results((codes, scales), gpu, *results)
+    return step, allocator(key, gpu, *results)
 
 
 VARIANTS: tuple[Variant, ...] = tuple(

@@ -9,21 +9,25 @@ in one kernel.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
-    Array,
     Call,
     FileCache,
     Gpu,
+    Int32,
+    Int64,
+    Key,
+    Pointer,
     ShapeError,
+    Signature,
     Source,
     Variant,
-    View,
+    allocator,
     check_aligned,
     check_dense,
     check_rows,
@@ -32,19 +36,41 @@ from spaninfer_kernel_launch import (
     element_of,
     gpu_of,
     load,
+    look_at,
     match,
     pointer_of,
+    prepared_once,
     stream_handle,
     user_cache,
-    view_of,
+    view_at,
 )
 
 from spaninfer_kernels_cuda.rope.tuning import THREADS, launch
 
+
+class RopeArguments(NamedTuple):
+    """The addresses that rope_rows takes."""
+
+    out: Pointer
+    x: Pointer
+    cosine: Pointer
+    sine: Pointer
+
+
+class RopeSizes(NamedTuple):
+    """Heads of a row, and elements from row to row."""
+
+    heads: Int32
+    x_stride: Int64
+    out_stride: Int64
+
+
+ROPE_ROWS = Signature("rope_rows", RopeArguments, RopeSizes)
 SOURCE = Source(
     "spaninfer_kernels_cuda",
     "rope/kernel.cu",
     headers=("types.cuh", "overlap.cuh", "math.cuh", "reduce.cuh", "head.cuh"),
+    kernels=(ROPE_ROWS,),
 )
 
 
@@ -64,7 +90,7 @@ class Prepared:
     rows: int
     heads: int
     workspace_bytes: int
-    _call: Call | None
+    _call: Call[RopeArguments] | None
 
     def launch(
         self, x: object, cosine: object, sine: object, *, out: object, stream: object = None
@@ -73,12 +99,15 @@ class Prepared:
 
         Arrays may be given as addresses. Without a stream, the current one of x's framework.
         """
-        self.start(stream_handle(stream, x), *map(pointer_of, (out, x, cosine, sine)))
+        arguments = RopeArguments(
+            out=pointer_of(out), x=pointer_of(x), cosine=pointer_of(cosine), sine=pointer_of(sine)
+        )
+        self.start(stream_handle(stream, x), arguments)
 
-    def start(self, handle: int, out: int, x: int, cosine: int, sine: int) -> None:
-        """Launch with addresses on the stream with this handle, whichever it is."""
+    def start(self, handle: int, arguments: RopeArguments) -> None:
+        """Launch on the stream with this handle, whichever it is."""
         if self._call is not None:
-            self._call(handle, out, x, cosine, sine)
+            self._call(handle, arguments)
 
 
 def variant_for(form: Form, dtype: object) -> Variant:
@@ -124,12 +153,10 @@ def prepare(
     compiled = compile_variant(variant_for(form, dtype), gpu.arch, cache or user_cache())
     division = divide_head(element_of(dtype).itemsize, form.size, form.rotary_len)
     grid = launch(rows, heads, division.lanes, gpu.sm_count)
-    sizes = (heads, *(row_strides or (heads * form.size,) * 2))
-    call = Call(load(compiled, gpu), grid, "PPPP i qq", always=sizes) if grid else None
+    x_stride, out_stride = row_strides or (heads * form.size,) * 2
+    sizes = RopeSizes(heads, x_stride, out_stride)
+    call = Call(load(compiled, gpu, ROPE_ROWS), grid, sizes) if grid else None
     return Prepared(rows, heads, workspace_bytes=0, _call=call)
-
-
-_prepared = lru_cache(maxsize=1024)(prepare)
 
 
 def rope(
@@ -143,32 +170,41 @@ def rope(
 ) -> object:
     """Return x[T H D] with the first R elements of each head rotated by cosine, sine[T R/2].
 
-    Without `out`, the result is a new array in the order of the stream, which torch.from_dlpack
-    and cupy.from_dlpack take; with out=x the heads are rotated where they lie. Without a stream,
-    the current one of x's framework.
+    Without `out`, the result is a new array in the order of the stream: a tensor where x is a
+    torch tensor, else one that cupy.from_dlpack takes; with out=x the heads are rotated where they
+    lie. Without a stream, the current one of x's framework.
     """
-    views = {"x": view_of(x), "cosine": view_of(cosine), "sine": view_of(sine)}
-    axes = {"x": "T H D", "cosine": "T F", "sine": "T F"}
-    if out is not None:
-        views["out"], axes["out"] = view_of(out), "T H D"
-    rows, heads, size, pairs = match(
-        **{name: (v, axes[name]) for name, v in views.items()}
-    ).values()
-    angles = {name: views[name] for name in ("cosine", "sine")}
-    check_dense(np.float32, **angles)
-    check_aligned(_angle_bytes(views["x"].dtype, size, 2 * pairs), **angles)
-    rows_of: dict[str, View] = {name: views[name] for name in ("x", "out") if name in views}
-    dtype, gpu = views["x"].dtype, gpu_of(**views)
-    check_rows(dtype, _ALIGNMENT, **rows_of)
-    form = Form(size, 2 * pairs, interleaved)
-    strides = (views["x"].strides[0], views["out"].strides[0] if out is not None else heads * size)
-    step = _prepared(form, rows=rows, heads=heads, dtype=dtype, gpu=gpu, row_strides=strides)
+    (at, key), (cosine_at, cosine_key), (sine_at, sine_key) = map(look_at, (x, cosine, sine))
+    to, out_key = look_at(out)
+    step, allocate = _checked(interleaved, key, cosine_key, sine_key, out_key)
     handle = stream_handle(stream, x)
     if out is None:
-        out = Array((rows, heads, size), dtype, gpu, handle)
-    addresses = (views[name].pointer for name in ("x", "cosine", "sine"))
-    step.start(handle, pointer_of(out), *addresses)
+        (out,) = allocate(handle)
+        to = pointer_of(out)
+    step.start(handle, RopeArguments(out=to, x=at, cosine=cosine_at, sine=sine_at))
     return out
+
+
+@prepared_once(1024)
+def _checked(
+    interleaved: bool, key: Key, cosine: Key, sine: Key, out: Key
+) -> tuple[Prepared, Callable[[int], tuple[Any, ...]]]:
+    """Return the rotary embedding for arrays with these keys, and what allocates its result."""
+    x = view_at(key)
+    angles = {"cosine": view_at(cosine), "sine": view_at(sine)}
+    rows_of = {"x": x} | ({"out": view_at(out)} if out else {})
+    axes = {"x": "T H D", "cosine": "T F", "sine": "T F", "out": "T H D"}
+    rows, heads, size, pairs = match(
+        **{name: (view, axes[name]) for name, view in ({"x": x} | angles | rows_of).items()}
+    ).values()
+    check_dense(np.float32, **angles)
+    check_aligned(_angle_bytes(x.dtype, size, 2 * pairs), **angles)
+    gpu = gpu_of(**rows_of, **angles)
+    check_rows(x.dtype, _ALIGNMENT, **rows_of)
+    form = Form(size, 2 * pairs, interleaved)
+    strides = (x.strides[0], rows_of["out"].strides[0] if out else heads * size)
+    step = prepare(form, rows=rows, heads=heads, dtype=x.dtype, gpu=gpu, row_strides=strides)
+    return step, allocator(key, gpu, ("out", (rows, heads, size), x.dtype, _ALIGNMENT))
 
 
 _ALIGNMENT = 16  # bytes: what one thread loads at once

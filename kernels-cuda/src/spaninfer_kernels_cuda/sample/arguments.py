@@ -22,11 +22,11 @@ class Pools:
     word i is word_tokens[word_bounds[i] : word_bounds[i + 1]]; a word of one token bans it.
     """
 
-    bias_ids: object = 0  # int32
-    biases: object = 0  # float32
-    word_bounds: object = 0  # int32
-    word_tokens: object = 0  # int32
-    end_ids: object = 0  # int32
+    bias_ids: object = None  # int32
+    biases: object = None  # float32
+    word_bounds: object = None  # int32
+    word_tokens: object = None  # int32
+    end_ids: object = None  # int32
 
 
 @dataclass(frozen=True, slots=True)

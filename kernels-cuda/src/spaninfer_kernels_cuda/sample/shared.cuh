@@ -1,4 +1,4 @@
-// What the kernels of sampling have in common: sizes, what a request wants, a block's memory.
+// What the kernels of sampling have in common: sizes, a block's memory.
 //
 // Macros: THREADS, STAGES (0 before Ampere), SHARED_BYTES (dynamic, for Shared).
 
@@ -24,38 +24,8 @@ constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
 constexpr float kBitsPerNat = 1.44269504f;
 constexpr float kReach = -26.0f;      // tokens further below the likeliest are never drawn
 constexpr float kUnit = 1ull << 40;   // of mass
-constexpr float kColdest = 1e-5f;     // temperatures below are greedy
 
 enum Status { kDrawn = 0, kAllMasked = 1, kInfinite = 2, kNaN = 3 };
-
-// What a request wants: parameters.py has the same fields.
-struct SamplingParams {
-  unsigned long long seed;
-  float temperature;
-  int top_k;
-  float top_p, min_p;
-  float repetition, presence, frequency;
-  int ngram;
-  int prompt_len;
-  int bias_first, bias_count;
-  int word_first, word_count;
-  int end_first, end_count, end_until;
-  int masked;
-  int logprobs;  // -1: none
-  int processed;
-
-  __device__ __forceinline__ bool truncates_to_k(int length) const {
-    return top_k > 0 && top_k < length;
-  }
-  __device__ __forceinline__ bool is_greedy() const { return temperature < kColdest; }
-  __device__ __forceinline__ bool penalizes() const {
-    return repetition != 1.0f || presence != 0.0f || frequency != 0.0f;
-  }
-  __device__ __forceinline__ bool is_revised(int position) const {
-    return penalizes() || ngram > 0 || bias_count > 0 || word_count > 0 ||
-           (end_count > 0 && position < end_until);
-  }
-};
 
 struct Best {
   double score;
@@ -101,7 +71,6 @@ struct Shared {
   Range range;  // read where it is needed: registers are scarce
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "what the host asks for");
-static_assert(sizeof(SamplingParams) == 88, "the size of a record of parameters.py");
 
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;

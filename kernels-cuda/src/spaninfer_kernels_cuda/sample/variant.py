@@ -6,8 +6,18 @@ import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import Source, Variant, element_of
 
+from spaninfer_kernels_cuda.sample.kernels import (
+    MAKE_RECORDS,
+    SAMPLE_DRAW,
+    SAMPLE_REPORT,
+    SAMPLE_REVISE,
+)
 from spaninfer_kernels_cuda.sample.tuning import SHAPES, shared_bytes
 
+_PARTS = (
+    *("params", "shared", "keys", "rows", "gumbel_max", "best", "search", "collect"),
+    *("search_row", "truncation", "report", "revise"),
+)
 SOURCE = Source(
     "spaninfer_kernels_cuda",
     "sample/kernel.cu",
@@ -15,29 +25,23 @@ SOURCE = Source(
         *("types.cuh", "reduce.cuh", "overlap.cuh", "cluster.cuh"),
         *("mma.cuh", "copy.cuh", "prefetch.cuh"),
     ),
-    parts=tuple(
-        f"sample/{part}.cuh"
-        for part in (
-            *(
-                "shared",
-                "keys",
-                "rows",
-                "gumbel_max",
-                "best",
-                "search",
-                "collect",
-                "search_row",
-                "truncation",
-            ),
-            *("report", "revise"),
-        )
-    ),
+    parts=tuple(f"sample/{part}.cuh" for part in _PARTS),
+    kernels=(SAMPLE_REVISE, SAMPLE_DRAW, SAMPLE_REPORT),
 )
-ENTRIES = ("sample_revise", "sample_draw", "sample_report")
+RECORDS = Variant.of(
+    "make_records",
+    Source(
+        "spaninfer_kernels_cuda",
+        "sample/records.cu",
+        parts=("sample/params.cuh",),
+        kernels=(MAKE_RECORDS,),
+    ),
+    {},
+)
 
 
 def variant_for(dtype: object, arch: str) -> Variant:
-    """Return the variant for logits of `dtype` on `arch`, which holds all of `ENTRIES`."""
+    """Return the variant for logits of `dtype` on `arch`, which holds all kernels of `SOURCE`."""
     element = element_of(dtype)
     shape = SHAPES[arch]
     macros: dict[str, str | int | bool] = {
@@ -50,13 +54,16 @@ def variant_for(dtype: object, arch: str) -> Variant:
     return Variant.of("sample_draw", SOURCE, macros, alike)
 
 
-VARIANTS: tuple[Variant, ...] = tuple(
-    variant_for(dtype, arch)
-    for dtype, architectures in (
-        (np.float32, ("sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120")),
-        (np.float16, ("sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120")),
-        (ml_dtypes.bfloat16, ("sm_80", "sm_90a", "sm_100a", "sm_120")),
-    )
-    for arch in architectures
+VARIANTS: tuple[Variant, ...] = (
+    RECORDS,
+    *(
+        variant_for(dtype, arch)
+        for dtype, architectures in (
+            (np.float32, ("sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120")),
+            (np.float16, ("sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120")),
+            (ml_dtypes.bfloat16, ("sm_80", "sm_90a", "sm_100a", "sm_120")),
+        )
+        for arch in architectures
+    ),
 )
-"""All there are: one per element type and architecture."""
+"""All there are: that of records, and one per element type and architecture."""

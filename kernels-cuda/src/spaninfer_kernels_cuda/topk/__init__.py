@@ -8,41 +8,110 @@ most 4096; V is anything below 2^31.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
-    Array,
     Call,
+    Compiled,
     FileCache,
     Gpu,
+    Int32,
+    Int64,
+    Key,
     Launch,
+    Pointer,
     ShapeError,
+    Signature,
     Source,
     Variant,
-    check_dense,
+    allocator,
+    check_results,
     compile_variant,
     element_of,
     gpu_of,
     load,
+    look_at,
     match,
     pointer_of,
+    prepared_once,
     stream_handle,
     user_cache,
-    view_of,
+    view_at,
 )
 
 from spaninfer_kernels_cuda.topk.tuning import THREADS, Division, divide
 
+
+class ShortArguments(NamedTuple):
+    """What topk_short takes: a block holds a row."""
+
+    values: Pointer
+    indices: Pointer
+    x: Pointer
+
+
+class ShortSizes(NamedTuple):
+    """The sizes that topk_short takes."""
+
+    length: Int32
+    stride: Int64
+    k: Int32
+
+
+class BoundArguments(NamedTuple):
+    """What topk_bound takes: it finds what about k elements of a row reach."""
+
+    rows: Pointer
+    offers: Pointer
+    x: Pointer
+
+
+class BoundSizes(NamedTuple):
+    """The sizes that topk_bound takes."""
+
+    length: Int32
+    stride: Int64
+    samples: Int32
+    least: Int32
+    offered: Int32
+
+
+class FilterArguments(NamedTuple):
+    """What topk_filter takes: it reads the rows, and selects from what reaches the bound."""
+
+    values: Pointer
+    indices: Pointer
+    rows: Pointer
+    offers: Pointer
+    lists: Pointer
+    x: Pointer
+
+
+class FilterSizes(NamedTuple):
+    """The sizes that topk_filter takes."""
+
+    length: Int32
+    stride: Int64
+    k: Int32
+    offers_of_row: Int32
+    least: Int32
+    capacity: Int32
+
+
+TOPK_SHORT = Signature("topk_short", ShortArguments, ShortSizes)
+TOPK_BOUND = Signature("topk_bound", BoundArguments, BoundSizes)
+TOPK_FILTER = Signature("topk_filter", FilterArguments, FilterSizes)
 SOURCE = Source(
     "spaninfer_kernels_cuda",
     "topk/kernel.cu",
     headers=("types.cuh", "reduce.cuh", "overlap.cuh"),
     parts=tuple(f"topk/{part}.cuh" for part in ("keys", "bound", "draw", "choose", "stream")),
+    kernels=(TOPK_SHORT, TOPK_BOUND, TOPK_FILTER),
 )
-ENTRIES = ("topk_short", "topk_bound", "topk_filter")
 
 _ROW_BYTES = 8  # struct Row of keys.cuh
 _KEY_BYTES = 8
@@ -60,41 +129,44 @@ class Prepared:
     k: int
     workspace_bytes: int
     division: Division | None
-    _calls: tuple[Call, ...]
-    _row_stride: int
+    _short: Call[ShortArguments] | None
+    _long: tuple[Call[BoundArguments], Call[FilterArguments]] | None
+    _offers: int  # bytes of the workspace in front of them
+    _lists: int
 
     def launch(
-        self, x: object, *, out: tuple[object, object], workspace: object = 0, stream: object = None
+        self,
+        x: object,
+        *,
+        out: tuple[object, object],
+        workspace: object = None,
+        stream: object = None,
     ) -> None:
         """Write values and indices of the k largest to `out`, on `stream`.
 
         Arrays may be given as addresses. Without a stream, the current one of x's framework.
         """
-        self.start(stream_handle(stream, x), x, out, workspace)
-
-    def start(self, handle: int, x: object, out: tuple[object, object], workspace: object) -> None:
-        """Do what `launch` does, on the stream with this handle, whichever it is."""
-        if not self._calls:
-            return
         values, indices = map(pointer_of, out)
-        at = pointer_of(x)
-        if self.division is None:
-            [short] = self._calls
-            short(handle, values, indices, at, self.length, self._row_stride, self.k)
-            return
-        bound, collect = self._calls
-        division, states = self.division, pointer_of(workspace)
-        offers = states + self.rows * _ROW_BYTES
-        num_offers = division.samplers * division.offered
-        lists = offers + self.rows * num_offers * _KEY_BYTES
-        bound(
-            *(handle, states, offers, at, self.length, self._row_stride),
-            *(division.samples, division.least, division.offered),
-        )
-        collect(
-            *(handle, values, indices, states, offers, lists, at, self.length, self._row_stride),
-            *(self.k, num_offers, division.least, division.capacity),
-        )
+        handle = stream_handle(stream, x)
+        self.start(handle, pointer_of(x), values, indices, pointer_of(workspace))
+
+    def start(self, handle: int, x: int, values: int, indices: int, workspace: int) -> None:
+        """Launch with addresses on the stream with this handle, whichever it is."""
+        if self._short is not None:
+            self._short(handle, ShortArguments(values, indices, x))
+        if self._long is not None:
+            bound, collect = self._long
+            offers = workspace + self._offers
+            bound(handle, BoundArguments(rows=workspace, offers=offers, x=x))
+            arguments = FilterArguments(
+                values=values,
+                indices=indices,
+                rows=workspace,
+                offers=offers,
+                lists=workspace + self._lists,
+                x=x,
+            )
+            collect(handle, arguments)
 
 
 def variant_for(dtype: object, *, sorted: bool = True) -> Variant:
@@ -124,26 +196,57 @@ def prepare(
     division = divide(rows, length, k, element_of(dtype).itemsize, gpu.sm_count)
     variant = variant_for(dtype, sorted=sorted)
     compiled = compile_variant(variant, gpu.arch, cache or user_cache())
-    short, bound, collect = (load(compiled, gpu, entry) for entry in ENTRIES)
-    calls: tuple[Call, ...] = ()
+    stride = length if row_stride is None else row_stride
+    short, long, num_offers = None, None, 0
     if rows and division is None:
-        calls = (Call(short, Launch((rows, 1, 1), (THREADS, 1, 1)), "PPP iqi"),)
+        launch = Launch((rows, 1, 1), (THREADS, 1, 1))
+        short = Call(load(compiled, gpu, TOPK_SHORT), launch, ShortSizes(length, stride, k))
     elif rows and division:
-        samplers, readers = (division.samplers, rows, 1), (division.blocks, rows, 1)
-        calls = (
-            Call(bound, Launch(samplers, (THREADS, 1, 1)), "PPP iqiii"),
-            Call(
-                collect,
-                Launch(readers, (THREADS, 1, 1), overlaps=True),
-                "PPPPPP iqiiii",
+        num_offers = division.samplers * division.offered
+        long = _long(
+            compiled,
+            gpu,
+            division,
+            FilterSizes(
+                length=length,
+                stride=stride,
+                k=k,
+                offers_of_row=num_offers,
+                least=division.least,
+                capacity=division.capacity,
             ),
+            rows,
         )
+    offers = rows * _ROW_BYTES
     return Prepared(
-        *(rows, length, k),
+        rows=rows,
+        length=length,
+        k=k,
         workspace_bytes=_workspace_bytes(rows, division),
         division=division,
-        _calls=calls,
-        _row_stride=length if row_stride is None else row_stride,
+        _short=short,
+        _long=long,
+        _offers=offers,
+        _lists=offers + rows * num_offers * _KEY_BYTES,
+    )
+
+
+def _long(
+    compiled: Compiled, gpu: Gpu, division: Division, sizes: FilterSizes, rows: int
+) -> tuple[Call[BoundArguments], Call[FilterArguments]]:
+    """Return the two launches of rows that a block cannot hold."""
+    block = (THREADS, 1, 1)
+    bound = BoundSizes(
+        length=sizes.length,
+        stride=sizes.stride,
+        samples=division.samples,
+        least=division.least,
+        offered=division.offered,
+    )
+    readers = Launch((division.blocks, rows, 1), block, overlaps=True)
+    return (
+        Call(load(compiled, gpu, TOPK_BOUND), Launch((division.samplers, rows, 1), block), bound),
+        Call(load(compiled, gpu, TOPK_FILTER), readers, sizes),
     )
 
 
@@ -152,9 +255,6 @@ def _workspace_bytes(rows: int, division: Division | None) -> int:
         return 0
     keys = division.samplers * division.offered + division.capacity
     return rows * (_ROW_BYTES + keys * _KEY_BYTES)
-
-
-_prepared = lru_cache(maxsize=256)(prepare)
 
 
 def topk(
@@ -167,39 +267,41 @@ def topk(
 ) -> tuple[object, object]:
     """Return values[T k] and indices[T k] of the k largest of x[T V], largest first.
 
-    Without `out`, the results are new arrays in the order of the stream, which torch.from_dlpack
-    and cupy.from_dlpack take. Without a stream, the current one of x's framework.
+    Without `out`, the results are new arrays in the order of the stream: tensors where x is a
+    torch tensor, else arrays that cupy.from_dlpack takes. Without a stream, the current one of x's
+    framework.
     """
-    given = view_of(x)
-    rows, length = match(x=(given, "T V")).values()
-    gpu = gpu_of(x=given)
+    at, key = look_at(x)
+    given = out or (None, None)
+    (values_at, values_key), (indices_at, indices_key) = map(look_at, given)
+    step, allocate = _checked(k, sorted, key, values_key, indices_key)
     handle = stream_handle(stream, x)
-    if rows and length > 1 and given.strides[1] != 1:
-        raise ShapeError(
-            f"x: the elements of a row must be contiguous, got strides {given.strides}"
-        )
-    step = _prepared(
-        rows=rows,
-        length=length,
-        k=k,
-        dtype=given.dtype,
-        gpu=gpu,
-        sorted=sorted,
-        row_stride=given.strides[0],
-    )
+    workspace, *new = allocate(handle)
     if out is None:
-        values: object = Array((rows, k), given.dtype, gpu, handle)
-        indices: object = Array((rows, k), np.int32, gpu, handle)
-    else:
-        values, indices = out
-        places = view_of(values), view_of(indices)
-        match(values=(places[0], f"{rows} {k}"), indices=(places[1], f"{rows} {k}"))
-        check_dense(given.dtype, values=places[0])
-        check_dense(np.int32, indices=places[1])
-        gpu_of(x=given, values=places[0], indices=places[1])
-    workspace = Array((step.workspace_bytes,), np.uint8, gpu, handle)
-    step.start(handle, given, (values, indices), workspace)
-    return values, indices
+        out = values, indices = new[0], new[1]
+        values_at, indices_at = pointer_of(values), pointer_of(indices)
+    step.start(handle, at, values_at, indices_at, pointer_of(workspace))
+    return out
+
+
+@prepared_once(256)
+def _checked(
+    k: int, sorted: bool, key: Key, values: Key, indices: Key
+) -> tuple[Prepared, Callable[[int], tuple[Any, ...]]]:
+    """Return the top-k of arrays with these keys, and what allocates a workspace and results."""
+    x = view_at(key)
+    rows, length = match(x=(x, "T V")).values()
+    gpu = gpu_of(x=x)
+    if rows and length > 1 and x.strides[1] != 1:
+        raise ShapeError(f"x: the elements of a row must be contiguous, got strides {x.strides}")
+    stride, dtype = x.strides[0], x.dtype
+    step = prepare(
+        rows=rows, length=length, k=k, dtype=dtype, gpu=gpu, sorted=sorted, row_stride=stride
+    )
+    results = (("values", (rows, k), dtype, 1), ("indices", (rows, k), np.dtype(np.int32), 1))
+    check_results((values, indices), gpu, *results)
+    workspace = ("workspace", (step.workspace_bytes,), np.dtype(np.uint8), _KEY_BYTES)
+    return step, allocator(key, gpu, workspace, *(() if values else results))
 
 
 VARIANTS: tuple[Variant, ...] = tuple(

@@ -17,15 +17,32 @@ from spaninfer_kernel_launch.errors import (
     NotCompiled,
     OutOfMemory,
     ShapeError,
+    SignatureError,
     StreamMissing,
 )
+from spaninfer_kernel_launch.framework import numpy_dtype
 from spaninfer_kernel_launch.gpu import Gpu, architecture_of, get_gpu, gpu_of
 from spaninfer_kernel_launch.head import HeadDivision, divide_head
 from spaninfer_kernel_launch.launch import Call, Launch, blocks_at_once, clusters_at_once
-from spaninfer_kernel_launch.memory import Array, result_array
+from spaninfer_kernel_launch.memory import Array, Result, allocator, check_results
 from spaninfer_kernel_launch.module import Kernel, load
 from spaninfer_kernel_launch.report import CompileReport
-from spaninfer_kernel_launch.requests import KernelRequest, cached_only, recording_kernels
+from spaninfer_kernel_launch.requests import (
+    KernelRequest,
+    cached_only,
+    prepared_once,
+    recording_kernels,
+)
+from spaninfer_kernel_launch.signature import (
+    Float32,
+    Int32,
+    Int64,
+    NoArguments,
+    Pointer,
+    Signature,
+    TensorMap,
+    UInt32,
+)
 from spaninfer_kernel_launch.source import Source
 from spaninfer_kernel_launch.stream import current_stream, stream_handle
 from spaninfer_kernel_launch.tensor_map import encode_tensor_map
@@ -34,11 +51,14 @@ from spaninfer_kernel_launch.toolchain import compiler_version
 from spaninfer_kernel_launch.variant import ARCHITECTURES, BEFORE_HOPPER, WITH_BFLOAT16, Variant
 from spaninfer_kernel_launch.view import (
     Device,
+    Key,
     View,
     check_aligned,
     check_dense,
     check_rows,
+    look_at,
     pointer_of,
+    view_at,
     view_of,
 )
 
@@ -59,28 +79,41 @@ __all__ = [
     "DriverError",
     "Element",
     "FileCache",
+    "Float32",
     "Gpu",
     "GpuMissing",
     "GpuTooOld",
     "HeadDivision",
+    "Int32",
+    "Int64",
     "Kernel",
     "KernelError",
     "KernelRequest",
+    "Key",
     "Launch",
+    "NoArguments",
     "NotCompiled",
     "OutOfMemory",
+    "Pointer",
+    "Result",
     "ShapeError",
+    "Signature",
+    "SignatureError",
     "Source",
     "StreamMissing",
+    "TensorMap",
     "Timing",
+    "UInt32",
     "Variant",
     "View",
+    "allocator",
     "architecture_of",
     "blocks_at_once",
     "cached_only",
     "captured",
     "check_aligned",
     "check_dense",
+    "check_results",
     "check_rows",
     "clusters_at_once",
     "compile_all",
@@ -94,15 +127,18 @@ __all__ = [
     "get_gpu",
     "gpu_of",
     "load",
+    "look_at",
     "match",
     "new_stream",
+    "numpy_dtype",
     "pairwise_cover",
     "pointer_of",
+    "prepared_once",
     "record",
     "recording_kernels",
-    "result_array",
     "stream_handle",
     "time_launches",
     "user_cache",
+    "view_at",
     "view_of",
 ]

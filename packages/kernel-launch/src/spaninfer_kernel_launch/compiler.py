@@ -19,6 +19,8 @@ from spaninfer_kernel_launch.requests import (
     is_cached_only,
     record_request,
 )
+from spaninfer_kernel_launch.signature import Signature
+from spaninfer_kernel_launch.source import check_kernels
 from spaninfer_kernel_launch.toolchain import (
     compiler_version,
     include_folders,
@@ -32,15 +34,17 @@ _OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--define-macro=NDEBUG")
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A kernel for one architecture: its machine code and what the assembler said about it.
+    """Kernels for one architecture: their machine code and what the assembler said about them.
 
-    One that `is_empty` takes the place of a kernel that was only recorded; it has one entry point.
+    `kernels` are the signatures of those that can be loaded. One that `is_empty` takes the place of
+    a kernel that was only recorded; it has one entry point.
     """
 
     entry: str
     arch: str
     cubin: bytes
     log: str
+    kernels: tuple[Signature[Any], ...] = ()
     is_empty: bool = False
 
     @property
@@ -60,12 +64,14 @@ class Compiled:
 def compile_variant(variant: Variant, arch: str, cache: FileCache | None = None) -> Compiled:
     """Return `variant` compiled for `arch`, from `cache` where it is known.
 
-    Raises CompileError with the compiler's log where it refuses, CompilerMissing (which names the
+    Raises CompileError with the compiler's log where it refuses, SignatureError where a kernel's
+    parameters are not those that `variant.source.kernels` declare, CompilerMissing (which names the
     extra to install) where there is no compiler. Inside of `recording_kernels`, it is
     recorded instead; inside of `cached_only`, NotCompiled is raised where it is not cached.
     """
     if arch not in variant.architectures:
         raise CompileError(f"{variant} is for {', '.join(variant.architectures)}, not for {arch}")
+    check_kernels(variant.source)
     request = KernelRequest(variant, arch, cache)
     if record_request(request):
         return _empty_kernel(arch, cache)
@@ -130,8 +136,12 @@ def _find(request: KernelRequest) -> Compiled | None:
     if (kept := request.cache.find(_key(request.variant, request.arch))) is None:
         return None
     log, _, cubin = kept.partition(b"\0")
-    _found[request] = Compiled(request.variant.entry, request.arch, cubin, log.decode())
+    _found[request] = _compiled(request.variant, request.arch, cubin, log.decode())
     return _found[request]
+
+
+def _compiled(variant: Variant, arch: str, cubin: bytes, log: str) -> Compiled:
+    return Compiled(variant.entry, arch, cubin, log, variant.source.kernels)
 
 
 def _compile_and_keep(request: KernelRequest) -> Compiled:
@@ -171,7 +181,7 @@ def _compile(variant: Variant, arch: str) -> Compiled:
         if int(error) != 0:
             raise CompileError(f"{variant} does not compile for {arch}: {error.name}", text)
         cubin = _bytes_of(program, bound.nvrtcGetCUBINSize, bound.nvrtcGetCUBIN)
-        return Compiled(variant.entry, arch, cubin, text)
+        return _compiled(variant, arch, cubin, text)
     finally:
         bound.nvrtcDestroyProgram(program)
 

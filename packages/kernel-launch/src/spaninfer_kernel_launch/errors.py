@@ -6,6 +6,7 @@ KernelError
 ├── DeviceError          an argument lies in other memory than the kernel works on
 ├── StreamMissing        it is not said on which stream to launch, and no framework says it
 ├── CompileError         the compiler refused the source, or was asked for what it cannot do
+│   ├── SignatureError   a kernel's parameters are not those that Python declares
 │   ├── CompilerMissing  NVRTC or its headers are not installed
 │   └── NotCompiled      no cache has the kernel, and none was to be compiled
 └── DriverError          the driver refused
@@ -49,6 +50,10 @@ class CompileError(KernelError):
     def __init__(self, message: str, log: str = "") -> None:
         self.log = log
         super().__init__(f"{message}\n{log}" if log else message)
+
+
+class SignatureError(CompileError):
+    """A kernel's parameters are not those that Python declares."""
 
 
 class CompilerMissing(CompileError):

@@ -40,7 +40,8 @@ class Gpu:
     @property
     def is_current(self) -> bool:
         """Whether this GPU's context is the thread's own."""
-        return int(ask(driver().cuCtxGetCurrent)) == self.context
+        _, context = driver().cuCtxGetCurrent()
+        return int(context) == self.context
 
     @contextmanager
     def current(self) -> Iterator[None]:

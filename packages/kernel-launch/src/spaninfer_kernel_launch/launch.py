@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from struct import Struct, calcsize, pack_into
 from threading import Lock
-from typing import Any
+from typing import Any, Final, Generic
 
 from spaninfer_kernel_launch.driver import ask, driver, refusal
 from spaninfer_kernel_launch.errors import ShapeError
 from spaninfer_kernel_launch.gpu import Gpu
 from spaninfer_kernel_launch.module import Kernel
-from spaninfer_kernel_launch.tensor_map import TENSOR_MAP_BYTES
+from spaninfer_kernel_launch.signature import ArgumentsT, NoArguments
 from spaninfer_kernel_launch.variant import BEFORE_HOPPER
 
 _MOST_THREADS = 1024
 _MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 _MOST_BLOCKS_OF_CLUSTER = 16  # more than 8 only where the GPU agrees
+
+
+NO_ARGUMENTS: Final = NoArguments()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,61 +53,67 @@ class Launch:
             raise ShapeError(f"a grid of {self.grid} blocks is not made of {self.cluster} clusters")
 
 
-class Call:
-    """A kernel with its launch: `call(stream, *values)` only packs values and starts it.
+class Call(Generic[ArgumentsT]):
+    """A kernel with its launch: `call(stream, arguments)` only packs arguments and starts it.
 
-    `parameters` has one letter per parameter, as in the struct module: P pointer, i int32,
-    q int64, f float32; and M, the bytes of a tensor map (`encode_tensor_map`). `always` are the
-    values of the last parameters, where they are the same every time: a call then does not take
-    them. All of it goes through the driver alone, so calls are captured into CUDA graphs like any
-    other. Threads may share a Call.
+    `constants` are the kernel's last parameters, the same in every call (`Signature.constants`).
+    All of it goes through the driver alone, so calls are captured into CUDA graphs like any other.
+    Threads may share a Call.
     """
 
     def __init__(
-        self, kernel: Kernel, launch: Launch, parameters: str, always: tuple[float, ...] = ()
+        self,
+        kernel: Kernel[ArgumentsT],
+        launch: Launch,
+        constants: tuple[Any, ...] = NO_ARGUMENTS,
     ) -> None:
-        bound = driver()
+        signature = kernel.signature
+        assert type(constants) is signature.constants, (signature.entry, type(constants))
         kernel.allow_shared(launch.shared_bytes)
         kernel.allow_cluster(prod(launch.cluster))
-        fields = [_FIELDS.get(letter, letter) for letter in parameters.replace(" ", "")]
-        taken = fields[: len(fields) - len(always)]
-        self._struct = Struct(f"@{''.join(taken)}")
-        self._values = ctypes.create_string_buffer(calcsize(f"@{''.join(fields)}"))
-        # Where each parameter begins: the C rules of alignment, which CUDA shares.
-        begins = [
-            calcsize(f"@{''.join(fields[: n + 1])}") - calcsize(f"@{field}")
-            for n, field in enumerate(fields)
-        ]
-        for begin, field, value in zip(
-            begins[len(taken) :], fields[len(taken) :], always, strict=True
-        ):
-            pack_into(field, self._values, begin, value)
+        codes = [parameter.type.code for parameter in signature.parameters]
+        begins = _begins(codes)
+        taken = len(codes) - len(constants)
+        self._values = ctypes.create_string_buffer(calcsize(f"@{''.join(codes)}"))
+        self._pack = partial(Struct(f"@{''.join(codes[:taken])}").pack_into, self._values, 0)
+        for begin, code, value in zip(begins[taken:], codes[taken:], constants, strict=True):
+            pack_into(code, self._values, begin, value)
         start = ctypes.addressof(self._values)
         self._pointers = (ctypes.c_void_p * len(begins))(*(start + begin for begin in begins))
         self._address = ctypes.addressof(self._pointers)
         self._config = _config(launch, kernel.gpu)
-        self._function = bound.CUfunction(kernel.handle)
-        self._start = bound.cuLaunchKernelEx
+        self._stream = _NO_STREAM
+        self._function = driver().CUfunction(kernel.handle)
+        self._start = driver().cuLaunchKernelEx
         self._gpu = kernel.gpu
-        self._entry = kernel.entry
+        self._entry = signature.entry
         self._lock = Lock()  # the values lie in one place, and the driver is called without the GIL
 
-    def __call__(self, stream: int, *values: float | bytes) -> None:
+    def __call__(self, stream: int, arguments: ArgumentsT) -> None:
         """Start the kernel on the stream with this handle. Raises DriverError where it cannot."""
         # A special stream is that of the context which is current.
         if stream <= _LAST_SPECIAL_STREAM and not self._gpu.is_current:
             with self._gpu.current():
-                self(stream, *values)
+                self(stream, arguments)
             return
         with self._lock:
-            self._struct.pack_into(self._values, 0, *values)
-            self._config.hStream = stream
+            self._pack(*arguments)
+            if stream != self._stream:
+                self._config.hStream = self._stream = stream
             (status,) = self._start(self._config, self._function, self._address, 0)
         if status:
             raise refusal(f"launch of {self._entry}", status)
 
 
-def blocks_at_once(kernel: Kernel, launch: Launch) -> int:
+def _begins(codes: Sequence[str]) -> list[int]:
+    """Return where each parameter begins: the C rules of alignment, which CUDA shares."""
+    return [
+        calcsize(f"@{''.join(codes[: n + 1])}") - calcsize(f"@{code}")
+        for n, code in enumerate(codes)
+    ]
+
+
+def blocks_at_once(kernel: Kernel[Any], launch: Launch) -> int:
     """Return how many blocks of `launch` the kernel's GPU runs at the same time.
 
     A grid of as many leaves nothing to chance: of fewer, some multiprocessors get more than others
@@ -117,7 +128,7 @@ def blocks_at_once(kernel: Kernel, launch: Launch) -> int:
     return int(per_sm) * kernel.gpu.sm_count
 
 
-def clusters_at_once(kernel: Kernel, launch: Launch) -> int:
+def clusters_at_once(kernel: Kernel[Any], launch: Launch) -> int:
     """Return how many clusters of `launch` the kernel's GPU runs at the same time.
 
     Fewer than its multiprocessors would hold: those of a cluster have to lie together, and they lie
@@ -131,7 +142,7 @@ def clusters_at_once(kernel: Kernel, launch: Launch) -> int:
         return int(ask(bound.cuOccupancyMaxActiveClusters, function, _config(launch, kernel.gpu)))
 
 
-_FIELDS = {"M": f"{TENSOR_MAP_BYTES}s"}
+_NO_STREAM = -1
 _LAST_SPECIAL_STREAM = 2  # 0 and 1: the legacy default stream, 2: the one of the thread
 
 

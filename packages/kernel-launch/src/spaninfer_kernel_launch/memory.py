@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from spaninfer_kernel_launch import dlpack
 from spaninfer_kernel_launch.driver import ask, driver
 from spaninfer_kernel_launch.errors import DeviceError, DriverError, OutOfMemory, ShapeError
+from spaninfer_kernel_launch.framework import dtype_in_torch, torch
 from spaninfer_kernel_launch.gpu import Gpu
-from spaninfer_kernel_launch.view import check_aligned, check_dense, view_of
+from spaninfer_kernel_launch.stream import current_of_torch
+from spaninfer_kernel_launch.view import Device, Key, check_aligned, check_dense, view_at
 
 
 class Array:
@@ -63,33 +67,58 @@ _UNORDERED = -1
 _LEGACY = 1
 
 
-def result_array(
-    out: object,
-    shape: tuple[int, ...],
-    dtype: object,
-    gpu: Gpu,
-    stream: int,
-    *,
-    name: str = "out",
-    alignment: int = 1,
-) -> object:
-    """Return where a friendly function writes: `out`, checked, or a new Array where it is None.
+Result: TypeAlias = tuple[str, tuple[int, ...], object, int]
+"""A result: its name in messages, shape, element type, and alignment in bytes."""
 
-    Raises ShapeError, DTypeError or DeviceError for an `out` (called `name`) that is not
-    contiguous, not of this shape, type and alignment in bytes, or not on this GPU.
+
+def allocator(like: Key, gpu: Gpu, *results: Result) -> Callable[[int], tuple[Any, ...]]:
+    """Return what makes new arrays for results, in the order of the stream whose handle it takes.
+
+    Tensors where `like` is the key of a torch tensor, else each an `Array`.
     """
-    if out is None:
-        return Array(shape, dtype, gpu, stream)
-    view = view_of(out)
-    if view.shape != shape:
-        raise ShapeError(f"{name} has shape {view.shape}, but the result has {shape}")
-    check_dense(dtype, **{name: view})
-    check_aligned(alignment, **{name: view})
-    if (view.device.kind, view.device.index) != ("cuda", gpu.index):
-        raise DeviceError(
-            f"{name} lies on {view.device}, but the arguments lie on cuda:{gpu.index}"
-        )
-    return out
+    if not isinstance(like[3], Device):
+        return _tensors(like[3], results)
+    kinds = [(shape, dtype) for _, shape, dtype, _ in results]
+    return lambda stream: tuple([Array(shape, dtype, gpu, stream) for shape, dtype in kinds])
+
+
+def _tensors(device: Any, results: tuple[Result, ...]) -> Callable[[int], tuple[Any, ...]]:
+    """Return what makes tensors from torch's own allocator: 1.5 µs each, an `Array` takes 8."""
+    cuda, current, index = torch().cuda, current_of_torch(), device.index
+    makers = [
+        partial(torch().empty, *shape, dtype=dtype_in_torch(dtype), device=device)
+        for _, shape, dtype, _ in results
+    ]
+
+    def make(stream: int) -> tuple[Any, ...]:
+        if stream != current(index):  # torch hands memory out in the order of its current one
+            with cuda.stream(cuda.ExternalStream(stream, device=device)):
+                return tuple([make_one() for make_one in makers])
+        return tuple([make_one() for make_one in makers])
+
+    return make
+
+
+def check_results(given: tuple[Key, ...], gpu: Gpu, *results: Result) -> None:
+    """Raise unless arrays with these keys can hold the results, where any of them is given.
+
+    They have to be contiguous, of the results' shapes, types and alignments, on this GPU, and as
+    many. Raises ShapeError, DTypeError or DeviceError.
+    """
+    if not any(given):
+        return
+    for key, (name, shape, dtype, alignment) in zip(given, results, strict=True):
+        if not key:
+            raise ShapeError(f"out lacks {name}; give an array for every result, or none")
+        view = view_at(key)
+        if view.shape != shape:
+            raise ShapeError(f"{name} has shape {view.shape}, but the result has {shape}")
+        check_dense(dtype, **{name: view})
+        check_aligned(alignment, **{name: view})
+        if (view.device.kind, view.device.index) != ("cuda", gpu.index):
+            raise DeviceError(
+                f"{name} lies on {view.device}, but the arguments lie on cuda:{gpu.index}"
+            )
 
 
 class Memory:

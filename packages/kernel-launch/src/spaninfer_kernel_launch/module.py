@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache as once
+from typing import Generic
 
 from spaninfer_kernel_launch.compiler import Compiled
 from spaninfer_kernel_launch.driver import ask, driver
+from spaninfer_kernel_launch.errors import SignatureError
 from spaninfer_kernel_launch.gpu import Gpu
+from spaninfer_kernel_launch.signature import ArgumentsT, Signature
 
 _WITHOUT_ASKING_BYTES = 48 * 1024  # more dynamic shared memory must be asked for
 _SHARED = "MAX_DYNAMIC_SHARED_SIZE_BYTES"
@@ -15,10 +18,10 @@ _WITHOUT_ASKING_BLOCKS = 8  # so must larger clusters, which not every GPU has
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Generic[ArgumentsT]):
     """An entry point of loaded machine code: the driver's handle, valid on `gpu`."""
 
-    entry: str
+    signature: Signature[ArgumentsT]
     gpu: Gpu
     handle: int
 
@@ -50,19 +53,28 @@ def _attribute(name: str) -> object:
     return getattr(driver().CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
 
 
-def load(compiled: Compiled, gpu: Gpu, entry: str | None = None) -> Kernel:
-    """Return a kernel of `compiled` on `gpu`, its entry point unless another one is named."""
-    if entry is None or compiled.is_empty:
-        entry = compiled.entry
-    return _load(compiled.cubin, entry, gpu)
+def load(compiled: Compiled, gpu: Gpu, signature: Signature[ArgumentsT]) -> Kernel[ArgumentsT]:
+    """Return a kernel of `compiled` on `gpu`.
+
+    Raises SignatureError for one that the source does not declare in `Source.kernels`: its
+    parameters have not been checked.
+    """
+    if compiled.is_empty:
+        return Kernel(signature, gpu, _handle(compiled.cubin, compiled.entry, gpu))
+    if signature not in compiled.kernels:
+        declared = ", ".join(each.entry for each in compiled.kernels) or "none"
+        raise SignatureError(
+            f"kernel {signature.entry} with {signature.arguments.__name__} is not declared by its "
+            f"Source, whose kernels= are: {declared}"
+        )
+    return Kernel(signature, gpu, _handle(compiled.cubin, signature.entry, gpu))
 
 
 @once
-def _load(cubin: bytes, entry: str, gpu: Gpu) -> Kernel:
+def _handle(cubin: bytes, entry: str, gpu: Gpu) -> int:
     bound = driver()
     with gpu.current():
-        handle = ask(bound.cuLibraryGetKernel, _library(cubin, gpu), entry.encode())
-    return Kernel(entry, gpu, int(handle))
+        return int(ask(bound.cuLibraryGetKernel, _library(cubin, gpu), entry.encode()))
 
 
 @once

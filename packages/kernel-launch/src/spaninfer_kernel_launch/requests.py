@@ -14,15 +14,19 @@ So all that a piece of code needs can be compiled side by side, before it runs:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache, wraps
+from typing import Any, Final, ParamSpec, TypeVar
 
 from spaninfer_kernel_launch.cache import FileCache
 from spaninfer_kernel_launch.source import Source
 from spaninfer_kernel_launch.variant import Variant
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 EMPTY_KERNEL: Final = Variant.of("nothing", Source(__package__, "csrc/nothing.cu"), {})
 """The kernel that is launched in place of those that are recorded."""
@@ -68,6 +72,26 @@ def recording_kernels() -> Iterator[set[KernelRequest]]:
         yield requests
     finally:
         _recorded.reset(token)
+
+
+def prepared_once(maxsize: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Return a decorator that keeps what was prepared for the latest `maxsize` arguments.
+
+    While kernels are recorded it keeps nothing, and gives nothing that it has kept before. The
+    arguments are given by position, which is faster.
+    """
+
+    def decorate(prepare: Callable[P, T]) -> Callable[P, T]:
+        kept = lru_cache(maxsize)(prepare)
+
+        @wraps(prepare)
+        def prepare_once(*arguments: Any) -> T:
+            found: Callable[..., T] = kept if _recorded.get() is None else prepare
+            return found(*arguments)
+
+        return prepare_once  # type: ignore[return-value]
+
+    return decorate
 
 
 def record_request(request: KernelRequest) -> bool:

@@ -11,6 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
+
+from spaninfer_kernel_launch.signature import Signature
 
 _HEADERS = "spaninfer_kernel_launch"
 
@@ -21,7 +24,8 @@ class Source:
 
     `headers` lie in this package's csrc/, `own` in the csrc/ of `package`; the latter come second.
     `parts` are files of `package` too, of a kernel that one file would be too long for: they follow
-    the macros, in front of the .cu file.
+    the macros, in front of the .cu file. `kernels` are the signatures of those that are launched;
+    they are checked against the text whenever it is compiled.
     """
 
     package: str
@@ -29,6 +33,7 @@ class Source:
     headers: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
+    kernels: tuple[Signature[Any], ...] = ()
 
     def text(self, macros: Iterable[tuple[str, str]]) -> str:
         """Return the whole translation unit.
@@ -41,6 +46,14 @@ class Source:
         defines = [f"#define {name} {text}\n" for name, text in macros]
         kernel = [_part(self.package, path) for path in (*self.parts, self.path)]
         return "".join([*headers, '#line 1 "macros"\n', *defines, *kernel])
+
+
+@cache
+def check_kernels(source: Source) -> None:
+    """Raise SignatureError where the parameters of a kernel are not those that `kernels` say."""
+    text = source.text(())
+    for kernel in source.kernels:
+        kernel.check(text)
 
 
 @cache

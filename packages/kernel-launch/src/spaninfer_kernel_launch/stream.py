@@ -7,9 +7,11 @@ framework that owns the arrays says that it is the current one, as torch does un
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from spaninfer_kernel_launch.errors import StreamMissing
+from spaninfer_kernel_launch.framework import framework_of, torch
 
 _WAY_OUT = "pass stream=, such as torch.cuda.current_stream()"
 
@@ -41,13 +43,37 @@ def current_stream(array: object) -> int:
 
     Arrays of classes that are made from a framework's are that framework's.
     """
-    owners = {made.__module__.partition(".")[0] for made in type(array).__mro__}
-    if "torch" in owners:
-        torch: Any = sys.modules["torch"]
-        return int(torch.cuda.current_stream(array.device).cuda_stream)  # type: ignore[attr-defined]
-    if "cupy" in owners:
+    return _CURRENT.get(type(array), _current_first)(array)
+
+
+def _current_first(array: object) -> int:
+    current = _CURRENT[type(array)] = _finder_for(framework_of(type(array)))
+    return current(array)
+
+
+def _finder_for(framework: str | None) -> Callable[[Any], int]:
+    if framework == "torch":
+        current = current_of_torch()
+        return lambda tensor: current(tensor.get_device())
+    if framework == "cupy":
         cupy: Any = sys.modules["cupy"]
-        return int(cupy.cuda.get_current_stream().ptr)
+        return lambda _: int(cupy.cuda.get_current_stream().ptr)
+    return _refuse
+
+
+def _refuse(array: object) -> int:
     raise StreamMissing(
         f"no stream is given, and {type(array).__name__} has no current one; {_WAY_OUT}"
     )
+
+
+_CURRENT: Final[dict[type, Callable[[Any], int]]] = {}
+
+
+def current_of_torch() -> Callable[[int], int]:
+    """Return what gives the handle of torch's current stream on a GPU, by its number.
+
+    What torch's own generated code calls takes 0.2 µs, `torch.cuda.current_stream` 2 to 4.
+    """
+    raw = getattr(torch()._C, "_cuda_getCurrentRawStream", None)
+    return raw or (lambda index: int(torch().cuda.current_stream(index).cuda_stream))

@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Final
 
 from spaninfer_kernel_launch.driver import ask, driver
+from spaninfer_kernel_launch.signature import TENSOR_MAP_BYTES
 
-TENSOR_MAP_BYTES: Final = 128
 _TYPES: Final = {"float16": "FLOAT16", "bfloat16": "BFLOAT16"}
 
 
@@ -20,7 +20,7 @@ def encode_tensor_map(
     strides: tuple[int, ...],
     box: tuple[int, ...],
 ) -> bytes:
-    """Return the map of an array of 16-bit floats, a value for the letter M of `Call`.
+    """Return the map of an array of 16-bit floats, an argument of type `TensorMap`.
 
     Shape and strides (in elements) are those of the array, last axis contiguous; `box` is what one
     copy brings. Its rows, 64 or 128 bytes, come to lie in shared memory in the order that

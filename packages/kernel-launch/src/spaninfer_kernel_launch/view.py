@@ -6,15 +6,17 @@ neither device memory nor bfloat16 nor 8-bit floats.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from spaninfer_kernel_launch import dlpack
 from spaninfer_kernel_launch.dlpack import dense_strides
 from spaninfer_kernel_launch.errors import DTypeError, ShapeError
+from spaninfer_kernel_launch.framework import dtype_of_torch, framework_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ def view_of(array: object) -> View:
         return array
     if isinstance(array, np.ndarray):
         return _of_numpy(array)
+    if framework_of(type(array)) == "torch":
+        return view_at(_key_of_torch(array), array.data_ptr(), array)  # type: ignore[attr-defined]
     if hasattr(array, "__dlpack__"):
         return _of_dlpack(array)
     if hasattr(array, "__cuda_array_interface__"):
@@ -121,13 +125,65 @@ _DEVICES = {1: "cpu", dlpack.ON_GPU: "cuda", 3: "cpu", 13: "cuda"}  # 3: pinned 
 _NO_SYNCHRONISATION = -1
 
 
+Key: TypeAlias = tuple[Any, ...]
+"""What checks depend on: shape, strides, element type, device, and where in 16 bytes it begins."""
+
+_GRAIN: Final = 16  # bytes: no kernel asks for more of an address
+
+
+def look_at(array: Any) -> tuple[int, Key]:
+    """Return the address of the first element, and the key of all that checks depend on.
+
+    Of a torch tensor, both take half a microsecond, a tenth of its view. None has address 0 and an
+    empty key.
+    """
+    return _LOOKS.get(type(array), _look_first)(array)
+
+
+def _look_first(array: Any) -> tuple[int, Key]:
+    is_torch = framework_of(type(array)) == "torch"
+    look = _LOOKS[type(array)] = _look_at_torch if is_torch else _look_at_any
+    return look(array)
+
+
+def _look_at_torch(x: Any) -> tuple[int, Key]:
+    pointer = x.data_ptr()
+    return pointer, (x.shape, x.stride(), x.dtype, x.device, pointer % _GRAIN)
+
+
+def _key_of_torch(x: Any) -> Key:
+    return _look_at_torch(x)[1]
+
+
+def _look_at_any(array: Any) -> tuple[int, Key]:
+    view = view_of(array)
+    low = view.pointer % _GRAIN
+    return view.pointer, (view.shape, view.strides, view.dtype, view.device, low)
+
+
+_LOOKS: dict[type, Callable[[Any], tuple[int, Key]]] = {type(None): lambda _: (0, ())}
+
+
+def view_at(key: Key, pointer: int | None = None, owner: object = None) -> View:
+    """Return the view of arrays with this key: at `pointer`, or at the address's last bits."""
+    shape, strides, dtype, device, low = key
+    if not isinstance(device, Device):  # torch's
+        dtype = dtype_of_torch(dtype)
+        if device.type not in ("cpu", "cuda"):
+            raise DTypeError(f"Tensor lies on device {device}, not CPU or CUDA")
+        device = Device(device.type, device.index or 0)
+    return View(low if pointer is None else pointer, tuple(shape), strides, dtype, device, owner)
+
+
 def pointer_of(array: Any) -> int:
     """Return the address of the first element of `array`; faster than its view where it can be.
 
-    For launches of what was checked before: an address is returned as it is.
+    For launches of what was checked before: an address is returned as it is, and 0 for None.
     """
     if isinstance(array, int):
         return array
+    if array is None:
+        return 0
     if (find := getattr(array, "data_ptr", None)) is not None:  # torch
         return find()  # type: ignore[no-any-return]
     if isinstance(pointer := getattr(array, "pointer", None), int):  # ours

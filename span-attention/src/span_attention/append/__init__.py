@@ -1,33 +1,40 @@
 """New keys and values into spans: head norm, rotary embedding and the write, in one kernel.
 
 query[T H D], key[T K D] and value[T K E] of one element type, heads of a row contiguous, rows
-strided, each beginning at a multiple of 16 bytes; cosine[T R/2] and sine[T R/2] float32; slot[T]
-int32 (span * span_len + offset, negative for padding rows). The spans hold the same element type,
-or codes, which are made of what norm and rotary embedding give before it is rounded (quantize.py).
+strided, each beginning at a multiple of 16 bytes; cosine[T R/2] and sine[T R/2] float32;
+slot_mapping[T] int32 (span * span_len + offset, negative for padding rows). The spans hold the same
+element type, or codes, which are made of what norm and rotary embedding give before it is rounded
+(quantize.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any, NamedTuple
 
 from spaninfer_kernel_launch import (
     Call,
     FileCache,
     Gpu,
+    Key,
     ShapeError,
+    allocator,
+    check_results,
     compile_variant,
     divide_head,
     gpu_of,
     load,
+    look_at,
     pointer_of,
-    result_array,
+    prepared_once,
     stream_handle,
     user_cache,
-    view_of,
+    view_at,
 )
 
 from span_attention.append.arguments import ALIGNMENT, HeadNorm, Rotary, check
+from span_attention.append.signature import APPEND_ROWS, AppendArguments, AppendSizes
 from span_attention.append.tuning import launch
 from span_attention.append.variant import VARIANTS, Form, element_for, rotary_len, variant_for
 from span_attention.layout import ArrayStrides, SpanLayout
@@ -45,14 +52,14 @@ class Prepared:
     heads: int
     rotary_len: int
     workspace_bytes: int
-    _call: Call | None
+    _call: Call[AppendArguments] | None
 
     def launch(
         self,
         query: object,
         key: object,
         value: object,
-        slot: object,
+        slot_mapping: object,
         *,
         spans: Spans,
         out: object,
@@ -64,25 +71,20 @@ class Prepared:
 
         Arrays may be given as addresses. Without a stream, the current one of query's framework.
         """
-        self.start(
-            *(stream_handle(stream, query), query, key, value, slot),
-            *(spans, out, rotary, head_norm),
-        )
+        rows = _Rows(*map(pointer_of, (query, key, value, slot_mapping)))
+        self.start(stream_handle(stream, query), rows, spans, pointer_of(out), rotary, head_norm)
 
     def start(
         self,
         handle: int,
-        query: object,
-        key: object,
-        value: object,
-        slot: object,
+        rows: _Rows,
         spans: Spans,
-        out: object,
+        out: int,
         rotary: Rotary | None,
         head_norm: HeadNorm | None,
     ) -> None:
         """Do what `launch` does, on the stream with this handle, whichever it is."""
-        rotated = rotary or _NO_ROTARY
+        rotated, norm = rotary or _NO_ROTARY, head_norm or _NO_NORM
         if rotated.len != self.rotary_len:
             raise ShapeError(
                 f"rope rotates {rotated.len} elements, but this append was prepared for "
@@ -90,42 +92,79 @@ class Prepared:
             )
         if self._call is None:
             return
-        norm = head_norm or _NO_NORM
-        self._call(
-            *(handle, pointer_of(out), *spans.places, *spans.scale_places),
-            *map(pointer_of, (query, key, value, rotated.cosine, rotated.sine, slot)),
-            *(pointer_of(norm.query_weight), pointer_of(norm.key_weight)),
-            *(norm.eps, norm.weight_offset),
+        (keys, values), (key_scales, value_scales) = spans.places, spans.scale_places
+        arguments = AppendArguments(
+            query_out=out,
+            keys=keys,
+            values=values,
+            key_scales=key_scales,
+            value_scales=value_scales,
+            query=rows.query,
+            key=rows.key,
+            value=rows.value,
+            cosine=pointer_of(rotated.cosine),
+            sine=pointer_of(rotated.sine),
+            slot_mapping=rows.slot_mapping,
+            query_weight=pointer_of(norm.query_weight),
+            key_weight=pointer_of(norm.key_weight),
+            eps=norm.eps,
+            weight_offset=norm.weight_offset,
         )
+        self._call(handle, arguments)
 
 
-_NO_ROTARY = Rotary(0, 0, len=0)
-_NO_NORM = HeadNorm(0, 0, eps=0.0)
-_PARAMETERS = "PPPPP PPP PPP PP ff iii qqq qqq qqq qqqqq"
+class _Rows(NamedTuple):
+    """Addresses of the rows to be appended, and of where each goes."""
+
+    query: int
+    key: int
+    value: int
+    slot_mapping: int
 
 
-def _strides(layout: SpanLayout) -> tuple[int, ...]:
-    """Return the strides of keys and values from span to span, head, token; then of the scales.
+_NO_ROTARY = Rotary(None, None, len=0)
+_NO_NORM = HeadNorm(None, None, eps=0.0)
 
-    Those of codes count bytes, others elements; scales share their stride from span to span.
-    """
+
+def _sizes(layout: SpanLayout, heads: int, row_strides: tuple[int, int, int]) -> AppendSizes:
     code_bytes = max(layout.format.bits // 8, 1)
-    keys, values = layout.key_scales or _NOWHERE, layout.value_scales or _NOWHERE
-    strides = (
-        *_in_units(code_bytes, layout.span_stride, layout.keys),
-        *_in_units(code_bytes, layout.span_stride, layout.values),
-        *_in_units(_SCALE_BYTES, layout.span_stride, keys),
-        *_in_units(_SCALE_BYTES, layout.span_stride, values)[1:],
+    key_span, key_head, key_token = _in_units(code_bytes, layout, layout.keys)
+    value_span, value_head, value_token = _in_units(code_bytes, layout, layout.values)
+    scales_span, key_scales_head, key_scales_token = _in_units(
+        _SCALE_BYTES, layout, layout.key_scales or _NOWHERE
     )
-    return strides
+    _, value_scales_head, value_scales_token = _in_units(
+        _SCALE_BYTES, layout, layout.value_scales or _NOWHERE
+    )
+    query_stride, key_stride, value_stride = row_strides
+    return AppendSizes(
+        heads=heads,
+        kv_heads=layout.kv_heads,
+        span_len=layout.span_len,
+        query_stride=query_stride,
+        key_stride=key_stride,
+        value_stride=value_stride,
+        key_span=key_span,
+        key_head=key_head,
+        key_token=key_token,
+        value_span=value_span,
+        value_head=value_head,
+        value_token=value_token,
+        scales_span=scales_span,
+        key_scales_head=key_scales_head,
+        key_scales_token=key_scales_token,
+        value_scales_head=value_scales_head,
+        value_scales_token=value_scales_token,
+    )
 
 
 _NOWHERE = ArrayStrides(0, 0, 0)
 _SCALE_BYTES = 4
 
 
-def _in_units(itemsize: int, span_stride: int, place: ArrayStrides) -> tuple[int, int, int]:
-    strides = (span_stride, place.head_stride, place.token_stride)
+def _in_units(itemsize: int, layout: SpanLayout, place: ArrayStrides) -> tuple[int, int, int]:
+    """Return the strides from span to span, head, token in items of so many bytes."""
+    strides = (layout.span_stride, place.head_stride, place.token_stride)
     assert not any(stride % itemsize for stride in strides), (place, itemsize)
     span, head, token = (stride // itemsize for stride in strides)
     return span, head, token
@@ -154,19 +193,16 @@ def prepare(
     tasks = heads + kv_heads * (1 if layout.values == layout.keys else 2)
     grid = launch(rows, tasks, division.lanes, gpu.sm_count)
     dense = (heads * layout.key_size, kv_heads * layout.key_size, kv_heads * layout.value_size)
-    sizes = (heads, kv_heads, layout.span_len, *(row_strides or dense), *_strides(layout))
-    call = Call(load(compiled, gpu), grid, _PARAMETERS, always=sizes) if grid else None
+    sizes = _sizes(layout, heads, row_strides or dense)
+    call = Call(load(compiled, gpu, APPEND_ROWS), grid, sizes) if grid else None
     return Prepared(layout, rows, heads, rotated, workspace_bytes=0, _call=call)
-
-
-_prepared = lru_cache(maxsize=1024)(prepare)
 
 
 def append(
     query: object,
     key: object,
     value: object,
-    slot: object,
+    slot_mapping: object,
     *,
     spans: Spans,
     rotary: Rotary | None = None,
@@ -174,27 +210,46 @@ def append(
     out: object = None,
     stream: object = None,
 ) -> object:
-    """Return query[T H D] rotated; write key[T K D] and value[T K E] where slot[T] says.
+    """Return query[T H D] rotated; write key[T K D] and value[T K E] where slot_mapping[T] says.
 
     `value` is None where values lie in the keys. Without `out`, the result is a new array in the
-    order of the stream, which torch.from_dlpack and cupy.from_dlpack take. Without a stream, the
-    current one of query's framework. That slots lie inside the cache is the caller's word: reading
-    them would wait for the GPU.
+    order of the stream: a tensor where query is a torch tensor, else one that cupy.from_dlpack
+    takes. Without a stream, the current one of query's framework. That slots lie inside the cache
+    is the caller's word: reading them would wait for the GPU.
     """
-    layout = spans.layout
-    views = check(query, key, value, slot, rotary, head_norm, layout)
-    rows, heads, _ = views["query"].shape
-    gpu = gpu_of(**views, cache=view_of(spans.cache))
+    rotated, norm = rotary or _NO_ROTARY, head_norm or _NO_NORM
+    at, keys = zip(*map(look_at, (query, key, value, slot_mapping)), strict=True)
+    to, out_key = look_at(out)
+    tables = (rotated.cosine, rotated.sine, norm.query_weight, norm.key_weight)
+    others = (*(look_at(array)[1] for array in tables), look_at(spans.cache)[1], out_key)
+    step, allocate = _checked(spans.layout, (rotated.len, rotated.interleaved), keys, others)
     handle = stream_handle(stream, query)
-    rotated, dtype = rotary or _NO_ROTARY, views["query"].dtype
-    form = Form(head_norm is not None, rotated.interleaved, rotated.len, dtype)
+    if out is None:
+        (out,) = allocate(handle)
+        to = pointer_of(out)
+    step.start(handle, _Rows(*at), spans, to, rotary, head_norm)
+    return out
+
+
+_ROWS = ("query", "key", "value", "slot_mapping")
+_NAMES = (*_ROWS, "cosine", "sine", "query_weight", "key_weight")
+
+
+@prepared_once(1024)
+def _checked(
+    layout: SpanLayout, rotary: tuple[int, bool], rows: tuple[Key, ...], others: tuple[Key, ...]
+) -> tuple[Prepared, Callable[[int], tuple[Any, ...]]]:
+    """Return the append of arrays with these keys, and what allocates the rotated queries."""
+    *tables, cache, out = others
+    given = {name: view_at(key) for name, key in zip(_NAMES, (*rows, *tables), strict=True) if key}
+    length, interleaved = rotary
+    views = check(given, layout, length)
+    num_rows, heads, _ = views["query"].shape
+    gpu = gpu_of(**views, cache=view_at(cache))
+    form = Form("query_weight" in views, interleaved, length, views["query"].dtype)
     values = views.get("value", views["key"])
     strides = (views["query"].strides[0], views["key"].strides[0], values.strides[0])
-    step = _prepared(form, layout, rows=rows, heads=heads, gpu=gpu, row_strides=strides)
-    shape = (rows, heads, layout.key_size)
-    out = result_array(out, shape, dtype, gpu, handle, alignment=ALIGNMENT)
-    step.start(
-        *(handle, views["query"], views["key"], values, views["slot"]),
-        *(spans, out, rotary, head_norm),
-    )
-    return out
+    step = prepare(form, layout, rows=num_rows, heads=heads, gpu=gpu, row_strides=strides)
+    result = ("out", (num_rows, heads, layout.key_size), views["query"].dtype, ALIGNMENT)
+    check_results((out,), gpu, result)
+    return step, allocator(rows[0], gpu, result)

@@ -13,7 +13,6 @@ from spaninfer_kernel_launch import (
     check_rows,
     divide_head,
     match,
-    view_of,
 )
 
 from span_attention.layout import SpanLayout
@@ -44,41 +43,34 @@ class HeadNorm:
     weight_offset: float = 0.0
 
 
-def check(
-    query: object,
-    key: object,
-    value: object,
-    slot: object,
-    rotary: Rotary | None,
-    head_norm: HeadNorm | None,
-    layout: SpanLayout,
-) -> dict[str, View]:
-    """Return a view of each argument. Raises ShapeError or DTypeError where one does not fit."""
+def check(views: dict[str, View], layout: SpanLayout, rotary_len: int) -> dict[str, View]:
+    """Return those of the views that an append reads. Raises ShapeError or DTypeError for misfits.
+
+    Where values lie in the keys, a value is not read.
+    """
     axes = {
-        "query": (query, f"T H {layout.key_size}"),
-        "key": (key, f"T {layout.kv_heads} {layout.key_size}"),
-        "slot": (slot, "T"),
+        "query": f"T H {layout.key_size}",
+        "key": f"T {layout.kv_heads} {layout.key_size}",
+        "slot_mapping": "T",
+        "value": f"T {layout.kv_heads} {layout.value_size}",
+        **dict.fromkeys(("cosine", "sine"), f"T {rotary_len // 2}"),
+        **dict.fromkeys(("query_weight", "key_weight"), f"{layout.key_size}"),
     }
-    if layout.values != layout.keys:
-        axes["value"] = (value, f"T {layout.kv_heads} {layout.value_size}")
-    if rotary is not None:
-        axes["cosine"] = (rotary.cosine, f"T {rotary.len // 2}")
-        axes["sine"] = (rotary.sine, f"T {rotary.len // 2}")
-    if head_norm is not None:
-        axes["query_weight"] = (head_norm.query_weight, f"{layout.key_size}")
-        axes["key_weight"] = (head_norm.key_weight, f"{layout.key_size}")
-    views = {name: view_of(array) for name, (array, _) in axes.items()}
-    match(**{name: (view, axes[name][1]) for name, view in views.items()})
-    check_dense(np.int32, slot=views["slot"])
-    dtype, norms = views["query"].dtype, {"query_weight", "key_weight"} & views.keys()
-    if rotary is not None:
-        angles = {name: views[name] for name in ("cosine", "sine")}
-        loaded = divide_head(dtype.itemsize, layout.key_size, rotary.len).vector
+    if layout.values == layout.keys:
+        del axes["value"]
+    views = {name: views[name] for name in axes if name in views}
+    match(**{name: (view, axes[name]) for name, view in views.items()})
+    check_dense(np.int32, slot_mapping=views["slot_mapping"])
+    dtype = views["query"].dtype
+    angles = {name: views[name] for name in ("cosine", "sine") if name in views}
+    if angles:
+        loaded = divide_head(dtype.itemsize, layout.key_size, rotary_len).vector
         check_dense(np.float32, **angles)
         check_aligned(min(ALIGNMENT, loaded * np.dtype(np.float32).itemsize), **angles)
     check_rows(dtype, ALIGNMENT, **{name: views[name] for name in _ROWS if name in views})
-    check_dense(dtype, **{name: views[name] for name in norms})
-    check_aligned(ALIGNMENT, **{name: views[name] for name in norms})
+    weights = {name: views[name] for name in ("query_weight", "key_weight") if name in views}
+    check_dense(dtype, **weights)
+    check_aligned(ALIGNMENT, **weights)
     return views
 
 

@@ -17,7 +17,7 @@
 // Demands: 2 VECTOR divides KEY_SIZE and ROTARY, 2 VALUE_VECTOR divides VALUE_SIZE; elements of a
 //          head contiguous; rows begin at multiples of a vector.
 
-using Turned = Head<T, KEY_SIZE, VECTOR, ROTARY, LANES, INTERLEAVED>;
+using Rotated = Head<T, KEY_SIZE, VECTOR, ROTARY, LANES, INTERLEAVED>;
 using Value = Head<T, VALUE_SIZE, VALUE_VECTOR, 0, LANES, false>;
 
 #ifdef CODE
@@ -59,9 +59,9 @@ __device__ __forceinline__ void keep(const Held& head, Cached* to, float*) {
 extern "C" __global__ void __launch_bounds__(THREADS, KEY_SIZE > 256 ? 1 : 0)
     append_rows(T* query_out, Cached* keys, Cached* values, float* key_scales, float* value_scales,
                 const T* query, const T* key, const T* value, const float* cosine,
-                const float* sine, const int* slot, const T* query_weight, const T* key_weight,
-                float eps, float weight_offset, int heads, int kv_heads, int span_len,
-                long long query_stride, long long key_stride, long long value_stride,
+                const float* sine, const int* slot_mapping, const T* query_weight,
+                const T* key_weight, float eps, float weight_offset, int heads, int kv_heads,
+                int span_len, long long query_stride, long long key_stride, long long value_stride,
                 long long key_span, long long key_head, long long key_token, long long value_span,
                 long long value_head, long long value_token, long long scales_span,
                 long long key_scales_head, long long key_scales_token, long long value_scales_head,
@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, KEY_SIZE > 256 ? 1 : 0)
   wait_for_kernel_before();
   constexpr int kTasks = THREADS / LANES;  // that a block works on at once
   const long long row = blockIdx.x;
-  const int place = slot[row];
+  const int place = slot_mapping[row];
   const float* row_cosine = cosine + row * (ROTARY / 2);
   const float* row_sine = sine + row * (ROTARY / 2);
   const int tasks = heads + kv_heads * (VALUES_IN_KEYS ? 1 : 2);
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, KEY_SIZE > 256 ? 1 : 0)
       const bool is_key = task >= heads;
       const long long number = is_key ? task - heads : task;
       const T* from = is_key ? key + row * key_stride : query + row * query_stride;
-      Turned head;
+      Rotated head;
       head.load(from + number * KEY_SIZE);
       if (place < 0) return;  // after the load, so that both latencies are one
       if constexpr (HEAD_NORM) head.norm(is_key ? key_weight : query_weight, weight_offset, eps);

@@ -18,6 +18,7 @@ from spaninfer_kernel_launch import (
     element_of,
 )
 
+from span_attention.append.signature import APPEND_ROWS
 from span_attention.append.tuning import THREADS
 from span_attention.layout import Format, SpanLayout
 from span_attention.published import LATENT, layout_of
@@ -99,7 +100,7 @@ def variant_for(form: Form, layout: SpanLayout) -> Variant:
     if code:
         macros["CODE"] = code
     headers = (*_HEADERS, "codes.cuh") if code else _HEADERS
-    source = Source("span_attention", "append/kernel.cu", headers)
+    source = Source("span_attention", "append/kernel.cu", headers, kernels=(APPEND_ROWS,))
     return Variant.of("append_rows", source, macros, element.architectures)
 
 

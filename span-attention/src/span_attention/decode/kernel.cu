@@ -173,7 +173,7 @@ __device__ __forceinline__ void add_warps(Accumulators& acc, const Tile& tile, c
 __device__ __forceinline__ void clear_padding(const Arguments& of) {
   const int size = of.kv_heads * of.group * VALUE_SIZE;
   for (int request = blockIdx.x; request < of.requests; request += gridDim.x) {
-    if (__ldcg(&of.lengths[request]) > 0) continue;
+    if (__ldcg(&of.seq_lens[request]) > 0) continue;
     unsigned* const out =
         reinterpret_cast<unsigned*>(of.out + static_cast<long long>(request) * size);
     for (int i = threadIdx.x; i < size / 2; i += kThreads) out[i] = 0;
@@ -186,26 +186,24 @@ __device__ __forceinline__ void clear_padding(const Arguments& of) {
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS_PER_SM)
-    decode_attend(T* out, const T* query, const int* tables, const int* rows, const int* lengths,
-                  Totals* plan, float4* parts, const char* keys, const char* values,
-                  const char* key_scales, const char* value_scales, const float* alibi,
-                  const float* sinks, float scale, float softcap, int window, int requests,
-                  int group, int kv_heads, int span_shift, long long table_stride,
-                  long long query_stride, unsigned span_stride, unsigned key_head,
-                  unsigned value_head, unsigned key_scale_head, unsigned value_scale_head,
-                  float* lse) {
+    decode_attend(T* out, const T* query, const int* span_tables, const int* table_rows,
+                  const int* seq_lens, Totals* plan, float4* parts, const char* keys,
+                  const char* values, const char* key_scales, const char* value_scales,
+                  const float* alibi_slopes, const float* sinks, float softmax_scale, float softcap,
+                  int window, int requests, int group, int kv_heads, int span_shift,
+                  long long table_stride, long long query_stride, unsigned span_stride,
+                  unsigned key_head, unsigned value_head, unsigned key_scale_head,
+                  unsigned value_scale_head, float* lse) {
   __shared__ Shared shared;
   const int blocks = gridDim.x;
-  const Arguments of{out,          query,          tables,
-                     rows,         lengths,        {plan, blocks * WARPS, blocks, requests},
-                     parts,        keys,           values,
-                     key_scales,   value_scales,   alibi,
-                     sinks,        scale,          softcap,
-                     window,       requests,       group,
-                     kv_heads,     span_shift,     table_stride,
-                     query_stride, span_stride,    key_head,
-                     value_head,   key_scale_head, value_scale_head,
-                     lse};
+  // clang-format off
+  const Arguments of{
+      out, query, span_tables, table_rows, seq_lens,
+      {plan, blocks * WARPS, blocks, requests}, parts, keys, values, key_scales, value_scales,
+      alibi_slopes, sinks, softmax_scale, softcap, window, requests, group, kv_heads, span_shift,
+      table_stride, query_stride, span_stride, key_head, value_head, key_scale_head,
+      value_scale_head, lse};
+  // clang-format on
   const int warp = threadIdx.x / kWarp;
   if (threadIdx.x == 0) shared.merge.first = -1;
   // The plan, the lengths and the tables are older than the kernel before, and so are all tokens but

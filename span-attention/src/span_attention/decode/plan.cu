@@ -82,7 +82,7 @@ __device__ Order order_of(int block, int begin, int end, const Division& divisio
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    decode_plan(Totals* totals, const int* lengths, int requests, int items, int window,
+    decode_plan(Totals* totals, const int* seq_lens, int requests, int items, int window,
                 int tile_tokens, int most_warps, int most_blocks) {
   wait_for_kernel_before();
   const Plan plan{totals, most_warps, most_blocks, requests};
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   int tiles = 0, paddings = 0, longest = 0;  // tiles of an item
   for (int begin = 0; begin < requests; begin += THREADS) {
     const int request = begin + threadIdx.x;
-    const int length = request < requests ? lengths[request] : 0;
+    const int length = request < requests ? seq_lens[request] : 0;
     const int own = items * ceil_div(length - first_token(length, window), tile_tokens);
     int all;
     const int before = sum_before(own, &all);

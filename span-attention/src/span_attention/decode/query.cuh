@@ -48,8 +48,8 @@ struct Query {
         if constexpr (Codes::kScales == 2) {
           sum[n][c] = __shfl_sync(kAll, own, 4 * (2 * t + c)) * (1.0f / Codes::kUnit);
         }
-        const bool is_biased = of.alibi != nullptr && head < heads.count;
-        slope[n][c] = is_biased ? kLog2e * of.alibi[heads.head + head] : 0.0f;
+        const bool is_biased = of.alibi_slopes != nullptr && head < heads.count;
+        slope[n][c] = is_biased ? kLog2e * of.alibi_slopes[heads.head + head] : 0.0f;
       }
     }
   }

@@ -31,11 +31,11 @@ static_assert(VALUE_SIZE % VALUE_TILE == 0, "value tiles");
 struct Arguments {
   T* out;
   const T* query;
-  const int *tables, *rows, *lengths;
+  const int *span_tables, *table_rows, *seq_lens;
   Plan plan;
   float4* parts;
   const char *keys, *values, *key_scales, *value_scales;
-  const float *alibi, *sinks;
+  const float *alibi_slopes, *sinks;
   float scale, softcap;
   int window, requests, group, kv_heads, span_shift;  // group: query heads of a key head
   long long table_stride, query_stride;

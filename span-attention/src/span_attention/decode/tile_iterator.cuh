@@ -57,14 +57,14 @@ struct TileIterator {
 
  private:
   __device__ __forceinline__ void ask(const Arguments& of, int request) {
-    next_length = __ldcg(&of.lengths[request]);
-    next_row = of.rows == nullptr ? request : __ldcg(&of.rows[request]);
+    next_length = __ldcg(&of.seq_lens[request]);
+    next_row = of.table_rows == nullptr ? request : __ldcg(&of.table_rows[request]);
   }
   __device__ __forceinline__ void enter(const Arguments& of, int request) {
     tile.request = request;
     tile.length = next_length;
     tile.origin = first_token(tile.length, of.window);
-    table = of.tables + next_row * of.table_stride;
+    table = of.span_tables + next_row * of.table_stride;
     ask(of, max(request - 1, 0));
   }
 };

@@ -122,7 +122,7 @@ __device__ __forceinline__ void weigh(Weights& weights, Products& scores, Accumu
       score = kLog2e * of.softcap * tanh_exact(score * share) + plus[2 * group + i % 4 / 2];
     }
   }
-  if (of.alibi != nullptr) {
+  if (of.alibi_slopes != nullptr) {
 #pragma unroll
     for (int i = 0; i < 2 * TILES; ++i) {
       const int own = tile.token + 8 * i + g;

@@ -9,6 +9,7 @@ from typing import Final
 
 from spaninfer_kernel_launch import DTypeError, Element, Source, Variant, element_of
 
+from span_attention.decode.kernels import DECODE_ATTEND, DECODE_PLAN
 from span_attention.decode.tuning import PLAN_THREADS, Tuning, places, tune
 from span_attention.layout import Format, SpanLayout
 from span_attention.published import OWN, SIZES, layout_of
@@ -28,12 +29,14 @@ _ATTEND: Final = Source(
         "decode/merge.cuh",
         "decode/long_items.cuh",
     ),
+    kernels=(DECODE_ATTEND,),
 )
 _PLAN: Final = Source(
     "span_attention",
     "decode/plan.cu",
     headers=("reduce.cuh", "overlap.cuh"),
     own=("decode_plan.cuh",),
+    kernels=(DECODE_PLAN,),
 )
 PLAN: Final = Variant.of("decode_plan", _PLAN, {"THREADS": PLAN_THREADS})
 

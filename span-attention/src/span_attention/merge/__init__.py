@@ -9,8 +9,9 @@ parts. Where no part saw a key, the output is zero and the total minus infinity.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -18,30 +19,57 @@ from spaninfer_kernel_launch import (
     Call,
     FileCache,
     Gpu,
+    Int32,
+    Int64,
+    Key,
+    Pointer,
     ShapeError,
+    Signature,
     Source,
     Variant,
+    allocator,
     check_aligned,
     check_dense,
+    check_results,
     compile_variant,
     element_of,
     gpu_of,
     load,
+    look_at,
     match,
     pointer_of,
-    result_array,
+    prepared_once,
     stream_handle,
     user_cache,
-    view_of,
+    view_at,
 )
 
 from span_attention.merge.tuning import WARPS, launch, vector
 
+
+class MergeArguments(NamedTuple):
+    """The addresses that merge_parts takes."""
+
+    out: Pointer
+    total: Pointer
+    outputs: Pointer
+    lse: Pointer
+
+
+class MergeSizes(NamedTuple):
+    """The sizes that merge_parts takes: parts, and heads of all rows."""
+
+    parts: Int32
+    heads: Int64
+
+
+MERGE_PARTS = Signature("merge_parts", MergeArguments, MergeSizes)
 SOURCE = Source(
     "span_attention",
     "merge/kernel.cu",
     headers=("types.cuh", "reduce.cuh", "overlap.cuh"),
     own=("softmax.cuh",),
+    kernels=(MERGE_PARTS,),
 )
 
 
@@ -53,7 +81,7 @@ class Prepared:
     rows: int
     heads: int
     workspace_bytes: int
-    _call: Call | None
+    _call: Call[MergeArguments] | None
 
     def launch(
         self, outputs: object, lse: object, *, out: tuple[object, object], stream: object = None
@@ -62,12 +90,14 @@ class Prepared:
 
         Arrays may be given as addresses. Without a stream, the current one of outputs' framework.
         """
-        if self._call is None:
-            return
-        self._call(
-            *(stream_handle(stream, outputs), *map(pointer_of, (*out, outputs, lse))),
-            *(self.parts, self.rows * self.heads),
-        )
+        merged, total = map(pointer_of, out)
+        arguments = MergeArguments(merged, total, pointer_of(outputs), pointer_of(lse))
+        self.start(stream_handle(stream, outputs), arguments)
+
+    def start(self, handle: int, arguments: MergeArguments) -> None:
+        """Launch on the stream with this handle, whichever it is."""
+        if self._call is not None:
+            self._call(handle, arguments)
 
 
 def variant_for(dtype: object, size: int) -> Variant:
@@ -102,11 +132,8 @@ def prepare(
     call = None
     if grid:
         compiled = compile_variant(variant, gpu.arch, cache or user_cache())
-        call = Call(load(compiled, gpu), grid, "PPPP iq")
-    return Prepared(*(parts, rows, heads), workspace_bytes=0, _call=call)
-
-
-_prepared = lru_cache(maxsize=256)(prepare)
+        call = Call(load(compiled, gpu, MERGE_PARTS), grid, MergeSizes(parts, rows * heads))
+    return Prepared(parts, rows, heads, workspace_bytes=0, _call=call)
 
 
 def merge(
@@ -118,21 +145,38 @@ def merge(
 ) -> tuple[object, object]:
     """Return out[T H E] and total[T H] of outputs[P T H E] and lse[P T H].
 
-    Without `out`, the results are new arrays in the order of the stream, which torch.from_dlpack
-    and cupy.from_dlpack take. Without a stream, the current one of outputs' framework.
+    Without `out`, the results are new arrays in the order of the stream: tensors where outputs are
+    a torch tensor, else arrays that cupy.from_dlpack takes. Without a stream, the current one of
+    outputs' framework.
     """
-    given, sums = view_of(outputs), view_of(lse)
-    parts, rows, heads, size = match(outputs=(given, "P T H E"), lse=(sums, "P T H")).values()
-    check_dense(given.dtype, outputs=given)
-    check_aligned(vector(size, given.dtype.itemsize) * given.dtype.itemsize, outputs=given)
-    check_dense(np.float32, lse=sums)
-    gpu, handle = gpu_of(outputs=given, lse=sums), stream_handle(stream, outputs)
-    step = _prepared(parts=parts, rows=rows, heads=heads, size=size, dtype=given.dtype, gpu=gpu)
-    given_out, given_total = out or (None, None)
-    merged = result_array(given_out, (rows, heads, size), given.dtype, gpu, handle, alignment=16)
-    total = result_array(given_total, (rows, heads), np.float32, gpu, handle, name="total")
-    step.launch(outputs, lse, out=(merged, total), stream=stream)
-    return merged, total
+    (at, key), (lse_at, lse_key) = look_at(outputs), look_at(lse)
+    given = out or (None, None)
+    (merged_at, merged_key), (total_at, total_key) = map(look_at, given)
+    step, allocate = _checked(key, lse_key, merged_key, total_key)
+    handle = stream_handle(stream, outputs)
+    if out is None:
+        out = merged, total = allocate(handle)
+        merged_at, total_at = pointer_of(merged), pointer_of(total)
+    step.start(handle, MergeArguments(merged_at, total_at, at, lse_at))
+    return out
+
+
+@prepared_once(256)
+def _checked(
+    key: Key, lse_key: Key, merged: Key, total: Key
+) -> tuple[Prepared, Callable[[int], tuple[Any, Any]]]:
+    """Return the merge of arrays with these keys, and what allocates its results."""
+    outputs, lse = view_at(key), view_at(lse_key)
+    parts, rows, heads, size = match(outputs=(outputs, "P T H E"), lse=(lse, "P T H")).values()
+    dtype = outputs.dtype
+    check_dense(dtype, outputs=outputs)
+    check_aligned(vector(size, dtype.itemsize) * dtype.itemsize, outputs=outputs)
+    check_dense(np.float32, lse=lse)
+    gpu = gpu_of(outputs=outputs, lse=lse)
+    step = prepare(parts=parts, rows=rows, heads=heads, size=size, dtype=dtype, gpu=gpu)
+    results = (("out", (rows, heads, size), dtype, 16), ("total", (rows, heads), np.float32, 1))
+    check_results((merged, total), gpu, *results)
+    return step, allocator(key, gpu, *results)
 
 
 VARIANTS: tuple[Variant, ...] = (

@@ -1,4 +1,4 @@
-"""What a launch of prefill is given, as numbers: the form in which both kernels take it."""
+"""What a run of prefill is given, as numbers: the form in which both kernels take it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from span_attention.spans import Spans
 
 
 class Arguments(NamedTuple):
-    """Addresses and sizes of one launch; `Prepared.launch` says what they mean.
+    """Addresses and sizes of one run; `BatchPrefill` says what they mean.
 
     A tuple, because a frozen dataclass takes 2 µs to make, a fifth of a launch.
     """
@@ -17,14 +17,18 @@ class Arguments(NamedTuple):
     query: int
     query_stride: int
     num_rows: int
-    step: tuple[int, ...]  # addresses of tables, rows, plan
+    span_tables: int
+    table_rows: int
+    plan: int
     slices: int
     pack: int  # heads that share a tile
     sharers: int  # thread blocks that may share tasks, as the plan has it
-    table_len: int
+    table_stride: int
     spans: Spans
-    scores: tuple[float, float, int]  # scale, softcap, window
+    softmax_scale: float
+    softcap: float
+    window: int
     workspace: int
-    alibi: int
+    alibi_slopes: int
     sinks: int
     lse: int

@@ -74,12 +74,12 @@ __device__ __forceinline__ void fetch(T* to, const Array& from, int head, int fi
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    prefill_general(T* out, const T* query, long long query_stride, const int* tables,
-                    const int* rows, int* plan, int num_slices, int table_len, int span_shift,
-                    int heads, int pack, int kv_heads, float scale, float softcap, int window,
-                    const float* alibi, const float* sinks, const char* keys, long long key_span,
-                    long long key_head, long long key_token, const char* key_scales,
-                    long long key_scales_span, long long key_scales_head,
+    prefill_general(T* out, const T* query, long long query_stride, const int* span_tables,
+                    const int* table_rows, int* plan, int num_slices, int table_stride,
+                    int span_shift, int heads, int pack, int kv_heads, float softmax_scale,
+                    float softcap, int window, const float* alibi_slopes, const float* sinks,
+                    const char* keys, long long key_span, long long key_head, long long key_token,
+                    const char* key_scales, long long key_scales_span, long long key_scales_head,
                     long long key_scales_token, const char* values, long long value_span,
                     long long value_head, long long value_token, const char* value_scales,
                     long long value_scales_span, long long value_scales_head,
@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const Array value_array{values,       value_span,        value_head,        value_token,
                           value_scales, value_scales_span, value_scales_head, value_scales_token};
   const Slices slices{plan, num_slices};
-  const Scores scores{scale, softcap, window, alibi != nullptr};
+  const Scores scores{softmax_scale, softcap, window, alibi_slopes != nullptr};
   const int lane = threadIdx.x % kWarp, first_line = threadIdx.x / kWarp * 16 * M_TILES;
   const int packs = heads / pack, packs_per_kv_head = packs / kv_heads;
   const int tile_rows = kLines / pack;
@@ -105,7 +105,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int chunk = task % kChunks, which_pack = task / kChunks % packs;
     const Tile tile(slices, task / kChunks / packs, window);
     const int kv_head = which_pack / packs_per_kv_head, first_head = which_pack * pack;
-    const Table table{tables + static_cast<long long>(rows[tile.slice]) * table_len, span_shift};
+    const Table table{span_tables + static_cast<long long>(table_rows[tile.slice]) * table_stride,
+                      span_shift};
     const int last_block = tile.last_key / BLOCK, first_block = tile.first_key / BLOCK;
 
     __syncthreads();  // of the task before, all lines have been read
@@ -132,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         // Lines behind the last row see what it sees, so that no block is empty for them.
         position[m][part] = tile.position + min(line / pack, tile.num_rows - 1);
         const int head = first_head + line % pack;
-        slope[m][part] = alibi ? alibi[head] : 0.0f;
+        slope[m][part] = alibi_slopes ? alibi_slopes[head] : 0.0f;
         if (sinks) {
           states[m].most[part] = sinks[head] * kLog2e / scores.log2_scale();
           states[m].sum[part] = lane % 4 ? 0.0f : 1.0f;

@@ -9,6 +9,7 @@ from spaninfer_kernel_launch import Call, FileCache, Gpu, Source, Variant, compi
 from span_attention.layout import ArrayStrides, SpanLayout
 from span_attention.prefill.arguments import Arguments
 from span_attention.prefill.form import Form, element_for, stored_as
+from span_attention.prefill.kernels import PREFILL_GENERAL, GeneralArguments
 from span_attention.prefill.tuning import Tiles, launch, tiles
 
 SOURCE = Source(
@@ -16,8 +17,8 @@ SOURCE = Source(
     "prefill/general.cu",
     headers=("types.cuh", "reduce.cuh", "mma.cuh", "copy.cuh", "codes.cuh"),
     own=("softmax.cuh", "tiles.cuh", "dequantize.cuh"),
+    kernels=(PREFILL_GENERAL,),
 )
-_PARAMETERS = "PPq PPP iii iii ffi PP Pqqq Pqqq Pqqq Pqqq P"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class General:
     heads: int
     lines: int
     block: int
-    call: Call
+    call: Call[GeneralArguments]
     most_sharers: int = 0
     workspace_bytes: int = 0
 
@@ -37,16 +38,49 @@ class General:
         layout = self.layout
         keys, values = given.spans.places
         key_scales, value_scales = given.spans.scale_places
-        self.call(
-            *(stream, given.out, given.query, given.query_stride, *given.step),
-            *(given.slices, given.table_len, layout.span_len.bit_length() - 1),
-            *(self.heads, given.pack, layout.kv_heads, *given.scores, given.alibi, given.sinks),
-            *(keys, *_strides(layout, layout.keys)),
-            *(key_scales, *_strides(layout, layout.key_scales)),
-            *(values, *_strides(layout, layout.values)),
-            *(value_scales, *_strides(layout, layout.value_scales)),
-            given.lse,
+        key_span, key_head, key_token = _strides(layout, layout.keys)
+        key_scales_span, key_scales_head, key_scales_token = _strides(layout, layout.key_scales)
+        value_span, value_head, value_token = _strides(layout, layout.values)
+        value_scales_span, value_scales_head, value_scales_token = _strides(
+            layout, layout.value_scales
         )
+        arguments = GeneralArguments(
+            out=given.out,
+            query=given.query,
+            query_stride=given.query_stride,
+            span_tables=given.span_tables,
+            table_rows=given.table_rows,
+            plan=given.plan,
+            num_slices=given.slices,
+            table_stride=given.table_stride,
+            span_shift=layout.span_len.bit_length() - 1,
+            heads=self.heads,
+            pack=given.pack,
+            kv_heads=layout.kv_heads,
+            softmax_scale=given.softmax_scale,
+            softcap=given.softcap,
+            window=given.window,
+            alibi_slopes=given.alibi_slopes,
+            sinks=given.sinks,
+            keys=keys,
+            key_span=key_span,
+            key_head=key_head,
+            key_token=key_token,
+            key_scales=key_scales,
+            key_scales_span=key_scales_span,
+            key_scales_head=key_scales_head,
+            key_scales_token=key_scales_token,
+            values=values,
+            value_span=value_span,
+            value_head=value_head,
+            value_token=value_token,
+            value_scales=value_scales,
+            value_scales_span=value_scales_span,
+            value_scales_head=value_scales_head,
+            value_scales_token=value_scales_token,
+            lse=given.lse,
+        )
+        self.call(stream, arguments)
 
 
 def _strides(layout: SpanLayout, place: ArrayStrides | None) -> tuple[int, int, int]:
@@ -64,7 +98,8 @@ def variant_for(form: Form, layout: SpanLayout, shared_bytes: int) -> tuple[Vari
     element = element_for(form, layout.format)
     in_keys = layout.values == layout.keys
     cut = tiles(
-        *(layout.key_size, layout.value_size),
+        layout.key_size,
+        layout.value_size,
         in_keys=in_keys,
         bits=layout.format.bits,
         shared_bytes=shared_bytes,
@@ -94,5 +129,5 @@ def prepare(form: Form, layout: SpanLayout, heads: int, gpu: Gpu, cache: FileCac
         sm_count=gpu.sm_count,
         shared_bytes=gpu.shared_bytes,
     )
-    call = Call(load(compiled, gpu), grid, _PARAMETERS)
+    call = Call(load(compiled, gpu, PREFILL_GENERAL), grid)
     return General(layout, heads, cut.lines, cut.block, call)

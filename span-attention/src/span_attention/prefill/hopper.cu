@@ -28,7 +28,7 @@
 
 // A consumer: 64 lines of each tile.
 __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, const Scores& scores,
-                                        const float* alibi, const float* sinks, T* out,
+                                        const float* alibi_slopes, const float* sinks, T* out,
                                         float* lse, int consumer) {
   const int lane = threadIdx.x % kWarp;
   const int first_line = 64 * consumer + threadIdx.x % kGroup / kWarp * 16 + lane / 4;
@@ -62,7 +62,7 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
       const int line = first_line + 8 * part, head = task.first_head + line % pack;
       // Lines behind the last row see what it sees, so that no block is empty for them.
       position[part] = tile.position + min(line / pack, tile.num_rows - 1);
-      slope[part] = alibi ? alibi[head] : 0.0f;
+      slope[part] = alibi_slopes ? alibi_slopes[head] : 0.0f;
       if (sinks && task.part == 0) {
         state.most[part] = sinks[head] * kLog2e / log2_scale;
         state.sum[part] = lane % 4 ? 0.0f : 1.0f;
@@ -143,15 +143,24 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     prefill_hopper(T* out, const __grid_constant__ TensorMap query_map,
                    const __grid_constant__ TensorMap key_map,
-                   const __grid_constant__ TensorMap value_map, const int* tables, const int* rows,
-                   int* plan, float* workspace, int num_slices, int table_len, int span_shift,
-                   int heads, int pack, int kv_heads, int box_tokens, float scale, float softcap,
-                   int window, const float* alibi, const float* sinks, float* lse) {
+                   const __grid_constant__ TensorMap value_map, const int* span_tables,
+                   const int* table_rows, int* plan, float* workspace, int num_slices,
+                   int table_stride, int span_shift, int heads, int pack, int kv_heads,
+                   int box_tokens, float softmax_scale, float softcap, int window,
+                   const float* alibi_slopes, const float* sinks, float* lse) {
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   const Launch launch{{plan, num_slices, SPLITS ? static_cast<int>(gridDim.x) : 0},
-                      tables, rows, table_len, span_shift, heads, pack, kv_heads,
-                      box_tokens, window, workspace};
+                      span_tables,
+                      table_rows,
+                      table_stride,
+                      span_shift,
+                      heads,
+                      pack,
+                      kv_heads,
+                      box_tokens,
+                      window,
+                      workspace};
   if (threadIdx.x == 0) {
     shared.query_ring.init(4 * CONSUMERS + 1);  // lane 0 of each warp
     for (int i = 0; i < QUERY_STAGES; ++i) init_barrier(&shared.posted[i], 1);
@@ -169,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     if (warp == 1) bring_keys(shared, launch, key_map, value_map);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(KEEPS));
-    consume(shared, launch, {scale, softcap, window, alibi != nullptr}, alibi, sinks, out,
-            lse, group - 1);
+    consume(shared, launch, {softmax_scale, softcap, window, alibi_slopes != nullptr}, alibi_slopes,
+            sinks, out, lse, group - 1);
   }
 }

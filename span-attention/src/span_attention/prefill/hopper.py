@@ -20,6 +20,7 @@ from spaninfer_kernel_launch import (
 from span_attention.layout import ArrayStrides, SpanLayout
 from span_attention.prefill.arguments import Arguments
 from span_attention.prefill.form import Form, element_for
+from span_attention.prefill.kernels import PREFILL_HOPPER, HopperArguments
 from span_attention.prefill.tuning import HopperTiles, hopper_tiles
 
 ARCHITECTURE: Final = "sm_90a"
@@ -29,8 +30,8 @@ SOURCE = Source(
     headers=("types.cuh", "reduce.cuh", "mma.cuh", "copy.cuh", "wgmma.cuh", "overlap.cuh"),
     own=("softmax.cuh", "tiles.cuh"),
     parts=tuple(f"prefill/hopper_{part}.cuh" for part in ("task", "copies", "matmul", "parts")),
+    kernels=(PREFILL_HOPPER,),
 )
-_PARAMETERS = "P MMM PPP P iii iii i ffi PPP"
 _ALL_SPANS: Final = 2**31 - 1  # how many there are is the caller's word, as the tables are
 
 
@@ -50,8 +51,8 @@ class Hopper:
     dtype: str
     cut: HopperTiles
     most_sharers: int
-    call: Call
-    sharing: Call | None
+    call: Call[HopperArguments]
+    sharing: Call[HopperArguments] | None
     maps: dict[int, bytes] = field(default_factory=dict)
 
     def start(self, stream: int, given: Arguments) -> None:
@@ -66,14 +67,30 @@ class Hopper:
         )
         keys, values = given.spans.places
         call = self.sharing if self.sharing and given.sharers else self.call
-        call(
-            *(stream, given.out, query),
-            self.maps.get(keys) or self._map(keys, layout.keys, layout.key_size),
-            self.maps.get(values) or self._map(values, layout.values, layout.value_size),
-            *(*given.step, given.workspace, given.slices, given.table_len),
-            *(layout.span_len.bit_length() - 1, self.heads, pack, layout.kv_heads),
-            *(self.box_tokens, *given.scores, given.alibi, given.sinks, given.lse),
+        arguments = HopperArguments(
+            out=given.out,
+            query_map=query,
+            key_map=self.maps.get(keys) or self._map(keys, layout.keys, layout.key_size),
+            value_map=self.maps.get(values) or self._map(values, layout.values, layout.value_size),
+            span_tables=given.span_tables,
+            table_rows=given.table_rows,
+            plan=given.plan,
+            workspace=given.workspace,
+            num_slices=given.slices,
+            table_stride=given.table_stride,
+            span_shift=layout.span_len.bit_length() - 1,
+            heads=self.heads,
+            pack=pack,
+            kv_heads=layout.kv_heads,
+            box_tokens=self.box_tokens,
+            softmax_scale=given.softmax_scale,
+            softcap=given.softcap,
+            window=given.window,
+            alibi_slopes=given.alibi_slopes,
+            sinks=given.sinks,
+            lse=given.lse,
         )
+        call(stream, arguments)
 
     @property
     def workspace_bytes(self) -> int:
@@ -95,7 +112,8 @@ class Hopper:
         layout = self.layout
         strides = (layout.span_stride, place.head_stride, place.token_stride)
         self.maps[pointer] = encode_tensor_map(
-            *(pointer, self.dtype),
+            pointer,
+            self.dtype,
             shape=(_ALL_SPANS, layout.kv_heads, layout.span_len, size),
             strides=(*(stride // 2 for stride in strides), 1),
             box=(1, 1, self.box_tokens, self.cut.row_bytes // 2),
@@ -137,7 +155,11 @@ def prepare(
     if plain is None or cut is None:
         return None
     return Hopper(
-        *(layout, heads, cut.lines, form.dtype, cut),
+        layout,
+        heads,
+        cut.lines,
+        form.dtype,
+        cut,
         most_sharers=gpu.sm_count if splits else 0,
         call=plain,
         sharing=_load(form, layout, gpu, cache, splits=True) if splits else None,
@@ -146,11 +168,11 @@ def prepare(
 
 def _load(
     form: Form, layout: SpanLayout, gpu: Gpu, cache: FileCache, *, splits: bool
-) -> Call | None:
+) -> Call[HopperArguments] | None:
     found = variant_for(form, layout, splits=splits) if gpu.arch == ARCHITECTURE else None
     if found is None:
         return None
     variant, cut = found
     compiled = compile_variant(variant, gpu.arch, cache)
     grid = Launch((gpu.sm_count, 1, 1), (cut.threads, 1, 1), cut.shared_bytes, overlaps=True)
-    return Call(load(compiled, gpu), grid, _PARAMETERS)
+    return Call(load(compiled, gpu, PREFILL_HOPPER), grid)

@@ -64,9 +64,9 @@ struct Shared {
 // The arguments of a launch that both roles need.
 struct Launch {
   Slices slices;
-  const int* tables;
-  const int* rows;
-  int table_len, span_shift, heads, pack, kv_heads, box_tokens, window;
+  const int* span_tables;
+  const int* table_rows;
+  int table_stride, span_shift, heads, pack, kv_heads, box_tokens, window;
   float* workspace;  // of each part sums[kLines VALUE_SIZE], then of each (most, sum)[kLines]
 
   __device__ __forceinline__ int packs() const { return heads / pack; }
@@ -75,7 +75,8 @@ struct Launch {
   __device__ __forceinline__ Task task(int number) const {
     const int which = number % packs();
     const Tile tile(slices, number / packs(), window);
-    const int* table = tables + static_cast<long long>(__ldcg(&rows[tile.slice])) * table_len;
+    const int* table =
+        span_tables + static_cast<long long>(__ldcg(&table_rows[tile.slice])) * table_stride;
     return {tile,
             which / (packs() / kv_heads),
             which * pack,

@@ -55,8 +55,8 @@ __device__ __forceinline__ int slice_of(const int* ends, int slices, int tile) {
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    prefill_plan(int* plan, const int* bounds, const int* lengths, int slices, int tile_rows,
-                 int key_block, int window, int packs, int most_sharers) {
+    prefill_plan(int* plan, const int* query_start_loc, const int* seq_lens, int slices,
+                 int tile_rows, int key_block, int window, int packs, int most_sharers) {
   __shared__ int counts[kBuckets];
   __shared__ int most_keys, longest;
   int* const ends = plan + kHeader + most_sharers;
@@ -71,9 +71,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   for (int first = 0; first < slices; first += kThreads) {
     const int slice = first + thread;
     int mine = 0;
-    if (slice < slices && lengths[slice] > 0) {
-      mine = (bounds[slice + 1] - bounds[slice] + tile_rows - 1) / tile_rows;
-      if (mine > 0) atomicMax(&most_keys, lengths[slice]);
+    if (slice < slices && seq_lens[slice] > 0) {
+      mine = (query_start_loc[slice + 1] - query_start_loc[slice] + tile_rows - 1) / tile_rows;
+      if (mine > 0) atomicMax(&most_keys, seq_lens[slice]);
     }
     int all;
     const int end = num_tiles + running_sum(mine, all);
@@ -85,11 +85,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const long long most_cost = most_keys / key_block + 1;
   const auto locate = [&](int number, int4& tile) {
     const int slice = slice_of(ends, slices, number);
-    const int rows = bounds[slice + 1] - bounds[slice];
+    const int rows = query_start_loc[slice + 1] - query_start_loc[slice];
     const int first = (number - (slice ? ends[slice - 1] : 0)) * tile_rows;
-    const int position = lengths[slice] - rows + first, count = min(tile_rows, rows - first);
+    const int position = seq_lens[slice] - rows + first, count = min(tile_rows, rows - first);
     const int first_key = window ? max(0, position - window + 1) : 0;
-    tile = make_int4(slice, bounds[slice] + first, count, position);
+    tile = make_int4(slice, query_start_loc[slice] + first, count, position);
     return (position + count - 1) / key_block - first_key / key_block + 1;
   };
   const auto bucket_of = [&](int cost) {

@@ -11,12 +11,18 @@ from spaninfer_kernel_launch import Source, Variant
 
 from span_attention.prefill import general, hopper
 from span_attention.prefill.form import Form
+from span_attention.prefill.kernels import PREFILL_PLAN
 from span_attention.published import OWN, SIZES, layout_of
 from span_attention.quantize import CODES
 
 PLAN: Final = Variant.of(
     "prefill_plan",
-    Source("span_attention", "prefill/plan.cu", headers=("reduce.cuh", "overlap.cuh")),
+    Source(
+        "span_attention",
+        "prefill/plan.cu",
+        headers=("reduce.cuh", "overlap.cuh"),
+        kernels=(PREFILL_PLAN,),
+    ),
     {},
 )
 

@@ -1,7 +1,7 @@
 // Codes of 8 and 4 bits that stand for floats, and how they are made.
 //
 // A code type is made from the least and the most element of what shares its numbers (scale, or
-// zero and scale: kNumbers float32), and then codes elements. Codes of equal inputs equal those of
+// zero and scale: kScales float32), and then codes elements. Codes of equal inputs equal those of
 // numpy in float32.
 //
 // Needs types.cuh.
@@ -28,7 +28,7 @@ __device__ __forceinline__ float symmetric_scale(float size, float last) {
 
 // e4m3(x / scale), scale = largest size / 448. Stands for code * scale.
 struct Fp8 {
-  static constexpr int kBits = 8, kNumbers = 1;
+  static constexpr int kBits = 8, kScales = 1;
   Divisor scale;
 
   __device__ __forceinline__ Fp8(float least, float most)
@@ -41,7 +41,7 @@ struct Fp8 {
 
 // whole(x / scale), scale = largest size / 127. Stands for code * scale.
 struct SymmetricInt8 {
-  static constexpr int kBits = 8, kNumbers = 1;
+  static constexpr int kBits = 8, kScales = 1;
   Divisor scale;
 
   __device__ __forceinline__ SymmetricInt8(float least, float most)
@@ -56,7 +56,7 @@ struct SymmetricInt8 {
 // (code - zero) * scale.
 template <int kWidth, int kFirst>
 struct Asymmetric {
-  static constexpr int kBits = kWidth, kNumbers = 2;
+  static constexpr int kBits = kWidth, kScales = 2;
   static constexpr float kLast = kFirst + (1 << kWidth) - 1;
   Divisor scale;
   float zero;

@@ -1,0 +1,168 @@
+"""The kernels of small-M GEMMs: what each takes, and how it is launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from spaninfer_kernel_launch import Call, Int32, Int64, Pointer, Signature, TensorMap
+
+from spaninfer_kernels_cuda.gemm.maps import map_weight, map_x
+from spaninfer_kernels_cuda.gemm.tall import Tall
+from spaninfer_kernels_cuda.gemm.tuning import FLAGS, Shape, Tile
+from spaninfer_kernels_cuda.gemm.wide import Wide
+
+FLAG_BYTES: Final = 4 * FLAGS  # what a workspace begins with; parts of tiles follow
+
+
+class GeneralArguments(NamedTuple):
+    """What gemm of general.cu takes."""
+
+    out: Pointer
+    weight: Pointer
+    x: Pointer
+    bias: Pointer
+    residual: Pointer
+    partial: Pointer
+    flags: Pointer
+
+
+class GeneralSizes(NamedTuple):
+    """M, N, K, and elements from one row of x to the next."""
+
+    tokens: Int32
+    rows: Int32
+    inner: Int32
+    stride: Int64
+
+
+class HopperArguments(NamedTuple):
+    """What gemm of hopper.cu takes."""
+
+    out: Pointer
+    weight: TensorMap
+    x: TensorMap
+    bias: Pointer
+    residual: Pointer
+    partial: Pointer
+    flags: Pointer
+
+
+class WholeTileArguments(NamedTuple):
+    """What gemm of wide.cu and tall.cu takes: no block leaves a part of a tile to another."""
+
+    out: Pointer
+    weight: TensorMap
+    x: TensorMap
+    bias: Pointer
+    residual: Pointer
+
+
+class Sizes(NamedTuple):
+    """M, N and K."""
+
+    tokens: Int32
+    rows: Int32
+    inner: Int32
+
+
+class ClearArguments(NamedTuple):
+    """What gemm_clear takes."""
+
+    flags: Pointer
+
+
+GEMM_GENERAL: Final = Signature("gemm", GeneralArguments, GeneralSizes)
+GEMM_HOPPER: Final = Signature("gemm", HopperArguments, Sizes)
+GEMM_WHOLE_TILES: Final = Signature("gemm", WholeTileArguments, Sizes)
+GEMM_CLEAR: Final = Signature("gemm_clear", ClearArguments)
+
+
+class Addresses(NamedTuple):
+    """Where the arrays of a product lie; 0 for those that it does not have."""
+
+    out: int
+    x: int
+    weight: int
+    bias: int
+    residual: int
+    workspace: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """What maps and addresses of x and weight depend on beside the addresses."""
+
+    shape: Shape
+    dtype: str
+    row_stride: int  # elements from one row of x to the next
+    gated: bool
+
+    def maps(self, at: Addresses, tile: Tile | Wide | Tall) -> tuple[bytes, bytes]:
+        """Return the tensor maps of weight and x."""
+        weight = map_weight(at.weight, self.dtype, self.shape, tile.rows, gated=self.gated)
+        return weight, map_x(at.x, self.dtype, self.shape, self.row_stride, tile.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class General:
+    """gemm of general.cu, loaded."""
+
+    call: Call[GeneralArguments]
+
+    def start(self, handle: int, at: Addresses) -> None:
+        """Launch it on the stream with this handle."""
+        arguments = GeneralArguments(
+            out=at.out,
+            weight=at.weight,
+            x=at.x,
+            bias=at.bias,
+            residual=at.residual,
+            partial=at.workspace + FLAG_BYTES,
+            flags=at.workspace,
+        )
+        self.call(handle, arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class OnHopper:
+    """gemm of hopper.cu, loaded."""
+
+    operands: Operands
+    tile: Tile
+    call: Call[HopperArguments]
+
+    def start(self, handle: int, at: Addresses) -> None:
+        """Launch it on the stream with this handle."""
+        weight, x = self.operands.maps(at, self.tile)
+        arguments = HopperArguments(
+            out=at.out,
+            weight=weight,
+            x=x,
+            bias=at.bias,
+            residual=at.residual,
+            partial=at.workspace + FLAG_BYTES,
+            flags=at.workspace,
+        )
+        self.call(handle, arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeTiles:
+    """gemm of wide.cu or tall.cu, loaded."""
+
+    operands: Operands
+    tile: Wide | Tall
+    call: Call[WholeTileArguments]
+
+    def start(self, handle: int, at: Addresses) -> None:
+        """Launch it on the stream with this handle."""
+        weight, x = self.operands.maps(at, self.tile)
+        arguments = WholeTileArguments(
+            out=at.out,
+            weight=weight,
+            x=x,
+            bias=at.bias,
+            residual=at.residual,
+        )
+        self.call(handle, arguments)

@@ -1,0 +1,277 @@
+"""Sampling called with arrays of logits: checked and prepared once per shapes and types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from spaninfer_kernel_launch import (
+    Call,
+    Gpu,
+    Key,
+    Launch,
+    Result,
+    ShapeError,
+    View,
+    allocator,
+    check_aligned,
+    check_dense,
+    check_results,
+    compile_variant,
+    gpu_of,
+    load,
+    look_at,
+    match,
+    pointer_of,
+    prepared_once,
+    stream_handle,
+    user_cache,
+    view_at,
+)
+
+from spaninfer_kernels_cuda.sample.kernels import MAKE_RECORDS, DrawArguments, RecordArguments
+from spaninfer_kernels_cuda.sample.parameters import PARAMETERS
+from spaninfer_kernels_cuda.sample.prepared import Prepared, prepare
+from spaninfer_kernels_cuda.sample.variant import RECORDS
+
+_THREADS = 128
+_ID_BYTES = 4
+
+PerRow: TypeAlias = Any
+"""A number for all rows, or an array with one for each."""
+
+
+class _Given(NamedTuple):
+    """A parameter: the address of an array or 0, its key, and the number for all rows."""
+
+    at: int
+    key: Key
+    value: float
+
+
+class _Eager(NamedTuple):
+    """What logits of one shape are sampled with."""
+
+    step: Prepared
+    make_records: Call[RecordArguments] | None
+    allocate: Callable[[int], tuple[Any, ...]]
+
+
+def sample_from_logits(
+    logits: object,
+    temperature: PerRow = 1.0,
+    top_k: PerRow = None,
+    top_p: PerRow = None,
+    min_p: PerRow = None,
+    seed: PerRow = 0,
+    *,
+    positions: object = None,
+    mask: object = None,
+    out: object = None,
+    status: object = None,
+    stream: object = None,
+) -> object:
+    """Return a token id per row of logits[R V], int32[R].
+
+    `temperature`, `top_p` and `min_p` are numbers or float32[R], `top_k` is a number or int32[R],
+    `seed` a number or int64[R]; None for top_k, top_p or min_p leaves all tokens, and so does 0 for
+    top_k. A temperature below 1e-5 is greedy. The random numbers of a row are a function of its
+    seed, its position and the token: without positions[R] (int32), row r has position r, so that
+    rows with one seed draw apart. `mask` int32[R ceil(V / 32)] has a bit for each token that is
+    allowed. A row from which nothing can be drawn gets token 0; `status` int32[R] is given a
+    `Status` per row. Without `out`, the result is a new array in the order of the stream: a tensor
+    where logits are a torch tensor, else one that cupy.from_dlpack takes. Without a stream, the
+    current one of logits' framework.
+    """
+    at, key = look_at(logits)
+    (mask_at, mask_key), (positions_at, positions_key) = look_at(mask), look_at(positions)
+    (to, out_key), (status_at, status_key) = look_at(out), look_at(status)
+    heat, kept = _given(temperature, 1.0), _given(top_k, 0)
+    mass, least, seeds = _given(top_p, 1.0), _given(min_p, 0.0), _given(seed, 0)
+    _check_values(heat.value, kept.value, mass.value, least.value)
+    arrays = (heat.key, kept.key, mass.key, least.key, seeds.key, positions_key, mask_key)
+    step, make_records, allocate = _checked(key, arrays, (out_key, status_key))
+    handle = stream_handle(stream, logits)
+    scratch, *new = allocate(handle)
+    if out is None:
+        (out,) = new
+        to = pointer_of(out)
+    if make_records is None:
+        return out
+    rows, records = step.rows, pointer_of(scratch)
+    slots = records + rows * PARAMETERS.itemsize
+    places = slots + rows * _ID_BYTES
+    arguments = RecordArguments(
+        records=records,
+        slots=slots,
+        positions=places,
+        rows=rows,
+        given_positions=positions_at,
+        seeds=seeds.at,
+        seed=_signed(int(seeds.value)),
+        temperatures=heat.at,
+        temperature=heat.value,
+        top_ks=kept.at,
+        top_k=int(kept.value),
+        top_ps=mass.at,
+        top_p=mass.value,
+        min_ps=least.at,
+        min_p=least.value,
+        masked=mask is not None,
+    )
+    make_records(handle, arguments)
+    draw = DrawArguments(
+        out=to,
+        status=status_at or places + rows * _ID_BYTES,
+        tokens=0,
+        logits=at,
+        all_params=records,
+        slots=slots,
+        positions=places,
+        allowed=mask_at,
+        touched=0,
+        revised=0,
+    )
+    step.start(handle, draw)
+    return out
+
+
+def _given(value: PerRow, neutral: float) -> _Given:
+    if value is None:
+        return _Given(0, (), neutral)
+    if isinstance(value, (int, float)):
+        return _Given(0, (), value)
+    return _Given(*look_at(value), neutral)
+
+
+def _check_values(temperature: float, top_k: float, top_p: float, min_p: float) -> None:
+    """Raise ValueError for numbers that mean nothing; those in arrays are the caller's word."""
+    if not 0.0 <= temperature < np.inf:
+        raise ValueError(f"temperature is {temperature}; finite, and at least 0 (greedy)")
+    if not 0 <= top_k < 2**31:
+        raise ValueError(f"top_k is {top_k}; at least 0 (all tokens), less than 2^31")
+    if not 0.0 < top_p <= 1.0:
+        raise ValueError(f"top_p is {top_p}; above 0, at most 1 (all tokens)")
+    if not 0.0 <= min_p <= 1.0:
+        raise ValueError(f"min_p is {min_p}; at least 0 (all tokens), at most 1")
+
+
+def _signed(seed: int) -> int:
+    """Return the int64 of the same 64 bits. Raises ValueError for more of them."""
+    if not -(2**63) <= seed < 2**64:
+        raise ValueError(f"seed is {seed}; it has 64 bits")
+    return seed - 2**64 if seed >= 2**63 else seed
+
+
+_PER_ROW = (
+    *(("temperature", np.float32), ("top_k", np.int32), ("top_p", np.float32)),
+    *(("min_p", np.float32), ("seed", np.int64), ("positions", np.int32)),
+)
+
+
+@prepared_once(256)
+def _checked(key: Key, arrays: tuple[Key, ...], results: tuple[Key, Key]) -> _Eager:
+    """Return what samples logits with this key, by parameters and into results with theirs."""
+    logits = view_at(key)
+    rows, length = match(logits=(logits, "R V")).values()
+    *per_row, mask = arrays
+    views: dict[str, View] = {}
+    for (name, dtype), each in zip(_PER_ROW, per_row, strict=True):
+        if each:
+            views[name] = view_at(each)
+            match(**{name: (views[name], f"{rows}")})
+            check_dense(dtype, **{name: views[name]})
+    if mask:
+        views["mask"] = view_at(mask)
+        match(mask=(views["mask"], f"{rows} {-(-length // 32)}"))
+        check_dense(np.int32, mask=views["mask"])
+    gpu = gpu_of(logits=logits, **views)
+    step = _prepare(logits, gpu)
+    out: Result = ("out", (rows,), np.int32, 1)
+    for given, name in zip(results, ("out", "status"), strict=True):
+        if given:
+            check_results((given,), gpu, (name, *out[1:]))
+    scratch_bytes = rows * (PARAMETERS.itemsize + 3 * _ID_BYTES)
+    scratch: Result = ("scratch", (scratch_bytes,), np.uint8, PARAMETERS.alignment)
+    allocate = allocator(key, gpu, scratch, *(() if results[0] else (out,)))
+    return _Eager(step, _make_records(rows, gpu), allocate)
+
+
+def _prepare(logits: View, gpu: Gpu) -> Prepared:
+    """Return sampling of these logits. Raises ShapeError where a row's elements lie apart."""
+    rows, length = logits.shape
+    if rows and length > 1 and logits.strides[1] != 1:
+        raise ShapeError(
+            f"logits: the elements of a row must be contiguous, got strides {logits.strides}"
+        )
+    stride = logits.strides[0]
+    return prepare(rows=rows, length=length, dtype=logits.dtype, gpu=gpu, row_stride=stride)
+
+
+def _make_records(rows: int, gpu: Gpu) -> Call[RecordArguments] | None:
+    if not rows:
+        return None
+    kernel = load(compile_variant(RECORDS, gpu.arch, user_cache()), gpu, MAKE_RECORDS)
+    return Call(kernel, Launch((-(-rows // _THREADS), 1, 1), (_THREADS, 1, 1)))
+
+
+def sample(
+    logits: object,
+    *,
+    parameters: object,
+    slots: object,
+    positions: object,
+    mask: object = None,
+    out: tuple[object, object] | None = None,
+    stream: object = None,
+) -> tuple[object, object]:
+    """Return a token per row of logits[R V] and its `Status`, both int32[R].
+
+    `parameters` are uint8[N 88], records of `PARAMETERS` without bias, penalties and bans, which
+    need `prepare`; slots[R], positions[R] and mask[N ceil(V / 32)] are as for `Prepared.launch`.
+    Results and stream are as for `sample_from_logits`.
+    """
+    given = (logits, parameters, slots, positions, mask, *(out or (None, None)))
+    at, keys = zip(*map(look_at, given), strict=True)
+    step, allocate = _checked_records(keys)
+    handle = stream_handle(stream, logits)
+    if out is None:
+        tokens, status = out = allocate(handle)
+        at = (*at[:5], pointer_of(tokens), pointer_of(status))
+    draw = DrawArguments(
+        out=at[5],
+        status=at[6],
+        tokens=0,
+        logits=at[0],
+        all_params=at[1],
+        slots=at[2],
+        positions=at[3],
+        allowed=at[4],
+        touched=0,
+        revised=0,
+    )
+    step.start(handle, draw)
+    return out
+
+
+@prepared_once(256)
+def _checked_records(
+    keys: tuple[Key, ...],
+) -> tuple[Prepared, Callable[[int], tuple[Any, Any]]]:
+    """Return sampling for arrays with these keys, and what allocates its results."""
+    names = ("logits", "parameters", "slots", "positions", "mask")
+    views = {name: view_at(key) for name, key in zip(names, keys, strict=False) if key}
+    axes = {"logits": "R V", "parameters": f"N {PARAMETERS.itemsize}"}
+    axes |= {"slots": "R", "positions": "R"}
+    sizes = match(**{name: (views[name], axes[name]) for name in axes})
+    check_dense(np.uint8, parameters=views["parameters"])
+    check_aligned(PARAMETERS.alignment, parameters=views["parameters"])
+    if "mask" in views:
+        match(mask=(views["mask"], f"{sizes['N']} {-(-sizes['V'] // 32)}"))
+    lists = {name: view for name, view in views.items() if name not in ("logits", "parameters")}
+    check_dense(np.int32, **lists)
+    gpu = gpu_of(**views)
+    results = (("out", (sizes["R"],), np.int32, 1), ("status", (sizes["R"],), np.int32, 1))
+    check_results(keys[5:], gpu, *results)
+    return _prepare(views["logits"], gpu), allocator(keys[0], gpu, *results)

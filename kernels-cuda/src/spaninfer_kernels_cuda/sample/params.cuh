@@ -1,0 +1,32 @@
+// The sampling parameters of a request: parameters.py has the same fields.
+
+constexpr float kColdest = 1e-5f;  // temperatures below are greedy
+
+struct SamplingParams {
+  unsigned long long seed;
+  float temperature;
+  int top_k;
+  float top_p, min_p;
+  float repetition, presence, frequency;
+  int ngram;
+  int prompt_len;
+  int bias_first, bias_count;
+  int word_first, word_count;
+  int end_first, end_count, end_until;
+  int masked;
+  int logprobs;  // -1: none
+  int processed;
+
+  __device__ __forceinline__ bool truncates_to_k(int length) const {
+    return top_k > 0 && top_k < length;
+  }
+  __device__ __forceinline__ bool is_greedy() const { return temperature < kColdest; }
+  __device__ __forceinline__ bool penalizes() const {
+    return repetition != 1.0f || presence != 0.0f || frequency != 0.0f;
+  }
+  __device__ __forceinline__ bool is_revised(int position) const {
+    return penalizes() || ngram > 0 || bias_count > 0 || word_count > 0 ||
+           (end_count > 0 && position < end_until);
+  }
+};
+static_assert(sizeof(SamplingParams) == 88, "the size of a record of parameters.py");

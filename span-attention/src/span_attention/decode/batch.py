@@ -1,0 +1,288 @@
+"""Decode attention of a batch: an object that owns plan and workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from spaninfer_kernel_launch import (
+    Key,
+    Result,
+    ShapeError,
+    View,
+    allocator,
+    check_dense,
+    check_results,
+    check_rows,
+    get_gpu,
+    gpu_of,
+    look_at,
+    match,
+    numpy_dtype,
+    pointer_of,
+    prepared_once,
+    stream_handle,
+    view_at,
+)
+
+from span_attention.decode.kernels import AttendArguments
+from span_attention.decode.prepared import Prepared, prepare
+from span_attention.decode.tuning import Tuning, places
+from span_attention.decode.variant import Form
+from span_attention.layout import SpanLayout
+from span_attention.lse import pair_of, results_of
+from span_attention.operands import check_device, look_or_trust, no_result
+from span_attention.spans import Spans
+
+_ROW_BYTES = 16  # what a lane loads of a query at once
+_RESULT_BYTES = 8  # what it writes at once
+
+
+class _Step(NamedTuple):
+    """What runs read of a planned step: the arrays are held as long as it is planned."""
+
+    prepared: Prepared
+    seq_lens: int
+    span_tables: int
+    table_rows: int
+    table_stride: int
+    plan: int
+    workspace: int
+    window: int
+    held: tuple[object, ...]
+
+
+class BatchDecode:
+    """Attention of one query per sequence: planned once per step, run once per layer.
+
+    `num_heads` query heads read spans of this layout; `dtype` is the element type of queries and
+    results, float16 or bfloat16, and that of the spans where these hold floats. With `lse`, runs
+    also give log-sum-exps (span_attention/lse.py). `tuning` is chosen for the sizes unless given.
+
+    >>> from span_attention import Format, SpanLayout
+    >>> layout = SpanLayout.contiguous(
+    ...     span_len=32, kv_heads=8, key_size=128, value_size=128, format=Format.INT8, num_layers=36
+    ... )
+    >>> attention = BatchDecode(layout, num_heads=32, dtype="bfloat16")
+
+    Nothing is compiled before the first plan. Plan and workspace are kept as long as the numbers of
+    sequences are equal, so that runs that were captured into a CUDA graph read each new plan; plans
+    may be captured, too. All of it belongs to one stream.
+    """
+
+    def __init__(
+        self,
+        layout: SpanLayout,
+        *,
+        num_heads: int,
+        dtype: object,
+        lse: bool = False,
+        tuning: Tuning | None = None,
+    ) -> None:
+        self._layout, self._num_heads, self._tuning = layout, num_heads, tuning
+        self._form = Form(numpy_dtype(dtype), lse)
+        self._head_strides = _head_strides(layout)
+        self._memory: tuple[Any, ...] = ()
+        self._step: _Step | None = None
+
+    def plan(
+        self,
+        seq_lens: object,
+        span_tables: object,
+        *,
+        table_rows: object = None,
+        window: int | None = None,
+        stream: object = None,
+    ) -> None:
+        """Divide the tokens of a step among the blocks of the runs to come, on the GPU.
+
+        seq_lens[R] int32 says how many tokens each sequence attends to, its new one included; 0 for
+        padding, whose result is zero. Row table_rows[r] of span_tables[N M] names the spans of
+        sequence r in order, row r without table_rows[R]; all int32. With a window, only the last
+        `window` tokens are attended to. Nothing is read on the host: that lengths and tables fit
+        the cache is the caller's word. Without a stream, the current one of seq_lens' framework.
+
+        What runs read before they wait for the kernel in front must be there when the step is
+        planned: seq_lens, tables, and keys and values of all tokens but the last of each sequence.
+        Steps that append several tokens of one sequence belong to `BatchPrefill`.
+        """
+        (lens_at, lens), (tables_at, tables) = look_at(seq_lens), look_at(span_tables)
+        rows_at, rows = look_at(table_rows)
+        key = (self._form, self._layout, self._num_heads, self._tuning, lens, tables, rows)
+        prepared, table_stride, allocate = _prepared_for(*key)
+        handle = stream_handle(stream, seq_lens)
+        if self._step is None or self._step.prepared is not prepared:
+            self._memory = allocate(handle)
+        plan, workspace = map(pointer_of, self._memory)
+        self._step = _Step(
+            prepared=prepared,
+            seq_lens=lens_at,
+            span_tables=tables_at,
+            table_rows=rows_at,
+            table_stride=table_stride,
+            plan=plan,
+            workspace=workspace,
+            window=window or 0,
+            held=(seq_lens, span_tables, table_rows),
+        )
+        prepared.plan(handle, plan, lens_at, self._step.window)
+
+    def run(
+        self,
+        query: object,
+        spans: Spans,
+        *,
+        softmax_scale: float,
+        softcap: float | None = None,
+        alibi_slopes: object = None,
+        sinks: object = None,
+        out: Any = None,
+        stream: object = None,
+    ) -> Any:
+        """Return what query[R H D] reads of one layer's keys and values, [R H E].
+
+        With `lse`, return a pair: that, and lse[R H] float32. alibi_slopes[H] and sinks[H] are
+        float32; sinks are logits that take part in the softmax without a value. Without `out` (a
+        pair with `lse`), results are new arrays in the order of the stream: tensors where query is
+        a torch tensor, else arrays that cupy.from_dlpack takes. Query and `out` may be addresses of
+        dense arrays. Without a stream, the current one of query's framework.
+        """
+        step = self._step
+        if step is None:
+            raise ShapeError("no step is planned; call plan(seq_lens, span_tables) before run")
+        layout = self._layout
+        if spans.layout is not layout and spans.layout != layout:
+            raise ShapeError("spans have another layout than this BatchDecode was made for")
+        (out, lse) = pair_of(out, lse=self._form.lse)
+        (at, key), (to, out_key), (lse_at, lse_key) = map(look_or_trust, (query, out, lse))
+        (slopes_at, slopes), (sinks_at, sinks_key) = look_at(alibi_slopes), look_at(sinks)
+        stride, allocate = _checked(step.prepared, key, slopes, sinks_key, out_key, lse_key)
+        handle = stream_handle(stream, query)
+        if out is None:
+            results = allocate(handle)
+            out, lse = results if self._form.lse else (results[0], None)
+            to, lse_at = pointer_of(out), pointer_of(lse)
+        (keys, values), (key_scales, value_scales) = spans.places, spans.scale_places
+        key_head, value_head, key_scale_head, value_scale_head = self._head_strides
+        arguments = AttendArguments(
+            out=to,
+            query=at,
+            span_tables=step.span_tables,
+            table_rows=step.table_rows,
+            seq_lens=step.seq_lens,
+            plan=step.plan,
+            parts=step.workspace,
+            keys=keys,
+            values=values,
+            key_scales=key_scales,
+            value_scales=value_scales,
+            alibi_slopes=slopes_at,
+            sinks=sinks_at,
+            softmax_scale=softmax_scale,
+            softcap=softcap or 0.0,
+            window=step.window,
+            requests=step.prepared.requests,
+            group=self._num_heads // layout.kv_heads,
+            kv_heads=layout.kv_heads,
+            span_shift=layout.span_len.bit_length() - 1,
+            table_stride=step.table_stride,
+            query_stride=stride,
+            span_stride=layout.span_stride,
+            key_head=key_head,
+            value_head=value_head,
+            key_scale_head=key_scale_head,
+            value_scale_head=value_scale_head,
+            lse=lse_at,
+        )
+        step.prepared.attend(handle, arguments)
+        return (out, lse) if self._form.lse else out
+
+
+def _head_strides(layout: SpanLayout) -> tuple[int, int, int, int]:
+    """Return the bytes from head to head of keys, values, and the scales of both."""
+    keys, values, key_scales, value_scales = places(layout)
+    return (
+        keys.head_stride,
+        values.head_stride,
+        key_scales.head_stride if key_scales else 0,
+        value_scales.head_stride if value_scales else 0,
+    )
+
+
+@prepared_once(256)
+def _kernel_for(
+    form: Form, layout: SpanLayout, requests: int, num_heads: int, gpu: int, tuning: Tuning | None
+) -> Prepared:
+    """Return the decode of so many sequences on a GPU, compiled or cached."""
+    sizes = {"requests": requests, "heads": num_heads}
+    return prepare(form, layout, **sizes, gpu=get_gpu(gpu), tuning=tuning)
+
+
+@prepared_once(1024)
+def _prepared_for(
+    form: Form,
+    layout: SpanLayout,
+    num_heads: int,
+    tuning: Tuning | None,
+    seq_lens: Key,
+    span_tables: Key,
+    table_rows: Key,
+) -> tuple[Prepared, int, Callable[[int], tuple[Any, ...]]]:
+    """Return the decode of a step whose arrays have these keys, and what allocates its memory."""
+    views = {"seq_lens": view_at(seq_lens), "span_tables": view_at(span_tables)}
+    if table_rows:
+        views["table_rows"] = view_at(table_rows)
+    requests = check_step(**views)
+    gpu = gpu_of(**views)
+    prepared = _kernel_for(form, layout, requests, num_heads, gpu.index, tuning)
+    plan: Result = ("plan", (prepared.plan_bytes,), np.uint8, 16)
+    workspace: Result = ("workspace", (prepared.workspace_bytes,), np.uint8, 16)
+    allocate = allocator(seq_lens, gpu, plan, workspace)
+    return prepared, views["span_tables"].strides[0], allocate
+
+
+def check_step(seq_lens: View, span_tables: View, table_rows: View | None = None) -> int:
+    """Return the number of sequences. Raises ShapeError or DTypeError for arrays that misfit."""
+    lists = {"seq_lens": seq_lens} | ({"table_rows": table_rows} if table_rows else {})
+    requests = match(
+        span_tables=(span_tables, "N M"), **{name: (view, "R") for name, view in lists.items()}
+    )["R"]
+    if table_rows is None and span_tables.shape[0] < requests:
+        raise ShapeError(
+            f"span_tables has {span_tables.shape[0]} rows for {requests} sequences; "
+            "pass table_rows= where sequences share a row"
+        )
+    check_dense(np.int32, **lists)
+    check_rows(np.int32, 4, span_tables=span_tables)
+    return requests
+
+
+@prepared_once(1024)
+def _checked(
+    prepared: Prepared, query: Key, alibi_slopes: Key, sinks: Key, out: Key, lse: Key
+) -> tuple[int, Callable[[int], tuple[Any, ...]]]:
+    """Return the elements from row to row of queries, and what allocates results."""
+    requests, heads, layout = prepared.requests, prepared.heads, prepared.layout
+    dtype = numpy_dtype(prepared.form.dtype)
+    given = {"query": query, "alibi_slopes": alibi_slopes, "sinks": sinks}
+    views = {name: view_at(key) for name, key in given.items() if key}
+    stride = heads * layout.key_size
+    if query:
+        stride = check_query(views["query"], prepared)
+    per_head = {name: view for name, view in views.items() if name != "query"}
+    match(**{name: (view, f"{heads}") for name, view in per_head.items()})
+    check_dense(np.float32, **per_head)
+    check_device(prepared.gpu, **views)
+    shape = (requests, heads, layout.value_size)
+    results = results_of(shape, dtype, alignment=_RESULT_BYTES, lse=prepared.form.lse)
+    check_results((out, lse)[: len(results)], prepared.gpu, *results)
+    return stride, allocator(query, prepared.gpu, *results) if query else no_result
+
+
+def check_query(query: View, prepared: Prepared) -> int:
+    """Return the elements from row to row. Raises ShapeError or DTypeError for misfits."""
+    layout = prepared.layout
+    match(query=(query, f"{prepared.requests} {prepared.heads} {layout.key_size}"))
+    check_rows(prepared.form.dtype, _ROW_BYTES, query=query)
+    return query.strides[0]

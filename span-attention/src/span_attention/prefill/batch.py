@@ -1,0 +1,268 @@
+"""Prefill attention of a batch: an object that owns plan and workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from spaninfer_kernel_launch import (
+    Key,
+    Result,
+    ShapeError,
+    View,
+    allocator,
+    check_dense,
+    check_results,
+    check_rows,
+    get_gpu,
+    gpu_of,
+    look_at,
+    match,
+    numpy_dtype,
+    pointer_of,
+    prepared_once,
+    stream_handle,
+    view_at,
+)
+
+from span_attention.layout import SpanLayout
+from span_attention.lse import pair_of, results_of
+from span_attention.operands import check_device, look_or_trust, no_result
+from span_attention.prefill.arguments import Arguments
+from span_attention.prefill.form import Form
+from span_attention.prefill.prepared import Division, Prepared, prepare
+from span_attention.spans import Spans
+
+_ROW_BYTES = 16  # what is read of a query, or written of a result, at once
+
+
+class _Step(NamedTuple):
+    """What runs read of a planned step: the arrays are held as long as it is planned."""
+
+    prepared: Prepared
+    division: Division
+    span_tables: int
+    table_rows: int
+    table_stride: int
+    plan: int
+    workspace: int
+    window: int
+    held: tuple[object, ...]
+
+
+class BatchPrefill:
+    """Causal attention of new tokens of several sequences: planned once per step, run per layer.
+
+    Slices of any length may meet: prompts, chunks of them, single tokens. `num_heads` query heads
+    read spans of this layout; `dtype` is the element type of queries and results, float16 or
+    bfloat16, and that of the spans where these hold floats. With `splits`, few rows of a long
+    context are shared among all multiprocessors where the kernel can; a row's last bits then depend
+    on what else is in the step, and otherwise do not. With `lse`, runs also give log-sum-exps
+    (span_attention/lse.py).
+
+    Nothing is compiled before the first plan. Plan and workspace are kept as long as a step has as
+    many tokens and slices, so that runs that were captured into a CUDA graph read each new plan;
+    plans may be captured, too. All of it belongs to one stream.
+    """
+
+    def __init__(
+        self,
+        layout: SpanLayout,
+        *,
+        num_heads: int,
+        dtype: object,
+        splits: bool = False,
+        lse: bool = False,
+    ) -> None:
+        self._layout, self._num_heads, self._splits = layout, num_heads, splits
+        self._form = Form(numpy_dtype(dtype).name, lse)
+        self._memory: tuple[Any, ...] = ()
+        self._step: _Step | None = None
+
+    def plan(
+        self,
+        query_start_loc: object,
+        seq_lens: object,
+        span_tables: object,
+        *,
+        table_rows: object,
+        num_tokens: int,
+        window: int | None = None,
+        stream: object = None,
+    ) -> None:
+        """Cut a step into tiles, on the GPU.
+
+        Slice r of R is the rows query_start_loc[r] .. query_start_loc[r + 1] of a query with
+        `num_tokens` rows, the last of seq_lens[r] positions. Its keys and values, its own tokens'
+        included, lie in the spans that row table_rows[r] of span_tables[N M] names. All are int32,
+        query_start_loc has R + 1. A slice of length 0 is padding, whose rows are left alone; so are
+        rows of no slice. With a window, each row sees only the last `window` positions, its own
+        included. Nothing is read on the host: that the numbers fit together is the caller's word.
+        Without a stream, the current one of seq_lens' framework.
+
+        Launches read arrays and plan before they wait for the kernel in front: tables and rows must
+        be what they are when the step is planned.
+        """
+        given = (query_start_loc, seq_lens, span_tables, table_rows)
+        (starts_at, starts), (lens_at, lens) = look_at(query_start_loc), look_at(seq_lens)
+        (tables_at, tables), (rows_at, rows) = look_at(span_tables), look_at(table_rows)
+        prepared, division, table_stride, allocate = _prepared_for(
+            self._form,
+            self._layout,
+            (self._num_heads, num_tokens, self._splits),
+            (starts, lens, tables, rows),
+        )
+        handle = stream_handle(stream, seq_lens)
+        step = self._step
+        if step is None or step.prepared is not prepared or step.division is not division:
+            self._memory = allocate(handle)
+        plan, workspace = map(pointer_of, self._memory)
+        self._step = _Step(
+            prepared=prepared,
+            division=division,
+            span_tables=tables_at,
+            table_rows=rows_at,
+            table_stride=table_stride,
+            plan=plan,
+            workspace=workspace,
+            window=window or 0,
+            held=given,
+        )
+        if division.num_rows and division.slices:
+            arguments = prepared.plan_arguments(plan, starts_at, lens_at, window or 0, division)
+            prepared.plan(handle, arguments)
+
+    def run(
+        self,
+        query: object,
+        spans: Spans,
+        *,
+        softmax_scale: float,
+        softcap: float | None = None,
+        alibi_slopes: object = None,
+        sinks: object = None,
+        out: Any = None,
+        stream: object = None,
+    ) -> Any:
+        """Return the attention of query[T H D] over one layer's keys and values, [T H E].
+
+        With `lse`, return a pair: that, and lse[T H] float32. Rows of no slice are not written.
+        alibi_slopes[H] and sinks[H] are float32; sinks are scores of a key without value that every
+        row sees. Without `out` (a pair with `lse`), results are new arrays in the order of the
+        stream: tensors where query is a torch tensor, else arrays that cupy.from_dlpack takes.
+        Query and `out` may be addresses of dense arrays. Without a stream, the current one of
+        query's framework. Runs that share a plan come one after another.
+        """
+        step = self._step
+        if step is None:
+            raise ShapeError("no step is planned; call plan(query_start_loc, …) before run")
+        if spans.layout is not self._layout and spans.layout != self._layout:
+            raise ShapeError("spans have another layout than this BatchPrefill was made for")
+        (out, lse) = pair_of(out, lse=self._form.lse)
+        (at, key), (to, out_key), (lse_at, lse_key) = map(look_or_trust, (query, out, lse))
+        (slopes_at, slopes), (sinks_at, sinks_key) = look_at(alibi_slopes), look_at(sinks)
+        division = step.division
+        stride, allocate = _checked(
+            step.prepared, division.num_rows, key, (slopes, sinks_key), (out_key, lse_key)
+        )
+        handle = stream_handle(stream, query)
+        if out is None:
+            results = allocate(handle)
+            out, lse = results if self._form.lse else (results[0], None)
+            to, lse_at = pointer_of(out), pointer_of(lse)
+        if division.num_rows and division.slices:
+            arguments = Arguments(
+                out=to,
+                query=at,
+                query_stride=stride,
+                num_rows=division.num_rows,
+                span_tables=step.span_tables,
+                table_rows=step.table_rows,
+                plan=step.plan,
+                slices=division.slices,
+                pack=division.pack,
+                sharers=division.sharers,
+                table_stride=step.table_stride,
+                spans=spans,
+                softmax_scale=softmax_scale,
+                softcap=softcap or 0.0,
+                window=step.window,
+                workspace=step.workspace,
+                alibi_slopes=slopes_at,
+                sinks=sinks_at,
+                lse=lse_at,
+            )
+            step.prepared.attend(handle, arguments)
+        return (out, lse) if self._form.lse else out
+
+
+@prepared_once(256)
+def _kernel_for(form: Form, layout: SpanLayout, num_heads: int, gpu: int, splits: bool) -> Prepared:
+    """Return the attention of steps of any size on a GPU, compiled or cached."""
+    return prepare(form, layout, heads=num_heads, gpu=get_gpu(gpu), splits=splits)
+
+
+@prepared_once(1024)
+def _prepared_for(
+    form: Form, layout: SpanLayout, sizes: tuple[int, int, bool], keys: tuple[Key, ...]
+) -> tuple[Prepared, Division, int, Callable[[int], tuple[Any, ...]]]:
+    """Return the prefill of a step whose arrays have these keys, and what allocates its memory."""
+    num_heads, num_rows, splits = sizes
+    views = {name: view_at(key) for name, key in zip(_STEP, keys, strict=True)}
+    slices = check_step(**views)
+    gpu = gpu_of(**views)
+    prepared = _kernel_for(form, layout, num_heads, gpu.index, splits)
+    plan: Result = ("plan", (prepared.plan_bytes(num_rows, slices),), np.uint8, 16)
+    workspace: Result = ("workspace", (prepared.workspace_bytes,), np.uint8, 16)
+    allocate = allocator(keys[1], gpu, plan, workspace)
+    division = prepared.divide(num_rows, slices) if num_rows and slices else _nothing(num_rows)
+    return prepared, division, views["span_tables"].strides[0], allocate
+
+
+_STEP = ("query_start_loc", "seq_lens", "span_tables", "table_rows")
+
+
+def _nothing(num_rows: int) -> Division:
+    return Division(num_rows, slices=0, pack=1, sharers=0)
+
+
+def check_step(query_start_loc: View, seq_lens: View, span_tables: View, table_rows: View) -> int:
+    """Return the number of slices. Raises ShapeError or DTypeError for arrays that misfit."""
+    slices = match(
+        table_rows=(table_rows, "R"), seq_lens=(seq_lens, "R"), span_tables=(span_tables, "N M")
+    )["R"]
+    match(query_start_loc=(query_start_loc, f"{slices + 1}"))
+    dense = {"query_start_loc": query_start_loc, "seq_lens": seq_lens, "table_rows": table_rows}
+    check_dense(np.int32, **dense)
+    check_rows(np.int32, 4, span_tables=span_tables)
+    return slices
+
+
+@prepared_once(1024)
+def _checked(
+    prepared: Prepared, num_rows: int, query: Key, per_head: tuple[Key, Key], out: tuple[Key, Key]
+) -> tuple[int, Callable[[int], tuple[Any, ...]]]:
+    """Return the elements from row to row of queries, and what allocates results."""
+    heads, layout, form = prepared.heads, prepared.layout, prepared.form
+    names = ("alibi_slopes", "sinks")
+    views = {name: view_at(key) for name, key in zip(names, per_head, strict=True) if key}
+    match(**{name: (view, f"{heads}") for name, view in views.items()})
+    check_dense(np.float32, **views)
+    stride = heads * layout.key_size
+    if query:
+        views["query"] = view_at(query)
+        stride = check_query(views["query"], prepared, num_rows)
+    check_device(prepared.gpu, **views)
+    shape = (num_rows, heads, layout.value_size)
+    dtype = numpy_dtype(form.dtype)
+    results = results_of(shape, dtype, alignment=_ROW_BYTES, lse=form.lse)
+    check_results(out[: len(results)], prepared.gpu, *results)
+    return stride, allocator(query, prepared.gpu, *results) if query else no_result
+
+
+def check_query(query: View, prepared: Prepared, num_rows: int) -> int:
+    """Return the elements from row to row. Raises ShapeError or DTypeError for misfits."""
+    match(query=(query, f"{num_rows} {prepared.heads} {prepared.layout.key_size}"))
+    check_rows(prepared.form.dtype, _ROW_BYTES, query=query)
+    return query.strides[0]

@@ -1,0 +1,91 @@
+"""The kernels of prefill: what each takes."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from spaninfer_kernel_launch import Float32, Int32, Int64, Pointer, Signature, TensorMap
+
+
+class PlanArguments(NamedTuple):
+    """What prefill_plan takes."""
+
+    plan: Pointer
+    query_start_loc: Pointer
+    seq_lens: Pointer
+    slices: Int32
+    tile_rows: Int32
+    key_block: Int32
+    window: Int32
+    packs: Int32
+    most_sharers: Int32
+
+
+class GeneralArguments(NamedTuple):
+    """What prefill_general takes; strides of keys, values and scales are bytes."""
+
+    out: Pointer
+    query: Pointer
+    query_stride: Int64
+    span_tables: Pointer
+    table_rows: Pointer
+    plan: Pointer
+    num_slices: Int32
+    table_stride: Int32
+    span_shift: Int32
+    heads: Int32
+    pack: Int32
+    kv_heads: Int32
+    softmax_scale: Float32
+    softcap: Float32
+    window: Int32
+    alibi_slopes: Pointer
+    sinks: Pointer
+    keys: Pointer
+    key_span: Int64
+    key_head: Int64
+    key_token: Int64
+    key_scales: Pointer
+    key_scales_span: Int64
+    key_scales_head: Int64
+    key_scales_token: Int64
+    values: Pointer
+    value_span: Int64
+    value_head: Int64
+    value_token: Int64
+    value_scales: Pointer
+    value_scales_span: Int64
+    value_scales_head: Int64
+    value_scales_token: Int64
+    lse: Pointer
+
+
+class HopperArguments(NamedTuple):
+    """What prefill_hopper takes."""
+
+    out: Pointer
+    query_map: TensorMap
+    key_map: TensorMap
+    value_map: TensorMap
+    span_tables: Pointer
+    table_rows: Pointer
+    plan: Pointer
+    workspace: Pointer
+    num_slices: Int32
+    table_stride: Int32
+    span_shift: Int32
+    heads: Int32
+    pack: Int32
+    kv_heads: Int32
+    box_tokens: Int32
+    softmax_scale: Float32
+    softcap: Float32
+    window: Int32
+    alibi_slopes: Pointer
+    sinks: Pointer
+    lse: Pointer
+
+
+PREFILL_PLAN: Final = Signature("prefill_plan", PlanArguments)
+PREFILL_GENERAL: Final = Signature("prefill_general", GeneralArguments)
+PREFILL_HOPPER: Final = Signature("prefill_hopper", HopperArguments)
