@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
-from span_attention import SpanLayout, Spans, append
+from span_attention import BatchDecode, BatchPrefill, SpanLayout, Spans, append
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.kernels import Kernels
 from spaninfer_engine.backends.cuda.slices import Slices
 from spaninfer_engine.backends.torch.attention import Scoring, attend_rows, attend_slice, slopes_of
 from spaninfer_engine.ops.step import Rotation, SpanCache
+
+Attention: TypeAlias = BatchDecode | BatchPrefill
 
 
 class Pool(NamedTuple):
@@ -44,7 +46,7 @@ class Plan:
     ) -> None:
         self.slices, self.pools = slices, pools
         self._caches, self._kernels = caches, kernels
-        self._planned: dict[tuple[int, int, int], tuple[_Decodes | _Prefills, ...]] = {}
+        self._planned: dict[tuple[int, int, int | None], tuple[Attention, ...]] = {}
         self._rotaries: dict[int, append.Rotary] = {}
 
     def of_wanted(self, wanted: Tensor) -> Plan | None:
@@ -70,39 +72,53 @@ class Plan:
         """Return what query[T H D] reads, [T H*E], by kernels of span_attention."""
         pool, kernels = self.pools[group], self._kernels
         rows, heads, _ = query.shape
-        window = scoring.window or 0
-        planned = self._planned.get((group, heads, window))
+        planned = self._planned.get((group, heads, scoring.window))
         if planned is None:
-            planned = self._plan(pool.layout, heads, window, rows)
-            self._planned[group, heads, window] = planned
+            planned = self._plan(group, heads, scoring.window, rows)
+            self._planned[group, heads, scoring.window] = planned
         query = query.contiguous()
         out = kernels.empty(rows, heads * pool.layout.value_size)
-        for each in planned:
-            each.launch(
-                query,
-                self.slices.tables[group],
-                spans=pool.spans[layer],
+        alibi_slopes = None if scoring.alibi is None else _slopes(heads, scoring, query.device)
+        for attention in planned:
+            attention.run(
+                query.data_ptr(),
+                pool.spans[layer],
+                softmax_scale=scoring.scale,
+                softcap=scoring.softcap,
+                alibi_slopes=alibi_slopes,
                 out=out.data_ptr(),
-                scale=scoring.scale,
-                softcap=scoring.softcap or 0.0,
-                window=window,
-                alibi=0 if scoring.alibi is None else _slopes(heads, scoring, query.device),
                 stream=kernels.stream,
             )
         return out
 
-    def _plan(
-        self, layout: SpanLayout, heads: int, window: int, rows: int
-    ) -> tuple[_Decodes | _Prefills, ...]:
-        slices = self.slices
-        given = slices, layout, heads, window, self._kernels
+    def _plan(self, group: int, heads: int, window: int | None, rows: int) -> tuple[Attention, ...]:
+        slices, kernels = self.slices, self._kernels
+        layout, tables, stream = self.pools[group].layout, slices.tables[group], kernels.stream
         # One kernel for both gives a row the same bits, drawn one by one or found in a prompt.
-        decodes = 0 if self._kernels.batch_invariant else slices.num_decodes
-        planned: list[_Decodes | _Prefills] = []
+        decodes = 0 if kernels.batch_invariant else slices.num_decodes
+        planned: list[Attention] = []
         if decodes:
-            planned.append(_Decodes(*given))
+            decode = kernels.batch_decode(layout, heads)
+            decode.plan(
+                slices.lengths[:decodes],
+                tables,
+                table_rows=slices.rows[:decodes],
+                window=window,
+                stream=stream,
+            )
+            planned.append(decode)
         if len(slices.rows) > decodes:
-            planned.append(_Prefills(*given, rows, decodes))
+            prefill = kernels.batch_prefill(layout, heads)
+            prefill.plan(
+                slices.bounds[decodes:],
+                slices.lengths[decodes:],
+                tables,
+                table_rows=slices.rows[decodes:],
+                num_tokens=rows,
+                window=window,
+                stream=stream,
+            )
+            planned.append(prefill)
         return tuple(planned)
 
     def attend_plainly(self, query: Tensor, group: int, layer: int, scoring: Scoring) -> Tensor:
@@ -121,90 +137,7 @@ class Plan:
         return out
 
 
-class _Decodes:
-    """The slices of one row each, planned for the layers of a cache group."""
-
-    def __init__(
-        self, slices: Slices, layout: SpanLayout, heads: int, window: int, kernels: Kernels
-    ) -> None:
-        self._kernel = kernels.decode_of(layout, slices.num_decodes, heads)
-        self._plan = _bytes(self._kernel.plan_bytes, slices.rows.device)
-        self._workspace = _bytes(self._kernel.workspace_bytes, slices.rows.device)
-        self._rows, self._lengths = slices.rows.data_ptr(), slices.lengths.data_ptr()
-        self._kernel.plan(
-            self._lengths, window=window, out=self._plan.data_ptr(), stream=kernels.stream
-        )
-
-    def launch(self, query: Tensor, tables: Tensor, **scores: Any) -> None:
-        """Write what the rows of query[T H D] read; keywords are the kernel's own."""
-        self._kernel.launch(
-            query.data_ptr(),
-            tables.data_ptr(),
-            self._rows,
-            self._lengths,
-            self._plan.data_ptr(),
-            table_stride=tables.stride(0),
-            workspace=self._workspace.data_ptr(),
-            **scores,
-        )
-
-
-class _Prefills:
-    """The slices from number `first` on, planned for the layers of a cache group."""
-
-    def __init__(
-        self,
-        slices: Slices,
-        layout: SpanLayout,
-        heads: int,
-        window: int,
-        kernels: Kernels,
-        rows: int,
-        first: int,
-    ) -> None:
-        count = len(slices.rows) - first
-        self._kernel = kernels.prefill_of(layout, heads)
-        self._plan = _bytes(self._kernel.plan_bytes(rows, count), slices.rows.device)
-        self._workspace = _bytes(self._kernel.workspace_bytes, slices.rows.device)
-        self._rows = slices.rows[first:].data_ptr()
-        self._num_rows, self._num_slices = rows, count
-        self._kernel.plan(
-            slices.bounds[first:].data_ptr(),
-            slices.lengths[first:].data_ptr(),
-            num_rows=rows,
-            slices=count,
-            window=window,
-            out=self._plan.data_ptr(),
-            stream=kernels.stream,
-        )
-
-    def launch(self, query: Tensor, tables: Tensor, **scores: Any) -> None:
-        """Write what the rows of query[T H D] read; keywords are the kernel's own."""
-        self._kernel.launch(
-            query.data_ptr(),
-            tables.data_ptr(),
-            self._rows,
-            self._plan.data_ptr(),
-            num_rows=self._num_rows,
-            slices=self._num_slices,
-            table_len=tables.stride(0),
-            workspace=self._workspace.data_ptr(),
-            **scores,
-        )
-
-
-def _bytes(count: int, device: torch.device) -> Tensor:
-    return torch.empty(count, dtype=torch.uint8, device=device)
-
-
 @cache
-def _slopes(heads: int, scoring: Scoring, device: torch.device) -> int:
-    """Return the address of ALiBi's slopes [H]; they are kept."""
-    return _scaled_slopes(
-        heads, scoring.scale if scoring.alibi == "scaled" else 1.0, device
-    ).data_ptr()
-
-
-@cache
-def _scaled_slopes(heads: int, factor: float, device: torch.device) -> Tensor:
-    return slopes_of(heads, device) * factor
+def _slopes(heads: int, scoring: Scoring, device: torch.device) -> Tensor:
+    """Return ALiBi's slopes [H]; they are kept."""
+    return slopes_of(heads, device) * (scoring.scale if scoring.alibi == "scaled" else 1.0)

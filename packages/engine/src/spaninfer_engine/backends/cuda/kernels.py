@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 import ml_dtypes
 import numpy as np
 import torch
-from span_attention import Format, SpanLayout, Spans, append, decode, prefill
+from span_attention import BatchDecode, BatchPrefill, Format, SpanLayout, Spans, append, decode
 from spaninfer_kernel_launch import Gpu, get_gpu
 from spaninfer_kernels_cuda import activation, gemm, norm, rope
 from torch import Tensor
@@ -48,8 +48,6 @@ class Kernels:
         self._append_form = lru_cache(_KEPT)(self._make_append_form)
         self._gemm = lru_cache(_KEPT)(self._prepare_gemm)
         self._gemm_is_faster = lru_cache(_KEPT)(self._is_gemm_faster)
-        self._decode = lru_cache(_KEPT)(self._prepare_decode)
-        self._prefill = lru_cache(_KEPT)(self._prepare_prefill)
 
     @cached_property
     def gpu(self) -> Gpu:
@@ -86,7 +84,8 @@ class Kernels:
                     self._gemm(rows, outputs, inner, gate, inner)
         for layout, heads in tuple(self._decodes):
             for requests in ROWS:
-                self._decode(layout, requests, heads)
+                form = decode.Form(np.dtype(self.element))
+                decode.prepare(form, layout, requests=requests, heads=heads, gpu=self.gpu)
 
     def empty(self, *shape: int) -> Tensor:
         """Return a tensor of `dtype` whose contents are undefined."""
@@ -272,20 +271,12 @@ class Kernels:
 
     # ---- attention -------------------------------------------------------------------------------
 
-    def decode_of(self, layout: SpanLayout, requests: int, heads: int) -> decode.Prepared:
-        """Return the attention of so many requests, one row each, over spans of a layout."""
-        return self._decode(layout, requests, heads)
-
-    def _prepare_decode(self, layout: SpanLayout, requests: int, heads: int) -> decode.Prepared:
+    def batch_decode(self, layout: SpanLayout, heads: int) -> BatchDecode:
+        """Return the attention of one row of each request over spans of a layout, to be planned."""
         self._decodes.add((layout, heads))
-        form = decode.Form(self.element)
-        return decode.prepare(form, layout, requests=requests, heads=heads, gpu=self.gpu)
+        return BatchDecode(layout, num_heads=heads, dtype=self.element)
 
-    def prefill_of(self, layout: SpanLayout, heads: int) -> prefill.Prepared:
-        """Return the attention of slices of any length over spans of a layout."""
-        return self._prefill(layout, heads)
-
-    def _prepare_prefill(self, layout: SpanLayout, heads: int) -> prefill.Prepared:
-        form = prefill.Form(np.dtype(self.element).name)
+    def batch_prefill(self, layout: SpanLayout, heads: int) -> BatchPrefill:
+        """Return the attention of slices of any length over spans of a layout, to be planned."""
         splits = not self.batch_invariant
-        return prefill.prepare(form, layout, heads=heads, gpu=self.gpu, splits=splits)
+        return BatchPrefill(layout, num_heads=heads, dtype=self.element, splits=splits)

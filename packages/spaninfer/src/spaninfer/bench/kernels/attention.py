@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import ml_dtypes
 import torch
-from span_attention import Format, SpanLayout, Spans, append, decode, prefill
-from span_attention.prefill.form import Form as PrefillForm
+from span_attention import BatchDecode, BatchPrefill, Format, SpanLayout, Spans, append
 from spaninfer_kernel_launch import Gpu
 
 from spaninfer.bench.kernels.case import Case, Launch
@@ -98,50 +96,41 @@ def append_cases() -> Iterator[Case]:
             )
 
 
-def _decode(lengths: Sequence[int], heads: Heads, format: Format, gpu: Gpu, sets: int) -> Launch:
+def _decode(lengths: Sequence[int], heads: Heads, format: Format, gpu: Gpu, sets: int) -> Launch:  # noqa: ARG001
     layout = _layout(heads, format, sets)
     cache, tables = _filled(lengths, layout)
     query = _random(len(lengths), heads.query, HEAD_SIZE)
     out = torch.empty_like(query)
-    form = decode.Form(ml_dtypes.bfloat16)
-    step = decode.prepare(form, layout, requests=len(lengths), heads=heads.query, gpu=gpu)
-    plan, workspace = _bytes(step.plan_bytes), _bytes(step.workspace_bytes)
-    lens = torch.tensor(lengths, dtype=torch.int32, device="cuda")
-    step.plan(lens, out=plan)
-    return lambda stream, number: step.launch(
-        *(query, tables, 0, lens, plan),
-        table_stride=tables.stride(0),
-        spans=Spans(cache, layout, number % sets),
+    attention = BatchDecode(layout, num_heads=heads.query, dtype=query.dtype)
+    attention.plan(torch.tensor(lengths, dtype=torch.int32, device="cuda"), tables)
+    return lambda stream, number: attention.run(
+        query,
+        Spans(cache, layout, number % sets),
+        softmax_scale=HEAD_SIZE**-0.5,
         out=out,
-        workspace=workspace,
-        scale=HEAD_SIZE**-0.5,
         stream=stream,
     )
 
 
-def _prefill(rows: Sequence[int], before: int, heads: Heads, gpu: Gpu, sets: int) -> Launch:
+def _prefill(rows: Sequence[int], before: int, heads: Heads, gpu: Gpu, sets: int) -> Launch:  # noqa: ARG001
     layout = _layout(heads, Format.BFLOAT16, sets)
     lengths = [before + n for n in rows]
     cache, tables = _filled(lengths, layout)
     query = _random(sum(rows), heads.query, HEAD_SIZE)
     out = torch.empty_like(query)
-    form = PrefillForm("bfloat16")
-    step = prefill.prepare(form, layout, heads=heads.query, gpu=gpu, splits=True)
-    workspace = _bytes(step.workspace_bytes)
-    plan = _bytes(step.plan_bytes(sum(rows), len(rows)))
-    numbers = torch.arange(len(rows), dtype=torch.int32, device="cuda")
-    lens = torch.tensor(lengths, dtype=torch.int32, device="cuda")
-    bounds = torch.tensor([0, *rows], device="cuda").cumsum(0).int()
-    step.plan(bounds, lens, num_rows=sum(rows), slices=len(rows), out=plan)
-    return lambda stream, number: step.launch(
-        *(query, tables, numbers, plan),
-        num_rows=sum(rows),
-        slices=len(rows),
-        table_len=tables.stride(0),
-        spans=Spans(cache, layout, number % sets),
+    attention = BatchPrefill(layout, num_heads=heads.query, dtype=query.dtype, splits=True)
+    attention.plan(
+        torch.tensor([0, *rows], device="cuda").cumsum(0).int(),
+        torch.tensor(lengths, dtype=torch.int32, device="cuda"),
+        tables,
+        table_rows=torch.arange(len(rows), dtype=torch.int32, device="cuda"),
+        num_tokens=sum(rows),
+    )
+    return lambda stream, number: attention.run(
+        query,
+        Spans(cache, layout, number % sets),
+        softmax_scale=HEAD_SIZE**-0.5,
         out=out,
-        workspace=workspace,
-        scale=HEAD_SIZE**-0.5,
         stream=stream,
     )
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from spaninfer_kernel_launch import (
     Call,
     Gpu,
+    Int64,
     Launch,
+    Pointer,
+    Signature,
     Source,
     Variant,
     compile_variant,
@@ -24,7 +27,17 @@ from spaninfer.bench.kernels.case import Ceilings
 MOST_BYTES = 4 << 30  # what a cache of 64 MiB still holds of the pass before is 2 % of it
 SIDE = 8192  # of the matrices
 
-_SOURCE = Source("spaninfer.bench.kernels", "ceiling.cu")
+
+class PassArguments(NamedTuple):
+    """What a pass over memory takes."""
+
+    x: Pointer
+    packs: Int64
+    out: Pointer
+
+
+_SIGNATURES = {entry: Signature(entry, PassArguments) for entry in ("read_all", "copy_all")}
+_SOURCE = Source("spaninfer.bench.kernels", "ceiling.cu", kernels=tuple(_SIGNATURES.values()))
 _BYTES_PER_PACK = 16
 _PER_THREAD = 4  # packs
 
@@ -66,13 +79,14 @@ def records(ceilings: Ceilings) -> Iterator[dict[str, Any]]:
 
 def _gbps(variant: Variant, gpu: Gpu, x: torch.Tensor, y: torch.Tensor) -> float:
     """Return gigabytes of x per second that a kernel takes in."""
-    kernel = load(compile_variant(variant, gpu.arch, user_cache()), gpu)
+    compiled = compile_variant(variant, gpu.arch, user_cache())
+    kernel = load(compiled, gpu, _SIGNATURES[variant.entry])
     packs, threads = x.nbytes // _BYTES_PER_PACK, _THREADS[variant.entry]
     blocks = -(-packs // (threads * _PER_THREAD))
-    call = Call(kernel, Launch((blocks, 1, 1), (threads, 1, 1)), "PqP")
-    values = (x.data_ptr(), packs, y.data_ptr())
+    call = Call(kernel, Launch((blocks, 1, 1), (threads, 1, 1)))
+    arguments = PassArguments(x.data_ptr(), packs, y.data_ptr())
     torch.cuda.synchronize()
-    timing = time_launches(lambda stream, _: call(stream, *values), gpu, launches=4)
+    timing = time_launches(lambda stream, _: call(stream, arguments), gpu, launches=4)
     return x.nbytes / timing.us / 1e3
 
 
