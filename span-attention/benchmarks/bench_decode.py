@@ -14,7 +14,7 @@ from statistics import median
 
 import ml_dtypes
 import torch
-from span_attention import Format, SpanLayout, Spans, append, decode
+from span_attention import BatchDecode, Format, SpanLayout, Spans, append, decode
 from spaninfer_kernel_launch import Gpu, Timing, get_gpu, record, time_launches
 
 SPAN_LEN = 32
@@ -166,28 +166,23 @@ class Inputs:
 
     def launches(self, tuning: decode.Tuning) -> tuple[Launches, Launches]:
         """Return what plans, and what decodes one layer after the other."""
-        shape, form = self.shape, decode.Form(ml_dtypes.bfloat16)
-        sizes = {"requests": len(shape.lengths), "heads": shape.heads}
-        step = decode.prepare(form, self.layout, **sizes, gpu=self.gpu, tuning=tuning)
-        plan = torch.empty(step.plan_bytes, dtype=torch.uint8, device="cuda")
-        workspace = torch.empty(step.workspace_bytes, dtype=torch.uint8, device="cuda")
+        shape, dtype = self.shape, torch.bfloat16
+        attention = BatchDecode(self.layout, num_heads=shape.heads, dtype=dtype, tuning=tuning)
 
-        def planning(stream: int, _: int) -> None:
-            step.plan(self.lengths, window=shape.window, out=plan, stream=stream)
+        def planning(stream: int | None, _: int) -> None:
+            window = shape.window or None
+            attention.plan(self.lengths, self.tables, window=window, stream=stream)
 
         def launch(stream: int, number: int) -> None:
-            step.launch(
-                *(self.query, self.tables, 0, self.lengths, plan),
-                table_stride=self.tables.shape[1],
-                spans=Spans(self.cache, self.layout, number % self.layers),
+            attention.run(
+                self.query,
+                Spans(self.cache, self.layout, number % self.layers),
+                softmax_scale=shape.size**-0.5,
                 out=self.out,
-                workspace=workspace,
-                scale=shape.size**-0.5,
-                window=shape.window,
                 stream=stream,
             )
 
-        step.plan(self.lengths, window=shape.window, out=plan)
+        planning(None, 0)
         torch.cuda.synchronize()
         return planning, launch
 

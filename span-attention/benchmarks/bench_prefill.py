@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from span_attention import Format, SpanLayout, Spans, prefill
+from span_attention import BatchPrefill, Format, SpanLayout, Spans
 from spaninfer_kernel_launch import Timing, get_gpu, record, time_launches
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
@@ -78,29 +78,18 @@ class Inputs:
 
 def ours(inputs: Inputs) -> Timing:
     """Return the time of one layer's launch, the plan made before."""
-    shape, gpu = inputs.shape, get_gpu()
-    step = prefill.prepare(
-        prefill.Form("bfloat16"), inputs.layout, heads=shape.heads, gpu=gpu, splits=True
-    )
-    workspace = torch.empty(step.workspace_bytes, device="cuda", dtype=torch.uint8)
-    num_bytes = step.plan_bytes(len(inputs.query), shape.slices)
-    plan = torch.empty(num_bytes // 4, device="cuda", dtype=torch.int32)
-    slices = shape.slices
-    sizes = {"num_rows": len(inputs.query), "slices": slices}
-    step.plan(inputs.bounds, inputs.lengths, out=plan, **sizes)
+    attention, plan = planned(inputs, splits=True)
+    plan(None, 0)
     torch.cuda.synchronize()
     return time_launches(
-        lambda stream, _: step.launch(
-            *(inputs.query, inputs.tables, inputs.rows, plan),
-            **sizes,
-            table_len=inputs.tables.stride(0),
-            spans=Spans(inputs.cache, inputs.layout),
+        lambda stream, _: attention.run(
+            inputs.query,
+            Spans(inputs.cache, inputs.layout),
+            softmax_scale=inputs.shape.head_size**-0.5,
             out=inputs.out,
-            workspace=workspace,
-            scale=shape.head_size**-0.5,
             stream=stream,
         ),
-        gpu,
+        get_gpu(),
         launches=LAUNCHES,
         replays=REPLAYS,
     )
@@ -108,23 +97,30 @@ def ours(inputs: Inputs) -> Timing:
 
 def plan_alone(inputs: Inputs) -> Timing:
     """Return the time of making the plan."""
-    gpu = get_gpu()
-    step = prefill.prepare(
-        prefill.Form("bfloat16"), inputs.layout, heads=inputs.shape.heads, gpu=gpu
-    )
-    slices = inputs.shape.slices
-    num_bytes = step.plan_bytes(len(inputs.query), slices)
-    plan = torch.empty(num_bytes // 4, device="cuda", dtype=torch.int32)
-    return time_launches(
-        lambda stream, _: step.plan(
-            *(inputs.bounds, inputs.lengths),
-            num_rows=len(inputs.query),
-            slices=slices,
-            out=plan,
+    _, plan = planned(inputs, splits=False)
+    plan(None, 0)  # it allocates
+    torch.cuda.synchronize()
+    return time_launches(plan, get_gpu())
+
+
+def planned(
+    inputs: Inputs, *, splits: bool
+) -> tuple[BatchPrefill, Callable[[int | None, int], None]]:
+    """Return the attention of these inputs, and what plans it."""
+    heads, dtype = inputs.shape.heads, torch.bfloat16
+    attention = BatchPrefill(inputs.layout, num_heads=heads, dtype=dtype, splits=splits)
+
+    def plan(stream: int | None, _: int) -> None:
+        attention.plan(
+            inputs.bounds,
+            inputs.lengths,
+            inputs.tables,
+            table_rows=inputs.rows,
+            num_tokens=len(inputs.query),
             stream=stream,
-        ),
-        gpu,
-    )
+        )
+
+    return attention, plan
 
 
 def torchs(shape: Shape, backend: SDPBackend) -> Timing:

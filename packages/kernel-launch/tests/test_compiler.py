@@ -16,6 +16,7 @@ from spaninfer_kernel_launch import (
     compile_all,
     compile_variant,
     compiler,
+    prepared_once,
     recording_kernels,
     toolchain,
 )
@@ -229,3 +230,20 @@ def test_missing_headers_are_named_with_the_extra(variant, monkeypatch):
 
     with pytest.raises(CompilerMissing, match=r"cuda_fp16.h is not installed.*\[cu13\]"):
         compile_variant(variant, "sm_80")
+
+
+def test_what_is_prepared_once_is_kept_but_not_while_kernels_are_recorded():
+    made = []
+
+    @prepared_once(8)
+    def prepare(size):
+        made.append(size)
+        return object()
+
+    first = prepare(1)
+    with recording_kernels():
+        assert prepare(1) is not first
+        assert prepare(1) is not prepare(1)
+
+    assert prepare(1) is first
+    assert made == [1] * 4

@@ -1,5 +1,7 @@
 """Launches: what no GPU can do is refused when it is made; what it can do is done."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from spaninfer_kernel_launch import (
@@ -7,8 +9,13 @@ from spaninfer_kernel_launch import (
     Array,
     Call,
     DriverError,
+    Float32,
+    Int32,
+    Int64,
     Launch,
+    Pointer,
     ShapeError,
+    Signature,
     Variant,
     blocks_at_once,
     captured,
@@ -48,9 +55,9 @@ extern "C" __global__ void slowly(int* at, int value) {
   for (int n = 0; n < 1000; ++n) __nanosleep(1000);
   *at = value;
 }
-extern "C" __global__ void copy_after(const int* from, int* to) {
+extern "C" __global__ void copy_after(const int* source, int* to) {
   wait_for_kernel_before();
-  *to = *from;
+  *to = *source;
 }
 extern "C" __global__ void size_of_cluster(int* out) {
 #if __CUDA_ARCH__ >= 900
@@ -68,14 +75,70 @@ extern "C" __global__ void mark_shared(int* out, int bytes) {
 """
 
 
+class Fill(NamedTuple):
+    n: Int32
+    out: Pointer
+    slope: Float32
+    first: Int64
+    last: Pointer
+
+
+class FillOften(NamedTuple):
+    n: Int32
+    out: Pointer
+
+
+class FillAlike(NamedTuple):
+    slope: Float32
+    first: Int64
+    last: Pointer
+
+
+class Slowly(NamedTuple):
+    at: Pointer
+    value: Int32
+
+
+class Copy(NamedTuple):
+    source: Pointer
+    to: Pointer
+
+
+class Out(NamedTuple):
+    out: Pointer
+
+
+class Mark(NamedTuple):
+    out: Pointer
+    bytes: Int32
+
+
+FILL, FILL_OFTEN = Signature("fill", Fill), Signature("fill", FillOften, FillAlike)
+SLOWLY, COPY_AFTER = Signature("slowly", Slowly), Signature("copy_after", Copy)
+SIZE_OF_CLUSTER, MARK_SHARED = Signature("size_of_cluster", Out), Signature("mark_shared", Mark)
+SIGNATURES = (FILL, FILL_OFTEN, SLOWLY, COPY_AFTER, SIZE_OF_CLUSTER, MARK_SHARED)
+
+
 @pytest.fixture
-def kernel(source_of):
+def variant(source_of):
+    """The kernels above."""
+    return Variant.of("fill", source_of(KERNELS, ("overlap.cuh",), SIGNATURES), {})
+
+
+@pytest.fixture
+def kernel(variant):
     """Loads one of the kernels above."""
     gpu = get_gpu()
-    compiled = compile_variant(
-        Variant.of("fill", source_of(KERNELS, ("overlap.cuh",)), {}), gpu.arch
-    )
-    return lambda entry: load(compiled, gpu, entry)
+    compiled = compile_variant(variant, gpu.arch)
+    return lambda signature: load(compiled, gpu, signature)
+
+
+def test_the_kernels_of_these_tests_compile(variant):
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the extra cu12 or cu13")
+
+    reports = compile_variant(variant, "sm_90a").reports
+
+    assert reports.keys() == {signature.entry for signature in SIGNATURES}
 
 
 @pytest.fixture
@@ -97,9 +160,9 @@ def read(array):
 def test_values_of_every_type_arrive_where_the_kernel_expects_them(kernel, stream):
     out = Array((1000,), np.float32, get_gpu(), stream)
     last = Array((1,), np.int32, get_gpu(), stream)
-    call = Call(kernel("fill"), Launch((8, 1, 1), (128, 1, 1)), "i P f q P")
+    call = Call(kernel(FILL), Launch((8, 1, 1), (128, 1, 1)))
 
-    call(stream, 1000, out.pointer, 0.5, 1 << 40, last.pointer)
+    call(stream, Fill(1000, out.pointer, 0.5, 1 << 40, last.pointer))
 
     expected = np.float32(0.5) * (np.arange(1000) + (1 << 40)).astype(np.float32)
     np.testing.assert_array_equal(read(out), expected)
@@ -110,11 +173,11 @@ def test_values_of_every_type_arrive_where_the_kernel_expects_them(kernel, strea
 def test_values_that_are_always_the_same_are_given_once(kernel, stream):
     out = Array((1000,), np.float32, get_gpu(), stream)
     last = Array((1,), np.int32, get_gpu(), stream)
-    always = (0.5, 1 << 40, last.pointer)
-    call = Call(kernel("fill"), Launch((8, 1, 1), (128, 1, 1)), "i P f q P", always=always)
+    alike = FillAlike(0.5, 1 << 40, last.pointer)
+    call = Call(kernel(FILL_OFTEN), Launch((8, 1, 1), (128, 1, 1)), alike)
 
     for first, count in ((0, 600), (600, 400)):
-        call(stream, count, out.pointer + 4 * first)
+        call(stream, FillOften(count, out.pointer + 4 * first))
 
     expected = np.float32(0.5) * (np.arange(600) + (1 << 40)).astype(np.float32)
     np.testing.assert_array_equal(read(out), np.concatenate([expected, expected[:400]]))
@@ -125,12 +188,12 @@ def test_values_that_are_always_the_same_are_given_once(kernel, stream):
 def test_a_kernel_that_overlaps_waits_for_what_it_reads(kernel, stream):
     at, to = (Array((1,), np.int32, get_gpu(), stream) for _ in range(2))
     one = ((1, 1, 1), (1, 1, 1))
-    first = Call(kernel("slowly"), Launch(*one), "P i")
-    second = Call(kernel("copy_after"), Launch(*one, overlaps=True), "PP")
+    first = Call(kernel(SLOWLY), Launch(*one))
+    second = Call(kernel(COPY_AFTER), Launch(*one, overlaps=True))
 
-    first(stream, at.pointer, 41)
-    first(stream, at.pointer, 42)
-    second(stream, at.pointer, to.pointer)
+    first(stream, Slowly(at.pointer, 41))
+    first(stream, Slowly(at.pointer, 42))
+    second(stream, Copy(at.pointer, to.pointer))
 
     assert read(to).tolist() == [42]
 
@@ -139,27 +202,26 @@ def test_a_kernel_that_overlaps_waits_for_what_it_reads(kernel, stream):
 def test_who_reads_a_result_on_another_stream_comes_after_who_writes_it(kernel, stream):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     at = Array((1,), np.int32, get_gpu(), stream)
-    write = Call(kernel("slowly"), Launch((1, 1, 1), (1, 1, 1)), "P i")
-    write(stream, at.pointer, 41)
+    write = Call(kernel(SLOWLY), Launch((1, 1, 1), (1, 1, 1)))
+    write(stream, Slowly(at.pointer, 41))
 
-    write(stream, at.pointer, 42)
+    write(stream, Slowly(at.pointer, 42))
 
     assert torch.from_dlpack(at).clone().tolist() == [42]
 
 
 @pytest.mark.gpu
-def test_what_is_prepared_while_gathering_can_be_launched_and_does_nothing(source_of, stream):
+def test_what_is_prepared_while_gathering_can_be_launched_and_does_nothing(variant, stream):
     gpu = get_gpu()
     out = Array((1000,), np.float32, gpu, stream)
     last = Array((1,), np.int32, gpu, stream)
-    variant = Variant.of("fill", source_of(KERNELS, ("overlap.cuh",)), {})
     clusters = (4, 1, 1) if gpu.arch not in BEFORE_HOPPER else (1, 1, 1)
     wide = Launch((8, 1, 1), (1024, 1, 1), gpu.shared_bytes, cluster=clusters, overlaps=True)
 
     def fill(launch, slope):
-        kernel = load(compile_variant(variant, gpu.arch), gpu, "fill")
+        kernel = load(compile_variant(variant, gpu.arch), gpu, FILL)
         assert blocks_at_once(kernel, launch) >= gpu.sm_count
-        Call(kernel, launch, "i P f q P")(stream, 1000, out.pointer, slope, 0, last.pointer)
+        Call(kernel, launch)(stream, Fill(1000, out.pointer, slope, 0, last.pointer))
 
     fill(Launch((8, 1, 1), (128, 1, 1)), 1.0)
     with recording_kernels() as wanted:
@@ -177,7 +239,7 @@ def test_blocks_form_clusters(kernel, stream, blocks):
     out = Array((16,), np.int32, get_gpu(), stream)
 
     launch = Launch((16, 1, 1), (32, 1, 1), cluster=(blocks, 1, 1))
-    Call(kernel("size_of_cluster"), launch, "P")(stream, out.pointer)
+    Call(kernel(SIZE_OF_CLUSTER), launch)(stream, Out(out.pointer))
 
     assert read(out).tolist() == [blocks] * 16
 
@@ -186,7 +248,7 @@ def test_blocks_form_clusters(kernel, stream, blocks):
 def test_of_larger_clusters_fewer_run_at_once(kernel):
     if get_gpu().arch in BEFORE_HOPPER:
         pytest.skip("clusters came with Hopper")
-    threads, size = (1024, 1, 1), kernel("size_of_cluster")
+    threads, size = (1024, 1, 1), kernel(SIZE_OF_CLUSTER)
 
     at_once = [
         clusters_at_once(size, Launch((n, 1, 1), threads, cluster=(n, 1, 1))) for n in (2, 4, 8)
@@ -198,7 +260,7 @@ def test_of_larger_clusters_fewer_run_at_once(kernel):
 
 @pytest.mark.gpu
 def test_of_larger_blocks_fewer_run_at_once(kernel):
-    gpu, mark = get_gpu(), kernel("mark_shared")
+    gpu, mark = get_gpu(), kernel(MARK_SHARED)
 
     at_once = [
         blocks_at_once(mark, Launch((1, 1, 1), (threads, 1, 1), shared_bytes=shared))
@@ -214,7 +276,7 @@ def test_blocks_get_as_much_shared_memory_as_the_gpu_has(kernel, stream):
     out = Array((1,), np.int32, gpu, stream)
     launch = Launch((1, 1, 1), (32, 1, 1), shared_bytes=gpu.shared_bytes)
 
-    Call(kernel("mark_shared"), launch, "P i")(stream, out.pointer, gpu.shared_bytes)
+    Call(kernel(MARK_SHARED), launch)(stream, Mark(out.pointer, gpu.shared_bytes))
 
     assert read(out).tolist() == [7]
 
@@ -224,12 +286,12 @@ def test_a_launch_with_less_shared_memory_leaves_the_others_theirs(kernel, strea
     gpu = get_gpu()
     out = Array((1,), np.int32, gpu, stream)
     most, some = (
-        Call(kernel("mark_shared"), Launch((1, 1, 1), (32, 1, 1), shared_bytes=size), "P i")
+        Call(kernel(MARK_SHARED), Launch((1, 1, 1), (32, 1, 1), shared_bytes=size))
         for size in (gpu.shared_bytes, 50_000)
     )
 
-    some(stream, out.pointer, 50_000)
-    most(stream, out.pointer, gpu.shared_bytes)
+    some(stream, Mark(out.pointer, 50_000))
+    most(stream, Mark(out.pointer, gpu.shared_bytes))
 
     assert read(out).tolist() == [7]
 
@@ -239,17 +301,17 @@ def test_more_shared_memory_than_there_is_is_refused_in_the_drivers_words(kernel
     launch = Launch((1, 1, 1), (32, 1, 1), shared_bytes=1 << 20)
 
     with pytest.raises(DriverError, match="invalid argument"):
-        Call(kernel("mark_shared"), launch, "P i")
+        Call(kernel(MARK_SHARED), launch)
 
 
 @pytest.mark.gpu
 def test_launches_are_captured_and_replayed(kernel, stream):
     out = Array((10,), np.float32, get_gpu(), stream)
     last = Array((1,), np.int32, get_gpu(), stream)
-    call = Call(kernel("fill"), Launch((1, 1, 1), (32, 1, 1)), "i P f q P")
+    call = Call(kernel(FILL), Launch((1, 1, 1), (32, 1, 1)))
 
     def launch(at, number):
-        call(at, 10, out.pointer, 1.0, number, last.pointer)
+        call(at, Fill(10, out.pointer, 1.0, number, last.pointer))
 
     with captured(stream, launch, launches=3) as replay:
         replay()

@@ -10,9 +10,11 @@ from spaninfer_kernel_launch import (
     DTypeError,
     OutOfMemory,
     ShapeError,
+    allocator,
+    check_results,
     get_gpu,
+    look_at,
     new_stream,
-    result_array,
     view_of,
 )
 
@@ -78,40 +80,64 @@ def test_more_than_there_is_is_refused_with_the_number(stream):
         Array((1 << 45,), np.uint8, get_gpu(), stream)
 
 
-def test_a_result_is_a_new_array_or_the_callers_own(stream):
-    gpu = get_gpu()
-    own = Array((3, 4), np.float32, gpu, stream)
+def test_results_for_a_tensor_are_tensors_and_else_arrays(stream):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    gpu, results = get_gpu(), (("a", (3, 4), np.float16, 1), ("b", (2,), ml_dtypes.bfloat16, 1))
+    keys = [
+        look_at(x)[1] for x in (torch.zeros(1, device="cuda"), Array((1,), np.int8, gpu, stream))
+    ]
 
-    made = result_array(None, (3, 4), np.float32, gpu, stream)
-    given = result_array(own, (3, 4), np.float32, gpu, stream, alignment=16)
+    tensors, arrays = (allocator(key, gpu, *results)(stream) for key in keys)
 
-    assert (made.shape, made.dtype) == ((3, 4), np.float32)
-    assert given is own
+    assert [type(each) for each in (*tensors, *arrays)] == [torch.Tensor] * 2 + [Array] * 2
+    assert [tuple(each.shape) for each in (*tensors, *arrays)] == [(3, 4), (2,)] * 2
+    assert [each.dtype for each in tensors] == [torch.float16, torch.bfloat16]
+
+
+def test_results_on_another_stream_come_from_that_streams_memory(stream):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    allocate = allocator(look_at(torch.zeros(1, device="cuda"))[1], get_gpu(), RESULT)
+    (first,) = allocate(torch.cuda.current_stream().cuda_stream)
+    pointer = first.data_ptr()
+
+    del first
+    (other,) = allocate(stream)
+
+    assert other.data_ptr() != pointer  # work on it may still be under way there
+
+
+RESULT = ("sums", (3, 4), np.float32, 1)
+
+
+def test_an_array_that_can_hold_the_result_passes(stream):
+    own = Array((3, 4), np.float32, get_gpu(), stream)
+
+    check_results((look_at(own)[1],), get_gpu(), RESULT)
+    check_results(((),), get_gpu(), RESULT)
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype", "alignment", "error", "message"),
+    ("shape", "dtype", "error", "message"),
     [
-        (
-            (4, 3),
-            np.float32,
-            1,
-            ShapeError,
-            r"sums has shape \(3, 4\), but the result has \(4, 3\)",
-        ),
-        ((3, 4), np.float16, 1, DTypeError, "sums holds float32, but the kernel needs float16"),
-        ((3, 4), np.float32, 2**40, ShapeError, "sums must begin at a multiple of 1099511627776"),
+        ((4, 3), np.float32, ShapeError, r"sums has shape \(3, 4\), but the result has \(4, 3\)"),
+        ((3, 4), np.float16, DTypeError, "sums holds float32, but the kernel needs float16"),
     ],
 )
-def test_an_array_that_cannot_hold_the_result_is_refused(
-    stream, shape, dtype, alignment, error, message
-):
+def test_an_array_that_cannot_hold_the_result_is_refused(stream, shape, dtype, error, message):
     own = Array((3, 4), np.float32, get_gpu(), stream)
 
     with pytest.raises(error, match=message):
-        result_array(own, shape, dtype, get_gpu(), stream, name="sums", alignment=alignment)
+        check_results((look_at(own)[1],), get_gpu(), ("sums", shape, dtype, 1))
 
 
-def test_a_result_in_host_memory_is_refused(stream):
+def test_some_of_several_results_are_refused(stream):
+    own = Array((3, 4), np.float32, get_gpu(), stream)
+
+    with pytest.raises(ShapeError, match="out lacks scales; give an array for every result, or"):
+        check_results((look_at(own)[1], ()), get_gpu(), RESULT, ("scales", (3,), np.float32, 1))
+
+
+def test_a_result_in_host_memory_is_refused():
     with pytest.raises(DeviceError, match="out lies on cpu, but the arguments lie on cuda:0"):
-        result_array(np.zeros(3), (3,), np.float64, get_gpu(), stream)
+        given = (look_at(np.zeros(3))[1],)
+        check_results(given, get_gpu(), ("out", (3,), np.float64, 1))

@@ -1,11 +1,17 @@
 """Boxes of an array that the copy engine brings, as its map says."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from spaninfer_kernel_launch import (
     Array,
     Call,
+    Int32,
     Launch,
+    Pointer,
+    Signature,
+    TensorMap,
     Variant,
     compile_variant,
     encode_tensor_map,
@@ -38,6 +44,23 @@ extern "C" __global__ void count_up(unsigned short* out, int count) {
 """
 
 
+class Bring(NamedTuple):
+    x: Int32
+    map: TensorMap
+    y: Int32
+    z: Int32
+    out: Pointer
+    count: Int32
+
+
+class CountUp(NamedTuple):
+    out: Pointer
+    count: Int32
+
+
+BRING, COUNT_UP = Signature("bring", Bring), Signature("count_up", CountUp)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("columns", [32, 64])
 def test_a_box_arrives_swizzled_with_zeros_where_the_array_ends(source_of, columns):
@@ -45,7 +68,7 @@ def test_a_box_arrives_swizzled_with_zeros_where_the_array_ends(source_of, colum
     gpu = get_gpu()
     if gpu.arch in ("sm_75", "sm_80"):
         pytest.skip("the copy engine for boxes came with Hopper")
-    source = source_of(KERNEL, ("types.cuh", "mma.cuh", "copy.cuh"))
+    source = source_of(KERNEL, ("types.cuh", "mma.cuh", "copy.cuh"), (BRING, COUNT_UP))
     compiled = compile_variant(Variant.of("bring", source, {}), gpu.arch)
 
     with gpu.current(), new_stream() as stream:
@@ -66,11 +89,11 @@ def brought(torch, compiled, columns, gpu, stream):
     count = 3 * 16 * columns
     array = Array(SHAPE, np.float16, gpu, stream)
     out = Array((3, 16, columns), np.int16, gpu, stream)
-    fill = Call(load(compiled, gpu, "count_up"), Launch((1, 1, 1), (128, 1, 1)), "P i")
-    fill(stream, array.pointer, int(np.prod(SHAPE)))
+    fill = Call(load(compiled, gpu, COUNT_UP), Launch((1, 1, 1), (128, 1, 1)))
+    fill(stream, CountUp(array.pointer, int(np.prod(SHAPE))))
     encoded = encode_tensor_map(
         array.pointer, "float16", SHAPE, strides=(7 * 128, 128, 1), box=(3, 16, columns)
     )
-    call = Call(load(compiled, gpu), Launch((1, 1, 1), (128, 1, 1), 2 * count), "i M ii P i")
-    call(stream, 64, encoded, 2, 3, out.pointer, count)
+    call = Call(load(compiled, gpu, BRING), Launch((1, 1, 1), (128, 1, 1), 2 * count))
+    call(stream, Bring(x=64, map=encoded, y=2, z=3, out=out.pointer, count=count))
     return torch.from_dlpack(out).cpu().numpy()

@@ -14,6 +14,9 @@ from spaninfer_kernel_launch import (
     check_aligned,
     check_rows,
     dlpack,
+    look_at,
+    pointer_of,
+    view_at,
     view_of,
 )
 
@@ -105,6 +108,42 @@ def test_a_torch_tensor_is_seen_where_it_lies(name, dtype):
     assert seen.pointer == tensor.data_ptr()
     assert (seen.shape, seen.strides) == ((3, 3), (6, 2))
     assert seen.dtype == np.dtype(dtype)
+
+
+def test_a_key_holds_all_that_checks_depend_on():
+    array = np.zeros((4, 6, 8), np.float16)[1:, ::2]
+
+    pointer, key = look_at(array)
+
+    assert pointer == array.ctypes.data
+    assert key != look_at(array.copy())[1]
+    assert view_at(key, pointer) == view_of(array)
+    assert view_at(key).pointer == pointer % 16
+    assert look_at(None) == (0, ())
+    assert (pointer_of(None), pointer_of(77), pointer_of(array)) == (0, 77, pointer)
+
+
+def test_a_tensor_has_the_key_of_its_shape_strides_type_device_and_alignment():
+    torch = pytest.importorskip("torch", reason="torch is not installed: nothing to view")
+    tensor = torch.zeros(4, 6, dtype=torch.bfloat16)
+    others = {
+        "shape": tensor[:3],
+        "strides": torch.zeros(6, 4, dtype=torch.bfloat16).T,
+        "dtype": tensor.half(),
+        "device": tensor.to("meta"),
+        "alignment": torch.zeros(25, dtype=torch.bfloat16)[1:].view(4, 6),
+    }
+
+    pointer, key = look_at(tensor)
+
+    assert view_at(key, pointer) == view_of(tensor)
+    assert look_at(torch.zeros(4, 6, dtype=torch.bfloat16))[1] == key
+    for name, other in others.items():
+        assert look_at(other)[1] != key, name
+    with pytest.raises(DTypeError, match="lies on device meta, not CPU or CUDA"):
+        view_of(others["device"])
+    with pytest.raises(DTypeError, match=r"no kernel takes elements of type torch\.bits8"):
+        view_of(torch.empty(3, dtype=torch.bits8))
 
 
 def test_the_cuda_array_interface_is_read_without_touching_the_memory():
