@@ -14,10 +14,11 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 
 
-def python_blocks(page: Path) -> list[str]:
-    """The text of every block that a page marks as Python."""
+def python_blocks(page: Path, needs: str = "") -> list[str]:
+    """The text of every block that a page marks as Python; with `needs`, as "python gpu"."""
     text = page.read_text(encoding="utf-8")
-    return re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    mark = f"python {needs}" if needs else "python"
+    return re.findall(rf"^```{mark}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def named_blocks(page: Path) -> list[tuple[str, str]]:
@@ -32,12 +33,17 @@ PROGRAMS = [
     for number, program in enumerate(python_blocks(page), 1)
 ]
 
-READMES = [
-    page
-    for pattern in ("*.md", "*/README.md", "packages/*/README.md")
-    for page in sorted(ROOT.glob(pattern))
-    if python_blocks(page)
-]
+
+def readmes_with(needs: str = "") -> list[Path]:
+    return [
+        page
+        for pattern in ("*.md", "*/README.md", "packages/*/README.md")
+        for page in sorted(ROOT.glob(pattern))
+        if python_blocks(page, needs)
+    ]
+
+
+READMES, READMES_ON_GPU = readmes_with(), readmes_with("gpu")
 
 
 def place(page: Path) -> str:
@@ -82,3 +88,16 @@ def test_what_a_readme_shows_runs_from_its_first_line_to_its_last(
 def test_a_page_can_be_read_where_it_lies(page: Path) -> None:
     """Text that another program would put in is not there for readers of the repository."""
     assert "--8<--" not in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("page", READMES_ON_GPU, ids=place)
+def test_what_a_readme_shows_on_a_gpu_runs_there(page: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+
+    run(tmp_path, "-c", "".join(python_blocks(page, "gpu")))
+
+
+@pytest.mark.parametrize("page", READMES_ON_GPU, ids=place)
+def test_what_a_readme_shows_on_a_gpu_is_python(page: Path) -> None:
+    compile("".join(python_blocks(page, "gpu")), str(page), "exec")

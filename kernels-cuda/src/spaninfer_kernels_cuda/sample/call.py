@@ -90,6 +90,7 @@ def sample_from_logits(
     heat, kept = _given(temperature, 1.0), _given(top_k, 0)
     mass, least, seeds = _given(top_p, 1.0), _given(min_p, 0.0), _given(seed, 0)
     _check_values(heat.value, kept.value, mass.value, least.value)
+    seed_bits = _signed(int(seeds.value))
     arrays = (heat.key, kept.key, mass.key, least.key, seeds.key, positions_key, mask_key)
     step, make_records, allocate = _checked(key, arrays, (out_key, status_key))
     handle = stream_handle(stream, logits)
@@ -109,7 +110,7 @@ def sample_from_logits(
         rows=rows,
         given_positions=positions_at,
         seeds=seeds.at,
-        seed=_signed(int(seeds.value)),
+        seed=seed_bits,
         temperatures=heat.at,
         temperature=heat.value,
         top_ks=kept.at,

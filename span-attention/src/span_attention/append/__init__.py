@@ -71,46 +71,23 @@ class Prepared:
 
         Arrays may be given as addresses. Without a stream, the current one of query's framework.
         """
-        rows = _Rows(*map(pointer_of, (query, key, value, slot_mapping)))
-        self.start(stream_handle(stream, query), rows, spans, pointer_of(out), rotary, head_norm)
-
-    def start(
-        self,
-        handle: int,
-        rows: _Rows,
-        spans: Spans,
-        out: int,
-        rotary: Rotary | None,
-        head_norm: HeadNorm | None,
-    ) -> None:
-        """Do what `launch` does, on the stream with this handle, whichever it is."""
         rotated, norm = rotary or _NO_ROTARY, head_norm or _NO_NORM
         if rotated.len != self.rotary_len:
             raise ShapeError(
                 f"rope rotates {rotated.len} elements, but this append was prepared for "
                 f"{self.rotary_len}; Form(rotary_len=...) says how many"
             )
-        if self._call is None:
-            return
-        (keys, values), (key_scales, value_scales) = spans.places, spans.scale_places
-        arguments = AppendArguments(
-            query_out=out,
-            keys=keys,
-            values=values,
-            key_scales=key_scales,
-            value_scales=value_scales,
-            query=rows.query,
-            key=rows.key,
-            value=rows.value,
-            cosine=pointer_of(rotated.cosine),
-            sine=pointer_of(rotated.sine),
-            slot_mapping=rows.slot_mapping,
-            query_weight=pointer_of(norm.query_weight),
-            key_weight=pointer_of(norm.key_weight),
-            eps=norm.eps,
-            weight_offset=norm.weight_offset,
+        rows = _Rows(*map(pointer_of, (query, key, value, slot_mapping)))
+        tables = _Tables(
+            *map(pointer_of, (rotated.cosine, rotated.sine, norm.query_weight, norm.key_weight))
         )
-        self._call(handle, arguments)
+        handle = stream_handle(stream, query)
+        self.start(handle, _arguments(rows, tables, spans, pointer_of(out), norm))
+
+    def start(self, handle: int, arguments: AppendArguments) -> None:
+        """Launch on the stream with this handle, whichever it is."""
+        if self._call is not None:
+            self._call(handle, arguments)
 
 
 class _Rows(NamedTuple):
@@ -120,6 +97,39 @@ class _Rows(NamedTuple):
     key: int
     value: int
     slot_mapping: int
+
+
+class _Tables(NamedTuple):
+    """Addresses of what rotary embedding and head norm read; 0 for what there is not."""
+
+    cosine: int
+    sine: int
+    query_weight: int
+    key_weight: int
+
+
+def _arguments(
+    rows: _Rows, tables: _Tables, spans: Spans, out: int, norm: HeadNorm
+) -> AppendArguments:
+    """Return what the kernel takes."""
+    (keys, values), (key_scales, value_scales) = spans.places, spans.scale_places
+    return AppendArguments(
+        query_out=out,
+        keys=keys,
+        values=values,
+        key_scales=key_scales,
+        value_scales=value_scales,
+        query=rows.query,
+        key=rows.key,
+        value=rows.value,
+        cosine=tables.cosine,
+        sine=tables.sine,
+        slot_mapping=rows.slot_mapping,
+        query_weight=tables.query_weight,
+        key_weight=tables.key_weight,
+        eps=norm.eps,
+        weight_offset=norm.weight_offset,
+    )
 
 
 _NO_ROTARY = Rotary(None, None, len=0)
@@ -219,15 +229,16 @@ def append(
     """
     rotated, norm = rotary or _NO_ROTARY, head_norm or _NO_NORM
     at, keys = zip(*map(look_at, (query, key, value, slot_mapping)), strict=True)
-    to, out_key = look_at(out)
-    tables = (rotated.cosine, rotated.sine, norm.query_weight, norm.key_weight)
-    others = (*(look_at(array)[1] for array in tables), look_at(spans.cache)[1], out_key)
+    read = (rotated.cosine, rotated.sine, norm.query_weight, norm.key_weight)
+    tables_at, table_keys = zip(*map(look_at, read), strict=True)
+    (to, out_key), (_, cache_key) = look_at(out), look_at(spans.cache)
+    others = (*table_keys, cache_key, out_key)
     step, allocate = _checked(spans.layout, (rotated.len, rotated.interleaved), keys, others)
     handle = stream_handle(stream, query)
     if out is None:
         (out,) = allocate(handle)
         to = pointer_of(out)
-    step.start(handle, _Rows(*at), spans, to, rotary, head_norm)
+    step.start(handle, _arguments(_Rows(*at), _Tables(*tables_at), spans, to, norm))
     return out
 
 

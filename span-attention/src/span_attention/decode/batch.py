@@ -215,8 +215,9 @@ def _kernel_for(
     form: Form, layout: SpanLayout, requests: int, num_heads: int, gpu: int, tuning: Tuning | None
 ) -> Prepared:
     """Return the decode of so many sequences on a GPU, compiled or cached."""
-    sizes = {"requests": requests, "heads": num_heads}
-    return prepare(form, layout, **sizes, gpu=get_gpu(gpu), tuning=tuning)
+    return prepare(
+        form, layout, requests=requests, heads=num_heads, gpu=get_gpu(gpu), tuning=tuning
+    )
 
 
 @prepared_once(1024)

@@ -2,7 +2,7 @@
 
 outputs[P T H E] of P parts, float32, float16 or bfloat16, and lse[P T H] float32, the natural
 logarithm of each part's sum of exponentials, minus infinity where it saw no key; both contiguous:
-what `decode` and `prefill` give with lse=True (lse.py says what parts have to keep to).
+what `BatchDecode` and `BatchPrefill` give with lse=True (lse.py says what parts have to keep to).
 The results are out[T H E], of the outputs' type, and total[T H] float32, the log-sum-exp of all
 parts. Where no part saw a key, the output is zero and the total minus infinity.
 """
