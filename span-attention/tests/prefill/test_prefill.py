@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from span_attention import BatchPrefill, Format, SpanLayout, Spans, merge, prefill
-from span_attention.prefill import hopper
+from span_attention.prefill import batch, hopper
 from span_attention.prefill.general import variant_for
 from span_attention.prefill.tuning import heads_of_tile, launch, plan_bytes, tiles
 from spaninfer_kernel_launch import (
@@ -187,11 +187,16 @@ MANY = {
 @pytest.fixture(params=["the chosen kernel", "the general kernel"])
 def kernel(request, monkeypatch):
     """Which kernel runs: the one for this GPU, or the one for any."""
-    prefill._prepared.cache_clear()
+    forget_prepared()
     if request.param == "the general kernel":
         monkeypatch.setattr(hopper, "ARCHITECTURE", "another")
     yield
-    prefill._prepared.cache_clear()
+    forget_prepared()
+
+
+def forget_prepared():
+    for prepared in (batch._kernel_for, batch._prepared_for):
+        prepared.cache_clear()
 
 
 @pytest.mark.gpu

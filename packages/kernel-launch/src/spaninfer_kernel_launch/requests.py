@@ -89,6 +89,7 @@ def prepared_once(maxsize: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
             found: Callable[..., T] = kept if _recorded.get() is None else prepare
             return found(*arguments)
 
+        prepare_once.cache_clear = kept.cache_clear  # type: ignore[attr-defined]
         return prepare_once  # type: ignore[return-value]
 
     return decorate
