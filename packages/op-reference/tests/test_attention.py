@@ -6,6 +6,7 @@ from spaninfer_op_reference import (
     alibi_bias,
     alibi_slopes,
     attend,
+    attend_bidirectional,
     attend_part,
     head_linear,
     merge,
@@ -150,3 +151,12 @@ def test_mla_in_its_absorbed_form_is_mla():
     read = attend(absorbed, cached, cached[..., :latent], *places, scale=0.4)
 
     np.testing.assert_allclose(head_linear(read, value_up), plain, rtol=1e-10)
+
+
+def test_without_a_mask_every_query_sees_every_key():
+    query, keys, values = qkv(6, 6)
+
+    read = attend_bidirectional(query, keys, values, scale=0.3)
+
+    positions = np.full(6, 5)  # behind all keys
+    np.testing.assert_allclose(read, one_by_one(query, keys, values, positions, np.arange(6)))

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from spaninfer_op_reference import add_rows, embed, replace_rows, sinusoidal
+from spaninfer_op_reference import add_row, add_rows, embed, replace_rows, sinusoidal
 
 m2m = pytest.importorskip(
     "transformers.models.m2m_100.modeling_m2m_100", reason="transformers is the second opinion"
@@ -33,3 +33,9 @@ def test_rows_from_elsewhere_take_the_place_of_rows_or_are_added_and_nothing_els
     assert replaced.tolist() == [[1, 1], [7, 8], [1, 1], [5, 6]]
     assert added.tolist() == [[1, 1], [8, 9], [1, 1], [6, 7]]
     assert hidden.tolist() == [[1, 1]] * 4
+
+
+def test_one_row_of_a_table_is_added_to_every_row():
+    y = add_row(np.ones((3, 2)), np.array([[1.0, 2.0], [5.0, 6.0]]), 1)
+
+    assert y.tolist() == [[6.0, 7.0]] * 3

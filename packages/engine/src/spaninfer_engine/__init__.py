@@ -19,7 +19,9 @@ from spaninfer_engine.errors import (
     RequestError,
     SpecError,
     TemplateError,
+    TextTooLong,
     UnknownArchitecture,
+    UnsupportedTask,
 )
 from spaninfer_engine.handle import RequestHandle, ResultQueue
 from spaninfer_engine.request import (
@@ -66,7 +68,9 @@ __all__ = [
     "SpecError",
     "Status",
     "TemplateError",
+    "TextTooLong",
     "TokenLogprob",
     "UnknownArchitecture",
+    "UnsupportedTask",
     "Usage",
 ]

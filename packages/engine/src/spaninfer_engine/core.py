@@ -18,23 +18,25 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 from time import monotonic, perf_counter
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
-from spaninfer_engine.errors import EngineClosed, StepTimeout, as_exception
+from spaninfer_engine.errors import EngineClosed, StepTimeout, UnsupportedTask, as_exception
 from spaninfer_engine.gc_freeze import Spared
 from spaninfer_engine.handle import ResultQueue
 from spaninfer_engine.output_processor import Failed, Opened, OutputWriter
+from spaninfer_engine.prompts import Prompt
 from spaninfer_engine.request import FinishReason, Request
 from spaninfer_engine.schedule.admission import Refused, admit
 from spaninfer_engine.schedule.choice import Choice
 from spaninfer_engine.schedule.scheduler import Scheduler
 from spaninfer_engine.startup.components import Outcome, PlanRunner
-from spaninfer_engine.stats import EngineState, StepTimes
+from spaninfer_engine.stats import EngineState, EngineStats, StepTimes, snapshot
 from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_engine.watchdog import Watchdog, stacks
 
@@ -118,6 +120,34 @@ class Core:
             self._num_submitted += len(choices)
             self._inbox.put(_Add(Opened(choices, queue)))
             return choices
+
+    @property
+    def context(self) -> int:
+        """The most tokens that prompt and answer can have together."""
+        return self.scheduler.limits.context
+
+    def embed(
+        self,
+        prompts: Sequence[Prompt],  # noqa: ARG002
+        *,
+        normalize: bool | None,  # noqa: ARG002
+        truncate: bool,  # noqa: ARG002
+    ) -> NoReturn:
+        """Decoders do not embed yet."""
+        raise UnsupportedTask(
+            "this model is a decoder, which generates (Engine.generate); vectors of texts need an "
+            "encoder, such as a BERT: hidden states of decoders are not pooled yet"
+        )
+
+    def stats(self, *, model: str, uptime_s: float) -> EngineStats:
+        """Return the numbers of now."""
+        return snapshot(
+            *(self.scheduler, self.times),
+            model=model,
+            state=self.state,
+            failure=self.failure,
+            uptime_s=uptime_s,
+        )
 
     def stop(self, request_ids: tuple[int, ...], reason: FinishReason) -> None:
         """Have choices end before the next step; returns at once."""

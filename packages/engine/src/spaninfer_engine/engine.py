@@ -12,10 +12,14 @@ from time import monotonic, sleep
 from typing import Any, cast, overload
 from weakref import finalize
 
+import numpy as np
+from numpy.typing import NDArray
+
 from spaninfer_engine.batch_order import longest_first
 from spaninfer_engine.cache.rotation import rotation_of
 from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.core import Core
+from spaninfer_engine.embedder import Embedder
 from spaninfer_engine.errors import InvalidPrompt, InvalidSampling, QueueFull
 from spaninfer_engine.handle import Handles, RequestHandle, ResultQueue, complete
 from spaninfer_engine.prompts import Prompt, check_sequence, is_one, token_ids
@@ -27,12 +31,14 @@ from spaninfer_engine.request import (
     SamplingParams,
 )
 from spaninfer_engine.resource import Closing
+from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.schedule.admission import Limits
 from spaninfer_engine.schedule.scheduler import Scheduler
 from spaninfer_engine.schedule.spans import CacheShape
+from spaninfer_engine.spec.nodes import Decoder, Encoder
 from spaninfer_engine.startup.build import build
 from spaninfer_engine.startup.components import Parts
-from spaninfer_engine.stats import EngineStats, snapshot
+from spaninfer_engine.stats import EngineStats
 from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_engine.text.wordless import NO_TEXT
 from spaninfer_engine.turns import Turns
@@ -56,12 +62,8 @@ class Engine(Closing):
     def __init__(self, model: str | Path | EngineConfig | Parts, **options: Any) -> None:
         parts = model if isinstance(model, Parts) else _build(model, options)
         self._parts = parts
-        shape = _cache_shape(parts)
-        self._scheduler = Scheduler(_limits(parts, shape), shape)
         # Threads, and all that they reach, know the core but not the engine: else none was dropped.
-        self._core = Core(
-            self._scheduler, parts.runner, parts.tokenizer, parts.resolved.step_timeout_s
-        )
+        self._core = _core(parts)
         finalize(self, self._core.drop).atexit = False  # threads end with the process
         self._handles = Handles()
         self._seeds = Random(parts.resolved.seed)
@@ -70,7 +72,7 @@ class Engine(Closing):
         self._next_id = 1  # each choice of a request has a number; under the lock
         # Words of one list of prompts are the same for all, and take milliseconds each time.
         self._banned = lru_cache(maxsize=16)(
-            partial(_banned, tokenizer=parts.tokenizer, vocab=parts.decoder.vocab)
+            partial(_banned, tokenizer=parts.tokenizer, vocab=parts.model.vocab)
         )
         self._started_s = monotonic()
 
@@ -91,8 +93,8 @@ class Engine(Closing):
 
     @property
     def context(self) -> int:
-        """How many tokens prompt and answer can have together."""
-        return self._scheduler.limits.context
+        """How many tokens prompt and answer can have together, or a text that is embedded."""
+        return self._core.context
 
     def start_request(
         self,
@@ -170,6 +172,23 @@ class Engine(Closing):
             raise InvalidSampling("n", "more than 1", "1 for a single prompt; or pass [prompt]")
         return self._generate([prompts], [given])[0]
 
+    def embed(
+        self,
+        texts: Prompt | Sequence[Prompt],
+        *,
+        normalize: bool | None = None,
+        truncate: bool = False,
+    ) -> NDArray[np.float32]:
+        """Return the vectors [N C] of N texts, each a text or token ids; of one alone, [1 C].
+
+        Texts share steps, the longest first. `normalize` to length 1, or not: None does what the
+        model's files say. Raises TextTooLong for a text with more than `context` tokens, unless
+        its end may be left out (`truncate`); InvalidPrompt, EngineClosed, NoMemory; UnsupportedTask
+        for a model that is no encoder.
+        """
+        given = [texts] if is_one(texts) else cast(Sequence[Prompt], texts)
+        return self._core.embed(given, normalize=normalize, truncate=truncate)
+
     def encode_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -197,14 +216,8 @@ class Engine(Closing):
 
     def stats(self) -> EngineStats:
         """Return what the engine has done and is doing."""
-        return snapshot(
-            self._scheduler,
-            self._core.times,
-            model=self.resolved.name,
-            state=self._core.state,
-            failure=self._core.failure,
-            uptime_s=monotonic() - self._started_s,
-        )
+        uptime_s = monotonic() - self._started_s
+        return self._core.stats(model=self.resolved.name, uptime_s=uptime_s)
 
     def close(self, drain_s: float = 0.0, patience_s: float | None = None) -> None:
         """Refuse new requests, let those there are finish for so long, stop the rest, and
@@ -276,23 +289,34 @@ def _build(model: str | Path | EngineConfig, options: Mapping[str, Any]) -> Part
     return build(EngineConfig(model=model, **options))
 
 
-def _cache_shape(parts: Parts) -> CacheShape:
-    resolved = parts.resolved
+def _core(parts: Parts) -> Core | Embedder:
+    """Return what runs the steps of a model, in threads of its own if need be."""
+    resolved, tokenizer = parts.resolved, parts.tokenizer
+    match parts.model, parts.runner:
+        case Encoder() as encoder, EmbeddingRunner() as runner:
+            return Embedder(encoder, runner, tokenizer, resolved)
+        case Decoder() as decoder, runner if not isinstance(runner, EmbeddingRunner):
+            shape = _cache_shape(decoder, resolved)
+            scheduler = Scheduler(_limits(decoder, resolved, shape), shape)
+            return Core(scheduler, runner, tokenizer, resolved.step_timeout_s)
+    raise AssertionError("the runner is another model's")
+
+
+def _cache_shape(decoder: Decoder, resolved: Resolved) -> CacheShape:
     return CacheShape(
         span_len=resolved.span_len,
         num_spans=resolved.num_spans,
-        windows=tuple(group.window for group in parts.decoder.groups),
+        windows=tuple(group.window for group in decoder.groups),
         kv_dtype=resolved.kv_dtype,
-        rotation=rotation_of(parts.decoder),
+        rotation=rotation_of(decoder),
         share=resolved.prefix_cache,
     )
 
 
-def _limits(parts: Parts, shape: CacheShape) -> Limits:
-    resolved = parts.resolved
+def _limits(decoder: Decoder, resolved: Resolved, shape: CacheShape) -> Limits:
     return Limits(
         context=min(resolved.max_len, shape.capacity()),
-        vocab=parts.decoder.vocab,
+        vocab=decoder.vocab,
         max_running=resolved.max_running,
         max_waiting=resolved.max_waiting,
         tuning=resolved.tuning,

@@ -11,6 +11,8 @@ EngineError
 │   ├── InvalidPrompt            the prompt is empty, or holds ids the model does not know
 │   ├── PromptTooLong            the prompt does not fit the context
 │   ├── Unread                   what was produced was not read, and became too much to keep
+│   ├── TextTooLong              a text to embed has more tokens than the model takes
+│   ├── UnsupportedTask          generation by an encoder, or embedding by a decoder
 │   ├── InvalidMask              a token mask returned something else than a mask
 │   └── TemplateError            the chat template refused the messages
 ├── NoToken                  no token can be chosen from a request's logits: NaN, or all are banned
@@ -136,6 +138,21 @@ class Unread(RequestError):
             f"more than {limit} tokens and log-probabilities of the answer were waiting to be "
             "read, so it was stopped; read faster, or ask for fewer"
         )
+
+
+class TextTooLong(RequestError):
+    """A text to embed has more tokens than the model takes."""
+
+    def __init__(self, number: int, num_tokens: int, limit: int) -> None:
+        self.number, self.num_tokens, self.limit = number, num_tokens, limit
+        super().__init__(
+            f"text {number} has {num_tokens} tokens, and this engine takes at most {limit}; "
+            "split it, or pass truncate=True to embed its beginning"
+        )
+
+
+class UnsupportedTask(RequestError):
+    """The model's kind does not do what was asked."""
 
 
 class InvalidMask(RequestError):

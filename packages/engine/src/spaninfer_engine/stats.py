@@ -50,6 +50,7 @@ class EngineStats:
     prefix_miss_tokens: int
     preemptions: int
     finished: Mapping[FinishReason, int]
+    embedded_texts: int = 0  # by an encoder
     steps: int
     step_s: float  # spent in steps
     last_step_s: float
@@ -57,8 +58,8 @@ class EngineStats:
 
     @property
     def span_usage(self) -> float:
-        """How much of the fullest cache group is held, from 0 to 1."""
-        return max(spans.held / spans.total for spans in self.spans)
+        """How much of the fullest cache group is held, from 0 to 1; 0 where there is none."""
+        return max((spans.held / spans.total for spans in self.spans), default=0.0)
 
     @property
     def prefix_hit_rate(self) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from spaninfer_engine.errors import NotBuilt, SpecError
-from spaninfer_engine.spec import Decoder, find, load, resolve
+from spaninfer_engine.spec import Decoder, find, load, parameter_count, resolve
 from spaninfer_engine.spec.nodes import Alibi, Attention, Rope
 
 PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text())
@@ -57,10 +57,8 @@ DASHINFER = {
     "baichuan_v1": ("Baichuan-7B", "baichuan"),
     "baichuan_v2": ("Baichuan2-13B", "baichuan"),
 }
-NOT_DECODERS = {
-    "bert_base_multilingual_cased": "BertForMaskedLM",
-    "facebook_m2m100_418m": "M2M100ForConditionalGeneration",
-}
+ENCODERS = {"bert_base_multilingual_cased": "BertForMaskedLM"}
+PAIRS = {"facebook_m2m100_418m": "M2M100ForConditionalGeneration"}
 WITH_TOWERS = {
     "qwen2_vl": "Qwen2VLForConditionalGeneration",
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
@@ -78,11 +76,24 @@ def test_a_predefined_model_has_its_spec(row: str, spec: str) -> None:
     assert resolve(found, config).architecture == spec
 
 
-@pytest.mark.parametrize("architecture", NOT_DECODERS.values())
+def test_multilingual_bert_has_as_many_numbers_as_its_publishers_say_without_the_pooler() -> None:
+    config = {
+        "architectures": [ENCODERS["bert_base_multilingual_cased"]], "vocab_size": 119_547,
+        "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
+        "num_attention_heads": 12, "max_position_embeddings": 512, "type_vocab_size": 2,
+        "layer_norm_eps": 1e-12, "hidden_act": "gelu",
+    }  # fmt: skip
+
+    encoder = resolve(find(config), config)
+
+    assert parameter_count(encoder) == 177_853_440 - 768 * 768 - 768
+
+
+@pytest.mark.parametrize("architecture", PAIRS.values())
 def test_a_predefined_model_of_another_kind_is_known_and_refused(architecture: str) -> None:
     config = {"architectures": [architecture]}
 
-    with pytest.raises(NotBuilt, match="this version serves"):
+    with pytest.raises(NotBuilt, match="served are decoders and encoders"):
         resolve(find(config), config)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from encoders import ENCODERS
 from families import FAMILIES
+from spaninfer_engine.ops.bound import POOL, Result
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.program.lower import lower
-from spaninfer_engine.program.program import Program, without_media
+from spaninfer_engine.program.program import Program, variants, without_media
 from spaninfer_engine.spec import Decoder, find, resolve
 
 
@@ -159,3 +161,26 @@ def test_every_value_is_made_once_before_it_is_read_and_every_operator_is_in_the
         assert made.isdisjoint(operation.outputs)
         made.update(operation.outputs)
     assert program.result in made
+
+
+def _encoder() -> Program:
+    config = ENCODERS["with pooler"].config_json()
+    return lower(resolve(find(config), config))
+
+
+def test_an_encoder_adds_types_caches_nothing_and_norms_behind_the_sums():
+    operators = [item.operator for item in without_media(_encoder()).operations]
+
+    embedding = ["embed", "learned_positions", "add", "add_row", "layer_norm"]
+    heads = ["linear"] * 3 + ["split_heads"] * 3
+    attention = ["attend_bidirectional", "merge_heads", "linear", "add", "layer_norm"]
+    mlp = ["linear", "activation", "linear", "add", "layer_norm"]
+    assert operators == [*embedding, *3 * (heads + attention + mlp), "pool"]
+
+
+def test_an_encoder_has_one_program_which_returns_vectors():
+    program = _encoder()
+
+    assert program.returns is Result.VECTORS
+    assert list(variants(program)) == [POOL]
+    assert all(hasattr(Ops, item.operator) for item in program.operations)

@@ -76,7 +76,7 @@ def _parts(model: Model, make_runner: Any, num_spans: int, max_running: int) -> 
     )  # fmt: skip
     return Parts(
         resolved=resolved,
-        decoder=decoder,
+        model=decoder,
         runner=make_runner(bound, ops, resolved),
         tokenizer=wordless_tokenizer(decoder.vocab, [2]),
         template=ChatTemplate(None, origin="m", special_tokens={}),

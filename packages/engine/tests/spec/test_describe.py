@@ -110,7 +110,7 @@ def test_what_a_spec_says_in_vain_is_a_note(mine: Path) -> None:
 
 
 def test_a_kind_that_is_not_served_is_a_note(mine: Path) -> None:
-    mine.write_text('inherits = "bert"')
+    mine.write_text('inherits = "t5"')
 
     (finding,) = check_file(mine, CONFIG)
 

@@ -3,6 +3,7 @@ from machines import BARE, KERNELS_ALONE, ON_TURING, WITH_GPU, WITH_KERNELS, WIT
 from spaninfer_engine.backends.cuda.backend import refuse_varying
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.ops.bound import Result
 from spaninfer_engine.startup.compute import checkpoint_dtype, decide_compute
 
 
@@ -141,3 +142,23 @@ def test_weights_in_float32_are_rounded_where_the_cuda_backend_is_asked_for():
 )
 def test_the_dtype_of_a_config_has_two_spellings(config, expected):
     assert checkpoint_dtype(config) == expected
+
+
+@pytest.mark.parametrize(
+    ("machine", "options", "expected"),
+    [
+        (BARE, {}, "cpu"),
+        (WITH_KERNELS, {}, "torch"),
+        (WITH_KERNELS, {"dtype": "bfloat16"}, "torch"),
+        (WITH_KERNELS, {"device": "cpu"}, "cpu"),
+    ],
+)
+def test_encoders_are_computed_by_a_backend_that_returns_vectors(machine, options, expected):
+    compute = decide_compute(asked(**options), "bfloat16", machine, result=Result.VECTORS)
+
+    assert compute.backend.name == expected
+
+
+def test_an_encoder_on_backend_cuda_is_refused_with_the_backends_that_have_it():
+    with pytest.raises(ConfigError, match="no kernels for encoders yet; choose --backend cpu or t"):
+        decide_compute(asked(backend="cuda"), "bfloat16", WITH_KERNELS, result=Result.VECTORS)

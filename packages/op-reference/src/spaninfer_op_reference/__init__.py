@@ -15,9 +15,9 @@ from spaninfer_op_reference.activation import (
     softmax,
 )
 from spaninfer_op_reference.alibi import alibi_bias, alibi_slopes, falcon_alibi_bias
-from spaninfer_op_reference.attention import attend, attend_part, merge
+from spaninfer_op_reference.attention import attend, attend_bidirectional, attend_part, merge
 from spaninfer_op_reference.compare import close, relative_error, tolerance
-from spaninfer_op_reference.embedding import add_rows, embed, replace_rows, sinusoidal
+from spaninfer_op_reference.embedding import add_row, add_rows, embed, replace_rows, sinusoidal
 from spaninfer_op_reference.frequency import FrequencyRule, frequencies, yarn_mscale
 from spaninfer_op_reference.linear import head_linear, linear, normalize_rows, scale_rows
 from spaninfer_op_reference.logits import (
@@ -33,6 +33,7 @@ from spaninfer_op_reference.logprobs import Logprobs, top_logprobs
 from spaninfer_op_reference.moe import experts, route
 from spaninfer_op_reference.norm import layer_norm, rms_norm
 from spaninfer_op_reference.philox import philox, uniform
+from spaninfer_op_reference.pool import pool
 from spaninfer_op_reference.quantize import (
     CodeRange,
     Quantized,
@@ -61,12 +62,14 @@ __all__ = [
     "Quantized",
     "RowSampling",
     "add_bias",
+    "add_row",
     "add_rows",
     "alibi_bias",
     "alibi_slopes",
     "allow",
     "append",
     "attend",
+    "attend_bidirectional",
     "attend_part",
     "ban",
     "close",
@@ -94,6 +97,7 @@ __all__ = [
     "penalize_frequency",
     "penalize_repetition",
     "philox",
+    "pool",
     "process",
     "quantize_cache",
     "quantize_fp8",

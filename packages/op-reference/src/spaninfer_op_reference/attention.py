@@ -37,6 +37,14 @@ def attend(
     )
 
 
+def attend_bidirectional(query: Floats, keys: Floats, values: Floats, *, scale: float) -> Floats:
+    """[T H E]: softmax(scale * q.k) over all values[N K E]: every query sees every key.
+
+    query[T H D], keys[N K D]. The self-attention of encoders (Devlin et al. 2018), where T = N.
+    """
+    return _read(softmax(_scores(query, keys, scale, None, None)), values)
+
+
 def attend_part(
     query: Floats,
     keys: Floats,

@@ -26,6 +26,12 @@ def sinusoidal(positions: Ints, dim: int, dtype: DTypeLike = np.float64) -> Floa
     return np.concatenate([np.sin(angles), np.cos(angles)], -1)
 
 
+def add_row(hidden: Floats, table: Floats, row: int) -> Floats:
+    """[T C]: hidden[T C] plus table[row] in every row (BERT's token type of a single text)."""
+    total: Floats = hidden + table[row]
+    return total
+
+
 def replace_rows(hidden: Floats, rows: Ints, vectors: Floats) -> Floats:
     """[T C]: hidden[T C] with vectors[N C] in place of rows[N] (media embeddings)."""
     replaced = hidden.copy()

@@ -232,7 +232,7 @@ def info(
     with show.errors_as_sentences():
         parts = _loaded(config)
         show.decisions(parts.resolved)
-        show.model(parts.decoder)
+        show.model(parts.model)
         typer.echo(parts.listing)
 
 

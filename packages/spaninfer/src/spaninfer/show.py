@@ -23,7 +23,7 @@ from rich.text import Text
 from spaninfer_engine import EngineError, Resolved
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.spec import describe
-from spaninfer_engine.spec.nodes import Decoder
+from spaninfer_engine.spec.nodes import Model
 from spaninfer_engine.spec.tree import parameter_count
 
 _out = Console()
@@ -120,16 +120,16 @@ def addresses(url: str, resolved: Resolved, *, with_key: bool = False) -> None:
     _err.print(said, soft_wrap=True)
 
 
-def model(decoder: Decoder) -> None:
+def model(model: Model) -> None:
     """Print the sizes of a model."""
     table = Table(title="model", title_justify="left", show_header=False)
-    table.add_row("architecture", decoder.architecture)
-    table.add_row("parameters", f"{parameter_count(decoder):,}")
-    table.add_row("layers", str(len(decoder.layers)))
-    table.add_row("hidden size", str(decoder.hidden))
-    table.add_row("vocabulary", f"{decoder.vocab:,}")
-    table.add_row("context", f"{decoder.max_len:,}")
-    for group in decoder.groups:
+    table.add_row("architecture", model.architecture)
+    table.add_row("parameters", f"{parameter_count(model):,}")
+    table.add_row("layers", str(len(model.layers)))
+    table.add_row("hidden size", str(model.hidden))
+    table.add_row("vocabulary", f"{model.vocab:,}")
+    table.add_row("context", f"{model.max_len:,}")
+    for group in model.groups:
         window = f", window {group.window}" if group.window else ""
         table.add_row(
             f"cache group {group.index}",

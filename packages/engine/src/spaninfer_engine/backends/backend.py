@@ -16,10 +16,10 @@ from spaninfer_engine.backends.start import Start
 from spaninfer_engine.config import BackendName, DType, EngineConfig, KVDType
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import Demand
-from spaninfer_engine.ops.bound import Programs
+from spaninfer_engine.ops.bound import Programs, Result
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.plan import Tuning
-from spaninfer_engine.spec.nodes import CacheGroup, Decoder
+from spaninfer_engine.spec.nodes import CacheGroup, Model
 
 Chosen: TypeAlias = tuple[DType, str]
 """A dtype, and the reason for it."""
@@ -56,6 +56,7 @@ class Backend(ABC):
     needs_torch: ClassVar[bool] = False
     on_gpu: ClassVar[bool] = False  # can it compute on a GPU?
     on_cpu: ClassVar[bool] = True
+    results: ClassVar[frozenset[Result]] = frozenset(Result)  # of the programs that it runs
     tuning: ClassVar[Tuning] = HOST_TUNING
 
     @abstractmethod
@@ -77,7 +78,7 @@ class Backend(ABC):
         self,
         bound: Programs[Any],
         ops: Any,
-        decoder: Decoder,
+        model: Model,
         demand: Demand,
         *,
         few_layers: Callable[[], Programs[Any]],

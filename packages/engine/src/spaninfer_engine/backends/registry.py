@@ -12,6 +12,7 @@ from spaninfer_engine.backends.reference.backend import ReferenceBackend
 from spaninfer_engine.backends.torch.backend import TorchBackend
 from spaninfer_engine.config import BackendName, EngineConfig
 from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.ops.bound import Result
 
 CUDA, CPU, TORCH, REFERENCE = CudaBackend(), CpuBackend(), TorchBackend(), ReferenceBackend()
 
@@ -20,8 +21,12 @@ BACKENDS: Mapping[BackendName, Backend] = {
 }
 
 
-def choose_backend(asked: EngineConfig, stored_as: str, machine: Machine) -> tuple[Backend, str]:
+def choose_backend(
+    asked: EngineConfig, stored_as: str, machine: Machine, result: Result
+) -> tuple[Backend, str]:
     """Return the backend asked for, or the best for this machine, and why.
+
+    `result` is the kind of array that the model's program returns.
 
     Raises ConfigError where what was asked does not go together.
     """
@@ -38,6 +43,11 @@ def choose_backend(asked: EngineConfig, stored_as: str, machine: Machine) -> tup
                 f"backend {backend.name} computes on the cpu; device {asked.device} needs "
                 "--backend cuda or torch"
             )
+        if result not in backend.results:
+            others = " or ".join(name for name, each in BACKENDS.items() if result in each.results)
+            raise ConfigError(
+                f"backend {backend.name} has no kernels for encoders yet; choose --backend {others}"
+            )
         return backend, "asked for"
     if on_gpu or (asked.device is None and machine.has_cuda):
         if not machine.has_torch:
@@ -45,6 +55,8 @@ def choose_backend(asked: EngineConfig, stored_as: str, machine: Machine) -> tup
                 f"device {asked.device} needs torch: pip install torch, "
                 "or omit --device to auto-select"
             )
+        if result not in CUDA.results:
+            return TORCH, "backend cuda has no kernels for encoders yet"
         why_not = CUDA.why_not(asked, asked.dtype or stored_as, machine)
         if why_not is not None:
             return TORCH, why_not

@@ -10,7 +10,7 @@ from spaninfer_engine.kv_memory import Needs
 from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import A, Step
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.spec.nodes import Decoder, ropes
+from spaninfer_engine.spec.nodes import Model, ropes
 from spaninfer_engine.step.device import Device
 from spaninfer_engine.step.sequences import Sequences
 
@@ -33,8 +33,8 @@ class Start(Protocol):
 class HostStart(Generic[A]):
     """The start of a HostDevice: memory is taken when it is used, nothing is measured."""
 
-    def __init__(self, forward: Callable[[Step[A]], A], ops: Ops[A], decoder: Decoder) -> None:
-        self._forward, self._ops, self._decoder = forward, ops, decoder
+    def __init__(self, forward: Callable[[Step[A]], A], ops: Ops[A], model: Model) -> None:
+        self._forward, self._ops, self._model = forward, ops, model
 
     def measure(self, tell: Tell) -> Needs:  # noqa: ARG002
         """Nothing is needed that could be measured."""
@@ -47,9 +47,9 @@ class HostStart(Generic[A]):
         tell("kernels", 0, 1)
         caches = tuple(
             self._ops.cache(group, count, sequences.span_len)
-            for group, count in zip(self._decoder.groups, num_spans, strict=True)
+            for group, count in zip(self._model.groups, num_spans, strict=True)
         )
-        rotaries = tuple(map(Rotary, ropes(self._decoder)))
+        rotaries = tuple(map(Rotary, ropes(self._model)))
         device = HostDevice(self._forward, self._ops, caches, rotaries, sequences)
         device.warm_up()
         tell("kernels", 1, 1)

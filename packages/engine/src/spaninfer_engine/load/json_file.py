@@ -15,24 +15,43 @@ MAX_DEPTH = 64  # of tables and lists inside of others; published configs have 4
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; CheckpointError where it is none, or nested beyond reason."""
-    if (size := path.stat().st_size) > MAX_BYTES:
-        raise CheckpointError(f"{path} has {size:,} bytes; a JSON file may have {MAX_BYTES:,}")
-    value = parse_json(str(path), path.read_bytes())
-    if _is_deeper(value, MAX_DEPTH):
-        raise CheckpointError(f"{path}: tables and lists are nested more than {MAX_DEPTH} deep")
+    return _object(str(path), _read(path))
+
+
+def read_json_list(path: Path) -> list[Any]:
+    """The JSON list in a file; CheckpointError where it is none, or nested beyond reason."""
+    value = _read(path)
+    if not isinstance(value, list):
+        raise CheckpointError(f"{path} holds {type(value).__name__}, expected a JSON list")
     return value
 
 
 def parse_json(source: str, text: bytes) -> dict[str, Any]:
     """The JSON object that a text of `source` is; CheckpointError where it is none."""
+    return _object(source, _parse(source, text))
+
+
+def _read(path: Path) -> Any:
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise CheckpointError(f"{path} has {size:,} bytes; a JSON file may have {MAX_BYTES:,}")
+    value = _parse(str(path), path.read_bytes())
+    if _is_deeper(value, MAX_DEPTH):
+        raise CheckpointError(f"{path}: tables and lists are nested more than {MAX_DEPTH} deep")
+    return value
+
+
+def _parse(source: str, text: bytes) -> Any:
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except RecursionError:
         raise CheckpointError(
             f"{source}: tables and lists are nested deeper than can be read"
         ) from None
     except ValueError as broken:
         raise CheckpointError(f"{source} is not JSON: {broken}") from broken
+
+
+def _object(source: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{source} holds {type(value).__name__}, expected a JSON object")
     return value

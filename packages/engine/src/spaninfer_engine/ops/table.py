@@ -1,9 +1,9 @@
-"""Every operator of a decoder, once: its name, shapes and meaning. A backend implements the table.
+"""Every operator of a model, once: its name, shapes and meaning. A backend implements the table.
 
 Letters: T rows of the step (one per token), C channels, O outputs, H query heads, K key/value
 heads, D key width, E value width, I inner width, X experts, k chosen experts, W wanted rows,
-V vocabulary. The definitions in numpy are in spaninfer_op_reference; where a backend computes in
-16 bits, norms, softmax, rotations and routing are computed in float32 and rounded once.
+V vocabulary, R slices. The definitions in numpy are in spaninfer_op_reference; where a backend
+computes in 16 bits, norms, softmax, rotations and routing are computed in float32 and rounded once.
 
 Inputs come by position, weights and constants by name. Operators with a `step` read the step's
 context; all others are functions of their arguments.
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.operation import Operation, Packable, Use
 from spaninfer_engine.ops.step import A, SpanCache, Step
-from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, RopeStyle
+from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, PoolKind, RopeStyle
 
 AlibiKind: TypeAlias = Literal["plain", "scaled", "rounded"]
 Kernel: TypeAlias = Callable[..., Any]  # (step, *inputs) -> one array, a tuple of arrays, or None
@@ -122,6 +122,10 @@ class Ops(Protocol, Generic[A]):
 
     def add_rows(self, step: Step[A], x: A, *, layer: int) -> A:
         """x[T C] plus the rows of `step.added[layer]`; only run in steps that have some."""
+        ...
+
+    def add_row(self, x: A, *, table: A, row: int) -> A:
+        """x[T C] + table[row]: the token type that all tokens of a text have."""
         ...
 
     def learned_positions(self, step: Step[A], *, table: A, offset: int) -> A:
@@ -234,6 +238,17 @@ class Ops(Protocol, Generic[A]):
         times `scale` where it is "scaled" or "rounded", and rounded to bfloat16 before that where
         it is "rounded".
         """
+        ...
+
+    def attend_bidirectional(self, step: Step[A], query: A, key: A, value: A, *, scale: float) -> A:
+        """[T H E]: softmax(scale * q.k) over the values of the slice that the token is part of.
+
+        query[T H D], key[T K D], value[T K E]: slices are whole texts, nothing is cached.
+        """
+        ...
+
+    def pool(self, step: Step[A], x: A, *, kind: PoolKind) -> A:
+        """[R C]: of each slice's rows of x[T C] the first, the mean in float32, or the last."""
         ...
 
     # ---- experts ---------------------------------------------------------------------------------

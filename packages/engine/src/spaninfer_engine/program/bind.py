@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
-from spaninfer_engine.ops.bound import MEDIA, TEXT, BoundKernel, BoundProgram, Programs
+from spaninfer_engine.ops.bound import BoundKernel, BoundProgram, Programs
 from spaninfer_engine.ops.fuse import single
 from spaninfer_engine.ops.operation import Operation, Packable, Use
 from spaninfer_engine.ops.step import A
 from spaninfer_engine.ops.table import Claim, Kernel, Ops, Pack
-from spaninfer_engine.program.program import Program, narrowed, without_media
+from spaninfer_engine.program.program import Program, variants
 
 
 class Reader(Protocol):
@@ -49,14 +50,12 @@ def bind_packed(
     progress: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005
 ) -> Programs[A]:
     """Bind a program to a backend, with weights as `pack` gives them."""
+    needed = variants(program)
     programs = Programs(
         ops.name,
-        {
-            TEXT: lambda: _bind(narrowed(without_media(program)), ops, pack, progress),
-            MEDIA: lambda: _bind(narrowed(program), ops, pack, progress),
-        },
+        {key: partial(_bind, one, ops, pack, progress) for key, one in needed.items()},
     )
-    programs[TEXT]  # while the weights can be read
+    programs[next(iter(needed))]  # while the weights can be read
     return programs
 
 

@@ -1,4 +1,4 @@
-"""What each node of a spec computes: a decoder becomes a program of operators.
+"""What each node of a spec computes: a model becomes a program of operators.
 
 One function, one match; a new node is a new arm. Nothing here knows a backend, a tensor or a
 checkpoint.
@@ -6,14 +6,17 @@ checkpoint.
 
 from __future__ import annotations
 
+from spaninfer_engine.ops.bound import Result
 from spaninfer_engine.ops.operation import Constant, HeadRows, Operation, UnitRows, Use
 from spaninfer_engine.program.program import Program
 from spaninfer_engine.spec.nodes import (
     Alibi,
     Attention,
+    BidirectionalAttention,
     Decoder,
     EachExpert,
     Embedding,
+    Encoder,
     FusedGatedMLP,
     FusedQkv,
     GatedMLP,
@@ -23,8 +26,10 @@ from spaninfer_engine.spec.nodes import (
     Linear,
     LowRank,
     MlaAttention,
+    Model,
     Norm,
     PlainMLP,
+    Pool,
     Rope,
     RoutedMLP,
     Sinusoidal,
@@ -35,28 +40,32 @@ from spaninfer_engine.spec.nodes import (
 )
 
 
-def lower(decoder: Decoder) -> Program:
-    """Return the program that computes the logits of a step's wanted rows."""
-    lowering = _Lowering(decoder)
-    x = lowering.node(decoder.embedding)
-    for index, layer in enumerate(decoder.layers):
+def lower(model: Model) -> Program:
+    """Return the program that computes the logits of a step's wanted rows, or a vector per text."""
+    lowering = _Lowering(model)
+    x = lowering.node(model.embedding)
+    for index, layer in enumerate(model.layers):
         lowering.layer = index
         x = lowering.node(layer, x)
         x = lowering.add("add_rows", x, name="x", layer=index)
     lowering.layer = None
-    x = lowering.add("take_rows", x, name="rows")
-    logits = lowering.node(decoder.head, lowering.norm(decoder.norm, x))
-    return Program(tuple(lowering.operations), logits, lowering.ropes, decoder.groups)
+    match model:
+        case Decoder(norm=norm, head=head):
+            x = lowering.add("take_rows", x, name="rows")
+            result, returns = lowering.node(head, lowering.norm(norm, x)), Result.LOGITS
+        case Encoder(norm=norm, pool=pool):
+            result, returns = lowering.node(pool, lowering.norm(norm, x)), Result.VECTORS
+    return Program(tuple(lowering.operations), result, lowering.ropes, model.groups, returns)
 
 
 class _Lowering:
     """Operations so far; values are named after what they hold, numbered in order."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, model: Model) -> None:
         self.operations: list[Operation] = []
         self.layer: int | None = None
-        self.ropes = ropes(decoder)
-        self._groups = decoder.groups
+        self.ropes = ropes(model)
+        self._groups = model.groups
         self._counts: dict[str, int] = {}
 
     # ---- writing operations ----------------------------------------------------------------------
@@ -106,6 +115,8 @@ class _Lowering:
                 return self._attention(node, x)
             case MlaAttention():
                 return self._latent_attention(node, x)
+            case BidirectionalAttention():
+                return self._bidirectional_attention(node, x)
             case GatedMLP(gate=gate, up=up, down=down, act=act):
                 opened, raised = self.linear(gate, x, "gate"), self.linear(up, x, "up")
                 return self._gated(opened, raised, down, act)
@@ -124,6 +135,8 @@ class _Lowering:
                 return self._routed_mlp(node, x)
             case Head():
                 return self._head(node, x)
+            case Pool(kind=kind):
+                return self.add("pool", x, name="vectors", kind=kind)
             case Linear():
                 return self.linear(node, x, "y")
             case LowRank(down=down, norm=norm, up=up):
@@ -160,6 +173,9 @@ class _Lowering:
             case Sinusoidal(dim=dim, offset=offset):
                 places = self.add("sinusoidal_positions", name="places", dim=dim, offset=offset)
                 x = self.add("add", x, places, name="x", scale=1.0)
+        if node.types is not None:
+            uses = (Use("table", (node.types,)),)
+            x = self.add("add_row", x, name="x", uses=uses, row=0)
         return self.norm(node.norm, x)
 
     def _layer(self, node: Layer, x: str) -> str:
@@ -206,7 +222,12 @@ class _Lowering:
         )
         return self.linear(node.out, self.add("merge_heads", read, name="read"), "attention")
 
-    def _query_key_value(self, node: Attention, x: str) -> tuple[str, ...]:
+    def _bidirectional_attention(self, node: BidirectionalAttention, x: str) -> str:
+        q, k, v = self._query_key_value(node, x)
+        read = self.add("attend_bidirectional", q, k, v, name="read", scale=node.scale)
+        return self.linear(node.out, self.add("merge_heads", read, name="read"), "attention")
+
+    def _query_key_value(self, node: Attention | BidirectionalAttention, x: str) -> tuple[str, ...]:
         heads = node.heads
         match node.qkv:
             case SplitQkv(q=q, k=k, v=v):

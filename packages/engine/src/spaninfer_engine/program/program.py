@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from spaninfer_engine.ops.bound import MEDIA, POOL, TEXT, ProgramKey, Result
 from spaninfer_engine.ops.operation import Operation
 from spaninfer_engine.ops.table import OPTIONAL, reads_step
 from spaninfer_engine.spec.nodes import CacheGroup, Rope
@@ -15,18 +16,26 @@ from spaninfer_engine.spec.nodes import CacheGroup, Rope
 class Program:
     """Operations in order of execution. Every value is produced once, before its first use.
 
-    `result` names the logits [W V]. `ropes` are what the constant `rope` of rotations counts in,
-    `groups` what the constant `group` of appends and attentions counts in.
+    `result` names an array of the kind `returns`. `ropes` are what the constant `rope` of rotations
+    counts in, `groups` what the constant `group` of appends and attentions counts in.
     """
 
     operations: tuple[Operation, ...]
     result: str
     ropes: tuple[Rope, ...]
     groups: tuple[CacheGroup, ...]
+    returns: Result = Result.LOGITS
 
     def __str__(self) -> str:
         """Return an operation per line."""
         return "\n".join(map(str, self.operations))
+
+
+def variants(program: Program) -> Mapping[ProgramKey, Program]:
+    """Return the programs of a model by their keys, that of most steps first."""
+    if program.returns is Result.VECTORS:
+        return {POOL: without_media(program)}
+    return {TEXT: narrowed(without_media(program)), MEDIA: narrowed(program)}
 
 
 def without_media(program: Program) -> Program:

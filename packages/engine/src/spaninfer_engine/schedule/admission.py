@@ -66,13 +66,18 @@ def admit(request: Request, num_waiting: int, limits: Limits) -> Admitted | Refu
 
 
 def _check_prompt(prompt_ids: TokenIds, limits: Limits) -> EngineError | None:
-    if not len(prompt_ids):
-        return InvalidPrompt("the prompt is empty; it needs at least one token")
     if len(prompt_ids) >= limits.context:
         return PromptTooLong(len(prompt_ids), limits.context)
-    if prompt_ids.view(np.uint64).max() >= limits.vocab:  # negative ones are the largest
-        strange = _outside(prompt_ids.tolist(), limits.vocab)
-        allowed = f"0 to {limits.vocab - 1}"
+    return check_token_ids(prompt_ids, limits.vocab)
+
+
+def check_token_ids(prompt_ids: TokenIds, vocab: int) -> InvalidPrompt | None:
+    """Return what is wrong with token ids of int64: there is none, or one that no model knows."""
+    if not len(prompt_ids):
+        return InvalidPrompt("the prompt is empty; it needs at least one token")
+    if prompt_ids.view(np.uint64).max() >= vocab:  # negative ones are the largest
+        strange = _outside(prompt_ids.tolist(), vocab)
+        allowed = f"0 to {vocab - 1}"
         return InvalidPrompt(f"the prompt holds token id {strange}; this model knows {allowed}")
     return None
 

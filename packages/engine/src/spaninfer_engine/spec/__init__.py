@@ -1,10 +1,10 @@
 """What a model is: TOML specs, and the tree they resolve to.
 
-find(config) or load(name) -> ModelSpec -> resolve(spec, config, names) -> Decoder
+find(config) or load(name) -> ModelSpec -> resolve(spec, config, names) -> Decoder | Encoder
 """
 
 from spaninfer_engine.spec.check import check
-from spaninfer_engine.spec.nodes import Decoder, Weight
+from spaninfer_engine.spec.nodes import Decoder, Encoder, Model, Weight
 from spaninfer_engine.spec.read import ModelSpec
 from spaninfer_engine.spec.registry import find, load
 from spaninfer_engine.spec.resolve import TowerNotUsed, UnreadConfigKeys, resolve
@@ -12,6 +12,8 @@ from spaninfer_engine.spec.tree import parameter_count, weights
 
 __all__ = [
     "Decoder",
+    "Encoder",
+    "Model",
     "ModelSpec",
     "TowerNotUsed",
     "UnreadConfigKeys",

@@ -6,36 +6,36 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from spaninfer_engine.errors import CheckpointError
-from spaninfer_engine.spec.nodes import Decoder
+from spaninfer_engine.spec.nodes import Model
 from spaninfer_engine.spec.tree import weights
 
 SHOWN = 10  # problems that the error spells out
 
 
-def check(decoder: Decoder, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def check(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Refuse a checkpoint whose names and shapes are not those of the tree.
 
     `shapes` holds every tensor of the checkpoint. All problems are reported at once.
     """
-    problems = list(differences(decoder, shapes))
+    problems = list(differences(model, shapes))
     if not problems:
         return
     shown = "".join(f"\n  {problem}" for problem in problems[:SHOWN])
     rest = f"\n  and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
     count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
     raise CheckpointError(
-        f"the checkpoint is not a {decoder.architecture} of this config, {count}:{shown}{rest}"
+        f"the checkpoint is not a {model.architecture} of this config, {count}:{shown}{rest}"
     )
 
 
-def differences(decoder: Decoder, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+def differences(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
     """Yield one sentence per missing, wrongly shaped or surplus tensor."""
-    wanted = {weight.name: weight.shape for weight in weights(decoder)}
+    wanted = {weight.name: weight.shape for weight in weights(model)}
     for name, shape in wanted.items():
         if name not in shapes:
             yield f"{name} {list(shape)} is missing"
         elif tuple(shapes[name]) != shape:
             yield f"{name} is {list(shapes[name])}, expected {list(shape)}"
     for name in shapes:
-        if name not in wanted and not any(fnmatchcase(name, each) for each in decoder.surplus):
+        if name not in wanted and not any(fnmatchcase(name, each) for each in model.surplus):
             yield f"{name} {list(shapes[name])} is not part of the model"

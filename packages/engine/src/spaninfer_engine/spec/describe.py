@@ -146,5 +146,5 @@ def _findings(
         yield Finding("note", f"{spec.source}: [{section}] {key}: nothing asks for it here")
     for key in resolution.unread:
         yield Finding("warning", f"config.json: nothing reads {key}")
-    for problem in differences(resolution.decoder, shapes) if shapes is not None else ():
+    for problem in differences(resolution.model, shapes) if shapes is not None else ():
         yield Finding("error", problem)

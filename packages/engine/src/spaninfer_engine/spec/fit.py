@@ -13,13 +13,14 @@ from spaninfer_engine.spec import nodes
 Misfits = Iterator[str]
 
 
-def misfits(decoder: nodes.Decoder) -> Misfits:
+def misfits(model: nodes.Model) -> Misfits:
     """Yield a sentence for every size, index or bound that does not fit the tensor it is about."""
-    yield from _embedding(decoder.embedding, decoder)
-    for layer in decoder.layers:
-        yield from _layer(layer, decoder)
-    yield from _norm("final norm", decoder.norm, decoder.hidden)
-    yield from _head(decoder.head, decoder)
+    yield from _embedding(model.embedding, model)
+    for layer in model.layers:
+        yield from _layer(layer, model)
+    yield from _norm("final norm", model.norm, model.hidden)
+    if isinstance(model, nodes.Decoder):
+        yield from _head(model.head, model)
 
 
 def _is(weight: nodes.Weight, *shape: int) -> Misfits:
@@ -43,24 +44,26 @@ def _norm(what: str, norm: nodes.Norm | None, channels: int) -> Misfits:
         yield f"the eps of the {what} is {norm.eps}; it must lie above 0"
 
 
-def _embedding(node: nodes.Embedding, decoder: nodes.Decoder) -> Misfits:
-    width = decoder.hidden if node.project is None else node.project.weight.shape[1]
-    yield from _is(node.table, decoder.vocab, width)
+def _embedding(node: nodes.Embedding, model: nodes.Model) -> Misfits:
+    width = model.hidden if node.project is None else node.project.weight.shape[1]
+    yield from _is(node.table, model.vocab, width)
     if node.project is not None:
-        yield from _linear(node.project, decoder.hidden, width)
+        yield from _linear(node.project, model.hidden, width)
     match node.positions:
         case nodes.Learned(table=table, offset=offset):
-            yield from _is(table, table.shape[0], decoder.hidden)
-            if offset < 0 or table.shape[0] < decoder.max_len + offset:
+            yield from _is(table, table.shape[0], model.hidden)
+            if offset < 0 or table.shape[0] < model.max_len + offset:
                 yield (
-                    f"{table.name} has {table.shape[0]} rows; {decoder.max_len} positions from row "
+                    f"{table.name} has {table.shape[0]} rows; {model.max_len} positions from row "
                     f"{offset} on are read"
                 )
         case nodes.Sinusoidal(dim=dim, offset=offset) if (
-            dim != decoder.hidden or dim < 4 or offset < 0
+            dim != model.hidden or dim < 4 or offset < 0
         ):
-            yield f"sines of {dim} channels from {offset} on are added to {decoder.hidden}"
-    yield from _norm("norm of the embedding", node.norm, decoder.hidden)
+            yield f"sines of {dim} channels from {offset} on are added to {model.hidden}"
+    if node.types is not None:
+        yield from _is(node.types, max(node.types.shape[0], 1), model.hidden)
+    yield from _norm("norm of the embedding", node.norm, model.hidden)
 
 
 def _head(node: nodes.Head, decoder: nodes.Decoder) -> Misfits:
@@ -70,24 +73,29 @@ def _head(node: nodes.Head, decoder: nodes.Decoder) -> Misfits:
         yield from _linear(node.project, width, decoder.hidden)
 
 
-def _layer(layer: nodes.Layer, decoder: nodes.Decoder) -> Misfits:
+def _layer(layer: nodes.Layer, model: nodes.Model) -> Misfits:
     norms = layer.norms
     for norm in (norms.attention_pre, norms.attention_post, norms.attention_after,
                  norms.mlp_pre, norms.mlp_post, norms.mlp_after):  # fmt: skip
-        yield from _norm("norm of a layer", norm, decoder.hidden)
-    attention = layer.attention
-    if not 0 <= attention.group < len(decoder.groups):
-        yield f"a layer is in cache group {attention.group} of {len(decoder.groups)}"
-        return
-    group = decoder.groups[attention.group]
-    if isinstance(attention, nodes.MlaAttention):
-        yield from _latent(attention, group, decoder.hidden)
+        yield from _norm("norm of a layer", norm, model.hidden)
+    yield from _attention(layer.attention, model)
+    yield from _mlp(layer.mlp, model.hidden)
+
+
+def _attention(
+    node: nodes.Attention | nodes.MlaAttention | nodes.BidirectionalAttention, model: nodes.Model
+) -> Misfits:
+    if isinstance(node, nodes.BidirectionalAttention):
+        yield from _heads(node, model.hidden)
+    elif not 0 <= node.group < len(model.groups):
+        yield f"a layer is in cache group {node.group} of {len(model.groups)}"
+    elif isinstance(node, nodes.MlaAttention):
+        yield from _latent(node, model.groups[node.group], model.hidden)
     else:
-        yield from _grouped(attention, group, decoder.hidden)
-    yield from _mlp(layer.mlp, decoder.hidden)
+        yield from _grouped(node, model.groups[node.group], model.hidden)
 
 
-def _grouped(node: nodes.Attention, group: nodes.CacheGroup, hidden: int) -> Misfits:
+def _heads(node: nodes.Attention | nodes.BidirectionalAttention, hidden: int) -> Misfits:
     heads, dim = node.heads, node.heads.dim
     if min(heads.query, heads.kv, dim) < 1 or heads.query % heads.kv:
         yield f"{heads.query} heads of {dim} channels do not share {heads.kv} keys evenly"
@@ -100,6 +108,11 @@ def _grouped(node: nodes.Attention, group: nodes.CacheGroup, hidden: int) -> Mis
         case nodes.FusedQkv(linear=linear):
             yield from _linear(linear, q + 2 * kv, hidden)
     yield from _linear(node.out, hidden, q)
+
+
+def _grouped(node: nodes.Attention, group: nodes.CacheGroup, hidden: int) -> Misfits:
+    heads, dim = node.heads, node.heads.dim
+    yield from _heads(node, hidden)
     yield from _norm("norm of queries", node.q_norm, dim)
     yield from _norm("norm of keys", node.k_norm, dim)
     if (group.kv_heads, group.key_dim, group.value_dim) != (heads.kv, dim, dim):

@@ -1,9 +1,9 @@
 """What a model is: a frozen tree without tensors or framework.
 
-A spec file and a config.json resolve to a `Decoder`. Every node knows its sizes and the full
-checkpoint names of its weights, so names, shapes, tensor-parallel splits, cache groups and
+A spec file and a config.json resolve to a `Decoder` or an `Encoder`. Every node knows its sizes and
+the full checkpoint names of its weights, so names, shapes, tensor-parallel splits, cache groups and
 parameter counts are read off the tree (tree.py). What a node computes is said once, in
-run/lower.py.
+program/lower.py.
 
 Decoder
 ├── Embedding        table, scale, Learned | Sinusoidal positions, norm, projection
@@ -14,17 +14,24 @@ Decoder
 ├── Norm             the final one
 ├── Head             projection, scale, softcap, normalised rows
 └── CacheGroup ...   layers whose spans share numbers
+
+Encoder
+├── Embedding        the same, and token types
+├── Layer ...        with BidirectionalAttention
+├── Norm             the final one
+└── Pool             from the hidden states of a text to its vector
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from spaninfer_engine.spec.frequencies import Frequencies
 
 ActivationName = Literal["silu", "gelu", "gelu_tanh", "relu", "quick_gelu"]
 RopeStyle = Literal["half", "interleaved"]
+PoolKind = Literal["cls", "mean", "last"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +81,17 @@ class Sinusoidal:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """One row per token, scaled; positions, a norm and a projection may follow, in that order.
+    """One row per token, scaled; positions, token types and a norm may follow, in that order.
 
-    The projection comes first where it exists (OPT-350m projects, then adds positions).
+    A projection comes first where it exists (OPT-350m projects, then adds positions). Of the token
+    types, texts that are no pairs have the first.
     """
 
     table: Weight  # [V, C]
     scale: float = 1.0
     project: Linear | None = None
     positions: Learned | Sinusoidal | None = None
+    types: Weight | None = None  # [types, C]
     norm: Norm | None = None
 
 
@@ -145,6 +154,16 @@ class Attention:
     softcap: float | None = None
     window: int | None = None  # keys kept: i - window < j <= i
     logn_base: int | None = None  # q *= max(1, log_base(position + 1)) (Qwen-1)
+
+
+@dataclass(frozen=True, slots=True)
+class BidirectionalAttention:
+    """Grouped-query attention of every token of a text over all of its tokens; nothing is kept."""
+
+    heads: Heads
+    qkv: SplitQkv | FusedQkv
+    out: Linear
+    scale: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +290,7 @@ class Layer:
     parallel: x + attention(n1(x)) + mlp(n2(x)), where n2 is `mlp_pre`, or n1 where that is None.
     """
 
-    attention: Attention | MlaAttention
+    attention: Attention | MlaAttention | BidirectionalAttention
     mlp: GatedMLP | FusedGatedMLP | PlainMLP | RoutedMLP
     norms: Norms
     parallel: bool = False
@@ -324,12 +343,46 @@ class Decoder:
         return tuple(sorted(state for state in states if state))
 
 
-def ropes(decoder: Decoder) -> tuple[Rope, ...]:
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The hidden states of a text become its vector, which a caller gets normalised or as it is."""
+
+    kind: PoolKind  # the first token's, the mean of all, the last token's
+    normalise: bool  # to length 1, where the caller says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """Texts in, a vector for each out."""
+
+    architecture: str
+    vocab: int
+    hidden: int
+    max_len: int  # tokens of a text that the checkpoint was made for
+    embedding: Embedding
+    layers: tuple[Layer, ...]
+    norm: Norm | None
+    pool: Pool
+    lower_case: bool = False  # are texts put into lower case before they become tokens?
+    surplus: tuple[str, ...] = ()  # patterns of stored tensors that the model does not use
+
+    @property
+    def groups(self) -> tuple[CacheGroup, ...]:
+        """Return no cache groups: nothing outlives a step."""
+        return ()
+
+
+Model: TypeAlias = Decoder | Encoder
+
+
+def ropes(model: Model) -> tuple[Rope, ...]:
     """Return the different rotary embeddings of a model, in layer order."""
-    found: dict[Rope, None] = {}
-    for layer in decoder.layers:
-        attention = layer.attention
-        place = attention.rope if isinstance(attention, MlaAttention) else attention.positions
-        if isinstance(place, Rope):
-            found[place] = None
-    return tuple(found)
+    return tuple(dict.fromkeys(filter(None, (_rope(layer.attention) for layer in model.layers))))
+
+
+def _rope(attention: Attention | MlaAttention | BidirectionalAttention) -> Rope | None:
+    match attention:
+        case MlaAttention(rope=rope) | Attention(positions=Rope() as rope):
+            return rope
+        case _:
+            return None

@@ -14,11 +14,14 @@ from spaninfer_engine.spec.maker import Maker, NormKind
 from spaninfer_engine.spec.nodes import (
     Decoder,
     Embedding,
+    Encoder,
     Head,
     Layer,
     Learned,
     Linear,
+    Model,
     Norms,
+    Pool,
     Sinusoidal,
     Weight,
     ropes,
@@ -30,8 +33,7 @@ from spaninfer_engine.spec.scope import Scope
 from spaninfer_engine.spec.typed import MAX_INDEX
 
 WHY_NOT = {
-    "encoder": "encoders run in one piece without a cache; this version serves decoders",
-    "encdec": "encoder-decoder pairs need cross-attention; this version serves decoders",
+    "encdec": "encoder-decoder pairs need cross-attention; served are decoders and encoders",
 }
 TOWERS = {"vlm": "vision", "audio_lm": "audio"}
 
@@ -48,14 +50,14 @@ class TowerNotUsed(UserWarning):
 class Resolution:
     """The tree, the config keys that nobody read, and the spec's keys that nobody asked for."""
 
-    decoder: Decoder
+    model: Model
     unread: tuple[str, ...]
     unasked: tuple[tuple[str, str], ...]
 
 
 def resolve(
     spec: ModelSpec, config: Mapping[str, object], names: Collection[str] | None = None
-) -> Decoder:
+) -> Model:
     """Return the tree of a model.
 
     `names` are the checkpoint's tensors; they choose among the spec's declared alternatives.
@@ -71,7 +73,7 @@ def resolve(
         keys = ", ".join(resolution.unread)
         message = f"{spec.source}: config.json says {keys}, which nothing reads"
         warnings.warn(message, UnreadConfigKeys, stacklevel=2)
-    return resolution.decoder
+    return resolution.model
 
 
 def resolve_fully(
@@ -82,10 +84,11 @@ def resolve_fully(
         raise NotBuilt(f"{spec.name} is of kind {spec.kind!r}: {WHY_NOT[spec.kind]}")
     scope = Scope(spec, text_config(spec, config))
     check_expected(scope)
-    decoder = _decoder(Maker(scope, names))
-    for problem in misfits(decoder):
+    maker = Maker(scope, names)
+    model: Model = _encoder(maker) if spec.kind == "encoder" else _decoder(maker)
+    for problem in misfits(model):
         raise SpecError(spec.source, "", "sizes", problem)
-    return Resolution(decoder, unread(scope), scope.unasked())
+    return Resolution(model, unread(scope), scope.unasked())
 
 
 def text_config(spec: ModelSpec, config: Mapping[str, object]) -> Mapping[str, object]:
@@ -106,11 +109,7 @@ def _decoder(maker: Maker) -> Decoder:
     hidden = scope.integer("dims", "hidden")
     embedding = _embedding(maker)
     groups = Groups()
-    attention, mlp = AttentionReader(maker), MlpReader(maker)
-    layers = tuple(
-        _layer(maker, attention, mlp, groups, index)
-        for index in range(scope.integer("dims", "layers"))
-    )
+    layers = _layers(maker, groups)
     decoder = Decoder(
         architecture=scope.spec.name,
         vocab=scope.integer("dims", "vocab"),
@@ -124,6 +123,31 @@ def _decoder(maker: Maker) -> Decoder:
         surplus=_surplus(maker),
     )
     return replace(decoder, max_len=_reach(scope, decoder))
+
+
+def _encoder(maker: Maker) -> Encoder:
+    """Return an encoder that pools as sentence-transformers does where no file says how."""
+    scope = maker.scope
+    hidden = scope.integer("dims", "hidden")
+    return Encoder(
+        architecture=scope.spec.name,
+        vocab=scope.integer("dims", "vocab"),
+        hidden=hidden,
+        max_len=scope.integer("dims", "max_pos"),
+        embedding=_embedding(maker),
+        layers=_layers(maker, Groups()),
+        norm=maker.norm(maker.name("final_norm", maker.prefix), hidden),
+        pool=Pool("mean", normalise=False),
+        surplus=(*_surplus(maker), *_unused_heads(maker)),
+    )
+
+
+def _layers(maker: Maker, groups: Groups) -> tuple[Layer, ...]:
+    attention, mlp = AttentionReader(maker), MlpReader(maker)
+    return tuple(
+        _layer(maker, attention, mlp, groups, index)
+        for index in range(maker.scope.integer("dims", "layers"))
+    )
 
 
 def _reach(scope: Scope, decoder: Decoder) -> int:
@@ -161,8 +185,17 @@ def _embedding(maker: Maker) -> Embedding:
         scale=scope.number("embed", "scale"),
         project=project,
         positions=_positions(maker),
+        types=_types(maker),
         norm=norm,
     )
+
+
+def _types(maker: Maker) -> Weight | None:
+    name = maker.name("type_embed", maker.prefix)
+    if not name:
+        return None
+    rows, hidden = (maker.scope.integer("dims", size) for size in ("types", "hidden"))
+    return Weight(f"{name}.weight", (rows, hidden))
 
 
 def _positions(maker: Maker) -> Learned | Sinusoidal | None:
@@ -233,6 +266,14 @@ def _head(maker: Maker, embedding: Embedding) -> Head:
         softcap=scope.optional_number("head", "softcap"),
         normalise=scope.flag("head", "normalize"),
     )
+
+
+def _unused_heads(maker: Maker) -> tuple[str, ...]:
+    """Return the patterns of what is stored behind an encoder, and is not part of a vector."""
+    names = [maker.name("pooler", maker.prefix)]
+    if maker.scope.flag("head", "mlm"):
+        names += [maker.name(key) for key in ("mlm_dense", "mlm_norm", "mlm_bias")]
+    return tuple(f"{name}*" for name in names if name)
 
 
 def _surplus(maker: Maker) -> tuple[str, ...]:

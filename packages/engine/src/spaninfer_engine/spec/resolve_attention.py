@@ -1,4 +1,4 @@
-"""[attn] -> Attention or MlaAttention, and the cache group each layer belongs to."""
+"""[attn] -> an attention node, and the cache group that each layer of a decoder belongs to."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from spaninfer_engine.spec.maker import Maker, NormKind
 from spaninfer_engine.spec.nodes import (
     Alibi,
     Attention,
+    BidirectionalAttention,
     CacheGroup,
     FusedQkv,
     Heads,
@@ -59,6 +60,11 @@ class Groups:
         )
 
 
+_BIDIRECTIONAL = {
+    "kind": "mha", "pos": "none", "qk_norm": "none", "window": None, "softcap": None, "logn": None,
+}  # fmt: skip
+
+
 class AttentionReader:
     """Reads [attn] once and makes the attention of any layer."""
 
@@ -68,6 +74,7 @@ class AttentionReader:
         self._hidden = scope.integer("dims", "hidden")
         self._heads = scope.integer("dims", "heads")
         self._mla = scope.text("attn", "kind") == "mla"
+        self._causal = scope.flag("attn", "causal")
         self._window = scope.optional_integer("attn", "window")
         self._scale = scope.number("attn", "scale")
         if scope.flag("attn", "yarn_scale"):
@@ -77,8 +84,12 @@ class AttentionReader:
         self._positions = {local: self._position(local) for local in (False, True)}
         self._check()
 
-    def layer(self, index: int, within: str, groups: Groups) -> Attention | MlaAttention:
+    def layer(
+        self, index: int, within: str, groups: Groups
+    ) -> Attention | MlaAttention | BidirectionalAttention:
         """Return the attention of one layer, whose names begin with `within`."""
+        if not self._causal:
+            return self._bidirectional(within)
         if self._mla:
             return self._latent(index, within, groups)
         has_window = self._scope.flag("attn", "window_layers", index)
@@ -94,8 +105,16 @@ class AttentionReader:
         if kv_heads is not None and self._heads % kv_heads:
             problem = f"{self._heads} heads are no multiple of {kv_heads}"
             raise scope.error("dims", "kv_heads", problem)
-        if not scope.flag("attn", "causal"):
-            raise scope.error("attn", "causal", "a decoder is causal")
+        if self._causal == (scope.spec.kind == "encoder"):
+            raise scope.error("attn", "causal", "a decoder is causal, and an encoder is not")
+        if not self._causal:
+            self._check_bidirectional()
+
+    def _check_bidirectional(self) -> None:
+        """Refuse what bidirectional attention does not have yet."""
+        for key, built in _BIDIRECTIONAL.items():
+            if self._scope.value("attn", key) != built:
+                raise self._scope.error("attn", key, f"encoders are built with {built!r} alone")
 
     def _position(self, local: bool) -> Rope | Alibi | None:
         match self._scope.text("attn", "pos"):
@@ -132,6 +151,12 @@ class AttentionReader:
             window=window,
             logn_base=scope.optional_integer("attn", "logn"),
         )
+
+    def _bidirectional(self, within: str) -> BidirectionalAttention:
+        kv_heads, head_dim = (self._scope.integer("dims", key) for key in ("kv_heads", "head_dim"))
+        heads = Heads(self._heads, kv_heads, head_dim)
+        out = self._out(within, heads.query * heads.dim)
+        return BidirectionalAttention(heads, self._qkv(within, heads), out, self._scale)
 
     def _qkv(self, within: str, heads: Heads) -> SplitQkv | FusedQkv:
         layout = self._scope.text("attn", "qkv")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from math import prod
 
-from spaninfer_engine.spec.nodes import Decoder, Head, Weight
+from spaninfer_engine.spec.nodes import Head, Model, Weight
 
 
 def weights(node: object) -> Iterator[Weight]:
@@ -30,14 +30,14 @@ def parameter_count(node: object) -> int:
     return sum(prod(weight.shape) for weight in weights(node))
 
 
-def shortened(decoder: Decoder) -> Decoder:
+def shortened(model: Model) -> Model:
     """Return the model with its first layers only: one of every kind, and then one more.
 
     That is the last one then, which computes fewer rows behind its attention than others do.
     """
-    kinds = [_kind(layer) for layer in decoder.layers]
+    kinds = [_kind(layer) for layer in model.layers]
     first_of_last = max((kinds.index(kind) for kind in kinds), default=-1)
-    return dataclasses.replace(decoder, layers=decoder.layers[: first_of_last + 2])
+    return dataclasses.replace(model, layers=model.layers[: first_of_last + 2])
 
 
 def _kind(node: object) -> object:

@@ -10,7 +10,7 @@ from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError, InvalidSampling
 from spaninfer_engine.load import Checkpoint
 from spaninfer_engine.request import SamplingParams
-from spaninfer_engine.spec import Decoder
+from spaninfer_engine.spec import Model
 from spaninfer_engine.text.sources import open_tokenizer
 from spaninfer_engine.text.template import ChatTemplate
 from spaninfer_engine.text.tokenizer import Tokenizer
@@ -30,13 +30,13 @@ class Texts:
     sampling: SamplingParams  # where a request brings none
 
 
-def open_texts(asked: EngineConfig, checkpoint: Checkpoint, decoder: Decoder, name: str) -> Texts:
+def open_texts(asked: EngineConfig, checkpoint: Checkpoint, model: Model, name: str) -> Texts:
     """Open what a checkpoint says about texts; `name` is the model's, for messages.
 
     Raises CheckpointError for what is on disk, ConfigError for a chat template that was asked for
     and cannot be used.
     """
-    tokenizer = _tokenizer(checkpoint, decoder)
+    tokenizer = _tokenizer(checkpoint, model)
     template = ChatTemplate(
         _template_source(asked, checkpoint),
         origin=name,
@@ -47,10 +47,10 @@ def open_texts(asked: EngineConfig, checkpoint: Checkpoint, decoder: Decoder, na
     return Texts(tokenizer, template, _sampling(checkpoint))
 
 
-def _tokenizer(checkpoint: Checkpoint, decoder: Decoder) -> Tokenizer:
+def _tokenizer(checkpoint: Checkpoint, model: Model) -> Tokenizer:
     """Return the checkpoint's tokenizer; one without words where it has none."""
     if checkpoint.tokenizer is None:
-        return wordless_tokenizer(decoder.vocab, checkpoint.end_ids)
+        return wordless_tokenizer(model.vocab, checkpoint.end_ids)
     return open_tokenizer(checkpoint.tokenizer, end_ids=checkpoint.end_ids)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spaninfer_engine.backends.backend import Settings
-from spaninfer_engine.config import EngineConfig
-from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.config import EngineConfig, Resolved
+from spaninfer_engine.errors import ConfigError, NotBuilt
 from spaninfer_engine.kv_memory import gib
 from spaninfer_engine.load import Checkpoint, open_checkpoint
 from spaninfer_engine.load.dummy import DummyReader
@@ -23,9 +23,10 @@ from spaninfer_engine.memory import available_bytes, total_bytes
 from spaninfer_engine.ops.table import Ops, Pack
 from spaninfer_engine.program.bind import bind_packed, packer
 from spaninfer_engine.program.lower import lower
+from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.run.sampler import Sampler
-from spaninfer_engine.spec import Decoder, check, find, load
+from spaninfer_engine.spec import Decoder, Encoder, Model, check, find, load
 from spaninfer_engine.spec import resolve as resolve_spec
 from spaninfer_engine.spec.tree import shortened, weights
 from spaninfer_engine.startup.assets import open_texts
@@ -35,9 +36,15 @@ from spaninfer_engine.startup.compute import (
     checkpoint_dtype,
     decide_compute,
 )
+from spaninfer_engine.startup.encoders import (
+    refuse_decoder_options,
+    resolve_encoder,
+    with_sentence_settings,
+)
 from spaninfer_engine.startup.hardware import this_machine
 from spaninfer_engine.startup.limits import (
     SPAN_LEN,
+    Memory,
     decide_budget,
     decide_demand,
     refuse_beyond_machine,
@@ -45,6 +52,7 @@ from spaninfer_engine.startup.limits import (
     resolve,
     served_name,
 )
+from spaninfer_engine.step.device import Device
 from spaninfer_engine.step.sequences import Sequences
 
 MODELS = "spaninfer.models"
@@ -91,53 +99,75 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
         packed = checkpoint.reader if isinstance(checkpoint.reader, PackedReader) else None
         if packed is not None:
             asked = as_packed(asked, packed.packing)
-        decoder = resolve_decoder(asked, checkpoint)
+        model = resolve_model(asked, checkpoint)
+        program = lower(model)
         name = served_name(asked, name)
-        texts = open_texts(asked, checkpoint, decoder, name)  # weights and kernels take longer
+        texts = open_texts(asked, checkpoint, model, name)  # weights and kernels take longer
         stored_as = checkpoint_dtype(checkpoint.config)
         machine = this_machine(with_gpu=asked.backend not in ("cpu", "reference"))
-        compute = decide_compute(asked, stored_as, machine, packed=packed is not None)
+        compute = decide_compute(
+            *(asked, stored_as, machine), packed=packed is not None, result=program.returns
+        )
         if compute.device == "cpu":
             refuse_beyond_machine(asked.memory, total_bytes())
         kernels = stage_of(progress, "kernels")
-        ops = open_backend(compute, decoder, asked, stored_as, kernels)
+        ops = open_backend(compute, model, asked, stored_as, kernels)
         refuse_oversized(
-            *(asked, compute, decoder, ops.available_bytes()),
+            *(asked, compute, model, ops.available_bytes()),
             stored_as=stored_as,
             mapped=packed is not None,
         )
         ops.warm()
-        pack = _unpacked(asked, checkpoint, decoder, ops) if packed is None else _mapped(packed)
-        bound = bind_packed(lower(decoder), ops, pack, stage_of(progress, "weights"))
-        demand = decide_demand(asked, compute, decoder)
+        pack = _unpacked(asked, checkpoint, model, ops) if packed is None else _mapped(packed)
+        bound = bind_packed(program, ops, pack, stage_of(progress, "weights"))
         start = compute.backend.start(
-            *(bound, ops, decoder, demand),
-            few_layers=partial(bind_packed, lower(shortened(decoder)), ops, pack),
+            *(bound, ops, model, decide_demand(asked, compute, model)),
+            few_layers=partial(bind_packed, lower(shortened(model)), ops, pack),
             asked=asked,
             span_len=asked.span_len or SPAN_LEN,
         )
         needs = start.measure(progress)
         ops.end_packing()
         memory = decide_budget(asked, compute, ops.available_bytes(), ops.cache_share, needs)
-        resolved = resolve(asked, name, decoder, compute, memory)
+        resolved = _resolved(asked, name, model, compute, memory)
         sequences = Sequences(
-            len(decoder.groups),
+            len(model.groups),
             max_len=resolved.max_len,
             span_len=resolved.span_len,
             num_rows=resolved.max_running,
         )
         device = start.device(sequences, resolved.num_spans, progress)
-        sampler = Sampler(compute.backend.host_sampling(decoder.vocab))
         return Parts(
             resolved=resolved,
-            decoder=decoder,
-            runner=Runner(device, sequences, sampler, vocab=decoder.vocab),
+            model=model,
+            runner=_runner(model, device, sequences, compute),
             tokenizer=texts.tokenizer,
             template=texts.template,
             sampling=texts.sampling,
-            end_ids=texts.tokenizer.eos_ids & frozenset(range(decoder.vocab)),  # files name others
+            end_ids=texts.tokenizer.eos_ids & frozenset(range(model.vocab)),  # files name others
             listing=str(bound),
         )
+
+
+def _resolved(
+    asked: EngineConfig, name: str, model: Model, compute: Compute, memory: Memory
+) -> Resolved:
+    match model:
+        case Decoder():
+            return resolve(asked, name, model, compute, memory)
+        case Encoder():
+            return resolve_encoder(asked, name, model, compute)
+
+
+def _runner(
+    model: Model, device: Device, sequences: Sequences, compute: Compute
+) -> Runner | EmbeddingRunner:
+    match model:
+        case Decoder(vocab=vocab):
+            sampler = Sampler(compute.backend.host_sampling(vocab))
+            return Runner(device, sequences, sampler, vocab=vocab)
+        case Encoder():
+            return EmbeddingRunner(device, sequences)
 
 
 def locate(model: str | Path) -> tuple[Path, str]:
@@ -161,7 +191,7 @@ def locate(model: str | Path) -> tuple[Path, str]:
 
 def open_backend(
     compute: Compute,
-    decoder: Decoder,
+    model: Model,
     asked: EngineConfig,
     stored_as: str,
     tell: Callable[[int, int], None] | None = None,
@@ -172,7 +202,7 @@ def open_backend(
         dtype=compute.dtype,
         kv_dtype=asked.kv_dtype,
         stored_as=stored_as,
-        groups=decoder.groups,
+        groups=model.groups,
         asked=asked,
     )
     return compute.backend.open(settings, tell)
@@ -188,22 +218,34 @@ def refuse_quantised(checkpoint: Checkpoint) -> None:
             )
 
 
-def resolve_decoder(asked: EngineConfig, checkpoint: Checkpoint) -> Decoder:
+def resolve_model(asked: EngineConfig, checkpoint: Checkpoint) -> Model:
     """Return the tree of a checkpoint, which has all of its weights."""
     spec = load(asked.spec) if asked.spec is not None else find(checkpoint.config)
-    reader = checkpoint.reader
-    if asked.weights == "dummy":
-        return resolve_spec(spec, checkpoint.config)
-    decoder = resolve_spec(spec, checkpoint.config, reader.names)
-    check(decoder, {name: reader.shape(name) for name in reader.names})
-    check_dtypes(reader, (weight.name for weight in weights(decoder)))
-    return decoder
+    reader, has_weights = checkpoint.reader, asked.weights != "dummy"
+    model = resolve_spec(spec, checkpoint.config, reader.names if has_weights else None)
+    if has_weights:
+        check(model, {name: reader.shape(name) for name in reader.names})
+        check_dtypes(reader, (weight.name for weight in weights(model)))
+    if isinstance(model, Decoder):
+        return model
+    refuse_decoder_options(asked)
+    return with_sentence_settings(model, checkpoint.path)
 
 
-def _unpacked(asked: EngineConfig, checkpoint: Checkpoint, decoder: Decoder, ops: Ops[Any]) -> Pack:
+def resolve_decoder(asked: EngineConfig, checkpoint: Checkpoint) -> Decoder:
+    """Return the tree of a checkpoint of a decoder; NotBuilt for others."""
+    model = resolve_model(asked, checkpoint)
+    if isinstance(model, Decoder):
+        return model
+    raise NotBuilt(
+        f"{checkpoint.path} holds an encoder ({model.architecture}); this is for decoders"
+    )
+
+
+def _unpacked(asked: EngineConfig, checkpoint: Checkpoint, model: Model, ops: Ops[Any]) -> Pack:
     """Return what packs a model's weights while it is bound."""
     if asked.weights == "dummy":
-        return packer(ops, DummyReader(weights(decoder), asked.seed))
+        return packer(ops, DummyReader(weights(model), asked.seed))
     return packer(ops, checkpoint.reader)
 
 

@@ -9,7 +9,8 @@ from typing import Protocol, TypeAlias
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.plan import StepPlan, StepResult
 from spaninfer_engine.request import SamplingParams
-from spaninfer_engine.spec.nodes import Decoder
+from spaninfer_engine.run.embedding import EmbeddingRunner
+from spaninfer_engine.spec.nodes import Model
 from spaninfer_engine.text.template import ChatTemplate
 from spaninfer_engine.text.tokenizer import Tokenizer
 
@@ -46,8 +47,8 @@ class Parts:
     """A model ready to run, with everything around it."""
 
     resolved: Resolved
-    decoder: Decoder
-    runner: PlanRunner
+    model: Model
+    runner: PlanRunner | EmbeddingRunner  # of decoders, of encoders
     tokenizer: Tokenizer
     template: ChatTemplate
     sampling: SamplingParams  # where a request brings none: what generation_config.json says

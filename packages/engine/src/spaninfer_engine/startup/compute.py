@@ -20,6 +20,7 @@ from spaninfer_engine.config import (
     EngineConfig,
 )
 from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.ops.bound import Result
 
 GROUPED = QUANTIZE[1:]  # quantised values that share scales
 
@@ -35,14 +36,20 @@ class Compute:
 
 
 def decide_compute(
-    asked: EngineConfig, checkpoint_dtype: str, machine: Machine, *, packed: bool = False
+    asked: EngineConfig,
+    checkpoint_dtype: str,
+    machine: Machine,
+    *,
+    packed: bool = False,
+    result: Result = Result.LOGITS,
 ) -> Compute:
     """Choose backend, device and dtype; ConfigError where what was asked does not go together.
 
     `packed`: weights come from a file of `convert`, and `asked` is what `packing.as_packed` says.
+    `result` is the kind of array that the model's program returns.
     """
     _check(asked)
-    backend, why_backend = choose_backend(asked, checkpoint_dtype, machine)
+    backend, why_backend = choose_backend(asked, checkpoint_dtype, machine, result)
     why_backend = "what the weights were packed for" if packed else why_backend
     device, why_device = choose_device(asked, backend, machine)
     dtype, why_dtype = backend.choose_dtype(asked, checkpoint_dtype, machine)

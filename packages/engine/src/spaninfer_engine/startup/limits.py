@@ -19,7 +19,7 @@ from spaninfer_engine.kv_memory import (
     spans_per_request,
 )
 from spaninfer_engine.plan import Tuning
-from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Weight
+from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Model, Weight
 from spaninfer_engine.spec.tree import parameter_count, weights
 from spaninfer_engine.startup.compute import Compute
 
@@ -83,7 +83,7 @@ def refuse_beyond_machine(memory: int | None, total: int) -> None:
 def refuse_oversized(
     asked: EngineConfig,
     compute: Compute,
-    decoder: Decoder,
+    model: Model,
     available: int,
     *,
     stored_as: str = "float32",
@@ -94,17 +94,18 @@ def refuse_oversized(
     `mapped`: its weights lie in files as they are used.
     """
     bits = _weight_bits(asked, compute, stored_as)
-    taken = 0 if mapped else sum(prod(each.shape) * bits // 8 for each in _held(asked, decoder))
+    taken = 0 if mapped else sum(prod(each.shape) * bits // 8 for each in _held(asked, model))
     rows = 0
     if compute.device == "cpu":
-        demand = decide_demand(asked, compute, decoder)
-        wide = (each.shape[-2] for each in weights(decoder.layers) if len(each.shape) > 1)
+        demand = decide_demand(asked, compute, model)
+        logits = demand.max_running * model.vocab if isinstance(model, Decoder) else 0
+        wide = (each.shape[-2] for each in weights(model.layers) if len(each.shape) > 1)
         widest = max(wide, default=0)
-        rows = 4 * (demand.step_tokens * widest + demand.max_running * decoder.vocab)
+        rows = 4 * (demand.step_tokens * widest + logits)
     if taken + rows > available:
-        largest = max(weights(decoder), key=lambda weight: prod(weight.shape))
+        largest = max(weights(model), key=lambda weight: prod(weight.shape))
         raise ConfigError(
-            f"the model's {parameter_count(decoder):,} parameters take {gib(taken)} and a step "
+            f"the model's {parameter_count(model):,} parameters take {gib(taken)} and a step "
             f"{gib(rows)} at least, and {gib(available)} of memory are free; the largest weight is "
             f"{largest.name} {list(largest.shape)}; quantize the weights, lower --step-tokens or "
             "--max-running, or choose a smaller model"
@@ -118,19 +119,20 @@ def _weight_bits(asked: EngineConfig, compute: Compute, stored_as: str) -> int:
     return min(stored_bits, STORED[compute.dtype].bits)
 
 
-def _held(asked: EngineConfig, decoder: Decoder) -> Iterator[Weight]:
+def _held(asked: EngineConfig, model: Model) -> Iterator[Weight]:
     """Yield the weights that take memory: not a table that is read where it is stored."""
-    in_place = asked.weights != "dummy" and not decoder.head.tied
-    for weight in weights(decoder):
-        if not (in_place and weight == decoder.embedding.table):
+    tied = isinstance(model, Decoder) and model.head.tied
+    in_place = asked.weights != "dummy" and not tied
+    for weight in weights(model):
+        if not (in_place and weight == model.embedding.table):
             yield weight
 
 
-def decide_demand(asked: EngineConfig, compute: Compute, decoder: Decoder) -> Demand:
+def decide_demand(asked: EngineConfig, compute: Compute, model: Model) -> Demand:
     """Choose the most that requests and steps can be, before memory limits the length."""
     least = compute.backend.tuning.step_tokens
     return Demand(
-        max_len=decoder.max_len if asked.max_len is None else asked.max_len,
+        max_len=model.max_len if asked.max_len is None else asked.max_len,
         max_running=asked.max_running,
         step_tokens=asked.step_tokens or max(least, asked.max_running),
     )
@@ -139,10 +141,9 @@ def decide_demand(asked: EngineConfig, compute: Compute, decoder: Decoder) -> De
 def resolve(
     asked: EngineConfig, name: str, decoder: Decoder, compute: Compute, memory: Memory
 ) -> Resolved:
-    """Decide the rest: lengths, spans and limits."""
+    """Decide the rest of a decoder: lengths, spans and limits."""
     span_len = asked.span_len or SPAN_LEN
-    kv_dtype = asked.kv_dtype or compute.dtype
-    stored = STORED[kv_dtype]
+    stored = STORED[asked.kv_dtype or compute.dtype]
     step_tokens = decide_demand(asked, compute, decoder).step_tokens
     max_len, why_len = _max_len(asked, decoder, memory, span_len, stored, step_tokens)
     demand = Demand(max_len, asked.max_running, step_tokens)
@@ -154,9 +155,6 @@ def resolve(
         demand=demand,
     )
     decisions = (
-        Decision("parameters", f"{parameter_count(decoder):,}", f"{len(decoder.layers)} layers"),
-        *([_DUMMY] if asked.weights == "dummy" else []),
-        *compute.decisions,
         Decision("context", f"{max_len:,} tokens", why_len),
         *_spans(decoder.groups, num_spans, memory, span_len, stored, demand),
         Decision(
@@ -171,15 +169,36 @@ def resolve(
         ),
         *_graphs(asked, compute),
     )
+    return resolved(
+        *(asked, name, decoder, compute, decisions),
+        max_len=max_len,
+        num_spans=num_spans,
+        step_tokens=step_tokens,
+    )
+
+
+def resolved(
+    asked: EngineConfig,
+    name: str,
+    model: Model,
+    compute: Compute,
+    decisions: Sequence[Decision],
+    *,
+    max_len: int,
+    num_spans: tuple[int, ...],
+    step_tokens: int,
+) -> Resolved:
+    """Put together what was decided of a model; `decisions` are those about its steps."""
+    parameters = f"{parameter_count(model):,}"
     return Resolved(
         name=name,
-        architecture=decoder.architecture,
+        architecture=model.architecture,
         backend=compute.backend.name,
         device=compute.device,
         dtype=compute.dtype,
-        kv_dtype=kv_dtype,
+        kv_dtype=asked.kv_dtype or compute.dtype,
         max_len=max_len,
-        span_len=span_len,
+        span_len=asked.span_len or SPAN_LEN,
         num_spans=num_spans,
         max_running=asked.max_running,
         step_tokens=step_tokens,
@@ -190,7 +209,12 @@ def resolve(
         seed=asked.seed,
         graphs=has_graphs(asked, compute),
         batch_invariant=asked.batch_invariant,
-        decisions=decisions,
+        decisions=(
+            Decision("parameters", parameters, f"{len(model.layers)} layers"),
+            *([_DUMMY] if asked.weights == "dummy" else []),
+            *compute.decisions,
+            *decisions,
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""The device protocol: computes batches, and answers with sampled tokens or with logits.
+"""The device protocol: computes batches, and answers with sampled tokens, logits or vectors.
 
 Reference, CPU, torch and CUDA implement it. A device reads tokens and span tables from the
 `Sequences` that it was made with, or keeps a copy of them that follows the updates of each launch.
@@ -101,6 +101,10 @@ class Launched(Protocol):
 
     def logits(self) -> Floats:
         """Return the logits [N V] of `batch.host_logits`."""
+        ...
+
+    def vectors(self) -> Floats:
+        """Return the vectors [R C] of a program whose result they are."""
         ...
 
 

@@ -82,6 +82,13 @@ class Tokenizer:
                 ids += self._codec.encode(plain, at_start=piece.at_start)
         return self._framed(ids) if add_special else ids
 
+    def truncate(self, ids: Sequence[int], limit: int) -> list[int]:
+        """The first of a text's ids; those that belong behind a whole text stay behind it."""
+        after = list(self._frame.after)
+        if len(ids) <= limit or list(ids[len(ids) - len(after) :]) != after:
+            return list(ids[:limit])
+        return [*ids[: max(limit - len(after), 0)], *after][:limit]
+
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """The text of ids; bytes that are no UTF-8 become U+FFFD."""
         data = b"".join(self.token_bytes(token_id, skip_special=skip_special) for token_id in ids)

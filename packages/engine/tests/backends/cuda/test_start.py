@@ -206,7 +206,7 @@ def test_a_closed_engine_gives_weights_and_spans_back() -> None:
     memory = 1 << 28
     with Engine("demo", backend="cuda", dtype="bfloat16", max_len=512, memory=memory) as engine:
         engine.generate("Once", GREEDY)
-        weights = 2 * parameter_count(engine._parts.decoder)  # of two bytes
+        weights = 2 * parameter_count(engine._parts.model)  # of two bytes
         held = torch.cuda.memory_allocated()
 
     given_back = held - torch.cuda.memory_allocated()  # `engine` is still here

@@ -11,10 +11,10 @@ from spaninfer_engine.backends.start import Start
 from spaninfer_engine.config import DType, EngineConfig
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import Demand
-from spaninfer_engine.ops.bound import TEXT, Programs
+from spaninfer_engine.ops.bound import TEXT, Programs, Result
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.plan import Tuning
-from spaninfer_engine.spec.nodes import Decoder
+from spaninfer_engine.spec.nodes import Decoder, Model
 
 MIN_SPAN_LEN = 16  # and a power of two: what the kernels address
 MIN_CAPABILITY = (7, 5)  # Turing, the oldest that there are kernels for
@@ -34,6 +34,7 @@ class CudaBackend(Backend):
     needs_torch = True
     on_gpu = True
     on_cpu = False
+    results = frozenset({Result.LOGITS})
     tuning = Tuning(
         # A step reads all weights, for few tokens as for many: 8192 take a model of 7 billion
         # parameters 0.2 s on an H200, and it computes them at its full rate.
@@ -116,7 +117,7 @@ class CudaBackend(Backend):
         self,
         bound: Programs[Any],
         ops: Any,
-        decoder: Decoder,
+        model: Model,
         demand: Demand,
         *,
         few_layers: Callable[[], Programs[Any]],
@@ -126,11 +127,12 @@ class CudaBackend(Backend):
         """Return the start of a device that computes by itself."""
         from spaninfer_engine.backends.cuda.start import CudaStart
 
+        assert isinstance(model, Decoder), "backend cuda has no program that returns vectors"
         if asked.batch_invariant:
             refuse_varying(step.name for step in bound[TEXT].kernels)
         graphs = asked.graphs is not False
         return CudaStart(
-            *(bound, few_layers, ops, decoder, demand),
+            *(bound, few_layers, ops, model, demand),
             span_len=span_len,
             graphs=graphs,
             tuning=self.tuning,

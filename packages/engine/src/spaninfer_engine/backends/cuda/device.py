@@ -337,6 +337,10 @@ class CudaStep:
         rows: Floats = self._logits.numpy()
         return rows
 
+    def vectors(self) -> Floats:
+        """Backend cuda computes decoders alone."""
+        raise AssertionError("a decoder makes no vectors")
+
 
 def _closed(_step: Step[Tensor]) -> Tensor:
     raise AssertionError("the device is closed")

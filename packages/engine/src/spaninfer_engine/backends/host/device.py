@@ -20,7 +20,7 @@ from spaninfer_engine.step.batch import Batch, Ints, build_batch
 from spaninfer_engine.step.device import Logprobs, Samples, TokenMasks, Updates
 from spaninfer_engine.step.sequences import Sequences
 
-Logits = NDArray[np.float32]
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class _Held(Generic[A]):
 class HostDevice(Closing, Generic[A]):
     """step.device.Device that reads tokens and tables of `sequences` in place.
 
-    `forward` is a bound program, which returns logits [W V].
+    `forward` is a bound program, which returns logits [W V] or vectors [R C].
     """
 
     lookahead = 0
@@ -79,8 +79,8 @@ class HostDevice(Closing, Generic[A]):
         """Give weights and KV cache back; idempotent."""
         self._held = None
 
-    def compute(self, batch: Batch, sequences: Sequences) -> Logits:
-        """Return the logits [W V] of a batch; raises NoMemory."""
+    def compute(self, batch: Batch, sequences: Sequences) -> Floats:
+        """Return the logits [W V] of a batch, or its vectors [R C]; raises NoMemory."""
         assert self._held is not None, "the device is closed"
         held = self._held
         try:
@@ -144,11 +144,11 @@ class HostStep(Generic[A]):
 
     def __init__(self, device: HostDevice[A], batch: Batch, sequences: Sequences) -> None:
         self._device, self._batch, self._sequences = device, batch, sequences
-        self._logits: Logits | None = None
+        self._result: Floats | None = None
 
     def wait(self) -> None:
         """Compute the step."""
-        self._logits = self._device.compute(self._batch, self._sequences)
+        self._result = self._device.compute(self._batch, self._sequences)
 
     def sample(self, masks: TokenMasks) -> None:  # noqa: ARG002
         """The host samples, and knows the masks."""
@@ -162,7 +162,11 @@ class HostStep(Generic[A]):
         """The host computes them."""
         return None
 
-    def logits(self) -> Logits:
+    def logits(self) -> Floats:
         """Return the logits [W V], all of which the host asks for."""
-        assert self._logits is not None, "the step was not waited for"
-        return self._logits
+        assert self._result is not None, "the step was not waited for"
+        return self._result
+
+    def vectors(self) -> Floats:
+        """Return the vectors [R C]."""
+        return self.logits()

@@ -15,7 +15,7 @@ from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import AttentionMetadata, SpanCache, Step
 from spaninfer_engine.ops.table import AlibiKind, span_buffer_shape
-from spaninfer_engine.spec.nodes import CacheGroup
+from spaninfer_engine.spec.nodes import CacheGroup, PoolKind
 from spaninfer_engine.step.batch import Run
 
 Array = NDArray[Any]
@@ -93,6 +93,10 @@ class HostOps:
         rows = None if step.added is None else step.added.get(layer)
         return x if rows is None else definition.add_rows(x, *rows)
 
+    def add_row(self, x: Array, *, table: Array, row: int) -> Array:
+        """One row of the table, widened, added to every row."""
+        return definition.add_row(x, table.astype(self.dtype, copy=False), row)
+
     def learned_positions(self, step: Step[Array], *, table: Array, offset: int) -> Array:
         """Rows of the table by position."""
         rows: Array = table[step.positions[0] + offset].astype(self.dtype, copy=False)
@@ -163,6 +167,21 @@ class HostOps:
         cache.keys[layer][slots] = key
         if value is not None:
             cache.values[layer][slots] = value
+
+    def attend_bidirectional(
+        self, step: Step[Array], query: Array, key: Array, value: Array, *, scale: float
+    ) -> Array:
+        """Text by text."""
+        out = np.empty((*query.shape[:2], value.shape[-1]), query.dtype)
+        for first, last, *_ in step.attention.batch.runs():
+            parts = (each[first:last] for each in (query, key, value))
+            out[first:last] = definition.attend_bidirectional(*parts, scale=scale)
+        return out
+
+    def pool(self, step: Step[Array], x: Array, *, kind: PoolKind) -> Array:
+        """Text by text."""
+        runs = step.attention.batch.runs()
+        return np.stack([definition.pool(x[run.first : run.last], kind) for run in runs])
 
     def route(
         self, logits: Array, *, correction: Array | None = None, **scores: Any

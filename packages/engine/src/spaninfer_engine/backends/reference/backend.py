@@ -11,7 +11,7 @@ from spaninfer_engine.backends.start import HostStart, Start
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.spec.nodes import Decoder
+from spaninfer_engine.spec.nodes import Model
 
 
 class ReferenceBackend(Backend):
@@ -31,7 +31,7 @@ class ReferenceBackend(Backend):
         return ReferenceOps("float32")
 
     def start(
-        self, bound: Programs[Any], ops: Any, decoder: Decoder, *_: object, **__: object
+        self, bound: Programs[Any], ops: Any, model: Model, *_: object, **__: object
     ) -> Start:
         """Return the start of a device on the host."""
-        return HostStart(bound.run, ops, decoder)
+        return HostStart(bound.run, ops, model)

@@ -11,7 +11,7 @@ from spaninfer_engine.backends.start import HostStart, Start
 from spaninfer_engine.config import DTYPES, EngineConfig
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.spec.nodes import Decoder
+from spaninfer_engine.spec.nodes import Model
 
 
 class TorchBackend(Backend):
@@ -38,7 +38,7 @@ class TorchBackend(Backend):
         return TorchOps(settings.dtype, settings.device)
 
     def start(
-        self, bound: Programs[Any], ops: Any, decoder: Decoder, *_: object, **__: object
+        self, bound: Programs[Any], ops: Any, model: Model, *_: object, **__: object
     ) -> Start:
         """Return the start of a device whose steps the host goes through one by one."""
-        return HostStart(bound.run, ops, decoder)
+        return HostStart(bound.run, ops, model)

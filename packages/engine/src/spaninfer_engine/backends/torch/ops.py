@@ -24,7 +24,7 @@ from spaninfer_engine.ops.fuse import joined_linears
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import AttentionMetadata, SpanCache, Step
 from spaninfer_engine.ops.table import AlibiKind, Claim, span_buffer_shape
-from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, RopeStyle
+from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, PoolKind, RopeStyle
 
 
 def cuda_is_available() -> bool:
@@ -156,6 +156,10 @@ class TorchOps:
         """Add what the step brings for this layer."""
         rows = None if step.added is None else step.added.get(layer)
         return x if rows is None else x.index_add(0, rows.rows, rows.vectors.to(self.dtype))
+
+    def add_row(self, x: Tensor, *, table: Tensor, row: int) -> Tensor:
+        """One row of the table added to every row."""
+        return x + table[row]
 
     def learned_positions(self, step: Step[Tensor], *, table: Tensor, offset: int) -> Tensor:
         """Rows of the table by position."""
@@ -315,6 +319,29 @@ class TorchOps:
             rows = slice(run.first, run.last)
             out[rows] = attend_slice(query[rows], keys, values, table, run, scoring)
         return out
+
+    def attend_bidirectional(
+        self, step: Step[Tensor], query: Tensor, key: Tensor, value: Tensor, *, scale: float
+    ) -> Tensor:
+        """Text by text, with torch's own attention."""
+        out = query.new_empty(*query.shape[:2], value.shape[-1])
+        ratio = query.shape[1] // key.shape[1]
+        for first, last, *_ in step.attention.batch.runs():
+            q, k, v = (each[first:last].transpose(0, 1)[None] for each in (query, key, value))
+            k, v = (each.repeat_interleave(ratio, 1) for each in (k, v))
+            read = F.scaled_dot_product_attention(q, k, v, scale=scale)
+            out[first:last] = read[0].transpose(0, 1)
+        return out
+
+    def pool(self, step: Step[Tensor], x: Tensor, *, kind: PoolKind) -> Tensor:
+        """Text by text; means are summed in float32."""
+        starts = torch.from_numpy(step.attention.batch.query_start_loc).to(self.device)
+        if kind == "cls":
+            return x[starts[:-1]]
+        if kind == "last":
+            return x[starts[1:] - 1]
+        runs = step.attention.batch.runs()
+        return torch.stack([x[run.first : run.last].float().mean(0) for run in runs])
 
     # ---- experts ---------------------------------------------------------------------------------
 

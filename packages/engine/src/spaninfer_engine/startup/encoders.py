@@ -1,0 +1,65 @@
+"""Decisions about encoders: how texts become vectors, and how many of them share a step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from spaninfer_engine.config import Decision, EngineConfig, Resolved
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.load.sentence import read_sentence_settings
+from spaninfer_engine.spec.nodes import Encoder, Pool
+from spaninfer_engine.startup.compute import Compute
+from spaninfer_engine.startup.limits import decide_demand, resolved
+
+FOR_DECODERS = ("memory", "span_len", "kv_dtype", "chat_template")  # options; None: not asked for
+
+
+def with_sentence_settings(encoder: Encoder, path: Path) -> Encoder:
+    """Return the encoder as the files of sentence-transformers beside its weights want it.
+
+    Without them it stays as it is. Raises CheckpointError and NotBuilt for what they say.
+    """
+    settings = read_sentence_settings(path)
+    if settings is None:
+        return encoder
+    return replace(
+        encoder,
+        pool=Pool(settings.pooling, settings.normalise),
+        max_len=min(encoder.max_len, settings.max_len or encoder.max_len),
+        lower_case=settings.lower_case,
+    )
+
+
+def refuse_decoder_options(asked: EngineConfig) -> None:
+    """Raise ConfigError for options that mean nothing to an encoder."""
+    for name in FOR_DECODERS:
+        if (value := getattr(asked, name)) is not None:
+            raise ConfigError(
+                f"{name} is {value}; an encoder has neither KV cache nor chat: leave {name} out"
+            )
+
+
+def resolve_encoder(asked: EngineConfig, name: str, encoder: Encoder, compute: Compute) -> Resolved:
+    """Decide the rest of an encoder: lengths and limits."""
+    if asked.max_len is not None and asked.max_len > encoder.max_len:
+        raise ConfigError(
+            f"max_len is {asked.max_len}; the model was made for texts of {encoder.max_len} tokens"
+        )
+    demand, pool = decide_demand(asked, compute, encoder), encoder.pool
+    why_len = "what the model was made for" if asked.max_len is None else "asked for"
+    decisions = (
+        Decision("text", f"{demand.max_len:,} tokens", why_len),
+        Decision("pooling", pool.kind, "normalised" if pool.normalise else "not normalised"),
+        Decision(
+            "step",
+            f"{demand.step_tokens:,} tokens, {demand.max_running} texts",
+            "a longer text has a step of its own",
+        ),
+    )
+    return resolved(
+        *(asked, name, encoder, compute, decisions),
+        max_len=demand.max_len,
+        num_spans=(),
+        step_tokens=demand.step_tokens,
+    )
