@@ -320,7 +320,7 @@ def run(on_gpu, step, x, weight, times=1, **added):
     given, loaded = on_gpu.put(x), on_gpu.put(weight)
     added = {name: on_gpu.put(array) for name, array in added.items()}
     workspace = on_gpu.put(np.zeros(step.workspace_bytes, np.uint8))
-    columns = len(weight) // 2 if step.gate else len(weight)
+    columns = len(weight) // 2 if step.gated else len(weight)
     results = []
     with get_gpu().current(), new_stream() as stream:
         for _ in range(times):

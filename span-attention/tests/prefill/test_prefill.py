@@ -565,9 +565,10 @@ class Case:
 
     def run(self, put, out=None, splits=False, lse=False):
         """Return the attention of the case."""
+        query = put(self.query)  # which may be a part of it
         attention = BatchPrefill(
             self.layout,
-            num_heads=self.query.shape[1],
+            num_heads=query.shape[1],
             dtype=self.query.dtype if isinstance(self.query, np.ndarray) else "float16",
             splits=splits,
             lse=lse,
@@ -581,7 +582,7 @@ class Case:
             window=self.window or None,
         )
         return attention.run(
-            put(self.query),
+            query,
             Spans(put(self.cache), self.layout, 1),
             softmax_scale=self.scale,
             softcap=self.softcap or None,

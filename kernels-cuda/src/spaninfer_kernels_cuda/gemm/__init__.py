@@ -129,6 +129,7 @@ class Prepared:
 
     shape: Shape
     tile: AnyTile
+    gated: bool  # are the outputs half as many as the weight's rows?
     workspace_bytes: int
     _kernel: General | OnHopper | WholeTiles | None
     _clear: Call[ClearArguments]
@@ -236,6 +237,7 @@ def prepare(
     return Prepared(
         shape,
         tile,
+        gated,
         workspace_bytes=FLAG_BYTES + (_partial_bytes(grid, tile) if grid else 0),
         _kernel=_load(compiled, gpu, operands, tile, grid) if grid else None,
         _clear=Call(load(compiled, gpu, GEMM_CLEAR), Launch((1, 1, 1), (FLAGS, 1, 1))),
