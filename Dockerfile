@@ -15,7 +15,7 @@ RUN --mount=from=wheels,source=/wheels,target=/wheels \
 
 # Root's, and readable by all. Its kernels are for this machine's CPU and what the bundled model needs.
 ENV NUMBA_CACHE_DIR=/var/cache/spaninfer
-RUN spaninfer generate "Once upon a time" --max-tokens 8
+RUN spaninfer generate demo "Once upon a time" --max-tokens 8
 
 # nobody: no home, no shell, nothing that it may write
 USER 65534:65534

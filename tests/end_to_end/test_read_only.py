@@ -29,7 +29,7 @@ with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as server:
 """
 
 COMMANDS = {
-    "generate": ("-m", "spaninfer", "generate", "Once upon", "--backend", "cpu"),
+    "generate": ("-m", "spaninfer", "generate", "demo", "Once upon", "--backend", "cpu"),
     "engine": ("-c", EMBEDDED),
     "serve": ("-c", ANSWERED),
     "convert": ("-m", "spaninfer", "convert", "demo", "OUT/converted", "--quantize", "int8"),

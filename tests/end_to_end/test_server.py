@@ -162,7 +162,7 @@ def test_the_playground_loads_nothing_from_elsewhere(server):
 def test_the_start_up_table_says_what_was_decided_and_why(server):
     printed = server.printed
 
-    for word in ("backend", "dtype", "context", "span cache", "prefix cache"):
+    for word in ("backend", "dtype", "context", "KV cache", "prefix cache"):
         assert word in printed
 
 
@@ -245,7 +245,7 @@ def test_an_open_address_without_a_key_is_refused_before_anything_is_loaded():
 
 
 def test_with_a_key_only_health_and_page_are_open(serve):
-    with serve("--api-key", "secret", "--log-requests") as server:
+    with serve("--api-key", "secret") as server:
         assert get(f"{server.url}/v1/models").status_code == 401
         assert get(f"{server.url}/metrics").status_code == 401
         assert get(f"{server.url}/health/live").status_code == 200

@@ -213,7 +213,7 @@ def test_the_command_finds_the_model_that_came_as_a_wheel(
     scripts = installed("spaninfer")
 
     done = subprocess.run(
-        [scripts / "spaninfer", "generate", "Once upon a time", "--max-tokens", "8"],
+        [scripts / "spaninfer", "generate", "demo", "Once upon a time", "--max-tokens", "8"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -53,8 +53,13 @@ def answers(folder: Path, **options: Any) -> list[Any]:
 
 @pytest.mark.parametrize(
     "codes",
-    [{}, {"quantize": "int8"}, {"quantize": "int4", "quantize_group": 64}],
-    ids=["as stored", "int8", "int4"],
+    [
+        {},
+        {"quantize": "int8"},
+        {"quantize": "int8", "quantize_group": "row"},
+        {"quantize": "int4", "quantize_group": 64},
+    ],
+    ids=["as stored", "int8", "int8 row", "int4 g64"],
 )
 def test_a_converted_folder_answers_to_the_bit_what_packing_at_the_start_does(
     model: Path, tmp_path: Path, codes: dict[str, Any]
@@ -81,7 +86,7 @@ def test_numbers_of_32_bits_become_bfloat16_where_that_is_asked_for(model: Path,
     assert answers(out) == answers(model, backend="cpu")
     with open_packed(out / PACKED_FILE) as reader:
         assert {form[0] for form in reader.contents.forms.values()} == {"bfloat16"}
-    with pytest.raises(ConfigError, match="packed as bfloat16, and other codes were asked for"):
+    with pytest.raises(ConfigError, match="packed as bfloat16, and another format was asked"):
         Engine(out, quantize="int8")
 
 
@@ -149,13 +154,29 @@ def test_panels_lie_in_the_mapped_file_each_from_a_cache_line_on(int8: Path):
         ({"backend": "cuda"}, "packed for backend cpu, and backend cuda"),
         ({"backend": "reference"}, "packed for backend cpu, and backend reference"),
         ({"device": "cuda"}, "packed for backend cpu, and device cuda"),
-        ({"quantize": "int4"}, "int8 with a scale per row, and other codes .* leave quantize"),
-        ({"quantize": "int8", "quantize_group": 32}, "other codes were asked for"),
+        ({"quantize": "int4"}, "int8 with a scale per 32 channels, and another .* leave quantize"),
+        ({"quantize": "int8", "quantize_group": "row"}, "another format was asked for"),
     ],
 )
 def test_what_the_files_cannot_give_is_refused(int8: Path, options: dict[str, Any], said: str):
     with pytest.raises(ConfigError, match=said):
         Engine(int8, **options)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{}, {"quantize": "int8"}, {"quantize_group": "row"}],
+    ids=["nothing", "int8", "row"],
+)
+def test_a_folder_with_a_scale_per_row_is_read_unless_other_groups_are_asked_for(
+    model: Path, tmp_path: Path, asked: dict[str, Any]
+):
+    """Folders of versions whose default was a row say so in their metadata."""
+    row = convert(model, tmp_path / "row", quantize="int8", quantize_group="row")
+
+    assert answers(row, **asked) == answers(row)
+    with pytest.raises(ConfigError, match="int8 with a scale per row, and another format"):
+        Engine(row, **asked | {"quantize_group": 32})
 
 
 def test_only_new_and_empty_folders_are_written(model: Path, tmp_path: Path):
@@ -252,7 +273,7 @@ def changed(key: str, change: Callable[[Any], Any]) -> Callable[[dict[str, str]]
         ),
         (
             changed("forms", lambda forms: {name: [*f[:3], 64, 64] for name, f in forms.items()}),
-            "wrong shape",
+            "unknown form",
         ),
         (
             changed("tensors", lambda tensors: {"model.norm.weight": tensors["model.norm.weight"]}),

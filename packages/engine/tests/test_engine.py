@@ -427,9 +427,3 @@ def test_waiting_too_long_for_news_or_for_the_end_is_a_timeout():
         runner.go()
         running.sync()
         assert handle.status is Status.FINISHED
-
-
-@pytest.mark.parametrize("name", ["stop", "bad_words"])
-def test_words_in_a_list_are_refused_with_what_is_wanted_instead(name):
-    with pytest.raises(InvalidSampling, match="allowed is a tuple of at most"):
-        SamplingParams(**{name: ["fine"]})

@@ -1,7 +1,9 @@
 import logging
+import re
 
 import pytest
 from fastapi.testclient import TestClient
+from spaninfer_engine import Engine
 from spaninfer_serving import Settings, create_app
 
 JOURNAL = "spaninfer_serving.journal"
@@ -17,6 +19,20 @@ def failing(engine):
         raise ZeroDivisionError("a secret path")
 
     return TestClient(app, raise_server_exceptions=False)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_comes_after_the_engine_s_end_is_one_line_of_the_log(folder, caplog, stream):
+    """Whatever ended it was logged, with its traceback, when it happened."""
+    with Engine(folder, backend="reference", memory=1 << 22, span_len=16) as ended:
+        client = TestClient(create_app(ended, Settings()))
+
+    answer = client.post("/v1/completions", json={"prompt": "ab", "stream": stream})
+
+    assert answer.status_code == 503
+    [record] = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert record.getMessage().startswith("POST /v1/completions: ")
+    assert record.exc_info is None
 
 
 def test_every_answer_has_an_id_of_its_own(client):
@@ -63,12 +79,33 @@ def test_a_line_per_request_is_there_for_who_asks(client, caplog):
 
     [line] = [record.message for record in caplog.records if record.name == JOURNAL]
     assert '"POST /v1/completions" 200' in line
+    assert re.search(r" prompt 24, output 1 tokens, [0-9.]+ tok/s req-", line)
     assert "prompt nobody" not in line
     assert "key=k" not in line
     assert "Bearer" not in line
 
 
-def test_nothing_is_logged_unasked(client, caplog):
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_line_counts_the_tokens_of_all_choices_and_each_prompt_once(client, caplog, stream):
+    body = {"prompt": ["ab", "cde"], "n": 2, "max_tokens": 3, "ignore_eos": True, "stream": stream}
+    with caplog.at_level(logging.INFO, JOURNAL):
+        client.post("/v1/completions", json=body)
+
+    [line] = [record.message for record in caplog.records if record.name == JOURNAL]
+    assert " prompt 5, output 12 tokens, " in line
+
+
+def test_a_refusal_and_a_page_have_a_line_without_tokens(client, caplog):
+    with caplog.at_level(logging.INFO, JOURNAL):
+        client.post("/v1/completions", json={"prompt": "x", "n": 0})
+        client.get("/v1/models")
+
+    lines = [record.message for record in caplog.records if record.name == JOURNAL]
+    assert ['" 400 ' in lines[0], '" 200 ' in lines[1]] == [True, True]
+    assert not any("tok" in line.partition("HTTP")[2] for line in lines)
+
+
+def test_a_program_that_serves_an_app_of_its_own_has_no_lines_unasked(client, caplog):
     client.get("/health/live")
 
     assert not [record for record in caplog.records if record.name == JOURNAL]

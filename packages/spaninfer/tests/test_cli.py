@@ -44,7 +44,7 @@ def test_help_is_printed_and_nothing_is_loaded(call, command):
 
 
 def test_a_text_is_continued_behind_its_prompt(call):
-    result = call("generate", "Once upon a time", *GREEDY)
+    result = call("generate", "demo", "Once upon a time", *GREEDY)
 
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("Once upon a time")
@@ -52,25 +52,66 @@ def test_a_text_is_continued_behind_its_prompt(call):
 
 
 def test_a_prompt_can_come_from_standard_input(call):
-    by_argument = call("generate", "Once upon a time", *GREEDY)
+    by_argument = call("generate", "demo", "Once upon a time", *GREEDY)
 
-    by_input = call("generate", "-", *GREEDY, typed="Once upon a time")
+    by_input = call("generate", "demo", "-", *GREEDY, typed="Once upon a time")
 
     assert by_input.stdout == by_argument.stdout
 
 
-@pytest.mark.parametrize("command", [("generate", "Once"), ("chat",)], ids=lambda c: c[0])
+@pytest.mark.parametrize(
+    "command", [("generate", "demo", "Once"), ("chat", "demo")], ids=lambda c: c[0]
+)
 def test_weights_are_quantised_where_it_is_asked_for(call, refusal, command):
-    result = call(*command, "--quantize", "int4", "--quantize-group", "32", *GREEDY, typed="Hello")
+    result = call(*command, "--quantize", "int4", *GREEDY, typed="Hello")
 
     assert result.exit_code == 0, result.output
+    groups = call("info", "--quantize", "int4", "--quantize-group", "32", "--program").stdout
+    rows = call("info", "--quantize", "int4", "--quantize-group", "row").stdout
+    assert "one scale per group of 32 channels" in call("info", "--quantize", "int4").stdout
+    assert "one scale per group of 32 channels" in groups
+    assert "one scale per row" in rows
     assert "40" in refusal(*command, "--quantize", "int4", "--quantize-group", "40")
     assert "got torch" in refusal(*command, "--quantize", "int4", "--backend", "torch")
 
 
+def test_an_answer_that_cannot_be_as_long_as_that_is_a_warning(call):
+    longer = call("generate", "demo", "Once", "--max-len", "16", "--max-tokens", "17")
+    fitting = call("generate", "demo", "Once", "--max-len", "16", "--max-tokens", "16")
+
+    assert "--max-tokens is 17, and the context has 16 tokens" in longer.stderr
+    assert "warning" not in fitting.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [
+        (["generat", "demo", "x"], "generate"),
+        (["bench", "engin"], "engine"),
+        (["info", "--max-length", "5"], "--max-len"),
+        (["serve", "--kv-cache-mem", "5"], "--kv-cache-memory"),
+    ],
+)
+def test_a_name_that_is_almost_right_is_refused_with_the_nearest(refusal, typed, near):
+    assert near in refusal(*typed).split("No such", 1)[1]
+
+
+@pytest.mark.parametrize("command", ["serve", "generate", "chat", "info", "bench engine"])
+def test_every_command_that_builds_an_engine_has_a_model_first_and_the_same_sizes(command):
+    group = typer.main.get_command(app)
+    for name in command.split():
+        group = group.commands[name]
+
+    assert group.params[0].name == "model"
+    spelt = {name for param in group.params for name in param.opts}
+    assert spelt >= {"--threads", "--memory", "--kv-cache-memory", "--max-len", "--quantize"}
+
+
 def test_the_same_seed_gives_the_same_text_and_another_one_another(call):
     first, again, other = (
-        call("generate", "The", "--temperature", "1", "--max-tokens", "24", "--seed", seed).stdout
+        call(
+            "generate", "demo", "The", "--temperature", "1", "--max-tokens", "24", "--seed", seed
+        ).stdout
         for seed in ("5", "5", "6")
     )
 
@@ -123,13 +164,15 @@ def test_a_model_without_a_chat_template_is_refused_before_the_first_question(ca
     assert "--chat-template FILE" in result.stderr
 
 
-@pytest.mark.parametrize("command", [("generate", "Hello", "--model"), ("chat",)])
+@pytest.mark.parametrize("command", ["generate", "chat"])
 def test_a_model_without_tokenizer_files_asks_for_token_ids(call, silent, command):
     for path in silent.iterdir():
         if "token" in path.name:
             path.unlink()
 
-    result = call(*command, str(silent), typed="Hello!\n")
+    prompt = ["Hello"] if command == "generate" else []
+
+    result = call(command, str(silent), *prompt, typed="Hello!\n")
 
     assert result.exit_code == 2
     assert result.stdout == ""
@@ -160,14 +203,25 @@ def test_a_chat_template_that_cannot_be_used_is_refused_at_once(refusal, tmp_pat
     assert says in said
 
 
-def test_info_tells_what_was_decided_the_sizes_and_the_bound_program(call):
-    result = call("info")
+def test_info_is_short_and_tells_sizes_what_weights_take_and_what_fits(call):
+    result = call("info", "--kv-cache-memory", "64MiB", "--max-len", "512")
 
     assert result.exit_code == 0, result.output
-    for decided in ("backend", "dtype", "context", "span cache"):
-        assert decided in result.stderr
-    for size in ("parameters", "vocabulary", "cache group 0"):
-        assert size in result.stdout
+    rows = {line.split("│")[1].strip(): line for line in result.stdout.splitlines() if "│" in line}
+    assert len(result.stdout.splitlines()) < 25
+    assert "numpy and Numba" in rows["backend"]
+    assert "5,772,544" in rows["parameters"]
+    assert "512 tokens" in rows["context"]
+    assert "64 MiB" in rows["KV cache"]
+    assert "16.0 requests of full length" in rows["spans"]  # 8 KiB a token
+    weights = spaninfer_demo.path() / "model.safetensors"
+    taken = float(rows["weights take"].split("│")[2].split()[0]) * 2**20
+    assert taken == pytest.approx(weights.stat().st_size, rel=0.2)  # norms are widened
+
+
+def test_info_lists_the_bound_program_where_it_is_asked_for(call):
+    result = call("info", "--program")
+
     *_, last = result.stdout.rstrip().splitlines()
     assert last.lstrip(" 0123456789").startswith("logits.0 = linear(")
 
@@ -175,17 +229,17 @@ def test_info_tells_what_was_decided_the_sizes_and_the_bound_program(call):
 def test_a_converted_model_is_served_from_its_folder(call, refusal, tmp_path):
     out = tmp_path / "demo-int8"
 
-    converted = call("convert", "demo", str(out), "--quantize", "int8", "--quantize-group", "32")
+    converted = call("convert", "demo", str(out), "--quantize", "int8")
 
     assert converted.exit_code == 0, converted.output
     assert converted.stdout == f"{out}\n"
-    assert "packed: codes with a scale" in call("info", str(out)).stderr
+    assert "packed: one scale per group of 32 channels" in call("info", str(out)).stdout
     assert "backend torch was asked for" in refusal("info", str(out), "--backend", "torch")
     assert "new or empty" in refusal("convert", "demo", str(out))
 
 
 def test_a_model_that_is_nowhere_is_refused_with_the_ways_out(refusal):
-    said = refusal("generate", "x", "--model", "no/such/model")
+    said = refusal("generate", "no/such/model", "x")
 
     assert "'no/such/model'" in said
     assert "demo" in said
@@ -194,7 +248,7 @@ def test_a_model_that_is_nowhere_is_refused_with_the_ways_out(refusal):
 
 def test_a_value_out_of_range_is_refused_by_name(refusal):
     assert "temperature is 7.0; allowed is 0 (greedy) to 2" in refusal(
-        "generate", "x", "--temperature", "7"
+        "generate", "demo", "x", "--temperature", "7"
     )
 
 

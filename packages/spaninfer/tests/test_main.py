@@ -24,7 +24,7 @@ def started(*arguments, program=MAIN, out=subprocess.PIPE, typed=""):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 @pytest.mark.parametrize(
     "command",
-    ["--version", "--help", "spec list", "spec show llama", "info", "generate Once", "chat"],
+    ["--version", "--help", "spec list", "spec show llama", "info", "generate demo Once", "chat"],
 )
 def test_a_full_disk_behind_the_output_is_one_sentence(command):
     with Path("/dev/full").open("w") as full:
@@ -37,7 +37,7 @@ def test_a_full_disk_behind_the_output_is_one_sentence(command):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space are Linux's")
 def test_a_limited_address_space_makes_the_cache_smaller():
-    ran = started("generate", "Once upon", "--max-tokens", "3", program=LIMITED)
+    ran = started("generate", "demo", "Once upon", "--max-tokens", "3", program=LIMITED)
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("Once upon")
@@ -49,7 +49,7 @@ def test_an_address_space_that_is_too_small_is_one_sentence(mebibytes):
     """Where memory ends depends on libraries; that it is told does not."""
     program = TIGHT.replace("MEBIBYTES", str(mebibytes)) + MAIN
 
-    ran = started("generate", "Once upon", program=program)
+    ran = started("generate", "demo", "Once upon", program=program)
 
     assert ran.returncode in (1, 2), ran.stderr
     assert "Traceback" not in ran.stderr

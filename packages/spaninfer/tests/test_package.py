@@ -1,18 +1,33 @@
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 import spaninfer
 import spaninfer_engine
+from spaninfer_engine.convert import convert
 
 
 def test_what_is_offered_is_there():
     assert sorted(spaninfer.__all__) == spaninfer.__all__
-    for name in spaninfer.__all__:
+    for name in spaninfer_engine.__all__:
         assert getattr(spaninfer, name) is getattr(spaninfer_engine, name)
+    assert set(spaninfer.__all__) - set(spaninfer_engine.__all__) == {"__version__", "convert"}
+    assert spaninfer.convert is convert
+    assert spaninfer.__version__ == version("spaninfer")
     with pytest.raises(AttributeError, match="'spaninfer' has no attribute 'engine'"):
         spaninfer.engine  # noqa: B018
+
+
+def test_dir_lists_what_is_offered_and_imports_nothing_of_it():
+    listed = (
+        "import sys, spaninfer\n"
+        "assert set(dir(spaninfer)) >= set(spaninfer.__all__)\n"
+        "assert 'spaninfer_engine' not in sys.modules\n"
+    )
+
+    subprocess.run([sys.executable, "-c", listed], check=True)
 
 
 def test_python_m_and_the_command_are_the_same_program():
@@ -57,7 +72,16 @@ def test_instructions_that_the_environment_names_and_the_cpu_lacks_are_told_in_a
 
 def test_characters_that_an_output_has_no_codes_for_end_nothing():
     done = subprocess.run(
-        [sys.executable, "-m", "spaninfer", "generate", "A fox: \N{FOX FACE}", "--max-tokens", "2"],
+        [
+            sys.executable,
+            "-m",
+            "spaninfer",
+            "generate",
+            "demo",
+            "A fox: \N{FOX FACE}",
+            "--max-tokens",
+            "2",
+        ],
         capture_output=True,
         env=os.environ | {"PYTHONIOENCODING": "cp1252"},
     )
@@ -71,7 +95,7 @@ def test_a_question_can_be_edited_with_the_arrow_keys():
     import pty
 
     ours, theirs = pty.openpty()
-    program = "import spaninfer.chat as chat; print(repr(chat._ask()))"
+    program = "from spaninfer.chat_input import read_message; print(repr(read_message()))"
     with subprocess.Popen([sys.executable, "-c", program], stdin=theirs, stdout=theirs, text=True):
         os.close(theirs)
         os.write(ours, b"fx\x1b[Do\n")  # f, x, one to the left, o

@@ -39,8 +39,8 @@ class Troubled:
 
 loaded = cli._loaded
 
-def troubled(config):
-    parts = loaded(config)
+def troubled(*given):
+    parts = loaded(*given)
     return replace(parts, runner=Troubled(parts.runner))
 
 cli._loaded = troubled

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 from spaninfer import show
 from spaninfer_engine.config import Decision
+from spaninfer_serving import Settings
 
 
 @pytest.fixture
@@ -44,12 +45,12 @@ def test_brackets_are_printed_as_they_are(said, sentence):
     assert said(show.warning, sentence) == f"warning: {sentence}\n"
     assert said(show.note, sentence) == f"{sentence}\n"
     assert said(show.decisions, decided).count(sentence) == 3
-    assert sentence in said(show.addresses, "http://127.0.0.1:8000", decided)
+    assert sentence in said(show.addresses, "http://127.0.0.1:8000", decided, Settings())
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "http://[::1]:8000"])
 def test_a_server_that_is_ready_says_where_it_is(said, url):
-    shown = said(show.addresses, url, SimpleNamespace(name="tiny"))
+    shown = said(show.addresses, url, SimpleNamespace(name="tiny"), Settings())
 
     assert f"playground  {url}/\n" in shown
     assert f"OpenAI API  {url}/v1   (model: tiny)\n" in shown
@@ -58,8 +59,28 @@ def test_a_server_that_is_ready_says_where_it_is(said, url):
 def test_what_to_try_has_the_key_in_it_where_one_is_needed(said):
     url, decided = "http://127.0.0.1:8000", SimpleNamespace(name="tiny")
 
-    assert "Bearer $SPANINFER_API_KEY" in said(show.addresses, url, decided, with_key=True)
-    assert "Bearer" not in said(show.addresses, url, decided)
+    with_key = said(show.addresses, url, decided, Settings(api_keys=("k",)))
+    assert "Bearer $SPANINFER_API_KEY" in with_key
+    assert "Bearer" not in said(show.addresses, url, decided, Settings())
+    assert "network" not in with_key
+
+
+@pytest.mark.parametrize(
+    ("keys", "who"), [((), "everybody: no key is asked for"), (("k",), "who has a key")]
+)
+def test_a_server_on_all_addresses_says_which_they_are_and_whether_it_is_open(
+    said, monkeypatch, keys, who
+):
+    monkeypatch.setattr(
+        "spaninfer.network._own_addresses", lambda: iter(["192.168.1.5", "fd00::5"])
+    )
+    settings = Settings(host="0.0.0.0", api_keys=keys, no_auth=not keys)
+
+    shown = said(show.addresses, "http://127.0.0.1:8123", SimpleNamespace(name="tiny"), settings)
+
+    assert "network     http://192.168.1.5:8123/\n" in shown
+    assert f"open to     {who}\n" in shown
+    assert "playground  http://127.0.0.1:8123/" in shown
 
 
 def loading(monkeypatch, is_terminal):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from weakref import ref
 
 from spaninfer_engine.engine import Engine
@@ -69,12 +69,13 @@ class AsyncEngine:
         prompt_ids: Sequence[int],
         sampling: SamplingParams | None = None,
         placement: Placement | None = None,
+        **fields: Any,
     ) -> OutputStream:
         """Start a request now, and return what it produces; to be called in a task.
 
         Raises as Engine.start_request does.
         """
-        handle, queue = self.engine.start_request(prompt_ids, sampling, placement)
+        handle, queue = self.engine.start_request(prompt_ids, sampling, placement, **fields)
         return OutputStream(self.engine, handle, queue)
 
     async def generate(
@@ -82,7 +83,8 @@ class AsyncEngine:
         prompt: Prompt,
         sampling: SamplingParams | None = None,
         placement: Placement | None = None,
-    ) -> AsyncIterator[Output]:
+        **fields: Any,
+    ) -> AsyncGenerator[Output, None]:
         """Yield what a request produces, as it comes.
 
         Raises as Engine.start_request does, before the first element. When the iterator is closed
@@ -90,12 +92,28 @@ class AsyncEngine:
         """
         if isinstance(prompt, str):  # long texts take milliseconds, which other tasks can use
             prompt = await asyncio.to_thread(self.engine.tokenizer.encode, prompt)
-        stream = self.start(prompt, sampling, placement)
+        stream = self.start(prompt, sampling, placement, **fields)
         try:
             async for output in stream:
                 yield output
         finally:
             stream.close()
+
+    async def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling: SamplingParams | None = None,
+        placement: Placement | None = None,
+        **fields: Any,
+    ) -> AsyncGenerator[Output, None]:
+        """Yield the answer to a conversation, as it comes; raises as `encode_chat` and `generate`.
+
+        `messages` are those of Engine.encode_chat.
+        """
+        prompt = await asyncio.to_thread(self.engine.encode_chat, messages)
+        async with aclosing(self.generate(prompt, sampling, placement, **fields)) as outputs:
+            async for output in outputs:
+                yield output
 
     async def close(self, drain_s: float = 0.0) -> None:
         """Close the engine as Engine.close does, without holding up other tasks."""

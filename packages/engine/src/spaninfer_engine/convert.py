@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from spaninfer_engine.config import EngineConfig, Quantize
+from spaninfer_engine.config import EngineConfig, Quantize, QuantizeGroup
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load import Checkpoint, open_checkpoint
 from spaninfer_engine.load.hub_cache import whole_path
 from spaninfer_engine.load.llama2c_pieces import find_pieces
 from spaninfer_engine.load.packed import PACKED_FILE, PackedReader, describe_tensors
-from spaninfer_engine.load.packing import WAY_OUT, Packing
+from spaninfer_engine.load.packing import WAY_OUT, Packing, packing_of
 from spaninfer_engine.ops.operation import Use
 from spaninfer_engine.program.bind import bind_packed, packer
 from spaninfer_engine.program.lower import lower
@@ -43,13 +43,13 @@ def convert(
     out: Path,
     *,
     quantize: Quantize | None = None,
-    quantize_group: int | None = None,
+    quantize_group: QuantizeGroup | None = None,
     spec: Path | None = None,
     progress: Progress = silent,
 ) -> Path:
     """Pack the weights of a Hugging Face folder or a llama2.c file into the folder `out`.
 
-    Without `quantize`, weights of products keep the numbers that they are stored in. `out` is new
+    Without `quantize`, weights of matmuls keep the numbers that they are stored in. `out` is new
     or empty, and is there only when it is whole; it is returned, resolved. Packed weights lie in
     memory until all are written. Raises ConfigError for what was asked, and where `out` cannot be
     written; CheckpointError for what is on disk.
@@ -70,7 +70,7 @@ def convert(
         weights = _packed_weights(asked, checkpoint, progress)
         try:
             with _complete(out) as folder:
-                _write(folder, checkpoint, weights, Packing(quantize, quantize_group))
+                _write(folder, checkpoint, weights, packing_of(quantize, quantize_group))
         except OSError as error:
             raise ConfigError(f"{out} cannot be written: {error}") from error
     return out

@@ -22,7 +22,19 @@ from spaninfer_engine.core import Core
 from spaninfer_engine.embedder import Embedder
 from spaninfer_engine.errors import InvalidPrompt, InvalidSampling, QueueFull
 from spaninfer_engine.handle import Handles, RequestHandle, ResultQueue, complete
-from spaninfer_engine.prompts import Prompt, check_sequence, is_one, token_ids
+from spaninfer_engine.keywords import (
+    check_keywords,
+    samplings_of,
+    single_sampling,
+    with_keywords,
+)
+from spaninfer_engine.prompts import (
+    Prompt,
+    check_sequence,
+    is_conversation,
+    is_one,
+    token_ids,
+)
 from spaninfer_engine.request import (
     Completion,
     FinishReason,
@@ -50,10 +62,13 @@ class Engine(Closing):
     """Answers requests with one model, from any number of threads.
 
         with Engine("path/to/model") as engine:
-            print(engine.generate("Once upon a time").text)
+            print(engine.generate("Once upon a time", max_tokens=40).text)
 
     `model` is a folder or file with a model, or a whole EngineConfig; `options` are fields of
     EngineConfig. Parts that were put together elsewhere are taken as they are.
+
+    Wherever `sampling` is an argument, fields of SamplingParams are keyword arguments, too: they
+    are set on top of it, or of `default_sampling` without it. TypeError for an unknown one.
 
     One that is dropped without being closed gives back what it holds as well; its requests end with
     EngineClosed.
@@ -101,13 +116,15 @@ class Engine(Closing):
         prompt: Prompt,
         sampling: SamplingParams | None = None,
         placement: Placement | None = None,
+        **fields: Any,
     ) -> tuple[RequestHandle, ResultQueue]:
         """Let a prompt, as text or token ids, wait for its turn; return at once.
 
         Raises RequestError if the request is at fault, QueueFull if too many wait, EngineClosed.
         """
+        sampling = with_keywords(sampling or self.default_sampling, fields, "start_request")
         prompt = self._encoded(prompt)
-        request = self._request(prompt, sampling or self.default_sampling, placement or Placement())
+        request = self._request(prompt, sampling, placement or Placement())
         queue = ResultQueue(request.sampling.n, partial(self._handles.forget, request.id))
         handle = RequestHandle(request, prompt, self._core.submit(request, queue), queue)
         self._handles.add(handle)
@@ -139,8 +156,8 @@ class Engine(Closing):
                 raise TimeoutError(f"request {waited_for.id} has not finished after {timeout} s")
 
     @overload
-    def generate(  # type: ignore[overload-overlap]  # a string is a sequence of strings, too
-        self, prompts: Prompt, sampling: SamplingParams | None = None
+    def generate(
+        self, prompts: Prompt, sampling: SamplingParams | None = None, **fields: Any
     ) -> Completion: ...
 
     @overload
@@ -148,12 +165,14 @@ class Engine(Closing):
         self,
         prompts: Sequence[Prompt],
         sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        **fields: Any,
     ) -> list[Completion]: ...
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        **fields: Any,
     ) -> Completion | list[Completion]:
         """Answer one prompt, or a list of prompts; waits for the answers.
 
@@ -163,14 +182,51 @@ class Engine(Closing):
         that failed.
         """
         given = self.default_sampling if sampling is None else sampling
-        if not is_one(prompts):
-            samplings = [given] * len(prompts) if isinstance(given, SamplingParams) else given
-            return self._generate(cast(Sequence[Prompt], prompts), samplings)
-        if not isinstance(given, SamplingParams):
-            raise InvalidSampling("sampling", "a list", "one for a single prompt; or pass [prompt]")
-        if given.n > 1:
-            raise InvalidSampling("n", "more than 1", "1 for a single prompt; or pass [prompt]")
-        return self._generate([prompts], [given])[0]
+        if is_one(prompts):
+            return self._generate([prompts], [single_sampling(given, fields, "generate")])[0]
+        many = cast(Sequence[Prompt], prompts)
+        return self._generate(many, samplings_of(given, len(many), fields, "generate"))
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling: SamplingParams | None = None,
+        **fields: Any,
+    ) -> Completion: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Sequence[Mapping[str, Any]]],
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        **fields: Any,
+    ) -> list[Completion]: ...
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> Completion | list[Completion]:
+        """Answer a conversation, or a list of conversations; waits for the answers.
+
+            engine.chat([{"role": "user", "content": "Hello!"}], max_tokens=40).text
+
+        `encode_chat` says what messages, tools and variables are and what it raises; all else is
+        as in `generate`.
+        """
+        given = self.default_sampling if sampling is None else sampling
+        encode = partial(self.encode_chat, tools=tools, variables=variables)
+        if is_conversation(messages):
+            one = single_sampling(given, fields, "chat")
+            return self._generate([encode(messages)], [one])[0]
+        many = cast(Sequence[Sequence[Mapping[str, Any]]], messages)
+        samplings = samplings_of(given, len(many), fields, "chat")
+        return self._generate([encode(each) for each in many], samplings)
 
     def embed(
         self,
@@ -228,12 +284,17 @@ class Engine(Closing):
         """
         self._core.close(drain_s, patience_s)
 
+    def __repr__(self) -> str:
+        """Return the model, what computes, the context and the engine's state."""
+        made = self.resolved
+        return (
+            f"<Engine {made.name!r} ({made.architecture}) on {made.device}, backend "
+            f"{made.backend}, {made.dtype}, context {self.context}: {self._core.state.value}>"
+        )
+
     def _generate(
         self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]
     ) -> list[Completion]:
-        if len(samplings) != len(prompts):
-            allowed = f"one for all of {len(prompts)} prompts, or one for each"
-            raise InvalidSampling("sampling", f"a list of {len(samplings)}", allowed)
         handles: list[RequestHandle] = []
         order = longest_first(samplings)
         try:
@@ -284,6 +345,7 @@ class Engine(Closing):
 
 
 def _build(model: str | Path | EngineConfig, options: Mapping[str, Any]) -> Parts:
+    check_keywords(options, EngineConfig, "Engine")
     if isinstance(model, EngineConfig):
         return build(replace(model, **options))
     return build(EngineConfig(model=model, **options))

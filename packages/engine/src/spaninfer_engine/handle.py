@@ -154,7 +154,8 @@ class RequestHandle:
         return range(self.id, self.id + self.request.sampling.n)
 
     def __repr__(self) -> str:
-        return f"<RequestHandle {self.id}: {self.status.value}>"
+        known = f"prompt of {len(self._prompt)} tokens, n={self.request.sampling.n}"
+        return f"<RequestHandle {self.id}: {self.status.value}, {known}>"
 
 
 class Handles:

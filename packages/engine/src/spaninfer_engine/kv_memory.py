@@ -84,7 +84,7 @@ def fit(
     one = sum(count * size for count, size in zip(single, sizes, strict=True))
     if one > budget:
         raise ConfigError(
-            f"one request of {demand.max_len} tokens needs {one:,} bytes of span cache, "
+            f"one request of {demand.max_len} tokens needs {one:,} bytes of KV cache, "
             f"and {budget:,} are to be had; lower max_len, or raise memory"
         )
     requests = min(float(demand.max_running), budget / one)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
-from spaninfer_engine.errors import InvalidPrompt
+from spaninfer_engine.errors import InvalidPrompt, shown
 from spaninfer_engine.request import TokenIds
 
 Prompt: TypeAlias = str | Sequence[int]
@@ -31,6 +31,19 @@ def check_sequence(prompts: object) -> None:
     if not is_sequence or isinstance(prompts, bytes | bytearray | Mapping):
         kind = type(prompts).__name__
         raise InvalidPrompt(f"a prompt is text or a sequence of token ids; this one is {kind}")
+
+
+def is_conversation(messages: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
+    """Is this one conversation, not a list of them? InvalidPrompt where it is neither."""
+    if isinstance(messages, Sequence) and not isinstance(messages, str | bytes):
+        if all(isinstance(message, Mapping) for message in messages):
+            return len(messages) > 0
+        if all(isinstance(each, Sequence) and is_conversation(each) for each in messages):
+            return False
+    raise InvalidPrompt(
+        'messages are a list such as [{"role": "user", "content": "Hello!"}], or a list of such '
+        f"lists; this is {shown(messages)}; generate() continues a text"
+    )
 
 
 def is_one(prompts: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:

@@ -73,9 +73,9 @@ class SamplingParams:
     frequency_penalty: float = 0.0  # over the output
     no_repeat_ngram: int = 0  # 0: off
     logit_bias: Mapping[int, float] = field(default_factory=dict)  # copied
-    bad_words: tuple[str, ...] = ()
-    stop: tuple[str, ...] = ()
-    stop_ids: tuple[int, ...] = ()
+    bad_words: Sequence[str] = ()  # a list becomes a tuple, one string a tuple of it
+    stop: Sequence[str] = ()  # likewise
+    stop_ids: Sequence[int] = ()
     include_stop: bool = False  # keep the stop string in the text
     ignore_eos: bool = False
     seed: int | None = None  # None: drawn by the engine, reported in the output
@@ -95,12 +95,16 @@ class SamplingParams:
             _check_number(name, getattr(self, name), low, high, allowed)
         for name, least, most in _INTEGERS:
             _check_integer(name, getattr(self, name), least, most)
+        for name in ("stop", "bad_words", "stop_ids"):
+            object.__setattr__(self, name, _as_tuple(getattr(self, name)))
         for name in ("stop", "bad_words"):
             _check_strings(name, getattr(self, name))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidSampling(
                 "min_tokens", self.min_tokens, f"0 to max_tokens = {self.max_tokens}"
             )
+        if not isinstance(self.stop_ids, tuple):
+            raise InvalidSampling("stop_ids", self.stop_ids, "a token id, or a list of them")
         for name, most in (("stop_ids", MAX_STOP_IDS), ("logit_bias", MAX_BIASES)):
             if (length := len(getattr(self, name))) > most:
                 raise InvalidSampling(name, f"{length} items", f"at most {most}")
@@ -157,11 +161,18 @@ def _check_integer(name: str, value: object, low: int, high: int | None) -> None
         raise InvalidSampling(name, value, allowed)
 
 
+def _as_tuple(values: object) -> object:
+    """Return a list as a tuple, and one string or number as a tuple of it."""
+    if isinstance(values, str | int):
+        return (values,)
+    return tuple(values) if isinstance(values, list) else values
+
+
 def _check_strings(name: str, values: object) -> None:
     limit = _STRING_LIMITS[name]
     allowed = f"at most {limit} strings of 1 to {MAX_WORD_LEN} characters"
     if not isinstance(values, tuple):
-        raise InvalidSampling(name, values, f"a tuple of {allowed}")
+        raise InvalidSampling(name, values, f"a string, or a list of {allowed}")
     are_words = all(isinstance(value, str) and 1 <= len(value) <= MAX_WORD_LEN for value in values)
     if len(values) > limit or not are_words:
         raise InvalidSampling(name, values, allowed)
@@ -252,7 +263,7 @@ class Output:
     usage: Usage | None = None  # with a finish reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Completion:
     """Everything one choice of a finished request produced."""
 
@@ -266,3 +277,10 @@ class Completion:
     matched: str | int | None
     seed: int
     usage: Usage
+
+    def __repr__(self) -> str:
+        """Return the text, why it ended, and how long prompt and answer are."""
+        return (
+            f"<Completion {self.text!r}: {self.finish_reason.value}, "
+            f"{self.usage.prompt_len} + {self.usage.output_len} tokens>"
+        )

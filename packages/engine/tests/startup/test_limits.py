@@ -76,6 +76,7 @@ def test_the_host_gives_a_share_of_its_memory_up_to_a_limit():
     assert decide_budget(asked(), compute, 2 * GIB, 0.5, Needs()).budget == GIB
     assert decide_budget(asked(), compute, 100 * GIB, 0.5, Needs()).budget == 4 * GIB
     assert decide_budget(asked(memory=9 * GIB), compute, GIB, 0.5, Needs()).budget == 9 * GIB
+    assert decide_budget(asked(memory="9GiB"), compute, GIB, 0.5, Needs()).budget == 9 * GIB
 
 
 @pytest.mark.parametrize("window", [None, 100])

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from fastapi import FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
-from spaninfer_engine import Engine, EngineError
+from spaninfer_engine import Engine, EngineError, EngineUnavailable
 from starlette.exceptions import HTTPException
 
 from spaninfer_serving.guard import Guard, LocalNames
@@ -78,7 +78,9 @@ async def _answer_problem(_: Request, error: Exception) -> JSONResponse:
 async def _answer_engine_error(request: Request, error: Exception) -> JSONResponse:
     problem = problem_of(error, getattr(request.state, "prompt_param", "prompt"))
     if problem.status >= 500:
-        log.error("%s %s: %s", request.method, request.url.path, error, exc_info=error)
+        # An engine that has failed said how when it did: later requests are a line each.
+        trace = None if isinstance(error, EngineUnavailable) else error
+        log.error("%s %s: %s", request.method, request.url.path, error, exc_info=trace)
     return _respond(problem)
 
 

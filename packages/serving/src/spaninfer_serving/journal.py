@@ -1,6 +1,6 @@
-"""What is said about every request: an id, one line in the log, a count of the statuses.
+"""What is said about every request: an id, one line in the access log, a count of the statuses.
 
-The line goes to the logger `spaninfer_serving.journal` at INFO, so it is off unless asked for.
+The line goes to the logger `spaninfer_serving.journal` at INFO.
 Neither prompts nor answers nor keys are ever in it.
 """
 
@@ -11,8 +11,10 @@ import logging
 import re
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 
+from spaninfer_engine import Output
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spaninfer_serving.guard import answer
@@ -22,6 +24,28 @@ log = logging.getLogger(__name__)
 ID_HEADER = b"x-request-id"
 ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")  # nothing that could forge a line of a log
 CUT = 499  # nginx's word for a client that went away before the answer began
+
+
+@dataclass(slots=True)
+class Tally:
+    """The tokens of a request's answers that have ended."""
+
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+    def add(self, output: Output) -> None:
+        """Count the last output of a choice; the choices of a prompt share its tokens."""
+        assert output.usage is not None
+        if output.index == 0:
+            self.prompt_tokens += output.usage.prompt_len
+        self.output_tokens += output.usage.output_len
+
+    def told(self, lasted_s: float) -> str:
+        """Return it in words, with the rate over the whole request; empty if nothing ended."""
+        if not self.prompt_tokens:
+            return ""
+        rate = self.output_tokens / lasted_s
+        return f"prompt {self.prompt_tokens}, output {self.output_tokens} tokens, {rate:.1f} tok/s "
 
 
 class Journal:
@@ -41,6 +65,7 @@ class Journal:
         name = _id_of(scope)
         started = perf_counter()
         status = CUT
+        tally = scope.setdefault("state", {})["tally"] = Tally()
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -62,7 +87,7 @@ class Journal:
         finally:
             self._count(status)
             if log.isEnabledFor(logging.INFO):
-                _write(scope, status, perf_counter() - started, name)
+                _write(scope, status, perf_counter() - started, tally, name)
 
 
 def print_lines() -> None:
@@ -84,14 +109,15 @@ def _id_of(scope: Scope) -> bytes:
     return given if ID.fullmatch(given) else new_id()
 
 
-def _write(scope: Scope, status: int, lasted_s: float, name: bytes) -> None:
+def _write(scope: Scope, status: int, lasted_s: float, tally: Tally, name: bytes) -> None:
     client = scope.get("client") or ("-", 0)
     log.info(
-        '%s "%s %s" %d %.1f ms %s',
+        '%s "%s %s" %d %.1f ms %s%s',
         client[0],
         scope["method"],
         scope["raw_path"].decode("latin-1"),
         status,
         lasted_s * 1e3,
+        tally.told(lasted_s),
         name.decode(),
     )

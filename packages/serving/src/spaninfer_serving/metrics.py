@@ -51,12 +51,13 @@ class Metrics:
         return generate_latest(self._registry)
 
     async def observed(
-        self, outputs: AsyncIterator[tuple[int, Output]]
+        self, outputs: AsyncIterator[tuple[int, Output]], ended: Callable[[Output], None]
     ) -> AsyncIterator[tuple[int, Output]]:
-        """Yield the outputs unchanged, noting the times of those that end."""
+        """Yield the outputs unchanged, noting the times of the last ones, which `ended` is told."""
         async for index, output in outputs:
             if output.usage is not None:
                 self._note(output.usage)
+                ended(output)
             yield index, output
 
     def _note(self, usage: Usage) -> None:

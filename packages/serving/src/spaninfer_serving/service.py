@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -187,10 +187,13 @@ class Service:
             token_ids=body.return_token_ids,
         )
 
-    async def start(self, asked: Asked) -> AsyncIterator[tuple[int, Output]]:
+    async def start(
+        self, asked: Asked, ended: Callable[[Output], None]
+    ) -> AsyncIterator[tuple[int, Output]]:
         """Start every prompt, and return the outputs; what refuses a prompt is raised here.
 
         Admission is decided before this returns, so that a refusal still has its own status.
+        `ended` is called with the last output of every choice.
         """
         streams: list[OutputStream] = []
         try:
@@ -202,7 +205,7 @@ class Service:
             for stream in streams:
                 stream.close()
             raise
-        return self.metrics.observed(merged(streams, asked.sampling.n))
+        return self.metrics.observed(merged(streams, asked.sampling.n), ended)
 
 
 def _check_echo(prompts: Sequence[Prompt], sampling: SamplingParams) -> None:

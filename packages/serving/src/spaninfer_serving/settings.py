@@ -35,7 +35,7 @@ class Settings:
     body_timeout_s: float = 60.0  # for a body to arrive
     keep_alive_s: float = 15.0  # a comment line after so much silence in a stream
     drain_s: float = 30.0  # how long running requests may take after SIGTERM
-    log_requests: bool = False  # one line per request on standard error
+    log_requests: bool = True  # one line per request on standard error
     allow_origins: tuple[str, ...] = ()  # CORS; empty: only the server's own page
 
     def __post_init__(self) -> None:

@@ -26,13 +26,32 @@ def test_an_unknown_parameter_has_a_code_of_its_own():
     assert (problem.param, problem.code) == ("temprature", "unknown_parameter")
 
 
+@pytest.mark.parametrize(
+    ("body", "near"),
+    [
+        ('{"messages": [], "temprature": 1}', "temperature"),
+        ('{"messages": [], "max_token": 1}', "max_tokens"),
+        ('{"messages": [], "stream_options": {"include_usge": true}}', "include_usage"),
+        ('{"messages": [{"role": "user", "contents": "x"}]}', "content"),
+    ],
+)
+def test_a_name_that_is_almost_right_is_refused_with_the_nearest(body, near):
+    assert refusal(body.encode()).message.endswith(f"; did you mean {near!r}?")
+
+
+def test_a_name_that_is_near_to_none_is_refused_without_a_guess():
+    assert refusal(b'{"messages": [], "zzz": 1}').message == (
+        "zzz is not a parameter this server knows"
+    )
+
+
 def test_of_many_unknown_parameters_one_is_named():
     many = b",".join(b'"p%d": 1' % number for number in range(1000))
 
     problem = refusal(b"{" + many + b"}")
 
     assert problem.code == "unknown_parameter"
-    assert problem.message == f"{problem.param} is not a parameter this server knows"
+    assert problem.message.startswith(f"{problem.param} is not a parameter this server knows")
 
 
 @pytest.mark.parametrize("body", [b"[]", b'"x"', b"5", b"null"])

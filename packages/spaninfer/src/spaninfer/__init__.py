@@ -1,17 +1,104 @@
 """LLM and VLM inference that installs with pip and runs."""
 
+from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spaninfer_engine import AsyncEngine, Engine, EngineConfig, Placement, SamplingParams
+    from spaninfer_engine import (
+        AsyncEngine,
+        CheckpointError,
+        Completion,
+        ConfigError,
+        Decision,
+        Engine,
+        EngineClosed,
+        EngineConfig,
+        EngineError,
+        EngineState,
+        EngineStats,
+        EngineUnavailable,
+        FinishReason,
+        InvalidPrompt,
+        InvalidSampling,
+        NoMemory,
+        NotBuilt,
+        NoToken,
+        Output,
+        OutputStream,
+        Placement,
+        PromptTooLong,
+        QueueFull,
+        RequestError,
+        RequestHandle,
+        Resolved,
+        ResultQueue,
+        SamplingParams,
+        SpecError,
+        Status,
+        TemplateError,
+        TextTooLong,
+        TokenLogprob,
+        UnknownArchitecture,
+        UnsupportedTask,
+        Usage,
+    )
+    from spaninfer_engine.convert import convert
 
-__all__ = ["AsyncEngine", "Engine", "EngineConfig", "Placement", "SamplingParams"]
+    __version__: str
+
+__all__ = [
+    "AsyncEngine",
+    "CheckpointError",
+    "Completion",
+    "ConfigError",
+    "Decision",
+    "Engine",
+    "EngineClosed",
+    "EngineConfig",
+    "EngineError",
+    "EngineState",
+    "EngineStats",
+    "EngineUnavailable",
+    "FinishReason",
+    "InvalidPrompt",
+    "InvalidSampling",
+    "NoMemory",
+    "NoToken",
+    "NotBuilt",
+    "Output",
+    "OutputStream",
+    "Placement",
+    "PromptTooLong",
+    "QueueFull",
+    "RequestError",
+    "RequestHandle",
+    "Resolved",
+    "ResultQueue",
+    "SamplingParams",
+    "SpecError",
+    "Status",
+    "TemplateError",
+    "TextTooLong",
+    "TokenLogprob",
+    "UnknownArchitecture",
+    "UnsupportedTask",
+    "Usage",
+    "__version__",
+    "convert",
+]
 
 
 def __getattr__(name: str) -> object:
     """Import the engine when something of it is asked for: the command line says when it does."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import spaninfer_engine
+    if name == "__version__":
+        return version("spaninfer")
+    home = "spaninfer_engine.convert" if name == "convert" else "spaninfer_engine"
+    return getattr(import_module(home), name)
 
-    return getattr(spaninfer_engine, name)
+
+def __dir__() -> list[str]:
+    """Return what is offered, before it is imported."""
+    return sorted({*globals(), *__all__})

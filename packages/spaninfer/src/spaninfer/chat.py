@@ -2,59 +2,140 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import TypeAlias
 
 import typer
-from spaninfer_engine import Engine, RequestError, SamplingParams
+from spaninfer_engine import Engine, NoMemory, PromptTooLong, RequestError, SamplingParams
+from spaninfer_engine.nearest import did_you_mean
 
 from spaninfer import show
+from spaninfer.chat_input import read_message
+from spaninfer.interrupts import Interrupts
 
-with suppress(ImportError):  # where there is none, as on Windows, the console edits lines
-    import readline  # noqa: F401  # gives `input` arrow keys and the questions asked before
+LOOK_S = 0.1  # how often a wait for the next token looks whether Ctrl-C came
+
+HELP = '''\
+/system TEXT  tell the model who it is, or with no TEXT see what it was told
+/clear        forget the conversation
+/bye          end the chat, as Ctrl-D does
+""" or a \\     begin a message of several lines, which """ ends; continue a line in the next
+Ctrl-C        stop an answer, or drop the line that is being typed
+A message that begins with / is typed after a space.'''
+
+Message: TypeAlias = dict[str, str]
 
 
-def converse(engine: Engine, sampling: SamplingParams, system: str | None) -> None:
-    """Ask, answer, and remember, until the input ends.
+class Chat:
+    """Asks, answers, and remembers, until the input ends.
 
     Raises TemplateError, before anything is asked, where the model has no template for this.
     """
-    messages = [{"role": "system", "content": system}] if system else []
-    engine.encode_chat([*messages, {"role": "user", "content": "Hello!"}])
-    while (text := _ask()) is not None:
-        if not text.strip():
-            continue
-        messages.append({"role": "user", "content": text})
+
+    def __init__(self, engine: Engine, sampling: SamplingParams, system: str | None) -> None:
+        self._engine, self._sampling = engine, sampling
+        self._system = [_message("system", system)] if system else []
+        self._turns: list[Message] = []
+        self._is_open = True
+        self._commands: Mapping[str, Callable[[str], None]] = {
+            "/help": lambda _: show.note(HELP),
+            "/system": self._set_system,
+            "/clear": self._clear,
+            "/bye": self._leave,
+        }
+        self._try(self._system)
+
+    def run(self) -> None:
+        """Talk until /bye or the end of the input."""
+        show.note(f"{self._engine.resolved.name}, context {self._engine.context:,} tokens")
+        show.note("/help says what there is beside questions; /bye or Ctrl-D ends the chat")
+        with Interrupts() as interrupts:
+            while self._is_open:
+                self._turn(interrupts)
+
+    def _turn(self, interrupts: Interrupts) -> None:
         try:
-            answer = _answer(engine, sampling, messages)
-        except RequestError as error:  # too long, or refused by the template: the chat goes on
+            with interrupts.raised():
+                text = read_message()
+        except EOFError:
+            typer.echo()
+            self._is_open = False
+        except KeyboardInterrupt:
+            typer.echo()
+            show.note("/bye or Ctrl-D ends the chat")
+        else:
+            if text.startswith("/"):
+                self._command(text)
+            elif text.strip():
+                self._ask(text, interrupts)
+
+    def _command(self, text: str) -> None:
+        name, _, rest = text.partition(" ")
+        if name in self._commands:
+            self._commands[name](rest.strip())
+        else:
+            hint = did_you_mean(name, self._commands) or "; /help shows all"
+            show.failure(f"there is no command {name!r}{hint}")
+
+    def _ask(self, text: str, interrupts: Interrupts) -> None:
+        """Answer a question; one that cannot be answered is forgotten, and the chat goes on."""
+        self._turns.append(_message("user", text))
+        try:
+            answer = self._answer(interrupts)
+        except (RequestError, NoMemory) as error:
             show.failure(str(error))
-            messages.pop()
-            continue
-        messages.append({"role": "assistant", "content": answer})
+            self._turns.pop()
+            if isinstance(error, PromptTooLong) and self._turns:
+                show.note("/clear makes room: it forgets the conversation")
+        else:
+            self._turns.append(_message("assistant", answer))
+
+    def _answer(self, interrupts: Interrupts) -> str:
+        """Print the answer as it comes, and return it; Ctrl-C keeps what came so far."""
+        engine = self._engine
+        prompt_ids = engine.encode_chat([*self._system, *self._turns])
+        handle, queue = engine.start_request(prompt_ids, self._sampling)
+        pieces: list[str] = []
+        try:
+            while not interrupts.came:
+                with suppress(TimeoutError):
+                    if (output := queue.get(timeout=LOOK_S)) is None:
+                        break
+                    if output.error is not None:
+                        raise output.error
+                    pieces.append(output.text)
+                    typer.echo(output.text, nl=False)
+        finally:
+            engine.release(handle)
+            typer.echo()
+        return "".join(pieces)
+
+    def _set_system(self, text: str) -> None:
+        if text:
+            system = [_message("system", text)]
+            try:
+                self._try(system)
+            except RequestError as error:
+                show.failure(str(error))
+                return
+            self._system = system
+        for message in self._system:
+            show.note(f"system: {message['content']}")
+        if not self._system:
+            show.note("nothing was said; /system TEXT says something")
+
+    def _clear(self, _: str) -> None:
+        self._turns.clear()
+        show.note("the conversation is forgotten")
+
+    def _leave(self, _: str) -> None:
+        self._is_open = False
+
+    def _try(self, system: list[Message]) -> None:
+        """Raise what the template has against a conversation that begins so."""
+        self._engine.encode_chat([*system, _message("user", "Hello!")])
 
 
-def _ask() -> str | None:
-    try:
-        return input("> ")
-    except (EOFError, KeyboardInterrupt):
-        typer.echo()
-        return None
-
-
-def _answer(engine: Engine, sampling: SamplingParams, messages: Sequence[dict[str, str]]) -> str:
-    """Print the answer as it comes, and return it; Ctrl-C keeps what came so far."""
-    handle, queue = engine.start_request(engine.encode_chat(messages), sampling)
-    pieces: list[str] = []
-    try:
-        for output in queue:
-            if output.error is not None:
-                raise output.error
-            pieces.append(output.text)
-            typer.echo(output.text, nl=False)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        engine.release(handle)
-        typer.echo()
-    return "".join(pieces)
+def _message(role: str, content: str) -> Message:
+    return {"role": role, "content": content}

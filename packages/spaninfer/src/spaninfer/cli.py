@@ -15,6 +15,7 @@ import typer
 from spaninfer_engine import Engine, EngineConfig, EngineState
 from spaninfer_engine.convert import convert as convert_weights
 from spaninfer_engine.errors import StepTimeout
+from spaninfer_engine.sizes import parse_bytes
 from spaninfer_engine.startup.build import build
 from spaninfer_engine.startup.components import Parts
 from spaninfer_serving import Settings, bind
@@ -22,9 +23,9 @@ from spaninfer_serving import serve as serve_until_signal
 
 from spaninfer import options, show
 from spaninfer.bench.commands import app as bench_app
-from spaninfer.chat import converse
+from spaninfer.chat import Chat
 from spaninfer.grouped import spread
-from spaninfer.sizes import parse_bytes
+from spaninfer.threads import keep_to
 
 CLOSE_S = 5.0  # for the step that is under way when a server has drained; then it hangs
 
@@ -35,13 +36,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="""Run language models from a folder of weights, a GGUF file, or the bundled demo.
 
-[bold]spaninfer serve[/bold]                    an OpenAI server and a playground
+[bold]spaninfer serve[/bold]                       an OpenAI server and a playground
 
-[bold]spaninfer serve ./Qwen3-0.6B[/bold]       the same with yours
+[bold]spaninfer serve ./Qwen3-0.6B[/bold]          the same with yours
 
-[bold]spaninfer chat[/bold]                     talk to it in the terminal
+[bold]spaninfer chat[/bold]                        talk to it in the terminal
 
-[bold]spaninfer generate "Once upon"[/bold]     continue a text and exit
+[bold]spaninfer generate demo "Once upon"[/bold]   continue a text and exit
 """,
 )
 spec_app = typer.Typer(no_args_is_help=True, help="Look at architectures, check your own.")
@@ -49,8 +50,10 @@ app.add_typer(spec_app, name="spec")
 app.add_typer(bench_app, name="bench")
 
 
-def _loaded(config: EngineConfig) -> Parts:
+def _loaded(config: EngineConfig, threads: int | None) -> Parts:
     """Load a model, showing how far it has come."""
+    if threads is not None:
+        keep_to(threads)
     with show.loading() as bar:
         return build(config, bar)
 
@@ -106,9 +109,10 @@ def serve(
         list[str] | None,
         typer.Option(help="A web origin whose pages may call this server; may be repeated."),
     ] = None,
-    log_requests: Annotated[
-        bool, typer.Option("--log-requests", help="Print one line per request.")
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Leave out the access log, a line per request.")
     ] = False,
+    threads: options.Threads = None,
     compute: options.Compute,
     cache: options.Cache,
     max_running: options.MaxRunning = 256,
@@ -131,7 +135,7 @@ def serve(
             no_auth=no_auth,
             max_body_bytes=None if max_body is None else parse_bytes(max_body),
             drain_s=drain,
-            log_requests=log_requests,
+            log_requests=not quiet,
             allow_origins=tuple(allow_origin or ()),
         )
         config = EngineConfig(
@@ -149,10 +153,10 @@ def serve(
             spec=spec,
             chat_template=chat_template,
         )
-        with bind(settings) as listener, _ended(Engine(_loaded(config))) as engine:
+        with bind(settings) as listener, _ended(Engine(_loaded(config, threads))) as engine:
             resolved = engine.resolved
             show.decisions(resolved)
-            ready = partial(show.addresses, resolved=resolved, with_key=settings.needs_key)
+            ready = partial(show.addresses, resolved=resolved, settings=settings)
             serve_until_signal(engine, settings, ready, listener)
 
 
@@ -175,19 +179,21 @@ def _ended(engine: Engine) -> Iterator[Engine]:
 @app.command()
 @spread
 def generate(
+    model: options.Model,
     prompt: Annotated[str, typer.Argument(help="The text to continue; - reads standard input.")],
-    model: options.ModelOption = "demo",
     *,
     max_tokens: options.MaxTokens = 128,
     draws: options.Draws,
+    threads: options.Threads = None,
     compute: options.Compute,
+    cache: options.Cache,
     spec: options.Spec = None,
 ) -> None:
     """Continue a text, printing it as it comes."""
     text = sys.stdin.read() if prompt == "-" else prompt
-    config = EngineConfig(model=model, **compute.asked, spec=spec)
-    with show.errors_as_sentences(), Engine(_loaded(config)) as engine:
-        sampling = draws.over(engine.default_sampling, max_tokens)
+    config = EngineConfig(model=model, **compute.asked, **cache.asked, spec=spec)
+    with show.errors_as_sentences(), Engine(_loaded(config, threads)) as engine:
+        sampling = draws.over(engine, max_tokens)
         _, queue = engine.start_request(text, sampling)
         typer.echo(text, nl=False)
         try:
@@ -207,15 +213,19 @@ def chat(
     system: Annotated[str | None, typer.Option(help="What the model is told first.")] = None,
     max_tokens: options.MaxTokens = None,
     draws: options.Draws,
+    threads: options.Threads = None,
     compute: options.Compute,
+    cache: options.Cache,
     spec: options.Spec = None,
     chat_template: options.ChatTemplate = None,
 ) -> None:
-    """Talk to a model in the terminal. Ctrl-C stops an answer, Ctrl-D ends the chat."""
-    config = EngineConfig(model=model, **compute.asked, spec=spec, chat_template=chat_template)
-    with show.errors_as_sentences(), Engine(_loaded(config)) as engine:
-        sampling = draws.over(engine.default_sampling, max_tokens)
-        converse(engine, sampling, system)
+    """Talk to a model in the terminal. Ctrl-C stops an answer, /bye or Ctrl-D ends the chat."""
+    config = EngineConfig(
+        model=model, **compute.asked, **cache.asked, spec=spec, chat_template=chat_template
+    )
+    with show.errors_as_sentences(), Engine(_loaded(config, threads)) as engine:
+        sampling = draws.over(engine, max_tokens)
+        Chat(engine, sampling, system).run()
 
 
 @app.command()
@@ -223,17 +233,24 @@ def chat(
 def info(
     model: options.Model = "demo",
     *,
+    program: Annotated[
+        bool, typer.Option("--program", help="List the operations of a step, too.")
+    ] = False,
+    threads: options.Threads = None,
     compute: options.Compute,
+    cache: options.Cache,
     batch_invariant: options.BatchInvariant = False,
     spec: options.Spec = None,
 ) -> None:
-    """Print what a model is, what was decided for this machine, and the bound program."""
-    config = EngineConfig(model=model, **compute.asked, batch_invariant=batch_invariant, spec=spec)
+    """Print a model's sizes, what its weights take, and what fits beside them on this machine."""
+    config = EngineConfig(
+        model=model, **compute.asked, **cache.asked, batch_invariant=batch_invariant, spec=spec
+    )
     with show.errors_as_sentences():
-        parts = _loaded(config)
-        show.decisions(parts.resolved)
-        show.model(parts.model)
-        typer.echo(parts.listing)
+        parts = _loaded(config, threads)
+        show.model(parts)
+        if program:
+            typer.echo(parts.listing)
 
 
 @app.command()
@@ -244,7 +261,7 @@ def convert(
     out: Annotated[Path, typer.Argument(help="The folder to write: new, or empty.")],
     *,
     quantize: options.QuantizeOption = None,
-    quantize_group: options.QuantizeGroup = None,
+    quantize_group: options.QuantizeGroupOption = None,
     spec: options.Spec = None,
 ) -> None:
     """Pack weights for backend cpu once; the folder then starts by mapping them."""
@@ -254,7 +271,7 @@ def convert(
                 model,
                 out,
                 quantize=quantize,
-                quantize_group=quantize_group,
+                quantize_group=options.GROUPS[quantize_group],
                 spec=spec,
                 progress=bar,
             )

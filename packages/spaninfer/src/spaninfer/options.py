@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
-from spaninfer_engine import SamplingParams
+from spaninfer_engine import Engine, SamplingParams
 from spaninfer_engine.backends.registry import CPU, CUDA
-from spaninfer_engine.config import BackendName, DType, KVDType, Quantize
+from spaninfer_engine.config import BackendName, DType, KVDType, Quantize, QuantizeGroup
 from spaninfer_engine.startup.limits import SPAN_LEN
 
-from spaninfer.sizes import parse_bytes
+from spaninfer import show
 
 
 def _engine(text: str, *names: str) -> Any:
@@ -28,7 +29,6 @@ _MODEL_HELP = (
     "Nothing is downloaded."
 )
 Model = Annotated[str, typer.Argument(help=_MODEL_HELP)]
-ModelOption = Annotated[str, typer.Option("--model", help=_MODEL_HELP)]
 ServedName = Annotated[
     str | None,
     typer.Option("--served-model-name", help="The name clients use; default: the folder's."),
@@ -41,24 +41,31 @@ BackendOption = Annotated[
         "reference: numpy."
     ),
 ]
-Device = Annotated[str | None, _engine("cpu, cuda, cuda:1, …")]
+Device = Annotated[str | None, _engine("cpu, cuda (or gpu), cuda:1, …")]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="CPUs to keep to; default: all usable ones.", rich_help_panel="Engine"
+    ),
+]
 DTypeOption = Annotated[
     DType | None, _engine("What to compute in; default: the checkpoint's, where the backend can.")
 ]
 KVDTypeOption = Annotated[
     KVDType | None,
     _engine(
-        "What keys and values are kept in; default: what is computed in. "
+        "What the KV cache is stored in; default: what is computed in. "
         "fp8, int8 and uint4 on backend cuda; all but fp8 on cpu."
     ),
 ]
 QuantizeOption = Annotated[
     Quantize | None,
-    _engine("Make weights bfloat16, or codes of 8 or 4 bits, while loading. Needs backend cpu."),
+    _engine("Quantise weights to bfloat16, int8 or int4 while loading. Needs backend cpu."),
 ]
-QuantizeGroup = Annotated[
-    int | None,
-    _engine("Channels of codes that share a scale: 32, 64 or 128; default: a whole row."),
+GroupName = Literal["32", "64", "128", "row"]
+QuantizeGroupOption = Annotated[
+    GroupName | None,
+    _engine("Channels of int8 and int4 weights that share a scale; default: 32."),
 ]
 MaxLen = Annotated[
     int | None, _engine("Most tokens of prompt and answer together; default: the model's own.")
@@ -67,10 +74,15 @@ Memory = Annotated[
     str | None,
     _engine(
         "Memory for the KV cache, such as 512MiB or 8GiB; default: measured. On CPUs it is "
-        "reserved, and taken as it fills."
+        "reserved, and taken as it fills.",
+        "--memory",
+        "--kv-cache-memory",
     ),
 ]
-SpanLen = Annotated[int | None, _engine(f"Tokens per span of the cache; default: {SPAN_LEN}.")]
+SpanLen = Annotated[
+    int | None,
+    _engine(f"Tokens per span (a block, or page, of the KV cache); default: {SPAN_LEN}."),
+]
 MaxRunning = Annotated[int, _engine("Most requests in one step.")]
 StepTokens = Annotated[
     int | None,
@@ -109,11 +121,23 @@ ChatTemplate = Annotated[
     Path | None, _engine("A Jinja file that turns messages into a prompt; default: the model's.")
 ]
 
-MaxTokens = Annotated[int | None, _sampling("Longest answer in tokens.")]
-Temperature = Annotated[float | None, _sampling("0 takes the likeliest token.")]
-TopP = Annotated[float | None, _sampling("Draw from the likeliest tokens with this much together.")]
-TopK = Annotated[int | None, _sampling("Draw from this many of the likeliest tokens; 0: all.")]
+MaxTokens = Annotated[
+    int | None, _sampling("Most tokens of an answer; the end of the context ends one sooner.")
+]
+Temperature = Annotated[float | None, _sampling("0: greedy.")]
+TopP = Annotated[
+    float | None,
+    _sampling("Sample from the most probable tokens with this much probability together."),
+]
+TopK = Annotated[
+    int | None, _sampling("Sample from this many of the most probable tokens; 0: all.")
+]
 Seed = Annotated[int | None, _sampling("Same seed, same text.")]
+
+
+GROUPS: Mapping[GroupName | None, QuantizeGroup | None] = {
+    None: None, "32": 32, "64": 64, "128": 128, "row": "row"
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +149,17 @@ class Compute:
     dtype: DTypeOption = None
     kv_dtype: KVDTypeOption = None
     quantize: QuantizeOption = None
-    quantize_group: QuantizeGroup = None
+    quantize_group: QuantizeGroupOption = None
 
     @property
     def asked(self) -> dict[str, Any]:
         """Fields of EngineConfig."""
-        return asdict(self)
+        return asdict(self) | {"quantize_group": GROUPS[self.quantize_group]}
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """How many tokens keys and values are kept of."""
+    """How many tokens the KV cache holds."""
 
     max_len: MaxLen = None
     memory: Memory = None
@@ -143,8 +167,8 @@ class Cache:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """Fields of EngineConfig. Raises ConfigError where memory is no size."""
-        return asdict(self) | {"memory": None if self.memory is None else parse_bytes(self.memory)}
+        """Fields of EngineConfig."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +180,17 @@ class Draws:
     top_k: TopK = None
     seed: Seed = None
 
-    def over(self, defaults: SamplingParams, max_tokens: int | None) -> SamplingParams:
-        """Return a model's defaults with what was given on the command line on top."""
+    def over(self, engine: Engine, max_tokens: int | None) -> SamplingParams:
+        """Return a model's defaults with what was given on the command line on top.
+
+        Warns where an answer cannot become as long as that.
+        """
+        if max_tokens is not None and max_tokens > engine.context:
+            show.warning(
+                f"--max-tokens is {max_tokens}, and the context has {engine.context} tokens for "
+                "prompt and answer together: longer answers are cut there"
+            )
         given = asdict(self) | {"max_tokens": max_tokens}
-        return replace(defaults, **{n: value for n, value in given.items() if value is not None})
+        return replace(
+            engine.default_sampling, **{n: value for n, value in given.items() if value is not None}
+        )

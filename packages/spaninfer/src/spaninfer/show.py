@@ -23,8 +23,11 @@ from rich.text import Text
 from spaninfer_engine import EngineError, Resolved
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.spec import describe
-from spaninfer_engine.spec.nodes import Model
-from spaninfer_engine.spec.tree import parameter_count
+from spaninfer_engine.startup.components import Parts
+from spaninfer_serving import Settings
+from spaninfer_serving.settings import is_loopback
+
+from spaninfer.network import reachable_urls
 
 _out = Console()
 _err = Console(stderr=True)
@@ -94,6 +97,10 @@ def note(sentence: str) -> None:
 
 def decisions(resolved: Resolved) -> None:
     """Print what was decided, and why."""
+    _err.print(_decisions(resolved))
+
+
+def _decisions(resolved: Resolved) -> Table:
     title = escape(f"{resolved.name} ({resolved.architecture})")
     table = Table(title=title, title_justify="left")
     table.add_column("what", style="bold")
@@ -101,12 +108,12 @@ def decisions(resolved: Resolved) -> None:
     table.add_column("because", style="dim")
     for decision in resolved.decisions:
         table.add_row(*map(escape, (decision.what, decision.value, decision.why)))
-    _err.print(table)
+    return table
 
 
-def addresses(url: str, resolved: Resolved, *, with_key: bool = False) -> None:
-    """Print where a person and a program find the server."""
-    key = """ -H "Authorization: Bearer $SPANINFER_API_KEY\"""" if with_key else ""
+def addresses(url: str, resolved: Resolved, settings: Settings) -> None:
+    """Print where a person and a program find the server, and who else does."""
+    key = """ -H "Authorization: Bearer $SPANINFER_API_KEY\"""" if settings.needs_key else ""
     said = Text.assemble(  # no markup: http://[::1]:8000 would be some
         ("ready", "bold green"),
         "  playground  ",
@@ -115,26 +122,35 @@ def addresses(url: str, resolved: Resolved, *, with_key: bool = False) -> None:
         f"       metrics     {url}/metrics\n"
         f"       try         curl {url}/v1/completions -H 'Content-Type: application/json'{key} "
         f"""-d '{{"prompt": "Once upon a time", "max_tokens": 40}}'\n"""
+        f"{_reach(url, settings)}"
         "       Ctrl-C stops; running requests are finished first",
     )
     _err.print(said, soft_wrap=True)
 
 
-def model(model: Model) -> None:
-    """Print the sizes of a model."""
-    table = Table(title="model", title_justify="left", show_header=False)
-    table.add_row("architecture", model.architecture)
-    table.add_row("parameters", f"{parameter_count(model):,}")
-    table.add_row("layers", str(len(model.layers)))
-    table.add_row("hidden size", str(model.hidden))
-    table.add_row("vocabulary", f"{model.vocab:,}")
-    table.add_row("context", f"{model.max_len:,}")
-    for group in model.groups:
+def _reach(url: str, settings: Settings) -> str:
+    """Return from where a server can be reached, and by whom; nothing where only from here."""
+    if is_loopback(settings.host):
+        return ""
+    others = " ".join(f"{other}/" for other in reachable_urls(settings.host, url))
+    who = "who has a key" if settings.needs_key else "everybody: no key is asked for"
+    return f"       network     {others or settings.host}\n       open to     {who}\n"
+
+
+def model(parts: Parts) -> None:
+    """Print the sizes of a model, what its weights take, and what was decided for this machine."""
+    made, taken = parts.model, parts.weight_bytes / 2**20
+    table = _decisions(parts.resolved)
+    table.add_section()
+    table.add_row("weights take", f"{taken:,.1f} MiB", "as they are held in memory")
+    table.add_row("hidden size", str(made.hidden))
+    table.add_row("vocabulary", f"{made.vocab:,} tokens")
+    for group in made.groups:
         window = f", window {group.window}" if group.window else ""
         table.add_row(
             f"cache group {group.index}",
-            f"{len(group.layers)} layers, {group.kv_heads} heads of "
-            f"{group.key_dim} + {group.value_dim}{window}",
+            f"{len(group.layers)} layers",
+            f"{group.kv_heads} KV heads of {group.key_dim} + {group.value_dim}{window}",
         )
     _out.print(table)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from spaninfer_engine.backends.backend import Backend
@@ -19,6 +20,24 @@ CUDA, CPU, TORCH, REFERENCE = CudaBackend(), CpuBackend(), TorchBackend(), Refer
 BACKENDS: Mapping[BackendName, Backend] = {
     backend.name: backend for backend in (CUDA, CPU, TORCH, REFERENCE)
 }
+
+
+def device_named(device: str | None) -> str | None:
+    """Return a device as torch calls it: gpu is what others call cuda; ConfigError for no name.
+
+    >>> device_named("GPU:1")
+    'cuda:1'
+    """
+    if device is None:
+        return None
+    found = re.fullmatch(r"([a-z]+)(:[0-9]+)?", device.lower())
+    if found is None:
+        raise ConfigError(
+            f"device is {device!r}; allowed are cpu, cuda (or gpu), cuda:1 for the second GPU, and "
+            "what torch calls others"
+        )
+    kind, number = found.groups(default="")
+    return {"gpu": "cuda"}.get(kind, kind) + number
 
 
 def choose_backend(

@@ -1,25 +1,26 @@
-"""What is settled about an engine whose weights were packed before: its backend and its codes."""
+"""The format of quantised weights: as asked for, and as a converted folder settles it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from spaninfer_engine.config import EngineConfig, Quantize
+from spaninfer_engine.config import DEFAULT_GROUP, EngineConfig, GroupLen, Quantize, QuantizeGroup
 from spaninfer_engine.errors import ConfigError
 
+GROUPED = ("int8", "int4")  # quantised values that share scales
 WAY_OUT = "use the checkpoint that was converted"
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """What `convert` made of the weights of products.
+    """The format that weights of matmuls are packed in.
 
     quantize  what they are rounded to, or None: numbers as they are stored
-    group     channels of codes that share a scale; None is a whole row
+    group     channels of int8 and int4 that share a scale; None is a whole row
     """
 
     quantize: Quantize | None
-    group: int | None
+    group: GroupLen | None
 
     def __str__(self) -> str:
         """Return it in words."""
@@ -30,6 +31,18 @@ class Packing:
         return f"{self.quantize} with a scale per " + (
             "row" if self.group is None else f"{self.group} channels"
         )
+
+
+def packing_of(quantize: Quantize | None, quantize_group: QuantizeGroup | None = None) -> Packing:
+    """Return the format that these fields of EngineConfig ask for.
+
+    >>> packing_of("int4"), packing_of("int4", "row")
+    (Packing(quantize='int4', group=32), Packing(quantize='int4', group=None))
+    """
+    if quantize not in GROUPED:
+        return Packing(quantize, None)
+    group = DEFAULT_GROUP if quantize_group is None else quantize_group
+    return Packing(quantize, None if group == "row" else group)
 
 
 def as_packed(asked: EngineConfig, packing: Packing) -> EngineConfig:
@@ -44,10 +57,12 @@ def as_packed(asked: EngineConfig, packing: Packing) -> EngineConfig:
             f"{asked.model} holds weights packed for backend cpu, and device {asked.device} was "
             f"asked for; {WAY_OUT}"
         )
-    wanted = Packing(asked.quantize, asked.quantize_group)
-    if wanted not in (Packing(None, None), packing):
+    group: QuantizeGroup | None = None  # of what shares no scales
+    if packing.quantize in GROUPED:
+        group = "row" if packing.group is None else packing.group
+    if asked.quantize not in (None, packing.quantize) or asked.quantize_group not in (None, group):
         raise ConfigError(
-            f"{asked.model} holds weights packed as {packing}, and other codes were asked for; "
+            f"{asked.model} holds weights packed as {packing}, and another format was asked for; "
             f"leave quantize and quantize_group out, or {WAY_OUT}"
         )
-    return replace(asked, backend="cpu", quantize=packing.quantize, quantize_group=packing.group)
+    return replace(asked, backend="cpu", quantize=packing.quantize, quantize_group=group)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import entry_points
@@ -20,6 +20,7 @@ from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.load.packing import as_packed
 from spaninfer_engine.load.reader import check_dtypes
 from spaninfer_engine.memory import available_bytes, total_bytes
+from spaninfer_engine.ops.operation import Use
 from spaninfer_engine.ops.table import Ops, Pack
 from spaninfer_engine.program.bind import bind_packed, packer
 from spaninfer_engine.program.lower import lower
@@ -109,7 +110,7 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             *(asked, stored_as, machine), packed=packed is not None, result=program.returns
         )
         if compute.device == "cpu":
-            refuse_beyond_machine(asked.memory, total_bytes())
+            refuse_beyond_machine(asked.memory_bytes, total_bytes())
         kernels = stage_of(progress, "kernels")
         ops = open_backend(compute, model, asked, stored_as, kernels)
         refuse_oversized(
@@ -118,7 +119,9 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             mapped=packed is not None,
         )
         ops.warm()
-        pack = _unpacked(asked, checkpoint, model, ops) if packed is None else _mapped(packed)
+        pack = WeightCount(
+            _unpacked(asked, checkpoint, model, ops) if packed is None else _mapped(packed)
+        )
         bound = bind_packed(program, ops, pack, stage_of(progress, "weights"))
         start = compute.backend.start(
             *(bound, ops, model, decide_demand(asked, compute, model)),
@@ -145,6 +148,7 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             template=texts.template,
             sampling=texts.sampling,
             end_ids=texts.tokenizer.eos_ids & frozenset(range(model.vocab)),  # files name others
+            weight_bytes=pack.num_bytes,
             listing=str(bound),
         )
 
@@ -247,6 +251,26 @@ def _unpacked(asked: EngineConfig, checkpoint: Checkpoint, model: Model, ops: Op
     if asked.weights == "dummy":
         return packer(ops, DummyReader(weights(model), asked.seed))
     return packer(ops, checkpoint.reader)
+
+
+class WeightCount:
+    """A Pack that counts the bytes of the weights that it gives, each once."""
+
+    def __init__(self, pack: Pack) -> None:
+        self._pack = pack
+        self._bytes: dict[tuple[object, ...], int] = {}  # by name and layout
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all weights so far, as the backend holds them."""
+        return sum(self._bytes.values())
+
+    def __call__(self, uses: Sequence[Use], layout: str) -> Any:
+        """Return the packed weight of these uses."""
+        packed: Any = self._pack(uses, layout)
+        names = ((use.tensors, use.stacked, use.view) for use in uses)
+        self._bytes[layout, *names] = getattr(packed, "panels", packed).nbytes
+        return packed
 
 
 def _mapped(packed: PackedReader) -> Pack:

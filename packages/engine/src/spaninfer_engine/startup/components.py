@@ -53,4 +53,5 @@ class Parts:
     template: ChatTemplate
     sampling: SamplingParams  # where a request brings none: what generation_config.json says
     end_ids: frozenset[int]  # all ids that end an answer
+    weight_bytes: int = 0  # of packed weights, as the backend holds them
     listing: str = ""  # the bound program, for people

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spaninfer_engine.backends.backend import MAX_SPAN_LEN, Backend
 from spaninfer_engine.backends.hardware import Machine
-from spaninfer_engine.backends.registry import BACKENDS, choose_backend, choose_device
+from spaninfer_engine.backends.registry import BACKENDS, choose_backend, choose_device, device_named
 from spaninfer_engine.config import (
     DTYPES,
     KV_DTYPES,
@@ -20,9 +20,8 @@ from spaninfer_engine.config import (
     EngineConfig,
 )
 from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.load.packing import GROUPED, packing_of
 from spaninfer_engine.ops.bound import Result
-
-GROUPED = QUANTIZE[1:]  # quantised values that share scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +48,7 @@ def decide_compute(
     `result` is the kind of array that the model's program returns.
     """
     _check(asked)
+    asked = replace(asked, device=device_named(asked.device))
     backend, why_backend = choose_backend(asked, checkpoint_dtype, machine, result)
     why_backend = "what the weights were packed for" if packed else why_backend
     device, why_device = choose_device(asked, backend, machine)
@@ -83,7 +83,7 @@ def _check(asked: EngineConfig) -> None:
         if value is not None and value not in known:
             raise ConfigError(f"{name} is {value!r}; allowed are {', '.join(map(str, known))}")
     for name in ("max_len", "span_len", "memory", "max_running", "step_tokens", "max_waiting"):
-        value = getattr(asked, name)
+        value = asked.memory_bytes if name == "memory" else getattr(asked, name)
         if value is not None and not (hasattr(value, "__index__") and value >= 1):
             raise ConfigError(f"{name} is {value!r}; allowed is a whole number, 1 or more")
     if not asked.step_timeout_s > 0:
@@ -133,8 +133,8 @@ def _scales(asked: EngineConfig, packed: bool) -> str:
     why = "packed" if packed else "asked for"
     if asked.quantize not in GROUPED:
         return f"{why}: rounded from what is stored"
-    per = "row" if asked.quantize_group is None else f"{asked.quantize_group} channels"
-    return f"{why}: codes with a scale per {per}"
+    group = packing_of(asked.quantize, asked.quantize_group).group
+    return f"{why}: one scale per {'row' if group is None else f'group of {group} channels'}"
 
 
 def checkpoint_dtype(config: Mapping[str, Any]) -> str:

@@ -55,15 +55,15 @@ def decide_budget(
     `available` are those that are free beside the weights; of what else is needed leaves, spans may
     take the part `share` unasked. ConfigError where a device has too few.
     """
-    left = available - needs.steps - needs.graphs
-    if compute.device != "cpu" and left < (asked.memory or 1):
-        wanted = f"--memory is {gib(asked.memory)}" if asked.memory else "the span cache needs some"
+    left, memory = available - needs.steps - needs.graphs, asked.memory_bytes
+    if compute.device != "cpu" and left < (memory or 1):
+        wanted = f"--memory is {gib(memory)}" if memory else "the KV cache needs some"
         raise ConfigError(
             f"{wanted}, and {gib(max(left, 0))} of the device's memory are left beside {needs}; "
             "lower --memory, --step-tokens or --max-running"
         )
-    if asked.memory is not None:
-        return Memory(asked.memory, "asked for")
+    if memory is not None:
+        return Memory(memory, "asked for")
     budget = int(left * share)
     if compute.device == "cpu" and budget > HOST_CACHE_BYTES:
         return Memory(HOST_CACHE_BYTES, "most that is taken unasked; --memory sets it")
@@ -239,13 +239,13 @@ def _spans(
     stored: Stored,
     demand: Demand,
 ) -> list[Decision]:
-    """Return the rows about the span cache."""
+    """Return the rows about the KV cache."""
     held = tuple(zip(num_spans, groups, strict=True))
     taken = sum(count * span_bytes(group, span_len, stored) for count, group in held)
     at_once = min(count / spans_per_request(group, span_len, demand) for count, group in held)
     return [
         Decision(
-            "span cache",
+            "KV cache",
             f"{taken / 2**20:,.0f} MiB",
             f"within {memory.budget / 2**20:,.0f} MiB: {memory.why}",
         ),

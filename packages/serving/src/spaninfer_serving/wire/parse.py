@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -12,7 +13,7 @@ from pydantic_core import from_json
 
 from spaninfer_serving.wire.contents import check_contents
 from spaninfer_serving.wire.errors import Problem
-from spaninfer_serving.wire.sampling import UNKNOWN
+from spaninfer_serving.wire.sampling import unknown
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -50,19 +51,32 @@ def parse(kind: type[Body], data: bytes) -> Body:
     try:
         return kind.model_validate(body)
     except ValidationError as invalid:
-        raise problem_of_findings(invalid.errors(include_url=False)) from None
+        raise problem_of_findings(invalid.errors(include_url=False), _names_inside(kind)) from None
 
 
-def problem_of_findings(findings: Sequence[Any]) -> Problem:
-    """Return a refusal for the most precise of pydantic's findings."""
-    found = max(findings, key=lambda finding: len(finding["loc"]))
+@cache
+def _names_inside(kind: type[BaseModel]) -> tuple[str, ...]:
+    """Return the names of the fields of all objects inside a body of this kind."""
+    inside = kind.model_json_schema().get("$defs", {}).values()
+    return tuple(name for each in inside for name in each.get("properties", ()))
+
+
+def problem_of_findings(findings: Sequence[Any], known: Iterable[str] = ()) -> Problem:
+    """Return a refusal for the most precise of pydantic's findings; `known` are parameters."""
+    found = max(findings, key=_precision)
     kind, context = found["type"], found.get("ctx", {})
     if kind == "refused":
         return Problem(400, found["msg"], param=context["param"], code=context["code"])
     param = _parameter(found["loc"])
     if kind == "extra_forbidden":
-        return Problem(400, f"{param} {UNKNOWN}", param=param, code="unknown_parameter")
+        says = unknown(str(found["loc"][-1]), known)
+        return Problem(400, f"{param} {says}", param=param, code="unknown_parameter")
     return Problem(400, f"{param or 'the body'} {_sentence(found)}", param=param or None)
+
+
+def _precision(found: Any) -> tuple[int, bool]:
+    """Return more for a finding deeper inside; what is missing is last: a typo may be the cause."""
+    return len(found["loc"]), found["type"] != "missing"
 
 
 def _sentence(found: Any) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
@@ -32,7 +33,12 @@ NOT_SUPPORTED: Mapping[str, tuple[object, ...]] = {
     "web_search_options": (None,),
 }
 
-UNKNOWN = "is not a parameter this server knows"
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """Return what is said of a parameter that there is not, with the nearest that there is."""
+    near = get_close_matches(name[:64], list(known), n=1)  # longer than any, and short to compare
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"is not a parameter this server knows{hint}"
 
 
 def refused(param: str, code: str, why: str) -> PydanticCustomError:
@@ -109,7 +115,7 @@ class SamplingFields(BaseModel):
             return body
         known = cls.model_fields.keys() | NOT_SUPPORTED.keys()
         for name in body.keys() - known:  # the first is enough: each would take 6 µs to report
-            raise refused(name, "unknown_parameter", UNKNOWN)
+            raise refused(name, "unknown_parameter", unknown(name, known))
         for name in NOT_SUPPORTED.keys() & body.keys():
             if body[name] not in NOT_SUPPORTED[name]:
                 raise refused(name, "unsupported_parameter", "is not supported by this server")

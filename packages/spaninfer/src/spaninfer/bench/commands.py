@@ -26,6 +26,7 @@ from spaninfer.bench.tables import print_comparison, print_records
 from spaninfer.bench.targets import read_bars
 from spaninfer.bench.workloads import WORKLOADS
 from spaninfer.grouped import spread
+from spaninfer.threads import keep_to
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -59,6 +60,7 @@ def bench_engine(
     weights: Annotated[
         Weights, typer.Option(help="dummy: random ones, also where the folder has its own.")
     ] = "checkpoint",
+    threads: options.Threads = None,
     compute: options.Compute,
     cache: options.Cache,
     step_tokens: options.StepTokens = None,
@@ -81,6 +83,8 @@ def bench_engine(
         }
         if is_shape and cache.max_len is None:
             asked["max_len"] = _MAX_LEN
+        if threads is not None:
+            keep_to(threads)
         if names & set(STARTUPS):  # before this process takes the GPU's memory
             for record in measure_startup(asked, runs, show.note):
                 if record["workload"] in names:
@@ -138,9 +142,7 @@ def bench_cpu(
             "default: those that are installed."
         ),
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPUs to keep to; default: all usable ones.")
-    ] = None,
+    threads: options.Threads = None,
     beside: Annotated[
         int, typer.Option(min=0, help="Busy processes to time beside, each on one of the CPUs.")
     ] = 0,
@@ -148,7 +150,7 @@ def bench_cpu(
     """Time the CPU kernels beside the machine's limits, and the engine beside its peers."""
     with show.errors_as_sentences():
         from spaninfer.bench.cpu.kernels import KERNELS
-        from spaninfer.bench.cpu.place import busy, keep_to
+        from spaninfer.bench.cpu.place import busy
         from spaninfer.bench.cpu.run import MODEL, NAMES, measure_cpu
         from spaninfer.bench.cpu.sides import PEERS, installed
 

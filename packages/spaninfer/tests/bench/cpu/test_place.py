@@ -4,8 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from spaninfer.bench.cpu.place import busy, keep_to, physical_cores, place
-from spaninfer_engine import ConfigError
+from spaninfer.bench.cpu.place import busy, physical_cores, place
 from spaninfer_kernels_cpu import usable_cpus
 
 CHILDREN = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
@@ -32,27 +31,6 @@ def test_cpus_of_one_core_count_once_and_nothing_is_said_where_the_system_does_n
     assert physical_cores([0, 2], said) == 1
     assert physical_cores([0, 1, 2, 3], said) == 2
     assert physical_cores([0, 4], said) is None
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
-def test_more_threads_than_cpus_are_refused_and_nothing_changes():
-    before = os.sched_getaffinity(0)
-
-    with pytest.raises(ConfigError, match="may use"):
-        keep_to(len(before) + 1)
-
-    assert os.sched_getaffinity(0) == before
-
-
-@pytest.mark.skipif(usable_cpus() < 2, reason="needs two CPUs")
-def test_fewer_threads_than_kernels_have_counted_are_refused_and_nothing_changes():
-    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-
-    with pytest.raises(ConfigError):
-        keep_to(1)
-
-    if before is not None:
-        assert os.sched_getaffinity(0) == before
 
 
 @pytest.mark.skipif(not CHILDREN.exists(), reason="the system does not list a process's children")

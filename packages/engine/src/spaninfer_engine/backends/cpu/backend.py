@@ -9,6 +9,7 @@ from spaninfer_engine.backends.backend import Backend, Chosen, Settings, only_fl
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import HostStart, Start
 from spaninfer_engine.config import EngineConfig
+from spaninfer_engine.load.packing import packing_of
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.nodes import Model
@@ -38,7 +39,8 @@ class CpuBackend(Backend):
         kv_dtype = settings.kv_dtype or dtype
         assert dtype != "float16", settings
         assert kv_dtype != "fp8", settings
-        format = None if asked.quantize is None else Format(asked.quantize, asked.quantize_group)
+        packing = packing_of(asked.quantize, asked.quantize_group)
+        format = None if packing.quantize is None else Format(packing.quantize, packing.group)
         return CpuOps(
             dtype, format=format, stored_as=settings.stored_as, kv_dtype=kv_dtype, tell=tell
         )

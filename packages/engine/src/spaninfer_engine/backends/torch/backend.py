@@ -9,6 +9,7 @@ from spaninfer_engine.backends.backend import Backend, Chosen, Settings
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import HostStart, Start
 from spaninfer_engine.config import DTYPES, EngineConfig
+from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.nodes import Model
@@ -33,8 +34,17 @@ class TorchBackend(Backend):
 
     def open(self, settings: Settings, tell: Callable[[int, int], None] | None = None) -> Ops[Any]:  # noqa: ARG002
         """Return torch's operators on a device."""
+        import torch
+
         from spaninfer_engine.backends.torch.ops import TorchOps
 
+        try:
+            torch.device(settings.device)
+        except RuntimeError as unknown:
+            raise ConfigError(
+                f"device is {settings.device!r}, which torch does not know ({unknown}); choose cpu "
+                "or cuda, or omit --device to auto-select"
+            ) from unknown
         return TorchOps(settings.dtype, settings.device)
 
     def start(

@@ -31,7 +31,7 @@ class Setting:
     backend: str = "cpu"
     dtype: str | None = None
     quantize: str | None = None
-    quantize_group: int | None = None
+    quantize_group: int | str | None = None
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -66,7 +66,8 @@ def settings_of(format: Format) -> tuple[Setting, ...]:
     """
     name = name_of(format)
     if format.is_quantised:
-        return (Setting(OURS, name, quantize=format.kind, quantize_group=format.group),)
+        group = "row" if format.group is None else format.group
+        return (Setting(OURS, name, quantize=format.kind, quantize_group=group),)
     exact = Setting(OURS, name, dtype="float32")
     if not rounds(format):
         return (exact,)

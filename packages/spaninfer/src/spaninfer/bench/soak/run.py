@@ -45,7 +45,15 @@ def measure_soak(
 @contextmanager
 def _server(arguments: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
     """Start a server on a free port of loopback, and stop it in the end."""
-    command = [sys.executable, "-m", "spaninfer", "serve", *arguments, "--host=127.0.0.1"]
+    command = [
+        sys.executable,
+        "-m",
+        "spaninfer",
+        "serve",
+        *arguments,
+        "--host=127.0.0.1",
+        "--quiet",
+    ]
     process = subprocess.Popen([*command, "--port=0"], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:

@@ -1,6 +1,6 @@
 import pytest
-from spaninfer.sizes import parse_bytes
-from spaninfer_engine import ConfigError
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.sizes import parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from spaninfer_engine import ConfigError
+from spaninfer_engine.errors import ConfigError
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
 
