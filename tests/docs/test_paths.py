@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = sorted(path.parent for path in ROOT.glob("**/pyproject.toml") if path.parent != ROOT)
+PACKAGES = sorted(
+    path.parent for pattern in ("*", "packages/*") for path in ROOT.glob(f"{pattern}/pyproject.toml")
+)
 PAGES = [
     ROOT / name
     for name in (
@@ -25,9 +28,10 @@ PAGES = [
         "packages/serving/README.md",
     )
 ]
-FILE = re.compile(r"(?<![\w*<>{}./-])[\w./-]*\w\.(?:py|cuh?|toml)\b(?!\w)")
+FILE = re.compile(r"(?<![\w*<>{}./\\-])[\w./-]*\w\.(?:py|cuh?|toml)\b(?!\w)")
 FOLDER = re.compile(r"`((?:[\w-]+/)+)`")
 DOTTED = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`")
+BUILT = {"dist/", "site/"}
 SHOWN = re.compile(r'title="(.+?)"')  # files that a page shows whole, for its reader to write
 
 
@@ -91,7 +95,7 @@ def is_defined(dotted: str) -> bool:
 def test_files_and_folders_that_a_page_names_are_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     named = {found[0].removeprefix("./") for found in FILE.finditer(text)}
-    named |= set(FOLDER.findall(text))
+    named |= set(FOLDER.findall(text)) - BUILT
 
     assert sorted(each for each in named - set(SHOWN.findall(text)) if not is_there(each)) == []
 
@@ -103,6 +107,17 @@ def test_dotted_names_that_a_page_mentions_are_defined(page: Path) -> None:
     foreign = {each for each in named if each.startswith(("spaninfer.", "nox.", "urn."))}
 
     assert sorted(each for each in named - files - foreign if not is_defined(each)) == []
+
+
+def test_the_layers_of_the_engine_are_those_of_its_import_contract() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```text\n(aio \|.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    drawn = [re.split(r" {2,}", line)[0] for line in block.splitlines()]
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+
+    (contract,) = (one for one in contracts if one.get("containers") == ["spaninfer_engine"])
+    assert drawn == contract["layers"]
 
 
 @pytest.mark.parametrize("path", ["run/lower.py", "ops/cpu_script.py", "packages/engine/run/"])
