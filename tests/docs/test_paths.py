@@ -14,7 +14,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(
-    path.parent for pattern in ("*", "packages/*") for path in ROOT.glob(f"{pattern}/pyproject.toml")
+    path.parent
+    for pattern in ("*", "packages/*")
+    for path in ROOT.glob(f"{pattern}/pyproject.toml")
 )
 PAGES = [
     ROOT / name
