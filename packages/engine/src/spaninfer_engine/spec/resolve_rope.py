@@ -112,7 +112,11 @@ class Table:
         """Return a list of numbers of a length."""
         values = self._words.get(word)
         if not isinstance(values, tuple) or len(values) != length:
-            raise self.error(f"{word!r} must be a list of {length} numbers")
+            fraction = self._scope.number("rope", "fraction")
+            raise self.error(
+                f"{word!r} must be a list of {length} numbers, one per pair of rotated channels "
+                f"(partial_rotary_factor is {fraction:g})"
+            )
         return tuple(cast(float, self._checked(word, value, POSITIVE)) for value in values)
 
     def sections(self) -> tuple[int, ...]:
