@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 from bench_scheduler import PROMPT_LEN, filled
 from spaninfer_engine.backends.cuda.graph_shapes import write_columns
-from spaninfer_engine.plan import Entry, Growth, StepPlan
+from spaninfer_engine.plan import NewSequence, StepPlan, TableUpdate
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.run.sampler import Sampler
-from spaninfer_engine.schedule.choice import Choice
 from spaninfer_engine.schedule.scheduler import Scheduler
+from spaninfer_engine.schedule.sequence import SequenceState
 from spaninfer_engine.step.batch import Batch
 from spaninfer_engine.step.device import Samples, Updates
 from spaninfer_engine.step.mirror import SequenceMirror
@@ -46,7 +46,7 @@ class Nothing:
         self._columns = Block(*(np.zeros(size, np.int32) for size in shape))
         self._samples = Samples(np.full(num_rows, 17, np.int32), np.zeros(num_rows, np.int32))
 
-    def can_sample(self, entry: Entry) -> bool:
+    def can_sample(self, entry: NewSequence) -> bool:
         """Sample everything."""
         return fits_kernel(entry)
 
@@ -146,11 +146,11 @@ def _runner(scheduler: Scheduler, num_running: int) -> Runner:
     context = scheduler.limits.context
     sequences = Sequences(1, max_len=context, span_len=SPAN_LEN, num_rows=num_running)
     runner = Runner(Nothing(sequences, num_running), sequences, Sampler(), vocab=100)
-    choices: list[Choice] = list(scheduler._running)
+    seqs: list[SequenceState] = list(scheduler._running)
     sampling = SamplingParams(temperature=0)
-    known = [np.array([*c.request.prompt_ids, *c.output_ids]) for c in choices]
-    entered = [Entry(c.request_id, ids, sampling, 0) for c, ids in zip(choices, known, strict=True)]
-    grown = [Growth(c.request_id, 0, 0, tuple(c.tables[0].spans)) for c in choices]
+    known = [np.array([*c.request.prompt_ids, *c.output_ids]) for c in seqs]
+    entered = [NewSequence(c.seq_id, ids, sampling, 0) for c, ids in zip(seqs, known, strict=True)]
+    grown = [TableUpdate(c.seq_id, 0, 0, tuple(c.tables[0].spans)) for c in seqs]
     assert all(len(entry.token_ids) > PROMPT_LEN for entry in entered)
     runner._update(StepPlan(0, (), tuple(entered), tuple(grown)))
     return runner

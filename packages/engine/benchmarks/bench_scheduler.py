@@ -17,12 +17,12 @@ from importlib.metadata import version
 
 import numpy as np
 from spaninfer_engine.backends.backend import HOST_TUNING
-from spaninfer_engine.cache.rotation import Rotation
+from spaninfer_engine.cache.rope_state import RopeState
 from spaninfer_engine.plan import StepPlan, StepResult
 from spaninfer_engine.request import Placement, Request, SamplingParams
 from spaninfer_engine.schedule.admission import Limits
+from spaninfer_engine.schedule.kv_cache_manager import CacheShape
 from spaninfer_engine.schedule.scheduler import Scheduler
-from spaninfer_engine.schedule.spans import CacheShape
 
 PROMPT_LEN = 500
 NUM_STEPS = 1000
@@ -73,7 +73,7 @@ def filled(num_running: int, span_len: int) -> Scheduler:
         tuning=replace(HOST_TUNING, step_tokens=num_running + 4096),
     )
     num_spans = num_running * (context // span_len + 2)
-    scheduler = Scheduler(limits, CacheShape(span_len, (num_spans,), (None,), "bf16", Rotation()))
+    scheduler = Scheduler(limits, CacheShape(span_len, (num_spans,), (None,), "bf16", RopeState()))
     for number in range(num_running):
         request = Request(
             id=number,
@@ -84,7 +84,7 @@ def filled(num_running: int, span_len: int) -> Scheduler:
             arrived_s=0.0,
             end_ids=frozenset({-1}),
         )
-        scheduler.add(scheduler.spans.choices_of(request, context))
+        scheduler.add(scheduler.kv_cache.sequences_of(request, context))
     while True:
         plan = scheduler.plan(0.0)
         assert plan is not None
@@ -95,7 +95,7 @@ def filled(num_running: int, span_len: int) -> Scheduler:
 
 
 def _result(plan: StepPlan) -> StepResult:
-    tokens = tuple(part.stop if part.draws else None for part in plan.slices)
+    tokens = tuple(part.stop if part.samples else None for part in plan.slices)
     return StepResult(plan.number, tokens, {}, {}, {})
 
 

@@ -79,7 +79,7 @@ def test_an_iterator_left_early_gives_its_spans_back_within_two_steps():
         num_steps = asyncio.run(leave_one_of_two(AsyncEngine(synchronous)))
         assert_spans_come_back(synchronous)
 
-    later = [{part.request_id for part in plan.slices} for plan in runner.steps[num_steps:]]
+    later = [{part.seq_id for part in plan.slices} for plan in runner.steps[num_steps:]]
     assert sum(1 in step for step in later) <= 2
     assert sum(2 in step for step in later) > 5
 

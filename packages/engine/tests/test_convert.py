@@ -86,7 +86,7 @@ def test_numbers_of_32_bits_become_bfloat16_where_that_is_asked_for(model: Path,
     assert answers(out) == answers(model, backend="cpu")
     with open_packed(out / PACKED_FILE) as reader:
         assert {form[0] for form in reader.contents.forms.values()} == {"bfloat16"}
-    with pytest.raises(ConfigError, match="packed as bfloat16, and another format was asked"):
+    with pytest.raises(ConfigError, match="packed as bfloat16, and another format was requested"):
         Engine(out, quantize="int8")
 
 
@@ -155,7 +155,7 @@ def test_panels_lie_in_the_mapped_file_each_from_a_cache_line_on(int8: Path):
         ({"backend": "reference"}, "packed for backend cpu, and backend reference"),
         ({"device": "cuda"}, "packed for backend cpu, and device cuda"),
         ({"quantize": "int4"}, "int8 with a scale per 32 channels, and another .* leave quantize"),
-        ({"quantize": "int8", "quantize_group": "row"}, "another format was asked for"),
+        ({"quantize": "int8", "quantize_group": "row"}, "another format was requested"),
     ],
 )
 def test_what_the_files_cannot_give_is_refused(int8: Path, options: dict[str, Any], said: str):

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from spaninfer_engine.dummy_array import Noise
+from spaninfer_engine.dummy_array import DummyArray
 
 
 def test_noise_becomes_an_array_of_its_mean_and_deviation():
-    array = np.asarray(Noise((300, 200), mean=2.0, std=0.5, seed=7))
+    array = np.asarray(DummyArray((300, 200), mean=2.0, std=0.5, seed=7))
 
     assert (array.shape, array.dtype) == ((300, 200), np.float32)
     assert array.mean() == pytest.approx(2.0, abs=0.01)
@@ -12,8 +12,8 @@ def test_noise_becomes_an_array_of_its_mean_and_deviation():
 
 
 def test_the_same_seed_gives_the_same_numbers_in_any_format():
-    noise = Noise((4, 4), mean=0.0, std=1.0, seed=7)
+    noise = DummyArray((4, 4), mean=0.0, std=1.0, seed=7)
 
     assert np.array_equal(np.asarray(noise), np.asarray(noise))
     assert np.array_equal(np.asarray(noise, np.float16), np.asarray(noise).astype(np.float16))
-    assert not np.array_equal(np.asarray(noise), np.asarray(Noise((4, 4), 0.0, 1.0, seed=8)))
+    assert not np.array_equal(np.asarray(noise), np.asarray(DummyArray((4, 4), 0.0, 1.0, seed=8)))

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 from assembled import wait_for_other_engines
-from spaninfer_engine.gc_freeze import YOUNG, Spared
+from spaninfer_engine.gc_freeze import YOUNG, GcFreeze
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ class Knot:
 def test_dropped_cycles_of_before_wait_until_the_last_one_that_spares_is_closed():
     before = Knot()
     is_there = weakref.ref(before)
-    first, second = Spared(), Spared()
+    first, second = GcFreeze(), GcFreeze()
 
     del before
     gc.collect()
@@ -40,7 +40,7 @@ def test_dropped_cycles_of_before_wait_until_the_last_one_that_spares_is_closed(
 
 
 def test_cycles_that_come_later_are_collected():
-    with Spared():
+    with GcFreeze():
         is_there = weakref.ref(Knot())
 
         gc.collect()
@@ -50,7 +50,7 @@ def test_cycles_that_come_later_are_collected():
 
 def test_the_collector_looks_at_young_objects_less_often_until_the_last_one_is_closed():
     before = gc.get_threshold()
-    first, second = Spared(), Spared()
+    first, second = GcFreeze(), GcFreeze()
     assert gc.get_threshold() == (YOUNG, *before[1:])
 
     first.close()
@@ -65,7 +65,7 @@ def test_a_collector_that_never_looks_by_itself_stays_so():
     before = gc.get_threshold()
     gc.set_threshold(0, 5, 5)
     try:
-        with Spared():
+        with GcFreeze():
             assert gc.get_threshold() == (0, 5, 5)
     finally:
         gc.set_threshold(*before)

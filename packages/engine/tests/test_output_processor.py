@@ -5,14 +5,14 @@ from threading import Event
 from assembled import Letters
 from driving import Bench, request
 from spaninfer_engine.handle import ResultQueue
-from spaninfer_engine.output_processor import Opened, OutputWriter
+from spaninfer_engine.output_processor import OutputProcessor, RequestStarted
 from spaninfer_engine.request import FinishReason
-from spaninfer_engine.schedule.choice import Ended, Events
+from spaninfer_engine.schedule.sequence import Ended, Events
 from spaninfer_engine.text.tokenizer import Tokenizer
 
 
 def test_what_came_while_the_writer_was_busy_is_one_output_per_choice():
-    writer = OutputWriter(Tokenizer(Letters(), []), lambda *_: None)
+    writer = OutputProcessor(Tokenizer(Letters(), []), lambda *_: None)
     bench = Bench(num_spans=(50,))
     (first,), (other,) = bench.add(request(1, [1])), bench.add(request(2, [2]))
     queues = ResultQueue(1, lambda: None), ResultQueue(1, lambda: None)
@@ -26,8 +26,8 @@ def test_what_came_while_the_writer_was_busy_is_one_output_per_choice():
             assert may_go.wait(120)
 
     queues[0].listen(on_output)
-    for choice, queue in zip((first, other), queues, strict=True):
-        writer.put(Opened((choice,), queue))
+    for seq, queue in zip((first, other), queues, strict=True):
+        writer.put(RequestStarted((seq,), queue))
     writer.put(Events([(first, 0, None), (other, 10, None)], []))
     assert is_held.wait(120)
     for token in (1, 2, 3):
@@ -45,14 +45,14 @@ def test_what_came_while_the_writer_was_busy_is_one_output_per_choice():
 
 
 def test_what_is_to_be_written_now_is_there_at_once_behind_what_came_before():
-    writer = OutputWriter(Tokenizer(Letters(), []), lambda *_: None)
-    (choice,) = Bench(num_spans=(50,)).add(request(1, [1]))
+    writer = OutputProcessor(Tokenizer(Letters(), []), lambda *_: None)
+    (seq,) = Bench(num_spans=(50,)).add(request(1, [1]))
     queue = ResultQueue(1, lambda: None)
 
-    writer.put(Opened((choice,), queue))
+    writer.put(RequestStarted((seq,), queue))
     for token in range(0, 20, 2):
-        writer.put(Events([(choice, token, None)], []))
-        writer.put(Events([(choice, token + 1, None)], []), now=True)
+        writer.put(Events([(seq, token, None)], []))
+        writer.put(Events([(seq, token + 1, None)], []), now=True)
 
         assert queue.get(timeout=0).text.endswith(chr(ord("a") + token + 1))
     writer.close()

@@ -6,7 +6,7 @@ from assembled import Letters
 from driving import Bench, request
 from spaninfer_engine.outputs import TextStream
 from spaninfer_engine.request import FinishReason, SamplingParams
-from spaninfer_engine.schedule.choice import Ended
+from spaninfer_engine.schedule.sequence import Ended
 from spaninfer_engine.text.tokenizer import Tokenizer
 
 
@@ -20,13 +20,13 @@ class Bytes(Letters):
 
 
 def stream(**sampling):
-    (choice,) = Bench(num_spans=(50,)).add(request(1, [1], sampling=SamplingParams(**sampling)))
-    return choice, TextStream(choice, Tokenizer(Bytes(), []))
+    (seq,) = Bench(num_spans=(50,)).add(request(1, [1], sampling=SamplingParams(**sampling)))
+    return seq, TextStream(seq, Tokenizer(Bytes(), []))
 
 
-def ended(choice, token=None, **options):
-    item = None if token is None else (choice, token, None)
-    return Ended(choice, FinishReason.LENGTH, choice.usage(9.0), item, **options)
+def ended(seq, token=None, **options):
+    item = None if token is None else (seq, token, None)
+    return Ended(seq, FinishReason.LENGTH, seq.usage(9.0), item, **options)
 
 
 def test_a_character_of_several_tokens_appears_with_its_last():
@@ -39,10 +39,10 @@ def test_a_character_of_several_tokens_appears_with_its_last():
 
 
 def test_half_a_character_at_the_end_is_shown_as_one_that_is_missing():
-    choice, text = stream()
+    seq, text = stream()
     text.push([(ord("a"), None)], 1.0)
 
-    last = text.end(ended(choice, "é".encode()[0]))
+    last = text.end(ended(seq, "é".encode()[0]))
 
     assert last.text == "\ufffd"
     assert last.finish_reason is FinishReason.LENGTH
@@ -86,17 +86,17 @@ def test_a_stop_string_counts_from_the_token_on_that_makes_min_tokens():
 
 
 def test_a_stop_string_that_the_last_token_completes_is_the_reason():
-    choice, text = stream(stop=("b",))
+    seq, text = stream(stop=("b",))
 
-    last = text.end(ended(choice, ord("b")))
+    last = text.end(ended(seq, ord("b")))
 
     assert (last.finish_reason, last.matched, last.text) == (FinishReason.STOP, "b", "")
 
 
 def test_an_error_stays_an_error_and_the_text_held_back_is_shown():
-    choice, text = stream(stop=("bc",))
+    seq, text = stream(stop=("bc",))
     text.push([(ord("b"), None)], 1.0)
-    end = replace(ended(choice), reason=FinishReason.ERROR, error=ValueError("x"))
+    end = replace(ended(seq), reason=FinishReason.ERROR, error=ValueError("x"))
 
     last = text.end(end)
 

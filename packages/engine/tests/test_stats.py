@@ -22,6 +22,6 @@ def test_a_snapshot_counts_what_was_done():
     assert stats.steps == 12
     assert stats.finished[FinishReason.LENGTH] == 2
     (spans,) = stats.spans
-    assert (spans.total, spans.held, stats.span_usage) == (100, 0, 0.0)
-    assert spans.kept == 3 + 1  # of 15 positions each; the answers differ from the third span on
+    assert (spans.total, spans.in_use, stats.span_usage) == (100, 0, 0.0)
+    assert spans.cached == 3 + 1  # of 15 positions each; the answers differ from the third span on
     assert spans.free == 96

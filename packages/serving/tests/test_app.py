@@ -421,7 +421,7 @@ def test_metrics_count_requests_tokens_and_statuses_exactly(client, at_rest):
     assert float(lines["spaninfer_request_seconds_count"]) == 2
     generated = float(lines["spaninfer_generated_tokens_total"])
     assert generated - before.generated_tokens == 10
-    assert float(lines['spaninfer_spans{group="0",state="held"}']) == 0
+    assert float(lines['spaninfer_spans{group="0",state="in_use"}']) == 0
 
 
 def test_a_closed_engine_answers_503_and_is_not_ready(folder):

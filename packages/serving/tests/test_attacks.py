@@ -131,7 +131,9 @@ def test_silent_connections_shut_nobody_out(live, until, caplog):
         statuses = [ask(server.address)[0] for _ in range(10)]
 
     assert statuses == [200] * 10
-    said = [each.message for each in caplog.records if each.name == "spaninfer_serving.places"]
+    said = [
+        each.message for each in caplog.records if each.name == "spaninfer_serving.connection_slots"
+    ]
     assert said[0].startswith("all 20 places for connections are taken")
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 import uvicorn
-from spaninfer_serving.places import Places
+from spaninfer_serving.connection_slots import ConnectionSlots
 from spaninfer_serving.protocol import HEAD_S, BoundedProtocol
 from starlette.responses import PlainTextResponse
 from uvicorn.server import ServerState
@@ -62,7 +62,7 @@ async def _talk(script):
     config = uvicorn.Config(app, lifespan="off", log_level="critical", timeout_keep_alive=1)
     state = ServerState()
     server = await loop.create_server(
-        lambda: Heard(config, state, {}, places=Places(100)), "127.0.0.1", 0
+        lambda: Heard(config, state, {}, places=ConnectionSlots(100)), "127.0.0.1", 0
     )
     async with server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())

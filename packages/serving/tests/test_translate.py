@@ -3,7 +3,7 @@ from spaninfer_engine import Placement, SamplingParams
 from spaninfer_engine.errors import InvalidSampling
 from spaninfer_engine.request import FinishReason, TokenLogprob
 from spaninfer_engine.request import Usage as EngineUsage
-from spaninfer_serving.problems import problem_of
+from spaninfer_serving.error_mapping import problem_of
 from spaninfer_serving.translate import (
     chat_logprobs,
     completion_logprobs,

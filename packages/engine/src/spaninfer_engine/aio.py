@@ -48,7 +48,7 @@ class OutputStream:
                 return output
 
     def close(self) -> None:
-        """Stop the request if it still runs, and forget it; harmless when repeated."""
+        """Stop the request if it still runs, and forget it; idempotent."""
         self._engine.release(self._handle)
 
     def __del__(self) -> None:

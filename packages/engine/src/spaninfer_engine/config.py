@@ -1,4 +1,4 @@
-"""What the caller asks for, and what was decided."""
+"""The options of an engine: requested by the caller, and as resolved at start."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class EngineConfig:
     backend: BackendName | None = None
     device: str | None = None  # "cpu", "cuda", "cuda:1"; "gpu" means cuda
     dtype: DType | None = None  # None: the checkpoint's where the backend computes in it
-    kv_dtype: KVDType | None = None  # of keys and values in spans; None: as computed
+    kv_dtype: KVDType | None = None  # of the KV cache; None: as computed
     max_len: int | None = None  # tokens of prompt and answer together
     span_len: int | None = None  # tokens per span
     memory: int | str | None = None  # bytes for the KV cache, or a text such as "8GiB"
@@ -79,7 +79,7 @@ class Resolved:
     backend: BackendName
     device: str
     dtype: DType
-    kv_dtype: KVDType  # of keys and values in spans
+    kv_dtype: KVDType  # of the KV cache
     max_len: int
     span_len: int
     num_spans: tuple[int, ...]  # per cache group

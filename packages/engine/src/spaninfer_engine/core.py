@@ -1,4 +1,4 @@
-"""The loop: takes commands, has a step planned and started, hands on what became of an older one.
+"""The engine loop: accepts commands, plans and launches the next step, publishes earlier results.
 
     caller's threads              the loop's thread                             the writer's thread
     submit, stop, close ──►  commands ► plan ► start ► events ► wait ► apply  ──►  text, queues
@@ -27,14 +27,14 @@ from time import monotonic, perf_counter
 from typing import NoReturn, TypeAlias
 
 from spaninfer_engine.errors import EngineClosed, StepTimeout, UnsupportedTask, as_exception
-from spaninfer_engine.gc_freeze import Spared
+from spaninfer_engine.gc_freeze import GcFreeze
 from spaninfer_engine.handle import ResultQueue
-from spaninfer_engine.output_processor import Failed, Opened, OutputWriter
+from spaninfer_engine.output_processor import EngineFailed, OutputProcessor, RequestStarted
 from spaninfer_engine.prompts import Prompt
 from spaninfer_engine.request import FinishReason, Request
 from spaninfer_engine.schedule.admission import Refused, admit
-from spaninfer_engine.schedule.choice import Choice
 from spaninfer_engine.schedule.scheduler import Scheduler
+from spaninfer_engine.schedule.sequence import SequenceState
 from spaninfer_engine.startup.components import Outcome, PlanRunner
 from spaninfer_engine.stats import EngineState, EngineStats, StepTimes, snapshot
 from spaninfer_engine.text.tokenizer import Tokenizer
@@ -50,12 +50,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Add:
-    opened: Opened
+    opened: RequestStarted
 
 
 @dataclass(frozen=True, slots=True)
 class _Stop:
-    request_ids: tuple[int, ...]
+    seq_ids: tuple[int, ...]
     reason: FinishReason
 
 
@@ -91,15 +91,15 @@ class Core:
         self.state = EngineState.RUNNING
         self.failure: Exception | None = None  # what made a step fail; the engine is closed then
         self._runner = runner
-        self._writer = OutputWriter(tokenizer, self.stop)
-        self._spared = Spared()
+        self._output_processor = OutputProcessor(tokenizer, self.stop)
+        self._gc_freeze = GcFreeze()
         self._unclosed: Exception | None = None  # why not everything was given back
         self._started: deque[tuple[Outcome, float]] = deque()  # steps, and when they were
         self._finished_at = 0.0  # the newest step whose outcome is here
-        self._opened: list[Opened] = []  # the writer has not heard of them
+        self._opened: list[RequestStarted] = []  # the writer has not heard of them
         self._inbox: SimpleQueue[_Command] = SimpleQueue()
         self._lock = Lock()  # over `state`, `_num_submitted`, and the order of the inbox
-        self._num_submitted = 0  # choices ever
+        self._num_submitted = 0  # sequences ever
         self._close_at: float | None = None
         self._is_dropped = False
         self._is_over = Event()  # everything is given back, or the thread given up
@@ -107,7 +107,7 @@ class Core:
         self._thread = Thread(target=self._work, name="spaninfer-core", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request, queue: ResultQueue) -> tuple[Choice, ...]:
+    def submit(self, request: Request, queue: ResultQueue) -> tuple[SequenceState, ...]:
         """Let a request wait, or raise why it may not; its outputs will go to the queue."""
         with self._lock:
             if self.state is not EngineState.RUNNING:
@@ -116,10 +116,10 @@ class Core:
             admission = admit(request, num_waiting, self.scheduler.limits)
             if isinstance(admission, Refused):
                 raise admission.reason
-            choices = self.scheduler.spans.choices_of(request, admission.limit)
-            self._num_submitted += len(choices)
-            self._inbox.put(_Add(Opened(choices, queue)))
-            return choices
+            seqs = self.scheduler.kv_cache.sequences_of(request, admission.limit)
+            self._num_submitted += len(seqs)
+            self._inbox.put(_Add(RequestStarted(seqs, queue)))
+            return seqs
 
     @property
     def context(self) -> int:
@@ -149,9 +149,9 @@ class Core:
             uptime_s=uptime_s,
         )
 
-    def stop(self, request_ids: tuple[int, ...], reason: FinishReason) -> None:
-        """Have choices end before the next step; returns at once."""
-        self._inbox.put(_Stop(request_ids, reason))
+    def stop(self, seq_ids: tuple[int, ...], reason: FinishReason) -> None:
+        """Have sequences end before the next step; returns at once."""
+        self._inbox.put(_Stop(seq_ids, reason))
 
     def close(self, drain_s: float = 0.0, patience_s: float | None = None) -> None:
         """Take no more requests, let those there are finish for so long, stop the rest, and give
@@ -182,9 +182,9 @@ class Core:
     def _work(self) -> None:
         try:
             with (
-                self._spared,
+                self._gc_freeze,
                 closing(self._runner),
-                closing(self._writer),
+                closing(self._output_processor),
                 closing(self._watchdog),
             ):
                 self._run()
@@ -247,9 +247,9 @@ class Core:
         match command:
             case _Add(opened):
                 self._opened.append(opened)  # first: whatever fails now, it will be answered
-                self.scheduler.add(opened.choices)
-            case _Stop(request_ids, reason):
-                self.scheduler.stop(request_ids, monotonic(), reason)
+                self.scheduler.add(opened.seqs)
+            case _Stop(seq_ids, reason):
+                self.scheduler.stop(seq_ids, monotonic(), reason)
             case _Close(at):
                 self._close_at = at
             case _Drop():
@@ -281,18 +281,18 @@ class Core:
             self._hand_on_opened()
         events = self.scheduler.take_events()
         if events is not None:
-            self._writer.put(events, now=now)
+            self._output_processor.put(events, now=now)
 
     def _hand_on_opened(self) -> None:
         for opened in self._opened:
-            self._writer.put(opened)
+            self._output_processor.put(opened)
         self._opened.clear()
 
     def _fail(self, error: Exception) -> None:
         """Have everybody answered, in whatever state the scheduler is: the writer knows them."""
         events = self.scheduler.take_events()
         if events is not None:
-            self._writer.put(events)
+            self._output_processor.put(events)
         self.scheduler.abandon(self._refuse_all(error))
 
     def _give_up(self, limit_s: float) -> None:
@@ -303,11 +303,11 @@ class Core:
             self._refuse_all(error)
             self._is_over.set()
 
-    def _refuse_all(self, error: Exception) -> list[Choice]:
-        """Answer every request with an error, now and from now on; return the choices that the
+    def _refuse_all(self, error: Exception) -> list[SequenceState]:
+        """Answer every request with an error, now and from now on; return the sequences that the
         scheduler has not heard of.
         """
-        late: list[Choice] = []
+        late: list[SequenceState] = []
         with self._lock:  # from here on nothing is submitted, so that nobody waits in vain
             if self.failure is None:
                 self.state, self.failure = EngineState.FAILED, error
@@ -315,9 +315,9 @@ class Core:
                 command = self._inbox.get_nowait()
                 if isinstance(command, _Add):
                     self._opened.append(command.opened)
-                    late += command.opened.choices
+                    late += command.opened.seqs
             self._hand_on_opened()
-            self._writer.put(Failed(self.failure))
+            self._output_processor.put(EngineFailed(self.failure))
         return late
 
     def _why_closed(self) -> str:

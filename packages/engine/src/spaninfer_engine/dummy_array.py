@@ -1,4 +1,4 @@
-"""An array that nobody stored: what its numbers would be is drawn where they are needed.
+"""Random weights without storage: numbers are generated where and when they are needed.
 
 `load` makes them for models without weights and the backends of `ops` draw them, on a device
 without a detour through host memory; the two do not know each other, so both meet here.
@@ -13,7 +13,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class DummyArray:
     """Independent normal numbers; `seed` decides which.
 
     `np.asarray` draws them in host memory, in float32. A backend may draw others of the same mean

@@ -80,7 +80,7 @@ class Embedder:
             "vectors (Engine.embed) and generates nothing; load a decoder to generate"
         )
 
-    def stop(self, request_ids: tuple[int, ...], reason: FinishReason) -> None:
+    def stop(self, seq_ids: tuple[int, ...], reason: FinishReason) -> None:
         """Nothing waits: no request was ever submitted."""
 
     def stats(self, *, model: str, uptime_s: float) -> EngineStats:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.batch_order import longest_first
-from spaninfer_engine.cache.rotation import rotation_of
+from spaninfer_engine.cache.rope_state import rope_state_of
 from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.core import Core
 from spaninfer_engine.embedder import Embedder
@@ -42,23 +42,23 @@ from spaninfer_engine.request import (
     Request,
     SamplingParams,
 )
-from spaninfer_engine.resource import Closing
+from spaninfer_engine.resource import Resource
 from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.schedule.admission import Limits
+from spaninfer_engine.schedule.kv_cache_manager import CacheShape
 from spaninfer_engine.schedule.scheduler import Scheduler
-from spaninfer_engine.schedule.spans import CacheShape
 from spaninfer_engine.spec.nodes import Decoder, Encoder
 from spaninfer_engine.startup.build import build
 from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.stats import EngineStats
+from spaninfer_engine.text.ids_only import NO_TEXT
 from spaninfer_engine.text.tokenizer import Tokenizer
-from spaninfer_engine.text.wordless import NO_TEXT
 from spaninfer_engine.turns import Turns
 
 LOOK_AGAIN_S = 5e-3  # a list waits so long for places in a full queue; steps begin some at a time
 
 
-class Engine(Closing):
+class Engine(Resource):
     """Answers requests with one model, from any number of threads.
 
         with Engine("path/to/model") as engine:
@@ -132,7 +132,7 @@ class Engine(Closing):
 
     def stop(self, handle: RequestHandle) -> None:
         """End a request before the next step; what it has produced can still be read."""
-        self._core.stop(tuple(handle.request_ids), FinishReason.STOPPED)
+        self._core.stop(tuple(handle.seq_ids), FinishReason.STOPPED)
 
     def release(self, handle: RequestHandle) -> None:
         """Give up a request and what it has produced; stops it where it still runs.
@@ -277,7 +277,7 @@ class Engine(Closing):
 
     def close(self, drain_s: float = 0.0, patience_s: float | None = None) -> None:
         """Refuse new requests, let those there are finish for so long, stop the rest, and
-        release everything; harmless when repeated.
+        release everything; idempotent.
 
         Raises StepTimeout where a step hangs: nothing can be released then. `patience_s` is how
         long one may still take behind the drain; None: as long as any step.
@@ -370,7 +370,7 @@ def _cache_shape(decoder: Decoder, resolved: Resolved) -> CacheShape:
         num_spans=resolved.num_spans,
         windows=tuple(group.window for group in decoder.groups),
         kv_dtype=resolved.kv_dtype,
-        rotation=rotation_of(decoder),
+        rope_state=rope_state_of(decoder),
         share=resolved.prefix_cache,
     )
 

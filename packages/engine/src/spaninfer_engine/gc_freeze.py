@@ -1,4 +1,4 @@
-"""Objects that Python's garbage collector need not look at while an engine runs."""
+"""Long-lived objects kept out of garbage collection while an engine runs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import gc
 from threading import Lock
 from typing import ClassVar
 
-from spaninfer_engine.resource import Closing
+from spaninfer_engine.resource import Resource
 
 YOUNG = 20_000
 """Objects that must have come, less those that went, before the collector looks at them: Python's
 700 are those of three steps of 256 requests, most of which are gone two steps later."""
 
 
-class Spared(Closing):
+class GcFreeze(Resource):
     """Every object there is when this is made: collections pass over them until it is closed.
 
     A full collection reads all objects that are tracked. After importing torch that took 100 to
@@ -30,18 +30,18 @@ class Spared(Closing):
     def __init__(self) -> None:
         self._is_open = True
         with self._lock:
-            if not Spared._num_open:
-                Spared._thresholds = gc.get_threshold()
-                young, *older = Spared._thresholds
+            if not GcFreeze._num_open:
+                GcFreeze._thresholds = gc.get_threshold()
+                young, *older = GcFreeze._thresholds
                 gc.set_threshold(max(young, YOUNG) if young else 0, *older)  # 0: never
-            Spared._num_open += 1
+            GcFreeze._num_open += 1
             gc.freeze()
 
     def close(self) -> None:
-        """Have them looked at again, once nobody else spares any; harmless when repeated."""
+        """Have them looked at again, once nobody else spares any; idempotent."""
         with self._lock:
-            Spared._num_open -= self._is_open
-            if self._is_open and not Spared._num_open:
+            GcFreeze._num_open -= self._is_open
+            if self._is_open and not GcFreeze._num_open:
                 gc.unfreeze()
-                gc.set_threshold(*Spared._thresholds)
+                gc.set_threshold(*GcFreeze._thresholds)
             self._is_open = False

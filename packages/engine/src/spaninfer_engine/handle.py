@@ -9,7 +9,7 @@ from threading import Condition, Lock
 
 from spaninfer_engine.errors import Unread
 from spaninfer_engine.request import Completion, FinishReason, Output, Request, Status
-from spaninfer_engine.schedule.choice import Choice
+from spaninfer_engine.schedule.sequence import SequenceState
 
 # Outputs of a choice: then they become one, as at its end. The garbage collector looks at each, and
 # whoever waits for a list of answers would merge most of them when all are there. Of a long answer
@@ -124,11 +124,11 @@ class RequestHandle:
         self,
         request: Request,
         prompt: Sequence[int],
-        choices: Sequence[Choice],
+        seqs: Sequence[SequenceState],
         queue: ResultQueue,
     ) -> None:
         self.request, self.queue = request, queue
-        self._prompt, self._choices = prompt, choices
+        self._prompt, self._seqs = prompt, seqs
 
     @property
     def id(self) -> int:
@@ -145,11 +145,11 @@ class RequestHandle:
         """How far the request has come."""
         if self.queue.is_finished:
             return Status.FINISHED
-        has_begun = any(choice.scheduled_s is not None for choice in self._choices)
+        has_begun = any(seq.scheduled_s is not None for seq in self._seqs)
         return Status.RUNNING if has_begun else Status.WAITING
 
     @property
-    def request_ids(self) -> range:
+    def seq_ids(self) -> range:
         """The numbers of its choices."""
         return range(self.id, self.id + self.request.sampling.n)
 
@@ -203,7 +203,7 @@ def merge(outputs: Sequence[Output]) -> Output:
 
 def complete(handle: RequestHandle) -> list[Completion]:
     """Wait for a request and return its choices in order; raises the error of one that failed."""
-    outputs: list[list[Output]] = [[] for _ in handle.request_ids]
+    outputs: list[list[Output]] = [[] for _ in handle.seq_ids]
     for output in handle.queue:
         outputs[output.index].append(output)
     wholes = [merge(items) for items in outputs]

@@ -1,4 +1,4 @@
-"""How many spans fit into memory, and who uses how much."""
+"""The memory plan of the KV cache: spans per cache group, and what else takes memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spaninfer_engine.spec.nodes import CacheGroup
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """How keys and values are stored: bits of an element, bytes of scales per head and token."""
+    """The format of the KV cache: bits of an element, bytes of scales per head and token."""
 
     bits: int
     scale_bytes: int = 0

@@ -1,6 +1,6 @@
 """Log-probabilities of many tokens as arrays.
 
-100,000 tokens with 20 likeliest each take 17 MB so, and 250 MB as objects.
+100,000 tokens with 20 most likely each take 17 MB so, and 250 MB as objects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Values: TypeAlias = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenLogprobs(Sequence[TokenLogprob]):
-    """The log-probabilities of T tokens, with the K likeliest tokens in place of each.
+    """The log-probabilities of T tokens, with the K most likely tokens in place of each.
 
     A sequence of TokenLogprob, which are made when they are looked at; equal to any other that
     holds the same.
@@ -34,7 +34,7 @@ class TokenLogprobs(Sequence[TokenLogprob]):
 
     @classmethod
     def empty(cls, num_tokens: int, count: int) -> Self:
-        """Return arrays to be filled in, for so many tokens with `count` likeliest each."""
+        """Return arrays to be filled in, for so many tokens with `count` most likely each."""
         return cls(
             np.empty(num_tokens, np.int32),
             np.empty(num_tokens, np.float32),

@@ -1,4 +1,4 @@
-"""How much memory there is; asks the operating system."""
+"""The memory of this machine, as the operating system reports it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The thread that turns events into outputs, so that the step loop never waits for text.
+"""The output thread: turns events into outputs, so that the engine loop never waits for text.
 
 The interpreter runs one thread at a time, so what is written here is taken from the loop, and while
 a round lasts, the loop cannot launch a step. So rounds are short, and the writer rests behind those
-that leave something. An output costs the same for one token as for many: what comes for a choice
+that leave something. An output costs the same for one token as for many: what comes for a sequence
 before its turn is one output. With few requests, every token is written as it comes. Where the loop
 has nothing else to do it writes by itself: waking another thread takes 0.1 to 0.2 ms.
 """
@@ -23,7 +23,7 @@ from spaninfer_engine.errors import as_exception
 from spaninfer_engine.handle import ResultQueue
 from spaninfer_engine.outputs import TextStream
 from spaninfer_engine.request import FinishReason, Output, TokenLogprob
-from spaninfer_engine.schedule.choice import Choice, Ended, Events
+from spaninfer_engine.schedule.sequence import Ended, Events, SequenceState
 from spaninfer_engine.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -32,43 +32,43 @@ ROUND_S = 0.3e-3  # 25 outputs; with all of 256 in a round, steps of 1.5 ms wait
 REST = 3.0  # times as long as the round before: the writer has a quarter of the time, at the most
 
 Stop = Callable[[tuple[int, ...], FinishReason], None]
-"""Tells the loop that choices need no more tokens, and why; returns at once."""
+"""Tells the loop that sequences need no more tokens, and why; returns at once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """A request was admitted: the outputs of its choices go to this queue."""
+class RequestStarted:
+    """A request was admitted: the outputs of its sequences go to this queue."""
 
-    choices: tuple[Choice, ...]
+    seqs: tuple[SequenceState, ...]
     queue: ResultQueue
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """Nothing more will come: every choice that has not ended ends with this error."""
+class EngineFailed:
+    """Nothing more will come: every sequence that has not ended ends with this error."""
 
     error: Exception
 
 
-Message: TypeAlias = Opened | Events | Failed
+Message: TypeAlias = RequestStarted | Events | EngineFailed
 Tokens: TypeAlias = list[tuple[int, TokenLogprob | None]]
 
 
 @dataclass(slots=True)
 class _Open:
-    """A choice whose last output has not been put, and what its next ones will hold."""
+    """A sequence whose last output has not been put, and what its next ones will hold."""
 
-    choice: Choice
+    seq: SequenceState
     stream: TextStream
     queue: ResultQueue
     tokens: Tokens = field(default_factory=list)
     end: Ended | None = None
 
 
-class OutputWriter:
+class OutputProcessor:
     """Puts outputs into the queues of requests, in the order of the events.
 
-    Every choice that was opened gets one last output, and nothing behind it.
+    Every sequence that was opened gets one last output, and nothing behind it.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Stop) -> None:
@@ -76,7 +76,7 @@ class OutputWriter:
         self._inbox: deque[Message] = deque()
         self._wake: SimpleQueue[bool] = SimpleQueue()  # is there more to come?
         self._writing = Lock()  # over the order of what is written, and `_open`
-        self._open: dict[int, _Open] = {}  # by the choice's request id
+        self._open: dict[int, _Open] = {}  # by the sequence's request id
         self._due: dict[int, _Open] = {}  # those with something to write, in turn
         self._thread = Thread(target=self._work, name="spaninfer-writer", daemon=True)
         self._thread.start()
@@ -90,7 +90,7 @@ class OutputWriter:
             self._wake.put(True)
 
     def close(self) -> None:
-        """Write what was put before and end the thread; harmless when repeated."""
+        """Write what was put before and end the thread; idempotent."""
         self._write(maxsize)
         self._wake.put(False)
         self._thread.join()
@@ -110,64 +110,64 @@ class OutputWriter:
             while self._inbox:
                 self._sort(self._inbox.popleft())
             while self._due:
-                request_id = next(iter(self._due))
-                self._write_choice(request_id, self._due.pop(request_id))
+                seq_id = next(iter(self._due))
+                self._write_seq(seq_id, self._due.pop(seq_id))
                 if monotonic() > until:
                     break
             return bool(self._due)
 
     def _sort(self, message: Message) -> None:
-        """Note what a message brings for each choice; what comes behind its last output is lost."""
+        """Note what a message brings for each sequence; anything after its last output is lost."""
         match message:
-            case Opened(choices, queue):
-                for choice in choices:
-                    stream = TextStream(choice, self._tokenizer)
-                    self._open[choice.request_id] = _Open(choice, stream, queue)
-            case Events(drawn, ended):
-                for choice, token, logprob in drawn:
-                    if (entry := self._open.get(choice.request_id)) is not None:
+            case RequestStarted(seqs, queue):
+                for seq in seqs:
+                    stream = TextStream(seq, self._tokenizer)
+                    self._open[seq.seq_id] = _Open(seq, stream, queue)
+            case Events(new_tokens, ended):
+                for seq, token, logprob in new_tokens:
+                    if (entry := self._open.get(seq.seq_id)) is not None:
                         entry.tokens.append((token, logprob))
-                        self._due[choice.request_id] = entry
+                        self._due[seq.seq_id] = entry
                 for end in ended:
                     self._note_end(end)
-            case Failed(error):
+            case EngineFailed(error):
                 now = monotonic()
                 for entry in self._open.values():
-                    usage = entry.choice.usage(now)
-                    self._note_end(Ended(entry.choice, FinishReason.ERROR, usage, error=error))
+                    usage = entry.seq.usage(now)
+                    self._note_end(Ended(entry.seq, FinishReason.ERROR, usage, error=error))
 
     def _note_end(self, end: Ended) -> None:
-        entry = self._open.get(end.choice.request_id)
+        entry = self._open.get(end.seq.seq_id)
         if entry is not None and entry.end is None:
             entry.end = end
-            self._due[end.choice.request_id] = entry
+            self._due[end.seq.seq_id] = entry
 
-    def _write_choice(self, request_id: int, entry: _Open) -> None:
-        """Write all there is of a choice."""
+    def _write_seq(self, seq_id: int, entry: _Open) -> None:
+        """Write all there is of a sequence."""
         tokens, entry.tokens = entry.tokens, []
         if tokens:
-            self._put(request_id, entry, tokens)
-        if entry.end is not None and request_id in self._open:
-            self._put(request_id, entry, entry.end)
+            self._put(seq_id, entry, tokens)
+        if entry.end is not None and seq_id in self._open:
+            self._put(seq_id, entry, entry.end)
 
-    def _put(self, request_id: int, entry: _Open, event: Tokens | Ended) -> None:
+    def _put(self, seq_id: int, entry: _Open, event: Tokens | Ended) -> None:
         """Put what comes of tokens or an end."""
-        output = _output(request_id, entry.stream, event)
+        output = _output(seq_id, entry.stream, event)
         if output.finish_reason is not None:
-            del self._open[request_id]
-            if not isinstance(event, Ended):  # the loop still draws for it
-                self._stop((request_id,), output.finish_reason)
+            del self._open[seq_id]
+            if not isinstance(event, Ended):  # the loop still samples for it
+                self._stop((seq_id,), output.finish_reason)
         try:
             entry.queue.put(output)
         except Exception:  # of the caller's, who is told when something has come
-            _log.exception("the listener of request %d failed", request_id)
+            _log.exception("the listener of request %d failed", seq_id)
 
 
-def _output(request_id: int, stream: TextStream, event: Tokens | Ended) -> Output:
-    """Return what comes of tokens or an end; a failure concerns the text of this choice alone."""
+def _output(seq_id: int, stream: TextStream, event: Tokens | Ended) -> Output:
+    """Return what comes of tokens or an end; a failure concerns the text of this sequence alone."""
     now = monotonic()
     try:
         return stream.end(event) if isinstance(event, Ended) else stream.push(event, now)
     except BaseException as error:  # a panic of the tokenizers library is no Exception
-        _log.exception("the text of request %d failed", request_id)
+        _log.exception("the text of request %d failed", seq_id)
         return stream.fail(as_exception(error), now)

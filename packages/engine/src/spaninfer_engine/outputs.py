@@ -1,4 +1,4 @@
-"""Tokens to outputs: text without half characters, cut at the first stop string."""
+"""Tokens to outputs: text in whole characters, cut at the first stop string."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from spaninfer_engine.request import FinishReason, Output, TokenLogprob, Usage
-from spaninfer_engine.schedule.choice import Choice, Ended
+from spaninfer_engine.schedule.sequence import Ended, SequenceState
 from spaninfer_engine.text.detokenize import Detokenizer, StopFinder
 from spaninfer_engine.text.tokenizer import Tokenizer
 
 
 class TextStream:
-    """The outputs of one choice, one for the tokens of each push and one for its end.
+    """The outputs of one sequence, one for the tokens of each push and one for its end.
 
     A stop string ends the stream before the loop has heard of it: what is drawn after it belongs
     to no output, and is not counted.
     """
 
-    def __init__(self, choice: Choice, tokenizer: Tokenizer) -> None:
-        sampling = choice.request.sampling
-        self._choice, self._sampling = choice, sampling
-        self._index, self._seed = choice.index, choice.seed
+    def __init__(self, seq: SequenceState, tokenizer: Tokenizer) -> None:
+        sampling = seq.request.sampling
+        self._seq, self._sampling = seq, sampling
+        self._index, self._seed = seq.index, seq.seed
         self._detokenizer = Detokenizer(
             tokenizer, skip_special=sampling.skip_special, at_start=False
         )
@@ -79,7 +79,7 @@ class TextStream:
             token_ids=tuple([token for token, _ in tokens]),
             text=text,
             logprobs=tuple([logprob for _, logprob in tokens if logprob is not None]),
-            prompt_logprobs=self._choice.prompt_logprobs() if is_first else (),
+            prompt_logprobs=self._seq.prompt_logprobs() if is_first else (),
             seed=self._seed,
         )
 
@@ -103,4 +103,4 @@ class TextStream:
 
     def _usage(self, now: float | None) -> Usage:
         """Return the counts up to here: the loop may have drawn more already."""
-        return replace(self._choice.usage(now), output_len=self._num_tokens)
+        return replace(self._seq.usage(now), output_len=self._num_tokens)

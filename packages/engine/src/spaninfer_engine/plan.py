@@ -1,8 +1,8 @@
-"""What one step of the engine will do. The scheduler writes it; the runner reads it.
+"""The plan of one step, written by the scheduler and read by the runner, and its result.
 
-The runner keeps the tokens of every request it was told about, so a plan names positions, not
-ids: a position below the prompt's length holds an id that came with `Entry`, a later one the
-token that an earlier step drew. A plan can therefore be written before the step in front of it
+The runner keeps the tokens of every sequence it was told about, so a plan names positions, not
+ids: a position below the prompt's length holds an id that came with `NewSequence`, a later one the
+token that an earlier step sampled. A plan can therefore be written before the step in front of it
 has finished. Everything here is plain data: it can be printed, sent to other ranks and replayed.
 """
 
@@ -19,7 +19,7 @@ from spaninfer_engine.request import SamplingParams, TokenIds, TokenLogprob
 class Tuning:
     """How steps are cut for a device: constants of a backend, measured on its hardware."""
 
-    step_tokens: int  # of one step, where nothing else is asked for
+    step_tokens: int  # of one step, where nothing else is requested
     mixed_prompt_tokens: int  # of prompts in a step that has decodes
     prompt_logits: int  # positions of prompts whose logits one step computes
     prompt_tile: int = 1  # tokens of prompts beside many decodes come in multiples of so many
@@ -27,17 +27,17 @@ class Tuning:
 
 
 class Slice(NamedTuple):
-    """The positions [start, stop) of one request that one step computes.
+    """The positions [start, stop) of one sequence that one step computes.
 
     A tuple, not a dataclass: 256 of them are made every step (0.25 µs each instead of 0.9).
     """
 
-    request_id: int
+    seq_id: int
     start: int
     stop: int
-    logits_from: int  # logits are wanted for positions [logits_from, stop)
-    draws: bool  # is the token at position `stop` drawn from the last row?
-    rope_len: int = 0  # where frequencies depend on length: the request's, when its keys began
+    logits_from: int  # logits are computed for positions [logits_from, stop)
+    samples: bool  # is the token at position `stop` sampled from the last row?
+    rope_seq_len: int = 0  # where frequencies depend on length: the request's, when its keys began
 
     @property
     def num_tokens(self) -> int:
@@ -46,10 +46,10 @@ class Slice(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A request that the runner hears of for the first time."""
+class NewSequence:
+    """A sequence that is new to the runner."""
 
-    request_id: int
+    seq_id: int
     token_ids: TokenIds  # the prompt
     sampling: SamplingParams
     seed: int
@@ -57,10 +57,10 @@ class Entry:
     end_ids: tuple[int, ...] = ()  # masked until min_tokens
 
 
-class Growth(NamedTuple):
-    """Span numbers that a request's table of one cache group holds from index `first` on."""
+class TableUpdate(NamedTuple):
+    """Span numbers of a sequence's table in one cache group, from index `first` on."""
 
-    request_id: int
+    seq_id: int
     group: int
     first: int
     spans: tuple[int, ...]
@@ -75,9 +75,9 @@ class StepPlan:
 
     number: int
     slices: tuple[Slice, ...]
-    entered: tuple[Entry, ...] = ()
-    grown: tuple[Growth, ...] = ()
-    left: tuple[int, ...] = ()  # requests whose state the runner may forget before this step
+    new_sequences: tuple[NewSequence, ...] = ()
+    table_updates: tuple[TableUpdate, ...] = ()
+    finished: tuple[int, ...] = ()  # ids of sequences that the runner may forget before this step
 
     @property
     def num_tokens(self) -> int:
@@ -89,19 +89,19 @@ class StepPlan:
 class StepResult:
     """What a step produced, in the order of the plan's slices.
 
-    `tokens[i]` is the token that slice i drew, or None if it draws none. The logprobs hold an
+    `tokens[i]` is the token that slice i sampled, or None if it samples none. The logprobs hold an
     entry only for requests that asked; prompt log-probabilities come for the slice's positions
     that have logits, each about the token that follows.
     """
 
     number: int
     tokens: tuple[int | None, ...]
-    logprobs: dict[int, TokenLogprob]  # by request id
+    logprobs: dict[int, TokenLogprob]  # by sequence id
     prompt_logprobs: dict[int, TokenLogprobs]  # by request id
     failed: dict[int, Exception]  # requests at fault: NaN logits, a grammar that ran dry
 
     @classmethod
     def of_none(cls, plan: StepPlan, error: Exception) -> StepResult:
         """Return the result of a step that was not computed: all its requests fail."""
-        failed = {part.request_id: error for part in plan.slices}
+        failed = {part.seq_id: error for part in plan.slices}
         return cls(plan.number, (None,) * len(plan.slices), {}, {}, failed)

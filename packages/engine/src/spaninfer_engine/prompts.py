@@ -1,4 +1,4 @@
-"""What callers give as prompts: told apart, and made token ids."""
+"""Prompts in every form that callers give, as token ids."""
 
 from __future__ import annotations
 

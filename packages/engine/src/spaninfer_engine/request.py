@@ -1,4 +1,4 @@
-"""What a user asks of the engine, and what comes back."""
+"""Requests and outputs: the data that callers send, and the data they get back."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SamplingParams:
     """How tokens are chosen, and when to stop. Refuses values out of range by name.
 
     Logits pass through bias, masks, penalties, temperature, top-k, typical, top-p and min-p in
-    that order (spaninfer_op_reference.sample says why). A draw depends only on the seed and the
+    that order (spaninfer_op_reference.sample says why). A sample depends only on the seed and the
     position in the request, never on what else is in the batch.
     """
 
@@ -78,9 +78,9 @@ class SamplingParams:
     stop_ids: Sequence[int] = ()
     include_stop: bool = False  # keep the stop string in the text
     ignore_eos: bool = False
-    seed: int | None = None  # None: drawn by the engine, reported in the output
+    seed: int | None = None  # None: sampled by the engine, reported in the output
     n: int = 1
-    logprobs: int | None = None  # None: off; 0: of the chosen token; k: and of the k likeliest
+    logprobs: int | None = None  # None: off; 0: of the chosen token; k: and of the k most likely
     prompt_logprobs: int | None = None  # the same for every prompt token but the first
     processed_logprobs: bool = False  # after penalties and temperature instead of the raw logits
     skip_special: bool = True  # leave special tokens out of the text
@@ -118,7 +118,7 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
-        """Is the likeliest token taken without a draw?"""
+        """Is the most likely token taken without a sample?"""
         return self.temperature == 0.0
 
 
@@ -213,7 +213,7 @@ class Request:
     prompt_ids: TokenIds
     sampling: SamplingParams
     placement: Placement
-    seed: int  # choice i draws with seed + i
+    seed: int  # choice i samples with seed + i
     arrived_s: float  # on a monotonic clock
     turn_s: float = 0.0  # on the same clock, and later if its client has sent much: policy.turn
     end_ids: frozenset[int]  # the model's end ids unless ignored, and the caller's stop ids
@@ -222,12 +222,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """The log-probability of one token, its rank (1 is the likeliest), and the likeliest others."""
+    """The log-probability of a token, its rank (1: the most likely), and the most likely others."""
 
     token_id: int
     logprob: float
     rank: int
-    top: tuple[tuple[int, float], ...] = ()  # (token id, log-probability), likeliest first
+    top: tuple[tuple[int, float], ...] = ()  # (token id, log-probability), most likely first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What holds memory, files or threads until it is closed."""
+"""The base of objects that hold memory, files or threads until they are closed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from typing import Self
 
 
-class Closing(ABC):
+class Resource(ABC):
     """Is closed at the end of its `with` block; the caller's exception stays."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what is held; harmless when repeated."""
+        """Release what is held; idempotent."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""What an engine has done and is doing, as numbers."""
+"""Statistics of an engine: counters since its start, and its state now."""
 
 from __future__ import annotations
 
@@ -25,9 +25,19 @@ class SpanStats:
     """The spans of one cache group."""
 
     total: int
-    held: int  # by requests
-    kept: int  # by nobody, with a prefix that may be wanted again
+    in_use: int  # by requests
+    cached: int  # in use by no request, with a prefix that may be requested again
     free: int
+
+    @property
+    def held(self) -> int:
+        """Deprecated name of `in_use`."""
+        return self.in_use
+
+    @property
+    def kept(self) -> int:
+        """Deprecated name of `cached`."""
+        return self.cached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +50,8 @@ class EngineStats:
     model: str
     state: EngineState
     failure: Exception | None
-    running: int  # choices that hold spans
-    waiting: int  # choices that wait to start, for the first one's prompt, or to start again
+    running: int  # sequences that hold spans
+    waiting: int  # sequences that wait to start, for the first one's prompt, or to start again
     span_len: int
     spans: tuple[SpanStats, ...]  # per cache group
     generated_tokens: int
@@ -59,7 +69,7 @@ class EngineStats:
     @property
     def span_usage(self) -> float:
         """How much of the fullest cache group is held, from 0 to 1; 0 where there is none."""
-        return max((spans.held / spans.total for spans in self.spans), default=0.0)
+        return max((spans.in_use / spans.total for spans in self.spans), default=0.0)
 
     @property
     def prefix_hit_rate(self) -> float:
@@ -100,8 +110,8 @@ def snapshot(
         failure=failure,
         running=scheduler.num_running,
         waiting=scheduler.num_waiting,
-        span_len=scheduler.spans.shape.span_len,
-        spans=tuple(_span_stats(pool) for pool in scheduler.spans.pools),
+        span_len=scheduler.kv_cache.shape.span_len,
+        spans=tuple(_span_stats(pool) for pool in scheduler.kv_cache.pools),
         generated_tokens=counts.generated_tokens,
         prefilled_tokens=counts.prefilled_tokens,
         prefix_hit_tokens=counts.prefix_hit_tokens,
@@ -116,5 +126,5 @@ def snapshot(
 
 
 def _span_stats(pool: SpanPool) -> SpanStats:
-    kept, held = pool.num_kept, pool.num_held
-    return SpanStats(pool.num_spans, held, kept, free=max(0, pool.num_spans - held - kept))
+    cached, in_use = pool.num_cached, pool.num_in_use
+    return SpanStats(pool.num_spans, in_use, cached, free=max(0, pool.num_spans - in_use - cached))

@@ -1,4 +1,4 @@
-"""A thread that notices when a step does not end."""
+"""The watchdog: a thread that notices when a step does not end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Watchdog:
         self._began_s = None
 
     def close(self) -> None:
-        """End the thread soon; harmless when repeated."""
+        """End the thread soon; idempotent."""
         self._is_over.set()
 
     def _watch(self) -> None:

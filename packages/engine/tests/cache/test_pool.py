@@ -40,12 +40,12 @@ def test_a_span_of_a_step_in_flight_rests_until_that_step_has_finished():
     pool.plan(2)
     pool.give_back([0])
 
-    assert (pool.num_available, pool.num_resting) == (0, 1)
+    assert (pool.num_available, pool.num_pending_free) == (0, 1)
     pool.finish(1)
-    assert (pool.num_available, pool.num_resting) == (0, 1)
+    assert (pool.num_available, pool.num_pending_free) == (0, 1)
     pool.finish(2)
 
-    assert (pool.num_available, pool.num_resting) == (1, 0)
+    assert (pool.num_available, pool.num_pending_free) == (1, 0)
 
 
 def test_a_span_given_back_while_nothing_is_in_flight_is_available_at_once():
@@ -62,20 +62,20 @@ def test_a_span_given_back_while_nothing_is_in_flight_is_available_at_once():
 def test_a_resting_span_can_be_shared_and_is_then_not_freed_by_the_step():
     pool = SpanPool(1)
     pool.take(1)
-    pool.label([0], [b"a"])
+    pool.publish([0], [b"a"])
     pool.plan(1)
     pool.give_back([0])
 
     pool.share(pool.find_run([b"a"]))
     pool.finish(1)
 
-    assert (pool.num_held, pool.num_available) == (1, 0)
+    assert (pool.num_in_use, pool.num_available) == (1, 0)
 
 
 def test_a_labelled_span_is_kept_and_found_until_it_is_handed_out_for_new_content():
     pool = SpanPool(2)
     pool.take(2)
-    pool.label([1], [b"kept"])
+    pool.publish([1], [b"kept"])
     pool.give_back([0, 1])
 
     assert pool.find(b"kept") == 1
@@ -91,7 +91,7 @@ def test_of_kept_spans_the_longest_unused_is_handed_out_first():
     pool = SpanPool(3)
     pool.take(3)
     for span, label in enumerate((b"a", b"b", b"c")):
-        pool.label([span], [label])
+        pool.publish([span], [label])
     pool.give_back([2, 1, 0])
     pool.share([2])
     pool.give_back([2])
@@ -103,11 +103,11 @@ def test_a_second_span_with_the_same_content_stays_unlabelled():
     pool = SpanPool(2)
     pool.take(2)
 
-    pool.label([0], [b"same"])
-    pool.label([1], [b"same"])
+    pool.publish([0], [b"same"])
+    pool.publish([1], [b"same"])
     pool.give_back([0, 1])
 
-    assert (pool.find(b"same"), pool.num_kept) == (0, 1)
+    assert (pool.find(b"same"), pool.num_cached) == (0, 1)
     pool.check()
 
 
@@ -156,7 +156,7 @@ class PoolMachine(RuleBasedStateMachine):
         span = data.draw(st.sampled_from(self.held))
         if label is not None and label not in self.labels and span not in self.labels.values():
             self.labels[label] = span
-            self.pool.label([span], [label])
+            self.pool.publish([span], [label])
         self.held.remove(span)
         self.pool.give_back([span])
 
@@ -183,9 +183,9 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_lost(self):
         self.pool.check()
-        assert self.pool.num_held == len(set(self.held))
+        assert self.pool.num_in_use == len(set(self.held))
         if self.planned == self.finished:
-            assert self.pool.num_resting == 0
+            assert self.pool.num_pending_free == 0
 
 
 TestPoolMachine = PoolMachine.TestCase

@@ -3,37 +3,37 @@ from itertools import product
 import numpy as np
 import pytest
 from spaninfer_engine.cache.pool import SpanPool
-from spaninfer_engine.cache.prefix import Linker, Origin, find_prefix
-from spaninfer_engine.cache.rotation import Rotation
+from spaninfer_engine.cache.prefix import HashSeed, SpanHasher, find_prefix
+from spaninfer_engine.cache.rope_state import RopeState
 
 IDS = list(range(16))
-CONSTANT = Rotation()
+CONSTANT = RopeState()
 
 
-def links(ids=IDS, *, rotation=CONSTANT, rope_len=16, **origin):
-    linker = Linker(Origin(**{"kv_dtype": "bf16", **origin}), 4, rotation, rope_len)
-    linker.extend(np.array(ids))
-    return linker.links
+def hashes_of(ids=IDS, *, rotation=CONSTANT, rope_seq_len=16, **seed):
+    hasher = SpanHasher(HashSeed(**{"kv_dtype": "bf16", **seed}), 4, rotation, rope_seq_len)
+    hasher.extend(np.array(ids))
+    return hasher.hashes
 
 
-def pool_with(labels, present):
+def pool_with(hashes, present):
     """Return a pool that holds spans for the labels at these indices."""
-    pool = SpanPool(len(labels))
-    pool.take(len(labels))
+    pool = SpanPool(len(hashes))
+    pool.take(len(hashes))
     for index in present:
-        pool.label([index], [labels[index]])
+        pool.publish([index], [hashes[index]])
     return pool
 
 
 def test_equal_sequences_have_equal_links_and_a_longer_one_begins_with_them():
-    assert links() == links()
-    assert links([*IDS, 1, 2, 3, 4])[:4] == links()
+    assert hashes_of() == hashes_of()
+    assert hashes_of([*IDS, 1, 2, 3, 4])[:4] == hashes_of()
 
 
 def test_a_different_token_changes_its_own_link_and_all_behind_it():
-    changed = links([*IDS[:5], 99, *IDS[6:]])
+    changed = hashes_of([*IDS[:5], 99, *IDS[6:]])
 
-    assert [old == new for old, new in zip(links(), changed, strict=True)] == [
+    assert [old == new for old, new in zip(hashes_of(), changed, strict=True)] == [
         True,
         False,
         False,
@@ -42,11 +42,11 @@ def test_a_different_token_changes_its_own_link_and_all_behind_it():
 
 
 def test_spans_with_equal_tokens_at_other_places_have_other_links():
-    assert len(set(links([7] * 16))) == 4
+    assert len(set(hashes_of([7] * 16))) == 4
 
 
 @pytest.mark.parametrize(
-    "origin",
+    "seed",
     [
         {"kv_dtype": "int8"},
         {"tenant": "a"},
@@ -56,14 +56,14 @@ def test_spans_with_equal_tokens_at_other_places_have_other_links():
     ],
     ids=str,
 )
-def test_everything_else_that_decides_the_content_is_part_of_the_link(origin):
-    assert not set(links(**origin)) & set(links())
+def test_everything_else_that_decides_the_content_is_part_of_the_link(seed):
+    assert not set(hashes_of(**seed)) & set(hashes_of())
 
 
 def test_values_that_look_alike_in_different_places_do_not_collide():
     names = ["", "a", "a', 'b", "None", "a\\"]
     found = {
-        links(tenant=tenant, adapter=adapter)[0]
+        hashes_of(tenant=tenant, adapter=adapter)[0]
         for tenant, adapter in product(names, [None, *names])
     }
 
@@ -71,54 +71,54 @@ def test_values_that_look_alike_in_different_places_do_not_collide():
 
 
 def test_spans_rotated_under_different_frequencies_have_different_links():
-    rotation = Rotation(lambda length: ((length,),) if length > 10 else ())
+    rotation = RopeState(lambda length: ((length,),) if length > 10 else ())
 
-    short = links(rotation=rotation, rope_len=8)  # spans 2 and 3 were decoded beyond 10
-    long = links(rotation=rotation, rope_len=16)
+    short = hashes_of(rotation=rotation, rope_seq_len=8)  # spans 2 and 3 were decoded beyond 10
+    long = hashes_of(rotation=rotation, rope_seq_len=16)
 
-    assert short[:2] == links(rotation=rotation, rope_len=6)[:2]
+    assert short[:2] == hashes_of(rotation=rotation, rope_seq_len=6)[:2]
     assert short[:2] != long[:2]
     assert short[3] != long[3]
 
 
 def test_a_hit_ends_at_the_first_span_that_is_missing():
-    labels = links()
-    pool = pool_with(labels, [0, 1, 3])
+    hashes = hashes_of()
+    pool = pool_with(hashes, [0, 1, 3])
 
-    hit = find_prefix(labels, [pool], [None], 4)
+    hit = find_prefix(hashes, [pool], [None], 4)
 
     assert (hit.num_spans, hit.tables) == (2, ((0, (0, 1)),))
 
 
 def test_a_hit_must_hold_in_every_group_and_windows_need_only_what_they_see():
-    labels = links()
-    whole = pool_with(labels, [0, 1, 2])
-    window = pool_with(labels, [1, 2, 3])  # position 12 sees 7 to 12: spans 1 and 2
+    hashes = hashes_of()
+    whole = pool_with(hashes, [0, 1, 2])
+    window = pool_with(hashes, [1, 2, 3])  # position 12 sees 7 to 12: spans 1 and 2
 
-    hit = find_prefix(labels, [whole, window], [None, 6], 4)
+    hit = find_prefix(hashes, [whole, window], [None, 6], 4)
 
     assert (hit.num_spans, hit.tables) == (3, ((0, (0, 1, 2)), (1, (1, 2))))
 
 
 def test_a_gap_that_the_window_still_sees_shortens_the_hit():
-    labels = links()
-    window = pool_with(labels, [0, 2, 3])
+    hashes = hashes_of()
+    window = pool_with(hashes, [0, 2, 3])
 
-    assert find_prefix(labels, [window], [10], 4).num_spans == 1  # position 16 sees 7 to 16
-    assert find_prefix(labels, [window], [5], 4).num_spans == 4  # position 16 sees 12 to 16
+    assert find_prefix(hashes, [window], [10], 4).num_spans == 1  # position 16 sees 7 to 16
+    assert find_prefix(hashes, [window], [5], 4).num_spans == 4  # position 16 sees 12 to 16
 
 
 @pytest.mark.parametrize("windows", list(product([None, 1, 3, 4, 5, 9], repeat=2)))
 def test_the_longest_hit_is_found_whatever_is_there(windows):
-    labels = links()
+    hashes = hashes_of()
     for bits in product([False, True], repeat=8):
         present = [
             {i for i in range(4) if bits[i]},
             {i for i in range(4) if bits[4 + i]},
         ]
-        pools = [pool_with(labels, spans) for spans in present]
+        pools = [pool_with(hashes, spans) for spans in present]
 
-        hit = find_prefix(labels, pools, windows, 4)
+        hit = find_prefix(hashes, pools, windows, 4)
 
         assert hit.num_spans == max(
             n

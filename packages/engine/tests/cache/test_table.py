@@ -24,11 +24,11 @@ def test_the_runner_is_told_once_and_only_what_is_new():
     table = SpanTable(SpanPool(8), span_len=4, window=None)
     table.grow(8)
 
-    assert table.news() == (0, (0, 1))
-    assert table.news() is None
+    assert table.take_update() == (0, (0, 1))
+    assert table.take_update() is None
     table.grow(12)
 
-    assert table.news() == (2, (2,))
+    assert table.take_update() == (2, (2,))
 
 
 def test_spans_behind_the_window_go_back_and_indices_stay_true():
@@ -41,7 +41,7 @@ def test_spans_behind_the_window_go_back_and_indices_stay_true():
     assert (table.first, table.spans, table.stop) == (2, [2, 3], 4)
     assert pool.num_available == 6
     table.grow(20)
-    assert table.news() == (2, (2, 3, 0))
+    assert table.take_update() == (2, (2, 3, 0))
 
 
 def test_an_adopted_prefix_is_shared_and_announced_from_its_first_span():
@@ -53,21 +53,21 @@ def test_an_adopted_prefix_is_shared_and_announced_from_its_first_span():
     table.adopt(2, owner.spans[2:])
     owner.release()
 
-    assert table.news() == (2, (2, 3))
-    assert pool.num_held == 2
+    assert table.take_update() == (2, (2, 3))
+    assert pool.num_in_use == 2
 
 
 def test_a_released_table_begins_anew():
     pool = SpanPool(4)
     table = SpanTable(pool, span_len=4, window=None)
     table.grow(8)
-    table.news()
+    table.take_update()
 
     table.release()
     table.grow(4)
 
-    assert table.news() == (0, (table.spans[0],))
-    assert pool.num_held == 1
+    assert table.take_update() == (0, (table.spans[0],))
+    assert pool.num_in_use == 1
 
 
 def test_the_first_visible_span_holds_the_oldest_key_in_the_window():

@@ -11,7 +11,7 @@ from backends import BACKENDS, Backend
 from numpy.typing import NDArray
 from spaninfer_engine.backends.host.device import build_step
 from spaninfer_engine.ops.step import SpanCache, Step
-from spaninfer_engine.plan import Entry, Growth, Slice
+from spaninfer_engine.plan import NewSequence, Slice, TableUpdate
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.spec.nodes import CacheGroup
 from spaninfer_engine.step.batch import build_batch
@@ -35,12 +35,12 @@ def _random(shape: tuple[int, ...], seed: int) -> Array:
     return definition.to_bfloat16(rng.standard_normal(shape)).astype(np.float64)
 
 
-def _keys_and_values(group: CacheGroup, request_id: int) -> tuple[Array, Array]:
-    rows = LENGTHS[request_id]
-    keys = _random((rows, group.kv_heads, group.key_dim), request_id)
+def _keys_and_values(group: CacheGroup, seq_id: int) -> tuple[Array, Array]:
+    rows = LENGTHS[seq_id]
+    keys = _random((rows, group.kv_heads, group.key_dim), seq_id)
     if group.values_in_keys:
         return keys, keys[..., : group.value_dim]
-    return keys, _random((rows, group.kv_heads, group.value_dim), request_id + 10)
+    return keys, _random((rows, group.kv_heads, group.value_dim), seq_id + 10)
 
 
 class Spans:
@@ -53,10 +53,10 @@ class Spans:
         self.cache.values[:] = np.nan
         self.sequences = Sequences(1, max_len=32, span_len=SPAN_LEN, num_rows=1)
         free = np.random.default_rng(5).permutation(NUM_SPANS).tolist()
-        for request_id, length in LENGTHS.items():
-            self.sequences.enter(Entry(request_id, (0,) * length, SamplingParams(), 0))
+        for seq_id, length in LENGTHS.items():
+            self.sequences.enter(NewSequence(seq_id, (0,) * length, SamplingParams(), 0))
             spans = tuple(free.pop() for _ in range(-(-length // SPAN_LEN)))
-            self.sequences.grow(Growth(request_id, 0, 0, spans))
+            self.sequences.update_table(TableUpdate(seq_id, 0, 0, spans))
         self.write([Slice(1, 0, 12, 12, False), Slice(3, 0, 7, 7, False)])
 
     def write(self, slices: Any) -> Step[Any]:
@@ -64,7 +64,7 @@ class Spans:
         batch = build_batch(slices, self.sequences, lambda _: True)
         step = build_step(batch, self.sequences, self.ops, (self.cache,), ())
         self.ops.prepare(step)
-        both = [_keys_and_values(self.group, part.request_id) for part in slices]
+        both = [_keys_and_values(self.group, part.seq_id) for part in slices]
         key, value = (
             self.backend.put(
                 self.ops,
@@ -80,8 +80,8 @@ class Spans:
 def _expected(group: CacheGroup, query: Array, alibi: str | None, **scores: Any) -> Array:
     slopes = definition.alibi_slopes(query.shape[1])
     parts, first = [], 0
-    for request_id, start, stop, *_ in SLICES:
-        keys, values = _keys_and_values(group, request_id)
+    for seq_id, start, stop, *_ in SLICES:
+        keys, values = _keys_and_values(group, seq_id)
         positions = np.arange(stop)
         bias = {
             None: None,

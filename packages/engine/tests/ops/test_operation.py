@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from spaninfer_engine.dummy_array import Noise
+from spaninfer_engine.dummy_array import DummyArray
 from spaninfer_engine.ops.operation import HeadRows, Operation, UnitRows, Use
 from spaninfer_engine.spec.nodes import Weight
 
@@ -44,9 +44,9 @@ def test_tensors_are_stacked_along_a_new_axis():
     ],
 )
 def test_noise_becomes_noise_of_the_shape_that_the_operator_sees(use, shape):
-    stored = tuple(Noise(weight.shape, 0.0, 0.1, seed=1) for weight in use.tensors)
+    stored = tuple(DummyArray(weight.shape, 0.0, 0.1, seed=1) for weight in use.tensors)
 
-    assert use.assemble(stored) == Noise(shape, 0.0, 0.1, seed=1)
+    assert use.assemble(stored) == DummyArray(shape, 0.0, 0.1, seed=1)
 
 
 def test_an_operation_prints_as_a_call():

@@ -251,7 +251,7 @@ def test_only_wanted_rows_are_taken(backend: Backend) -> None:
     ops, x = backend.make(), _rounded((5, 4), 0)
     step = Given(logit_indices=ops.from_host(np.array([4, 2], np.int32)))
 
-    actual = ops.take_rows(step, backend.put(ops, x))
+    actual = ops.gather_rows(step, backend.put(ops, x))
 
     np.testing.assert_array_equal(ops.to_host(actual), x[[4, 2]])
 

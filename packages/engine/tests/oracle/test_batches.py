@@ -28,11 +28,11 @@ def test_requests_in_one_step_do_not_disturb_each_other(
     parts = [(1, 1, True), (2, 1, True), (3, lengths[3], True)]  # a prefill beside decodes
     for _ in range(NUM_DRAWN):
         result = runner.step(*parts)
-        for (request_id, _, _), token in zip(parts, result.tokens, strict=True):
-            drawn[request_id].append(token)
+        for (seq_id, _, _), token in zip(parts, result.tokens, strict=True):
+            drawn[seq_id].append(token)
         parts = [(i, 1, True) for i in (3, 1, 2) if len(drawn[i]) < NUM_DRAWN]
 
-    for request_id, golden in goldens.items():
-        rows = runner.logits(request_id)[-NUM_DRAWN:]
+    for seq_id, golden in goldens.items():
+        rows = runner.logits(seq_id)[-NUM_DRAWN:]
         assert deviation(rows, golden.drawn_from) < TOLERANCE
-        assert drawn[request_id] == golden.tokens
+        assert drawn[seq_id] == golden.tokens

@@ -145,8 +145,8 @@ def test_requests_of_mixed_lengths_in_one_step_do_not_disturb_each_other(
     runner.step((2, 1, False), (3, 1, False), (1, 1, False))
     runner.step((1, 1, False), (3, whole - half - 1, True), (2, whole - half - 2, True))
 
-    for request_id in (2, 3):
-        oracle.check(runner.logits(request_id), routed="plain_experts" in runner.steps)
+    for seq_id in (2, 3):
+        oracle.check(runner.logits(seq_id), routed="plain_experts" in runner.steps)
 
 
 def _agree(tokens: Sequence[int], golden: Golden, noise: float) -> None:

@@ -89,9 +89,9 @@ def test_spans_given_back_serve_another_request(load: Load) -> None:
     case = load("gemma3")
     runner = case.model.on("cpu", num_spans=12)
 
-    for request_id in range(4):
-        runner.prefill(request_id, prompt(30, seed=request_id), chunk=8)
-        runner.leave(request_id)
+    for seq_id in range(4):
+        runner.prefill(seq_id, prompt(30, seed=seq_id), chunk=8)
+        runner.leave(seq_id)
 
     expected = case.oracle.logits(prompt(30, seed=3))
     assert deviation(runner.logits(3), expected) < TOLERANCE

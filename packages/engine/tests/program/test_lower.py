@@ -147,7 +147,7 @@ def test_windows_caps_and_frequencies_are_constants_of_the_layer():
 def test_a_head_scales_and_caps_in_that_order():
     operators = [item.operator for item in lower(_decoder("gemma2")).operations]
 
-    assert operators[-4:] == ["take_rows", "rms_norm", "linear", "softcap"]
+    assert operators[-4:] == ["gather_rows", "rms_norm", "linear", "softcap"]
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -14,7 +14,7 @@ from oracle import Oracle, deviation, prompt
 from spaninfer_engine.backends.host.device import build_step
 from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import Rows, Step
-from spaninfer_engine.plan import Entry, Growth, Slice
+from spaninfer_engine.plan import NewSequence, Slice, TableUpdate
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.request import SamplingParams
@@ -32,8 +32,8 @@ def _logits(model: Model, backend: Backend, **media: Any) -> np.ndarray:
     """Return the logits of every position of TOKENS in a step with media rows."""
     ops, groups = backend.make(), model.decoder.groups
     sequences = Sequences(len(groups), max_len=16, span_len=4, num_rows=1)
-    sequences.enter(Entry(1, tuple(TOKENS), SamplingParams(), 0))
-    sequences.grow(Growth(1, 0, 0, (3, 0, 2)))
+    sequences.enter(NewSequence(1, tuple(TOKENS), SamplingParams(), 0))
+    sequences.update_table(TableUpdate(1, 0, 0, (3, 0, 2)))
     caches = tuple(ops.cache(group, 4, 4) for group in groups)
     rotaries = tuple(map(Rotary, ropes(model.decoder)))
     batch = build_batch([Slice(1, 0, len(TOKENS), 0, True)], sequences, lambda _: True)

@@ -1,5 +1,5 @@
 from spaninfer_engine.ops.operation import Operation
-from spaninfer_engine.program.program import Program, narrowed, without_media
+from spaninfer_engine.program.program import Program, gathered_early, without_media
 
 
 def test_steps_without_media_skip_what_only_media_needs():
@@ -8,7 +8,7 @@ def test_steps_without_media_skip_what_only_media_needs():
             Operation("embed", (), ("x.0",)),
             Operation("replace_rows", ("x.0",), ("x.1",)),
             Operation("add_rows", ("x.1",), ("x.2",), constants=(("layer", 0),)),
-            Operation("take_rows", ("x.2",), ("rows",)),
+            Operation("gather_rows", ("x.2",), ("rows",)),
         ),
         "rows",
         (),
@@ -19,7 +19,7 @@ def test_steps_without_media_skip_what_only_media_needs():
 
     assert [str(operation) for operation in short.operations] == [
         "x.0 = embed()",
-        "rows = take_rows(x.0)",
+        "rows = gather_rows(x.0)",
     ]
 
 
@@ -58,19 +58,19 @@ def test_what_lies_behind_the_last_attention_is_computed_of_wanted_rows_alone():
         "y = add x a",
         "m = activation y",
         "z = add y m",
-        "rows = take_rows z",
+        "rows = gather_rows z",
         "logits = linear rows",
         result="logits",
     )
 
-    assert _lines(narrowed(program)) == [
+    assert _lines(gathered_early(program)) == [
         "x = embed()",
         "n = rms_norm(x)",
         "o = attend(n)",
-        "o.wanted = take_rows(o)",
-        "x.wanted = take_rows(x)",
-        "a = linear(o.wanted)",
-        "y = add(x.wanted, a)",
+        "o.gathered = gather_rows(o)",
+        "x.gathered = gather_rows(x)",
+        "a = linear(o.gathered)",
+        "y = add(x.gathered, a)",
         "m = activation(y)",
         "z = add(y, m)",
         "logits = linear(z)",
@@ -87,19 +87,19 @@ def test_what_attention_reads_as_well_is_computed_of_all_rows():
         " = append k",
         "o = attend k",
         "b = add o m",
-        "rows = take_rows b",
+        "rows = gather_rows b",
         result="rows",
     )
 
-    short = narrowed(program)
+    short = gathered_early(program)
 
     assert _lines(short)[3:] == [
         "append(k)",
         "o = attend(k)",
-        "n.wanted = take_rows(n)",
-        "o.wanted = take_rows(o)",
-        "m = activation(n.wanted)",
-        "b = add(o.wanted, m)",
+        "n.gathered = gather_rows(n)",
+        "o.gathered = gather_rows(o)",
+        "m = activation(n.gathered)",
+        "b = add(o.gathered, m)",
     ]
     assert short.result == "b"
 
@@ -107,16 +107,16 @@ def test_what_attention_reads_as_well_is_computed_of_all_rows():
 def test_rows_are_taken_behind_what_reads_the_step():
     """Media are added to rows of the whole step."""
     program = _program(
-        "x = embed", "y = scale x", "z = add_rows y", "rows = take_rows z", result="rows"
+        "x = embed", "y = scale x", "z = add_rows y", "rows = gather_rows z", result="rows"
     )
 
-    short = narrowed(program)
+    short = gathered_early(program)
 
-    assert _lines(short)[2:] == ["z = add_rows(y)", "z.wanted = take_rows(z)"]
-    assert short.result == "z.wanted"
+    assert _lines(short)[2:] == ["z = add_rows(y)", "z.gathered = gather_rows(z)"]
+    assert short.result == "z.gathered"
 
 
 def test_a_program_that_takes_no_rows_stays_as_it_is():
     program = _program("x = embed", "y = scale x", result="y")
 
-    assert narrowed(program) == program
+    assert gathered_early(program) == program

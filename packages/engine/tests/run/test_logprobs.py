@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spaninfer_engine.run.logprobs import report
+from spaninfer_engine.run.logprobs import token_logprobs
 from spaninfer_op_reference import top_logprobs
 
 RNG = np.random.default_rng(0)
@@ -12,7 +12,7 @@ def check(logits, ids, count):
     """Compare with the definition in float64."""
     expected = top_logprobs(logits.astype(np.float64), ids, count)
 
-    found = report(logits, ids, count)
+    found = token_logprobs(logits, ids, count)
 
     assert [each.token_id for each in found] == ids.tolist()
     assert [each.rank for each in found] == expected.rank.tolist()
@@ -43,7 +43,7 @@ def test_tokens_that_are_ruled_out_have_no_probability():
     logits = np.full((1, 300), -np.inf, np.float32)
     logits[0, [7, 290]] = 1.0, 2.0
 
-    (found,) = report(logits, np.array([290]), 3)
+    (found,) = token_logprobs(logits, np.array([290]), 3)
 
     assert found.rank == 1
     assert found.top[:2] == (
@@ -54,4 +54,4 @@ def test_tokens_that_are_ruled_out_have_no_probability():
 
 
 def test_no_rows_have_no_reports():
-    assert report(np.zeros((0, 10), np.float32), np.zeros(0, np.int64), 2) == []
+    assert token_logprobs(np.zeros((0, 10), np.float32), np.zeros(0, np.int64), 2) == []

@@ -18,7 +18,7 @@ from spaninfer_engine.backends.cuda.graph_shapes import GraphShapes
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.engine import Engine
 from spaninfer_engine.errors import InvalidMask, NoMemory, NoToken
-from spaninfer_engine.plan import Entry, Growth, Slice, StepPlan
+from spaninfer_engine.plan import NewSequence, Slice, StepPlan, TableUpdate
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.request import SamplingParams
@@ -28,8 +28,8 @@ from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.step.batch import Batch
 from spaninfer_engine.step.device import Updates
 from spaninfer_engine.step.sequences import Sequences
+from spaninfer_engine.text.ids_only import wordless_tokenizer
 from spaninfer_engine.text.template import ChatTemplate
-from spaninfer_engine.text.wordless import wordless_tokenizer
 from stepping import Model
 from threaded_device import Answer, ThreadedDevice
 
@@ -264,15 +264,15 @@ def test_what_one_step_brings_for_a_row_does_not_overlap(model: Model) -> None:
     first = StepPlan(
         1,
         (Slice(1, 0, 5, 4, True),),
-        (Entry(1, tuple(prompt(5)), told, 0),),
-        (Growth(1, 0, 0, spans),),
+        (NewSequence(1, tuple(prompt(5)), told, 0),),
+        (TableUpdate(1, 0, 0, spans),),
     )
     second = StepPlan(
         2,
         (Slice(2, 0, 9, 8, True),),
-        (Entry(2, tuple(prompt(9)), SamplingParams(), 0),),
-        (Growth(2, 0, 0, spans),),
-        left=(1,),
+        (NewSequence(2, tuple(prompt(9)), SamplingParams(), 0),),
+        (TableUpdate(2, 0, 0, spans),),
+        finished=(1,),
     )
 
     assert runner.start(first)().tokens[0] is not None

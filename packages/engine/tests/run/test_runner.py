@@ -15,7 +15,7 @@ from oracle import Oracle, prompt
 from runners import runner_on
 from spaninfer_engine.backends.reference.ops import ReferenceOps
 from spaninfer_engine.logprobs import TokenLogprobs
-from spaninfer_engine.plan import Entry, Growth, Slice, StepPlan
+from spaninfer_engine.plan import NewSequence, Slice, StepPlan, TableUpdate
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.request import SamplingParams, TokenLogprob
@@ -36,18 +36,18 @@ class Recording(Greedy):
         self.failing = failing
         self.next_ids: list[list[int]] = []
 
-    def prompt_logprobs(self, request_id: int, logits: Any, next_ids: Any) -> TokenLogprobs:
-        super().prompt_logprobs(request_id, logits, next_ids)
+    def prompt_logprobs(self, seq_id: int, logits: Any, next_ids: Any) -> TokenLogprobs:
+        super().prompt_logprobs(seq_id, logits, next_ids)
         self.next_ids.append(next_ids.tolist())
         found = TokenLogprobs.empty(len(next_ids), 0)
         found.token_ids[:] = next_ids
         return found
 
-    def draw(
-        self, logits: Any, requests: Sequence[int], positions: Any, tokens: Any
+    def sample(
+        self, logits: Any, seq_ids: Sequence[int], positions: Any, tokens: Any
     ) -> tuple[list[int], dict[int, TokenLogprob], dict[int, Exception]]:
-        drawn, logprobs, _ = super().draw(logits, requests, positions, tokens)
-        return drawn, logprobs, {i: ValueError(f"{i}") for i in requests if i in self.failing}
+        drawn, logprobs, _ = super().sample(logits, seq_ids, positions, tokens)
+        return drawn, logprobs, {i: ValueError(f"{i}") for i in seq_ids if i in self.failing}
 
 
 def _runner(model: Model, sampler: HostSampler, ops: ReferenceOps | None = None) -> Runner:
@@ -64,10 +64,10 @@ def _runner(model: Model, sampler: HostSampler, ops: ReferenceOps | None = None)
     )
 
 
-def _enter(request_id: int, length: int, *slices: Slice) -> StepPlan:
-    entry = Entry(request_id, tuple(prompt(length)), SamplingParams(), seed=0)
-    spans = tuple(range(request_id * 8, request_id * 8 + 8))
-    return StepPlan(1, slices, (entry,), (Growth(request_id, 0, 0, spans),))
+def _enter(seq_id: int, length: int, *slices: Slice) -> StepPlan:
+    entry = NewSequence(seq_id, tuple(prompt(length)), SamplingParams(), seed=0)
+    spans = tuple(range(seq_id * 8, seq_id * 8 + 8))
+    return StepPlan(1, slices, (entry,), (TableUpdate(seq_id, 0, 0, spans),))
 
 
 def test_a_drawn_token_is_the_input_of_the_next_position(model: Model):
@@ -79,8 +79,8 @@ def test_a_drawn_token_is_the_input_of_the_next_position(model: Model):
     runner.run(StepPlan(2, (Slice(0, 5, 6, 5, True),)))
 
     again = Greedy()
-    entry = Entry(0, (*ids, first), SamplingParams(), 0)
-    whole = StepPlan(1, (Slice(0, 0, 6, 5, True),), (entry,), (Growth(0, 0, 0, (3, 1)),))
+    entry = NewSequence(0, (*ids, first), SamplingParams(), 0)
+    whole = StepPlan(1, (Slice(0, 0, 6, 5, True),), (entry,), (TableUpdate(0, 0, 0, (3, 1)),))
     _runner(model, again).run(whole)
     np.testing.assert_allclose(sampler.seen[0][1], again.seen[0][0], atol=1e-4)
 
@@ -111,9 +111,9 @@ def test_a_request_at_fault_gets_no_token_and_the_others_carry_on(model: Model):
     runner = _runner(model, Recording(0))
     runner.run(_enter(0, 5, Slice(0, 0, 4, 4, False)))
 
-    entry = Entry(1, tuple(prompt(3)), SamplingParams(), 0)
+    entry = NewSequence(1, tuple(prompt(3)), SamplingParams(), 0)
     slices = (Slice(0, 4, 5, 4, True), Slice(1, 0, 3, 2, True))
-    result = runner.run(StepPlan(2, slices, (entry,), (Growth(1, 0, 0, (9,)),)))
+    result = runner.run(StepPlan(2, slices, (entry,), (TableUpdate(1, 0, 0, (9,)),)))
 
     assert result.tokens[0] is None
     assert result.tokens[1] is not None
@@ -133,10 +133,13 @@ def test_a_step_without_memory_ends_its_requests_and_others_are_computed(model: 
     runner = _runner(model, Greedy(), ShortOps("float32"))
     first = runner.run(_enter(0, 5, Slice(0, 0, 5, 4, True)))
 
-    entry, growth = Entry(1, tuple(prompt(5)), SamplingParams(), 0), Growth(1, 0, 0, (9, 8))
+    entry, growth = (
+        NewSequence(1, tuple(prompt(5)), SamplingParams(), 0),
+        TableUpdate(1, 0, 0, (9, 8)),
+    )
     slices = (Slice(0, 5, 6, 5, True), Slice(1, 0, 5, 4, True))
     lost = runner.run(StepPlan(2, slices, (entry,), (growth,)))
-    again = runner.run(replace(_enter(1, 5, Slice(1, 0, 5, 4, True)), left=(0, 1)))
+    again = runner.run(replace(_enter(1, 5, Slice(1, 0, 5, 4, True)), finished=(0, 1)))
 
     assert lost.tokens == (None, None)
     assert list(lost.failed) == [0, 1]
@@ -149,7 +152,7 @@ def test_a_request_that_has_left_is_forgotten_and_its_id_may_come_again(model: M
     runner = _runner(model, Greedy())
     first = runner.run(_enter(0, 5, Slice(0, 0, 5, 4, True)))
 
-    again = runner.run(replace(_enter(0, 5, Slice(0, 0, 5, 4, True)), left=(0,)))
+    again = runner.run(replace(_enter(0, 5, Slice(0, 0, 5, 4, True)), finished=(0,)))
 
     assert again.tokens == first.tokens
 

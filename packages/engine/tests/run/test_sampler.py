@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from spaninfer_engine.errors import EngineError, NoToken
-from spaninfer_engine.plan import Entry
+from spaninfer_engine.plan import NewSequence
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.run.sampler import Sampler
 from spaninfer_op_reference import log_softmax
@@ -14,7 +14,7 @@ def sampler_of(*params, **entry):
     """Return a sampler with requests 0, 1, ... that share a prompt."""
     sampler = Sampler()
     for number, each in enumerate(params):
-        sampler.enter(Entry(number, PROMPT, SamplingParams(**each), seed=number + 1, **entry))
+        sampler.enter(NewSequence(number, PROMPT, SamplingParams(**each), seed=number + 1, **entry))
     return sampler
 
 
@@ -23,7 +23,7 @@ def draw(sampler, logits, requests=None, tokens=PROMPT):
     known = np.array(tokens, np.int32)
     rows = np.asarray(logits, np.float32)
     count = len(rows)
-    return sampler.draw(rows, list(requests), [len(known)] * count, [known] * count)
+    return sampler.sample(rows, list(requests), [len(known)] * count, [known] * count)
 
 
 @pytest.fixture

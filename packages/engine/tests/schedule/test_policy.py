@@ -30,26 +30,26 @@ def tuning(step_tokens, tile=1, pause=0):
 
 @dataclass
 class Item:
-    request_id: int
+    seq_id: int
     done: int
-    target: int
-    last: int = 1000
+    prefill_end: int
+    max_pos: int = 1000
     logits_from: int = maxsize
-    rope_len: int = 0
+    rope_seq_len: int = 0
 
 
-def prompt(request_id, done, target, **options):
-    return Item(request_id, done, target, **options)
+def prompt(seq_id, done, prefill_end, **options):
+    return Item(seq_id, done, prefill_end, **options)
 
 
-def decode(request_id, done, **options):
-    return Item(request_id, done, target=10, **options)
+def decode(seq_id, done, **options):
+    return Item(seq_id, done, prefill_end=10, **options)
 
 
-def part(request_id, start, stop, *, draws, logits_from=None):
+def part(seq_id, start, stop, *, samples, logits_from=None):
     if logits_from is None:
-        logits_from = stop - draws
-    return Slice(request_id, start, stop, logits_from, draws)
+        logits_from = stop - samples
+    return Slice(seq_id, start, stop, logits_from, samples)
 
 
 CASES = {
@@ -63,64 +63,64 @@ CASES = {
         ],
         8192,
         [
-            part(1, 0, 20, draws=True, logits_from=0),
-            part(2, 100, 300 + 32 - 19, draws=False, logits_from=300),
-            part(4, 0, 5000, draws=True),
+            part(1, 0, 20, samples=True, logits_from=0),
+            part(2, 100, 300 + 32 - 19, samples=False, logits_from=300),
+            part(4, 0, 5000, samples=True),
         ],
     ),
     "decodes go first and a long prompt fills what is left": (
         [prompt(1, 0, 100), decode(2, 41)],
         64,
-        [part(2, 41, 42, draws=True), part(1, 0, 63, draws=False)],
+        [part(2, 41, 42, samples=True), part(1, 0, 63, samples=False)],
     ),
     "beside a decode, which waits for them, prompts are computed in shorter pieces": (
         [prompt(1, 0, 1800), decode(2, 41), prompt(3, 0, 800)],
         8192,
         [
-            part(2, 41, 42, draws=True),
-            part(1, 0, 1800, draws=True),
-            part(3, 0, 248, draws=False),
+            part(2, 41, 42, samples=True),
+            part(1, 0, 1800, samples=True),
+            part(3, 0, 248, samples=False),
         ],
     ),
     "a prompt that fits draws from its last position": (
         [prompt(1, 0, 5)],
         8,
-        [part(1, 0, 5, draws=True)],
+        [part(1, 0, 5, samples=True)],
     ),
     "a prompt goes on where it was": (
         [prompt(1, 60, 100)],
         64,
-        [part(1, 60, 100, draws=True)],
+        [part(1, 60, 100, samples=True)],
     ),
     "prompts come in the given order": (
         [prompt(2, 0, 5), prompt(1, 0, 9), prompt(3, 0, 1)],
         8,
-        [part(2, 0, 5, draws=True), part(1, 0, 3, draws=False)],
+        [part(2, 0, 5, samples=True), part(1, 0, 3, samples=False)],
     ),
     "a step without room for prompts still decodes": (
         [decode(1, 10), prompt(3, 0, 5), decode(2, 20)],
         2,
-        [part(1, 10, 11, draws=True), part(2, 20, 21, draws=True)],
+        [part(1, 10, 11, samples=True), part(2, 20, 21, samples=True)],
     ),
     "more decodes than tokens are cut in order": (
         [decode(1, 10), decode(2, 10), decode(3, 10)],
         2,
-        [part(1, 10, 11, draws=True), part(2, 10, 11, draws=True)],
+        [part(1, 10, 11, samples=True), part(2, 10, 11, samples=True)],
     ),
     "one whose last token is in flight computes nothing": (
-        [decode(1, 30, last=30), decode(2, 30, last=31)],
+        [decode(1, 30, max_pos=30), decode(2, 30, max_pos=31)],
         8,
-        [part(2, 30, 31, draws=True)],
+        [part(2, 30, 31, samples=True)],
     ),
     "log-probabilities of the prompt want every position's logits": (
         [prompt(1, 0, 10, logits_from=0)],
         8,
-        [part(1, 0, 8, draws=False, logits_from=0)],
+        [part(1, 0, 8, samples=False, logits_from=0)],
     ),
     "those that came already are not computed again": (
         [prompt(1, 0, 10, logits_from=6)],
         20,
-        [part(1, 0, 10, draws=True, logits_from=6)],
+        [part(1, 0, 10, samples=True, logits_from=6)],
     ),
 }
 
@@ -132,13 +132,13 @@ def test_a_step_is_planned_as_the_table_says(case):
     slices, chosen = plan_step(pending, tuning(step_tokens))
 
     assert slices == expected
-    assert [item.request_id for item in chosen] == [part.request_id for part in slices]
+    assert [item.seq_id for item in chosen] == [part.seq_id for part in slices]
 
 
 def test_the_rope_length_travels_with_every_slice():
-    pending = [decode(1, 20, rope_len=7), prompt(2, 0, 5, rope_len=5)]
+    pending = [decode(1, 20, rope_seq_len=7), prompt(2, 0, 5, rope_seq_len=5)]
 
-    assert [item.rope_len for item in plan_step(pending, tuning(8))[0]] == [7, 5]
+    assert [item.rope_seq_len for item in plan_step(pending, tuning(8))[0]] == [7, 5]
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,8 @@ def test_prompts_that_share_whole_tiles_are_cut_where_the_tiles_end():
     slices, _ = plan_step(pending, tuning(8192, tile=256), number=EVERY)
 
     assert slices[MANY_DECODES:] == [
-        part(901, 0, 300, draws=True),
-        part(902, 0, 212, draws=False),
+        part(901, 0, 300, samples=True),
+        part(902, 0, 212, samples=False),
     ]
 
 
@@ -183,8 +183,8 @@ def test_a_burst_is_computed_while_decodes_wait_and_then_they_have_their_turn():
     alone, _ = plan_step(pending, tuning(8192, pause=4000), number=6)
     together, _ = plan_step(pending, tuning(8192, pause=4000), number=7)
 
-    assert alone == [part(n, 0, 500, draws=True) for n in range(10, 18)]
-    assert [part.request_id for part in together] == [1, 2, 10, 11, 12, 13, 14]
+    assert alone == [part(n, 0, 500, samples=True) for n in range(10, 18)]
+    assert [part.seq_id for part in together] == [1, 2, 10, 11, 12, 13, 14]
 
 
 @pytest.mark.parametrize(
@@ -200,15 +200,15 @@ def test_a_burst_is_computed_while_decodes_wait_and_then_they_have_their_turn():
 def test_where_few_requests_would_begin_no_decode_waits(prompts):
     slices, _ = plan_step([*prompts, decode(901, 41)], tuning(8192, pause=4000), number=6)
 
-    assert slices[0] == part(901, 41, 42, draws=True)
+    assert slices[0] == part(901, 41, 42, samples=True)
 
 
 items = st.builds(
     Item,
-    request_id=st.integers(0, 1000),
+    seq_id=st.integers(0, 1000),
     done=st.integers(0, 600),
-    target=st.integers(1, 600),
-    last=st.integers(550, 700),
+    prefill_end=st.integers(1, 600),
+    max_pos=st.integers(550, 700),
     logits_from=st.sampled_from([maxsize, maxsize, maxsize, 0]),
 )
 
@@ -220,7 +220,7 @@ items = st.builds(
     number=st.integers(0, 9),
 )
 def test_a_decode_waits_for_one_step_of_few_tokens_at_the_most(pending, pause, tile, number):
-    decoding = [item for item in pending if item.target <= item.done < item.last]
+    decoding = [item for item in pending if item.prefill_end <= item.done < item.max_pos]
 
     now, chosen = plan_step(pending, tuning(8192, pause=pause, tile=tile), number=number)
     _, next_chosen = plan_step(pending, tuning(8192, pause=pause, tile=tile), number=number + 1)
@@ -228,7 +228,7 @@ def test_a_decode_waits_for_one_step_of_few_tokens_at_the_most(pending, pause, t
     if chosen[: len(decoding)] != decoding:
         assert decoding == next_chosen[: len(decoding)]
         assert sum(part.num_tokens for part in now) == pause
-        assert sum(part.draws for part in now) >= BURST
+        assert sum(part.samples for part in now) >= BURST
 
 
 @pytest.mark.parametrize("levels", [1, 2, 7])

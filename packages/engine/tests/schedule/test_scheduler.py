@@ -4,7 +4,7 @@ from itertools import pairwise
 import pytest
 from checking import alone
 from driving import Bench, request
-from spaninfer_engine.cache.rotation import Rotation
+from spaninfer_engine.cache.rope_state import RopeState
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.plan import StepResult
 from spaninfer_engine.request import FinishReason, Placement, SamplingParams
@@ -17,13 +17,13 @@ def upto(max_tokens, **options):
     return SamplingParams(max_tokens=max_tokens, **options)
 
 
-def computed(bench, request_id):
+def computed(bench, seq_id):
     """Return how many positions were computed for a request, counting every time."""
     return sum(
         part.num_tokens
         for plan in bench.runner.steps
         for part in plan.slices
-        if part.request_id == request_id
+        if part.seq_id == seq_id
     )
 
 
@@ -93,7 +93,7 @@ def test_no_decode_pauses_while_requests_wait_for_a_place():
     taken_part = defaultdict(list)
     for number, plan in enumerate(bench.runner.steps):
         for part in plan.slices:
-            taken_part[part.request_id].append(number)
+            taken_part[part.seq_id].append(number)
     for number in range(1, 70):  # behind them, there are places for all
         first, *_, last = taken_part[number]
         assert taken_part[number] == [*range(first, last + 1)]
@@ -108,10 +108,10 @@ def test_the_same_prompt_again_is_computed_from_the_last_span_on():
     bench = Bench(num_spans=(50,))
     bench.add(request(1, PROMPT, sampling=upto(1)))
     bench.run()
-    (choice,) = bench.add(request(2, PROMPT, sampling=upto(1)))
+    (seq,) = bench.add(request(2, PROMPT, sampling=upto(1)))
     bench.run()
 
-    assert choice.cached_len == 8
+    assert seq.cached_len == 8
     assert computed(bench, 2) == 2
 
 
@@ -119,37 +119,37 @@ def test_the_last_token_of_a_prompt_is_computed_even_if_all_its_spans_are_there(
     bench = Bench(num_spans=(50,))
     bench.add(request(1, PROMPT[:8], sampling=upto(4)))
     bench.run()
-    (choice,) = bench.add(request(2, PROMPT[:8], sampling=upto(4)))
+    (seq,) = bench.add(request(2, PROMPT[:8], sampling=upto(4)))
     bench.run()
 
-    assert choice.cached_len == 4
+    assert seq.cached_len == 4
     assert bench.tokens[2] == bench.tokens[1]
 
 
 def test_a_prompt_that_nobody_has_computed_is_hashed_when_it_has_been():
     bench = Bench(num_spans=(50,))
-    (choice,) = bench.add(request(1, PROMPT, sampling=upto(1)))
+    (seq,) = bench.add(request(1, PROMPT, sampling=upto(1)))
 
     bench.runner.submit(bench.scheduler.plan(0.0))
-    assert len(choice.linker.links) == 1  # enough to see that nothing is there
+    assert len(seq.hasher.hashes) == 1  # enough to see that nothing is there
     bench.scheduler.apply(bench.runner.run_next(), 0.0)
-    assert len(choice.linker.links) == 1
+    assert len(seq.hasher.hashes) == 1
 
     bench.scheduler.settle()
-    assert len(choice.linker.links) == 2
-    assert bench.scheduler.spans.pools[0].num_kept == 2
+    assert len(seq.hasher.hashes) == 2
+    assert bench.scheduler.kv_cache.pools[0].num_cached == 2
 
 
 def test_spans_come_back_before_the_next_plan_or_when_there_is_time():
     bench = Bench(num_spans=(5,), step_tokens=32)
-    pool = bench.scheduler.spans.pools[0]
+    pool = bench.scheduler.kv_cache.pools[0]
     for number in (1, 2):
         bench.add(request(number, [number] * 18, sampling=upto(1)))
 
     bench.runner.submit(bench.scheduler.plan(0.0))
     bench.scheduler.apply(bench.runner.run_next(), 0.0)
-    assert pool.num_held == 5  # the answer can go before its spans do
-    assert [part.request_id for part in bench.scheduler.plan(1.0).slices] == [2]
+    assert pool.num_in_use == 5  # the answer can go before its spans do
+    assert [part.seq_id for part in bench.scheduler.plan(1.0).slices] == [2]
 
 
 def test_generated_tokens_are_found_by_the_next_turn():
@@ -157,41 +157,41 @@ def test_generated_tokens_are_found_by_the_next_turn():
     bench.add(request(1, PROMPT, sampling=upto(12)))
     bench.run()
     turn = [*PROMPT, *bench.tokens[1], 3, 4]
-    (choice,) = bench.add(request(2, turn, sampling=upto(2)))
+    (seq,) = bench.add(request(2, turn, sampling=upto(2)))
     bench.run()
 
-    assert choice.cached_len == 20  # of 21 positions computed
+    assert seq.cached_len == 20  # of 21 positions computed
 
 
 def test_prompt_logprobs_pass_over_a_prefix_that_is_there():
     bench = Bench(num_spans=(50,))
     bench.add(request(1, PROMPT, sampling=upto(1)))
     bench.run()
-    (choice,) = bench.add(request(2, PROMPT, sampling=upto(1, prompt_logprobs=0)))
+    (seq,) = bench.add(request(2, PROMPT, sampling=upto(1, prompt_logprobs=0)))
     bench.run()
 
-    assert choice.cached_len == 0
-    assert [item.token_id for item in choice.prompt_logprobs()] == PROMPT[1:]
+    assert seq.cached_len == 0
+    assert [item.token_id for item in seq.prompt_logprobs()] == PROMPT[1:]
 
 
 def test_the_choices_of_a_request_compute_its_prompt_once():
     bench = Bench(num_spans=(100,), share=False, step_tokens=64)
-    choices = bench.add(request(1, range(40), sampling=upto(5, n=4), seed=7))
+    seqs = bench.add(request(1, range(40), sampling=upto(5, n=4), seed=7))
     bench.run()
 
     assert [computed(bench, 1 + index) for index in range(4)] == [44, 8, 8, 8]
-    for choice in choices:
-        assert bench.tokens[choice.request_id] == alone(range(40), seed=choice.seed, limit=45)
+    for seq in seqs:
+        assert bench.tokens[seq.seq_id] == alone(range(40), seed=seq.seed, limit=45)
 
 
 def test_without_sharing_requests_do_not_find_each_other():
     bench = Bench(num_spans=(50,), share=False)
     bench.add(request(1, PROMPT, sampling=upto(1)))
     bench.run()
-    (choice,) = bench.add(request(2, PROMPT, sampling=upto(1)))
+    (seq,) = bench.add(request(2, PROMPT, sampling=upto(1)))
     bench.run()
 
-    assert choice.cached_len == 0
+    assert seq.cached_len == 0
 
 
 def test_when_spans_run_out_the_latest_waits_and_still_gets_its_tokens():
@@ -251,7 +251,7 @@ def test_a_stopped_request_frees_its_spans_at_once_when_nothing_is_in_flight():
     bench.scheduler.stop((1,), now=5.0)
     bench.scheduler.settle()
 
-    assert bench.scheduler.spans.pools[0].num_held == 0
+    assert bench.scheduler.kv_cache.pools[0].num_in_use == 0
     assert not bench.step()
     assert bench.ended[1].reason is FinishReason.STOPPED
 
@@ -265,10 +265,10 @@ def test_a_stopped_request_frees_its_spans_when_its_steps_have_finished():
     bench.scheduler.stop((1,), now=5.0)
     bench.scheduler.settle()
 
-    pool = bench.scheduler.spans.pools[0]
-    assert pool.num_resting == 3
+    pool = bench.scheduler.kv_cache.pools[0]
+    assert pool.num_pending_free == 3
     bench.step()
-    assert pool.num_resting == 0
+    assert pool.num_pending_free == 0
     assert bench.tokens[1] == alone(PROMPT, seed=0, limit=30)[:1]
 
 
@@ -312,13 +312,13 @@ def test_a_request_that_fails_ends_alone_and_its_spans_are_not_shared():
     bench.add(request(1, PROMPT, sampling=upto(20)))
     bench.add(request(2, PROMPT[:5], sampling=upto(20)))
     bench.run()
-    (choice,) = bench.add(request(3, PROMPT, sampling=upto(2)))
+    (seq,) = bench.add(request(3, PROMPT, sampling=upto(2)))
     bench.run()
 
     assert bench.ended[1].reason is FinishReason.ERROR
     assert isinstance(bench.ended[1].error, FloatingPointError)
     assert bench.tokens[2] == alone(PROMPT[:5], seed=0, limit=25)
-    assert choice.cached_len <= 4  # what request 2 has computed
+    assert seq.cached_len <= 4  # what request 2 has computed
 
 
 def test_choices_that_wait_for_the_first_ones_prompt_are_counted_among_those_that_wait():
@@ -345,7 +345,7 @@ def test_when_the_first_choice_fails_the_others_still_run():
 
 
 def test_keys_are_computed_again_when_the_length_demands_other_frequencies():
-    rotation = Rotation(lambda length: ((1,),) if length > 12 else (), recompute_beyond=12)
+    rotation = RopeState(lambda length: ((1,),) if length > 12 else (), recompute_beyond=12)
     bench = Bench(num_spans=(50,), rotation=rotation)
     bench.add(request(1, PROMPT, sampling=upto(8)))
     bench.run()
@@ -363,8 +363,8 @@ def test_the_runner_may_forget_a_request_with_the_next_plan_after_its_end():
     bench.add(request(2, PROMPT, sampling=upto(1)))
     bench.run()
 
-    assert [plan.left for plan in bench.runner.steps] == [(), (1,)]
-    assert [[entry.request_id for entry in plan.entered] for plan in bench.runner.steps] == [
+    assert [plan.finished for plan in bench.runner.steps] == [(), (1,)]
+    assert [[entry.seq_id for entry in plan.new_sequences] for plan in bench.runner.steps] == [
         [1],
         [2],
     ]

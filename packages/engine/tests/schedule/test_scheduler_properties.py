@@ -9,7 +9,7 @@ from checking import alone
 from driving import Bench, request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from spaninfer_engine.cache.rotation import Rotation, State
+from spaninfer_engine.cache.rope_state import RopeState, State
 from spaninfer_engine.request import FinishReason, Placement, SamplingParams
 
 END = 7
@@ -72,10 +72,10 @@ SHAPES = {
     "two windows": dict(num_spans=(4, 5, 10), windows=(5, 9, None), step_tokens=8, context=40),
     "window beyond the context": dict(num_spans=(9, 5), windows=(None, 99), context=20),
     "not shared": dict(num_spans=(14,), share=False),
-    "dynamic": dict(num_spans=(12,), rotation=Rotation(dynamic)),
-    "longrope": dict(num_spans=(12,), rotation=Rotation(longrope, recompute_beyond=20)),
+    "dynamic": dict(num_spans=(12,), rotation=RopeState(dynamic)),
+    "longrope": dict(num_spans=(12,), rotation=RopeState(longrope, recompute_beyond=20)),
     "longrope window": dict(
-        num_spans=(13, 8), windows=(None, 9), rotation=Rotation(longrope, recompute_beyond=20)
+        num_spans=(13, 8), windows=(None, 9), rotation=RopeState(longrope, recompute_beyond=20)
     ),
 }
 
@@ -93,11 +93,11 @@ def test_every_request_gets_the_tokens_it_gets_alone(shape: str, data: st.DataOb
         if len(arrival.prompt) < bench.limits.context
     ]
 
-    choices = {}
+    seqs = {}
     for step in range(max((arrival.step for _, arrival in numbered), default=0) + 14):
         for number, arrival in numbered:
             if arrival.step == step:
-                choices[number] = bench.add(
+                seqs[number] = bench.add(
                     request(
                         number,
                         arrival.prompt,
@@ -115,25 +115,25 @@ def test_every_request_gets_the_tokens_it_gets_alone(shape: str, data: st.DataOb
     bench.run()
 
     for number, arrival in numbered:
-        for choice in choices[number]:
-            end = bench.ended[choice.request_id]
+        for seq in seqs[number]:
+            end = bench.ended[seq.seq_id]
             expected = alone(
                 arrival.prompt,
-                seed=choice.seed,
-                limit=choice.prompt_len + choice.max_output,
+                seed=seq.seed,
+                limit=seq.prompt_len + seq.max_output,
                 end_ids=(END,),
                 sampling=arrival.sampling,
             )
-            got = bench.tokens[choice.request_id]
+            got = bench.tokens[seq.seq_id]
             assert end.usage.output_len == len(got)
             if end.reason in (FinishReason.STOPPED, FinishReason.DEADLINE):
                 assert got == expected[: len(got)]
                 continue
             assert got == expected
             assert end.reason is (FinishReason.STOP if got[-1] == END else FinishReason.LENGTH)
-            if arrival.sampling.prompt_logprobs is not None and choice.index == 0:
-                assert [(item.token_id, -item.logprob) for item in choice.prompt_logprobs()] == [
+            if arrival.sampling.prompt_logprobs is not None and seq.index == 0:
+                assert [(item.token_id, -item.logprob) for item in seq.prompt_logprobs()] == [
                     (token, position) for position, token in enumerate(arrival.prompt[1:])
                 ]
-    for pool in bench.scheduler.spans.pools:
+    for pool in bench.scheduler.kv_cache.pools:
         assert pool.num_available == pool.num_spans

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from spaninfer_engine.program.lower import lower
-from spaninfer_engine.program.program import narrowed, without_media
+from spaninfer_engine.program.program import gathered_early, without_media
 from spaninfer_engine.spec import Decoder, find, resolve
 from spaninfer_engine.spec.nodes import Head, Linear, Weight, ropes
 from spaninfer_engine.spec.tree import parameter_count, shortened, weights
@@ -54,8 +54,8 @@ def kinds_of_operations(decoder: Decoder) -> set[object]:
     """
     kinds: set[object] = set()
     wanted: set[str] = set()
-    for each in narrowed(without_media(lower(decoder))).operations:
-        is_narrow = each.operator == "take_rows" or not wanted.isdisjoint(each.inputs)
+    for each in gathered_early(without_media(lower(decoder))).operations:
+        is_narrow = each.operator == "gather_rows" or not wanted.isdisjoint(each.inputs)
         wanted.update(each.outputs if is_narrow else ())
         constants = tuple((name, value) for name, value in each.constants if name != "layer")
         shapes = tuple((use.argument, tuple(w.shape for w in use.tensors)) for use in each.weights)

@@ -82,7 +82,7 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
         (BARE, {"memory": 1.5}, "memory is 1.5; allowed is a whole number"),
         (BARE, {"device": "my gpu"}, "device is 'my gpu'; allowed are cpu, cuda"),
         (BARE, {"device": "gpu"}, "device cuda needs torch"),
-        (WITH_TORCH, {"device": "gpu"}, "device cuda was asked for, and no CUDA device"),
+        (WITH_TORCH, {"device": "gpu"}, "device cuda was requested, and no CUDA device"),
         (BARE, {"max_len": 12.0}, "max_len is 12.0; allowed is a whole number"),
         (BARE, {"span_len": 4096}, "span_len is 4096; allowed is 1 to 1024"),
     ],
@@ -95,11 +95,11 @@ def test_what_does_not_go_together_is_refused_with_a_way_out(machine, options, w
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"quantize": "bfloat16"}, "asked for: rounded from what is stored"),
-        ({"quantize": "int8"}, "asked for: one scale per group of 32 channels"),
-        ({"quantize": "int4"}, "asked for: one scale per group of 32 channels"),
-        ({"quantize": "int8", "quantize_group": "row"}, "asked for: one scale per row"),
-        ({"quantize": "int4", "quantize_group": 64}, "asked for: one scale per group of 64 chan"),
+        ({"quantize": "bfloat16"}, "requested: rounded from what is stored"),
+        ({"quantize": "int8"}, "requested: one scale per group of 32 channels"),
+        ({"quantize": "int4"}, "requested: one scale per group of 32 channels"),
+        ({"quantize": "int8", "quantize_group": "row"}, "requested: one scale per row"),
+        ({"quantize": "int4", "quantize_group": 64}, "requested: one scale per group of 64 chan"),
     ],
 )
 def test_the_start_says_what_weights_become(options, why):

@@ -57,7 +57,7 @@ def test_keys_and_values_may_be_codes():
     [("cuda", "bfloat16"), ("cpu", "fp8"), ("torch", "int8"), ("reference", "float32")],
 )
 def test_what_a_backend_does_not_keep_keys_and_values_in_is_refused(backend, kv_dtype):
-    with pytest.raises(ConfigError, match=f"{backend} does not keep keys and values in {kv_dtype}"):
+    with pytest.raises(ConfigError, match=f"{backend} does not store its KV cache in {kv_dtype}"):
         decide_compute(asked(backend=backend, kv_dtype=kv_dtype), "float32", WITH_KERNELS)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from spaninfer_engine.plan import Entry, Slice
+from spaninfer_engine.plan import NewSequence, Slice
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.step.batch import Run, build_batch
 from spaninfer_engine.step.sequences import Sequences
@@ -15,7 +15,7 @@ PROMPT = Slice(10, 4, 9, 8, True)
 def batch_of(*slices, on_host=()):
     sequences = Sequences(1, max_len=64, span_len=4, num_rows=8)
     for seq_id in range(7, 11):
-        sequences.enter(Entry(seq_id, (0,), SamplingParams(), 0))
+        sequences.enter(NewSequence(seq_id, (0,), SamplingParams(), 0))
     return build_batch(slices, sequences, set(on_host).__contains__)
 
 

@@ -1,7 +1,7 @@
 """Sampling parameters as devices are told them."""
 
 import pytest
-from spaninfer_engine.plan import Entry
+from spaninfer_engine.plan import NewSequence
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.step.sampling import MAX_LISTED, DeviceSamplingParams, fits_kernel
 
@@ -22,7 +22,7 @@ from spaninfer_engine.step.sampling import MAX_LISTED, DeviceSamplingParams, fit
 )
 def test_the_host_samples_what_the_kernel_cannot(sampling, end_ids, by_host):
     banned = ((5, 6),) if "bad_words" in sampling else ()
-    entry = Entry(1, (7, 8, 9), SamplingParams(**sampling), 3, banned, end_ids)
+    entry = NewSequence(1, (7, 8, 9), SamplingParams(**sampling), 3, banned, end_ids)
 
     assert fits_kernel(entry) is not by_host
 
@@ -30,7 +30,7 @@ def test_the_host_samples_what_the_kernel_cannot(sampling, end_ids, by_host):
 def test_a_device_is_told_what_a_sequence_asks_for():
     sampling = SamplingParams(temperature=0.5, top_k=3, frequency_penalty=0.25)
 
-    params = DeviceSamplingParams.of(Entry(1, (7, 8), sampling, seed=2**64 - 1))
+    params = DeviceSamplingParams.of(NewSequence(1, (7, 8), sampling, seed=2**64 - 1))
 
     assert (params.temperature, params.top_k, params.seed, params.prompt_len) == (
         0.5,
@@ -40,14 +40,14 @@ def test_a_device_is_told_what_a_sequence_asks_for():
     )
     assert params.has_penalties
     assert (params.num_listed, params.logprobs) == (0, None)
-    assert not DeviceSamplingParams.of(Entry(1, (7,), SamplingParams(), seed=0)).has_penalties
+    assert not DeviceSamplingParams.of(NewSequence(1, (7,), SamplingParams(), seed=0)).has_penalties
 
 
 def test_a_device_is_told_of_biases_bad_words_and_ends_that_come_too_early():
     sampling = SamplingParams(logit_bias={4: 1.5, 2: -1.0}, min_tokens=3)
 
     params = DeviceSamplingParams.of(
-        Entry(1, (7, 8), sampling, 0, banned=((5, 6), (9,)), end_ids=(1, 2))
+        NewSequence(1, (7, 8), sampling, 0, banned=((5, 6), (9,)), end_ids=(1, 2))
     )
 
     assert (params.bias_ids, params.biases) == ((4, 2), (1.5, -1.0))
@@ -55,5 +55,6 @@ def test_a_device_is_told_of_biases_bad_words_and_ends_that_come_too_early():
     assert params.num_listed == 2 + 3 + 3 + 2
     assert params.has_penalties
     assert (
-        DeviceSamplingParams.of(Entry(1, (7,), SamplingParams(), 0, end_ids=(1, 2))).end_ids == ()
+        DeviceSamplingParams.of(NewSequence(1, (7,), SamplingParams(), 0, end_ids=(1, 2))).end_ids
+        == ()
     )

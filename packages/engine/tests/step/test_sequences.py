@@ -1,11 +1,11 @@
 import numpy as np
-from spaninfer_engine.plan import Entry, Growth
+from spaninfer_engine.plan import NewSequence, TableUpdate
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.step.sequences import Sequences
 
 
-def _entry(request_id: int, *token_ids: int) -> Entry:
-    return Entry(request_id, token_ids, SamplingParams(), seed=0)
+def _entry(seq_id: int, *token_ids: int) -> NewSequence:
+    return NewSequence(seq_id, token_ids, SamplingParams(), seed=0)
 
 
 def test_drawn_tokens_follow_the_prompt():
@@ -55,9 +55,9 @@ def test_it_is_remembered_how_many_tokens_are_known():
 def test_more_requests_than_expected_find_room_and_keep_what_they_had():
     requests = Sequences(2, max_len=8, span_len=4, num_rows=1)
 
-    for request_id in range(5):
-        requests.enter(_entry(request_id, request_id + 10))
-        requests.grow(Growth(request_id, 1, 0, (request_id + 20,)))
+    for seq_id in range(5):
+        requests.enter(_entry(seq_id, seq_id + 10))
+        requests.update_table(TableUpdate(seq_id, 1, 0, (seq_id + 20,)))
 
     rows = requests.rows(range(5))
     assert len(set(rows.tolist())) == 5
@@ -80,7 +80,7 @@ def test_a_table_grows_from_any_index():
     requests = Sequences(1, max_len=16, span_len=4, num_rows=1)
     requests.enter(_entry(1, 5))
 
-    requests.grow(Growth(1, 0, 0, (3, 4)))
-    requests.grow(Growth(1, 0, 2, (9,)))
+    requests.update_table(TableUpdate(1, 0, 0, (3, 4)))
+    requests.update_table(TableUpdate(1, 0, 2, (9,)))
 
     np.testing.assert_array_equal(requests.tables[0][0], [3, 4, 9, 0])

@@ -19,7 +19,7 @@ def test_a_step_takes_rows_from_those_that_do_not_take_part():
 
     rows, placed = residents.place([3, 4, 5])
 
-    assert [request_id for request_id, _ in placed] == [4, 5]
+    assert [seq_id for seq_id, _ in placed] == [4, 5]
     assert len(set(rows)) == 3
     assert residents.find(1) is residents.find(2) is None
 

@@ -96,7 +96,7 @@ def test_added_tokens_of_an_older_folder_are_known(tmp_path):
 def test_an_unknown_class_is_refused_naming_the_way_out(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
 
-    with pytest.raises(ConfigError, match="OddTokenizer.*pip install transformers"):
+    with pytest.raises(ConfigError, match=r"OddTokenizer.*pip install transformers"):
         open_tokenizer(write_byte_bpe(tmp_path, tokenizer_class="OddTokenizer"))
 
 

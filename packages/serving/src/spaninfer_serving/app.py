@@ -12,10 +12,10 @@ from fastapi.responses import JSONResponse
 from spaninfer_engine import Engine, EngineError, EngineUnavailable
 from starlette.exceptions import HTTPException
 
+from spaninfer_serving.access_log import ID_HEADER, AccessLog
+from spaninfer_serving.error_mapping import problem_of
 from spaninfer_serving.guard import Guard, LocalNames
-from spaninfer_serving.journal import ID_HEADER, Journal
 from spaninfer_serving.openapi import describe
-from spaninfer_serving.problems import problem_of
 from spaninfer_serving.routes import chat, completions, health, models, page
 from spaninfer_serving.service import Service
 from spaninfer_serving.settings import Settings
@@ -53,7 +53,7 @@ def create_app(engine: Engine, settings: Settings, *, local_only: bool = False) 
     )
     if local_only:
         app.add_middleware(LocalNames)
-    app.add_middleware(Journal, count=service.metrics.count_response)
+    app.add_middleware(AccessLog, count=service.metrics.count_response)
     if settings.allow_origins:
         app.add_middleware(
             CORSMiddleware,

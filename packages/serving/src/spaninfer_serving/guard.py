@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from spaninfer_serving.problems import busy
+from spaninfer_serving.error_mapping import busy
 from spaninfer_serving.settings import Settings, bearer_key, is_loopback
 from spaninfer_serving.wire.errors import Problem
 

@@ -118,6 +118,6 @@ def _spans(stats: EngineStats) -> GaugeMetricFamily:
         "spaninfer_spans", "Spans per cache group and state", labels=("group", "state")
     )
     for group, spans in enumerate(stats.spans):
-        for state in ("held", "kept", "free"):
+        for state in ("in_use", "cached", "free", "held", "kept"):  # the last two are deprecated
             family.add_metric((str(group), state), getattr(spans, state))
     return family

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from spaninfer_serving.error_mapping import busy
 from spaninfer_serving.fair_queue import Client, FairQueue
-from spaninfer_serving.problems import busy
 
 T = TypeVar("T")
 Check = Callable[[], None]

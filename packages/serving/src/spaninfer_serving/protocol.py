@@ -12,8 +12,8 @@ import h11
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from spaninfer_serving.journal import ID_HEADER, new_id
-from spaninfer_serving.places import Places
+from spaninfer_serving.access_log import ID_HEADER, new_id
+from spaninfer_serving.connection_slots import ConnectionSlots
 from spaninfer_serving.wire.errors import Problem
 
 HEAD_S = 20.0  # for the head of a request; nginx allows 60, gunicorn 30
@@ -40,7 +40,7 @@ class BoundedProtocol(H11Protocol):
     _num_unread = 0  # bytes of answers in the transport's buffer, when the timer was set
     _num_discarded = 0  # bytes of a body that came behind its answer
 
-    def __init__(self, *arguments: Any, places: Places, **options: Any) -> None:
+    def __init__(self, *arguments: Any, places: ConnectionSlots, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._places = places
 

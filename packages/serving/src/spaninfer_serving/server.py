@@ -16,7 +16,7 @@ from spaninfer_engine import ConfigError, Engine
 from spaninfer_engine.errors import TemplateError
 from starlette.concurrency import run_in_threadpool
 
-from spaninfer_serving import journal, places
+from spaninfer_serving import access_log, connection_slots
 from spaninfer_serving.app import create_app
 from spaninfer_serving.protocol import BoundedProtocol
 from spaninfer_serving.service import Service
@@ -50,7 +50,7 @@ def serve(
     Raises ConfigError where the address cannot be bound.
     """
     if settings.log_requests:
-        journal.print_lines()
+        access_log.print_lines()
     listener = listener or bind(settings)
     try:
         listener.listen()  # here two servers meet that were bound to one address while they loaded
@@ -141,9 +141,9 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         log_level="error",  # every bad request would be a warning
-        http=partial(BoundedProtocol, places=places.provide()),  # type: ignore[arg-type]
+        http=partial(BoundedProtocol, places=connection_slots.provide()),  # type: ignore[arg-type]
         ws="none",
-        backlog=places.ACCEPTED_AT_ONCE,
+        backlog=connection_slots.ACCEPTED_AT_ONCE,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=math.ceil(settings.drain_s),
         server_header=False,

@@ -12,11 +12,11 @@ from fastapi import Request
 from spaninfer_engine import AsyncEngine, Engine, Output, OutputStream, Placement, SamplingParams
 from spaninfer_engine.errors import PromptTooLong
 
-from spaninfer_serving.answers import Envelope, Prompt, merged
 from spaninfer_serving.metrics import Metrics
 from spaninfer_serving.parse_pool import Check, ParsePool
+from spaninfer_serving.responses import Prompt, ResponseMeta, merged
 from spaninfer_serving.settings import Settings
-from spaninfer_serving.translate import Words, prompts_of, sampling_of
+from spaninfer_serving.translate import TokenDecoder, prompts_of, sampling_of
 from spaninfer_serving.wire.chat import ChatRequest
 from spaninfer_serving.wire.completions import CompletionRequest
 from spaninfer_serving.wire.errors import Problem
@@ -38,13 +38,13 @@ FINGERPRINT = f"spaninfer-{version('spaninfer-serving')}"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GenerationJob:
     """A request that the engine may start: its prompts as ids, and how to sample."""
 
     prompts: tuple[Prompt, ...]
     sampling: SamplingParams
     placement: Placement
-    envelope: Envelope
+    meta: ResponseMeta
 
 
 @dataclass(slots=True)
@@ -77,11 +77,11 @@ class Service:
         return self.engine.resolved.name
 
     @property
-    def words(self) -> Words:
+    def words(self) -> TokenDecoder:
         """What shows single tokens."""
         return self.engine.tokenizer
 
-    def ask_chat(self, body: ChatRequest, placement: Placement, check: Check) -> Asked:
+    def ask_chat(self, body: ChatRequest, placement: Placement, check: Check) -> GenerationJob:
         """Return what a chat request asks; raises Problem, an engine error, or what `check` does.
 
         `check` is called between stages of the work.
@@ -109,9 +109,11 @@ class Service:
         )
         self._check_len(ids)
         prompt = Prompt(tuple(ids), "")
-        return Asked((prompt,), sampling, placement, self._envelope("chatcmpl", body))
+        return GenerationJob((prompt,), sampling, placement, self._envelope("chatcmpl", body))
 
-    def ask_completion(self, body: CompletionRequest, placement: Placement, check: Check) -> Asked:
+    def ask_completion(
+        self, body: CompletionRequest, placement: Placement, check: Check
+    ) -> GenerationJob:
         """Return what a text completion asks, as `ask_chat` does for a chat."""
         sampling = sampling_of(body, self.engine.default_sampling)
         texts = prompts_of(body)
@@ -130,7 +132,7 @@ class Service:
         prompts = tuple(self._prompt(text, body, check) for text in texts)
         if body.echo:
             _check_echo(prompts, sampling)
-        return Asked(prompts, sampling, placement, self._envelope("cmpl", body))
+        return GenerationJob(prompts, sampling, placement, self._envelope("cmpl", body))
 
     def _prompt(self, text: str | list[int], body: CompletionRequest, check: Check) -> Prompt:
         check()
@@ -168,7 +170,7 @@ class Service:
         if len(ids) >= self.engine.context:
             raise PromptTooLong(len(ids), self.engine.context)
 
-    def _envelope(self, prefix: str, body: SamplingFields) -> Envelope:
+    def _envelope(self, prefix: str, body: SamplingFields) -> ResponseMeta:
         if body.model is not None and body.model != self.model:
             raise Problem(
                 404,
@@ -179,7 +181,7 @@ class Service:
         if body.stream_options is not None and not body.stream:
             raise Problem(400, "stream_options needs stream to be true", param="stream_options")
         usage = body.stream_options is not None and body.stream_options.include_usage
-        return Envelope.new(
+        return ResponseMeta.new(
             prefix,
             self.model,
             FINGERPRINT,
@@ -188,7 +190,7 @@ class Service:
         )
 
     async def start(
-        self, asked: Asked, ended: Callable[[Output], None]
+        self, asked: GenerationJob, ended: Callable[[Output], None]
     ) -> AsyncIterator[tuple[int, Output]]:
         """Start every prompt, and return the outputs; what refuses a prompt is raised here.
 

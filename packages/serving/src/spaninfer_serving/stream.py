@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.types import Message, Send
 
-from spaninfer_serving.problems import STOPPING, problem_of
+from spaninfer_serving.error_mapping import STOPPING, problem_of
 
 log = logging.getLogger(__name__)
 DONE = b"data: [DONE]\n\n"

@@ -48,7 +48,7 @@ _REASONS = {
 }
 
 
-class Words(Protocol):
+class TokenDecoder(Protocol):
     """What is needed of a tokenizer to show single tokens."""
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -195,7 +195,7 @@ def usage_of(prompt_lens: Sequence[int], choices: Mapping[int, EngineUsage]) -> 
     )
 
 
-def chat_logprobs(entries: Sequence[TokenLogprob], words: Words) -> ChatLogprobs:
+def chat_logprobs(entries: Sequence[TokenLogprob], words: TokenDecoder) -> ChatLogprobs:
     """Return log-probabilities as chat completions carry them."""
     return ChatLogprobs(
         content=[
@@ -208,7 +208,7 @@ def chat_logprobs(entries: Sequence[TokenLogprob], words: Words) -> ChatLogprobs
     )
 
 
-def _token(token_id: int, logprob: float, words: Words) -> dict[str, Any]:
+def _token(token_id: int, logprob: float, words: TokenDecoder) -> dict[str, Any]:
     data = words.token_bytes(token_id)
     return {
         "token": data.decode("utf-8", "replace"),
@@ -218,7 +218,7 @@ def _token(token_id: int, logprob: float, words: Words) -> dict[str, Any]:
 
 
 def completion_logprobs(
-    entries: Sequence[TokenLogprob | int], words: Words, offset: int
+    entries: Sequence[TokenLogprob | int], words: TokenDecoder, offset: int
 ) -> tuple[CompletionLogprobs, int]:
     """Return log-probabilities as text completions carry them, and the text offset behind them.
 

@@ -86,7 +86,7 @@ async def until(condition):
 
 def nothing_left(engine):
     stats = engine.stats()
-    return stats.running == stats.waiting == 0 and all(not spans.held for spans in stats.spans)
+    return stats.running == stats.waiting == 0 and all(not spans.in_use for spans in stats.spans)
 
 
 def stopped(engine):
@@ -188,5 +188,5 @@ def test_spans_and_places_are_all_there_after_many_have_left(engine):
 
     asyncio.run(drive())
 
-    assert [spans.free + spans.kept for spans in engine.stats().spans] == total
+    assert [spans.free + spans.cached for spans in engine.stats().spans] == total
     engine.sync(timeout=120)  # every request it still knows of has finished

@@ -61,7 +61,7 @@ class Backend(ABC):
 
     @abstractmethod
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:
-        """Return the dtype to compute in; ConfigError where another was asked for."""
+        """Return the dtype to compute in; ConfigError where another was requested."""
 
     def check(self, asked: EngineConfig, dtype: DType, machine: Machine) -> None:  # noqa: B027
         """Raise ConfigError for what the backend cannot do on this machine."""
@@ -96,7 +96,7 @@ class Backend(ABC):
 
 
 def only_float32(backend: Backend, asked: EngineConfig) -> Chosen:
-    """Return float32; ConfigError where another dtype was asked for."""
+    """Return float32; ConfigError where another dtype was requested."""
     if asked.dtype not in (None, "float32"):
         raise ConfigError(
             f"backend {backend.name} computes in float32, not in {asked.dtype}; "

@@ -67,7 +67,7 @@ def choose_backend(
             raise ConfigError(
                 f"backend {backend.name} has no kernels for encoders yet; choose --backend {others}"
             )
-        return backend, "asked for"
+        return backend, "requested"
     if on_gpu or (asked.device is None and machine.has_cuda):
         if not machine.has_torch:
             raise ConfigError(
@@ -90,17 +90,17 @@ def choose_backend(
 def choose_device(asked: EngineConfig, backend: Backend, machine: Machine) -> tuple[str, str]:
     """Return the device to compute on, and why; ConfigError where there is none."""
     if asked.device == "cpu" and not backend.on_cpu:
-        raise ConfigError(f"backend {backend.name} computes on a GPU, and device cpu was asked for")
+        raise ConfigError(f"backend {backend.name} computes on a GPU, and device cpu was requested")
     if not machine.has_cuda:
         needs_gpu = not backend.on_cpu
         if needs_gpu or (asked.device or "").startswith("cuda"):
             wanted = f"backend {backend.name}" if needs_gpu else f"device {asked.device}"
             raise ConfigError(
-                f"{wanted} was asked for, and no CUDA device can be used: "
+                f"{wanted} was requested, and no CUDA device can be used: "
                 "there is no NVIDIA driver, or this torch was built without CUDA"
             )
     if asked.device is not None:
-        return asked.device, "asked for"
+        return asked.device, "requested"
     if backend.on_gpu and machine.has_cuda:
         return "cuda", "a CUDA device is there"
     return "cpu", "no CUDA device" if backend.on_gpu else "the backend's only one"

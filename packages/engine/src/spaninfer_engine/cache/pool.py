@@ -1,16 +1,17 @@
-"""Span numbers of one cache group, handed out and taken back.
+"""The allocator of one cache group: span numbers handed out and taken back.
 
 A number is in one place at a time:
 
-    free ──take──► held ──give_back──► resting ──finish──► free   (no label)
-                    ▲                     │        └─────► kept   (labelled)
-                    ├───────share─────────┘                  │
-                    ├───────share────────────────────────────┤
-                    └───────take, longest unused first───────┘
+    free ──take──► in use ──give_back──► pending free ──finish──► free    (no hash)
+                     ▲                        │        └────────► cached  (published)
+                     ├─────────share──────────┘                     │
+                     ├─────────share────────────────────────────────┤
+                     └─────────take, least recently used first──────┘
 
-Held spans count their holders. Resting spans have none, but a step that was planned with them
-may still run: they wait until every step planned by then has finished. Kept spans hold a prefix
-that somebody may want again; they are handed out for new content once nothing is free.
+Spans in use are reference counted. Spans that are pending free have no reference left, but a step
+that was planned with them may still run: they wait until every step planned by then has finished.
+Cached spans hold a prefix that may be requested again; they are handed out for new content once
+nothing is free.
 """
 
 from __future__ import annotations
@@ -21,107 +22,109 @@ from itertools import takewhile
 
 
 class SpanPool:
-    """Which spans are free, held, resting or kept; every operation takes constant time a span."""
+    """Spans that are free, in use, pending free or cached; constant time per span and operation."""
 
     def __init__(self, num_spans: int) -> None:
         self.num_spans = num_spans
         self._free = list(range(num_spans - 1, -1, -1))  # the last one goes first
-        self._holders = [0] * num_spans
-        self._resting: OrderedDict[int, int] = OrderedDict()  # span -> step it waits for, rising
-        self._kept: OrderedDict[int, None] = OrderedDict()  # longest unused first
-        self._labels: list[bytes | None] = [None] * num_spans
-        self._by_label: dict[bytes, int] = {}
+        self._ref_counts = [0] * num_spans
+        self._pending_free: OrderedDict[int, int] = OrderedDict()  # span -> step, rising
+        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._hashes: list[bytes | None] = [None] * num_spans
+        self._by_hash: dict[bytes, int] = {}
         self._planned = self._finished = 0  # numbers of the newest step planned, and finished
 
     @property
     def num_available(self) -> int:
         """Spans that `take` can hand out now."""
-        return len(self._free) + len(self._kept)
+        return len(self._free) + len(self._cached)
 
     @property
-    def num_resting(self) -> int:
+    def num_pending_free(self) -> int:
         """Spans that become available when the steps in flight have finished."""
-        return len(self._resting)
+        return len(self._pending_free)
 
     @property
-    def num_kept(self) -> int:
-        """Spans that nobody holds and that keep a prefix."""
-        return len(self._kept)
+    def num_cached(self) -> int:
+        """Spans that no request uses and that hold a prefix."""
+        return len(self._cached)
 
     @property
-    def num_held(self) -> int:
-        """Spans that requests hold."""
-        return self.num_spans - self.num_available - self.num_resting
+    def num_in_use(self) -> int:
+        """Spans that requests use."""
+        return self.num_spans - self.num_available - self.num_pending_free
 
-    def num_unheld(self, spans: Iterable[int]) -> int:
-        """Return how many of these spans nobody holds."""
-        return sum(self._holders[span] == 0 for span in spans)
+    def num_not_in_use(self, spans: Iterable[int]) -> int:
+        """Return how many of these spans no request uses."""
+        return sum(self._ref_counts[span] == 0 for span in spans)
 
     def take(self, count: int) -> list[int] | None:
-        """Hand out `count` spans to one holder each; None if there are not enough."""
-        if count > len(self._free) + len(self._kept):
+        """Hand out `count` spans with one reference each; None if there are not enough."""
+        if count > len(self._free) + len(self._cached):
             return None
-        free, holders = self._free, self._holders
+        free, ref_counts = self._free, self._ref_counts
         first = max(len(free) - count, 0)
         spans = free[first:]
         spans.reverse()
         del free[first:]
-        spans += [self._take_kept() for _ in range(count - len(spans))]
+        spans += [self._take_cached() for _ in range(count - len(spans))]
         for span in spans:
-            holders[span] = 1
+            ref_counts[span] = 1
         return spans
 
     def share(self, spans: Iterable[int]) -> None:
-        """Add a holder to each of spans that are held, resting or kept."""
-        holders, resting = self._holders, self._resting
+        """Add a reference to each of spans that are in use, pending free or cached."""
+        ref_counts, pending = self._ref_counts, self._pending_free
         for span in spans:
-            if holders[span] == 0 and resting.pop(span, None) is None:
-                del self._kept[span]
-            holders[span] += 1
+            if ref_counts[span] == 0 and pending.pop(span, None) is None:
+                del self._cached[span]
+            ref_counts[span] += 1
 
     def give_back(self, spans: Iterable[int]) -> None:
-        """Remove one holder from each span.
+        """Remove one reference from each span.
 
         Give the end of a prefix back before its start: what was given back first is taken first.
         """
-        holders, resting, planned = self._holders, self._resting, self._planned
+        ref_counts, pending, planned = self._ref_counts, self._pending_free, self._planned
         passed = []
         for span in spans:
-            left = holders[span] = holders[span] - 1
+            left = ref_counts[span] = ref_counts[span] - 1
             assert left >= 0, f"span {span} was given back more often than taken"
             if left == 0:
                 passed.append(span)
         if planned > self._finished:
-            resting.update(dict.fromkeys(passed, planned))
+            pending.update(dict.fromkeys(passed, planned))
         else:
             self._settle(passed)
 
-    def label(self, spans: Sequence[int], labels: Sequence[bytes]) -> None:
-        """Say what held spans contain; a second span with the same content stays unlabelled."""
-        held, known, by_label = self._holders, self._labels, self._by_label
-        for span, label in zip(spans, labels, strict=True):
-            assert held[span] > 0, f"span {span} is labelled, but nobody holds it"
-            if known[span] is None and label not in by_label:
-                known[span] = label
-                by_label[label] = span
+    def publish(self, spans: Sequence[int], hashes: Sequence[bytes]) -> None:
+        """Publish the content of spans in use; a second span with the same content stays
+        unpublished.
+        """
+        ref_counts, known, by_hash = self._ref_counts, self._hashes, self._by_hash
+        for span, span_hash in zip(spans, hashes, strict=True):
+            assert ref_counts[span] > 0, f"span {span} is published, but not in use"
+            if known[span] is None and span_hash not in by_hash:
+                known[span] = span_hash
+                by_hash[span_hash] = span
 
-    def find(self, label: bytes) -> int | None:
-        """Return the span that contains what the label says."""
-        return self._by_label.get(label)
+    def find(self, span_hash: bytes) -> int | None:
+        """Return the published span with this hash."""
+        return self._by_hash.get(span_hash)
 
-    def find_run(self, labels: Iterable[bytes]) -> list[int]:
-        """Return the spans of labels, up to the first label that no span has."""
-        by_label = self._by_label
+    def find_run(self, hashes: Iterable[bytes]) -> list[int]:
+        """Return the published spans with these hashes, up to the first that no span has."""
+        by_hash = self._by_hash
         spans = []
-        for label in labels:
-            span = by_label.get(label)
+        for span_hash in hashes:
+            span = by_hash.get(span_hash)
             if span is None:
                 break
             spans.append(span)
         return spans
 
     def plan(self, step: int) -> None:
-        """Note that a step was planned with spans held now."""
+        """Note that a step was planned with the spans in use now."""
         assert step > self._planned, f"step {step} was planned after step {self._planned}"
         self._planned = step
 
@@ -129,36 +132,40 @@ class SpanPool:
         """Note that a step, and with it all before, has finished: spans that waited are settled."""
         assert self._finished < step <= self._planned, f"step {step} finished out of order"
         self._finished = step
-        passed = list(takewhile(lambda span: self._resting[span] <= step, self._resting))
+        passed = list(takewhile(lambda span: self._pending_free[span] <= step, self._pending_free))
         for span in passed:
-            del self._resting[span]
+            del self._pending_free[span]
         self._settle(passed)
 
     def check(self) -> None:
-        """Assert that every span is in exactly one place, and every label is true."""
-        held = {span for span, holders in enumerate(self._holders) if holders}
-        places = [set(self._free), held, set(self._resting), set(self._kept)]
-        assert len(self._free) == len(places[0]), "a span is free twice"
-        assert sum(map(len, places)) == self.num_spans, "a span is missing, or in two places"
-        assert set().union(*places) == set(range(self.num_spans)), "a span is missing"
-        labelled = {span: label for span, label in enumerate(self._labels) if label is not None}
-        assert labelled == {span: label for label, span in self._by_label.items()}, "a label lies"
-        assert all(span in labelled for span in self._kept), "a kept span has no label"
-        assert not any(span in labelled for span in self._free), "a free span has a label"
+        """Assert that every span is in exactly one state, and every published hash is true."""
+        in_use = {span for span, count in enumerate(self._ref_counts) if count}
+        states = [set(self._free), in_use, set(self._pending_free), set(self._cached)]
+        assert len(self._free) == len(states[0]), "a span is free twice"
+        assert sum(map(len, states)) == self.num_spans, "a span is missing, or in two states"
+        assert set().union(*states) == set(range(self.num_spans)), "a span is missing"
+        published = {
+            span: span_hash for span, span_hash in enumerate(self._hashes) if span_hash is not None
+        }
+        assert published == {span: span_hash for span_hash, span in self._by_hash.items()}, (
+            "a hash lies"
+        )
+        assert all(span in published for span in self._cached), "a cached span has no hash"
+        assert not any(span in published for span in self._free), "a free span has a hash"
 
-    def _take_kept(self) -> int:
+    def _take_cached(self) -> int:
         """Return the span that was unused for longest, for new content."""
-        span, _ = self._kept.popitem(last=False)
-        label = self._labels[span]
-        assert label is not None
-        del self._by_label[label]
-        self._labels[span] = None
+        span, _ = self._cached.popitem(last=False)
+        span_hash = self._hashes[span]
+        assert span_hash is not None
+        del self._by_hash[span_hash]
+        self._hashes[span] = None
         return span
 
     def _settle(self, spans: Iterable[int]) -> None:
-        free, kept, labels = self._free, self._kept, self._labels
+        free, cached, hashes = self._free, self._cached, self._hashes
         for span in spans:
-            if labels[span] is None:
+            if hashes[span] is None:
                 free.append(span)
             else:
-                kept[span] = None
+                cached[span] = None

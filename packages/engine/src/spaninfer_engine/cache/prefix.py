@@ -1,9 +1,9 @@
-"""Shared prefixes: what a span contains, as one hash, and the longest prefix that is there.
+"""The prefix cache: a hash of the content of each span, and the longest prefix that is cached.
 
-A span's keys and values depend on every token before it. Its link is therefore a hash over all
-token ids up to its end, and whatever else decides its content; equal links mean equal content, in
-every cache group. BLAKE2b makes a second sequence with the same link, by chance or by intent,
-infeasible. Only whole spans have links.
+The KV cache of a span depends on every token before it. Its hash is therefore taken over all token
+ids up to its end, and whatever else decides its content; equal hashes mean equal content, in every
+cache group. BLAKE2b makes a second sequence with the same hash, by chance or by intent, infeasible.
+Only whole spans have hashes.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from hashlib import blake2b
 import numpy as np
 
 from spaninfer_engine.cache.pool import SpanPool
-from spaninfer_engine.cache.rotation import Rotation
+from spaninfer_engine.cache.rope_state import RopeState
 from spaninfer_engine.cache.table import first_visible
 from spaninfer_engine.request import TokenIds
 
-_LINK_BYTES = 32
+_HASH_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """What decides the content of a request's spans besides its token ids."""
+class HashSeed:
+    """Everything besides its token ids that decides the content of a request's spans."""
 
     kv_dtype: str
     tenant: str = ""
@@ -32,50 +32,52 @@ class Origin:
     private: int | None = None  # a number that no other request has: nothing is shared
 
     def __bytes__(self) -> bytes:
-        """Return what no other origin has."""
+        """Return bytes that no other seed has."""
         # The repr of strings, numbers, None and tuples of them tells any two of them apart.
         return repr((self.kv_dtype, self.tenant, self.adapter, self.private)).encode()
 
 
-class Linker:
-    """The links of one token sequence, as far as they have been asked for.
+class SpanHasher:
+    """The span hashes of one token sequence, as far as they were needed.
 
     One hash runs through the sequence and is read at the end of every span: 0.7 µs a span of 32
-    tokens, where a hash of each, begun with the link of the one in front, took 4.
+    tokens, where a hash of each, begun with the one in front, took 4.
     """
 
-    __slots__ = ("_hash", "_origin", "_rope_len", "_rotation", "_span_len", "links")
+    __slots__ = ("_hash", "_rope_seq_len", "_rope_state", "_seed", "_span_len", "hashes")
 
-    def __init__(self, origin: Origin, span_len: int, rotation: Rotation, rope_len: int) -> None:
-        self._origin, self._span_len = origin, span_len
-        self._rotation, self._rope_len = rotation, rope_len  # see plan.Slice
-        self.links: list[bytes] = []
-        self._hash = blake2b(_framed(bytes(origin)), digest_size=_LINK_BYTES)
+    def __init__(
+        self, seed: HashSeed, span_len: int, rope_state: RopeState, rope_seq_len: int
+    ) -> None:
+        self._seed, self._span_len = seed, span_len
+        self._rope_state, self._rope_seq_len = rope_state, rope_seq_len  # see plan.Slice
+        self.hashes: list[bytes] = []
+        self._hash = blake2b(_framed(bytes(seed)), digest_size=_HASH_BYTES)
 
-    def copy(self) -> Linker:
-        """Return a linker of a sequence that begins in the same way."""
-        other = Linker(self._origin, self._span_len, self._rotation, self._rope_len)
-        other.links, other._hash = list(self.links), self._hash.copy()
+    def copy(self) -> SpanHasher:
+        """Return a hasher of a sequence that begins in the same way."""
+        other = SpanHasher(self._seed, self._span_len, self._rope_state, self._rope_seq_len)
+        other.hashes, other._hash = list(self.hashes), self._hash.copy()
         return other
 
-    def anew(self, rope_len: int) -> Linker:
-        """Return the linker of the same sequence rotated for another length, without links yet."""
-        return Linker(self._origin, self._span_len, self._rotation, rope_len)
+    def with_rope_seq_len(self, rope_seq_len: int) -> SpanHasher:
+        """Return a hasher of the same sequence rotated for another length, without hashes yet."""
+        return SpanHasher(self._seed, self._span_len, self._rope_state, rope_seq_len)
 
     def extend(self, token_ids: TokenIds) -> None:
-        """Append a link for each whole span of the token ids behind those with links."""
-        links, running = self.links, self._hash
+        """Append a hash for each whole span of the token ids behind those with hashes."""
+        hashes, running = self.hashes, self._hash
         words, size = token_ids.astype(np.int32).tobytes(), 4 * self._span_len
-        varies = self._rotation.state is not None
+        varies = self._rope_state.state is not None
         for end in range(size, len(words) + 1, size):
-            extra = self._extra(len(links)) if varies else _NOTHING
+            extra = self._extra(len(hashes)) if varies else _NOTHING
             running.update(words[end - size : end] + extra)
-            links.append(running.digest())
+            hashes.append(running.digest())
 
     def _extra(self, index: int) -> bytes:
         """Return what decides the content of a span besides its tokens and those before them."""
         start, stop = index * self._span_len, (index + 1) * self._span_len
-        return _framed(repr(self._rotation.states(start, stop, self._rope_len)).encode())
+        return _framed(repr(self._rope_state.states(start, stop, self._rope_seq_len)).encode())
 
 
 def _framed(text: bytes) -> bytes:
@@ -87,54 +89,54 @@ _NOTHING = _framed(b"")
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
-    """A prefix of `num_spans` spans that is there: per cache group, spans from index `first` on."""
+class PrefixHit:
+    """A cached prefix of `num_spans` spans: per cache group, spans from index `first` on."""
 
     num_spans: int
     tables: tuple[tuple[int, tuple[int, ...]], ...]  # per group: (first, span numbers)
 
 
 def find_prefix(
-    links: Sequence[bytes],
+    hashes: Sequence[bytes],
     pools: Sequence[SpanPool],
     windows: Sequence[int | None],
     span_len: int,
-) -> Hit:
-    """Return the longest prefix of `links` that every cache group holds.
+) -> PrefixHit:
+    """Return the longest prefix of `hashes` that every cache group holds.
 
     A group without window must hold all its spans; a group with one, those that the first
     position behind the prefix still sees.
     """
     runs = [
-        pool.find_run(links) if window is None else None
+        pool.find_run(hashes) if window is None else None
         for pool, window in zip(pools, windows, strict=True)
     ]
-    best = min([len(links), *(len(run) for run in runs if run is not None)])
-    while (gap := _gap(links, best, pools, windows, span_len)) is not None:
+    best = min([len(hashes), *(len(run) for run in runs if run is not None)])
+    while (gap := _gap(hashes, best, pools, windows, span_len)) is not None:
         best = gap  # whatever is longer and shorter than before sees the gap, too
     tables = []
     for pool, window, run in zip(pools, windows, runs, strict=True):
         first = first_visible(best * span_len, span_len, window)
-        spans = pool.find_run(links[first:best]) if run is None else run[:best]
+        spans = pool.find_run(hashes[first:best]) if run is None else run[:best]
         tables.append((first, tuple(spans)))
-    return Hit(best, tuple(tables))
+    return PrefixHit(best, tuple(tables))
 
 
 def _gap(
-    links: Sequence[bytes],
+    hashes: Sequence[bytes],
     count: int,
     pools: Sequence[SpanPool],
     windows: Sequence[int | None],
     span_len: int,
 ) -> int | None:
     """Return the last index of a span that a group lacks and its window sees from behind the first
-    `count` links; None if there is none.
+    `count` hashes; None if there is none.
     """
     for pool, window in zip(pools, windows, strict=True):
         if window is None:
             continue
         first = first_visible(count * span_len, span_len, window)
         for index in range(count - 1, first - 1, -1):
-            if pool.find(links[index]) is None:
+            if pool.find(hashes[index]) is None:
                 return index
     return None

@@ -1,4 +1,4 @@
-"""Which spans hold which positions of one request, in one cache group."""
+"""The span table of one sequence in one cache group: the spans that hold its positions."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class SpanTable:
     Layers with a window never look further back than it reaches, so their spans go back early:
 
         0 .......... first .......... stop .......... limit
-        | given back  |  held spans    |  none yet      |
+        | given back  |  spans in use  |  none yet      |
     """
 
-    __slots__ = ("_announced", "_span_len", "first", "pool", "spans", "stop", "window")
+    __slots__ = ("_num_sent", "_span_len", "first", "pool", "spans", "stop", "window")
 
     def __init__(self, pool: SpanPool, span_len: int, window: int | None) -> None:
         self.pool, self.window = pool, window
         self.first = self.stop = 0  # indices of the first span, and behind the last one
         self.spans: list[int] = []
         self._span_len = span_len
-        self._announced = 0  # indices below were told to the runner
+        self._num_sent = 0  # indices below were sent to the runner
 
     def num_missing(self, stop: int) -> int:
         """Return how many spans are missing to hold the positions below `stop`."""
@@ -57,15 +57,15 @@ class SpanTable:
     def release(self) -> None:
         """Give everything back and begin anew."""
         self.pool.give_back(reversed(self.spans))
-        self.first = self.stop = self._announced = 0
+        self.first = self.stop = self._num_sent = 0
         self.spans = []
 
-    def news(self) -> tuple[int, tuple[int, ...]] | None:
-        """Return (index, span numbers from it on) that the runner has not been told, once."""
-        if self._announced >= self.stop:
+    def take_update(self) -> tuple[int, tuple[int, ...]] | None:
+        """Return (index, span numbers from it on) that were not sent to the runner yet, once."""
+        if self._num_sent >= self.stop:
             return None
-        begin = max(self._announced, self.first)
-        self._announced = self.stop
+        begin = max(self._num_sent, self.first)
+        self._num_sent = self.stop
         return begin, tuple(self.spans[begin - self.first :])
 
 

@@ -16,7 +16,7 @@ from spaninfer_engine.load.llama2c_pieces import find_pieces, read_pieces
 from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.load.reader import WeightReader
 from spaninfer_engine.load.wrong_kind import refuse_stand_ins
-from spaninfer_engine.resource import Closing
+from spaninfer_engine.resource import Resource
 from spaninfer_engine.vocab import TokenizerSource
 
 ALLOWED = (
@@ -25,7 +25,7 @@ ALLOWED = (
 
 
 @dataclass(frozen=True)
-class Checkpoint(Closing):
+class Checkpoint(Resource):
     """What is in a model's files, under the names and in the row order of Hugging Face.
 
     `config` is config.json or its equivalent; `chat_template` is Jinja source, or several by
@@ -57,7 +57,7 @@ class Checkpoint(Closing):
         return sampling_defaults(self.generation_config)
 
     def close(self) -> None:
-        """Let go of the files; harmless when repeated."""
+        """Let go of the files; idempotent."""
         self.reader.close()
 
 

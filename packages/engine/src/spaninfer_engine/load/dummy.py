@@ -1,11 +1,11 @@
-"""Weights that nobody trained: random numbers of the right shapes, for benchmarks."""
+"""Dummy weights: random numbers of the right shapes, for benchmarks."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
 
-from spaninfer_engine.dummy_array import Noise
+from spaninfer_engine.dummy_array import DummyArray
 from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.spec.nodes import Weight
 
@@ -22,13 +22,13 @@ class DummyReader:
         self._shapes = {weight.name: weight.shape for weight in weights}
         self._seed = seed
 
-    def read(self, name: str) -> Noise:
+    def read(self, name: str) -> DummyArray:
         """The weight of this name; the same noise for the same name and seed."""
         if name not in self._shapes:
             raise CheckpointError(f"a model of random weights has no {name!r}")
         shape = self._shapes[name]
         is_matrix = len(shape) > 1
-        return Noise(
+        return DummyArray(
             shape,
             mean=0.0 if is_matrix or name.endswith("bias") else 1.0,
             std=shape[-1] ** -0.5 if is_matrix else _VECTOR_STD,

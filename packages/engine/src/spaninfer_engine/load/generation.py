@@ -1,4 +1,4 @@
-"""What a checkpoint says about generating: the ids that end an answer, and sampling defaults."""
+"""Generation defaults of a checkpoint: the ids that end an answer, and sampling parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
 
     `do_sample: false` is a temperature of 0, whatever else the file says. Lengths are not taken
     over: how much is generated is for the caller to say. Values are
-    translated, not checked: a top_k of -1 keeps all tokens, a top_p of 0 only the likeliest, and
+    translated, not checked: a top_k of -1 keeps all tokens, a top_p of 0 only the most likely, and
     50.0 is a count.
     """
     chosen = {

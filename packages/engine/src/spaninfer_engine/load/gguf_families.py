@@ -1,4 +1,4 @@
-"""How GGUF files of each architecture map to Hugging Face: config keys, tensor names, row order.
+"""GGUF architectures mapped to Hugging Face: config keys, tensor names, row order.
 
 An architecture is here only if nothing of its config must be guessed.
 """

@@ -20,7 +20,7 @@ from spaninfer_engine.load.mapped import MappedArray
 from spaninfer_engine.load.packing import Packing
 from spaninfer_engine.load.reader import WeightReader
 from spaninfer_engine.load.safetensors import read_metadata, read_safetensors, write_safetensors
-from spaninfer_engine.resource import Closing
+from spaninfer_engine.resource import Resource
 
 PACKED_FILE = "packed.safetensors"
 VERSION = "1"
@@ -42,7 +42,7 @@ class Contents:
     tensors: Mapping[str, tuple[str, tuple[int, ...]]]
 
 
-class PackedReader(Closing):
+class PackedReader(Resource):
     """A load.reader.WeightReader that knows tensors without having them, and what they became."""
 
     def __init__(self, path: Path, contents: Contents, arrays: Mapping[str, MappedArray]) -> None:

@@ -1,4 +1,4 @@
-"""The format of quantised weights: as asked for, and as a converted folder settles it."""
+"""Settings that packed weights imply for an engine: its backend and its quantisation."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def as_packed(asked: EngineConfig, packing: Packing) -> EngineConfig:
         group = "row" if packing.group is None else packing.group
     if asked.quantize not in (None, packing.quantize) or asked.quantize_group not in (None, group):
         raise ConfigError(
-            f"{asked.model} holds weights packed as {packing}, and another format was asked for; "
+            f"{asked.model} holds weights packed as {packing}, and another format was requested; "
             f"leave quantize and quantize_group out, or {WAY_OUT}"
         )
     return replace(asked, backend="cpu", quantize=packing.quantize, quantize_group=group)

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from spaninfer_engine.errors import CheckpointError
-from spaninfer_engine.resource import Closing
+from spaninfer_engine.resource import Resource
 
 _WEIGHTS = tuple(
     np.dtype(each) for each in (np.float32, ml_dtypes.bfloat16, np.float16, np.float64)
@@ -47,7 +47,7 @@ class WeightReader(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the files; harmless when repeated."""
+        """Let go of the files; idempotent."""
         ...
 
     def __enter__(self) -> Self:
@@ -69,7 +69,7 @@ class Entry(Protocol):
     def read(self) -> np.ndarray: ...  # noqa: D102
 
 
-class EntryReader(Closing):
+class EntryReader(Resource):
     """A WeightReader over a table of entries; the containers only build the table.
 
     `files` says where each entry lies, if not all in `source`.

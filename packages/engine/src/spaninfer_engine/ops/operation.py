@@ -1,4 +1,4 @@
-"""What a program consists of: one operator applied to named values, with its weights.
+"""An operation: one operator applied to named values, with its weights.
 
 Operations are data: they can be printed, compared and matched. A weight's *use* is separate from
 the tensor: a tied table is used by the embedding and by the head, and a backend may pack the two
@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_op_reference import normalize_rows
 
-from spaninfer_engine.dummy_array import Noise
+from spaninfer_engine.dummy_array import DummyArray
 from spaninfer_engine.spec.nodes import Weight
 
 Constant: TypeAlias = int | float | str | bool | tuple[int, ...] | None
 Host: TypeAlias = NDArray[np.generic]
-Packable: TypeAlias = Host | Noise  # what a weight is made of
+Packable: TypeAlias = Host | DummyArray  # what a weight is made of
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class Use:
         """Return what the operator's definition takes, from the arrays of `tensors` in order."""
         assert len(arrays) == len(self.tensors)
         assert self.stacked or len(arrays) == 1
-        if isinstance(arrays[0], Noise):
+        if isinstance(arrays[0], DummyArray):
             return self._noise(arrays[0])
         array = np.stack(arrays) if self.stacked else arrays[0]
         return array if self.view is None else self.view(array)
 
-    def _noise(self, noise: Noise) -> Noise:
+    def _noise(self, noise: DummyArray) -> DummyArray:
         """Return as much noise as the operator takes numbers: in any order it is the same noise."""
         blank = np.broadcast_to(np.float32(0), self.shape)  # a shape that takes no memory
         return replace(noise, shape=blank.shape if self.view is None else self.view(blank).shape)

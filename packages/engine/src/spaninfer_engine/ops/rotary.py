@@ -35,7 +35,7 @@ class Rotary:
     def angles(self, places: Ints, position: Ints, planned_len: Ints) -> Rotation[Floats]:
         """Return cos and sin [T D/2] at places[axes T] for rows of requests.
 
-        position[T] is a row's index in its request, planned_len[T] the slice's `rope_len`.
+        position[T] is a row's index in its request, planned_len[T] the slice's `rope_seq_len`.
         """
         rope = self._rope
         inverse, factor = self._inverse(position, planned_len)

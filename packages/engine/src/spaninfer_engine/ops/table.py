@@ -1,7 +1,7 @@
-"""Every operator of a model, once: its name, shapes and meaning. A backend implements the table.
+"""The operator table: name, shapes and meaning of every operator; a backend implements it.
 
 Letters: T rows of the step (one per token), C channels, O outputs, H query heads, K key/value
-heads, D key width, E value width, I inner width, X experts, k chosen experts, W wanted rows,
+heads, D key width, E value width, I inner width, X experts, k chosen experts, W rows with logits,
 V vocabulary, R slices. The definitions in numpy are in spaninfer_op_reference; where a backend
 computes in 16 bits, norms, softmax, rotations and routing are computed in float32 and rounded once.
 
@@ -136,8 +136,8 @@ class Ops(Protocol, Generic[A]):
         """[T dim]: [sin | cos] of (position + offset) * 10000^(-i / (dim/2 - 1))."""
         ...
 
-    def take_rows(self, step: Step[A], x: A) -> A:
-        """[W C]: the rows of x[T C] whose logits are wanted, in their order."""
+    def gather_rows(self, step: Step[A], x: A) -> A:
+        """[W C]: the rows of x[T C] that get logits, in their order."""
         ...
 
     # ---- rows ------------------------------------------------------------------------------------

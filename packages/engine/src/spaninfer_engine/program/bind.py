@@ -1,4 +1,4 @@
-"""Programs become bound steps: kernels with their weights, values in slots.
+"""The binder: programs become kernels with their weights, and slots for values.
 
 A backend claims the sequences that it has a fused form for and takes the rest one by one. Weights
 are packed per use, in the layout that the backend wants for it; equal uses share one packed copy.

@@ -1,4 +1,4 @@
-"""What each node of a spec computes: a model becomes a program of operators.
+"""Lowering: the nodes of a spec become a program of operators.
 
 One function, one match; a new node is a new arm. Nothing here knows a backend, a tensor or a
 checkpoint.
@@ -41,7 +41,9 @@ from spaninfer_engine.spec.nodes import (
 
 
 def lower(model: Model) -> Program:
-    """Return the program that computes the logits of a step's wanted rows, or a vector per text."""
+    """Return the program that computes the logits of a step's rows with logits, or a vector per
+    text.
+    """
     lowering = _Lowering(model)
     x = lowering.node(model.embedding)
     for index, layer in enumerate(model.layers):
@@ -51,7 +53,7 @@ def lower(model: Model) -> Program:
     lowering.layer = None
     match model:
         case Decoder(norm=norm, head=head):
-            x = lowering.add("take_rows", x, name="rows")
+            x = lowering.add("gather_rows", x, name="rows")
             result, returns = lowering.node(head, lowering.norm(norm, x)), Result.LOGITS
         case Encoder(norm=norm, pool=pool):
             result, returns = lowering.node(pool, lowering.norm(norm, x)), Result.VECTORS

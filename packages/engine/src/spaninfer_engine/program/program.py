@@ -35,7 +35,7 @@ def variants(program: Program) -> Mapping[ProgramKey, Program]:
     """Return the programs of a model by their keys, that of most steps first."""
     if program.returns is Result.VECTORS:
         return {POOL: without_media(program)}
-    return {TEXT: narrowed(without_media(program)), MEDIA: narrowed(program)}
+    return {TEXT: gathered_early(without_media(program)), MEDIA: gathered_early(program)}
 
 
 def without_media(program: Program) -> Program:
@@ -52,15 +52,15 @@ def without_media(program: Program) -> Program:
     return replace(program, operations=tuple(kept), result=result)
 
 
-def narrowed(program: Program) -> Program:
-    """Return the program whose wanted rows are taken as early as can be.
+def gathered_early(program: Program) -> Program:
+    """Return the program that gathers the rows with logits as early as it can.
 
-    Behind the last attention, operators compute row by row: rows that nobody wants need not go
-    through the last layer's output projection and MLP. Of a long prompt those are all but one, so
-    a model of 28 layers saves a thirty-second of its products.
+    Behind the last attention, operators compute row by row: rows without logits need not go through
+    the last layer's output projection and MLP. Of a long prompt those are all but one, so a model
+    of 28 layers saves a thirty-second of its matmuls.
     """
     operations = program.operations
-    at = next((n for n, item in enumerate(operations) if item.operator == "take_rows"), None)
+    at = next((n for n, item in enumerate(operations) if item.operator == "gather_rows"), None)
     if at is None:
         return program
     late = _late(operations, at)
@@ -70,7 +70,7 @@ def narrowed(program: Program) -> Program:
     (whole,), (rows,) = taking.inputs, taking.outputs
     read = [name for item in behind for name in item.inputs] + [program.result]
     borders = dict.fromkeys(whole if name == rows else name for name in read)
-    taken = {name: f"{name}.wanted" for name in borders if name not in made}
+    taken = {name: f"{name}.gathered" for name in borders if name not in made}
     takes = [replace(taking, inputs=(name,), outputs=(part,)) for name, part in taken.items()]
     renamed = {**taken, rows: taken.get(whole, whole)}
     behind = [
@@ -82,7 +82,7 @@ def narrowed(program: Program) -> Program:
 
 
 def _late(operations: Sequence[Operation], at: int) -> set[int]:
-    """Return the numbers of operations that need compute wanted rows only, which operation number
+    """Return the operations that need compute rows with logits only, which operation number
     `at` takes: those behind it, and those in front that compute row by row for such ones alone.
     """
     readers: dict[str, set[int]] = defaultdict(set)

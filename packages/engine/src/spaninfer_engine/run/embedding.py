@@ -8,15 +8,15 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.plan import Entry, Slice
+from spaninfer_engine.plan import NewSequence, Slice
 from spaninfer_engine.request import SamplingParams, TokenIds
-from spaninfer_engine.resource import Closing
+from spaninfer_engine.resource import Resource
 from spaninfer_engine.step.batch import build_batch
 from spaninfer_engine.step.device import Device, Updates
 from spaninfer_engine.step.sequences import Sequences
 
 
-class EmbeddingRunner(Closing):
+class EmbeddingRunner(Resource):
     """Computes texts on a device that reads `sequences`: a text is a sequence of one step."""
 
     def __init__(self, device: Device, sequences: Sequences) -> None:
@@ -27,9 +27,9 @@ class EmbeddingRunner(Closing):
     def run(self, texts: Sequence[TokenIds]) -> NDArray[np.float32]:
         """Return the vectors [R C] of R texts, computed in one step; raises NoMemory."""
         ids = tuple(next(self._numbers) for _ in texts)
-        updates, self._left = Updates(left=self._left), ids
+        updates, self._left = Updates(finished=self._left), ids
         for seq_id, text in zip(ids, texts, strict=True):
-            self._sequences.enter(Entry(seq_id, text, SamplingParams(), seed=0))
+            self._sequences.enter(NewSequence(seq_id, text, SamplingParams(), seed=0))
         try:
             slices = [_whole(seq_id, len(text)) for seq_id, text in zip(ids, texts, strict=True)]
             batch = build_batch(slices, self._sequences, on_host=lambda _: False)
@@ -47,4 +47,4 @@ class EmbeddingRunner(Closing):
 
 def _whole(seq_id: int, length: int) -> Slice:
     """Return a slice of all tokens of a text, without logits."""
-    return Slice(seq_id, start=0, stop=length, logits_from=length, draws=False)
+    return Slice(seq_id, start=0, stop=length, logits_from=length, samples=False)

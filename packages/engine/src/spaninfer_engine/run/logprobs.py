@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens on the host: what spaninfer_op_reference.top_logprobs says, sooner.
+"""Log-probabilities on the host: spaninfer_op_reference.top_logprobs, faster.
 
 While they are computed, every request waits for its next token. A row of 152,000 tokens takes
 0.8 ms; by the definition, which makes arrays of all rows for each of its steps, 3 (one of two busy
@@ -14,11 +14,11 @@ from spaninfer_engine.logprobs import TokenLogprobs
 
 Logits = NDArray[np.float32]
 
-_BLOCK = 128  # of the likeliest n tokens, all lie in the n blocks with the largest maxima
+_BLOCK = 128  # of the most likely n tokens, all lie in the n blocks with the largest maxima
 
 
-def report(logits: Logits, ids: NDArray[np.integer], count: int) -> TokenLogprobs:
-    """Return the log-probability of ids[R] under logits[R V], with the `count` likeliest.
+def token_logprobs(logits: Logits, ids: NDArray[np.integer], count: int) -> TokenLogprobs:
+    """Return the log-probability of ids[R] under logits[R V], with the `count` most likely.
 
     Ranks count from 1; of tokens equally likely, the smaller id is first.
     """
@@ -36,14 +36,14 @@ def _report_row(row: Logits, token_id: int, scratch: Logits, found: TokenLogprob
     total = peak + np.log(scratch.sum())
     logit = row[token_id]
     ahead = int(np.count_nonzero(row > logit) + np.count_nonzero(row[:token_id] == logit))
-    likeliest = _likeliest(row, found.top.shape[1])
+    top_ids = _top_ids(row, found.top.shape[1])
     found.token_ids[at], found.ranks[at] = token_id, ahead + 1
     found.logprobs[at] = logit - total
-    found.top_ids[at], found.top[at] = likeliest, row[likeliest] - total
+    found.top_ids[at], found.top[at] = top_ids, row[top_ids] - total
 
 
-def _likeliest(row: Logits, count: int) -> NDArray[np.intp]:
-    """Return the ids of the `count` likeliest tokens of row[V], likeliest first."""
+def _top_ids(row: Logits, count: int) -> NDArray[np.intp]:
+    """Return the ids of the `count` most likely tokens of row[V], most likely first."""
     maxima = np.maximum.reduceat(row, np.arange(0, len(row), _BLOCK))
     firsts = np.sort(_largest(maxima, count)) * _BLOCK
     ids = (firsts[:, None] + np.arange(_BLOCK)).ravel()

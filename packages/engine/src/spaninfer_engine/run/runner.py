@@ -22,9 +22,9 @@ from spaninfer_op_reference import NoToken as NoTokenInRow
 
 from spaninfer_engine.errors import NoMemory, NoToken
 from spaninfer_engine.logprobs import TokenLogprobs
-from spaninfer_engine.plan import Entry, StepPlan, StepResult
+from spaninfer_engine.plan import NewSequence, StepPlan, StepResult
 from spaninfer_engine.request import TokenLogprob
-from spaninfer_engine.resource import Closing
+from spaninfer_engine.resource import Resource
 from spaninfer_engine.run.masks import allowed_by, packed
 from spaninfer_engine.step.batch import Batch, build_batch
 from spaninfer_engine.step.device import (
@@ -52,29 +52,29 @@ _LARGEST_LOGIT = {
 class HostSampler(Protocol):
     """Samples tokens from logits on the host (run.sample.Sampler); knows every sequence."""
 
-    def enter(self, entry: Entry) -> None:
+    def enter(self, sequence: NewSequence) -> None:
         """Remember the sampling parameters of a sequence."""
         ...
 
-    def leave(self, request_id: int) -> None:
+    def leave(self, seq_id: int) -> None:
         """Forget a sequence."""
         ...
 
-    def draw(
+    def sample(
         self,
         logits: Logits,
-        requests: Sequence[int],
+        seq_ids: Sequence[int],
         positions: Sequence[int],
         tokens: Sequence[TokenIds],
     ) -> tuple[list[int], dict[int, TokenLogprob], dict[int, Exception]]:
         """Return a token per row of logits[R V], log-probabilities and failures by sequence.
 
-        Row i is about position `positions[i]` of sequence `requests[i]`, whose tokens before that
+        Row i is about position `positions[i]` of sequence `seq_ids[i]`, whose tokens before that
         position are `tokens[i]`. The token of a sequence that failed means nothing.
         """
         ...
 
-    def prompt_logprobs(self, request_id: int, logits: Logits, next_ids: TokenIds) -> TokenLogprobs:
+    def prompt_logprobs(self, seq_id: int, logits: Logits, next_ids: TokenIds) -> TokenLogprobs:
         """Return the log-probability of next_ids[i] under logits[i] of logits[N V]."""
         ...
 
@@ -96,7 +96,7 @@ class _InFlight:
         return bool((self.batch.samples & ~self.batch.samples_on_device).any())
 
 
-class Runner(Closing):
+class Runner(Resource):
     """Runs plans on a device that reads `sequences`."""
 
     def __init__(
@@ -120,11 +120,11 @@ class Runner(Closing):
         """Launch the plan's step; where there is no memory for it, each of its sequences fails."""
         if self._newest is not None and self._newest.is_sampled_on_host:
             self._settle(self._newest)  # the step reads tokens that are not sampled yet
-        assert self._newest is None or not self._newest.awaits_masks, "a result was not asked for"
+        assert self._newest is None or not self._newest.awaits_masks, "a result was not requested"
         self._update(plan)
         on_host = self._on_host.__contains__
         batch = build_batch(plan.slices, self._sequences, on_host, self._masked)
-        updates = Updates(plan.grown, tuple(self._sampled), plan.left)
+        updates = Updates(plan.table_updates, tuple(self._sampled), plan.finished)
         self._sampled.clear()
         try:
             launched = self._device.launch(batch, updates)
@@ -151,28 +151,28 @@ class Runner(Closing):
     # ---- before a step ---------------------------------------------------------------------------
 
     def _update(self, plan: StepPlan) -> None:
-        for seq_id in plan.left:
+        for seq_id in plan.finished:
             self._sequences.leave(seq_id)
             self._sampler.leave(seq_id)
             self._on_host.discard(seq_id)
             self._num_logprobs.pop(seq_id, None)
             self._masked.discard(seq_id)
             self._failed.discard(seq_id)
-        for entry in plan.entered:
-            self._enter(entry)
-        for growth in plan.grown:
-            self._sequences.grow(growth)
+        for sequence in plan.new_sequences:
+            self._enter(sequence)
+        for update in plan.table_updates:
+            self._sequences.update_table(update)
 
-    def _enter(self, entry: Entry) -> None:
-        self._sequences.enter(entry)
-        self._sampler.enter(entry)
-        if not self._device.can_sample(entry):
-            self._on_host.add(entry.request_id)
+    def _enter(self, sequence: NewSequence) -> None:
+        self._sequences.enter(sequence)
+        self._sampler.enter(sequence)
+        if not self._device.can_sample(sequence):
+            self._on_host.add(sequence.seq_id)
             return
-        if entry.sampling.mask is not None:
-            self._masked.add(entry.request_id)
-        if entry.sampling.logprobs is not None:
-            self._num_logprobs[entry.request_id] = entry.sampling.logprobs
+        if sequence.sampling.mask is not None:
+            self._masked.add(sequence.seq_id)
+        if sequence.sampling.logprobs is not None:
+            self._num_logprobs[sequence.seq_id] = sequence.sampling.logprobs
 
     def _give_up(self, plan: StepPlan, error: NoMemory) -> StepResult:
         _log.warning("%s", error)
@@ -222,10 +222,10 @@ class Runner(Closing):
         step.awaits_masks = False
 
     def _allowed(self, seq_id: int, stop: int) -> NDArray[np.bool_] | None:
-        entry = self._sequences.entries[seq_id]
-        assert entry.sampling.mask is not None
+        sequence = self._sequences.by_id[seq_id]
+        assert sequence.sampling.mask is not None
         (tokens,) = self._sequences.known([seq_id], [stop])
-        return allowed_by(entry.sampling.mask, tokens[len(entry.token_ids) :], self._vocab)
+        return allowed_by(sequence.sampling.mask, tokens[len(sequence.token_ids) :], self._vocab)
 
     def _result(self, step: _InFlight) -> StepResult:
         batch = step.batch
@@ -307,7 +307,7 @@ class Runner(Closing):
         chosen = logits if len(rows) == len(logits) else logits[rows]
         ids, stops = [batch.seq_ids[i] for i in indices], batch.stops[indices].tolist()
         known = self._sequences.known(ids, stops)
-        sampled, logprobs, at_fault = self._sampler.draw(chosen, ids, stops, known)
+        sampled, logprobs, at_fault = self._sampler.sample(chosen, ids, stops, known)
         for index, seq_id, stop, token in zip(indices, ids, stops, sampled, strict=True):
             tokens[index] = None if seq_id in at_fault else token
             self._sampled.append(SampledToken(seq_id, stop, token))

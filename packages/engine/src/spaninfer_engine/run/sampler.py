@@ -1,6 +1,6 @@
-"""From logits to tokens: what every request asked for, and the definitions that do it.
+"""The host sampler: sampling parameters of each sequence, applied to its logits.
 
-Rows arrive on the host in float32. Draws depend on a request's seed and the position alone, so a
+Rows arrive on the host in float32. Sampling depend on a request's seed and the position alone, so a
 request gets the same tokens alone and in any batch (spaninfer_op_reference.sample).
 """
 
@@ -15,9 +15,9 @@ from spaninfer_op_reference import RowSampling, process, sample
 
 from spaninfer_engine.errors import NoToken
 from spaninfer_engine.logprobs import TokenLogprobs
-from spaninfer_engine.plan import Entry
+from spaninfer_engine.plan import NewSequence
 from spaninfer_engine.request import SamplingParams, TokenLogprob
-from spaninfer_engine.run.logprobs import report
+from spaninfer_engine.run.logprobs import token_logprobs
 from spaninfer_engine.run.masks import allowed_by
 
 Logits = NDArray[np.float32]
@@ -25,8 +25,8 @@ Ids = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """What stays the same about a request from its first token to its last."""
+class _SamplingState:
+    """The sampling state of a sequence: what stays the same from its first token to its last."""
 
     sampling: SamplingParams
     seed: int
@@ -36,15 +36,15 @@ class _Wish:
     logit_bias: tuple[NDArray[np.int64], NDArray[np.float32]] | None
 
     @classmethod
-    def of(cls, entry: Entry) -> _Wish:
-        """Return the wish of a request that enters."""
-        bias = entry.sampling.logit_bias
+    def of(cls, sequence: NewSequence) -> _SamplingState:
+        """Return the state of a new sequence."""
+        bias = sequence.sampling.logit_bias
         return cls(
-            sampling=entry.sampling,
-            seed=entry.seed,
-            prompt_len=len(entry.token_ids),
-            end_ids=np.array(sorted(entry.end_ids), np.int64),
-            bad_words=entry.banned,
+            sampling=sequence.sampling,
+            seed=sequence.seed,
+            prompt_len=len(sequence.token_ids),
+            end_ids=np.array(sorted(sequence.end_ids), np.int64),
+            bad_words=sequence.banned,
             logit_bias=(
                 np.array(list(bias), np.int64),
                 np.array(list(bias.values()), np.float32),
@@ -55,16 +55,16 @@ class _Wish:
 
     @property
     def is_plain(self) -> bool:
-        """Is the likeliest token taken, whatever came before?"""
-        wanted = self.sampling
+        """Is the most likely token taken, whatever came before?"""
+        params = self.sampling
         return (
-            wanted.is_greedy
+            params.is_greedy
             and self.logit_bias is None
             and not self.bad_words
-            and not (wanted.min_tokens or wanted.no_repeat_ngram)
-            and not (wanted.presence_penalty or wanted.frequency_penalty)
-            and wanted.repetition_penalty == 1.0
-            and wanted.mask is None
+            and not (params.min_tokens or params.no_repeat_ngram)
+            and not (params.presence_penalty or params.frequency_penalty)
+            and params.repetition_penalty == 1.0
+            and params.mask is None
         )
 
     def at(self, position: int, tokens: Ids, vocab: int) -> RowSampling:
@@ -72,22 +72,22 @@ class _Wish:
 
         Raises what a token mask raises.
         """
-        wanted = self.sampling
+        params = self.sampling
         output_ids = tokens[self.prompt_len :]
-        mask = wanted.mask
-        too_early = position - self.prompt_len < wanted.min_tokens
+        mask = params.mask
+        too_early = position - self.prompt_len < params.min_tokens
         return RowSampling(
             seed=self.seed,
             position=position,
-            temperature=wanted.temperature,
-            top_k=wanted.top_k,
-            typical_p=wanted.typical_p,
-            top_p=wanted.top_p,
-            min_p=wanted.min_p,
-            repetition_penalty=wanted.repetition_penalty,
-            presence_penalty=wanted.presence_penalty,
-            frequency_penalty=wanted.frequency_penalty,
-            no_repeat_ngram=wanted.no_repeat_ngram,
+            temperature=params.temperature,
+            top_k=params.top_k,
+            typical_p=params.typical_p,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            repetition_penalty=params.repetition_penalty,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            no_repeat_ngram=params.no_repeat_ngram,
             logit_bias=self.logit_bias,
             allowed=None if mask is None else allowed_by(mask, output_ids, vocab),
             banned=self.end_ids if too_early and len(self.end_ids) else None,
@@ -97,7 +97,7 @@ class _Wish:
         )
 
 
-_LIKELIEST = RowSampling(temperature=0.0)
+_GREEDY = RowSampling(temperature=0.0)
 """What plain greedy requests share: making one takes 6 µs, for 256 requests half a step."""
 
 
@@ -108,58 +108,60 @@ Sample = Callable[
 
 
 class Sampler:
-    """Draws tokens for the requests that it was told about, by the definition or as fast a way."""
+    """Samples tokens for the sequences that entered, by the definition or an equal, faster way."""
 
     def __init__(self, faster: Sample | None = None) -> None:
         self._sample = faster or sample
-        self._wishes: dict[int, _Wish] = {}
-        self._plain: set[int] = set()  # requests that take the likeliest token
+        self._states: dict[int, _SamplingState] = {}
+        self._plain: set[int] = set()  # requests that take the most likely token
 
-    def enter(self, entry: Entry) -> None:
-        """Remember how a request wants its tokens."""
-        wish = self._wishes[entry.request_id] = _Wish.of(entry)
-        if wish.is_plain:
-            self._plain.add(entry.request_id)
+    def enter(self, sequence: NewSequence) -> None:
+        """Remember the sampling parameters of a sequence."""
+        state = self._states[sequence.seq_id] = _SamplingState.of(sequence)
+        if state.is_plain:
+            self._plain.add(sequence.seq_id)
 
-    def leave(self, request_id: int) -> None:
+    def leave(self, seq_id: int) -> None:
         """Forget a request."""
-        del self._wishes[request_id]
-        self._plain.discard(request_id)
+        del self._states[seq_id]
+        self._plain.discard(seq_id)
 
-    def draw(
+    def sample(
         self,
         logits: Logits,
-        requests: Sequence[int],
+        seq_ids: Sequence[int],
         positions: Sequence[int],
         tokens: Sequence[Ids],
     ) -> tuple[list[int], dict[int, TokenLogprob], dict[int, Exception]]:
         """Return a token per row of logits[R V], log-probabilities and failures by request id."""
         rows: list[RowSampling] = []
         at_fault: dict[int, Exception] = {}
-        for request_id, position, known in zip(requests, positions, tokens, strict=True):
-            row = _LIKELIEST
-            if request_id not in self._plain:
+        for seq_id, position, known in zip(seq_ids, positions, tokens, strict=True):
+            row = _GREEDY
+            if seq_id not in self._plain:
                 try:
-                    row = self._wishes[request_id].at(position, known, logits.shape[1])
+                    row = self._states[seq_id].at(position, known, logits.shape[1])
                 except Exception as error:  # of a token mask: the sequence fails alone
                     at_fault[len(rows)] = error
             rows.append(row)
         chosen, without = self._sample(logits, rows)
         failed = {row: NoToken(str(error)) for row, error in without.items()} | at_fault
         logprobs = {}
-        for index, request_id in enumerate(requests):
-            wanted = self._wishes[request_id].sampling
-            if wanted.logprobs is None or index in failed:
+        for index, seq_id in enumerate(seq_ids):
+            params = self._states[seq_id].sampling
+            if params.logprobs is None or index in failed:
                 continue
             about = logits[index]
-            if wanted.processed_logprobs:
+            if params.processed_logprobs:
                 about = process(about, rows[index])
-            [logprobs[request_id]] = report(about[None], chosen[index : index + 1], wanted.logprobs)
-        failures: dict[int, Exception] = {requests[row]: error for row, error in failed.items()}
+            [logprobs[seq_id]] = token_logprobs(
+                about[None], chosen[index : index + 1], params.logprobs
+            )
+        failures: dict[int, Exception] = {seq_ids[row]: error for row, error in failed.items()}
         return chosen.tolist(), logprobs, failures
 
-    def prompt_logprobs(self, request_id: int, logits: Logits, next_ids: Ids) -> TokenLogprobs:
+    def prompt_logprobs(self, seq_id: int, logits: Logits, next_ids: Ids) -> TokenLogprobs:
         """Return the log-probability of next_ids[i] under logits[i] of logits[rows V]."""
-        count = self._wishes[request_id].sampling.prompt_logprobs
+        count = self._states[seq_id].sampling.prompt_logprobs
         assert count is not None, "prompt rows are computed for those who ask"
-        return report(logits, next_ids, count)
+        return token_logprobs(logits, next_ids, count)

@@ -1,4 +1,4 @@
-"""May this request enter? Decided before it waits, so that a refusal comes at once."""
+"""Admission: whether a request may enter, decided before it waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scheduler has counted since it was made."""
+"""Counters of a scheduler since it was made."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from spaninfer_engine.request import FinishReason
 
 @dataclass(slots=True)
 class Counts:
-    """Tokens, and choices; they only grow."""
+    """Tokens, and sequences; they only grow."""
 
     generated_tokens: int = 0
-    prefilled_tokens: int = 0  # computed before a choice decodes, again after a preemption
+    prefilled_tokens: int = 0  # computed before a sequence decodes, again after a preemption
     prefix_hit_tokens: int = 0  # of prompts, found in the prefix cache
     prefix_miss_tokens: int = 0  # of prompts, not found there
     preemptions: int = 0
-    begun: int = 0  # choices that a step has seen, or that ended before one could
+    begun: int = 0  # sequences that a step has seen, or that ended before one could
     finished: Counter[FinishReason] = field(default_factory=Counter)

@@ -1,4 +1,4 @@
-"""Who goes first, and which tokens to compute next.
+"""The scheduling policy: the order of requests, and the tokens to compute next.
 
 Functions of what they are given: no clock, no spans, no locks.
 """
@@ -35,25 +35,25 @@ PAUSE_EVERY = 2
 _new = tuple.__new__
 
 
-class Pending(Protocol):
-    """How far a request has come.
+class Schedulable(Protocol):
+    """The progress of a sequence, as far as the policy needs it.
 
-        0 ............ done ............ target ............ last
+        0 ............ done ......... prefill_end .......... max_pos
         | keys computed  | keys to recompute or prefill | decoded one by one |
 
-    Keys below `target` belong to tokens that exist already; computing the last of them draws the
-    next token. From then on each step computes one key and draws one token, up to `last`.
+    Keys below `prefill_end` belong to tokens that exist already; computing the last of them samples
+    the next token. From then on each step computes one key and samples one token, up to `max_pos`.
     """
 
-    request_id: int
+    seq_id: int
     done: int
-    target: int
-    last: int  # the key at this position is never needed
-    logits_from: int  # logits are wanted from here on, not just for draws
-    rope_len: int
+    prefill_end: int
+    max_pos: int  # the key at this position is never needed
+    logits_from: int  # logits are computed from here on, not just for samples
+    rope_seq_len: int
 
 
-P = TypeVar("P", bound=Pending)
+P = TypeVar("P", bound=Schedulable)
 
 
 def turn(arrived_s: float, prompt_len: int, last_s: float) -> float:
@@ -93,7 +93,7 @@ def plan_step(
     slices, and whose they are.
 
     Decodes pause for a burst, if they may: where prefills fill `pause_tokens` and `BURST` of them
-    draw their next token in these, every `PAUSE_EVERY`th step by `number` computes them alone. No
+    sample their next token in these, every `PAUSE_EVERY`th step by `number` computes them alone. No
     decode waits for two such steps in a row, nor for prompts so long that few requests begin.
     """
     slices: list[Slice] = []
@@ -101,19 +101,19 @@ def plan_step(
     prefills: list[P] = []
     for item in pending:
         done = item.done
-        if done < item.target:
+        if done < item.prefill_end:
             prefills.append(item)
-        elif done < item.last:
-            slices.append(_new(Slice, (item.request_id, done, done + 1, done, True, item.rope_len)))
+        elif done < item.max_pos:
+            slices.append(_new(Slice, (item.seq_id, done, done + 1, done, True, item.rope_seq_len)))
             chosen.append(item)
     step_tokens, pause = tuning.step_tokens, tuning.pause_tokens if may_pause else 0
     del slices[step_tokens:], chosen[step_tokens:]
     left = step_tokens - len(slices)
     if slices and prefills:
-        waiting = sum([item.target - item.done for item in prefills])
+        waiting = sum([item.prefill_end - item.done for item in prefills])
         if 0 < pause <= waiting and number % PAUSE_EVERY == 0:
             alone = _prefills(prefills, pause, tuning.prompt_logits)
-            if sum([part.draws for part in alone[0]]) >= BURST:
+            if sum([part.samples for part in alone[0]]) >= BURST:
                 return alone
         most = min(waiting, left, tuning.mixed_prompt_tokens)
         left = _beside(len(slices), most, tuning.prompt_tile, number)
@@ -134,7 +134,7 @@ def _prefills(prefills: Iterable[P], tokens: int, logits: int) -> tuple[list[Sli
         slices.append(part)
         chosen.append(item)
         tokens -= part.num_tokens
-        logits -= part.stop - part.logits_from - part.draws
+        logits -= part.stop - part.logits_from - part.samples
     return slices, chosen
 
 
@@ -147,8 +147,8 @@ def _beside(decodes: int, tokens: int, tile: int, number: int) -> int:
     return tokens if tokens < tile else tokens - tokens % tile
 
 
-def _prefill(item: Pending, tokens: int, logits: int) -> Slice:
-    stop = min(item.target, item.done + tokens, max(item.done, item.logits_from) + logits)
-    draws = stop == item.target
-    logits_from = min(max(item.done, item.logits_from), stop - draws)
-    return Slice(item.request_id, item.done, stop, logits_from, draws, item.rope_len)
+def _prefill(item: Schedulable, tokens: int, logits: int) -> Slice:
+    stop = min(item.prefill_end, item.done + tokens, max(item.done, item.logits_from) + logits)
+    samples = stop == item.prefill_end
+    logits_from = min(max(item.done, item.logits_from), stop - samples)
+    return Slice(item.seq_id, item.done, stop, logits_from, samples, item.rope_seq_len)

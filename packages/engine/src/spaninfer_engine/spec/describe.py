@@ -1,4 +1,4 @@
-"""What the commands `spec list`, `spec show` and `spec check` tell: frozen data, no printing."""
+"""Output of `spec list`, `spec show` and `spec check` as frozen data, without printing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the nodes of a tree fit together? Kernels take their sizes from it, and trust them.
+"""Consistency of a tree's sizes, checked once: kernels take their sizes from it, unchecked.
 
 By construction most of this holds for every spec. It is asked of every tree all the same: what does
 not hold would have a compiled kernel read and write beside its buffers.

@@ -1,4 +1,4 @@
-"""What a model is: a frozen tree without tensors or framework.
+"""The model tree: frozen nodes without tensors or framework.
 
 A spec file and a config.json resolve to a `Decoder` or an `Encoder`. Every node knows its sizes and
 the full checkpoint names of its weights, so names, shapes, tensor-parallel splits, cache groups and

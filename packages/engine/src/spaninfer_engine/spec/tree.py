@@ -1,4 +1,4 @@
-"""What is read off a tree of nodes: its weights, and the layers that show all it computes."""
+"""Queries on a tree of nodes: its weights, and a minimal set of layers that covers all kinds."""
 
 from __future__ import annotations
 

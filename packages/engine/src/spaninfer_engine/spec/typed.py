@@ -1,4 +1,4 @@
-"""What a spec value must be once it is computed: one small object per type of the vocabulary."""
+"""Types of spec values: one small object per type of the vocabulary."""
 
 from __future__ import annotations
 

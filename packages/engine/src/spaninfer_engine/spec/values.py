@@ -1,4 +1,4 @@
-"""What a parsed spec value amounts to, given something that knows names and config keys.
+"""The evaluator of parsed spec values, over names and config keys.
 
 Arithmetic is for numbers, order is for numbers, membership is for lists. Results are bounded, so
 that a spec can neither fill memory nor take time.

@@ -1,4 +1,4 @@
-"""What the vocabulary is made of: words with a type, a default and a sentence, in sections."""
+"""Building blocks of the vocabulary: words with a type, a default and a sentence, in sections."""
 
 from __future__ import annotations
 

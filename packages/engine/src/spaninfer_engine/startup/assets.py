@@ -1,4 +1,4 @@
-"""What an engine knows of texts: the tokenizer, the chat template, and how its makers sample."""
+"""Text assets of a model: tokenizer, chat template, and its authors' sampling defaults."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from spaninfer_engine.errors import ConfigError, InvalidSampling
 from spaninfer_engine.load import Checkpoint
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.spec import Model
+from spaninfer_engine.text.ids_only import wordless_tokenizer
 from spaninfer_engine.text.sources import open_tokenizer
 from spaninfer_engine.text.template import ChatTemplate
 from spaninfer_engine.text.tokenizer import Tokenizer
-from spaninfer_engine.text.wordless import wordless_tokenizer
 
 
 class UnusableDefaults(UserWarning):
@@ -33,7 +33,7 @@ class Texts:
 def open_texts(asked: EngineConfig, checkpoint: Checkpoint, model: Model, name: str) -> Texts:
     """Open what a checkpoint says about texts; `name` is the model's, for messages.
 
-    Raises CheckpointError for what is on disk, ConfigError for a chat template that was asked for
+    Raises CheckpointError for what is on disk, ConfigError for a chat template that was requested
     and cannot be used.
     """
     tokenizer = _tokenizer(checkpoint, model)
@@ -55,7 +55,7 @@ def _tokenizer(checkpoint: Checkpoint, model: Model) -> Tokenizer:
 
 
 def _template_source(asked: EngineConfig, checkpoint: Checkpoint) -> str | Mapping[str, str] | None:
-    """Return the chat template that was asked for, or the model's own."""
+    """Return the chat template that was requested, or the model's own."""
     if asked.chat_template is None:
         return checkpoint.chat_template
     try:

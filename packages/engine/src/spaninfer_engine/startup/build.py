@@ -1,4 +1,4 @@
-"""From a path to an engine's parts: open, resolve, check, bind, decide, in that order."""
+"""From a path to an engine's components: open, resolve, check, bind, decide, in that order."""
 
 from __future__ import annotations
 

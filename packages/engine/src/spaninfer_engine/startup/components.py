@@ -1,4 +1,4 @@
-"""What an engine is made of, put together by build.py."""
+"""The components of an engine, put together by build.py."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PlanRunner(Protocol):
         ...
 
     def close(self) -> None:
-        """Give weights and spans back; harmless when repeated."""
+        """Give weights and spans back; idempotent."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The choice of backend, device and dtype: from what was asked and what is there. Pure."""
+"""The choice of backend, device and dtype, from the options and the hardware. Pure."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def decide_compute(
         Decision("backend", backend.name, why_backend),
         Decision("device", device, why_device),
         Decision("dtype", dtype, why_dtype),
-        *([Decision("keys, values", asked.kv_dtype, "asked for")] if asked.kv_dtype else []),
+        *([Decision("KV cache", asked.kv_dtype, "requested")] if asked.kv_dtype else []),
         *([Decision("weights", asked.quantize, _scales(asked, packed))] if asked.quantize else []),
         *([_INVARIANT] if asked.batch_invariant else []),
     )
     return Compute(backend, device, dtype, decisions)
 
 
-_INVARIANT = Decision("batch invariant", "yes", "asked for: slower, equal to the last bit")
+_INVARIANT = Decision("batch invariant", "yes", "requested: slower, equal to the last bit")
 
 
 def _check(asked: EngineConfig) -> None:
@@ -98,7 +98,7 @@ def _check_options(asked: EngineConfig, backend: Backend) -> None:
     """Refuse options that the backend does not have."""
     if asked.kv_dtype is not None and asked.kv_dtype not in backend.kv_dtypes:
         raise ConfigError(
-            f"backend {backend.name} does not keep keys and values in {asked.kv_dtype}, but "
+            f"backend {backend.name} does not store its KV cache in {asked.kv_dtype}, but "
             f"{', '.join(('as they are computed', *backend.kv_dtypes))}; leave kv_dtype out, or "
             "choose one"
         )
@@ -130,7 +130,7 @@ def _those_with(ability: str) -> str:
 
 
 def _scales(asked: EngineConfig, packed: bool) -> str:
-    why = "packed" if packed else "asked for"
+    why = "packed" if packed else "requested"
     if asked.quantize not in GROUPED:
         return f"{why}: rounded from what is stored"
     group = packing_of(asked.quantize, asked.quantize_group).group

@@ -12,7 +12,7 @@ from spaninfer_engine.spec.nodes import Encoder, Pool
 from spaninfer_engine.startup.compute import Compute
 from spaninfer_engine.startup.limits import decide_demand, resolved
 
-FOR_DECODERS = ("memory", "span_len", "kv_dtype", "chat_template")  # options; None: not asked for
+FOR_DECODERS = ("memory", "span_len", "kv_dtype", "chat_template")  # options; None: not requested
 
 
 def with_sentence_settings(encoder: Encoder, path: Path) -> Encoder:
@@ -47,7 +47,7 @@ def resolve_encoder(asked: EngineConfig, name: str, encoder: Encoder, compute: C
             f"max_len is {asked.max_len}; the model was made for texts of {encoder.max_len} tokens"
         )
     demand, pool = decide_demand(asked, compute, encoder), encoder.pool
-    why_len = "what the model was made for" if asked.max_len is None else "asked for"
+    why_len = "what the model was made for" if asked.max_len is None else "requested"
     decisions = (
         Decision("text", f"{demand.max_len:,} tokens", why_len),
         Decision("pooling", pool.kind, "normalised" if pool.normalise else "not normalised"),

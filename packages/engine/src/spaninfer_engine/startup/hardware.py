@@ -1,4 +1,4 @@
-"""A look at this machine's hardware; the only file of the engine that asks."""
+"""Detection of this machine's hardware; the only file of the engine that does it."""
 
 from __future__ import annotations
 

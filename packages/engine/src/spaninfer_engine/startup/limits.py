@@ -1,4 +1,4 @@
-"""From what was asked to what is done: lengths, spans, memory, and why. Pure."""
+"""Limits of an engine, from its options: lengths, spans, memory, and the reasons. Pure."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def decide_budget(
             "lower --memory, --step-tokens or --max-running"
         )
     if memory is not None:
-        return Memory(memory, "asked for")
+        return Memory(memory, "requested")
     budget = int(left * share)
     if compute.device == "cpu" and budget > HOST_CACHE_BYTES:
         return Memory(HOST_CACHE_BYTES, "most that is taken unasked; --memory sets it")
@@ -72,7 +72,7 @@ def decide_budget(
 
 
 def refuse_beyond_machine(memory: int | None, total: int) -> None:
-    """ConfigError where more is asked for the span cache than the machine has."""
+    """ConfigError where more is requested the span cache than the machine has."""
     if memory is not None and memory > total:
         raise ConfigError(
             f"--memory is {gib(memory)}, and this machine gives a process {gib(total)} at most; "
@@ -165,7 +165,7 @@ def resolve(
         Decision(
             "prefix cache",
             "on" if asked.prefix_cache else "off",
-            "equal beginnings are computed once" if asked.prefix_cache else "asked for",
+            "equal beginnings are computed once" if asked.prefix_cache else "requested",
         ),
         *_graphs(asked, compute),
     )
@@ -263,10 +263,10 @@ def _graphs(asked: EngineConfig, compute: Compute) -> list[Decision]:
         return []
     if asked.graphs is None:
         return [Decision("graphs", "on", "decode steps are launched as a whole")]
-    return [Decision("graphs", "on" if asked.graphs else "off", "asked for")]
+    return [Decision("graphs", "on" if asked.graphs else "off", "requested")]
 
 
-_DUMMY = Decision("weights", "dummy", "asked for: random numbers, whose answers mean nothing")
+_DUMMY = Decision("weights", "dummy", "requested: random numbers, whose answers mean nothing")
 
 
 def _max_len(
@@ -288,7 +288,7 @@ def _max_len(
             raise ConfigError(
                 f"max_len is {asked.max_len}; the model was made for {decoder.max_len} positions"
             )
-        return asked.max_len, "asked for"
+        return asked.max_len, "requested"
     fitting = longest(
         decoder.groups,
         budget=memory.budget,

@@ -38,7 +38,9 @@ class Batch:
     table_rows: Ints  # [R] row of the sequence in `Sequences`
     starts: Ints  # [R] first position
     stops: Ints  # [R] position behind the last
-    rope_lens: Ints  # [R] length that rotary frequencies are computed for, where they depend on it
+    rope_seq_lens: (
+        Ints  # [R] length that rotary frequencies are computed for, where they depend on it
+    )
     query_start_loc: Ints  # [R + 1] where the tokens of each slice begin
     logit_start_loc: Ints  # [R + 1] where the logits of each slice begin
     samples: Bools  # [R] is a token sampled from the slice's last logits?
@@ -108,7 +110,7 @@ def build_batch(
     `on_host` tells by sequence whether the host samples its tokens; `masked` are sequences with
     token masks.
     """
-    ids, starts, stops, logits_from, samples, rope_lens = zip(*slices, strict=True)
+    ids, starts, stops, logits_from, samples, rope_seq_lens = zip(*slices, strict=True)
     begin, end = np.array(starts, np.int32), np.array(stops, np.int32)
     lengths = end - begin
     num_logits = end - np.array(logits_from, np.int32)
@@ -124,7 +126,7 @@ def build_batch(
         table_rows=sequences.rows(ids),
         starts=begin,
         stops=end,
-        rope_lens=np.array(rope_lens, np.int32),
+        rope_seq_lens=np.array(rope_seq_lens, np.int32),
         query_start_loc=_cumulated(lengths),
         logit_start_loc=logit_start_loc,
         samples=sampled,

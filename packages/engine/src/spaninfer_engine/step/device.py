@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.plan import Entry, Growth
+from spaninfer_engine.plan import NewSequence, TableUpdate
 from spaninfer_engine.step.batch import Batch
 
 Ints = NDArray[np.int32]
@@ -32,9 +32,9 @@ class SampledToken(NamedTuple):
 class Updates:
     """Changes of `Sequences` since the launch before, but for sequences that entered."""
 
-    grown: tuple[Growth, ...] = ()
+    table_updates: tuple[TableUpdate, ...] = ()
     tokens: tuple[SampledToken, ...] = ()
-    left: tuple[int, ...] = ()  # sequences that are known no more
+    finished: tuple[int, ...] = ()  # sequences that are known no more
 
 
 class SampleStatus(IntEnum):
@@ -119,7 +119,7 @@ class Device(Protocol):
         """
         ...
 
-    def can_sample(self, entry: Entry) -> bool:
+    def can_sample(self, sequence: NewSequence) -> bool:
         """Can the device sample the sequence's tokens? If not, the host does, from logits."""
         ...
 

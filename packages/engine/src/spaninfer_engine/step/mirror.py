@@ -50,13 +50,13 @@ class SequenceMirror:
 
         A sequence that gets a row is copied whole, others get what is new.
         """
-        for seq_id in updates.left:
+        for seq_id in updates.finished:
             self._forget(seq_id)
         rows, placed = self._slots.place(batch.seq_ids)
         for seq_id, row in placed:
             self._copy(seq_id, row)
         whole = {seq_id for seq_id, _ in placed}
-        for seq_id, group, first, spans in updates.grown:
+        for seq_id, group, first, spans in updates.table_updates:
             at = self._slots.find(seq_id)
             if at is not None and seq_id not in whole:
                 self._writer.write_spans(at, group, first, np.array(spans, np.int32))
@@ -89,8 +89,8 @@ class SequenceMirror:
     def _params_of(self, seq_id: int) -> DeviceSamplingParams:
         params = self._params.get(seq_id)
         if params is None:
-            entry = self._sequences.entries[seq_id]
-            params = self._params[seq_id] = DeviceSamplingParams.of(entry)
+            sequence = self._sequences.by_id[seq_id]
+            params = self._params[seq_id] = DeviceSamplingParams.of(sequence)
             if params.has_penalties:
                 self._with_penalties.add(seq_id)
             if params.logprobs is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spaninfer_engine.plan import Entry
+from spaninfer_engine.plan import NewSequence
 
 MAX_LISTED = 1024
 """Words of a sequence's lists, and as many biases: 2 MB for 256 sequences; OpenAI takes 300."""
@@ -38,17 +38,17 @@ class DeviceSamplingParams:
     logprobs: int | None = None
 
     @classmethod
-    def of(cls, entry: Entry) -> DeviceSamplingParams:
+    def of(cls, sequence: NewSequence) -> DeviceSamplingParams:
         """Return the parameters of a sequence."""
-        asked = entry.sampling
+        asked = sequence.sampling
         bias = asked.logit_bias or {}
-        prompt_len = len(entry.token_ids)
+        prompt_len = len(sequence.token_ids)
         return cls(
             temperature=asked.temperature,
             top_k=asked.top_k,
             top_p=asked.top_p,
             min_p=asked.min_p,
-            seed=entry.seed,
+            seed=sequence.seed,
             prompt_len=prompt_len,
             repetition_penalty=asked.repetition_penalty,
             presence_penalty=asked.presence_penalty,
@@ -56,8 +56,8 @@ class DeviceSamplingParams:
             no_repeat_ngram=asked.no_repeat_ngram,
             bias_ids=tuple(bias),
             biases=tuple(bias.values()),
-            bad_words=entry.banned,
-            end_ids=entry.end_ids if asked.min_tokens else (),
+            bad_words=sequence.banned,
+            end_ids=sequence.end_ids if asked.min_tokens else (),
             end_until=prompt_len + asked.min_tokens,
             logprobs=None if asked.processed_logprobs else asked.logprobs,
         )
@@ -80,16 +80,16 @@ class DeviceSamplingParams:
         return len(self.bias_ids) + words + len(self.end_ids)
 
 
-def fits_kernel(entry: Entry) -> bool:
+def fits_kernel(sequence: NewSequence) -> bool:
     """Does the sampling kernel know everything that the sequence asks for?
 
     It samples by temperature, top-k, top-p, min-p and seed, after biases, penalties and bans, as
     long as there is room for their lists, and returns log-probabilities of the model's logits;
     typical sampling and log-probabilities of processed logits are the host's.
     """
-    asked = entry.sampling
+    asked = sequence.sampling
     return (
         not (asked.processed_logprobs and asked.logprobs is not None)
         and asked.typical_p == 1
-        and DeviceSamplingParams.of(entry).num_listed <= MAX_LISTED
+        and DeviceSamplingParams.of(sequence).num_listed <= MAX_LISTED
     )

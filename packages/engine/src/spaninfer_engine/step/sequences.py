@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.plan import Entry, Growth
+from spaninfer_engine.plan import NewSequence, TableUpdate
 
 
 class Sequences:
@@ -25,7 +25,7 @@ class Sequences:
     def __init__(self, num_groups: int, *, max_len: int, span_len: int, num_rows: int) -> None:
         max_spans = -(-max_len // span_len)
         self.span_len, self.max_len = span_len, max_len
-        self.entries: dict[int, Entry] = {}  # by sequence id
+        self.by_id: dict[int, NewSequence] = {}  # by sequence id
         self._row: dict[int, int] = {}  # by sequence id
         self._free = list(range(num_rows - 1, -1, -1))
         self.tokens = np.zeros((num_rows, max_len + 1), np.int32)
@@ -40,25 +40,25 @@ class Sequences:
         """Is the sequence known?"""
         return seq_id in self._row
 
-    def enter(self, entry: Entry) -> None:
+    def enter(self, sequence: NewSequence) -> None:
         """Take in a sequence and its prompt."""
-        assert entry.request_id not in self._row
+        assert sequence.seq_id not in self._row
         if not self._free:
             self._double()
-        row = self._row[entry.request_id] = self._free.pop()
-        self.entries[entry.request_id] = entry
-        self.tokens[row, : len(entry.token_ids)] = entry.token_ids
-        self.num_known[row] = len(entry.token_ids)
+        row = self._row[sequence.seq_id] = self._free.pop()
+        self.by_id[sequence.seq_id] = sequence
+        self.tokens[row, : len(sequence.token_ids)] = sequence.token_ids
+        self.num_known[row] = len(sequence.token_ids)
 
-    def grow(self, growth: Growth) -> None:
+    def update_table(self, update: TableUpdate) -> None:
         """Write span numbers into a sequence's table."""
-        table = self.tables[growth.group][self._row[growth.request_id]]
-        table[growth.first : growth.first + len(growth.spans)] = growth.spans
+        table = self.tables[update.group][self._row[update.seq_id]]
+        table[update.first : update.first + len(update.spans)] = update.spans
 
     def leave(self, seq_id: int) -> None:
         """Forget a sequence."""
         self._free.append(self._row.pop(seq_id))
-        del self.entries[seq_id]
+        del self.by_id[seq_id]
 
     def row(self, seq_id: int) -> int:
         """Return the row of a sequence."""

@@ -1,4 +1,4 @@
-"""Tokenizers that none of our readers knows, through transformers where it is installed."""
+"""Tokenizers that no reader of ours knows, through transformers where it is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spaninfer_engine.errors import ConfigError
 def read_by_transformers(folder: Path, reason: str) -> Library:
     """The tokenizer of a folder as transformers builds it, from local files, without their code.
 
-    ConfigError with the reason why it is asked for, where transformers is missing or does not
+    ConfigError with the reason why it is requested, where transformers is missing or does not
     know the tokenizer either.
     """
     try:

@@ -1,4 +1,4 @@
-"""How much a chat template may do: a budget of time and of characters, and checks of single steps.
+"""Limits of chat templates: a budget of time and characters, and checks of single steps.
 
 A template comes with a model's files, so it may be hostile. The sandbox of Jinja keeps it away
 from Python; what remains is to keep it from filling memory or running for ever. Whatever repeats

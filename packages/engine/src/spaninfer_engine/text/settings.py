@@ -1,4 +1,4 @@
-"""What a model's folder says about its tokenizer beside the vocabulary, checked.
+"""Tokenizer settings from a model's folder, beside the vocabulary, checked.
 
 tokenizer_config.json, over what older folders say in special_tokens_map.json and
 added_tokens.json. Keys that are not read here are not looked at.

@@ -10,7 +10,7 @@ from oracle import Oracle, prompt
 from runners import runner_on
 from spaninfer_engine.backends.cpu import script
 from spaninfer_engine.backends.cpu.ops import CpuOps
-from spaninfer_engine.plan import Entry, Growth, Slice, StepPlan
+from spaninfer_engine.plan import NewSequence, Slice, StepPlan, TableUpdate
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.request import SamplingParams
@@ -33,13 +33,13 @@ def _runner(model: Model) -> Runner:
     )  # fmt: skip
 
 
-def _entries(lengths: dict[int, int]) -> tuple[tuple[Entry, ...], tuple[Growth, ...]]:
+def _entries(lengths: dict[int, int]) -> tuple[tuple[NewSequence, ...], tuple[TableUpdate, ...]]:
     """Return requests by id and length, each with spans of its own."""
     entries, grown, first = [], [], 0
     for number, length in lengths.items():
-        entries.append(Entry(number, np.array(prompt(length)), SamplingParams(), seed=0))
+        entries.append(NewSequence(number, np.array(prompt(length)), SamplingParams(), seed=0))
         count = -(-length // 4)
-        grown.append(Growth(number, 0, 0, tuple(range(first, first + count))))
+        grown.append(TableUpdate(number, 0, 0, tuple(range(first, first + count))))
         first += count
     return tuple(entries), tuple(grown)
 

@@ -56,7 +56,7 @@ def test_a_layer_is_five_steps(name: str, tmp_path: Path) -> None:
             last: 1,  # the last layer's, for the wanted rows
             "project_add_rms_norm": 2 * layers + 2,  # the last one's norm is that of the head
             "gated_linear" if name == "wide phi3" else "gated_linears": layers + 1,
-            "take_rows": 1,  # of the residual
+            "gather_rows": 1,  # of the residual
             "merge_heads": 1,  # of the rows taken
             "linear": 1,  # the logits
         }

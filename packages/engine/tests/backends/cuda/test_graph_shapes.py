@@ -11,7 +11,7 @@ from spaninfer_engine.backends.cuda.graph_shapes import (
     max_prompt_tokens,
     write_columns,
 )
-from spaninfer_engine.plan import Entry, Slice
+from spaninfer_engine.plan import NewSequence, Slice
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.step.batch import build_batch
 from spaninfer_engine.step.sequences import Sequences
@@ -24,14 +24,14 @@ def decodes(count):
     return [Slice(number, 40 + number, 41 + number, 40 + number, True) for number in range(count)]
 
 
-def prompt(number, length, *, draws=True):
-    return Slice(number, 3, 3 + length, 3 + length - draws, draws)
+def prompt(number, length, *, samples=True):
+    return Slice(number, 3, 3 + length, 3 + length - samples, samples)
 
 
 def batch_of(slices):
     sequences = Sequences(1, max_len=1, span_len=1, num_rows=1)
-    for seq_id in {part.request_id for part in slices}:
-        sequences.enter(Entry(seq_id, (0,), SamplingParams(), 0))
+    for seq_id in {part.seq_id for part in slices}:
+        sequences.enter(NewSequence(seq_id, (0,), SamplingParams(), 0))
     return build_batch(slices, sequences, lambda _: False)
 
 
@@ -54,7 +54,7 @@ def columns_of(batch, shape, capacity=300):
         ([prompt(1, 20)], GraphShape(0, 1, 32)),
         ([prompt(1, 20), prompt(2, 50)], GraphShape(0, 16, 128)),
         ([prompt(1, 416)], GraphShape(0, 1, 416)),
-        ([*decodes(3), prompt(7, 20), prompt(8, 70, draws=False)], GraphShape(16, 16, 128)),
+        ([*decodes(3), prompt(7, 20), prompt(8, 70, samples=False)], GraphShape(16, 16, 128)),
         ([*decodes(3), prompt(7, 416)], GraphShape(16, 16, 448)),
         ([*decodes(130), prompt(99, 512)], GraphShape(192, 16, 512)),
         ([*decodes(193), prompt(99, 513)], GraphShape(200, 16, 576)),
@@ -89,7 +89,7 @@ def test_angles_of_the_host_go_with_decodes_alone():
 
 
 def test_a_padded_step_has_the_same_slices_with_empty_ones_between_and_behind():
-    slices = [*decodes(2), prompt(7, 5), prompt(8, 4, draws=False), prompt(9, 6)]
+    slices = [*decodes(2), prompt(7, 5), prompt(8, 4, samples=False), prompt(9, 6)]
     columns, padding = columns_of(batch_of(slices), GraphShape(4, 5, 30), capacity=9)
 
     assert columns.rows.tolist() == [0, 7, -1, -1, 14, 21, 28, -1, -1]
@@ -121,7 +121,7 @@ def test_a_step_that_fills_its_shape_has_no_padding():
 
 
 def test_columns_of_a_step_as_it_is_are_those_of_the_batch():
-    batch = batch_of([*decodes(2), prompt(7, 5, draws=False)])
+    batch = batch_of([*decodes(2), prompt(7, 5, samples=False)])
 
     columns, padding = columns_of(batch, None, capacity=3)
 

@@ -11,7 +11,7 @@ import spaninfer_op_reference as definition
 from backends import ON_GPU, Backend
 from numpy.typing import NDArray
 from spaninfer_engine.ops.step import SpanCache, Step
-from spaninfer_engine.plan import Entry, Growth, Slice
+from spaninfer_engine.plan import NewSequence, Slice, TableUpdate
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.spec.nodes import CacheGroup
 from spaninfer_engine.step.batch import build_batch
@@ -72,12 +72,12 @@ def _group(sizes: tuple[int, int, int, int]) -> CacheGroup:
     )
 
 
-def _written(group: CacheGroup, request_id: int) -> tuple[Array, Array]:
-    rows = LENGTHS[request_id]
-    keys = _random((rows, group.kv_heads, group.key_dim), request_id)
+def _written(group: CacheGroup, seq_id: int) -> tuple[Array, Array]:
+    rows = LENGTHS[seq_id]
+    keys = _random((rows, group.kv_heads, group.key_dim), seq_id)
     if group.values_in_keys:
         return keys, keys[..., : group.value_dim]
-    return keys, _random((rows, group.kv_heads, group.value_dim), request_id + 10)
+    return keys, _random((rows, group.kv_heads, group.value_dim), seq_id + 10)
 
 
 class Spans:
@@ -92,9 +92,9 @@ class Spans:
         free = np.random.default_rng(5).permutation(num_spans).tolist()
         self.sequences = Sequences(1, max_len=320, span_len=span_len, num_rows=len(LENGTHS))
         for seq_id, length in LENGTHS.items():
-            self.sequences.enter(Entry(seq_id, (0,) * length, SamplingParams(), 0))
+            self.sequences.enter(NewSequence(seq_id, (0,) * length, SamplingParams(), 0))
             spans = tuple(free.pop() for _ in range(-(-length // span_len)))
-            self.sequences.grow(Growth(seq_id, 0, 0, spans))
+            self.sequences.update_table(TableUpdate(seq_id, 0, 0, spans))
         self._forward: Callable[[Step[Any]], Any] = lambda _: None
         self._device = CudaDevice(
             self.ops, self._compute, (self.cache,), (), (),
@@ -140,8 +140,8 @@ def _expected(
 ) -> Array:
     slopes = definition.alibi_slopes(query.shape[1])
     read, first = [], 0
-    for request_id, start, stop in parts:
-        keys, values = (stored(each[:stop]) for each in _written(group, request_id))
+    for seq_id, start, stop in parts:
+        keys, values = (stored(each[:stop]) for each in _written(group, seq_id))
         places = np.arange(stop)
         bias = {
             None: None,
@@ -171,7 +171,7 @@ def _check(
 ) -> None:
     group = _group(sizes)
     spans = Spans(backend, group, span_len)
-    earlier = [(request_id, 0, start) for request_id, start, _ in parts if start]
+    earlier = [(seq_id, 0, start) for seq_id, start, _ in parts if start]
     if earlier:
         spans.run(earlier, lambda step: spans.write(step, earlier))
     query = _random((sum(stop - start for _, start, stop in parts), sizes[0], group.key_dim), 99)

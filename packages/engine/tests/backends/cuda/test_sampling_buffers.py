@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("torch")
 
 from spaninfer_engine.backends.cuda.sampling_buffers import packed
-from spaninfer_engine.plan import Entry
+from spaninfer_engine.plan import NewSequence
 from spaninfer_engine.request import MAX_COUNT, SamplingParams
 from spaninfer_engine.step.sampling import DeviceSamplingParams
 
@@ -29,7 +29,9 @@ def test_a_record_says_what_the_parameters_say():
 def test_the_largest_numbers_that_a_request_may_name_fit_into_a_record(name):
     most = SamplingParams(**{name: MAX_COUNT})
 
-    [record], _ = packed(DeviceSamplingParams.of(Entry(0, (1,) * 1000, most, seed=1)), first=0)
+    [record], _ = packed(
+        DeviceSamplingParams.of(NewSequence(0, (1,) * 1000, most, seed=1)), first=0
+    )
 
     place, offset = {
         "top_k": ("top_k", 0), "min_tokens": ("end_until", 1000), "no_repeat_ngram": ("ngram", 0)

@@ -8,22 +8,22 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from spaninfer_engine.backends.cuda.slices import Slices  # noqa: E402
+from spaninfer_engine.backends.cuda.slices import AttentionSlices  # noqa: E402
 
 
-def _prompts(num_rows: int, num_slices: int) -> Slices:
+def _prompts(num_rows: int, num_slices: int) -> AttentionSlices:
     """Return prompts of as many rows each, the last one of which is wanted."""
     length = num_rows // num_slices
     rows, lengths = torch.arange(num_slices).int(), torch.full((num_slices,), length).int()
     bounds = torch.arange(0, num_rows + 1, length).int()
     slots = (torch.arange(num_rows).int() * 10,)
-    return Slices(rows, lengths, bounds, slots, (), 0, (), rows, lengths)
+    return AttentionSlices(rows, lengths, bounds, slots, (), 0, (), rows, lengths)
 
 
 def test_few_wanted_rows_are_decodes_of_what_they_see() -> None:
     slices = _prompts(num_rows=120, num_slices=3)
 
-    few = slices.of_wanted(torch.tensor([39, 79, 119]))
+    few = slices.of_logits(torch.tensor([39, 79, 119]))
 
     assert few is not None
     assert few.rows.tolist() == [0, 1, 2]
@@ -43,4 +43,4 @@ def test_other_rows_are_not_computed_apart(
 ) -> None:
     slices = _prompts(num_rows, num_slices)
 
-    assert slices.of_wanted(torch.tensor(wanted, dtype=torch.int32)) is None
+    assert slices.of_logits(torch.tensor(wanted, dtype=torch.int32)) is None

@@ -5,7 +5,7 @@ from spaninfer_engine.backends.cpu.ops import CpuOps
 from spaninfer_engine.backends.host.device import build_step
 from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import Step
-from spaninfer_engine.plan import Entry, Growth, Slice
+from spaninfer_engine.plan import NewSequence, Slice, TableUpdate
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.spec.frequencies import Frequencies
 from spaninfer_engine.spec.nodes import Rope
@@ -19,8 +19,8 @@ def _sequences() -> Sequences:
     """Sequences 7 and 8 with tokens 100 … and 200 …, and spans 40 … and 50 … of two positions."""
     sequences = Sequences(1, max_len=16, span_len=2, num_rows=2)
     for seq_id, first, span in ((7, 100, 40), (8, 200, 50)):
-        sequences.enter(Entry(seq_id, tuple(range(first, first + 10)), SamplingParams(), 0))
-        sequences.grow(Growth(seq_id, 0, 0, tuple(range(span, span + 5))))
+        sequences.enter(NewSequence(seq_id, tuple(range(first, first + 10)), SamplingParams(), 0))
+        sequences.update_table(TableUpdate(seq_id, 0, 0, tuple(range(span, span + 5))))
     return sequences
 
 
@@ -61,8 +61,8 @@ def test_frequencies_are_those_of_the_length_that_the_slice_was_planned_with():
     )
     rope = Rope("half", changing)
 
-    short = _build(Slice(7, 3, 4, 4, False, rope_len=0), rope=rope).rotations[0]
-    long = _build(Slice(7, 3, 4, 4, False, rope_len=9), rope=rope).rotations[0]
+    short = _build(Slice(7, 3, 4, 4, False, rope_seq_len=0), rope=rope).rotations[0]
+    long = _build(Slice(7, 3, 4, 4, False, rope_seq_len=9), rope=rope).rotations[0]
 
     np.testing.assert_allclose(short.sin, np.sin([[3.0, 0.3]]), rtol=1e-6)
     np.testing.assert_allclose(long.sin, np.sin([[0.3, 0.03]]), rtol=1e-6)

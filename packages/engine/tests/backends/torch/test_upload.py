@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from spaninfer_engine.backends.torch.ops import TorchOps  # noqa: E402
 from spaninfer_engine.backends.torch.upload import CHUNK_BYTES, Uploader, fill  # noqa: E402
-from spaninfer_engine.dummy_array import Noise  # noqa: E402
+from spaninfer_engine.dummy_array import DummyArray  # noqa: E402
 from spaninfer_engine.errors import ConfigError  # noqa: E402
 
 FORMATS = [np.float32, np.float16, ml_dtypes.bfloat16, np.float64]
@@ -44,7 +44,7 @@ def test_a_view_arrives_in_its_own_order():
 def test_noise_has_the_mean_and_the_deviation_that_were_asked_for():
     out = torch.empty(500, 400)
 
-    fill(Noise((500, 400), mean=1.0, std=0.02, seed=3), out)
+    fill(DummyArray((500, 400), mean=1.0, std=0.02, seed=3), out)
 
     assert out.mean().item() == pytest.approx(1.0, abs=3e-4)
     assert out.std().item() == pytest.approx(0.02, rel=0.02)
@@ -58,7 +58,9 @@ def num_uploading() -> int:
 def test_packing_puts_the_rows_of_all_arrays_below_one_another():
     first, second = random((3, 4), np.float32), random((2, 4), ml_dtypes.bfloat16)
 
-    packed = TorchOps("float32").pack([first, second, Noise((5, 4), 0.0, 1.0, seed=0)], "plain")
+    packed = TorchOps("float32").pack(
+        [first, second, DummyArray((5, 4), 0.0, 1.0, seed=0)], "plain"
+    )
 
     assert packed.shape == (10, 4)
     assert np.array_equal(packed[:5].numpy(), np.concatenate([first, second.astype(np.float32)]))
@@ -96,7 +98,7 @@ def test_threads_and_pinned_memory_last_from_the_first_array_to_the_end_on_a_gpu
     out = torch.empty(3 * CHUNK_BYTES, dtype=torch.uint8, device="cuda")
     array = random(len(out) // 4, np.float32).view(np.uint8)
 
-    uploader.fill(Noise((4, 4), 0.0, 1.0, seed=0), torch.empty((4, 4), device="cuda"))
+    uploader.fill(DummyArray((4, 4), 0.0, 1.0, seed=0), torch.empty((4, 4), device="cuda"))
     assert num_uploading() == 0
     for _ in range(2):
         uploader.fill(array, out)

@@ -7,8 +7,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from spaninfer_serving.answers import chat_chunks, chat_response
 from spaninfer_serving.openapi import answers_to
+from spaninfer_serving.responses import chat_chunks, chat_response
 from spaninfer_serving.routes.respond import read, streamed, whole
 from spaninfer_serving.service import service_of
 from spaninfer_serving.wire.chat import ChatChunk, ChatRequest, ChatResponse
@@ -30,5 +30,5 @@ async def chat_completions(request: Request) -> Response:
     }
     words = service.words
     if body.stream:
-        return streamed(request, chat_chunks(outputs, asked.envelope, words, **shape))
-    return await whole(request, lambda: chat_response(outputs, asked.envelope, words, **shape))
+        return streamed(request, chat_chunks(outputs, asked.meta, words, **shape))
+    return await whole(request, lambda: chat_response(outputs, asked.meta, words, **shape))

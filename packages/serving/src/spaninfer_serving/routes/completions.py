@@ -7,8 +7,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from spaninfer_serving.answers import completion_chunks, completion_response, without_answers
 from spaninfer_serving.openapi import answers_to
+from spaninfer_serving.responses import completion_chunks, completion_response, without_answers
 from spaninfer_serving.routes.respond import read, streamed, whole
 from spaninfer_serving.service import service_of
 from spaninfer_serving.translate import only_echoes
@@ -37,7 +37,5 @@ async def completions(request: Request) -> Response:
     }
     words = service.words
     if body.stream:
-        return streamed(request, completion_chunks(outputs, asked.envelope, words, **shape))
-    return await whole(
-        request, lambda: completion_response(outputs, asked.envelope, words, **shape)
-    )
+        return streamed(request, completion_chunks(outputs, asked.meta, words, **shape))
+    return await whole(request, lambda: completion_response(outputs, asked.meta, words, **shape))

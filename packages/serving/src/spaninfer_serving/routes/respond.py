@@ -10,10 +10,10 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel
 from spaninfer_engine import Placement
 
-from spaninfer_serving.answers import Answer
 from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.parse_pool import Check
-from spaninfer_serving.service import Asked, service_of
+from spaninfer_serving.responses import Answer
+from spaninfer_serving.service import GenerationJob, service_of
 from spaninfer_serving.settings import bearer_key
 from spaninfer_serving.stream import EventStream, unless_disconnected
 from spaninfer_serving.translate import placement_of
@@ -32,8 +32,8 @@ IN_PLACE_BYTES = 1 << 10
 
 
 async def read(
-    request: Request, kind: type[Fields], ask: Callable[[Fields, Placement, Check], Asked]
-) -> tuple[Fields, Asked]:
+    request: Request, kind: type[Fields], ask: Callable[[Fields, Placement, Check], GenerationJob]
+) -> tuple[Fields, GenerationJob]:
     """Return the body of a request, and what it asks of the engine.
 
     The client's leaving drops the work, and raises Problem.
@@ -46,7 +46,7 @@ async def read(
     client = Client(service.settings.account_of(key, host), f"{host}:{port}")
     may_prioritise = service.settings.may_prioritise(key)
 
-    def work(check: Check) -> tuple[Fields, Asked]:
+    def work(check: Check) -> tuple[Fields, GenerationJob]:
         body = parse(kind, data)
         placement = placement_of(body, client.account, may_prioritise=may_prioritise)
         check()

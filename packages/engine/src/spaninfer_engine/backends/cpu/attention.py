@@ -1,4 +1,4 @@
-"""What the CPU backend records of attention: keys and values written to spans, and read."""
+"""Recorded attention of the CPU backend: appends to the KV cache, and reads of it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def attend(operation: Operation, _pack: Pack) -> Write:
     def write(to: Recorder, query: Value) -> Values:
         spans = _spans(operation, to)
         heads = query.shape[0]
-        out = to.new(heads, spans.values.size, wanted=False)
+        out = to.new(heads, spans.values.size, per_logit=False)
         scores = scores_of(heads, *(constants.get(name) for name in _SCORES))
         kv_heads = spans.keys.numbers.shape[2]
         plan = to.inputs.plan(

@@ -26,7 +26,7 @@ class CpuBackend(Backend):
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:  # noqa: ARG002
         """Return float32, or bfloat16 for the activations of matmuls."""
         if asked.dtype == "bfloat16":
-            return asked.dtype, "asked for: what products see of activations"
+            return asked.dtype, "requested: what products see of activations"
         return only_float32(self, asked)
 
     def open(self, settings: Settings, tell: Callable[[int, int], None] | None = None) -> Ops[Any]:

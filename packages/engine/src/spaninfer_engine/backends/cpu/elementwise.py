@@ -1,4 +1,4 @@
-"""What the CPU backend records of operators on rows: tables, norms, formulas."""
+"""Recorded row operators of the CPU backend: embeddings, norms, element-wise formulas."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def learned_positions(operation: Operation, pack: Pack) -> Write:
 def _rows_of(
     to: Recorder, table: Any, ids: Indirect, *, scale: float = 1.0, offset: int = 0
 ) -> Values:
-    out = to.new(table.shape[1], wanted=False)
+    out = to.new(table.shape[1], per_logit=False)
     to.calls.append(embed_call(table, ids=ids, out=out.rows, scale=scale, offset=offset))
     return (out,)
 
@@ -55,13 +55,13 @@ def _table(operation: Operation, pack: Pack) -> Any:
     return pack([use_of(operation, "table")], TABLE)
 
 
-def take_rows(_operation: Operation, _pack: Pack) -> Write:
-    """The rows whose logits are wanted."""
+def gather_rows(_operation: Operation, _pack: Pack) -> Write:
+    """The rows that get logits."""
 
     def write(to: Recorder, x: Value) -> Values:
-        out = to.new(*x.shape, wanted=True)
-        wanted = to.inputs.wanted
-        to.calls.append(gather_rows_call(x.rows, indices=wanted, out=out.rows, channels=x.size))
+        out = to.new(*x.shape, per_logit=True)
+        indices = to.inputs.logit_indices
+        to.calls.append(gather_rows_call(x.rows, indices=indices, out=out.rows, channels=x.size))
         return (out,)
 
     return write
@@ -73,7 +73,7 @@ def rms_norm(operation: Operation, pack: Pack) -> Write:
     eps, plus_one = operation.number("eps"), bool(operation.constant("plus_one"))
 
     def write(to: Recorder, x: Value) -> Values:
-        out = to.new(*x.shape, wanted=x.wanted)
+        out = to.new(*x.shape, per_logit=x.per_logit)
         to.calls.append(
             rms_norm_call(
                 x.rows,
@@ -94,7 +94,7 @@ def layer_norm(operation: Operation, pack: Pack) -> Write:
     bias = _vector(operation, "bias", pack) if len(operation.weights) > 1 else None
 
     def write(to: Recorder, x: Value) -> Values:
-        out = to.new(*x.shape, wanted=x.wanted)
+        out = to.new(*x.shape, per_logit=x.per_logit)
         to.calls.append(
             layer_norm_call(
                 x.rows,
@@ -121,7 +121,7 @@ def write_formula(
     number: float = 0.0,
 ) -> Value:
     """Record a formula of x, y and a number; return its value."""
-    out = to.new(*x.shape, wanted=x.wanted)
+    out = to.new(*x.shape, per_logit=x.per_logit)
     to.calls.append(
         formula_call(
             formula,
@@ -169,7 +169,7 @@ def sigmoid_gate(_operation: Operation, _pack: Pack) -> Write:
     """x * sigmoid(gate)."""
 
     def write(to: Recorder, x: Value, gate: Value) -> Values:
-        out = to.new(*x.shape, wanted=x.wanted)
+        out = to.new(*x.shape, per_logit=x.per_logit)
         to.calls.append(
             sigmoid_gate_call(x.rows, gate.rows, out=out.rows, channels=x.size, count=x.count)
         )

@@ -1,4 +1,4 @@
-"""What the CPU backend records of experts: which rows choose which, and what these make of them."""
+"""Recorded mixture of experts of the CPU backend: routing, and the experts' MLPs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def route(operation: Operation, pack: Pack) -> Write:
     correction = pack([use_of(operation, "correction")], "wide") if operation.weights else None
 
     def write(to: Recorder, logits: Value) -> Values:
-        ids, shares = (to.new(top_k, wanted=logits.wanted) for _ in range(2))
+        ids, shares = (to.new(top_k, per_logit=logits.per_logit) for _ in range(2))
         to.calls.append(
             route_call(
                 logits.rows,
@@ -49,14 +49,14 @@ def experts(operations: Sequence[Operation], pack: Pack, *, rounded: bool) -> Re
 
     def write(to: Recorder, x: Value, ids: Value, shares: Value) -> Values:
         mlps = ExpertWeights(gate_up, down, ids.size, act, rounded)
-        out = to.new(mlps.channels, wanted=x.wanted)
+        out = to.new(mlps.channels, per_logit=x.per_logit)
         to.calls += mlps.calls(
             x.rows,
             Routes(ids.rows.address, shares.rows.address),
             out=out.rows,
-            scratch=to.scratch(mlps.scratch_bytes, wanted=x.wanted),
-            capacity=to.capacity(wanted=x.wanted),
-            counts=to.inputs.experts(ids.size, down.count, wanted=x.wanted),
+            scratch=to.scratch(mlps.scratch_bytes, per_logit=x.per_logit),
+            capacity=to.capacity(per_logit=x.per_logit),
+            counts=to.inputs.experts(ids.size, down.count, per_logit=x.per_logit),
         )
         return (out,)
 

@@ -1,4 +1,4 @@
-"""What the CPU backend records: a claim per operator, and for those that become fewer calls.
+"""Claims of the CPU backend: one per operator, and fusions that need fewer calls.
 
 Each claim's kernel writes calls down (`script.Recorded`), for values whose places are known
 then. Operators that are not here are computed by numpy between scripts.
@@ -60,7 +60,7 @@ def _claim(pattern: str, build: Callable[[Operation, Pack], Write]) -> Claim:
 _SINGLE: tuple[tuple[str, Callable[[Operation, Pack], Write]], ...] = (
     ("x = embed", elementwise.embed),
     ("x = learned_positions", elementwise.learned_positions),
-    ("y = take_rows x", elementwise.take_rows),
+    ("y = gather_rows x", elementwise.gather_rows),
     ("y = rms_norm x", elementwise.rms_norm),
     ("y = layer_norm x", elementwise.layer_norm),
     ("z = add x y", elementwise.add),

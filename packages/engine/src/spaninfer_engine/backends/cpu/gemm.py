@@ -1,4 +1,4 @@
-"""What the CPU backend records of products with packed weights, alone and with their neighbours."""
+"""Recorded GEMMs of the CPU backend with packed weights, alone and fused with neighbours."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Products:
             both = self._product(to, x, weight, bias)
             gate, up = both.cut((inner, inner))
             out = write_formula(to, formula, gate, up)
-            to.give_back(both.buffer, wanted=both.wanted)
+            to.give_back(both.buffer, per_logit=both.per_logit)
             return (out,)
 
         return Recorded(write)
@@ -97,7 +97,7 @@ class Products:
         scale: float = 1.0,
     ) -> Value:
         gemm = Gemm(weight, self._rounded)
-        out = to.new(weight.count * weight.layout.outputs, wanted=x.wanted)
+        out = to.new(weight.count * weight.layout.outputs, per_logit=x.per_logit)
         to.calls += gemm.calls(
             x.rows,
             out=out.rows,
@@ -109,7 +109,7 @@ class Products:
 
     def _gated(self, to: Recorder, x: Value, weight: Packed, act: str) -> Value:
         gemm = Gemm(weight, self._rounded)
-        out = to.new(weight.layout.outputs // 2, wanted=x.wanted)
+        out = to.new(weight.layout.outputs // 2, per_logit=x.per_logit)
         to.calls += gemm.gated_calls(
             x.rows, act, out=out.rows, scratch=_scratch(to, x, gemm), count=x.count
         )
@@ -118,4 +118,4 @@ class Products:
 
 def _scratch(to: Recorder, x: Value, gemm: Gemm) -> int:
     row_bytes = gemm.scratch_bytes
-    return to.scratch(row_bytes, wanted=x.wanted) if row_bytes else 0
+    return to.scratch(row_bytes, per_logit=x.per_logit) if row_bytes else 0

@@ -1,4 +1,4 @@
-"""What the CPU backend records of heads: rows cut into parts and joined, parts rotated."""
+"""Recorded head operators of the CPU backend: split, join and rotate."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _copied(
     to: Recorder, x: Value, parts: int, size: int, first: int, shape: tuple[int, ...]
 ) -> Value:
     """Record a copy of the numbers from `first` on of every part of a row; return its value."""
-    out = to.new(*shape, wanted=x.wanted)
+    out = to.new(*shape, per_logit=x.per_logit)
     count = out.size // parts
     to.calls.append(
         copy_call(
@@ -73,7 +73,7 @@ def concat(_operation: Operation, _pack: Pack) -> Write:
     def write(to: Recorder, *inputs: Value) -> Values:
         parts = math.prod(inputs[0].shape[:-1])
         width = sum(x.shape[-1] for x in inputs)
-        out = to.new(*inputs[0].shape[:-1], width, wanted=False)
+        out = to.new(*inputs[0].shape[:-1], width, per_logit=False)
         first = 0
         for x in inputs:
             size = x.shape[-1]
@@ -109,7 +109,7 @@ def rotate(operation: Operation, _pack: Pack) -> Write:
     rope, paired = int(operation.number("rope")), operation.constant("style") == "interleaved"
 
     def write(to: Recorder, x: Value) -> Values:
-        out = to.new(*x.shape, wanted=False)
+        out = to.new(*x.shape, per_logit=False)
         cos, sin = to.inputs.angles(rope)
         heads, size = x.shape
         to.calls.append(
@@ -131,7 +131,7 @@ def logn(operation: Operation, _pack: Pack) -> Write:
     base = int(operation.number("base"))
 
     def write(to: Recorder, x: Value) -> Values:
-        out = to.new(*x.shape, wanted=False)
+        out = to.new(*x.shape, per_logit=False)
         to.calls.append(
             logn_call(x.rows, out=out.rows, channels=x.size, position=to.inputs.places, base=base)
         )

@@ -1,4 +1,4 @@
-"""What a step brings with it, as scripts read it: words that hold addresses, and counts."""
+"""Inputs of a step as recorded scripts read them: addresses and counts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from spaninfer_engine.ops.step import AttentionMetadata, Step
 
 MAX_GROUPS = MAX_ROPES = 16
 
-# Numbers of words: token ids, positions, requests, places, wanted rows; then pairs per cache group,
-# per rotary embedding, and per count (of those that are plans: items, parts).
+# Numbers of words: token ids, positions, requests, places, rows with logits; then pairs per cache
+# group, per rotary embedding, and per count (of those that are plans: items, parts).
 _TABLES = 5
 _ANGLES = _TABLES + 2 * MAX_GROUPS
 _PLANS = _ANGLES + 2 * MAX_ROPES
@@ -67,7 +67,7 @@ class Inputs:
         self._kept: list[NDArray[Any]] = []
         self._cuts: dict[_Plan | _Places | _Runs, int] = {}  # what else counts: which count it is
         self._counts: list[int] = []
-        self.token_ids, self.position, self.request, self.places, self.wanted = (
+        self.token_ids, self.position, self.request, self.places, self.logit_indices = (
             self._word(number) for number in range(_TABLES)
         )
 
@@ -87,9 +87,9 @@ class Inputs:
         count = self._count(_Plan(group, window, row_bytes))
         return AttentionPlan(count, *(self._word(_PLANS + 2 * count + which) for which in range(2)))
 
-    def experts(self, top_k: int, experts: int, *, wanted: bool) -> ExpertCounts:
+    def experts(self, top_k: int, experts: int, *, per_logit: bool) -> ExpertCounts:
         """Return how calls for experts are cut from now on, of rows that choose so many each."""
-        rows = LOGITS if wanted else TOKENS
+        rows = LOGITS if per_logit else TOKENS
         places = self._count(_Places(rows, top_k))
         return ExpertCounts(rows, places, self._count(_Runs(rows, top_k, experts)))
 

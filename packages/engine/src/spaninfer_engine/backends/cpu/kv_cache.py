@@ -1,4 +1,4 @@
-"""The CPU backend's spans: keys and values in float32, in 16 bits, or as codes beside their scales.
+"""The KV cache of the CPU backend: float32, 16-bit, or quantised values beside their scales.
 
 Codes of one token and head are a record, with the zero and the scale that they were made with in
 front: what is read together lies together. Keys and values of codes are arrays of such records.

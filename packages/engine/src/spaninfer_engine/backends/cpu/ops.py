@@ -50,7 +50,7 @@ class CpuOps(ReferenceOps):
 
     Weights of products are packed: in `format`, or else as they are stored, bfloat16 in bfloat16
     (`stored_as` is what those of a model without weights would be stored in). Products see
-    activations in `dtype`, everything else sees them in float32; keys and values are kept in
+    activations in `dtype`, everything else sees them in float32; the KV cache is stored in
     `kv_dtype`. `tell` hears how many kernels are compiled, and of how many, while a step waits.
     """
 

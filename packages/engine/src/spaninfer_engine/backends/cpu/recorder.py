@@ -1,4 +1,4 @@
-"""Where values lie while calls are written down: rows in buffers that are used again and again."""
+"""The recorder: allocates buffers for values while calls are recorded, and reuses them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Value:
     buffer: Floats
     first: int
     shape: tuple[int, ...]
-    wanted: bool
+    per_logit: bool
 
     @property
     def size(self) -> int:
@@ -43,7 +43,7 @@ class Value:
     @property
     def count(self) -> int:
         """Which of the step's counts is the number of rows."""
-        return LOGITS if self.wanted else TOKENS
+        return LOGITS if self.per_logit else TOKENS
 
     def view(self, num_rows: int) -> Floats:
         """Return the first rows as an array [num_rows, *shape] on this memory."""
@@ -52,7 +52,7 @@ class Value:
 
     def part(self, first: int, shape: tuple[int, ...]) -> Value:
         """Return columns of the value, from `first` on, as a value of this shape."""
-        return Value(self.buffer, self.first + first, shape, self.wanted)
+        return Value(self.buffer, self.first + first, shape, self.per_logit)
 
     def cut(self, sizes: Sequence[int]) -> tuple[Value, ...]:
         """Return columns side by side, from the first on, as values of these sizes."""
@@ -70,34 +70,34 @@ class Recorder:
         rotated: Sequence[int],
         *,
         rows: int,
-        wanted: int,
+        num_logits: int,
     ) -> None:
         self.inputs, self.caches = inputs, caches
         self.rotated = rotated  # by rope: how many pairs of channels turn
         self.calls: list[Call] = []
         self.buffers: list[Floats] = []  # all that calls may name
-        self._capacity = {False: rows, True: wanted}
+        self._capacity = {False: rows, True: num_logits}
         self._free: dict[tuple[bool, int], list[Floats]] = {}
 
-    def new(self, *shape: int, wanted: bool) -> Value:
+    def new(self, *shape: int, per_logit: bool) -> Value:
         """Return a value in memory that nothing else is in; its numbers are undefined."""
         width = max(1, math.prod(shape))
-        free = self._free.setdefault((wanted, width), [])
+        free = self._free.setdefault((per_logit, width), [])
         if not free:
-            free.append(aligned((self._capacity[wanted], width), np.float32))
+            free.append(aligned((self._capacity[per_logit], width), np.float32))
             self.buffers.append(free[-1])
-        return Value(free.pop(), 0, shape, wanted)
+        return Value(free.pop(), 0, shape, per_logit)
 
-    def give_back(self, buffer: Floats, *, wanted: bool) -> None:
+    def give_back(self, buffer: Floats, *, per_logit: bool) -> None:
         """Let other values have the memory of one that no later call reads."""
-        self._free.setdefault((wanted, buffer.shape[1]), []).append(buffer)
+        self._free.setdefault((per_logit, buffer.shape[1]), []).append(buffer)
 
-    def capacity(self, *, wanted: bool) -> int:
+    def capacity(self, *, per_logit: bool) -> int:
         """Return for how many rows there is memory."""
-        return self._capacity[wanted]
+        return self._capacity[per_logit]
 
-    def scratch(self, row_bytes: int, *, wanted: bool) -> int:
+    def scratch(self, row_bytes: int, *, per_logit: bool) -> int:
         """Return the address of memory that the calls written next may use, and others later."""
-        value = self.new(-(-row_bytes // 4), wanted=wanted)
-        self.give_back(value.buffer, wanted=wanted)
+        value = self.new(-(-row_bytes // 4), per_logit=per_logit)
+        self.give_back(value.buffer, per_logit=per_logit)
         return value.buffer.ctypes.data

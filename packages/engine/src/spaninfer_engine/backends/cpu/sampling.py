@@ -1,4 +1,4 @@
-"""Tokens drawn on the CPU by kernels, where they know what a request asks; else by definition."""
+"""Sampling on the CPU: by kernels where they cover the parameters, else by definition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CpuDraw:
             return sample_by_definition(logits, rows)
         tokens = np.full(len(rows), -1)
         chosen = logits if len(mine) == len(rows) else logits[mine]
-        tokens[mine] = self._sampler(chosen, [_draw_of(rows[index]) for index in mine])
+        tokens[mine] = self._sampler(chosen, [_row_of(rows[index]) for index in mine])
         left = np.flatnonzero(tokens < 0).tolist()
         if not left:
             return tokens, {}
@@ -39,8 +39,8 @@ class CpuDraw:
 def _is_for_kernel(row: RowSampling) -> bool:
     """Is the row drawn at random, after penalties and cuts alone?
 
-    The likeliest token is found by numpy, in 10 µs of 150,000; what a kernel knows nothing of, bans
-    and biases among it, is rare.
+    The most likely token is found by numpy, in 10 µs of 150,000; what a kernel knows nothing of,
+    bans and biases among it, is rare.
     """
     return (
         not row.is_greedy
@@ -53,7 +53,7 @@ def _is_for_kernel(row: RowSampling) -> bool:
     )
 
 
-def _draw_of(row: RowSampling) -> SamplingRow:
+def _row_of(row: RowSampling) -> SamplingRow:
     return SamplingRow(
         seed=row.seed,
         position=row.position,

@@ -42,7 +42,7 @@ def chain(
     program: BoundProgram[Floats], team: ThreadPool, inputs: Inputs, compilers: Compilers
 ) -> BoundProgram[Floats]:
     """Return the steps with every run of recorded neighbours as one step."""
-    wanted = _wanted_slots(program)
+    logit_slots = _logit_slots(program)
     joined: list[BoundKernel] = []
     start = 0
     for is_recorded, group in groupby(
@@ -53,7 +53,7 @@ def chain(
         if is_recorded:
             rest = program.kernels[stop:]
             script = partial(_Script, team=team, inputs=inputs, compilers=compilers)
-            joined.append(_join(parts, rest, program.result, wanted[start], script))
+            joined.append(_join(parts, rest, program.result, logit_slots[start], script))
         else:
             joined += parts
         start = stop
@@ -64,7 +64,7 @@ def _join(
     parts: Sequence[BoundKernel],
     rest: Sequence[BoundKernel],
     result: int,
-    wanted: frozenset[int],
+    logit_slots: frozenset[int],
     make_script: Callable[..., _Script],
 ) -> BoundKernel:
     """Return one step for recorded neighbours: what it reads from outside, what others read."""
@@ -75,7 +75,9 @@ def _join(
         written.update(part.outputs)
     results = tuple(sorted(written & _read_first(rest, result)))
     ends = frozenset(read) - _read_first(rest, result) - frozenset(results)
-    script = make_script(tuple(parts), tuple(read), results, tuple(slot in wanted for slot in read))
+    script = make_script(
+        tuple(parts), tuple(read), results, tuple(slot in logit_slots for slot in read)
+    )
     operations = tuple(operation for part in parts for operation in part.operations)
     return BoundKernel(
         "script", operations, script, tuple(read), results, tuple(ends), tuple(parts)
@@ -92,18 +94,18 @@ def _read_first(steps: Sequence[BoundKernel], result: int) -> set[int]:
     return read | ({result} - overwritten)
 
 
-def _wanted_slots(program: BoundProgram[Floats]) -> list[frozenset[int]]:
-    """Return, in front of every step, the slots whose values have a row per wanted row."""
-    wanted: frozenset[int] = frozenset()
+def _logit_slots(program: BoundProgram[Floats]) -> list[frozenset[int]]:
+    """Return, in front of every step, the slots whose values have a row per logit."""
+    logit_slots: frozenset[int] = frozenset()
     before = []
     for step in program.kernels:
-        before.append(wanted)
-        takes = any(operation.operator == "take_rows" for operation in step.operations)
+        before.append(logit_slots)
+        takes = any(operation.operator == "gather_rows" for operation in step.operations)
         outputs = frozenset(step.outputs)
-        if takes or not wanted.isdisjoint(step.inputs):
-            wanted |= outputs
+        if takes or not logit_slots.isdisjoint(step.inputs):
+            logit_slots |= outputs
         else:
-            wanted -= outputs
+            logit_slots -= outputs
     return before
 
 
@@ -115,42 +117,47 @@ class _Script:
         parts: tuple[BoundKernel, ...],
         read: tuple[int, ...],
         results: tuple[int, ...],
-        wanted: tuple[bool, ...],
+        per_logit: tuple[bool, ...],
         *,
         team: ThreadPool,
         inputs: Inputs,
         compilers: Compilers,
     ) -> None:
         self._parts, self._read, self._results = parts, read, results
-        self._wanted, self._team, self._inputs = wanted, team, inputs
+        self._per_logit, self._team, self._inputs = per_logit, team, inputs
         self._compilers = compilers
         self._linked: _Linked | None = None
 
     def __call__(self, step: Step[Floats], *inputs: Floats) -> Any:
         """Run the script for a step; return an array per result, or the only one."""
-        rows, wanted = step.num_tokens, len(step.logit_indices)
+        rows, num_logits = step.num_tokens, len(step.logit_indices)
         linked = self._linked
-        if linked is None or not linked.serves(step, rows, wanted):
+        if linked is None or not linked.serves(step, rows, num_logits):
             linked = self._linked = self._link(step, inputs)
         for value, array in zip(linked.inputs, inputs, strict=True):
             value.view(len(array))[...] = array
         self._team.run(linked.script, self._inputs.counts())
-        made = tuple(value.view(wanted if value.wanted else rows) for value in linked.results)
+        made = tuple(
+            value.view(num_logits if value.per_logit else rows) for value in linked.results
+        )
         return made[0] if len(made) == 1 else made
 
     def _link(self, step: Step[Floats], inputs: Sequence[Floats]) -> _Linked:
         """Write the calls down, with memory for this step's rows and some more, and for as many
         as there ever were: 10 to 20 ms, which no step shall take again.
         """
-        rows, wanted = _capacity(step.num_tokens), _capacity(len(step.logit_indices))
+        rows, num_logits = _capacity(step.num_tokens), _capacity(len(step.logit_indices))
         if self._linked is not None:
-            rows, wanted = max(rows, self._linked.rows), max(wanted, self._linked.wanted)
+            rows, num_logits = (
+                max(rows, self._linked.rows),
+                max(num_logits, self._linked.num_logits),
+            )
         caches = step.attention.caches
         rotated = [rotation.cos.shape[-1] for rotation in step.rotations]
-        recorder = Recorder(self._inputs, caches, rotated, rows=rows, wanted=wanted)
+        recorder = Recorder(self._inputs, caches, rotated, rows=rows, num_logits=num_logits)
         values = {
-            slot: recorder.new(*array.shape[1:], wanted=of_wanted)
-            for slot, array, of_wanted in zip(self._read, inputs, self._wanted, strict=True)
+            slot: recorder.new(*array.shape[1:], per_logit=of_logits)
+            for slot, array, of_logits in zip(self._read, inputs, self._per_logit, strict=True)
         }
         given = tuple(values.values())
         for part in self._parts:
@@ -162,11 +169,11 @@ class _Script:
             values.update(zip(part.outputs, made, strict=True))
             for value in _unused(before.values(), values.values()):
                 if all(value.buffer is not one.buffer for one in given):
-                    recorder.give_back(value.buffer, wanted=value.wanted)
+                    recorder.give_back(value.buffer, per_logit=value.per_logit)
         results = tuple(values[slot] for slot in self._results)
         self._compilers.finish(call.kernel for call in recorder.calls)
         script = Script(recorder.calls)
-        return _Linked(script, given, results, rows, wanted, caches, recorder.buffers)
+        return _Linked(script, given, results, rows, num_logits, caches, recorder.buffers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +184,17 @@ class _Linked:
     inputs: tuple[Value, ...]
     results: tuple[Value, ...]
     rows: int
-    wanted: int
+    num_logits: int
     caches: object
     kept: list[Floats]
 
-    def serves(self, step: Step[Floats], rows: int, wanted: int) -> bool:
+    def serves(self, step: Step[Floats], rows: int, num_logits: int) -> bool:
         """Is there memory for so many rows, and are keys and values where they were?"""
-        return rows <= self.rows and wanted <= self.wanted and step.attention.caches is self.caches
+        return (
+            rows <= self.rows
+            and num_logits <= self.num_logits
+            and step.attention.caches is self.caches
+        )
 
 
 def _capacity(count: int) -> int:

@@ -11,7 +11,7 @@ from span_attention import BatchDecode, BatchPrefill, SpanLayout, Spans, append
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.kernels import Kernels
-from spaninfer_engine.backends.cuda.slices import Slices
+from spaninfer_engine.backends.cuda.slices import AttentionSlices
 from spaninfer_engine.backends.torch.attention import Scoring, attend_rows, attend_slice, slopes_of
 from spaninfer_engine.ops.step import Rotation, SpanCache
 
@@ -39,7 +39,7 @@ class Plan:
 
     def __init__(
         self,
-        slices: Slices,
+        slices: AttentionSlices,
         caches: tuple[SpanCache[Tensor], ...],
         pools: tuple[Pool, ...],
         kernels: Kernels,
@@ -49,13 +49,13 @@ class Plan:
         self._planned: dict[tuple[int, int, int | None], tuple[Attention, ...]] = {}
         self._rotaries: dict[int, append.Rotary] = {}
 
-    def of_wanted(self, wanted: Tensor) -> Plan | None:
+    def of_logits(self, logit_indices: Tensor) -> Plan | None:
         """Return the plan of the rows wanted[W] alone; None where all rows are to be computed.
 
         A row gets other bits by the kernel of decodes than in its prompt, so that batches are not
         invariant, and other products.
         """
-        slices = None if self._kernels.batch_invariant else self.slices.of_wanted(wanted)
+        slices = None if self._kernels.batch_invariant else self.slices.of_logits(logit_indices)
         return None if slices is None else Plan(slices, self._caches, self.pools, self._kernels)
 
     def rotary(

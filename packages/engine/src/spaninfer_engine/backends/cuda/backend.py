@@ -59,11 +59,11 @@ class CudaBackend(Backend):
         """Return a 16-bit dtype: the checkpoint's where the GPU has it."""
         if asked.dtype == "float32":
             raise ConfigError(
-                "backend cuda computes in bfloat16 and float16, and dtype float32 was asked for; "
+                "backend cuda computes in bfloat16 and float16, and dtype float32 was requested; "
                 "choose --backend torch"
             )
         if asked.dtype is not None:
-            return asked.dtype, "asked for"
+            return asked.dtype, "requested"
         if stored_as == "float16":
             return "float16", "the checkpoint's"
         if machine.capability < BFLOAT16_CAPABILITY:
@@ -143,7 +143,7 @@ def refuse_varying(steps: Iterable[str]) -> None:
     """Raise ConfigError for steps of a program whose rows depend on what is beside them."""
     if varying := sorted(_VARYING & set(steps)):
         raise ConfigError(
-            f"batch_invariant was asked for, and this model needs {', '.join(varying)}, whose "
+            f"batch_invariant was requested, and this model needs {', '.join(varying)}, whose "
             "kernels choose by the number of rows in what order they add; leave it out"
         )
 

@@ -31,7 +31,7 @@ from spaninfer_engine.backends.cuda.warmup import SMALLER, largest_batch
 from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import Rotation, SpanCache, Step
-from spaninfer_engine.plan import Entry
+from spaninfer_engine.plan import NewSequence
 from spaninfer_engine.step.batch import Batch, Run
 from spaninfer_engine.step.device import Logprobs, Samples, TokenMasks, Updates
 from spaninfer_engine.step.mirror import SequenceMirror
@@ -84,9 +84,9 @@ class CudaDevice:
 
     # ---- rows of sequences -----------------------------------------------------------------------
 
-    def can_sample(self, entry: Entry) -> bool:
+    def can_sample(self, sequence: NewSequence) -> bool:
         """Does the sampling kernel know everything that the sequence asks for?"""
-        return fits_kernel(entry)
+        return fits_kernel(sequence)
 
     def write_tokens(self, row: int, first: int, token_ids: Words) -> None:
         """Write tokens of a row before the next step, from position `first` on."""
@@ -225,9 +225,9 @@ class CudaDevice:
             return (None,) * len(self._rotaries)
         positions = batch.positions()
         places = np.broadcast_to(positions, (_AXES, len(positions)))
-        rope_lens = batch.per_token(batch.rope_lens)
+        rope_seq_lens = batch.per_token(batch.rope_seq_lens)
         return tuple(
-            None if rotary is None else rotary.angles(places, positions, rope_lens)
+            None if rotary is None else rotary.angles(places, positions, rope_seq_lens)
             for rotary in self._rotaries
         )
 
@@ -275,7 +275,7 @@ class CudaDevice:
             rotations=tuple(
                 Rotation(*(part[:tokens] for part in each)) for each in memory.rotations
             ),
-            logit_indices=memory.wanted[: shape.num_logits],
+            logit_indices=memory.logit_indices[: shape.num_logits],
             attention=self._ops.plan(slices, self._caches),
         )
         logits = self._forward(step)
@@ -333,7 +333,7 @@ class CudaStep:
 
     def logits(self) -> Floats:
         """Return the logits [N V] that the host asked for."""
-        assert self._logits is not None, "no logits were asked for"
+        assert self._logits is not None, "no logits were requested"
         rows: Floats = self._logits.numpy()
         return rows
 

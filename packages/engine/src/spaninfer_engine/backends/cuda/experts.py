@@ -1,6 +1,6 @@
 """Chosen experts without waiting for the device: plain torch operators that graphs can capture.
 
-Two forms. Grouped products read the experts that are used, and exist for bfloat16 on Hopper and
+Two forms. Grouped GEMMs read the experts that are used, and exist for bfloat16 on Hopper and
 datacenter Blackwell. Elsewhere every token passes through all experts: X / k times the
 arithmetic, which decoding hides behind reading the weights, and prefill does not.
 """
@@ -54,16 +54,16 @@ class Experts:
         """X."""
         return len(self.down)
 
-    def apply(self, x: Tensor, product: Callable[[Tensor, Tensor], Tensor], gated: Gate) -> Tensor:
-        """Return the gated projections of x, each taken by `product`."""
+    def apply(self, x: Tensor, matmul: Callable[[Tensor, Tensor], Tensor], gated: Gate) -> Tensor:
+        """Return the gated projections of x, each taken by `matmul`."""
         if self.gate_up is not None:
-            return gated(*product(x, self.gate_up).chunk(2, -1))
+            return gated(*matmul(x, self.gate_up).chunk(2, -1))
         assert self.gate is not None
         assert self.up is not None
-        return gated(product(x, self.gate), product(x, self.up))
+        return gated(matmul(x, self.gate), matmul(x, self.up))
 
 
-def has_grouped_products(x: Tensor, experts: Experts) -> bool:
+def has_grouped_gemm(x: Tensor, experts: Experts) -> bool:
     """Is there a kernel for products of sorted rows, for these sizes on this device?"""
     channels, inner = experts.down.shape[2], experts.down.shape[1]
     aligned = not (
@@ -89,11 +89,11 @@ def grouped_experts(
     every = torch.arange(len(experts), device=x.device)
     ends = torch.searchsorted(ids.flatten()[order], every, right=True, out_int32=True)
 
-    def product(rows: Tensor, weights: Tensor) -> Tensor:
+    def matmul(rows: Tensor, weights: Tensor) -> Tensor:
         return F.grouped_mm(rows, weights, offs=ends)
 
-    inner = experts.apply(x[order // ids.shape[1]], product, gated)
-    rows = product(inner, experts.down)
+    inner = experts.apply(x[order // ids.shape[1]], matmul, gated)
+    rows = matmul(inner, experts.down)
     back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=x.device))
     chosen = rows[back].view(*ids.shape, -1).float()  # [T k C]
     return (chosen * shares[..., None]).sum(1).to(x.dtype)

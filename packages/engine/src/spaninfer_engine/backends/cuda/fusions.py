@@ -1,8 +1,8 @@
-"""What the CUDA backend computes as one step where the table has several operators.
+"""Fusions of the CUDA backend: one kernel for several operators of the table.
 
 A layer of Llama's kind is five steps: projections to spans, attention, projection with sum and
 norm, gated MLP, projection with sum and norm. Fewer steps cost the host less where a step is not
-captured, and products of few rows add bias, residual and gate without another launch.
+captured, and small-M GEMMs add bias, residual and gate without another launch.
 """
 
 from __future__ import annotations

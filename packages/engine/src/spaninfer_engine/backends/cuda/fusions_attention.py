@@ -1,4 +1,4 @@
-"""Claims around attention: what is on the way into the spans, and what reads them."""
+"""Fusions around attention: projections into the KV cache, and the reads of it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def claims_to_spans(ops: Backend) -> Iterator[Claim]:
 
 
 def claims_to_wanted(ops: Backend) -> Iterator[Claim]:
-    """Yield claims that end with the last attention, of which only wanted rows are read.
+    """Yield claims that end with the last attention, of which only rows with logits are read.
 
     Others need keys and values, but neither queries nor attention: of one prompt all but one row.
     """
@@ -71,7 +71,7 @@ def claims_to_wanted(ops: Backend) -> Iterator[Claim]:
         if claim.name.startswith("project"):
             yield Claim(
                 f"{claim.name}_attend",
-                (*claim.pattern, "o = attend r", "w = take_rows o"),
+                (*claim.pattern, "o = attend r", "w = gather_rows o"),
                 "w",
                 partial(_attend_wanted, ops, claim),
                 partial(_can_attend, ops, claim),
@@ -89,9 +89,9 @@ def _attend_wanted(ops: Backend, claim: Claim, taken: Sequence[Operation], pack:
 
     def kernel(step: Step[Tensor], x: Tensor) -> Tensor:
         plan: Plan = step.attention
-        few = plan.of_wanted(step.logit_indices)
+        few = plan.of_logits(step.logit_indices)
         if few is None:
-            return ops.take_rows(step, attend(step, write(step, x)))
+            return ops.gather_rows(step, attend(step, write(step, x)))
         write_keys(step, x)
         angles = (Rotation(*(part[step.logit_indices] for part in each)) for each in step.rotations)
         step_of_few = replace(step, rotations=tuple(angles), attention=few)

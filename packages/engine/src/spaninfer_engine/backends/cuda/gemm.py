@@ -1,4 +1,4 @@
-"""Products with weights by cuBLAS whose rows do not depend on how many rows there are.
+"""Batch-invariant GEMMs by cuBLAS: rows do not depend on how many rows there are.
 
 cuBLAS chooses a kernel by the number of rows. On Hopper the kernels that do not cut K add along it
 in the same order, whatever their tiles are, so that a row comes out the same to the last bit; those
@@ -73,7 +73,7 @@ def _find_least(weight: Tensor, bias: Tensor | None) -> int:
     agreeing = [least for least in _LEAST if all(rows < least for rows in differing)]
     if not agreeing:
         raise ConfigError(
-            f"batch_invariant was asked for, and cuBLAS on this GPU computes rows of a product "
+            f"batch_invariant was requested, and cuBLAS on this GPU computes rows of a product "
             f"with {outputs} x {inputs} weights in other ways among {sorted(differing)} rows than "
             f"among {most}; leave it out"
         )

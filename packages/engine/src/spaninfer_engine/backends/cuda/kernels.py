@@ -22,7 +22,7 @@ _KEPT = 4096  # prepared launches of a kind; one takes about 2 kB
 _WORKSPACE_BYTES = 32 << 20
 
 ROWS = (8, 16, 32, 48, *range(64, gemm.tuning.MOST_ROWS + 1, 32))
-"""Numbers of rows that have all kernels of products of few rows, and of decodes, between them."""
+"""Numbers of rows that have all kernels of small-M GEMMs, and of decodes, between them."""
 
 FORMATS = {torch.float16: Format.FLOAT16, torch.bfloat16: Format.BFLOAT16}
 ELEMENTS = {torch.float16: np.float16, torch.bfloat16: ml_dtypes.bfloat16}
@@ -65,7 +65,7 @@ class Kernels:
 
     @cached_property
     def _workspace(self) -> Tensor:
-        """Memory of products of few rows: zeros, and every launch leaves it fit for the next."""
+        """Memory of small-M GEMMs: zeros, and every launch leaves it fit for the next."""
         return torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=self._device)
 
     def forget(self) -> None:

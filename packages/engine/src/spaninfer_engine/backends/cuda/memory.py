@@ -1,4 +1,4 @@
-"""What steps read on a GPU, at addresses that never change, and how the host writes it."""
+"""The device memory that steps read, at fixed addresses, and how the host writes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spaninfer_engine.backends.cuda.graph_shapes import (
     StepShape,
 )
 from spaninfer_engine.backends.cuda.pending_writes import PendingWrites
-from spaninfer_engine.backends.cuda.slices import Slices
+from spaninfer_engine.backends.cuda.slices import AttentionSlices
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.step import Rotation
 from spaninfer_engine.step.batch import Run
@@ -107,8 +107,8 @@ class StepMemory:
         self.token_ids = self._ints(rows)
         self.position = self._ints(rows)
         self.slots = [self._ints(rows) for _ in range(sizes.num_groups)]
-        self.wanted = self._ints(rows)
-        self._wanted_row, self._wanted_len = self._ints(rows), self._ints(rows)
+        self.logit_indices = self._ints(rows)
+        self._logit_row, self._logit_len = self._ints(rows), self._ints(rows)
         self.draw_row = self._ints(rows)
         self.draw_position = self._ints(rows)
         self._angles = tuple(angles)
@@ -169,10 +169,12 @@ class StepMemory:
             stream=stream,
         )
 
-    def slices(self, shape: StepShape, prefills: tuple[Run, ...], num_spans: int) -> Slices:
+    def slices(
+        self, shape: StepShape, prefills: tuple[Run, ...], num_spans: int
+    ) -> AttentionSlices:
         """Return the step's slices on the device, with `num_spans` columns of the tables."""
         columns = inputs.Columns.of(self._block, self.sizes.slices)
-        return Slices(
+        return AttentionSlices(
             rows=columns.rows[: shape.num_slices],
             lengths=columns.stops[: shape.num_slices],
             bounds=columns.bounds[: shape.num_slices + 1],
@@ -180,8 +182,8 @@ class StepMemory:
             tables=tuple(table[:, :num_spans] for table in self.tables),
             num_decodes=shape.num_decodes,
             prefills=prefills,
-            wanted_rows=self._wanted_row[: shape.num_logits],
-            wanted_lengths=self._wanted_len[: shape.num_logits],
+            logit_rows=self._logit_row[: shape.num_logits],
+            logit_seq_lens=self._logit_len[: shape.num_logits],
         )
 
     def _addresses(self) -> NDArray[np.int64]:
@@ -193,9 +195,9 @@ class StepMemory:
             stride=self.known.stride(0),
             token_ids=self.token_ids.data_ptr(),
             position=self.position.data_ptr(),
-            wanted=self.wanted.data_ptr(),
-            wanted_row=self._wanted_row.data_ptr(),
-            wanted_len=self._wanted_len.data_ptr(),
+            wanted=self.logit_indices.data_ptr(),
+            wanted_row=self._logit_row.data_ptr(),
+            wanted_len=self._logit_len.data_ptr(),
             draw_row=self.draw_row.data_ptr(),
             draw_position=self.draw_position.data_ptr(),
         )

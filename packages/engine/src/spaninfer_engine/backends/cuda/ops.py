@@ -24,13 +24,13 @@ from spaninfer_engine.backends.cuda.experts import (
     Experts,
     dense_experts,
     grouped_experts,
-    has_grouped_products,
+    has_grouped_gemm,
 )
 from spaninfer_engine.backends.cuda.fusions import claims_of
 from spaninfer_engine.backends.cuda.gemm import InvariantProducts
 from spaninfer_engine.backends.cuda.heads import Heads
 from spaninfer_engine.backends.cuda.kernels import FORMATS, Kernels
-from spaninfer_engine.backends.cuda.slices import Slices
+from spaninfer_engine.backends.cuda.slices import AttentionSlices
 from spaninfer_engine.backends.torch.attention import Scoring
 from spaninfer_engine.backends.torch.ops import TorchOps
 from spaninfer_engine.config import KVDType
@@ -153,7 +153,7 @@ class CudaOps(TorchOps):
         cos, sin = cos_sin(np.arange(max_len), inverse.astype(np.float32, copy=False), factor)
         return Rotation(self.from_host(cos), self.from_host(sin))
 
-    def plan(self, slices: Slices, caches: tuple[SpanCache[Tensor], ...]) -> Plan:
+    def plan(self, slices: AttentionSlices, caches: tuple[SpanCache[Tensor], ...]) -> Plan:
         """Return what attention shares over the layers of a step; becomes `step.attention`."""
         pools = tuple(self._pools[index] for index in range(len(caches)))
         return Plan(slices, caches, pools, self.kernels)
@@ -267,7 +267,7 @@ class CudaOps(TorchOps):
     ) -> Tensor:
         """Sorted by expert where there are products for that, else all rows through all experts."""
         experts = Experts.of(down, gate, up, gate_up, layout)
-        compute = grouped_experts if has_grouped_products(x, experts) else dense_experts
+        compute = grouped_experts if has_grouped_gemm(x, experts) else dense_experts
         return compute(x, ids, weights, experts, lambda gate, up: self.gate(gate, up, act=act))
 
 

@@ -1,4 +1,4 @@
-"""Tokens sampled on a GPU, kept where the next step reads them, and sent to the host."""
+"""The GPU sampler: samples tokens, keeps them for the next step, and sends them to the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the rows of a step belong, as kernels read it: indices on the device."""
+"""The slices of a step as attention kernels read them: indices on the device."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SPARED = 2  # times as many rows as wanted ones, at the least
 
 
 @dataclass(frozen=True, slots=True)
-class Slices:
+class AttentionSlices:
     """The R slices of a step's T rows: decodes of one row each, then longer ones. All int32.
 
-    Each of the W wanted rows belongs to a row of the span tables and sees so many positions.
+    Each of the W rows with logits belongs to a row of the span tables and sees so many positions.
 
     `prefills` are the slices behind the decodes as the host knows them, which plain attention goes
     through one by one; a captured step has none. A padding row has length 0 and negative slots.
@@ -29,21 +29,21 @@ class Slices:
     tables: tuple[Tensor, ...]  # per cache group [N M]: the spans of each request in order
     num_decodes: int
     prefills: tuple[Run, ...]
-    wanted_rows: Tensor  # [W] row of the span tables
-    wanted_lengths: Tensor  # [W]
+    logit_rows: Tensor  # [W] row of the span tables
+    logit_seq_lens: Tensor  # [W]
 
-    def of_wanted(self, wanted: Tensor) -> Slices | None:
+    def of_logits(self, logit_indices: Tensor) -> AttentionSlices | None:
         """Return the rows wanted[W] as decodes; None where they are many, none, or more than there
         are slices: some are of one prompt then, and share the reading of its keys.
         """
-        count, rows = len(wanted), len(self.slots[0])
+        count, rows = len(logit_indices), len(self.slots[0])
         if rows < max(_SPARED * count, _READS_ONLY + 1) or not 0 < count <= len(self.rows):
             return None
         return replace(
             self,
-            rows=self.wanted_rows,
-            lengths=self.wanted_lengths,
-            slots=tuple(slots[wanted] for slots in self.slots),
+            rows=self.logit_rows,
+            lengths=self.logit_seq_lens,
+            slots=tuple(slots[logit_indices] for slots in self.slots),
             num_decodes=count,
             prefills=(),
         )

@@ -39,7 +39,7 @@ def largest_batch(sizes: Sizes) -> Batch:
         table_rows=np.where(is_prompt, 0, -1).astype(np.int32),
         starts=np.zeros(slices, np.int32),
         stops=stops,
-        rope_lens=stops,
+        rope_seq_lens=stops,
         query_start_loc=np.cumsum([0, *lengths], dtype=np.int32),
         logit_start_loc=np.cumsum([0, *logits], dtype=np.int32),
         samples=nowhere,

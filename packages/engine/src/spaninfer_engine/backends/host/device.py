@@ -1,4 +1,4 @@
-"""Steps computed while they are waited for: the device of reference, CPU and torch."""
+"""The host device of reference, CPU and torch: a step is computed when its result is read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import A, AttentionMetadata, Rotation, SpanCache, Step
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.plan import Entry, Slice
+from spaninfer_engine.plan import NewSequence, Slice
 from spaninfer_engine.request import SamplingParams
-from spaninfer_engine.resource import Closing
+from spaninfer_engine.resource import Resource
 from spaninfer_engine.step.batch import Batch, Ints, build_batch
 from spaninfer_engine.step.device import Logprobs, Samples, TokenMasks, Updates
 from spaninfer_engine.step.sequences import Sequences
@@ -32,7 +32,7 @@ class _Held(Generic[A]):
     caches: tuple[SpanCache[A], ...]
 
 
-class HostDevice(Closing, Generic[A]):
+class HostDevice(Resource, Generic[A]):
     """step.device.Device that reads tokens and tables of `sequences` in place.
 
     `forward` is a bound program, which returns logits [W V] or vectors [R C].
@@ -59,11 +59,11 @@ class HostDevice(Closing, Generic[A]):
         """
         num_groups, span_len = len(self._sequences.tables), self._sequences.span_len
         sequences = Sequences(num_groups, max_len=1, span_len=span_len, num_rows=1)
-        sequences.enter(Entry(0, np.zeros(1, np.int32), SamplingParams(), seed=0))
-        parts = [Slice(0, start=0, stop=1, logits_from=0, draws=False, rope_len=1)]
+        sequences.enter(NewSequence(0, np.zeros(1, np.int32), SamplingParams(), seed=0))
+        parts = [Slice(0, start=0, stop=1, logits_from=0, samples=False, rope_seq_len=1)]
         self.compute(build_batch(parts, sequences, lambda _: True), sequences)
 
-    def can_sample(self, entry: Entry) -> bool:  # noqa: ARG002
+    def can_sample(self, sequence: NewSequence) -> bool:  # noqa: ARG002
         """Logits are on the host already, and so is the sampler."""
         return False
 
@@ -126,8 +126,8 @@ def build_step(
 def _rotations(
     batch: Batch, positions: Ints, places: Ints, rotaries: tuple[Rotary, ...], ops: Ops[A]
 ) -> tuple[Rotation[A], ...]:
-    rope_lens = batch.per_token(batch.rope_lens) if rotaries else positions
-    angles = (rotary.angles(places, positions, rope_lens) for rotary in rotaries)
+    rope_seq_lens = batch.per_token(batch.rope_seq_lens) if rotaries else positions
+    angles = (rotary.angles(places, positions, rope_seq_lens) for rotary in rotaries)
     return tuple(Rotation(ops.from_host(cos), ops.from_host(sin)) for cos, sin in angles)
 
 

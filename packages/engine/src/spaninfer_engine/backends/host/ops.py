@@ -106,8 +106,8 @@ class HostOps:
         """Sines and cosines of positions."""
         return definition.sinusoidal(step.positions[0] + offset, dim, self.dtype)
 
-    def take_rows(self, step: Step[Array], x: Array) -> Array:
-        """Rows whose logits are wanted; without a copy where they are all rows."""
+    def gather_rows(self, step: Step[Array], x: Array) -> Array:
+        """Rows that get logits; without a copy where they are all rows."""
         return x if len(step.logit_indices) == len(x) else x[step.logit_indices]
 
     def add(self, x: Array, y: Array, *, scale: float) -> Array:

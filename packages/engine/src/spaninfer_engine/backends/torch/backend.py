@@ -26,7 +26,7 @@ class TorchBackend(Backend):
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:  # noqa: ARG002
         """Return the dtype asked for, or the checkpoint's."""
         if asked.dtype is not None:
-            return asked.dtype, "asked for"
+            return asked.dtype, "requested"
         for known in DTYPES:
             if known == stored_as:
                 return known, "the checkpoint's"

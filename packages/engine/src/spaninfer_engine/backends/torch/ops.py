@@ -173,8 +173,8 @@ class TorchOps:
         )
         return torch.cat([angles.sin(), angles.cos()], 1).to(self.dtype)
 
-    def take_rows(self, step: Step[Tensor], x: Tensor) -> Tensor:
-        """Rows whose logits are wanted; without a copy where they are all rows."""
+    def gather_rows(self, step: Step[Tensor], x: Tensor) -> Tensor:
+        """Rows that get logits; without a copy where they are all rows."""
         return x if len(step.logit_indices) == len(x) else x[step.logit_indices]
 
     # ---- rows ------------------------------------------------------------------------------------

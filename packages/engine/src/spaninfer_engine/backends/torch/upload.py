@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spaninfer_engine.dummy_array import Noise
+from spaninfer_engine.dummy_array import DummyArray
 from spaninfer_engine.ops.operation import Host, Packable
 
 # Of a file that the system holds in memory 22 to 30 GB/s arrive; with chunks of 4 MiB 19, of 32 MiB
@@ -67,7 +67,7 @@ class Uploader:
     def fill(self, array: Packable, out: Tensor) -> None:
         """Do what `fill` does; return when the numbers are there."""
         try:
-            if isinstance(array, Noise):
+            if isinstance(array, DummyArray):
                 fill(array, out)
             else:
                 self._copy(array, out)
@@ -113,7 +113,7 @@ def _pinned(num_bytes: int) -> Tensor:
 
 def fill(array: Packable, out: Tensor) -> None:
     """Fill contiguous `out`, on any device, with an array in its own dtype, or with noise."""
-    if isinstance(array, Noise):
+    if isinstance(array, DummyArray):
         generator = torch.Generator(out.device).manual_seed(array.seed)
         out.normal_(array.mean, array.std, generator=generator)
     else:

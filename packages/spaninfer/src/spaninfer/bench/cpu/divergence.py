@@ -22,7 +22,7 @@ from spaninfer_engine import Engine, EngineConfig, SamplingParams
 from spaninfer_engine.backends.start import HostStart
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.logprobs import TokenLogprobs
-from spaninfer_engine.plan import Entry, Growth, Slice, StepPlan
+from spaninfer_engine.plan import NewSequence, Slice, StepPlan, TableUpdate
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.run.runner import Runner
@@ -145,14 +145,14 @@ def logits_of(texts: Sequence[Text], rows: int, **options: Any) -> Iterator[Logi
     runner = Runner(device, sequences, kept, vocab=decoder.vocab)
     places = [(group, 0, tuple(range(spans))) for group in range(groups)]
     for number, text in enumerate(texts):
-        entered: tuple[Entry, ...] = (
-            Entry(number, np.array(text, np.int32), SamplingParams(), seed=0),
+        entered: tuple[NewSequence, ...] = (
+            NewSequence(number, np.array(text, np.int32), SamplingParams(), seed=0),
         )
-        grown = tuple(Growth(number, *place) for place in places)
+        grown = tuple(TableUpdate(number, *place) for place in places)
         left = (number - 1,) if number else ()
         for start in range(0, len(text), rows):
             stop = min(len(text), start + rows)
-            part = Slice(number, start, stop, logits_from=start, draws=False)
+            part = Slice(number, start, stop, logits_from=start, samples=False)
             runner.run(StepPlan(start, (part,), entered, grown, left))
             entered, grown, left = (), (), ()
         yield kept.take()
@@ -170,13 +170,13 @@ class Kept:
         self._logits.clear()
         return logits
 
-    def enter(self, entry: Entry) -> None:
+    def enter(self, entry: NewSequence) -> None:
         """Take notice of nobody."""
 
-    def leave(self, request_id: int) -> None:
+    def leave(self, seq_id: int) -> None:
         """Forget nobody."""
 
-    def draw(self, *_: Any) -> Any:
+    def sample(self, *_: Any) -> Any:
         """Never called: no slice draws."""
         raise AssertionError("a slice without draws")
 

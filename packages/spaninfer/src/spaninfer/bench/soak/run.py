@@ -141,7 +141,7 @@ async def _left(target: Target) -> dict[str, float]:
     names = {
         "running": "spaninfer_running_requests",
         "waiting": "spaninfer_waiting_requests",
-        "spans": r'spaninfer_spans\{[^}]*state="held"\}',
+        "spans": r'spaninfer_spans\{[^}]*state="in_use"\}',
     }
     found: dict[str, float] = {}
     for _ in range(round(SETTLED_S / LOOK_S)):

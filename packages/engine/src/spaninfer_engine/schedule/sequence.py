@@ -1,4 +1,4 @@
-"""One of the n choices of a request, and how far it has come."""
+"""A sequence: one of the n choices of a request, and its progress."""
 
 from __future__ import annotations
 
@@ -8,52 +8,52 @@ from sys import maxsize
 
 import numpy as np
 
-from spaninfer_engine.cache.prefix import Linker
+from spaninfer_engine.cache.prefix import SpanHasher
 from spaninfer_engine.cache.table import SpanTable
 from spaninfer_engine.logprobs import TokenLogprobs
-from spaninfer_engine.plan import Entry, Growth
+from spaninfer_engine.plan import NewSequence, TableUpdate
 from spaninfer_engine.request import FinishReason, Request, TokenIds, TokenLogprob, Usage
 from spaninfer_engine.schedule.policy import rank
 
 
-class Choice:
-    """What the scheduler remembers of a choice; only the engine's loop changes it.
+class SequenceState:
+    """The state of one sequence (a choice of the API); only the engine's loop changes it.
 
-        0 ....... sealed ....... done ....... room          done: keys planned to be computed
-        | whole spans  |  computed or |  spans taken,       sealed: whole spans with a label
-        | with a label |  in flight   |  nothing written    room: tokens that its spans can hold
+        0 .... published .... done .... capacity     num_published_spans: whole spans with a hash
+        | whole spans | computed or | spans taken,   done: keys planned to be computed
+        | with a hash | in flight   | not written    capacity: tokens that its spans can hold
 
-    `output_ids` are the tokens drawn; where steps are in flight, `done` runs ahead of them.
+    `output_ids` are the tokens sampled; where steps are in flight, `done` runs ahead of them.
     """
 
     __slots__ = (
         "cached_len",
+        "capacity",
+        "discard_until_step",
         "done",
         "end_ids",
         "ended",
-        "entered",
         "first_token_s",
         "followers",
+        "hasher",
         "index",
         "is_decoding",
-        "last",
-        "linker",
+        "is_known_to_runner",
         "logits_from",
         "max_output",
+        "max_pos",
+        "num_published_spans",
         "order",
         "output_ids",
+        "prefill_end",
         "priority",
         "prompt_len",
         "prompt_parts",
         "request",
-        "request_id",
-        "room",
-        "rope_len",
+        "rope_seq_len",
         "scheduled_s",
-        "sealed",
-        "stale_until",
+        "seq_id",
         "tables",
-        "target",
     )
 
     def __init__(
@@ -62,24 +62,24 @@ class Choice:
         index: int,
         *,
         limit: int,
-        linker: Linker,
+        hasher: SpanHasher,
         tables: tuple[SpanTable, ...],
     ) -> None:
         self.request, self.index = request, index
-        self.request_id = request.id + index
+        self.seq_id = request.id + index
         self.priority = request.placement.priority
-        self.order = (rank(self.priority, request.turn_s), self.request_id)  # smaller runs first
+        self.order = (rank(self.priority, request.turn_s), self.seq_id)  # smaller runs first
         self.prompt_len = len(request.prompt_ids)
         self.output_ids: list[int] = []
         self.end_ids = request.end_ids
-        self.max_output, self.last = limit - self.prompt_len, limit - 1  # see policy.Pending
-        self.done, self.target = 0, self.prompt_len
-        self.rope_len = self.prompt_len
-        self.linker = linker
-        self.tables, self.room, self.sealed = tables, 0, 0
-        self.entered = False  # has the runner heard of it?
+        self.max_output, self.max_pos = limit - self.prompt_len, limit - 1  # see policy.Schedulable
+        self.done, self.prefill_end = 0, self.prompt_len
+        self.rope_seq_len = self.prompt_len
+        self.hasher = hasher
+        self.tables, self.capacity, self.num_published_spans = tables, 0, 0
+        self.is_known_to_runner = False  # was it sent to the runner?
         self.is_decoding = False  # is `target` computed, and its result here?
-        self.stale_until = 0  # results up to this step belong to keys that were given up
+        self.discard_until_step = 0  # results up to this step belong to keys that were given up
         self.prompt_parts: list[TokenLogprobs] = []  # about the prompt, step by step
         asks = request.sampling.prompt_logprobs is not None and index == 0 and self.prompt_len > 1
         self.logits_from = 0 if asks else maxsize
@@ -87,11 +87,13 @@ class Choice:
         self.scheduled_s: float | None = None
         self.first_token_s: float | None = None
         self.ended = False
-        self.followers: tuple[Choice, ...] = ()  # enter when this one has computed the prompt
+        self.followers: tuple[
+            SequenceState, ...
+        ] = ()  # enter when this one has computed the prompt
 
     @property
     def seed(self) -> int:
-        """The seed of this choice's draws."""
+        """The seed of this sequence's samples."""
         return (self.request.seed + self.index) % 2**64
 
     @property
@@ -105,23 +107,25 @@ class Choice:
         prompt = self.request.prompt_ids[start:stop]
         if stop <= prompt_len:
             return prompt
-        drawn = np.array(self.output_ids[max(start - prompt_len, 0) : stop - prompt_len], np.int64)
-        return drawn if start >= prompt_len else np.concatenate([prompt, drawn])
+        new_tokens = np.array(
+            self.output_ids[max(start - prompt_len, 0) : stop - prompt_len], np.int64
+        )
+        return new_tokens if start >= prompt_len else np.concatenate([prompt, new_tokens])
 
     def prompt_logprobs(self) -> Sequence[TokenLogprob]:
         """Return what is known of the log-probabilities of the prompt's tokens, from its second."""
         return TokenLogprobs.joined(self.prompt_parts) if self.prompt_parts else ()
 
-    def rotate_anew(self) -> None:
+    def reset_rope(self) -> None:
         """Have the keys, which were given up, computed for the length it has grown to."""
-        self.rope_len = self.target
-        self.linker = self.linker.anew(self.rope_len)
+        self.rope_seq_len = self.prefill_end
+        self.hasher = self.hasher.with_rope_seq_len(self.rope_seq_len)
 
-    def entry(self) -> Entry:
-        """Return how the runner hears of this choice."""
+    def new_sequence(self) -> NewSequence:
+        """Return the message that introduces this sequence to the runner."""
         request = self.request
-        return Entry(
-            request_id=self.request_id,
+        return NewSequence(
+            seq_id=self.seq_id,
             token_ids=request.prompt_ids,
             sampling=request.sampling,
             seed=self.seed,
@@ -129,16 +133,16 @@ class Choice:
             end_ids=tuple(sorted(self.end_ids)),
         )
 
-    def growths(self) -> list[Growth]:
-        """Return what the runner has not been told of the span tables, once."""
+    def table_updates(self) -> list[TableUpdate]:
+        """Return the changes of the span tables that were not sent to the runner yet, once."""
         return [
-            Growth(self.request_id, group, *news)
+            TableUpdate(self.seq_id, group, *update)
             for group, table in enumerate(self.tables)
-            if (news := table.news()) is not None
+            if (update := table.take_update()) is not None
         ]
 
     def usage(self, finished_s: float | None) -> Usage:
-        """Return the counts and times of this choice, which ends now."""
+        """Return the counts and times of this sequence, which ends now."""
         return Usage(
             prompt_len=self.prompt_len,
             output_len=len(self.output_ids),
@@ -152,23 +156,23 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A choice that produces nothing more, and the token that came with the end, if one did."""
+    """A sequence that produces nothing more, and the token that came with the end, if one did."""
 
-    choice: Choice
+    seq: SequenceState
     reason: FinishReason
     usage: Usage
-    token: Drawn | None = None
+    token: NewToken | None = None
     matched: int | None = None
     error: Exception | None = None
 
 
-Drawn = tuple[Choice, int, TokenLogprob | None]
-"""A choice, the token it drew, and its log-probability where asked."""
+NewToken = tuple[SequenceState, int, TokenLogprob | None]
+"""A sequence, the token sampled for it, and its log-probability where asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """What became of the choices, in order: tokens first, then ends."""
+    """What became of the sequences, in order: tokens first, then ends."""
 
-    drawn: list[Drawn]
+    new_tokens: list[NewToken]
     ended: list[Ended]

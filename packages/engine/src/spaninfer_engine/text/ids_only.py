@@ -1,4 +1,4 @@
-"""The tokenizer of a model without tokenizer files: token ids go in, token ids come out."""
+"""The tokenizer of a model without tokenizer files: ids in, ids out."""
 
 from __future__ import annotations
 

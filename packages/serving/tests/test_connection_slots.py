@@ -1,8 +1,8 @@
 import logging
 
 import pytest
-from spaninfer_serving import places
-from spaninfer_serving.places import MOST_CONNECTIONS, RESERVED, Places, provide
+from spaninfer_serving import connection_slots
+from spaninfer_serving.connection_slots import MOST_CONNECTIONS, RESERVED, ConnectionSlots, provide
 
 resource = pytest.importorskip("resource", reason="Windows limits sockets by memory alone")
 
@@ -28,7 +28,7 @@ def soft_limit():
 
 
 def test_the_longest_silence_gives_way_and_only_where_all_places_are_taken():
-    places = Places(2)
+    places = ConnectionSlots(2)
     connections = [Waiting(places) for _ in range(3)]
 
     for num_taken in (1, 2, 3):
@@ -39,8 +39,8 @@ def test_the_longest_silence_gives_way_and_only_where_all_places_are_taken():
 
 def test_the_log_says_once_a_second_how_many_were_closed(monkeypatch, caplog):
     times_s = [50.0, 50.1, 50.9, 51.0, 51.1, 60.0]
-    monkeypatch.setattr(places, "monotonic", iter(times_s).__next__)
-    full = Places(0)
+    monkeypatch.setattr(connection_slots, "monotonic", iter(times_s).__next__)
+    full = ConnectionSlots(0)
 
     with caplog.at_level(logging.WARNING):
         for _ in times_s:

@@ -36,7 +36,7 @@ class Connection(Protocol):
         """Close it now."""
 
 
-class Places:
+class ConnectionSlots:
     """The number of connections there may be; who waits for its client gives way to who comes.
 
     So clients that connect and say nothing, or do not read, shut nobody out: the connection that
@@ -66,12 +66,12 @@ class Places:
             self._num_closed, self._said_at = 0, now
 
 
-def provide() -> Places:
+def provide() -> ConnectionSlots:
     """Raise the process's limit of open files as far as is of use; return what it has places for.
 
     To be called when most files are open that will be.
     """
-    return Places(min(MOST_CONNECTIONS, max(1, _num_files() - RESERVED)))
+    return ConnectionSlots(min(MOST_CONNECTIONS, max(1, _num_files() - RESERVED)))
 
 
 def _num_files() -> int:

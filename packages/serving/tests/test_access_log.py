@@ -6,7 +6,7 @@ from fastapi.testclient import TestClient
 from spaninfer_engine import Engine
 from spaninfer_serving import Settings, create_app
 
-JOURNAL = "spaninfer_serving.journal"
+JOURNAL = "spaninfer_serving.access_log"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Which of the engine's errors becomes which answer."""
+"""The engine's errors as HTTP errors of the OpenAI API."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 import pytest
-from spaninfer_engine.cache.rotation import Rotation, rotation_of
+from spaninfer_engine.cache.rope_state import RopeState, rope_state_of
 from spaninfer_engine.spec.frequencies import Frequencies
 from spaninfer_engine.spec.nodes import (
     Attention,
@@ -37,29 +37,29 @@ def decoder(kind, **options):
 
 @pytest.mark.parametrize("kind", ["default", "linear", "llama3", "yarn"])
 def test_most_frequencies_do_not_depend_on_length(kind):
-    assert rotation_of(decoder(kind)) == Rotation(None, None)
+    assert rope_state_of(decoder(kind)) == RopeState(None, None)
 
 
 def test_dynamic_frequencies_give_every_position_beyond_the_limit_its_own_state():
-    rotation = rotation_of(decoder("dynamic"))
+    rotation = rope_state_of(decoder("dynamic"))
 
-    assert rotation.states(16, 20, rope_len=8) == ()
-    assert rotation.states(18, 22, rope_len=8) == ((), (), ((21,),), ((22,),))
-    assert rotation.states(0, 2, rope_len=30) == (((30,),), ((30,),))
-    assert not rotation.outgrown(8, 100)
+    assert rotation.states(16, 20, rope_seq_len=8) == ()
+    assert rotation.states(18, 22, rope_seq_len=8) == ((), (), ((21,),), ((22,),))
+    assert rotation.states(0, 2, rope_seq_len=30) == (((30,),), ((30,),))
+    assert not rotation.needs_recompute(8, 100)
 
 
 def test_longrope_that_recomputes_says_when():
-    rotation = rotation_of(decoder("longrope", recompute=True))
+    rotation = rope_state_of(decoder("longrope", recompute=True))
 
-    assert not rotation.outgrown(8, 20)
-    assert rotation.outgrown(8, 21)
-    assert not rotation.outgrown(21, 22)
+    assert not rotation.needs_recompute(8, 20)
+    assert rotation.needs_recompute(8, 21)
+    assert not rotation.needs_recompute(21, 22)
 
 
 def test_frequencies_fixed_by_the_prompt_are_the_same_for_every_position():
-    rotation = rotation_of(decoder("ntk_prompt"))
+    rotation = rope_state_of(decoder("ntk_prompt"))
 
-    assert rotation.states(18, 60, rope_len=8) == ()
-    assert rotation.states(0, 3, rope_len=30) == (((1,),),) * 3
-    assert rotation.states(90, 92, rope_len=30) == (((1,),),) * 2
+    assert rotation.states(18, 60, rope_seq_len=8) == ()
+    assert rotation.states(0, 3, rope_seq_len=30) == (((1,),),) * 3
+    assert rotation.states(90, 92, rope_seq_len=30) == (((1,),),) * 2

@@ -1,6 +1,6 @@
 """What is said about every request: an id, one line in the access log, a count of the statuses.
 
-The line goes to the logger `spaninfer_serving.journal` at INFO.
+The line goes to the logger `spaninfer_serving.access_log` at INFO.
 Neither prompts nor answers nor keys are ever in it.
 """
 
@@ -17,13 +17,13 @@ from time import perf_counter
 from spaninfer_engine import Output
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from spaninfer_serving.error_mapping import STOPPING, problem_of
 from spaninfer_serving.guard import answer
-from spaninfer_serving.problems import STOPPING, problem_of
 
 log = logging.getLogger(__name__)
 ID_HEADER = b"x-request-id"
 ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")  # nothing that could forge a line of a log
-CUT = 499  # nginx's word for a client that went away before the answer began
+CLIENT_CLOSED_REQUEST = 499  # nginx's word for a client that went away before the answer began
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Tally:
         return f"prompt {self.prompt_tokens}, output {self.output_tokens} tokens, {rate:.1f} tok/s "
 
 
-class Journal:
+class AccessLog:
     """ASGI middleware around everything else.
 
     It gives each answer an id, the client's own where it sent one; and it answers what failed.
@@ -64,7 +64,7 @@ class Journal:
             return
         name = _id_of(scope)
         started = perf_counter()
-        status = CUT
+        status = CLIENT_CLOSED_REQUEST
         tally = scope.setdefault("state", {})["tally"] = Tally()
 
         async def noted(message: Message) -> None:
@@ -77,11 +77,13 @@ class Journal:
         try:
             await self._app(scope, receive, noted)
         except asyncio.CancelledError:  # the server stops, and the time to finish is over
-            if status == CUT:
+            if status == CLIENT_CLOSED_REQUEST:
                 await answer(STOPPING, noted)
         except Exception as error:
             log.exception("request %s failed", name.decode())
-            if status != CUT:  # the answer has begun: the connection has to break off
+            if (
+                status != CLIENT_CLOSED_REQUEST
+            ):  # the answer has begun: the connection has to break off
                 raise
             await answer(problem_of(error, "prompt"), noted)
         finally:

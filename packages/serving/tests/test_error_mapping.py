@@ -7,7 +7,7 @@ from spaninfer_engine.errors import (
     QueueFull,
     TemplateError,
 )
-from spaninfer_serving.problems import problem_of
+from spaninfer_serving.error_mapping import problem_of
 
 
 @pytest.mark.parametrize(

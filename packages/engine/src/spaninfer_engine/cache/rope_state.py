@@ -1,4 +1,4 @@
-"""How the length of a request changes its keys, where rotary frequencies depend on length."""
+"""Length-dependent rotary frequencies: how the length of a request changes its keys."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ State = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Rotation:
+class RopeState:
     """The frequency state of a length, and the length beyond which all keys are computed anew."""
 
     state: Callable[[int], State] | None = None  # () up to some length, never again above it
     recompute_beyond: int | None = None
     grows: bool = True  # does a length go on counting while tokens are generated?
 
-    def states(self, start: int, stop: int, rope_len: int) -> tuple[State, ...]:
+    def states(self, start: int, stop: int, rope_seq_len: int) -> tuple[State, ...]:
         """Return the state of each position in [start, stop); () where none has any.
 
         Position p of a request is rotated for the length max(rope_len, p + 1), or, where lengths
         do not grow, for rope_len.
         """
-        if self.state is None or not self.state(self._length(stop, rope_len)):
+        if self.state is None or not self.state(self._length(stop, rope_seq_len)):
             return ()
         return tuple(
-            self.state(self._length(position + 1, rope_len)) for position in range(start, stop)
+            self.state(self._length(position + 1, rope_seq_len)) for position in range(start, stop)
         )
 
-    def _length(self, known: int, rope_len: int) -> int:
-        return max(rope_len, known) if self.grows else rope_len
+    def _length(self, known: int, rope_seq_len: int) -> int:
+        return max(rope_seq_len, known) if self.grows else rope_seq_len
 
-    def outgrown(self, rope_len: int, length: int) -> bool:
-        """Must keys that were rotated for `rope_len` be computed anew at this length?"""
-        return self.recompute_beyond is not None and rope_len <= self.recompute_beyond < length
+    def needs_recompute(self, rope_seq_len: int, length: int) -> bool:
+        """Must keys that were rotated for `rope_seq_len` be computed anew at this length?"""
+        return self.recompute_beyond is not None and rope_seq_len <= self.recompute_beyond < length
 
 
-def rotation_of(decoder: Decoder) -> Rotation:
+def rope_state_of(decoder: Decoder) -> RopeState:
     """Return how a model's keys depend on length."""
     if not decoder.frequency_state(maxsize):
-        return Rotation()
+        return RopeState()
     every = [rope.frequencies for rope in ropes(decoder)]
-    return Rotation(
+    return RopeState(
         lru_cache(maxsize=4096)(decoder.frequency_state),
         min((each.original_len for each in every if each.recompute), default=None),
         any(each.grows for each in every if each.state(maxsize)),

@@ -1,4 +1,4 @@
-"""The engine's outputs as OpenAI's answers: whole, or chunk by chunk."""
+"""The engine's outputs as OpenAI responses: whole, or chunk by chunk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spaninfer_engine.request import FinishReason, Output, TokenLogprob
 from spaninfer_engine.request import Usage as EngineUsage
 
 from spaninfer_serving.translate import (
-    Words,
+    TokenDecoder,
     chat_logprobs,
     completion_logprobs,
     finish_reason,
@@ -47,7 +47,7 @@ Answer: TypeAlias = BaseModel | Iterator[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
+class ResponseMeta:
     """What every answer to one request repeats, and what the client asked to see."""
 
     id: str
@@ -60,7 +60,7 @@ class Envelope:
     @classmethod
     def new(
         cls, prefix: str, model: str, fingerprint: str, *, include_usage: bool, token_ids: bool
-    ) -> Envelope:
+    ) -> ResponseMeta:
         """Return an envelope with an id of its own, dated now."""
         name = f"{prefix}-{uuid.uuid4().hex}"
         return cls(name, int(time.time()), model, fingerprint, include_usage, token_ids)
@@ -122,8 +122,8 @@ async def _collect(
 
 async def chat_response(
     outputs: AsyncIterator[tuple[int, Output]],
-    envelope: Envelope,
-    words: Words,
+    meta: ResponseMeta,
+    words: TokenDecoder,
     *,
     choices: int,
     prompt_len: int,
@@ -138,15 +138,15 @@ async def chat_response(
             logprobs=None,
             finish_reason=finish_reason(choice.end.finish_reason) or "",
             stop_reason=choice.end.matched,
-            token_ids=choice.token_ids if envelope.token_ids else None,
+            token_ids=choice.token_ids if meta.token_ids else None,
         )
         for index, choice in enumerate(collected)
     ]
     response = ChatResponse(
-        id=envelope.id,
-        created=envelope.created,
-        model=envelope.model,
-        system_fingerprint=envelope.fingerprint,
+        id=meta.id,
+        created=meta.created,
+        model=meta.model,
+        system_fingerprint=meta.fingerprint,
         choices=[] if logprobs else parts,
         usage=usage_of([prompt_len], usages),
     )
@@ -161,8 +161,8 @@ async def chat_response(
 
 async def chat_chunks(
     outputs: AsyncIterator[tuple[int, Output]],
-    envelope: Envelope,
-    words: Words,
+    meta: ResponseMeta,
+    words: TokenDecoder,
     *,
     choices: int,
     prompt_len: int,
@@ -172,12 +172,12 @@ async def chat_chunks(
 
     def chunk(parts: list[ChatChunkChoice]) -> ChatChunk:
         return ChatChunk(
-            id=envelope.id,
+            id=meta.id,
             object="chat.completion.chunk",
-            created=envelope.created,
-            model=envelope.model,
+            created=meta.created,
+            model=meta.model,
             choices=parts,
-            system_fingerprint=envelope.fingerprint,
+            system_fingerprint=meta.fingerprint,
         )
 
     for index in range(choices):
@@ -188,7 +188,7 @@ async def chat_chunks(
         ended = finish_reason(_checked(output).finish_reason)
         if ended is not None:
             usages[index] = _usage(output)
-        if not (ended or output.text or output.logprobs or envelope.token_ids):
+        if not (ended or output.text or output.logprobs or meta.token_ids):
             continue
         *early, last_piece = in_pieces(output.logprobs)
         for piece in early:
@@ -203,30 +203,30 @@ async def chat_chunks(
             part.logprobs = chat_logprobs(last_piece, words)
         if output.matched is not None:
             part.stop_reason = output.matched
-        if envelope.token_ids:
+        if meta.token_ids:
             part.token_ids = list(output.token_ids)
         yield chunk([part])
-    if envelope.include_usage:
+    if meta.include_usage:
         last = chunk([])
         last.usage = usage_of([prompt_len], usages)
         yield last
 
 
-def _completion(envelope: Envelope, parts: list[CompletionChoice]) -> CompletionResponse:
+def _completion(meta: ResponseMeta, parts: list[CompletionChoice]) -> CompletionResponse:
     return CompletionResponse(
-        id=envelope.id,
+        id=meta.id,
         object="text_completion",
-        created=envelope.created,
-        model=envelope.model,
+        created=meta.created,
+        model=meta.model,
         choices=parts,
-        system_fingerprint=envelope.fingerprint,
+        system_fingerprint=meta.fingerprint,
     )
 
 
 async def completion_response(
     outputs: AsyncIterator[tuple[int, Output]],
-    envelope: Envelope,
-    words: Words,
+    meta: ResponseMeta,
+    words: TokenDecoder,
     *,
     prompts: Sequence[Prompt],
     choices: int,
@@ -245,20 +245,20 @@ async def completion_response(
             finish_reason=finish_reason(choice.end.finish_reason),
             stop_reason=choice.end.matched,
         )
-        if envelope.token_ids:
+        if meta.token_ids:
             part.token_ids = choice.token_ids
             part.prompt_token_ids = list(prompt.ids)
         parts.append(part)
         first = collected[index - index % choices]  # computes the prompt, for the others too
         shown = _echoed(prompt, first.prompt_logprobs) if echo else ()
         said.append(completion_pieces(_wire_parts(chain(shown, choice.logprobs), words)))
-    response = _completion(envelope, [] if logprobs else parts)
+    response = _completion(meta, [] if logprobs else parts)
     response.usage = usage_of([len(prompt.ids) for prompt in prompts], usages)
     return answer_in_pieces(response, zip(parts, said, strict=True)) if logprobs else response
 
 
 def _wire_parts(
-    entries: Iterable[TokenLogprob | int], words: Words
+    entries: Iterable[TokenLogprob | int], words: TokenDecoder
 ) -> Iterator[CompletionLogprobs]:
     """Yield log-probabilities as text completions carry them, a piece at a time."""
     offset = 0
@@ -269,8 +269,8 @@ def _wire_parts(
 
 async def completion_chunks(
     outputs: AsyncIterator[tuple[int, Output]],
-    envelope: Envelope,
-    words: Words,
+    meta: ResponseMeta,
+    words: TokenDecoder,
     *,
     prompts: Sequence[Prompt],
     choices: int,
@@ -300,7 +300,7 @@ async def completion_chunks(
                 completion_logprobs, last_piece, words, offsets[index]
             )
             early = CompletionChoice(index=index, text="", finish_reason=None, logprobs=said)
-            yield _completion(envelope, [early])
+            yield _completion(meta, [early])
             last_piece = piece
         part = CompletionChoice(
             index=index,
@@ -311,11 +311,11 @@ async def completion_chunks(
             part.logprobs, offsets[index] = completion_logprobs(last_piece, words, offsets[index])
         if output.matched is not None:
             part.stop_reason = output.matched
-        if envelope.token_ids:
+        if meta.token_ids:
             part.token_ids = list(output.token_ids)
-        yield _completion(envelope, [part])
-    if envelope.include_usage:
-        last = _completion(envelope, [])
+        yield _completion(meta, [part])
+    if meta.include_usage:
+        last = _completion(meta, [])
         last.usage = usage_of([len(prompt.ids) for prompt in prompts], usages)
         yield last
 

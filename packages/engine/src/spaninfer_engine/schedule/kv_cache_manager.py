@@ -1,0 +1,196 @@
+"""The KV cache manager: allocates spans for sequences, and finds the prefixes that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from sys import maxsize
+
+from spaninfer_engine.cache.pool import SpanPool
+from spaninfer_engine.cache.prefix import HashSeed, PrefixHit, SpanHasher, find_prefix
+from spaninfer_engine.cache.rope_state import RopeState
+from spaninfer_engine.cache.table import SpanTable
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.request import Request
+from spaninfer_engine.schedule.admission import Limits
+from spaninfer_engine.schedule.sequence import SequenceState
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """The span cache as the scheduler sees it; tuples have one entry per cache group."""
+
+    span_len: int
+    num_spans: tuple[int, ...]
+    windows: tuple[int | None, ...]
+    kv_dtype: str
+    rope_state: RopeState
+    share: bool = True  # may requests share prefixes with each other?
+
+    def capacity(self) -> int:
+        """Return how many tokens of one request fit at the most."""
+        full = [n for n, window in zip(self.num_spans, self.windows, strict=True) if window is None]
+        return min(full) * self.span_len if full else maxsize
+
+
+class Availability(IntEnum):
+    """When the spans of an allocation can be had; the larger, the worse."""
+
+    NOW = 0
+    LATER = 1  # when the steps in flight have finished
+    NEVER = 2  # not unless a sequence gives spans back
+
+
+class KVCacheManager:
+    """Takes spans for sequences, shares prefixes between them, and gives everything back."""
+
+    def __init__(self, shape: CacheShape, limits: Limits) -> None:
+        _check_windows(shape, limits)
+        self.shape, self._step_tokens = shape, limits.step_tokens
+        self.pools = tuple(SpanPool(num_spans) for num_spans in shape.num_spans)
+        self._grown: list[SequenceState] = []
+
+    def sequences_of(self, request: Request, limit: int) -> tuple[SequenceState, ...]:
+        """Return the sequences of a request, without spans; may be called from any thread."""
+        placement, shape = request.placement, self.shape
+        hash_seed = HashSeed(
+            kv_dtype=shape.kv_dtype,
+            tenant=placement.tenant,
+            adapter=placement.adapter,
+            private=None if shape.share else request.id,
+        )
+        hasher = SpanHasher(hash_seed, shape.span_len, shape.rope_state, len(request.prompt_ids))
+        if request.sampling.n > 1:  # once for all; that of a single one may be spared, see _hashes
+            hasher.extend(request.prompt_ids)
+        return tuple(
+            SequenceState(request, index, limit=limit, hasher=hasher.copy(), tables=self._tables())
+            for index in range(request.sampling.n)
+        )
+
+    def start(self, seq: SequenceState, spare: int) -> Availability:
+        """Share the longest prefix there is, if what is missing behind it can be had as well.
+
+        `spare` spans must stay available, so that a start does not cost another its place.
+        """
+        hit = self._hit(seq)
+        begin = hit.num_spans * self.shape.span_len
+        availability = Availability.NOW
+        for table, (_, spans) in zip(seq.tables, hit.tables, strict=True):
+            # Behind a window, spans go back while a long prompt is computed step by step.
+            reach = maxsize if table.window is None else begin + self._step_tokens
+            missing = table.num_missing(min(seq.prefill_end, reach)) - hit.num_spans
+            count = missing + table.pool.num_not_in_use(spans) + spare
+            availability = max(availability, _availability(table.pool, count))
+        if availability is Availability.NOW:
+            for table, (first, spans) in zip(seq.tables, hit.tables, strict=True):
+                table.adopt(first, spans)
+            seq.num_published_spans = hit.num_spans
+            seq.done = seq.capacity = begin
+        return availability
+
+    def grow(self, seq: SequenceState, start: int, stop: int) -> Availability:
+        """Take the spans that positions [start, stop) need; what some groups give is kept."""
+        availability = Availability.NOW
+        for table in seq.tables:
+            if table.window is not None:
+                table.slide(start)
+            if not table.grow(stop):
+                availability = max(availability, _availability(table.pool, table.num_missing(stop)))
+        if availability is Availability.NOW:
+            seq.capacity = min([table.stop for table in seq.tables]) * self.shape.span_len
+            self._grown.append(seq)
+        return availability
+
+    def publish(self, seq: SequenceState, num_computed: int) -> None:
+        """Publish the whole spans among the first `num_computed` positions, for others to share."""
+        num_spans = num_computed // self.shape.span_len
+        if num_spans <= seq.num_published_spans:
+            return
+        hashes = self._hashes(seq, num_spans)
+        for table in seq.tables:
+            begin, end = max(seq.num_published_spans, table.first), min(num_spans, table.stop)
+            if begin < end:
+                spans = table.spans[begin - table.first : end - table.first]
+                table.pool.publish(spans, hashes[begin:end])
+        seq.num_published_spans = num_spans
+
+    def release(self, seq: SequenceState) -> None:
+        """Give all spans of a sequence back: its keys are gone, unless their prefix is cached."""
+        for table in seq.tables:
+            table.release()
+        seq.done = seq.capacity = seq.num_published_spans = 0
+
+    def take_grown(self) -> list[SequenceState]:
+        """Return the sequences that took spans since the last call; some may come twice."""
+        grown, self._grown = self._grown, []
+        return grown
+
+    def plan(self, step: int) -> None:
+        """Note that a step was planned with the spans in use now."""
+        for pool in self.pools:
+            pool.plan(step)
+
+    def finish(self, step: int) -> None:
+        """Note that a step has finished."""
+        for pool in self.pools:
+            pool.finish(step)
+
+    def _tables(self) -> tuple[SpanTable, ...]:
+        shape = self.shape
+        return tuple(
+            SpanTable(pool, shape.span_len, window)
+            for pool, window in zip(self.pools, shape.windows, strict=True)
+        )
+
+    def _hit(self, seq: SequenceState) -> PrefixHit:
+        reach = 0
+        if seq.logits_from == maxsize:  # log-probabilities of the prompt need every position
+            reach = (seq.prefill_end - 1) // self.shape.span_len  # the last token samples
+        if self._lacks(self._hashes(seq, min(reach, 1))[:1]):
+            reach = 0  # so 4000 tokens are hashed, 0.15 ms, when their keys have been computed
+        hashes = self._hashes(seq, reach)[:reach]
+        return find_prefix(hashes, self.pools, self.shape.windows, self.shape.span_len)
+
+    def _lacks(self, first: Sequence[bytes]) -> bool:
+        """Does a group that must hold all spans of a prefix lack the first, if that has a hash?"""
+        groups = zip(self.pools, self.shape.windows, strict=True)
+        return any(window is None and not pool.find_run(first) for pool, window in groups)
+
+    def _hashes(self, seq: SequenceState, count: int) -> list[bytes]:
+        """Return the span hashes of a sequence, at least of its first `count` spans as far as their
+        tokens are known.
+        """
+        hasher, span_len = seq.hasher, self.shape.span_len
+        known = len(hasher.hashes)
+        if known < count:
+            hasher.extend(seq.ids(known * span_len, count * span_len))
+        return hasher.hashes
+
+
+def _availability(pool: SpanPool, count: int) -> Availability:
+    if count <= pool.num_available:
+        return Availability.NOW
+    return (
+        Availability.LATER
+        if count <= pool.num_available + pool.num_pending_free
+        else Availability.NEVER
+    )
+
+
+def _check_windows(shape: CacheShape, limits: Limits) -> None:
+    """Raise unless one request fits into every group with a window."""
+    for group, (num_spans, window) in enumerate(zip(shape.num_spans, shape.windows, strict=True)):
+        if window is None:
+            continue
+        needed = min(
+            # What a step sees and writes, which need not begin where a span does.
+            -(-(window + limits.step_tokens - 2) // shape.span_len) + 1,
+            -(-limits.context // shape.span_len),
+        )
+        if num_spans < needed:
+            raise ConfigError(
+                f"cache group {group} has {num_spans} spans of {shape.span_len} tokens; a window "
+                f"of {window} and steps of {limits.step_tokens} tokens need {needed}; "
+                "give the cache more memory, or lower step_tokens"
+            )
