@@ -32,7 +32,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)  # after what -k and -m leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep few cases where asked for; let `gpu` tests step aside where no CUDA device is."""
+    """Keep few cases where asked for; let `gpu` tests step aside where no CUDA device is.
+
+    A `sweep` runs only where `-m` names it.
+    """
+    if "sweep" not in config.getoption("markexpr"):
+        left_out = [item for item in items if item.get_closest_marker("sweep")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     if (most := config.getoption("--cases")) is not None:
         items[:] = few(items, most)
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]

@@ -1,7 +1,8 @@
 """No config.json makes the CPU backend touch memory that is not its own, or fail with an error that
 is not ours: each is refused by name, or computes.
 
-Every number of every family's config in turn becomes each of fifty values. The processes that serve
+Every number of every family's config in turn becomes each of fifty values: all of them in the
+sweep, some drawn at random otherwise. The processes that serve
 them have pages that may not be touched around every buffer (fixtures/hostile_worker.py).
 """
 
@@ -27,7 +28,7 @@ def test_a_hostile_config_is_refused_or_computes(tmp_path: Path, seed: int) -> N
     assert not failed, "\n".join(f"{case}: {outcome}" for case, outcome in failed)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("family", hostile.NAMES)
 def test_no_value_of_any_number_of_a_family_does_harm(tmp_path: Path, family: str) -> None:
     failed = hostile.run(list(hostile.cases(family)), tmp_path)
