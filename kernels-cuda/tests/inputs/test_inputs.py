@@ -8,8 +8,8 @@ from spaninfer_kernel_launch import captured, get_gpu, new_stream, pointer_of
 from spaninfer_kernels_cuda import inputs
 
 POISON = -(10**9)
-OUT_WANTED = ("wanted", "wanted_row", "wanted_len", "draw_row", "draw_position")
-OUT = ("token_ids", "position", *OUT_WANTED)
+OUT_LOGITS = ("logit_indices", "logit_rows", "logit_seq_lens", "sampled_rows", "sampled_positions")
+OUT = ("token_ids", "positions", *OUT_LOGITS)
 
 
 def test_columns_share_the_memory_of_their_block():
@@ -21,7 +21,7 @@ def test_columns_share_the_memory_of_their_block():
         *([0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]),
         *([12, 13, 14, 15], [16, 17, 18, 19]),
     ]
-    columns.draws[1] = -7
+    columns.sample_positions[1] = -7
     assert block[10] == -7
 
 
@@ -31,12 +31,12 @@ def test_a_block_that_is_too_short_is_refused():
 
 
 def test_addresses_of_groups_and_ropes_follow_their_numbers():
-    places = inputs.Places(
-        columns=1, capacity=2, known=3, stride=4, token_ids=5, position=6, wanted=7,
-        wanted_row=8, wanted_len=9, draw_row=10, draw_position=11,
+    addresses = inputs.Addresses(
+        columns=1, capacity=2, tokens=3, tokens_stride=4, token_ids=5, positions=6, logit_indices=7,
+        logit_rows=8, logit_seq_lens=9, sampled_rows=10, sampled_positions=11,
     )  # fmt: skip
 
-    words = places.words([inputs.Group(12, 13, 14, 15)], [inputs.Rope(20, 21, 22, 23, 24)])
+    words = addresses.words([inputs.Group(12, 13, 14, 15)], [inputs.Rope(20, 21, 22, 23, 24)])
 
     assert words.tolist() == [*range(1, 12), 1, 1, *range(12, 16), *range(20, 25)]
     assert words.dtype == np.int64
@@ -81,25 +81,25 @@ def defined(world, slices):
     out = {name: [] for name in OUT}
     slots = [[] for _ in world.tables]
     for part in slices:
-        first = len(out["position"])
+        first = len(out["positions"])
         for at in range(part.start, part.stop):
             is_padding = part.row < 0
-            out["position"].append(0 if is_padding else at)
+            out["positions"].append(0 if is_padding else at)
             out["token_ids"].append(0 if is_padding else world.known[part.row, at])
             for slot, table, n in zip(slots, world.tables, world.span_lens, strict=True):
                 slot.append(-1 if is_padding else table[part.row, at // n] * n + at % n)
         last = first + part.stop - part.start
-        out["wanted"] += range(last - part.wanted, last)
-        out["wanted_row"] += [part.row] * part.wanted
+        out["logit_indices"] += range(last - part.wanted, last)
+        out["logit_rows"] += [part.row] * part.wanted
         seen = range(part.stop - part.wanted + 1, part.stop + 1)
-        out["wanted_len"] += [0] * part.wanted if part.row < 0 else seen
+        out["logit_seq_lens"] += [0] * part.wanted if part.row < 0 else seen
         drawn = [-1] * part.wanted
         if part.wanted:
             drawn[-1] = part.draws
-        out["draw_row"] += [part.row if at >= 0 else -1 for at in drawn]
-        out["draw_position"] += [max(at, 0) for at in drawn]
-    places = out["position"]
-    rotations = [(cos[places], sin[places]) for cos, sin in world.angles]
+        out["sampled_rows"] += [part.row if at >= 0 else -1 for at in drawn]
+        out["sampled_positions"] += [max(at, 0) for at in drawn]
+    addresses = out["positions"]
+    rotations = [(cos[addresses], sin[addresses]) for cos, sin in world.angles]
     return {name: np.array(column) for name, column in out.items()}, slots, rotations
 
 
@@ -120,11 +120,11 @@ class Device:
             for pair in world.angles
         ]
         at = pointer_of
-        places = inputs.Places(
+        addresses = inputs.Addresses(
             columns=at(self.columns),
             capacity=capacity,
-            known=at(self.known),
-            stride=world.known.shape[1],
+            tokens=at(self.known),
+            tokens_stride=world.known.shape[1],
             **{name: at(array) for name, array in self.out.items()},
         )
         groups = [
@@ -135,25 +135,29 @@ class Device:
             inputs.Rope(*map(at, (*table, *place)), half=table[0].shape[1])
             for table, place in zip(self.angles, self.rotations, strict=True)
         ]
-        self.places = on_gpu.put(places.words(groups, ropes))
+        self.addresses = on_gpu.put(addresses.words(groups, ropes))
 
     def fill(self, slices):
         """Write the columns of a step."""
         block = np.full(inputs.columns_len(self.capacity), POISON, np.int32)
         columns, count = inputs.Columns.of(block, self.capacity), len(slices)
-        for name in ("row", "start", "stop", "draws"):
-            column = columns.draws if name == "draws" else getattr(columns, f"{name}s")
+        for name, column in (
+            ("row", columns.table_rows),
+            ("start", columns.starts),
+            ("stop", columns.stops),
+            ("draws", columns.sample_positions),
+        ):
             column[:count] = [getattr(part, name) for part in slices]
-        columns.bounds[: count + 1] = np.cumsum([0, *(p.stop - p.start for p in slices)])
-        columns.wanted[: count + 1] = np.cumsum([0, *(p.wanted for p in slices)])
+        columns.query_start_loc[: count + 1] = np.cumsum([0, *(p.stop - p.start for p in slices)])
+        columns.logit_start_loc[: count + 1] = np.cumsum([0, *(p.wanted for p in slices)])
         self.columns[:] = self.on_gpu.put(block)
-        return {"slices": count, "rows": int(columns.bounds[count]),
-                "wanted": int(columns.wanted[count])}  # fmt: skip
+        return {"num_slices": count, "num_tokens": int(columns.query_start_loc[count]),
+                "num_logits": int(columns.logit_start_loc[count])}  # fmt: skip
 
     def check(self, world, slices, sizes):
         """Assert that everything is as defined, and nothing behind it was touched."""
         columns, slots, rotations = defined(world, slices)
-        get, rows = self.on_gpu.get, sizes["rows"]
+        get, rows = self.on_gpu.get, sizes["num_tokens"]
         for name, expected in columns.items():
             actual = get(self.out[name])
             np.testing.assert_array_equal(actual[: len(expected)], expected, name)
@@ -188,7 +192,7 @@ def test_inputs_are_those_of_each_slice(on_gpu, name):
     sizes = device.fill(STEPS[name])
 
     with new_stream() as stream:
-        inputs.prepare(gpu=get_gpu()).derive(device.places, **sizes, stream=stream)
+        inputs.prepare(gpu=get_gpu()).derive(device.addresses, **sizes, stream=stream)
     on_gpu.wait()
 
     device.check(world, STEPS[name], sizes)
@@ -201,25 +205,29 @@ def test_rows_and_wanted_rows_behind_the_last_slice_pad(on_gpu, name):
     device = Device(on_gpu, world)
     empty = [Slice(-1, 0, 0, 0)] * (40 - len(STEPS[name]))
     sizes = device.fill([*STEPS[name], *empty])
-    larger = {"slices": 40, "rows": sizes["rows"] + 9, "wanted": sizes["wanted"] + 5}
+    larger = {
+        "num_slices": 40,
+        "num_tokens": sizes["num_tokens"] + 9,
+        "num_logits": sizes["num_logits"] + 5,
+    }
 
     with new_stream() as stream:
-        inputs.prepare(gpu=get_gpu()).derive(device.places, **larger, stream=stream)
+        inputs.prepare(gpu=get_gpu()).derive(device.addresses, **larger, stream=stream)
     on_gpu.wait()
 
     padding = [Slice(-1, 0, 1, 0)] * 9
     columns, slots, rotations = defined(world, [*STEPS[name], *padding])
     for name, expected in columns.items():
-        if name in OUT_WANTED:
-            expected = np.append(expected, [-name.endswith("row")] * 5)
+        if name in OUT_LOGITS:
+            expected = np.append(expected, [-name.endswith("rows")] * 5)
         actual = on_gpu.get(device.out[name])
         np.testing.assert_array_equal(actual[: len(expected)], expected, name)
         assert (actual[len(expected) :] == POISON).all(), name
     for actual, expected in zip(device.slots, slots, strict=True):
-        np.testing.assert_array_equal(on_gpu.get(actual)[: larger["rows"]], expected)
+        np.testing.assert_array_equal(on_gpu.get(actual)[: larger["num_tokens"]], expected)
     for pair, expected_pair in zip(device.rotations, rotations, strict=True):
         for actual, expected in zip(pair, expected_pair, strict=True):
-            np.testing.assert_array_equal(on_gpu.get(actual)[: larger["rows"]], expected)
+            np.testing.assert_array_equal(on_gpu.get(actual)[: larger["num_tokens"]], expected)
 
 
 @pytest.mark.gpu
@@ -229,7 +237,7 @@ def test_a_model_without_angles_and_more_groups_than_a_warp_has_lanes(on_gpu):
     sizes = device.fill(STEPS["mixed"])
 
     with new_stream() as stream:
-        inputs.prepare(gpu=get_gpu()).derive(device.places, **sizes, stream=stream)
+        inputs.prepare(gpu=get_gpu()).derive(device.addresses, **sizes, stream=stream)
     on_gpu.wait()
 
     device.check(world, STEPS["mixed"], sizes)
@@ -243,7 +251,7 @@ def test_a_captured_step_reads_the_columns_that_are_there_when_it_runs(on_gpu):
     sizes = device.fill(steps[0])
 
     def launch(stream, _):
-        kernels.derive(device.places, **sizes, stream=stream)
+        kernels.derive(device.addresses, **sizes, stream=stream)
 
     with get_gpu().current(), new_stream() as stream, captured(stream, launch) as replay:
         for step in steps:
@@ -282,7 +290,7 @@ def test_no_slices_and_no_segments_are_no_launch(on_gpu):
     memory = np.arange(8, dtype=np.int32)
     array = on_gpu.put(memory)
 
-    kernels.derive(0, slices=0, rows=0, wanted=0, stream=0)
+    kernels.derive(0, num_slices=0, num_tokens=0, num_logits=0, stream=0)
     kernels.write(0, 0, 0, segments=0, stream=0)
 
     on_gpu.wait()  # with these addresses a launch would be a fault, and memory be lost

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="pages are protected and address space limited as on Linux"
 )
 
-FEW = 100
+FEW = 60
 
 
 @pytest.mark.parametrize("seed", [0])

@@ -1,9 +1,9 @@
-"""The inputs of a step, derived on the GPU: tokens, positions, slots, angles, who draws what.
+"""The inputs of a step, derived on the GPU: token ids, positions, slots, rotary angles.
 
-The host sends a few numbers per slice (`Columns`); everything per row is looked up where requests
-are remembered, on the GPU: a token that one step draws is there for the next one before the host
-has seen it. `derive` can be captured: what it reads lies at fixed addresses (`Places`), and the
-numbers of slices and rows are all that a launch says.
+The host sends a few numbers per slice (`Columns`); everything per token is looked up where
+sequences are kept, on the GPU: a token sampled by one step is there for the next one before the
+host has seen it. `derive` can be captured: what it reads lies at fixed addresses (`Addresses`), and
+the numbers of slices, tokens and logits are all that a launch passes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from spaninfer_kernel_launch import (
     user_cache,
 )
 
-from spaninfer_kernels_cuda.inputs.places import Columns, Group, Places, Rope, columns_len
-from spaninfer_kernels_cuda.inputs.tuning import launch_rows, launch_segments
+from spaninfer_kernels_cuda.inputs.addresses import Addresses, Columns, Group, Rope, columns_len
+from spaninfer_kernels_cuda.inputs.tuning import launch_segments, launch_tokens
 
 __all__ = [
     "VARIANTS",
+    "Addresses",
     "Columns",
     "Group",
-    "Places",
     "Prepared",
     "Rope",
     "columns_len",
@@ -55,10 +55,10 @@ class WriteArguments(NamedTuple):
 class DeriveArguments(NamedTuple):
     """What derive_inputs takes."""
 
-    places: Pointer
+    inputs: Pointer
     slices: Int32
-    rows: Int32
-    wanted: Int32
+    tokens: Int32
+    logits: Int32
 
 
 WRITE_WORDS = Signature("write_words", WriteArguments)
@@ -74,7 +74,7 @@ VARIANTS: tuple[Variant, ...] = (VARIANT,)
 class Prepared:
     """The kernels, compiled and loaded; nothing is allocated, launches pass addresses.
 
-    `places` is the GPU's copy of `Places.words`, streams are handles.
+    `addresses` is the GPU's copy of `Addresses.words`, streams are handles.
     """
 
     workspace_bytes: int
@@ -92,11 +92,14 @@ class Prepared:
             call = _call_write(self._write, launch_segments(segments))
             call(stream, WriteArguments(pointer_of(to), pointer_of(begins), pointer_of(words)))
 
-    def derive(self, places: object, *, slices: int, rows: int, wanted: int, stream: int) -> None:
-        """Write what the step's `rows` rows and `wanted` wanted rows get."""
-        if slices:
-            call = _call_derive(self._derive, launch_rows(rows))
-            call(stream, DeriveArguments(pointer_of(places), slices, rows, wanted))
+    def derive(
+        self, addresses: object, *, num_slices: int, num_tokens: int, num_logits: int, stream: int
+    ) -> None:
+        """Write the inputs of a step's tokens and of its rows of logits."""
+        if num_slices:
+            call = _call_derive(self._derive, launch_tokens(num_tokens))
+            arguments = DeriveArguments(pointer_of(addresses), num_slices, num_tokens, num_logits)
+            call(stream, arguments)
 
 
 def prepare(*, gpu: Gpu, cache: FileCache | None = None) -> Prepared:

@@ -1,20 +1,20 @@
 // The inputs of a step, derived on the GPU from a few numbers per slice.
 //
-//   write_words     segments of words from the step's block to where requests are remembered
-//   derive_inputs   per row: token, position, slots, cosines and sines; per wanted row: its row,
-//                   whose it is, how much it sees, and whose token is drawn from it, at which
-//                   position
+//   write_words     segments of words from the step's block to where sequences are kept
+//   derive_inputs   per token: id, position, slots, cosines and sines; per row of logits: the token
+//                   it belongs to, its sequence, how much it attends to, and which position is
+//                   sampled from it
 //
-// A slice is positions [start, stop) of the request that is remembered in `row`; row -1 pads. Its
-// rows of the step are [bounds[s], bounds[s + 1]), and its last wanted[s + 1] - wanted[s] rows are
-// wanted. Where its token is drawn here, from the very last, that is for position draws[s]; else -1.
-// Rows behind the last slice, and wanted rows behind its last one, pad.
+// A slice is positions [start, stop) of the sequence in table_rows[s]; -1 pads. Its tokens of the
+// step are [query_start_loc[s], query_start_loc[s + 1]); the last of them, as many as
+// logit_start_loc counts, have logits. From the very last one the token at sample_positions[s] is
+// sampled; -1: none is. Tokens behind the last slice, and logits behind its last ones, pad.
 //
-// No macros. Demands: bounds and wanted rise and begin with 0.
+// No macros. Demands: query_start_loc and logit_start_loc rise and begin with 0.
 
 constexpr int kWarp = 32;
 
-// The span table of one cache group, and where the slots of the step's rows go.
+// The span table of one cache group, and where the slots of the step's tokens go.
 struct Group {
   const int* table;  // [N M]
   long long stride;  // M
@@ -22,7 +22,7 @@ struct Group {
   long long span_len;
 };
 
-// Cosines and sines of every position, and where those of the step's rows go.
+// Cosines and sines of every position, and where those of the step's tokens go.
 struct Rope {
   const float* cosines;  // [positions half]
   const float* sines;
@@ -33,29 +33,29 @@ struct Rope {
 
 // Everything that lies at an address which does not change; num_groups Groups and num_ropes Ropes
 // follow it in memory.
-struct Places {
-  // Columns of the step's slices, one after another: rows, starts, stops and draws of `capacity`
-  // words, bounds and wanted of one more.
+struct Inputs {
+  // Columns of the step's slices, one after another: table_rows, starts, stops and sample_positions
+  // of `capacity` words, query_start_loc and logit_start_loc of one more.
   const int* columns;
   long long capacity;
-  const int* known;  // [N stride]: tokens by row and position
-  long long stride;
-  int* token_ids;      // [T]
-  int* position;       // [T]
-  int* wanted;         // [W]
-  int* wanted_row;     // [W]
-  int* wanted_len;     // [W]
-  int* draw_row;       // [W]
-  int* draw_position;  // [W]
+  const int* tokens;  // [N tokens_stride], by row and position
+  long long tokens_stride;
+  int* token_ids;          // [T]
+  int* positions;          // [T]
+  int* logit_indices;      // [W]
+  int* logit_rows;         // [W]
+  int* logit_seq_lens;     // [W]
+  int* sampled_rows;       // [W]
+  int* sampled_positions;  // [W]
   long long num_groups;
   long long num_ropes;
 
-  __device__ const int* rows() const { return columns; }
+  __device__ const int* table_rows() const { return columns; }
   __device__ const int* starts() const { return columns + capacity; }
   __device__ const int* stops() const { return columns + 2 * capacity; }
-  __device__ const int* draws() const { return columns + 3 * capacity; }
-  __device__ const int* bounds() const { return columns + 4 * capacity; }
-  __device__ const int* wanted_bounds() const { return columns + 5 * capacity + 1; }
+  __device__ const int* sample_positions() const { return columns + 3 * capacity; }
+  __device__ const int* query_start_loc() const { return columns + 4 * capacity; }
+  __device__ const int* logit_start_loc() const { return columns + 5 * capacity + 1; }
   __device__ const Group* groups() const { return reinterpret_cast<const Group*>(this + 1); }
   __device__ const Rope* ropes() const {
     return reinterpret_cast<const Rope*>(groups() + num_groups);
@@ -87,22 +87,22 @@ extern "C" __global__ void write_words(int* const* __restrict__ to, const int* _
   for (int i = begin + threadIdx.x; i < end; i += blockDim.x) place[i - begin] = words[i];
 }
 
-__device__ __forceinline__ void derive_row(const Places& places, int slices, int t, int lane) {
-  const int s = slice_of(places.bounds(), slices, t);
-  const int row = t < places.bounds()[slices] ? places.rows()[s] : -1;
-  const int at = row < 0 ? 0 : places.starts()[s] + t - places.bounds()[s];
+__device__ __forceinline__ void derive_token(const Inputs& in, int slices, int t, int lane) {
+  const int s = slice_of(in.query_start_loc(), slices, t);
+  const int row = t < in.query_start_loc()[slices] ? in.table_rows()[s] : -1;
+  const int at = row < 0 ? 0 : in.starts()[s] + t - in.query_start_loc()[s];
   if (lane == 0) {
-    places.token_ids[t] = row < 0 ? 0 : places.known[row * places.stride + at];
-    places.position[t] = at;
+    in.token_ids[t] = row < 0 ? 0 : in.tokens[row * in.tokens_stride + at];
+    in.positions[t] = at;
   }
-  for (int g = lane; g < places.num_groups; g += kWarp) {
-    const Group group = places.groups()[g];
+  for (int g = lane; g < in.num_groups; g += kWarp) {
+    const Group group = in.groups()[g];
     const int span_len = static_cast<int>(group.span_len);
     const int* spans = group.table + row * group.stride;
     group.slots[t] = row < 0 ? -1 : spans[at / span_len] * span_len + at % span_len;
   }
-  for (int r = 0; r < places.num_ropes; ++r) {
-    const Rope rope = places.ropes()[r];
+  for (int r = 0; r < in.num_ropes; ++r) {
+    const Rope rope = in.ropes()[r];
     for (int i = lane; i < rope.half; i += kWarp) {
       rope.cosine[t * rope.half + i] = rope.cosines[at * rope.half + i];
       rope.sine[t * rope.half + i] = rope.sines[at * rope.half + i];
@@ -110,23 +110,23 @@ __device__ __forceinline__ void derive_row(const Places& places, int slices, int
   }
 }
 
-__device__ __forceinline__ void derive_draw(const Places& places, int slices, int w) {
-  const int s = slice_of(places.wanted_bounds(), slices, w);
-  const int left = places.wanted_bounds()[s + 1] - w;  // wanted rows of the slice from here on
-  const bool is_drawn = left == 1 && places.draws()[s] >= 0;
-  const int row = left > 0 ? places.rows()[s] : -1;
-  places.wanted[w] = left > 0 ? places.bounds()[s + 1] - left : 0;
-  places.wanted_row[w] = row;
-  places.wanted_len[w] = row < 0 ? 0 : places.stops()[s] - left + 1;
-  places.draw_row[w] = is_drawn ? places.rows()[s] : -1;
-  places.draw_position[w] = is_drawn ? places.draws()[s] : 0;
+__device__ __forceinline__ void derive_logit(const Inputs& in, int slices, int w) {
+  const int s = slice_of(in.logit_start_loc(), slices, w);
+  const int left = in.logit_start_loc()[s + 1] - w;  // logits of the slice from here on
+  const bool is_sampled = left == 1 && in.sample_positions()[s] >= 0;
+  const int row = left > 0 ? in.table_rows()[s] : -1;
+  in.logit_indices[w] = left > 0 ? in.query_start_loc()[s + 1] - left : 0;
+  in.logit_rows[w] = row;
+  in.logit_seq_lens[w] = row < 0 ? 0 : in.stops()[s] - left + 1;
+  in.sampled_rows[w] = is_sampled ? in.table_rows()[s] : -1;
+  in.sampled_positions[w] = is_sampled ? in.sample_positions()[s] : 0;
 }
 
-// A warp per row of the step; a thread per wanted row.
-extern "C" __global__ void derive_inputs(const Places* __restrict__ places, int slices, int rows,
-                                         int wanted) {
-  for (int t = thread() / kWarp; t < rows; t += threads() / kWarp) {
-    derive_row(*places, slices, t, threadIdx.x % kWarp);
+// A warp per token of the step; a thread per row of logits.
+extern "C" __global__ void derive_inputs(const Inputs* __restrict__ inputs, int slices, int tokens,
+                                         int logits) {
+  for (int t = thread() / kWarp; t < tokens; t += threads() / kWarp) {
+    derive_token(*inputs, slices, t, threadIdx.x % kWarp);
   }
-  for (int w = thread(); w < wanted; w += threads()) derive_draw(*places, slices, w);
+  for (int w = thread(); w < logits; w += threads()) derive_logit(*inputs, slices, w);
 }

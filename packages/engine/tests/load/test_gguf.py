@@ -344,7 +344,7 @@ def changes(path: Path) -> list[tuple[str, str, object, KINDS]]:
     ]
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [100, pytest.param(None, marks=pytest.mark.sweep)])
 def test_any_value_of_any_key_is_read_or_refused(tmp_path, count):
     """The tensors are those of a llama: others get as far as to their names or shapes."""
     some = changes(tmp_path / "unwritten.gguf")

@@ -92,12 +92,12 @@ def test_a_padded_step_has_the_same_slices_with_empty_ones_between_and_behind():
     slices = [*decodes(2), prompt(7, 5), prompt(8, 4, samples=False), prompt(9, 6)]
     columns, padding = columns_of(batch_of(slices), GraphShape(4, 5, 30), capacity=9)
 
-    assert columns.rows.tolist() == [0, 7, -1, -1, 14, 21, 28, -1, -1]
+    assert columns.table_rows.tolist() == [0, 7, -1, -1, 14, 21, 28, -1, -1]
     assert columns.starts.tolist() == [40, 41, 0, 0, 3, 3, 3, 0, 0]
     assert columns.stops.tolist() == [41, 42, 0, 0, 8, 7, 9, 0, 0]
-    assert columns.draws.tolist() == [41, 42, -1, -1, 8, -1, 9, -1, -1]
-    assert columns.bounds.tolist() == [0, 1, 2, 3, 4, 9, 13, 19, 19, 19]
-    assert columns.wanted.tolist() == [0, 1, 2, 3, 4, 5, 5, 6, 6, 6]
+    assert columns.sample_positions.tolist() == [41, 42, -1, -1, 8, -1, 9, -1, -1]
+    assert columns.query_start_loc.tolist() == [0, 1, 2, 3, 4, 9, 13, 19, 19, 19]
+    assert columns.logit_start_loc.tolist() == [0, 1, 2, 3, 4, 5, 5, 6, 6, 6]
     assert padding.place(np.arange(4)).tolist() == [0, 1, 4, 5]
     assert padding.remove(np.arange(9)).tolist() == [0, 1, 4, 5, 6, 7, 8]
 
@@ -105,9 +105,9 @@ def test_a_padded_step_has_the_same_slices_with_empty_ones_between_and_behind():
 def test_padded_decodes_stay_in_front():
     columns, _ = columns_of(batch_of(decodes(3)), GraphShape(8), capacity=8)
 
-    assert columns.rows.tolist() == [0, 7, 14, *[-1] * 5]
+    assert columns.table_rows.tolist() == [0, 7, 14, *[-1] * 5]
     assert columns.stops.tolist() == [41, 42, 43, *[0] * 5]
-    assert columns.bounds.tolist() == columns.wanted.tolist() == list(range(9))
+    assert columns.query_start_loc.tolist() == columns.logit_start_loc.tolist() == list(range(9))
 
 
 def test_a_step_that_fills_its_shape_has_no_padding():
@@ -117,7 +117,7 @@ def test_a_step_that_fills_its_shape_has_no_padding():
 
     assert padding.remove(np.arange(3)).tolist() == [0, 1, 2]
     assert padding.place(np.array([2])).tolist() == [2]
-    assert columns.bounds[:4].tolist() == [0, 1, 2, 10]
+    assert columns.query_start_loc[:4].tolist() == [0, 1, 2, 10]
 
 
 def test_columns_of_a_step_as_it_is_are_those_of_the_batch():
@@ -125,10 +125,10 @@ def test_columns_of_a_step_as_it_is_are_those_of_the_batch():
 
     columns, padding = columns_of(batch, None, capacity=3)
 
-    assert columns.rows.tolist() == [0, 7, 14]
-    assert columns.draws.tolist() == [41, 42, -1]
-    assert columns.bounds.tolist() == batch.query_start_loc.tolist()
-    assert columns.wanted.tolist() == batch.logit_start_loc.tolist()
+    assert columns.table_rows.tolist() == [0, 7, 14]
+    assert columns.sample_positions.tolist() == [41, 42, -1]
+    assert columns.query_start_loc.tolist() == batch.query_start_loc.tolist()
+    assert columns.logit_start_loc.tolist() == batch.logit_start_loc.tolist()
     assert padding.remove(np.arange(2)).tolist() == [0, 1]
 
 
@@ -206,9 +206,9 @@ def test_prompts_alone_are_computed_behind_a_fallback_s_empty_decodes():
 
     columns, padding = columns_of(batch, GraphShape(3, 3, 16), capacity=12)
 
-    assert columns.rows[:6].tolist() == [-1, -1, -1, 0, 7, -1]
-    assert columns.bounds[:7].tolist() == [0, 1, 2, 3, 8, 12, 12]
-    assert columns.wanted[:7].tolist() == [0, 1, 2, 3, 4, 5, 5]
+    assert columns.table_rows[:6].tolist() == [-1, -1, -1, 0, 7, -1]
+    assert columns.query_start_loc[:7].tolist() == [0, 1, 2, 3, 8, 12, 12]
+    assert columns.logit_start_loc[:7].tolist() == [0, 1, 2, 3, 4, 5, 5]
     assert padding.remove(np.arange(5)).tolist() == [3, 4]
 
 

@@ -90,7 +90,7 @@ class CudaDevice:
 
     def write_tokens(self, row: int, first: int, token_ids: Words) -> None:
         """Write tokens of a row before the next step, from position `first` on."""
-        self._memory.write(self._memory.known, row, first, token_ids)
+        self._memory.write(self._memory.tokens, row, first, token_ids)
 
     def write_spans(self, row: int, group: int, first: int, spans: Words) -> None:
         """Write span numbers into a row's table before the next step, from index `first` on."""
@@ -271,7 +271,7 @@ class CudaDevice:
         slices = memory.slices(shape, prefills, num_spans)
         step = Step(
             token_ids=memory.token_ids[:tokens],
-            positions=memory.position[:tokens].expand(self._num_axes, tokens),
+            positions=memory.positions[:tokens].expand(self._num_axes, tokens),
             rotations=tuple(
                 Rotation(*(part[:tokens] for part in each)) for each in memory.rotations
             ),

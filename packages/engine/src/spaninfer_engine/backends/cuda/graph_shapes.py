@@ -183,7 +183,7 @@ class Columns(Protocol):
     """Numbers of a step's slices in memory that the device reads, see kernels_cuda.inputs."""
 
     @property
-    def rows(self) -> NDArray[np.int32]:
+    def table_rows(self) -> NDArray[np.int32]:
         """[C] row of the sequence in device memory; -1 pads."""
         ...
 
@@ -198,17 +198,17 @@ class Columns(Protocol):
         ...
 
     @property
-    def draws(self) -> NDArray[np.int32]:
-        """[C] position that the sampled token is kept at; -1 where none is sampled."""
+    def sample_positions(self) -> NDArray[np.int32]:
+        """[C] position of the sampled token; -1 where none is sampled."""
         ...
 
     @property
-    def bounds(self) -> NDArray[np.int32]:
+    def query_start_loc(self) -> NDArray[np.int32]:
         """[C + 1] where the tokens of each slice begin."""
         ...
 
     @property
-    def wanted(self) -> NDArray[np.int32]:
+    def logit_start_loc(self) -> NDArray[np.int32]:
         """[C + 1] where the logits of each slice begin."""
         ...
 
@@ -227,17 +227,17 @@ def write_columns(
     parts = ((slice(first), slice(first)), (slice(begin, end), slice(first, last)))
     positions = np.where(batch.samples_on_device, batch.stops, -1)
     for column, values in (
-        (columns.rows, np.array(rows, np.int32)),
+        (columns.table_rows, np.array(rows, np.int32)),
         (columns.starts, batch.starts),
         (columns.stops, batch.stops),
-        (columns.draws, positions),
+        (columns.sample_positions, positions),
     ):
         for to, taken in parts:
             column[to] = values[taken]
     shift = begin - first
     for loc, values in (
-        (columns.bounds, batch.query_start_loc),
-        (columns.wanted, batch.logit_start_loc),
+        (columns.query_start_loc, batch.query_start_loc),
+        (columns.logit_start_loc, batch.logit_start_loc),
     ):
         loc[:first] = values[:first]
         loc[begin : end + 1] = values[first:] + shift
@@ -248,11 +248,11 @@ def write_columns(
 
 def _write_padding(columns: Columns, first: int, begin: int, end: int, stop: int) -> None:
     """Write decodes of nobody in [first, begin) and empty slices in [end, stop)."""
-    for loc in (columns.bounds, columns.wanted):
+    for loc in (columns.query_start_loc, columns.logit_start_loc):
         loc[first:begin] = np.arange(first, begin)
         loc[end + 1 : stop + 1] = loc[end]
     for part in (slice(first, begin), slice(end, stop)):
-        columns.rows[part] = columns.draws[part] = -1
+        columns.table_rows[part] = columns.sample_positions[part] = -1
         columns.starts[part] = columns.stops[part] = 0
 
 

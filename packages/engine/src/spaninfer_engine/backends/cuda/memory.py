@@ -101,23 +101,23 @@ class StepMemory:
         device: torch.device,
     ) -> None:
         self.sizes, self.device, self._kernels = sizes, device, kernels
-        self.known = self._ints(sizes.requests, sizes.max_len + 1)
+        self.tokens = self._ints(sizes.requests, sizes.max_len + 1)
         self.tables = [self._ints(sizes.requests, sizes.max_spans) for _ in range(sizes.num_groups)]
         rows = sizes.padded_rows
         self.token_ids = self._ints(rows)
-        self.position = self._ints(rows)
+        self.positions = self._ints(rows)
         self.slots = [self._ints(rows) for _ in range(sizes.num_groups)]
         self.logit_indices = self._ints(rows)
-        self._logit_row, self._logit_len = self._ints(rows), self._ints(rows)
-        self.draw_row = self._ints(rows)
-        self.draw_position = self._ints(rows)
+        self._logit_rows, self._logit_seq_lens = self._ints(rows), self._ints(rows)
+        self.sampled_rows = self._ints(rows)
+        self.sampled_positions = self._ints(rows)
         self._angles = tuple(angles)
         self.rotations = [Rotation(*self._floats(2, rows, _width(each))) for each in angles]
         self._block = self._ints(inputs.columns_len(sizes.slices))
         self._pinned = [torch.empty_like(self._block, device="cpu").pin_memory() for _ in range(2)]
         self._columns = [inputs.Columns.of(each.numpy(), sizes.slices) for each in self._pinned]
         self._writes = PendingWrites(kernels, device)
-        self._places = torch.from_numpy(self._addresses()).to(device)
+        self._input_addresses = torch.from_numpy(self._addresses()).to(device)
 
     @property
     def columns(self) -> inputs.Columns:
@@ -154,18 +154,20 @@ class StepMemory:
         """
         block = np.zeros_like(self._pinned[0].numpy())
         columns = inputs.Columns.of(block, self.sizes.slices)
-        columns.rows[:] = columns.draws[:] = -1
-        columns.bounds[:] = np.minimum(np.arange(len(columns.bounds)), shape.decodes)
-        columns.wanted[:] = columns.bounds
+        columns.table_rows[:] = columns.sample_positions[:] = -1
+        columns.query_start_loc[:] = np.minimum(
+            np.arange(len(columns.query_start_loc)), shape.decodes
+        )
+        columns.logit_start_loc[:] = columns.query_start_loc
         self._block.copy_(torch.from_numpy(block))
 
     def derive(self, shape: StepShape, stream: int) -> None:
         """Write what the tokens of the step get."""
         self._kernels.derive(
-            self._places,
-            slices=shape.num_slices,
-            rows=shape.num_tokens,
-            wanted=shape.num_logits,
+            self._input_addresses,
+            num_slices=shape.num_slices,
+            num_tokens=shape.num_tokens,
+            num_logits=shape.num_logits,
             stream=stream,
         )
 
@@ -175,31 +177,31 @@ class StepMemory:
         """Return the step's slices on the device, with `num_spans` columns of the tables."""
         columns = inputs.Columns.of(self._block, self.sizes.slices)
         return AttentionSlices(
-            rows=columns.rows[: shape.num_slices],
+            rows=columns.table_rows[: shape.num_slices],
             lengths=columns.stops[: shape.num_slices],
-            bounds=columns.bounds[: shape.num_slices + 1],
+            bounds=columns.query_start_loc[: shape.num_slices + 1],
             slots=tuple(slots[: shape.num_tokens] for slots in self.slots),
             tables=tuple(table[:, :num_spans] for table in self.tables),
             num_decodes=shape.num_decodes,
             prefills=prefills,
-            logit_rows=self._logit_row[: shape.num_logits],
-            logit_seq_lens=self._logit_len[: shape.num_logits],
+            logit_rows=self._logit_rows[: shape.num_logits],
+            logit_seq_lens=self._logit_seq_lens[: shape.num_logits],
         )
 
     def _addresses(self) -> NDArray[np.int64]:
-        """Return what the kernels read, see kernels_cuda.inputs.places."""
-        places = inputs.Places(
+        """Return what the kernels read, see kernels_cuda.inputs.Addresses."""
+        addresses = inputs.Addresses(
             columns=self._block.data_ptr(),
             capacity=self.sizes.slices,
-            known=self.known.data_ptr(),
-            stride=self.known.stride(0),
+            tokens=self.tokens.data_ptr(),
+            tokens_stride=self.tokens.stride(0),
             token_ids=self.token_ids.data_ptr(),
-            position=self.position.data_ptr(),
-            wanted=self.logit_indices.data_ptr(),
-            wanted_row=self._logit_row.data_ptr(),
-            wanted_len=self._logit_len.data_ptr(),
-            draw_row=self.draw_row.data_ptr(),
-            draw_position=self.draw_position.data_ptr(),
+            positions=self.positions.data_ptr(),
+            logit_indices=self.logit_indices.data_ptr(),
+            logit_rows=self._logit_rows.data_ptr(),
+            logit_seq_lens=self._logit_seq_lens.data_ptr(),
+            sampled_rows=self.sampled_rows.data_ptr(),
+            sampled_positions=self.sampled_positions.data_ptr(),
         )
         groups = [
             inputs.Group(table.data_ptr(), table.stride(0), slots.data_ptr(), self.sizes.span_len)
@@ -216,7 +218,7 @@ class StepMemory:
             for table, place in zip(self._angles, self.rotations, strict=True)
             if isinstance(table, Rotation)
         ]
-        return places.words(groups, ropes)
+        return addresses.words(groups, ropes)
 
     def _ints(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.int32, device=self.device)

@@ -27,8 +27,8 @@ from spaninfer_engine.backends.cuda.experts import (
     has_grouped_gemm,
 )
 from spaninfer_engine.backends.cuda.fusions import claims_of
-from spaninfer_engine.backends.cuda.gemm import InvariantProducts
 from spaninfer_engine.backends.cuda.heads import Heads
+from spaninfer_engine.backends.cuda.invariant_gemm import InvariantGemm
 from spaninfer_engine.backends.cuda.kernels import FORMATS, Kernels
 from spaninfer_engine.backends.cuda.slices import AttentionSlices
 from spaninfer_engine.backends.torch.attention import Scoring
@@ -61,7 +61,7 @@ class CudaOps(TorchOps):
     ) -> None:
         super().__init__(dtype, device)
         self.kernels = Kernels(self.dtype, self.device, batch_invariant=batch_invariant)
-        self._cublas = InvariantProducts().linear if batch_invariant else F.linear
+        self._cublas = InvariantGemm().linear if batch_invariant else F.linear
         self._groups = groups
         self._format = FORMATS[self.dtype] if kv_dtype is None else _CODES[kv_dtype]
         self._pools: dict[int, Pool] = {}  # by cache group

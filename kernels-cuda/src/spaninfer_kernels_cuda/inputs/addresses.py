@@ -1,14 +1,15 @@
-"""Where the inputs of steps lie: columns that the host fills, addresses that kernels read. Pure.
+"""Columns that the host fills for a step, and addresses that the kernels read. Pure.
 
-A request is remembered in a row: its tokens, and per cache group its span numbers. The columns
+A sequence is kept in a row: its tokens, and per cache group its span table. The columns
 describe the slices of one step, in its order, in one block of int32 that one copy takes to the GPU:
 
-    rows [C] | starts [C] | stops [C] | draws [C] | bounds [C + 1] | wanted [C + 1]
+    table_rows [C] | starts [C] | stops [C] | sample_positions [C]
+    | query_start_loc [C + 1] | logit_start_loc [C + 1]
 
-Slice s computes positions [starts, stops) of the request in row `rows` (-1: it only pads), as rows
-[bounds[s], bounds[s + 1]) of the step. Its last wanted[s + 1] - wanted[s] rows are those whose
-logits are wanted, and from the very last the token for position `draws` is drawn (-1: none is).
-`stops` is also how many tokens each slice attends to.
+Slice s computes positions [starts, stops) of the sequence in `table_rows` (-1: padding), as tokens
+[query_start_loc[s], query_start_loc[s + 1]) of the step. Its last tokens, as many as
+logit_start_loc counts, have logits, and from the very last one the token at `sample_positions` is
+sampled (-1: none is). `stops` is also how many tokens each slice attends to.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from numpy.typing import NDArray
 class Columns:
     """Views of a block, with an entry per slice: of numpy where the host fills it."""
 
-    rows: Any
+    table_rows: Any
     starts: Any
     stops: Any
-    draws: Any
-    bounds: Any
-    wanted: Any
+    sample_positions: Any
+    query_start_loc: Any
+    logit_start_loc: Any
 
     @classmethod
     def of(cls, block: Any, capacity: int) -> Columns:
@@ -70,29 +71,30 @@ class Rope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class Addresses:
     """Addresses that do not change from step to step; the letters are in the module's text.
 
-    known[N stride] are tokens by row and position. Rows get token_ids[T] and position[T]; wanted
-    rows get their number in the step, wanted[W], whose they are, wanted_row[W] (-1: they pad), how
-    many tokens they see, wanted_len[W], and for the sampler draw_row[W] (-1: nothing is drawn) and
-    draw_position[W]. All are int32.
+    tokens[N tokens_stride] are those of all sequences, by row and position. Written are, per token,
+    token_ids[T] and positions[T]; per row of logits the token's number in the step,
+    logit_indices[W], its sequence, logit_rows[W] (-1: padding), how many tokens it attends to,
+    logit_seq_lens[W], and for the sampler sampled_rows[W] (-1: nothing is sampled) and
+    sampled_positions[W]. All are int32.
     """
 
     columns: int
     capacity: int
-    known: int
-    stride: int
+    tokens: int
+    tokens_stride: int
     token_ids: int
-    position: int
-    wanted: int
-    wanted_row: int
-    wanted_len: int
-    draw_row: int
-    draw_position: int
+    positions: int
+    logit_indices: int
+    logit_rows: int
+    logit_seq_lens: int
+    sampled_rows: int
+    sampled_positions: int
 
     def words(self, groups: Sequence[Group], ropes: Sequence[Rope]) -> NDArray[np.int64]:
-        """Return what the kernels read: struct Places of kernel.cu, its groups and ropes."""
+        """Return what the kernels read: struct Inputs of kernel.cu, its groups and ropes."""
         words = [*astuple(self), len(groups), len(ropes)]
         for group in groups:
             words += astuple(group)

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from spaninfer_engine.errors import ConfigError
 
-_LEAST = (1, 16, 64, 256)  # rows that fewer are filled up to: one of these
+_MIN_ROWS = (1, 16, 64, 256)  # rows that fewer are filled up to: one of these
 _TRIED = (1, 2, 3, 8, 15, 16, 17, 33, 64, 65, 100, 128, 192, 256, 300, 384, 512, 777, 1024, 2048)
-_MOST_RESULTS = 1 << 27  # of a trial: 256 MiB
+_MAX_RESULTS = 1 << 27  # of a trial: 256 MiB
 _LAUNCHES = 4  # that are timed
 
 
-class InvariantProducts:
+class InvariantGemm:
     """x @ weight.T + bias, each row's bits the same whatever rows are beside it.
 
     From the first one on, cuBLAS cuts no K anywhere in the process.
@@ -46,7 +46,7 @@ class InvariantProducts:
         key = (*weight.shape, bias is not None)
         least = self._least.get(key)
         if least is None:
-            least = self._least[key] = _find_least(weight, bias)
+            least = self._least[key] = _find_min_rows(weight, bias)
         return _filled_up(x, weight, bias, least)
 
 
@@ -59,18 +59,18 @@ def _filled_up(x: Tensor, weight: Tensor, bias: Tensor | None, least: int) -> Te
     return F.linear(whole, weight, bias)[:rows]
 
 
-def _find_least(weight: Tensor, bias: Tensor | None) -> int:
-    """Return which of `_LEAST` is fastest for few rows, of those that make all rows agree."""
+def _find_min_rows(weight: Tensor, bias: Tensor | None) -> int:
+    """Return which of `_MIN_ROWS` is fastest for few rows, of those that make all rows agree."""
     outputs, inputs = weight.shape
     generator = torch.Generator(weight.device).manual_seed(0)
-    most = min(_TRIED[-1], _MOST_RESULTS // outputs)
+    most = min(_TRIED[-1], _MAX_RESULTS // outputs)
     x = torch.randn((most, inputs), dtype=weight.dtype, device=weight.device, generator=generator)
     expected = F.linear(x, weight, bias)
     differing = {
         rows for rows in _TRIED
         if rows <= most and not torch.equal(F.linear(x[:rows], weight, bias), expected[:rows])
     }  # fmt: skip
-    agreeing = [least for least in _LEAST if all(rows < least for rows in differing)]
+    agreeing = [least for least in _MIN_ROWS if all(rows < least for rows in differing)]
     if not agreeing:
         raise ConfigError(
             f"batch_invariant was requested, and cuBLAS on this GPU computes rows of a product "

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from spaninfer_engine.backends.cuda.gemm import InvariantProducts  # noqa: E402
+from spaninfer_engine.backends.cuda.invariant_gemm import InvariantGemm  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -16,9 +16,9 @@ MOST_ROWS = 600
 
 
 @pytest.fixture
-def products() -> Iterator[InvariantProducts]:
+def products() -> Iterator[InvariantGemm]:
     """Products, with cuBLAS as it was before once the test is over."""
-    yield InvariantProducts()
+    yield InvariantGemm()
     torch.backends.cuda.preferred_blas_library("default")
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = True
@@ -28,7 +28,7 @@ def products() -> Iterator[InvariantProducts]:
 @pytest.mark.parametrize("biased", [False, True], ids=["", "bias"])
 @pytest.mark.parametrize(("outputs", "inputs"), [(896, 4864), (3584, 3584), (1152, 896), (384, 96)])
 def test_a_row_has_the_same_bits_among_any_rows(
-    products: InvariantProducts, outputs: int, inputs: int, biased: bool, dtype: torch.dtype
+    products: InvariantGemm, outputs: int, inputs: int, biased: bool, dtype: torch.dtype
 ) -> None:
     generator = torch.Generator("cuda").manual_seed(1)
     x, weight, vector = (
@@ -46,7 +46,7 @@ def test_a_row_has_the_same_bits_among_any_rows(
             assert torch.equal(products.linear(x[part].clone(), weight, bias), whole[part])
 
 
-def test_no_rows_give_no_rows(products: InvariantProducts) -> None:
+def test_no_rows_give_no_rows(products: InvariantGemm) -> None:
     weight = torch.randn(16, 32, dtype=torch.bfloat16, device="cuda")
 
     assert products.linear(weight[:0], weight, None).shape == (0, 16)
