@@ -9,7 +9,19 @@ import typer
 from spaninfer.cli import app
 
 COMMANDS = (
-    *("serve", "generate", "chat", "info", "convert", "spec list", "spec show", "spec check"),
+    *(
+        "serve",
+        "generate",
+        "chat",
+        "info",
+        "convert",
+        "pull",
+        "list",
+        "remove",
+        "spec list",
+        "spec show",
+        "spec check",
+    ),
     *("bench engine", "bench kernels", "bench cpu", "bench soak", "bench compare", "bench plot"),
 )
 GREEDY = ("--temperature", "0", "--max-tokens", "12")
@@ -243,7 +255,7 @@ def test_a_model_that_is_nowhere_is_refused_with_the_ways_out(refusal):
 
     assert "'no/such/model'" in said
     assert "demo" in said
-    assert "not downloaded" in said
+    assert "`spaninfer pull ORG/NAME`" in said
 
 
 def test_a_value_out_of_range_is_refused_by_name(refusal):

@@ -69,7 +69,7 @@ def test_a_folder_with_an_unusual_tokenizer_is_its_source(folder):
 
 
 def test_a_hub_name_is_refused_and_not_downloaded():
-    with pytest.raises(ConfigError, match=r"'org/some-model'.*models are not downloaded"):
+    with pytest.raises(ConfigError, match=r"'org/some-model'.*an engine downloads nothing"):
         open_checkpoint("org/some-model")
 
 

@@ -107,7 +107,7 @@ def test_a_name_that_is_nowhere_is_answered_with_the_way_to_it_and_the_nearest(
     with pytest.raises(ConfigError) as caught:
         locate("org/some-modle")
 
-    assert "models are not downloaded" in str(caught.value)
+    assert "an engine downloads nothing" in str(caught.value)
     assert f"not in the cache {cache} (there is org/some-model)" in str(caught.value)
     assert "`hf download org/some-modle`" in str(caught.value)
 

@@ -24,10 +24,10 @@ def test_a_path_is_a_model_named_after_its_folder_or_file(tmp_path):
 
 def test_what_is_neither_a_path_nor_brought_is_refused_and_nothing_is_fetched():
     with pytest.raises(
-        ConfigError, match=r"models are not downloaded.*`hf download org/some-model`"
+        ConfigError, match=r"an engine downloads nothing.*`hf download org/some-model`"
     ):
         locate("org/some-model")
-    with pytest.raises(ConfigError, match="models are not downloaded, give the path of one"):
+    with pytest.raises(ConfigError, match="an engine downloads nothing, give the path of one"):
         locate("./some-model")
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +22,7 @@ from spaninfer_engine.startup.components import Parts
 from spaninfer_serving import Settings, bind
 from spaninfer_serving import serve as serve_until_signal
 
-from spaninfer import options, show
+from spaninfer import hub, options, show
 from spaninfer.bench.commands import app as bench_app
 from spaninfer.chat import Chat
 from spaninfer.grouped import spread
@@ -34,11 +35,14 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    help="""Run language models from a folder of weights, a GGUF file, or the bundled demo.
+    help="""Run language models from the Hugging Face hub, a folder of weights, a GGUF file, or the
+bundled demo.
 
 [bold]spaninfer serve[/bold]                       an OpenAI server and a playground
 
 [bold]spaninfer serve ./Qwen3-0.6B[/bold]          the same with yours
+
+[bold]spaninfer serve Qwen/Qwen3-0.6B[/bold]       the same with one of the hub, fetched once
 
 [bold]spaninfer chat[/bold]                        talk to it in the terminal
 
@@ -54,6 +58,7 @@ def _loaded(config: EngineConfig, threads: int | None) -> Parts:
     """Load a model, showing how far it has come."""
     if threads is not None:
         keep_to(threads)
+    config = replace(config, model=hub.locate_or_pull(str(config.model)))
     with show.loading() as bar:
         return build(config, bar)
 
@@ -266,9 +271,10 @@ def convert(
 ) -> None:
     """Pack weights for backend cpu once; the folder then starts by mapping them."""
     with show.errors_as_sentences():
+        found = hub.locate_or_pull(model)
         with show.loading() as bar:
             folder = convert_weights(
-                model,
+                found,
                 out,
                 quantize=quantize,
                 quantize_group=options.GROUPS[quantize_group],
@@ -276,6 +282,35 @@ def convert(
                 progress=bar,
             )
         typer.echo(folder)
+
+
+@app.command()
+def pull(
+    name: Annotated[str, typer.Argument(help=f"A model of the hub: {hub.FORM}.")],
+) -> None:
+    """Fetch a model from the Hugging Face hub into its local cache, or update it."""
+    with show.errors_as_sentences():
+        typer.echo(hub.pull(hub.HubName.of(name)))
+
+
+@app.command("list")
+def list_models() -> None:
+    """List the models in the hub's local cache."""
+    show.cached(hub.cached_models())
+
+
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="As printed by 'list'; @REVISION removes only that.")],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete a model from the hub's local cache."""
+    with show.errors_as_sentences():
+        asked = hub.HubName.of(name)
+        if not yes:
+            typer.confirm(f"Delete {asked} from the cache?", abort=True)
+        typer.echo(f"{hub.remove_model(asked) / 1e6:,.0f} MB freed")
 
 
 @spec_app.command("list")

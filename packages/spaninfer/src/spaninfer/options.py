@@ -25,8 +25,8 @@ def _sampling(text: str) -> Any:
 
 
 _MODEL_HELP = (
-    "A Hugging Face folder, a .gguf file, a llama2.c .bin file, or the name of a bundled model. "
-    "Nothing is downloaded."
+    "A Hugging Face folder, a .gguf file, a llama2.c .bin file, the name of a bundled model, or "
+    "ORG/NAME of the hub, which is fetched once if it is not in the cache."
 )
 Model = Annotated[str, typer.Argument(help=_MODEL_HELP)]
 ServedName = Annotated[

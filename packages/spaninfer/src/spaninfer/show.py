@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,11 +22,13 @@ from rich.table import Table
 from rich.text import Text
 from spaninfer_engine import EngineError, Resolved
 from spaninfer_engine.load import open_checkpoint
+from spaninfer_engine.load.hub_cache import cache_folder
 from spaninfer_engine.spec import describe
 from spaninfer_engine.startup.components import Parts
 from spaninfer_serving import Settings
 from spaninfer_serving.settings import is_loopback
 
+from spaninfer.hub.cache import CachedModel
 from spaninfer.network import reachable_urls
 
 _out = Console()
@@ -135,6 +137,20 @@ def _reach(url: str, settings: Settings) -> str:
     others = " ".join(f"{other}/" for other in reachable_urls(settings.host, url))
     who = "who has a key" if settings.needs_key else "everybody: no key is asked for"
     return f"       network     {others or settings.host}\n       open to     {who}\n"
+
+
+def cached(models: Sequence[CachedModel]) -> None:
+    """Print the models of the hub's cache, and where it is."""
+    table = Table(title=escape(f"models in {cache_folder()}"), title_justify="left")
+    table.add_column("name", style="bold")
+    table.add_column("revision")
+    table.add_column("size", justify="right")
+    table.add_column("fetched", style="dim")
+    for each in models:
+        revision = f"{each.revision[:7]} {' '.join(each.refs)}".strip()
+        size, day = f"{each.size_bytes / 1e6:,.0f} MB", f"{each.modified:%Y-%m-%d}"
+        table.add_row(*map(escape, (each.repo, revision, size, day)))
+    _out.print(table if models else Text(f"no models in {cache_folder()}"), soft_wrap=True)
 
 
 def model(parts: Parts) -> None:

@@ -59,14 +59,15 @@ def where_to_get(model: str | Path) -> str:
     name = str(model)
     if "/" not in name or not _NAME.fullmatch(name):
         return (
-            "models are not downloaded, give the path of one, or the name of one that "
-            "`hf download ORG/NAME` has put into the cache"
+            "an engine downloads nothing, give the path of one, or the name of one that "
+            "`spaninfer pull ORG/NAME` or `hf download ORG/NAME` has put into the cache"
         )
     near = difflib.get_close_matches(name, cached_models(), n=2)
     there = f" (there is {', '.join(near)})" if near else ""
     return (
-        f"models are not downloaded, and {name} is not in the cache {cache_folder()}{there}; "
-        f"`hf download {name}` puts it there, where it is found by this name"
+        f"an engine downloads nothing, and {name} is not in the cache {cache_folder()}{there}; "
+        f"`spaninfer pull {name}` or `hf download {name}` puts it there, where it is found by this "
+        "name"
     )
 
 

@@ -31,7 +31,7 @@ def refuse_stand_ins(paths: Iterable[Path]) -> None:
         if beginning.startswith(_LFS):
             raise CheckpointError(
                 f"{path} is a git-lfs pointer, not the file itself; run `git lfs pull` in "
-                f"{path.parent}, or fetch the model with `hf download ORG/NAME`"
+                f"{path.parent}, or fetch the model with `spaninfer pull ORG/NAME`"
             )
         if beginning.lower().startswith(_PAGES):
             raise CheckpointError(

@@ -1,0 +1,180 @@
+"""Downloads from the Hugging Face hub, through huggingface_hub: resumed, verified, cached.
+
+The variables of that library hold: HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from json import JSONDecodeError, loads
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spaninfer_engine import ConfigError
+from spaninfer_engine.load.hub_cache import cache_folder, find_model
+
+from spaninfer.hub.choose import Choice, choose
+from spaninfer.hub.name import HubName
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+TIMEOUT_S = 15.0  # for a listing; files have the library's own limits
+
+
+def locate_or_pull(model: str) -> str | Path:
+    """Return the path of a model, fetching it if its name is one of a hub and it is not here.
+
+    A path, a bundled model and a model that is whole in the cache are returned as they are, and the
+    network is not used. Raises ConfigError where a download fails.
+    """
+    name = HubName.parse(model)
+    if name is None or Path(model).exists():
+        return model
+    here = find_cached(name)
+    if here is None:
+        return pull(name)
+    return model if name.is_plain else here
+
+
+def find_cached(name: HubName) -> Path | None:
+    """Return the folder, or the GGUF file, of a model that is whole in the cache; else None."""
+    if name.is_plain:
+        folder = find_model(name.repo)
+    else:
+        models = cache_folder() / f"models--{name.repo.replace('/', '--')}"
+        ref = models / "refs" / name.revision
+        commit = ref.read_text().strip() if ref.is_file() else name.revision
+        folder = models / "snapshots" / commit
+    if folder is None or not folder.is_dir():
+        return None
+    files = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()]
+    try:
+        choice = choose(name, files)
+    except ConfigError:
+        return None
+    if choice.gguf is not None:
+        return folder / choice.gguf
+    return folder if _shards(folder) <= set(files) else None
+
+
+def pull(name: HubName) -> Path:
+    """Fetch what the engine reads of a model; return its folder in the cache, or its GGUF file.
+
+    Files that are there are not fetched again, and a file that was begun is continued. Raises
+    ConfigError, with the way out, where the model or the network is not there, where it is gated,
+    and where the disk is too small.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    try:
+        sizes = _sizes(HfApi(endpoint=_hub()), name)
+        choice = choose(name, sizes)
+        _check_disk(name, choice, sizes)
+        for files in (choice.small, choice.weights):  # weights last: with them, it is whole
+            patterns = [glob.escape(file) for file in files]
+            if patterns:
+                folder = snapshot_download(
+                    name.repo,
+                    revision=name.revision,
+                    cache_dir=cache_folder(),
+                    endpoint=_hub(),
+                    allow_patterns=patterns,
+                )
+    except ConfigError:
+        raise
+    except Exception as error:  # the library's, and those of the HTTP client it happens to use
+        raise ConfigError(_sentence(name, error)) from error
+    return Path(folder) / choice.gguf if choice.gguf else Path(folder)
+
+
+def _hub() -> str:
+    """Return the address of the hub: HF_ENDPOINT, as it is now."""
+    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
+
+
+def _sizes(api: HfApi, name: HubName) -> Mapping[str, int]:
+    """Return the files of a revision with their bytes."""
+    info = api.model_info(name.repo, revision=name.revision, files_metadata=True, timeout=TIMEOUT_S)
+    return {file.rfilename: file.size or 0 for file in info.siblings or ()}
+
+
+def _check_disk(name: HubName, choice: Choice, sizes: Mapping[str, int]) -> None:
+    """Raise ConfigError where the disk of the cache has no room for the files."""
+    from huggingface_hub import try_to_load_from_cache
+
+    missing = [
+        file
+        for file in (*choice.small, *choice.weights)
+        if not isinstance(
+            try_to_load_from_cache(
+                name.repo, file, cache_dir=cache_folder(), revision=name.revision
+            ),
+            str,
+        )
+    ]
+    needed = sum(sizes[file] for file in missing)
+    folder = cache_folder()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise ConfigError(
+            f"{name} takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free in "
+            f"{cache_folder()}; make room (`spaninfer list` shows what is there), or set HF_HOME "
+            "to a larger disk"
+        )
+
+
+def _shards(folder: Path) -> set[str]:
+    """Return the files of weights that an index names."""
+    index = folder / "model.safetensors.index.json"
+    try:
+        return set(loads(index.read_text())["weight_map"].values()) if index.is_file() else set()
+    except (JSONDecodeError, KeyError, AttributeError, TypeError):
+        return {"another index"}  # damaged: fetched again
+
+
+def _sentence(name: HubName, error: Exception) -> str:
+    """Return what went wrong and the way out."""
+    from huggingface_hub import errors
+
+    hub = _hub()
+    match error:
+        case errors.GatedRepoError():
+            return (
+                f"{name.repo} is gated: accept its terms at {hub}/{name.repo}, then give a token "
+                "that may read it, by `hf auth login` or HF_TOKEN"
+            )
+        case errors.RepositoryNotFoundError():
+            return (
+                f"there is no model {name.repo} at {hub} that can be read without a token; check "
+                "the name, or give a token, by `hf auth login` or HF_TOKEN"
+            )
+        case errors.RevisionNotFoundError():
+            return f"{name.repo} has no branch, tag or commit {name.revision!r} at {hub}"
+        case errors.OfflineModeIsEnabled():
+            return (
+                f"{name} is not whole in the cache {cache_folder()}, and HF_HUB_OFFLINE forbids "
+                "to fetch it; unset that, or give the path of a model"
+            )
+        case OSError() if error.errno == errno.ENOSPC:
+            return (
+                f"the disk of {cache_folder()} is full; what was fetched of {name} is kept: make "
+                "room and repeat the command"
+            )
+        case PermissionError():
+            return f"{cache_folder()} cannot be written ({error}); set HF_HOME to another folder"
+    said = " ".join(str(error).split())[:300]
+    return (
+        f"{name} could not be fetched from {hub}: {type(error).__name__}: {said}; what was fetched "
+        "is kept, repeat the command to continue"
+    )
