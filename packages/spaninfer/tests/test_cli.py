@@ -9,19 +9,8 @@ import typer
 from spaninfer.cli import app
 
 COMMANDS = (
-    *(
-        "serve",
-        "generate",
-        "chat",
-        "info",
-        "convert",
-        "pull",
-        "list",
-        "remove",
-        "spec list",
-        "spec show",
-        "spec check",
-    ),
+    *("serve", "generate", "chat", "info", "convert", "doctor", "pull", "list", "remove"),
+    *("spec list", "spec show", "spec check"),
     *("bench engine", "bench kernels", "bench cpu", "bench soak", "bench compare", "bench plot"),
 )
 GREEDY = ("--temperature", "0", "--max-tokens", "12")

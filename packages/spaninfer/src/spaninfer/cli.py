@@ -25,6 +25,7 @@ from spaninfer_serving import serve as serve_until_signal
 from spaninfer import hub, options, show
 from spaninfer.bench.commands import app as bench_app
 from spaninfer.chat import Chat
+from spaninfer.doctor import examine
 from spaninfer.grouped import spread
 from spaninfer.threads import keep_to
 
@@ -282,6 +283,13 @@ def convert(
                 progress=bar,
             )
         typer.echo(folder)
+
+
+@app.command()
+def doctor() -> None:
+    """Say what is installed, what is wrong, and what to do about it."""
+    if not show.findings(examine()):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from spaninfer_engine.startup.components import Parts
 from spaninfer_serving import Settings
 from spaninfer_serving.settings import is_loopback
 
+from spaninfer.doctor.finding import Finding, Verdict
 from spaninfer.hub.cache import CachedModel
 from spaninfer.network import reachable_urls
 
@@ -137,6 +138,25 @@ def _reach(url: str, settings: Settings) -> str:
     others = " ".join(f"{other}/" for other in reachable_urls(settings.host, url))
     who = "who has a key" if settings.needs_key else "everybody: no key is asked for"
     return f"       network     {others or settings.host}\n       open to     {who}\n"
+
+
+_STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.WRONG: "bold red"}
+
+
+def findings(found: Iterable[Finding]) -> bool:
+    """Print findings as they come; return whether nothing is wrong."""
+    is_well = True
+    for each in found:
+        is_well &= each.verdict is not Verdict.WRONG
+        line = Text.assemble(
+            (f"{each.verdict.value:<6}", _STYLES[each.verdict]),
+            (f"{each.what:<12}", "bold"),
+            each.seen,
+        )
+        _out.print(line, soft_wrap=True)
+        if each.way_out:
+            _out.print(Text(f"{'':<18}{each.way_out}"), soft_wrap=True)
+    return is_well
 
 
 def cached(models: Sequence[CachedModel]) -> None:

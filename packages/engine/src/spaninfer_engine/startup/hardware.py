@@ -18,7 +18,7 @@ def this_machine(*, with_gpu: bool = True) -> Machine:
     takes longer (2.8 s on one server) than all else that backend cpu does at a start.
     """
     has_torch = _is_installed("torch")
-    has_cuda = with_gpu and has_torch and _has_driver() and _torch_sees_cuda()
+    has_cuda = with_gpu and has_torch and has_driver() and _torch_sees_cuda()
     return Machine(
         has_torch,
         has_cuda,
@@ -35,7 +35,8 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def _has_driver() -> bool:
+def has_driver() -> bool:
+    """Return whether an NVIDIA driver is installed."""
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         ctypes.CDLL(name)

@@ -8,12 +8,13 @@ import platform
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from spaninfer_engine import ConfigError
+
+from spaninfer.facts import cpu_name, versions
 
 Record = Mapping[str, Any]
 
@@ -52,9 +53,9 @@ def circumstances(device: str) -> dict[str, Any]:
     """Return what makes two records comparable; `device` is "cpu" or torch's name of a GPU."""
     return {
         "device": _name_of(device),
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": {"python": platform.python_version(), **versions(_VERSIONS)},
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -145,23 +146,3 @@ def _name_of(device: str) -> str:
     import torch
 
     return torch.cuda.get_device_name(device)
-
-
-def _cpu() -> str:
-    """Return the processor's name as the system gives it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _VERSIONS:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found

@@ -1,0 +1,37 @@
+"""Folders that are filled once and read at every start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from spaninfer_engine.load.hub_cache import cache_folder
+from spaninfer_kernel_launch import user_cache
+
+from spaninfer.doctor.finding import Finding, Verdict
+
+_LITTLE_BYTES = 2 << 30
+
+
+def check_caches() -> Iterator[Finding]:
+    """Yield where models and compiled GPU kernels are kept, and whether there is room."""
+    yield check_folder("models", cache_folder(), "HF_HOME")
+    if (kernels := user_cache().folder) is not None:
+        yield check_folder("GPU kernels", kernels, "XDG_CACHE_HOME")
+
+
+def check_folder(what: str, folder: Path, variable: str) -> Finding:
+    """Return whether a folder, or the nearest one above it that exists, can be written."""
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not os.access(there, os.W_OK):
+        way_out = f"set {variable} to a folder that can be written"
+        return Finding(what, f"{folder} cannot be written", Verdict.NOTE, way_out)
+    free = shutil.disk_usage(there).free
+    seen = f"{folder}, {free / 2**30:,.0f} GiB free"
+    if free < _LITTLE_BYTES:
+        return Finding(what, seen, Verdict.NOTE, f"make room, or set {variable} to a larger disk")
+    return Finding(what, seen)
