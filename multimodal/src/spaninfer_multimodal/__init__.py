@@ -1,15 +1,56 @@
-"""Pictures for vision-language models: from bytes to pixels, without a framework."""
+"""Media for vision and audio language models: from a URL to a model's input, framework-free."""
 
-from spaninfer_multimodal.decode import FORMATS, decode_image
-from spaninfer_multimodal.errors import MediaError, TooLarge, Unreadable
-from spaninfer_multimodal.media import Image, ImageLimits
+from spaninfer_multimodal.decode import decode_audio, decode_image, decode_video
+from spaninfer_multimodal.errors import (
+    Busy,
+    ConfigError,
+    Forbidden,
+    MediaError,
+    TooLarge,
+    TooSlow,
+    Unreachable,
+    Unreadable,
+)
+from spaninfer_multimodal.limits import AudioLimits, ImageLimits, VideoLimits
+from spaninfer_multimodal.media import Audio, Image, Video
+from spaninfer_multimodal.reader import MediaReader
+from spaninfer_multimodal.sampling import FrameSampling, Spacing
+from spaninfer_multimodal.source import FetchPolicy, SourcePolicy, fetch
+from spaninfer_multimodal.worker import (
+    AudioJob,
+    DecodePool,
+    ImageJob,
+    ProcessLimits,
+    VideoJob,
+)
 
 __all__ = [
-    "FORMATS",
+    "Audio",
+    "AudioJob",
+    "AudioLimits",
+    "Busy",
+    "ConfigError",
+    "DecodePool",
+    "FetchPolicy",
+    "Forbidden",
+    "FrameSampling",
     "Image",
+    "ImageJob",
     "ImageLimits",
     "MediaError",
+    "MediaReader",
+    "ProcessLimits",
+    "SourcePolicy",
+    "Spacing",
     "TooLarge",
+    "TooSlow",
+    "Unreachable",
     "Unreadable",
+    "Video",
+    "VideoJob",
+    "VideoLimits",
+    "decode_audio",
     "decode_image",
+    "decode_video",
+    "fetch",
 ]
