@@ -13,6 +13,17 @@ from spaninfer_multimodal.errors import (
 )
 from spaninfer_multimodal.limits import AudioLimits, ImageLimits, VideoLimits
 from spaninfer_multimodal.media import Audio, Image, Video
+from spaninfer_multimodal.process import (
+    AnyResProcessor,
+    FixedProcessor,
+    Mel,
+    Patches,
+    Processors,
+    QwenVLProcessor,
+    Tiles,
+    WhisperProcessor,
+    load_processors,
+)
 from spaninfer_multimodal.reader import MediaReader
 from spaninfer_multimodal.sampling import FrameSampling, Spacing
 from spaninfer_multimodal.source import FetchPolicy, SourcePolicy, fetch
@@ -25,6 +36,7 @@ from spaninfer_multimodal.worker import (
 )
 
 __all__ = [
+    "AnyResProcessor",
     "Audio",
     "AudioJob",
     "AudioLimits",
@@ -32,6 +44,7 @@ __all__ = [
     "ConfigError",
     "DecodePool",
     "FetchPolicy",
+    "FixedProcessor",
     "Forbidden",
     "FrameSampling",
     "Image",
@@ -39,9 +52,14 @@ __all__ = [
     "ImageLimits",
     "MediaError",
     "MediaReader",
+    "Mel",
+    "Patches",
     "ProcessLimits",
+    "Processors",
+    "QwenVLProcessor",
     "SourcePolicy",
     "Spacing",
+    "Tiles",
     "TooLarge",
     "TooSlow",
     "Unreachable",
@@ -49,8 +67,10 @@ __all__ = [
     "Video",
     "VideoJob",
     "VideoLimits",
+    "WhisperProcessor",
     "decode_audio",
     "decode_image",
     "decode_video",
     "fetch",
+    "load_processors",
 ]

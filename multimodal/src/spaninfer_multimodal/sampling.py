@@ -46,8 +46,9 @@ def sample_frames(sampling: FrameSampling, num_frames: int, fps: float) -> tuple
     wanted = _how_many(sampling, num_frames, fps)
     if sampling.spacing is Spacing.ENDS:
         return tuple(np.linspace(0, num_frames - 1, wanted).round().astype(int).tolist())
-    # float64, then truncated: the order of operations in which the families' own code samples
-    return tuple(np.arange(0, num_frames, num_frames / wanted).astype(int)[:wanted].tolist())
+    # float32, as the families' own code; an index past the end, which its rounding can add, is cut
+    indices = np.arange(0, num_frames, num_frames / wanted).astype(np.float32).astype(int)
+    return tuple(indices[:wanted].tolist())
 
 
 def _how_many(sampling: FrameSampling, num_frames: int, fps: float) -> int:

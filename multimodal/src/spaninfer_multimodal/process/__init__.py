@@ -1,0 +1,20 @@
+"""Media -> what a tower reads, by the rules of each family; pure functions over numpy."""
+
+from spaninfer_multimodal.process.anyres import AnyResProcessor
+from spaninfer_multimodal.process.features import Mel, Patches, Tiles
+from spaninfer_multimodal.process.fixed import FixedProcessor
+from spaninfer_multimodal.process.processors import Processors, load_processors
+from spaninfer_multimodal.process.qwen_vl import QwenVLProcessor
+from spaninfer_multimodal.process.whisper import WhisperProcessor
+
+__all__ = [
+    "AnyResProcessor",
+    "FixedProcessor",
+    "Mel",
+    "Patches",
+    "Processors",
+    "QwenVLProcessor",
+    "Tiles",
+    "WhisperProcessor",
+    "load_processors",
+]

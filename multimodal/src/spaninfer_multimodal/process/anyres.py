@@ -1,0 +1,163 @@
+"""LLaVA-OneVision: an image as a whole, and cut into tiles at the best of many resolutions.
+
+Source: the Pillow image processor of transformers 5.23, and its count of placeholder tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+
+from spaninfer_multimodal.errors import ConfigError
+from spaninfer_multimodal.media import Image
+from spaninfer_multimodal.process.config import ProcessorConfig, expect, integer, size_of
+from spaninfer_multimodal.process.features import Tiles, digest_with
+from spaninfer_multimodal.process.pixels import (
+    CLIP_MEAN,
+    CLIP_STD,
+    Normalisation,
+    Size,
+    filter_of,
+    normalisation_of,
+    resize,
+)
+
+_STEPS: Final = tuple(384 * step for step in range(1, 7))
+_PINPOINTS: Final = tuple((height, width) for height in _STEPS for width in _STEPS)
+
+
+@dataclass(frozen=True, slots=True)
+class AnyResProcessor:
+    """Prepares images at the resolution among `pinpoints` that keeps most of them.
+
+    `tokens_per_tile` is the number of patches of one tile of `tile` pixels a side; an image has at
+    most `max_tiles` tiles' worth of features after the tower has scaled them down.
+    """
+
+    normalisation: Normalisation
+    resample: Pillow.Resampling
+    tile: int
+    pinpoints: tuple[Size, ...]
+    tokens_per_tile: int
+    max_tiles: int
+
+    def image(self, image: Image) -> Tiles:
+        """Return the whole image, then its tiles from left to right and top to bottom."""
+        size = image.height, image.width
+        best = best_resolution(size, self.pinpoints)
+        whole = resize(image.pixels, (self.tile, self.tile), self.resample)
+        padded = _padded(resize(image.pixels, fitted_size(size, best), self.resample), best)
+        pixels = self.normalisation.apply(np.stack([whole, *_cut(padded, self.tile)]))
+        return Tiles(pixels, size, self.num_tokens(size), digest_with(self, image.digest))
+
+    def image_of_several(self, image: Image) -> Tiles:
+        """Return an image that is not the only one of its request: padded to a square, one tile."""
+        pixels = resize(self._square(image.pixels), (self.tile, self.tile), self.resample)
+        size, tokens = (image.height, image.width), self.tokens_per_tile + 1
+        digest = digest_with(("square", self), image.digest)
+        return Tiles(self.normalisation.apply(pixels[None]), size, tokens, digest)
+
+    def _square(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return pixels[side side 3], with the mean colour around the image."""
+        height, width, _ = pixels.shape
+        side = max(height, width)
+        square = np.empty((side, side, 3), np.uint8)
+        square[:] = [int(mean * 255) for mean in self.normalisation.mean]
+        top, left = (side - height) // 2, (side - width) // 2
+        square[top : top + height, left : left + width] = pixels
+        return square
+
+    def num_tokens(self, size: Size) -> int:
+        """Return the tokens of an image of `size`: the whole, its unpadded parts, and line ends."""
+        height, width = size
+        side = math.isqrt(self.tokens_per_tile)
+        best = best_resolution(size, self.pinpoints)
+        rows, columns = side * (best[0] // self.tile), side * (best[1] // self.tile)
+        if width / height > columns / rows:
+            rows -= (rows - int(round(height * (columns / width), 7))) // 2 * 2
+        else:
+            columns -= (columns - int(round(width * (rows / height), 7))) // 2 * 2
+        ratio = math.sqrt(rows * columns / (self.max_tiles * side**2))
+        if ratio > 1.1:
+            rows, columns = int(rows // ratio), int(columns // ratio)
+        return rows * columns + rows + self.tokens_per_tile
+
+
+def best_resolution(size: Size, pinpoints: tuple[Size, ...]) -> Size:
+    """Return the resolution that keeps most pixels of `size`, and of those the one that wastes
+    fewest.
+    """
+    height, width = size
+
+    def value(resolution: Size) -> tuple[int, int]:
+        scale = min(resolution[1] / width, resolution[0] / height)
+        kept = min(int(width * scale) * int(height * scale), width * height)
+        return kept, kept - resolution[0] * resolution[1]
+
+    return max(pinpoints, key=value)
+
+
+def fitted_size(size: Size, resolution: Size) -> Size:
+    """Return `size` scaled in proportion to fit into `resolution`."""
+    scale_height, scale_width = resolution[0] / size[0], resolution[1] / size[1]
+    if scale_width < scale_height:
+        return min(math.ceil(size[0] * scale_width), resolution[0]), resolution[1]
+    return resolution[0], min(math.ceil(size[1] * scale_height), resolution[1])
+
+
+def _padded(pixels: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
+    """Return pixels[height width 3] in the middle of black; the larger half is below and right."""
+    missing = [wanted - have for wanted, have in zip(size, pixels.shape[:2], strict=True)]
+    return np.pad(pixels, [*((gap // 2, gap - gap // 2) for gap in missing), (0, 0)])
+
+
+def _cut(pixels: NDArray[np.uint8], tile: int) -> list[NDArray[np.uint8]]:
+    """Return the tiles of pixels[height width 3]."""
+    height, width, _ = pixels.shape
+    return [
+        pixels[top : top + tile, left : left + tile]
+        for top in range(0, height, tile)
+        for left in range(0, width, tile)
+    ]
+
+
+def llava_onevision_of(config: ProcessorConfig) -> AnyResProcessor:
+    """Return the processor of a LLaVA-OneVision folder."""
+    size = size_of(config.image, {"height": 384, "width": 384})
+    if size.get("height") is None or size.get("height") != size.get("width"):
+        raise ConfigError(f"size is {dict(size)}; only a square of height and width is implemented")
+    expect(config.image, "crop_size", None)
+    expect(config.shared, "vision_feature_select_strategy", "full", None)
+    return AnyResProcessor(
+        normalisation_of(config.image, CLIP_MEAN, CLIP_STD),
+        filter_of(config.image, Pillow.Resampling.BICUBIC),
+        size["height"],
+        _pinpoints(config.image.get("image_grid_pinpoints"), size["height"]),
+        integer(config.shared, "num_image_tokens", 729),
+        _max_tiles(config.shared.get("vision_aspect_ratio", "anyres_max_9")),
+    )
+
+
+def _pinpoints(value: object, tile: int) -> tuple[Size, ...]:
+    """Return resolutions as (height, width), which must be whole tiles."""
+    if value is None:
+        return _PINPOINTS
+    if not isinstance(value, list) or not value:
+        raise ConfigError(f"image_grid_pinpoints is {value!r}; it must be a list of sizes")
+    sizes = tuple((int(height), int(width)) for height, width in value)
+    if any(side % tile for size in sizes for side in size):
+        raise ConfigError(f"image_grid_pinpoints has sizes that are no multiples of {tile}")
+    return sizes
+
+
+def _max_tiles(value: object) -> int:
+    """Return the number at the end of anyres_max_9."""
+    name, _, number = str(value).rpartition("_")
+    if name != "anyres_max" or not number.isdecimal() or number == "0":
+        raise ConfigError(f"vision_aspect_ratio is {value!r}; only anyres_max_N is implemented")
+    return int(number)

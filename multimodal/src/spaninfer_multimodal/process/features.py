@@ -1,0 +1,68 @@
+"""What a tower reads: frozen arrays, how many tokens they become, and what they were made of."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Patches:
+    """Patches of one image or video of the Qwen-VL families.
+
+    `pixels`[rows, 3 * temporal * patch * patch], float32, in the order of the merged grid;
+    `grid_thw` counts patches in time, height and width. `seconds_per_grid` is the time between two
+    rows of a video's time axis, and `times_s` the time shown for each (Qwen3-VL writes it into the
+    text); None and empty for images.
+    """
+
+    pixels: NDArray[np.float32]
+    grid_thw: tuple[int, int, int]
+    num_tokens: int
+    digest: bytes
+    seconds_per_grid: float | None = None
+    times_s: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.pixels.setflags(write=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """Views of one image, all of one size: pixels[num_tiles 3 height width], float32.
+
+    The first is the whole image; the others are parts of it. `size` is the image's own (height,
+    width), from which LLaVA-OneVision knows which features are padding.
+    """
+
+    pixels: NDArray[np.float32]
+    size: tuple[int, int]
+    num_tokens: int
+    digest: bytes
+
+    def __post_init__(self) -> None:
+        self.pixels.setflags(write=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Mel:
+    """Log-mel features of one clip: features[num_mels num_frames], float32.
+
+    The first `num_valid` frames are sound, the rest padding.
+    """
+
+    features: NDArray[np.float32]
+    num_valid: int
+    num_tokens: int
+    digest: bytes
+
+    def __post_init__(self) -> None:
+        self.features.setflags(write=False)
+
+
+def digest_with(settings: object, media_digest: bytes) -> bytes:
+    """Return SHA-256 of media and of everything that decides what is made of them."""
+    return hashlib.sha256(repr(settings).encode() + media_digest).digest()

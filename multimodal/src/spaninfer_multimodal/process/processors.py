@@ -1,0 +1,70 @@
+"""The processors of a model, from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from spaninfer_multimodal.errors import ConfigError
+from spaninfer_multimodal.process.anyres import AnyResProcessor, llava_onevision_of
+from spaninfer_multimodal.process.config import ProcessorConfig, read_config
+from spaninfer_multimodal.process.fixed import FixedProcessor, clip_of, gemma3_of, siglip_of
+from spaninfer_multimodal.process.qwen_vl import QwenVLProcessor, qwen_vl_of
+from spaninfer_multimodal.process.whisper import WhisperProcessor, whisper_of
+
+VisionProcessor: TypeAlias = QwenVLProcessor | FixedProcessor | AnyResProcessor
+
+FAMILIES: Final[Mapping[str, Callable[[ProcessorConfig], VisionProcessor]]] = MappingProxyType(
+    {
+        "Qwen2VLImageProcessor": qwen_vl_of,
+        "Qwen3VLImageProcessor": qwen_vl_of,
+        "Gemma3ImageProcessor": gemma3_of,
+        "LlavaOnevisionImageProcessor": llava_onevision_of,
+        "SiglipImageProcessor": siglip_of,
+        "CLIPImageProcessor": clip_of,
+        "CLIPFeatureExtractor": clip_of,
+    }
+)
+"""Image processors by transformers' names, without the endings Fast and Pil."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """What prepares images and videos, and what prepares audio; None where a model takes none."""
+
+    vision: VisionProcessor | None
+    audio: WhisperProcessor | None
+
+
+def load_processors(folder: str | Path) -> Processors:
+    """Return the processors that a model folder describes; raises ConfigError."""
+    config = read_config(Path(folder))
+    return Processors(_vision(config), _audio(config))
+
+
+def _vision(config: ProcessorConfig) -> VisionProcessor | None:
+    """Return the processor of images and videos."""
+    if not config.image:
+        return None
+    name = config.image.get("image_processor_type") or config.image.get("feature_extractor_type")
+    family = FAMILIES.get(str(name).removesuffix("Fast").removesuffix("Pil"))
+    if family is None:
+        raise ConfigError(
+            f"image_processor_type is {name!r}; implemented are {', '.join(sorted(FAMILIES))}"
+        )
+    return family(config)
+
+
+def _audio(config: ProcessorConfig) -> WhisperProcessor | None:
+    """Return the processor of audio."""
+    if not config.audio:
+        return None
+    name = config.audio.get("feature_extractor_type")
+    if name != "WhisperFeatureExtractor":
+        raise ConfigError(
+            f"feature_extractor_type is {name!r}; implemented is WhisperFeatureExtractor"
+        )
+    return whisper_of(config)

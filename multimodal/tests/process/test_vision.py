@@ -1,0 +1,228 @@
+"""Images of every family, bit by bit as transformers' Pillow processors prepare them."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+from scenes import picture
+from spaninfer_multimodal import ConfigError, TooLarge, load_processors
+
+pytest.importorskip("transformers", reason="is the oracle")
+
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
+    LlavaOnevisionImageProcessorPil,
+)
+from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+
+SIZES = [(224, 224), (100, 333), (37, 41), (481, 320), (28, 1680), (1, 1), (3, 400)]
+
+HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+QWEN3 = {"patch_size": 16, "size": {"shortest_edge": 65536, "longest_edge": 16777216}, **HALF}
+
+
+def pillow(image):
+    """An image for the oracle, which takes an array of three rows for channels."""
+    return Pillow.fromarray(image.pixels)
+
+
+def loaded(folder, config, tower=None, shared=None):
+    """Our processor from a model folder with these files."""
+    (folder / "preprocessor_config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(tower or {}))
+    if shared:
+        (folder / "processor_config.json").write_text(json.dumps(shared))
+    return load_processors(folder).vision
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"min_pixels": 3136, "max_pixels": 401408}, {"max_pixels": 28 * 28 * 64}, QWEN3],
+    ids=["Qwen2-VL", "its budget", "a small budget", "Qwen3-VL"],
+)
+def test_qwen_vl(tmp_path, options, size):
+    ours = loaded(tmp_path, {"image_processor_type": "Qwen2VLImageProcessorFast", **options})
+    image = picture(*size)
+
+    patches = ours.image(image)
+
+    theirs = Qwen2VLImageProcessorPil(**options)(pillow(image), return_tensors="np")
+    assert [list(patches.grid_thw)] == theirs["image_grid_thw"].tolist()
+    np.testing.assert_array_equal(patches.pixels, theirs["pixel_values"])
+    assert patches.num_tokens == math.prod(patches.grid_thw) // 4
+    assert patches.pixels.dtype == np.float32
+    assert not patches.pixels.flags.writeable
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scanned", [False, True])
+def test_gemma_3(tmp_path, size, scanned):
+    options = {
+        "size": {"height": 112, "width": 112}, "do_pan_and_scan": scanned or None, **HALF,
+        "pan_and_scan_min_crop_size": 64, "pan_and_scan_max_num_crops": 4,
+        "pan_and_scan_min_ratio_to_activate": 1.2,
+    }  # fmt: skip
+    ours = loaded(tmp_path, {"image_processor_type": "Gemma3ImageProcessor", **options})
+    image = picture(*size)
+
+    tiles = ours.image(image)
+
+    theirs = Gemma3ImageProcessorPil(**options)(pillow(image), return_tensors="np")
+    np.testing.assert_array_equal(tiles.pixels, theirs["pixel_values"])
+    assert tiles.num_tokens == 256 * (1 + theirs["num_crops"][0])
+
+
+def test_gemma_3_makes_crops_of_long_images_only(tmp_path):
+    ours = loaded(
+        tmp_path, {"image_processor_type": "Gemma3ImageProcessor", "do_pan_and_scan": True}
+    )
+
+    numbers = [
+        len(ours.image(picture(*size)).pixels) for size in ((600, 600), (300, 900), (900, 300))
+    ]
+
+    assert numbers == [1, 4, 4]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("edge", [224, 384])
+def test_siglip(tmp_path, size, edge):
+    options = {"size": {"height": edge, "width": edge}, **HALF}
+    config = {"image_processor_type": "SiglipImageProcessor", "resample": 3, **options}
+    image = picture(*size)
+
+    tiles = loaded(tmp_path, config, {"vision_config": {"patch_size": 16}}).image(image)
+
+    theirs = SiglipImageProcessorPil(**options)(pillow(image), return_tensors="np")
+    np.testing.assert_array_equal(tiles.pixels, theirs["pixel_values"])
+    assert tiles.num_tokens == (edge // 16) ** 2
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"size": {"shortest_edge": 100}}, {"size": 224, "crop_size": 336}],
+    ids=["as it is", "crops beyond the image", "old spelling"],
+)
+def test_clip(tmp_path, size, options):
+    if options.get("size") == 224:
+        theirs = CLIPImageProcessorPil(
+            size={"height": 224, "width": 224}, crop_size={"height": 336, "width": 336}
+        )
+    else:
+        theirs = CLIPImageProcessorPil(**options)
+    config = {"feature_extractor_type": "CLIPFeatureExtractor", "image_mean": None, **options}
+    image = picture(*size)
+
+    tiles = loaded(tmp_path, config, {"vision_config": {"patch_size": 14}}).image(image)
+
+    expected = theirs(pillow(image), return_tensors="np")["pixel_values"]
+    np.testing.assert_array_equal(tiles.pixels, expected)
+    assert tiles.num_tokens == (expected.shape[-1] // 14) ** 2 + 1
+
+
+ONEVISION = {"image_processor_type": "LlavaOnevisionImageProcessor", **HALF}
+
+
+@pytest.mark.parametrize("size", [*SIZES, (384, 384), (1500, 400)])
+def test_llava_onevision(tmp_path, size):
+    pinpoints = [[384, 384], [384, 768], [768, 384], [768, 768], [384, 1536]]
+    config = {**ONEVISION, "image_grid_pinpoints": pinpoints}
+    ours = loaded(tmp_path, config)
+    image = picture(*size)
+
+    tiles = ours.image(image)
+
+    processor = LlavaOnevisionImageProcessorPil(image_grid_pinpoints=pinpoints, **HALF)
+    theirs = processor(pillow(image), return_tensors="np")
+    np.testing.assert_array_equal(tiles.pixels, theirs["pixel_values"][0])
+    assert [list(tiles.size)] == theirs["image_sizes"].tolist()
+
+
+@pytest.mark.parametrize("size", [*SIZES, (384, 384), (1500, 400), (2000, 2300), (5000, 100)])
+def test_llava_onevision_counts_tokens_as_its_processor_does(tmp_path, size):
+    ours = loaded(tmp_path, ONEVISION, shared={"num_image_tokens": 729})
+
+    class Counting(LlavaOnevisionProcessor):
+        """Their arithmetic, without the tokenizer that the rest of the class needs."""
+
+        def __init__(self):
+            self.image_processor = LlavaOnevisionImageProcessorPil()
+            self.num_image_tokens, self.vision_aspect_ratio = 729, "anyres_max_9"
+
+    assert ours.num_tokens(size) == Counting()._get_number_of_features(*size, 384, 384)
+
+
+@pytest.mark.parametrize("size", [(100, 333), (300, 41), (50, 50)])
+def test_llava_onevision_pads_one_image_of_several_to_a_square(tmp_path, size):
+    ours, image = loaded(tmp_path, ONEVISION), picture(*size)
+
+    tiles = ours.image_of_several(image)
+
+    both = [[pillow(image), pillow(image)]]
+    theirs = LlavaOnevisionImageProcessorPil(**HALF)(both, return_tensors="np")
+    np.testing.assert_array_equal(tiles.pixels, theirs["pixel_values"][0])
+    assert tiles.num_tokens == 730
+
+
+def test_an_image_too_long_for_qwen_vl_is_refused(tmp_path):
+    ours = loaded(tmp_path, {"image_processor_type": "Qwen2VLImageProcessor"})
+
+    with pytest.raises(TooLarge, match="201 x 1; no side may be more than 200 times the other"):
+        ours.image(picture(1, 201))
+
+
+def test_equal_images_have_equal_digests_and_settings_count(tmp_path):
+    ours = loaded(tmp_path, {"image_processor_type": "Qwen2VLImageProcessor"})
+    small = loaded(tmp_path, {"image_processor_type": "Qwen2VLImageProcessor", "max_pixels": 50000})
+    image, same, other = picture(40, 60), picture(40, 60), picture(40, 60, seed=1)
+
+    assert ours.image(image).digest == ours.image(same).digest
+    assert len({p.image(i).digest for p in (ours, small) for i in (image, other)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"image_processor_type": "Nonsense"}, "'Nonsense'; implemented are CLIPFeature"),
+        ({"do_resize": False}, "do_resize is False; only True or None"),
+        ({"image_mean": [0.5]}, "image_mean is .0.5.; it must be a list of three"),
+        ({"patch_size": 0}, "patch_size is 0; it must be a number above 0"),
+        ({"patch_size": 1.5}, "patch_size is 1.5; it must be an integer"),
+        ({"patch_size": True}, "patch_size is True"),
+        ({"resample": 9}, "resample is 9; Pillow's filters are 0 to 5"),
+        ({"size": "large"}, "size is 'large'"),
+        ({"image_processor_type": "SiglipImageProcessor"}, "patch_size is missing: .* config.json"),
+        ({"image_processor_type": "Gemma3ImageProcessor", "size": {"shortest_edge": 9}}, "height"),
+        ({**ONEVISION, "crop_size": 384}, "crop_size is 384; only None"),
+        ({**ONEVISION, "vision_aspect_ratio": "pad"}, "only anyres_max_N"),
+        ({**ONEVISION, "image_grid_pinpoints": [[100, 384]]}, "no multiples of 384"),
+    ],
+)
+def test_a_configuration_that_is_not_implemented_is_refused(tmp_path, config, message):
+    with pytest.raises(ConfigError, match=message):
+        loaded(tmp_path, {"image_processor_type": "Qwen2VLImageProcessor", **config})
+
+
+def test_a_folder_without_a_configuration_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"has no preprocessor_config\.json or"):
+        load_processors(tmp_path)
+
+    (tmp_path / "preprocessor_config.json").write_text("{")
+    with pytest.raises(ConfigError, match="is no JSON"):
+        load_processors(tmp_path)
+
+
+def test_newer_folders_have_everything_in_one_file(tmp_path):
+    one = loaded(tmp_path, {"image_processor_type": "Qwen2VLImageProcessor", "max_pixels": 50000})
+    (tmp_path / "preprocessor_config.json").unlink()
+    image = {"image_processor_type": "Qwen2VLImageProcessor", "size": {"longest_edge": 50000}}
+    (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": image}))
+
+    assert load_processors(tmp_path).vision.images == one.images
