@@ -13,6 +13,15 @@ from spaninfer_multimodal.errors import (
 )
 from spaninfer_multimodal.limits import AudioLimits, ImageLimits, VideoLimits
 from spaninfer_multimodal.media import Audio, Image, Video
+from spaninfer_multimodal.positions import (
+    MediaRun,
+    Positions,
+    TextRun,
+    Windows,
+    attention_windows,
+    mrope_positions,
+    patch_positions,
+)
 from spaninfer_multimodal.process import (
     AnyResProcessor,
     FixedProcessor,
@@ -52,13 +61,16 @@ __all__ = [
     "ImageLimits",
     "MediaError",
     "MediaReader",
+    "MediaRun",
     "Mel",
     "Patches",
+    "Positions",
     "ProcessLimits",
     "Processors",
     "QwenVLProcessor",
     "SourcePolicy",
     "Spacing",
+    "TextRun",
     "Tiles",
     "TooLarge",
     "TooSlow",
@@ -68,9 +80,13 @@ __all__ = [
     "VideoJob",
     "VideoLimits",
     "WhisperProcessor",
+    "Windows",
+    "attention_windows",
     "decode_audio",
     "decode_image",
     "decode_video",
     "fetch",
     "load_processors",
+    "mrope_positions",
+    "patch_positions",
 ]

@@ -57,10 +57,14 @@ def test_too_long_a_clip_is_refused():
 def test_settings_come_from_the_folder(tmp_path):
     config = {
         "feature_extractor_type": "WhisperFeatureExtractor",
-        "processor_class": "Qwen2AudioProcessor", "feature_size": 128, "chunk_length": 30, "hop_length": 160,
+        "processor_class": "Qwen2AudioProcessor",
+        "feature_size": 128,
+        "chunk_length": 30,
+        "hop_length": 160,
         "n_fft": 400,
-        "sampling_rate": 16000, "padding_value": 0.0,
-    }  # fmt: skip
+        "sampling_rate": 16000,
+        "padding_value": 0.0,
+    }
     path = tmp_path / "preprocessor_config.json"
     path.write_text(json.dumps(config))
 
