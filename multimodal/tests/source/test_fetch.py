@@ -156,7 +156,7 @@ def test_plain_http_needs_to_be_allowed_even_after_a_redirect():
 
 def test_hosts_can_be_narrowed_and_redirects_stay_among_them():
     policy = FetchPolicy(
-        allow_http=True, allowed_networks=HOME, allowed_hosts=frozenset({"media.example"})
+        allow_http=True, allowed_networks=HOME, allowed_hosts=frozenset({"Media.example"})
     )
     resolver = names(media_example=HERE, evil_example=HERE)
     pages = {"/": redirect("http://evil.example/"), "/ok": ok(BODY)}
@@ -251,6 +251,20 @@ def test_what_is_no_media_is_refused_with_its_cause(page, error, message):
 )
 def test_media_and_untyped_bytes_are_accepted(kind):
     assert get({"/": ok(BODY, kind)})[0] == BODY
+
+
+def test_an_address_is_fetched_where_its_network_is_allowed():
+    async def run(host, written):
+        async with serving({"/": ok(BODY)}, host) as site:
+            policy = FetchPolicy(allow_http=True, allowed_networks=(ipaddress.ip_network(host),))
+            body = await fetch(f"http://{written}:{site.port}/", 1000, policy)
+            return body, f"Host: {written}:{site.port}" in site.requests[0]
+
+    assert asyncio.run(run("127.0.0.1", "127.0.0.1")) == (BODY, True)
+    try:
+        assert asyncio.run(run("::1", "[::1]")) == (BODY, True)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
 
 
 def test_a_name_that_does_not_resolve_is_unreachable():

@@ -11,6 +11,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import httpcore2
@@ -41,7 +42,7 @@ async def fetch(
     `resolver` is the system's where none is given; `ssl_context` trusts what the system trusts.
     Raises Forbidden, Unreachable, TooLarge, TooSlow, and Unreadable for a page that is no media.
     """
-    hop = _Hop(policy, resolver or resolve, ssl_context or httpcore2.default_ssl_context())
+    hop = _Hop(policy, resolver or resolve, ssl_context or _trusted())
     try:
         async with asyncio.timeout(policy.max_fetch_s):
             return await hop.follow(parse_url(url), max_bytes)
@@ -56,6 +57,12 @@ async def resolve(host: str, port: int) -> Sequence[str]:
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+@lru_cache(maxsize=1)
+def _trusted() -> ssl.SSLContext:
+    """Return what the system trusts; reading its certificates takes tens of milliseconds."""
+    return httpcore2.default_ssl_context()
 
 
 class _Hop:

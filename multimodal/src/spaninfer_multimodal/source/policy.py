@@ -14,8 +14,8 @@ from spaninfer_multimodal.source.url import Url
 class FetchPolicy:
     """What may be fetched over the network.
 
-    Addresses must be public, or in `allowed_networks`. `allowed_hosts` narrows the names, exactly
-    as they are in the URL; None allows all. `max_fetch_s` is for the whole fetch: DNS, redirects,
+    Addresses must be public, or in `allowed_networks`. `allowed_hosts` narrows the names, without
+    their subdomains; None allows all. `max_fetch_s` is for the whole fetch: DNS, redirects,
     TLS and body.
     """
 
@@ -38,5 +38,6 @@ def check_url(url: Url, policy: FetchPolicy) -> None:
     """Raise Forbidden for a URL that the policy excludes, before anything is resolved."""
     if url.scheme == "http" and not policy.allow_http:
         raise Forbidden(f"{url} is fetched over https only")
-    if policy.allowed_hosts is not None and url.host not in policy.allowed_hosts:
+    hosts = policy.allowed_hosts
+    if hosts is not None and url.host not in {host.lower() for host in hosts}:
         raise Forbidden(f"host {url.host} is not among the hosts that media are fetched from")

@@ -11,7 +11,7 @@ from spaninfer_multimodal.worker.jobs import Job, Media, from_json
 from spaninfer_multimodal.worker.wire import BadAnswer, read_message, write_answer
 
 
-def main(max_memory_bytes: int, max_job_bytes: int) -> None:
+def main(max_memory_bytes: int) -> None:
     """Serve jobs until standard input is closed."""
     jobs = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
@@ -19,7 +19,7 @@ def main(max_memory_bytes: int, max_job_bytes: int) -> None:
     confine(max_memory_bytes)
     while True:
         try:
-            header, data = read_message(jobs, max_job_bytes)
+            header, data = read_message(jobs, max_memory_bytes)
         except BadAnswer:
             return
         write_answer(answers, _run(from_json(header), bytes(data), max_memory_bytes))
@@ -38,4 +38,4 @@ def _run(job: Job, data: bytes, max_memory_bytes: int) -> Media | MediaError:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]))

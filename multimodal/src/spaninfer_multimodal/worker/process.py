@@ -13,6 +13,8 @@ from spaninfer_multimodal.worker.confine import environment
 from spaninfer_multimodal.worker.jobs import Job, Media, to_json
 from spaninfer_multimodal.worker.wire import BadAnswer, read_answer, write_message
 
+COMMAND = (sys.executable, "-P", "-m", "spaninfer_multimodal.worker")
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
@@ -20,6 +22,19 @@ class ProcessLimits:
 
     max_decode_s: float = 30.0
     max_memory_bytes: int = 2 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A process ended without an answer."""
+
+    returncode: int
+
+    @property
+    def how(self) -> str:
+        """The signal or exit code, for messages."""
+        code = self.returncode
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 class DecoderProcess:
@@ -35,21 +50,39 @@ class DecoderProcess:
         return self._process.pid if self._process is not None else None
 
     def run(self, data: bytes, job: Job) -> Media:
-        """Return what `job` makes of `data`; raises MediaError."""
+        """Return what `job` makes of `data`; raises MediaError.
+
+        A process that has served before may have died of something else, so the job that finds it
+        dead is tried once more.
+        """
+        answer = self._attempt(data, job) if self._process is not None else None
+        if answer is None or isinstance(answer, _Ended):
+            answer = self._attempt(data, job)
+        if isinstance(answer, _Ended):
+            raise Unreadable(f"decoding it ended the decoder process ({answer.how})")
+        if isinstance(answer, MediaError):
+            raise answer
+        return answer
+
+    def _attempt(self, data: bytes, job: Job) -> Media | MediaError | _Ended:
+        """Give a living process one job; it does not outlive its time limit."""
         process = self._started()
         expired = threading.Event()
         timer = threading.Timer(self._limits.max_decode_s, _expire, (process, expired))
         timer.start()
         try:
-            answer = _exchange(process, data, job)
-        except (BadAnswer, OSError) as error:
+            return _exchange(process, data, job)
+        except (BadAnswer, OSError):
             self.close()
-            raise self._ending(process, expired.is_set()) from error
+            if expired.is_set():
+                return TooSlow(
+                    f"decoding took longer than {self._limits.max_decode_s:g} s, which is the limit"
+                )
+            return _Ended(process.returncode)
         finally:
             timer.cancel()
-        if isinstance(answer, MediaError):
-            raise answer
-        return answer
+            if expired.is_set():  # perhaps just after the answer came
+                self.close()
 
     def close(self) -> None:
         """Kill the process; idempotent, and the next job starts another one."""
@@ -71,26 +104,13 @@ class DecoderProcess:
             return self._process
         self.close()
         self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-m", "spaninfer_multimodal.worker"),
-                *(str(self._limits.max_memory_bytes), str(self._limits.max_memory_bytes)),
-            ],
+            [*COMMAND, str(self._limits.max_memory_bytes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=environment(os.environ),
         )
         return self._process
-
-    def _ending(self, process: subprocess.Popen[bytes], expired: bool) -> MediaError:
-        """Return why a process gave no answer."""
-        if expired:
-            return TooSlow(
-                f"decoding took longer than {self._limits.max_decode_s:g} s, which is the limit"
-            )
-        code = process.returncode
-        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        return Unreadable(f"decoding it ended the decoder process ({how})")
 
 
 def _exchange(process: subprocess.Popen[bytes], data: bytes, job: Job) -> Media | MediaError:
