@@ -89,7 +89,7 @@ def test_an_empty_priority_key_is_refused():
 
 def test_an_account_is_a_key_and_does_not_say_it_or_where_there_are_none_a_host():
     settings = Settings(api_keys=("plain", "other"), priority_keys=("first",))
-    accounts = [settings.account_of(key, "10.0.0.1") for key in ("plain", "other", "first")]
+    clients = [settings.client_of(key, ("10.0.0.1", 5)) for key in ("plain", "other", "first")]
 
-    assert accounts == ["key 0", "key 1", "key 2"]
-    assert Settings().account_of("whatever", "10.0.0.1") == "10.0.0.1"
+    assert [each.account for each in clients] == ["key 0", "key 1", "key 2"]
+    assert Settings().client_of("whatever", ("10.0.0.1", 5)) == ("10.0.0.1", "10.0.0.1:5")

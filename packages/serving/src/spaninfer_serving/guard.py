@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spaninfer_serving.error_mapping import busy
+from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.settings import Settings, bearer_key, is_loopback
+from spaninfer_serving.turnstile import Turnstile
 from spaninfer_serving.wire.errors import Problem
 
 # Everything else needs the key: a new route is closed until somebody opens it here.
@@ -25,12 +27,17 @@ PUBLIC_PREFIX = "/page/"  # the playground's own files; it asks for the key itse
 ORDINARY_BYTES = 1 << 16
 SHARED_BYTES = 1 << 28
 
+# Answers that need no key, refusals among them, come one in so much time: a page takes 1 ms of the
+# event loop, and four connections that asked for it without end took half of it.
+PUBLIC_PAUSE_S = 0.01
+
 
 class Guard:
     """ASGI middleware that answers 401 without a key, and 413 to a body over the limit.
 
     Nothing is read of a body that nobody will look at: of a request without a valid key, or of one
-    for a public path. So strangers have no part in the memory for bodies.
+    for a public path. So strangers have no part in the memory for bodies. Requests, and what comes
+    of long bodies, enter one at a time.
     """
 
     def __init__(
@@ -43,6 +50,7 @@ class Guard:
         self._room = Room(
             ORDINARY_BYTES, num_places * ORDINARY_BYTES, max(SHARED_BYTES, max_body_bytes)
         )
+        self._turnstile, self._public_turnstile = Turnstile(), Turnstile(PUBLIC_PAUSE_S)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer it here."""
@@ -54,7 +62,7 @@ class Guard:
             return
         headers = {name.lower(): value for name, value in scope["headers"]}
         try:
-            body = await self._admit(scope["path"], headers, receive)
+            body = await self._admit(scope, headers, receive)
         except Problem as problem:
             if b"expect" in headers:  # whether the body comes now, none of the two can know
                 problem.headers = problem.headers | {"Connection": "close"}
@@ -64,7 +72,7 @@ class Guard:
             await self._app(scope, _replay(body, receive), send)
 
     async def _admit(
-        self, path: str, headers: Mapping[bytes, bytes], receive: Receive
+        self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive
     ) -> bytes | None:
         """Return the body that the app may see; None where the client left before it was sent."""
         if b"transfer-encoding" in headers and b"content-length" in headers:
@@ -75,13 +83,18 @@ class Guard:
                 code="ambiguous_length",
                 headers={"Connection": "close"},
             )
-        if path in PUBLIC_PATHS or path.startswith(PUBLIC_PREFIX):
-            return b""
-        self._check_key(headers)
-        return await self._read_in_time(headers, receive)
-
-    def _check_key(self, headers: Mapping[bytes, bytes]) -> None:
         key = bearer_key(headers.get(b"authorization", b"").decode("latin-1"))
+        client = self._settings.client_of(key, scope.get("client"))
+        is_public = scope["path"] in PUBLIC_PATHS or scope["path"].startswith(PUBLIC_PREFIX)
+        if is_public or not self._settings.accepts(key):
+            await self._public_turnstile.enter(client)
+        if is_public:
+            return b""
+        self._check_key(key)
+        await self._turnstile.enter(client)
+        return await self._read_in_time(client, headers, receive)
+
+    def _check_key(self, key: str | None) -> None:
         if not self._settings.accepts(key):
             raise Problem(
                 401,
@@ -91,11 +104,13 @@ class Guard:
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
-    async def _read_in_time(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | None:
+    async def _read_in_time(
+        self, client: Client, headers: Mapping[bytes, bytes], receive: Receive
+    ) -> bytes | None:
         limit_s = self._settings.body_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                return await self._read(headers, receive)
+                return await self._read(client, headers, receive)
         except TimeoutError as late:
             raise Problem(
                 408,
@@ -104,28 +119,34 @@ class Guard:
                 headers={"Connection": "close"},
             ) from late
 
-    async def _read(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | None:
+    async def _read(
+        self, client: Client, headers: Mapping[bytes, bytes], receive: Receive
+    ) -> bytes | None:
         """Return the whole body, or None if the client left before it was sent."""
         limit = self._max_body_bytes
         declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > limit:
             raise _too_large(limit)
-        body = bytearray()
+        chunks: list[bytes] = []
+        num_bytes = 0
         more = True
         try:
             while more:
+                if num_bytes >= ORDINARY_BYTES:  # what nobody takes, the connection does not read
+                    await self._turnstile.enter(client, num_bytes // ORDINARY_BYTES)
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     return None
                 chunk = message.get("body", b"")
-                if len(body) + len(chunk) > limit:
+                if num_bytes + len(chunk) > limit:
                     raise _too_large(limit)
-                self._room.take(len(body), len(chunk))
-                body += chunk
+                self._room.take(num_bytes, len(chunk))
+                num_bytes += len(chunk)
+                chunks.append(chunk)
                 more = message.get("more_body", False)
         finally:
-            self._room.give_back(len(body))
-        return bytes(body)
+            self._room.give_back(num_bytes)
+        return bytes(chunks[0]) if len(chunks) == 1 else b"".join(chunks)
 
 
 class Room:

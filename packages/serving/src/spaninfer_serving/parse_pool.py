@@ -8,11 +8,14 @@ clients. Work of a client that has left is dropped: at once where it waits, else
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from threading import get_native_id
 from typing import Any, Generic, TypeVar
 
 from spaninfer_serving.error_mapping import busy
@@ -25,6 +28,10 @@ Check = Callable[[], None]
 # The largest body of each lane but the last, which has no limit of its own. 16 KiB are 4,000
 # tokens of English: 10 to 20 ms. 256 KiB are 64,000: 0.3 s.
 LANE_BYTES = (16 << 10, 256 << 10)
+
+# How far behind the engine's threads each lane's has to stand: at 10, a thread that wants a CPU
+# beside one at 0 gets a tenth. Not less: it may hold the interpreter when its time is over.
+NICE = (0, 5, 10)
 
 # Bodies that wait in one lane; one more may always enter an empty one.
 WAITING_BYTES = 256 << 20
@@ -52,9 +59,21 @@ class _Job(Generic[T]):
 class _Lane:
     """Bodies of one order of size."""
 
+    thread: ThreadPoolExecutor
     waiting: FairQueue[_Job[Any]] = field(default_factory=FairQueue)
     num_bytes: int = 0  # of bodies that wait or are being parsed
     is_busy: bool = False
+
+
+def _lane(number: int) -> _Lane:
+    name = f"spaninfer-parse-{number}"
+    return _Lane(ThreadPoolExecutor(1, name, _give_way, (NICE[number],)))
+
+
+def _give_way(nice: int) -> None:
+    """Have this thread run behind the process's others where the CPUs do not suffice for all."""
+    if sys.platform == "linux":  # elsewhere, only whole processes have such an order
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), nice + os.getpriority(os.PRIO_PROCESS, 0))
 
 
 class ParsePool:
@@ -64,8 +83,7 @@ class ParsePool:
     """
 
     def __init__(self, max_requests: int) -> None:
-        self._lanes = [_Lane() for _ in range(len(LANE_BYTES) + 1)]
-        self._threads = ThreadPoolExecutor(len(self._lanes), "spaninfer-parse")
+        self._lanes = [_lane(number) for number in range(len(NICE))]
         self._max_requests = max_requests
         self._num_requests = 0
 
@@ -107,7 +125,7 @@ class ParsePool:
             job = lane.waiting.take()
             if job.work is not None:
                 lane.is_busy = True
-                begun = self._threads.submit(job.work, job.check)
+                begun = lane.thread.submit(job.work, job.check)
                 begun.add_done_callback(partial(self._report, lane, job))
                 job.work = None
 

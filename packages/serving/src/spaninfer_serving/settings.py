@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spaninfer_engine.errors import ConfigError
+
+from spaninfer_serving.fair_queue import Client
 
 DAY_S = 86_400
 SENDABLE = frozenset(map(chr, range(0x21, 0x7F)))  # visible ASCII: what headers carry unchanged
@@ -68,10 +72,12 @@ class Settings:
         """Return whether a request with this key may pass; takes equal time for any wrong key."""
         return not self.needs_key or _is_one_of(key, self.api_keys + self.priority_keys)
 
-    def account_of(self, key: str | None, host: str) -> str:
+    def client_of(self, key: str | None, address: Sequence[Any] | None) -> Client:
         """Return who sends a request: by the number of its key, which is not said, or by host."""
+        host, port = address or ("", 0)
         keys = self.api_keys + self.priority_keys
-        return f"key {keys.index(key)}" if key in keys else host
+        account = f"key {keys.index(key)}" if key in keys else host
+        return Client(account, f"{host}:{port}")
 
     def may_prioritise(self, key: str | None) -> bool:
         """Return whether a request with this key may set a priority."""

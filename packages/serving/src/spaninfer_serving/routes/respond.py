@@ -10,7 +10,6 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel
 from spaninfer_engine import Placement
 
-from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.parse_pool import Check
 from spaninfer_serving.responses import Answer
 from spaninfer_serving.service import GenerationJob, service_of
@@ -42,8 +41,7 @@ async def read(
     data = b"".join([chunk async for chunk in request.stream()])  # .body() would keep it
     service = service_of(request)
     key = bearer_key(request.headers.get("authorization", ""))
-    host, port = request.client or ("", 0)
-    client = Client(service.settings.account_of(key, host), f"{host}:{port}")
+    client = service.settings.client_of(key, request.client)
     may_prioritise = service.settings.may_prioritise(key)
 
     def work(check: Check) -> tuple[Fields, GenerationJob]:

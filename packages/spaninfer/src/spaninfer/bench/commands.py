@@ -17,9 +17,10 @@ from spaninfer import options, show
 from spaninfer.bench import engine as engine_bench
 from spaninfer.bench.compare import compare
 from spaninfer.bench.plot import draw
-from spaninfer.bench.records import read
+from spaninfer.bench.records import circumstances, read
 from spaninfer.bench.shapes import SHAPES, folder_of
 from spaninfer.bench.soak.attacks import ATTACKS
+from spaninfer.bench.soak.rounds import records
 from spaninfer.bench.soak.run import measure_soak
 from spaninfer.bench.startup import STARTUPS, measure_startup
 from spaninfer.bench.tables import print_comparison, print_records
@@ -108,14 +109,20 @@ def bench_soak(
     ] = 300.0,
     alone: Annotated[
         float,
-        typer.Option(min=1, max=3600, help="Seconds that ordinary clients have before it alone."),
+        typer.Option(min=1, max=3600, help="How long its ordinary clients are alone."),
     ] = 60.0,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Into how many rounds both are cut, in turns.")
+    ] = 3,
     only: Only = None,
 ) -> None:
     """Attack a server on loopback beside 32 ordinary clients: what they wait, what is left."""
     with show.errors_as_sentences():
         names = _chosen(only, tuple(ATTACKS))
-        typer.echo(json.dumps(measure_soak([model], names, seconds, alone, show.note)))
+        found = measure_soak([model], names, seconds, alone, rounds, show.note)
+        about = {"model": model, "attacks": sorted(names), "seconds": seconds, "alone_s": alone}
+        for record in records(found, about):
+            typer.echo(json.dumps(record | circumstances("cpu")))
 
 
 @app.command("kernels")

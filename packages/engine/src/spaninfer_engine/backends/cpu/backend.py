@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from spaninfer_engine.backends.backend import Backend, Chosen, Settings, only_float32
+from spaninfer_engine.backends.backend import (
+    HOST_TUNING,
+    Backend,
+    Chosen,
+    Settings,
+    only_float32,
+)
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import HostStart, Start
 from spaninfer_engine.config import EngineConfig
@@ -14,11 +21,16 @@ from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.nodes import Model
 
+TUNING = replace(HOST_TUNING, mixed_prompt_tokens=64)
+"""Decodes wait for the prompts beside them: in the bundled model, a step of 8 decodes takes 10 ms,
+64 tokens of prompts 23, 512 of them 168; that is 0.33 ms per token, not 0.36 (CPU time, EPYC)."""
+
 
 class CpuBackend(Backend):
     """Numba kernels on a thread pool."""
 
     name = "cpu"
+    tuning = TUNING
     summary = "numpy and Numba"
     kv_dtypes = ("float32", "bfloat16", "float16", "int8", "uint4")
     quantizes = True

@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
@@ -26,25 +25,14 @@ class Waits:
     whole: list[float] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
 
-    def summary(self) -> dict[str, Any]:
-        """Return counts, and percentiles of the times."""
-        return {
-            "requests": self.tally.summary(),
-            "first_token_s": percentiles(self.first),
-            "whole_s": percentiles(self.whole),
-        }
 
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return what `share` percent of some times are not above; NaN without any.
 
-def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """Return the median, the 99th percentile and the largest of some times.
-
-    >>> percentiles([1.0, 2.0, 3.0])
-    {'p50': 2.0, 'p99': 2.98, 'max': 3.0}
+    >>> percentile([1.0, 2.0, 3.0], 50)
+    2.0
     """
-    if not values:
-        return {}
-    p50, p99 = np.percentile(values, (50, 99)).tolist()
-    return {"p50": round(p50, 4), "p99": round(p99, 4), "max": round(max(values), 4)}
+    return float(np.percentile(values, share)) if values else float("nan")
 
 
 async def ordinary_clients(target: Target, seconds: float) -> Waits:

@@ -1,4 +1,4 @@
-"""The whole: a server process, its clients alone, the same under attack, and what is left."""
+"""The whole: a server process, its clients alone and attacked in turns, and what is left."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import re
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from spaninfer_engine import ConfigError
 
 from spaninfer.bench.engine import Note
-from spaninfer.bench.records import circumstances
-from spaninfer.bench.soak.attacks import ATTACKS, Attacker, repeated
+from spaninfer.bench.soak import process_usage
+from spaninfer.bench.soak.attackers import Attacked, Attackers, attackers
 from spaninfer.bench.soak.client import Tally, Target
-from spaninfer.bench.soak.ordinary import Waits, ordinary_clients
+from spaninfer.bench.soak.ordinary import ordinary_clients
+from spaninfer.bench.soak.rounds import Phase, Round
 
 SETTLED_S: Final = 60.0  # after the attacks; what is held then has leaked
 LOOK_S: Final = 0.5
@@ -26,20 +27,25 @@ READY = re.compile(r"playground\s+http://([\d.]+):(\d+)/")
 
 
 def measure_soak(
-    arguments: Sequence[str], names: set[str], seconds: float, alone_s: float, note: Note
-) -> dict[str, Any]:
-    """Return the record of a server with these arguments of `spaninfer serve`.
+    arguments: Sequence[str],
+    names: set[str],
+    seconds: float,
+    alone_s: float,
+    num_rounds: int,
+    note: Note,
+) -> list[Round]:
+    """Return what a server with these arguments of `spaninfer serve` showed, round by round.
 
     Its ordinary clients are alone for `alone_s` seconds, and attacked in all the ways of `names`
-    for `seconds`.
+    for `seconds`, both cut into as many rounds, in turns: so others on this machine slow both.
     """
     keys = [secrets.token_hex(8) for _ in range(2)]
-    with _server([*arguments, *(f"--api-key={key}" for key in keys)]) as (process, host, port):
-        ordinary, member = (Target(host, port, key) for key in keys)
-        attacker = Attacker(Target(host, port), member)
-        return asyncio.run(
-            _measured(process.pid, ordinary, attacker, names, seconds, alone_s, note)
-        )
+    with (
+        _server([*arguments, *(f"--api-key={key}" for key in keys)]) as (process, host, port),
+        attackers(host, port, keys[1], names) as attacking,
+    ):
+        soak = _Soak(process.pid, Target(host, port, keys[0]), attacking, note)
+        return asyncio.run(soak.rounds(num_rounds, alone_s / num_rounds, seconds / num_rounds))
 
 
 @contextmanager
@@ -86,80 +92,60 @@ def _drained(process: subprocess.Popen[str]) -> Iterator[None]:
             reader.wait()
 
 
-async def _measured(
-    pid: int,
-    ordinary: Target,
-    attacker: Attacker,
-    names: set[str],
-    seconds: float,
-    alone_s: float,
-    note: Note,
-) -> dict[str, Any]:
-    await ordinary_clients(ordinary, 1.0)  # compiles what is not compiled yet
-    note(f"ordinary clients alone, {alone_s:g} s")
-    alone = await ordinary_clients(ordinary, alone_s)
-    rss_alone = _rss_mib(pid, "VmHWM")
-    note(f"the same under attack, {seconds:g} s")
-    tallies = {name: Tally() for name in ATTACKS if name in names}
-    attacks = [
-        asyncio.ensure_future(repeated(ATTACKS[name], attacker, tally))
-        for name, tally in tallies.items()
-    ]
-    attacked = await ordinary_clients(ordinary, seconds)
-    ended = [attack for attack in attacks if attack.done()]
-    for attack in attacks:
-        attack.cancel()
-    await asyncio.gather(*attacks, return_exceptions=True)
-    for attack in ended:
-        attack.result()  # the program's own fault: attacks end when they are cancelled
-    left = await _left(ordinary)
-    return {
-        "benchmark": "soak",
-        "seconds": seconds,
-        "alone": alone.summary(),
-        "attacked": attacked.summary(),
-        "times_as_long": _ratios(alone, attacked),
-        "attacks": {name: tally.summary() for name, tally in tallies.items()},
-        "rss_mib": {"alone": rss_alone, "most": _rss_mib(pid, "VmHWM"), "end": _rss_mib(pid)},
-        "left": left,
-        **circumstances("cpu"),
-    }
+class _Soak:
+    """A server, those who attack it, and its ordinary clients, who are in this process."""
 
+    def __init__(self, pid: int, ordinary: Target, attacking: Attackers, note: Note) -> None:
+        self._pid, self._ordinary, self._attacking = pid, ordinary, attacking
+        self._note = note
 
-def _ratios(alone: Waits, attacked: Waits) -> dict[str, dict[str, float]]:
-    """Return how many times as long ordinary clients wait under attack."""
-    before, after = alone.summary(), attacked.summary()
-    return {
-        name: {at: round(after[name][at] / value, 2) for at, value in before[name].items()}
-        for name in ("first_token_s", "whole_s")
-        if after[name]
-    }
+    async def rounds(self, count: int, alone_s: float, seconds: float) -> list[Round]:
+        await ordinary_clients(self._ordinary, 1.0)  # compiles what is not compiled yet
+        return [await self._round(number, alone_s, seconds) for number in range(1, count + 1)]
 
+    async def _round(self, number: int, alone_s: float, seconds: float) -> Round:
+        self._note(f"round {number}: ordinary clients alone, {alone_s:g} s")
+        alone = await self._phase(alone_s, None)
+        self._note(f"round {number}: the same under attack, {seconds:g} s")
+        attacked = await self._phase(seconds, self._attacking)
+        return Round(alone, attacked, await self._held(), process_usage.rss_mib(self._pid))
 
-async def _left(target: Target) -> dict[str, float]:
-    """Return what the server holds when all clients have left: requests, and spans."""
-    names = {
-        "running": "spaninfer_running_requests",
-        "waiting": "spaninfer_waiting_requests",
-        "spans": r'spaninfer_spans\{[^}]*state="in_use"\}',
-    }
-    found: dict[str, float] = {}
-    for _ in range(round(SETTLED_S / LOOK_S)):
-        text = await target.ask(target.head("GET", "/metrics", None), Tally())
-        for name, pattern in names.items():
-            values = re.findall(rf"^{pattern} (\S+)$", text.decode(), re.MULTILINE)
-            found[name] = sum(map(float, values))
-        if text and not any(found.values()):
-            break
-        await asyncio.sleep(LOOK_S)
-    return found
+    async def _phase(self, seconds: float, attacking: Attackers | None) -> Phase:
+        begin_s, server_s, own_s = time.perf_counter(), self._server_s(), time.process_time()
+        if attacking is not None:
+            attacking.begin()
+        waits = await ordinary_clients(self._ordinary, seconds)
+        took_s = time.perf_counter() - begin_s
+        # Before the attackers end: that may take them a while, in which they are not attackers.
+        cpus = {
+            "server": (self._server_s() - server_s) / took_s,
+            "clients": (time.process_time() - own_s) / took_s,
+        }
+        did = Attacked({}, 0.0)
+        if attacking is not None:
+            did = await asyncio.to_thread(attacking.end)
+            cpus["attackers"] = did.cpu_s / took_s
+        peak = process_usage.rss_mib(self._pid, "VmHWM")
+        return Phase(took_s, waits, cpus, did.requests, peak)
 
+    def _server_s(self) -> float:
+        return process_usage.cpu_s(self._pid)
 
-def _rss_mib(pid: int, name: str = "VmRSS") -> float | None:
-    """Return what memory a process has, or with "VmHWM" has had; None where that is not told."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    found = re.search(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE)
-    return None if found is None else round(int(found[1]) / 1024, 1)
+    async def _held(self) -> dict[str, float]:
+        """Return what the server holds when all clients have left: requests, and spans."""
+        names = {
+            "running": "spaninfer_running_requests",
+            "waiting": "spaninfer_waiting_requests",
+            "spans": r'spaninfer_spans\{[^}]*state="in_use"\}',
+        }
+        found: dict[str, float] = {}
+        for _ in range(round(SETTLED_S / LOOK_S)):
+            request = self._ordinary.head("GET", "/metrics", None)
+            text = await self._ordinary.ask(request, Tally())
+            for name, pattern in names.items():
+                values = re.findall(rf"^{pattern} (\S+)$", text.decode(), re.MULTILINE)
+                found[name] = sum(map(float, values))
+            if text and not any(found.values()):
+                break
+            await asyncio.sleep(LOOK_S)
+        return found

@@ -1,0 +1,27 @@
+"""What another process has taken of the machine, where the system tells (Linux)."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU time of a process so far, in seconds; 0 where that is not told."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    user, system = map(int, fields[11:13])  # utime and stime of proc(5), in ticks
+    return (user + system) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mib(pid: int, name: str = "VmRSS") -> float | None:
+    """Return what memory a process has, or with "VmHWM" has had; None where that is not told."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE)
+    return None if found is None else round(int(found[1]) / 1024, 1)
