@@ -1,0 +1,148 @@
+"""Bursts over real sockets: what comes together enters a piece at a time, fair among clients."""
+
+import http.client
+import socket
+import threading
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from attacks import head
+from spaninfer_serving import guard
+from spaninfer_serving.protocol import BoundedProtocol
+
+PIECE = 1 << 18  # what asyncio reads at once
+SLICE = 1 << 16  # what the system takes before anybody reads
+MODELS = head("GET", "/v1/models", "Authorization: Bearer one")
+
+
+@pytest.fixture
+def stopped():
+    """What stops the event loop of a server for a block, so that what is sent comes together."""
+
+    @contextmanager
+    def stop(server):
+        begun, go_on = threading.Event(), threading.Event()
+
+        def hold():
+            begun.set()
+            assert go_on.wait(120)
+
+        loop = server.server.servers[0].get_loop()
+        loop.call_soon_threadsafe(hold)
+        assert begun.wait(120)
+        try:
+            yield
+        finally:
+            go_on.set()
+
+    return stop
+
+
+@pytest.fixture
+def connections(until):
+    """What opens connections that the server has accepted."""
+    with ExitStack() as stack:
+
+        def connect(server, num):
+            made = [
+                stack.enter_context(socket.create_connection(server.address, timeout=120))
+                for _ in range(num)
+            ]
+            until(lambda: len(server.connections) >= num)
+            return made
+
+        yield connect
+
+
+def status_of(connection):
+    answer = http.client.HTTPResponse(connection)
+    answer.begin()
+    answer.read()
+    return answer.status
+
+
+def test_a_client_with_one_request_enters_in_the_middle_of_anothers_burst(
+    live, connections, stopped, monkeypatch
+):
+    order = []
+    made = BoundedProtocol.on_response_complete
+
+    def completed(self):
+        order.append(dict(self.cycle.scope["headers"])[b"authorization"].decode())
+        made(self)
+
+    monkeypatch.setattr(BoundedProtocol, "on_response_complete", completed)
+    server = live(api_keys=("many", "one"))
+    opened = connections(server, 65)
+
+    with stopped(server):
+        for connection in opened[:-1]:
+            connection.sendall(MODELS.replace(b"one", b"many"))
+        opened[-1].sendall(MODELS)
+    statuses = {status_of(connection) for connection in opened}
+
+    assert statuses == {200}
+    assert order.index("Bearer one") <= 3
+
+
+def test_a_short_request_enters_before_the_rest_of_long_bodies_is_read(
+    live, connections, stopped, until, monkeypatch
+):
+    read = []
+    found = []
+    taken, completed = BoundedProtocol.data_received, BoundedProtocol.on_response_complete
+
+    def data_received(self, data):
+        read.append(len(data))
+        taken(self, data)
+
+    def on_response_complete(self):
+        found.append(sum(read))
+        completed(self)
+
+    monkeypatch.setattr(BoundedProtocol, "data_received", data_received)
+    monkeypatch.setattr(BoundedProtocol, "on_response_complete", on_response_complete)
+    server = live(api_keys=("many", "one"), max_body_bytes=1 << 21)
+    opened = connections(server, 17)
+    size = 1 << 21
+    lines = ("Authorization: Bearer many", "Content-Type: application/json")
+    long = head("POST", "/v1/completions", *lines, f"Content-Length: {size}") + b" " * size
+    sent = [0] * 16
+
+    def send(number):
+        for start in range(0, len(long), SLICE):
+            opened[number].sendall(long[start : start + SLICE])
+            sent[number] += SLICE
+
+    senders = [threading.Thread(target=send, args=(number,)) for number in range(16)]
+
+    with stopped(server):
+        for sender in senders:
+            sender.start()
+        until(lambda: all(sent))
+        opened[-1].sendall(MODELS)
+    assert status_of(opened[-1]) == 200
+    for sender in senders:
+        sender.join()
+    assert {status_of(connection) for connection in opened[:-1]} == {400}  # spaces are no JSON
+
+    assert sum(read) > 16 * size
+    assert found[0] <= 16 * PIECE + 8 * PIECE  # the first piece of each, and some turns
+
+
+def test_strangers_wait_for_each_other_and_for_nobody_else(live, connections, monkeypatch):
+    monkeypatch.setattr(guard, "PUBLIC_PAUSE_S", 3600.0)
+    server = live(api_keys=("one",))
+    stranger, other, member = connections(server, 3)
+
+    stranger.sendall(head("GET", "/health/live"))
+    assert status_of(stranger) == 200
+    other.sendall(head("GET", "/"))
+    stranger.sendall(head("GET", "/v1/models"))
+    member.sendall(MODELS)
+
+    assert status_of(member) == 200
+    for each in (stranger, other):
+        each.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            each.recv(1)

@@ -1,0 +1,97 @@
+import asyncio
+from itertools import pairwise
+
+from spaninfer_serving.fair_queue import Client
+from spaninfer_serving.turnstile import Turnstile
+
+ANN, BOB = Client("ann", "1"), Client("bob", "1")
+NEVER_S = 3600.0
+
+
+async def entered(turnstile, log, name, client, cost=1):
+    await turnstile.enter(client, cost)
+    log.append(name)
+
+
+def driven(drive):
+    return asyncio.run(asyncio.wait_for(drive(), 120))
+
+
+def test_who_comes_alone_enters_at_once():
+    async def drive():
+        turnstile = Turnstile(NEVER_S)
+        entering = turnstile.enter(ANN)
+        try:
+            entering.send(None)  # a coroutine that waits for nothing ends at its first step
+        except StopIteration:
+            return True
+
+    assert driven(drive)
+
+
+def test_of_a_burst_one_enters_per_round_of_the_loop():
+    async def drive():
+        turnstile, log, found = Turnstile(), [], []
+        tasks = [asyncio.ensure_future(entered(turnstile, log, i, ANN)) for i in range(8)]
+        while len(log) < len(tasks):
+            await asyncio.sleep(0)
+            found.append(len(log))
+        return log, found
+
+    log, found = driven(drive)
+
+    assert log == list(range(8))
+    assert all(after - before <= 1 for before, after in pairwise(found))
+
+
+def test_who_sends_one_request_enters_in_the_middle_of_anothers_burst():
+    async def drive():
+        turnstile, log = Turnstile(), []
+        tasks = [asyncio.ensure_future(entered(turnstile, log, i, ANN)) for i in range(50)]
+        tasks.append(asyncio.ensure_future(entered(turnstile, log, "bob", BOB)))
+        await asyncio.gather(*tasks)
+        return log
+
+    assert driven(drive).index("bob") <= 2
+
+
+def test_what_costs_less_enters_first():
+    async def drive():
+        turnstile, log = Turnstile(), []
+        await asyncio.gather(
+            entered(turnstile, log, "first", ANN),
+            entered(turnstile, log, "long", ANN, 30),
+            entered(turnstile, log, "short", BOB),
+        )
+        return log
+
+    assert driven(drive) == ["first", "short", "long"]
+
+
+def test_who_leaves_takes_nobodys_turn():
+    async def drive():
+        turnstile, log = Turnstile(), []
+        first, leaving, staying = (
+            asyncio.ensure_future(entered(turnstile, log, name, ANN))
+            for name in ("first", "left", "stayed")
+        )
+        await first
+        leaving.cancel()
+        await staying
+        await turnstile.enter(ANN)  # and it still turns
+        return log
+
+    assert driven(drive) == ["first", "stayed"]
+
+
+def test_with_a_pause_the_rounds_of_the_loop_do_not_count():
+    async def drive():
+        turnstile, log = Turnstile(NEVER_S), []
+        await turnstile.enter(ANN)
+        waiting = asyncio.ensure_future(entered(turnstile, log, "second", BOB))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        return log
+
+    assert driven(drive) == []
