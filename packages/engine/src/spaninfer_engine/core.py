@@ -32,7 +32,7 @@ from spaninfer_engine.handle import ResultQueue
 from spaninfer_engine.output_processor import EngineFailed, OutputProcessor, RequestStarted
 from spaninfer_engine.prompts import Prompt
 from spaninfer_engine.request import FinishReason, Request
-from spaninfer_engine.schedule.admission import Refused, admit
+from spaninfer_engine.schedule.admission import Queued, Refused, admit, num_prompt_tokens
 from spaninfer_engine.schedule.scheduler import Scheduler
 from spaninfer_engine.schedule.sequence import SequenceState
 from spaninfer_engine.startup.components import Outcome, PlanRunner
@@ -100,6 +100,7 @@ class Core:
         self._inbox: SimpleQueue[_Command] = SimpleQueue()
         self._lock = Lock()  # over `state`, `_num_submitted`, and the order of the inbox
         self._num_submitted = 0  # sequences ever
+        self._num_submitted_tokens = 0  # of their prompts
         self._close_at: float | None = None
         self._is_dropped = False
         self._is_over = Event()  # everything is given back, or the thread given up
@@ -112,14 +113,21 @@ class Core:
         with self._lock:
             if self.state is not EngineState.RUNNING:
                 raise EngineClosed(self._why_closed()) from self.failure
-            num_waiting = self._num_submitted - self.scheduler.counts.begun
-            admission = admit(request, num_waiting, self.scheduler.limits)
+            admission = admit(request, self._queued(), self.scheduler.limits)
             if isinstance(admission, Refused):
                 raise admission.reason
             seqs = self.scheduler.kv_cache.sequences_of(request, admission.limit)
             self._num_submitted += len(seqs)
+            self._num_submitted_tokens += num_prompt_tokens(request)
             self._inbox.put(_Add(RequestStarted(seqs, queue)))
             return seqs
+
+    def _queued(self) -> Queued:
+        """Return what waits; to be called with the lock."""
+        counts = self.scheduler.counts
+        num_open = self._num_submitted - counts.finished.total()
+        choices = num_open - self.scheduler.limits.max_running
+        return Queued(max(choices, 0), self._num_submitted_tokens - counts.begun_tokens)
 
     @property
     def context(self) -> int:

@@ -184,11 +184,12 @@ class StepTimeout(EngineUnavailable):
 
 
 class QueueFull(EngineUnavailable):
-    """As many requests wait as the engine was told to hold; try again later."""
+    """As much waits as the engine was told to hold; try again later."""
 
-    def __init__(self, waiting: int, limit: int) -> None:
+    def __init__(self, waiting: int, limit: int, what: str = "requests") -> None:
         self.waiting, self.limit = waiting, limit
-        super().__init__(f"{waiting} requests are waiting; max_waiting is {limit}; try again later")
+        name = "max_waiting" if what == "requests" else "what max_running and max_waiting allow"
+        super().__init__(f"{waiting} {what} are waiting; {name} is {limit}; try again later")
 
 
 class NoMemory(EngineUnavailable):

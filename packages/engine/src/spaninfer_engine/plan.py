@@ -25,6 +25,11 @@ class Tuning:
     prompt_tile: int = 1  # tokens of prompts beside many decodes come in multiples of so many
     pause_tokens: int = 0  # of prompts for which decodes wait when many requests begin; 0: never
 
+    @property
+    def largest_step(self) -> int:
+        """The most tokens of prompts that one step computes."""
+        return max(self.step_tokens, self.pause_tokens)
+
 
 class Slice(NamedTuple):
     """The positions [start, stop) of one sequence that one step computes.

@@ -9,7 +9,14 @@ from spaninfer_engine.errors import (
     RequestError,
 )
 from spaninfer_engine.request import Placement, SamplingParams
-from spaninfer_engine.schedule.admission import Admitted, Limits, Refused, admit
+from spaninfer_engine.schedule.admission import (
+    TOKENS_PER_PLACE,
+    Admitted,
+    Limits,
+    Queued,
+    Refused,
+    admit,
+)
 
 LIMITS = Limits(context=20, vocab=50, max_running=4, max_waiting=3, tuning=HOST_TUNING)
 
@@ -20,7 +27,7 @@ LIMITS = Limits(context=20, vocab=50, max_running=4, max_waiting=3, tuning=HOST_
 def test_a_request_ends_at_max_tokens_or_with_the_context(prompt_len, max_tokens, limit):
     asked = request(1, [1] * prompt_len, sampling=SamplingParams(max_tokens=max_tokens))
 
-    assert admit(asked, 0, LIMITS) == Admitted(limit)
+    assert admit(asked, Queued(0, 0), LIMITS) == Admitted(limit)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +45,7 @@ def test_a_request_ends_at_max_tokens_or_with_the_context(prompt_len, max_tokens
     ],
 )
 def test_a_request_that_cannot_run_is_refused_with_its_reason(prompt, options, num_waiting, error):
-    answer = admit(request(1, prompt, **options), num_waiting, LIMITS)
+    answer = admit(request(1, prompt, **options), Queued(num_waiting, 0), LIMITS)
 
     assert isinstance(answer, Refused)
     assert type(answer.reason) is error
@@ -47,4 +54,28 @@ def test_a_request_that_cannot_run_is_refused_with_its_reason(prompt, options, n
 def test_more_choices_than_the_queue_holds_enter_an_empty_one():
     asked = request(1, [1], sampling=SamplingParams(n=9))
 
-    assert isinstance(admit(asked, 0, LIMITS), Admitted)
+    assert isinstance(admit(asked, Queued(0, 0), LIMITS), Admitted)
+
+
+LONG = Limits(context=100_000, vocab=50, max_running=4, max_waiting=3, tuning=HOST_TUNING)
+
+
+def test_prompts_that_wait_are_bounded_by_their_tokens_too():
+    limit = 7 * TOKENS_PER_PLACE
+    asked = request(1, [1] * 50, sampling=SamplingParams(n=2))
+
+    assert isinstance(admit(asked, Queued(0, limit - 100), LONG), Admitted)
+    refused = admit(asked, Queued(0, limit - 99), LONG)
+    assert isinstance(refused, Refused)
+    assert isinstance(refused.reason, QueueFull)
+    assert f"{limit - 99} prompt tokens are waiting" in str(refused.reason)
+
+
+def test_a_prompt_longer_than_all_that_may_wait_enters_an_empty_queue():
+    assert isinstance(admit(request(1, [1] * 90_000), Queued(0, 0), LONG), Admitted)
+
+
+def test_as_many_ordinary_requests_as_may_run_and_wait_are_never_too_many_tokens():
+    asked = request(1, [1] * TOKENS_PER_PLACE)
+
+    assert isinstance(admit(asked, Queued(2, 6 * TOKENS_PER_PLACE), LONG), Admitted)

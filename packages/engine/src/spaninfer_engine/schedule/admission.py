@@ -18,6 +18,18 @@ from spaninfer_engine.errors import (
 from spaninfer_engine.plan import Tuning
 from spaninfer_engine.request import Request, SamplingParams, TokenIds
 
+# Prompts that wait, in tokens for each place that requests have: 99 of 100 prompts of chats are
+# shorter. A token takes 44 bytes while it waits, so 4,352 places hold 400 MB, whatever the context.
+TOKENS_PER_PLACE = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """What waits already."""
+
+    choices: int  # beyond those that may run
+    tokens: int  # of prompts that no step has seen yet
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -26,8 +38,13 @@ class Limits:
     context: int  # tokens of prompt and answer together, which the span pool can hold as well
     vocab: int
     max_running: int  # choices in one step
-    max_waiting: int  # choices that no step has seen yet
+    max_waiting: int  # choices beyond those that may run
     tuning: Tuning  # of steps
+
+    @property
+    def max_waiting_tokens(self) -> int:
+        """Tokens of prompts that no step has seen yet: 2,048 for each request there may be."""
+        return (self.max_running + self.max_waiting) * TOKENS_PER_PLACE
 
     @property
     def step_tokens(self) -> int:
@@ -49,13 +66,13 @@ class Refused:
     reason: EngineError
 
 
-def admit(request: Request, num_waiting: int, limits: Limits) -> Admitted | Refused:
-    """Decide whether a request may enter while `num_waiting` choices wait."""
+def admit(request: Request, queued: Queued, limits: Limits) -> Admitted | Refused:
+    """Decide whether a request may enter behind what waits."""
     reason = (
         _check_prompt(request.prompt_ids, limits)
         or _check_ids(request.sampling, limits.vocab)
         or _check_adapter(request.placement.adapter)
-        or _check_queue(request.sampling.n, num_waiting, limits.max_waiting)
+        or _check_queue(request, queued, limits)
     )
     if reason is not None:
         return Refused(reason)
@@ -96,11 +113,19 @@ def _check_adapter(adapter: str | None) -> EngineError | None:
     return RequestError(f"no adapter is called {adapter!r}; this engine has loaded none")
 
 
-def _check_queue(num_choices: int, num_waiting: int, limit: int) -> EngineError | None:
+def _check_queue(request: Request, queued: Queued, limits: Limits) -> EngineError | None:
     # An empty queue takes any request: one with more choices than it holds would never enter.
-    if num_waiting and num_waiting + num_choices > limit:
-        return QueueFull(num_waiting, limit)
+    if queued.choices and queued.choices + request.sampling.n > limits.max_waiting:
+        return QueueFull(queued.choices, limits.max_waiting)
+    num_tokens = num_prompt_tokens(request)
+    if queued.tokens and queued.tokens + num_tokens > limits.max_waiting_tokens:
+        return QueueFull(queued.tokens, limits.max_waiting_tokens, "prompt tokens")
     return None
+
+
+def num_prompt_tokens(request: Request) -> int:
+    """Return the tokens of a request's prompt, as often as it has choices."""
+    return len(request.prompt_ids) * request.sampling.n
 
 
 def _outside(ids: Collection[int], vocab: int) -> int | None:

@@ -17,5 +17,5 @@ class Counts:
     prefix_hit_tokens: int = 0  # of prompts, found in the prefix cache
     prefix_miss_tokens: int = 0  # of prompts, not found there
     preemptions: int = 0
-    begun: int = 0  # sequences that a step has seen, or that ended before one could
+    begun_tokens: int = 0  # of prompts of sequences that a step has seen, or that have ended
     finished: Counter[FinishReason] = field(default_factory=Counter)

@@ -113,8 +113,7 @@ class Scheduler:
         self.stop(self._deadlines.take_due(now), now, FinishReason.DEADLINE)
         self.settle()
         self._suspend_for_rope()
-        self._start_waiting(now)
-        slices, seqs = self._fit()
+        slices, seqs = self._fit(are_places_left=self._start_waiting(now))
         if not slices:
             assert self._flights or not self._seqs, "there is work, but nothing to compute"
             return None
@@ -194,25 +193,39 @@ class Scheduler:
             ):
                 self._suspend(seq)
 
-    def _start_waiting(self, now: float) -> None:
+    def _start_waiting(self, now: float) -> bool:
+        """Start those whose turn it is; return whether there are places and spans for all.
+
+        Who could compute nothing yet, because the prompts in front fill a step, stays in the queue:
+        a burst takes no places from those whose turn comes before its own.
+        """
+        prefills = deque(seq for seq in self._running if seq.done < seq.prefill_end)
+        in_front = 0  # tokens of prompts that go first
         while self._waiting:
             head = self._waiting[0]
+            while prefills and prefills[0].order < head.order:
+                seq = prefills.popleft()
+                in_front += seq.prefill_end - seq.done
+            if in_front >= self.limits.tuning.largest_step:
+                return len(self._running) + len(self._waiting) <= self.limits.max_running
             availability = Availability.NEVER
             if len(self._running) < self.limits.max_running:
                 availability = self.kv_cache.start(head, spare=len(self._running))
             if availability is Availability.NOW:
                 self._run(self._waiting.pop(0), now)
+                in_front += head.prefill_end - head.done
             elif availability is Availability.NEVER and self._outranks_last(head):
                 self._preempt(self._running[-1])
             else:
-                return
+                return False
+        return True
 
     def _run(self, seq: SequenceState, now: float) -> None:
         insort(self._running, seq, key=_ORDER)
         if seq.scheduled_s is None:
             seq.scheduled_s = now
             seq.cached_len = seq.done
-            self.counts.begun += 1
+            self.counts.begun_tokens += seq.prompt_len
             self.counts.prefix_hit_tokens += seq.done
             self.counts.prefix_miss_tokens += seq.prompt_len - seq.done
 
@@ -223,10 +236,11 @@ class Scheduler:
         last = self._running[-1] if self._running else None
         return last is not None and seq.priority < last.priority and seq.order < last.order
 
-    def _fit(self) -> tuple[list[Slice], list[SequenceState]]:
+    def _fit(self, *, are_places_left: bool) -> tuple[list[Slice], list[SequenceState]]:
         """Return slices whose spans are there, and their sequences."""
         limits = self.limits
         stalled: set[int] = set()
+        num_waiting = len(self._waiting)  # more: one of them had to make way
         while True:
             pending = self._running
             if stalled:
@@ -235,7 +249,7 @@ class Scheduler:
                 pending,
                 limits.tuning,
                 # Who waits takes the place of the next that ends: no step has empty places then.
-                may_pause=not self._waiting,
+                may_pause=are_places_left and len(self._waiting) == num_waiting,
                 number=self._number,
             )
             if self._reserve(slices, seqs, stalled):
@@ -355,7 +369,7 @@ class Scheduler:
         if seq.is_known_to_runner:
             self._finished.append(seq.seq_id)
         if seq.scheduled_s is None:
-            self.counts.begun += 1
+            self.counts.begun_tokens += seq.prompt_len
         self._release_followers(seq)
         self.counts.generated_tokens += token is not None
         self.counts.finished[reason] += 1
