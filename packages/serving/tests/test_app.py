@@ -390,6 +390,25 @@ def test_the_description_names_every_status_and_content_type_that_is_answered(cl
     ]
 
 
+@pytest.mark.parametrize(
+    ("path", "kind", "needed"),
+    [
+        (CHAT, "ChatRequest", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}),
+        (TEXT, "CompletionRequest", {"prompt": "x", "max_tokens": 1}),
+    ],
+)
+def test_whatever_need_not_be_given_may_be_null_and_the_description_says_so(
+    client, path, kind, needed
+):
+    schema = client.get("/openapi.json").json()["components"]["schemas"][kind]
+    optional = schema["properties"].keys() - set(schema["required"])
+
+    assert optional >= {"stream", "temperature", "return_token_ids"}
+    for name in optional:
+        assert {"type": "null"} in schema["properties"][name]["anyOf"]
+    assert client.post(path, json=dict.fromkeys(optional) | needed).status_code == 200
+
+
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 def test_the_examples_of_the_description_are_answered(client, path):
     described = client.get("/openapi.json").json()["paths"][path]["post"]["requestBody"]

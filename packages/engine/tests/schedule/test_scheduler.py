@@ -99,6 +99,31 @@ def test_no_decode_pauses_while_requests_wait_for_a_place():
         assert taken_part[number] == [*range(first, last + 1)]
 
 
+def test_a_burst_takes_no_place_from_a_request_whose_turn_comes_before():
+    bench = Bench(num_spans=(400,), max_running=8, step_tokens=8)
+    bench.add(request(1, PROMPT[:2], sampling=upto(20)))
+    bench.step()
+    for number in range(10, 30):
+        bench.add(request(number, [number] * 14, sampling=upto(1), arrived_s=5.0))
+    bench.step()
+    bench.add(request(99, PROMPT[:3], sampling=upto(1), arrived_s=2.0))
+    bench.step()
+
+    assert [part.seq_id for part in bench.runner.steps[-1].slices][:2] == [1, 99]
+    bench.run()
+    assert set(bench.ended) == {1, *range(10, 30), 99}
+
+
+def test_prompts_start_that_fill_a_step_and_no_more():
+    bench = Bench(num_spans=(400,), max_running=50, step_tokens=16)
+    for number in range(1, 20):
+        bench.add(request(number, [number] * 5, sampling=upto(1)))
+    bench.step()
+
+    assert [part.num_tokens for part in bench.runner.steps[-1].slices] == [5, 5, 5, 1]
+    assert bench.scheduler.num_waiting == 15
+
+
 def is_pause(plan):
     """Does the step hold prompts alone, and not as many as where nothing decodes?"""
     return plan.num_tokens == 20 and min(part.num_tokens for part in plan.slices) > 1

@@ -53,6 +53,8 @@ STATUS = {
     "properties": {"status": {"type": "string"}},
 }
 
+_ABOUT = ("title", "description", "default")  # keys of a schema that say nothing of the value
+
 _CHAT = {"messages": [{"role": "user", "content": "Tell me a fable."}], "max_tokens": 64}
 _TEXT = {"prompt": "Once upon a time", "max_tokens": 64}
 
@@ -91,12 +93,21 @@ def describe(app: FastAPI) -> dict[str, Any]:
     schemas |= {"Error": ERROR, "Status": STATUS}
     for body in (ChatRequest, CompletionRequest):
         schemas |= _schemas(body, "validation")
+        _allow_null(schemas[body.__name__])
     for answer in (ChatResponse, ChatChunk, CompletionResponse):
         schemas |= _schemas(answer, "serialization")
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             _complete(path, method, operation["responses"])
     return document
+
+
+def _allow_null(body: dict[str, Any]) -> None:
+    """Say that any parameter that need not be given may be null as well."""
+    for name, schema in body["properties"].items():
+        if name not in body["required"] and {"type": "null"} not in schema.get("anyOf", ()):
+            of_value = {key: schema.pop(key) for key in tuple(schema) if key not in _ABOUT}
+            schema["anyOf"] = [of_value, {"type": "null"}]
 
 
 def _complete(path: str, method: str, responses: dict[str, Any]) -> None:
