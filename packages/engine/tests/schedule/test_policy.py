@@ -36,6 +36,7 @@ class Item:
     max_pos: int = 1000
     logits_from: int = maxsize
     rope_seq_len: int = 0
+    client: str = ""
 
 
 def prompt(seq_id, done, prefill_end, **options):
@@ -67,6 +68,21 @@ CASES = {
             part(2, 100, 300 + 32 - 19, samples=False, logits_from=300),
             part(4, 0, 5000, samples=True),
         ],
+    ),
+    "of several clients, one has no more than half, and what is left goes in order": (
+        [
+            prompt(1, 0, 900, client="ann"),
+            prompt(2, 0, 900, client="ann"),
+            prompt(3, 0, 20, client="bob"),
+            prompt(4, 0, 7, client="cid"),
+        ],
+        64,
+        [part(1, 0, 37, samples=False), part(3, 0, 20, samples=True), part(4, 0, 7, samples=True)],
+    ),
+    "a prompt that wants logits leaves others what it cannot take": (
+        [prompt(1, 0, 900, client="ann", logits_from=0), prompt(2, 0, 900, client="bob")],
+        100,
+        [part(1, 0, 32, samples=False, logits_from=0), part(2, 0, 68, samples=False)],
     ),
     "decodes go first and a long prompt fills what is left": (
         [prompt(1, 0, 100), decode(2, 41)],

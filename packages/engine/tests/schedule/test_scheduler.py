@@ -114,6 +114,19 @@ def test_a_burst_takes_no_place_from_a_request_whose_turn_comes_before():
     assert set(bench.ended) == {1, *range(10, 30), 99}
 
 
+def test_a_long_prompt_of_one_client_does_not_keep_anothers_waiting():
+    bench = Bench(num_spans=(400,), max_running=8, step_tokens=8)
+    one, other = Placement(client="one"), Placement(client="other")
+    for number in range(10, 20):
+        bench.add(request(number, [number] * 40, sampling=upto(1), placement=one))
+    bench.step()
+    bench.add(request(99, PROMPT[:4], sampling=upto(1), placement=other, arrived_s=5.0))
+    bench.step()
+
+    slices = bench.runner.steps[-1].slices
+    assert [(part.seq_id, part.num_tokens) for part in slices] == [(10, 4), (99, 4)]
+
+
 def test_prompts_start_that_fill_a_step_and_no_more():
     bench = Bench(num_spans=(400,), max_running=50, step_tokens=16)
     for number in range(1, 20):

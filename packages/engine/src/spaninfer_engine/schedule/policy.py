@@ -5,7 +5,7 @@ Functions of what they are given: no clock, no spans, no locks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from spaninfer_engine.plan import Slice, Tuning
@@ -46,6 +46,7 @@ class Schedulable(Protocol):
     """
 
     seq_id: int
+    client: str
     done: int
     prefill_end: int
     max_pos: int  # the key at this position is never needed
@@ -85,7 +86,8 @@ def rank(priority: int, turn_s: float) -> float:
 def plan_step(
     pending: Iterable[P], tuning: Tuning, *, may_pause: bool = True, number: int = 0
 ) -> tuple[list[Slice], list[P]]:
-    """Give every decode its token, then spend what is left on prefills, both in the given order.
+    """Give every decode its token, then spend what is left on prefills, both in the given order;
+    of prefills of several clients, one has no more than half.
 
     Beside decodes, prefills get `mixed_prompt_tokens` at the most; beside `MANY_DECODES`, whole
     tiles of `prompt_tile` tokens, and less than `FEW_TILES` in every `EVERY`th step by `number`
@@ -121,14 +123,16 @@ def plan_step(
     return slices + parts, chosen + items
 
 
-def _prefills(prefills: Iterable[P], tokens: int, logits: int) -> tuple[list[Slice], list[P]]:
-    """Spend so many tokens, and logits of prompts, on prefills in order."""
+def _prefills(prefills: Sequence[P], tokens: int, logits: int) -> tuple[list[Slice], list[P]]:
+    """Spend so many tokens, and logits of prompts, on prefills: in order, but with no more than
+    half of them for one client while others' wait.
+    """
     slices: list[Slice] = []
     chosen: list[P] = []
-    for item in prefills:
+    for item, granted in zip(prefills, _granted(prefills, tokens, logits), strict=True):
         if tokens == 0:
             break
-        part = _prefill(item, tokens, logits)
+        part = _prefill(item, min(granted, tokens), logits)
         if part.num_tokens == 0:
             continue  # until a step has logits for it
         slices.append(part)
@@ -136,6 +140,26 @@ def _prefills(prefills: Iterable[P], tokens: int, logits: int) -> tuple[list[Sli
         tokens -= part.num_tokens
         logits -= part.stop - part.logits_from - part.samples
     return slices, chosen
+
+
+def _granted(prefills: Sequence[P], tokens: int, logits: int) -> list[int]:
+    """Return how many of so many tokens each prefill may take: first no client more than half, then
+    what is left, in order.
+    """
+    if len({item.client for item in prefills}) < 2:
+        return [tokens] * len(prefills)
+    wanted = [_prefill(item, tokens, logits).num_tokens for item in prefills]
+    granted = [0] * len(prefills)
+    halves = dict.fromkeys((item.client for item in prefills), max(tokens // 2, 1))
+    for is_shared in (True, False):
+        for at, item in enumerate(prefills):
+            more = min(wanted[at] - granted[at], tokens)
+            if is_shared:
+                more = min(more, halves[item.client])
+                halves[item.client] -= more
+            granted[at] += more
+            tokens -= more
+    return granted
 
 
 def _beside(decodes: int, tokens: int, tile: int, number: int) -> int:

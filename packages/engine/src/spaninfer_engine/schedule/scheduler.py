@@ -13,7 +13,7 @@ called as plan, plan, apply, plan, apply ...; results come in the order of the p
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -196,29 +196,31 @@ class Scheduler:
     def _start_waiting(self, now: float) -> bool:
         """Start those whose turn it is; return whether there are places and spans for all.
 
-        Who could compute nothing yet, because the prompts in front fill a step, stays in the queue:
-        a burst takes no places from those whose turn comes before its own.
+        Who could compute nothing yet, because its client's prompts in front fill a step, stays in
+        the queue: a burst takes no places from those whose turn comes before its own.
         """
         prefills = deque(seq for seq in self._running if seq.done < seq.prefill_end)
-        in_front = 0  # tokens of prompts that go first
-        while self._waiting:
-            head = self._waiting[0]
+        in_front = Counter[str]()  # tokens of a client's prompts that go first
+        at = 0
+        while at < len(self._waiting):
+            head = self._waiting[at]
             while prefills and prefills[0].order < head.order:
                 seq = prefills.popleft()
-                in_front += seq.prefill_end - seq.done
-            if in_front >= self.limits.tuning.largest_step:
-                return len(self._running) + len(self._waiting) <= self.limits.max_running
+                in_front[seq.client] += seq.prefill_end - seq.done
+            if in_front[head.client] >= self.limits.tuning.largest_step:
+                at += 1
+                continue
             availability = Availability.NEVER
             if len(self._running) < self.limits.max_running:
                 availability = self.kv_cache.start(head, spare=len(self._running))
             if availability is Availability.NOW:
-                self._run(self._waiting.pop(0), now)
-                in_front += head.prefill_end - head.done
+                self._run(self._waiting.pop(at), now)
+                in_front[head.client] += head.prefill_end - head.done
             elif availability is Availability.NEVER and self._outranks_last(head):
                 self._preempt(self._running[-1])
             else:
                 return False
-        return True
+        return len(self._running) + len(self._waiting) <= self.limits.max_running
 
     def _run(self, seq: SequenceState, now: float) -> None:
         insort(self._running, seq, key=_ORDER)

@@ -29,6 +29,7 @@ class SequenceState:
     __slots__ = (
         "cached_len",
         "capacity",
+        "client",
         "discard_until_step",
         "done",
         "end_ids",
@@ -67,7 +68,7 @@ class SequenceState:
     ) -> None:
         self.request, self.index = request, index
         self.seq_id = request.id + index
-        self.priority = request.placement.priority
+        self.priority, self.client = request.placement.priority, request.placement.client
         self.order = (rank(self.priority, request.turn_s), self.seq_id)  # smaller runs first
         self.prompt_len = len(request.prompt_ids)
         self.output_ids: list[int] = []
