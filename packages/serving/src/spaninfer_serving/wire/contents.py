@@ -20,8 +20,10 @@ MAX_NUMBERS = 1 << 20
 
 PIECE = 1 << 18  # bytes looked at together
 
+MARKS = b"[{:,"
+
 _KIND = np.zeros(256, np.uint8)
-_KIND[list(b"[{:,")] = _MARK = 1
+_KIND[list(MARKS)] = _MARK = 1
 _KIND[list(b"-0123456789")] = _NUMBER = 2
 _COMMA, _QUOTE, _BACKSLASH, _SPACE = b',"\\ '
 
@@ -36,8 +38,8 @@ class Contents:
 
 def check_contents(body: bytes) -> None:
     """Raise Problem for a body that would take long to parse; it need not be valid JSON."""
-    if len(body) <= MAX_MARKS:
-        return
+    if len(body) <= MAX_MARKS or sum(map(body.count, MARKS)) <= MAX_MARKS:
+        return  # also with those inside of strings: 1 ms for 2 MB of text, looking closer 15
     contents = count(body)
     if contents.marks > MAX_MARKS or contents.numbers > MAX_NUMBERS:
         raise Problem(
