@@ -23,12 +23,19 @@ from importlib.metadata import version
 from typing import TypeVar
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import Format, Packed, compile_all, linear, pack, usable_cpus
+from spaninfer_kernels_cpu import (
+    Format,
+    Packed,
+    Script,
+    compile_all,
+    linear,
+    pack,
+    shared_thread_pool,
+    usable_cpus,
+)
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
-from spaninfer_kernels_cpu.gemm.roofline import peak_gops
-from spaninfer_kernels_cpu.runtime.workers import next_task, share
+from spaninfer_kernels_cpu.gemm.roofline import peak_gops, read_call
 
 Floats = NDArray[np.float32]
 T = TypeVar("T")
@@ -47,7 +54,6 @@ COLD_BYTES = 256 << 20  # several times the last-level cache
 SETTLE_S = 0.05  # BLAS threads go on spinning for some 30 ms after a product
 WARM_S = 0.02  # a thread that slept is often woken on a busy CPU and moved to a free one later
 TIMED_S = 0.02
-CHUNK = 1 << 15  # numbers that a thread reads at a time
 
 
 def main() -> None:
@@ -77,12 +83,13 @@ def measure(
         for format, one in packed.items()
     }
     peaks = {format.kind: peak_gops(format.kind) for format in FORMATS}
-    memory = np.ones(COLD_BYTES // 8, np.int64)
+    memory, total = np.ones(COLD_BYTES // 8, np.int64), np.empty(1, np.int64)
+    read = Script([read_call(memory, total)])
     for num_rows in row_counts:
         x = rng.standard_normal((num_rows, channels), np.float32)
         out = np.empty((num_rows, outputs), np.float32)
         runs: dict[Format | str, Callable[[], object]] = {
-            "read": lambda: share(read, (memory, np.empty(1, np.int64)), usable_cpus()),
+            "read": lambda: shared_thread_pool().run(read, [1]),
             "blas": partial(blas, x, plain, out),
         }
         runs.update({format: partial(ours, x, quanta[format], out) for format in FORMATS})
@@ -160,19 +167,6 @@ def repeat(run: Callable[[], object], least_s: float) -> float:
         run()
         calls += 1
     return (time.perf_counter() - start) / calls
-
-
-@njit(nogil=True)
-def read(counter: NDArray[np.int64], memory: NDArray[np.int64], total: NDArray[np.int64]) -> None:
-    """Read all of memory, a chunk per task."""
-    task = next_task(counter)
-    while task < len(memory) // CHUNK:
-        part = memory[task * CHUNK : (task + 1) * CHUNK]
-        found = 0
-        for i in range(len(part)):
-            found += part[i]
-        total[0] = found
-        task = next_task(counter)
 
 
 if __name__ == "__main__":

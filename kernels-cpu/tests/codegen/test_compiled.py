@@ -1,30 +1,31 @@
 """What was compiled is kept until a source changes, for the CPU that it was compiled for."""
 
+import ctypes
 import shutil
 from pathlib import Path
 
 import pytest
 from processes import printed_by
-from spaninfer_kernels_cpu import attention_kernels, compile_all, make_planner_ready
+from spaninfer_kernels_cpu import attention_kernels, compile_all
 from spaninfer_kernels_cpu.attention import attention_plan
 from spaninfer_kernels_cpu.codegen import compiled
-from spaninfer_kernels_cpu.codegen.kernel import compiler_of
+from spaninfer_kernels_cpu.codegen.kernel import native_of
 
 PROGRAM = """
 from spaninfer_kernels_cpu import Format, attention_kernels, compile_all
-from spaninfer_kernels_cpu.codegen.kernel import compiler_of
+from spaninfer_kernels_cpu.codegen.kernel import native_of
 from spaninfer_kernels_cpu.gemm.gemm_call import gemm_kernels
 compile_all([Format("int8", 32)])
 used = [*attention_kernels("float32"), *gemm_kernels(Format("int8", 32))]
-print(sum(compiler_of(kernel).cache_hits for kernel in used))
+print(sum(native_of(kernel).was_loaded for kernel in used))
 """
 
 
 ONE_KERNEL = """
-from spaninfer_kernels_cpu.codegen.kernel import address_of, compiler_of
+from spaninfer_kernels_cpu.codegen.kernel import address_of, native_of
 from spaninfer_kernels_cpu.elementwise.gather_call import _copy
 address_of(_copy)
-print(compiler_of(_copy).cache_hits)
+print(int(native_of(_copy).was_loaded))
 """
 
 
@@ -39,7 +40,7 @@ def test_a_changed_source_and_another_cpu_are_noticed(tmp_path):
     def start(**more):
         """How many kernels were loaded, and the files that are kept."""
         printed = printed_by(ONE_KERNEL, environment | more)
-        return printed, {path.name for path in cache.rglob("*.nbc")}
+        return printed, {path.name for path in cache.rglob("*.kernel")}
 
     loaded, first = start()
     assert (loaded, len(first)) == ("0", 1)
@@ -59,10 +60,10 @@ def test_a_changed_source_and_another_cpu_are_noticed(tmp_path):
 
 def test_files_made_from_other_sources_are_deleted_and_those_of_these_kept(tmp_path):
     theirs, ours = (
-        ["work-1.py311.0123.nbi", "work-1.py311.0123.1.nbc"],
+        ["work-1.py311.0123.1.kernel", "play-1.py311.0123.1.kernel"],
         compiled.digest_of_sources(),
     )
-    mine = [f"work-1.py311.{ours}.nbi", f"work-1.py311.{ours}.1.nbc"]
+    mine = [f"work-1.py311.{ours}.1.kernel", f"play-1.py311.{ours}.1.kernel"]
     for name in (*theirs, *mine, "work.cpython-311.pyc"):
         (tmp_path / name).touch()
 
@@ -77,7 +78,9 @@ def test_the_files_of_a_kernel_are_named_by_the_sources_that_it_is_made_of():
     compile_all()
     kernel = attention_kernels("float32")[0]
 
-    names = [path.name for path in Path(compiler_of(kernel)._cache.cache_path).glob("*.nb[ci]")]
+    native_of(kernel)
+    folder = compiled.cache_of_these_sources().writable()
+    names = [path.name for path in folder.glob(f"*{compiled.SUFFIX}")]
 
     assert names
     assert all(compiled.digest_of_sources() in name for name in names)
@@ -90,11 +93,6 @@ def test_the_second_process_compiles_nothing(tmp_path):
     assert hits == ["0", "5"]
 
 
-def test_a_kernel_refuses_other_types_instead_of_compiling_for_them():
-    make_planner_ready()
-    kernel = attention_plan._write_items
-
-    with pytest.raises(TypeError, match="No matching definition"):
-        kernel(*["text"] * len(kernel.signatures[0]))
-
-    assert len(kernel.signatures) == 1
+def test_a_native_function_refuses_other_types():
+    with pytest.raises(ctypes.ArgumentError):
+        attention_plan._write_items(*["text"] * 8)

@@ -12,20 +12,20 @@ from spaninfer_kernels_cpu.codegen import kernel_cache
 from spaninfer_kernels_cpu.codegen.kernel_cache import KernelCache, is_private
 
 TWO_KERNELS = """
-from spaninfer_kernels_cpu.codegen.kernel import address_of, compiler_of
+from spaninfer_kernels_cpu.codegen.kernel import address_of, native_of
 from spaninfer_kernels_cpu.elementwise.gather_call import _copy, _gather_rows
 kernels = _copy, _gather_rows
-print(all(map(address_of, kernels)), sum(compiler_of(kernel).cache_hits for kernel in kernels))
+print(all(map(address_of, kernels)), sum(native_of(kernel).was_loaded for kernel in kernels))
 """
 
 BY_OTHERS = """
 from spaninfer_kernels_cpu.runtime import compilers
-from spaninfer_kernels_cpu.codegen.kernel import compiler_of, is_ready
+from spaninfer_kernels_cpu.codegen.kernel import native_of, is_ready
 from spaninfer_kernels_cpu.elementwise.gather_call import _copy, _gather_rows
 compilers.LITTLE_S = 0.0
 kernels = _copy, _gather_rows
 compilers.Compilers(most=3).finish(kernels)
-print(all(map(is_ready, kernels)), sum(compiler_of(kernel).cache_hits for kernel in kernels))
+print(all(map(is_ready, kernels)), sum(native_of(kernel).was_loaded for kernel in kernels))
 """
 
 NOBODY_WE_KNOW = """
@@ -60,7 +60,7 @@ def started(program, environment):
 
 
 def files_below(folder):
-    return sorted(path.name for path in folder.rglob("*.nbc"))
+    return sorted(path.name for path in folder.rglob("*.kernel"))
 
 
 @pytest.mark.parametrize("program", [TWO_KERNELS, BY_OTHERS], ids=["alone", "by others"])
@@ -135,11 +135,13 @@ def test_a_user_without_a_home_and_without_a_name_compiles(temporary, home):
     assert not Path("~").exists()
 
 
-def test_a_file_that_was_cut_short_is_compiled_again(tmp_path, temporary):
+def test_files_that_are_not_what_was_written_are_compiled_again(tmp_path, temporary):
+    """One is cut short, one something else (test_object_code has more that may happen)."""
     environment = settings(temporary, tmp_path / "cache")
     started(TWO_KERNELS, environment)
-    for path in tmp_path.rglob("*.nbc"):
-        path.write_bytes(path.read_bytes()[:-100])
+    first, second = tmp_path.rglob("*.kernel")
+    first.write_bytes(first.read_bytes()[:-100])
+    second.write_bytes(b"\x80\x04\x95" + bytes(200))
 
     again, then = started(TWO_KERNELS, environment), started(TWO_KERNELS, environment)
 
@@ -147,26 +149,66 @@ def test_a_file_that_was_cut_short_is_compiled_again(tmp_path, temporary):
     assert then.stdout == "True 2\n"
 
 
-def test_a_folder_that_others_write_to_is_neither_read_nor_written(tmp_path, temporary):
+ON_UNIX = pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows has other rights")
+
+
+@ON_UNIX
+@pytest.mark.parametrize("rights", [0o777, 0o775, 0o757])
+@pytest.mark.parametrize("lasts", [True, False])
+def test_a_folder_that_others_write_to_is_neither_read_nor_written(tmp_path, rights, lasts):
     """Whoever writes there decides what machine code this process runs."""
-    if not hasattr(os, "getuid"):
-        pytest.skip("temporary folders are the user's own on Windows")
-    shared = temporary / "spaninfer"
-    (tmp_path / "file").touch()
-    cache = KernelCache((tmp_path / "file" / "cache",), shared, untidy)
-    with pytest.warns(RuntimeWarning, match=f"kept in {shared}"):
+    folder = tmp_path / "folder"
+    places = ((folder,), None) if lasts else ((), folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # that it may not last
+        KernelCache(*places, untidy).write("kernel", b"code")
+    assert KernelCache(*places, untidy).read("kernel") == b"code"
+
+    folder.chmod(rights)
+    another = KernelCache(*places, untidy)
+
+    assert not is_private(folder)
+    assert another.read("kernel") is None
+    assert not another.has("kernel")
+    assert another.writable() is None
+    with pytest.warns(RuntimeWarning, match="another user owns it or may write to it"):
+        another.write("kernel", b"code")
+
+
+@ON_UNIX
+def test_a_file_that_others_write_to_is_not_read(tmp_path):
+    cache = KernelCache((tmp_path / "folder",), None, untidy)
+    cache.write("kernel", b"code")
+
+    (tmp_path / "folder" / "kernel").chmod(0o666)
+
+    assert cache.read("kernel") is None
+
+
+@ON_UNIX
+@pytest.mark.parametrize("file", [False, True], ids=["folder", "file"])
+def test_what_another_user_owns_is_not_read(tmp_path, file):
+    folder = tmp_path / "folder"
+    cache = KernelCache((folder,), None, untidy)
+    cache.write("kernel", b"code")
+    if os.getuid() != 0:
+        pytest.skip("only root gives files away")
+
+    os.chown(folder / "kernel" if file else folder, 54321, -1)
+
+    assert cache.read("kernel") is None
+
+
+@ON_UNIX
+def test_others_may_not_write_to_what_is_made_whatever_the_umask(tmp_path):
+    before = os.umask(0o002)
+    try:
+        cache = KernelCache((tmp_path / "folder",), None, untidy)
         cache.write("kernel", b"code")
+    finally:
+        os.umask(before)
+
     assert cache.read("kernel") == b"code"
-
-    shared.chmod(0o777)
-    another = KernelCache((tmp_path / "file" / "cache",), shared, untidy)
-
-    assert not is_private(shared)
-    assert (another.has("kernel"), another.read("kernel"), another.writable()) == (
-        False,
-        None,
-        None,
-    )
 
 
 def test_a_link_to_a_private_folder_is_none(tmp_path):

@@ -124,9 +124,9 @@ def test_every_cpu_helps_and_makes_the_same_bits(format, monkeypatch):
     weight = np.random.default_rng(7).standard_normal((1000, 4096), np.float32)
     asked, results = [], []
 
-    def noted(work, arguments, num_workers):
+    def noted(work, num_workers):
         asked.append(num_workers)
-        share(work, arguments, num_workers)
+        share(work, num_workers)
 
     monkeypatch.setattr(module, "share", noted)
     for cpus in (1, 3, 100):

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from spaninfer_kernels_cpu.codegen.elements import BFLOAT16, FLOAT32
 from spaninfer_kernels_cpu.codegen.kernel import (
-    compiler_of,
     is_on_disk,
     is_ready,
     name_of,
+    native_of,
 )
 from spaninfer_kernels_cpu.elementwise.formula_call import (
     ADD,
@@ -37,7 +37,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & has it i
 from spaninfer_kernels_cpu.runtime import compilers
 from spaninfer_kernels_cpu.codegen.elements import BFLOAT16, FLOAT32
 from spaninfer_kernels_cpu.elementwise.formula_call import ADD, _over_columns, gate_formula
-from spaninfer_kernels_cpu.codegen.kernel import compiler_of
+from spaninfer_kernels_cpu.codegen.kernel import native_of
 from spaninfer_kernels_cpu.elementwise.gather_call import _copy, _embed, _gather_rows
 
 compilers.LITTLE_S = 0.0
@@ -49,7 +49,7 @@ together.begin(kernels)
 
 FINISH = """
 together.finish()
-print(sum(compiler_of(kernel).cache_hits for kernel in kernels))
+print(sum(native_of(kernel).was_loaded for kernel in kernels))
 """
 
 
@@ -58,9 +58,9 @@ def fresh(tmp_path, monkeypatch):
     """Have kernels compiled anew, into an empty folder, however few they are."""
     monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compilers, "LITTLE_S", 0.0)
-    compiler_of.cache_clear()
+    native_of.cache_clear()
     yield
-    compiler_of.cache_clear()
+    native_of.cache_clear()
 
 
 @pytest.mark.usefixtures("fresh")
@@ -73,7 +73,7 @@ def test_what_other_processes_compile_is_loaded_here():
     assert not any(map(is_ready, kernels))
     together.finish()
 
-    assert [compiler_of(kernel).cache_hits for kernel in kernels] == [1, 1]
+    assert [native_of(kernel).was_loaded for kernel in kernels] == [1, 1]
     wait_until(lambda: not together._processes)
 
 
@@ -81,12 +81,12 @@ def test_what_other_processes_compile_is_loaded_here():
 def test_where_all_is_on_disk_no_process_is_started(monkeypatch):
     kernels = [_copy, _gather_rows]
     Compilers(most=1).finish(kernels)
-    compiler_of.cache_clear()
+    native_of.cache_clear()
     monkeypatch.setattr(compilers, "_Process", lambda: pytest.fail("a process was started"))
 
     Compilers(most=8).finish(kernels)
 
-    assert all(compiler_of(kernel).cache_hits for kernel in kernels)
+    assert all(native_of(kernel).was_loaded for kernel in kernels)
 
 
 @pytest.mark.usefixtures("fresh")
@@ -237,8 +237,7 @@ def test_variants_of_a_kernel_that_are_the_first_of_their_processes_are_told_apa
             thread_pool.run(Script([call]), [len(x)])
             results.append(out.copy())
 
-    assert [compiler_of(call.kernel).cache_hits for call in calls] == [1, 1]
-    assert len({compiler_of(call.kernel).native_name for call in calls}) == 2
+    assert [native_of(call.kernel).was_loaded for call in calls] == [1, 1]
     np.testing.assert_array_equal(results, [x + 2 * x, 2 * x])
 
 
@@ -266,7 +265,7 @@ def is_alive(pid):
 
 
 def kept(folder):
-    return sorted(path.name for path in folder.rglob("*.nbc"))
+    return sorted(path.name for path in folder.rglob("*.kernel"))
 
 
 def wait_until(is_so):

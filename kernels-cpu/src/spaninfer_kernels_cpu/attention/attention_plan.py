@@ -12,9 +12,9 @@ from functools import cache
 from typing import Final
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from spaninfer_kernels_cpu.codegen import atomics
 from spaninfer_kernels_cpu.codegen.compiled import entry, make_ready
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import larger, read_index, smaller, write_index
@@ -37,26 +37,33 @@ def plan_attention(request: Ints, position: Ints, group: int, window: int) -> tu
     `group`: query heads per key head; `window`: tokens that a query sees, its own included, 0 for
     all of them.
     """
-    make_planner_ready()
     request, position = (np.ascontiguousarray(numbers, np.int32) for numbers in (request, position))
-    rows = (request.ctypes.data, position.ctypes.data, len(request), group, window)
-    count, parts = _write_items(*rows, 0, 0)
+    rows = (request.ctypes.data, position.ctypes.data, len(request), int(group), int(window))
+    parts = np.empty(1, np.int64)
+    count = _write_items(*rows, parts.ctypes.data, 0, 0)
     items = np.empty((count, ITEM_NUMBERS), np.int32)
-    _write_items(*rows, items.ctypes.data, count)
-    return items, parts
+    _write_items(*rows, parts.ctypes.data, items.ctypes.data, count)
+    return items, int(parts[0])
 
 
 @cache
 def make_planner_ready() -> None:
     """Compile what plans are made by, or load it."""
-    make_ready(_write_items, (types.int64,) * 7)
+    make_ready(_write_items)
 
 
 @entry
 def _write_items(
-    request: int, position: int, num_rows: int, group: int, window: int, items: int, room: int
-) -> tuple[int, int]:
-    """Write up to `room` items; return how many there are, and how many parts in all."""
+    request: int,
+    position: int,
+    num_rows: int,
+    group: int,
+    window: int,
+    num_parts: int,
+    items: int,
+    room: int,
+) -> int:
+    """Write up to `room` items, and how many parts there are; return how many items there are."""
     most = larger(1, QUERIES // group)
     start = number = parts = 0
     while start < num_rows:
@@ -81,7 +88,8 @@ def _write_items(
             number += 1
         parts += pieces * (stop - start) if pieces > 1 else 0
         start = stop
-    return number, parts
+    atomics.store(num_parts, parts)
+    return number
 
 
 @device_function

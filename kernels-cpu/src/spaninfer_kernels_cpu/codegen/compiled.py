@@ -1,32 +1,31 @@
-"""Numba functions with one signature each, compiled or loaded from disk before they are needed.
+"""Native functions: Numba functions with one C signature, compiled or loaded from disk when needed.
 
-Numba's own cache keeps machine code per source file, CPU and signature. It looks at the file that
-holds the function, not at files whose functions that one calls; here a digest of all our sources is
-part of the names of files. Then a process that began with other sources can neither load what it
-should not, nor write over what others load.
+Numba's own cache looks at the file that holds the function, not at files whose functions that one
+calls, and stores pickles. Here a digest of all our sources is part of the names of files, so a
+process that began with other sources can neither load what it should not, nor write over what
+others load; and a file holds object code alone (`object_code`).
 
-Numba lists what there is of a function in an index, which is read, changed and written back: of two
-processes that compile variants of one function at once, one would be told the other's code. Here
-every variant is one file, whose name says what it was compiled for. And where Numba finds no folder
-to write to it raises, and reads none; `kernel_cache` does better.
+Every variant is a file of its own, whose name says what it was compiled for. Processes that compile
+variants of one function at once need not agree on an index.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
-import pickle
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, get_type_hints
 
 import numba
-from numba import njit
-from numba.core import compiler, serialize
+from numba import types
+from numba.core import ccallback
 from numba.core.registry import cpu_target
 
+from spaninfer_kernels_cpu.codegen import object_code
 from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.inline_function import KernelCompiler
 from spaninfer_kernels_cpu.codegen.kernel_cache import KernelCache, kernel_cache
@@ -34,55 +33,109 @@ from spaninfer_kernels_cpu.codegen.typing_cache import typing_cached
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_Result: Any = compiler.CompileResult
-_dumps: Any = serialize.dumps
+SUFFIX = ".kernel"
+
+_OPTIONS = {"error_model": "numpy"}
+_CFunc: Any = ccallback.CFunc  # `cfunc` is the same, with a cache that is not ours
+
+
+class NativeFunction:
+    """A function's machine code for one signature; `address` is None until `make_ready`."""
+
+    def __init__(self, function: Callable[..., Any], signature: Any) -> None:
+        self.address: int | None = None
+        self.was_loaded = False
+        self._files = cache_of_these_sources()
+        self._name = _file_name(function, signature)
+        written = signature.args, signature.return_type
+        self._compiler = _CFunc(function, written, {}, _OPTIONS, pipeline_class=KernelCompiler)
+
+    def is_on_disk(self) -> bool:
+        """Is there a file of it?"""
+        return self._files.has(self._name)
+
+    def make_ready(self) -> int:
+        """Return the address of the machine code, loaded or compiled; it is kept for good."""
+        if self.address is None:
+            with typing_cached():  # one thread at a time
+                if self.address is None:
+                    self.address = self._load() or self._compile()
+        return self.address
+
+    def _load(self) -> int | None:
+        content = self._files.read(self._name)
+        found = None if content is None else object_code.from_bytes(self._name, content)
+        if found is None:
+            return None
+        self.was_loaded = True
+        return object_code.link(*found)
+
+    def _compile(self) -> int:
+        compiler = self._compiler
+        compiler.compile()
+        library = compiler._library
+        assert not library.has_dynamic_globals, (compiler, "would not hold elsewhere")
+        code = library._get_compiled_object()
+        content = object_code.to_bytes(self._name, compiler.native_name, code)
+        self._files.write(self._name, content)
+        address: int = compiler.address
+        return address
+
+
+class _Entry:
+    """A native function of whole numbers that Python calls, without its lock."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *numbers: int) -> Any:
+        return self.call(*numbers)
+
+    @cached_property
+    def call(self) -> Any:
+        """The machine code behind ctypes; the first use compiles or loads it."""
+        hints = get_type_hints(self._function)
+        result, foreign = _RESULTS[hints.pop("return")]
+        signature = result(*(types.int64,) * len(hints))
+        address = NativeFunction(self._function, signature).make_ready()
+        return ctypes.CFUNCTYPE(foreign, *(ctypes.c_int64,) * len(hints))(address)
+
+
+_RESULTS: dict[Any, tuple[Any, Any]] = {
+    int: (types.int64, ctypes.c_int64),
+    bool: (types.boolean, ctypes.c_bool),
+    type(None): (types.void, None),
+}
 
 
 def entry(function: Function) -> Function:
-    """Return a function that Python calls, without its lock, for `make_ready` to compile."""
-    compiled: Function = njit(nogil=True, error_model="numpy", **_OURS)(function)
-    return compiled
+    """Return what Python calls in place of a function that takes `int`s, compiled.
 
-
-# Numba's annotations do not know these options.
-_OURS: dict[str, Any] = {"no_cfunc_wrapper": True, "pipeline_class": KernelCompiler}
-
-
-def make_ready(dispatcher: Any, signature: tuple[Any, ...]) -> None:
-    """Compile `dispatcher` for `signature`, or load it, and let it never compile again.
-
-    Arguments of another layout are converted where that is safe (a contiguous array serves where
-    the signature says strided); other types are a TypeError instead of seconds of compilation.
+    It returns int, bool or None, as annotated. Other arguments are a ctypes.ArgumentError.
     """
-    keep(dispatcher, dispatcher.py_func)
-    with typing_cached():
-        dispatcher.compile(signature)
-    dispatcher.disable_compile()
+    return cast(Function, _Entry(function))
 
 
-def keep(compiler: Any, function: Callable[..., Any]) -> None:
-    """Let what Numba compiles of a function be loaded from disk, and written to it."""
-    _name_apart(function)
-    compiler._cache = _Kept(function)
+def make_ready(*entries: Any) -> None:
+    """Compile functions that `entry` returned, or load them."""
+    for one in entries:
+        _ = one.call
 
 
-def is_kept(compiler: Any, signature: Any) -> bool:
-    """Is there machine code on disk of a function that `keep` was called for?"""
-    has: bool = compiler._cache.has(signature)
-    return has
+# ---- files ---------------------------------------------------------------------------------------
 
 
-def _name_apart(function: Callable[..., Any]) -> None:
-    """Have the name of a function say which constants it was made of.
-
-    Numba numbers functions of one name in the order in which a process compiles them, and so names
-    their machine code. Two variants from two processes, the first of either, would be loaded under
-    one name, and nothing promises which of them that is then.
-    """
-    held = repr(_constants_of(function))
-    mark = f".{hashlib.sha256(held.encode()).hexdigest()[:12]}"
-    if function.__closure__ and not function.__qualname__.endswith(mark):
-        function.__qualname__ += mark
+def _file_name(function: Callable[..., Any], signature: Any) -> str:
+    """Return a name that says what the code is of and for: the CPU, and what a closure holds."""
+    code = hashlib.sha256(function.__code__.co_code).hexdigest()
+    machine = cpu_target.target_context.codegen().magic_tuple()
+    key = (numba.__version__, signature, machine, code, _constants_of(function))
+    number = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+    module, line = Path(function.__code__.co_filename).stem, function.__code__.co_firstlineno
+    name = f"{module}.{function.__qualname__}-{line}"
+    python = f"py{sys.version_info[0]}{sys.version_info[1]}{getattr(sys, 'abiflags', '')}"
+    plain = name.replace("<", "").replace(">", "")  # Windows has no files with such names
+    return f"{plain}.{python}.{digest_of_sources()}.{number}{SUFFIX}"
 
 
 def _constants_of(function: Callable[..., Any]) -> list[Constant]:
@@ -92,56 +145,6 @@ def _constants_of(function: Callable[..., Any]) -> list[Constant]:
     return values
 
 
-class _Kept:
-    """What Numba asks for the machine code of a function, and gives it to."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._files = cache_of_these_sources()
-        self._function = function
-
-    @property
-    def cache_path(self) -> str:
-        """The folder that takes new files; empty where none does."""
-        return str(self._files.writable() or "")
-
-    def has(self, signature: Any) -> bool:
-        """Is there a file for this signature and CPU?"""
-        return self._files.has(self._name_of(signature))
-
-    def load_overload(self, signature: Any, context: Any) -> Any:
-        """Return the code for a signature; None where no file has it, or only a part of it."""
-        context.refresh()
-        content = self._files.read(self._name_of(signature))
-        if content is None:
-            return None
-        try:
-            reduced = pickle.loads(content)
-        except (EOFError, pickle.UnpicklingError):  # a machine that lost power may cut files short
-            return None
-        return _Result._rebuild(context, *reduced)
-
-    def save_overload(self, signature: Any, result: Any) -> None:
-        """Write the code for a signature."""
-        assert not result.library.has_dynamic_globals, (self._function, "would not hold elsewhere")
-        self._files.write(self._name_of(signature), _dumps(result._reduce()))
-
-    def _name_of(self, signature: Any) -> str:
-        """Return a name that says what the code is of and for: the CPU, and what a closure holds.
-
-        Pickled, equal constants may differ: where they share a string or do not.
-        """
-        function = self._function
-        code = hashlib.sha256(function.__code__.co_code).hexdigest()
-        machine = cpu_target.target_context.codegen().magic_tuple()
-        key = (numba.__version__, signature, machine, code, _constants_of(function))
-        number = int(hashlib.sha256(repr(key).encode()).hexdigest()[:16], 16)
-        module, line = Path(function.__code__.co_filename).stem, function.__code__.co_firstlineno
-        name = f"{module}.{function.__qualname__}-{line}"
-        python = f"py{sys.version_info[0]}{sys.version_info[1]}{getattr(sys, 'abiflags', '')}"
-        plain = name.replace("<", "").replace(">", "")  # Windows has no files with such names
-        return f"{plain}.{python}.{digest_of_sources()}.{number}.nbc"
-
-
 def cache_of_these_sources() -> KernelCache:
     """Return the cache on disk, which loses what is of other sources before it takes new files."""
     return kernel_cache(discard_others)
@@ -149,7 +152,7 @@ def cache_of_these_sources() -> KernelCache:
 
 def discard_others(folder: Path) -> None:
     """Delete files in `folder` that were compiled from other sources, where that is allowed."""
-    for file in folder.glob("*.nb[ci]"):
+    for file in folder.glob(f"*{SUFFIX}"):
         if digest_of_sources() not in file.name:
             with suppress(OSError):
                 file.unlink(missing_ok=True)

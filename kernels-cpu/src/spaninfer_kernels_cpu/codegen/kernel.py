@@ -23,52 +23,39 @@ from inspect import signature
 from typing import Any, ParamSpec, TypeAlias, cast, get_type_hints
 
 from numba import types
-from numba.core import ccallback
 
 from spaninfer_kernels_cpu.codegen.arguments import Arguments, ArgumentsType
-from spaninfer_kernels_cpu.codegen.compiled import is_kept, keep
+from spaninfer_kernels_cpu.codegen.compiled import NativeFunction
 from spaninfer_kernels_cpu.codegen.constants import Constant
-from spaninfer_kernels_cpu.codegen.inline_function import KernelCompiler
-from spaninfer_kernels_cpu.codegen.typing_cache import typing_cached
 
 Kernel = Callable[[Any, int, int], None]
 Name: TypeAlias = list[Any]
 """Module, name and, of a variant, what it was made of, as JSON can hold it."""
 
 _PACKAGE = __name__.partition(".")[0]
-_OPTIONS = {"error_model": "numpy"}
-_CFunc: Any = ccallback.CFunc  # `cfunc` is the same, with a cache that is not ours
 _Made = ParamSpec("_Made")
 
 
 def address_of(kernel: Kernel) -> int:
     """Return the address of a kernel's machine code, compiled or loaded; it is kept for good."""
-    compiled = compiler_of(kernel)
-    if not is_ready(kernel):
-        with typing_cached():
-            compiled.compile()
-    address: int = compiled.address
-    return address
+    return native_of(kernel).make_ready()
 
 
 def is_ready(kernel: Kernel) -> bool:
     """Is there machine code in this process?"""
-    return compiler_of(kernel).address is not None
+    return native_of(kernel).address is not None
 
 
 def is_on_disk(kernel: Kernel) -> bool:
     """Is the machine code of these sources for this CPU in the cache?"""
-    return is_kept(compiler_of(kernel), _signature_of(kernel))
+    return native_of(kernel).is_on_disk()
 
 
 @cache
-def compiler_of(kernel: Kernel) -> Any:
-    """Return Numba's object that compiles a kernel, and holds its machine code then."""
-    taken = _signature_of(kernel)
-    written = taken.args, taken.return_type
-    compiler = _CFunc(kernel, written, {}, _OPTIONS, pipeline_class=KernelCompiler)
-    keep(compiler, kernel)
-    return compiler
+def native_of(kernel: Kernel) -> NativeFunction:
+    """Return what compiles or loads a kernel, and holds its machine code then."""
+    arguments = ArgumentsType(arguments_of(kernel))
+    return NativeFunction(kernel, types.void(arguments, types.int64, types.int64))
 
 
 @cache
@@ -82,10 +69,6 @@ def arguments_of(kernel: Kernel) -> type[Arguments]:
     if not (isinstance(declared, type) and issubclass(declared, Arguments)):
         raise TypeError(f"{kernel.__qualname__}: {first} is annotated with no struct of arguments")
     return declared
-
-
-def _signature_of(kernel: Kernel) -> Any:
-    return types.void(ArgumentsType(arguments_of(kernel)), types.int64, types.int64)
 
 
 # ---- names ---------------------------------------------------------------------------------------

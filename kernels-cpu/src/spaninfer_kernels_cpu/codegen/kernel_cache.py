@@ -1,9 +1,12 @@
 """The cache of compiled kernels: files in the first folder that takes them.
 
-The folders are that of NUMBA_CACHE_DIR, or else `__pycache__` beside the sources and the user's own
-cache, as with Numba. Where none of them can be written (a read-only container, a full disk), a
-private folder below the temporary one serves, and without that only this process's memory. A folder
-is read whether or not it can be written: a cache may be warmed first and mounted read-only.
+The folders are below that of NUMBA_CACHE_DIR, or else below `__pycache__` beside the sources and
+the user's own cache, as with Numba. Where none of them can be written (a read-only container, a
+full disk), one below the temporary folder serves, and without that only this process's memory.
+
+What a file holds will be run, so folders and files count only if this user or root owns them and
+nobody else may write to them. Whether this process may write does not matter: a cache may be warmed
+first, by root as well, and mounted read-only.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import stat
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -32,30 +36,30 @@ Tidy = Callable[[Path], None]
 
 
 class KernelCache:
-    """Files by name, in several folders: those that last, and one below `temporary`.
+    """Files by name, in several folders: those that last, and a `temporary` one.
 
     `tidy` is called with a folder before the first file is written to it.
     """
 
     def __init__(self, lasting: tuple[Path, ...], temporary: Path | None, tidy: Tidy) -> None:
         self._lasting = lasting
-        self._temporary = temporary
+        self._folders = lasting if temporary is None else (*lasting, temporary)
         self._tidy = cache(tidy)
         self._refused: dict[Path, OSError] = {}  # folders that took no file, and why
         self._has_warned = False
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of a file; None where no folder has one that can be read."""
-        for folder in self._readable():
-            try:
-                return (folder / name).read_bytes()
-            except OSError:
-                continue
+        """Return the content of a file; None where no folder has one that may be read."""
+        for folder in filter(is_private, self._folders):
+            with suppress(OSError), (folder / name).open("rb") as file:
+                if _is_trusted(os.fstat(file.fileno())):
+                    return file.read()
         return None
 
     def has(self, name: str) -> bool:
         """Is there such a file, and can it be read?"""
-        return any(os.access(folder / name, os.R_OK) for folder in self._readable())
+        folders = filter(is_private, self._folders)
+        return any(os.access(folder / name, os.R_OK) for folder in folders)
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file, whole or not at all. Warns, once, where it will not last."""
@@ -71,7 +75,7 @@ class KernelCache:
 
     def writable(self) -> Path | None:
         """Return the first folder that takes files; None where none does."""
-        for folder in self._folders():
+        for folder in self._folders:
             if folder in self._refused:
                 continue
             try:
@@ -81,23 +85,11 @@ class KernelCache:
                 self._refused[folder] = reason
         return None
 
-    def _folders(self) -> tuple[Path, ...]:
-        if self._temporary is None:
-            return self._lasting
-        return *self._lasting, self._temporary / _subfolder()
-
-    def _readable(self) -> tuple[Path, ...]:
-        is_ours = self._temporary is not None and is_private(self._temporary)
-        return self._folders() if is_ours else self._lasting
-
     def _make(self, folder: Path) -> None:
-        """Make a folder if need be. OSError where no file can be made in it."""
-        if folder not in self._lasting:
-            assert self._temporary is not None, folder
-            self._temporary.mkdir(mode=0o700, exist_ok=True)
-            if not is_private(self._temporary):
-                raise PermissionError(f"others may write to {self._temporary}")
-        folder.mkdir(parents=True, exist_ok=True)
+        """Make a folder if need be. OSError where no file can be made in it that may be read."""
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if not is_private(folder):
+            raise PermissionError("another user owns it or may write to it")
         _write(folder / "probe", b"").unlink(missing_ok=True)  # another process may probe as well
         self._tidy(folder)
 
@@ -120,7 +112,7 @@ def _write(path: Path, content: bytes) -> Path:
     """Write a file under another name and rename it, so that nobody sees a part of it."""
     part = path.with_name(f"{path.name}.{uuid4().hex[:16]}.part")
     try:
-        with part.open("xb") as file:
+        with open(part, "xb", opener=_writable_by_us) as file:
             file.write(content)
         part.replace(path)
     except OSError:
@@ -129,16 +121,24 @@ def _write(path: Path, content: bytes) -> Path:
     return path
 
 
+def _writable_by_us(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o644)
+
+
 def is_private(folder: Path) -> bool:
-    """Is this a folder of this user that nobody else writes to? What it holds will be run."""
+    """Is this a folder, and no link, of this user or root that nobody else writes to?"""
     try:
         found = folder.lstat()
     except OSError:
         return False
-    if not hasattr(os, "getuid"):  # Windows: temporary folders are the user's own
-        return stat.S_ISDIR(found.st_mode)
-    is_ours = found.st_uid == os.getuid() and not found.st_mode & 0o022
-    return stat.S_ISDIR(found.st_mode) and is_ours
+    return stat.S_ISDIR(found.st_mode) and _is_trusted(found)
+
+
+def _is_trusted(found: os.stat_result) -> bool:
+    """Has only this user, or root, decided what this is? What it holds will be run."""
+    if not hasattr(os, "getuid"):  # Windows: rights are inherited from folders of the user's own
+        return True
+    return found.st_uid in (0, os.getuid()) and not found.st_mode & 0o022
 
 
 # ---- which folders -------------------------------------------------------------------------------
@@ -158,17 +158,17 @@ def _lasting(chosen: str) -> Iterator[Path]:
     if chosen:
         yield Path(chosen).absolute() / _subfolder()
         return
-    yield _SOURCES / "__pycache__"
+    yield _SOURCES / "__pycache__" / "kernels"
     users = Path(_AppDirs("numba", appauthor=False).user_cache_dir)
     if users.is_absolute():  # else the user has no home, and this begins with "~"
         yield users / _subfolder()
 
 
 def _temporary() -> Path | None:
-    """Return what is to be this user's folder below the temporary one; None where that lacks."""
+    """Return what is to be this user's and this package's temporary folder; None without any."""
     user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""
     try:
-        return Path(tempfile.gettempdir()) / f"spaninfer{user}"
+        return Path(tempfile.gettempdir()) / f"spaninfer{user}" / _subfolder()
     except OSError:
         return None
 

@@ -7,20 +7,20 @@ holds still. They take some tenths of a second each.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from functools import cache
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numba import types
 from numba.extending import overload
 from numpy.typing import NDArray
 
+from spaninfer_kernels_cpu.codegen import atomics
 from spaninfer_kernels_cpu.codegen.amx import TILE_BYTES, TILE_ROWS
+from spaninfer_kernels_cpu.codegen.arguments import Arguments
 from spaninfer_kernels_cpu.codegen.array_view import numbers_at
-from spaninfer_kernels_cpu.codegen.compiled import entry, make_ready
 from spaninfer_kernels_cpu.codegen.device_function import INLINE
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
+from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
 from spaninfer_kernels_cpu.gemm import amx_tile
 from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel, micro_kernels
 from spaninfer_kernels_cpu.gemm.register_tile import (
@@ -32,8 +32,9 @@ from spaninfer_kernels_cpu.gemm.register_tile import (
     zero_tile,
 )
 from spaninfer_kernels_cpu.quantisation.layout import LANES, Kind
+from spaninfer_kernels_cpu.runtime.call import Call, Script
 from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
-from spaninfer_kernels_cpu.runtime.workers import COUNTER, Counter, next_task, share
+from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool
 
 _MEMORY_BYTES: Final = 512 << 20  # many times the caches
 _CHUNK_BYTES: Final = 1 << 18
@@ -44,10 +45,8 @@ _SPACE: Final = 1 << 14  # bytes; a tile reads the same few over and over
 def read_gbps(cpus: int | None = None) -> float:
     """Return how many gigabytes a second so many CPUs (all usable ones) read from memory."""
     memory = np.ones(_MEMORY_BYTES // 8, np.int64)
-    totals = np.zeros(1, np.int64)
-    workers = cpus or usable_cpus()
-    seconds = min(_seconds(_reader(), (memory, totals), workers) for _ in range(3))
-    return memory.nbytes / seconds / 1e9
+    total = np.zeros(1, np.int64)
+    return memory.nbytes / _seconds(read_call(memory, total), cpus) / 1e9
 
 
 def peak_gops(kind: Kind, *, rounded: bool = False, cpus: int | None = None) -> float:
@@ -59,8 +58,9 @@ def peak_gops(kind: Kind, *, rounded: bool = False, cpus: int | None = None) -> 
     """
     _, many = micro_kernels(kind, rounded=rounded, level=active_level())
     workers = cpus or usable_cpus()
-    space = np.zeros(_SPACE, np.uint8)
-    seconds = min(_seconds(_multiplier(many), (workers, space), workers) for _ in range(3))
+    space, out = np.zeros(_SPACE, np.uint8), np.zeros((workers, _SPACE), np.uint8)
+    arguments = _RepeatArguments(space.ctypes.data, out.ctypes.data)
+    seconds = _seconds(Call(_multiplier(many), arguments, tasks=workers), workers)
     if many.by_tiles:
         products = _STEPS * 4 * TILE_ROWS * LANES * TILE_BYTES // many.channel_bytes
     else:
@@ -69,44 +69,54 @@ def peak_gops(kind: Kind, *, rounded: bool = False, cpus: int | None = None) -> 
     return 2 * workers * products / seconds / 1e9
 
 
-def _seconds(kernel: Callable[..., None], arguments: tuple[Any, ...], workers: int) -> float:
-    start = time.perf_counter()
-    share(kernel, arguments, workers)
-    return time.perf_counter() - start
+def _seconds(call: Call, cpus: int | None) -> float:
+    """Return the least of three times that a call takes on so many CPUs."""
+    script, taken = Script([call]), []
+    with ThreadPool(cpus) as thread_pool:
+        for _ in range(3):
+            start = time.perf_counter()
+            thread_pool.run(script, [1])
+            taken.append(time.perf_counter() - start)
+    return min(taken)
 
 
-@cache
-def _reader() -> Callable[..., None]:
-    row = types.Array(types.int64, 1, "C")
-    make_ready(_read, (COUNTER, row, row))
-    return _read
+@dataclass(frozen=True, slots=True)
+class _ReadArguments(Arguments):
+    memory: int
+    total: int
 
 
-@entry
-def _read(counter: Counter, memory: NDArray[np.int64], totals: NDArray[np.int64]) -> None:
-    """Read all of memory; a task is a chunk."""
+def read_call(memory: NDArray[np.int64], total: NDArray[np.int64]) -> Call:
+    """Return the call that reads whole chunks of memory, and writes one of their sums to total[1].
+
+    The caller keeps both alive.
+    """
+    arguments = _ReadArguments(memory.ctypes.data, total.ctypes.data)
+    return Call(_read, arguments, tasks=memory.nbytes // _CHUNK_BYTES)
+
+
+def _read(a: _ReadArguments, _tokens: int, task: int) -> None:
     count = _CHUNK_BYTES // 8
-    task = next_task(counter)
-    while task < len(memory) // count:
-        part = numbers_at(memory.ctypes.data + task * _CHUNK_BYTES, count, np.int64)
-        found = 0
-        for i in range(count):
-            found += part[i]
-        totals[0] = found
-        task = next_task(counter)
+    part = numbers_at(a.memory + task * _CHUNK_BYTES, count, np.int64)
+    found = 0
+    for i in range(count):
+        found += part[i]
+    atomics.store(a.total, found)
 
 
-@cache
-def _multiplier(micro: MicroKernel) -> Callable[..., None]:
-    @entry
-    def work(counter: Counter, tasks: int, space: NDArray[np.uint8]) -> None:
-        """Multiply _STEPS steps per task, by the same weights."""
-        out = np.empty(_SPACE, np.uint8)
-        while next_task(counter) < tasks:
-            repeat(micro, space.ctypes.data, out.ctypes.data)
+@dataclass(frozen=True, slots=True)
+class _RepeatArguments(Arguments):
+    space: int
+    out: int
 
-    make_ready(work, (COUNTER, types.int64, types.Array(types.uint8, 1, "C")))
-    return work
+
+@variants
+def _multiplier(micro: MicroKernel) -> Kernel:
+    def multiply(a: _RepeatArguments, _tokens: int, task: int) -> None:
+        """Multiply _STEPS steps, by the same weights as the other tasks."""
+        repeat(micro, a.space, a.out + task * _SPACE)
+
+    return multiply
 
 
 def repeat(micro: MicroKernel, space: int, out: int) -> None:

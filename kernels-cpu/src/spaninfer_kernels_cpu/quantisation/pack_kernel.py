@@ -3,58 +3,45 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
+from spaninfer_kernels_cpu.codegen.array_view import numbers_at
 from spaninfer_kernels_cpu.codegen.compiled import entry
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.rounding import nearest_bf16, rounded
 from spaninfer_kernels_cpu.quantisation.layout import PANEL, PARAMETER_BYTES, STEP_BYTES
-from spaninfer_kernels_cpu.runtime.workers import COUNTER, Counter, next_task
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
-PACK_SIGNATURE = (
-    COUNTER,
-    types.Array(types.float32, 2, "C", readonly=True),
-    types.int64,
-    types.int64,
-    types.Array(types.uint8, 2, "C"),
-)
-
 
 @entry
-def quantize_panels(
-    counter: Counter, weight: Floats, group_channels: int, bits: int, panels: Bytes
+def quantize_panel(
+    weight: int, channels: int, group_channels: int, bits: int, panel: int, panel_bytes: int
 ) -> None:
-    """Write the quantised values, scales and biases of weight[64 P, C] into panels[P, bytes].
+    """Write the quantised values, scales and biases of weight[64, channels], float32, into a panel.
 
-    A task is a panel. Scale and bias are bfloat16: the bias is rounded to the nearest, and the
-    scale, made for that bias, upwards, so that no weight lies outside the grid.
+    Both are given by their addresses. Scale and bias are bfloat16: the bias is rounded to the
+    nearest, and the scale, made for that bias, upwards, so that no weight lies outside the grid.
     """
-    channels = weight.shape[1]
     groups = (channels + group_channels - 1) // group_channels
-    group_bytes = panels.shape[1] // groups
+    group_bytes = panel_bytes // groups
     code_bytes = group_bytes - PARAMETER_BYTES
-    task = next_task(counter)
-    while task < len(panels):
-        for group in range(groups):
-            start = group * group_channels
-            stop = min(channels, start + group_channels)
-            record = panels[task, group * group_bytes : (group + 1) * group_bytes]
-            parameters = record[code_bytes:].view(np.uint16)
-            for output in range(PANEL):
-                numbers = weight[task * PANEL + output, start:stop]
-                scale, group_bias = _grid(numbers, bits)
-                parameters[output] = _upper_half(scale)
-                parameters[PANEL + output] = _upper_half(group_bias)
-                codes = record[4 * output : code_bytes]
-                if bits == 8:
-                    _write_bytes(numbers, scale, group_bias, codes)
-                else:
-                    _write_nibbles(numbers, scale, group_bias, codes)
-        task = next_task(counter)
+    for group in range(groups):
+        start = group * group_channels
+        count = min(channels - start, group_channels)
+        record = numbers_at(panel + group * group_bytes, group_bytes, np.uint8)
+        parameters = record[code_bytes:].view(np.uint16)
+        for output in range(PANEL):
+            numbers = numbers_at(weight + 4 * (output * channels + start), count, np.float32)
+            scale, group_bias = _grid(numbers, bits)
+            parameters[output] = _upper_half(scale)
+            parameters[PANEL + output] = _upper_half(group_bias)
+            codes = record[4 * output : code_bytes]
+            if bits == 8:
+                _write_bytes(numbers, scale, group_bias, codes)
+            else:
+                _write_nibbles(numbers, scale, group_bias, codes)
 
 
 @device_function

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.codegen.compiled import make_ready
 from spaninfer_kernels_cpu.codegen.memory import aligned
 from spaninfer_kernels_cpu.errors import DTypeError, FormatError, ShapeError, demand_size
-from spaninfer_kernels_cpu.quantisation import pack_kernel
 from spaninfer_kernels_cpu.quantisation.layout import (
     PANEL,
     PARAMETER_BYTES,
@@ -23,6 +20,7 @@ from spaninfer_kernels_cpu.quantisation.layout import (
     Kind,
     Layout,
 )
+from spaninfer_kernels_cpu.quantisation.pack_kernel import quantize_panel
 from spaninfer_kernels_cpu.runtime.call import MAX_SIZE
 from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
 from spaninfer_kernels_cpu.runtime.numa import numa_nodes, place
@@ -109,10 +107,10 @@ def _fill(parts: Sequence[NDArray[np.generic]], layout: Layout, panels: NDArray[
     is_quantised = layout.format.is_quantised
     kind = np.float32 if is_quantised else _TYPES[layout.format.kind]
     columns = layout.channels if is_quantised else layout.padded_channels
-    fill = _quantising_filler() if is_quantised else _fill_numbers
+    fill = _quantise if is_quantised else _fill_numbers
     starts = iter(range(0, layout.panels, at_once))  # which threads take from
 
-    def work(_counter: object) -> None:
+    def work() -> None:
         buffer: NDArray[Any] = np.zeros((min(at_once, len(panels)) * PANEL, columns), kind)
         for first in starts:
             some = panels[first : first + at_once]
@@ -120,7 +118,7 @@ def _fill(parts: Sequence[NDArray[np.generic]], layout: Layout, panels: NDArray[
             numbers[_copy_rows(parts, first * PANEL, numbers[:, : layout.channels]) :] = 0
             fill(numbers, layout, some)
 
-    share(work, (), min(workers, -(-layout.panels // at_once)))
+    share(work, min(workers, -(-layout.panels // at_once)))
 
 
 def _copy_rows(parts: Sequence[NDArray[np.generic]], first: int, out: NDArray[Any]) -> int:
@@ -179,16 +177,12 @@ def _fill_numbers(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint
     panels.view(bits).reshape(steps.shape)[:] = steps
 
 
-@cache
-def _quantising_filler() -> Callable[[NDArray[Any], Layout, NDArray[np.uint8]], None]:
-    make_ready(pack_kernel.quantize_panels, pack_kernel.PACK_SIGNATURE)
-
-    def fill(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint8]) -> None:
-        """Write numbers[64 P, C] into panels[P, bytes] quantised."""
-        if not np.isfinite(numbers).all():
-            raise FormatError("weight holds a number that is not finite, which has no code")
-        bits = 8 if layout.format.kind == "int8" else 4
-        tasks = np.zeros(1, np.int64)
-        pack_kernel.quantize_panels(tasks, numbers, layout.group_channels, bits, panels)
-
-    return fill
+def _quantise(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint8]) -> None:
+    """Write numbers[64 P, C] into panels[P, bytes] quantised."""
+    if not np.isfinite(numbers).all():
+        raise FormatError("weight holds a number that is not finite, which has no code")
+    bits = 8 if layout.format.kind == "int8" else 4
+    sizes = layout.channels, layout.group_channels, bits
+    for number, panel in enumerate(panels):
+        rows = numbers[number * PANEL :].ctypes.data
+        quantize_panel(rows, *sizes, panel.ctypes.data, layout.panel_bytes)

@@ -23,7 +23,6 @@ from functools import cache
 from threading import Lock, Thread
 
 import numpy as np
-from numba import types
 
 from spaninfer_kernels_cpu.codegen import atomics
 from spaninfer_kernels_cpu.codegen.arguments import struct_at
@@ -51,7 +50,8 @@ _FIRST = _SCRIPT + 3  # number of its first
 _COUNT = _SCRIPT + 4  # the counts of the step
 _CLOSED = _COUNT + MAX_COUNTS
 _NODES = _CLOSED + 1  # how many there are
-_PARKED = _SCRIPT + 2 * _LINE  # 16 words per worker, the first: is it about to wait for its lock?
+_PARKED = _SCRIPT + 2 * _LINE  # 16 words per worker: is it about to wait for its lock, and
+_SEEN = 1  # behind it, the last script that it took part in
 assert _NODES < _PARKED
 
 PAUSES = 4000  # before a thread yields, 200 µs: a panel of a product takes up to 30
@@ -97,7 +97,7 @@ class ThreadPool:
             if self._affinity is not None:
                 self._affinity.keep_apart()
             self._begin(script.address, len(script), counts)
-            _take_part(self._base, 0, self._quantum(0))
+            _work_off(self._base, self._quantum(0))
 
     def close(self) -> None:
         """End the workers; idempotent."""
@@ -133,10 +133,9 @@ class ThreadPool:
         home = (number + 1) * len(self._nodes) // self.num_threads
         if len(self._nodes) > 1:
             bind_thread(self._nodes[home])
-        seen, quantum = 0, self._quantum(number + 1)
+        quantum = self._quantum(number + 1)
         while not self._state[_CLOSED]:
-            seen, parked = _serve(self._base, number, seen, home, quantum)
-            if parked:
+            if _serve(self._base, number, home, quantum):
                 self._locks[number].acquire()
 
 
@@ -149,8 +148,7 @@ def shared_thread_pool() -> ThreadPool:
 @cache
 def make_thread_pool_ready() -> None:
     """Compile what a thread pool runs on, or load it."""
-    for function, arguments in ((_begin, 6), (_take_part, 3), (_unpark, 2), (_serve, 5)):
-        make_ready(function, (types.int64,) * arguments)
+    make_ready(_begin, _work_off, _unpark, _serve)
 
 
 # ---- what threads do, without Python's lock ------------------------------------------------------
@@ -228,6 +226,12 @@ def _open_word(base: int, node: int) -> int:
 
 
 @entry
+def _work_off(base: int, quantum: int) -> None:
+    """Take part as the thread that began the script, one of the first node."""
+    _take_part(base, 0, quantum)
+
+
+@device_function
 def _take_part(base: int, home: int, quantum: int) -> None:
     """Do tasks until the script that has begun last is over, those of node `home` first.
 
@@ -283,17 +287,19 @@ def _wait(quantum: int, idle: int) -> None:
 
 
 @entry
-def _serve(base: int, number: int, seen: int, home: int, quantum: int) -> tuple[int, bool]:
+def _serve(base: int, number: int, home: int, quantum: int) -> bool:
     """Take part in scripts until none begins for a while, or the thread pool is closed.
 
-    Return the last script seen, and whether the worker is to wait for its lock.
+    Return whether the worker is to wait for its lock.
     """
     script, parked = base + 8 * _SCRIPT, _parked(base, number)
+    seen = read_int64(parked, _SEEN)
     waited = 0
     while atomics.load(base + 8 * _CLOSED) == 0:
         now = atomics.load(script)
         if now != seen and now & 1 == 0:
             seen, waited = now, 0
+            atomics.store(parked + 8 * _SEEN, now)
             _take_part(base, home, quantum)
         elif waited < PATIENCE:
             waited += 1
@@ -301,8 +307,8 @@ def _serve(base: int, number: int, seen: int, home: int, quantum: int) -> tuple[
         else:
             atomics.exchange(parked, 1)
             if atomics.load(script) == seen or not atomics.exchange(parked, 0):
-                return seen, True
-    return seen, False
+                return True
+    return False
 
 
 @entry

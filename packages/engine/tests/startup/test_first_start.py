@@ -32,17 +32,17 @@ import gc
 import json
 import sys
 
-from numba.core.ccallback import CFunc
 from spaninfer_engine.startup.build import build
 from spaninfer_engine.config import EngineConfig
+from spaninfer_kernels_cpu.codegen.compiled import NativeFunction
 
 print("begun", flush=True)
 if sys.argv[1:] == ["alone"]:
     sys.executable = ""  # to want another process is a warning now
 told = []
 build(EngineConfig(model="demo", backend="cpu"), lambda *news: told.append(news))
-kernels = [one for one in gc.get_objects() if isinstance(one, CFunc)]
-print(json.dumps([told, len(kernels), sum(one.cache_hits for one in kernels)]))
+kernels = [one for one in gc.get_objects() if isinstance(one, NativeFunction)]
+print(json.dumps([told, len(kernels), sum(one.was_loaded for one in kernels)]))
 """
 
 
