@@ -22,7 +22,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import AttentionBatch, KVArray, Scores, attend, compile_all, usable_cpus
+from spaninfer_host_limits import usable_cpus
+from spaninfer_kernels_cpu import AttentionBatch, KVArray, Scores, attend, compile_all
 from spaninfer_kernels_cpu.codegen.elements import ELEMENTS
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.gemm.roofline import peak_gops, read_gbps

@@ -24,6 +24,7 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from spaninfer_host_limits import usable_cpus
 from spaninfer_kernels_cpu import (
     Format,
     Packed,
@@ -32,7 +33,6 @@ from spaninfer_kernels_cpu import (
     linear,
     pack,
     shared_thread_pool,
-    usable_cpus,
 )
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.gemm.roofline import peak_gops, read_call

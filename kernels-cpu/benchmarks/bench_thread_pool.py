@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from spaninfer_kernels_cpu import Arguments, Call, Script, ThreadPool, usable_cpus
+from spaninfer_host_limits import usable_cpus
+from spaninfer_kernels_cpu import Arguments, Call, Script, ThreadPool
 from spaninfer_kernels_cpu.codegen.array_view import floats_at
 
 CALLS, TASKS, ROUNDS = 300, 16, 40

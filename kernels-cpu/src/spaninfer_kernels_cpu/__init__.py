@@ -68,9 +68,7 @@ from spaninfer_kernels_cpu.runtime.call import (
     Matrix,
     Script,
 )
-from spaninfer_kernels_cpu.runtime.cgroups import cgroup_folders, text_of
 from spaninfer_kernels_cpu.runtime.compilers import Compilers, Tell
-from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
 from spaninfer_kernels_cpu.runtime.thread_pool import (
     ThreadPool,
     make_thread_pool_ready,
@@ -132,7 +130,6 @@ __all__ = [
     "attend",
     "attend_calls",
     "attention_kernels",
-    "cgroup_folders",
     "compile_all",
     "copy_call",
     "embed_call",
@@ -158,7 +155,5 @@ __all__ = [
     "sampling_kernel",
     "shared_thread_pool",
     "sigmoid_gate_call",
-    "text_of",
     "unpack",
-    "usable_cpus",
 ]

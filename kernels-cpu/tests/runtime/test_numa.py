@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from spaninfer_kernels_cpu import usable_cpus
+from spaninfer_host_limits import usable_cpus
 from spaninfer_kernels_cpu.codegen.memory import aligned
 from spaninfer_kernels_cpu.runtime.numa import (
     Node,

@@ -12,7 +12,7 @@ from spaninfer_kernels_cpu.codegen.arguments import Arguments
 from spaninfer_kernels_cpu.codegen.array_view import numbers_at
 from spaninfer_kernels_cpu.runtime.call import ITEMS, LOGITS, Call, Script
 from spaninfer_kernels_cpu.runtime.numa import Node
-from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool, _begin, _take_part
+from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool, _begin, _work_off
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def test_a_thread_does_the_tasks_of_its_node_first(home, order):
         pass  # its helper has ended: what follows is done by this thread alone
     counts = np.array([7], np.int64)
     _begin(thread_pool._base, script.address, 1, counts.ctypes.data, 1, 1)
-    _take_part(thread_pool._base, home, thread_pool._quantum(0))
+    _work_off(thread_pool._base, home, thread_pool._quantum(0))
 
     assert np.argsort(done[1:8]).tolist() == order
 

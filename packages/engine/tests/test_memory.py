@@ -9,7 +9,7 @@ from spaninfer_engine import ConfigError
 from spaninfer_engine.memory import available_bytes, cgroup_bytes, total_bytes
 from spaninfer_engine.startup.build import shortage_named
 from spaninfer_engine.startup.limits import refuse_beyond_machine
-from spaninfer_kernels_cpu import cgroup_folders
+from spaninfer_host_limits import cgroup_folders
 
 
 def group(folder, **files):

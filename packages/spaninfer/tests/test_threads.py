@@ -7,7 +7,7 @@ import sys
 import pytest
 from spaninfer.threads import keep_to
 from spaninfer_engine import ConfigError
-from spaninfer_kernels_cpu import usable_cpus
+from spaninfer_host_limits import usable_cpus
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
@@ -34,7 +34,7 @@ def test_fewer_threads_than_kernels_have_counted_are_refused_and_nothing_changes
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
 def test_kernels_of_a_process_that_keeps_to_one_cpu_count_one():
     program = (
-        "from spaninfer.cli import app; from spaninfer_kernels_cpu import usable_cpus\n"
+        "from spaninfer.cli import app; from spaninfer_host_limits import usable_cpus\n"
         "app(['info', '--threads', '1'], standalone_mode=False); print(usable_cpus())"
     )
 

@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
+from spaninfer_host_limits import usable_cpus
 
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.kernel import Kernel
@@ -36,7 +37,6 @@ from spaninfer_kernels_cpu.gemm.prepare_activations import (
 from spaninfer_kernels_cpu.quantisation.layout import PANEL, Format, Layout
 from spaninfer_kernels_cpu.quantisation.packed import Packed
 from spaninfer_kernels_cpu.runtime.call import TOKENS, Call, Matrix, address_or_zero
-from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
 from spaninfer_kernels_cpu.runtime.numa import numa_nodes, shares
 
 Floats = NDArray[np.float32]

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numba.extending import overload
 from numpy.typing import NDArray
+from spaninfer_host_limits import usable_cpus
 
 from spaninfer_kernels_cpu.codegen import atomics
 from spaninfer_kernels_cpu.codegen.amx import TILE_BYTES, TILE_ROWS
@@ -33,7 +34,6 @@ from spaninfer_kernels_cpu.gemm.register_tile import (
 )
 from spaninfer_kernels_cpu.quantisation.layout import LANES, Kind
 from spaninfer_kernels_cpu.runtime.call import Call, Script
-from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
 from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool
 
 _MEMORY_BYTES: Final = 512 << 20  # many times the caches

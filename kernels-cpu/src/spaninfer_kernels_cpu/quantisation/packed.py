@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
+from spaninfer_host_limits import usable_cpus
 
 from spaninfer_kernels_cpu.codegen.memory import aligned
 from spaninfer_kernels_cpu.errors import DTypeError, FormatError, ShapeError, demand_size
@@ -22,7 +23,6 @@ from spaninfer_kernels_cpu.quantisation.layout import (
 )
 from spaninfer_kernels_cpu.quantisation.pack_kernel import quantize_panel
 from spaninfer_kernels_cpu.runtime.call import MAX_SIZE
-from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
 from spaninfer_kernels_cpu.runtime.numa import numa_nodes, place
 from spaninfer_kernels_cpu.runtime.workers import share
 

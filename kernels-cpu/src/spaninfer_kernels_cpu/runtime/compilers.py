@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import IO, Any, Final, TypeAlias
 
 from numba.core import config
+from spaninfer_host_limits import usable_cpus
 
 from spaninfer_kernels_cpu.codegen.compiled import cache_of_these_sources
 from spaninfer_kernels_cpu.codegen.kernel import (
@@ -32,7 +33,6 @@ from spaninfer_kernels_cpu.codegen.kernel import (
     is_ready,
     name_of,
 )
-from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
 
 MOST = 4  # processes, this one among them: one kernel takes a third of all the time
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from numpy.typing import NDArray
-
-from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
+from spaninfer_host_limits import usable_cpus
 
 _NODES: Final = Path("/sys/devices/system/node")
 _MBIND: Final = {"x86_64": 237, "aarch64": 235}.get(platform.machine())  # number of the call

@@ -10,12 +10,12 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
+from spaninfer_host_limits import usable_cpus
 
 from spaninfer_kernels_cpu.codegen import atomics
 from spaninfer_kernels_cpu.codegen.array_view import numbers_at
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE, aligned, whole_lines
-from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
 
 _PLACES_PER_CPU = 2  # two thread pools may run at a time; threads of more wait for each other
 

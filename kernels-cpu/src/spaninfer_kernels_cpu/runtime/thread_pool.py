@@ -23,6 +23,7 @@ from functools import cache
 from threading import Lock, Thread
 
 import numpy as np
+from spaninfer_host_limits import usable_cpus
 
 from spaninfer_kernels_cpu.codegen import atomics
 from spaninfer_kernels_cpu.codegen.arguments import struct_at
@@ -32,7 +33,6 @@ from spaninfer_kernels_cpu.codegen.elements import read_int64
 from spaninfer_kernels_cpu.runtime import cooperative_yield
 from spaninfer_kernels_cpu.runtime.call import HEADER_BYTES, MAX_COUNTS, CallHeader, Script
 from spaninfer_kernels_cpu.runtime.cpu_affinity import cpu_affinity_for
-from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
 from spaninfer_kernels_cpu.runtime.numa import MOST_NODES, Node, bind_thread, numa_nodes
 
 TASK_BITS = 22  # of the word: a call has fewer tasks; the other bits number calls for years
@@ -97,7 +97,7 @@ class ThreadPool:
             if self._affinity is not None:
                 self._affinity.keep_apart()
             self._begin(script.address, len(script), counts)
-            _work_off(self._base, self._quantum(0))
+            _work_off(self._base, 0, self._quantum(0))
 
     def close(self) -> None:
         """End the workers; idempotent."""
@@ -226,9 +226,9 @@ def _open_word(base: int, node: int) -> int:
 
 
 @entry
-def _work_off(base: int, quantum: int) -> None:
-    """Take part as the thread that began the script, one of the first node."""
-    _take_part(base, 0, quantum)
+def _work_off(base: int, home: int, quantum: int) -> None:
+    """Take part as the thread that began the script."""
+    _take_part(base, home, quantum)
 
 
 @device_function

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
-from spaninfer_kernels_cpu.runtime.cpu_count import usable_cpus
+from spaninfer_host_limits import usable_cpus
 
 
 def share(work: Callable[[], None], num_workers: int) -> None:

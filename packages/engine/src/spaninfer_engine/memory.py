@@ -11,7 +11,7 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-from spaninfer_kernels_cpu import cgroup_folders, text_of
+from spaninfer_host_limits import cgroup_folders, text_of
 
 HOST_SHARE = 0.5
 """Share of the available host memory that spans may take where the caller names no limit.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from spaninfer_engine import ConfigError
-from spaninfer_kernels_cpu import usable_cpus
+from spaninfer_host_limits import usable_cpus
 
 
 def keep_to(threads: int) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from spaninfer.bench.cpu.place import busy, physical_cores, place
-from spaninfer_kernels_cpu import usable_cpus
+from spaninfer_host_limits import usable_cpus
 
 CHILDREN = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 

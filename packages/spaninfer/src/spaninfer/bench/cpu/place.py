@@ -11,7 +11,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from spaninfer_kernels_cpu import active_level, usable_cpus
+from spaninfer_host_limits import usable_cpus
+from spaninfer_kernels_cpu import active_level
 
 from spaninfer.bench.records import circumstances
 

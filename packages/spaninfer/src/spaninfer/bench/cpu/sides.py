@@ -18,7 +18,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from spaninfer_engine import ConfigError, Engine, EngineConfig
-from spaninfer_kernels_cpu import Format, usable_cpus
+from spaninfer_host_limits import usable_cpus
+from spaninfer_kernels_cpu import Format
 
 from spaninfer.bench.cpu.divergence import divergence_of, divergence_of_llama
 from spaninfer.bench.cpu.formats import TORCH, PeerFormat, Setting, settings_of

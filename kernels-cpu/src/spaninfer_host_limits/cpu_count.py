@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from spaninfer_kernels_cpu.runtime.cgroups import cgroup_folders, text_of
+from spaninfer_host_limits.cgroups import cgroup_folders, text_of
 
 
 @cache
@@ -32,7 +32,7 @@ def _affinity() -> int:
 def cgroup_quota(folders: Iterable[Path]) -> int | None:
     """Return the CPUs that control groups grant, rounded up: the fewest; None without a limit.
 
-    `folders` are theirs (`cgroups.cgroup_folders`).
+    `folders` are theirs (`cgroup_folders`).
     """
     quotas = [_quota(text) for folder in folders for text in _limits(folder)]
     return min((quota for quota in quotas if quota is not None), default=None)

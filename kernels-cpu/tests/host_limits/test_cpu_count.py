@@ -5,15 +5,12 @@ from pathlib import Path
 
 import pytest
 from processes import printed_by
-from spaninfer_kernels_cpu import usable_cpus
-from spaninfer_kernels_cpu.runtime import cpu_count
-from spaninfer_kernels_cpu.runtime.cgroups import cgroup_folders
-from spaninfer_kernels_cpu.runtime.cpu_count import cgroup_quota
+from spaninfer_host_limits import cgroup_folders, cgroup_quota, cpu_count, usable_cpus
 
 V1 = "9:name=systemd:/a\n4:cpu,cpuacct:{path}\n3:memory:/a/b\n"
 
 ASK = """
-from spaninfer_kernels_cpu import usable_cpus
+from spaninfer_host_limits import usable_cpus
 from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool
 with ThreadPool() as thread_pool:
     print(usable_cpus(), thread_pool.num_threads)
