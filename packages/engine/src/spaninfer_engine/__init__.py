@@ -9,6 +9,7 @@ from spaninfer_engine.errors import (
     EngineClosed,
     EngineError,
     EngineUnavailable,
+    InvalidGrammar,
     InvalidPrompt,
     InvalidSampling,
     NoMemory,
@@ -35,6 +36,7 @@ from spaninfer_engine.request import (
     Usage,
 )
 from spaninfer_engine.stats import EngineState, EngineStats
+from spaninfer_engine.structured import StructuredOutput
 
 __all__ = [
     "AsyncEngine",
@@ -50,6 +52,7 @@ __all__ = [
     "EngineStats",
     "EngineUnavailable",
     "FinishReason",
+    "InvalidGrammar",
     "InvalidPrompt",
     "InvalidSampling",
     "NoMemory",
@@ -67,6 +70,7 @@ __all__ = [
     "SamplingParams",
     "SpecError",
     "Status",
+    "StructuredOutput",
     "TemplateError",
     "TextTooLong",
     "TokenLogprob",

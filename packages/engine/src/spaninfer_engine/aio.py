@@ -11,8 +11,9 @@ from weakref import ref
 
 from spaninfer_engine.engine import Engine
 from spaninfer_engine.handle import RequestHandle, ResultQueue
+from spaninfer_engine.keywords import with_keywords
 from spaninfer_engine.prompts import Prompt
-from spaninfer_engine.request import Output, Placement, SamplingParams
+from spaninfer_engine.request import Grammar, Output, Placement, SamplingParams
 
 # Tokens and log-probabilities of one request that wait to be read: 8 MB of them. A task that does
 # not come to read has a client that does not, and would keep the whole of its answer in memory.
@@ -73,7 +74,8 @@ class AsyncEngine:
     ) -> OutputStream:
         """Start a request now, and return what it produces; to be called in a task.
 
-        Raises as Engine.start_request does.
+        Raises as Engine.start_request does. `compile_grammar` comes first where the answer has a
+        form: else other tasks wait for that.
         """
         handle, queue = self.engine.start_request(prompt_ids, sampling, placement, **fields)
         return OutputStream(self.engine, handle, queue)
@@ -92,12 +94,24 @@ class AsyncEngine:
         """
         if isinstance(prompt, str):  # long texts take milliseconds, which other tasks can use
             prompt = await asyncio.to_thread(self.engine.tokenizer.encode, prompt)
-        stream = self.start(prompt, sampling, placement, **fields)
+        given = with_keywords(sampling or self.engine.default_sampling, fields, "generate")
+        grammar = await self.compile_grammar(given)
+        stream = self.start(prompt, given, placement)
+        del grammar  # the request has it
         try:
             async for output in stream:
                 yield output
         finally:
             stream.close()
+
+    async def compile_grammar(self, sampling: SamplingParams) -> Grammar | None:
+        """Compile the form of a request's answer, if it has one, as Engine.compile_grammar does.
+
+        As long as the caller keeps the result, `start` does not wait for it.
+        """
+        if sampling.structured is None:
+            return None
+        return await asyncio.to_thread(self.engine.compile_grammar, sampling.structured)
 
     async def chat(
         self,

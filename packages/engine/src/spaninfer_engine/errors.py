@@ -14,6 +14,7 @@ EngineError
 │   ├── TextTooLong              a text to embed has more tokens than the model takes
 │   ├── UnsupportedTask          generation by an encoder, or embedding by a decoder
 │   ├── InvalidMask              a token mask returned something else than a mask
+│   ├── InvalidGrammar           a schema or grammar cannot be used: names the place in it
 │   └── TemplateError            the chat template refused the messages
 ├── NoToken                  no token can be chosen from a request's logits: NaN, or all are banned
 └── EngineUnavailable       nothing wrong with the request: now is not the time
@@ -157,6 +158,14 @@ class UnsupportedTask(RequestError):
 
 class InvalidMask(RequestError):
     """A token mask returned something else than a mask."""
+
+
+class InvalidGrammar(RequestError):
+    """A schema, regex or grammar cannot be used, or was too much work while it was followed."""
+
+    def __init__(self, parameter: str, problem: str) -> None:
+        self.parameter, self.problem = parameter, problem
+        super().__init__(f"{parameter}: {problem}")
 
 
 class TemplateError(RequestError):

@@ -1,4 +1,6 @@
-"""Keyword arguments of the engine's calls: fields of EngineConfig and of SamplingParams."""
+"""Keyword arguments of the engine's calls: fields of EngineConfig, of SamplingParams, and of its
+StructuredOutput.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,17 @@ from typing import Any
 from spaninfer_engine.errors import InvalidSampling
 from spaninfer_engine.nearest import did_you_mean
 from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.structured import KINDS, StructuredOutput
 
 
-def check_keywords(given: Mapping[str, Any], kind: type, caller: str) -> None:
-    """Raise TypeError, as Python does, for keyword arguments that no field of a dataclass takes."""
-    known = [field.name for field in fields(kind)]
+def check_keywords(
+    given: Mapping[str, Any], kind: type, caller: str, others: Sequence[str] = ()
+) -> None:
+    """Raise TypeError, as Python does, for keyword arguments that no field of a dataclass takes.
+
+    `others` are names that are known as well.
+    """
+    known = [*(field.name for field in fields(kind)), *others]
     for name in given:
         if name not in known:
             raise TypeError(
@@ -24,11 +32,21 @@ def check_keywords(given: Mapping[str, Any], kind: type, caller: str) -> None:
 def with_keywords(
     sampling: SamplingParams, given: Mapping[str, Any], caller: str
 ) -> SamplingParams:
-    """Return sampling parameters with those on top that came as keyword arguments."""
+    """Return sampling parameters with those on top that came as keyword arguments.
+
+    The fields of StructuredOutput are keywords as well: `regex="[0-9]+"` says what
+    `structured=StructuredOutput(regex="[0-9]+")` says.
+    """
     if not given:
         return sampling
-    check_keywords(given, SamplingParams, caller)
-    return replace(sampling, **given)
+    check_keywords(given, SamplingParams, caller, KINDS)
+    forms = {name: value for name, value in given.items() if name in KINDS}
+    if not forms:
+        return replace(sampling, **given)
+    if "structured" in given:
+        raise InvalidSampling("structured", given["structured"], f"none beside {', '.join(forms)}")
+    fields_given = {name: value for name, value in given.items() if name not in KINDS}
+    return replace(sampling, **fields_given, structured=StructuredOutput(**forms))
 
 
 def single_sampling(

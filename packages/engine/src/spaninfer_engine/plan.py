@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spaninfer_engine.logprobs import TokenLogprobs
-from spaninfer_engine.request import SamplingParams, TokenIds, TokenLogprob
+from spaninfer_engine.request import Grammar, SamplingParams, TokenIds, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,12 @@ class NewSequence:
     seed: int
     banned: tuple[tuple[int, ...], ...] = ()  # bad words as token ids
     end_ids: tuple[int, ...] = ()  # masked until min_tokens
+    grammar: Grammar | None = None
+
+    @property
+    def early_end_ids(self) -> tuple[int, ...]:
+        """The end ids that samplers mask until min_tokens; a grammar's matcher does it itself."""
+        return () if self.grammar is not None else self.end_ids
 
 
 class TableUpdate(NamedTuple):

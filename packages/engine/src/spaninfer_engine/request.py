@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.errors import InvalidSampling, RequestError, shown
+from spaninfer_engine.structured import StructuredOutput
 
 TokenIds: TypeAlias = NDArray[np.int64]
 
@@ -52,6 +53,29 @@ It is called in the engine's thread, once per token, and must depend on its argu
 """
 
 
+class Matcher(Protocol):
+    """Follows the answer of one sequence through a grammar; keeps what it has seen."""
+
+    def fill(self, output_ids: NDArray[np.int32], bits: NDArray[np.uint8]) -> None:
+        """Write the tokens allowed behind `output_ids`, all that were sampled so far, into bits.
+
+        bits [4 ceil(V / 32)] hold a bit per token, the lowest first. `output_ids` may also be
+        fewer than last time: a sequence that is computed again. Raises InvalidGrammar.
+        """
+        ...
+
+
+class Grammar(Protocol):
+    """A compiled form of answers (structured output)."""
+
+    def matcher(self, end_ids: tuple[int, ...], min_tokens: int) -> Matcher:
+        """Return a matcher for a new sequence.
+
+        It bans `end_ids` before `min_tokens`, unless the answer is complete and cannot go on.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How tokens are chosen, and when to stop. Refuses values out of range by name.
@@ -84,6 +108,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None  # the same for every prompt token but the first
     processed_logprobs: bool = False  # after penalties and temperature instead of the raw logits
     skip_special: bool = True  # leave special tokens out of the text
+    structured: StructuredOutput | None = None  # the form of the answer
     mask: TokenMask | None = None  # which tokens may come next
 
     def __post_init__(self) -> None:
@@ -110,6 +135,8 @@ class SamplingParams:
                 raise InvalidSampling(name, f"{length} items", f"at most {most}")
         if self.mask is not None and not callable(self.mask):
             raise InvalidSampling("mask", self.mask, "a function of the tokens sampled so far")
+        if self.structured is not None:
+            _check_structured(self)
         for token_id in self.stop_ids:
             _check_integer("stop_ids", token_id, 0, None)
         for token_id, bias in self.logit_bias.items():
@@ -159,6 +186,16 @@ def _check_integer(name: str, value: object, low: int, high: int | None) -> None
         raise InvalidSampling(name, value, allowed)
     if high is not None and value > high:
         raise InvalidSampling(name, value, allowed)
+
+
+def _check_structured(sampling: SamplingParams) -> None:
+    if not isinstance(sampling.structured, StructuredOutput):
+        raise InvalidSampling("structured", sampling.structured, "a StructuredOutput, or None")
+    if sampling.mask is not None:
+        raise InvalidSampling("mask", sampling.mask, "None beside structured output: give one")
+    if sampling.ignore_eos:
+        why = "False with structured output, which ends where its form is complete"
+        raise InvalidSampling("ignore_eos", True, why)
 
 
 def _as_tuple(values: object) -> object:
@@ -218,6 +255,7 @@ class Request:
     turn_s: float = 0.0  # on the same clock, and later if its client has sent much: policy.turn
     end_ids: frozenset[int]  # the model's end ids unless ignored, and the caller's stop ids
     banned: tuple[tuple[int, ...], ...] = ()  # bad words as token ids
+    grammar: Grammar | None = None  # of sampling.structured
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ def _parts(model: Model, make_runner: Any, num_spans: int, max_running: int) -> 
 def _one_by_one(model: Model) -> Any:
     def make(bound: Any, ops: Any, resolved: Resolved) -> Runner:
         return runner_on(
-            bound, ops, Sampler(), model.decoder, span_len=SPAN_LEN,
+            bound, ops, Sampler(model.decoder.vocab), model.decoder, span_len=SPAN_LEN,
             num_spans=resolved.num_spans, max_len=MAX_LEN, max_running=resolved.max_running,
         )  # fmt: skip
 
@@ -114,7 +114,7 @@ def _ahead(
         )  # fmt: skip
         if made is not None:
             made.append(device)
-        return Runner(device, sequences, Sampler(), vocab=model.decoder.vocab)
+        return Runner(device, sequences, Sampler(model.decoder.vocab), vocab=model.decoder.vocab)
 
     return make
 

@@ -12,7 +12,7 @@ PROMPT = (3, 7, 3, 9)
 
 def sampler_of(*params, **entry):
     """Return a sampler with requests 0, 1, ... that share a prompt."""
-    sampler = Sampler()
+    sampler = Sampler(VOCAB)
     for number, each in enumerate(params):
         sampler.enter(NewSequence(number, PROMPT, SamplingParams(**each), seed=number + 1, **entry))
     return sampler

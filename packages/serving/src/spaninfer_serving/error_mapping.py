@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spaninfer_engine.errors import (
     EngineUnavailable,
+    InvalidGrammar,
     InvalidSampling,
     PromptTooLong,
     QueueFull,
@@ -42,6 +43,8 @@ def problem_of(error: Exception, prompt_param: str) -> Problem:
         case InvalidSampling(parameter=name):
             wire = WIRE_NAMES.get(name, name)
             return Problem(400, str(error).replace(name, wire, 1), param=wire)
+        case InvalidGrammar():  # while the answer was written
+            return Problem(400, str(error), code="invalid_grammar")
         case RequestError():
             return Problem(400, str(error), param=prompt_param)
         case QueueFull():

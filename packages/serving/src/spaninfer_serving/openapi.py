@@ -58,13 +58,36 @@ _ABOUT = ("title", "description", "default")  # keys of a schema that say nothin
 _CHAT = {"messages": [{"role": "user", "content": "Tell me a fable."}], "max_tokens": 64}
 _TEXT = {"prompt": "Once upon a time", "max_tokens": 64}
 
+_PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+_FORMS: dict[str, dict[str, Any]] = {
+    "JSON": {"response_format": {"type": "json_object"}},
+    "JSON schema": {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "person", "strict": True, "schema": _PERSON},
+        }
+    },
+    "choice": {"structured_outputs": {"choice": ["yes", "no"]}},
+    "regex": {"structured_outputs": {"regex": "[0-9]{4}-[0-9]{2}-[0-9]{2}"}},
+    "grammar": {"structured_outputs": {"grammar": 'start: "a" NUMBER\nNUMBER: /[0-9]+/'}},
+}
+
 
 def answers_to(
     body: type[BaseModel], whole: type[BaseModel], event: type[BaseModel]
 ) -> dict[str, Any]:
     """Return what a route's description says about its body, and its two kinds of answers."""
     example = _CHAT if body is ChatRequest else _TEXT
-    asked = {"schema": _named(body), "example": example}
+    examples = {"plain": example} | {name: example | form for name, form in _FORMS.items()}
+    asked = {
+        "schema": _named(body),
+        "examples": {name: {"value": value} for name, value in examples.items()},
+    }
     content = {
         "application/json": {"schema": _named(whole)},
         "text/event-stream": {

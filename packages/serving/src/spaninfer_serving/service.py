@@ -10,8 +10,9 @@ from importlib.metadata import version
 
 from fastapi import Request
 from spaninfer_engine import AsyncEngine, Engine, Output, OutputStream, Placement, SamplingParams
-from spaninfer_engine.errors import PromptTooLong
+from spaninfer_engine.errors import InvalidGrammar, PromptTooLong
 
+from spaninfer_serving.forms import form_param, problem_of_form
 from spaninfer_serving.metrics import Metrics
 from spaninfer_serving.parse_pool import Check, ParsePool
 from spaninfer_serving.responses import Prompt, ResponseMeta, merged
@@ -45,6 +46,7 @@ class GenerationJob:
     sampling: SamplingParams
     placement: Placement
     meta: ResponseMeta
+    form_param: str  # what says the form of the answer, where it has one
 
 
 @dataclass(slots=True)
@@ -109,7 +111,8 @@ class Service:
         )
         self._check_len(ids)
         prompt = Prompt(tuple(ids), "")
-        return GenerationJob((prompt,), sampling, placement, self._envelope("chatcmpl", body))
+        meta = self._envelope("chatcmpl", body)
+        return GenerationJob((prompt,), sampling, placement, meta, form_param(body))
 
     def ask_completion(
         self, body: CompletionRequest, placement: Placement, check: Check
@@ -132,7 +135,8 @@ class Service:
         prompts = tuple(self._prompt(text, body, check) for text in texts)
         if body.echo:
             _check_echo(prompts, sampling)
-        return GenerationJob(prompts, sampling, placement, self._envelope("cmpl", body))
+        meta = self._envelope("cmpl", body)
+        return GenerationJob(prompts, sampling, placement, meta, form_param(body))
 
     def _prompt(self, text: str | list[int], body: CompletionRequest, check: Check) -> Prompt:
         check()
@@ -198,6 +202,10 @@ class Service:
         `ended` is called with the last output of every choice.
         """
         streams: list[OutputStream] = []
+        try:  # what is kept until all have begun is compiled once, and nobody waits for it below
+            grammar = await self.streams.compile_grammar(asked.sampling)
+        except InvalidGrammar as refused:
+            raise problem_of_form(asked.form_param, refused) from refused
         try:
             for number, prompt in enumerate(asked.prompts, start=1):
                 streams.append(self.streams.start(prompt.ids, asked.sampling, asked.placement))
@@ -207,6 +215,7 @@ class Service:
             for stream in streams:
                 stream.close()
             raise
+        del grammar
         return self.metrics.observed(merged(streams, asked.sampling.n), ended)
 
 

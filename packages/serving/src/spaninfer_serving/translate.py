@@ -15,6 +15,7 @@ from spaninfer_engine.request import (
 )
 from spaninfer_engine.request import Usage as EngineUsage
 
+from spaninfer_serving.forms import form_of
 from spaninfer_serving.wire.chat import ChatLogprob, ChatLogprobs, ChatRequest, TopLogprob
 from spaninfer_serving.wire.completions import CompletionLogprobs, CompletionRequest
 from spaninfer_serving.wire.errors import Problem
@@ -74,6 +75,8 @@ def sampling_of(body: SamplingFields, defaults: SamplingParams) -> SamplingParam
         given["top_k"] = 0
     if body.seed is not None and -(1 << 63) <= body.seed < 0:  # OpenAI's are signed
         given["seed"] = body.seed + (1 << 64)
+    if (form := form_of(body)) is not None:
+        given["structured"] = form
     match body:
         case ChatRequest():
             given |= _chat_only(body)

@@ -21,7 +21,6 @@ def finding(body):
     [
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
         ("tool_choice", "required"),
-        ("response_format", {"type": "json_object"}),
         ("modalities", ["audio"]),
         ("suffix", "end"),
     ],

@@ -1,4 +1,4 @@
-"""Token masks: the tokens that a sequence may continue with, from a caller's function."""
+"""Token masks: the tokens that a sequence may continue with, as bits."""
 
 from __future__ import annotations
 
@@ -6,26 +6,51 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.errors import InvalidMask
-from spaninfer_engine.request import TokenMask
+from spaninfer_engine.plan import NewSequence
+from spaninfer_engine.request import Matcher, TokenMask
 
 Bools = NDArray[np.bool_]
+Bits = NDArray[np.uint8]
 
 
-def allowed_by(mask: TokenMask, output_ids: NDArray[np.int32], vocab: int) -> Bools | None:
-    """Return the allowed tokens [V] behind the tokens sampled so far; None where all are.
+class _FunctionMask:
+    """The mask of a caller's function, which looks at all tokens anew."""
 
-    Raises InvalidMask for a result of another shape or type, and whatever the function raises.
-    """
-    found = mask(output_ids)
-    if found is None:
-        return None
-    if not (isinstance(found, np.ndarray) and found.dtype == np.bool_ and found.shape == (vocab,)):
-        got = f"{found.dtype} {found.shape}" if isinstance(found, np.ndarray) else type(found)
-        raise InvalidMask(f"a token mask returned {got}; it returns bool ({vocab},) or None")
-    return found
+    def __init__(self, function: TokenMask, vocab: int) -> None:
+        self._function, self._vocab = function, vocab
+
+    def fill(self, output_ids: NDArray[np.int32], bits: Bits) -> None:
+        """Write the tokens that the function allows; all of them where it returns None.
+
+        Raises InvalidMask for a result of another shape or type, and whatever the function raises.
+        """
+        found, vocab = self._function(output_ids), self._vocab
+        if found is None:
+            bits[:] = 0xFF
+            return
+        is_array = isinstance(found, np.ndarray)
+        if not (is_array and found.dtype == np.bool_ and found.shape == (vocab,)):
+            got = f"{found.dtype} {found.shape}" if is_array else type(found)
+            raise InvalidMask(f"a token mask returned {got}; it returns bool ({vocab},) or None")
+        packed = np.packbits(found, bitorder="little")
+        bits[: len(packed)] = packed
 
 
-def packed(allowed: list[Bools | None], vocab: int) -> NDArray[np.uint8]:
-    """Return masks as bits [M, ceil(V / 8)], the lowest bit first."""
-    rows = [np.ones(vocab, np.bool_) if each is None else each for each in allowed]
-    return np.packbits(np.stack(rows), axis=1, bitorder="little")
+def mask_of(sequence: NewSequence, vocab: int) -> Matcher | None:
+    """Return what masks the tokens of a sequence: a grammar, a caller's function, or nothing."""
+    sampling = sequence.sampling
+    if sequence.grammar is not None:
+        return sequence.grammar.matcher(sequence.end_ids, sampling.min_tokens)
+    return None if sampling.mask is None else _FunctionMask(sampling.mask, vocab)
+
+
+def allowed_by(mask: Matcher, output_ids: NDArray[np.int32], vocab: int) -> Bools:
+    """Return the allowed tokens [V] behind the tokens sampled so far."""
+    (bits,) = all_tokens(1, vocab)
+    mask.fill(output_ids, bits)
+    return np.unpackbits(bits, count=vocab, bitorder="little").view(np.bool_)
+
+
+def all_tokens(num_masks: int, vocab: int) -> Bits:
+    """Return masks [M, 4 ceil(V / 32)] that allow everything: whole words of 32 bits."""
+    return np.full((num_masks, -(-vocab // 32) * 4), 0xFF, np.uint8)

@@ -23,9 +23,9 @@ from spaninfer_op_reference import NoToken as NoTokenInRow
 from spaninfer_engine.errors import NoMemory, NoToken
 from spaninfer_engine.logprobs import TokenLogprobs
 from spaninfer_engine.plan import NewSequence, StepPlan, StepResult
-from spaninfer_engine.request import TokenLogprob
+from spaninfer_engine.request import Matcher, TokenLogprob
 from spaninfer_engine.resource import Resource
-from spaninfer_engine.run.masks import allowed_by, packed
+from spaninfer_engine.run.masks import all_tokens, mask_of
 from spaninfer_engine.step.batch import Batch, build_batch
 from spaninfer_engine.step.device import (
     Device,
@@ -104,7 +104,7 @@ class Runner(Resource):
     ) -> None:
         self._device, self._sequences, self._sampler = device, sequences, sampler
         self._vocab = vocab
-        self._masked: set[int] = set()  # sequences with token masks that the device samples
+        self._masks: dict[int, Matcher] = {}  # of sequences that the device samples
         self._failed: set[int] = set()  # sequences that failed and have not left yet
         self._on_host: set[int] = set()  # sequences whose tokens the host samples
         self._num_logprobs: dict[int, int] = {}  # of those that the device samples
@@ -123,7 +123,7 @@ class Runner(Resource):
         assert self._newest is None or not self._newest.awaits_masks, "a result was not requested"
         self._update(plan)
         on_host = self._on_host.__contains__
-        batch = build_batch(plan.slices, self._sequences, on_host, self._masked)
+        batch = build_batch(plan.slices, self._sequences, on_host, self._masks)
         updates = Updates(plan.table_updates, tuple(self._sampled), plan.finished)
         self._sampled.clear()
         try:
@@ -156,7 +156,7 @@ class Runner(Resource):
             self._sampler.leave(seq_id)
             self._on_host.discard(seq_id)
             self._num_logprobs.pop(seq_id, None)
-            self._masked.discard(seq_id)
+            self._masks.pop(seq_id, None)
             self._failed.discard(seq_id)
         for sequence in plan.new_sequences:
             self._enter(sequence)
@@ -169,8 +169,8 @@ class Runner(Resource):
         if not self._device.can_sample(sequence):
             self._on_host.add(sequence.seq_id)
             return
-        if sequence.sampling.mask is not None:
-            self._masked.add(sequence.seq_id)
+        if (mask := mask_of(sequence, self._vocab)) is not None:
+            self._masks[sequence.seq_id] = mask
         if sequence.sampling.logprobs is not None:
             self._num_logprobs[sequence.seq_id] = sequence.sampling.logprobs
 
@@ -208,24 +208,19 @@ class Runner(Resource):
         rows = sequences.rows([ids[i] for i in known])
         if (sequences.num_known[rows] < batch.stops[known]).any():
             return
-        allowed: dict[int, NDArray[np.bool_]] = {}
-        for index in known:
+        whole = sequences.known([ids[i] for i in known], batch.stops[known].tolist())
+        tokens = dict(zip(known, whole, strict=True))
+        bits = all_tokens(len(slices), self._vocab)
+        for row, index in enumerate(slices.tolist()):
+            if index not in tokens:
+                continue
+            prompt_len = len(sequences.by_id[ids[index]].token_ids)
             try:
-                found = self._allowed(ids[index], int(batch.stops[index]))
+                self._masks[ids[index]].fill(tokens[index][prompt_len:], bits[row])
             except Exception as error:  # the sequence fails alone
                 step.mask_errors[index] = error
-                continue
-            if found is not None:
-                allowed[index] = found
-        bits = packed([allowed.get(index) for index in slices.tolist()], self._vocab)
         step.launched.sample(TokenMasks(slices.astype(np.int32), bits))
         step.awaits_masks = False
-
-    def _allowed(self, seq_id: int, stop: int) -> NDArray[np.bool_] | None:
-        sequence = self._sequences.by_id[seq_id]
-        assert sequence.sampling.mask is not None
-        (tokens,) = self._sequences.known([seq_id], [stop])
-        return allowed_by(sequence.sampling.mask, tokens[len(sequence.token_ids) :], self._vocab)
 
     def _result(self, step: _InFlight) -> StepResult:
         batch = step.batch

@@ -16,9 +16,9 @@ from spaninfer_op_reference import RowSampling, process, sample
 from spaninfer_engine.errors import NoToken
 from spaninfer_engine.logprobs import TokenLogprobs
 from spaninfer_engine.plan import NewSequence
-from spaninfer_engine.request import SamplingParams, TokenLogprob
+from spaninfer_engine.request import Matcher, SamplingParams, TokenLogprob
 from spaninfer_engine.run.logprobs import token_logprobs
-from spaninfer_engine.run.masks import allowed_by
+from spaninfer_engine.run.masks import allowed_by, mask_of
 
 Logits = NDArray[np.float32]
 Ids = NDArray[np.int32]
@@ -34,16 +34,17 @@ class _SamplingState:
     end_ids: NDArray[np.int64]
     bad_words: tuple[tuple[int, ...], ...]
     logit_bias: tuple[NDArray[np.int64], NDArray[np.float32]] | None
+    mask: Matcher | None
 
     @classmethod
-    def of(cls, sequence: NewSequence) -> _SamplingState:
+    def of(cls, sequence: NewSequence, vocab: int) -> _SamplingState:
         """Return the state of a new sequence."""
         bias = sequence.sampling.logit_bias
         return cls(
             sampling=sequence.sampling,
             seed=sequence.seed,
             prompt_len=len(sequence.token_ids),
-            end_ids=np.array(sorted(sequence.end_ids), np.int64),
+            end_ids=np.array(sorted(sequence.early_end_ids), np.int64),
             bad_words=sequence.banned,
             logit_bias=(
                 np.array(list(bias), np.int64),
@@ -51,6 +52,7 @@ class _SamplingState:
             )
             if bias
             else None,
+            mask=mask_of(sequence, vocab),
         )
 
     @property
@@ -64,7 +66,7 @@ class _SamplingState:
             and not (params.min_tokens or params.no_repeat_ngram)
             and not (params.presence_penalty or params.frequency_penalty)
             and params.repetition_penalty == 1.0
-            and params.mask is None
+            and self.mask is None
         )
 
     def at(self, position: int, tokens: Ids, vocab: int) -> RowSampling:
@@ -74,7 +76,6 @@ class _SamplingState:
         """
         params = self.sampling
         output_ids = tokens[self.prompt_len :]
-        mask = params.mask
         too_early = position - self.prompt_len < params.min_tokens
         return RowSampling(
             seed=self.seed,
@@ -89,7 +90,7 @@ class _SamplingState:
             frequency_penalty=params.frequency_penalty,
             no_repeat_ngram=params.no_repeat_ngram,
             logit_bias=self.logit_bias,
-            allowed=None if mask is None else allowed_by(mask, output_ids, vocab),
+            allowed=None if self.mask is None else allowed_by(self.mask, output_ids, vocab),
             banned=self.end_ids if too_early and len(self.end_ids) else None,
             bad_words=self.bad_words,
             prompt_ids=tokens[: self.prompt_len],
@@ -110,14 +111,14 @@ Sample = Callable[
 class Sampler:
     """Samples tokens for the sequences that entered, by the definition or an equal, faster way."""
 
-    def __init__(self, faster: Sample | None = None) -> None:
-        self._sample = faster or sample
+    def __init__(self, vocab: int, faster: Sample | None = None) -> None:
+        self._vocab, self._sample = vocab, faster or sample
         self._states: dict[int, _SamplingState] = {}
         self._plain: set[int] = set()  # requests that take the most likely token
 
     def enter(self, sequence: NewSequence) -> None:
         """Remember the sampling parameters of a sequence."""
-        state = self._states[sequence.seq_id] = _SamplingState.of(sequence)
+        state = self._states[sequence.seq_id] = _SamplingState.of(sequence, self._vocab)
         if state.is_plain:
             self._plain.add(sequence.seq_id)
 

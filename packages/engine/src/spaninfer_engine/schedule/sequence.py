@@ -132,6 +132,7 @@ class SequenceState:
             seed=self.seed,
             banned=request.banned,
             end_ids=tuple(sorted(self.end_ids)),
+            grammar=request.grammar,
         )
 
     def table_updates(self) -> list[TableUpdate]:

@@ -168,7 +168,7 @@ def _runner(
 ) -> Runner | EmbeddingRunner:
     match model:
         case Decoder(vocab=vocab):
-            sampler = Sampler(compute.backend.host_sampling(vocab))
+            sampler = Sampler(vocab, compute.backend.host_sampling(vocab))
             return Runner(device, sequences, sampler, vocab=vocab)
         case Encoder():
             return EmbeddingRunner(device, sequences)

@@ -74,7 +74,7 @@ class TokenMasks:
     """Token masks of a batch."""
 
     slices: Ints  # [M] numbers of the slices that have one
-    allowed: NDArray[np.uint8]  # [M, ceil(V / 8)] bits, the lowest first
+    allowed: NDArray[np.uint8]  # [M, 4 ceil(V / 32)] bits, the lowest first
 
 
 class Launched(Protocol):

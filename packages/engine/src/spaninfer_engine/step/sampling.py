@@ -57,7 +57,7 @@ class DeviceSamplingParams:
             bias_ids=tuple(bias),
             biases=tuple(bias.values()),
             bad_words=sequence.banned,
-            end_ids=sequence.end_ids if asked.min_tokens else (),
+            end_ids=sequence.early_end_ids if asked.min_tokens else (),
             end_until=prompt_len + asked.min_tokens,
             logprobs=None if asked.processed_logprobs else asked.logprobs,
         )

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import to_json
 
-from spaninfer_serving.wire.sampling import SamplingFields, Usage, refused
+from spaninfer_serving.wire.sampling import SamplingFields, Usage
+from spaninfer_serving.wire.structured import refused
 
 # Each takes some tokens of the context; a body of 700,000 held the interpreter for 6 s.
 MAX_MESSAGES = 10_000

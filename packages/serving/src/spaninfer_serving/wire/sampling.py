@@ -7,7 +7,13 @@ from difflib import get_close_matches
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
-from pydantic_core import PydanticCustomError
+
+from spaninfer_serving.wire.structured import (
+    ELSEWHERE,
+    ResponseFormat,
+    StructuredOutputs,
+    refused,
+)
 
 # A list of a million wrong items is wrong at its first: a million findings would fill the memory.
 Strings = Annotated[list[str], Field(fail_fast=True)]
@@ -25,7 +31,6 @@ NOT_SUPPORTED: Mapping[str, tuple[object, ...]] = {
     "parallel_tool_calls": (None, True, False),
     "prediction": (None,),
     "reasoning_effort": (None, "none"),
-    "response_format": (None, {"type": "text"}),
     "suffix": (None, ""),
     "tool_choice": (None, "none", "auto"),
     "tools": (None, []),
@@ -36,16 +41,11 @@ NOT_SUPPORTED: Mapping[str, tuple[object, ...]] = {
 
 def unknown(name: str, known: Iterable[str]) -> str:
     """Return what is said of a parameter that there is not, with the nearest that there is."""
+    if name in ELSEWHERE:
+        return f"is not a parameter this server knows; send structured_outputs.{ELSEWHERE[name]}"
     near = get_close_matches(name[:64], list(known), n=1)  # longer than any, and short to compare
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"is not a parameter this server knows{hint}"
-
-
-def refused(param: str, code: str, why: str) -> PydanticCustomError:
-    """Return the error by which a validator refuses a parameter, with a code for programs."""
-    return PydanticCustomError(
-        "refused", "{param} {why}", {"param": param, "code": code, "why": why}
-    )
 
 
 class StreamOptions(BaseModel):
@@ -78,8 +78,10 @@ class SamplingFields(BaseModel):
     logit_bias: dict[str, float] | None = None
     seed: int | None = None
     stop: Stop | None = None
+    response_format: ResponseFormat | None = None
 
     # not OpenAI's, but understood by most servers under these names
+    structured_outputs: StructuredOutputs | None = None
     top_k: int | None = None
     min_p: float | None = None
     typical_p: float | None = None

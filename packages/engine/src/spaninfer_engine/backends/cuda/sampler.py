@@ -144,8 +144,9 @@ def fetch_logits(logits: Tensor, rows: Words) -> Tensor | None:
 
 
 def mask_logits(logits: Tensor, rows: Words, allowed: NDArray[np.uint8]) -> Tensor:
-    """Return logits[W V] with -inf, in `rows`[M], for tokens whose bit in allowed[M V/8] is 0.
+    """Return logits[W V] with -inf, in `rows`[M], for tokens whose bit in `allowed` is 0.
 
+    `allowed` are those of TokenMasks, and may have more bits than there are tokens.
     The model's own logits stay: log-probabilities are about those.
     """
     device = logits.device

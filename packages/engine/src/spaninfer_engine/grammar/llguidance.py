@@ -1,0 +1,189 @@
+"""The bridge to llguidance: a vocabulary, grammars in its own form, and matchers.
+
+llguidance walks its trie of all tokens once per mask, in Rust and without the interpreter's lock,
+and writes a bit per token into memory that it is given.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, StructTag, TokenizerWrapper
+from llguidance.gbnf_to_lark import any_to_lark
+from numpy.typing import NDArray
+
+from spaninfer_engine.errors import InvalidGrammar
+from spaninfer_engine.structured import StructuredOutput
+from spaninfer_engine.text import Tokenizer
+
+# White space between two parts of JSON: none, a space, or a new line that is indented. Without a
+# bound, models that would rather write something else write spaces until the end of the context.
+WHITESPACE = r" |\n[ \t]{0,32}"
+
+
+def _limits() -> LLParserLimits:
+    """Return half to a fifth of what llguidance allows by itself.
+
+    It bounds a mask by some 20 ms, and a grammar that is refused by 1.3 s; states take 2 kB each.
+    """
+    return LLParserLimits(
+        initial_lexer_fuel=500_000,
+        step_lexer_fuel=100_000,
+        max_grammar_size=100_000,
+        max_lexer_states=50_000,
+        verbose_errors=False,
+    )
+
+
+class _Vocabulary:
+    """A tokenizer as llguidance wants to see it."""
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer, tokens: list[bytes], end_ids: Collection[int]) -> None:
+        self._tokenizer = tokenizer
+        self.tokens, self.eos_token_id = tokens, min(end_ids)
+        special = tokenizer.special_ids | frozenset(end_ids)
+        self.special_token_ids = sorted(each for each in special if each < len(tokens))
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        plain = text.decode(errors="replace") if isinstance(text, bytes) else text
+        return self._tokenizer.encode(plain, add_special=False)
+
+
+def token_table(tokenizer: Tokenizer, vocab: int) -> list[bytes]:
+    """Return the bytes [V] of every token; none for ids that only the model has."""
+    known = min(tokenizer.vocab_size, vocab)
+    return [tokenizer.token_bytes(each) for each in range(known)] + [b""] * (vocab - known)
+
+
+def open_vocabulary(tokenizer: Tokenizer, vocab: int, end_ids: Collection[int]) -> LLTokenizer:
+    """Return the vocabulary of a model; 2 s for 150,000 tokens."""
+    wrapped = TokenizerWrapper(_Vocabulary(tokenizer, token_table(tokenizer, vocab), end_ids))
+    return LLTokenizer(wrapped, n_vocab=vocab, eos_token=sorted(end_ids))
+
+
+def grammar_text(structured: StructuredOutput, special: Collection[str]) -> str:
+    """Return a form of answers as llguidance's own grammar; `special` are texts of control tokens.
+
+    Raises InvalidGrammar for what is no grammar or tag.
+    """
+    source = structured.source
+    match structured.kind:
+        case "json_object":
+            return _json_grammar('{"type": "object"}')
+        case "json_schema":
+            return _json_grammar(source)
+        case "regex":
+            return LLMatcher.grammar_from_regex(source)
+        case "choice":  # alternatives in Lark take a row of the parser each, and there are 2,000
+            assert structured.choice is not None
+            return LLMatcher.grammar_from_regex("|".join(map(_escaped, structured.choice)))
+        case "grammar":
+            return _lark(source)
+        case "structural_tag":
+            return _tags(json.loads(source), special)
+
+
+def _json_grammar(schema: str) -> str:
+    return LLMatcher.grammar_from_json_schema(schema, {"whitespace_pattern": WHITESPACE})
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"[\\.+*?()|\[\]{}^$#&~/-]", r"\\\g<0>", text)
+
+
+def _lark(source: str) -> str:
+    """Return a grammar in Lark's syntax; one in GBNF is converted."""
+    try:
+        return LLMatcher.grammar_from_lark(any_to_lark(source))
+    except RecursionError as deep:
+        raise InvalidGrammar("grammar", "its brackets are nested too deep") from deep
+    except Exception as wrong:  # the library raises bare Exception
+        raise InvalidGrammar("grammar", f"it is neither Lark nor GBNF: {wrong}") from wrong
+
+
+def _tags(tag: dict[str, Any], special: Collection[str]) -> str:
+    """Return the grammar of {"structures": [{"begin", "schema", "end"}], "triggers": [...]}."""
+    try:
+        triggers = [str(each) for each in tag["triggers"]]
+        made = [
+            StructTag(
+                trigger=next(each for each in triggers if part["begin"].startswith(each)),
+                begin=part["begin"],
+                grammar=part["schema"],
+                end=part["end"],
+            )
+            for part in tag["structures"]
+        ]
+        is_control = any(each in special for each in triggers)
+        return StructTag.to_grammar(made, assume_special=is_control)
+    except (KeyError, TypeError, AttributeError, AssertionError, StopIteration, ValueError) as bad:
+        raise InvalidGrammar(
+            "structural_tag",
+            'a tag is {"structures": [{"begin": text, "schema": JSON schema, "end": text}], '
+            '"triggers": [text]}, and each begin begins with a trigger',
+        ) from bad
+
+
+class GuidanceGrammar:
+    """A compiled grammar. Raises ValueError with llguidance's reason for one that is refused.
+
+    The first mask is computed here as well: it finds what has no valid answer, or is too much work.
+    """
+
+    def __init__(self, kind: str, text: str, vocabulary: LLTokenizer) -> None:
+        self._kind = kind
+        self._start = LLMatcher(vocabulary, text, log_level=0, limits=_limits())
+        if self._start.is_error():
+            raise ValueError(self._start.get_error())
+        first = self._start.deep_copy()
+        first.compute_bitmask()
+        if first.is_error():
+            raise ValueError(_reason(first))
+
+    def matcher(self, end_ids: tuple[int, ...], min_tokens: int) -> GuidanceMatcher:
+        """Return a matcher at the beginning of an answer; 2 µs."""
+        return GuidanceMatcher(self._kind, self._start.deep_copy(), end_ids, min_tokens)
+
+
+class GuidanceMatcher:
+    """A Matcher of llguidance's."""
+
+    def __init__(
+        self, kind: str, matcher: LLMatcher, end_ids: tuple[int, ...], min_tokens: int
+    ) -> None:
+        self._kind, self._matcher = kind, matcher
+        self._end_ids, self._min_tokens = np.array(end_ids, np.int64), min_tokens
+        self._num_read = 0
+
+    def fill(self, output_ids: NDArray[np.int32], bits: NDArray[np.uint8]) -> None:
+        """Write the allowed tokens; raises InvalidGrammar where following them fails."""
+        matcher, num_tokens = self._matcher, len(output_ids)
+        if num_tokens < self._num_read:
+            matcher.rollback(self._num_read - num_tokens)
+        elif num_tokens > self._num_read:
+            matcher.consume_tokens(output_ids[self._num_read :].tolist())
+        self._num_read = num_tokens
+        matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+        if matcher.is_error():
+            raise InvalidGrammar(self._kind, f"it failed at token {num_tokens}: {_reason(matcher)}")
+        if num_tokens < self._min_tokens:
+            self._ban_ends(bits)
+
+    def _ban_ends(self, bits: NDArray[np.uint8]) -> None:
+        """Ban the end ids, unless nothing else is possible: the answer is complete."""
+        kept = bits.copy()
+        ends, places = self._end_ids // 8, (1 << self._end_ids % 8).astype(np.uint8)
+        np.bitwise_and.at(kept, ends, ~places)
+        if kept.any():
+            bits[:] = kept
+
+
+def _reason(matcher: LLMatcher) -> str:
+    said = str(matcher.get_error()).split("\n<non-verbose/>")[0]
+    return "nothing matches it" if said.startswith("NoExtension") else said
