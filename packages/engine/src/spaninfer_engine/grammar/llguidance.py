@@ -24,6 +24,10 @@ from spaninfer_engine.text import Tokenizer
 # bound, models that would rather write something else write spaces until the end of the context.
 WHITESPACE = r" |\n[ \t]{0,32}"
 
+MAX_PIECE_BYTES = (
+    128  # of tokens that are tried for a text that the tokenizer cannot write as it is
+)
+
 
 def _limits() -> LLParserLimits:
     """Return half to a fifth of what llguidance allows by itself.
@@ -39,7 +43,7 @@ def _limits() -> LLParserLimits:
     )
 
 
-class _Vocabulary:
+class Vocabulary:
     """A tokenizer as llguidance wants to see it."""
 
     bos_token_id = None
@@ -49,10 +53,45 @@ class _Vocabulary:
         self.tokens, self.eos_token_id = tokens, min(end_ids)
         special = tokenizer.special_ids | frozenset(end_ids)
         self.special_token_ids = sorted(each for each in special if each < len(tokens))
+        self._by_bytes = {piece: i for i, piece in enumerate(tokens) if i not in special}
+        self._longest = min(max(map(len, tokens)), MAX_PIECE_BYTES)
 
     def __call__(self, text: bytes | str) -> list[int]:
-        plain = text.decode(errors="replace") if isinstance(text, bytes) else text
-        return self._tokenizer.encode(plain, add_special=False)
+        """Return the tokens in which the model would write a text that a grammar forces.
+
+        Their bytes are the text's: llguidance panics where a dummy space comes before them.
+        """
+        data = text if isinstance(text, bytes) else text.encode()
+        plain = data.decode(errors="replace")
+        for before in ("", "\n"):
+            ids = self._behind(before, plain)
+            if b"".join(self.tokens[each] for each in ids) == data:
+                return ids
+        return self._longest_first(data)
+
+    def _behind(self, before: str, text: str) -> list[int]:
+        """Return the tokens of a text, without those of what stands before it."""
+        ids = self._tokenizer.encode(before + text, add_special=False)
+        known = [each for each in ids if each < len(self.tokens)]
+        seen = b""
+        for index, each in enumerate(known):
+            if seen.endswith(before.encode()):
+                return known[index:]
+            seen += self.tokens[each]
+        return []
+
+    def _longest_first(self, data: bytes) -> list[int]:
+        """Return the longest tokens from left to right, as far as there are any."""
+        ids: list[int] = []
+        at = 0
+        while at < len(data):
+            sizes = range(min(self._longest, len(data) - at), 0, -1)
+            size = next((size for size in sizes if data[at : at + size] in self._by_bytes), None)
+            if size is None:
+                break
+            ids.append(self._by_bytes[data[at : at + size]])
+            at += size
+        return ids
 
 
 def token_table(tokenizer: Tokenizer, vocab: int) -> list[bytes]:
@@ -63,7 +102,7 @@ def token_table(tokenizer: Tokenizer, vocab: int) -> list[bytes]:
 
 def open_vocabulary(tokenizer: Tokenizer, vocab: int, end_ids: Collection[int]) -> LLTokenizer:
     """Return the vocabulary of a model; 2 s for 150,000 tokens."""
-    wrapped = TokenizerWrapper(_Vocabulary(tokenizer, token_table(tokenizer, vocab), end_ids))
+    wrapped = TokenizerWrapper(Vocabulary(tokenizer, token_table(tokenizer, vocab), end_ids))
     return LLTokenizer(wrapped, n_vocab=vocab, eos_token=sorted(end_ids))
 
 
@@ -164,16 +203,23 @@ class GuidanceMatcher:
     def fill(self, output_ids: NDArray[np.int32], bits: NDArray[np.uint8]) -> None:
         """Write the allowed tokens; raises InvalidGrammar where following them fails."""
         matcher, num_tokens = self._matcher, len(output_ids)
-        if num_tokens < self._num_read:
-            matcher.rollback(self._num_read - num_tokens)
-        elif num_tokens > self._num_read:
-            matcher.consume_tokens(output_ids[self._num_read :].tolist())
-        self._num_read = num_tokens
+        self._read(output_ids)
         matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
         if matcher.is_error():
             raise InvalidGrammar(self._kind, f"it failed at token {num_tokens}: {_reason(matcher)}")
         if num_tokens < self._min_tokens:
             self._ban_ends(bits)
+
+    def _read(self, output_ids: NDArray[np.int32]) -> None:
+        """Take in the new tokens, or go back to fewer."""
+        num_tokens = len(output_ids)
+        if num_tokens < self._num_read:
+            self._matcher.rollback(self._num_read - num_tokens)
+        elif num_tokens == self._num_read or self._matcher.is_stopped():
+            return  # behind a complete answer there is an end id, which a step ahead may hold
+        else:
+            self._matcher.consume_tokens(output_ids[self._num_read :].tolist())
+        self._num_read = num_tokens
 
     def _ban_ends(self, bits: NDArray[np.uint8]) -> None:
         """Ban the end ids, unless nothing else is possible: the answer is complete."""

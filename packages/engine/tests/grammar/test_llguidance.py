@@ -1,0 +1,170 @@
+"""Matchers over bytes, against what json and re say of the same texts."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from byte_tokenizer import END, PAD, byte_tokenizer
+from spaninfer_engine.errors import InvalidGrammar
+from spaninfer_engine.structured import StructuredOutput
+
+pytest.importorskip("llguidance")
+
+from spaninfer_engine.grammar.compiler import GrammarCompiler
+from spaninfer_engine.grammar.llguidance import token_table
+
+VOCAB = 300  # more than the tokenizer has, and no multiple of 32
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 5}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    return GrammarCompiler(byte_tokenizer(), VOCAB, [END])
+
+
+def allowed(matcher, token_ids):
+    bits = np.full(-(-VOCAB // 32) * 4, 0xAA, np.uint8)
+    matcher.fill(np.array(list(token_ids), np.int32), bits)
+    return set(np.flatnonzero(np.unpackbits(bits, bitorder="little")).tolist())
+
+
+def accepts(grammar, text):
+    """Is every byte of the text allowed in its turn, and the end behind them?"""
+    matcher, ids = grammar.matcher((END,), 0), list(text.encode())
+    for position, token in enumerate([*ids, END]):
+        if token not in allowed(matcher, ids[:position]):
+            return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("form", "taken", "refused"),
+    [
+        ({"json_object": True}, ['{"a":[1,{"b":null}]}', "{}"], ["[]", "1", "{", '{"a":}']),
+        (
+            {"json_schema": PERSON},
+            ['{"name":"é","age":-3}', '{\n  "name": "Ann",\n  "age": 40\n}'],
+            ['{"name":"Ann"}', '{"name":"Annabel","age":1}', '{"age":1,"name":"a"}',
+             '{"name":"a","age":1.5}', '{"name":"a","age":1,"x":2}'],
+        ),
+        ({"regex": r"[A-Z]{2}-\d+"}, ["AB-1", "XY-0099"], ["AB-", "ab-1", "AB-1 "]),
+        (
+            {"choice": ["yes", "no", 'a "quoted" (x|y)*\n', "/ü&~"]},
+            ["yes", "no", 'a "quoted" (x|y)*\n', "/ü&~"],
+            ["ye", "yesno", "", "maybe", "a"],
+        ),
+        ({"grammar": 'start: "(" start ")" | "x"'}, ["x", "((x))"], ["((x)", "()", "x)"]),
+        ({"grammar": 'root ::= "a" root | [0-9]'}, ["7", "aa7"], ["a", "77"]),
+        (
+            {
+                "structural_tag": {
+                    "structures": [{"begin": "<f=", "schema": {"type": "integer"}, "end": ">"}],
+                    "triggers": ["<f"],
+                }
+            },
+            ["text", "", "call <f=12> and <f=3>", "a < b"],
+            ["<f=x>", "<f=1"],
+        ),
+    ],
+    ids=["json_object", "json_schema", "regex", "choice", "lark", "gbnf", "structural_tag"],
+)  # fmt: skip
+def test_a_form_takes_its_texts_byte_by_byte_and_no_others(compiler, form, taken, refused):
+    grammar = compiler.compile(StructuredOutput(**form))
+
+    assert [text for text in taken if not accepts(grammar, text)] == []
+    assert [text for text in refused if accepts(grammar, text)] == []
+
+
+def test_random_walks_through_a_schema_end_in_its_instances(compiler):
+    grammar = compiler.compile(StructuredOutput(json_schema=PERSON))
+    rng = np.random.default_rng(5)
+    for _ in range(30):
+        matcher, ids = grammar.matcher((END,), 0), []
+        while END not in (may := allowed(matcher, ids)):
+            ids.append(int(rng.choice(sorted(may))))
+            assert len(ids) < 1000
+        value = json.loads(bytes(ids))
+        assert list(value) == ["name", "age"]
+        assert isinstance(value["age"], int)
+        assert len(value["name"]) <= 5
+
+
+def test_at_the_end_the_end_alone_is_allowed_and_special_tokens_never(compiler):
+    grammar = compiler.compile(StructuredOutput(regex="(?s:.)[0-9]?"))
+    matcher = grammar.matcher((END,), 0)
+
+    first = allowed(matcher, [])
+    assert not first & {END, PAD, *range(256, VOCAB)}
+    assert ord("a") in first
+    assert allowed(matcher, b"a") == {END, *b"0123456789"}
+    assert allowed(matcher, b"a1") == {END}
+    assert allowed(matcher, [*b"a1", END]) == {END}
+
+
+def test_a_matcher_goes_back_to_fewer_tokens_and_on_with_others(compiler):
+    matcher = compiler.compile(StructuredOutput(regex="ab(cd|xy)")).matcher((END,), 0)
+
+    assert allowed(matcher, b"abc") == {ord("d")}
+    assert allowed(matcher, b"ab") == set(b"cx")
+    assert allowed(matcher, b"abx") == {ord("y")}
+    assert allowed(matcher, []) == {ord("a")}
+    assert allowed(matcher, [*b"abxy", END]) == {END}
+    assert allowed(matcher, b"abxy") == {END}
+
+
+def test_matchers_of_one_grammar_do_not_see_each_other(compiler):
+    grammar = compiler.compile(StructuredOutput(regex="ab|cd"))
+    one, other = grammar.matcher((END,), 0), grammar.matcher((END,), 0)
+
+    assert allowed(one, b"a") == {ord("b")}
+    assert allowed(other, b"c") == {ord("d")}
+
+
+def test_ends_wait_for_min_tokens_as_long_as_something_else_is_possible(compiler):
+    matcher = compiler.compile(StructuredOutput(regex="a{1,3}")).matcher((END, ord("z")), 10)
+
+    assert allowed(matcher, b"a") == {ord("a")}
+    assert allowed(matcher, b"aaa") == {END}
+
+
+def test_a_token_that_the_grammar_does_not_allow_fails_the_matcher(compiler):
+    matcher = compiler.compile(StructuredOutput(regex="ab")).matcher((END,), 0)
+
+    with pytest.raises(InvalidGrammar, match="regex: it failed at token 1"):
+        allowed(matcher, b"x")
+
+
+def test_white_space_between_parts_of_json_is_bounded(compiler):
+    grammar = compiler.compile(StructuredOutput(json_object=True))
+
+    assert accepts(grammar, '{ "a" : 1, "b" : 2 }')
+    assert accepts(grammar, json.dumps({"a": [{"b": {"c": [1, 2]}}]}, indent=4))
+    assert not accepts(grammar, '{  "a":1}')
+    assert not accepts(grammar, '{\n\n"a":1}')
+    assert not accepts(grammar, "{\n" + " " * 33 + '"a":1}')
+
+
+def test_all_bytes_of_a_tokenizer_are_in_the_table_and_none_for_ids_beyond():
+    table = token_table(byte_tokenizer(), VOCAB)
+
+    assert [table[i] for i in range(256) if i not in (END, PAD)] == [
+        bytes([i]) for i in range(256) if i not in (END, PAD)
+    ]
+    assert table[END] == b"<|end|>"
+    assert table[256:] == [b""] * 44
+    assert token_table(byte_tokenizer(), 100) == table[:100]
+
+
+def test_an_escaped_choice_is_matched_by_itself_alone(compiler):
+    hostile = "".join(map(chr, range(32, 127)))
+    grammar = compiler.compile(StructuredOutput(choice=[hostile, re.escape(hostile)]))
+
+    assert accepts(grammar, hostile)
+    assert accepts(grammar, re.escape(hostile))
+    assert not accepts(grammar, hostile[:-1])
