@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import socket
 from importlib.metadata import version
@@ -281,3 +282,29 @@ def test_a_size_that_is_none_is_refused(refusal):
 
 def test_a_backend_and_a_dtype_that_do_not_go_together_are_refused(refusal):
     assert "--backend torch" in refusal("info", "--backend", "cpu", "--dtype", "float16")
+
+
+def test_an_answer_follows_a_schema_or_a_regular_expression(call, tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "array", "items": {"type": "integer"}, "maxItems": 3}')
+
+    by_schema = call("generate", "demo", "Once", "--json-schema", str(schema), "--seed", "1")
+    by_regex = call("generate", "demo", "Once", "--regex", "[A-Z]{5}", "--seed", "1")
+
+    assert isinstance(json.loads(by_schema.stdout.removeprefix("Once")), list)
+    assert re.fullmatch(r"Once[A-Z]{5}\n", by_regex.stdout)
+
+
+def test_a_form_that_cannot_be_used_is_a_sentence(refusal, tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"properties": {"a": {"not": {}}}}')
+
+    assert "'not' at $.properties.a.not" in refusal(
+        "generate", "demo", "x", "--json-schema", str(schema)
+    )
+    assert "nowhere.json cannot be read" in refusal(
+        "generate", "demo", "x", "--json-schema", "nowhere.json"
+    )
+    assert "exactly one of" in refusal(
+        "generate", "demo", "x", "--json-schema", str(schema), "--regex", "a"
+    )

@@ -190,6 +190,7 @@ def generate(
     *,
     max_tokens: options.MaxTokens = 128,
     draws: options.Draws,
+    form: options.AnswerForm,
     threads: options.Threads = None,
     compute: options.Compute,
     cache: options.Cache,
@@ -199,7 +200,7 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     config = EngineConfig(model=model, **compute.asked, **cache.asked, spec=spec)
     with show.errors_as_sentences(), Engine(_loaded(config, threads)) as engine:
-        sampling = draws.over(engine, max_tokens)
+        sampling = draws.over(engine, max_tokens, form.read())
         _, queue = engine.start_request(text, sampling)
         typer.echo(text, nl=False)
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from spaninfer_engine import Engine, SamplingParams
+from spaninfer_engine import ConfigError, Engine, SamplingParams, StructuredOutput
 from spaninfer_engine.backends.registry import CPU, CUDA
 from spaninfer_engine.config import BackendName, DType, KVDType, Quantize, QuantizeGroup
 from spaninfer_engine.startup.limits import SPAN_LEN
@@ -133,6 +133,10 @@ TopK = Annotated[
     int | None, _sampling("Sample from this many of the most probable tokens; 0: all.")
 ]
 Seed = Annotated[int | None, _sampling("Same seed, same text.")]
+JsonSchemaFile = Annotated[
+    Path | None, _sampling("A JSON schema that the answer follows, as a file.")
+]
+Regex = Annotated[str | None, _sampling("A regular expression that the whole answer matches.")]
 
 
 GROUPS: Mapping[GroupName | None, QuantizeGroup | None] = {
@@ -180,7 +184,9 @@ class Draws:
     top_k: TopK = None
     seed: Seed = None
 
-    def over(self, engine: Engine, max_tokens: int | None) -> SamplingParams:
+    def over(
+        self, engine: Engine, max_tokens: int | None, form: StructuredOutput | None = None
+    ) -> SamplingParams:
         """Return a model's defaults with what was given on the command line on top.
 
         Warns where an answer cannot become as long as that.
@@ -190,7 +196,31 @@ class Draws:
                 f"--max-tokens is {max_tokens}, and the context has {engine.context} tokens for "
                 "prompt and answer together: longer answers are cut there"
             )
-        given = asdict(self) | {"max_tokens": max_tokens}
+        given = asdict(self) | {"max_tokens": max_tokens, "structured": form}
         return replace(
             engine.default_sampling, **{n: value for n, value in given.items() if value is not None}
         )
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """Which form an answer has."""
+
+    json_schema: JsonSchemaFile = None
+    regex: Regex = None
+
+    def read(self) -> StructuredOutput | None:
+        """Return the form; None for any. ConfigError where its file cannot be read."""
+        if self.json_schema is None and self.regex is None:
+            return None
+        schema = None if self.json_schema is None else _text_of(self.json_schema)
+        return StructuredOutput(json_schema=schema, regex=self.regex)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as reason:
+        raise ConfigError(f"{path} cannot be read: {reason.strerror}") from reason
+    except UnicodeDecodeError as reason:
+        raise ConfigError(f"{path} is not text in UTF-8: {reason}") from reason

@@ -110,3 +110,19 @@ def test_two_files_are_compared_beside_the_bars(call, tmp_path):
     assert "2.000" in both.stdout
     assert "✓" in both.stdout
     assert "✗" in alone.stdout
+
+
+def test_structured_output_is_measured_as_records(call, tmp_path):
+    suite = tmp_path / "suite"
+    suite.mkdir()
+    groups = [{"schema": {"type": "integer"}}, {"schema": {"not": {}}}, {"schema": True}]
+    (suite / "a.json").write_text(json.dumps(groups))
+
+    result = call("bench", "structured", "demo", "--runs", "1", "--schemas", str(suite))
+
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    found = {record["workload"]: record for record in records}
+    assert (found["compile p50"]["schemas"], found["compile p50"]["accepted"]) == (2, 1)
+    assert found["mask p50"]["masks"] > 10
+    assert {"step free bs64", "step guided bs64"} <= found.keys()
+    assert all(record["benchmark"] == "structured" for record in records)

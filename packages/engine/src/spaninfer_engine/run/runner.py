@@ -70,7 +70,8 @@ class HostSampler(Protocol):
         """Return a token per row of logits[R V], log-probabilities and failures by sequence.
 
         Row i is about position `positions[i]` of sequence `seq_ids[i]`, whose tokens before that
-        position are `tokens[i]`. The token of a sequence that failed means nothing.
+        position are `tokens[i]`. The token of a sequence that failed means nothing. Rows of
+        sequences with token masks are overwritten.
         """
         ...
 

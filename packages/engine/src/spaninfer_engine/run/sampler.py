@@ -34,10 +34,9 @@ class _SamplingState:
     end_ids: NDArray[np.int64]
     bad_words: tuple[tuple[int, ...], ...]
     logit_bias: tuple[NDArray[np.int64], NDArray[np.float32]] | None
-    mask: Matcher | None
 
     @classmethod
-    def of(cls, sequence: NewSequence, vocab: int) -> _SamplingState:
+    def of(cls, sequence: NewSequence) -> _SamplingState:
         """Return the state of a new sequence."""
         bias = sequence.sampling.logit_bias
         return cls(
@@ -52,7 +51,6 @@ class _SamplingState:
             )
             if bias
             else None,
-            mask=mask_of(sequence, vocab),
         )
 
     @property
@@ -66,14 +64,10 @@ class _SamplingState:
             and not (params.min_tokens or params.no_repeat_ngram)
             and not (params.presence_penalty or params.frequency_penalty)
             and params.repetition_penalty == 1.0
-            and self.mask is None
         )
 
-    def at(self, position: int, tokens: Ids, vocab: int) -> RowSampling:
-        """Return how the token at a position is chosen, after tokens[position].
-
-        Raises what a token mask raises.
-        """
+    def at(self, position: int, tokens: Ids) -> RowSampling:
+        """Return how the token at a position is chosen, after tokens[position]."""
         params = self.sampling
         output_ids = tokens[self.prompt_len :]
         too_early = position - self.prompt_len < params.min_tokens
@@ -90,7 +84,6 @@ class _SamplingState:
             frequency_penalty=params.frequency_penalty,
             no_repeat_ngram=params.no_repeat_ngram,
             logit_bias=self.logit_bias,
-            allowed=None if self.mask is None else allowed_by(self.mask, output_ids, vocab),
             banned=self.end_ids if too_early and len(self.end_ids) else None,
             bad_words=self.bad_words,
             prompt_ids=tokens[: self.prompt_len],
@@ -115,17 +108,21 @@ class Sampler:
         self._vocab, self._sample = vocab, faster or sample
         self._states: dict[int, _SamplingState] = {}
         self._plain: set[int] = set()  # requests that take the most likely token
+        self._masks: dict[int, Matcher] = {}
 
     def enter(self, sequence: NewSequence) -> None:
         """Remember the sampling parameters of a sequence."""
-        state = self._states[sequence.seq_id] = _SamplingState.of(sequence, self._vocab)
+        state = self._states[sequence.seq_id] = _SamplingState.of(sequence)
         if state.is_plain:
             self._plain.add(sequence.seq_id)
+        if (mask := mask_of(sequence, self._vocab)) is not None:
+            self._masks[sequence.seq_id] = mask
 
     def leave(self, seq_id: int) -> None:
         """Forget a request."""
         del self._states[seq_id]
         self._plain.discard(seq_id)
+        self._masks.pop(seq_id, None)
 
     def sample(
         self,
@@ -134,17 +131,15 @@ class Sampler:
         positions: Sequence[int],
         tokens: Sequence[Ids],
     ) -> tuple[list[int], dict[int, TokenLogprob], dict[int, Exception]]:
-        """Return a token per row of logits[R V], log-probabilities and failures by request id."""
-        rows: list[RowSampling] = []
-        at_fault: dict[int, Exception] = {}
-        for seq_id, position, known in zip(seq_ids, positions, tokens, strict=True):
-            row = _GREEDY
-            if seq_id not in self._plain:
-                try:
-                    row = self._states[seq_id].at(position, known, logits.shape[1])
-                except Exception as error:  # of a token mask: the sequence fails alone
-                    at_fault[len(rows)] = error
-            rows.append(row)
+        """Return a token per row of logits[R V], log-probabilities and failures by request id.
+
+        Where a sequence has a token mask, -inf is written into its row.
+        """
+        rows = [
+            _GREEDY if seq_id in self._plain else self._states[seq_id].at(position, known)
+            for seq_id, position, known in zip(seq_ids, positions, tokens, strict=True)
+        ]
+        raw, at_fault = self._mask(logits, seq_ids, tokens)
         chosen, without = self._sample(logits, rows)
         failed = {row: NoToken(str(error)) for row, error in without.items()} | at_fault
         logprobs = {}
@@ -152,14 +147,39 @@ class Sampler:
             params = self._states[seq_id].sampling
             if params.logprobs is None or index in failed:
                 continue
-            about = logits[index]
+            about = raw.get(index, logits[index])
             if params.processed_logprobs:
-                about = process(about, rows[index])
+                about = process(logits[index], rows[index])
             [logprobs[seq_id]] = token_logprobs(
                 about[None], chosen[index : index + 1], params.logprobs
             )
         failures: dict[int, Exception] = {seq_ids[row]: error for row, error in failed.items()}
         return chosen.tolist(), logprobs, failures
+
+    def _mask(
+        self, logits: Logits, seq_ids: Sequence[int], tokens: Sequence[Ids]
+    ) -> tuple[dict[int, Logits], dict[int, Exception]]:
+        """Mask the logits of sequences that have masks, before all else: -inf stays -inf.
+
+        Return the model's own logits of those that ask for log-probabilities, and errors, by row.
+        """
+        raw: dict[int, Logits] = {}
+        errors: dict[int, Exception] = {}
+        if not self._masks:
+            return raw, errors
+        for index, seq_id in enumerate(seq_ids):
+            if (mask := self._masks.get(seq_id)) is None:
+                continue
+            state = self._states[seq_id]
+            try:
+                allowed = allowed_by(mask, tokens[index][state.prompt_len :], self._vocab)
+            except Exception as error:  # the sequence fails alone
+                errors[index] = error
+                continue
+            if state.sampling.logprobs is not None:
+                raw[index] = logits[index].copy()
+            np.copyto(logits[index], -np.inf, where=~allowed)
+        return raw, errors
 
     def prompt_logprobs(self, seq_id: int, logits: Logits, next_ids: Ids) -> TokenLogprobs:
         """Return the log-probability of next_ids[i] under logits[i] of logits[rows V]."""

@@ -23,6 +23,7 @@ from spaninfer.bench.soak.attacks import ATTACKS
 from spaninfer.bench.soak.rounds import records
 from spaninfer.bench.soak.run import measure_soak
 from spaninfer.bench.startup import STARTUPS, measure_startup
+from spaninfer.bench.structured import measure_structured, schemas_in
 from spaninfer.bench.tables import print_comparison, print_records
 from spaninfer.bench.targets import read_bars
 from spaninfer.bench.workloads import WORKLOADS
@@ -123,6 +124,32 @@ def bench_soak(
         about = {"model": model, "attacks": sorted(names), "seconds": seconds, "alone_s": alone}
         for record in records(found, about):
             typer.echo(json.dumps(record | circumstances("cpu")))
+
+
+@app.command("structured")
+@spread
+def bench_structured(
+    model: options.Model = "demo",
+    *,
+    schemas: Annotated[
+        Path | None,
+        typer.Option(help="A folder of JSON-Schema's test suite: its schemas are compiled."),
+    ] = None,
+    runs: Runs = 3,
+    threads: options.Threads = None,
+    compute: options.Compute,
+    cache: options.Cache,
+) -> None:
+    """Time structured output: compiling schemas, masks, and steps of guided requests."""
+    with show.errors_as_sentences():
+        if threads is not None:
+            keep_to(threads)
+        asked = EngineConfig(model=model, **compute.asked, **cache.asked)
+        with show.loading() as bar:
+            parts = build(asked, bar)
+        with Engine(parts) as engine:
+            for record in measure_structured(engine, schemas_in(schemas), runs, show.note):
+                typer.echo(json.dumps(record))
 
 
 @app.command("kernels")
