@@ -154,7 +154,7 @@ def test_of_an_animation_the_first_frame_is_taken():
     assert (image.pixels == (255, 0, 0)).all()
 
 
-def test_equal_pictures_have_one_digest_however_they_are_image_file():
+def test_equal_pictures_have_one_digest_however_they_are_encoded():
     png = decode_image(image_file(Pillow.fromarray(PIXELS)))
     bmp = decode_image(image_file(Pillow.fromarray(PIXELS), "BMP"))
     other = decode_image(image_file(Pillow.fromarray(PIXELS.reshape(7, 5, 3))))

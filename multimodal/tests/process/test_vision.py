@@ -60,7 +60,7 @@ def test_qwen_vl(tmp_path, options, size):
     assert not patches.pixels.flags.writeable
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [*SIZES, (100, 260), (300, 130)])
 @pytest.mark.parametrize("scanned", [False, True])
 def test_gemma_3(tmp_path, size, scanned):
     options = {
@@ -145,7 +145,9 @@ def test_llava_onevision(tmp_path, size):
     assert [list(tiles.size)] == theirs["image_sizes"].tolist()
 
 
-@pytest.mark.parametrize("size", [*SIZES, (384, 384), (1500, 400), (2000, 2300), (5000, 100)])
+@pytest.mark.parametrize(
+    "size", [*SIZES, (384, 384), (1500, 400), (2000, 2300), (768, 1920), (5000, 100)]
+)
 def test_llava_onevision_counts_tokens_as_its_processor_does(tmp_path, size):
     ours = loaded(tmp_path, ONEVISION, shared={"num_image_tokens": 729})
 

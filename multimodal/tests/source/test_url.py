@@ -45,6 +45,11 @@ def test_what_others_would_repair_is_refused(text):
         parse_url(text)
 
 
+def test_the_message_about_credentials_says_what_to_remove():
+    with pytest.raises(Forbidden, match="user name or password is not fetched: remove what is"):
+        parse_url("https://me:secret@a.example/")
+
+
 def test_redirects_are_resolved_against_where_they_come_from():
     url = parse_url("https://a.example:444/x/y?z")
 
