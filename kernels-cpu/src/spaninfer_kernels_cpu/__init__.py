@@ -58,6 +58,7 @@ from spaninfer_kernels_cpu.moe.experts import experts
 from spaninfer_kernels_cpu.moe.experts_call import ExpertCounts, ExpertWeights, num_segments
 from spaninfer_kernels_cpu.moe.route_call import Routes, route_call
 from spaninfer_kernels_cpu.quantisation.layout import LAYOUT, Format, Kind, Layout
+from spaninfer_kernels_cpu.quantisation.pack_codes import GroupedCodes, pack_codes
 from spaninfer_kernels_cpu.quantisation.packed import Packed, pack, pack_stack, unpack
 from spaninfer_kernels_cpu.runtime.call import (
     ITEMS,
@@ -102,6 +103,7 @@ __all__ = [
     "FormatError",
     "Formula",
     "Gemm",
+    "GroupedCodes",
     "Indirect",
     "IsaLevelError",
     "KVArray",
@@ -145,6 +147,7 @@ __all__ = [
     "micro_kernels",
     "num_segments",
     "pack",
+    "pack_codes",
     "pack_stack",
     "peak_gops",
     "plan_attention",

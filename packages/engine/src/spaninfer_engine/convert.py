@@ -18,8 +18,9 @@ from spaninfer_engine.load.llama2c_pieces import find_pieces
 from spaninfer_engine.load.packed import PACKED_FILE, PackedReader, describe_tensors
 from spaninfer_engine.load.packing import WAY_OUT, Packing, packing_of
 from spaninfer_engine.ops.operation import Use
-from spaninfer_engine.program.bind import bind_packed, packer
+from spaninfer_engine.program.bind import bind_packed
 from spaninfer_engine.program.lower import lower
+from spaninfer_engine.program.packer import Packer
 from spaninfer_engine.startup.build import (
     Progress,
     locate,
@@ -87,7 +88,7 @@ def _packed_weights(
     stored_as = checkpoint_dtype(checkpoint.config)
     compute = decide_compute(asked, stored_as, this_machine(with_gpu=False))
     ops = open_backend(compute, decoder, asked, stored_as)
-    pack, weights = packer(ops, checkpoint.reader), dict[str, Any]()
+    pack, weights = Packer(ops, checkpoint.reader), dict[str, Any]()
 
     def keep(uses: Sequence[Use], layout: str) -> Any:
         weights[name_of(uses, layout)] = packed = pack(uses, layout)

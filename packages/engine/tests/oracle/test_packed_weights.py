@@ -12,8 +12,9 @@ from spaninfer_engine.backends.cpu.ops import CpuOps
 from spaninfer_engine.load.packed import PACKED_FILE, describe_tensors, open_packed
 from spaninfer_engine.load.packing import Packing
 from spaninfer_engine.ops.operation import Use
-from spaninfer_engine.program.bind import bind_packed, packer
+from spaninfer_engine.program.bind import bind_packed
 from spaninfer_engine.program.lower import lower
+from spaninfer_engine.program.packer import Packer
 from spaninfer_engine.startup.packed_weights import PackedWeights, Weight, name_of, write_weights
 from spaninfer_kernels_cpu import Format, Packed
 
@@ -25,7 +26,7 @@ def test_a_file_holds_what_steps_use_bit_by_bit(
     model = load(name).model
     program, reader = lower(model.decoder), model.checkpoint.reader
     ops = CpuOps(format=Format("int4", 32))
-    pack, kept, found = packer(ops, reader), dict[str, Weight](), dict[str, Weight]()
+    pack, kept, found = Packer(ops, reader), dict[str, Weight](), dict[str, Weight]()
 
     def keep(uses: Sequence[Use], layout: str) -> Weight:
         weight: Weight = pack(uses, layout)

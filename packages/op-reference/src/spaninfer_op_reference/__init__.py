@@ -46,21 +46,33 @@ from spaninfer_op_reference.quantize import (
     quantize_weight,
     unpack_nibbles,
 )
+from spaninfer_op_reference.quantized_weight import (
+    QuantizedWeight,
+    dequantize_weight,
+    group_minimums,
+    group_scales,
+    stack_weights,
+)
 from spaninfer_op_reference.rope import cos_sin, logn, rotate
 from spaninfer_op_reference.rounding import E4M3_MOST, to_bfloat16, to_e4m3
 from spaninfer_op_reference.sample import NoToken, RowSampling, gumbel, process, sample
 from spaninfer_op_reference.spans import append, gather_spans
 from spaninfer_op_reference.topk import topk
+from spaninfer_op_reference.weight_format import E2M1, ScaleType, WeightFormat
 
 __all__ = [
     "ACTIVATIONS",
+    "E2M1",
     "E4M3_MOST",
     "CodeRange",
     "FrequencyRule",
     "Logprobs",
     "NoToken",
     "Quantized",
+    "QuantizedWeight",
     "RowSampling",
+    "ScaleType",
+    "WeightFormat",
     "add_bias",
     "add_row",
     "add_rows",
@@ -75,6 +87,7 @@ __all__ = [
     "close",
     "cos_sin",
     "dequantize_q8_0",
+    "dequantize_weight",
     "embed",
     "erf",
     "experts",
@@ -84,6 +97,8 @@ __all__ = [
     "gather_spans",
     "gelu",
     "gelu_tanh",
+    "group_minimums",
+    "group_scales",
     "gumbel",
     "head_linear",
     "layer_norm",
@@ -118,6 +133,7 @@ __all__ = [
     "sinusoidal",
     "softcap",
     "softmax",
+    "stack_weights",
     "to_bfloat16",
     "to_e4m3",
     "tolerance",

@@ -35,5 +35,9 @@ class DummyReader:
             seed=zlib.crc32(name.encode(), self._seed),
         )
 
+    def quantized(self, name: str) -> None:  # noqa: ARG002
+        """None: noise is drawn in the numbers that are computed in."""
+        return None
+
 
 _VECTOR_STD = 0.02  # what models are initialised with

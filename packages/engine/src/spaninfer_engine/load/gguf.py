@@ -19,13 +19,15 @@ from gguf import (
     GGUFReader,
     ReaderField,
     ReaderTensor,
-    dequantize,
 )
 from numpy.typing import NDArray
+from spaninfer_op_reference import QuantizedWeight
 
 from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.load.gguf_families import find_family
 from spaninfer_engine.load.gguf_metadata import Metadata
+from spaninfer_engine.load.quantised.entry import QuantizedEntry
+from spaninfer_engine.load.quantised.gguf_blocks import BLOCK_TYPES, BlockType
 from spaninfer_engine.load.reader import Entry, EntryReader
 from spaninfer_engine.vocab import PieceType, Vocabulary, VocabularyKind
 
@@ -34,21 +36,20 @@ STORED: dict[GGMLQuantizationType, np.dtype] = {
     GGMLQuantizationType.F32: FLOAT32,
     GGMLQuantizationType.F16: np.dtype("<f2"),
     GGMLQuantizationType.BF16: np.dtype(ml_dtypes.bfloat16),
-    GGMLQuantizationType.Q8_0: FLOAT32,  # dequantised when read
 }
-"""The formats that are read, and what `read` returns for them."""
+"""The formats whose numbers are used as they are stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """One tensor of a GGUF file; GGUF writes sizes innermost first, `shape` is outermost first."""
+    """A tensor of plain numbers in a GGUF file, which writes sizes innermost first."""
 
     tensor: ReaderTensor
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape as numpy counts."""
-        return tuple(int(size) for size in reversed(self.tensor.shape))
+        return _shape(self.tensor)
 
     @property
     def dtype(self) -> np.dtype:
@@ -56,11 +57,8 @@ class GgufArray:
         return STORED[self.tensor.tensor_type]
 
     def read(self) -> np.ndarray:
-        """The array in place; dequantised to float32 where it is Q8_0."""
-        data = np.asarray(self.tensor.data)
-        if self.tensor.tensor_type == GGMLQuantizationType.Q8_0:
-            return dequantize(data, self.tensor.tensor_type).reshape(self.shape)
-        array = data.view(self.dtype).reshape(self.shape)
+        """The array in place."""
+        array = np.asarray(self.tensor.data).view(self.dtype).reshape(self.shape)
         return array if array.flags.aligned else array.copy()
 
 
@@ -149,13 +147,30 @@ class _Reader(GGUFReader):
         super()._build_tensors(start_offs, fields)
 
 
-def _entry(path: Path, tensor: ReaderTensor) -> GgufArray:
-    if tensor.tensor_type not in STORED:
-        raise CheckpointError(
-            f"{path}: tensor {tensor.name!r} is {tensor.tensor_type.name}; "
-            f"read are {', '.join(known.name for known in STORED)}"
-        )
-    return GgufArray(tensor)
+def _shape(tensor: ReaderTensor) -> tuple[int, ...]:
+    """Return the shape as numpy counts: outermost first."""
+    return tuple(int(size) for size in reversed(tensor.shape))
+
+
+def _entry(path: Path, tensor: ReaderTensor) -> Entry:
+    kind = tensor.tensor_type
+    if kind in STORED:
+        return GgufArray(tensor)
+    if kind.name in BLOCK_TYPES:
+        return _quantized_entry(BLOCK_TYPES[kind.name], tensor)
+    known = ", ".join([*(each.name for each in STORED), *BLOCK_TYPES])
+    raise CheckpointError(
+        f"{path}: tensor {tensor.name!r} is {kind.name}; read are {known}; use a file in these"
+    )
+
+
+def _quantized_entry(blocks: BlockType, tensor: ReaderTensor) -> QuantizedEntry:
+    shape, data = _shape(tensor), np.asarray(tensor.data)
+
+    def load() -> QuantizedWeight:
+        return blocks.read(data.reshape(*shape[:-1], -1), shape[-1])
+
+    return QuantizedEntry(blocks.format, shape, FLOAT32, data.nbytes, load)
 
 
 def read_vocabulary(metadata: Metadata) -> Vocabulary:

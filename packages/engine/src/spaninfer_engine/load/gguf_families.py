@@ -16,7 +16,7 @@ from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.load.gguf_metadata import Metadata
 from spaninfer_engine.load.gguf_rope import linear_or_yarn, llama3_scaling
 from spaninfer_engine.load.reader import Entry
-from spaninfer_engine.load.rows import HalvedRows
+from spaninfer_engine.load.rows import halved_rows
 
 OUTER = {
     "token_embd": "model.embed_tokens",
@@ -131,7 +131,7 @@ class Family:
             new = self._new_name(metadata, name)
             projection = new.split(".")[-2]
             if self.pairs_rows and projection in heads:
-                entries[new] = HalvedRows(stored, heads[projection])
+                entries[new] = halved_rows(stored, heads[projection])
             elif self.norms_plus_one and projection.endswith("norm"):
                 entries[new] = MinusOne(stored)
             else:

@@ -75,6 +75,10 @@ class PackedReader(Resource):
         """CheckpointError: what was packed is gone."""
         raise CheckpointError(f"{self.path}: {name!r} was packed and cannot be read; {AGAIN}")
 
+    def quantized(self, name: str) -> None:  # noqa: ARG002
+        """None: what was packed is in the backend's form."""
+        return None
+
     def close(self) -> None:
         """Let go of the file; arrays that were read keep their own mapping alive."""
         self.arrays.clear()

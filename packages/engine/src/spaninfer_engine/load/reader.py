@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from spaninfer_engine.errors import CheckpointError
+from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.resource import Resource
 
 _WEIGHTS = tuple(
@@ -44,6 +45,10 @@ class WeightReader(Protocol):
 
     def read(self, name: str) -> np.ndarray:
         """The array; CheckpointError if there is none of this name."""
+        ...
+
+    def quantized(self, name: str) -> QuantizedEntry | None:
+        """A weight that is stored quantised, not yet read; None of plain numbers."""
         ...
 
     def close(self) -> None:
@@ -107,6 +112,11 @@ class EntryReader(Resource):
         assert array.shape == entry.shape
         assert array.dtype == entry.dtype
         return array
+
+    def quantized(self, name: str) -> QuantizedEntry | None:
+        """A weight that is stored quantised, not yet read; None of plain numbers."""
+        entry = self._find(name)
+        return entry if isinstance(entry, QuantizedEntry) else None
 
     def close(self) -> None:
         """Let go of the files; arrays that were read keep their own mapping alive."""

@@ -10,7 +10,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.load.reader import Entry
+
+
+def halved_rows(stored: Entry, num_heads: int) -> Entry:
+    """An array whose heads' rows come in pairs, read with each head's rows in halves.
+
+    A quantised weight stays as it is stored: its rows are moved as codes.
+    """
+    if not isinstance(stored, QuantizedEntry):
+        return HalvedRows(stored, num_heads)
+    pairs = np.arange(stored.shape[0]).reshape(num_heads, -1, 2)
+    return stored.permuted(pairs.swapaxes(1, 2).reshape(-1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from spaninfer_op_reference import QuantizedWeight, WeightFormat
 
 from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.operation import Operation, Packable, Use
@@ -70,6 +71,15 @@ class Ops(Protocol, Generic[A]):
 
     def pack(self, arrays: Sequence[Packable], layout: str) -> A:
         """Return checkpoint arrays, concatenated along the first axis, in a layout of ours."""
+        ...
+
+    def quantized_packer(
+        self, formats: Sequence[WeightFormat], layout: str
+    ) -> Callable[[Sequence[QuantizedWeight]], A] | None:
+        """Return what packs weights of these formats below one another, as they are stored.
+
+        None where this backend computes with expanded ones in this layout, which `pack` takes.
+        """
         ...
 
     def end_packing(self) -> None:

@@ -12,22 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from spaninfer_engine.ops.bound import BoundKernel, BoundProgram, Programs
 from spaninfer_engine.ops.fuse import single
-from spaninfer_engine.ops.operation import Operation, Packable, Use
+from spaninfer_engine.ops.operation import Operation
 from spaninfer_engine.ops.step import A
 from spaninfer_engine.ops.table import Claim, Kernel, Ops, Pack
+from spaninfer_engine.program.packer import Packer, Reader
 from spaninfer_engine.program.program import Program, variants
-
-
-class Reader(Protocol):
-    """Where weights come from (load.reader.WeightReader and load.dummy.DummyReader are two)."""
-
-    def read(self, name: str) -> Packable:
-        """The array of this name."""
-        ...
 
 
 def bind(
@@ -40,7 +32,7 @@ def bind(
 
     `progress` is called with the operations bound so far and all there are.
     """
-    return bind_packed(program, ops, packer(ops, reader), progress)
+    return bind_packed(program, ops, Packer(ops, reader), progress)
 
 
 def bind_packed(
@@ -57,20 +49,6 @@ def bind_packed(
     )
     programs[next(iter(needed))]  # while the weights can be read
     return programs
-
-
-def packer(ops: Ops[A], reader: Reader) -> Pack:
-    """Return a function that reads and packs uses, once per layout."""
-    packed: dict[object, A] = {}
-
-    def pack(uses: Sequence[Use], layout: str) -> A:
-        key = layout, tuple((use.tensors, use.stacked, use.view) for use in uses)
-        if key not in packed:
-            arrays = [use.assemble(tuple(reader.read(w.name) for w in use.tensors)) for use in uses]
-            packed[key] = ops.pack(arrays, layout)
-        return packed[key]
-
-    return pack
 
 
 def _bind(

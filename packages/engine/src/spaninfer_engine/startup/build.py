@@ -22,8 +22,9 @@ from spaninfer_engine.load.reader import check_dtypes
 from spaninfer_engine.memory import available_bytes, total_bytes
 from spaninfer_engine.ops.operation import Use
 from spaninfer_engine.ops.table import Ops, Pack
-from spaninfer_engine.program.bind import bind_packed, packer
+from spaninfer_engine.program.bind import bind_packed
 from spaninfer_engine.program.lower import lower
+from spaninfer_engine.program.packer import Packer, packed_bytes
 from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.run.sampler import Sampler
@@ -249,8 +250,8 @@ def resolve_decoder(asked: EngineConfig, checkpoint: Checkpoint) -> Decoder:
 def _unpacked(asked: EngineConfig, checkpoint: Checkpoint, model: Model, ops: Ops[Any]) -> Pack:
     """Return what packs a model's weights while it is bound."""
     if asked.weights == "dummy":
-        return packer(ops, DummyReader(weights(model), asked.seed))
-    return packer(ops, checkpoint.reader)
+        return Packer(ops, DummyReader(weights(model), asked.seed))
+    return Packer(ops, checkpoint.reader)
 
 
 class WeightCount:
@@ -269,7 +270,7 @@ class WeightCount:
         """Return the packed weight of these uses."""
         packed: Any = self._pack(uses, layout)
         names = ((use.tensors, use.stacked, use.view) for use in uses)
-        self._bytes[layout, *names] = getattr(packed, "panels", packed).nbytes
+        self._bytes[layout, *names] = packed_bytes(packed)
         return packed
 
 

@@ -7,7 +7,8 @@ definition.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import ml_dtypes
@@ -26,12 +27,14 @@ from spaninfer_kernels_cpu import (
     sampling_kernel,
     shared_thread_pool,
 )
+from spaninfer_op_reference import QuantizedWeight, WeightFormat
 
 from spaninfer_engine.backends.cpu.elementwise import TABLE
 from spaninfer_engine.backends.cpu.fusions import recorded_claims
 from spaninfer_engine.backends.cpu.gemm import EXACT_PRODUCT, PRODUCT, STACK, TURNED_STACK
 from spaninfer_engine.backends.cpu.inputs import Inputs
 from spaninfer_engine.backends.cpu.kv_cache import CacheKind, allocate
+from spaninfer_engine.backends.cpu.quantised import kernel_format, pack_quantised
 from spaninfer_engine.backends.cpu.script import chain
 from spaninfer_engine.backends.reference.ops import ReferenceOps
 from spaninfer_engine.errors import ConfigError
@@ -110,6 +113,18 @@ class CpuOps(ReferenceOps):
         if layout == TABLE:  # as kernels read it: in place, if that can be
             return np.require(super().pack(arrays, "stored"), requirements=["C", "ALIGNED"])
         return super().pack(arrays, layout)
+
+    def quantized_packer(
+        self, formats: Sequence[WeightFormat], layout: str
+    ) -> Callable[[Sequence[QuantizedWeight]], Any] | None:
+        """Return what packs weights in these formats for products in int8 or int4.
+
+        None where no product has their codes, and where another format was requested.
+        """
+        if self._format is not None or layout not in (PRODUCT, STACK):
+            return None
+        format = kernel_format(formats)
+        return None if format is None else partial(pack_quantised, format=format)
 
     def _as_stored(self, arrays: Sequence[Packable]) -> Format:
         """Return the format that keeps numbers as they are."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import spaninfer_op_reference as definition
 from numpy.typing import NDArray
+from spaninfer_op_reference import WeightFormat
 
 from spaninfer_engine.memory import HOST_SHARE, available_bytes
 from spaninfer_engine.ops.bound import BoundProgram
@@ -46,6 +47,10 @@ class HostOps:
         if layout == "stored":
             return array
         return np.require(array, self.dtype, ["C", "ALIGNED"])
+
+    def quantized_packer(self, formats: Sequence[WeightFormat], layout: str) -> Any:  # noqa: ARG002
+        """None: the definitions compute with expanded weights."""
+        return None
 
     def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[Array]:
         """Allocate the spans of a cache group; the system gives memory when spans are written."""

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
+from spaninfer_op_reference import WeightFormat
 from torch import Tensor
 
 from spaninfer_engine.backends.torch.attention import Scoring, attend_slice
@@ -91,6 +92,10 @@ class TorchOps:
         for array, part in zip(arrays, torch.split(packed, rows), strict=True):
             fill_part(array, part)
         return packed
+
+    def quantized_packer(self, formats: Sequence[WeightFormat], layout: str) -> None:  # noqa: ARG002
+        """None: torch multiplies by expanded weights."""
+        return None
 
     def end_packing(self) -> None:
         """Give threads and pinned memory back."""

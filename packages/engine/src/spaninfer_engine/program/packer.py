@@ -1,0 +1,96 @@
+"""Weights on their way from a checkpoint to a backend: read, assembled and packed, once per use.
+
+A quantised weight reaches a backend as it is stored where the backend has a kernel for its format
+(`Ops.quantized_packer`); for others it is expanded to the numbers that it stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol
+
+from spaninfer_op_reference import QuantizedWeight, WeightFormat, stack_weights
+
+from spaninfer_engine.load.quantised.entry import QuantizedEntry
+from spaninfer_engine.ops.operation import Packable, Use
+from spaninfer_engine.ops.step import A
+from spaninfer_engine.ops.table import Ops
+
+
+class Reader(Protocol):
+    """Where weights come from (load.reader.WeightReader and load.dummy.DummyReader are two)."""
+
+    def read(self, name: str) -> Packable:
+        """The array of this name."""
+        ...
+
+    def quantized(self, name: str) -> QuantizedEntry | None:
+        """A weight that is stored quantised, not yet read; None of plain numbers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PackedUse:
+    """What became of weights of one or more formats that were packed below one another.
+
+    `is_expanded`: the backend holds the numbers, and not the codes; `num_bytes` are what they take.
+    """
+
+    formats: frozenset[WeightFormat]
+    is_expanded: bool
+    num_bytes: int
+
+
+class Packer(Generic[A]):
+    """A Pack that reads and packs uses, once per layout; `quantised` lists what was quantised."""
+
+    def __init__(self, ops: Ops[A], reader: Reader) -> None:
+        self._ops, self._reader = ops, reader
+        self._packed: dict[object, A] = {}
+        self.quantised: list[PackedUse] = []
+
+    def __call__(self, uses: Sequence[Use], layout: str) -> A:
+        """Return the packed weight of these uses."""
+        key = layout, tuple((use.tensors, use.stacked, use.view) for use in uses)
+        if key not in self._packed:
+            self._packed[key] = self._pack(uses, layout)
+        return self._packed[key]
+
+    def _pack(self, uses: Sequence[Use], layout: str) -> A:
+        entries = [[self._reader.quantized(w.name) for w in use.tensors] for use in uses]
+        stored = [[entry for entry in each if entry is not None] for each in entries]
+        formats = [entry.format for each in stored for entry in each]
+        whole = list(map(len, stored)) == list(map(len, entries))
+        packed = self._pack_as_stored(uses, layout, stored) if whole else None
+        is_expanded = packed is None
+        if packed is None:
+            packed = self._ops.pack([self._expanded(use) for use in uses], layout)
+        if formats:
+            self.quantised.append(PackedUse(frozenset(formats), is_expanded, packed_bytes(packed)))
+        return packed
+
+    def _pack_as_stored(
+        self, uses: Sequence[Use], layout: str, stored: Sequence[Sequence[QuantizedEntry]]
+    ) -> A | None:
+        """Return the codes in the backend's order; None where it has no kernel for them."""
+        formats = [entry.format for each in stored for entry in each]
+        pack = self._ops.quantized_packer(formats, layout)
+        is_mixed = any(len({entry.format for entry in each}) > 1 for each in stored)
+        if pack is None or is_mixed or any(use.view is not None for use in uses):
+            return None
+        return pack([_load(use, each) for use, each in zip(uses, stored, strict=True)])
+
+    def _expanded(self, use: Use) -> Packable:
+        return use.assemble(tuple(self._reader.read(weight.name) for weight in use.tensors))
+
+
+def _load(use: Use, stored: Sequence[QuantizedEntry]) -> QuantizedWeight:
+    weights = [entry.load() for entry in stored]
+    return stack_weights(weights) if use.stacked else weights[0]
+
+
+def packed_bytes(packed: Any) -> int:
+    """Return the bytes that a backend's weight takes."""
+    num_bytes: int = getattr(packed, "panels", packed).nbytes
+    return num_bytes
