@@ -13,6 +13,7 @@ from typing import Any
 from spaninfer_engine.config import EngineConfig, Quantize, QuantizeGroup
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load import Checkpoint, open_checkpoint
+from spaninfer_engine.load.dtype import checkpoint_dtype
 from spaninfer_engine.load.hub_cache import whole_path
 from spaninfer_engine.load.llama2c_pieces import find_pieces
 from spaninfer_engine.load.packed import PACKED_FILE, PackedReader, describe_tensors
@@ -25,13 +26,12 @@ from spaninfer_engine.startup.build import (
     Progress,
     locate,
     open_backend,
-    refuse_quantised,
     resolve_decoder,
     shortage_named,
     silent,
     stage_of,
 )
-from spaninfer_engine.startup.compute import checkpoint_dtype, decide_compute
+from spaninfer_engine.startup.compute import decide_compute
 from spaninfer_engine.startup.hardware import this_machine
 
 COPIED = (".json", ".txt", ".model", ".tiktoken", ".jinja")
@@ -83,7 +83,6 @@ def _packed_weights(
     """Return every weight as the backend packs it for steps, by its name in files."""
     from spaninfer_engine.startup.packed_weights import name_of
 
-    refuse_quantised(checkpoint)
     decoder = resolve_decoder(asked, checkpoint)
     stored_as = checkpoint_dtype(checkpoint.config)
     compute = decide_compute(asked, stored_as, this_machine(with_gpu=False))

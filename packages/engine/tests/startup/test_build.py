@@ -98,21 +98,6 @@ def test_a_tokenizer_that_cannot_be_read_is_told_before_weights_and_kernels(tmp_
     assert stages == []
 
 
-@pytest.mark.parametrize("key", ["quantization_config", "compression_config"])
-def test_a_checkpoint_that_others_quantised_is_refused_by_name_before_anything_is_read(
-    tmp_path, key
-):
-    write_model(tmp_path / "model", 1, float)
-    config = tmp_path / "model" / "config.json"
-    method = {"quant_method": "gptq", "bits": 4}
-    config.write_text(json.dumps(json.loads(config.read_text()) | {key: method}))
-    (tmp_path / "model" / "tokenizer.json").write_text("{}")  # would be refused next
-
-    for weights in ("checkpoint", "dummy"):
-        with pytest.raises(ConfigError, match=f"config.json has {key}; checkpoints that are"):
-            build(EngineConfig(model=tmp_path / "model", weights=weights))
-
-
 def test_an_empty_quantization_config_is_none(tmp_path):
     write_model(tmp_path / "model", 1, float)
     config = tmp_path / "model" / "config.json"

@@ -8,6 +8,7 @@ from typing import Any
 from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.load.json_file import read_json
 from spaninfer_engine.load.packed import PACKED_FILE, PackedReader, open_packed
+from spaninfer_engine.load.quantised.checkpoint import with_quantised
 from spaninfer_engine.load.reader import EntryReader
 from spaninfer_engine.load.safetensors import open_index, open_safetensors
 from spaninfer_engine.load.wrong_kind import (
@@ -29,10 +30,22 @@ def open_folder(
     """The config, the generation config (empty where absent) and the weights of a folder."""
     refuse_folder(folder)
     refuse_stand_ins(model_files(folder))
-    config = read_json(folder / "config.json")
+    config = _with_modelopt(folder, read_json(folder / "config.json"))
     generation = folder / "generation_config.json"
     weights = _open_weights(folder) if with_weights else EntryReader(str(folder), {})
+    if isinstance(weights, EntryReader):
+        weights = weights.changed(lambda entries: with_quantised(str(folder), entries, config))
     return config, read_json(generation) if generation.is_file() else {}, weights
+
+
+def _with_modelopt(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The config with what ModelOpt writes beside it, in older folders alone."""
+    file = folder / "hf_quant_config.json"
+    if config.get("quantization_config") or not file.is_file():
+        return config
+    said = read_json(file).get("quantization")
+    settings = said if isinstance(said, dict) else {}
+    return config | {"quantization_config": {**settings, "quant_method": "modelopt"}}
 
 
 def find_tokenizer(folder: Path) -> Path | None:

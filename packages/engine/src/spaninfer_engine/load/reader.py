@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -92,6 +92,10 @@ class EntryReader(Resource):
     def names(self) -> frozenset[str]:
         """The names of all arrays."""
         return self._names
+
+    def changed(self, change: Callable[[Mapping[str, Entry]], Mapping[str, Entry]]) -> EntryReader:
+        """A reader over what `change` makes of the entries."""
+        return EntryReader(self._source, change(self._entries), self._files)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of an array, without reading it."""

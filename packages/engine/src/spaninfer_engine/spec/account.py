@@ -28,7 +28,7 @@ INERT = frozenset(
     model_max_length do_sample temperature top_k top_p context_window_size prefill_chunk_size
     slow_but_exact _from_model_config task_specific_params keys_to_ignore_at_inference
     qk_head_dim apply_query_key_layer_scaling hybrid_kernel_config unsloth_version
-    is_llama_config transformers.js_config prefix
+    is_llama_config transformers.js_config prefix quantization_config compression_config
     """.split()
 )
 

@@ -14,6 +14,7 @@ from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.errors import ConfigError, NotBuilt
 from spaninfer_engine.kv_memory import gib
 from spaninfer_engine.load import Checkpoint, open_checkpoint
+from spaninfer_engine.load.dtype import checkpoint_dtype
 from spaninfer_engine.load.dummy import DummyReader
 from spaninfer_engine.load.hub_cache import find_model, model_name, where_to_get
 from spaninfer_engine.load.packed import PackedReader
@@ -35,7 +36,6 @@ from spaninfer_engine.startup.assets import open_texts
 from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.startup.compute import (
     Compute,
-    checkpoint_dtype,
     decide_compute,
 )
 from spaninfer_engine.startup.encoders import (
@@ -60,8 +60,6 @@ from spaninfer_engine.step.sequences import Sequences
 MODELS = "spaninfer.models"
 """Entry points of packages that bring a model: the name is the model's, the value a function
 without arguments that returns its folder."""
-
-REFUSED_KEYS = ("quantization_config", "compression_config")
 
 
 class Progress(Protocol):
@@ -97,7 +95,6 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
     """
     path, name = locate(asked.model)
     with open_checkpoint(path, with_weights=asked.weights != "dummy") as checkpoint:
-        refuse_quantised(checkpoint)
         packed = checkpoint.reader if isinstance(checkpoint.reader, PackedReader) else None
         if packed is not None:
             asked = as_packed(asked, packed.packing)
@@ -211,16 +208,6 @@ def open_backend(
         asked=asked,
     )
     return compute.backend.open(settings, tell)
-
-
-def refuse_quantised(checkpoint: Checkpoint) -> None:
-    """Raise ConfigError for weights in codes that others made."""
-    for key in REFUSED_KEYS:
-        if checkpoint.config.get(key):
-            raise ConfigError(
-                f"{checkpoint.path}: config.json has {key}; checkpoints that are stored "
-                "quantised are not read yet, use one in float32, bfloat16 or float16"
-            )
 
 
 def resolve_model(asked: EngineConfig, checkpoint: Checkpoint) -> Model:

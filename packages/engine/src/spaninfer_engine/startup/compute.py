@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from spaninfer_engine.backends.backend import MAX_SPAN_LEN, Backend
 from spaninfer_engine.backends.hardware import Machine
@@ -135,13 +133,3 @@ def _scales(asked: EngineConfig, packed: bool) -> str:
         return f"{why}: rounded from what is stored"
     group = packing_of(asked.quantize, asked.quantize_group).group
     return f"{why}: one scale per {'row' if group is None else f'group of {group} channels'}"
-
-
-def checkpoint_dtype(config: Mapping[str, Any]) -> str:
-    """Return the dtype that a config.json names, in either of its spellings; float32 if none."""
-    text_config = config.get("text_config")
-    for part in (config, text_config if isinstance(text_config, dict) else {}):
-        for key in ("dtype", "torch_dtype"):
-            if isinstance(said := part.get(key), str):
-                return said.removeprefix("torch.")
-    return "float32"

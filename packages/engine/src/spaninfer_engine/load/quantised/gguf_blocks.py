@@ -199,23 +199,7 @@ def _iq4_xs(block: Bytes) -> Parts:
 # ---- the table -----------------------------------------------------------------------------------
 
 
-def _simple(
-    name: str, bits: int, block_bytes: int, split: Callable[[Bytes], Parts], minimum: bool = False
-) -> BlockType:
-    format = WeightFormat(
-        name,
-        "integer",
-        bits,
-        group_rows=1,
-        group_columns=BLOCK,
-        scale="float16",
-        stored_bits=8 * block_bytes / BLOCK,
-        zero="minimum" if minimum else "none",
-    )
-    return BlockType(format, BLOCK, block_bytes, split)
-
-
-def _super(
+def _integers(
     name: str,
     bits: int,
     columns: int,
@@ -223,18 +207,21 @@ def _super(
     split: Callable[[Bytes], Parts],
     minimum: bool = False,
 ) -> BlockType:
+    """A type of whole numbers: one scale for 32 in float16, or two levels of them for 256."""
+    is_super = name.endswith("_K")
+    length = SUPER_BLOCK if is_super else BLOCK
     format = WeightFormat(
         name,
         "integer",
         bits,
         group_rows=1,
         group_columns=columns,
-        scale="integer",
-        outer="float16",
-        stored_bits=8 * block_bytes / SUPER_BLOCK,
+        scale="integer" if is_super else "float16",
+        outer="float16" if is_super else None,
+        stored_bits=8 * block_bytes / length,
         zero="minimum" if minimum else "none",
     )
-    return BlockType(format, SUPER_BLOCK, block_bytes, split)
+    return BlockType(format, length, block_bytes, split)
 
 
 def _table(format: WeightFormat, block_bytes: int, split: Callable[[Bytes], Parts]) -> BlockType:
@@ -242,16 +229,16 @@ def _table(format: WeightFormat, block_bytes: int, split: Callable[[Bytes], Part
 
 
 _ALL = (
-    _simple("Q4_0", 4, 18, _q4_0),
-    _simple("Q4_1", 4, 20, _q4_1, minimum=True),
-    _simple("Q5_0", 5, 22, _q5_0),
-    _simple("Q5_1", 5, 24, _q5_1, minimum=True),
-    _simple("Q8_0", 8, 34, _q8_0),
-    _super("Q2_K", 2, 16, 84, _q2_k, minimum=True),
-    _super("Q3_K", 3, 16, 110, _q3_k),
-    _super("Q4_K", 4, 32, 144, _q4_k, minimum=True),
-    _super("Q5_K", 5, 32, 176, _q5_k, minimum=True),
-    _super("Q6_K", 6, 16, 210, _q6_k),
+    _integers("Q4_0", 4, 32, 18, _q4_0),
+    _integers("Q4_1", 4, 32, 20, _q4_1, minimum=True),
+    _integers("Q5_0", 5, 32, 22, _q5_0),
+    _integers("Q5_1", 5, 32, 24, _q5_1, minimum=True),
+    _integers("Q8_0", 8, 32, 34, _q8_0),
+    _integers("Q2_K", 2, 16, 84, _q2_k, minimum=True),
+    _integers("Q3_K", 3, 16, 110, _q3_k),
+    _integers("Q4_K", 4, 32, 144, _q4_k, minimum=True),
+    _integers("Q5_K", 5, 32, 176, _q5_k, minimum=True),
+    _integers("Q6_K", 6, 16, 210, _q6_k),
     _table(
         WeightFormat("IQ4_NL", "table", 4, 1, 32, "float16", 4.5, table=tuple(map(float, IQ4))),
         18,

@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from spaninfer_engine import Engine, EngineConfig, SamplingParams
 from spaninfer_engine.backends.start import HostStart
 from spaninfer_engine.load import open_checkpoint
+from spaninfer_engine.load.dtype import checkpoint_dtype
 from spaninfer_engine.logprobs import TokenLogprobs
 from spaninfer_engine.plan import NewSequence, Slice, StepPlan, TableUpdate
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.startup.build import open_backend, resolve_decoder, silent
-from spaninfer_engine.startup.compute import checkpoint_dtype, decide_compute
+from spaninfer_engine.startup.compute import decide_compute
 from spaninfer_engine.startup.hardware import this_machine
 from spaninfer_engine.step.sequences import Sequences
 

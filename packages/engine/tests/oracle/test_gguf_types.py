@@ -1,0 +1,65 @@
+"""Whole models in every GGUF type beside the same models in float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf_model import write_gguf
+from noise import rms
+from numpy.typing import NDArray
+from oracle import prompt
+from spaninfer_engine.load.quantised.gguf_blocks import BLOCK_TYPES
+from stepping import Model
+
+TOKENS = [token % 90 for token in prompt(12)]
+MIXED = {"attn_v": "Q6_K", "ffn_down": "Q6_K", "token_embd": "Q4_K", "output": "Q6_K", "": "Q4_K"}
+CLOSE = 1e-5  # of the logits' deviation, in float32
+ROUNDED = 0.05  # where scales of two levels, or minimums, become one number in bfloat16
+SINGLE = {"Q4_0", "Q5_0", "Q8_0", "MXFP4"}  # have neither; nor IQ4_NL, whose first token tips
+EXPANDED = {"Q2_K", "Q3_K", "Q6_K"}  # on CPUs, too: their scales belong to 16 weights
+
+
+def _logits(file: Path, backend: str) -> NDArray[np.float32]:
+    stepper = Model(file).on(backend)
+    stepper.prefill(1, TOKENS, chunk=12)
+    logits: NDArray[np.float32] = stepper.logits(1)
+    return logits
+
+
+@pytest.mark.parametrize("name", [*BLOCK_TYPES, "Q4_K_M"])
+def test_a_model_computes_what_it_computes_in_float32(name: str, tmp_path: Path) -> None:
+    types = MIXED if name == "Q4_K_M" else {"": name}
+    quantised = write_gguf(tmp_path / "quantised.gguf", types)
+    exact = write_gguf(tmp_path / "exact.gguf", types, expanded=True)
+
+    np.testing.assert_array_equal(_logits(quantised, "reference"), _logits(exact, "reference"))
+
+
+@pytest.mark.parametrize("name", BLOCK_TYPES)
+def test_the_cpu_multiplies_by_codes_where_it_can_and_else_by_numbers(
+    name: str, tmp_path: Path
+) -> None:
+    quantised = write_gguf(tmp_path / "quantised.gguf", {"": name})
+    exact = write_gguf(tmp_path / "exact.gguf", {"": name}, expanded=True)
+
+    logits = _logits(quantised, "cpu")
+
+    if name in EXPANDED:
+        np.testing.assert_array_equal(logits, _logits(exact, "cpu"))
+        return
+    expected = _logits(exact, "reference activations 32")
+    difference = logits - expected
+    assert rms(difference) < ROUNDED * expected.std()
+    if name in SINGLE:  # sums in another order tip an activation's code now and then
+        assert min(map(rms, difference)) < CLOSE * expected.std()
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q6_K"])
+def test_torch_computes_with_the_numbers_that_codes_stand_for(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    quantised = write_gguf(tmp_path / "quantised.gguf", {"": name})
+    exact = write_gguf(tmp_path / "exact.gguf", {"": name}, expanded=True)
+
+    np.testing.assert_array_equal(_logits(quantised, "torch"), _logits(exact, "torch"))

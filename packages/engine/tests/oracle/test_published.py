@@ -1,0 +1,96 @@
+"""Whole models with published quantised weights beside models of the numbers they stand for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from noise import rms
+from numpy.typing import NDArray
+from oracle import prompt
+from published import METHODS, Method, write_model
+from stepping import Model
+
+TOKENS = [token % 90 for token in prompt(12)]
+EXACT = 1e-5  # of the logits' deviation, in float32
+SHIFTED = 0.1  # where a zero point becomes a bias in bfloat16: activations get other codes
+GROUPS = {  # of formats that the CPU's products have: channels whose activations share a scale
+    "GPTQ": 128, "GPTQ symmetric": 32, "GPTQ v2": 64, "GPTQ per row": "row", "GPTQ 2": 64,
+    "GPTQ 3": 128, "GPTQ 8 symmetric": 32, "AWQ": 128, "AWQ g64": 64, "W4A16": 128,
+    "W4A16 asymmetric": 32, "W8A16": 128, "W4A16 per row": "row", "3 bits": 128,
+    "3 bits in whole words": 128, "6 bits": 128, "W8A8": "row", "W8A8 per tensor": "row",
+    "MXFP4": 32, "bitsandbytes int8": "row",
+}  # fmt: skip
+WITH_ZEROS = {
+    *("GPTQ", "GPTQ v2", "GPTQ 2", "GPTQ 3", "AWQ", "AWQ g64", "W4A16 asymmetric", "3 bits"),
+    "bitsandbytes int8",  # a 127th is no bfloat16
+}
+
+
+def _mixed(name: str) -> Method | None:
+    """Attention in one scheme, the MLP in two, a head that is not quantised."""
+    if name == "lm_head":
+        return None
+    if "self_attn" in name:
+        return METHODS["FP8 per channel"]
+    return METHODS["W4A16" if "down" in name else "W8A8"]
+
+
+_MIXED_SETTINGS = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {
+        "a": {"targets": ["re:.*down_proj"], "weights": {"num_bits": 4}},
+        "b": {"targets": ["Linear"], "weights": {"num_bits": 8}},
+    },
+}
+
+
+def _pair(name: str, folder: Path) -> tuple[Model, Model]:
+    """Return a quantised model, and one of the same numbers."""
+    method_of = _mixed if name == "mixed" else lambda _: METHODS[name]
+    settings = _MIXED_SETTINGS if name == "mixed" else None
+    return (
+        Model(write_model(folder / "quantised", method_of, settings=settings, dtype="float32")),
+        Model(write_model(folder / "expanded", method_of, expanded=True, dtype="float32")),
+    )
+
+
+def _logits(model: Model, backend: str) -> NDArray[np.float32]:
+    stepper = model.on(backend)
+    stepper.prefill(1, TOKENS, chunk=12)
+    logits: NDArray[np.float32] = stepper.logits(1)
+    return logits
+
+
+@pytest.mark.parametrize("name", [*METHODS, "mixed"])
+def test_a_model_computes_with_the_numbers_that_codes_stand_for(name: str, tmp_path: Path) -> None:
+    quantised, expanded = _pair(name, tmp_path)
+
+    np.testing.assert_array_equal(_logits(quantised, "reference"), _logits(expanded, "reference"))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_cpu_multiplies_by_codes_where_it_can_and_else_by_numbers(
+    name: str, tmp_path: Path
+) -> None:
+    quantised, expanded = _pair(name, tmp_path)
+
+    logits = _logits(quantised, "cpu")
+
+    if name not in GROUPS:
+        np.testing.assert_array_equal(logits, _logits(expanded, "cpu"))
+        return
+    exact = _logits(expanded, f"reference activations {GROUPS[name]}")
+    difference = logits - exact
+    assert rms(difference) < SHIFTED * exact.std()
+    if name not in WITH_ZEROS:  # sums in another order tip an activation's code now and then
+        assert min(map(rms, difference)) < EXACT * exact.std()
+
+
+@pytest.mark.parametrize("name", ["GPTQ reordered", "AWQ", "FP8 blocks", "mixed"])
+def test_torch_computes_with_them_too(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    quantised, expanded = _pair(name, tmp_path)
+
+    np.testing.assert_array_equal(_logits(quantised, "torch"), _logits(expanded, "torch"))
