@@ -6,6 +6,7 @@ from spaninfer_engine.backends.registry import CPU, CUDA
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import Needs
+from spaninfer_engine.load.quantised.gguf_blocks import BLOCK_TYPES
 from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Embedding, Head, Linear, Weight
 from spaninfer_engine.startup.compute import Compute, decide_compute
 from spaninfer_engine.startup.limits import (
@@ -203,6 +204,21 @@ def test_weights_take_what_they_are_stored_or_quantised_in_and_nothing_where_the
         with pytest.raises(ConfigError, match="quantize the weights"):
             refuse_oversized(asked(**options), compute, model, needed // 2, stored_as=stored_as)
     refuse_oversized(asked(), compute, model, step, mapped=True)
+
+
+def test_published_codes_take_their_own_bits_where_products_have_them():
+    table = Weight("embedding", (1000, 1 << 20))
+    matrix = Weight("matrix", (1000, 1 << 20))
+    head = Head(Linear(matrix), tied=False)
+    model = replace(decoder(), vocab=1, embedding=Embedding(table), head=head)
+    compute = decide_compute(asked(), "bfloat16", BARE)
+    codes = BLOCK_TYPES["Q4_0"].format, 5, BLOCK_TYPES["Q6_K"].format, 16
+    for format, bits in zip(codes[::2], codes[1::2], strict=True):
+        needed = 1000 * 2**20 * bits // 8 + 4 * 512
+        said = {"stored_as": "bfloat16", "formats": {"matrix": format}}
+        refuse_oversized(asked(), compute, model, needed, **said)
+        with pytest.raises(ConfigError, match="quantize the weights"):
+            refuse_oversized(asked(), compute, model, needed - 4096, **said)
 
 
 def test_requests_are_as_long_as_their_tokens_are_kept_account_of():

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
+from spaninfer_op_reference import WeightFormat
+
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import Start
 from spaninfer_engine.config import BackendName, DType, EngineConfig, KVDType
@@ -89,6 +91,13 @@ class Backend(ABC):
 
         `few_layers` binds the same model with few layers, which calls the same kernels.
         """
+
+    def kept_bits(self, format: WeightFormat) -> float | None:  # noqa: ARG002
+        """Return the bits per weight in which a published format's codes are multiplied.
+
+        None where there is no kernel for them: they are expanded while loading.
+        """
+        return None
 
     def host_sampling(self, vocab: int) -> Callable[..., Any] | None:  # noqa: ARG002
         """Return a faster way to sample on the host than the definition, if there is one."""

@@ -34,12 +34,14 @@ class Reader(Protocol):
 class PackedUse:
     """What became of weights of one or more formats that were packed below one another.
 
-    `is_expanded`: the backend holds the numbers, and not the codes; `num_bytes` are what they take.
+    `is_expanded`: the backend holds the numbers, and not the codes. It holds them in `num_bytes`;
+    the file has `stored_bytes`.
     """
 
     formats: frozenset[WeightFormat]
     is_expanded: bool
     num_bytes: int
+    stored_bytes: int
 
 
 class Packer(Generic[A]):
@@ -60,14 +62,17 @@ class Packer(Generic[A]):
     def _pack(self, uses: Sequence[Use], layout: str) -> A:
         entries = [[self._reader.quantized(w.name) for w in use.tensors] for use in uses]
         stored = [[entry for entry in each if entry is not None] for each in entries]
-        formats = [entry.format for each in stored for entry in each]
+        known = [entry for each in stored for entry in each]
         whole = list(map(len, stored)) == list(map(len, entries))
         packed = self._pack_as_stored(uses, layout, stored) if whole else None
         is_expanded = packed is None
         if packed is None:
             packed = self._ops.pack([self._expanded(use) for use in uses], layout)
-        if formats:
-            self.quantised.append(PackedUse(frozenset(formats), is_expanded, packed_bytes(packed)))
+        if known:
+            formats = frozenset(entry.format for entry in known)
+            stored_bytes = sum(entry.num_bytes for entry in known)
+            use = PackedUse(formats, is_expanded, packed_bytes(packed), stored_bytes)
+            self.quantised.append(use)
         return packed
 
     def _pack_as_stored(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -54,8 +56,11 @@ from spaninfer_engine.startup.limits import (
     resolve,
     served_name,
 )
+from spaninfer_engine.startup.weight_formats import describe_formats, formats_of
 from spaninfer_engine.step.device import Device
 from spaninfer_engine.step.sequences import Sequences
+
+_log = logging.getLogger(__name__)
 
 MODELS = "spaninfer.models"
 """Entry points of packages that bring a model: the name is the model's, the value a function
@@ -115,12 +120,13 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             *(asked, compute, model, ops.available_bytes()),
             stored_as=stored_as,
             mapped=packed is not None,
+            formats=formats_of(checkpoint.reader),
         )
         ops.warm()
-        pack = WeightCount(
-            _unpacked(asked, checkpoint, model, ops) if packed is None else _mapped(packed)
-        )
+        source = _packer(asked, checkpoint, model, ops) if packed is None else _mapped(packed)
+        pack = WeightCount(source)
         bound = bind_packed(program, ops, pack, stage_of(progress, "weights"))
+        compute = _with_formats(compute, source)
         start = compute.backend.start(
             *(bound, ops, model, decide_demand(asked, compute, model)),
             few_layers=partial(bind_packed, lower(shortened(model)), ops, pack),
@@ -234,7 +240,17 @@ def resolve_decoder(asked: EngineConfig, checkpoint: Checkpoint) -> Decoder:
     )
 
 
-def _unpacked(asked: EngineConfig, checkpoint: Checkpoint, model: Model, ops: Ops[Any]) -> Pack:
+def _with_formats(compute: Compute, source: Pack) -> Compute:
+    """Return the decisions with what became of quantised weights, which is logged as well."""
+    made = describe_formats(source.quantised) if isinstance(source, Packer) else []
+    for decision in made:
+        _log.info("%s: %s (%s)", decision.what, decision.value, decision.why)
+    return replace(compute, decisions=(*compute.decisions, *made))
+
+
+def _packer(
+    asked: EngineConfig, checkpoint: Checkpoint, model: Model, ops: Ops[Any]
+) -> Packer[Any]:
     """Return what packs a model's weights while it is bound."""
     if asked.weights == "dummy":
         return Packer(ops, DummyReader(weights(model), asked.seed))

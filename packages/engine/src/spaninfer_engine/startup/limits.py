@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from spaninfer_op_reference import WeightFormat
+
 from spaninfer_engine.config import Decision, EngineConfig, KVDType, Resolved
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import (
@@ -88,13 +90,17 @@ def refuse_oversized(
     *,
     stored_as: str = "float32",
     mapped: bool = False,
+    formats: Mapping[str, WeightFormat] | None = None,
 ) -> None:
     """Raise ConfigError for a model that `available` bytes do not hold, before it takes any.
 
-    `mapped`: its weights lie in files as they are used.
+    `mapped`: its weights lie in files as they are used. `formats` are those of quantised weights.
     """
+    formats = formats or {}
+    held = () if mapped else _held(asked, model, formats)
     bits = _weight_bits(asked, compute, stored_as)
-    taken = 0 if mapped else sum(prod(each.shape) * bits // 8 for each in _held(asked, model))
+    kept = {} if asked.quantize else _kept_bits(compute, formats)
+    taken = sum(int(prod(each.shape) * kept.get(each.name, bits)) // 8 for each in held)
     rows = 0
     if compute.device == "cpu":
         demand = decide_demand(asked, compute, model)
@@ -119,10 +125,18 @@ def _weight_bits(asked: EngineConfig, compute: Compute, stored_as: str) -> int:
     return min(stored_bits, STORED[compute.dtype].bits)
 
 
-def _held(asked: EngineConfig, model: Model) -> Iterator[Weight]:
+def _kept_bits(compute: Compute, formats: Mapping[str, WeightFormat]) -> dict[str, float]:
+    """Return the bits of weights that the backend multiplies as codes, by name."""
+    known = {format: compute.backend.kept_bits(format) for format in set(formats.values())}
+    return {name: bits for name, each in formats.items() if (bits := known[each]) is not None}
+
+
+def _held(
+    asked: EngineConfig, model: Model, formats: Mapping[str, WeightFormat]
+) -> Iterator[Weight]:
     """Yield the weights that take memory: not a table that is read where it is stored."""
     tied = isinstance(model, Decoder) and model.head.tied
-    in_place = asked.weights != "dummy" and not tied
+    in_place = asked.weights != "dummy" and not tied and model.embedding.table.name not in formats
     for weight in weights(model):
         if not (in_place and weight == model.embedding.table):
             yield weight

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from spaninfer_op_reference import WeightFormat
+
 from spaninfer_engine.backends.backend import (
     HOST_TUNING,
     Backend,
@@ -56,6 +58,15 @@ class CpuBackend(Backend):
         return CpuOps(
             dtype, format=format, stored_as=settings.stored_as, kv_dtype=kv_dtype, tell=tell
         )
+
+    def kept_bits(self, format: WeightFormat) -> float | None:
+        """Return the bits of products in int8 or int4, scales included."""
+        from spaninfer_engine.backends.cpu.quantised import kernel_format
+
+        kept = kernel_format([format])
+        if kept is None:
+            return None
+        return {"int8": 8, "int4": 4}[kept.kind] + (32 / kept.group if kept.group else 0)
 
     def start(
         self, bound: Programs[Any], ops: Any, model: Model, *_: object, **__: object

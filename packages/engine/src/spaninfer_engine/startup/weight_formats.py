@@ -1,0 +1,40 @@
+"""What became of weights that were published quantised, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from spaninfer_op_reference import WeightFormat
+
+from spaninfer_engine.config import Decision
+from spaninfer_engine.load.reader import WeightReader
+from spaninfer_engine.program.packer import PackedUse
+
+
+def formats_of(reader: WeightReader) -> dict[str, WeightFormat]:
+    """Return the formats of the weights that a checkpoint holds quantised, by name."""
+    found = {name: reader.quantized(name) for name in reader.names}
+    return {name: entry.format for name, entry in found.items() if entry is not None}
+
+
+def describe_formats(packed: Sequence[PackedUse]) -> list[Decision]:
+    """Return the formats, and how much memory they take as codes and expanded; none of none."""
+    if not packed:
+        return []
+    kept = [use for use in packed if not use.is_expanded]
+    expanded = [use for use in packed if use.is_expanded]
+    parts = []
+    if kept:
+        parts.append(f"{_names(kept)} multiplied as codes by int8 activations: {_bytes(kept)}")
+    if expanded:
+        parts.append(f"{_names(expanded)} expanded while loading: {_bytes(expanded)}")
+    return [Decision("weight format", _names(packed), "; ".join(parts))]
+
+
+def _names(packed: Iterable[PackedUse]) -> str:
+    return ", ".join(sorted({str(format) for use in packed for format in use.formats}))
+
+
+def _bytes(packed: Sequence[PackedUse]) -> str:
+    held, stored = sum(use.num_bytes for use in packed), sum(use.stored_bytes for use in packed)
+    return f"{held / 2**20:,.1f} MiB for {stored / 2**20:,.1f} in the file"

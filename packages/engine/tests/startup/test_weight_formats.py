@@ -1,0 +1,94 @@
+"""What a start tells of weights that were published quantised."""
+
+import logging
+
+import pytest
+from published import METHODS, Method, write_model
+from spaninfer_engine import Engine
+from spaninfer_engine.config import EngineConfig
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.startup import build as module
+from spaninfer_engine.startup.build import build
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+
+def _method_of(name: str) -> Method:
+    return METHODS["W4A16" if "mlp" in name else "FP8 per channel"]
+
+
+GROUPS = {
+    "a": {"targets": ["re:.*mlp.*"], "weights": {"num_bits": 4}},
+    "b": {"targets": ["Linear"], "weights": {"num_bits": 8}},
+}
+SETTINGS = {"quant_method": "compressed-tensors", "config_groups": GROUPS}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = write_model(tmp_path / "model", _method_of, settings=SETTINGS)
+    vocabulary = {f"<{index}>": index for index in range(96)}
+    Tokenizer(WordLevel(vocabulary, "<0>")).save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def _decision(folder, **options):
+    parts = build(EngineConfig(model=folder, memory=1 << 24, **options))
+    return next(each for each in parts.resolved.decisions if each.what == "weight format")
+
+
+def test_a_start_names_formats_and_what_they_take_as_codes_and_expanded(folder, caplog):
+    with caplog.at_level(logging.INFO, "spaninfer_engine"):
+        decision = _decision(folder, backend="cpu")
+
+    mlp, rest = 2 * 3 * 256 * 384, 2 * (2 * 256 * 256 + 2 * 128 * 256) + 96 * 256
+    in_file = mlp * (4 + 16 / 128) / 8 / 2**20
+    assert decision.value == "FP8 per row, int4 g128"
+    codes, expanded = decision.why.split("; ")
+    assert codes.startswith("int4 g128 multiplied as codes by int8 activations: 0.3 MiB for 0.")
+    assert f"for {in_file:.1f} in the file" in codes
+    assert expanded.startswith("FP8 per row expanded while loading: ")
+    held = float(expanded.partition("loading: ")[2].split()[0])  # bfloat16, whole panels of rows
+    assert 2 * rest / 2**20 - 0.05 <= held <= 1.1 * 2 * rest / 2**20
+    assert [record.message for record in caplog.records if "weight format" in record.message]
+
+
+def test_backends_without_kernels_expand_all_and_so_does_a_requested_format(folder):
+    assert "as codes" not in _decision(folder, backend="reference").why
+    assert "as codes" not in _decision(folder, backend="cpu", quantize="bfloat16").why
+
+
+def test_memory_is_asked_for_what_is_held(folder, monkeypatch):
+    """A model that fits as codes alone is not refused for what it would take expanded."""
+    asked = []
+
+    def note(*_args, **named):
+        asked.append(named["formats"])
+
+    monkeypatch.setattr(module, "refuse_oversized", note)
+    _decision(folder, backend="cpu")
+
+    assert {str(format) for format in asked[0].values()} == {"FP8 per row", "int4 g128"}
+
+
+def test_an_engine_answers_from_codes_and_a_converted_folder_answers_the_same(folder, tmp_path):
+    from spaninfer_engine.convert import convert
+
+    converted = convert(folder, tmp_path / "converted")
+    answers = []
+    for path in (folder, converted):
+        with Engine(path, backend="cpu", memory=1 << 24) as engine:
+            params = SamplingParams(max_tokens=8, temperature=0)
+            (answer,) = engine.generate([[1, 2, 3]], params)
+        answers.append(answer.token_ids)
+
+    assert answers[0] == answers[1]
+
+
+def test_an_unknown_method_is_refused_for_random_weights_too(tmp_path):
+    folder = write_model(tmp_path / "m", lambda _: None, settings={"quant_method": "aqlm"})
+
+    for weights in ("checkpoint", "dummy"):
+        with pytest.raises(ConfigError, match="quant_method 'aqlm'; read are gptq, awq"):
+            build(EngineConfig(model=folder, weights=weights))
