@@ -82,10 +82,10 @@ def test_other_paths_are_refused_saying_what_was_found(tmp_path):
         open_checkpoint(tmp_path / "notes.txt")
 
 
-def test_a_folder_of_pickles_is_refused(folder):
+def test_a_folder_of_pickles_that_are_no_archives_is_refused(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
-    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is a pickle"):
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is no zip archive"):
         open_checkpoint(folder)
 
 

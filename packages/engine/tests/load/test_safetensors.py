@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from spaninfer_engine.errors import CheckpointError
-from spaninfer_engine.load.safetensors import open_index, open_safetensors
+from spaninfer_engine.load.safetensors import read_safetensors
+from spaninfer_engine.load.shards import open_index, open_shards
 
 
 def write(path: Path, header: object, data: bytes = b"") -> Path:
@@ -34,7 +35,7 @@ def test_arrays_come_out_as_the_format_s_own_library_wrote_them(tmp_path):
     }
     save_file(arrays, tmp_path / "model.safetensors", metadata={"format": "pt"})
 
-    with open_safetensors([tmp_path / "model.safetensors"]) as reader:
+    with open_shards([tmp_path / "model.safetensors"], read_safetensors) as reader:
         assert reader.names == arrays.keys()
         for name, array in arrays.items():
             assert reader.shape(name) == array.shape
@@ -56,7 +57,7 @@ def test_formats_that_numpy_lacks_come_out_as_ml_dtypes(tmp_path, code, dtype):
         tmp_path / "m.safetensors", {"w": entry(code, [1, 3], 0, array.nbytes)}, array.tobytes()
     )
 
-    read = open_safetensors([path]).read("w")
+    read = open_shards([path], read_safetensors).read("w")
 
     assert read.dtype == dtype
     np.testing.assert_array_equal(read, array)
@@ -67,7 +68,7 @@ def test_an_array_at_an_odd_address_is_readable_and_aligned(tmp_path):
     data = b"abc" + np.array([1, 2], np.float32).tobytes()
     path = write(tmp_path / "m.safetensors", header, data)
 
-    read = open_safetensors([path]).read("y")
+    read = open_shards([path], read_safetensors).read("y")
 
     assert read.flags.aligned
     assert read.tolist() == [1, 2]
@@ -75,7 +76,7 @@ def test_an_array_at_an_odd_address_is_readable_and_aligned(tmp_path):
 
 def test_arrays_share_memory_with_the_file_and_outlive_the_reader(tmp_path):
     save_file({"w": np.arange(6, dtype=np.float32)}, tmp_path / "m.safetensors")
-    reader = open_safetensors([tmp_path / "m.safetensors"])
+    reader = open_shards([tmp_path / "m.safetensors"], read_safetensors)
 
     array = reader.read("w")
     reader.close()
@@ -119,7 +120,7 @@ def test_a_damaged_file_is_refused_naming_file_and_tensor(tmp_path, header, data
     path = write(tmp_path / "broken.safetensors", header, data)
 
     with pytest.raises(CheckpointError, match=message) as refused:
-        open_safetensors([path])
+        open_shards([path], read_safetensors)
 
     assert "broken.safetensors" in str(refused.value)
 
@@ -130,7 +131,7 @@ def test_a_file_shorter_than_its_header_is_refused(tmp_path, content):
     path.write_bytes(content)
 
     with pytest.raises(CheckpointError, match=r"cut\.safetensors"):
-        open_safetensors([path])
+        open_shards([path], read_safetensors)
 
 
 def test_a_file_cut_anywhere_is_refused(tmp_path):
@@ -140,7 +141,7 @@ def test_a_file_cut_anywhere_is_refused(tmp_path):
     for length in range(len(whole)):
         (tmp_path / "cut.safetensors").write_bytes(whole[:length])
         with pytest.raises(CheckpointError):
-            open_safetensors([tmp_path / "cut.safetensors"])
+            open_shards([tmp_path / "cut.safetensors"], read_safetensors)
 
 
 def shards(folder: Path, weight_map: dict[str, str]) -> Path:
@@ -154,7 +155,7 @@ def shards(folder: Path, weight_map: dict[str, str]) -> Path:
 def test_an_index_joins_its_shards(tmp_path):
     index = shards(tmp_path, {"a": "one.safetensors", "b": "two.safetensors"})
 
-    reader = open_index(index)
+    reader = open_index(index, read_safetensors)
 
     assert reader.names == {"a", "b"}
     assert reader.read("b").tolist() == [1, 1]
@@ -171,7 +172,7 @@ def test_an_index_joins_its_shards(tmp_path):
 )
 def test_an_index_that_does_not_fit_its_shards_is_refused(tmp_path, weight_map, message):
     with pytest.raises(CheckpointError, match=message):
-        open_index(shards(tmp_path, weight_map))
+        open_index(shards(tmp_path, weight_map), read_safetensors)
 
 
 def test_a_tensor_in_two_shards_is_refused(tmp_path):
@@ -179,19 +180,20 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path):
         save_file({"a": np.zeros(2, np.float32)}, tmp_path / f"{name}.safetensors")
 
     with pytest.raises(CheckpointError, match=r"'a' is in both .*one.* and .*two"):
-        open_safetensors([tmp_path / "one.safetensors", tmp_path / "two.safetensors"])
+        open_shards([tmp_path / "one.safetensors", tmp_path / "two.safetensors"], read_safetensors)
 
 
 MEASURE = """
     import sys
     from pathlib import Path
-    from spaninfer_engine.load.safetensors import open_safetensors
+    from spaninfer_engine.load.safetensors import read_safetensors
+    from spaninfer_engine.load.shards import open_shards
 
     def private_kib():
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
-    reader = open_safetensors([Path(sys.argv[1])])
+    reader = open_shards([Path(sys.argv[1])], read_safetensors)
     before, total = private_kib(), 0.0
     arrays = [reader.read(name) for name in sorted(reader.names)]
     for array in arrays:
@@ -233,7 +235,7 @@ def test_a_header_of_more_tensors_than_any_model_has_is_refused_before_it_is_tak
         with pytest.raises(
             CheckpointError, match=r"many\.safetensors: the header has 1,400,000 bra"
         ):
-            open_safetensors([path])
+            open_shards([path], read_safetensors)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -248,4 +250,4 @@ def test_a_header_that_is_nested_beyond_reading_is_refused(tmp_path, deep):
     with pytest.raises(
         CheckpointError, match=r"deep\.safetensors: the header: tables and lists are"
     ):
-        open_safetensors([path])
+        open_shards([path], read_safetensors)

@@ -87,10 +87,10 @@ def test_a_folder_of_gguf_files_lists_them(tmp_path: Path, with_config: bool) ->
         open_checkpoint(tmp_path)
 
 
-def test_a_folder_of_pickles_is_told_how_to_become_safetensors(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+def test_a_pickle_of_another_name_is_told_what_names_are_read(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "consolidated.00.pth")
 
-    with pytest.raises(CheckpointError, match=r"is a pickle.*from_pretrained.*save_pretrained"):
+    with pytest.raises(CheckpointError, match=r"consolidated.*read from pytorch_model\*\.bin"):
         open_checkpoint(folder)
 
 

@@ -8,18 +8,30 @@ from typing import Any
 from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.load.json_file import read_json
 from spaninfer_engine.load.packed import PACKED_FILE, PackedReader, open_packed
+from spaninfer_engine.load.pytorch import read_pytorch
 from spaninfer_engine.load.quantised.checkpoint import with_quantised
 from spaninfer_engine.load.reader import EntryReader
-from spaninfer_engine.load.safetensors import open_index, open_safetensors
+from spaninfer_engine.load.safetensors import read_safetensors
+from spaninfer_engine.load.shards import ReadShard, open_index, open_shards
 from spaninfer_engine.load.wrong_kind import (
     model_files,
-    pickles_only,
+    no_weights,
     refuse_folder,
     refuse_stand_ins,
 )
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")
 """Files that hold a tokenizer, the most exact first."""
+
+CONTAINERS: tuple[tuple[tuple[str, ...], str, ReadShard], ...] = (
+    (("model.safetensors", "*.safetensors"), "model.safetensors.index.json", read_safetensors),
+    (
+        ("pytorch_model.bin", "pytorch_model-*.bin", "pytorch_model*.pt"),
+        "pytorch_model.bin.index.json",
+        read_pytorch,
+    ),
+)
+"""Files that hold weights, the first that is there, their index, and what reads one."""
 
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
@@ -112,12 +124,10 @@ def _named_tokens(settings: dict[str, Any]) -> dict[str, str]:
 def _open_weights(folder: Path) -> EntryReader | PackedReader:
     if (folder / PACKED_FILE).is_file():
         return open_packed(folder / PACKED_FILE)
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        return open_index(index)
-    if (folder / "model.safetensors").is_file():
-        return open_safetensors([folder / "model.safetensors"])
-    shards = sorted(folder.glob("*.safetensors"))
-    if shards:
-        return open_safetensors(shards)
-    raise pickles_only(folder)
+    for names, index, read in CONTAINERS:
+        if (folder / index).is_file():
+            return open_index(folder / index, read)
+        for name in names:
+            if shards := sorted(folder.glob(name)):
+                return open_shards(shards, read)
+    raise no_weights(folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,8 @@ import numpy as np
 
 from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.load.dtype import SAFETENSORS
-from spaninfer_engine.load.json_file import parse_json, read_json
+from spaninfer_engine.load.json_file import parse_json
 from spaninfer_engine.load.mapped import MappedArray, map_file
-from spaninfer_engine.load.reader import EntryReader
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
 # Brackets and commas of a header: 8 describe a matrix, and what a header takes to read is theirs.
@@ -39,41 +38,6 @@ def read_safetensors(path: Path) -> dict[str, MappedArray]:
     entries = {name: _read_entry(path, name, described, body) for name, described in header.items()}
     _check_coverage(path, entries, num_bytes=len(body))
     return entries
-
-
-def open_safetensors(paths: Sequence[Path]) -> EntryReader:
-    """One reader over all shards; CheckpointError if two of them hold the same tensor."""
-    entries: dict[str, MappedArray] = {}
-    home: dict[str, Path] = {}
-    for path in paths:
-        for name, entry in read_safetensors(path).items():
-            if name in entries:
-                raise CheckpointError(
-                    f"tensor {name!r} is in both {home[name]} and {path}; keep one of the files"
-                )
-            entries[name], home[name] = entry, path
-    return EntryReader(str(paths[0].parent), entries, home)
-
-
-def open_index(index: Path) -> EntryReader:
-    """A reader over the shards that a `*.safetensors.index.json` names."""
-    weight_map = _read_weight_map(index)
-    shards = sorted(set(weight_map.values()))
-    paths = [index.parent / shard for shard in shards]
-    for path in paths:
-        if not path.is_file():
-            raise CheckpointError(
-                f"{index} names {path.name}, which is not there; download the shard again"
-            )
-    reader = open_safetensors(paths)
-    missing = sorted(weight_map.keys() - reader.names)
-    if missing:
-        name = missing[0]
-        raise CheckpointError(
-            f"{index} places {name!r} in {weight_map[name]}, which does not hold it"
-            + (f" (and {len(missing) - 1} more like it)" if len(missing) > 1 else "")
-        )
-    return reader
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -107,18 +71,6 @@ def write_safetensors(
             file.write(array.reshape(-1).view(np.uint8).data)  # bfloat16 has no buffer of its own
         file.flush()
         os.fsync(file.fileno())
-
-
-def _read_weight_map(index: Path) -> dict[str, str]:
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{index}: weight_map names no tensor")
-    for name, shard in weight_map.items():
-        if not isinstance(shard, str) or Path(shard).name != shard:
-            raise CheckpointError(
-                f"{index}: {name!r} lies in {shard!r}; only file names in the same folder are read"
-            )
-    return weight_map
 
 
 def _read_header(path: Path, data: np.ndarray) -> tuple[dict[str, Any], int]:

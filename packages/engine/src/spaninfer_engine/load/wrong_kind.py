@@ -74,14 +74,13 @@ def refuse_folder(folder: Path) -> None:
         )
 
 
-def pickles_only(folder: Path) -> CheckpointError:
-    """The error about a folder without safetensors, with the way out of pickles."""
+def no_weights(folder: Path) -> CheckpointError:
+    """The error about a folder without weights, with the way out of pickles of other names."""
     pickled = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt*"))
     names = sorted(path.name for path in folder.iterdir())
     hint = (
-        f"{pickled[0].name} is a pickle, which can run code and is not read; save the model again "
-        'as safetensors: AutoModelForCausalLM.from_pretrained("OLD").save_pretrained("NEW") of '
-        "transformers does"
+        f"{pickled[0].name} may be a pickle of weights; tensors are read from pytorch_model*.bin, "
+        "and nothing of them is executed: rename it if it is one, or save the model as safetensors"
         if pickled
         else f"it holds {listed(names)}; fetch the weights, too: `hf download ORG/NAME`"
     )
