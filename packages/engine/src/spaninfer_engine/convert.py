@@ -33,6 +33,7 @@ from spaninfer_engine.startup.build import (
 )
 from spaninfer_engine.startup.compute import decide_compute
 from spaninfer_engine.startup.hardware import this_machine
+from spaninfer_engine.startup.weight_formats import formats_of
 
 COPIED = (".json", ".txt", ".model", ".tiktoken", ".jinja")
 """Suffixes of files that go along: config, tokenizer, templates; not weights, and no code."""
@@ -86,7 +87,7 @@ def _packed_weights(
     decoder = resolve_decoder(asked, checkpoint)
     stored_as = checkpoint_dtype(checkpoint.config)
     compute = decide_compute(asked, stored_as, this_machine(with_gpu=False))
-    ops = open_backend(compute, decoder, asked, stored_as)
+    ops = open_backend(compute, decoder, asked, stored_as, formats_of(checkpoint.reader))
     pack, weights = Packer(ops, checkpoint.reader), dict[str, Any]()
 
     def keep(uses: Sequence[Use], layout: str) -> Any:

@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from gguf_model import write_gguf
 from published import METHODS, Method, write_model
 from spaninfer_engine import Engine
 from spaninfer_engine.config import EngineConfig
@@ -57,6 +58,19 @@ def test_a_start_names_formats_and_what_they_take_as_codes_and_expanded(folder, 
 def test_backends_without_kernels_expand_all_and_so_does_a_requested_format(folder):
     assert "as codes" not in _decision(folder, backend="reference").why
     assert "as codes" not in _decision(folder, backend="cpu", quantize="bfloat16").why
+
+
+def test_projections_are_joined_only_where_none_loses_its_codes(tmp_path):
+    """Q4_K_M: values in Q6_K, which are expanded, beside queries and keys in Q4_K."""
+    types = {"attn_v": "Q6_K", "token_embd": "Q6_K", "output": "Q6_K", "": "Q4_K"}
+    file = write_gguf(tmp_path / "model.gguf", types)
+
+    parts = build(EngineConfig(model=file, memory=1 << 24, backend="cpu"))
+
+    decision = next(each for each in parts.resolved.decisions if each.what == "weight format")
+    codes, expanded = decision.why.split("; ")
+    assert codes.startswith("Q4_K multiplied as codes")
+    assert expanded.startswith("Q6_K expanded while loading")
 
 
 def test_memory_is_asked_for_what_is_held(folder, monkeypatch):

@@ -7,7 +7,7 @@ method here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -42,6 +42,7 @@ class Settings:
     stored_as: str  # dtype of the checkpoint
     groups: tuple[CacheGroup, ...]
     asked: EngineConfig
+    formats: Mapping[str, WeightFormat]  # of weights that are stored quantised, by name
     rank: int = 0
     world: int = 1
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
+
+from spaninfer_op_reference import WeightFormat
 
 from spaninfer_engine.backends.backend import Settings
 from spaninfer_engine.config import EngineConfig, Resolved
@@ -114,13 +116,13 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
         )
         if compute.device == "cpu":
             refuse_beyond_machine(asked.memory_bytes, total_bytes())
-        kernels = stage_of(progress, "kernels")
-        ops = open_backend(compute, model, asked, stored_as, kernels)
+        kernels, formats = stage_of(progress, "kernels"), formats_of(checkpoint.reader)
+        ops = open_backend(compute, model, asked, stored_as, formats, kernels)
         refuse_oversized(
             *(asked, compute, model, ops.available_bytes()),
             stored_as=stored_as,
             mapped=packed is not None,
-            formats=formats_of(checkpoint.reader),
+            formats=formats,
         )
         ops.warm()
         source = _packer(asked, checkpoint, model, ops) if packed is None else _mapped(packed)
@@ -202,6 +204,7 @@ def open_backend(
     model: Model,
     asked: EngineConfig,
     stored_as: str,
+    formats: Mapping[str, WeightFormat],
     tell: Callable[[int, int], None] | None = None,
 ) -> Ops[Any]:
     """Return the operators of the chosen backend for a model."""
@@ -212,6 +215,7 @@ def open_backend(
         stored_as=stored_as,
         groups=model.groups,
         asked=asked,
+        formats=formats,
     )
     return compute.backend.open(settings, tell)
 

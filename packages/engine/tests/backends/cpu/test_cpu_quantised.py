@@ -7,7 +7,11 @@ from gguf_model import random_blocks
 from published import METHODS, Method
 from spaninfer_engine.backends.cpu.gemm import EXACT_PRODUCT, PRODUCT, STACK, TURNED_STACK
 from spaninfer_engine.backends.cpu.ops import CpuOps
-from spaninfer_engine.backends.cpu.quantised import kernel_format, pack_quantised
+from spaninfer_engine.backends.cpu.quantised import (
+    keep_codes_together,
+    kernel_format,
+    pack_quantised,
+)
 from spaninfer_engine.load.quantised.checkpoint import with_quantised
 from spaninfer_engine.load.quantised.gguf_blocks import BLOCK_TYPES
 from spaninfer_kernels_cpu import Format, unpack
@@ -96,6 +100,23 @@ def test_weights_below_one_another_share_the_wider_codes():
     expected = np.concatenate([dequantize_weight(part) for part in parts])
     assert np.abs(found - expected).max() <= ROUNDING * np.abs(expected).max()
     assert kernel_format([*formats, _of(METHODS["AWQ"]).format]) is None  # another group
+
+
+@pytest.mark.parametrize(
+    ("names", "together"),
+    [
+        (("Q4_K", "Q4_K", "Q4_K"), True),
+        (("Q4_0", "Q8_0", "Q5_0"), True),  # in int8
+        (("Q4_K", "Q4_K", "Q6_K"), False),
+        (("Q6_K", "Q6_K", None), True),  # all are expanded
+        (("Q4_0", None), False),
+        ((None, None), True),
+    ],
+)
+def test_what_keeps_its_codes_alone_keeps_them_among_others(names, together):
+    formats = [None if name is None else BLOCK_TYPES[name].format for name in names]
+
+    assert keep_codes_together(formats) is together
 
 
 def test_experts_are_packed_one_behind_the_other():

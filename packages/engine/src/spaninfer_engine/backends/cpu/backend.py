@@ -56,7 +56,12 @@ class CpuBackend(Backend):
         packing = packing_of(asked.quantize, asked.quantize_group)
         format = None if packing.quantize is None else Format(packing.quantize, packing.group)
         return CpuOps(
-            dtype, format=format, stored_as=settings.stored_as, kv_dtype=kv_dtype, tell=tell
+            dtype,
+            format=format,
+            stored_as=settings.stored_as,
+            kv_dtype=kv_dtype,
+            formats=settings.formats,
+            tell=tell,
         )
 
     def kept_bits(self, format: WeightFormat) -> float | None:

@@ -6,7 +6,7 @@ then. Operators that are not here are computed by numpy between scripts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from spaninfer_engine.backends.cpu import attention, elementwise, experts, heads
@@ -17,8 +17,13 @@ from spaninfer_engine.ops.operation import Operation
 from spaninfer_engine.ops.table import Claim, Pack
 
 
-def recorded_claims(*, rounded: bool) -> tuple[Claim, ...]:
-    """Return the claims, longest first; `rounded`: products see activations in bfloat16."""
+def recorded_claims(
+    *, rounded: bool, can_join: Callable[[Sequence[Operation]], bool] = can_join
+) -> tuple[Claim, ...]:
+    """Return the claims, longest first; `rounded`: products see activations in bfloat16.
+
+    `can_join` says of projections whether their weights may lie below one another.
+    """
     products = Products(PRODUCT, rounded)
     exact = Products(EXACT_PRODUCT, False)
     return (

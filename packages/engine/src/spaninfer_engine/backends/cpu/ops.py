@@ -7,7 +7,7 @@ definition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -34,12 +34,17 @@ from spaninfer_engine.backends.cpu.fusions import recorded_claims
 from spaninfer_engine.backends.cpu.gemm import EXACT_PRODUCT, PRODUCT, STACK, TURNED_STACK
 from spaninfer_engine.backends.cpu.inputs import Inputs
 from spaninfer_engine.backends.cpu.kv_cache import CacheKind, allocate
-from spaninfer_engine.backends.cpu.quantised import kernel_format, pack_quantised
+from spaninfer_engine.backends.cpu.quantised import (
+    keep_codes_together,
+    kernel_format,
+    pack_quantised,
+)
 from spaninfer_engine.backends.cpu.script import chain
 from spaninfer_engine.backends.reference.ops import ReferenceOps
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.bound import BoundProgram
-from spaninfer_engine.ops.operation import Packable
+from spaninfer_engine.ops.fuse import can_join, use_of
+from spaninfer_engine.ops.operation import Operation, Packable
 from spaninfer_engine.ops.step import SpanCache, Step
 from spaninfer_engine.spec.nodes import CacheGroup
 
@@ -54,7 +59,7 @@ class CpuOps(ReferenceOps):
     Weights of products are packed: in `format`, or else as they are stored, bfloat16 in bfloat16
     (`stored_as` is what those of a model without weights would be stored in). Products see
     activations in `dtype`, everything else sees them in float32; the KV cache is stored in
-    `kv_dtype`. `tell` hears how many kernels are compiled, and of how many, while a step waits.
+    `kv_dtype`. `formats` are those of weights that are stored quantised, by name. `tell` hears how many kernels are compiled, and of how many, while a step waits.
     """
 
     name = "cpu"
@@ -66,12 +71,14 @@ class CpuOps(ReferenceOps):
         format: Format | None = None,
         stored_as: str = "float32",
         kv_dtype: CacheKind = "float32",
+        formats: Mapping[str, WeightFormat] | None = None,
         team: ThreadPool | None = None,
         tell: Tell | None = None,
     ) -> None:
         super().__init__("float32")
-        self.claims = recorded_claims(rounded=dtype == "bfloat16")
+        self.claims = recorded_claims(rounded=dtype == "bfloat16", can_join=self._can_join)
         self._format, self._stored_as, self._kv_dtype = format, stored_as, kv_dtype
+        self._formats = formats or {}
         self._team = team
         self._inputs = Inputs()
         self._compilers = Compilers(tell)
@@ -125,6 +132,13 @@ class CpuOps(ReferenceOps):
             return None
         format = kernel_format(formats)
         return None if format is None else partial(pack_quantised, format=format)
+
+    def _can_join(self, operations: Sequence[Operation]) -> bool:
+        """May these projections be one? Not where codes would have to be expanded for that."""
+        if not can_join(operations) or self._format is not None:
+            return can_join(operations)
+        names = [use_of(each, "weight").tensors[0].name for each in operations]
+        return keep_codes_together([self._formats.get(name) for name in names])
 
     def _as_stored(self, arrays: Sequence[Packable]) -> Format:
         """Return the format that keeps numbers as they are."""

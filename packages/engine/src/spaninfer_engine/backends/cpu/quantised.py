@@ -33,6 +33,14 @@ def kernel_format(formats: Sequence[WeightFormat]) -> Format | None:
     return Format("int8" if "int8" in kinds else "int4", groups.pop())
 
 
+def keep_codes_together(formats: Sequence[WeightFormat | None]) -> bool:
+    """Do weights, some perhaps not quantised, keep their codes below one another as alone?"""
+    known = [each for each in formats if each is not None]
+    if all(kernel_format([each]) is None for each in known):
+        return True
+    return len(known) == len(formats) and kernel_format(known) is not None
+
+
 def _kind(format: WeightFormat) -> str | None:
     """Return the narrowest kind of codes that holds those of a format."""
     if format.permuted or format.group_columns not in _GROUPS or format.values == "e4m3":

@@ -30,6 +30,7 @@ from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.startup.build import open_backend, resolve_decoder, silent
 from spaninfer_engine.startup.compute import decide_compute
 from spaninfer_engine.startup.hardware import this_machine
+from spaninfer_engine.startup.weight_formats import formats_of
 from spaninfer_engine.step.sequences import Sequences
 
 from spaninfer.bench.cpu.formats import PeerFormat, Setting
@@ -137,7 +138,7 @@ def logits_of(texts: Sequence[Text], rows: int, **options: Any) -> Iterator[Logi
         decoder = resolve_decoder(asked, checkpoint)
         stored_as = checkpoint_dtype(checkpoint.config)
         compute = decide_compute(asked, stored_as, this_machine(with_gpu=False))
-        ops = open_backend(compute, decoder, asked, stored_as)
+        ops = open_backend(compute, decoder, asked, stored_as, formats_of(checkpoint.reader))
         bound = bind(lower(decoder), ops, checkpoint.reader)
     kept, spans = Kept(), -(-max(map(len, texts)) // _SPAN_LEN)
     groups = len(decoder.groups)
