@@ -9,7 +9,7 @@ import pytest
 from noise import rms
 from numpy.typing import NDArray
 from oracle import prompt
-from published import METHODS, Method, write_model
+from published import METHODS, Method, others_slow, write_model
 from stepping import Model
 
 TOKENS = [token % 90 for token in prompt(12)]
@@ -26,6 +26,9 @@ WITH_ZEROS = {
     *("GPTQ", "GPTQ v2", "GPTQ 2", "GPTQ 3", "AWQ", "AWQ g64", "W4A16 asymmetric", "3 bits"),
     "bitsandbytes int8",  # a 127th is no bfloat16
 }
+
+FAST = ("GPTQ", "AWQ", "W4A16", "W8A8", "FP8 blocks", "NF4", "MXFP4", "mixed")
+"""One of each family; its siblings differ in what tests/load/quantised compares."""
 
 
 def _mixed(name: str) -> Method | None:
@@ -63,14 +66,14 @@ def _logits(model: Model, backend: str) -> NDArray[np.float32]:
     return logits
 
 
-@pytest.mark.parametrize("name", [*METHODS, "mixed"])
+@pytest.mark.parametrize("name", others_slow([*METHODS, "mixed"], FAST))
 def test_a_model_computes_with_the_numbers_that_codes_stand_for(name: str, tmp_path: Path) -> None:
     quantised, expanded = _pair(name, tmp_path)
 
     np.testing.assert_array_equal(_logits(quantised, "reference"), _logits(expanded, "reference"))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", others_slow(METHODS, FAST))
 def test_the_cpu_multiplies_by_codes_where_it_can_and_else_by_numbers(
     name: str, tmp_path: Path
 ) -> None:
@@ -88,7 +91,7 @@ def test_the_cpu_multiplies_by_codes_where_it_can_and_else_by_numbers(
         assert min(map(rms, difference)) < EXACT * exact.std()
 
 
-@pytest.mark.parametrize("name", ["GPTQ reordered", "AWQ", "FP8 blocks", "mixed"])
+@pytest.mark.parametrize("name", ["GPTQ reordered", "mixed"])
 def test_torch_computes_with_them_too(name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     quantised, expanded = _pair(name, tmp_path)

@@ -20,7 +20,8 @@ from spaninfer_engine.resource import Resource
 from spaninfer_engine.vocab import TokenizerSource
 
 ALLOWED = (
-    "a Hugging Face folder (config.json and *.safetensors), a .gguf file or a llama2.c .bin file"
+    "a Hugging Face folder (config.json and *.safetensors, or pytorch_model*.bin), a .gguf file "
+    "or a llama2.c .bin file"
 )
 
 

@@ -57,9 +57,10 @@ class CpuOps(ReferenceOps):
     """ops.table.Ops on numpy arrays of float32, on the threads of a team.
 
     Weights of products are packed: in `format`, or else as they are stored, bfloat16 in bfloat16
-    (`stored_as` is what those of a model without weights would be stored in). Products see
-    activations in `dtype`, everything else sees them in float32; the KV cache is stored in
-    `kv_dtype`. `formats` are those of weights that are stored quantised, by name. `tell` hears how many kernels are compiled, and of how many, while a step waits.
+    (`stored_as` is what those of a model without weights would be stored in), and quantised ones as
+    codes where products have them (`formats` are those, by name). Products see activations in
+    `dtype`, everything else sees them in float32; the KV cache is stored in `kv_dtype`. `tell`
+    hears how many kernels are compiled, and of how many, while a step waits.
     """
 
     name = "cpu"

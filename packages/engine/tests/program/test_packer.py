@@ -1,0 +1,101 @@
+"""Quantised weights reach a backend as codes where it has a kernel, and expanded elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from spaninfer_engine.backends.reference.ops import ReferenceOps
+from spaninfer_engine.load.quantised.entry import QuantizedEntry
+from spaninfer_engine.ops.operation import HeadRows, Use
+from spaninfer_engine.program.packer import Packer
+from spaninfer_engine.spec.nodes import Weight
+from spaninfer_op_reference import QuantizedWeight, WeightFormat, dequantize_weight
+
+INT4 = WeightFormat("int4", "integer", 4, 1, 4, "float32", stored_bits=12)
+INT5 = WeightFormat("int5", "integer", 5, 1, 4, "float32", stored_bits=13)
+SHAPE = (6, 8)
+
+
+def _entry(format: WeightFormat, seed: int) -> QuantizedEntry:
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(-8, 8, SHAPE).astype(np.int8)
+    scales = rng.standard_normal((6, 2)).astype(np.float32)
+    weight = QuantizedWeight(format, codes, scales)
+    return QuantizedEntry(format, SHAPE, np.dtype(np.float32), weight.nbytes, lambda: weight)
+
+
+class _Reader:
+    """Two weights in int4, one in int5, one in plain numbers."""
+
+    entries: ClassVar = {"a": _entry(INT4, 0), "b": _entry(INT4, 1), "c": _entry(INT5, 2)}
+
+    def read(self, name: str) -> Any:
+        return self.entries[name].read() if name in self.entries else np.ones(SHAPE, np.float32)
+
+    def quantized(self, name: str) -> QuantizedEntry | None:
+        return self.entries.get(name)
+
+
+class _Ops(ReferenceOps):
+    """Takes codes in every format."""
+
+    def quantized_packer(
+        self,
+        formats: Sequence[WeightFormat],  # noqa: ARG002
+        layout: str,
+    ) -> Callable[[Sequence[QuantizedWeight]], Any] | None:
+        return None if layout == "wide" else lambda weights: _Codes(weights)
+
+
+class _Codes:
+    def __init__(self, weights: Sequence[QuantizedWeight]) -> None:
+        self.weights, self.nbytes = weights, 1
+
+
+def _use(*names: str, **options: Any) -> Use:
+    return Use("weight", tuple(Weight(name, SHAPE) for name in names), **options)
+
+
+def _pack(uses: Sequence[Use], layout: str = "codes") -> tuple[Any, Packer[Any]]:
+    packer: Packer[Any] = Packer(_Ops("float32"), _Reader())
+    return packer(uses, layout), packer
+
+
+def test_weights_of_one_format_and_of_several_uses_stay_codes() -> None:
+    packed, packer = _pack([_use("a"), _use("c")])
+
+    assert [weight.format for weight in packed.weights] == [INT4, INT5]
+    (use,) = packer.quantised
+    assert (use.is_expanded, use.num_bytes, use.stored_bytes) == (False, 1, 6 * 8 * 25 // 8)
+
+
+def test_experts_are_stacked_as_codes() -> None:
+    packed, _ = _pack([_use("a", "b", stacked=True)])
+
+    (stack,) = packed.weights
+    expected = np.stack([_Reader().read(name) for name in "ab"])
+    np.testing.assert_array_equal(dequantize_weight(stack), expected)
+
+
+@pytest.mark.parametrize(
+    ("uses", "layout"),
+    [
+        ([_use("a")], "wide"),  # the backend has no kernel
+        ([_use("a"), _use("plain")], "codes"),
+        ([_use("a", "c", stacked=True)], "codes"),  # experts of two formats
+        ([_use("a", view=HeadRows(2, 0, 2))], "codes"),
+    ],
+)
+def test_what_has_no_kernel_is_expanded_once(uses: list[Use], layout: str) -> None:
+    packed, packer = _pack(uses, layout)
+
+    reader = _Reader()
+    arrays = [use.assemble(tuple(reader.read(each.name) for each in use.tensors)) for use in uses]
+    np.testing.assert_array_equal(packed, np.concatenate(arrays))
+    assert packer(uses, layout) is packed
+    (use,) = packer.quantised
+    assert use.is_expanded
+    assert use.num_bytes == packed.nbytes
