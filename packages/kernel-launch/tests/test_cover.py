@@ -41,6 +41,17 @@ def test_a_cover_has_every_pair_in_far_fewer_cases():
     assert 12 <= len(cover) <= 16  # sizes times types are needed, 96 cases are there
 
 
+def test_values_that_stand_alone_meet_each_entry_point_and_no_more():
+    every = variants(SIZE=[64, 96, 128, 256], T=["half", "float", "bfloat16"], NORM=[0, 1])
+
+    cover = pairwise_cover(every, alone=["SIZE"])
+
+    for pair in pairs(every_case(every)) - pairs(cover):
+        assert "SIZE" in dict(pair)
+    assert {dict(variant.macros)["SIZE"] for variant, _ in cover} == {"64", "96", "128", "256"}
+    assert len(cover) <= 8  # types times norms, or architectures: 6 are needed
+
+
 def test_kernels_that_share_no_macro_are_each_covered():
     lone = Variant.of("g", SOURCE, {}, ("sm_75",))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
 from itertools import combinations
 from typing import TypeAlias
@@ -20,15 +20,18 @@ def every_case(variants: Iterable[Variant]) -> list[Case]:
     return [(variant, arch) for variant in variants for arch in variant.architectures]
 
 
-def pairwise_cover(variants: Iterable[Variant]) -> list[Case]:
+def pairwise_cover(variants: Iterable[Variant], *, alone: Collection[str] = ()) -> list[Case]:
     """Return few of `every_case` in which all that meets somewhere meets: values of two macros.
+
+    Of macros in `alone`, each value occurs with each entry point, not with each other value: names
+    of those that follow from other macros, or count what takes no registers.
 
     The architecture and the entry point count as macros. Mistakes in a kernel mostly need two
     things to come together (Kuhn, Wallace and Gallo 2004), such as an element type and an
     architecture. The case that adds most pairs comes next: never more than ln(pairs) + 1 times as
     many as needed, the bound of greedy set covers.
     """
-    pairs = {case: _pairs(case) for case in every_case(variants)}
+    pairs = {case: _pairs(case, alone) for case in every_case(variants)}
     order = list(pairs)
     # Gains only shrink, so a case whose gain is up to date and at the top is the best one.
     queue = [(-len(pairs[case]), number) for number, case in enumerate(order)]
@@ -45,6 +48,8 @@ def pairwise_cover(variants: Iterable[Variant]) -> list[Case]:
     return chosen
 
 
-def _pairs(case: Case) -> set[_Pair]:
+def _pairs(case: Case, alone: Collection[str]) -> set[_Pair]:
     variant, arch = case
-    return set(combinations((("arch", arch), ("entry", variant.entry), *variant.macros), 2))
+    values = ("arch", arch), ("entry", variant.entry), *variant.macros
+    pairs = combinations((value for value in values if value[0] not in alone), 2)
+    return {*pairs, *((("entry", variant.entry), value) for value in values)}
