@@ -9,40 +9,31 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba.extending import overload
 
 from spaninfer_kernels_cpu.codegen.array_view import numbers_at
 from spaninfer_kernels_cpu.codegen.device_function import (
-    INLINE,
     device_function,
     device_function_with,
 )
 from spaninfer_kernels_cpu.codegen.elements import FLOAT32, Element, read, write
 from spaninfer_kernels_cpu.codegen.rounding import rounded
+from spaninfer_kernels_cpu.codegen.specialization import specialized
 
 _ORDERED = {"contract", "reassoc", "nsz", "arcp", "nnan"}  # else extremes are no vector code
 _LEAST_SCALE = np.float32(1e-5)  # constant vectors still get a scale to divide by
 _ZERO = np.float32(0)
 
 
+def _choose_store(kind: Element) -> Any:
+    if not kind.is_quantised:
+        return _store_floats
+    return _store_bytes if kind.bits == 8 else _store_nibbles
+
+
+@specialized(_choose_store)
 def store(kind: Element, x: int, size: int, into: int, scales: int) -> None:
     """Write x[size] (float32), rounded or quantised; then zero and scale go to `scales`."""
     raise NotImplementedError("exists in Numba functions only")
-
-
-@overload(store, jit_options=INLINE)
-def _choose_store(
-    kind: Element,
-    x: int,  # noqa: ARG001
-    size: int,  # noqa: ARG001
-    into: int,  # noqa: ARG001
-    scales: int,  # noqa: ARG001
-) -> Any:
-    """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
-    element: Any = kind
-    if not element.value.is_quantised:
-        return _store_floats
-    return _store_bytes if element.value.bits == 8 else _store_nibbles
 
 
 def _store_floats(kind: Element, x: int, size: int, into: int, scales: int) -> Any:  # noqa: ARG001

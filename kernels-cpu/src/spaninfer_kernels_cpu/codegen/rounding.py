@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import types
 
-from spaninfer_kernels_cpu.codegen import vectors as v
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import bits_of, float_of
-from spaninfer_kernels_cpu.codegen.vectors import intrinsic
 
 ROUNDER = np.float32(12582912.0)  # 1.5 * 2**23: adding it leaves the nearest integer in low bits
 ROUNDER_BITS = np.int32(0x4B400000)
@@ -21,16 +16,6 @@ def rounded(x: np.float32) -> np.int32:
     """Return the nearest integer, the even one in the middle; |x| below 2**22."""
     shifted = np.float32(x + ROUNDER)
     return np.int32(bits_of(shifted) - ROUNDER_BITS)
-
-
-@intrinsic
-def fused(_context: Any, x: Any, y: Any, z: Any) -> Any:
-    """Return x * y + z of float32, rounded once where the CPU can, as vectors' `fma` is."""
-
-    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
-        return v.call(b, "llvm.fmuladd.f32", *arguments)
-
-    return types.float32(x, y, z), emit
 
 
 @device_function

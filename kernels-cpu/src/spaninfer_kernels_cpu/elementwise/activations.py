@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba.extending import overload
 
 from spaninfer_kernels_cpu.codegen.constants import Constant
-from spaninfer_kernels_cpu.codegen.device_function import INLINE, device_function
+from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.exponential import exp, tanh
+from spaninfer_kernels_cpu.codegen.specialization import specialized
 
 _ZERO = np.float32(0)
 _HALF = np.float32(0.5)
@@ -34,16 +34,10 @@ ACTIVATIONS = {one.name: one for one in (SILU, GELU, GELU_TANH, QUICK_GELU, RELU
 """By the names of spaninfer_op_reference."""
 
 
+@specialized(lambda activation: _FORMULAS[activation.name])
 def activated(activation: Activation, x: np.float32) -> np.float32:
     """Return an activation of x."""
     raise NotImplementedError("exists in Numba functions only")
-
-
-@overload(activated, jit_options=INLINE)
-def _activated(activation, x):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    """Choose the code by the type of the constant; Numba compares signatures to the letter."""
-    kind: Any = activation
-    return _FORMULAS[kind.value.name]
 
 
 _QUICK = np.float32(1.702)
@@ -80,7 +74,7 @@ def _normal(x: np.float32) -> np.float32:
     return tail if x < _ZERO else _ONE - tail
 
 
-_FORMULAS = {
+_FORMULAS: dict[str, Any] = {
     "silu": lambda activation, x: x * _sigmoid(x),  # noqa: ARG005
     "gelu": lambda activation, x: x * _normal(x),  # noqa: ARG005
     "gelu_tanh": lambda activation, x: _gelu_tanh(x),  # noqa: ARG005

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba.extending import overload
 
 from spaninfer_kernels_cpu.codegen.arguments import Arguments, Float32
 from spaninfer_kernels_cpu.codegen.array_view import floats_at
 from spaninfer_kernels_cpu.codegen.constants import Constant
-from spaninfer_kernels_cpu.codegen.device_function import INLINE
 from spaninfer_kernels_cpu.codegen.elements import larger, smaller
 from spaninfer_kernels_cpu.codegen.exponential import tanh
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
+from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.elementwise.activations import ACTIVATIONS, Activation, activated
 from spaninfer_kernels_cpu.runtime.call import (
     NUMBERS_PER_TASK,
@@ -34,22 +33,20 @@ class Formula(Constant):
     activation: Activation | None = None
 
 
-def computed(formula: Formula, x: np.float32, y: np.float32, number: np.float32) -> np.float32:
-    """Return a formula's value."""
-    raise NotImplementedError("exists in Numba functions only")
-
-
-@overload(computed, jit_options=INLINE)
-def _computed(formula, x, y, number):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    """Choose the code by the type of the constant; Numba compares signatures to the letter."""
-    kind: Any = formula
-    activation = kind.value.activation
-    match kind.value.name:
+def _code_of(chosen: Formula) -> Any:
+    activation: Any = chosen.activation
+    match chosen.name:
         case "gate":
             return lambda formula, x, y, number: activated(activation, x) * y  # noqa: ARG005
         case "activation":
             return lambda formula, x, y, number: activated(activation, x)  # noqa: ARG005
-    return _FORMULAS[kind.value.name]
+    return _FORMULAS[chosen.name]
+
+
+@specialized(_code_of)
+def computed(formula: Formula, x: np.float32, y: np.float32, number: np.float32) -> np.float32:
+    """Return a formula's value."""
+    raise NotImplementedError("exists in Numba functions only")
 
 
 _FORMULAS = {

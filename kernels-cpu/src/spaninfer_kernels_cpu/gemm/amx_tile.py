@@ -18,7 +18,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba.extending import overload
 
 from spaninfer_kernels_cpu.codegen import amx
 from spaninfer_kernels_cpu.codegen.amx import (
@@ -32,9 +31,10 @@ from spaninfer_kernels_cpu.codegen.amx import (
     Tile,
 )
 from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
-from spaninfer_kernels_cpu.codegen.device_function import INLINE, device_function
+from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE, Room, stack
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_for_share, ask_to_read, share_of
+from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.gemm.micro_kernel import SQUARE_ROWS, MicroKernel
 from spaninfer_kernels_cpu.gemm.register_tile import add_scaled_row, load_parameters
 from spaninfer_kernels_cpu.quantisation.layout import (
@@ -63,27 +63,18 @@ Parameters = tuple[int, int]
 """Address of the first group's, or row's, scales and what belongs to them; bytes to the next."""
 
 
+def _choose_fill(micro: MicroKernel) -> Any:
+    if micro.is_quantised:
+        return _fill_quantised
+    return _fill_square if micro.rows == SQUARE_ROWS else _fill_line
+
+
+@specialized(_choose_fill)
 def fill(
     micro: MicroKernel, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
     """Write the products of a panel and of rows to out: see `tile_gemm.fill_tile`."""
     raise NotImplementedError("exists in Numba functions only")
-
-
-@overload(fill, jit_options=INLINE)
-def _fill(
-    micro: MicroKernel,
-    weights: int,  # noqa: ARG001
-    rows: Strided,  # noqa: ARG001
-    sizes: Sizes,  # noqa: ARG001
-    out: int,  # noqa: ARG001
-    coming: Lines,  # noqa: ARG001
-) -> Any:
-    """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
-    kind: Any = micro
-    if kind.value.is_quantised:
-        return _fill_quantised
-    return _fill_square if kind.value.rows == SQUARE_ROWS else _fill_line
 
 
 def _fill_square(

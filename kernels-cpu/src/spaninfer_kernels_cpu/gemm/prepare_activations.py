@@ -6,21 +6,19 @@ per group, bfloat16, two of them, or just themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
-from numba.extending import overload
 
 from spaninfer_kernels_cpu.codegen.arguments import Arguments
 from spaninfer_kernels_cpu.codegen.constants import Constant
-from spaninfer_kernels_cpu.codegen.device_function import INLINE
 from spaninfer_kernels_cpu.codegen.elements import BFLOAT16, FLOAT32, read, smaller, write
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
 from spaninfer_kernels_cpu.codegen.rounding import nearest_bf16
+from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel, micro_kernels, row_bytes
 from spaninfer_kernels_cpu.quantisation.layout import UNSIGNED_OFFSET, Layout
 from spaninfer_kernels_cpu.quantisation.quantize_activations import RowSizes, quantize_row
@@ -138,21 +136,10 @@ def _prepare_kernel(preparation: Preparation) -> Kernel:
     return prepare
 
 
+@specialized(lambda preparation: _WAYS[preparation.name])
 def prepare_row(preparation: Preparation, source: int, sizes: RowSizes, target: int) -> None:
     """Write a row of float32 as the kernels read it."""
     raise NotImplementedError("exists in Numba functions only")
-
-
-@overload(prepare_row, jit_options=INLINE)
-def _prepare_row(
-    preparation: Preparation,
-    source: int,  # noqa: ARG001
-    sizes: RowSizes,  # noqa: ARG001
-    target: int,  # noqa: ARG001
-) -> Callable[..., None]:
-    """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
-    kind: Any = preparation
-    return _WAYS[kind.value.name]
 
 
 def _code(preparation: Preparation, source: int, sizes: RowSizes, target: int) -> None:  # noqa: ARG001
@@ -196,5 +183,5 @@ def _pad(preparation: Preparation, source: int, sizes: RowSizes, target: int) ->
         write(FLOAT32, target, i, np.float32(0))
 
 
-_WAYS = {"code": _code, "narrow": _narrow, "split": _split, "pad": _pad}
+_WAYS: dict[str, Any] = {"code": _code, "narrow": _narrow, "split": _split, "pad": _pad}
 _CODE, _NARROW, _SPLIT, _PAD = (Preparation(name) for name in _WAYS)

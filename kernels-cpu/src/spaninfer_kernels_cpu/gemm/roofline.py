@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numba.extending import overload
 from numpy.typing import NDArray
 from spaninfer_host_limits import usable_cpus
 
@@ -19,9 +18,9 @@ from spaninfer_kernels_cpu.codegen import atomics
 from spaninfer_kernels_cpu.codegen.amx import TILE_BYTES, TILE_ROWS
 from spaninfer_kernels_cpu.codegen.arguments import Arguments
 from spaninfer_kernels_cpu.codegen.array_view import numbers_at
-from spaninfer_kernels_cpu.codegen.device_function import INLINE
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
+from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.gemm import amx_tile
 from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel, micro_kernels
 from spaninfer_kernels_cpu.gemm.register_tile import (
@@ -119,21 +118,19 @@ def _multiplier(micro: MicroKernel) -> Kernel:
     return multiply
 
 
+def _choose_repeat(micro: MicroKernel) -> Any:
+    if micro.by_tiles:
+        return _repeat_tiles
+    return _repeat_quantised if micro.is_quantised else _repeat_numbers
+
+
+@specialized(_choose_repeat)
 def repeat(micro: MicroKernel, space: int, out: int) -> None:
     """Do _STEPS steps of a tile with the same weights and four activations; sums go to `out`.
 
     With the same activations too, LLVM would add the one product _STEPS times over.
     """
     raise NotImplementedError("exists in Numba functions only")
-
-
-@overload(repeat, jit_options=INLINE)
-def _repeat(micro: MicroKernel, space: int, out: int) -> Any:  # noqa: ARG001
-    """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
-    kind: Any = micro
-    if kind.value.by_tiles:
-        return _repeat_tiles
-    return _repeat_quantised if kind.value.is_quantised else _repeat_numbers
 
 
 def _repeat_tiles(micro: MicroKernel, space: int, out: int) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from numba.extending import overload
-
 from spaninfer_kernels_cpu.codegen import amx
-from spaninfer_kernels_cpu.codegen.device_function import INLINE, device_function
+from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_for_share, share_of
+from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.gemm import amx_tile
 from spaninfer_kernels_cpu.gemm.amx_tile import Sizes, Strided
 from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
@@ -36,6 +34,7 @@ Addresses = tuple[int, ...]
 BLOCKS = PANEL // LANES
 
 
+@specialized(lambda micro: _fill_by_tiles if micro.by_tiles else _fill_by_vectors)
 def fill_tile(
     micro: MicroKernel, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
@@ -45,20 +44,6 @@ def fill_tile(
     second cache meanwhile.
     """
     raise NotImplementedError("exists in Numba functions only")
-
-
-@overload(fill_tile, jit_options=INLINE)
-def _fill_tile(
-    micro: MicroKernel,
-    weights: int,  # noqa: ARG001
-    rows: Strided,  # noqa: ARG001
-    sizes: Sizes,  # noqa: ARG001
-    out: int,  # noqa: ARG001
-    coming: Lines,  # noqa: ARG001
-) -> Callable[..., None]:
-    """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
-    kind: Any = micro
-    return _fill_by_tiles if kind.value.by_tiles else _fill_by_vectors
 
 
 def _fill_by_vectors(
@@ -77,16 +62,10 @@ def _fill_by_tiles(
     amx_tile.fill(micro, weights, rows, sizes, out, coming)
 
 
+@specialized(lambda micro: _release if micro.by_tiles else _keep)
 def end_tiles(micro: MicroKernel) -> None:
-    """Give back what `fill_tile` took and kept for the next one."""
+    """Give back what `fill_tile` took and kept for the next one: once per task, it is slow."""
     raise NotImplementedError("exists in Numba functions only")
-
-
-@overload(end_tiles, jit_options=INLINE)
-def _end_tiles(micro: MicroKernel) -> Callable[..., None]:
-    """Choose the code: registers of AMX are given back once per task, which takes long."""
-    kind: Any = micro
-    return _release if kind.value.by_tiles else _keep
 
 
 def _release(micro: MicroKernel) -> None:  # noqa: ARG001
@@ -97,6 +76,7 @@ def _keep(micro: MicroKernel) -> None:
     pass
 
 
+@specialized(lambda micro: _multiply_quantised if micro.is_quantised else _multiply_numbers)
 def multiply(
     micro: MicroKernel,
     weights: int,
@@ -110,20 +90,6 @@ def multiply(
     `sizes` and `coming` are as in `fill_tile`.
     """
     raise NotImplementedError("exists in Numba functions only")
-
-
-@overload(multiply, jit_options=INLINE)
-def _multiply(
-    micro: MicroKernel,
-    weights: int,  # noqa: ARG001
-    rows: Addresses,  # noqa: ARG001
-    block: int,  # noqa: ARG001
-    sizes: Sizes,  # noqa: ARG001
-    coming: Lines,  # noqa: ARG001
-) -> Callable[..., Tile]:
-    """Choose the code; Numba hands in types, but wants the signature repeated to the letter."""
-    kind: Any = micro
-    return _multiply_quantised if kind.value.is_quantised else _multiply_numbers
 
 
 def _multiply_numbers(
