@@ -25,13 +25,13 @@ class Kind(Enum):
     DOG = "dog"
 
 
-class Animal(BaseModel):
+class Animal(BaseModel, extra="forbid"):
     name: str = Field(max_length=12)
     kind: Kind
     age: int | None = Field(ge=0, le=30)
 
 
-class Story(BaseModel):
+class Story(BaseModel, extra="forbid"):
     title: str = Field(max_length=30)
     animals: list[Animal] = Field(min_length=1, max_length=2)
     is_true: bool
