@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from byte_tokenizer import byte_tokenizer
 from families import FAMILIES
 from oracle import Oracle, prompt
 from runners import runner_on
@@ -28,6 +30,7 @@ from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.step.batch import Batch
 from spaninfer_engine.step.device import Updates
 from spaninfer_engine.step.sequences import Sequences
+from spaninfer_engine.structured import StructuredOutput
 from spaninfer_engine.text.ids_only import wordless_tokenizer
 from spaninfer_engine.text.template import ChatTemplate
 from stepping import Model
@@ -242,6 +245,34 @@ def test_masks_limit_tokens_while_steps_are_launched_ahead(model: Model, padded:
         *(type(None), type(None), ZeroDivisionError, type(None), type(None)),
         *(NoToken, InvalidMask),
     ]
+    assert made[0].num_masked > 10
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["as they are", "padded"])
+def test_grammars_are_followed_while_steps_are_launched_ahead(model: Model, padded: bool) -> None:
+    pytest.importorskip("llguidance")
+    forms = ("[a-z]{3,9}", "[0-9]{12}", "(ab|cd)*ef")
+    guided = [
+        SamplingParams(structured=StructuredOutput(regex=form), seed=number, min_tokens=number, n=2)
+        for number, form in enumerate(forms)
+    ]
+    free = SamplingParams(max_tokens=15, ignore_eos=True, seed=9)
+
+    def answers(make_runner: Any) -> list[tuple[int, ...]]:
+        words = byte_tokenizer(VOCAB)
+        parts = replace(_parts(model, make_runner, 400, 8), tokenizer=words)
+        with Engine(parts) as engine:
+            prompts = [prompt(5 + 3 * number) for number in range(4)]
+            return [each.token_ids for each in engine.generate(prompts, [*guided, free])]
+
+    made: list[ThreadedDevice] = []
+    expected = answers(_one_by_one(model))
+    actual = answers(_ahead(model, padded=padded, made=made))
+
+    assert actual == expected
+    texts = [byte_tokenizer(VOCAB).decode(each) for each in actual]
+    for number, text in enumerate(texts[:6]):
+        assert re.fullmatch(forms[number // 2], text)
     assert made[0].num_masked > 10
 
 

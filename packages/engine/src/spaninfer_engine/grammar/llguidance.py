@@ -24,9 +24,7 @@ from spaninfer_engine.text import Tokenizer
 # bound, models that would rather write something else write spaces until the end of the context.
 WHITESPACE = r" |\n[ \t]{0,32}"
 
-MAX_PIECE_BYTES = (
-    128  # of tokens that are tried for a text that the tokenizer cannot write as it is
-)
+MAX_PIECE_BYTES = 128  # of tokens tried for a text that the tokenizer cannot write as it is
 
 
 def _limits() -> LLParserLimits:
@@ -118,10 +116,10 @@ def grammar_text(structured: StructuredOutput, special: Collection[str]) -> str:
         case "json_schema":
             return _json_grammar(source)
         case "regex":
-            return LLMatcher.grammar_from_regex(source)
+            return str(LLMatcher.grammar_from_regex(source))
         case "choice":  # alternatives in Lark take a row of the parser each, and there are 2,000
             assert structured.choice is not None
-            return LLMatcher.grammar_from_regex("|".join(map(_escaped, structured.choice)))
+            return str(LLMatcher.grammar_from_regex("|".join(map(_escaped, structured.choice))))
         case "grammar":
             return _lark(source)
         case "structural_tag":
@@ -129,7 +127,7 @@ def grammar_text(structured: StructuredOutput, special: Collection[str]) -> str:
 
 
 def _json_grammar(schema: str) -> str:
-    return LLMatcher.grammar_from_json_schema(schema, {"whitespace_pattern": WHITESPACE})
+    return str(LLMatcher.grammar_from_json_schema(schema, {"whitespace_pattern": WHITESPACE}))
 
 
 def _escaped(text: str) -> str:
@@ -139,7 +137,7 @@ def _escaped(text: str) -> str:
 def _lark(source: str) -> str:
     """Return a grammar in Lark's syntax; one in GBNF is converted."""
     try:
-        return LLMatcher.grammar_from_lark(any_to_lark(source))
+        return str(LLMatcher.grammar_from_lark(any_to_lark(source)))
     except RecursionError as deep:
         raise InvalidGrammar("grammar", "its brackets are nested too deep") from deep
     except Exception as wrong:  # the library raises bare Exception
@@ -160,7 +158,7 @@ def _tags(tag: dict[str, Any], special: Collection[str]) -> str:
             for part in tag["structures"]
         ]
         is_control = any(each in special for each in triggers)
-        return StructTag.to_grammar(made, assume_special=is_control)
+        return str(StructTag.to_grammar(made, assume_special=is_control))
     except (KeyError, TypeError, AttributeError, AssertionError, StopIteration, ValueError) as bad:
         raise InvalidGrammar(
             "structural_tag",

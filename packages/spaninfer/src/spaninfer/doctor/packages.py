@@ -13,7 +13,7 @@ _NEEDED = (
     *("spaninfer-kernel-launch", "spaninfer-op-reference", "spaninfer-demo"),
 )
 _OPTIONAL = ("spaninfer-kernels-cuda", "span-attention", "spaninfer-multimodal")
-_LIBRARIES = ("numpy", "numba", "tokenizers", "torch", "cuda-bindings")
+_LIBRARIES = ("numpy", "numba", "tokenizers", "llguidance", "torch", "cuda-bindings")
 
 
 def check_packages() -> Iterator[Finding]:
