@@ -112,6 +112,7 @@ def test_two_files_are_compared_beside_the_bars(call, tmp_path):
     assert "✗" in alone.stdout
 
 
+@pytest.mark.slow
 def test_structured_output_is_measured_as_records(call, tmp_path):
     suite = tmp_path / "suite"
     suite.mkdir()
@@ -123,6 +124,6 @@ def test_structured_output_is_measured_as_records(call, tmp_path):
     records = [json.loads(line) for line in result.stdout.splitlines()]
     found = {record["workload"]: record for record in records}
     assert (found["compile p50"]["schemas"], found["compile p50"]["accepted"]) == (2, 1)
-    assert found["mask p50"]["masks"] > 10
+    assert found["mask p50"]["masks"] > 100
     assert {"step free bs64", "step guided bs64"} <= found.keys()
     assert all(record["benchmark"] == "structured" for record in records)

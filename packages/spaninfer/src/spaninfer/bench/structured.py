@@ -68,7 +68,10 @@ def measure_structured(
     yield record("compile p50", "ms", [times[len(times) // 2]], **counts)
     yield record("compile p99", "ms", [_p99(times)], **counts)
     vocab = engine.tokenizer.vocab_size
-    masks = [each for grammar in [first, *grammars] for each in _mask_times(grammar, vocab)]
+    end_ids = engine.tokenizer.eos_ids
+    masks = [
+        each for grammar in [first, *grammars] for each in _mask_times(grammar, vocab, end_ids)
+    ]
     yield record("mask p50", "us", [sorted(masks)[len(masks) // 2]], masks=len(masks))
     yield record("mask p99", "us", [_p99(masks)], masks=len(masks))
     for batch_size in BATCHES:
@@ -93,7 +96,7 @@ def _compiled(
     return sorted(times), grammars
 
 
-def _mask_times(grammar: Grammar, vocab: int) -> Iterator[float]:
+def _mask_times(grammar: Grammar, vocab: int, end_ids: frozenset[int]) -> Iterator[float]:
     """Yield µs per mask of a random walk through a grammar."""
     rng = np.random.default_rng(0)
     matcher, ids = grammar.matcher((), 0), np.zeros(_WALK, np.int32)
@@ -103,7 +106,7 @@ def _mask_times(grammar: Grammar, vocab: int) -> Iterator[float]:
         matcher.fill(ids[:position], bits)
         yield (perf_counter() - begin) * 1e6
         allowed = np.flatnonzero(np.unpackbits(bits, bitorder="little"))
-        if len(allowed) <= 2:  # the end, by any of its ids; or a text that is forced
+        if end_ids.issuperset(allowed.tolist()):
             return
         ids[position] = rng.choice(allowed)
 
