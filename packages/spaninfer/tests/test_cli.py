@@ -12,15 +12,8 @@ from spaninfer.cli import app
 COMMANDS = (
     *("serve", "generate", "chat", "info", "convert", "doctor", "pull", "list", "remove"),
     *("spec list", "spec show", "spec check"),
-    *(
-        "bench engine",
-        "bench kernels",
-        "bench cpu",
-        "bench soak",
-        "bench structured",
-        "bench compare",
-        "bench plot",
-    ),
+    *("bench engine", "bench kernels", "bench cpu", "bench soak", "bench options"),
+    *("bench structured", "bench compare", "bench plot"),
 )
 GREEDY = ("--temperature", "0", "--max-tokens", "12")
 

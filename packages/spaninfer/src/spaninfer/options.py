@@ -161,6 +161,17 @@ class Compute:
         return asdict(self) | {"quantize_group": GROUPS[self.quantize_group]}
 
 
+def as_arguments(asked: Mapping[str, Any]) -> list[str]:
+    """Return what was asked for as a command line has it; None is left out.
+
+    >>> as_arguments({"backend": "cpu", "kv_dtype": None, "quantize_group": 32})
+    ['--backend=cpu', '--quantize-group=32']
+    """
+    return [
+        f"--{name.replace('_', '-')}={value}" for name, value in asked.items() if value is not None
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Cache:
     """How many tokens the KV cache holds."""

@@ -16,10 +16,14 @@ from spaninfer_engine.startup.hardware import this_machine
 from spaninfer import options, show
 from spaninfer.bench import engine as engine_bench
 from spaninfer.bench.compare import compare
+from spaninfer.bench.options.run import OPTIONS, measure_options
+from spaninfer.bench.options.sides import EngineSide, ServerSide, Side
 from spaninfer.bench.plot import draw
 from spaninfer.bench.records import circumstances, read
+from spaninfer.bench.server_process import server_process
 from spaninfer.bench.shapes import SHAPES, folder_of
 from spaninfer.bench.soak.attacks import ATTACKS
+from spaninfer.bench.soak.client import Target
 from spaninfer.bench.soak.rounds import records
 from spaninfer.bench.soak.run import measure_soak
 from spaninfer.bench.startup import STARTUPS, measure_startup
@@ -38,6 +42,12 @@ app = typer.Typer(
 
 _MAX_LEN = 16384  # of named shapes: what the other engines were given
 
+Model = Annotated[
+    str,
+    typer.Argument(
+        help=f"A published shape with random weights ({', '.join(SHAPES)}), or a model."
+    ),
+]
 Only = Annotated[
     str | None, typer.Option(help="Names with commas between them; default: all there are.")
 ]
@@ -50,12 +60,7 @@ Runs = Annotated[int, typer.Option(min=1, help="How often each is measured.")]
 @app.command("engine")
 @spread
 def bench_engine(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help=f"A published shape with random weights ({', '.join(SHAPES)}), or a model."
-        ),
-    ] = "qwen2.5-0.5b",
+    model: Model = "qwen2.5-0.5b",
     *,
     only: Only = None,
     runs: Runs = 3,
@@ -72,10 +77,9 @@ def bench_engine(
     """Time decoding, first tokens, prefix hits, mixed load and start-up: ids in, ids out."""
     with show.errors_as_sentences(), ExitStack() as stack:
         names = _chosen(only, (*STARTUPS, *(workload.name for workload in WORKLOADS)))
-        is_shape = model in SHAPES
         asked: dict[str, Any] = {
-            "model": str(stack.enter_context(folder_of(model))) if is_shape else model,
-            "weights": "dummy" if is_shape else weights,
+            "weights": weights,
+            **_asked_of(model, stack),
             **compute.asked,
             **cache.asked,
             "step_tokens": step_tokens,
@@ -83,7 +87,7 @@ def bench_engine(
             "batch_invariant": batch_invariant,
             "max_waiting": engine_bench.MAX_WAITING,
         }
-        if is_shape and cache.max_len is None:
+        if model in SHAPES and cache.max_len is None:
             asked["max_len"] = _MAX_LEN
         if threads is not None:
             keep_to(threads)
@@ -99,6 +103,43 @@ def bench_engine(
         with Engine(parts) as engine:
             for record in engine_bench.measure(engine, names, runs, show.note):
                 typer.echo(json.dumps(record))
+
+
+@app.command("options")
+@spread
+def bench_options(
+    model: Model = "demo",
+    *,
+    only: Only = None,
+    runs: Runs = 5,
+    http: Annotated[
+        bool, typer.Option("--http", help="Through a server on loopback, answers streamed.")
+    ] = False,
+    threads: options.Threads = None,
+    compute: options.Compute,
+) -> None:
+    """Time what each sampling option costs those who ask for it, and those who do not."""
+    with show.errors_as_sentences(), ExitStack() as stack:
+        names = _chosen(only, OPTIONS)
+        if http and model in SHAPES:
+            raise ConfigError("servers load no random weights; leave out --http, or name a model")
+        if threads is not None:
+            keep_to(threads)
+        with show.loading() as bar:
+            parts = build(EngineConfig(**_asked_of(model, stack), **compute.asked), bar)
+        engine = stack.enter_context(Engine(parts))
+        about = {"through": "http" if http else "engine", **engine_bench.described(engine)}
+        vocab, device = engine.tokenizer.vocab_size, engine.resolved.device
+        side: Side = EngineSide(engine)
+        if http:
+            engine.close()
+            arguments = [model, *options.as_arguments(compute.asked)]
+            process, host, port = stack.enter_context(server_process(arguments))
+            side = ServerSide(Target(host, port), process.pid)
+            names -= {"mask"}  # a function does not travel
+        for fields in measure_options(side, vocab, names, runs, show.note):
+            record = {"benchmark": "options", **about, **fields, **circumstances(device)}
+            typer.echo(json.dumps(record))
 
 
 @app.command("soak")
@@ -231,6 +272,13 @@ def bench_plot(
     with show.errors_as_sentences():
         for path in draw(read(records), read_bars(bars) if bars else (), out):
             show.note(f"wrote {path}")
+
+
+def _asked_of(model: str, stack: ExitStack) -> dict[str, Any]:
+    """Return the fields of EngineConfig for a shape, whose folder `stack` removes, or a model."""
+    if model not in SHAPES:
+        return {"model": model}
+    return {"model": str(stack.enter_context(folder_of(model))), "weights": "dummy"}
 
 
 def _chosen(only: str | None, known: tuple[str, ...]) -> set[str]:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Final
 
-from spaninfer_engine import ConfigError
-
 from spaninfer.bench.engine import Note
+from spaninfer.bench.server_process import server_process
 from spaninfer.bench.soak import process_usage
 from spaninfer.bench.soak.attackers import Attacked, Attackers, attackers
 from spaninfer.bench.soak.client import Tally, Target
@@ -23,7 +19,6 @@ from spaninfer.bench.soak.rounds import Phase, Round
 
 SETTLED_S: Final = 60.0  # after the attacks; what is held then has leaked
 LOOK_S: Final = 0.5
-READY = re.compile(r"playground\s+http://([\d.]+):(\d+)/")
 
 
 def measure_soak(
@@ -41,55 +36,15 @@ def measure_soak(
     """
     keys = [secrets.token_hex(8) for _ in range(2)]
     with (
-        _server([*arguments, *(f"--api-key={key}" for key in keys)]) as (process, host, port),
+        server_process([*arguments, *(f"--api-key={key}" for key in keys)]) as (
+            process,
+            host,
+            port,
+        ),
         attackers(host, port, keys[1], names) as attacking,
     ):
         soak = _Soak(process.pid, Target(host, port, keys[0]), attacking, note)
         return asyncio.run(soak.rounds(num_rounds, alone_s / num_rounds, seconds / num_rounds))
-
-
-@contextmanager
-def _server(arguments: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
-    """Start a server on a free port of loopback, and stop it in the end."""
-    command = [
-        sys.executable,
-        "-m",
-        "spaninfer",
-        "serve",
-        *arguments,
-        "--host=127.0.0.1",
-        "--quiet",
-    ]
-    process = subprocess.Popen([*command, "--port=0"], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    try:
-        said = []
-        for line in process.stderr:
-            said.append(line)
-            if found := READY.search(line):
-                break
-        else:
-            raise ConfigError(f"the server did not start: {''.join(said).strip()}")
-        with _drained(process):
-            yield process, found[1], int(found[2])
-    finally:
-        process.kill()
-        process.wait()
-
-
-@contextmanager
-def _drained(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Have what the process still prints thrown away: a full pipe would stop it."""
-    assert process.stderr is not None
-    with subprocess.Popen(
-        [sys.executable, "-c", "import sys; [None for _ in sys.stdin]"], stdin=process.stderr
-    ) as reader:
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait()
-            reader.wait()
 
 
 class _Soak:
