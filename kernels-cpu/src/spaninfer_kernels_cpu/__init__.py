@@ -75,6 +75,7 @@ from spaninfer_kernels_cpu.runtime.thread_pool import (
     make_thread_pool_ready,
     shared_thread_pool,
 )
+from spaninfer_kernels_cpu.sampling.logprobs import Logprobs, TokenLogprobs, logprobs_kernel
 from spaninfer_kernels_cpu.sampling.sampler import Sampler, SamplingRow, sampling_kernel
 from spaninfer_kernels_cpu.warmup import compile_all
 
@@ -112,6 +113,7 @@ __all__ = [
     "LayerCache",
     "LayerNorm",
     "Layout",
+    "Logprobs",
     "Matrix",
     "Packed",
     "RmsNorm",
@@ -125,6 +127,7 @@ __all__ = [
     "SizeError",
     "Tell",
     "ThreadPool",
+    "TokenLogprobs",
     "activation_formula",
     "active_level",
     "aligned",
@@ -142,6 +145,7 @@ __all__ = [
     "layer_norm_call",
     "linear",
     "logn_call",
+    "logprobs_kernel",
     "make_planner_ready",
     "make_thread_pool_ready",
     "micro_kernels",

@@ -6,6 +6,7 @@ import spaninfer_op_reference as op_reference
 from numba import njit
 from spaninfer_kernels_cpu.sampling import sample_kernel as kernel
 from spaninfer_kernels_cpu.sampling.top_k_kernel import select_largest
+from spaninfer_kernels_cpu.sampling.typical_kernel import NUM_SUMS
 from spaninfer_op_reference import RowSampling
 
 VOCABULARY = 5003
@@ -42,6 +43,11 @@ def largest(x, ids, count, values, found):
         {"top_p": 0.1, "temperature": 1.7},
         {"top_p": 0.999},
         {"min_p": 0.05},
+        {"typical_p": 0.9},
+        {"typical_p": 0.2, "temperature": 1.5},
+        {"typical_p": 0.999},
+        {"top_k": 40, "typical_p": 0.7},
+        {"typical_p": 0.8, "top_p": 0.7, "min_p": 0.02},
         {"top_k": 200, "top_p": 0.8, "min_p": 0.01, "temperature": 0.7},
     ],
     ids=str,
@@ -67,6 +73,16 @@ def test_equal_logits_go_to_the_smaller_ids():
 
     assert tokens == set(range(7))
     assert token(logits, RowSampling(seed=0, position=0, temperature=0.0)) == 0
+
+
+def test_of_tokens_equally_typical_the_smaller_ids_stay():
+    logits = np.zeros(300, np.float32)
+
+    tokens = {
+        token(logits, RowSampling(seed=seed, position=1, typical_p=0.021)) for seed in range(200)
+    }
+
+    assert tokens == set(range(7))  # 6 of 300 have 0.02 of the mass
 
 
 @pytest.mark.parametrize("logits", [[np.nan, 1, 2], [1, np.nan], [-np.inf] * 4, [0, np.inf], []])
@@ -129,10 +145,12 @@ def token(logits, row):
     room = kernel.Candidates(
         *(np.empty(size, dtype) for dtype in (np.float32, np.int32, np.float32, np.int32)),
         np.empty(4 * -(-size // 4), np.uint32),
+        np.empty(NUM_SUMS, np.float64),
     )
     sampling = kernel.Sampling(
         np.float32(row.temperature),
         row.top_k,
+        np.float32(row.typical_p),
         np.float32(row.top_p),
         np.float32(row.min_p),
         np.uint64(row.seed),

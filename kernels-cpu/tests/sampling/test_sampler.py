@@ -12,6 +12,7 @@ WISHES = [
     {"temperature": 0.0},
     {"temperature": 0.6, "top_k": 20, "top_p": 0.8},
     {"top_p": 0.95, "repetition_penalty": 1.3},
+    {"typical_p": 0.6, "repetition_penalty": 1.2},
     {"min_p": 0.05, "presence_penalty": 0.5, "frequency_penalty": 0.25},
     {"temperature": 0.0, "repetition_penalty": 4.0},
 ]

@@ -16,6 +16,7 @@ from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import larger, smaller
 from spaninfer_kernels_cpu.codegen.exponential import exp
 from spaninfer_kernels_cpu.sampling.top_k_kernel import select_largest
+from spaninfer_kernels_cpu.sampling.typical_kernel import Doubles, keep_typical
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -30,10 +31,11 @@ _ONE: Final = np.float32(1)
 
 
 class Sampling(NamedTuple):
-    """How one row is sampled; top_k 0, top_p 1 and min_p 0 cut nothing."""
+    """How one row is sampled; top_k 0, typical_p 1, top_p 1 and min_p 0 cut nothing."""
 
     temperature: np.float32
     top_k: int
+    typical_p: np.float32
     top_p: np.float32
     min_p: np.float32
     seed: np.uint64
@@ -41,7 +43,8 @@ class Sampling(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Room for tokens[V] and their logits, for as many in order, and for words[4 ceil(V / 4)].
+    """Room for tokens[V] and their logits, for as many in order, for words[4 ceil(V / 4)], and for
+    sums[NUM_SUMS].
 
     One caller's alone.
     """
@@ -51,6 +54,7 @@ class Candidates(NamedTuple):
     largest: Floats
     largest_ids: Ints
     words: Words
+    sums: Doubles
 
 
 class Penalties(NamedTuple):
@@ -111,8 +115,15 @@ def sample(logits: Floats, sampling: Sampling, room: Candidates) -> int:
         return best
     count = _within_reach(logits, logits[best], sampling.temperature, room)
     values, ids = room.logits, room.ids
-    if sampling.top_k > 0 or sampling.top_p < 1:
-        count = _top_tokens(sampling, count, room)
+    top_k = sampling.top_k
+    if sampling.typical_p < 1:
+        if top_k > 0:
+            count = _keep_top_k(top_k, count, room)
+            top_k = 0
+        typical_p = np.float64(sampling.typical_p)
+        count = keep_typical(room.logits, room.ids, count, typical_p, room.largest, room.sums)
+    if top_k > 0 or sampling.top_p < 1:
+        count = _top_tokens(top_k, sampling.top_p, count, room)
         values, ids = room.largest, room.largest_ids
     floor = np.float32(math.log(sampling.min_p)) if sampling.min_p > 0 else _NOTHING
     return _winner(values, ids, count, floor, sampling, room.words)
@@ -154,25 +165,40 @@ def _within_reach(
 
 
 @device_function
-def _top_tokens(sampling: Sampling, count: int, room: Candidates) -> int:
+def _keep_top_k(top_k: int, count: int, room: Candidates) -> int:
+    """Keep the `top_k` most likely of `count` candidates where they are; return how many."""
+    found = _select(count, smaller(count, top_k), room)
+    if found == 0:
+        return 0
+    least, least_id = room.largest[found - 1], room.largest_ids[found - 1]
+    kept = 0
+    for i in range(count):
+        x, number = room.logits[i], room.ids[i]
+        room.logits[kept], room.ids[kept] = x, number
+        kept += x > least or (x == least and number <= least_id)
+    return kept
+
+
+@device_function
+def _top_tokens(top_k: int, top_p: np.float32, count: int, room: Candidates) -> int:
     """Write what top-k and then top-p leave of `count` candidates, largest first."""
-    most = smaller(count, sampling.top_k) if sampling.top_k > 0 else count
-    if sampling.top_p >= 1:
+    most = smaller(count, top_k) if top_k > 0 else count
+    if top_p >= 1:
         return _select(count, most, room)
-    look = most if sampling.top_k > 0 else smaller(most, _FIRST_LOOK)
+    look = most if top_k > 0 else smaller(most, _FIRST_LOOK)
     total = _ZERO
-    if sampling.top_k <= 0:
+    if top_k <= 0:
         for i in range(count):
             total += exp(room.logits[i])
     while True:
         found = _select(count, look, room)
-        if sampling.top_k > 0:
+        if top_k > 0:
             for i in range(found):
                 total += exp(room.largest[i])
         mass = 0.0
         for i in range(found):
             mass += np.float64(exp(room.largest[i]) / total)
-            if mass >= sampling.top_p:
+            if mass >= top_p:
                 return i + 1
         if found == most:
             return found

@@ -34,6 +34,7 @@ from spaninfer_kernels_cpu.sampling.sample_kernel import (
     penalize,
     sample,
 )
+from spaninfer_kernels_cpu.sampling.typical_kernel import NUM_SUMS
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -59,6 +60,7 @@ class SamplingRow:
     position: int
     temperature: float = 1.0
     top_k: int = 0
+    typical_p: float = 1.0
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
@@ -106,6 +108,7 @@ class SamplingRow:
             position=_signed(self.position),
             temperature=self.temperature,
             top_k=self.top_k,
+            typical_p=self.typical_p,
             top_p=self.top_p,
             min_p=self.min_p,
             has_penalties=self.has_penalties,
@@ -144,6 +147,7 @@ class _Record(Arguments):
     position: int
     temperature: Float32
     top_k: int
+    typical_p: Float32
     top_p: Float32
     min_p: Float32
     has_penalties: bool
@@ -215,8 +219,8 @@ class Sampler:
 
 
 def _scratch_numbers(vocab: int) -> int:
-    """Return how many numbers of 32 bits a task keeps: candidates, a copy of a row, counts."""
-    return 6 * vocab + 4 * (-(-vocab // 4))
+    """Return the numbers of 32 bits of a task: sums, candidates, a copy of a row, counts."""
+    return 2 * NUM_SUMS + 6 * vocab + 4 * (-(-vocab // 4))
 
 
 # ---- the kernel ----------------------------------------------------------------------------------
@@ -225,7 +229,8 @@ def _scratch_numbers(vocab: int) -> int:
 def _sample(arguments: _SampleArguments, rows: int, task: int) -> None:
     """Sample every row whose number leaves `task` when divided by the number of tasks."""
     vocab, tasks = arguments.vocab, arguments.tasks
-    room = row_at(arguments.scratch, task)
+    sums = row_at(arguments.scratch, task)
+    room = sums + 8 * NUM_SUMS
     each = 4 * vocab
     candidates = Candidates(
         floats_at(room, vocab),
@@ -233,6 +238,7 @@ def _sample(arguments: _SampleArguments, rows: int, task: int) -> None:
         floats_at(room + 2 * each, vocab),
         numbers_at(room + 3 * each, vocab, np.int32),
         numbers_at(room + 6 * each, 4 * ((vocab + 3) // 4), np.uint32),
+        numbers_at(sums, NUM_SUMS, np.float64),
     )
     tokens = numbers_at(arguments.tokens, rows, np.int32)
     row = task
@@ -253,6 +259,7 @@ def _sample(arguments: _SampleArguments, rows: int, task: int) -> None:
         sampling = Sampling(
             record.temperature,
             record.top_k,
+            record.typical_p,
             record.top_p,
             record.min_p,
             np.uint64(record.seed),

@@ -55,3 +55,13 @@ def test_tokens_that_are_ruled_out_have_no_probability():
 
 def test_no_rows_have_no_reports():
     assert token_logprobs(np.zeros((0, 10), np.float32), np.zeros(0, np.int64), 2) == []
+
+
+def test_a_row_of_nan_says_so_and_disturbs_nobody():
+    logits = RNG.standard_normal((3, 300)).astype(np.float32)
+    logits[1] = np.nan
+
+    found = token_logprobs(logits, np.array([1, 2, 3]), 5)
+
+    assert np.isnan(found.logprobs).tolist() == [False, True, False]
+    assert np.isnan(found.top).all(-1).tolist() == [False, True, False]

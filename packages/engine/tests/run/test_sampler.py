@@ -118,6 +118,18 @@ def test_logprobs_are_of_the_models_own_distribution_unless_asked_otherwise(logi
         assert entry.rank == 1
 
 
+def test_every_request_gets_as_many_likely_tokens_as_it_asked_for(logits):
+    params = [{"logprobs": 3}, {"temperature": 0}, {"logprobs": 0}, {"logprobs": 7}]
+
+    _, logprobs, _ = draw(sampler_of(*params), logits)
+
+    assert {number: len(entry.top) for number, entry in logprobs.items()} == {0: 3, 2: 0, 3: 7}
+    for number, entry in logprobs.items():
+        order = np.argsort(-logits[number]).tolist()
+        assert [token for token, _ in entry.top] == order[: len(entry.top)]
+        assert entry.rank == 1 + order.index(entry.token_id)
+
+
 def test_prompt_logprobs_are_about_the_token_that_follows(logits):
     sampler = sampler_of({"prompt_logprobs": 1})
     following = np.array([5, 6, 7, 8], np.int32)

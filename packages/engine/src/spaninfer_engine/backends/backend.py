@@ -18,6 +18,7 @@ from spaninfer_engine.backends.start import Start
 from spaninfer_engine.config import BackendName, DType, EngineConfig, KVDType
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import Demand
+from spaninfer_engine.logprobs import TokenLogprobs
 from spaninfer_engine.ops.bound import Programs, Result
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.plan import Tuning
@@ -30,6 +31,23 @@ MAX_SPAN_LEN = 1024
 
 HOST_TUNING = Tuning(step_tokens=512, mixed_prompt_tokens=2048, prompt_logits=32)
 """A prefill of 512 tokens is bound by arithmetic already, and decodes wait for it."""
+
+
+PROMPT_LOGIT_BYTES = 64 << 20
+"""Of logits of prompts in a step: 4,096 positions of the bundled model, 110 of a vocabulary of
+152,000. With fewer the step computes fewer tokens at once, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSampling:
+    """What a backend samples with on the host, in place of run.sampler's own; None: that.
+
+    `sample(logits, rows)` is run.sampler.Sample, `logprobs(logits, ids, count)` the function
+    run.logprobs.token_logprobs.
+    """
+
+    sample: Callable[..., Any] | None = None
+    logprobs: Callable[..., TokenLogprobs] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +118,15 @@ class Backend(ABC):
         """
         return None
 
-    def host_sampling(self, vocab: int) -> Callable[..., Any] | None:  # noqa: ARG002
-        """Return a faster way to sample on the host than the definition, if there is one."""
-        return None
+    def host_sampling(self, vocab: int) -> HostSampling:  # noqa: ARG002
+        """Return what samples on the host faster than the definition, as far as there is."""
+        return HostSampling()
+
+    def prompt_logits(self, vocab: int) -> int:
+        """Return for how many positions of prompts one step computes logits: whole chunks of
+        prompts where the vocabulary is small.
+        """
+        return max(self.tuning.prompt_logits, PROMPT_LOGIT_BYTES // (4 * vocab))
 
 
 def only_float32(backend: Backend, asked: EngineConfig) -> Chosen:

@@ -32,6 +32,10 @@ def token_logprobs(logits: Logits, ids: NDArray[np.integer], count: int) -> Toke
 def _report_row(row: Logits, token_id: int, scratch: Logits, found: TokenLogprobs, at: int) -> None:
     """Write what is said of one token into the arrays."""
     peak = row.max()
+    if np.isnan(peak):  # such a row cannot be sorted, and says nothing of any token
+        found.token_ids[at], found.ranks[at], found.logprobs[at] = token_id, 1, np.nan
+        found.top_ids[at], found.top[at] = np.arange(found.top.shape[1]), np.nan
+        return
     np.exp(np.subtract(row, peak, out=scratch), out=scratch)
     total = peak + np.log(scratch.sum())
     logit = row[token_id]

@@ -7,7 +7,7 @@ request gets the same tokens alone and in any batch (spaninfer_op_reference.samp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,11 +101,18 @@ Sample = Callable[
 """Returns a token per row of logits[R V], and an error for each row that has none."""
 
 
+Report = Callable[[Logits, NDArray[np.integer], int], TokenLogprobs]
+"""Returns the log-probabilities of ids[R] under logits[R V], with so many most likely tokens."""
+
+
 class Sampler:
     """Samples tokens for the sequences that entered, by the definition or an equal, faster way."""
 
-    def __init__(self, vocab: int, faster: Sample | None = None) -> None:
+    def __init__(
+        self, vocab: int, faster: Sample | None = None, logprobs: Report | None = None
+    ) -> None:
         self._vocab, self._sample = vocab, faster or sample
+        self._report = logprobs or token_logprobs
         self._states: dict[int, _SamplingState] = {}
         self._plain: set[int] = set()  # requests that take the most likely token
         self._masks: dict[int, Matcher] = {}
@@ -142,17 +149,7 @@ class Sampler:
         raw, at_fault = self._mask(logits, seq_ids, tokens)
         chosen, without = self._sample(logits, rows)
         failed = {row: NoToken(str(error)) for row, error in without.items()} | at_fault
-        logprobs = {}
-        for index, seq_id in enumerate(seq_ids):
-            params = self._states[seq_id].sampling
-            if params.logprobs is None or index in failed:
-                continue
-            about = raw.get(index, logits[index])
-            if params.processed_logprobs:
-                about = process(logits[index], rows[index])
-            [logprobs[seq_id]] = token_logprobs(
-                about[None], chosen[index : index + 1], params.logprobs
-            )
+        logprobs = self._logprobs(logits, raw, seq_ids, rows, chosen, failed)
         failures: dict[int, Exception] = {seq_ids[row]: error for row, error in failed.items()}
         return chosen.tolist(), logprobs, failures
 
@@ -181,8 +178,41 @@ class Sampler:
             np.copyto(logits[index], -np.inf, where=~allowed)
         return raw, errors
 
+    def _logprobs(
+        self,
+        logits: Logits,
+        raw: Mapping[int, Logits],
+        seq_ids: Sequence[int],
+        rows: Sequence[RowSampling],
+        chosen: NDArray[np.integer],
+        failed: Mapping[int, Exception],
+    ) -> dict[int, TokenLogprob]:
+        """Return the log-probabilities of chosen tokens, by request id, where they are asked for.
+
+        All rows are reported on at once, with as many most likely tokens as any of them asks for.
+        """
+        asking: dict[int, SamplingParams] = {}
+        for index, seq_id in enumerate(seq_ids):
+            params = self._states[seq_id].sampling
+            if params.logprobs is not None and index not in failed:
+                asking[index] = params
+        if not asking:
+            return {}
+        about = logits[list(asking)]
+        for at, (index, params) in enumerate(asking.items()):
+            if params.processed_logprobs:
+                about[at] = process(logits[index], rows[index])
+            elif index in raw:
+                about[at] = raw[index]
+        counts = [params.logprobs or 0 for params in asking.values()]
+        told = self._report(about, chosen[list(asking)], max(counts))
+        return {
+            seq_ids[index]: replace(entry, top=entry.top[:count])
+            for index, entry, count in zip(asking, told, counts, strict=True)
+        }
+
     def prompt_logprobs(self, seq_id: int, logits: Logits, next_ids: Ids) -> TokenLogprobs:
         """Return the log-probability of next_ids[i] under logits[i] of logits[rows V]."""
         count = self._states[seq_id].sampling.prompt_logprobs
         assert count is not None, "prompt rows are computed for those who ask"
-        return token_logprobs(logits, next_ids, count)
+        return self._report(logits, next_ids, count)

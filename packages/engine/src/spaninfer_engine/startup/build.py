@@ -174,7 +174,8 @@ def _runner(
 ) -> Runner | EmbeddingRunner:
     match model:
         case Decoder(vocab=vocab):
-            sampler = Sampler(vocab, compute.backend.host_sampling(vocab))
+            faster = compute.backend.host_sampling(vocab)
+            sampler = Sampler(vocab, faster.sample, faster.logprobs)
             return Runner(device, sequences, sampler, vocab=vocab)
         case Encoder():
             return EmbeddingRunner(device, sequences)

@@ -219,7 +219,7 @@ def resolved(
         max_waiting=asked.max_waiting,
         step_timeout_s=asked.step_timeout_s,
         prefix_cache=asked.prefix_cache,
-        tuning=_tuning(compute, step_tokens),
+        tuning=_tuning(compute, step_tokens, model.vocab),
         seed=asked.seed,
         graphs=has_graphs(asked, compute),
         batch_invariant=asked.batch_invariant,
@@ -232,11 +232,14 @@ def resolved(
     )
 
 
-def _tuning(compute: Compute, step_tokens: int) -> Tuning:
-    """Return the backend's tuning, for steps of so many tokens."""
+def _tuning(compute: Compute, step_tokens: int, vocab: int) -> Tuning:
+    """Return the backend's tuning, for steps of so many tokens and a vocabulary of that size."""
     tuning = compute.backend.tuning
     return replace(
-        tuning, step_tokens=step_tokens, pause_tokens=min(tuning.pause_tokens, step_tokens)
+        tuning,
+        step_tokens=step_tokens,
+        pause_tokens=min(tuning.pause_tokens, step_tokens),
+        prompt_logits=compute.backend.prompt_logits(vocab),
     )
 
 

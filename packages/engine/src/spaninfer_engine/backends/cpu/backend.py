@@ -12,6 +12,7 @@ from spaninfer_engine.backends.backend import (
     HOST_TUNING,
     Backend,
     Chosen,
+    HostSampling,
     Settings,
     only_float32,
 )
@@ -79,8 +80,8 @@ class CpuBackend(Backend):
         """Return the start of a device on the host."""
         return HostStart(bound.run, ops, model)
 
-    def host_sampling(self, vocab: int) -> Callable[..., Any]:
-        """Return the sampling kernel."""
-        from spaninfer_engine.backends.cpu.sampling import CpuDraw
+    def host_sampling(self, vocab: int) -> HostSampling:
+        """Return the kernels."""
+        from spaninfer_engine.backends.cpu.sampling import CpuDraw, CpuLogprobs
 
-        return CpuDraw(vocab)
+        return HostSampling(CpuDraw(vocab), CpuLogprobs(vocab))

@@ -21,6 +21,7 @@ from spaninfer_kernels_cpu import (
     Tell,
     ThreadPool,
     attention_kernels,
+    logprobs_kernel,
     make_planner_ready,
     make_thread_pool_ready,
     pack_stack,
@@ -91,7 +92,7 @@ class CpuOps(ReferenceOps):
         or keys and values that this CPU has none for.
         """
         try:
-            wanted = [*attention_kernels(self._kv_dtype), sampling_kernel()]
+            wanted = [*attention_kernels(self._kv_dtype), sampling_kernel(), logprobs_kernel()]
         except IsaLevelError as lacking:  # what SPANINFER_CPU_TIER names, or what float16 needs
             raise ConfigError(str(lacking)) from lacking
         self._compilers.begin(wanted)

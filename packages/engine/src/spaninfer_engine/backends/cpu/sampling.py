@@ -1,14 +1,17 @@
-"""Sampling on the CPU: by kernels where they cover the parameters, else by definition."""
+"""Sampling and log-probabilities on the CPU, by kernels; rare changes of logits by definition."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import Sampler, SamplingRow
-from spaninfer_op_reference import NoToken, RowSampling
+from spaninfer_kernels_cpu import Logprobs, Sampler, SamplingRow
+from spaninfer_op_reference import NoToken, RowSampling, process
 from spaninfer_op_reference import sample as sample_by_definition
+
+from spaninfer_engine.logprobs import TokenLogprobs
 
 Logits = NDArray[np.float32]
 
@@ -23,11 +26,16 @@ class CpuDraw:
         self, logits: Logits, rows: Sequence[RowSampling]
     ) -> tuple[NDArray[np.int64], dict[int, NoToken]]:
         """Return the token of each row of logits[R V], and why there is none by row."""
-        mine = [index for index, row in enumerate(rows) if _is_for_kernel(row)]
+        mine = [index for index, row in enumerate(rows) if not _is_argmax(row)]
         if not mine:
             return sample_by_definition(logits, rows)
         tokens = np.full(len(rows), -1)
-        chosen = logits if len(mine) == len(rows) else logits[mine]
+        changed = any(_is_changed_before(rows[index]) for index in mine)
+        chosen = logits if len(mine) == len(rows) and not changed else logits[mine]
+        if changed:
+            for at, index in enumerate(mine):
+                if _is_changed_before(rows[index]):
+                    chosen[at] = process(chosen[at], _only_before(rows[index]))
         tokens[mine] = self._sampler(chosen, [_row_of(rows[index]) for index in mine])
         left = np.flatnonzero(tokens < 0).tolist()
         if not left:
@@ -36,20 +44,42 @@ class CpuDraw:
         return tokens, {left[index]: error for index, error in failed.items()}
 
 
-def _is_for_kernel(row: RowSampling) -> bool:
-    """Is the row drawn at random, after penalties and cuts alone?
+class CpuLogprobs:
+    """Log-probabilities of tokens of a vocabulary of `vocab`, as run.logprobs.token_logprobs."""
 
-    The most likely token is found by numpy, in 10 µs of 150,000; what a kernel knows nothing of,
-    bans and biases among it, is rare.
+    def __init__(self, vocab: int) -> None:
+        self._report, self._vocab = Logprobs(vocab), vocab
+
+    def __call__(self, logits: Logits, ids: NDArray[np.integer], count: int) -> TokenLogprobs:
+        """Return the log-probability of ids[R] under logits[R V], with the `count` most likely."""
+        token_ids = ids.astype(np.int32)
+        found = self._report(logits, token_ids, min(count, self._vocab))
+        return TokenLogprobs(token_ids, found.chosen, found.ranks, found.top_ids, found.top)
+
+
+def _is_argmax(row: RowSampling) -> bool:
+    """Is the token the most likely one? numpy finds it in 10 us of 150,000."""
+    return row.is_greedy and row.is_plain
+
+
+def _is_changed_before(row: RowSampling) -> bool:
+    """Does something change the logits that the kernel knows nothing of?
+
+    Biases and bans. Where a token is banned, penalties change nothing, so all bans may come first.
     """
-    return (
-        not row.is_greedy
-        and row.typical_p == 1
-        and not row.no_repeat_ngram
-        and row.logit_bias is None
+    return not (
+        row.logit_bias is None
         and row.allowed is None
         and row.banned is None
         and not row.bad_words
+        and not row.no_repeat_ngram
+    )
+
+
+def _only_before(row: RowSampling) -> RowSampling:
+    """Return the row's biases and bans alone."""
+    return replace(
+        row, temperature=1.0, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0
     )
 
 
@@ -59,6 +89,7 @@ def _row_of(row: RowSampling) -> SamplingRow:
         position=row.position,
         temperature=row.temperature,
         top_k=row.top_k,
+        typical_p=row.typical_p,
         top_p=row.top_p,
         min_p=row.min_p,
         repetition_penalty=row.repetition_penalty,

@@ -55,6 +55,10 @@ class CudaBackend(Backend):
         pause_tokens=8192,
     )
 
+    def prompt_logits(self, vocab: int) -> int:  # noqa: ARG002
+        """Return as many as the device has room for on the way to the host."""
+        return self.tuning.prompt_logits
+
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:
         """Return a 16-bit dtype: the checkpoint's where the GPU has it."""
         if asked.dtype == "float32":
