@@ -132,3 +132,7 @@ def test_template_writes_a_conversation_and_the_start_of_an_answer():
         "<|im_start|>user\nHello!<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
+
+
+def test_answers_end():
+    assert read("generation_config.json")["max_new_tokens"] <= 512

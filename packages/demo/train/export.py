@@ -99,6 +99,7 @@ def _generation_config() -> dict[str, object]:
     return {
         "do_sample": True,
         "eos_token_id": [_TURN_END_ID, _END_OF_TEXT_ID],
+        "max_new_tokens": 512,  # a long story; what the model cannot answer would never end
         "pad_token_id": _END_OF_TEXT_ID,
         "temperature": 0.7,
         "top_k": 40,

@@ -7,6 +7,7 @@ from spaninfer_serving.error_mapping import problem_of
 from spaninfer_serving.translate import (
     chat_logprobs,
     completion_logprobs,
+    defaults_of,
     finish_reason,
     placement_of,
     prompts_of,
@@ -193,3 +194,14 @@ def test_text_offsets_run_on_over_prompt_and_answer():
     assert wire.token_logprobs == [None, -1.0, -2.0]
     assert wire.text_offset == [10, 11, 12]
     assert offset == 13
+
+
+def test_defaults_have_the_names_that_bodies_have():
+    defaults = SamplingParams(temperature=0.5, top_k=40, no_repeat_ngram=3, max_tokens=512)
+
+    found = defaults_of(defaults)
+
+    assert found["no_repeat_ngram_size"] == 3
+    assert (found["temperature"], found["top_k"], found["max_tokens"]) == (0.5, 40, 512)
+    assert found.keys() <= CompletionRequest.model_fields.keys()
+    assert sampling_of(CompletionRequest(prompt="x", **found), SamplingParams()) == defaults

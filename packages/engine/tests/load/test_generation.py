@@ -13,6 +13,7 @@ def test_sampling_values_become_fields_of_the_sampling_params():
         "repetition_penalty": 1.1,
         "no_repeat_ngram_size": 3,
         "max_new_tokens": 512,
+        "max_length": 20,
         "typical_p": None,
         "bos_token_id": 1,
     }
@@ -25,6 +26,7 @@ def test_sampling_values_become_fields_of_the_sampling_params():
         "top_p": 0.7,
         "repetition_penalty": 1.1,
         "no_repeat_ngram": 3,
+        "max_tokens": 512,
     }
     SamplingParams(**defaults)
 

@@ -56,6 +56,19 @@ class TokenDecoder(Protocol):
         """Return the bytes that a token stands for."""
 
 
+def defaults_of(defaults: SamplingParams) -> dict[str, Any]:
+    """Return the values of a model's parameters that are numbers, by the names that they have in
+    bodies.
+    """
+    return {name: getattr(defaults, ours) for name, ours in _SAMPLING.items() if name in _NUMBERS}
+
+
+_NUMBERS = (
+    *("max_tokens", "temperature", "top_p", "top_k", "min_p", "typical_p"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "no_repeat_ngram_size"),
+)
+
+
 def sampling_of(body: SamplingFields, defaults: SamplingParams) -> SamplingParams:
     """Return the model's defaults with the request's own values on top."""
     given: dict[str, Any] = {

@@ -15,19 +15,19 @@ SAMPLING_KEYS = {
     "typical_p": "typical_p",
     "repetition_penalty": "repetition_penalty",
     "no_repeat_ngram_size": "no_repeat_ngram",
+    "max_new_tokens": "max_tokens",
 }
 """Keys of generation_config.json that change what is sampled, and our names for them."""
 
-_COUNTS = frozenset({"top_k", "no_repeat_ngram"})
+_COUNTS = frozenset({"top_k", "no_repeat_ngram", "max_tokens"})
 
 
 def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
     """The sampling values that a generation_config.json sets, as fields of SamplingParams.
 
-    `do_sample: false` is a temperature of 0, whatever else the file says. Lengths are not taken
-    over: how much is generated is for the caller to say. Values are
-    translated, not checked: a top_k of -1 keeps all tokens, a top_p of 0 only the most likely, and
-    50.0 is a count.
+    `do_sample: false` is a temperature of 0, whatever else the file says. `max_length` is not taken
+    over: it counts the prompt, too, and old files have 20 there. Values are translated, not
+    checked: a top_k of -1 keeps all tokens, a top_p of 0 only the most likely, and 50.0 is a count.
     """
     chosen = {
         ours: _whole(generation_config[theirs]) if ours in _COUNTS else generation_config[theirs]

@@ -1,9 +1,12 @@
 // The playground: one conversation with this server's model, streamed over the public API.
 
+import { render } from "/page/markdown.js";
+
 const $ = (id) => document.getElementById(id);
 const conversation = [];
 let key = sessionStorage.getItem("key") ?? "";
 let context = null; // tokens the model can take
+let defaults = {}; // the model's sampling values, by parameter
 let running = null; // the AbortController of the answer that is coming
 
 // ---- the server ------------------------------------------------------------------------------
@@ -73,6 +76,7 @@ function question() {
     messages: [...(system ? [{ role: "system", content: system }] : []), ...conversation],
     stream: true,
     stream_options: { include_usage: true },
+    return_token_ids: true, // counted: a stopped answer ends without usage
     ...sampling(),
   };
 }
@@ -84,13 +88,20 @@ function say(text, bad = false) {
   $("state").classList.toggle("bad", bad);
 }
 
+// What the model wrote is Markdown; what people wrote stays as they wrote it.
+function write(item, text) {
+  if (item.classList.contains("assistant")) item.firstChild.replaceChildren(...render(text));
+  else item.firstChild.textContent = text;
+}
+
 function show(role, text = "") {
   const item = document.createElement("li");
   item.className = role;
   const body = document.createElement("div");
   body.className = "text";
-  body.textContent = text;
   item.append(body);
+  write(item, text);
+  if (role === "user") offer(item, text);
   $("messages").append(item);
   $("welcome").hidden = true;
   return item;
@@ -112,8 +123,8 @@ function button(label, act) {
   return made;
 }
 
-function figures({ started, first, usage, reason, error }) {
-  const tokens = usage?.completion_tokens;
+function figures({ started, first, usage, counted, reason, error }) {
+  const tokens = usage?.completion_tokens ?? counted;
   const seconds = (performance.now() - first) / 1e3;
   return [
     tokens && `${tokens} tokens`,
@@ -137,6 +148,38 @@ function annotate(item, text, facts = []) {
   item.append(note);
 }
 
+// Under a question: change it, which forgets what came after it, or ask it where no answer came.
+function offer(item, text) {
+  const note = document.createElement("div");
+  note.className = "note";
+  note.append(button("Edit", () => edit(item, text)));
+  item.append(note);
+}
+
+function edit(item, text) {
+  if (running) return say("the answer is still coming; stop it first", true);
+  dropErrors();
+  const items = [...$("messages").children];
+  const number = items.indexOf(item);
+  conversation.length = number;
+  items.slice(number).forEach((each) => each.remove());
+  $("welcome").hidden = number > 0;
+  $("used").textContent = "";
+  remember();
+  $("input").value = text;
+  $("input").focus();
+}
+
+function offerAnswer(item) {
+  const ask = button("Answer", () => {
+    if (running) return;
+    dropErrors();
+    ask.remove();
+    respond();
+  });
+  item.lastChild.append(ask);
+}
+
 // A reload shows the conversation again; closing the tab forgets it.
 function remember() {
   try {
@@ -151,6 +194,7 @@ function recall() {
     const item = show(turn.role, turn.content);
     if (turn.role === "assistant") annotate(item, turn.content);
   }
+  if (conversation.at(-1)?.role === "user") offerAnswer($("messages").lastElementChild);
   $("messages").scrollTop = $("messages").scrollHeight;
 }
 
@@ -163,12 +207,13 @@ async function again(item) {
   if (running || item !== $("messages").lastElementChild) return say("only the last answer can be given again");
   conversation.pop();
   item.remove();
+  remember();
   await respond();
 }
 
 // Streams an answer into `item`; returns it with its figures, also when it was stopped.
 async function receive(item) {
-  const answer = { text: "", started: performance.now(), first: null, usage: null, reason: null };
+  const answer = { text: "", started: performance.now(), first: null, usage: null, counted: 0, reason: null };
   try {
     const response = await call("/v1/chat/completions", {
       method: "POST",
@@ -179,15 +224,25 @@ async function receive(item) {
       answer.usage = event.usage ?? answer.usage;
       const choice = event.choices[0];
       answer.reason = choice?.finish_reason ?? answer.reason;
+      answer.counted += choice?.token_ids?.length ?? 0;
       if (!choice?.delta.content) continue;
       answer.first ??= performance.now();
       answer.text += choice.delta.content;
-      follow(() => { item.firstChild.textContent = answer.text; });
+      paint(item, answer);
     }
   } catch (error) {
     if (error.name !== "AbortError") answer.error = whatFailed(error);
   }
   return answer;
+}
+
+// Once per frame: an answer of a thousand tokens is not written anew a thousand times.
+function paint(item, answer) {
+  if (answer.frame) return;
+  answer.frame = requestAnimationFrame(() => {
+    answer.frame = 0;
+    follow(() => write(item, answer.text));
+  });
 }
 
 async function respond() {
@@ -203,6 +258,8 @@ async function respond() {
   item.classList.remove("running");
   if (answer.error) show("error", answer.error);
   if (answer.text) {
+    cancelAnimationFrame(answer.frame);
+    follow(() => write(item, answer.text));
     conversation.push({ role: "assistant", content: answer.text });
     follow(() => annotate(item, answer.text, figures(answer)));
     $("used").textContent = answer.usage ? `${answer.usage.total_tokens} of ${context} tokens` : "";
@@ -220,6 +277,7 @@ function takeBack() {
   const { content } = conversation.pop();
   $("input").value ||= content;
   [...$("messages").querySelectorAll(".user")].at(-1)?.remove();
+  remember();
   $("welcome").hidden = $("messages").childElementCount > 0;
 }
 
@@ -235,6 +293,7 @@ function send(text) {
   $("input").value = "";
   say("");
   conversation.push({ role: "user", content: text });
+  remember(); // a reload while the answer comes keeps the question
   show("user", text);
   $("messages").scrollTop = $("messages").scrollHeight;
   respond();
@@ -259,7 +318,9 @@ function untouch(field) {
   delete field.dataset.touched;
   field.value = field.defaultValue;
   field.parentElement.classList.add("untouched");
-  field.parentElement.querySelector("output").value = "default";
+  const given = defaults[field.name];
+  field.parentElement.querySelector("output").value = given === undefined ? "default" : `default, ${given}`;
+  if (given !== undefined) field.value = given;
 }
 
 function touch(field) {
@@ -308,6 +369,11 @@ recall();
 try {
   const [model] = (await (await call("/v1/models")).json()).data;
   context = model.max_model_len;
+  defaults = model.default_sampling;
+  ranges.forEach((field) => "touched" in field.dataset || untouch(field));
+  for (const field of $("settings").querySelectorAll("input[type=number]")) {
+    if (defaults[field.name] != null) field.placeholder = `default, ${defaults[field.name]}`;
+  }
   $("model").textContent = model.id;
   $("model").title = `takes ${context} tokens`;
 } catch (error) {

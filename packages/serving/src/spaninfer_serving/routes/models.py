@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 
 from spaninfer_serving.service import Service, service_of
+from spaninfer_serving.translate import defaults_of
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.models import Model, ModelList
 
@@ -33,4 +34,5 @@ def _model(service: Service) -> Model:
         id=service.model,
         created=service.created_s,
         max_model_len=service.engine.context,
+        default_sampling=defaults_of(service.engine.default_sampling),
     )

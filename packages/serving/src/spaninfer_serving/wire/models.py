@@ -15,6 +15,7 @@ class Model(BaseModel):
     created: int
     owned_by: str = "spaninfer"
     max_model_len: int
+    default_sampling: dict[str, float | int | None]  # what a request means that does not say
 
 
 class ModelList(BaseModel):

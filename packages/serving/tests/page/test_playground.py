@@ -1,0 +1,158 @@
+"""The playground in a browser, with real clicks; where Playwright and Chromium are installed."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="Playwright is not installed: python -m pip install playwright"
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
+
+ANSWER = (
+    "**Bold** <img src=x onerror=document.title='run'>\n\n```js\nlet a = 1;\n```\n- one\n- two\n"
+)
+END = {"total_tokens": 12, "prompt_tokens": 5, "completion_tokens": 7}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as running:
+        found = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def page(browser, live):
+    """The page of a real server, in a tab of its own."""
+    host, port = live().address
+    tab = browser.new_context().new_page()
+    tab.failures = []
+    tab.on("pageerror", lambda error: tab.failures.append(error))
+    tab.goto(f"http://{host}:{port}/")
+    playwright.expect(tab.locator("#model")).not_to_have_text("…")
+    yield tab
+    assert tab.failures == []
+    tab.context.close()
+
+
+def events(text, *, ends=True):
+    """Return a stream of answer events with this text, two tokens each."""
+    said = [
+        {"choices": [{"index": 0, "delta": {"content": text[at : at + 9]}, "token_ids": [1, 2],
+                      "finish_reason": None}]}
+        for at in range(0, len(text), 9)
+    ]  # fmt: skip
+    if ends:
+        last = {"index": 0, "delta": {}, "token_ids": [3], "finish_reason": "stop"}
+        said += [{"choices": [last]}, {"choices": [], "usage": END}]
+    return "".join(f"data: {json.dumps(event)}\n\n" for event in said) + "data: [DONE]\n\n" * ends
+
+
+def answers(page, text):
+    """Have questions answered with this text; return the bodies that were sent."""
+    bodies = []
+
+    def answer(route):
+        bodies.append(route.request.post_data_json)
+        route.fulfill(content_type="text/event-stream", body=events(text))
+
+    page.route("**/v1/chat/completions", answer)
+    return bodies
+
+
+STALLED = """(said) => {
+  window.fetch = async (_, { signal }) => new Response(new ReadableStream({
+    start(stream) {
+      stream.enqueue(new TextEncoder().encode(said));
+      signal.addEventListener("abort", () => stream.error(new DOMException("", "AbortError")));
+    },
+  }));
+}"""
+
+
+def stalls(page, text):
+    """Have answers begin with this text, and never end; until a reload."""
+    page.evaluate(STALLED, events(text, ends=False))
+
+
+def ask(page, text):
+    page.fill("#input", text)
+    page.click("#send")
+
+
+def test_an_answer_is_shown_as_markdown_and_nothing_in_it_runs(page):
+    answers(page, ANSWER)
+
+    ask(page, "Hello *you*")
+    page.wait_for_selector(".assistant .note")
+
+    answer = page.locator(".assistant .text")
+    assert answer.locator("strong").inner_text() == "Bold"
+    assert answer.locator("pre code").inner_text() == "let a = 1;"
+    assert answer.locator("ul > li").count() == 2
+    assert answer.locator("img").count() == 0
+    assert "<img src=x" in answer.inner_text()
+    assert page.title() == "spaninfer playground"
+    assert page.locator(".user .text").inner_text() == "Hello *you*"
+
+
+def test_a_question_survives_a_reload_while_its_answer_comes(page):
+    stalls(page, "I will")
+    ask(page, "Will you stay?")
+    page.wait_for_selector(".running .text > *")
+
+    bodies = answers(page, "Yes.")
+    page.reload()
+
+    assert page.locator(".user .text").inner_text() == "Will you stay?"
+    page.click("text=Answer")
+    page.wait_for_selector(".assistant .note")
+    assert page.locator(".assistant .text").inner_text() == "Yes."
+    assert bodies[0]["messages"] == [{"role": "user", "content": "Will you stay?"}]
+
+
+def test_a_question_is_edited_and_sent_again_without_what_followed(page):
+    bodies = answers(page, "Fine.")
+    for text in ("first", "second"):
+        ask(page, text)
+        page.wait_for_selector(f".user:has-text('{text}') + .assistant .note")
+
+    page.locator(".user:has-text('first') >> text=Edit").click()
+    assert page.input_value("#input") == "first"
+    assert page.locator("#messages > li").count() == 0
+    ask(page, "changed")
+    page.wait_for_selector(".assistant .note")
+
+    assert bodies[-1]["messages"] == [{"role": "user", "content": "changed"}]
+    page.reload()
+    assert page.locator(".user .text").all_inner_texts() == ["changed"]
+
+
+def test_a_stopped_answer_says_how_many_tokens_came(page):
+    stalls(page, "One **two** three four")  # nine characters and two tokens an event
+    ask(page, "Tell me everything")
+    page.wait_for_selector(".running strong")
+
+    page.click("#stop")
+    page.wait_for_selector(".assistant .note")
+
+    note = page.locator(".assistant .note").inner_text()
+    assert note.startswith("6 tokens")
+    assert "stopped by you" in note
+    assert page.locator(".assistant .text").inner_text() == "One two three four"
+
+
+def test_defaults_are_shown_with_the_values_that_they_stand_for(page):
+    output = page.locator("label:has([name=temperature]) output")
+    assert output.inner_text() == "default, 1"
+
+    page.locator("[name=temperature]").press("ArrowRight")
+    assert output.inner_text() == "1.05"
+    page.click("#reset")
+
+    assert output.inner_text() == "default, 1"
