@@ -4,7 +4,7 @@ import pytest
 from assembled import VOCAB, answer, assert_spans_come_back, engine, text_of, wait_until
 from checking import BlockedRunner
 from spaninfer_engine import aio
-from spaninfer_engine.aio import AsyncEngine
+from spaninfer_engine.aio import AsyncEngine, _Wakeups
 from spaninfer_engine.errors import EngineClosed, PromptTooLong, Unread
 from spaninfer_engine.request import FinishReason, SamplingParams
 
@@ -126,3 +126,34 @@ def test_a_request_that_its_task_does_not_read_is_stopped(monkeypatch):
         asyncio.run(main(AsyncEngine(synchronous)))
         wait_until(lambda: synchronous.stats().finished[FinishReason.STOPPED] == 1)
         assert_spans_come_back(synchronous)
+
+
+def test_what_came_for_many_streams_wakes_the_loop_once():
+    async def main():
+        loop = asyncio.get_running_loop()
+        events = [asyncio.Event() for _ in range(20)]
+        wakeups, calls = _Wakeups(loop), []
+        call = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = lambda act, *more, **k: (
+            calls.append(act),
+            call(act, *more, **k),
+        )
+        wakers = [wakeups.waker(event) for event in events]
+        for _ in range(3):
+            await asyncio.to_thread(lambda: [wake() for wake in wakers])
+            await asyncio.gather(*(event.wait() for event in events))
+            for event in events:
+                event.clear()
+        return calls
+
+    calls = asyncio.run(main())
+
+    assert sum(act.__self__.__class__ is _Wakeups for act in calls if hasattr(act, "__self__")) == 3
+
+
+def test_a_wake_up_after_the_loop_is_closed_is_for_nobody():
+    loop = asyncio.new_event_loop()
+    wake = _Wakeups(loop).waker(asyncio.Event())
+    loop.close()
+
+    wake()

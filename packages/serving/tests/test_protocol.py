@@ -2,10 +2,11 @@
 
 import asyncio
 
+import h11
 import pytest
 import uvicorn
 from spaninfer_serving.connection_slots import ConnectionSlots
-from spaninfer_serving.protocol import HEAD_S, BoundedProtocol
+from spaninfer_serving.protocol import HEAD_S, BoundedProtocol, _Connection
 from starlette.responses import PlainTextResponse
 from uvicorn.server import ServerState
 
@@ -113,3 +114,39 @@ def test_an_answer_may_take_longer_than_a_head():
 
 def test_requests_sent_at_once_are_answered_one_after_the_other():
     assert talk(REQUEST * 3, ANSWER).count(b"hello") == 3
+
+
+@pytest.mark.parametrize("data", [b"x", b"data: {}\n\n", bytes(range(256)) * 300])
+def test_pieces_of_a_stream_are_framed_as_h11_does(data):
+    request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    events = (h11.Response(status_code=200, headers=[]), h11.Data(data=data), h11.EndOfMessage())
+    said = []
+    for kind in (h11.Connection, _Connection):
+        connection = kind(h11.SERVER)
+        connection.receive_data(request * 2)
+        for _ in range(2):  # the next request on the connection, too
+            while connection.their_state is not h11.DONE:
+                connection.next_event()
+            said.append([connection.send(event) for event in events])
+            connection.start_next_cycle()
+
+    assert said[:2] == said[2:]
+
+
+@pytest.mark.parametrize(
+    ("request_head", "headers"),
+    [
+        (b"GET / HTTP/1.0\r\n\r\n", []),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", [("content-length", "3")]),
+    ],
+)
+def test_what_is_not_chunked_is_sent_as_it_is(request_head, headers):
+    connection = _Connection(h11.SERVER)
+    connection.receive_data(request_head)
+    connection.next_event()
+    connection.send(h11.Response(status_code=200, headers=headers))
+
+    assert connection.send(h11.Data(data=b"abc")) == b"abc"
+    if headers:
+        with pytest.raises(h11.LocalProtocolError, match="Too much data"):
+            connection.send(h11.Data(data=b"d"))

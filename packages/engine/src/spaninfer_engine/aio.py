@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any, Self
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 from spaninfer_engine.engine import Engine
 from spaninfer_engine.handle import RequestHandle, ResultQueue
@@ -28,11 +29,13 @@ class OutputStream:
     leave a request behind.
     """
 
-    def __init__(self, engine: Engine, handle: RequestHandle, queue: ResultQueue) -> None:
+    def __init__(
+        self, engine: Engine, handle: RequestHandle, queue: ResultQueue, wakeups: _Wakeups
+    ) -> None:
         self._engine, self._handle, self._queue = engine, handle, queue
         self._ready = asyncio.Event()
         queue.limit(MOST_UNREAD, _stopper(engine, handle))
-        queue.listen(_waker(self._ready, asyncio.get_running_loop()))
+        queue.listen(wakeups.waker(self._ready))
 
     def __aiter__(self) -> Self:
         return self
@@ -64,6 +67,7 @@ class AsyncEngine:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._wakeups = WeakKeyDictionary[asyncio.AbstractEventLoop, _Wakeups]()
 
     def start(
         self,
@@ -78,7 +82,11 @@ class AsyncEngine:
         form: else other tasks wait for that.
         """
         handle, queue = self.engine.start_request(prompt_ids, sampling, placement, **fields)
-        return OutputStream(self.engine, handle, queue)
+        loop = asyncio.get_running_loop()
+        wakeups = self._wakeups.get(loop)
+        if wakeups is None:
+            wakeups = self._wakeups[loop] = _Wakeups(loop)
+        return OutputStream(self.engine, handle, queue, wakeups)
 
     async def generate(
         self,
@@ -157,13 +165,35 @@ def _stopper(engine: Engine, handle: RequestHandle) -> Callable[[], None]:
     return stop
 
 
-def _waker(ready: asyncio.Event, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-    """Return what sets the event from any thread."""
+class _Wakeups:
+    """Events of one loop that other threads set: all that are due in one call of the loop.
 
-    def wake() -> None:
-        # The event is set until its reader has woken: then one more call changes nothing.
-        if not ready.is_set():
-            with suppress(RuntimeError):  # the event loop is closed: nobody reads any more
-                loop.call_soon_threadsafe(ready.set)
+    Calling a loop from another thread takes it a system call to write and one to read, 10 us in
+    all; a step of an engine brings an output for each of its requests.
+    """
 
-    return wake
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = ref(loop)  # which keeps the streams, which keep this
+        self._due: deque[asyncio.Event] = deque()
+        self._is_called = False
+
+    def waker(self, ready: asyncio.Event) -> Callable[[], None]:
+        """Return what sets the event from any thread."""
+
+        def wake() -> None:
+            # The event is set until its reader has woken: then one more call changes nothing.
+            if ready.is_set():
+                return
+            self._due.append(ready)
+            loop = self._loop()
+            if loop is not None and not self._is_called:
+                self._is_called = True
+                with suppress(RuntimeError):  # the loop is closed: nobody reads any more
+                    loop.call_soon_threadsafe(self._set_due)
+
+        return wake
+
+    def _set_due(self) -> None:
+        self._is_called = False  # first: what is appended from here on calls again
+        while self._due:
+            self._due.popleft().set()

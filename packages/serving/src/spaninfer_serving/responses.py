@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import TypeAlias
 
@@ -36,6 +37,7 @@ from spaninfer_serving.wire.completions import (
     CompletionResponse,
 )
 from spaninfer_serving.wire.pieces import (
+    TextEvents,
     answer_in_pieces,
     chat_pieces,
     completion_pieces,
@@ -167,7 +169,7 @@ async def chat_chunks(
     choices: int,
     prompt_len: int,
     logprobs: bool,
-) -> AsyncGenerator[ChatChunk, None]:
+) -> AsyncGenerator[ChatChunk | bytes, None]:
     """Yield a chat answer as it grows: the role first, text, the reason, then the usage."""
 
     def chunk(parts: list[ChatChunkChoice]) -> ChatChunk:
@@ -183,9 +185,20 @@ async def chat_chunks(
     for index in range(choices):
         role = Delta(role="assistant", content="")
         yield chunk([ChatChunkChoice(index=index, delta=role, finish_reason=None)])
+
+    def text_chunk(index: int, text: str) -> ChatChunk:
+        part = ChatChunkChoice(index=index, delta=Delta(content=text), finish_reason=None)
+        return chunk([part])
+
+    events: dict[int, TextEvents] = {}
     usages: dict[int, EngineUsage] = {}
     async for index, output in outputs:
         ended = finish_reason(_checked(output).finish_reason)
+        if output.text and not (ended or logprobs or meta.token_ids):
+            if index not in events:
+                events[index] = TextEvents(partial(text_chunk, index))
+            yield events[index].json(output.text)
+            continue
         if ended is not None:
             usages[index] = _usage(output)
         if not (ended or output.text or output.logprobs or meta.token_ids):
@@ -276,15 +289,23 @@ async def completion_chunks(
     choices: int,
     echo: bool,
     logprobs: bool,
-) -> AsyncGenerator[CompletionResponse, None]:
+) -> AsyncGenerator[CompletionResponse | bytes, None]:
     """Yield a text completion as it grows, then the usage."""
     usages: dict[int, EngineUsage] = {}
     started: set[int] = set()
     # By prompt: its first choice computes it, and speaks before the others do.
     of_prompts: list[Sequence[TokenLogprob]] = [()] * len(prompts)
     offsets = [0] * (choices * len(prompts))
+
+    def text_chunk(index: int, text: str) -> CompletionResponse:
+        return _completion(meta, [CompletionChoice(index=index, text=text, finish_reason=None)])
+
+    events: dict[int, TextEvents] = {}  # made as choices begin: there may be thousands
     async for index, output in outputs:
         ended = finish_reason(_checked(output).finish_reason)
+        if index in events and not ended:
+            yield events[index].json(output.text)
+            continue
         if ended is not None:
             usages[index] = _usage(output)
         number = index // choices
@@ -314,6 +335,8 @@ async def completion_chunks(
         if meta.token_ids:
             part.token_ids = list(output.token_ids)
         yield _completion(meta, [part])
+        if not (logprobs or meta.token_ids):
+            events[index] = TextEvents(partial(text_chunk, index))
     if meta.include_usage:
         last = _completion(meta, [])
         last.usage = usage_of([len(prompt.ids) for prompt in prompts], usages)

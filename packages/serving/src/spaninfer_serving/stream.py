@@ -25,13 +25,17 @@ T = TypeVar("T")
 class EventStream(StreamingResponse):
     """Chunks as server-sent events; a comment in silences; the client's leaving closes `chunks`.
 
+    Chunks are models, or their JSON.
     An error in the middle becomes an event: the headers are sent, so there is no other way left.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, chunks: AsyncGenerator[BaseModel, None], keep_alive_s: float, prompt_param: str
+        self,
+        chunks: AsyncGenerator[BaseModel | bytes, None],
+        keep_alive_s: float,
+        prompt_param: str,
     ) -> None:
         super().__init__(
             _events(chunks, prompt_param),
@@ -82,12 +86,14 @@ class _Line:
 
 
 async def _events(
-    chunks: AsyncGenerator[BaseModel, None], prompt_param: str
+    chunks: AsyncGenerator[BaseModel | bytes, None], prompt_param: str
 ) -> AsyncIterator[bytes]:
     async with aclosing(chunks):
         try:
             async for chunk in chunks:
-                yield _event(chunk.model_dump_json(exclude_unset=True).encode())
+                if not isinstance(chunk, bytes):
+                    chunk = chunk.model_dump_json(exclude_unset=True).encode()
+                yield _event(chunk)
         except Exception as error:
             problem = problem_of(error, prompt_param)
             if problem.status >= 500:

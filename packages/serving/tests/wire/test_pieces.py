@@ -9,6 +9,7 @@ from spaninfer_serving.wire.completions import (
 )
 from spaninfer_serving.wire.pieces import (
     PIECE,
+    TextEvents,
     answer_in_pieces,
     chat_pieces,
     completion_pieces,
@@ -65,3 +66,19 @@ def test_log_probabilities_of_a_chat_in_parts_are_one_list():
     parts = [ChatLogprobs(content=some) for some in (entries[:2], [], entries[2:])]
 
     assert json.loads("".join(chat_pieces(parts))) == ChatLogprobs(content=entries).model_dump()
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "", '"\\', "\n\x00\x7f", "ü€😀", "\ue000", MARKS, "</script>\u2028"]
+)
+@pytest.mark.parametrize("name", ["plain", "\ue000", 'a "name"'])
+def test_an_event_of_text_is_what_its_model_writes(text, name):
+    def event(text):
+        choice = CompletionChoice(index=3, text=text, finish_reason=None)
+        return CompletionResponse(
+            id="x", created=1, model=name, choices=[choice], system_fingerprint="f"
+        )
+
+    found = TextEvents(event).json(text)
+
+    assert found == event(text).model_dump_json(exclude_unset=True).encode()

@@ -60,7 +60,7 @@ async def read(
     return found
 
 
-def streamed(request: Request, chunks: AsyncGenerator[BaseModel, None]) -> EventStream:
+def streamed(request: Request, chunks: AsyncGenerator[BaseModel | bytes, None]) -> EventStream:
     """Return the chunks as server-sent events; the client's leaving closes `chunks`."""
     settings = service_of(request).settings
     return EventStream(chunks, settings.keep_alive_s, request.state.prompt_param)

@@ -7,7 +7,7 @@ is made of `PIECE` tokens at a time, when the client has read what came before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -19,6 +19,25 @@ from spaninfer_serving.wire.completions import CompletionLogprobs
 
 T = TypeVar("T")
 PIECE = 128  # tokens; 3 ms with 20 likeliest each (one of two busy cores of an AMD EPYC)
+
+
+class TextEvents:
+    """The JSON of a stream's most frequent event: text for one choice, and nothing else.
+
+    Made from one such event, all others of which differ from it in the text alone: 2 us each, where
+    making models and writing them takes 60 (one of two busy cores of an AMD EPYC, 2026-11-22).
+    """
+
+    _MARK = "\ue000"
+
+    def __init__(self, event: Callable[[str], BaseModel]) -> None:
+        """Take what returns the event with a text in it."""
+        whole = event(self._MARK).model_dump_json(exclude_unset=True).encode()
+        self._head, _, self._tail = whole.rpartition(to_json(self._MARK))
+
+    def json(self, text: str) -> bytes:
+        """Return the event with this text."""
+        return self._head + to_json(text) + self._tail
 
 
 def in_pieces(entries: Iterable[T]) -> Iterator[list[T]]:
