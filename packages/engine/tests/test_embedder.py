@@ -32,6 +32,7 @@ from spaninfer_engine.errors import StepTimeout
 from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.startup.build import build
 from spaninfer_engine.startup.components import Parts
+from spaninfer_engine.texts import Text
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -216,7 +217,10 @@ def test_a_decoder_embeds_nothing(tmp_path: Path) -> None:
 
     with (
         engine(tmp_path / "model") as decoder,
-        pytest.raises(UnsupportedTask, match="a decoder, which generates"),
+        pytest.raises(
+            UnsupportedTask,
+            match=r"does not embed; vectors of texts need an encoder.* for: generate",
+        ),
     ):
         decoder.embed([[4, 5]])
 
@@ -270,7 +274,7 @@ def test_calls_under_way_finish_while_the_engine_drains_and_no_others_begin(fold
             with pytest.raises(EngineClosed, match="the engine is draining"):
                 encoder.embed([[4]])
 
-            assert core._step([np.array([4])]).shape == (1, 64)
+            assert core._step([Text(np.array([4]))]).shape == (1, 64)
         closing.result(120)
     assert encoder.stats().state is EngineState.CLOSED
 
@@ -283,7 +287,7 @@ def test_a_call_under_way_ends_with_an_engine_that_does_not_drain(folder: Path) 
         encoder.close()
 
         with pytest.raises(EngineClosed, match="the engine is closed"):
-            core._step([np.array([4])])
+            core._step([Text(np.array([4]))])
 
 
 def test_a_step_that_hangs_is_not_waited_for_longer_than_the_callers_patience(

@@ -6,8 +6,8 @@ from spaninfer_op_reference import (
     alibi_bias,
     alibi_slopes,
     attend,
-    attend_bidirectional,
     attend_part,
+    attend_ragged,
     head_linear,
     merge,
 )
@@ -156,7 +156,7 @@ def test_mla_in_its_absorbed_form_is_mla():
 def test_without_a_mask_every_query_sees_every_key():
     query, keys, values = qkv(6, 6)
 
-    read = attend_bidirectional(query, keys, values, scale=0.3)
+    read = attend_ragged(query, keys, values, scale=0.3)
 
     positions = np.full(6, 5)  # behind all keys
     np.testing.assert_allclose(read, one_by_one(query, keys, values, positions, np.arange(6)))

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from spaninfer_op_reference import add_row, add_rows, embed, replace_rows, sinusoidal
+from spaninfer_op_reference import add_rows, add_types, embed, replace_rows, sinusoidal
 
 m2m = pytest.importorskip(
     "transformers.models.m2m_100.modeling_m2m_100", reason="transformers is the second opinion"
@@ -35,7 +35,7 @@ def test_rows_from_elsewhere_take_the_place_of_rows_or_are_added_and_nothing_els
     assert hidden.tolist() == [[1, 1]] * 4
 
 
-def test_one_row_of_a_table_is_added_to_every_row():
-    y = add_row(np.ones((3, 2)), np.array([[1.0, 2.0], [5.0, 6.0]]), 1)
+def test_the_row_of_its_type_is_added_to_every_token():
+    y = add_types(np.ones((3, 2)), np.array([0, 1, 1]), np.array([[1.0, 2.0], [5.0, 6.0]]))
 
-    assert y.tolist() == [[6.0, 7.0]] * 3
+    assert y.tolist() == [[2.0, 3.0], [6.0, 7.0], [6.0, 7.0]]

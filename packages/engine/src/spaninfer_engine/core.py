@@ -18,19 +18,17 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 from time import monotonic, perf_counter
-from typing import NoReturn, TypeAlias
+from typing import TypeAlias
 
-from spaninfer_engine.errors import EngineClosed, StepTimeout, UnsupportedTask, as_exception
+from spaninfer_engine.errors import EngineClosed, StepTimeout, as_exception
 from spaninfer_engine.gc_freeze import GcFreeze
 from spaninfer_engine.handle import ResultQueue
 from spaninfer_engine.output_processor import EngineFailed, OutputProcessor, RequestStarted
-from spaninfer_engine.prompts import Prompt
 from spaninfer_engine.request import FinishReason, Request
 from spaninfer_engine.schedule.admission import Queued, Refused, admit, num_prompt_tokens
 from spaninfer_engine.schedule.scheduler import Scheduler
@@ -133,19 +131,6 @@ class Core:
     def context(self) -> int:
         """The most tokens that prompt and answer can have together."""
         return self.scheduler.limits.context
-
-    def embed(
-        self,
-        prompts: Sequence[Prompt],  # noqa: ARG002
-        *,
-        normalize: bool | None,  # noqa: ARG002
-        truncate: bool,  # noqa: ARG002
-    ) -> NoReturn:
-        """Decoders do not embed yet."""
-        raise UnsupportedTask(
-            "this model is a decoder, which generates (Engine.generate); vectors of texts need an "
-            "encoder, such as a BERT: hidden states of decoders are not pooled yet"
-        )
 
     def stats(self, *, model: str, uptime_s: float) -> EngineStats:
         """Return the numbers of now."""

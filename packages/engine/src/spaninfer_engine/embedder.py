@@ -5,23 +5,23 @@ Callers take turns step by step. Nothing waits in a queue, so there is no thread
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Condition
 from time import perf_counter
 from typing import NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
-from spaninfer_op_reference import normalize_rows
 
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.errors import (
     EngineClosed,
+    InvalidPrompt,
     NoMemory,
     StepTimeout,
     TextTooLong,
     UnsupportedTask,
+    shown,
 )
 from spaninfer_engine.handle import ResultQueue
 from spaninfer_engine.prompts import Prompt, check_sequence, token_ids
@@ -32,19 +32,23 @@ from spaninfer_engine.schedule.texts import steps_of
 from spaninfer_engine.spec.nodes import Encoder
 from spaninfer_engine.stats import EngineState, EngineStats, StepTimes
 from spaninfer_engine.text.tokenizer import Tokenizer
-
-Vectors = NDArray[np.float32]
+from spaninfer_engine.texts import Rows, Task, Text
 
 
 class Embedder:
     """Runs the steps of one encoder."""
 
     def __init__(
-        self, encoder: Encoder, runner: EmbeddingRunner, tokenizer: Tokenizer, resolved: Resolved
+        self,
+        encoder: Encoder,
+        runner: EmbeddingRunner,
+        head: Callable[[Rows], Rows],
+        tokenizer: Tokenizer,
+        resolved: Resolved,
     ) -> None:
         self.state = EngineState.RUNNING
         self.failure: Exception | None = None  # what made a step fail; the engine is closed then
-        self._encoder, self._runner = encoder, runner
+        self._encoder, self._runner, self._head = encoder, runner, head
         self._tokenizer, self._resolved = tokenizer, resolved
         self._times = StepTimes()
         self._num_texts = self._num_tokens = 0  # ever computed
@@ -56,28 +60,77 @@ class Embedder:
         """The most tokens that a text can have."""
         return self._resolved.max_len
 
-    def embed(
-        self, prompts: Sequence[Prompt], *, normalize: bool | None, truncate: bool
-    ) -> Vectors:
-        """Return the vectors [N C] of N texts; see Engine.embed."""
-        texts = [self._token_ids(number, each, truncate) for number, each in enumerate(prompts)]
-        vectors = np.empty((len(texts), self._encoder.hidden), np.float32)
+    @property
+    def encoder(self) -> Encoder:
+        """The model."""
+        return self._encoder
+
+    @property
+    def tasks(self) -> frozenset[Task]:
+        """What the model is for: vectors and their likeness, or the labels of a classifier."""
+        labels = self._encoder.labels
+        if labels is None:
+            return frozenset({"embed", "score"})
+        return frozenset({"classify", "score"} if len(labels.names) == 1 else {"classify"})
+
+    def text(
+        self, prompt: Prompt, *, number: int = 0, truncate: bool = False, prefix: str | None = None
+    ) -> Text:
+        """Return the token ids of a text, checked; `number` is its own in messages.
+
+        `prefix` is put in front of a text; None: what the model's files mean. Raises TextTooLong,
+        InvalidPrompt.
+        """
+        check_sequence(prompt)
+        if isinstance(prompt, str):
+            prefix = self._default_prompt if prefix is None else prefix
+            ids: Sequence[int] = self._tokenizer.encode(self._cased(prefix + prompt))
+        elif prefix:
+            raise InvalidPrompt("a prompt is put in front of texts, and this one is token ids")
+        else:
+            ids = prompt
+        if truncate:
+            ids = self._tokenizer.truncate(ids, self.context)
+        return Text(self._checked(ids, number))
+
+    def pair(self, first: str, second: str, *, number: int = 0, truncate: bool = False) -> Text:
+        """Return the token ids of a pair of texts, as `text` does."""
+        limit = self.context if truncate else None
+        ids, second_from = self._tokenizer.encode_pair(
+            self._cased(first), self._cased(second), limit
+        )
+        return Text(self._checked(ids, number), second_from)
+
+    def prompt_called(self, name: str) -> str:
+        """Return the prompt of the model's files with this name; InvalidPrompt without it."""
+        prompts = dict(self._encoder.text.prompts)
+        if name not in prompts:
+            known = ", ".join(map(repr, prompts)) or "none"
+            raise InvalidPrompt(
+                f"prompt_name is {shown(name)}; this model's prompts are {known}: name one of "
+                "them, or write the prompt into the texts"
+            )
+        return prompts[name]
+
+    def rows(self, texts: Sequence[Text]) -> Rows:
+        """Return the rows [N C] of N texts, computed in steps: vectors, or logits of labels."""
+        rows = np.empty((len(texts), self._encoder.width), np.float32)
         steps = steps_of(
-            [len(text) for text in texts],
+            [len(text.ids) for text in texts],
             step_tokens=self._resolved.step_tokens,
             max_texts=self._resolved.max_running,
         )
         with self._call():
             for numbers in steps:
-                vectors[numbers] = self._step([texts[number] for number in numbers])
-        normalise = self._encoder.pool.normalise if normalize is None else normalize
-        return normalize_rows(vectors) if normalise else vectors
+                rows[numbers] = self._step([texts[number] for number in numbers])
+        return rows
 
     def submit(self, request: Request, queue: ResultQueue) -> NoReturn:  # noqa: ARG002
         """Encoders generate nothing."""
+        way = "vectors (Engine.embed)" if "embed" in self.tasks else "labels (Engine.classify)"
         raise UnsupportedTask(
             f"this model is an encoder ({self._encoder.architecture}), which turns texts into "
-            "vectors (Engine.embed) and generates nothing; load a decoder to generate"
+            f"{way} and generates nothing; load a decoder to generate"
         )
 
     def stop(self, seq_ids: tuple[int, ...], reason: FinishReason) -> None:
@@ -125,21 +178,21 @@ class Embedder:
         """Give everything back; nobody calls any more, so that no lock is needed."""
         self._runner.close()
 
-    def _token_ids(self, number: int, prompt: Prompt, truncate: bool) -> TokenIds:
-        """Return the ids of a text, checked."""
-        check_sequence(prompt)
-        ids: Sequence[int] = prompt if not isinstance(prompt, str) else self._encoded(prompt)
-        if truncate:
-            ids = self._tokenizer.truncate(ids, self.context)
+    @property
+    def _default_prompt(self) -> str:
+        name = self._encoder.text.default_prompt
+        return "" if name is None else self.prompt_called(name)
+
+    def _cased(self, text: str) -> str:
+        return text.lower() if self._encoder.text.lower_case else text
+
+    def _checked(self, ids: Sequence[int], number: int) -> TokenIds:
         if len(ids) > self.context:
             raise TextTooLong(number, len(ids), self.context)
         checked = token_ids(ids)
         if (problem := check_token_ids(checked, self._encoder.vocab)) is not None:
             raise problem
         return checked
-
-    def _encoded(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text.lower() if self._encoder.lower_case else text)
 
     @contextmanager
     def _call(self) -> Iterator[None]:
@@ -154,12 +207,12 @@ class Embedder:
                 self._calls -= 1
                 self._turn.notify_all()
 
-    def _step(self, texts: Sequence[TokenIds]) -> Vectors:
+    def _step(self, texts: Sequence[Text]) -> Rows:
         with self._turn:
             self._check_takes(EngineState.RUNNING, EngineState.DRAINING)
             begin = perf_counter()
             try:
-                vectors = self._runner.run(texts)
+                rows = self._head(self._runner.run(texts))
             except NoMemory:
                 raise
             except Exception as error:  # of a kernel or our own: the next would meet it as well
@@ -167,8 +220,8 @@ class Embedder:
                 raise
             self._times.add(perf_counter() - begin)
             self._num_texts += len(texts)
-            self._num_tokens += sum(map(len, texts))
-            return vectors
+            self._num_tokens += sum(len(text.ids) for text in texts)
+            return rows
 
     def _check_takes(self, *states: EngineState) -> None:
         if self.state not in states:

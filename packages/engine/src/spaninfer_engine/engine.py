@@ -20,7 +20,7 @@ from spaninfer_engine.cache.rope_state import rope_state_of
 from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.core import Core
 from spaninfer_engine.embedder import Embedder
-from spaninfer_engine.errors import InvalidPrompt, InvalidSampling, QueueFull
+from spaninfer_engine.errors import InvalidPrompt, InvalidSampling, QueueFull, UnsupportedTask
 from spaninfer_engine.grammar import GrammarCompiler
 from spaninfer_engine.handle import Handles, RequestHandle, ResultQueue, complete
 from spaninfer_engine.keywords import (
@@ -56,7 +56,17 @@ from spaninfer_engine.stats import EngineStats
 from spaninfer_engine.structured import StructuredOutput
 from spaninfer_engine.text.ids_only import NO_TEXT
 from spaninfer_engine.text.tokenizer import Tokenizer
+from spaninfer_engine.texts import Task, Text, probabilities_of, vectors_of
 from spaninfer_engine.turns import Turns
+
+WAYS: Mapping[Task, str] = {
+    "generate": "load a decoder to generate",
+    "embed": "vectors of texts need an encoder such as a BERT, or a decoder beside whose weights "
+    "modules.json says how it is pooled",
+    "score": "scores need a cross-encoder with one label, or a model that embeds",
+    "classify": "labels need a model for sequence classification",
+}
+"""What to load for each task."""
 
 LOOK_AGAIN_S = 5e-3  # a list waits so long for places in a full queue; steps begin some at a time
 
@@ -249,16 +259,140 @@ class Engine(Resource):
         *,
         normalize: bool | None = None,
         truncate: bool = False,
+        dimensions: int | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
     ) -> NDArray[np.float32]:
         """Return the vectors [N C] of N texts, each a text or token ids; of one alone, [1 C].
 
         Texts share steps, the longest first. `normalize` to length 1, or not: None does what the
-        model's files say. Raises TextTooLong for a text with more than `context` tokens, unless
-        its end may be left out (`truncate`); InvalidPrompt, EngineClosed, NoMemory; UnsupportedTask
-        for a model that is no encoder.
+        model's files say. `dimensions` keeps that many channels, before they are normalised.
+        `prompt` is put in front of texts, or the one of the model's files that `prompt_name` names;
+        None: their default one. Raises TextTooLong for a text with more than `context` tokens,
+        unless its end may be left out (`truncate`); InvalidPrompt, EngineClosed, NoMemory;
+        UnsupportedTask for a model that gives no vectors.
         """
+        embedder = self._for("embed")
+        prefix = prompt if prompt_name is None else embedder.prompt_called(prompt_name)
         given = [texts] if is_one(texts) else cast(Sequence[Prompt], texts)
-        return self._core.embed(given, normalize=normalize, truncate=truncate)
+        asked = [
+            embedder.text(each, number=number, truncate=truncate, prefix=prefix)
+            for number, each in enumerate(given)
+        ]
+        return self.vectors_of(embedder.rows(asked), normalize=normalize, dimensions=dimensions)
+
+    def classify(
+        self, texts: Prompt | Sequence[Prompt], *, truncate: bool = False
+    ) -> NDArray[np.float32]:
+        """Return the probabilities [N L] of the labels of N texts; `labels` names them.
+
+        Raises as `embed` does; UnsupportedTask for a model that is no classifier.
+        """
+        embedder = self._for("classify")
+        given = [texts] if is_one(texts) else cast(Sequence[Prompt], texts)
+        asked = [
+            embedder.text(each, number=number, truncate=truncate)
+            for number, each in enumerate(given)
+        ]
+        return self.probabilities_of(embedder.rows(asked))
+
+    def score(
+        self, query: str | Sequence[str], documents: Sequence[str], *, truncate: bool = False
+    ) -> NDArray[np.float32]:
+        """Return how well N documents fit a query, or each its own: [N], more is better.
+
+        A cross-encoder reads each pair, and its one label's probability is the score; of other
+        models it is the cosine of the vectors. Raises as `embed` does; InvalidPrompt where there
+        are as many queries neither as documents nor as one.
+        """
+        embedder = self._for("score")
+        queries = [query] * len(documents) if isinstance(query, str) else query
+        if len(queries) != len(documents):
+            raise InvalidPrompt(
+                f"{len(queries)} queries and {len(documents)} documents make no pairs; give one "
+                "query, or as many as documents"
+            )
+        asked = self.encode_pairs(queries, documents, truncate=truncate)
+        return self.scores_of(embedder.rows(asked), len(documents))
+
+    @property
+    def tasks(self) -> frozenset[Task]:
+        """What the model is for."""
+        return self._core.tasks if isinstance(self._core, Embedder) else frozenset({"generate"})
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of a classifier's labels; empty for other models."""
+        labels = self._for("classify").encoder.labels if "classify" in self.tasks else None
+        return () if labels is None else labels.names
+
+    # ---- texts whose steps somebody else forms (servers) -----------------------------------------
+
+    def encode_text(
+        self,
+        text: Prompt,
+        *,
+        number: int = 0,
+        truncate: bool = False,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+    ) -> Text:
+        """Return a text as tokens, for `rows_of`; raises as `embed` and `classify` do."""
+        embedder = self._for_texts()
+        prefix = prompt if prompt_name is None else embedder.prompt_called(prompt_name)
+        return embedder.text(text, number=number, truncate=truncate, prefix=prefix)
+
+    def encode_pairs(
+        self, queries: Sequence[str], documents: Sequence[str], *, truncate: bool = False
+    ) -> list[Text]:
+        """Return what `rows_of` is given for the scores of pairs, which `scores_of` reads.
+
+        Of a cross-encoder a text per pair; of others the documents, then the different queries
+        in the order of their first pairs, and one for each pair again where they are not one.
+        """
+        embedder = self._for("score")
+        if embedder.encoder.labels is not None:
+            pairs = zip(queries, documents, strict=True)
+            return [
+                embedder.pair(*pair, number=number, truncate=truncate)
+                for number, pair in enumerate(pairs)
+            ]
+        asked = [*documents, *(queries[:1] if len(set(queries)) == 1 else queries)]
+        return [
+            embedder.text(each, number=number, truncate=truncate)
+            for number, each in enumerate(asked)
+        ]
+
+    def rows_of(self, texts: Sequence[Text]) -> NDArray[np.float32]:
+        """Return the rows [N C] of N texts: pooled hidden states, or logits of labels."""
+        return self._for_texts().rows(texts)
+
+    def vectors_of(
+        self,
+        rows: NDArray[np.float32],
+        *,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Return rows as `embed` returns them; InvalidSampling for impossible `dimensions`."""
+        unasked = self._for("embed").encoder.pool.normalise
+        normalise = unasked if normalize is None else normalize
+        return vectors_of(rows, normalise=normalise, dimensions=dimensions)
+
+    def probabilities_of(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return rows as `classify` returns them."""
+        labels = self._for("classify").encoder.labels
+        assert labels is not None
+        return probabilities_of(rows, labels.activation)
+
+    def scores_of(self, rows: NDArray[np.float32], num_documents: int) -> NDArray[np.float32]:
+        """Return the scores [N] of the rows of `encode_pairs`."""
+        labels = self._for("score").encoder.labels
+        if labels is not None:
+            return probabilities_of(rows, labels.activation)[:, 0]
+        unit = vectors_of(rows, normalise=True)
+        cosines: NDArray[np.float32] = (unit[:num_documents] * unit[num_documents:]).sum(1)
+        return cosines
 
     def encode_chat(
         self,
@@ -306,6 +440,23 @@ class Engine(Resource):
         return (
             f"<Engine {made.name!r} ({made.architecture}) on {made.device}, backend "
             f"{made.backend}, {made.dtype}, context {self.context}: {self._core.state.value}>"
+        )
+
+    def _for(self, task: Task) -> Embedder:
+        """Return what computes texts; UnsupportedTask where the model is not for the task."""
+        if task in self.tasks:
+            return self._for_texts()
+        able = ", ".join(sorted(self.tasks))
+        raise UnsupportedTask(
+            f"this model ({self.resolved.architecture}) does not {task}; {WAYS[task]}"
+            f"; what it is for: {able}"
+        )
+
+    def _for_texts(self) -> Embedder:
+        if isinstance(self._core, Embedder):
+            return self._core
+        raise UnsupportedTask(
+            f"this model is a decoder, which generates (Engine.generate); {WAYS['embed']}"
         )
 
     def _generate(
@@ -375,7 +526,8 @@ def _core(parts: Parts) -> Core | Embedder:
     resolved, tokenizer = parts.resolved, parts.tokenizer
     match parts.model, parts.runner:
         case Encoder() as encoder, EmbeddingRunner() as runner:
-            return Embedder(encoder, runner, tokenizer, resolved)
+            assert parts.head is not None
+            return Embedder(encoder, runner, parts.head, tokenizer, resolved)
         case Decoder() as decoder, runner if not isinstance(runner, EmbeddingRunner):
             shape = _cache_shape(decoder, resolved)
             scheduler = Scheduler(_limits(decoder, resolved, shape), shape)

@@ -61,6 +61,7 @@ class NewSequence:
     banned: tuple[tuple[int, ...], ...] = ()  # bad words as token ids
     end_ids: tuple[int, ...] = ()  # masked until min_tokens
     grammar: Grammar | None = None
+    second_from: int | None = None  # of a pair of texts: the position where the second one begins
 
     @property
     def early_end_ids(self) -> tuple[int, ...]:

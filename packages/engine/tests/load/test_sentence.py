@@ -8,6 +8,7 @@ import pytest
 from shared_data import shared_data
 from spaninfer_engine.errors import CheckpointError, NotBuilt
 from spaninfer_engine.load.sentence import SentenceSettings, read_sentence_settings
+from spaninfer_engine.spec.nodes import Pool, TextSettings
 
 ROOM = "sentence_transformers.models"
 
@@ -37,39 +38,43 @@ def test_a_folder_without_modules_says_nothing(tmp_path: Path) -> None:
 def test_the_files_of_bge_mean_the_first_token_normalised() -> None:
     settings = read_sentence_settings(shared_data("tokenizers", "bge-large-zh-v1.5"))
 
-    assert settings == SentenceSettings("cls", normalise=True, max_len=512, lower_case=True)
+    assert settings == SentenceSettings(
+        Pool(("cls",), normalise=True), TextSettings(lower_case=True), max_len=512
+    )
 
 
 @pytest.mark.parametrize(
     ("said", "pooling"),
     [
-        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
-        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "mean"),
-        ({"pooling_mode_lasttoken": True}, "last"),
-        ({"pooling_mode": "lasttoken"}, "last"),
-        ({"pooling_mode": ["cls"]}, "cls"),
-        ({"word_embedding_dimension": 64}, "mean"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, ["cls"]),
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, ["mean"]),
+        ({"pooling_mode_lasttoken": True}, ["last"]),
+        ({"pooling_mode": "lasttoken"}, ["last"]),
+        ({"pooling_mode": ["cls"]}, ["cls"]),
+        ({"pooling_mode": "weightedmean"}, ["weighted_mean"]),
+        ({"pooling_mode_weightedmean_tokens": True}, ["weighted_mean"]),
+        ({"pooling_mode_mean_sqrt_len_tokens": True}, ["mean_sqrt"]),
+        ({"pooling_mode_max_tokens": True}, ["max"]),
+        ({"word_embedding_dimension": 64}, ["mean"]),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ["cls", "mean"]),
+        ({"pooling_mode": ["mean", "max", "cls"]}, ["cls", "max", "mean"]),
     ],
 )
-def test_the_pooling_is_read_in_either_spelling(tmp_path: Path, said: Any, pooling: str) -> None:
+def test_poolings_are_read_in_either_spelling_and_in_the_order_of_their_vectors(
+    tmp_path: Path, said: Any, pooling: Any
+) -> None:
     write(tmp_path, said)
 
     settings = read_sentence_settings(tmp_path)
 
-    assert settings == SentenceSettings(
-        pooling,  # type: ignore[arg-type]
-        normalise=False,
-        max_len=None,
-        lower_case=False,
-    )
+    assert settings == SentenceSettings(Pool(tuple(pooling), normalise=False), TextSettings())
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        {"pooling_mode_max_tokens": True},
-        {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
-        {"pooling_mode": "weightedmean"},
+        {"pooling_mode_of_attention": True},
+        {"pooling_mode": ["cls", "attention"]},
         {"pooling_mode": 3},
     ],
 )
@@ -81,9 +86,34 @@ def test_a_pooling_that_is_not_built_is_refused_with_its_name(tmp_path: Path, sa
 
 
 def test_modules_that_are_not_built_are_refused_with_their_names(tmp_path: Path) -> None:
-    write(tmp_path, {}, types="Transformer Pooling Dense Normalize")
+    write(tmp_path, {}, types="Transformer Pooling Normalize Dense")
 
-    with pytest.raises(NotBuilt, match="lists Transformer, Pooling, Dense, Normalize; built is"):
+    with pytest.raises(NotBuilt, match="lists Transformer, Pooling, Normalize, Dense; built is"):
+        read_sentence_settings(tmp_path)
+
+
+def test_a_prompt_that_only_other_tokens_are_pooled_behind_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, {"include_prompt": False})
+
+    with pytest.raises(NotBuilt, match="include_prompt is false"):
+        read_sentence_settings(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"prompts": ["query: "]}, "prompts is .*; it is a table of texts"),
+        ({"prompts": {"query": 3}}, "prompts is .*; it is a table of texts"),
+        ({"prompts": {"q": ""}, "default_prompt_name": "d"}, "its prompts are 'q'"),
+        ({"default_prompt_name": "d"}, "default_prompt_name is 'd'; its prompts are none"),
+    ],
+    ids=str,
+)
+def test_prompts_that_are_none_are_refused(tmp_path: Path, said: Any, told: str) -> None:
+    write(tmp_path, {})
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(said))
+
+    with pytest.raises(CheckpointError, match=told):
         read_sentence_settings(tmp_path)
 
 

@@ -12,6 +12,7 @@ from backends import BACKENDS, Backend
 from contexts import metadata_of
 from numpy.typing import NDArray
 from spaninfer_engine.ops.step import Step
+from spaninfer_op_reference.pool import POOLINGS
 
 Array = NDArray[Any]
 
@@ -43,28 +44,59 @@ def test_attention_sees_the_whole_text_and_nothing_of_others(
     key, value = _random(total, kv_heads, 16, seed=1), _random(total, kv_heads, 8, seed=2)
 
     inputs = [backend.put(ops, array) for array in (query, key, value)]
-    actual = ops.attend_bidirectional(_step(ops), *inputs, scale=0.25)
+    actual = ops.attend_ragged(_step(ops), *inputs, scale=0.25)
 
     texts = _by_text(query, key, value)
-    expected = [definition.attend_bidirectional(*text, scale=0.25) for text in texts]
+    expected = [definition.attend_ragged(*text, scale=0.25) for text in texts]
     backend.check(ops, actual, np.concatenate(expected))
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
-@pytest.mark.parametrize("kind", ["cls", "mean", "last"])
-def test_every_text_becomes_one_row(kind: Any, backend: Backend) -> None:
-    ops, x = backend.make(), _random(sum(LENGTHS), 24)
+@pytest.mark.parametrize(
+    "scores",
+    [
+        {"ahead": 0},
+        {"window": 3, "ahead": 2},
+        {"window": 2},
+        {"softcap": 2.0},
+        {"softcap": 2.0, "ahead": 0},
+    ],
+    ids=str,
+)
+def test_attention_sees_as_far_back_and_ahead_as_it_is_told(
+    scores: dict[str, Any], backend: Backend
+) -> None:
+    ops, total = backend.make(), sum(LENGTHS)
+    arrays = [_random(total, 2, 16, seed=seed) for seed in range(3)]
 
-    actual = ops.pool(_step(ops), backend.put(ops, x), kind=kind)
+    actual = ops.attend_ragged(
+        _step(ops), *(backend.put(ops, array) for array in arrays), scale=0.25, **scores
+    )
 
-    expected = np.stack([definition.pool(*text, kind) for text in _by_text(x)])
-    backend.check(ops, actual, expected)
+    expected = [definition.attend_ragged(*text, scale=0.25, **scores) for text in _by_text(*arrays)]
+    backend.check(ops, actual, np.concatenate(expected))
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
-def test_all_tokens_get_the_same_row_of_a_table(backend: Backend) -> None:
-    ops, x, table = backend.make(), _random(7, 24), _random(2, 24, seed=1)
+@pytest.mark.parametrize("kinds", [*((kind,) for kind in POOLINGS), ("cls", "mean")], ids=str)
+def test_every_text_becomes_one_row(kinds: Any, backend: Backend) -> None:
+    ops, x = backend.make(), _random(sum(LENGTHS), 24)
 
-    actual = ops.add_row(backend.put(ops, x), table=backend.put(ops, table), row=1)
+    actual = ops.pool(_step(ops), backend.put(ops, x), kinds=kinds)
 
-    backend.check(ops, actual, definition.add_row(x, table, 1))
+    texts = [text for (text,) in _by_text(x)]
+    expected = [np.concatenate([definition.pool(text, kind) for kind in kinds]) for text in texts]
+    backend.check(ops, actual, np.stack(expected))
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_tokens_of_a_second_text_get_the_second_row_of_a_table(backend: Backend) -> None:
+    ops, x, table = backend.make(), _random(sum(LENGTHS), 24), _random(2, 24, seed=1)
+    step = _step(ops)
+    step.attention.second_from[step.attention.batch.table_rows[2]] = 4
+
+    actual = ops.add_types(step, backend.put(ops, x), table=backend.put(ops, table))
+
+    types = np.zeros(sum(LENGTHS), np.int32)
+    types[BOUNDS[2] + 4 : BOUNDS[3]] = 1
+    backend.check(ops, actual, definition.add_types(x, types, table))

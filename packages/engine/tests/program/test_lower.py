@@ -171,9 +171,9 @@ def _encoder() -> Program:
 def test_an_encoder_adds_types_caches_nothing_and_norms_behind_the_sums():
     operators = [item.operator for item in without_media(_encoder()).operations]
 
-    embedding = ["embed", "learned_positions", "add", "add_row", "layer_norm"]
+    embedding = ["embed", "learned_positions", "add", "add_types", "layer_norm"]
     heads = ["linear"] * 3 + ["split_heads"] * 3
-    attention = ["attend_bidirectional", "merge_heads", "linear", "add", "layer_norm"]
+    attention = ["attend_ragged", "merge_heads", "linear", "add", "layer_norm"]
     mlp = ["linear", "activation", "linear", "add", "layer_norm"]
     assert operators == [*embedding, *3 * (heads + attention + mlp), "pool"]
 

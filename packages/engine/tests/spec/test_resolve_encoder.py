@@ -10,7 +10,7 @@ from families import Family
 from spaninfer_engine.errors import CheckpointError, SpecError
 from spaninfer_engine.spec import Encoder, check, find, resolve, weights
 from spaninfer_engine.spec.describe import Finding, check_file
-from spaninfer_engine.spec.nodes import BidirectionalAttention, Pool
+from spaninfer_engine.spec.nodes import Pool, RaggedAttention
 
 pytestmark = pytest.mark.filterwarnings("error::spaninfer_engine.spec.UnreadConfigKeys")
 
@@ -47,9 +47,9 @@ def test_a_tensor_that_no_encoder_has_is_no_part_of_it() -> None:
 def test_every_layer_sees_its_whole_text_and_nothing_is_cached() -> None:
     model = encoder(ENCODERS["with pooler"])
 
-    assert {type(layer.attention) for layer in model.layers} == {BidirectionalAttention}
+    assert {type(layer.attention) for layer in model.layers} == {RaggedAttention}
     assert model.groups == ()
-    assert model.pool == Pool("mean", normalise=False)
+    assert model.pool == Pool(("mean",), normalise=False)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,8 @@ def test_a_spec_that_is_checked_asks_for_every_key_of_an_encoder() -> None:
     [
         ("bert", "causal = true", "a decoder is causal, and an encoder is not"),
         ("llama", "causal = false", "a decoder is causal, and an encoder is not"),
-        ("bert", "window = 4", "encoders are built with None alone"),
-        ("bert", "softcap = 4.0", "encoders are built with None alone"),
-        ("bert", 'qk_norm = "layer"', "encoders are built with 'none' alone"),
+        ("bert", "logn = 4", "encoders are built with None alone"),
+        ("bert", 'pos = "alibi"', "encoders are built with 'none' and 'rope' alone"),
     ],
 )
 def test_attention_that_is_not_built_for_the_kind_is_refused(

@@ -15,9 +15,9 @@ from spaninfer_op_reference.activation import (
     softmax,
 )
 from spaninfer_op_reference.alibi import alibi_bias, alibi_slopes, falcon_alibi_bias
-from spaninfer_op_reference.attention import attend, attend_bidirectional, attend_part, merge
+from spaninfer_op_reference.attention import attend, attend_part, attend_ragged, merge
 from spaninfer_op_reference.compare import close, relative_error, tolerance
-from spaninfer_op_reference.embedding import add_row, add_rows, embed, replace_rows, sinusoidal
+from spaninfer_op_reference.embedding import add_rows, add_types, embed, replace_rows, sinusoidal
 from spaninfer_op_reference.frequency import FrequencyRule, frequencies, yarn_mscale
 from spaninfer_op_reference.linear import head_linear, linear, normalize_rows, scale_rows
 from spaninfer_op_reference.logits import (
@@ -74,15 +74,15 @@ __all__ = [
     "ScaleType",
     "WeightFormat",
     "add_bias",
-    "add_row",
     "add_rows",
+    "add_types",
     "alibi_bias",
     "alibi_slopes",
     "allow",
     "append",
     "attend",
-    "attend_bidirectional",
     "attend_part",
+    "attend_ragged",
     "ban",
     "close",
     "cos_sin",

@@ -37,12 +37,33 @@ def attend(
     )
 
 
-def attend_bidirectional(query: Floats, keys: Floats, values: Floats, *, scale: float) -> Floats:
-    """[T H E]: softmax(scale * q.k) over all values[N K E]: every query sees every key.
+def attend_ragged(
+    query: Floats,
+    keys: Floats,
+    values: Floats,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    window: int | None = None,
+    ahead: int | None = None,
+    bias: Floats | None = None,
+) -> Floats:
+    """[T H E]: softmax(softcap(scale * q.k) + bias[H T T]) over the visible values[T K E].
 
-    query[T H D], keys[N K D]. The self-attention of encoders (Devlin et al. 2018), where T = N.
+    query[T H D] and keys[T K D] are of the same tokens. A query at position i sees the keys at
+    positions i - window < j <= i + ahead; None: without that bound. So the self-attention of
+    encoders (Devlin et al. 2018) has neither, and `ahead` = 0 is causal.
     """
-    return _read(softmax(_scores(query, keys, scale, None, None)), values)
+    scores = _scores(query, keys, scale, softcap, None)
+    behind = np.arange(len(query))[:, None] - np.arange(len(keys))
+    visible = np.ones_like(behind, np.bool_)
+    if window is not None:
+        visible &= behind < window
+    if ahead is not None:
+        visible &= behind >= -ahead
+    if bias is not None:
+        scores = scores + bias.astype(scores.dtype)
+    return _read(softmax(np.where(visible, scores, -np.inf)), values)
 
 
 def attend_part(

@@ -26,9 +26,9 @@ def sinusoidal(positions: Ints, dim: int, dtype: DTypeLike = np.float64) -> Floa
     return np.concatenate([np.sin(angles), np.cos(angles)], -1)
 
 
-def add_row(hidden: Floats, table: Floats, row: int) -> Floats:
-    """[T C]: hidden[T C] plus table[row] in every row (BERT's token type of a single text)."""
-    total: Floats = hidden + table[row]
+def add_types(hidden: Floats, types: Ints, table: Floats) -> Floats:
+    """[T C]: hidden[T C] plus the rows of table by types[T] (BERT's token types)."""
+    total: Floats = hidden + table[types]
     return total
 
 

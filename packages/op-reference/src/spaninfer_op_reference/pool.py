@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
 
 from spaninfer_op_reference.arrays import Floats
 
 
-def pool(hidden: Floats, kind: Literal["cls", "mean", "last"]) -> Floats:
-    """[C]: the first row, the mean of all rows, or the last row of a text's hidden[T C], T >= 1.
+def _weighted_mean(hidden: Floats) -> Floats:
+    weights = np.arange(1, len(hidden) + 1, dtype=hidden.dtype)
+    mean: Floats = weights / weights.sum() @ hidden
+    return mean
 
-    The modes `cls_token`, `mean_tokens` and `lasttoken` of sentence-transformers.
-    """
-    pooled: Floats = hidden.mean(0) if kind == "mean" else hidden[0 if kind == "cls" else -1]
-    return pooled
+
+POOLINGS: Mapping[str, Callable[[Floats], Floats]] = MappingProxyType(
+    {
+        "cls": lambda hidden: hidden[0],
+        "max": lambda hidden: hidden.max(0),
+        "mean": lambda hidden: hidden.mean(0),
+        "mean_sqrt": lambda hidden: hidden.sum(0) / math.sqrt(len(hidden)),
+        "weighted_mean": _weighted_mean,
+        "last": lambda hidden: hidden[-1],
+    }
+)
+"""The modes of sentence-transformers: cls_token, max_tokens, mean_tokens, mean_sqrt_len_tokens
+(the sum over the square root of the length), weightedmean_tokens (weights 1 to T), lasttoken."""
+
+
+def pool(hidden: Floats, kind: str) -> Floats:
+    """[C]: the rows of a text's hidden[T C], T >= 1, as one vector; `kind` is a key of POOLINGS."""
+    return POOLINGS[kind](hidden)

@@ -7,11 +7,13 @@ from typing import Any
 
 from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.load.json_file import read_json
+from spaninfer_engine.load.modules import ModuleReader
 from spaninfer_engine.load.packed import PACKED_FILE, PackedReader, open_packed
 from spaninfer_engine.load.pytorch import read_pytorch
 from spaninfer_engine.load.quantised.checkpoint import with_quantised
-from spaninfer_engine.load.reader import EntryReader
+from spaninfer_engine.load.reader import EntryReader, WeightReader
 from spaninfer_engine.load.safetensors import read_safetensors
+from spaninfer_engine.load.sentence import dense_folders
 from spaninfer_engine.load.shards import ReadShard, open_index, open_shards
 from spaninfer_engine.load.wrong_kind import (
     model_files,
@@ -38,15 +40,18 @@ NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token",
 
 def open_folder(
     folder: Path, *, with_weights: bool = True
-) -> tuple[dict[str, Any], dict[str, Any], EntryReader | PackedReader]:
+) -> tuple[dict[str, Any], dict[str, Any], WeightReader]:
     """The config, the generation config (empty where absent) and the weights of a folder."""
     refuse_folder(folder)
     refuse_stand_ins(model_files(folder))
     config = _with_modelopt(folder, read_json(folder / "config.json"))
     generation = folder / "generation_config.json"
-    weights = _open_weights(folder) if with_weights else EntryReader(str(folder), {})
-    if isinstance(weights, EntryReader):
-        weights = weights.changed(lambda entries: with_quantised(str(folder), entries, config))
+    weights: WeightReader = EntryReader(str(folder), {})
+    if with_weights:
+        weights = _open_weights(folder)
+        if isinstance(weights, EntryReader):
+            weights = weights.changed(lambda entries: with_quantised(str(folder), entries, config))
+        weights = _with_modules(folder, weights)
     return config, read_json(generation) if generation.is_file() else {}, weights
 
 
@@ -119,6 +124,14 @@ def _named_tokens(settings: dict[str, Any]) -> dict[str, str]:
         if isinstance(value, str):
             tokens[name] = value
     return tokens
+
+
+def _with_modules(folder: Path, weights: WeightReader) -> WeightReader:
+    """Return the weights with those of Dense modules beside them, if there are any."""
+    modules = {str(each.relative_to(folder)): each for each in dense_folders(folder)}
+    if not modules:
+        return weights
+    return ModuleReader(weights, {name: _open_weights(each) for name, each in modules.items()})
 
 
 def _open_weights(folder: Path) -> EntryReader | PackedReader:

@@ -1,38 +1,57 @@
 """Files of sentence-transformers beside a model: how texts become vectors.
 
-`modules.json` lists what a text goes through: a Transformer, a Pooling, perhaps a Normalize, each
-with a folder of its own.
+`modules.json` lists what a text goes through: a Transformer, a Pooling, perhaps Dense layers and a
+Normalize, each with a folder of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from spaninfer_engine.errors import CheckpointError, NotBuilt
+from spaninfer_engine.errors import CheckpointError, NotBuilt, shown
 from spaninfer_engine.load.json_file import read_json, read_json_list
+from spaninfer_engine.spec.nodes import (
+    HeadActivation,
+    HeadLayer,
+    Linear,
+    Pool,
+    PoolKind,
+    TextSettings,
+    Weight,
+)
 
-PIPELINES = (("Transformer", "Pooling"), ("Transformer", "Pooling", "Normalize"))
-MODES: Mapping[str, Literal["cls", "mean", "last"]] = {
+MODES: Mapping[str, PoolKind] = {
     "cls_token": "cls",
+    "max_tokens": "max",
     "mean_tokens": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt",
+    "weightedmean_tokens": "weighted_mean",
     "lasttoken": "last",
     "cls": "cls",
+    "max": "max",
     "mean": "mean",
+    "weightedmean": "weighted_mean",
 }
+"""Poolings by the two names that files have for them, in the order in which several are joined."""
+
+ACTIVATIONS: Mapping[str, HeadActivation] = {
+    "Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu",
+}  # fmt: skip
 _PREFIX = "pooling_mode_"
+PROMPTS = "config_sentence_transformers.json"
 
 
 @dataclass(frozen=True, slots=True)
 class SentenceSettings:
     """What a folder says about the vectors of texts."""
 
-    pooling: Literal["cls", "mean", "last"]
-    normalise: bool
-    max_len: int | None  # tokens of a text, where it is said
-    lower_case: bool
+    pool: Pool
+    text: TextSettings
+    dense: tuple[HeadLayer, ...] = ()  # weights are named FOLDER/linear.weight
+    max_len: int | None = None  # tokens of a text, where it is said
 
 
 def read_sentence_settings(folder: Path) -> SentenceSettings | None:
@@ -44,20 +63,38 @@ def read_sentence_settings(folder: Path) -> SentenceSettings | None:
     if not file.is_file():
         return None
     modules = [_module(file, each) for each in read_json_list(file)]
-    types = tuple(kind for kind, _ in modules)
-    if types not in PIPELINES:
-        raise NotBuilt(
-            f"{file} lists {', '.join(types) or 'nothing'}; built is Transformer, Pooling, and "
-            "Normalize behind them"
-        )
-    inner = {kind: _inside(file, path) for kind, path in modules}
-    text = inner["Transformer"] / "sentence_bert_config.json"
+    kinds = [kind for kind, _ in modules]
+    _check_order(file, kinds)
+    inner = [_inside(file, path) for _, path in modules]
+    text = inner[0] / "sentence_bert_config.json"
     said = read_json(text) if text.is_file() else {}
     return SentenceSettings(
-        pooling=_pooling(inner["Pooling"] / "config.json"),
-        normalise="Normalize" in types,
+        pool=Pool(_pooling(inner[1] / "config.json"), "Normalize" in kinds),
+        text=_text_settings(folder / PROMPTS, said.get("do_lower_case") is True),
+        dense=tuple(
+            _dense(path, at / "config.json")
+            for (kind, path), at in zip(modules, inner, strict=True)
+            if kind == "Dense"
+        ),
         max_len=_max_len(text, said.get("max_seq_length")),
-        lower_case=said.get("do_lower_case") is True,
+    )
+
+
+def dense_folders(folder: Path) -> tuple[Path, ...]:
+    """Return the folders of Dense modules, which have weights of their own."""
+    settings = read_sentence_settings(folder)
+    layers = () if settings is None else settings.dense
+    return tuple(folder / layer.linear.weight.name.rpartition("/")[0] for layer in layers)
+
+
+def _check_order(file: Path, kinds: Sequence[str]) -> None:
+    first, between, last = kinds[:2], kinds[2:-1], kinds[2:][-1:]
+    fits = {*between} <= {"Dense"} and {*last} <= {"Dense", "Normalize"}
+    if first == ["Transformer", "Pooling"] and fits:
+        return
+    raise NotBuilt(
+        f"{file} lists {', '.join(kinds) or 'nothing'}; built is Transformer, Pooling, then any "
+        "number of Dense, and Normalize behind them"
     )
 
 
@@ -79,18 +116,22 @@ def _inside(file: Path, path: str) -> Path:
     return inner
 
 
-def _pooling(file: Path) -> Literal["cls", "mean", "last"]:
-    """Return the pooling of a config; the mean where it says nothing."""
-    if not file.is_file():
-        raise CheckpointError(f"{file} is missing: modules.json beside the weights names it")
-    said = read_json(file)
+def _pooling(file: Path) -> tuple[PoolKind, ...]:
+    """Return the poolings of a config; the mean where it says nothing."""
+    said = _config(file)
     modes = _modes(said) or ["mean_tokens"]
-    if len(modes) > 1 or modes[0] not in MODES:
+    unknown = [mode for mode in modes if mode not in MODES]
+    if unknown:
         raise NotBuilt(
             f"{file}: pooling by {' + '.join(map(str, modes))} is not built; built is one of "
-            f"{', '.join(MODES)}"
+            f"{', '.join(MODES)}, or several of them"
         )
-    return MODES[modes[0]]
+    if said.get("include_prompt") is False:
+        raise NotBuilt(
+            f"{file}: include_prompt is false; prompts are always part of what is pooled"
+        )
+    order = list(MODES)
+    return tuple(MODES[mode] for mode in sorted(modes, key=order.index))
 
 
 def _modes(said: Mapping[str, Any]) -> list[Any]:
@@ -100,6 +141,43 @@ def _modes(said: Mapping[str, Any]) -> list[Any]:
         return mode if isinstance(mode, list) else [mode]
     flags = (key for key, value in said.items() if key.startswith(_PREFIX) and value is True)
     return [key.removeprefix(_PREFIX) for key in flags]
+
+
+def _dense(path: str, file: Path) -> HeadLayer:
+    """Return a Dense module: a projection, and an activation named by its class path."""
+    said = _config(file)
+    sizes = said.get("out_features"), said.get("in_features")
+    if not all(type(size) is int and size > 0 for size in sizes):
+        raise CheckpointError(f"{file}: in_features and out_features are whole numbers, 1 or more")
+    name = str(said.get("activation_function") or "Tanh").rpartition(".")[2]
+    if name not in ACTIVATIONS or said.get("use_residual"):
+        raise NotBuilt(
+            f"{file}: a Dense module with activation {name} and use_residual "
+            f"{said.get('use_residual')} is not built; built is {', '.join(ACTIVATIONS)}, without"
+        )
+    weight = Weight(f"{path}/linear.weight", sizes)  # type: ignore[arg-type]  # both are whole
+    bias = Weight(f"{path}/linear.bias", weight.shape[:1]) if said.get("bias", True) else None
+    return HeadLayer(Linear(weight, bias), ACTIVATIONS[name])
+
+
+def _text_settings(file: Path, lower_case: bool) -> TextSettings:
+    """Return what is done to texts: prompts by name, and which of them is meant unasked."""
+    said = read_json(file) if file.is_file() else {}
+    prompts, default = said.get("prompts") or {}, said.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(each, str) for each in prompts.values()):
+        raise CheckpointError(f"{file}: prompts is {shown(prompts)}; it is a table of texts")
+    if default is not None and default not in prompts:
+        known = ", ".join(map(repr, prompts)) or "none"
+        raise CheckpointError(
+            f"{file}: default_prompt_name is {shown(default)}; its prompts are {known}"
+        )
+    return TextSettings(lower_case, tuple(prompts.items()), default)
+
+
+def _config(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise CheckpointError(f"{file} is missing: modules.json beside the weights names it")
+    return read_json(file)
 
 
 def _max_len(file: Path, said: object) -> int | None:

@@ -17,7 +17,7 @@ from spaninfer_op_reference import normalize_rows
 from spaninfer_engine.dummy_array import DummyArray
 from spaninfer_engine.spec.nodes import Weight
 
-Constant: TypeAlias = int | float | str | bool | tuple[int, ...] | None
+Constant: TypeAlias = int | float | str | bool | tuple[int, ...] | tuple[str, ...] | None
 Host: TypeAlias = NDArray[np.generic]
 Packable: TypeAlias = Host | DummyArray  # what a weight is made of
 

@@ -54,6 +54,11 @@ class AttentionMetadata(Generic[A]):
     tables: tuple[Ints, ...]  # per cache group [R M]: the spans of each sequence in order
     slot_mapping: tuple[tuple[A, A], ...]  # per cache group: span [T] and place in it [T]
     caches: tuple[SpanCache[A], ...]  # per cache group
+    second_from: Ints  # [R] by table row: the position from which a pair's second text begins
+
+    def token_types(self) -> Ints:
+        """Return the type of every token, [T]: 1 in the second text of a pair, else 0."""
+        return (self.positions >= self.second_from[self.token_rows]).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)

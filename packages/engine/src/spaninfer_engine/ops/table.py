@@ -134,8 +134,8 @@ class Ops(Protocol, Generic[A]):
         """x[T C] plus the rows of `step.added[layer]`; only run in steps that have some."""
         ...
 
-    def add_row(self, x: A, *, table: A, row: int) -> A:
-        """x[T C] + table[row]: the token type that all tokens of a text have."""
+    def add_types(self, step: Step[A], x: A, *, table: A) -> A:
+        """x[T C] + rows of table by token type: 0, or 1 in the second text of a pair."""
         ...
 
     def learned_positions(self, step: Step[A], *, table: A, offset: int) -> A:
@@ -250,15 +250,27 @@ class Ops(Protocol, Generic[A]):
         """
         ...
 
-    def attend_bidirectional(self, step: Step[A], query: A, key: A, value: A, *, scale: float) -> A:
-        """[T H E]: softmax(scale * q.k) over the values of the slice that the token is part of.
+    def attend_ragged(
+        self,
+        step: Step[A],
+        query: A,
+        key: A,
+        value: A,
+        *,
+        scale: float,
+        softcap: float | None = None,
+        window: int | None = None,
+        ahead: int | None = None,
+    ) -> A:
+        """[T H E]: softmax(softcap(scale * q.k)) over values of the slice that the token is in.
 
-        query[T H D], key[T K D], value[T K E]: slices are whole texts, nothing is cached.
+        query[T H D], key[T K D], value[T K E]: slices are whole texts, nothing is cached. A token
+        at position i sees those at positions i - window < j <= i + ahead; None: without that bound.
         """
         ...
 
-    def pool(self, step: Step[A], x: A, *, kind: PoolKind) -> A:
-        """[R C]: of each slice's rows of x[T C] the first, the mean in float32, or the last."""
+    def pool(self, step: Step[A], x: A, *, kinds: tuple[PoolKind, ...]) -> A:
+        """[R C]: each slice's rows of x[T C] as a vector, side by side for each of some kinds."""
         ...
 
     # ---- experts ---------------------------------------------------------------------------------

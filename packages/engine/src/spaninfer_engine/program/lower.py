@@ -12,7 +12,6 @@ from spaninfer_engine.program.program import Program
 from spaninfer_engine.spec.nodes import (
     Alibi,
     Attention,
-    BidirectionalAttention,
     Decoder,
     EachExpert,
     Embedding,
@@ -30,6 +29,7 @@ from spaninfer_engine.spec.nodes import (
     Norm,
     PlainMLP,
     Pool,
+    RaggedAttention,
     Rope,
     RoutedMLP,
     Sinusoidal,
@@ -42,7 +42,7 @@ from spaninfer_engine.spec.nodes import (
 
 def lower(model: Model) -> Program:
     """Return the program that computes the logits of a step's rows with logits, or a vector per
-    text.
+    text; what a classifier makes of vectors is no part of it (`run.pooling_head`).
     """
     lowering = _Lowering(model)
     x = lowering.node(model.embedding)
@@ -117,8 +117,8 @@ class _Lowering:
                 return self._attention(node, x)
             case MlaAttention():
                 return self._latent_attention(node, x)
-            case BidirectionalAttention():
-                return self._bidirectional_attention(node, x)
+            case RaggedAttention():
+                return self._ragged_attention(node, x)
             case GatedMLP(gate=gate, up=up, down=down, act=act):
                 opened, raised = self.linear(gate, x, "gate"), self.linear(up, x, "up")
                 return self._gated(opened, raised, down, act)
@@ -137,8 +137,8 @@ class _Lowering:
                 return self._routed_mlp(node, x)
             case Head():
                 return self._head(node, x)
-            case Pool(kind=kind):
-                return self.add("pool", x, name="vectors", kind=kind)
+            case Pool(kinds=kinds):
+                return self.add("pool", x, name="vectors", kinds=kinds)
             case Linear():
                 return self.linear(node, x, "y")
             case LowRank(down=down, norm=norm, up=up):
@@ -177,7 +177,7 @@ class _Lowering:
                 x = self.add("add", x, places, name="x", scale=1.0)
         if node.types is not None:
             uses = (Use("table", (node.types,)),)
-            x = self.add("add_row", x, name="x", uses=uses, row=0)
+            x = self.add("add_types", x, name="x", uses=uses)
         return self.norm(node.norm, x)
 
     def _layer(self, node: Layer, x: str) -> str:
@@ -203,10 +203,7 @@ class _Lowering:
     # ---- attention -------------------------------------------------------------------------------
 
     def _attention(self, node: Attention, x: str) -> str:
-        q, k, v = self._query_key_value(node, x)
-        q, k = self.norm(node.q_norm, q), self.norm(node.k_norm, k)
-        if isinstance(node.positions, Rope):
-            q, k = self._rotate(node.positions, q), self._rotate(node.positions, k)
+        q, k, v = self._placed(node, x)
         if node.logn_base is not None:
             q = self.add("logn", q, name="q", base=node.logn_base)
         place = self._place(node.group)
@@ -224,12 +221,27 @@ class _Lowering:
         )
         return self.linear(node.out, self.add("merge_heads", read, name="read"), "attention")
 
-    def _bidirectional_attention(self, node: BidirectionalAttention, x: str) -> str:
-        q, k, v = self._query_key_value(node, x)
-        read = self.add("attend_bidirectional", q, k, v, name="read", scale=node.scale)
+    def _ragged_attention(self, node: RaggedAttention, x: str) -> str:
+        read = self.add(
+            "attend_ragged",
+            *self._placed(node, x),
+            name="read",
+            scale=node.scale,
+            softcap=node.softcap,
+            window=node.window,
+            ahead=node.ahead,
+        )
         return self.linear(node.out, self.add("merge_heads", read, name="read"), "attention")
 
-    def _query_key_value(self, node: Attention | BidirectionalAttention, x: str) -> tuple[str, ...]:
+    def _placed(self, node: Attention | RaggedAttention, x: str) -> tuple[str, str, str]:
+        """Return queries, keys and values, the first two normed and rotated."""
+        q, k, v = self._query_key_value(node, x)
+        q, k = self.norm(node.q_norm, q), self.norm(node.k_norm, k)
+        if isinstance(node.positions, Rope):
+            q, k = self._rotate(node.positions, q), self._rotate(node.positions, k)
+        return q, k, v
+
+    def _query_key_value(self, node: Attention | RaggedAttention, x: str) -> tuple[str, ...]:
         heads = node.heads
         match node.qkv:
             case SplitQkv(q=q, k=k, v=v):

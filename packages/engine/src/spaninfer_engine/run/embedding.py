@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.plan import NewSequence, Slice
-from spaninfer_engine.request import SamplingParams, TokenIds
+from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.resource import Resource
 from spaninfer_engine.step.batch import build_batch
 from spaninfer_engine.step.device import Device, Updates
 from spaninfer_engine.step.sequences import Sequences
+from spaninfer_engine.texts import Text
 
 
 class EmbeddingRunner(Resource):
@@ -24,14 +25,19 @@ class EmbeddingRunner(Resource):
         self._numbers = count()
         self._left: tuple[int, ...] = ()  # texts of the step before
 
-    def run(self, texts: Sequence[TokenIds]) -> NDArray[np.float32]:
+    def run(self, texts: Sequence[Text]) -> NDArray[np.float32]:
         """Return the vectors [R C] of R texts, computed in one step; raises NoMemory."""
         ids = tuple(next(self._numbers) for _ in texts)
         updates, self._left = Updates(finished=self._left), ids
         for seq_id, text in zip(ids, texts, strict=True):
-            self._sequences.enter(NewSequence(seq_id, text, SamplingParams(), seed=0))
+            new = NewSequence(
+                seq_id, text.ids, SamplingParams(), seed=0, second_from=text.second_from
+            )
+            self._sequences.enter(new)
         try:
-            slices = [_whole(seq_id, len(text)) for seq_id, text in zip(ids, texts, strict=True)]
+            slices = [
+                _whole(seq_id, len(text.ids)) for seq_id, text in zip(ids, texts, strict=True)
+            ]
             batch = build_batch(slices, self._sequences, on_host=lambda _: False)
             launched = self._device.launch(batch, updates)
             launched.wait()

@@ -83,7 +83,7 @@ DECISIVE: Mapping[str, tuple[object, ...]] = {
     "tie_word_embeddings": (),
     "topk_*": (),
     "use_alibi": (False,),
-    "use_bidirectional_attention": (False,),
+    "use_ragged_attention": (False,),
     "use_dynamic_ntk": (False,),
     "use_logn_attn": (False,),
     "use_mrope": (False,),

@@ -83,9 +83,9 @@ def _layer(layer: nodes.Layer, model: nodes.Model) -> Misfits:
 
 
 def _attention(
-    node: nodes.Attention | nodes.MlaAttention | nodes.BidirectionalAttention, model: nodes.Model
+    node: nodes.Attention | nodes.MlaAttention | nodes.RaggedAttention, model: nodes.Model
 ) -> Misfits:
-    if isinstance(node, nodes.BidirectionalAttention):
+    if isinstance(node, nodes.RaggedAttention):
         yield from _heads(node, model.hidden)
     elif not 0 <= node.group < len(model.groups):
         yield f"a layer is in cache group {node.group} of {len(model.groups)}"
@@ -95,7 +95,7 @@ def _attention(
         yield from _grouped(node, model.groups[node.group], model.hidden)
 
 
-def _heads(node: nodes.Attention | nodes.BidirectionalAttention, hidden: int) -> Misfits:
+def _heads(node: nodes.Attention | nodes.RaggedAttention, hidden: int) -> Misfits:
     heads, dim = node.heads, node.heads.dim
     if min(heads.query, heads.kv, dim) < 1 or heads.query % heads.kv:
         yield f"{heads.query} heads of {dim} channels do not share {heads.kv} keys evenly"

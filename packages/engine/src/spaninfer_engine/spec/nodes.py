@@ -17,9 +17,10 @@ Decoder
 
 Encoder
 ├── Embedding        the same, and token types
-├── Layer ...        with BidirectionalAttention
+├── Layer ...        with RaggedAttention
 ├── Norm             the final one
-└── Pool             from the hidden states of a text to its vector
+├── Pool             from the hidden states of a text to its vector
+└── HeadLayer ...    from there to the rows that callers get: Dense layers, or a classifier's
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from spaninfer_engine.spec.frequencies import Frequencies
 
 ActivationName = Literal["silu", "gelu", "gelu_tanh", "relu", "quick_gelu"]
 RopeStyle = Literal["half", "interleaved"]
-PoolKind = Literal["cls", "mean", "last"]
+PoolKind = Literal["cls", "max", "mean", "mean_sqrt", "weighted_mean", "last"]
+HeadActivation = Literal["identity", "tanh", "gelu", "relu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,8 @@ class Sinusoidal:
 class Embedding:
     """One row per token, scaled; positions, token types and a norm may follow, in that order.
 
-    A projection comes first where it exists (OPT-350m projects, then adds positions). Of the token
-    types, texts that are no pairs have the first.
+    A projection comes first where it exists (OPT-350m projects, then adds positions). A token has
+    the first type, in the second text of a pair the second one.
     """
 
     table: Weight  # [V, C]
@@ -157,13 +159,23 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
-class BidirectionalAttention:
-    """Grouped-query attention of every token of a text over all of its tokens; nothing is kept."""
+class RaggedAttention:
+    """Grouped-query attention among the tokens of a text; nothing is kept.
+
+    The token at position i sees those at positions i - window < j <= i + ahead; None: without that
+    bound. Encoders see all of a text, decoders that give vectors have `ahead` = 0.
+    """
 
     heads: Heads
     qkv: SplitQkv | FusedQkv
     out: Linear
     scale: float
+    positions: Rope | None = None
+    q_norm: Norm | None = None  # per head, before the rotation
+    k_norm: Norm | None = None
+    softcap: float | None = None
+    window: int | None = None
+    ahead: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +302,7 @@ class Layer:
     parallel: x + attention(n1(x)) + mlp(n2(x)), where n2 is `mlp_pre`, or n1 where that is None.
     """
 
-    attention: Attention | MlaAttention | BidirectionalAttention
+    attention: Attention | MlaAttention | RaggedAttention
     mlp: GatedMLP | FusedGatedMLP | PlainMLP | RoutedMLP
     norms: Norms
     parallel: bool = False
@@ -345,10 +357,39 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The hidden states of a text become its vector, which a caller gets normalised or as it is."""
+    """The hidden states of a text become its vector, which a caller gets normalised or as it is.
 
-    kind: PoolKind  # the first token's, the mean of all, the last token's
+    Of several kinds, the vectors are put side by side.
+    """
+
+    kinds: tuple[PoolKind, ...]
     normalise: bool  # to length 1, where the caller says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLayer:
+    """norm(act(linear(x))) of a pooled vector."""
+
+    linear: Linear
+    act: HeadActivation = "identity"
+    norm: Norm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The names of a classifier's logits, and what its probabilities are made by."""
+
+    names: tuple[str, ...]
+    activation: Literal["sigmoid", "softmax", "identity"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextSettings:
+    """What is done to a text before it becomes tokens."""
+
+    lower_case: bool = False
+    prompts: tuple[tuple[str, str], ...] = ()  # put in front of texts, by name
+    default_prompt: str | None = None  # the name of the one that is meant unasked
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,13 +404,22 @@ class Encoder:
     layers: tuple[Layer, ...]
     norm: Norm | None
     pool: Pool
-    lower_case: bool = False  # are texts put into lower case before they become tokens?
+    head: tuple[HeadLayer, ...] = ()  # what follows the pooling
+    labels: Labels | None = None  # of a classifier: what its head's rows are
+    text: TextSettings = TextSettings()
     surplus: tuple[str, ...] = ()  # patterns of stored tensors that the model does not use
 
     @property
     def groups(self) -> tuple[CacheGroup, ...]:
         """Return no cache groups: nothing outlives a step."""
         return ()
+
+    @property
+    def width(self) -> int:
+        """Channels of the rows that callers get."""
+        if self.head:
+            return self.head[-1].linear.weight.shape[0]
+        return self.hidden * len(self.pool.kinds)
 
 
 Model: TypeAlias = Decoder | Encoder
@@ -380,9 +430,11 @@ def ropes(model: Model) -> tuple[Rope, ...]:
     return tuple(dict.fromkeys(filter(None, (_rope(layer.attention) for layer in model.layers))))
 
 
-def _rope(attention: Attention | MlaAttention | BidirectionalAttention) -> Rope | None:
+def _rope(attention: Attention | MlaAttention | RaggedAttention) -> Rope | None:
     match attention:
-        case MlaAttention(rope=rope) | Attention(positions=Rope() as rope):
+        case MlaAttention(rope=rope):
+            return rope
+        case Attention(positions=Rope() as rope) | RaggedAttention(positions=Rope() as rope):
             return rope
         case _:
             return None

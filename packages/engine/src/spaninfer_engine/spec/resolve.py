@@ -137,7 +137,7 @@ def _encoder(maker: Maker) -> Encoder:
         embedding=_embedding(maker),
         layers=_layers(maker, Groups()),
         norm=maker.norm(maker.name("final_norm", maker.prefix), hidden),
-        pool=Pool("mean", normalise=False),
+        pool=Pool(("mean",), normalise=False),
         surplus=(*_surplus(maker), *_unused_heads(maker)),
     )
 

@@ -9,13 +9,13 @@ from spaninfer_engine.spec.maker import Maker, NormKind
 from spaninfer_engine.spec.nodes import (
     Alibi,
     Attention,
-    BidirectionalAttention,
     CacheGroup,
     FusedQkv,
     Heads,
     Linear,
     LowRank,
     MlaAttention,
+    RaggedAttention,
     Rope,
     SplitQkv,
 )
@@ -60,9 +60,7 @@ class Groups:
         )
 
 
-_BIDIRECTIONAL = {
-    "kind": "mha", "pos": "none", "qk_norm": "none", "window": None, "softcap": None, "logn": None,
-}  # fmt: skip
+_RAGGED = {"kind": ("mha",), "pos": ("none", "rope"), "logn": (None,)}
 
 
 class AttentionReader:
@@ -86,14 +84,16 @@ class AttentionReader:
 
     def layer(
         self, index: int, within: str, groups: Groups
-    ) -> Attention | MlaAttention | BidirectionalAttention:
+    ) -> Attention | MlaAttention | RaggedAttention:
         """Return the attention of one layer, whose names begin with `within`."""
         if not self._causal:
-            return self._bidirectional(within)
+            return self._ragged(index, within)
         if self._mla:
             return self._latent(index, within, groups)
-        has_window = self._scope.flag("attn", "window_layers", index)
-        return self._grouped(index, within, groups, self._window if has_window else None)
+        return self._grouped(index, within, groups, self._window_of(index))
+
+    def _window_of(self, index: int) -> int | None:
+        return self._window if self._scope.flag("attn", "window_layers", index) else None
 
     def _check(self) -> None:
         scope = self._scope
@@ -108,13 +108,14 @@ class AttentionReader:
         if self._causal == (scope.spec.kind == "encoder"):
             raise scope.error("attn", "causal", "a decoder is causal, and an encoder is not")
         if not self._causal:
-            self._check_bidirectional()
+            self._check_ragged()
 
-    def _check_bidirectional(self) -> None:
-        """Refuse what bidirectional attention does not have yet."""
-        for key, built in _BIDIRECTIONAL.items():
-            if self._scope.value("attn", key) != built:
-                raise self._scope.error("attn", key, f"encoders are built with {built!r} alone")
+    def _check_ragged(self) -> None:
+        """Refuse what attention without a cache does not have yet."""
+        for key, built in _RAGGED.items():
+            if self._scope.value("attn", key) not in built:
+                words = " and ".join(map(repr, built))
+                raise self._scope.error("attn", key, f"encoders are built with {words} alone")
 
     def _position(self, local: bool) -> Rope | Alibi | None:
         match self._scope.text("attn", "pos"):
@@ -152,11 +153,23 @@ class AttentionReader:
             logn_base=scope.optional_integer("attn", "logn"),
         )
 
-    def _bidirectional(self, within: str) -> BidirectionalAttention:
-        kv_heads, head_dim = (self._scope.integer("dims", key) for key in ("kv_heads", "head_dim"))
-        heads = Heads(self._heads, kv_heads, head_dim)
-        out = self._out(within, heads.query * heads.dim)
-        return BidirectionalAttention(heads, self._qkv(within, heads), out, self._scale)
+    def _ragged(self, index: int, within: str) -> RaggedAttention:
+        """Return the attention of an encoder's layer; a window counts on both sides."""
+        plain = self._grouped(index, within, Groups(), self._window_of(index))
+        positions, window = plain.positions, plain.window
+        assert not isinstance(positions, Alibi)
+        return RaggedAttention(
+            heads=plain.heads,
+            qkv=plain.qkv,
+            out=plain.out,
+            scale=plain.scale,
+            positions=positions,
+            q_norm=plain.q_norm,
+            k_norm=plain.k_norm,
+            softcap=plain.softcap,
+            window=window,
+            ahead=None if window is None else window - 1,
+        )
 
     def _qkv(self, within: str, heads: Heads) -> SplitQkv | FusedQkv:
         layout = self._scope.text("attn", "qkv")

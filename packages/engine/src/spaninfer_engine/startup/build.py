@@ -31,6 +31,7 @@ from spaninfer_engine.program.bind import bind_packed
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.program.packer import Packer, packed_bytes
 from spaninfer_engine.run.embedding import EmbeddingRunner
+from spaninfer_engine.run.pooling_head import PoolingHead
 from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.run.sampler import Sampler
 from spaninfer_engine.spec import Decoder, Encoder, Model, check, find, load
@@ -145,6 +146,7 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             span_len=resolved.span_len,
             num_rows=resolved.max_running,
         )
+        head = _head(asked, checkpoint, model)
         device = start.device(sequences, resolved.num_spans, progress)
         return Parts(
             resolved=resolved,
@@ -156,6 +158,7 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             end_ids=texts.tokenizer.eos_ids & frozenset(range(model.vocab)),  # files name others
             weight_bytes=pack.num_bytes,
             listing=str(bound),
+            head=head,
         )
 
 
@@ -179,6 +182,15 @@ def _runner(
             return Runner(device, sequences, sampler, vocab=vocab)
         case Encoder():
             return EmbeddingRunner(device, sequences)
+
+
+def _head(asked: EngineConfig, checkpoint: Checkpoint, model: Model) -> PoolingHead | None:
+    """Return what follows the pooling of an encoder's texts."""
+    if not isinstance(model, Encoder):
+        return None
+    if asked.weights == "dummy":
+        return PoolingHead(model, DummyReader(weights(model.head), asked.seed))
+    return PoolingHead(model, checkpoint.reader)
 
 
 def locate(model: str | Path) -> tuple[Path, str]:
@@ -226,13 +238,13 @@ def resolve_model(asked: EngineConfig, checkpoint: Checkpoint) -> Model:
     spec = load(asked.spec) if asked.spec is not None else find(checkpoint.config)
     reader, has_weights = checkpoint.reader, asked.weights != "dummy"
     model = resolve_spec(spec, checkpoint.config, reader.names if has_weights else None)
+    model = with_sentence_settings(model, checkpoint.path)
+    if isinstance(model, Encoder):
+        refuse_decoder_options(asked)
     if has_weights:
         check(model, {name: reader.shape(name) for name in reader.names})
         check_dtypes(reader, (weight.name for weight in weights(model)))
-    if isinstance(model, Decoder):
-        return model
-    refuse_decoder_options(asked)
-    return with_sentence_settings(model, checkpoint.path)
+    return model
 
 
 def resolve_decoder(asked: EngineConfig, checkpoint: Checkpoint) -> Decoder:

@@ -10,6 +10,7 @@ from spaninfer_engine.config import Resolved
 from spaninfer_engine.plan import StepPlan, StepResult
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.run.embedding import EmbeddingRunner
+from spaninfer_engine.run.pooling_head import PoolingHead
 from spaninfer_engine.spec.nodes import Model
 from spaninfer_engine.text.template import ChatTemplate
 from spaninfer_engine.text.tokenizer import Tokenizer
@@ -55,3 +56,4 @@ class Parts:
     end_ids: frozenset[int]  # all ids that end an answer
     weight_bytes: int = 0  # of packed weights, as the backend holds them
     listing: str = ""  # the bound program, for people
+    head: PoolingHead | None = None  # of encoders

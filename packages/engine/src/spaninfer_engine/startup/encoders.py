@@ -8,26 +8,30 @@ from pathlib import Path
 from spaninfer_engine.config import Decision, EngineConfig, Resolved
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load.sentence import read_sentence_settings
-from spaninfer_engine.spec.nodes import Encoder, Pool
+from spaninfer_engine.spec.nodes import Decoder, Encoder, Model
+from spaninfer_engine.spec.pooled import as_encoder
 from spaninfer_engine.startup.compute import Compute
 from spaninfer_engine.startup.limits import decide_demand, resolved
 
 FOR_DECODERS = ("memory", "span_len", "kv_dtype", "chat_template")  # options; None: not requested
 
 
-def with_sentence_settings(encoder: Encoder, path: Path) -> Encoder:
-    """Return the encoder as the files of sentence-transformers beside its weights want it.
+def with_sentence_settings(model: Model, path: Path) -> Model:
+    """Return the model as the files of sentence-transformers beside its weights want it.
 
-    Without them it stays as it is. Raises CheckpointError and NotBuilt for what they say.
+    Without them it stays as it is; a decoder with them gives vectors, and generates nothing.
+    Raises CheckpointError and NotBuilt for what they say.
     """
     settings = read_sentence_settings(path)
     if settings is None:
-        return encoder
+        return model
+    encoder = as_encoder(model, settings.pool) if isinstance(model, Decoder) else model
     return replace(
         encoder,
-        pool=Pool(settings.pooling, settings.normalise),
+        pool=settings.pool,
+        head=settings.dense,
+        text=settings.text,
         max_len=min(encoder.max_len, settings.max_len or encoder.max_len),
-        lower_case=settings.lower_case,
     )
 
 
@@ -50,7 +54,9 @@ def resolve_encoder(asked: EngineConfig, name: str, encoder: Encoder, compute: C
     why_len = "what the model was made for" if asked.max_len is None else "requested"
     decisions = (
         Decision("text", f"{demand.max_len:,} tokens", why_len),
-        Decision("pooling", pool.kind, "normalised" if pool.normalise else "not normalised"),
+        Decision(
+            "pooling", " + ".join(pool.kinds), "normalised" if pool.normalise else "not normalised"
+        ),
         Decision(
             "step",
             f"{demand.step_tokens:,} tokens, {demand.max_running} texts",

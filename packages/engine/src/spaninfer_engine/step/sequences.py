@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from spaninfer_engine.plan import NewSequence, TableUpdate
 
+NO_SECOND = np.int32(np.iinfo(np.int32).max)  # behind every position
+
 
 class Sequences:
     """Rows of tokens [R, max_len + 1] and, per cache group, of span numbers [R M].
@@ -31,6 +33,7 @@ class Sequences:
         self.tokens = np.zeros((num_rows, max_len + 1), np.int32)
         self.tables = tuple(np.zeros((num_rows, max_spans), np.int32) for _ in range(num_groups))
         self.num_known = np.zeros(num_rows, np.int32)  # tokens
+        self.second_from = np.full(num_rows, NO_SECOND)
 
     def __len__(self) -> int:
         """Return how many sequences are known."""
@@ -49,6 +52,8 @@ class Sequences:
         self.by_id[sequence.seq_id] = sequence
         self.tokens[row, : len(sequence.token_ids)] = sequence.token_ids
         self.num_known[row] = len(sequence.token_ids)
+        second = sequence.second_from
+        self.second_from[row] = NO_SECOND if second is None else second
 
     def update_table(self, update: TableUpdate) -> None:
         """Write span numbers into a sequence's table."""
@@ -92,6 +97,7 @@ class Sequences:
         self.tokens = _taller(self.tokens)
         self.tables = tuple(_taller(table) for table in self.tables)
         self.num_known = np.concatenate([self.num_known, np.zeros_like(self.num_known)])
+        self.second_from = np.concatenate([self.second_from, np.full(old, NO_SECOND)])
         self._free += range(2 * old - 1, old - 1, -1)
 
 

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer as Library
 
 from spaninfer_engine.text.bytemap import from_alphabet, to_alphabet
 from spaninfer_engine.text.special import SpecialToken
+from spaninfer_engine.text.tokenizer import PairFrame
 
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 UNKNOWN = "\U0010fffe"  # no character: no vocabulary has it
@@ -71,6 +72,21 @@ class FastCodec:
             return [], []
         first, last = mask.index(0), len(mask) - mask[::-1].index(0)
         return encoding.ids[:first], encoding.ids[last:]
+
+    @property
+    def pair_frame(self) -> PairFrame | None:
+        """What the post-processor puts around and between two texts; None for nothing."""
+        encoding = self._library.encode("a", "b", add_special_tokens=True)
+        owners, types = encoding.sequence_ids, encoding.type_ids
+        if {0, 1} - {*owners} or owners.count(None) == 0:
+            return None
+        begin, middle = owners.index(0), owners.index(1)
+        between = max(place for place, owner in enumerate(owners) if owner == 0) + 1
+        after = max(place for place, owner in enumerate(owners) if owner == 1) + 1
+        ids = encoding.ids
+        return PairFrame(
+            tuple(ids[:begin]), tuple(ids[between:middle]), tuple(ids[after:]), types[middle] == 1
+        )
 
     def encode(self, text: str, *, at_start: bool) -> list[int]:
         """The ids of an ordinary text."""

@@ -82,7 +82,14 @@ def _from_library(library: Library, settings: Settings, end_ids: Iterable[int]) 
     ends = {*end_ids} | ({eos_id} if eos_id is not None else set())
     special = {token.token_id: token for token in codec.special_tokens}
     special |= {token.token_id: token for token in stated if not token.is_text}
-    return Tokenizer(codec, special.values(), frame=frame, bos_id=bos_id, eos_ids=ends)
+    return Tokenizer(
+        codec,
+        special.values(),
+        frame=frame,
+        pair=codec.pair_frame,
+        bos_id=bos_id,
+        eos_ids=ends,
+    )
 
 
 def _demand_places(library: Library, stated: Iterable[SpecialToken]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from spaninfer_engine.errors import InvalidPrompt
 from spaninfer_engine.text.codec import Codec
 from spaninfer_engine.text.provenance import Ranges
 from spaninfer_engine.text.special import SpecialFinder, SpecialToken
@@ -16,6 +17,16 @@ class Frame:
 
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PairFrame:
+    """The ids around and between the two texts of a pair."""
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    after: tuple[int, ...]
+    has_types: bool  # have tokens of the second text, and those behind it, token type 1?
 
 
 class Tokenizer:
@@ -33,12 +44,13 @@ class Tokenizer:
         frame: Frame = Frame(),
         bos_id: int | None = None,
         eos_ids: Iterable[int] = (),
+        pair: PairFrame | None = None,
         is_wordless: bool = False,
     ) -> None:
         tokens = list(special)
         controls = [token for token in tokens if not token.is_text]
         self._codec = codec
-        self._frame = frame
+        self._frame, self._pair = frame, pair
         self._finder = SpecialFinder(tokens)
         self._texts = {token.token_id: token.text for token in tokens}
         self._bytes: dict[int, bytes] = {}
@@ -82,6 +94,28 @@ class Tokenizer:
                 ids += self._codec.encode(plain, at_start=piece.at_start)
         return self._framed(ids) if add_special else ids
 
+    def encode_pair(
+        self, first: str, second: str, limit: int | None = None
+    ) -> tuple[list[int], int | None]:
+        """The ids of a pair of texts, and where token type 1 begins, if the model has it for pairs.
+
+        `limit`: of more tokens than that the longer text loses its end first, as in
+        transformers' `longest_first`. InvalidPrompt where nothing says what stands between texts.
+        """
+        if self._pair is None:
+            raise InvalidPrompt(
+                "this model's tokenizer does not say what stands between the texts of a pair; "
+                "give it a tokenizer.json whose post-processor does"
+            )
+        pair = self._pair
+        one, two = (self.encode(text, add_special=False) for text in (first, second))
+        if limit is not None:
+            room = limit - len(pair.before) - len(pair.between) - len(pair.after)
+            ends = _longest_first(len(one), len(two), max(0, room))
+            one, two = one[: ends[0]], two[: ends[1]]
+        head = [*pair.before, *one, *pair.between]
+        return [*head, *two, *pair.after], len(head) if pair.has_types else None
+
     def truncate(self, ids: Sequence[int], limit: int) -> list[int]:
         """The first of a text's ids; those that belong behind a whole text stay behind it."""
         after = list(self._frame.after)
@@ -121,6 +155,15 @@ class Tokenizer:
         if after and ids[-len(after) :] == after:
             after = []
         return before + ids + after
+
+
+def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """Return how many tokens of each text stay, of which `room` fit together."""
+    if first + second <= room:
+        return first, second
+    short = min(first, second, room // 2)
+    long = room - short
+    return (short, long) if first <= second else (long, short)
 
 
 def _without_surrogates(text: str) -> str:

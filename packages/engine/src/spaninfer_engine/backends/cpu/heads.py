@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import numpy as np
 from spaninfer_kernels_cpu import Columns, RopeAngles, copy_call, logn_call, rope_call
@@ -15,8 +16,7 @@ from spaninfer_engine.ops.table import Pack
 
 def split(operation: Operation, _pack: Pack) -> Write:
     """Parts of the last axis: views of rows, copies of heads."""
-    sizes = operation.constant("sizes")
-    assert isinstance(sizes, tuple)
+    sizes = cast(tuple[int, ...], operation.constant("sizes"))
 
     def write(to: Recorder, x: Value) -> Values:
         if len(x.shape) == 1:

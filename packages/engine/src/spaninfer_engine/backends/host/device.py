@@ -119,6 +119,7 @@ def build_step(
             tables=sequences.tables,
             slot_mapping=_slot_mapping(positions, token_rows, sequences, ops),
             caches=caches,
+            second_from=sequences.second_from,
         ),
     )
 

@@ -98,9 +98,10 @@ class HostOps:
         rows = None if step.added is None else step.added.get(layer)
         return x if rows is None else definition.add_rows(x, *rows)
 
-    def add_row(self, x: Array, *, table: Array, row: int) -> Array:
-        """One row of the table, widened, added to every row."""
-        return definition.add_row(x, table.astype(self.dtype, copy=False), row)
+    def add_types(self, step: Step[Array], x: Array, *, table: Array) -> Array:
+        """Rows of the table by token type, widened."""
+        types = step.attention.token_types()
+        return definition.add_types(x, types, table.astype(self.dtype, copy=False))
 
     def learned_positions(self, step: Step[Array], *, table: Array, offset: int) -> Array:
         """Rows of the table by position."""
@@ -173,20 +174,21 @@ class HostOps:
         if value is not None:
             cache.values[layer][slots] = value
 
-    def attend_bidirectional(
-        self, step: Step[Array], query: Array, key: Array, value: Array, *, scale: float
+    def attend_ragged(
+        self, step: Step[Array], query: Array, key: Array, value: Array, **scores: Any
     ) -> Array:
         """Text by text."""
         out = np.empty((*query.shape[:2], value.shape[-1]), query.dtype)
         for first, last, *_ in step.attention.batch.runs():
             parts = (each[first:last] for each in (query, key, value))
-            out[first:last] = definition.attend_bidirectional(*parts, scale=scale)
+            out[first:last] = definition.attend_ragged(*parts, **scores)
         return out
 
-    def pool(self, step: Step[Array], x: Array, *, kind: PoolKind) -> Array:
+    def pool(self, step: Step[Array], x: Array, *, kinds: tuple[PoolKind, ...]) -> Array:
         """Text by text."""
-        runs = step.attention.batch.runs()
-        return np.stack([definition.pool(x[run.first : run.last], kind) for run in runs])
+        texts = [x[run.first : run.last] for run in step.attention.batch.runs()]
+        vectors = [np.stack([definition.pool(text, kind) for text in texts]) for kind in kinds]
+        return np.concatenate(vectors, 1)
 
     def route(
         self, logits: Array, *, correction: Array | None = None, **scores: Any

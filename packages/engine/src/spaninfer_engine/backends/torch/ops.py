@@ -162,9 +162,9 @@ class TorchOps:
         rows = None if step.added is None else step.added.get(layer)
         return x if rows is None else x.index_add(0, rows.rows, rows.vectors.to(self.dtype))
 
-    def add_row(self, x: Tensor, *, table: Tensor, row: int) -> Tensor:
-        """One row of the table added to every row."""
-        return x + table[row]
+    def add_types(self, step: Step[Tensor], x: Tensor, *, table: Tensor) -> Tensor:
+        """Rows of the table by token type."""
+        return x + F.embedding(self.from_host(step.attention.token_types()), table)
 
     def learned_positions(self, step: Step[Tensor], *, table: Tensor, offset: int) -> Tensor:
         """Rows of the table by position."""
@@ -325,28 +325,40 @@ class TorchOps:
             out[rows] = attend_slice(query[rows], keys, values, table, run, scoring)
         return out
 
-    def attend_bidirectional(
-        self, step: Step[Tensor], query: Tensor, key: Tensor, value: Tensor, *, scale: float
+    def attend_ragged(
+        self,
+        step: Step[Tensor],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scale: float,
+        softcap: float | None = None,
+        window: int | None = None,
+        ahead: int | None = None,
     ) -> Tensor:
-        """Text by text, with torch's own attention."""
+        """Text by text, with torch's own attention where it has this kind."""
         out = query.new_empty(*query.shape[:2], value.shape[-1])
         ratio = query.shape[1] // key.shape[1]
         for first, last, *_ in step.attention.batch.runs():
             q, k, v = (each[first:last].transpose(0, 1)[None] for each in (query, key, value))
             k, v = (each.repeat_interleave(ratio, 1) for each in (k, v))
-            read = F.scaled_dot_product_attention(q, k, v, scale=scale)
+            visible = _visible(last - first, window, ahead, self.device)
+            if softcap is None:
+                read = F.scaled_dot_product_attention(q, k, v, visible, scale=scale)
+            else:
+                scores = torch.tanh((q.float() @ k.float().mT) * (scale / softcap)) * softcap
+                if visible is not None:
+                    scores = scores.masked_fill(~visible, -math.inf)
+                read = (scores.softmax(-1) @ v.float()).to(v.dtype)
             out[first:last] = read[0].transpose(0, 1)
         return out
 
-    def pool(self, step: Step[Tensor], x: Tensor, *, kind: PoolKind) -> Tensor:
+    def pool(self, step: Step[Tensor], x: Tensor, *, kinds: tuple[PoolKind, ...]) -> Tensor:
         """Text by text; means are summed in float32."""
-        starts = torch.from_numpy(step.attention.batch.query_start_loc).to(self.device)
-        if kind == "cls":
-            return x[starts[:-1]]
-        if kind == "last":
-            return x[starts[1:] - 1]
-        runs = step.attention.batch.runs()
-        return torch.stack([x[run.first : run.last].float().mean(0) for run in runs])
+        texts = [x[run.first : run.last].float() for run in step.attention.batch.runs()]
+        vectors = [torch.stack([_pooled(text, kind) for text in texts]) for kind in kinds]
+        return torch.cat(vectors, 1)
 
     # ---- experts ---------------------------------------------------------------------------------
 
@@ -415,6 +427,40 @@ class TorchOps:
 
 def _expert_linear(x: Tensor, weight: Tensor, layout: Literal["oi", "io"]) -> Tensor:
     return F.linear(x, weight) if layout == "oi" else x @ weight
+
+
+def _pooled(text: Tensor, kind: PoolKind) -> Tensor:
+    """[C]: the rows of a text[T C] as one; see op_reference.pool."""
+    match kind:
+        case "cls":
+            return text[0]
+        case "last":
+            return text[-1]
+        case "max":
+            return text.amax(0)
+        case "mean":
+            return text.mean(0)
+        case "mean_sqrt":
+            return text.sum(0) / math.sqrt(len(text))
+        case "weighted_mean":
+            weights = torch.arange(1, len(text) + 1, device=text.device, dtype=text.dtype)
+            return (weights / weights.sum()) @ text
+
+
+def _visible(
+    length: int, window: int | None, ahead: int | None, device: torch.device
+) -> Tensor | None:
+    """[T T]: which tokens each one of a text sees; None: all of them."""
+    if window is None and ahead is None:
+        return None
+    places = torch.arange(length, device=device)
+    behind = places[:, None] - places
+    visible = torch.ones_like(behind, dtype=torch.bool)
+    if window is not None:
+        visible &= behind < window
+    if ahead is not None:
+        visible &= behind >= -ahead
+    return visible
 
 
 def _heads(buffer: Tensor, head: tuple[int, int]) -> Tensor:
