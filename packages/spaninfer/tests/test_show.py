@@ -25,6 +25,11 @@ def said(monkeypatch):
     return during
 
 
+def served(name="tiny", task="generate"):
+    """An engine as far as the announcement of its server looks at it."""
+    return SimpleNamespace(resolved=SimpleNamespace(name=name), tasks=frozenset({task}))
+
+
 @pytest.mark.parametrize(
     "sentence",
     [
@@ -45,19 +50,29 @@ def test_brackets_are_printed_as_they_are(said, sentence):
     assert said(show.warning, sentence) == f"warning: {sentence}\n"
     assert said(show.note, sentence) == f"{sentence}\n"
     assert said(show.decisions, decided).count(sentence) == 3
-    assert sentence in said(show.addresses, "http://127.0.0.1:8000", decided, Settings())
+    assert sentence in said(show.addresses, "http://127.0.0.1:8000", served(sentence), Settings())
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "http://[::1]:8000"])
 def test_a_server_that_is_ready_says_where_it_is(said, url):
-    shown = said(show.addresses, url, SimpleNamespace(name="tiny"), Settings())
+    shown = said(show.addresses, url, served(), Settings())
 
     assert f"playground  {url}/\n" in shown
     assert f"OpenAI API  {url}/v1   (model: tiny)\n" in shown
 
 
+@pytest.mark.parametrize(
+    ("task", "path"),
+    [("generate", "/v1/completions"), ("embed", "/v1/embeddings"), ("classify", "/classify")],
+)
+def test_what_to_try_is_what_the_model_is_for(said, task, path):
+    shown = said(show.addresses, "http://127.0.0.1:8000", served(task=task), Settings())
+
+    assert f"curl http://127.0.0.1:8000{path} " in shown
+
+
 def test_what_to_try_has_the_key_in_it_where_one_is_needed(said):
-    url, decided = "http://127.0.0.1:8000", SimpleNamespace(name="tiny")
+    url, decided = "http://127.0.0.1:8000", served()
 
     with_key = said(show.addresses, url, decided, Settings(api_keys=("k",)))
     assert "Bearer $SPANINFER_API_KEY" in with_key
@@ -76,7 +91,7 @@ def test_a_server_on_all_addresses_says_which_they_are_and_whether_it_is_open(
     )
     settings = Settings(host="0.0.0.0", api_keys=keys, no_auth=not keys)
 
-    shown = said(show.addresses, "http://127.0.0.1:8123", SimpleNamespace(name="tiny"), settings)
+    shown = said(show.addresses, "http://127.0.0.1:8123", served(), settings)
 
     assert "network     http://192.168.1.5:8123/\n" in shown
     assert f"open to     {who}\n" in shown

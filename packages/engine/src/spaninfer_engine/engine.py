@@ -326,6 +326,11 @@ class Engine(Resource):
         labels = self._for("classify").encoder.labels if "classify" in self.tasks else None
         return () if labels is None else labels.names
 
+    @property
+    def width(self) -> int:
+        """Channels of the vectors that `embed` returns by default."""
+        return self._for_texts().encoder.width
+
     # ---- texts whose steps somebody else forms (servers) -----------------------------------------
 
     def encode_text(

@@ -148,7 +148,8 @@ class TextTooLong(RequestError):
         self.number, self.num_tokens, self.limit = number, num_tokens, limit
         super().__init__(
             f"text {number} has {num_tokens} tokens, and this engine takes at most {limit}; "
-            "split it, or pass truncate=True to embed its beginning"
+            'split it, or pass truncate=True (over HTTP "truncate_prompt_tokens": -1) to take its '
+            "beginning"
         )
 
 

@@ -44,6 +44,8 @@ class Tally:
         """Return it in words, with the rate over the whole request; empty if nothing ended."""
         if not self.prompt_tokens:
             return ""
+        if not self.output_tokens:  # vectors, scores and labels
+            return f"texts {self.prompt_tokens} tokens, {self.prompt_tokens / lasted_s:.1f} tok/s "
         rate = self.output_tokens / lasted_s
         return f"prompt {self.prompt_tokens}, output {self.output_tokens} tokens, {rate:.1f} tok/s "
 

@@ -9,6 +9,8 @@ from spaninfer_engine.errors import (
     PromptTooLong,
     QueueFull,
     RequestError,
+    TextTooLong,
+    UnsupportedTask,
 )
 
 from spaninfer_serving.wire.errors import Problem
@@ -38,13 +40,15 @@ def problem_of(error: Exception, prompt_param: str) -> Problem:
     match error:
         case Problem():
             return error
-        case PromptTooLong():
+        case PromptTooLong() | TextTooLong():
             return Problem(400, str(error), param=prompt_param, code="context_length_exceeded")
         case InvalidSampling(parameter=name):
             wire = WIRE_NAMES.get(name, name)
             return Problem(400, str(error).replace(name, wire, 1), param=wire)
         case InvalidGrammar():  # while the answer was written
             return Problem(400, str(error), code="invalid_grammar")
+        case UnsupportedTask():
+            return Problem(400, str(error), code="unsupported_task")
         case RequestError():
             return Problem(400, str(error), param=prompt_param)
         case QueueFull():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -45,6 +45,13 @@ class Metrics:
     def count_response(self, status: int) -> None:
         """Note how a request was answered."""
         self._responses.labels(str(status)).inc()
+
+    def note_texts(self, lengths: Sequence[int], queued_s: float, lasted_s: float) -> None:
+        """Note a request about texts of so many tokens each."""
+        for length in lengths:
+            self._prompt.observe(length)
+        self._queued.observe(queued_s)
+        self._whole.observe(lasted_s)
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""
@@ -96,6 +103,7 @@ class _EngineFigures(Collector):
                 stats.prefix_hit_tokens,
             ),
             ("prefix_miss_tokens", "Prompt tokens not found there", stats.prefix_miss_tokens),
+            ("embedded_texts", "Texts turned into vectors or labels", stats.embedded_texts),
             ("preemptions", "Requests that gave their spans to others", stats.preemptions),
             ("steps", "Steps computed", stats.steps),
             ("step_seconds", "Time spent in steps", stats.step_s),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -10,6 +11,16 @@ from pydantic import BaseModel
 
 from spaninfer_serving.wire.chat import ChatChunk, ChatRequest, ChatResponse
 from spaninfer_serving.wire.completions import CompletionRequest, CompletionResponse
+from spaninfer_serving.wire.texts import (
+    ClassifyRequest,
+    ClassifyResponse,
+    EmbeddingRequest,
+    EmbeddingResponse,
+    RerankRequest,
+    RerankResponse,
+    ScoreRequest,
+    ScoreResponse,
+)
 
 PLACE = "#/components/schemas/{model}"
 
@@ -55,8 +66,18 @@ STATUS = {
 
 _ABOUT = ("title", "description", "default")  # keys of a schema that say nothing of the value
 
-_CHAT = {"messages": [{"role": "user", "content": "Tell me a fable."}], "max_tokens": 64}
-_TEXT = {"prompt": "Once upon a time", "max_tokens": 64}
+_DOCUMENTS = ["The crow had found a piece of cheese.", "Grapes hung high on the wall."]
+_EXAMPLES: Mapping[type[BaseModel], dict[str, Any]] = {
+    ChatRequest: {
+        "messages": [{"role": "user", "content": "Tell me a fable."}],
+        "max_tokens": 64,
+    },
+    CompletionRequest: {"prompt": "Once upon a time", "max_tokens": 64},
+    EmbeddingRequest: {"input": _DOCUMENTS},
+    RerankRequest: {"query": "Who had the cheese?", "documents": _DOCUMENTS},
+    ScoreRequest: {"text_1": "Who had the cheese?", "text_2": _DOCUMENTS},
+    ClassifyRequest: {"input": _DOCUMENTS},
+}
 
 _PERSON = {
     "type": "object",
@@ -79,29 +100,32 @@ _FORMS: dict[str, dict[str, Any]] = {
 
 
 def answers_to(
-    body: type[BaseModel], whole: type[BaseModel], event: type[BaseModel]
+    body: type[BaseModel], whole: type[BaseModel], event: type[BaseModel] | None = None
 ) -> dict[str, Any]:
-    """Return what a route's description says about its body, and its two kinds of answers."""
-    example = _CHAT if body is ChatRequest else _TEXT
-    examples = {"plain": example} | {name: example | form for name, form in _FORMS.items()}
+    """Return what a route's description says about its body, and its one or two kinds of answers.
+
+    `event`: what a stream holds, where the route has one.
+    """
+    examples = {"plain": _EXAMPLES[body]}
+    if event is not None:
+        examples |= {name: examples["plain"] | form for name, form in _FORMS.items()}
     asked = {
         "schema": _named(body),
         "examples": {name: {"value": value} for name, value in examples.items()},
     }
-    content = {
-        "application/json": {"schema": _named(whole)},
-        "text/event-stream": {
+    content: dict[str, Any] = {"application/json": {"schema": _named(whole)}}
+    if event is not None:
+        content["text/event-stream"] = {
             "schema": {
                 "type": "string",
                 "description": f"Events that hold a {event.__name__} each, then [DONE]",
             }
-        },
-    }
+        }
+    answer = "The answer" if event is None else "The answer, or with stream: its events"
     return {
         "requestBody": {"required": True, "content": {"application/json": asked}},
-        "responses": {"200": {"description": "The answer, or with stream: its events",
-                              "content": content}},
-    }  # fmt: skip
+        "responses": {"200": {"description": answer, "content": content}},
+    }
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
@@ -114,10 +138,13 @@ def describe(app: FastAPI) -> dict[str, Any]:
     for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's; no answer here is one
         schemas.pop(unused, None)
     schemas |= {"Error": ERROR, "Status": STATUS}
-    for body in (ChatRequest, CompletionRequest):
+    for body in _EXAMPLES:
         schemas |= _schemas(body, "validation")
         _allow_null(schemas[body.__name__])
-    for answer in (ChatResponse, ChatChunk, CompletionResponse):
+    for answer in (
+        *(ChatResponse, ChatChunk, CompletionResponse),
+        *(EmbeddingResponse, RerankResponse, ScoreResponse, ClassifyResponse),
+    ):
         schemas |= _schemas(answer, "serialization")
     for path, operations in document["paths"].items():
         for method, operation in operations.items():

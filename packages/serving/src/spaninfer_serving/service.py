@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
 from fastapi import Request
 from spaninfer_engine import AsyncEngine, Engine, Output, OutputStream, Placement, SamplingParams
 from spaninfer_engine.errors import InvalidGrammar, PromptTooLong
+from spaninfer_engine.texts import Task
 
 from spaninfer_serving.forms import form_param, problem_of_form
 from spaninfer_serving.metrics import Metrics
 from spaninfer_serving.parse_pool import Check, ParsePool
 from spaninfer_serving.responses import Prompt, ResponseMeta, merged
 from spaninfer_serving.settings import Settings
+from spaninfer_serving.text_batcher import TextBatcher
 from spaninfer_serving.translate import TokenDecoder, prompts_of, sampling_of
 from spaninfer_serving.wire.chat import ChatRequest
 from spaninfer_serving.wire.completions import CompletionRequest
@@ -33,6 +35,14 @@ PROBED_CHARS = 16
 # to 40 MB of JSON. All of a context of 128 Ki tokens with 7 likeliest each, 48 Ki with 20.
 MAX_ECHOED_LOGPROBS = 1 << 20
 MAX_ECHOED_CHARS = 8 << 20
+
+ROUTES: Mapping[Task, str] = {
+    "generate": "/v1/chat/completions and /v1/completions",
+    "embed": "/v1/embeddings",
+    "score": "/rerank and /score",
+    "classify": "/classify",
+}
+"""Where each task is asked for."""
 
 STARTED_TOGETHER = 64  # prompts; a start takes 0.1 ms, in which no stream is sent anything
 FINGERPRINT = f"spaninfer-{version('spaninfer-serving')}"
@@ -58,6 +68,7 @@ class Service:
     settings: Settings
     metrics: Metrics
     parse_pool: ParsePool
+    text_batcher: TextBatcher
     created_s: int  # Unix time
     draining: bool = False
 
@@ -70,6 +81,7 @@ class Service:
             settings,
             Metrics(engine.stats),
             ParsePool(engine.resolved.max_running + engine.resolved.max_waiting),
+            TextBatcher(engine),
             int(time.time()),
         )
 
@@ -83,6 +95,27 @@ class Service:
         """What shows single tokens."""
         return self.engine.tokenizer
 
+    def demand(self, task: Task) -> None:
+        """Raise Problem where the model is not for what a route does."""
+        tasks = self.engine.tasks
+        if task not in tasks:
+            raise Problem(
+                400,
+                f"the model {self.model!r} does not {task}; this server answers at "
+                f"{', '.join(ROUTES[each] for each in sorted(tasks))}",
+                code="unsupported_task",
+            )
+
+    def check_model(self, asked: str | None) -> None:
+        """Raise Problem where a request names another model."""
+        if asked is not None and asked != self.model:
+            raise Problem(
+                404,
+                f"the model {asked!r} does not exist; this server has {self.model!r}",
+                param="model",
+                code="model_not_found",
+            )
+
     def ask_chat(self, body: ChatRequest, placement: Placement, check: Check) -> GenerationJob:
         """Return what a chat request asks; raises Problem, an engine error, or what `check` does.
 
@@ -90,7 +123,7 @@ class Service:
         """
         sampling = sampling_of(body, self.engine.default_sampling)
         asked = (message.text() for message in body.messages if message.role != "assistant")
-        self._probe("".join(asked), "messages")  # of answers, templates may drop the reasoning
+        self.probe("".join(asked), "messages")  # of answers, templates may drop the reasoning
         check()
         messages = [
             {"role": message.role, "content": message.text()}
@@ -100,7 +133,7 @@ class Service:
 
         def inspect(text: str) -> None:
             check()
-            self._probe(text, "messages")
+            self.probe(text, "messages")
             check()
 
         ids = self.engine.encode_chat(
@@ -142,7 +175,7 @@ class Service:
         check()
         words = self.engine.tokenizer
         if isinstance(text, str):
-            self._probe(text, "prompt")
+            self.probe(text, "prompt")
             check()
             ids = words.encode(text, add_special=body.add_special_tokens)
         else:
@@ -154,8 +187,8 @@ class Service:
             text = words.decode(known) if body.echo else ""
         return Prompt(tuple(ids), text)
 
-    def _probe(self, text: str, param: str) -> None:
-        """Refuse a text of which already the beginning has far too many tokens."""
+    def probe(self, text: str, param: str) -> None:
+        """Raise Problem for a text whose beginning already has far too many tokens."""
         context = self.engine.context
         if len(text) <= PROBED_CHARS * context:
             return
@@ -175,13 +208,7 @@ class Service:
             raise PromptTooLong(len(ids), self.engine.context)
 
     def _envelope(self, prefix: str, body: SamplingFields) -> ResponseMeta:
-        if body.model is not None and body.model != self.model:
-            raise Problem(
-                404,
-                f"the model {body.model!r} does not exist; this server has {self.model!r}",
-                param="model",
-                code="model_not_found",
-            )
+        self.check_model(body.model)
         if body.stream_options is not None and not body.stream:
             raise Problem(400, "stream_options needs stream to be true", param="stream_options")
         usage = body.stream_options is not None and body.stream_options.include_usage

@@ -162,7 +162,7 @@ def serve(
         with bind(settings) as listener, _ended(Engine(_loaded(config, threads))) as engine:
             resolved = engine.resolved
             show.decisions(resolved)
-            ready = partial(show.addresses, resolved=resolved, settings=settings)
+            ready = partial(show.addresses, engine=engine, settings=settings)
             serve_until_signal(engine, settings, ready, listener)
 
 

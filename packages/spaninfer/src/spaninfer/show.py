@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,11 +20,12 @@ from rich.progress import (
 )
 from rich.table import Table
 from rich.text import Text
-from spaninfer_engine import EngineError, Resolved
+from spaninfer_engine import Engine, EngineError, Resolved
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.load.hub_cache import cache_folder
 from spaninfer_engine.spec import describe
 from spaninfer_engine.startup.components import Parts
+from spaninfer_engine.texts import Task
 from spaninfer_serving import Settings
 from spaninfer_serving.settings import is_loopback
 
@@ -114,21 +115,30 @@ def _decisions(resolved: Resolved) -> Table:
     return table
 
 
-def addresses(url: str, resolved: Resolved, settings: Settings) -> None:
+def addresses(url: str, engine: Engine, settings: Settings) -> None:
     """Print where a person and a program find the server, and who else does."""
     key = """ -H "Authorization: Bearer $SPANINFER_API_KEY\"""" if settings.needs_key else ""
+    path, body = next(TRIES[task] for task in TRIES if task in engine.tasks)
     said = Text.assemble(  # no markup: http://[::1]:8000 would be some
         ("ready", "bold green"),
         "  playground  ",
         (f"{url}/", f"link {url}"),
-        f"\n       OpenAI API  {url}/v1   (model: {resolved.name})\n"
+        f"\n       OpenAI API  {url}/v1   (model: {engine.resolved.name})\n"
         f"       metrics     {url}/metrics\n"
-        f"       try         curl {url}/v1/completions -H 'Content-Type: application/json'{key} "
-        f"""-d '{{"prompt": "Once upon a time", "max_tokens": 40}}'\n"""
+        f"       try         curl {url}{path} -H 'Content-Type: application/json'{key} -d '{body}'\n"
         f"{_reach(url, settings)}"
         "       Ctrl-C stops; running requests are finished first",
     )
     _err.print(said, soft_wrap=True)
+
+
+TRIES: Mapping[Task, tuple[str, str]] = {
+    "generate": ("/v1/completions", '{"prompt": "Once upon a time", "max_tokens": 40}'),
+    "embed": ("/v1/embeddings", '{"input": "Once upon a time"}'),
+    "score": ("/rerank", '{"query": "Once upon a time", "documents": ["a fable", "a recipe"]}'),
+    "classify": ("/classify", '{"input": "Once upon a time"}'),
+}
+"""What to try first of a server whose model is for a task: a path and a body."""
 
 
 def _reach(url: str, settings: Settings) -> str:

@@ -9,18 +9,24 @@ from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel
 from spaninfer_engine import Placement
+from spaninfer_engine.texts import Task
 
 from spaninfer_serving.parse_pool import Check
 from spaninfer_serving.responses import Answer
 from spaninfer_serving.service import GenerationJob, service_of
 from spaninfer_serving.settings import bearer_key
 from spaninfer_serving.stream import EventStream, unless_disconnected
+from spaninfer_serving.text_jobs import TextJob
 from spaninfer_serving.translate import placement_of
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.parse import check_headers, parse
 from spaninfer_serving.wire.sampling import SamplingFields
+from spaninfer_serving.wire.texts import TextFields
 
+Body = TypeVar("Body", bound=BaseModel)
 Fields = TypeVar("Fields", bound=SamplingFields)
+Texts = TypeVar("Texts", bound=TextFields)
+Job = TypeVar("Job")
 
 # nginx's word for a client that went away before the answer; nobody is left to read it
 CLIENT_LEFT = 499
@@ -37,23 +43,52 @@ async def read(
 
     The client's leaving drops the work, and raises Problem.
     """
-    check_headers(request.headers)
-    data = b"".join([chunk async for chunk in request.stream()])  # .body() would keep it
     service = service_of(request)
-    key = bearer_key(request.headers.get("authorization", ""))
-    client = service.settings.client_of(key, request.client)
+    service.demand("generate")
+    client, key = _sender(request)
     may_prioritise = service.settings.may_prioritise(key)
 
-    def work(check: Check) -> tuple[Fields, GenerationJob]:
-        body = parse(kind, data)
+    def job(body: Fields, check: Check) -> GenerationJob:
         placement = placement_of(body, client.account, may_prioritise=may_prioritise)
         check()
-        return body, ask(body, placement, check)
+        return ask(body, placement, check)
+
+    return await _read(request, kind, client, job)
+
+
+async def read_texts(
+    request: Request,
+    kind: type[Texts],
+    ask: Callable[[Texts, Client, Check], TextJob],
+    task: Task,
+) -> tuple[Texts, TextJob]:
+    """Return the body of a request about texts, as `read` does."""
+    service_of(request).demand(task)
+    client, _ = _sender(request)
+    return await _read(request, kind, client, lambda body, check: ask(body, client, check))
+
+
+def _sender(request: Request) -> tuple[Client, str | None]:
+    """Return who sends a request, and the key that it brings."""
+    key = bearer_key(request.headers.get("authorization", ""))
+    return service_of(request).settings.client_of(key, request.client), key
+
+
+async def _read(
+    request: Request, kind: type[Body], client: Client, job: Callable[[Body, Check], Job]
+) -> tuple[Body, Job]:
+    check_headers(request.headers)
+    data = b"".join([chunk async for chunk in request.stream()])  # .body() would keep it
+
+    def work(check: Check) -> tuple[Body, Job]:
+        body = parse(kind, data)
+        check()
+        return body, job(body, check)
 
     if len(data) <= IN_PLACE_BYTES:
         return work(lambda: None)
     found = await unless_disconnected(
-        request, lambda: service.parse_pool.run(len(data), client, work)
+        request, lambda: service_of(request).parse_pool.run(len(data), client, work)
     )
     if found is None:
         raise Problem(CLIENT_LEFT, "the client has left", code="client_left")

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from spaninfer_serving.wire.sampling import Integers, SamplingFields, Strings, Usage
+from spaninfer_serving.wire.fields import Integers, Strings
+from spaninfer_serving.wire.sampling import SamplingFields, Usage
 
 
 class CompletionRequest(SamplingFields):

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 from spaninfer_serving.wire.contents import check_contents
 from spaninfer_serving.wire.errors import Problem
-from spaninfer_serving.wire.sampling import unknown
+from spaninfer_serving.wire.fields import unknown
 
 Body = TypeVar("Body", bound=BaseModel)
 

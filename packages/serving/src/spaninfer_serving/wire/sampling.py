@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
-from spaninfer_serving.wire.structured import (
-    ELSEWHERE,
-    ResponseFormat,
-    StructuredOutputs,
-    refused,
-)
+from spaninfer_serving.wire.fields import Integers, RequestFields, Strings
+from spaninfer_serving.wire.structured import ResponseFormat, StructuredOutputs
 
-# A list of a million wrong items is wrong at its first: a million findings would fill the memory.
-Strings = Annotated[list[str], Field(fail_fast=True)]
-Integers = Annotated[list[int], Field(fail_fast=True)]
 Stop = str | Strings
 
 # OpenAI's parameters that this server does not act on, with the values that ask for nothing.
-# Those are accepted, because clients send them; any other value is refused by name.
 NOT_SUPPORTED: Mapping[str, tuple[object, ...]] = {
     "audio": (None,),
     "function_call": (None, "none"),
@@ -39,15 +30,6 @@ NOT_SUPPORTED: Mapping[str, tuple[object, ...]] = {
 }
 
 
-def unknown(name: str, known: Iterable[str]) -> str:
-    """Return what is said of a parameter that there is not, with the nearest that there is."""
-    if name in ELSEWHERE:
-        return f"is not a parameter this server knows; send structured_outputs.{ELSEWHERE[name]}"
-    near = get_close_matches(name[:64], list(known), n=1)  # longer than any, and short to compare
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"is not a parameter this server knows{hint}"
-
-
 class StreamOptions(BaseModel):
     """What a stream carries beside the text."""
 
@@ -57,13 +39,13 @@ class StreamOptions(BaseModel):
     include_obfuscation: StrictBool = False  # accepted: nothing is padded here either way
 
 
-class SamplingFields(BaseModel):
+class SamplingFields(RequestFields):
     """OpenAI's parameters, then those that local servers agree on; null means: the default.
 
     Ranges are checked in one place, spaninfer_engine.request.SamplingParams; here only types.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    not_supported: ClassVar = NOT_SUPPORTED
 
     model: str | None = None
     stream: bool = False
@@ -108,24 +90,6 @@ class SamplingFields(BaseModel):
     prompt_cache_key: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
     prompt_cache_retention: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_what_asks_for_something(cls, body: object) -> object:
-        """Refuse what is not supported, and drop null, which clients send for any parameter."""
-        if not isinstance(body, dict):
-            return body
-        known = cls.model_fields.keys() | NOT_SUPPORTED.keys()
-        for name in body.keys() - known:  # the first is enough: each would take 6 µs to report
-            raise refused(name, "unknown_parameter", unknown(name, known))
-        for name in NOT_SUPPORTED.keys() & body.keys():
-            if body[name] not in NOT_SUPPORTED[name]:
-                raise refused(name, "unsupported_parameter", "is not supported by this server")
-        return {
-            name: value
-            for name, value in body.items()
-            if name not in NOT_SUPPORTED and value is not None
-        }
 
 
 class Usage(BaseModel):

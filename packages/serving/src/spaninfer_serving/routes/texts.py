@@ -1,0 +1,82 @@
+"""POST /v1/embeddings, /rerank, /score and /classify, and what else they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from spaninfer_engine.texts import Task
+
+from spaninfer_serving.fair_queue import Client
+from spaninfer_serving.openapi import answers_to
+from spaninfer_serving.parse_pool import Check
+from spaninfer_serving.responses import Answer
+from spaninfer_serving.routes.respond import read_texts, whole
+from spaninfer_serving.service import service_of
+from spaninfer_serving.text_jobs import TextJob, TextService
+from spaninfer_serving.wire.texts import (
+    ClassifyRequest,
+    ClassifyResponse,
+    EmbeddingRequest,
+    EmbeddingResponse,
+    RerankRequest,
+    RerankResponse,
+    ScoreRequest,
+    ScoreResponse,
+    TextFields,
+)
+
+router = APIRouter()
+Body = TypeVar("Body", bound=TextFields)
+
+
+@router.post("/v1/embeddings", openapi_extra=answers_to(EmbeddingRequest, EmbeddingResponse))
+async def embeddings(request: Request) -> Response:
+    """Turn texts into vectors."""
+    texts = TextService(service_of(request))
+    ask: Any = texts.ask_texts
+    return await _answer(request, EmbeddingRequest, "embed", "input", ask, texts.embeddings)
+
+
+@router.post("/rerank", openapi_extra=answers_to(RerankRequest, RerankResponse))
+@router.post("/v1/rerank", include_in_schema=False)
+@router.post("/v2/rerank", include_in_schema=False)
+async def rerank(request: Request) -> Response:
+    """Order documents by how well they answer a query."""
+    texts = TextService(service_of(request))
+    ask = texts.ask_rerank
+    return await _answer(request, RerankRequest, "score", "documents", ask, texts.ranking)
+
+
+@router.post("/score", openapi_extra=answers_to(ScoreRequest, ScoreResponse))
+@router.post("/v1/score", include_in_schema=False)
+async def score(request: Request) -> Response:
+    """Say how well texts fit together."""
+    texts = TextService(service_of(request))
+    return await _answer(request, ScoreRequest, "score", "text_2", texts.ask_score, texts.scores)
+
+
+@router.post("/classify", openapi_extra=answers_to(ClassifyRequest, ClassifyResponse))
+@router.post("/v1/classify", include_in_schema=False)
+async def classify(request: Request) -> Response:
+    """Give texts labels."""
+    texts = TextService(service_of(request))
+    ask: Any = texts.ask_texts
+    return await _answer(request, ClassifyRequest, "classify", "input", ask, texts.labels)
+
+
+async def _answer(
+    request: Request,
+    kind: type[Body],
+    task: Task,
+    param: str,
+    ask: Callable[[Body, Client, Check], TextJob],
+    work: Callable[[Body, TextJob], Awaitable[Answer]],
+) -> Response:
+    """Answer a request whose texts are in the parameter `param`."""
+    request.state.prompt_param = param
+    body, job = await read_texts(request, kind, ask, task)
+    request.state.tally.prompt_tokens = job.usage.prompt_tokens
+    return await whole(request, lambda: work(body, job))

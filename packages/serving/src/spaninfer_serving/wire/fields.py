@@ -1,0 +1,54 @@
+"""What all bodies share: strict fields, refusals by name, and null for the default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Annotated, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from spaninfer_serving.wire.structured import ELSEWHERE, refused
+
+# A list of a million wrong items is wrong at its first: a million findings would fill the memory.
+Strings = Annotated[list[str], Field(fail_fast=True)]
+Integers = Annotated[list[int], Field(fail_fast=True)]
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """Return what is said of a parameter that there is not, with the nearest that there is."""
+    if name in ELSEWHERE:
+        return f"is not a parameter this server knows; send structured_outputs.{ELSEWHERE[name]}"
+    near = get_close_matches(name[:64], list(known), n=1)  # longer than any, and short to compare
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"is not a parameter this server knows{hint}"
+
+
+class RequestFields(BaseModel):
+    """The body of a request.
+
+    `not_supported`: parameters that the server does not act on, with the values that ask for
+    nothing. Those are accepted, because clients send them; any other value is refused by name.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    not_supported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_what_asks_for_something(cls, body: object) -> object:
+        """Refuse what is not supported, and drop null, which clients send for any parameter."""
+        if not isinstance(body, dict):
+            return body
+        known = cls.model_fields.keys() | cls.not_supported.keys()
+        for name in body.keys() - known:  # the first is enough: each would take 6 µs to report
+            raise refused(name, "unknown_parameter", unknown(name, known))
+        for name in cls.not_supported.keys() & body.keys():
+            if body[name] not in cls.not_supported[name]:
+                raise refused(name, "unsupported_parameter", "is not supported by this server")
+        return {
+            name: value
+            for name, value in body.items()
+            if name not in cls.not_supported and value is not None
+        }
