@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from assembled import wait_until
-from encoders import MAX_LEN, VOCAB, EncoderOracle, write_modules
+from encoders import CLS, MAX_LEN, SEP, VOCAB, EncoderOracle, write_modules, write_words
 from oracle import prompt
 from random_llama import write_model
 from spaninfer_engine import (
@@ -22,6 +23,7 @@ from spaninfer_engine import (
     EngineConfig,
     EngineState,
     InvalidPrompt,
+    InvalidSampling,
     NoMemory,
     NotBuilt,
     TextTooLong,
@@ -33,13 +35,7 @@ from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.startup.build import build
 from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.texts import Text
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from tokenizers.processors import TemplateProcessing
 
-CLS, SEP = 1, 2
-WORDS = {"[PAD]": 0, "[CLS]": CLS, "[SEP]": SEP, "[UNK]": 3, "fox": 4, "crow": 5, "Fox": 6}
 TEXTS = [prompt(length, seed=length) for length in (3, 20, 9, 41)]
 
 
@@ -51,11 +47,7 @@ def oracle() -> EncoderOracle:
 @pytest.fixture
 def folder(oracle: EncoderOracle, tmp_path: Path) -> Path:
     """A BERT with a tokenizer of a few words, between [CLS] and [SEP]."""
-    library: Any = Tokenizer(WordLevel(WORDS, "[UNK]"))
-    library.pre_tokenizer = WhitespaceSplit()
-    ends = [("[CLS]", CLS), ("[SEP]", SEP)]
-    library.post_processor = TemplateProcessing("[CLS] $A [SEP]", special_tokens=ends)
-    library.save(str(tmp_path / "tokenizer.json"))
+    write_words(tmp_path)
     return oracle.save(tmp_path)
 
 
@@ -97,7 +89,7 @@ def test_vectors_are_normalised_as_the_files_say_unless_the_caller_says_otherwis
 def test_a_text_is_what_the_tokenizer_makes_of_it(folder: Path) -> None:
     with engine(folder) as encoder:
         of_texts = encoder.embed(["fox crow", "Fox"])
-        of_ids = encoder.embed([[CLS, 4, 5, SEP], [CLS, 6, SEP]])
+        of_ids = encoder.embed([[CLS, 4, 5, SEP], [CLS, 8, SEP]])
 
     np.testing.assert_array_equal(of_texts, of_ids)
 
@@ -127,6 +119,82 @@ def test_callers_in_many_threads_get_their_own_vectors(folder: Path, oracle: Enc
         vectors = list(pool.map(encoder.embed, [[text] for text in TEXTS] * 6))
 
     np.testing.assert_allclose(np.concatenate(vectors), np.tile(expected, (6, 1)), atol=1e-4)
+
+
+# ---- prompts and pairs ---------------------------------------------------------------------------
+
+
+def write_prompts(folder: Path, **said: Any) -> None:
+    write_modules(folder, "mean")
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(said))
+
+
+def test_prompts_stand_in_front_of_texts_by_name_by_default_or_as_given(folder: Path) -> None:
+    write_prompts(folder, prompts={"ask": "crow ", "say": "wine "}, default_prompt_name="ask")
+
+    with engine(folder) as encoder:
+        for given, expected in (
+            ({}, [CLS, 5, 4, SEP]),
+            ({"prompt_name": "say"}, [CLS, 7, 4, SEP]),
+            ({"prompt": "grapes "}, [CLS, 6, 4, SEP]),
+            ({"prompt": ""}, [CLS, 4, SEP]),
+        ):
+            np.testing.assert_array_equal(
+                encoder.embed(["fox"], **given), encoder.embed([expected])
+            )
+        with pytest.raises(InvalidPrompt, match=r"prompt_name is 'sing'; .* 'ask', 'say'"):
+            encoder.embed(["fox"], prompt_name="sing")
+        with pytest.raises(InvalidPrompt, match="in front of texts, and this one is token ids"):
+            encoder.embed([[4]], prompt_name="say")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        ("fox " * 90, "crow", (60, 1)),
+        ("fox", "crow " * 90, (1, 60)),
+        ("fox " * 90, "crow " * 80, (31, 30)),
+        ("fox " * 80, "crow " * 90, (30, 31)),
+        ("fox " * 40, "crow " * 90, (30, 31)),
+        ("fox " * 20, "crow " * 41, (20, 41)),
+    ],
+)
+def test_of_a_pair_that_is_too_long_the_longer_text_loses_its_end(
+    folder: Path, first: str, second: str, kept: tuple[int, int]
+) -> None:
+    """As transformers does with longest_first: 61 tokens have room between the special ones."""
+    from transformers import PreTrainedTokenizerFast
+
+    library = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    expected = library(
+        first, second, truncation="longest_first", max_length=MAX_LEN, return_token_type_ids=True
+    )
+
+    with engine(folder) as encoder:
+        ids, second_from = encoder.tokenizer.encode_pair(first, second, MAX_LEN)
+
+    assert (ids.count(4), ids.count(5)) == kept
+    assert ids == expected["input_ids"]
+    assert second_from == expected["token_type_ids"].index(1)
+
+
+def test_scores_of_vectors_are_cosines_of_a_query_or_of_each_pair(folder: Path) -> None:
+    documents = ["crow wine", "fox", "grapes grapes"]
+
+    with engine(folder) as encoder:
+        unit = encoder.embed(documents, normalize=True)
+        query = encoder.embed("fox", normalize=True)[0]
+
+        np.testing.assert_allclose(encoder.score("fox", documents), unit @ query, atol=1e-6)
+        np.testing.assert_allclose(encoder.score(documents, documents), 1, atol=1e-6)
+        with pytest.raises(InvalidPrompt, match="2 queries and 3 documents make no pairs"):
+            encoder.score(documents[:2], documents)
+
+
+@pytest.mark.parametrize("dimensions", [0, 65])
+def test_vectors_have_no_other_dimensions_than_the_model(folder: Path, dimensions: int) -> None:
+    with engine(folder) as encoder, pytest.raises(InvalidSampling, match="allowed is 1 to 64"):
+        encoder.embed("fox", dimensions=dimensions)
 
 
 # ---- lengths -------------------------------------------------------------------------------------

@@ -8,7 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from encoders import ENCODERS, MAX_LEN, MODES, EncoderOracle, write_modules
+from encoders import (
+    CLASSIFIERS,
+    CLS,
+    DECODERS,
+    ENCODERS,
+    MAX_LEN,
+    MODES,
+    SEP,
+    SIZES,
+    EncoderOracle,
+    write_modules,
+    write_words,
+)
+from families import Family
 from oracle import TOLERANCE, deviation, prompt
 from shared_data import shared_data
 from spaninfer_engine import Engine
@@ -27,23 +40,130 @@ def saved(
     return oracle, oracle.save(tmp_path_factory.mktemp("encoder"))
 
 
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> tuple[EncoderOracle, Path]:
+    oracle = EncoderOracle()
+    return oracle, oracle.save(tmp_path_factory.mktemp("bert"))
+
+
 def engine(folder: Path, backend: BackendName, **options: Any) -> Engine:
     return Engine(folder, backend=backend, dtype="float32", **options)
 
 
-@pytest.mark.parametrize("pooling", MODES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_vectors_are_those_of_transformers(
-    saved: tuple[EncoderOracle, Path], backend: BackendName, pooling: str
+    saved: tuple[EncoderOracle, Path], backend: BackendName
 ) -> None:
     oracle, folder = saved
-    write_modules(folder, pooling)
+    write_modules(folder, "mean")
 
     with engine(folder, backend) as encoder:
         vectors = encoder.embed(TEXTS)
 
     assert vectors.dtype == np.float32
-    assert deviation(vectors, oracle.vectors(TEXTS, pooling)) < TOLERANCE
+    assert deviation(vectors, oracle.vectors(TEXTS, "mean")) < TOLERANCE
+
+
+@pytest.mark.parametrize("poolings", [*((mode,) for mode in MODES), ("cls", "mean")], ids="+".join)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_poolings_are_those_of_sentence_transformers(
+    bert: tuple[EncoderOracle, Path], backend: BackendName, poolings: tuple[str, ...]
+) -> None:
+    oracle, folder = bert
+    write_modules(folder, *poolings)
+
+    with engine(folder, backend) as encoder:
+        vectors = encoder.embed(TEXTS)
+
+    expected = np.concatenate([oracle.vectors(TEXTS, each) for each in poolings], 1)
+    assert deviation(vectors, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dense_modules_follow_the_pooling(tmp_path: Path, backend: BackendName) -> None:
+    torch = pytest.importorskip("torch")
+    oracle, dense = EncoderOracle(), [torch.nn.Linear(64, 80), torch.nn.Linear(80, 24, bias=False)]
+    write_modules(oracle.save(tmp_path), "mean", normalised=True, dense=dense)
+    rows = torch.from_numpy(oracle.vectors(TEXTS, "mean"))
+    with torch.no_grad():
+        for linear in dense:
+            rows = torch.tanh(linear(rows))
+    expected = torch.nn.functional.normalize(rows).numpy()
+
+    with engine(tmp_path, backend) as encoder:
+        assert encoder.width == 24
+        assert deviation(encoder.embed(TEXTS), expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_with_the_files_of_sentence_transformers_gives_its_last_tokens_state(
+    name: str, backend: BackendName, tmp_path: Path
+) -> None:
+    oracle = EncoderOracle(DECODERS[name])
+    write_modules(oracle.save(tmp_path), "last", normalised=True)
+    expected = oracle.vectors(TEXTS, "last")
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+
+    with engine(tmp_path, backend) as encoder:
+        assert encoder.tasks == {"embed", "score"}
+        assert deviation(encoder.embed(TEXTS), expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_labels_have_the_logits_of_transformers(
+    name: str, backend: BackendName, tmp_path: Path
+) -> None:
+    oracle = EncoderOracle(CLASSIFIERS[name])
+    oracle.save(tmp_path)
+    logits = oracle.label_logits(TEXTS)
+    names = tuple(oracle.model.config.id2label.values())
+
+    with engine(tmp_path, backend) as encoder:
+        assert encoder.labels == names
+        assert (
+            deviation(encoder.rows_of([encoder.encode_text(t) for t in TEXTS]), logits) < TOLERANCE
+        )
+        shown = encoder.classify(TEXTS)
+
+    exact = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    np.testing.assert_allclose(
+        shown, exact if len(names) > 1 else 1 / (1 + np.exp(-logits)), atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_cross_encoder_reads_pairs_with_token_types(backend: BackendName, tmp_path: Path) -> None:
+    """As its tokenizer puts them together: tokens of the second text have type 1."""
+    oracle = EncoderOracle(CLASSIFIERS["bert cross-encoder"])
+    write_words(oracle.save(tmp_path))
+    pairs = [([4, 5], [6]), ([4, 5], [5, 4, 7, 7])]
+    ids = [[CLS, *first, SEP, *second, SEP] for first, second in pairs]
+    logits = oracle.label_logits(ids, [len(first) + 2 for first, _ in pairs])
+    assert deviation(logits, oracle.label_logits(ids)) > 0.01  # without types it is another number
+
+    with engine(tmp_path, backend) as encoder:
+        scores = encoder.score("fox crow", ["grapes", "crow fox wine wine"])
+
+    np.testing.assert_allclose(scores, 1 / (1 + np.exp(-logits[:, 0])), atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_wide_model_is_as_exact(backend: BackendName, tmp_path: Path) -> None:
+    """The shape of bge-small, whose 12 heads have 32 channels each."""
+    sizes = {
+        "hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 12,
+        "num_attention_heads": 12, "max_position_embeddings": 512,
+    }  # fmt: skip
+    family = Family("BertModel", "BertConfig", {**SIZES, **sizes})
+    oracle = EncoderOracle(family)
+    write_modules(oracle.save(tmp_path), "cls")
+    texts = [prompt(length, seed=length) for length in (5, 130, 301, 64)]
+
+    with engine(tmp_path, backend) as encoder:
+        assert deviation(encoder.embed(texts), oracle.vectors(texts, "cls")) < TOLERANCE
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

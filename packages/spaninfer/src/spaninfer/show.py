@@ -125,7 +125,8 @@ def addresses(url: str, engine: Engine, settings: Settings) -> None:
         (f"{url}/", f"link {url}"),
         f"\n       OpenAI API  {url}/v1   (model: {engine.resolved.name})\n"
         f"       metrics     {url}/metrics\n"
-        f"       try         curl {url}{path} -H 'Content-Type: application/json'{key} -d '{body}'\n"
+        f"       try         curl {url}{path} -H 'Content-Type: application/json'{key} "
+        f"-d '{body}'\n"
         f"{_reach(url, settings)}"
         "       Ctrl-C stops; running requests are finished first",
     )

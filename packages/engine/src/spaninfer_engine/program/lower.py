@@ -122,11 +122,14 @@ class _Lowering:
             case GatedMLP(gate=gate, up=up, down=down, act=act):
                 opened, raised = self.linear(gate, x, "gate"), self.linear(up, x, "up")
                 return self._gated(opened, raised, down, act)
-            case FusedGatedMLP(gate_up=gate_up, down=down, act=act):
+            case FusedGatedMLP(gate_up=gate_up, down=down, act=act, up_first=up_first):
                 inner = gate_up.weight.shape[0] // 2
                 both = self.linear(gate_up, x, "gate_up")
                 sizes = (inner, inner)
-                opened, raised = self.add_many("split", both, names=("gate", "up"), sizes=sizes)
+                names = ("up", "gate") if up_first else ("gate", "up")
+                opened, raised = self.add_many("split", both, names=names, sizes=sizes)
+                if up_first:
+                    opened, raised = raised, opened
                 return self._gated(opened, raised, down, act)
             case PlainMLP(up=up, down=down, act=act):
                 raised = self.linear(up, x, "up")

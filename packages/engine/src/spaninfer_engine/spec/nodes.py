@@ -222,11 +222,12 @@ class GatedMLP:
 
 @dataclass(frozen=True, slots=True)
 class FusedGatedMLP:
-    """The same with [gate | up] as one projection."""
+    """The same with [gate | up] as one projection, or [up | gate]."""
 
     gate_up: Linear
     down: Linear
     act: ActivationName
+    up_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,13 @@ from spaninfer_engine.spec.nodes import (
     Linear,
     Model,
     Norms,
-    Pool,
     Sinusoidal,
     Weight,
     ropes,
 )
 from spaninfer_engine.spec.read import ModelSpec
 from spaninfer_engine.spec.resolve_attention import AttentionReader, Groups
+from spaninfer_engine.spec.resolve_head import classifier
 from spaninfer_engine.spec.resolve_mlp import MlpReader
 from spaninfer_engine.spec.scope import Scope
 from spaninfer_engine.spec.typed import MAX_INDEX
@@ -126,9 +126,10 @@ def _decoder(maker: Maker) -> Decoder:
 
 
 def _encoder(maker: Maker) -> Encoder:
-    """Return an encoder that pools as sentence-transformers does where no file says how."""
+    """Return an encoder, with the head of a classifier if it is one."""
     scope = maker.scope
     hidden = scope.integer("dims", "hidden")
+    pool, head, labels = classifier(maker)
     return Encoder(
         architecture=scope.spec.name,
         vocab=scope.integer("dims", "vocab"),
@@ -137,7 +138,9 @@ def _encoder(maker: Maker) -> Encoder:
         embedding=_embedding(maker),
         layers=_layers(maker, Groups()),
         norm=maker.norm(maker.name("final_norm", maker.prefix), hidden),
-        pool=Pool(("mean",), normalise=False),
+        pool=pool,
+        head=head,
+        labels=labels,
         surplus=(*_surplus(maker), *_unused_heads(maker)),
     )
 
@@ -233,6 +236,8 @@ def _layer(
             ("mlp_after", "mlp_after"),
         )
     }
+    if index == 0 and not maker.scope.flag("block", "first_attn_pre"):
+        made["attention_pre"] = None
     return Layer(
         attention=attention.layer(index, within, groups),
         mlp=mlp.layer(index, within),

@@ -33,6 +33,8 @@ class MlpReader:
         self._bias = scope.flag("mlp", "bias")
         self._kind = scope.text("mlp", "kind")
         self._fused = scope.flag("mlp", "fused")
+        self._up_first = scope.flag("mlp", "up_first")
+        self._down_bias = self._bias or scope.flag("mlp", "down_bias")
         if scope.spec.entry("moe", "layers").tree is not None:  # there may be none with experts
             scope.account_for("moe")
 
@@ -46,6 +48,7 @@ class MlpReader:
                 self._rows(self._maker.name("gate_up", within), 2 * ffn, (ffn, ffn)),
                 self._down(self._maker.name("down", within), ffn),
                 self._act,
+                self._up_first,
             )
         if self._kind == "plain":
             return PlainMLP(
@@ -65,7 +68,7 @@ class MlpReader:
         return self._maker.linear(name, rows, self._hidden, bias=self._bias, split=0, parts=parts)
 
     def _down(self, name: str, columns: int) -> Linear:
-        return self._maker.linear(name, self._hidden, columns, bias=self._bias, split=1)
+        return self._maker.linear(name, self._hidden, columns, bias=self._down_bias, split=1)
 
     def _routed(self, within: str) -> RoutedMLP:
         scope, maker = self._scope, self._maker

@@ -209,7 +209,9 @@ _MLP = Section(
         "kind": Word(choice("gated", "plain"), "gated", "down(act(gate) * up), or down(act(up))"),
         "act": Word(ACTIVATION, "$hidden_act", "activation, also of experts"),
         "fused": Word(FLAG, False, "gate and up are one tensor [gate | up]"),
+        "up_first": Word(FLAG, False, "fused, they are [up | gate]"),
         "bias": Word(FLAG, False, "projections have a bias"),
+        "down_bias": Word(FLAG, False, "the down projection has one, whether or not the others do"),
     },
 )
 
@@ -248,6 +250,9 @@ _BLOCK = Section(
     {
         "parallel": Word(FLAG, False, "both read the layer's input"),
         "residual_scale": Word(NUMBER, 1.0, "factor on what is added"),
+        "first_attn_pre": Word(
+            FLAG, True, "the first layer has a norm of the attention's input like the others"
+        ),
     },
 )
 
@@ -266,6 +271,21 @@ _HEAD = Section(
         "normalize": Word(FLAG, False, "rows divided by their length (Baichuan2)"),
         "mlm": Word(
             FLAG, False, "masked-token head: dense, activation, norm, tied table, bias (BERT)"
+        ),
+        "classifier": Word(FLAG, False, "encoders: a pooled vector becomes a logit per label"),
+        "label_pool": Word(choice("cls", "mean", "last"), "cls", "how a classifier pools"),
+        "label_act": Word(
+            choice("identity", "tanh", "gelu", "relu"), "tanh", "activation of its dense layer"
+        ),
+        "label_bias": Word(FLAG, True, "its dense layer has a bias"),
+        "labels": Word(optional(TABLE), "$id2label|null", "names of labels by number"),
+        "problem": Word(
+            optional(TEXT), "$problem_type|null", "are labels told apart, or each alone"
+        ),
+        "score_act": Word(
+            optional(TEXT),
+            "$sentence_transformers.activation_fn|sbert_ce_default_activation_function|null",
+            "class of what makes probabilities of logits",
         ),
     },
 )

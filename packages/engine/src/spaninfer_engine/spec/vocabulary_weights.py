@@ -34,7 +34,8 @@ _CROSS_NAMES = {
 
 WEIGHTS = Section(
     "Names in the checkpoint, without `.weight` and `.bias`. An empty name: there is no such part. "
-    "Of a list, the first name that the checkpoint has counts. All but `head` follow `prefix`.",
+    "Of a list, the first name that the checkpoint has counts. All but `head` "
+    "and the names of a classifier follow `prefix`.",
     {
         "prefix": name(["model.", ""], "what precedes every name; base models are saved without"),
         "embed": name("embed_tokens", "embedding table"),
@@ -69,6 +70,9 @@ WEIGHTS = Section(
         "mlm_norm": name("", "masked-token head: norm"),
         "mlm_bias": name("", "masked-token head: bias; the whole name"),
         "pooler": name("", "dense layer on the first token"),
+        "label_dense": name("", "classifier: dense layer"),
+        "label_norm": name("", "classifier: norm behind it"),
+        "label_out": name("", "classifier: projection to labels"),
         "ignore": Word(
             TEXTS,
             [

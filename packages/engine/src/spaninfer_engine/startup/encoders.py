@@ -19,11 +19,11 @@ FOR_DECODERS = ("memory", "span_len", "kv_dtype", "chat_template")  # options; N
 def with_sentence_settings(model: Model, path: Path) -> Model:
     """Return the model as the files of sentence-transformers beside its weights want it.
 
-    Without them it stays as it is; a decoder with them gives vectors, and generates nothing.
-    Raises CheckpointError and NotBuilt for what they say.
+    Without them, and of a classifier, it stays as it is; a decoder with them gives vectors, and
+    generates nothing. Raises CheckpointError and NotBuilt for what they say.
     """
     settings = read_sentence_settings(path)
-    if settings is None:
+    if settings is None or (isinstance(model, Encoder) and model.labels is not None):
         return model
     encoder = as_encoder(model, settings.pool) if isinstance(model, Decoder) else model
     return replace(
