@@ -15,7 +15,7 @@ from spaninfer_kernels_cpu.attention.attend_kernel import PART_NUMBERS
 from spaninfer_kernels_cpu.attention.attention import AttentionBatch, attend
 from spaninfer_kernels_cpu.attention.attention_plan import make_planner_ready, plan_attention
 from spaninfer_kernels_cpu.attention.kv_array import KVArray
-from spaninfer_kernels_cpu.attention.scores import Scores
+from spaninfer_kernels_cpu.attention.scores import Scores, ahead_of
 from spaninfer_kernels_cpu.codegen.arguments import Arguments, Float32, Indirect
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.memory import aligned
@@ -129,6 +129,7 @@ __all__ = [
     "ThreadPool",
     "TokenLogprobs",
     "activation_formula",
+    "ahead_of",
     "active_level",
     "aligned",
     "append_call",

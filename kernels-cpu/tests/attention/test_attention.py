@@ -30,6 +30,7 @@ class Case:
     window: int | None = None
     softcap: float | None = None
     alibi: bool = False
+    ahead: int | None = 0
 
 
 CASES = [
@@ -47,6 +48,9 @@ CASES = [
     Case(parts=((0, 40),), window=1000),
     Case(parts=((0, 70), (300, 1)), softcap=3.0),
     Case(parts=((0, 70), (300, 1)), alibi=True, heads=(6, 6)),
+    Case(parts=((0, 33), (0, 1), (0, 300), (0, 64)), heads=(3, 3), sizes=(32, 32), ahead=None),
+    Case(parts=((0, 90), (0, 7)), window=9, ahead=8),
+    Case(parts=((0, 150),), ahead=3, softcap=4.0, heads=(8, 1)),
     Case(parts=((200, 70),), alibi=True, softcap=5.0, window=50, heads=(7, 1)),
 ]
 
@@ -278,7 +282,7 @@ def problem(case, rng):
     num_rows = len(rows.position)
     query = rng.standard_normal((num_rows, heads, key_size)).astype(np.float32)
     slopes = rng.uniform(0, 1, heads).astype(np.float32) if case.alibi else None
-    scores = Scores(key_size**-0.5, case.softcap, case.window, slopes)
+    scores = Scores(key_size**-0.5, case.softcap, case.window, slopes, ahead=case.ahead)
     return query, keys, values, rows, scores, np.full((num_rows, heads, value_size), NAN)
 
 
@@ -289,10 +293,21 @@ def definition(query, keys, values, rows, scores):
         mine = rows.request == request
         positions = rows.position[mine]
         first = 0 if scores.window is None else max(0, positions.min() - scores.window + 1)
+        assert scores.ahead == 0 or first == 0
         seen = np.arange(first, positions.max() + 1)
         span, slot = np.divmod(seen, keys.shape[1])
         place = rows.tables[request, span], slot
         bias = None if scores.slopes is None else np.outer(scores.slopes.astype(float), seen)
+        if scores.ahead != 0:  # of whole requests, which begin at position 0
+            out[mine] = op_reference.attend_ragged(
+                *(query[mine].astype(float), keys[place].astype(float)),
+                values[place].astype(float),
+                scale=scores.scale,
+                softcap=scores.softcap,
+                window=scores.window,
+                ahead=scores.ahead,
+            )
+            continue
         out[mine] = op_reference.attend(
             *(query[mine].astype(float), keys[place].astype(float), values[place].astype(float)),
             *(positions, seen),

@@ -68,6 +68,7 @@ class Softmax(NamedTuple):
     slopes: int
     sinks: int
     rounded: bool
+    ahead: int
 
 
 class Task(NamedTuple):
@@ -266,7 +267,7 @@ def soften(n: int, begin: int, count: int, task: Task, softmax: Softmax, scratch
     row = floats_at(scratch.scores + n * STEP_BYTES, count)
     now = task.position + n // task.num_heads - begin  # the query's position, seen from `begin`
     first = larger(0, now - softmax.window + 1) if softmax.window > 0 else 0
-    stop = smaller(count, now + 1)
+    stop = smaller(count, now + 1 + softmax.ahead)
     if stop <= first:
         row[:] = 0
         write(FLOAT32, scratch.kept, n, _ONE)

@@ -16,7 +16,7 @@ from spaninfer_kernels_cpu.attention.attend_kernel import (
     scratch_bytes,
 )
 from spaninfer_kernels_cpu.attention.kv_array import KVArray, check_cache
-from spaninfer_kernels_cpu.attention.scores import Scores, check_heads
+from spaninfer_kernels_cpu.attention.scores import Scores, ahead_of, check_heads
 from spaninfer_kernels_cpu.attention.spans import (
     CacheArrays,
     StridedArray,
@@ -141,6 +141,7 @@ class _SoftmaxArguments(Arguments):
     slopes: int
     sinks: int
     rounded: bool
+    ahead: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +207,7 @@ def attend_calls(
             slopes=address_or_zero(scores.slopes),
             sinks=address_or_zero(scores.sinks),
             rounded=scores.rounded,
+            ahead=ahead_of(scores),
         ),
         scratch=scratch_pool(scratch_bytes(keys.size, values.size)),
     )
@@ -225,7 +227,13 @@ def _attend_kernel(kind: Element) -> Kernel:
         units = head_tasks(operands.heads, spans.kv_heads)
         memory = acquire(arguments.scratch, task)
         softmax = Softmax(
-            given.scale, given.softcap, given.window, given.slopes, given.sinks, given.rounded
+            given.scale,
+            given.softcap,
+            given.window,
+            given.slopes,
+            given.sinks,
+            given.rounded,
+            given.ahead,
         )
         number, unit = task // units, task % units
         attend_task(kernels, number, unit, Problem(operands, spans, softmax), memory)

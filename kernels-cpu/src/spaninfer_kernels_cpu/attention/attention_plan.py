@@ -31,14 +31,19 @@ CHUNK: Final = 256  # tokens that one row attends in one go: two key heads fill 
 CHUNK_PER_ROW: Final = 64  # and several rows, each: parts cost at most a few per cent of the keys
 
 
-def plan_attention(request: Ints, position: Ints, group: int, window: int) -> tuple[Ints, int]:
+def plan_attention(
+    request: Ints, position: Ints, group: int, window: int, ahead: int = 0
+) -> tuple[Ints, int]:
     """Return the items [N 8] of rows with request[T] and position[T], and how many parts in all.
 
     `group`: query heads per key head; `window`: tokens that a query sees, its own included, 0 for
-    all of them.
+    all of them; `ahead`: how many more it sees behind its own, of those that are rows here.
     """
     request, position = (np.ascontiguousarray(numbers, np.int32) for numbers in (request, position))
-    rows = (request.ctypes.data, position.ctypes.data, len(request), int(group), int(window))
+    rows = (
+        *(request.ctypes.data, position.ctypes.data, len(request)),
+        *(int(group), int(window), int(ahead)),
+    )
     parts = np.empty(1, np.int64)
     count = _write_items(*rows, parts.ctypes.data, 0, 0)
     items = np.empty((count, ITEM_NUMBERS), np.int32)
@@ -59,18 +64,23 @@ def _write_items(
     num_rows: int,
     group: int,
     window: int,
+    ahead: int,
     num_parts: int,
     items: int,
     room: int,
 ) -> int:
     """Write up to `room` items, and how many parts there are; return how many items there are."""
     most = larger(1, QUERIES // group)
-    start = number = parts = 0
+    start = number = parts = whole = 0
     while start < num_rows:
+        if ahead > 0 and start >= whole:
+            whole = _end_of_run(start, num_rows, request, position)
         stop = _end_of_run(start, smaller(num_rows, start + most), request, position)
         first = read_index(position, start)
         low = larger(0, first - window + 1) if window > 0 else 0
         high = read_index(position, stop - 1) + 1
+        if ahead > 0:
+            high = smaller(high + ahead, read_index(position, whole - 1) + 1)
         chunk = larger(CHUNK, CHUNK_PER_ROW * (stop - start))
         low -= low % chunk
         pieces = (high - low + chunk - 1) // chunk

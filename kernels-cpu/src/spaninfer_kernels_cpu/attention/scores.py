@@ -20,7 +20,7 @@ class Scores:
     """How products of queries and keys become the argument of the softmax.
 
     score = softcap * tanh(scale * q.k / softcap) + slopes[h] * (j - p), for positions
-    p - window < j <= p; without softcap, slopes[H] (float32) or window, that part is left out.
+    p - window < j <= p + ahead that have keys; `ahead` None: for all behind p, too; without softcap, slopes[H] (float32) or window, that part is left out.
     The bias differs from the usual slope * j by a constant per row, which softmax does not see
     and which float32 rounds less. Where it is `rounded` it is scale * slopes[h] * j instead, with
     slopes that are bfloat16, j and the product rounded to it (Falcon). sinks[H] (float32): one
@@ -33,6 +33,7 @@ class Scores:
     slopes: Floats | None = None
     sinks: Floats | None = None
     rounded: bool = False
+    ahead: int | None = 0
 
     def __post_init__(self) -> None:
         """Raise unless every number means something."""
@@ -40,9 +41,16 @@ class Scores:
             raise ShapeError(f"softcap is {self.softcap}; give a positive number, or None")
         if self.window is not None:
             demand_size("window", self.window, 1, MAX_POSITION)
+        if self.ahead is not None:
+            demand_size("ahead", self.ahead, 0, MAX_POSITION)
         for name, numbers in (("slopes", self.slopes), ("sinks", self.sinks)):
             if numbers is not None:
                 demand(name, numbers, np.float32, "H", ordered=1)
+
+
+def ahead_of(scores: Scores) -> int:
+    """Return `ahead` as a number: positions are below it."""
+    return MAX_POSITION if scores.ahead is None else scores.ahead
 
 
 def check_heads(heads: int, kv_heads: int, scores: Scores) -> None:

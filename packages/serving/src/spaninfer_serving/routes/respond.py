@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from spaninfer_engine import Placement
 from spaninfer_engine.texts import Task
 
+from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.parse_pool import Check
 from spaninfer_serving.responses import Answer
 from spaninfer_serving.service import GenerationJob, service_of

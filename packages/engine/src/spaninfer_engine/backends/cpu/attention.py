@@ -8,18 +8,22 @@ from typing import Any
 import numpy as np
 from spaninfer_kernels_cpu import (
     PART_NUMBERS,
+    KVArray,
     LayerCache,
     Scores,
+    ahead_of,
     append_call,
     attend_calls,
 )
 from spaninfer_op_reference import alibi_slopes, to_bfloat16
 
 from spaninfer_engine.backends.cpu.kv_cache import cached_in
-from spaninfer_engine.backends.cpu.recorder import Recorder, Value
+from spaninfer_engine.backends.cpu.recorder import Floats, Recorder, Value
 from spaninfer_engine.backends.cpu.script import Values, Write
 from spaninfer_engine.ops.operation import Operation
 from spaninfer_engine.ops.table import AlibiKind, Pack
+
+MAX_TEXT = 1 << 30  # tokens of a text: more than any
 
 
 def append(operation: Operation, _pack: Pack) -> Write:
@@ -55,6 +59,46 @@ def attend(operation: Operation, _pack: Pack) -> Write:
         return (out,)
 
     return write
+
+
+def ragged(operation: Operation, _pack: Pack) -> Write:
+    """What queries read from the keys and values of their texts, where these were computed.
+
+    All texts together are as spans of which any row may be the first: a text's table has that
+    one number, and what lies `i` rows behind it are its keys at position i.
+    """
+    constants: dict[str, Any] = dict(operation.constants)
+    window, ahead = constants["window"], constants["ahead"]
+    scores = Scores(constants["scale"], constants["softcap"], window, ahead=ahead)
+
+    def write(to: Recorder, query: Value, key: Value, value: Value) -> Values:
+        heads = query.shape[0]
+        out = to.new(heads, value.shape[1], per_logit=False)
+        inputs = to.inputs
+        spans = LayerCache(
+            KVArray(_as_spans(key)),
+            KVArray(_as_spans(value)),
+            *inputs.table(0),
+            inputs.request,
+            inputs.position,
+        )
+        row_bytes = 4 * heads * (value.shape[1] + PART_NUMBERS)
+        plan = inputs.plan(heads // key.shape[0], window or 0, row_bytes, ahead_of(scores))
+        to.calls += attend_calls(
+            query.rows, heads=heads, spans=spans, plan=plan, scores=scores, out=out.rows
+        )
+        return (out,)
+
+    return write
+
+
+def _as_spans(value: Value) -> Floats:
+    """[S L K D]: rows of heads as spans of a cache, each beginning a row behind the one before."""
+    stride, (heads, size) = value.buffer.strides[0], value.shape
+    rows = value.buffer[:, value.first : value.first + value.size]
+    return np.lib.stride_tricks.as_strided(
+        rows, (len(rows), MAX_TEXT, heads, size), (stride, stride, 4 * size, 4), writeable=False
+    )
 
 
 _SCORES = ("scale", "softcap", "window", "alibi")

@@ -86,4 +86,5 @@ _SINGLE: tuple[tuple[str, Callable[[Operation, Pack], Write]], ...] = (
     ("append k v", attention.append),
     ("append k", attention.append),
     ("y = attend q", attention.attend),
+    ("y = attend_ragged q k v", attention.ragged),
 )

@@ -35,6 +35,7 @@ class _Plan:
 
     group: int
     window: int
+    ahead: int
     row_bytes: int
 
 
@@ -79,12 +80,12 @@ class Inputs:
         """Return the words of the cosines and the sines of a rotary embedding."""
         return self._word(_ANGLES + 2 * rope), self._word(_ANGLES + 2 * rope + 1)
 
-    def plan(self, group: int, window: int, row_bytes: int) -> AttentionPlan:
+    def plan(self, group: int, window: int, row_bytes: int, ahead: int = 0) -> AttentionPlan:
         """Return how attention with so many query heads per key head is cut from now on.
 
         `row_bytes`: of the parts that one row leaves.
         """
-        count = self._count(_Plan(group, window, row_bytes))
+        count = self._count(_Plan(group, window, ahead, row_bytes))
         return AttentionPlan(count, *(self._word(_PLANS + 2 * count + which) for which in range(2)))
 
     def experts(self, top_k: int, experts: int, *, per_logit: bool) -> ExpertCounts:
@@ -114,6 +115,9 @@ class Inputs:
         for group, table in enumerate(metadata.tables):
             self._put(_TABLES + 2 * group, table)
             self._words[_TABLES + 2 * group + 1] = table.shape[1]
+        if not metadata.tables:  # no cache: keys lie where they were computed (`attention.ragged`)
+            self._put(_TABLES, _first_rows(metadata))
+            self._words[_TABLES + 1] = 1
         for rope, rotation in enumerate(step.rotations):
             for which, part in enumerate(rotation):
                 self._put(_ANGLES + 2 * rope + which, np.ascontiguousarray(part, np.float32))
@@ -133,11 +137,11 @@ class Inputs:
                 return self._counts[rows] * top_k
             case _Runs(rows, top_k, experts):
                 return num_segments(self._counts[rows], top_k, experts)
-            case _Plan(group, window, row_bytes):
+            case _Plan(group, window, ahead, row_bytes):
                 assert self._step is not None
                 metadata = self._step.attention
                 items, parts = plan_attention(
-                    metadata.token_rows, metadata.positions, group, window
+                    metadata.token_rows, metadata.positions, group, window, ahead
                 )
                 self._put(_PLANS + 2 * count, items)
                 self._put(_PLANS + 2 * count + 1, np.empty(parts * row_bytes, np.uint8))
@@ -149,3 +153,11 @@ class Inputs:
     def _put(self, number: int, array: NDArray[Any]) -> None:
         self._words[number] = array.ctypes.data
         self._kept.append(array)
+
+
+def _first_rows(metadata: AttentionMetadata[Any]) -> NDArray[np.int32]:
+    """[N]: by table row, the row of the step in which a sequence begins."""
+    batch = metadata.batch
+    first = np.zeros(int(batch.table_rows.max()) + 1, np.int32)
+    first[batch.table_rows] = batch.query_start_loc[:-1]
+    return first
