@@ -50,7 +50,9 @@ def main() -> None:
                 for i, length in enumerate(lengths)
             ]
             expected = truth(texts)
-            cosines = {key: float((run(texts) * expected).sum(1).min()) for key, run in programs.items()}
+            cosines = {
+                key: float((run(texts) * expected).sum(1).min()) for key, run in programs.items()
+            }
             seconds = _in_turns(programs, texts, asked.rounds)
             for key, taken in seconds.items():
                 rates = [len(texts) / each for each in taken]

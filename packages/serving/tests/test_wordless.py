@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 from spaninfer_engine import Engine
@@ -21,6 +22,17 @@ def wordless(folder, tmp_path_factory):
     )
     with Engine(bare, backend="reference", memory=1 << 22, span_len=16) as engine:
         yield TestClient(create_app(engine, Settings()), raise_server_exceptions=False)
+
+
+def test_a_server_of_a_model_without_tokenizer_starts(folder, tmp_path, live):
+    kept = ("config.json", "model.safetensors")
+    for name in kept:
+        shutil.copy(folder / name, tmp_path)
+
+    with Engine(tmp_path, backend="reference", memory=1 << 22, span_len=16) as engine:
+        host, port = live(engine).address
+
+        assert httpx.get(f"http://{host}:{port}/health/ready").status_code == 200
 
 
 ASKED = {"prompt": PROMPT, "max_tokens": 5, "temperature": 0, "ignore_eos": True}

@@ -1,7 +1,8 @@
 """`attend`, attention of many queries over a KV cache that lies in spans.
 
 A query at position p of its request attends the positions j <= p (with a window, those above
-p - window; with `ahead`, those of its step behind it), which lie in the spans that the request's table names.
+p - window; with `ahead`, those of its step behind it), which lie in the spans that the request's
+table names.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def attend(
     _, span_len, kv_heads, _ = keys.numbers.shape
     heads, window = query.shape[1], scores.window or 0
     _check_tables(batch, len(keys.numbers), span_len, window)
-    items, num_parts = plan_attention(batch.request, batch.position, heads // kv_heads, window, ahead_of(scores))
+    items, num_parts = plan_attention(
+        batch.request, batch.position, heads // kv_heads, window, ahead_of(scores)
+    )
     parts = np.empty(num_parts * heads * (values.size + PART_NUMBERS), np.float32)
     arrays = (batch.tables, batch.request, batch.position, items, parts)
     words[:] = *(array.ctypes.data for array in arrays), batch.tables.shape[1]

@@ -20,7 +20,8 @@ class Scores:
     """How products of queries and keys become the argument of the softmax.
 
     score = softcap * tanh(scale * q.k / softcap) + slopes[h] * (j - p), for positions
-    p - window < j <= p + ahead that have keys; `ahead` None: for all behind p, too; without softcap, slopes[H] (float32) or window, that part is left out.
+    p - window < j <= p + ahead that have keys; `ahead` None: for all behind p, too. Without
+    softcap, slopes[H] (float32) or window, that part is left out.
     The bias differs from the usual slope * j by a constant per row, which softmax does not see
     and which float32 rounds less. Where it is `rounded` it is scale * slopes[h] * j instead, with
     slopes that are bfloat16, j and the product rounded to it (Falcon). sinks[H] (float32): one

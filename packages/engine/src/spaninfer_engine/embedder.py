@@ -99,7 +99,9 @@ class Embedder:
         ids, second_from = self._tokenizer.encode_pair(
             self._cased(first), self._cased(second), limit
         )
-        return Text(self._checked(ids, number), second_from)
+        types = self._encoder.embedding.types
+        has_types = types is not None and types.shape[0] > 1  # XLM-R has one for all tokens
+        return Text(self._checked(ids, number), second_from if has_types else None)
 
     def prompt_called(self, name: str) -> str:
         """Return the prompt of the model's files with this name; InvalidPrompt without it."""

@@ -206,3 +206,15 @@ def test_texts_of_a_published_tokenizer_are_pooled_and_normalised_as_its_files_s
         vectors = encoder.embed(texts)
 
     assert deviation(vectors, expected) < TOLERANCE
+
+
+def test_pairs_of_a_model_with_one_token_type_have_that_one(tmp_path: Path) -> None:
+    """Whatever the tokenizer says: a second row there is not."""
+    oracle = EncoderOracle(CLASSIFIERS["xlm-r reranker"])
+    write_words(oracle.save(tmp_path))
+    logits = oracle.label_logits([[CLS, 4, SEP, 5, SEP]])
+
+    with engine(tmp_path, "reference") as encoder:
+        scores = encoder.score("fox", ["crow"])
+
+    np.testing.assert_allclose(scores, 1 / (1 + np.exp(-logits[:, 0])), atol=1e-5)

@@ -14,7 +14,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 from spaninfer_engine import ConfigError, Engine
-from spaninfer_engine.errors import TemplateError
+from spaninfer_engine.errors import RequestError
 from starlette.concurrency import run_in_threadpool
 
 from spaninfer_serving import access_log, connection_slots
@@ -120,7 +120,7 @@ class Server(uvicorn.Server):
         (That this is done in a thread is part of it: 1,014 of 1,200 streams failed by anyio's.)
         """
         self._app.openapi()
-        with suppress(TemplateError):
+        with suppress(RequestError):  # no template, or no tokenizer
             self._service.engine.encode_chat([{"role": "user", "content": ""}])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
