@@ -9,8 +9,8 @@ import httpx
 import numpy as np
 import openai
 import pytest
-from encoders import CLS, CROW, FOX, HIDDEN, MAX_LEN, SEP, write_encoder, write_sentence_files
 from fastapi.testclient import TestClient
+from small_encoders import CLS, CROW, FOX, HIDDEN, MAX_LEN, SEP, write_encoder, write_sentence_files
 from spaninfer_engine import Engine
 from spaninfer_serving import Settings, create_app
 from spaninfer_serving.fair_queue import Client
