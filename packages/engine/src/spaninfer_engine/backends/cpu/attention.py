@@ -68,8 +68,10 @@ def ragged(operation: Operation, _pack: Pack) -> Write:
     one number, and what lies `i` rows behind it are its keys at position i.
     """
     constants: dict[str, Any] = dict(operation.constants)
-    window, ahead = constants["window"], constants["ahead"]
-    scores = Scores(constants["scale"], constants["softcap"], window, ahead=ahead)
+    window = constants.get("window")
+    scores = Scores(
+        constants["scale"], constants.get("softcap"), window, ahead=constants.get("ahead")
+    )
 
     def write(to: Recorder, query: Value, key: Value, value: Value) -> Values:
         heads = query.shape[0]
