@@ -85,49 +85,50 @@ def test_a_client_with_one_request_enters_in_the_middle_of_anothers_burst(
     assert order.index("Bearer one") <= 3
 
 
-def test_a_short_request_enters_before_the_rest_of_long_bodies_is_read(
+def test_of_long_bodies_that_come_together_one_is_read_on_per_round_of_the_loop(
     live, connections, stopped, until, monkeypatch
 ):
-    read = []
-    found = []
-    taken, completed = BoundedProtocol.data_received, BoundedProtocol.on_response_complete
+    rounds, is_over = [0], threading.Event()
+    taken = BoundedProtocol.data_received
 
     def data_received(self, data):
-        read.append(len(data))
+        rounds[-1] += len(data)
         taken(self, data)
 
-    def on_response_complete(self):
-        found.append(sum(read))
-        completed(self)
+    def count(loop):
+        rounds.append(0)
+        if not is_over.is_set():
+            loop.call_soon(count, loop)
 
     monkeypatch.setattr(BoundedProtocol, "data_received", data_received)
-    monkeypatch.setattr(BoundedProtocol, "on_response_complete", on_response_complete)
-    server = live(api_keys=("many", "one"), max_body_bytes=1 << 21)
-    opened = connections(server, 17)
     size = 1 << 21
-    lines = ("Authorization: Bearer many", "Content-Type: application/json")
-    long = head("POST", "/v1/completions", *lines, f"Content-Length: {size}") + b" " * size
-    sent = [0] * 16
+    server = live(max_body_bytes=size)
+    opened = connections(server, 16)
+    lines = ("Content-Type: application/json", f"Content-Length: {size}")
+    long = head("POST", "/v1/completions", *lines) + b" " * size
+    sent = [0] * len(opened)
 
     def send(number):
         for start in range(0, len(long), SLICE):
             opened[number].sendall(long[start : start + SLICE])
             sent[number] += SLICE
 
-    senders = [threading.Thread(target=send, args=(number,)) for number in range(16)]
-
+    senders = [threading.Thread(target=send, args=(number,)) for number in range(len(opened))]
     with stopped(server):
         for sender in senders:
             sender.start()
         until(lambda: all(sent))
-        opened[-1].sendall(MODELS)
-    assert status_of(opened[-1]) == 200
+        loop = server.server.servers[0].get_loop()
+        loop.call_soon_threadsafe(count, loop)
     for sender in senders:
         sender.join()
-    assert {status_of(connection) for connection in opened[:-1]} == {400}  # spaces are no JSON
+    statuses = {status_of(connection) for connection in opened}
+    is_over.set()
 
-    assert sum(read) > 16 * size
-    assert found[0] <= 16 * PIECE + 8 * PIECE  # the first piece of each, and some turns
+    assert statuses == {400}  # spaces are no JSON
+    begun = next(number for number, num_bytes in enumerate(rounds) if num_bytes > 0)
+    assert sum(rounds) == 16 * len(long)
+    assert max(rounds[begun + 4 :]) <= 3 * PIECE  # behind the first piece of each
 
 
 def test_strangers_wait_for_each_other_and_for_nobody_else(live, connections, monkeypatch):
@@ -146,3 +147,21 @@ def test_strangers_wait_for_each_other_and_for_nobody_else(live, connections, mo
         each.settimeout(0.2)
         with pytest.raises(TimeoutError):
             each.recv(1)
+
+
+@pytest.mark.parametrize(("num_bytes", "status"), [(1 << 14, 200), ((1 << 14) + 1, 431)])
+def test_a_head_is_too_large_by_its_size_however_it_arrives(
+    live, connections, stopped, num_bytes, status
+):
+    server = live()
+    in_pieces, together = connections(server, 2)
+    padding = num_bytes - len(head("GET", "/v1/models", "X: "))
+    whole = head("GET", "/v1/models", "X: " + "x" * padding)
+
+    with stopped(server):
+        together.sendall(whole)
+    for start in range(0, num_bytes, 1000):
+        in_pieces.sendall(whole[start : start + 1000])
+
+    assert len(whole) == num_bytes
+    assert [status_of(together), status_of(in_pieces)] == [status, status]

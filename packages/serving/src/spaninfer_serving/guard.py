@@ -27,6 +27,10 @@ PUBLIC_PREFIX = "/page/"  # the playground's own files; it asks for the key itse
 ORDINARY_BYTES = 1 << 16
 SHARED_BYTES = 1 << 28
 
+# h11 refuses a head that is larger and not whole yet; one that came in one piece it takes at any
+# size that a connection reads at once.
+HEAD_BYTES = 1 << 14
+
 # Answers that need no key, refusals among them, come one in so much time: a page takes 1 ms of the
 # event loop, and four connections that asked for it without end took half of it.
 PUBLIC_PAUSE_S = 0.01
@@ -75,6 +79,13 @@ class Guard:
         self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive
     ) -> bytes | None:
         """Return the body that the app may see; None where the client left before it was sent."""
+        if _head_bytes(scope) > HEAD_BYTES:
+            raise Problem(
+                431,
+                f"the head of the request is larger than this server's limit of {HEAD_BYTES} bytes",
+                code="head_too_large",
+                headers={"Connection": "close"},
+            )
         if b"transfer-encoding" in headers and b"content-length" in headers:
             raise Problem(
                 400,
@@ -208,6 +219,14 @@ def _is_local(host: str) -> bool:
     except ValueError:
         return False
     return is_loopback(name) or name.endswith(".localhost")
+
+
+def _head_bytes(scope: Scope) -> int:
+    """Return how long the head of a request was on the wire, without spaces that mean nothing."""
+    query = scope.get("query_string", b"")
+    target = len(scope.get("raw_path", b"")) + len(query) + bool(query)
+    lines = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    return len(scope["method"]) + target + len("  HTTP/1.1\r\n\r\n") + lines
 
 
 def _too_large(limit: int) -> Problem:
