@@ -1,4 +1,6 @@
 import asyncio
+import os
+import sys
 import threading
 
 import pytest
@@ -67,6 +69,19 @@ def test_a_body_waits_for_none_of_another_order_of_size():
         return answer, waiting
 
     assert driven(drive) == ("short", 80)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no such order")
+def test_the_longer_a_body_the_lower_the_priority_of_its_thread():
+    def nice(_):
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    async def drive(pool):
+        return [await pool.run(size, ANN, nice) for size in (SMALL, MIDDLE, LARGE)]
+
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    assert driven(drive) == [min(ours + more, 19) for more in (0, 5, 10)]
+    assert os.getpriority(os.PRIO_PROCESS, 0) == ours
 
 
 def test_bodies_of_one_order_of_size_are_parsed_one_at_a_time():
