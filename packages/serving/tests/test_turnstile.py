@@ -95,3 +95,10 @@ def test_with_a_pause_the_rounds_of_the_loop_do_not_count():
         return log
 
     assert driven(drive) == []
+
+
+def test_a_loop_that_ended_keeps_nobody_out_of_the_next():
+    turnstile = Turnstile(NEVER_S)
+
+    for _ in range(3):
+        asyncio.run(asyncio.wait_for(turnstile.enter(ANN), 120))

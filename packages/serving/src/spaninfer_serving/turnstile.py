@@ -16,26 +16,28 @@ from spaninfer_serving.fair_queue import Client, FairQueue
 class Turnstile:
     """Lets one client's work in per round of the event loop, or per `pause_s`; fair among clients.
 
-    To be used by the tasks of one event loop.
+    To be used by the tasks of one event loop; where that has ended, by those of the next.
     """
 
     def __init__(self, pause_s: float = 0.0) -> None:
         self._pause_s = pause_s
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
-        self._is_shut = False  # somebody has entered in this round
+        self._shut_by: asyncio.AbstractEventLoop | None = None  # in whose round somebody entered
 
     async def enter(self, client: Client, cost: int = 1) -> None:
         """Wait for the client's turn; of several clients that wait, the cheapest is first."""
         loop = asyncio.get_running_loop()
-        if self._is_shut:
+        if self._shut_by is loop:
             turn = loop.create_future()
             self._waiting.put(client, cost, turn)
             await turn
-        else:
-            self._shut(loop)
+            return
+        if self._shut_by is not None:  # a loop that will not open it any more
+            self._waiting = FairQueue()
+        self._shut(loop)
 
     def _shut(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._is_shut = True
+        self._shut_by = loop
         if self._pause_s:
             loop.call_later(self._pause_s, self._open, loop)
         else:
@@ -43,8 +45,8 @@ class Turnstile:
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let the next one in who still waits."""
-        self._is_shut = False
-        while len(self._waiting) and not self._is_shut:
+        self._shut_by = None
+        while len(self._waiting) and self._shut_by is None:
             turn = self._waiting.take()
             if not turn.done():  # else its client has left
                 turn.set_result(None)
