@@ -24,8 +24,8 @@ PIECE = 128  # tokens; 3 ms with 20 likeliest each (one of two busy cores of an 
 class TextEvents:
     """The JSON of a stream's most frequent event: text for one choice, and nothing else.
 
-    Made from one such event, all others of which differ from it in the text alone: 2 us each, where
-    making models and writing them takes 60 (one of two busy cores of an AMD EPYC, 2026-11-22).
+    Made from one such event, all others of which differ from it in the text alone. Making models
+    and writing them takes 36 to 60 us (one of two crowded cores of an AMD EPYC, 2026-11-22).
     """
 
     _MARK = "\ue000"
