@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.load.reader import WeightReader
 from spaninfer_engine.resource import Resource
 
@@ -46,6 +47,11 @@ class ModuleReader(Resource):
         """The array; CheckpointError if there is none of this name."""
         reader, inner = self._at(name)
         return reader.read(inner)
+
+    def quantized(self, name: str) -> QuantizedEntry | None:
+        """A weight that is stored quantised, not yet read; None of plain numbers."""
+        reader, inner = self._at(name)
+        return reader.quantized(inner)
 
     def close(self) -> None:
         """Let go of the files; idempotent."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_op_reference import gelu, layer_norm, linear, relu, rms_norm
 
-from spaninfer_engine.program.bind import Reader
+from spaninfer_engine.program.packer import Reader
 from spaninfer_engine.spec.nodes import Encoder, HeadActivation, HeadLayer, Norm, Weight
 
 Rows = NDArray[np.float32]
