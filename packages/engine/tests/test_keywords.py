@@ -82,7 +82,14 @@ def test_lists_are_copied():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("stop", 5), ("stop", [5]), ("stop", {"a"}), ("stop_ids", {5}), ("stop", [""])],
+    [
+        ("stop", 5),
+        ("stop", [5]),
+        ("stop", {"a"}),
+        ("stop_ids", {5}),
+        ("keep_special", "x"),
+        ("stop", [""]),
+    ],
 )
 def test_what_is_neither_is_refused_by_name(name, value):
     with pytest.raises(InvalidSampling, match=name):

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
 from assembled import Letters
 from driving import Bench, request
 from spaninfer_engine.outputs import TextStream
 from spaninfer_engine.request import FinishReason, SamplingParams
 from spaninfer_engine.schedule.sequence import Ended
+from spaninfer_engine.text.special import SpecialToken
 from spaninfer_engine.text.tokenizer import Tokenizer
 
 
@@ -36,6 +38,24 @@ def test_a_character_of_several_tokens_appears_with_its_last():
 
     assert [output.text for output in outputs] == ["a", "", "é", "", "", "€"]
     assert [output.token_ids for output in outputs] == [(t,) for t in "aé€".encode()]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "text"),
+    [
+        ({}, "ab"),
+        ({"keep_special": (200,)}, "a<call>b"),
+        ({"skip_special": False, "keep_special": (200,)}, "a<call>b<pad>"),
+    ],
+)
+def test_special_tokens_that_are_kept_are_in_the_text(sampling, text):
+    (seq,) = Bench(num_spans=(50,)).add(request(1, [1], sampling=SamplingParams(**sampling)))
+    special = [SpecialToken(200, "<call>"), SpecialToken(201, "<pad>")]
+    stream = TextStream(seq, Tokenizer(Bytes(), special))
+
+    outputs = [stream.push([(token, None)], 1.0) for token in (97, 200, 98, 201)]
+
+    assert "".join(output.text for output in outputs) == text
 
 
 def test_half_a_character_at_the_end_is_shown_as_one_that_is_missing():

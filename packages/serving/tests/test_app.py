@@ -11,6 +11,8 @@ from spaninfer_serving import Settings, create_app
 
 JSON = {"Content-Type": "application/json"}
 HELLO = [{"role": "user", "content": "hello"}]
+TOOL = {"type": "function", "function": {"name": "look"}}
+CALL = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 
@@ -97,7 +99,22 @@ def test_a_body_must_be_announced_as_plain_json(client, headers, words):
          "chat_template_kwargs.messages"),
         (CHAT, {"messages": HELLO, "chat_template_kwargs": {"self": 1}},
          "chat_template_kwargs.self"),
-        (CHAT, {"messages": HELLO, "tools": [{}]}, "tools"),
+        (CHAT, {"messages": HELLO, "tools": [{}]}, "tools[0].type"),
+        (CHAT, {"messages": HELLO, "tools": [TOOL]}, "tools"),
+        (CHAT, {"messages": HELLO, "tools": [TOOL] * 513}, "tools"),
+        (CHAT, {"messages": HELLO, "tool_choice": "required"}, "tool_choice"),
+        (CHAT, {"messages": HELLO, "tool_choice": "always"}, "tool_choice"),
+        (CHAT, {"messages": HELLO, "tool_choice": {"type": "function", "function": {"name": 1}}},
+         "tool_choice.function.name"),
+        (CHAT, {"messages": HELLO, "reasoning_effort": "high"}, "reasoning_effort"),
+        (CHAT, {"messages": HELLO, "reasoning_effort": "much"}, "reasoning_effort"),
+        (CHAT, {"messages": [{"role": "tool", "content": "x"}]}, "messages[0]"),
+        (CHAT, {"messages": [{"role": "user", "content": "x", "tool_call_id": "1"}]},
+         "messages[0]"),
+        (CHAT, {"messages": [{"role": "user", "content": "x", "tool_calls": [CALL]}]},
+         "messages[0]"),
+        (CHAT, {"messages": [{"role": "assistant", "tool_calls": [{**CALL, "type": "x"}]}]},
+         "messages[0].tool_calls[0].type"),
     ],
 )  # fmt: skip
 def test_a_parameter_at_fault_is_named(client, path, body, param):
@@ -409,16 +426,17 @@ def test_whatever_need_not_be_given_may_be_null_and_the_description_says_so(
     assert client.post(path, json=dict.fromkeys(optional) | needed).status_code == 200
 
 
-@pytest.mark.parametrize("path", [CHAT, TEXT])
+@pytest.mark.parametrize("path", [CHAT, TEXT, "/tokenize", "/detokenize", "/apply-template"])
 def test_the_examples_of_the_description_are_answered(client, path):
     described = client.get("/openapi.json").json()["paths"][path]["post"]["requestBody"]
 
     examples = described["content"]["application/json"]["examples"]
 
     for name, example in examples.items():
-        body = {"temperature": 0} | example["value"]
-        answer = client.post(path, json=body)
-        assert answer.status_code == 200, (name, answer.text)
+        if name != "tools":
+            body = {"temperature": 0} | example["value"]
+            answer = client.post(path, json=body if path in (CHAT, TEXT) else example["value"])
+            assert answer.status_code == 200, (name, answer.text)
 
 
 def test_docs_say_where_the_documentation_is(client):

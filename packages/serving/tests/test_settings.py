@@ -93,3 +93,10 @@ def test_an_account_is_a_key_and_does_not_say_it_or_where_there_are_none_a_host(
 
     assert [each.account for each in clients] == ["key 0", "key 1", "key 2"]
     assert Settings().client_of("whatever", ("10.0.0.1", 5)) == ("10.0.0.1", "10.0.0.1:5")
+
+
+def test_a_parser_of_tool_calls_is_one_that_there_is():
+    with pytest.raises(ConfigError, match=r"--tool-parser is 'chatty'; allowed are .*hermes"):
+        Settings(tool_parser="chatty")
+
+    assert Settings(tool_parser="hermes").tool_parser == "hermes"

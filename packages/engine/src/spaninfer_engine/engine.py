@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -55,6 +55,8 @@ from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.stats import EngineStats
 from spaninfer_engine.structured import StructuredOutput
 from spaninfer_engine.text.ids_only import NO_TEXT
+from spaninfer_engine.text.template import ChatTemplate
+from spaninfer_engine.text.template import Prompt as RenderedPrompt
 from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_engine.texts import Task, Text, probabilities_of, vectors_of
 from spaninfer_engine.turns import Turns
@@ -115,6 +117,11 @@ class Engine(Resource):
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         return self._parts.tokenizer
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The model's chat template."""
+        return self._parts.template
 
     @property
     def default_sampling(self) -> SamplingParams:
@@ -406,21 +413,34 @@ class Engine(Resource):
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
-        inspect: Callable[[str], None] | None = None,
     ) -> list[int]:
         """Return the prompt that the model's chat template makes of a conversation.
 
-        `inspect` is given its text before that is tokenised, and may raise. Raises TemplateError
-        where the template refuses it or there is none, InvalidPrompt where the model has no
-        tokenizer.
+        Raises TemplateError where the template refuses it or there is none, InvalidPrompt where the
+        model has no tokenizer.
         """
-        if self.tokenizer.is_wordless:
-            raise InvalidPrompt(NO_TEXT)
-        prompt = self._parts.template.render(
+        prompt = self.render_chat(
             messages, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
         )
-        if inspect is not None:
-            inspect(prompt.text)
+        return self.encode_rendered(prompt)
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> RenderedPrompt:
+        """Return the text of that prompt, and what of it the template wrote; raises the same."""
+        if self.tokenizer.is_wordless:
+            raise InvalidPrompt(NO_TEXT)
+        return self.template.render(
+            messages, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
+        )
+
+    def encode_rendered(self, prompt: RenderedPrompt) -> list[int]:
+        """Return the token ids of a rendered prompt."""
         # The template writes its own beginning: a BOS of the tokenizer's would be a second one.
         return self.tokenizer.encode(prompt.text, add_special=False, parse_special=prompt.trusted)
 

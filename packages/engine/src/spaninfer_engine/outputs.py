@@ -23,7 +23,10 @@ class TextStream:
         self._seq, self._sampling = seq, sampling
         self._index, self._seed = seq.index, seq.seed
         self._detokenizer = Detokenizer(
-            tokenizer, skip_special=sampling.skip_special, at_start=False
+            tokenizer,
+            skip_special=sampling.skip_special,
+            keep=sampling.keep_special,
+            at_start=False,
         )
         self._finder = StopFinder(sampling.stop, include=sampling.include_stop)
         self._num_tokens = 0

@@ -108,6 +108,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None  # the same for every prompt token but the first
     processed_logprobs: bool = False  # after penalties and temperature instead of the raw logits
     skip_special: bool = True  # leave special tokens out of the text
+    keep_special: Sequence[int] = ()  # ids of those that stay in it even so
     structured: StructuredOutput | None = None  # the form of the answer
     mask: TokenMask | None = None  # which tokens may come next
 
@@ -120,7 +121,7 @@ class SamplingParams:
             _check_number(name, getattr(self, name), low, high, allowed)
         for name, least, most in _INTEGERS:
             _check_integer(name, getattr(self, name), least, most)
-        for name in ("stop", "bad_words", "stop_ids"):
+        for name in ("stop", "bad_words", *_ID_LISTS):
             object.__setattr__(self, name, _as_tuple(getattr(self, name)))
         for name in ("stop", "bad_words"):
             _check_strings(name, getattr(self, name))
@@ -128,17 +129,15 @@ class SamplingParams:
             raise InvalidSampling(
                 "min_tokens", self.min_tokens, f"0 to max_tokens = {self.max_tokens}"
             )
-        if not isinstance(self.stop_ids, tuple):
-            raise InvalidSampling("stop_ids", self.stop_ids, "a token id, or a list of them")
-        for name, most in (("stop_ids", MAX_STOP_IDS), ("logit_bias", MAX_BIASES)):
-            if (length := len(getattr(self, name))) > most:
-                raise InvalidSampling(name, f"{length} items", f"at most {most}")
+        for name in _ID_LISTS:
+            _check_ids(name, getattr(self, name))
+        if len(self.logit_bias) > MAX_BIASES:
+            got = f"{len(self.logit_bias)} items"
+            raise InvalidSampling("logit_bias", got, f"at most {MAX_BIASES}")
         if self.mask is not None and not callable(self.mask):
             raise InvalidSampling("mask", self.mask, "a function of the tokens sampled so far")
         if self.structured is not None:
             _check_structured(self)
-        for token_id in self.stop_ids:
-            _check_integer("stop_ids", token_id, 0, None)
         for token_id, bias in self.logit_bias.items():
             _check_integer("logit_bias (token id)", token_id, 0, None)
             _check_number("logit_bias", bias, -100.0, 100.0, "-100 to 100")
@@ -170,6 +169,7 @@ _INTEGERS = (
     ("prompt_logprobs", 0, MAX_LOGPROBS),
 )
 _OPTIONAL = frozenset({"max_tokens", "seed", "logprobs", "prompt_logprobs"})
+_ID_LISTS = ("stop_ids", "keep_special")
 _STRING_LIMITS = {"stop": MAX_STOP_STRINGS, "bad_words": MAX_BAD_WORDS}
 
 
@@ -196,6 +196,15 @@ def _check_structured(sampling: SamplingParams) -> None:
     if sampling.ignore_eos:
         why = "False with structured output, which ends where its form is complete"
         raise InvalidSampling("ignore_eos", True, why)
+
+
+def _check_ids(name: str, ids: object) -> None:
+    if not isinstance(ids, tuple):
+        raise InvalidSampling(name, ids, "a token id, or a list of them")
+    if len(ids) > MAX_STOP_IDS:
+        raise InvalidSampling(name, f"{len(ids)} items", f"at most {MAX_STOP_IDS}")
+    for token_id in ids:
+        _check_integer(name, token_id, 0, None)
 
 
 def _as_tuple(values: object) -> object:

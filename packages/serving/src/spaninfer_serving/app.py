@@ -16,7 +16,7 @@ from spaninfer_serving.access_log import ID_HEADER, AccessLog
 from spaninfer_serving.error_mapping import problem_of
 from spaninfer_serving.guard import Guard, LocalNames
 from spaninfer_serving.openapi import describe
-from spaninfer_serving.routes import chat, completions, health, models, page, texts
+from spaninfer_serving.routes import chat, completions, health, models, page, texts, tokenize
 from spaninfer_serving.service import Service
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.targets import OriginForm
@@ -40,7 +40,7 @@ def create_app(engine: Engine, settings: Settings, *, local_only: bool = False) 
     # FastAPI's way to do it; made once: it takes tens of milliseconds
     app.openapi = cache(lambda: describe(app))  # type: ignore[method-assign]
     app.state.service = service = Service.new(engine, settings)
-    for part in (chat, completions, texts, models, health, page):
+    for part in (chat, completions, texts, tokenize, models, health, page):
         app.include_router(part.router)
     app.add_exception_handler(Problem, _answer_problem)
     app.add_exception_handler(EngineError, _answer_engine_error)

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from spaninfer_serving.wire.chat import ChatChunk, ChatRequest, ChatResponse
 from spaninfer_serving.wire.completions import CompletionRequest, CompletionResponse
+from spaninfer_serving.wire.sampling import SamplingFields
 from spaninfer_serving.wire.texts import (
     ClassifyRequest,
     ClassifyResponse,
@@ -20,6 +21,14 @@ from spaninfer_serving.wire.texts import (
     RerankResponse,
     ScoreRequest,
     ScoreResponse,
+)
+from spaninfer_serving.wire.tokenize import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TemplateRequest,
+    TemplateResponse,
+    TokenizeRequest,
+    TokenizeResponse,
 )
 
 PLACE = "#/components/schemas/{model}"
@@ -67,17 +76,39 @@ STATUS = {
 _ABOUT = ("title", "description", "default")  # keys of a schema that say nothing of the value
 
 _DOCUMENTS = ["The crow had found a piece of cheese.", "Grapes hung high on the wall."]
-_EXAMPLES: Mapping[type[BaseModel], dict[str, Any]] = {
-    ChatRequest: {
-        "messages": [{"role": "user", "content": "Tell me a fable."}],
-        "max_tokens": 64,
+_HELLO = [{"role": "user", "content": "Tell me a fable."}]
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
     },
-    CompletionRequest: {"prompt": "Once upon a time", "max_tokens": 64},
-    EmbeddingRequest: {"input": _DOCUMENTS},
-    RerankRequest: {"query": "Who had the cheese?", "documents": _DOCUMENTS},
-    ScoreRequest: {"text_1": "Who had the cheese?", "text_2": _DOCUMENTS},
-    ClassifyRequest: {"input": _DOCUMENTS},
 }
+EXAMPLES: Mapping[type[BaseModel], dict[str, dict[str, Any]]] = {
+    ChatRequest: {
+        "conversation": {"messages": _HELLO, "max_tokens": 64},
+        "tools": {"messages": _HELLO, "tools": [_TOOL], "tool_choice": "auto", "max_tokens": 64},
+    },
+    CompletionRequest: {"text": {"prompt": "Once upon a time", "max_tokens": 64}},
+    TokenizeRequest: {"text": {"prompt": "Once upon a time"}, "chat": {"messages": _HELLO}},
+    DetokenizeRequest: {"ids": {"tokens": [5, 6, 7]}},
+    TemplateRequest: {"conversation": {"messages": _HELLO}},
+    EmbeddingRequest: {"texts": {"input": _DOCUMENTS}},
+    RerankRequest: {"texts": {"query": "Who had the cheese?", "documents": _DOCUMENTS}},
+    ScoreRequest: {"texts": {"text_1": "Who had the cheese?", "text_2": _DOCUMENTS}},
+    ClassifyRequest: {"texts": {"input": _DOCUMENTS}},
+}
+"""Bodies of each kind, by name; those with tools need a model whose chat template has them."""
+
+ANSWERS = (
+    ChatResponse, ChatChunk, CompletionResponse, TokenizeResponse, DetokenizeResponse,
+    TemplateResponse, EmbeddingResponse, RerankResponse, ScoreResponse, ClassifyResponse,
+)  # fmt: skip
 
 _PERSON = {
     "type": "object",
@@ -102,29 +133,22 @@ _FORMS: dict[str, dict[str, Any]] = {
 def answers_to(
     body: type[BaseModel], whole: type[BaseModel], event: type[BaseModel] | None = None
 ) -> dict[str, Any]:
-    """Return what a route's description says about its body, and its one or two kinds of answers.
-
-    `event`: what a stream holds, where the route has one.
-    """
-    examples = {"plain": _EXAMPLES[body]}
-    if event is not None:
-        examples |= {name: examples["plain"] | form for name, form in _FORMS.items()}
-    asked = {
-        "schema": _named(body),
-        "examples": {name: {"value": value} for name, value in examples.items()},
-    }
+    """Return what a route's description says about its body, and its kinds of answers."""
+    values = EXAMPLES[body]
+    if issubclass(body, SamplingFields):
+        plain = next(iter(values.values()))
+        values = values | {name: plain | form for name, form in _FORMS.items()}
+    examples = {name: {"value": value} for name, value in values.items()}
+    asked = {"schema": _named(body), "examples": examples}
     content: dict[str, Any] = {"application/json": {"schema": _named(whole)}}
+    says = "The answer"
     if event is not None:
-        content["text/event-stream"] = {
-            "schema": {
-                "type": "string",
-                "description": f"Events that hold a {event.__name__} each, then [DONE]",
-            }
-        }
-    answer = "The answer" if event is None else "The answer, or with stream: its events"
+        says += ", or with stream: its events"
+        holds = f"Events that hold a {event.__name__} each, then [DONE]"
+        content["text/event-stream"] = {"schema": {"type": "string", "description": holds}}
     return {
         "requestBody": {"required": True, "content": {"application/json": asked}},
-        "responses": {"200": {"description": answer, "content": content}},
+        "responses": {"200": {"description": says, "content": content}},
     }
 
 
@@ -138,13 +162,10 @@ def describe(app: FastAPI) -> dict[str, Any]:
     for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's; no answer here is one
         schemas.pop(unused, None)
     schemas |= {"Error": ERROR, "Status": STATUS}
-    for body in _EXAMPLES:
+    for body in EXAMPLES:
         schemas |= _schemas(body, "validation")
         _allow_null(schemas[body.__name__])
-    for answer in (
-        *(ChatResponse, ChatChunk, CompletionResponse),
-        *(EmbeddingResponse, RerankResponse, ScoreResponse, ClassifyResponse),
-    ):
+    for answer in ANSWERS:
         schemas |= _schemas(answer, "serialization")
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -155,7 +176,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
 def _allow_null(body: dict[str, Any]) -> None:
     """Say that any parameter that need not be given may be null as well."""
     for name, schema in body["properties"].items():
-        if name not in body["required"] and {"type": "null"} not in schema.get("anyOf", ()):
+        if name not in body.get("required", ()) and {"type": "null"} not in schema.get("anyOf", ()):
             of_value = {key: schema.pop(key) for key in tuple(schema) if key not in _ABOUT}
             schema["anyOf"] = [of_value, {"type": "null"}]
 

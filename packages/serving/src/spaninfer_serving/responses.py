@@ -16,6 +16,8 @@ from spaninfer_engine import OutputStream
 from spaninfer_engine.request import FinishReason, Output, TokenLogprob
 from spaninfer_engine.request import Usage as EngineUsage
 
+from spaninfer_serving.chat_answer import ChatAnswer, delta_of, message_of
+from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.translate import (
     TokenDecoder,
     chat_logprobs,
@@ -24,7 +26,6 @@ from spaninfer_serving.translate import (
     usage_of,
 )
 from spaninfer_serving.wire.chat import (
-    AssistantMessage,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -43,6 +44,10 @@ from spaninfer_serving.wire.pieces import (
     completion_pieces,
     in_pieces,
 )
+
+# Tokens of a whole answer that are taken apart in place: of text they take less than 0.1 ms, as a
+# call with a list of numbers 7, of Python's 18 (one of two busy cores of an AMD EPYC).
+PARSED_IN_LOOP = 512
 
 Answer: TypeAlias = BaseModel | Iterator[str]
 """A whole answer: as a model, or with log-probabilities, its JSON piece by piece."""
@@ -130,20 +135,16 @@ async def chat_response(
     choices: int,
     prompt_len: int,
     logprobs: bool,
+    form: AnswerFormat | None,
 ) -> Answer:
     """Return the whole answer to a chat request."""
     collected, usages = await _collect(outputs, choices)
-    parts = [
-        ChatChoice(
-            index=index,
-            message=AssistantMessage(content="".join(choice.text)),
-            logprobs=None,
-            finish_reason=finish_reason(choice.end.finish_reason) or "",
-            stop_reason=choice.end.matched,
-            token_ids=choice.token_ids if meta.token_ids else None,
-        )
-        for index, choice in enumerate(collected)
-    ]
+
+    def choices_of_chat() -> list[ChatChoice]:
+        return [_chat_choice(index, each, meta, form) for index, each in enumerate(collected)]
+
+    is_long = form is not None and sum(len(each.token_ids) for each in collected) > PARSED_IN_LOOP
+    parts = await asyncio.to_thread(choices_of_chat) if is_long else choices_of_chat()
     response = ChatResponse(
         id=meta.id,
         created=meta.created,
@@ -161,6 +162,21 @@ async def chat_response(
     return answer_in_pieces(response, zip(parts, said, strict=True))
 
 
+def _chat_choice(
+    index: int, choice: _Choice, meta: ResponseMeta, form: AnswerFormat | None
+) -> ChatChoice:
+    answer = ChatAnswer(form)
+    events = answer.push(replace(choice.end, text="".join(choice.text)))
+    return ChatChoice(
+        index=index,
+        message=message_of(events),
+        logprobs=None,
+        finish_reason=answer.finish_reason(choice.end.finish_reason) or "",
+        stop_reason=choice.end.matched,
+        token_ids=choice.token_ids if meta.token_ids else None,
+    )
+
+
 async def chat_chunks(
     outputs: AsyncIterator[tuple[int, Output]],
     meta: ResponseMeta,
@@ -169,6 +185,7 @@ async def chat_chunks(
     choices: int,
     prompt_len: int,
     logprobs: bool,
+    form: AnswerFormat | None,
 ) -> AsyncGenerator[ChatChunk | bytes, None]:
     """Yield a chat answer as it grows: the role first, text, the reason, then the usage."""
 
@@ -190,28 +207,27 @@ async def chat_chunks(
         part = ChatChunkChoice(index=index, delta=Delta(content=text), finish_reason=None)
         return chunk([part])
 
+    is_plain = not (logprobs or meta.token_ids)
     events: dict[int, TextEvents] = {}
     usages: dict[int, EngineUsage] = {}
+    answers = [ChatAnswer(form) for _ in range(choices)]
     async for index, output in outputs:
-        ended = finish_reason(_checked(output).finish_reason)
-        if output.text and not (ended or logprobs or meta.token_ids):
+        if form is None and output.text and output.finish_reason is None and is_plain:
             if index not in events:
                 events[index] = TextEvents(partial(text_chunk, index))
-            yield events[index].json(output.text)
+            yield events[index].json(_checked(output).text)
             continue
+        delta = delta_of(answers[index].push(_checked(output)))
+        ended = answers[index].finish_reason(output.finish_reason)
         if ended is not None:
             usages[index] = _usage(output)
-        if not (ended or output.text or output.logprobs or meta.token_ids):
+        if not (ended or delta.model_fields_set or output.logprobs or meta.token_ids):
             continue
         *early, last_piece = in_pieces(output.logprobs)
         for piece in early:
             said = await asyncio.to_thread(chat_logprobs, piece, words)
             yield chunk([ChatChunkChoice(index=index, delta=Delta(), logprobs=said)])
-        part = ChatChunkChoice(
-            index=index,
-            delta=Delta(content=output.text) if output.text else Delta(),
-            finish_reason=ended,
-        )
+        part = ChatChunkChoice(index=index, delta=delta, finish_reason=ended)
         if logprobs:
             part.logprobs = chat_logprobs(last_piece, words)
         if output.matched is not None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from fastapi import Request
 from spaninfer_engine import AsyncEngine, Engine, Output, OutputStream, Placement, SamplingParams
-from spaninfer_engine.errors import InvalidGrammar, PromptTooLong
+from spaninfer_engine.errors import InvalidGrammar, PromptTooLong, shown
+from spaninfer_engine.text import Prompt as RenderedPrompt
 from spaninfer_engine.texts import Task
 
+from spaninfer_serving.chat_prompt import answer_format, chat_prompt
+from spaninfer_serving.chat_traits import ChatTraits, traits_of
+from spaninfer_serving.dialects.parser import AnswerFormat
+from spaninfer_serving.forced_calls import forced, insists
 from spaninfer_serving.forms import form_param, problem_of_form
 from spaninfer_serving.metrics import Metrics
 from spaninfer_serving.parse_pool import Check, ParsePool
@@ -20,10 +25,18 @@ from spaninfer_serving.responses import Prompt, ResponseMeta, merged
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.text_batcher import TextBatcher
 from spaninfer_serving.translate import TokenDecoder, prompts_of, sampling_of
-from spaninfer_serving.wire.chat import ChatRequest
+from spaninfer_serving.wire.chat import ChatRequest, ConversationFields
 from spaninfer_serving.wire.completions import CompletionRequest
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.sampling import SamplingFields
+from spaninfer_serving.wire.tokenize import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TemplateRequest,
+    TemplateResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+)
 
 MAX_PROMPTS = 1024  # prompts of one text completion
 
@@ -57,6 +70,7 @@ class GenerationJob:
     placement: Placement
     meta: ResponseMeta
     form_param: str  # what says the form of the answer, where it has one
+    answers: AnswerFormat | None = None  # of a chat: how its answers are taken apart
 
 
 @dataclass(slots=True)
@@ -69,6 +83,7 @@ class Service:
     metrics: Metrics
     parse_pool: ParsePool
     text_batcher: TextBatcher
+    traits: ChatTraits  # what the model's chat template does with tools and reasoning
     created_s: int  # Unix time
     draining: bool = False
 
@@ -82,6 +97,7 @@ class Service:
             Metrics(engine.stats),
             ParsePool(engine.resolved.max_running + engine.resolved.max_waiting),
             TextBatcher(engine),
+            traits_of(engine.template, engine.tokenizer, settings.tool_parser),
             int(time.time()),
         )
 
@@ -122,30 +138,71 @@ class Service:
         `check` is called between stages of the work.
         """
         sampling = sampling_of(body, self.engine.default_sampling)
+        rendered = self.render(body, check)
+        ids = self.engine.encode_rendered(rendered)
+        self._check_len(ids)
+        prompt = Prompt(tuple(ids), "")
+        form = answer_format(body, self.traits, rendered)
+        if form is not None:
+            kept = tuple(self.traits.controls.values())
+            sampling = replace(sampling, keep_special=kept)
+        meta = self._envelope("chatcmpl", body)
+        sampling = forced(body, sampling, self.traits, form)
+        param = "tool_choice" if insists(body) else form_param(body)
+        return GenerationJob((prompt,), sampling, placement, meta, param, form)
+
+    def render(self, body: ConversationFields, check: Check) -> RenderedPrompt:
+        """Return what the chat template makes of a conversation."""
         asked = (message.text() for message in body.messages if message.role != "assistant")
         self.probe("".join(asked), "messages")  # of answers, templates may drop the reasoning
         check()
-        messages = [
-            {"role": message.role, "content": message.text()}
-            | ({"name": message.name} if message.name else {})
-            for message in body.messages
-        ]
-
-        def inspect(text: str) -> None:
-            check()
-            self.probe(text, "messages")
-            check()
-
-        ids = self.engine.encode_chat(
-            messages,
+        given = chat_prompt(body, self.traits)
+        rendered = self.engine.render_chat(
+            given.messages,
+            tools=given.tools,
             add_generation_prompt=body.add_generation_prompt,
-            variables=body.chat_template_kwargs,
-            inspect=inspect,
+            variables=given.variables,
         )
-        self._check_len(ids)
-        prompt = Prompt(tuple(ids), "")
-        meta = self._envelope("chatcmpl", body)
-        return GenerationJob((prompt,), sampling, placement, meta, form_param(body))
+        check()
+        self.probe(rendered.text, "messages")
+        check()
+        return rendered
+
+    def apply_template(self, body: TemplateRequest, check: Check) -> TemplateResponse:
+        """Return the prompt of a conversation."""
+        self.check_model(body.model)
+        return TemplateResponse(prompt=self.render(body, check).text)
+
+    def tokenize(self, body: TokenizeRequest, check: Check) -> TokenizeResponse:
+        """Return the token ids of a text or a conversation, however many they are."""
+        self.check_model(body.model)
+        if body.prompt is None:
+            ids = self.engine.encode_rendered(self.render(body, check))
+        else:
+            self.probe(body.prompt, "prompt")
+            check()
+            ids = self.engine.tokenizer.encode(body.prompt, add_special=body.add_special_tokens)
+        texts = (self.words.token_bytes(token_id).decode("utf-8", "replace") for token_id in ids)
+        return TokenizeResponse(
+            count=len(ids),
+            max_model_len=self.engine.context,
+            tokens=ids,
+            token_strs=list(texts) if body.return_token_strs else None,
+        )
+
+    def detokenize(self, body: DetokenizeRequest, check: Check) -> DetokenizeResponse:
+        """Return the text of token ids."""
+        self.check_model(body.model)
+        check()
+        words = self.engine.tokenizer
+        for place, token_id in enumerate(body.tokens):
+            if not 0 <= token_id < words.vocab_size:
+                raise Problem(
+                    400,
+                    f"tokens[{place}] is {shown(token_id)}; allowed is 0 to {words.vocab_size - 1}",
+                    param=f"tokens[{place}]",
+                )
+        return DetokenizeResponse(prompt=words.decode(body.tokens, skip_special=False))
 
     def ask_completion(
         self, body: CompletionRequest, placement: Placement, check: Check

@@ -10,6 +10,7 @@ from typing import Any
 
 from spaninfer_engine.errors import ConfigError
 
+from spaninfer_serving.dialects.table import DIALECTS
 from spaninfer_serving.fair_queue import Client
 
 DAY_S = 86_400
@@ -41,6 +42,7 @@ class Settings:
     drain_s: float = 30.0  # how long running requests may take after SIGTERM
     log_requests: bool = True  # one line per request on standard error
     allow_origins: tuple[str, ...] = ()  # CORS; empty: only the server's own page
+    tool_parser: str | None = None  # a dialect of tool calls; None: found from the chat template
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -49,6 +51,10 @@ class Settings:
             raise ConfigError(f"max_body is {self.max_body_bytes} bytes; allowed is 1 or more")
         if not 0 <= self.drain_s <= DAY_S:
             raise ConfigError(f"drain is {self.drain_s:g} seconds; allowed is 0 to {DAY_S}")
+        if self.tool_parser is not None and self.tool_parser not in DIALECTS:
+            raise ConfigError(
+                f"--tool-parser is {self.tool_parser!r}; allowed are {', '.join(sorted(DIALECTS))}"
+            )
         _check_keys("--api-key", self.api_keys)
         _check_keys("--priority-key", self.priority_keys)
         if not is_loopback(self.host) and not self.needs_key and not self.no_auth:

@@ -267,7 +267,7 @@ def test_metrics_and_the_access_log_count_texts_and_tokens(encoder, caplog):
 def test_the_examples_of_the_description_are_answered(web, path):
     described = web.get("/openapi.json").json()["paths"][path]["post"]["requestBody"]
 
-    example = described["content"]["application/json"]["examples"]["plain"]["value"]
+    example = described["content"]["application/json"]["examples"]["texts"]["value"]
 
     assert web.post(path, json=example).status_code == 200
 

@@ -19,8 +19,8 @@ def finding(body):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
-        ("tool_choice", "required"),
+        ("functions", [{"name": "f"}]),
+        ("function_call", "auto"),
         ("modalities", ["audio"]),
         ("suffix", "end"),
     ],
@@ -29,6 +29,18 @@ def test_what_is_not_supported_is_refused_by_name(name, value):
     found = finding({name: value})
 
     assert found["type"] == "refused"
+    assert (found["ctx"]["param"], found["ctx"]["code"]) == (name, "unsupported_parameter")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("tools", [{"type": "function", "function": {"name": "f"}}]), ("tool_choice", "required")],
+)
+def test_a_text_completion_takes_no_tools(name, value):
+    with pytest.raises(ValidationError) as caught:
+        CompletionRequest.model_validate({"prompt": "hello", name: value})
+
+    found = caught.value.errors()[0]
     assert (found["ctx"]["param"], found["ctx"]["code"]) == (name, "unsupported_parameter")
 
 

@@ -21,6 +21,7 @@ from spaninfer_engine.startup.build import build
 from spaninfer_engine.startup.components import Parts
 from spaninfer_serving import Settings, bind
 from spaninfer_serving import serve as serve_until_signal
+from spaninfer_serving.chat_traits import traits_of
 
 from spaninfer import hub, options, show
 from spaninfer.bench.commands import app as bench_app
@@ -115,6 +116,13 @@ def serve(
         list[str] | None,
         typer.Option(help="A web origin whose pages may call this server; may be repeated."),
     ] = None,
+    tool_parser: Annotated[
+        str | None,
+        typer.Option(
+            help="How the model writes tool calls: a name of docs/guides/tools.md; "
+            "default: found from the chat template."
+        ),
+    ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Leave out the access log, a line per request.")
     ] = False,
@@ -143,6 +151,7 @@ def serve(
             drain_s=drain,
             log_requests=not quiet,
             allow_origins=tuple(allow_origin or ()),
+            tool_parser=tool_parser,
         )
         config = EngineConfig(
             model=model,
@@ -162,6 +171,7 @@ def serve(
         with bind(settings) as listener, _ended(Engine(_loaded(config, threads))) as engine:
             resolved = engine.resolved
             show.decisions(resolved)
+            show.note(traits_of(engine.template, engine.tokenizer, tool_parser).summary)
             ready = partial(show.addresses, engine=engine, settings=settings)
             serve_until_signal(engine, settings, ready, listener)
 

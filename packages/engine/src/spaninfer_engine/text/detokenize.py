@@ -13,23 +13,26 @@ class Detokenizer:
 
     A character whose bytes lie in several tokens appears when its last byte arrives. `at_start`
     says whether the ids begin a text, so that a vocabulary's dummy space is dropped; ids that
-    continue a prompt keep it.
+    continue a prompt keep it. Of special tokens that are skipped, those in `keep` are not.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, skip_special: bool = True, at_start: bool = True
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special: bool = True,
+        keep: Iterable[int] = (),
+        at_start: bool = True,
     ) -> None:
         self._tokenizer = tokenizer
-        self._skip_special = skip_special
+        self._hidden = tokenizer.special_ids.difference(keep) if skip_special else frozenset()
         self._drops_space = at_start and tokenizer.strips_leading_space
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, ids: Iterable[int]) -> str:
         """The text that these ids complete."""
-        data = b"".join(
-            self._tokenizer.token_bytes(token_id, skip_special=self._skip_special)
-            for token_id in ids
-        )
+        shown = (token_id for token_id in ids if token_id not in self._hidden)
+        data = b"".join(map(self._tokenizer.token_bytes, shown))
         if data and self._drops_space:
             data = data.removeprefix(b" ")
             self._drops_space = False

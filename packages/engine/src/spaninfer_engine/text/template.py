@@ -73,6 +73,10 @@ class ChatTemplate:
             lambda name: self._sandbox.loops_over_content(self._sources[name])
         )
 
+    def source(self, *, has_tools: bool) -> str:
+        """The Jinja text for conversations with or without tools; TemplateError for none."""
+        return self._sources[self._choose(has_tools)]
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -213,7 +213,7 @@ async function again(item) {
 
 // Streams an answer into `item`; returns it with its figures, also when it was stopped.
 async function receive(item) {
-  const answer = { text: "", started: performance.now(), first: null, usage: null, counted: 0, reason: null };
+  const answer = { text: "", thought: "", started: performance.now(), first: null, usage: null, counted: 0, reason: null };
   try {
     const response = await call("/v1/chat/completions", {
       method: "POST",
@@ -225,9 +225,12 @@ async function receive(item) {
       const choice = event.choices[0];
       answer.reason = choice?.finish_reason ?? answer.reason;
       answer.counted += choice?.token_ids?.length ?? 0;
-      if (!choice?.delta.content) continue;
+      const { content = "", reasoning_content: thought = "" } = choice?.delta ?? {};
+      if (!content && !thought) continue;
       answer.first ??= performance.now();
-      answer.text += choice.delta.content;
+      answer.text += content;
+      answer.thought += thought;
+      item.classList.toggle("thinking", !answer.text);
       paint(item, answer);
     }
   } catch (error) {
@@ -267,7 +270,8 @@ async function respond() {
   } else {
     item.remove();
     takeBack();
-    if (answer.reason) say("the model ended its answer before the first word", true);
+    const until = answer.thought ? "was still thinking when its answer ended" : "ended its answer before the first word";
+    if (answer.reason) say(`the model ${until}`, true);
   }
   $("input").focus();
 }

@@ -27,6 +27,7 @@ async def chat_completions(request: Request) -> Response:
         "choices": asked.sampling.n,
         "prompt_len": len(asked.prompts[0].ids),
         "logprobs": asked.sampling.logprobs is not None,
+        "form": asked.answers,
     }
     words = service.words
     if body.stream:

@@ -27,7 +27,7 @@ from spaninfer_serving.wire.texts import TextFields
 Body = TypeVar("Body", bound=BaseModel)
 Fields = TypeVar("Fields", bound=SamplingFields)
 Texts = TypeVar("Texts", bound=TextFields)
-Job = TypeVar("Job")
+T = TypeVar("T")
 
 # nginx's word for a client that went away before the answer; nobody is left to read it
 CLIENT_LEFT = 499
@@ -40,21 +40,18 @@ IN_PLACE_BYTES = 1 << 10
 async def read(
     request: Request, kind: type[Fields], ask: Callable[[Fields, Placement, Check], GenerationJob]
 ) -> tuple[Fields, GenerationJob]:
-    """Return the body of a request, and what it asks of the engine.
-
-    The client's leaving drops the work, and raises Problem.
-    """
+    """Return the body of a request, and what it asks of the engine; raises as `handled` does."""
     service = service_of(request)
     service.demand("generate")
-    client, key = _sender(request)
-    may_prioritise = service.settings.may_prioritise(key)
+    client = _client_of(request)
+    may_prioritise = service.settings.may_prioritise(_key_of(request))
 
-    def job(body: Fields, check: Check) -> GenerationJob:
+    def work(body: Fields, check: Check) -> tuple[Fields, GenerationJob]:
         placement = placement_of(body, client.account, may_prioritise=may_prioritise)
         check()
-        return ask(body, placement, check)
+        return body, ask(body, placement, check)
 
-    return await _read(request, kind, client, job)
+    return await handled(request, kind, work)
 
 
 async def read_texts(
@@ -65,35 +62,40 @@ async def read_texts(
 ) -> tuple[Texts, TextJob]:
     """Return the body of a request about texts, as `read` does."""
     service_of(request).demand(task)
-    client, _ = _sender(request)
-    return await _read(request, kind, client, lambda body, check: ask(body, client, check))
+    client = _client_of(request)
+    return await handled(request, kind, lambda body, check: (body, ask(body, client, check)))
 
 
-def _sender(request: Request) -> tuple[Client, str | None]:
-    """Return who sends a request, and the key that it brings."""
-    key = bearer_key(request.headers.get("authorization", ""))
-    return service_of(request).settings.client_of(key, request.client), key
+async def handled(request: Request, kind: type[Body], work: Callable[[Body, Check], T]) -> T:
+    """Return what `work` makes of the body of a request, in the threads that parse.
 
-
-async def _read(
-    request: Request, kind: type[Body], client: Client, job: Callable[[Body, Check], Job]
-) -> tuple[Body, Job]:
+    The client's leaving drops the work, and raises Problem.
+    """
     check_headers(request.headers)
     data = b"".join([chunk async for chunk in request.stream()])  # .body() would keep it
+    pool = service_of(request).parse_pool
 
-    def work(check: Check) -> tuple[Body, Job]:
+    def parse_and_work(check: Check) -> T:
         body = parse(kind, data)
         check()
-        return body, job(body, check)
+        return work(body, check)
 
     if len(data) <= IN_PLACE_BYTES:
-        return work(lambda: None)
+        return parse_and_work(lambda: None)
     found = await unless_disconnected(
-        request, lambda: service_of(request).parse_pool.run(len(data), client, work)
+        request, lambda: pool.run(len(data), _client_of(request), parse_and_work)
     )
     if found is None:
         raise Problem(CLIENT_LEFT, "the client has left", code="client_left")
     return found
+
+
+def _key_of(request: Request) -> str | None:
+    return bearer_key(request.headers.get("authorization", ""))
+
+
+def _client_of(request: Request) -> Client:
+    return service_of(request).settings.client_of(_key_of(request), request.client)
 
 
 def streamed(request: Request, chunks: AsyncGenerator[BaseModel | bytes, None]) -> EventStream:

@@ -9,6 +9,7 @@ from pydantic_core import to_json
 
 from spaninfer_serving.wire.sampling import SamplingFields, Usage
 from spaninfer_serving.wire.structured import refused
+from spaninfer_serving.wire.tools import MAX_TOOLS, Tool, ToolCall, ToolCallDelta, ToolChoice
 
 # Each takes some tokens of the context; a body of 700,000 held the interpreter for 6 s.
 MAX_MESSAGES = 10_000
@@ -19,6 +20,9 @@ MAX_VARIABLES_BYTES = 1 << 20
 
 # What a template's variables may not be called: these come from the request itself, or from Jinja.
 RESERVED_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "self"})
+
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class TextPart(BaseModel):
@@ -38,7 +42,7 @@ class Message(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)]
     name: str | None = None
 
@@ -46,7 +50,10 @@ class Message(BaseModel):
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     audio: None = None
     function_call: None = None
-    tool_calls: Annotated[list[Any], Field(max_length=0)] | None = None
+
+    tool_calls: list[ToolCall] = Field(default_factory=list)  # of an assistant
+    tool_call_id: str | None = None  # of a tool: the call that this is the result of
+    reasoning_content: str | None = None  # of an assistant
 
     @model_validator(mode="before")
     @classmethod
@@ -55,9 +62,17 @@ class Message(BaseModel):
         if not isinstance(message, dict):
             return message
         kept = {name: value for name, value in message.items() if value is not None}
-        if message.get("role") == "assistant" and "content" in message:
+        if message.get("role") == "assistant" and ("content" in message or "tool_calls" in kept):
             kept.setdefault("content", "")
         return kept
+
+    @model_validator(mode="after")
+    def _check_role(self) -> Message:
+        if self.role != "assistant" and (self.tool_calls or self.reasoning_content is not None):
+            raise ValueError(f"has tool_calls or reasoning_content, and the role is {self.role}")
+        if (self.role == "tool") != (self.tool_call_id is not None):
+            raise ValueError(f"has the role {self.role}; a tool_call_id belongs to tools alone")
+        return self
 
     def text(self) -> str:
         """Return the content as one string."""
@@ -66,15 +81,17 @@ class Message(BaseModel):
         return "".join(part.text for part in self.content)
 
 
-class ChatRequest(SamplingFields):
-    """The body of POST /v1/chat/completions."""
+class ConversationFields(BaseModel):
+    """What the prompt of a chat is made of."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
-    max_completion_tokens: int | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(
+        default_factory=list
+    )
+    tool_choice: ToolChoice = "auto"
+    reasoning_effort: Effort | None = None
 
     @field_validator("chat_template_kwargs")
     @classmethod
@@ -90,6 +107,15 @@ class ChatRequest(SamplingFields):
                     "is not for a request to set",
                 )
         return variables
+
+
+class ChatRequest(ConversationFields, SamplingFields):
+    """The body of POST /v1/chat/completions."""
+
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    parallel_tool_calls: bool = True
 
 
 class TopLogprob(BaseModel):
@@ -116,8 +142,10 @@ class AssistantMessage(BaseModel):
     """The model's whole turn."""
 
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class ChatChoice(BaseModel):
@@ -148,6 +176,8 @@ class Delta(BaseModel):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(BaseModel):

@@ -28,7 +28,8 @@ class RequestFields(BaseModel):
     """The body of a request.
 
     `not_supported`: parameters that the server does not act on, with the values that ask for
-    nothing. Those are accepted, because clients send them; any other value is refused by name.
+    nothing. Those are accepted, because clients send them; any other value is refused by name. A
+    subclass that has a field of the name acts on it.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -41,14 +42,15 @@ class RequestFields(BaseModel):
         """Refuse what is not supported, and drop null, which clients send for any parameter."""
         if not isinstance(body, dict):
             return body
-        known = cls.model_fields.keys() | cls.not_supported.keys()
+        not_supported = cls.not_supported.keys() - cls.model_fields.keys()
+        known = cls.model_fields.keys() | not_supported
         for name in body.keys() - known:  # the first is enough: each would take 6 µs to report
             raise refused(name, "unknown_parameter", unknown(name, known))
-        for name in cls.not_supported.keys() & body.keys():
+        for name in not_supported & body.keys():
             if body[name] not in cls.not_supported[name]:
                 raise refused(name, "unsupported_parameter", "is not supported by this server")
         return {
             name: value
             for name, value in body.items()
-            if name not in cls.not_supported and value is not None
+            if name not in not_supported and value is not None
         }

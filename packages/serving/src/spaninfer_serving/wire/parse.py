@@ -17,6 +17,9 @@ from spaninfer_serving.wire.fields import unknown
 
 Body = TypeVar("Body", bound=BaseModel)
 
+# A step of a finding's path that says which type of several was tried; classes have capitals.
+_TRIED = re.compile(r"str$|list\[|literal\[|[A-Z]")
+
 
 def check_headers(headers: Mapping[str, str]) -> None:
     """Raise Problem unless a body is announced as plain JSON.
@@ -87,7 +90,7 @@ def _sentence(found: Any) -> str:
             return "should be an object"
         case "missing":
             return "is missing"
-    says = re.sub("^(Input|List|Dictionary) | after validation", "", found["msg"])
+    says = re.sub("^(Input|List|Dictionary|Value error,) | after validation", "", found["msg"])
     return f"{says}; it is {json.dumps(given)}" if isinstance(given, str | int | float) else says
 
 
@@ -97,6 +100,6 @@ def _parameter(place: tuple[str | int, ...]) -> str:
     for step in place:
         if isinstance(step, int):
             path += f"[{step}]"
-        elif step != "str" and not step.startswith("list["):  # those say which type was tried
+        elif not _TRIED.match(step):
             path += f".{step}"
     return path.lstrip(".")

@@ -13,6 +13,7 @@ from spaninfer_serving.wire.structured import ResponseFormat, StructuredOutputs
 Stop = str | Strings
 
 # OpenAI's parameters that this server does not act on, with the values that ask for nothing.
+# A body that has a field of the name acts on it.
 NOT_SUPPORTED: Mapping[str, tuple[object, ...]] = {
     "audio": (None,),
     "function_call": (None, "none"),

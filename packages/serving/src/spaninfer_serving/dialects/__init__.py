@@ -1,0 +1,1 @@
+"""How models write reasoning and tool calls: read while it streams, found from a chat template."""

@@ -1,0 +1,91 @@
+"""Tools and tool calls as they travel."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MAX_TOOLS = 512
+NAME = r"^[\w.\-]{1,128}$"
+
+
+class FunctionDefinition(BaseModel):
+    """A function that the model may call, its parameters as a JSON schema.
+
+    `strict` is accepted because clients send it by habit; the model is not held to the schema.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: Annotated[str, Field(pattern=NAME)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(BaseModel):
+    """A tool; all tools are functions."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class FunctionName(BaseModel):
+    """A function by its name."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str
+
+
+class NamedTool(BaseModel):
+    """The one tool that has to be called."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
+
+class FunctionCall(BaseModel):
+    """What is called, and its arguments as the text of a JSON object."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    arguments: str = "{}"
+
+
+class ToolCall(BaseModel):
+    """A call in a message."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+    index: int | None = Field(
+        default=None, exclude=True
+    )  # clients that joined a stream send it back
+
+
+class FunctionDelta(BaseModel):
+    """What a chunk adds to a call: the name with the first, then pieces of the arguments."""
+
+    name: str | None = None
+    arguments: str
+
+
+class ToolCallDelta(BaseModel):
+    """What a chunk adds to the call of this index."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionDelta
