@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from answers import OFFERED, TOOLS, read, said
+from recorded_answers import OFFERED, TOOLS, read, said
 from spaninfer_engine.text import ChatTemplate, Tokenizer
 from spaninfer_engine.text.ids_only import Wordless
 from spaninfer_engine.text.special import SpecialToken

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 import openai
 import pytest
-from answers import HERMES_NOW, HERMES_PARIS, OFFERED
+from recorded_answers import HERMES_NOW, HERMES_PARIS, OFFERED
 from spaninfer_engine import Engine, SamplingParams
 from tokenizers import Tokenizer
 

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from answers import TOOLS, read, said
+from recorded_answers import TOOLS, read, said
 from spaninfer_serving.dialects.grammar import calls_grammar
 from spaninfer_serving.dialects.marked import Thinking
 from spaninfer_serving.dialects.parser import AnswerFormat

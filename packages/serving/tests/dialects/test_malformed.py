@@ -4,7 +4,16 @@ import random
 from itertools import pairwise
 
 import pytest
-from answers import HERMES_NOW, HERMES_PARIS, RECORDED, TOOLS, form_of, read, said, without_ids
+from recorded_answers import (
+    HERMES_NOW,
+    HERMES_PARIS,
+    RECORDED,
+    TOOLS,
+    form_of,
+    read,
+    said,
+    without_ids,
+)
 from spaninfer_serving.dialects.events import Arguments, CallBroken, CallStart
 from spaninfer_serving.dialects.literals import MAX_DEPTH
 from spaninfer_serving.dialects.parser import AnswerFormat

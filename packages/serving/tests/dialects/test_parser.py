@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from answers import RECORDED, form_of, read, said, without_ids
+from recorded_answers import RECORDED, form_of, read, said, without_ids
 from spaninfer_serving.dialects.events import assembled
 from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.dialects.table import DIALECTS
