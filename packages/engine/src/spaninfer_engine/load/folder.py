@@ -46,13 +46,11 @@ def open_folder(
     refuse_stand_ins(model_files(folder))
     config = _with_modelopt(folder, read_json(folder / "config.json"))
     generation = folder / "generation_config.json"
-    weights: WeightReader = EntryReader(str(folder), {})
-    if with_weights:
-        weights = _open_weights(folder)
-        if isinstance(weights, EntryReader):
-            weights = weights.changed(lambda entries: with_quantised(str(folder), entries, config))
-        weights = _with_modules(folder, weights)
-    return config, read_json(generation) if generation.is_file() else {}, weights
+    weights = _open_weights(folder) if with_weights else EntryReader(str(folder), {})
+    if isinstance(weights, EntryReader):
+        weights = weights.changed(lambda entries: with_quantised(str(folder), entries, config))
+    whole = _with_modules(folder, weights) if with_weights else weights
+    return config, read_json(generation) if generation.is_file() else {}, whole
 
 
 def _with_modelopt(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
