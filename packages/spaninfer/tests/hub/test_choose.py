@@ -35,6 +35,16 @@ def test_weights_under_two_kinds_of_names_are_fetched_once():
     )
 
 
+def test_weights_of_pytorch_are_fetched_where_there_are_no_others():
+    shards = {f"pytorch_model-0000{n}-of-00002.bin" for n in (1, 2)}
+    files = {"config.json", "pytorch_model.bin.index.json", "training_args.bin", *shards}
+
+    chosen = choose(HubName("org/m"), files)
+
+    assert set(chosen.weights) == shards
+    assert set(chosen.small) == {"config.json", "pytorch_model.bin.index.json"}
+
+
 def test_modules_of_sentence_transformers_come_along():
     files = {
         *("config.json", "model.safetensors", "modules.json", "1_Pooling/config.json"),

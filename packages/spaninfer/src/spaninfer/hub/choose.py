@@ -19,6 +19,7 @@ _SMALL = (
     "[0-9]_*/config.json",
 )
 _WEIGHTS = ("*.safetensors", "[0-9]_*/model.safetensors")
+_PYTORCH = ("pytorch_model*.bin",)  # where there are no safetensors
 _OTHER_FORM = "consolidated*.safetensors"  # Mistral's own names beside those of transformers
 _SPLIT = re.compile(r"-\d{5}-of-\d{5}$")
 
@@ -42,14 +43,14 @@ def choose(name: HubName, files: Collection[str]) -> Choice:
     Raises ConfigError where there are none, or several GGUF files and no tag.
     """
     gguf = sorted(file for file in files if file.lower().endswith(".gguf"))
-    weights = _matching(files, _WEIGHTS)
+    weights = _matching(files, _WEIGHTS) or _matching(files, _PYTORCH)
     if any(not fnmatchcase(file, _OTHER_FORM) for file in weights):
         weights = tuple(file for file in weights if not fnmatchcase(file, _OTHER_FORM))
     if name.tag is None and weights and "config.json" in files:
         return Choice(_matching(files, _SMALL), weights)
     if not gguf:
         raise ConfigError(
-            f"{name.repo} has no {'GGUF files' if name.tag else 'config.json with *.safetensors'}; "
+            f"{name.repo} has no {'GGUF files' if name.tag else 'config.json with weights'}; "
             f"it has {_some(files)}"
         )
     return Choice((), (_one_gguf(name, gguf),))

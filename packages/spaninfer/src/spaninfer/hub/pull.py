@@ -136,9 +136,10 @@ def _check_disk(name: HubName, choice: Choice, sizes: Mapping[str, int]) -> None
 
 def _shards(folder: Path) -> set[str]:
     """Return the files of weights that an index names."""
-    index = folder / "model.safetensors.index.json"
+    indices = [folder / f"{name}.index.json" for name in ("model.safetensors", "pytorch_model.bin")]
+    index = next((each for each in indices if each.is_file()), None)
     try:
-        return set(loads(index.read_text())["weight_map"].values()) if index.is_file() else set()
+        return set() if index is None else set(loads(index.read_text())["weight_map"].values())
     except (JSONDecodeError, KeyError, AttributeError, TypeError):
         return {"another index"}  # damaged: fetched again
 
