@@ -51,9 +51,9 @@ def test_a_request_that_gave_its_spans_up_gives_tokens_of_the_oracle(
     name: str, backend: BackendName, load: Load
 ) -> None:
     case = load(name)
-    prompts = [prompt(20, seed=seed) for seed in range(4)]
+    prompts = [prompt(6, seed=seed) for seed in range(6)]
 
-    with case.engine(backend=backend, requests=1.5) as engine:
+    with case.engine(backend=backend, requests=1.2) as engine:
         answers = engine.generate(prompts, greedily(20))
         preemptions = engine.stats().preemptions
 

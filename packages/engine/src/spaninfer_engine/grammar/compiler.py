@@ -116,7 +116,7 @@ class GrammarCompiler:
             from spaninfer_engine.grammar.llguidance import open_vocabulary
         except ImportError as missing:
             raise UnsupportedTask(
-                "structured output needs llguidance: pip install 'spaninfer-engine[structured]'"
+                "structured output needs llguidance: pip install llguidance"
             ) from missing
         return open_vocabulary(self._tokenizer, self._vocab, self._end_ids)
 

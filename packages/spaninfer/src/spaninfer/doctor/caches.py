@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from spaninfer_engine.load.hub_cache import cache_folder
-from spaninfer_kernel_launch import user_cache
 
 from spaninfer.doctor.finding import Finding, Verdict
 
@@ -18,6 +18,10 @@ _LITTLE_BYTES = 2 << 30
 def check_caches() -> Iterator[Finding]:
     """Yield where models and compiled GPU kernels are kept, and whether there is room."""
     yield check_folder("models", cache_folder(), "HF_HOME")
+    if find_spec("spaninfer_kernel_launch") is None:  # of an extra
+        return
+    from spaninfer_kernel_launch import user_cache
+
     if (kernels := user_cache().folder) is not None:
         yield check_folder("GPU kernels", kernels, "XDG_CACHE_HOME")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spaninfer_engine.startup.hardware import has_driver, this_machine
-from spaninfer_kernel_launch import CompilerMissing, KernelError, get_gpu
-from spaninfer_kernel_launch.toolchain import compiler_version
 
 from spaninfer.doctor.finding import Finding, Verdict
 
@@ -26,6 +24,14 @@ def check_gpu() -> Iterator[Finding]:
         way_out = "install a torch that is built for CUDA, or a newer driver"
         yield Finding("GPU", "a driver, and torch sees no device", Verdict.WRONG, way_out)
         return
+    yield from _check_device()
+
+
+def _check_device() -> Iterator[Finding]:
+    """Yield what the first device is, and what compiles for it."""
+    from spaninfer_kernel_launch import CompilerMissing, KernelError, get_gpu  # of an extra
+    from spaninfer_kernel_launch.toolchain import compiler_version
+
     try:
         gpu = get_gpu()
         yield Finding("GPU", f"{gpu.name}, {gpu.arch}, {gpu.sm_count} multiprocessors")

@@ -10,9 +10,12 @@ from spaninfer.facts import versions
 
 _NEEDED = (
     *("spaninfer", "spaninfer-serving", "spaninfer-engine", "spaninfer-kernels-cpu"),
-    *("spaninfer-kernel-launch", "spaninfer-op-reference", "spaninfer-demo"),
+    *("spaninfer-op-reference", "spaninfer-demo"),
 )
-_OPTIONAL = ("spaninfer-kernels-cuda", "span-attention", "spaninfer-multimodal")
+_OPTIONAL = (
+    *("spaninfer-kernel-launch", "spaninfer-kernels-cuda", "span-attention"),
+    "spaninfer-multimodal",
+)
 _LIBRARIES = ("numpy", "numba", "tokenizers", "llguidance", "torch", "cuda-bindings")
 
 
