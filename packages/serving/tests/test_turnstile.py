@@ -100,5 +100,8 @@ def test_with_a_pause_the_rounds_of_the_loop_do_not_count():
 def test_a_loop_that_ended_keeps_nobody_out_of_the_next():
     turnstile = Turnstile(NEVER_S)
 
-    for _ in range(3):
-        asyncio.run(asyncio.wait_for(turnstile.enter(ANN), 120))
+    async def passed():
+        await asyncio.wait_for(turnstile.enter(ANN), 120)
+        return True
+
+    assert all([asyncio.run(passed()) for _ in range(3)])

@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 from spaninfer_engine.errors import InvalidSampling
 
-MAX_GRAMMAR_BYTES = (
-    1 << 18
-)  # of a schema, regex, grammar, or of all choices; 10,000 of 20 bytes fit
+# Of a schema, regex or grammar, or of all choices; 10,000 of 20 bytes fit.
+MAX_GRAMMAR_BYTES = 1 << 18
 
 Kind = Literal["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"]
 
