@@ -104,4 +104,4 @@ def test_a_loop_that_ended_keeps_nobody_out_of_the_next():
         await asyncio.wait_for(turnstile.enter(ANN), 120)
         return True
 
-    assert all([asyncio.run(passed()) for _ in range(3)])
+    assert [asyncio.run(passed()) for _ in range(3)] == [True] * 3
