@@ -70,8 +70,8 @@ def test_added_tokens_that_are_none_are_refused(tmp_path, token):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"[" * 100_000, "nested too deeply"),
-        (b'{"a":' * 100_000, "nested too deeply"),
+        (b"[" * 100_000, "nested deeper than can be read"),
+        (b'{"a":' * 100_000, "nested deeper than can be read"),
         (b'{"a": "\xff"}', "is not JSON"),
         (b"", "is not JSON"),
         (b"[]", "expected a JSON object"),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spaninfer_engine.errors import CheckpointError
-from spaninfer_engine.load.json_file import read_json
+from spaninfer_engine.json_file import read_json
 from spaninfer_engine.load.modules import ModuleReader
 from spaninfer_engine.load.packed import PACKED_FILE, PackedReader, open_packed
 from spaninfer_engine.load.pytorch import read_pytorch

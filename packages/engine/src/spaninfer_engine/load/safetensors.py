@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from spaninfer_engine.errors import CheckpointError
+from spaninfer_engine.json_file import parse_json
 from spaninfer_engine.load.dtype import SAFETENSORS
-from spaninfer_engine.load.json_file import parse_json
 from spaninfer_engine.load.mapped import MappedArray, map_file
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spaninfer_engine.errors import CheckpointError, NotBuilt, shown
-from spaninfer_engine.load.json_file import read_json, read_json_list
+from spaninfer_engine.json_file import read_json, read_json_list
 from spaninfer_engine.spec.nodes import (
     HeadActivation,
     HeadLayer,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from spaninfer_engine.errors import CheckpointError
-from spaninfer_engine.load.json_file import read_json
+from spaninfer_engine.json_file import read_json
 from spaninfer_engine.load.reader import Entry, EntryReader
 
 ReadShard: TypeAlias = Callable[[Path], Mapping[str, Entry]]

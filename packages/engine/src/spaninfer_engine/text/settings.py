@@ -6,13 +6,13 @@ added_tokens.json. Keys that are not read here are not looked at.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from spaninfer_engine.errors import CheckpointError, shown
+from spaninfer_engine.json_file import read_json
 from spaninfer_engine.text.special import SpecialToken
 
 NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
@@ -61,19 +61,6 @@ def read_settings(folder: Path) -> Settings:
     if (path := folder / "added_tokens.json").is_file():
         return Settings(values, tuple(_older(path, read_json(path), Settings(values))))
     return Settings(values)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; CheckpointError where it is none."""
-    try:
-        value = json.loads(path.read_bytes())
-    except RecursionError:
-        raise CheckpointError(f"{path} is nested too deeply to be read") from None
-    except ValueError as broken:
-        raise CheckpointError(f"{path} is not JSON: {broken}") from broken
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds {type(value).__name__}, expected a JSON object")
-    return value
 
 
 def _checked(path: Path, values: dict[str, Any]) -> dict[str, Any]:

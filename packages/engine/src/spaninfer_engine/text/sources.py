@@ -8,11 +8,12 @@ from pathlib import Path
 from tokenizers import Tokenizer as Library
 
 from spaninfer_engine.errors import CheckpointError, ConfigError
+from spaninfer_engine.json_file import read_json
 from spaninfer_engine.text import byte_bpe
 from spaninfer_engine.text.bytemap import to_alphabet
 from spaninfer_engine.text.fallback import read_by_transformers
 from spaninfer_engine.text.fast import FastCodec
-from spaninfer_engine.text.settings import Settings, read_json, read_settings
+from spaninfer_engine.text.settings import Settings, read_settings
 from spaninfer_engine.text.special import SpecialToken
 from spaninfer_engine.text.spm import SentencePieceCodec, as_model, with_control_pieces
 from spaninfer_engine.text.tokenizer import Frame, Tokenizer

@@ -14,12 +14,12 @@ MAX_DEPTH = 64  # of tables and lists inside of others; published configs have 4
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; CheckpointError where it is none, or nested beyond reason."""
+    """Return the JSON object in a file; CheckpointError where it is none, or nested too deeply."""
     return _object(str(path), _read(path))
 
 
 def read_json_list(path: Path) -> list[Any]:
-    """The JSON list in a file; CheckpointError where it is none, or nested beyond reason."""
+    """Return the JSON list in a file; CheckpointError where it is none, or nested too deeply."""
     value = _read(path)
     if not isinstance(value, list):
         raise CheckpointError(f"{path} holds {type(value).__name__}, expected a JSON list")
@@ -27,7 +27,7 @@ def read_json_list(path: Path) -> list[Any]:
 
 
 def parse_json(source: str, text: bytes) -> dict[str, Any]:
-    """The JSON object that a text of `source` is; CheckpointError where it is none."""
+    """Return the JSON object that a text of `source` is; CheckpointError where it is none."""
     return _object(source, _parse(source, text))
 
 
