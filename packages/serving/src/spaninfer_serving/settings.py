@@ -76,18 +76,18 @@ class Settings:
 
     def accepts(self, key: str | None) -> bool:
         """Return whether a request with this key may pass; takes equal time for any wrong key."""
-        return not self.needs_key or _is_one_of(key, self.api_keys + self.priority_keys)
+        return not self.needs_key or any(_matches(key, self.api_keys + self.priority_keys))
 
     def client_of(self, key: str | None, address: Sequence[Any] | None) -> Client:
         """Return who sends a request: by the number of its key, which is not said, or by host."""
         host, port = address or ("", 0)
-        keys = self.api_keys + self.priority_keys
-        account = f"key {keys.index(key)}" if key in keys else host
+        matches = _matches(key, self.api_keys + self.priority_keys)
+        account = f"key {matches.index(True)}" if any(matches) else host
         return Client(account, f"{host}:{port}")
 
     def may_prioritise(self, key: str | None) -> bool:
         """Return whether a request with this key may set a priority."""
-        return _is_one_of(key, self.priority_keys)
+        return any(_matches(key, self.priority_keys))
 
 
 def bearer_key(authorization: str) -> str | None:
@@ -106,10 +106,10 @@ def _check_keys(option: str, keys: tuple[str, ...]) -> None:
         )
 
 
-def _is_one_of(key: str | None, keys: tuple[str, ...]) -> bool:
+def _matches(key: str | None, keys: tuple[str, ...]) -> list[bool]:
+    """Return which of the keys this is; all are compared, so the time says nothing of them."""
     given = (key or "").encode()
-    matches = [secrets.compare_digest(given, known.encode()) for known in keys]
-    return any(matches)  # after all of them: the time says nothing
+    return [secrets.compare_digest(given, known.encode()) for known in keys]
 
 
 def is_loopback(host: str) -> bool:
