@@ -1,7 +1,7 @@
 """A backend's description of itself: the numbers it computes in, its KV formats, and its limits.
 
-Nothing outside of a backend's folder asks for its name: what depends on the backend is a field or a
-method here.
+What depends on the backend is a field or a method here; only files with weights packed for backend
+cpu (load/packing.py) name one.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from spaninfer_op_reference import WeightFormat
 
 from spaninfer_engine.backends.backend import Settings
+from spaninfer_engine.backends.registry import BACKENDS
 from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.errors import ConfigError, NotBuilt
 from spaninfer_engine.kv_memory import gib
@@ -111,7 +112,8 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
         name = served_name(asked, name)
         texts = open_texts(asked, checkpoint, model, name)  # weights and kernels take longer
         stored_as = checkpoint_dtype(checkpoint.config)
-        machine = this_machine(with_gpu=asked.backend not in ("cpu", "reference"))
+        may_use_gpu = asked.backend is None or BACKENDS[asked.backend].on_gpu
+        machine = this_machine(with_gpu=may_use_gpu)
         compute = decide_compute(
             *(asked, stored_as, machine), packed=packed is not None, result=program.returns
         )
