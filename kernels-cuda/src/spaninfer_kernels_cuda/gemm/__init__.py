@@ -19,12 +19,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
+    ArraySpec,
     Call,
     Compiled,
     DTypeError,
     FileCache,
     Gpu,
-    Key,
     Launch,
     ShapeError,
     Source,
@@ -37,8 +37,8 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
+    inspect_array,
     load,
-    look_at,
     match,
     pointer_of,
     prepared_once,
@@ -74,7 +74,7 @@ __all__ = [
     "TALL",
     "VARIANTS",
     "WIDE",
-    "Prepared",
+    "PreparedGemm",
     "Shape",
     "Tall",
     "Tile",
@@ -120,7 +120,7 @@ _PAIR_BYTES = 4  # what a thread of wide.cu reads or writes at once
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedGemm:
     """A product of one shape, compiled and loaded: `launch` passes pointers, and nothing else.
 
     `launch` needs `workspace_bytes` of 16-byte aligned memory. What is fresh goes through `clear`
@@ -216,7 +216,7 @@ def prepare(
     row_stride: int | None = None,
     tile: AnyTile | None = None,
     cache: FileCache | None = None,
-) -> Prepared:
+) -> PreparedGemm:
     """Return the product of `shape` on `gpu`, compiled, or from `cache` where it is known.
 
     `row_stride` counts elements from one row of x to the next (K unless given); `tile` is chosen
@@ -234,7 +234,7 @@ def prepare(
         row_stride=shape.inner if row_stride is None else row_stride,
         gated=gated,
     )
-    return Prepared(
+    return PreparedGemm(
         shape,
         tile,
         gated,
@@ -292,10 +292,13 @@ def gemm(
     tensor, else one that cupy.from_dlpack takes. Without a stream, the current one of x's
     framework.
     """
-    (x_at, key), (weight_at, weight_key) = look_at(x), look_at(weight)
-    (bias_at, bias_key), (residual_at, residual_key) = look_at(bias), look_at(residual)
-    to, out_key = look_at(out)
-    step, allocate = _checked(gate, key, weight_key, bias_key, residual_key, out_key)
+    (x_at, spec), (weight_at, weight_spec) = inspect_array(x), inspect_array(weight)
+    (bias_at, bias_spec), (residual_at, residual_spec) = (
+        inspect_array(bias),
+        inspect_array(residual),
+    )
+    to, out_spec = inspect_array(out)
+    step, allocate = _checked(gate, spec, weight_spec, bias_spec, residual_spec, out_spec)
     handle = stream_handle(stream, x)
     memory, *new = allocate(handle)
     workspace = pointer_of(memory)
@@ -310,10 +313,15 @@ def gemm(
 
 @prepared_once(1024)
 def _checked(
-    gate: Act | None, key: Key, weight: Key, bias: Key, residual: Key, out: Key
-) -> tuple[Prepared, Callable[[int], tuple[Any, ...]]]:
-    """Return the product of arrays with these keys, and what allocates workspace and result."""
-    x = view_at(key)
+    gate: Act | None,
+    spec: ArraySpec,
+    weight: ArraySpec,
+    bias: ArraySpec,
+    residual: ArraySpec,
+    out: ArraySpec,
+) -> tuple[PreparedGemm, Callable[[int], tuple[Any, ...]]]:
+    """Return the product of arrays with these specs, and what allocates workspace and result."""
+    x = view_at(spec)
     given = {"weight": weight, "bias": bias, "residual": residual}
     views = {name: view_at(each) for name, each in given.items() if each}
     sizes = match(x=(x, "M K"), weight=(views["weight"], "N K"))
@@ -333,7 +341,7 @@ def _checked(
     result = ("out", (shape.rows, columns), x.dtype, alignment)
     check_results((out,), gpu, result)
     workspace = ("workspace", (step.workspace_bytes,), np.uint8, _ALIGNMENT)
-    return step, allocator(key, gpu, workspace, *(() if out else (result,)))
+    return step, allocator(spec, gpu, workspace, *(() if out else (result,)))
 
 
 VARIANTS: tuple[Variant, ...] = tuple(

@@ -18,7 +18,7 @@ _BLOCK_ROWS = 64  # of x
 _BARRIER_BYTES = 16  # of a stage
 
 # Groups and blocks of 64 rows of x: 128, 192, 256 rows, or several times as many.
-_FORMS = ((2, 1), (3, 1), (2, 2))
+_BLOCKINGS = ((2, 1), (3, 1), (2, 2))
 _ROWS = (144, 128, 112, 96, 64)  # of the weight: sizes of Product
 # Clusters that run at a time, by splits: SMs come in groups of up to 18, and a cluster lies in one.
 _CLUSTERS = {1: 132, 2: 66, 4: 28}
@@ -73,7 +73,7 @@ def choose_wide(rows: int, outputs: int, inner: int, shared_bytes: int) -> Wide:
 
 def every_wide(shared_bytes: int) -> Iterator[Wide]:
     """Yield all tiles that may be chosen."""
-    for groups, blocks in _FORMS:
+    for groups, blocks in _BLOCKINGS:
         for tile in _tiles(groups * blocks * _BLOCK_ROWS, max(_CLUSTERS)):
             yield fill_wide(tile, shared_bytes)
 
@@ -100,9 +100,9 @@ def launch_wide(rows: int, outputs: int, tile: Wide, sm_count: int) -> Launch | 
 
 def _tiles(rows: int, chunks: int) -> Iterator[Wide]:
     """Yield all tiles for so many rows, without stages."""
-    # The form that wastes fewest rows; of such, the largest.
-    held = {form: form[0] * form[1] * _BLOCK_ROWS for form in _FORMS}
-    groups, blocks = min(_FORMS, key=lambda form: (-rows % held[form], -held[form]))
+    # Minimise padding rows; among equals, take the largest tile.
+    held = {blocking: blocking[0] * blocking[1] * _BLOCK_ROWS for blocking in _BLOCKINGS}
+    groups, blocks = min(_BLOCKINGS, key=lambda blocking: (-rows % held[blocking], -held[blocking]))
     for size in _ROWS:
         for splits in _CLUSTERS:
             if splits <= chunks:

@@ -33,11 +33,12 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
+    inspect_array,
     load,
-    look_at,
     match,
     pointer_of,
     prepared_once,
+    renamed,
     stream_handle,
     user_cache,
     view_at,
@@ -66,7 +67,7 @@ _HEADERS = ("types.cuh", "math.cuh", "reduce.cuh", "overlap.cuh")
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class NormOptions:
     """What is computed: the kind of norm, whether a residual is added first, a bias last.
 
     With a `code`, the result is quantised.
@@ -79,7 +80,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedNorm:
     """A norm of one size, compiled and loaded: `launch` passes pointers, and nothing else.
 
     Pointers are multiples of 16 bytes wherever `channels` elements are.
@@ -129,7 +130,7 @@ class Prepared:
             self._call(handle, arguments)
 
 
-def variant_for(form: Form, channels: int, dtype: object) -> Variant:
+def variant_for(options: NormOptions, channels: int, dtype: object) -> Variant:
     """Return the variant for rows of `channels` elements of `dtype` (float32, 16-bit floats)."""
     element = element_of(dtype)
     division = divide(channels, element.itemsize)
@@ -138,35 +139,37 @@ def variant_for(form: Form, channels: int, dtype: object) -> Variant:
         "THREADS": division.threads,
         "VECTOR": division.vector,
         "PACKS": division.packs,
-        "LAYER": form.kind == "layer",
-        "RESIDUAL": form.residual,
-        "BIAS": form.bias,
+        "LAYER": options.kind == "layer",
+        "RESIDUAL": options.residual,
+        "BIAS": options.bias,
     }
-    if form.code:
-        macros["CODE"] = code_type(form.code).name
-    headers = (*_HEADERS, "codes.cuh") if form.code else _HEADERS
+    if options.code:
+        macros["CODE"] = code_type(options.code).name
+    headers = (*_HEADERS, "codes.cuh") if options.code else _HEADERS
     source = Source("spaninfer_kernels_cuda", "norm/kernel.cu", headers, kernels=(NORM_ROWS,))
     return Variant.of("norm_rows", source, macros, element.architectures)
 
 
 def prepare(
-    form: Form,
+    options: NormOptions,
     *,
     rows: int,
     channels: int,
     dtype: object,
     gpu: Gpu,
     cache: FileCache | None = None,
-) -> Prepared:
+) -> PreparedNorm:
     """Return the norm of x[rows channels] on `gpu`, compiled, or from `cache` where it is known.
 
     Raises ShapeError or DTypeError where no variant takes the sizes, CompileError where there is
     no compiler.
     """
-    compiled = compile_variant(variant_for(form, channels, dtype), gpu.arch, cache or user_cache())
+    compiled = compile_variant(
+        variant_for(options, channels, dtype), gpu.arch, cache or user_cache()
+    )
     grid = launch(rows, divide(channels, element_of(dtype).itemsize))
     call = Call(load(compiled, gpu, NORM_ROWS), grid) if grid else None
-    return Prepared(rows, channels, workspace_bytes=0, _call=call)
+    return PreparedNorm(rows, channels, workspace_bytes=0, _call=call)
 
 
 def rms_norm(
@@ -228,7 +231,7 @@ def layer_norm(
 
 
 class _Arrays(NamedTuple):
-    """The arrays of a norm, None for those it does not have; then their keys."""
+    """The arrays of a norm, None for those it does not have; then their specs."""
 
     x: Any
     weight: Any
@@ -245,10 +248,10 @@ def _run(
     weight_offset: float,
     stream: object,
 ) -> tuple[object, object]:
-    """Launch what the arrays' keys were checked and prepared for; return result and scales."""
-    x, weight, bias, residual, out, scales = map(look_at, arrays)
-    keys = _Arrays(x[1], weight[1], bias[1], residual[1], out[1], scales[1])
-    step, allocate = _checked(*kind, keys)
+    """Launch what the arrays' specs were checked and prepared for; return result and scales."""
+    x, weight, bias, residual, out, scales = map(inspect_array, arrays)
+    specs = _Arrays(x[1], weight[1], bias[1], residual[1], out[1], scales[1])
+    step, allocate = _checked(*kind, specs)
     handle = stream_handle(stream, arrays.x)
     results: tuple[Any, ...] = arrays.out, arrays.scales
     if arrays.out is None:
@@ -270,10 +273,10 @@ def _run(
 
 @prepared_once(1024)
 def _checked(
-    kind: Literal["rms", "layer"], code: Code | None, keys: _Arrays
-) -> tuple[Prepared, Callable[[int], tuple[Any, ...]]]:
-    """Return the norm for arrays with these keys, and what allocates its results."""
-    views = {name: view_at(key) for name in _INPUTS if (key := getattr(keys, name))}
+    kind: Literal["rms", "layer"], code: Code | None, specs: _Arrays
+) -> tuple[PreparedNorm, Callable[[int], tuple[Any, ...]]]:
+    """Return the norm for arrays with these specs, and what allocates its results."""
+    views = {name: view_at(spec) for name in _INPUTS if (spec := getattr(specs, name))}
     axes = {"weight": "C", "bias": "C"}
     rows, channels = match(
         **{name: (view, axes.get(name, "T C")) for name, view in views.items()}
@@ -283,8 +286,8 @@ def _checked(
     check_dense(dtype, **views)
     gpu = gpu_of(**views)
     check_aligned(vector * dtype.itemsize, **views)
-    form = Form(kind, residual="residual" in views, bias="bias" in views, code=code)
-    step = prepare(form, rows=rows, channels=channels, dtype=dtype, gpu=gpu)
+    options = NormOptions(kind, residual="residual" in views, bias="bias" in views, code=code)
+    step = prepare(options, rows=rows, channels=channels, dtype=dtype, gpu=gpu)
     element = code_type(code).dtype if code else dtype
     results: tuple[Result, ...] = (
         ("out", (rows, channels), element, vector * element.itemsize),
@@ -292,24 +295,26 @@ def _checked(
     )
     if not code:
         results = results[:1]
-    check_results((keys.out, keys.scales)[: len(results)], gpu, *results)
-    return step, allocator(keys.x, gpu, *results)
+    check_results((specs.out, specs.scales)[: len(results)], gpu, *results)
+    return step, allocator(specs.x, gpu, *results)
 
 
 _INPUTS = ("x", "weight", "bias", "residual")
 
 
-def _forms() -> Iterator[Form]:
+def _every_options() -> Iterator[NormOptions]:
     for residual, code in product((False, True), (None, *CODES)):
-        yield Form("rms", residual, code=code)
+        yield NormOptions("rms", residual, code=code)
         for bias in (False, True):
-            yield Form("layer", residual, bias, code)
+            yield NormOptions("layer", residual, bias, code)
 
 
 VARIANTS: tuple[Variant, ...] = tuple(
-    variant_for(form, channels, dtype)
-    for form in _forms()
+    variant_for(options, channels, dtype)
+    for options in _every_options()
     for channels in (64, 1001, 3584, 8192, 16_384)
     for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)
 )
-"""Every form and element type, with rows of every division that models need."""
+"""Every combination of options and element types, with every row division that models need."""
+
+__getattr__ = renamed(__name__, Form=("NormOptions", NormOptions))

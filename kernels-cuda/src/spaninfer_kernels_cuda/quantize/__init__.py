@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
+    ArraySpec,
     Call,
     FileCache,
     Gpu,
     Int32,
-    Key,
     Pointer,
     Signature,
     Source,
@@ -31,8 +31,8 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
+    inspect_array,
     load,
-    look_at,
     match,
     pointer_of,
     prepared_once,
@@ -69,7 +69,7 @@ SOURCE = Source(
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedQuantize:
     """A quantisation of one size, compiled and loaded: `launch` passes pointers, nothing else.
 
     Pointers are multiples of 16 bytes wherever `channels` elements are.
@@ -116,7 +116,7 @@ def prepare(
     dtype: object,
     gpu: Gpu,
     cache: FileCache | None = None,
-) -> Prepared:
+) -> PreparedQuantize:
     """Return the quantisation of x[rows channels] on `gpu`, compiled or cached.
 
     Raises ShapeError or DTypeError for what no variant takes.
@@ -125,7 +125,7 @@ def prepare(
     grid = launch(rows, divide(channels, element_of(dtype).itemsize))
     kernel = load(compiled, gpu, QUANTIZE_ROWS)
     call = Call(kernel, grid, QuantizeSizes(channels)) if grid else None
-    return Prepared(rows, channels, workspace_bytes=0, _call=call)
+    return PreparedQuantize(rows, channels, workspace_bytes=0, _call=call)
 
 
 def quantize(
@@ -141,10 +141,10 @@ def quantize(
     torch tensor, else arrays that cupy.from_dlpack takes (not fp8, which cupy lacks). Without a
     stream, the current one of x's framework.
     """
-    at, key = look_at(x)
+    at, spec = inspect_array(x)
     given = out or (None, None)
-    (codes_at, codes_key), (scales_at, scales_key) = map(look_at, given)
-    step, allocate = _checked(code, key, codes_key, scales_key)
+    (codes_at, codes_spec), (scales_at, scales_spec) = map(inspect_array, given)
+    step, allocate = _checked(code, spec, codes_spec, scales_spec)
     handle = stream_handle(stream, x)
     if out is None:
         out = codes, scales = allocate(handle)
@@ -155,10 +155,10 @@ def quantize(
 
 @prepared_once(1024)
 def _checked(
-    code: Code, key: Key, codes: Key, scales: Key
-) -> tuple[Prepared, Callable[[int], tuple[Any, Any]]]:
-    """Return the quantisation of arrays with these keys, and what allocates its results."""
-    x = view_at(key)
+    code: Code, spec: ArraySpec, codes: ArraySpec, scales: ArraySpec
+) -> tuple[PreparedQuantize, Callable[[int], tuple[Any, Any]]]:
+    """Return the quantisation of arrays with these specs, and what allocates its results."""
+    x = view_at(spec)
     rows, channels = match(x=(x, "T C")).values()
     gpu, dtype = gpu_of(x=x), x.dtype
     vector = divide(channels, dtype.itemsize).vector
@@ -170,7 +170,7 @@ def _checked(
         ("scales", (rows,), np.float32, 1),
     )
     check_results((codes, scales), gpu, *results)
-    return step, allocator(key, gpu, *results)
+    return step, allocator(spec, gpu, *results)
 
 
 VARIANTS: tuple[Variant, ...] = tuple(

@@ -17,7 +17,7 @@ __device__ __forceinline__ Key sampled_bound(const Row& row, int least, Shared& 
 #pragma unroll
   for (int j = 0; j < kOwn; ++j) {
     const int i = j * kThreads + threadIdx.x, id = id_of_sample(i);
-    if (row.is_revised()) x[j] = row.read(id);
+    if (row.is_processed()) x[j] = row.read(id);
     if (i < kSamples) shared.list[i] = x[j] == x[j] ? key_of(x[j], id) : kAbsent;
   }
   __syncthreads();

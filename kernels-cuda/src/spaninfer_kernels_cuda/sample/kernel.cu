@@ -1,11 +1,11 @@
 // From rows of logits to tokens: one cluster of blocks per row, whatever the row asks for.
 //
-//   sample_revise   writes beside the logits what penalties, bias and bans make of single ones
-//                   (revise.cuh)
-//   sample_draw     the token of each row: the largest, or the winner of the Gumbel-max draw
+//   sample_penalties   writes beside the logits what penalties, bias and bans make of single ones
+//                   (penalties.cuh)
+//   sample_tokens     the token of each row: the largest, or the winner of the Gumbel-max draw
 //                   (Gumbel-max) among what top-k, top-p and min-p leave
-//   sample_report   log-probability and rank of the token, and the likeliest tokens beside it
-//                   (report.cuh)
+//   sample_logprobs   log-probability and rank of the token, and the most likely tokens beside it
+//                   (logprobs.cuh)
 //
 // Every threshold keeps the keys (keys.cuh) from some bound on, so all that a threshold has to find
 // is a key.
@@ -18,14 +18,14 @@
 // threshold: the draw through the row comes first then, and the threshold is searched only if one
 // of those keys wins. That, and what is left where the list overflows, all blocks do in the row
 // itself, digit by digit, and draw from it once more. Counts are integers and so are masses, in
-// units of 2^-40 of the likeliest: sums do not depend on their order, nor tokens on how a row is
+// units of 2^-40 of the most likely one: sums do not depend on their order, nor tokens on how a row is
 // divided.
 //
 // Macros: T (element), THREADS, STAGES (0 before Ampere), SHARED_BYTES (dynamic, for Shared).
 // Demands: length <= 2^23 (2^63 units of mass), rows contiguous.
 
-// The likeliest token of the row, its value as the score.
-__device__ __forceinline__ Best likeliest(const Row& row, Shared& shared) {
+// The most likely one token of the row, its value as the score.
+__device__ __forceinline__ Best argmax(const Row& row, Shared& shared) {
   float best = -kInfinity;
   int id = row.length;
   const auto visit = [&](const Neighbours& here) {
@@ -42,7 +42,7 @@ __device__ __forceinline__ Best likeliest(const Row& row, Shared& shared) {
   return best_of_cluster({best, id}, shared);
 }
 
-// Lists what can be drawn, from the threshold on. Each block for what it reads.
+// Lists what can be sampled, from the threshold on. Each block for what it reads.
 __device__ __forceinline__ void filter(const Row& row, Key threshold, const GumbelMax& gumbel,
                                        Shared& shared) {
   const Floor floor(threshold);
@@ -61,10 +61,10 @@ __device__ __forceinline__ void filter(const Row& row, Key threshold, const Gumb
   }
 }
 
-// The threshold of min-p alone, which takes no list: the likeliest token says it.
+// The threshold of min-p alone, which takes no list: the most likely token says it.
 __device__ __forceinline__ Key threshold_of_min_p(const Row& row, const SamplingParams& params,
                                                   Shared& shared) {
-  const Best top = likeliest(row, shared);  // in the first block
+  const Best top = argmax(row, shared);  // in the first block
   if (threadIdx.x == 0) shared.threshold = floor_of_min_p(params, static_cast<float>(top.score));
   sync_cluster();
   return in_block(&shared, 0)->threshold;
@@ -84,7 +84,7 @@ __device__ __forceinline__ Best best_from(const Row& row, Key threshold, bool is
   return best_of_cluster(best, shared);
 }
 
-// The token drawn of a row, in the first block.
+// The token sampled of a row, in the first block.
 //
 // Of a threshold in a small zone the key need not be known: the draw is made from the least that it
 // may be, and only if a token of the zone wins, the threshold is searched and the draw made again.
@@ -116,9 +116,9 @@ __device__ __forceinline__ Best winner(const Row& row, const SamplingParams& par
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    sample_draw(int* out, int* status, int* tokens, const T* logits,
+    sample_tokens(int* out, int* status, int* tokens, const T* logits,
                 const SamplingParams* all_params, const int* slots, const int* positions,
-                const unsigned* allowed, const unsigned* touched, const float* revised, int length,
+                const unsigned* allowed, const unsigned* changed, const float* processed, int length,
                 long long stride, int token_stride) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
@@ -128,20 +128,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   if (slot < 0) return;  // the whole cluster
   const SamplingParams& params = all_params[slot];  // read where it is needed: registers are scarce
   const int position = positions[blockIdx.y];
-  const Row row = row_of(logits, length, stride, params, slot, position, allowed, touched, revised);
-  if (threadIdx.x == 0) shared.status = kDrawn;
+  const Row row = row_of(logits, length, stride, params, slot, position, allowed, changed, processed);
+  if (threadIdx.x == 0) shared.status = kSampled;
   __syncthreads();
 
   const Best best =
-      agreed(params.is_greedy()) ? likeliest(row, shared) : winner(row, params, position, shared);
+      agreed(params.is_greedy()) ? argmax(row, shared) : winner(row, params, position, shared);
   if (rank_in_cluster() == 0 && threadIdx.x == 0) {
     int worst = shared.status;
 #pragma unroll 1
     for (int rank = 1; rank < blocks_of_cluster(); ++rank) {
       worst = max(worst, in_block(&shared, rank)->status);
     }
-    if (worst == kDrawn && best.id >= length) worst = kAllMasked;
-    const int token = worst == kDrawn ? best.id : 0;
+    if (worst == kSampled && best.id >= length) worst = kAllMasked;
+    const int token = worst == kSampled ? best.id : 0;
     out[blockIdx.y] = token;
     status[blockIdx.y] = worst;
     if (tokens) tokens[static_cast<size_t>(slot) * token_stride + position] = token;

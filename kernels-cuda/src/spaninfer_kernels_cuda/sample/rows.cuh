@@ -66,15 +66,15 @@ struct Stream {
 #endif
 };
 
-// A row of logits as it is read: masked and revised where it is. Absent elements are -inf.
+// A row of logits as it is read: masked and processed where it is. Absent elements are -inf.
 struct Row {
   const T* raw;
   int length;
   const unsigned* allowed;  // a bit per token; null: all are
-  const unsigned* touched;  // a bit per token that has a value of its own in `revised`; null: none
-  const float* revised;
+  const unsigned* changed;  // a bit per token that has a value of its own in `processed`; null: none
+  const float* processed;
 
-  __device__ __forceinline__ bool is_revised() const { return allowed || touched; }
+  __device__ __forceinline__ bool is_processed() const { return allowed || changed; }
 
   // Asks for what this block will read first, 256 KiB at most.
   __device__ __forceinline__ void prefetch() const {
@@ -89,7 +89,7 @@ struct Row {
 
   __device__ __forceinline__ float read(int id) const {
     if (allowed && !(allowed[id / 32] >> (id % 32) & 1)) return -kInfinity;
-    if (touched && touched[id / 32] >> (id % 32) & 1) return revised[id];
+    if (changed && changed[id / 32] >> (id % 32) & 1) return processed[id];
     return to_float(raw[id]);
   }
 
@@ -98,18 +98,18 @@ struct Row {
   template <typename Visit>
   __device__ __forceinline__ int each(Visit visit, Shared& shared) const;
 
-  __device__ __forceinline__ void revise(int id, float (&x)[kVector]) const {
+  __device__ __forceinline__ void replace(int id, float (&x)[kVector]) const {
     const unsigned open = allowed ? allowed[id / 32] >> (id % 32) : ~0u;
-    const unsigned other = touched ? touched[id / 32] >> (id % 32) : 0u;
+    const unsigned other = changed ? changed[id / 32] >> (id % 32) : 0u;
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
-      if (other >> v & 1) x[v] = revised[id + v];
+      if (other >> v & 1) x[v] = processed[id + v];
       if (!(open >> v & 1)) x[v] = -kInfinity;
     }
   }
 
   __device__ __forceinline__ static int worst_of(const float (&x)[kVector]) {
-    int worst = kDrawn;
+    int worst = kSampled;
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
       if (!(x[v] < kInfinity)) worst = max(worst, x[v] == kInfinity ? kInfinite : kNaN);
@@ -142,18 +142,18 @@ __device__ __forceinline__ int Row::each(Visit visit, Shared& shared) const {
   const unsigned step = blocks_of_cluster() * kThreads;
   unsigned pack = rank_in_cluster() * kThreads + threadIdx.x;
   Stream stream(raw, length, pack, step, shared);
-  int worst = kDrawn;
+  int worst = kSampled;
 #pragma unroll 1
   for (; pack < packs; pack += step) {
     const int first = static_cast<int>(pack * kVector);
     Pack<T, kVector> here;
     const bool is_held = stream.take(first, here);
-    Neighbours values{*this, stream, is_held && !is_revised(), first};
+    Neighbours values{*this, stream, is_held && !is_processed(), first};
 #pragma unroll
     for (int v = 0; v < kVector; ++v) values.x[v] = to_float(here.at[v]);
     worst = max(worst, worst_of(values.x));
-    if (is_revised()) {
-      revise(first, values.x);
+    if (is_processed()) {
+      replace(first, values.x);
       worst = max(worst, worst_of(values.x));
     }
     visit(values);
@@ -172,12 +172,12 @@ __device__ __forceinline__ int take(int* counter) {
 
 __device__ __forceinline__ Row row_of(const T* logits, int length, long long stride,
                                       const SamplingParams& params, int slot, int position,
-                                      const unsigned* allowed, const unsigned* touched,
-                                      const float* revised) {
+                                      const unsigned* allowed, const unsigned* changed,
+                                      const float* processed) {
   const size_t words = (length + 31) / 32;
-  const bool is_revised = touched && params.is_revised(position);
+  const bool is_processed = changed && params.is_processed(position);
   const bool is_masked = allowed && params.masked;
   return {logits + blockIdx.y * stride, length, is_masked ? allowed + slot * words : nullptr,
-          is_revised ? touched + blockIdx.y * words : nullptr,
-          revised + static_cast<size_t>(blockIdx.y) * length};
+          is_processed ? changed + blockIdx.y * words : nullptr,
+          processed + static_cast<size_t>(blockIdx.y) * length};
 }

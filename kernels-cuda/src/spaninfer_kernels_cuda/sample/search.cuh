@@ -1,6 +1,6 @@
 // How a threshold is found among the keys of a list, by one block.
 
-// How much a key weighs: its probability over that of the likeliest, which no other one exceeds.
+// How much a key weighs: its probability over that of the most likely one, which no other one exceeds.
 struct Weight {
   float largest, bits_per_x;
 

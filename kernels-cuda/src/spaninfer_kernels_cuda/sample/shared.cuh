@@ -22,10 +22,10 @@ constexpr Key kAbsent = 0;                         // no element's key
 constexpr Key kLeastFinite = 0x00800000ull << 32;  // the least of a finite value
 constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
 constexpr float kBitsPerNat = 1.44269504f;
-constexpr float kReach = -26.0f;      // tokens further below the likeliest are never drawn
+constexpr float kReach = -26.0f;      // tokens further below the most likely one are never sampled
 constexpr float kUnit = 1ull << 40;   // of mass
 
-enum Status { kDrawn = 0, kAllMasked = 1, kInfinite = 2, kNaN = 3 };
+enum Status { kSampled = 0, kAllMasked = 1, kInfinite = 2, kNaN = 3 };
 
 struct Best {
   double score;
@@ -58,7 +58,7 @@ struct Shared {
   Key threshold;  // what the first block found in the list; kAbsent: the threshold is not there
   Mass rest;      // mass of what is not in the list, in units of its bound's
   int count;      // keys collected
-  int ahead;      // elements likelier than the chosen one
+  int ahead;      // elements more likely than the chosen one
   unsigned most;  // the largest value, as order_of says it
   int status;
   int reach;      // what a score has to exceed to win, in bits, ordered as an integer

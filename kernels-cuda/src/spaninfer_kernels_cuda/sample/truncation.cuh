@@ -122,7 +122,7 @@ __device__ __forceinline__ Key threshold_in_list(const Row& row, const SamplingP
   if (agreed(rank_in_cluster() == 0)) {
     const float most = value_of(static_cast<Key>(shared.most) << 32);
     // Without a finite maximum there is nothing to cut, and an empty list of candidates.
-    const bool is_empty = shared.status != kDrawn || most == -kInfinity;
+    const bool is_empty = shared.status != kSampled || most == -kInfinity;
     Key found = is_empty ? ~0ull : kAbsent;
     if (threadIdx.x == 0) {
       shared.zone.wanted = 0;
@@ -166,7 +166,7 @@ __device__ __forceinline__ Key threshold_in_row(const Row& row, const SamplingPa
   return find_threshold(params, row.length, max(low, kLeastFinite), most, false, 0, find);
 }
 
-// The least key that may be the threshold, where the zone is so small that the token drawn will
+// The least key that may be the threshold, where the zone is so small that the token sampled will
 // hardly be in it; else kAbsent.
 __device__ __forceinline__ Key least_in_zone(const SamplingParams& params, const Shared& shared) {
   const Shared& first = *in_block(&shared, 0);

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
+    ArraySpec,
     Call,
     Compiled,
     FileCache,
     Gpu,
     Int32,
     Int64,
-    Key,
     Launch,
     Pointer,
     ShapeError,
@@ -33,8 +33,8 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
+    inspect_array,
     load,
-    look_at,
     match,
     pointer_of,
     prepared_once,
@@ -109,7 +109,7 @@ SOURCE = Source(
     "spaninfer_kernels_cuda",
     "topk/kernel.cu",
     headers=("types.cuh", "reduce.cuh", "overlap.cuh"),
-    parts=tuple(f"topk/{part}.cuh" for part in ("keys", "bound", "draw", "choose", "stream")),
+    parts=tuple(f"topk/{part}.cuh" for part in ("keys", "bound", "sample", "choose", "stream")),
     kernels=(TOPK_SHORT, TOPK_BOUND, TOPK_FILTER),
 )
 
@@ -118,7 +118,7 @@ _KEY_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedTopK:
     """A top-k of one size, compiled and loaded: `launch` passes pointers, and nothing else.
 
     `workspace_bytes` is what `launch` needs of 16-byte aligned memory, whatever is in it.
@@ -186,7 +186,7 @@ def prepare(
     sorted: bool = True,
     row_stride: int | None = None,
     cache: FileCache | None = None,
-) -> Prepared:
+) -> PreparedTopK:
     """Return the top-k of x[rows length] on `gpu`, compiled, or from `cache` where it is known.
 
     `row_stride` counts elements from one row to the next (`length` unless given). With
@@ -218,7 +218,7 @@ def prepare(
             rows,
         )
     offers = rows * _ROW_BYTES
-    return Prepared(
+    return PreparedTopK(
         rows=rows,
         length=length,
         k=k,
@@ -271,10 +271,10 @@ def topk(
     torch tensor, else arrays that cupy.from_dlpack takes. Without a stream, the current one of x's
     framework.
     """
-    at, key = look_at(x)
+    at, spec = inspect_array(x)
     given = out or (None, None)
-    (values_at, values_key), (indices_at, indices_key) = map(look_at, given)
-    step, allocate = _checked(k, sorted, key, values_key, indices_key)
+    (values_at, values_spec), (indices_at, indices_spec) = map(inspect_array, given)
+    step, allocate = _checked(k, sorted, spec, values_spec, indices_spec)
     handle = stream_handle(stream, x)
     workspace, *new = allocate(handle)
     if out is None:
@@ -286,10 +286,10 @@ def topk(
 
 @prepared_once(256)
 def _checked(
-    k: int, sorted: bool, key: Key, values: Key, indices: Key
-) -> tuple[Prepared, Callable[[int], tuple[Any, ...]]]:
-    """Return the top-k of arrays with these keys, and what allocates a workspace and results."""
-    x = view_at(key)
+    k: int, sorted: bool, spec: ArraySpec, values: ArraySpec, indices: ArraySpec
+) -> tuple[PreparedTopK, Callable[[int], tuple[Any, ...]]]:
+    """Return the top-k of arrays with these specs, and what allocates a workspace and results."""
+    x = view_at(spec)
     rows, length = match(x=(x, "T V")).values()
     gpu = gpu_of(x=x)
     if rows and length > 1 and x.strides[1] != 1:
@@ -301,7 +301,7 @@ def _checked(
     results = (("values", (rows, k), dtype, 1), ("indices", (rows, k), np.dtype(np.int32), 1))
     check_results((values, indices), gpu, *results)
     workspace = ("workspace", (step.workspace_bytes,), np.dtype(np.uint8), _KEY_BYTES)
-    return step, allocator(key, gpu, workspace, *(() if values else results))
+    return step, allocator(spec, gpu, workspace, *(() if values else results))
 
 
 VARIANTS: tuple[Variant, ...] = tuple(

@@ -11,7 +11,7 @@ from struct import Struct, calcsize, pack_into
 from threading import Lock
 from typing import Any, Final, Generic
 
-from spaninfer_kernel_launch.driver import ask, driver, refusal
+from spaninfer_kernel_launch.driver import call_driver, driver, refusal
 from spaninfer_kernel_launch.errors import ShapeError
 from spaninfer_kernel_launch.gpu import Gpu
 from spaninfer_kernel_launch.module import Kernel
@@ -122,9 +122,9 @@ def blocks_at_once(kernel: Kernel[Any], launch: Launch) -> int:
     kernel.allow_shared(launch.shared_bytes)
     bound = driver()
     with kernel.gpu.current():
-        function = ask(bound.cuKernelGetFunction, bound.CUkernel(kernel.handle))
+        function = call_driver(bound.cuKernelGetFunction, bound.CUkernel(kernel.handle))
         sizes = (prod(launch.block), launch.shared_bytes)
-        per_sm = ask(bound.cuOccupancyMaxActiveBlocksPerMultiprocessor, function, *sizes)
+        per_sm = call_driver(bound.cuOccupancyMaxActiveBlocksPerMultiprocessor, function, *sizes)
     return int(per_sm) * kernel.gpu.sm_count
 
 
@@ -138,8 +138,10 @@ def clusters_at_once(kernel: Kernel[Any], launch: Launch) -> int:
     kernel.allow_cluster(prod(launch.cluster))
     bound = driver()
     with kernel.gpu.current():
-        function = ask(bound.cuKernelGetFunction, bound.CUkernel(kernel.handle))
-        return int(ask(bound.cuOccupancyMaxActiveClusters, function, _config(launch, kernel.gpu)))
+        function = call_driver(bound.cuKernelGetFunction, bound.CUkernel(kernel.handle))
+        return int(
+            call_driver(bound.cuOccupancyMaxActiveClusters, function, _config(launch, kernel.gpu))
+        )
 
 
 _NO_STREAM = -1

@@ -14,20 +14,21 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from spaninfer_kernel_launch import (
+    ArraySpec,
     Call,
     FileCache,
     Gpu,
-    Key,
     ShapeError,
     allocator,
     check_results,
     compile_variant,
     divide_head,
     gpu_of,
+    inspect_array,
     load,
-    look_at,
     pointer_of,
     prepared_once,
+    renamed,
     stream_handle,
     user_cache,
     view_at,
@@ -36,15 +37,30 @@ from spaninfer_kernel_launch import (
 from span_attention.append.arguments import ALIGNMENT, HeadNorm, Rotary, check
 from span_attention.append.signature import APPEND_ROWS, AppendArguments, AppendSizes
 from span_attention.append.tuning import launch
-from span_attention.append.variant import VARIANTS, Form, element_for, rotary_len, variant_for
+from span_attention.append.variant import (
+    VARIANTS,
+    AppendOptions,
+    element_for,
+    rotary_len,
+    variant_for,
+)
 from span_attention.layout import ArrayStrides, SpanLayout
 from span_attention.spans import Spans
 
-__all__ = ["VARIANTS", "Form", "HeadNorm", "Prepared", "Rotary", "append", "prepare", "variant_for"]
+__all__ = [
+    "VARIANTS",
+    "AppendOptions",
+    "HeadNorm",
+    "PreparedAppend",
+    "Rotary",
+    "append",
+    "prepare",
+    "variant_for",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedAppend:
     """An append of one size, compiled and loaded: `launch` passes pointers, and nothing else."""
 
     layout: SpanLayout
@@ -75,7 +91,7 @@ class Prepared:
         if rotated.len != self.rotary_len:
             raise ShapeError(
                 f"rope rotates {rotated.len} elements, but this append was prepared for "
-                f"{self.rotary_len}; Form(rotary_len=...) says how many"
+                f"{self.rotary_len}; AppendOptions(rotary_len=...) says how many"
             )
         rows = _Rows(*map(pointer_of, (query, key, value, slot_mapping)))
         tables = _Tables(
@@ -181,7 +197,7 @@ def _in_units(itemsize: int, layout: SpanLayout, place: ArrayStrides) -> tuple[i
 
 
 def prepare(
-    form: Form,
+    options: AppendOptions,
     layout: SpanLayout,
     *,
     rows: int,
@@ -189,7 +205,7 @@ def prepare(
     gpu: Gpu,
     row_strides: tuple[int, int, int] | None = None,
     cache: FileCache | None = None,
-) -> Prepared:
+) -> PreparedAppend:
     """Return the append of `rows` tokens with `heads` query heads on `gpu`, compiled or cached.
 
     `row_strides` count elements from one row of query, key and value to the next; contiguous rows
@@ -197,15 +213,15 @@ def prepare(
     """
     if heads < 1 or heads % layout.kv_heads:
         raise ShapeError(f"{heads} query heads are not a multiple of {layout.kv_heads} key heads")
-    compiled = compile_variant(variant_for(form, layout), gpu.arch, cache or user_cache())
-    rotated, kv_heads = rotary_len(form, layout), layout.kv_heads
-    division = divide_head(element_for(form, layout).itemsize, layout.key_size, rotated)
+    compiled = compile_variant(variant_for(options, layout), gpu.arch, cache or user_cache())
+    rotated, kv_heads = rotary_len(options, layout), layout.kv_heads
+    division = divide_head(element_for(options, layout).itemsize, layout.key_size, rotated)
     tasks = heads + kv_heads * (1 if layout.values == layout.keys else 2)
     grid = launch(rows, tasks, division.lanes, gpu.sm_count)
     dense = (heads * layout.key_size, kv_heads * layout.key_size, kv_heads * layout.value_size)
     sizes = _sizes(layout, heads, row_strides or dense)
     call = Call(load(compiled, gpu, APPEND_ROWS), grid, sizes) if grid else None
-    return Prepared(layout, rows, heads, rotated, workspace_bytes=0, _call=call)
+    return PreparedAppend(layout, rows, heads, rotated, workspace_bytes=0, _call=call)
 
 
 def append(
@@ -228,12 +244,12 @@ def append(
     is the caller's word: reading them would wait for the GPU.
     """
     rotated, norm = rotary or _NO_ROTARY, head_norm or _NO_NORM
-    at, keys = zip(*map(look_at, (query, key, value, slot_mapping)), strict=True)
+    at, rows = zip(*map(inspect_array, (query, key, value, slot_mapping)), strict=True)
     read = (rotated.cosine, rotated.sine, norm.query_weight, norm.key_weight)
-    tables_at, table_keys = zip(*map(look_at, read), strict=True)
-    (to, out_key), (_, cache_key) = look_at(out), look_at(spans.cache)
-    others = (*table_keys, cache_key, out_key)
-    step, allocate = _checked(spans.layout, (rotated.len, rotated.interleaved), keys, others)
+    tables_at, tables = zip(*map(inspect_array, read), strict=True)
+    (to, out_spec), (_, cache_spec) = inspect_array(out), inspect_array(spans.cache)
+    others = (*tables, cache_spec, out_spec)
+    step, allocate = _checked(spans.layout, (rotated.len, rotated.interleaved), rows, others)
     handle = stream_handle(stream, query)
     if out is None:
         (out,) = allocate(handle)
@@ -248,19 +264,26 @@ _NAMES = (*_ROWS, "cosine", "sine", "query_weight", "key_weight")
 
 @prepared_once(1024)
 def _checked(
-    layout: SpanLayout, rotary: tuple[int, bool], rows: tuple[Key, ...], others: tuple[Key, ...]
-) -> tuple[Prepared, Callable[[int], tuple[Any, ...]]]:
-    """Return the append of arrays with these keys, and what allocates the rotated queries."""
+    layout: SpanLayout,
+    rotary: tuple[int, bool],
+    rows: tuple[ArraySpec, ...],
+    others: tuple[ArraySpec, ...],
+) -> tuple[PreparedAppend, Callable[[int], tuple[Any, ...]]]:
+    """Return the append of arrays with these specs, and what allocates the rotated queries."""
     *tables, cache, out = others
-    given = {name: view_at(key) for name, key in zip(_NAMES, (*rows, *tables), strict=True) if key}
+    specs = zip(_NAMES, (*rows, *tables), strict=True)
+    given = {name: view_at(spec) for name, spec in specs if spec}
     length, interleaved = rotary
     views = check(given, layout, length)
     num_rows, heads, _ = views["query"].shape
     gpu = gpu_of(**views, cache=view_at(cache))
-    form = Form("query_weight" in views, interleaved, length, views["query"].dtype)
+    options = AppendOptions("query_weight" in views, interleaved, length, views["query"].dtype)
     values = views.get("value", views["key"])
     strides = (views["query"].strides[0], views["key"].strides[0], values.strides[0])
-    step = prepare(form, layout, rows=num_rows, heads=heads, gpu=gpu, row_strides=strides)
+    step = prepare(options, layout, rows=num_rows, heads=heads, gpu=gpu, row_strides=strides)
     result = ("out", (num_rows, heads, layout.key_size), views["query"].dtype, ALIGNMENT)
     check_results((out,), gpu, result)
     return step, allocator(rows[0], gpu, result)
+
+
+__getattr__ = renamed(__name__, Form=("AppendOptions", AppendOptions))

@@ -1,4 +1,4 @@
-"""What a run of prefill is given, as numbers: the form in which both kernels take it."""
+"""What a run of prefill is given, as numbers: the arguments of both kernels."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from spaninfer_kernel_launch import (
 from span_attention.layout import SpanLayout
 from span_attention.prefill import general, hopper
 from span_attention.prefill.arguments import Arguments
-from span_attention.prefill.form import Form
 from span_attention.prefill.kernels import PREFILL_PLAN, PlanArguments
+from span_attention.prefill.options import PrefillOptions
 from span_attention.prefill.tuning import heads_of_tile, plan_bytes
 from span_attention.prefill.variants import PLAN
 
@@ -40,18 +40,23 @@ class Division:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
+class PreparedPrefill:
     """An attention of one layout, compiled and loaded: what `BatchPrefill` launches.
 
     It serves steps of any size; `heads` is the number of query heads, `gpu` where it is loaded.
     """
 
-    form: Form
+    options: PrefillOptions
     layout: SpanLayout
     heads: int
     gpu: Gpu
     _kernel: general.General | hopper.Hopper
     _plan: Call[PlanArguments]
+
+    @property
+    def result_alignment(self) -> int:
+        """Bytes of a result that are written at once."""
+        return 16
 
     def plan_bytes(self, rows: int, slices: int) -> int:
         """Return the bytes of the plan of at most so many rows and slices."""
@@ -113,14 +118,14 @@ class Prepared:
 
 
 def prepare(
-    form: Form,
+    options: PrefillOptions,
     layout: SpanLayout,
     *,
     heads: int,
     gpu: Gpu,
     splits: bool = False,
     cache: FileCache | None = None,
-) -> Prepared:
+) -> PreparedPrefill:
     """Return the attention of `heads` query heads over such spans on `gpu`, compiled or cached.
 
     With `splits`, few rows of a long context are shared among all multiprocessors where the kernel
@@ -130,8 +135,8 @@ def prepare(
     if heads < 1 or heads % layout.kv_heads:
         raise ShapeError(f"{heads} query heads are not a multiple of {layout.kv_heads} key heads")
     kept = cache or user_cache()
-    on_hopper = hopper.prepare(form, layout, heads, gpu, kept, splits=splits)
-    kernel = on_hopper or general.prepare(form, layout, heads, gpu, kept)
+    on_hopper = hopper.prepare(options, layout, heads, gpu, kept, splits=splits)
+    kernel = on_hopper or general.prepare(options, layout, heads, gpu, kept)
     plan = compile_variant(PLAN, gpu.arch, kept)
     call = Call(load(plan, gpu, PREFILL_PLAN), _PLAN_LAUNCH)
-    return Prepared(form, layout, heads, gpu, kernel, call)
+    return PreparedPrefill(options, layout, heads, gpu, kernel, call)

@@ -168,7 +168,7 @@ class CudaOps(TorchOps):
         self, x: Tensor, *, weight: Tensor, eps: float, bias: Tensor | None = None
     ) -> Tensor:
         """Over the last axis, in float32."""
-        form = norm.Form("layer", bias=bias is not None)
+        form = norm.NormOptions("layer", bias=bias is not None)
         return self.kernels.norm_rows(form, x, weight, eps=eps, bias=bias)
 
     def linear(self, x: Tensor, *, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -271,9 +271,9 @@ class CudaOps(TorchOps):
         return compute(x, ids, weights, experts, lambda gate, up: self.gate(gate, up, act=act))
 
 
-_RMS = norm.Form("rms")
-_PLAIN = {act: activation.Form(act) for act in activation.ACTS}
-_GATED = {act: activation.Form(act, gated=True) for act in activation.ACTS}
+_RMS = norm.NormOptions("rms")
+_PLAIN = {act: activation.ActivationOptions(act) for act in activation.ACTS}
+_GATED = {act: activation.ActivationOptions(act, gated=True) for act in activation.ACTS}
 
 
 def _view(numbers: Tensor, layout: SpanLayout, place: ArrayStrides, size: int) -> Tensor:

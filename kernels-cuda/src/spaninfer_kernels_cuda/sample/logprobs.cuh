@@ -1,10 +1,10 @@
-// The kernel that reports log-probabilities of tokens that are drawn.
+// The kernel that reports log-probabilities of tokens that are sampled.
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    sample_report(float* chosen, int* ranks, int* top_ids, float* top, int top_stride,
-                  const int* drawn, const int* status, const T* logits,
+    sample_logprobs(float* chosen, int* ranks, int* top_ids, float* top, int top_stride,
+                  const int* sampled, const int* status, const T* logits,
                   const SamplingParams* all_params, const int* slots, const int* positions,
-                  const unsigned* allowed, const unsigned* touched, const float* revised,
+                  const unsigned* allowed, const unsigned* changed, const float* processed,
                   int length, long long stride) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
@@ -13,17 +13,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const int slot = slots[blockIdx.y];
   if (slot < 0) return;
   const SamplingParams params = all_params[slot];
-  if (params.logprobs < 0 || status[blockIdx.y] != kDrawn) return;
-  Row row = row_of(logits, length, stride, params, slot, positions[blockIdx.y], allowed, touched,
-                   revised);
-  if (!params.processed) row.allowed = row.touched = nullptr;
+  if (params.logprobs < 0 || status[blockIdx.y] != kSampled) return;
+  Row row = row_of(logits, length, stride, params, slot, positions[blockIdx.y], allowed, changed,
+                   processed);
+  if (!params.processed) row.allowed = row.changed = nullptr;
   const float temperature = params.processed && !params.is_greedy() ? params.temperature : 1.0f;
   const float bits_per_x = kBitsPerNat / temperature;
-  if (threadIdx.x == 0) shared.status = kDrawn;
+  if (threadIdx.x == 0) shared.status = kSampled;
   __syncthreads();
 
   const int count = min(min(params.logprobs, top_stride), length), wanted = max(count, 1);
-  const int token = drawn[blockIdx.y];
+  const int token = sampled[blockIdx.y];
   const float x = row.read(token);
   const Key own = x == x ? key_of(x, token) : 1;
   const Key highest = ~0ull;
