@@ -51,6 +51,15 @@ class UnitRows:
 
 
 @dataclass(frozen=True, slots=True)
+class OneAxis:
+    """All numbers along one axis: [1, n] as [n]."""
+
+    def __call__(self, array: Host) -> Host:
+        """Return the view."""
+        return array.reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
 class Use:
     """One use of checkpoint tensors by an operation, under the name of the operator's argument.
 
@@ -60,7 +69,7 @@ class Use:
     argument: str
     tensors: tuple[Weight, ...]
     stacked: bool = False
-    view: HeadRows | UnitRows | None = None
+    view: HeadRows | UnitRows | OneAxis | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ checkpoint.
 from __future__ import annotations
 
 from spaninfer_engine.ops.bound import Result
-from spaninfer_engine.ops.operation import Constant, HeadRows, Operation, UnitRows, Use
+from spaninfer_engine.ops.operation import Constant, HeadRows, OneAxis, Operation, UnitRows, Use
 from spaninfer_engine.program.program import Program
 from spaninfer_engine.spec.nodes import (
     Alibi,
@@ -20,6 +20,8 @@ from spaninfer_engine.spec.nodes import (
     FusedQkv,
     GatedMLP,
     Head,
+    HeadNorms,
+    Heads,
     Layer,
     Learned,
     Linear,
@@ -239,10 +241,24 @@ class _Lowering:
     def _placed(self, node: Attention | RaggedAttention, x: str) -> tuple[str, str, str]:
         """Return queries, keys and values, the first two normed and rotated."""
         q, k, v = self._query_key_value(node, x)
-        q, k = self.norm(node.q_norm, q), self.norm(node.k_norm, k)
+        norms = node.norms
+        if norms is not None and not norms.behind:
+            q, k = self._head_norms(norms, q, k, node.heads)
         if isinstance(node.positions, Rope):
             q, k = self._rotate(node.positions, q), self._rotate(node.positions, k)
+        if norms is not None and norms.behind:
+            q, k = self._head_norms(norms, q, k, node.heads)
         return q, k, v
+
+    def _head_norms(self, norms: HeadNorms, q: str, k: str, heads: Heads) -> tuple[str, str]:
+        if not norms.joint:
+            return self.norm(norms.q, q), self.norm(norms.k, k)
+        q = self.norm(norms.q, self.add("merge_heads", q, name="q"))
+        k = self.norm(norms.k, self.add("merge_heads", k, name="k"))
+        return (
+            self.add("split_heads", q, name="q", heads=heads.query),
+            self.add("split_heads", k, name="k", heads=heads.kv),
+        )
 
     def _query_key_value(self, node: Attention | RaggedAttention, x: str) -> tuple[str, ...]:
         heads = node.heads
@@ -308,7 +324,7 @@ class _Lowering:
     def _routed_mlp(self, node: RoutedMLP, x: str) -> str:
         router = _affine(node.router.weight, node.router.bias)
         logits = self.add("router", x, name="routing", uses=router)
-        uses = () if node.correction is None else (Use("correction", (node.correction,)),)
+        uses = () if node.correction is None else (_correction(node.correction),)
         scores = node.scores
         chosen = self.add_many(
             "route",
@@ -361,6 +377,10 @@ class _Lowering:
 def _affine(weight: Weight, bias: Weight | None) -> tuple[Use, ...]:
     uses = (Use("weight", (weight,)),)
     return uses if bias is None else (*uses, Use("bias", (bias,)))
+
+
+def _correction(weight: Weight) -> Use:
+    return Use("correction", (weight,), view=OneAxis() if len(weight.shape) > 1 else None)
 
 
 def _alibi(positions: Rope | Alibi | None) -> str | None:

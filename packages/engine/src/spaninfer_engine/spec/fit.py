@@ -108,13 +108,15 @@ def _heads(node: nodes.Attention | nodes.RaggedAttention, hidden: int) -> Misfit
         case nodes.FusedQkv(linear=linear):
             yield from _linear(linear, q + 2 * kv, hidden)
     yield from _linear(node.out, hidden, q)
+    if node.norms is not None:
+        whole = node.norms.joint
+        yield from _norm("norm of queries", node.norms.q, q if whole else dim)
+        yield from _norm("norm of keys", node.norms.k, kv if whole else dim)
 
 
 def _grouped(node: nodes.Attention, group: nodes.CacheGroup, hidden: int) -> Misfits:
     heads, dim = node.heads, node.heads.dim
     yield from _heads(node, hidden)
-    yield from _norm("norm of queries", node.q_norm, dim)
-    yield from _norm("norm of keys", node.k_norm, dim)
     if (group.kv_heads, group.key_dim, group.value_dim) != (heads.kv, dim, dim):
         yield f"cache group {group.index} does not hold {heads.kv} keys of {dim} channels"
     if group.window != node.window or (node.window is not None and node.window < 1):
@@ -180,7 +182,8 @@ def _routed(node: nodes.RoutedMLP, hidden: int) -> Misfits:
     experts = node.router.weight.shape[0]
     yield from _linear(node.router, experts, hidden)
     if node.correction is not None:
-        yield from _is(node.correction, experts)
+        leading = node.correction.shape[:-1]
+        yield from _is(node.correction, *((1, experts) if leading else (experts,)))
     yield from _scores(node.scores, experts)
     match node.experts:
         case nodes.EachExpert(gate=gate, up=up, down=down):

@@ -142,6 +142,16 @@ class FusedQkv:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """Norms of queries and keys: of each head, or of the heads of a token in one."""
+
+    q: Norm
+    k: Norm
+    joint: bool = False  # over all heads in one
+    behind: bool = False  # they come behind the positions
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """Causal grouped-query attention over the span cache."""
 
@@ -151,8 +161,7 @@ class Attention:
     scale: float
     group: int  # index into Decoder.groups
     positions: Rope | Alibi | None = None
-    q_norm: Norm | None = None  # per head, before the rotation
-    k_norm: Norm | None = None
+    norms: HeadNorms | None = None
     softcap: float | None = None
     window: int | None = None  # keys kept: i - window < j <= i
     logn_base: int | None = None  # q *= max(1, log_base(position + 1)) (Qwen-1)
@@ -171,8 +180,7 @@ class RaggedAttention:
     out: Linear
     scale: float
     positions: Rope | None = None
-    q_norm: Norm | None = None  # per head, before the rotation
-    k_norm: Norm | None = None
+    norms: HeadNorms | None = None
     softcap: float | None = None
     window: int | None = None
     ahead: int | None = None
@@ -275,7 +283,7 @@ class RoutedMLP:
     """A router that sends each token to a few of many gated MLPs."""
 
     router: Linear
-    correction: Weight | None  # added to the scores for the choice, not for the weights
+    correction: Weight | None  # [E] or [1, E]: added to scores for the choice, not for the weights
     scores: Scores
     experts: EachExpert | StackedExperts
     act: ActivationName

@@ -78,7 +78,8 @@ class MlpReader:
             raise scope.error("moe", "n", problem)
         correction = None
         if scope.flag("moe", "correction"):
-            correction = Weight(maker.name("router_bias", within, suffix=""), (num_experts,))
+            shape = (1, num_experts) if scope.flag("moe", "correction_row") else (num_experts,)
+            correction = Weight(maker.name("router_bias", within, suffix=""), shape)
         shared = scope.text("moe", "shared")
         return RoutedMLP(
             router=maker.linear(maker.name("router", within), num_experts, self._hidden),

@@ -150,7 +150,15 @@ _ATTN = Section(
             FLAG, False, "times (0.1 * mscale_all_dim * ln factor + 1)**2 under yarn"
         ),
         "softcap": Word(optional(POSITIVE), "null", "scores become cap * tanh(score / cap)"),
-        "qk_norm": Word(NORM, "none", "norm per head of q and k, before positions"),
+        "qk_norm": Word(NORM, "none", "norm of q and k"),
+        "qk_norm_over": Word(
+            choice("head", "all"),
+            "head",
+            "it is of every head by itself, or of all in one (OLMo 2)",
+        ),
+        "qk_norm_place": Word(
+            choice("before", "after"), "before", "it comes before positions or after them (Hunyuan)"
+        ),
         "window": Word(optional(INDEX), "null", "keys that are kept: i - window < j <= i"),
         "window_layers": Word(FLAG, True, "layers whose window counts", per_layer=True),
         "logn": Word(
@@ -167,6 +175,7 @@ _ROPE = Section(
         "style": Word(
             choice("half", "interleaved"), "half", "rotate (x, x + dim/2) or (2x, 2x + 1)"
         ),
+        "layers": Word(FLAG, True, "layers whose heads are rotated", per_layer=True),
         "dim": Word(SIZE, "=head_dim", "channels the fraction is of"),
         "fraction": Word(FRACTION, 1.0, "rotated part of them, from the first on"),
         "theta": Word(
@@ -224,6 +233,7 @@ _MOE = Section(
         "ffn": Word(SIZE, "$moe_intermediate_size", "inner channels of an expert"),
         "score": Word(choice("softmax", "sigmoid"), "softmax", "logits to scores"),
         "correction": Word(FLAG, False, "a stored bias joins the scores for the choice only"),
+        "correction_row": Word(FLAG, False, "that bias is stored as [1, E] (Ernie 4.5)"),
         "norm_topk": Word(FLAG, False, "the chosen weights are made to sum to one"),
         "scale": Word(NUMBER, 1.0, "factor on the weights"),
         "groups": Word(SIZE, 1, "groups of experts"),
