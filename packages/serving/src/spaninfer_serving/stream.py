@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
@@ -21,11 +21,14 @@ DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 T = TypeVar("T")
 
+Chunk: TypeAlias = BaseModel | list[bytes]
+"""What a stream sends at once: a model, or the JSON of several."""
+
 
 class EventStream(StreamingResponse):
     """Chunks as server-sent events; a comment in silences; the client's leaving closes `chunks`.
 
-    Chunks are models, or their JSON.
+    Chunks are models, or the JSON of several: an event each, which travel together.
     An error in the middle becomes an event: the headers are sent, so there is no other way left.
     """
 
@@ -33,7 +36,7 @@ class EventStream(StreamingResponse):
 
     def __init__(
         self,
-        chunks: AsyncGenerator[BaseModel | bytes, None],
+        chunks: AsyncGenerator[Chunk, None],
         keep_alive_s: float,
         prompt_param: str,
     ) -> None:
@@ -85,21 +88,23 @@ class _Line:
                 )
 
 
-async def _events(
-    chunks: AsyncGenerator[BaseModel | bytes, None], prompt_param: str
-) -> AsyncIterator[bytes]:
+async def _events(chunks: AsyncGenerator[Chunk, None], prompt_param: str) -> AsyncIterator[bytes]:
     async with aclosing(chunks):
         try:
             async for chunk in chunks:
-                if not isinstance(chunk, bytes):
-                    chunk = chunk.model_dump_json(exclude_unset=True).encode()
-                yield _event(chunk)
+                if isinstance(chunk, list):
+                    yield _event(_BETWEEN_EVENTS.join(chunk))
+                else:
+                    yield _event(chunk.model_dump_json(exclude_unset=True).encode())
         except Exception as error:
             problem = problem_of(error, prompt_param)
             if problem.status >= 500:
                 log.exception("a streamed request failed")
             yield _event(json.dumps(problem.body()).encode())
         yield DONE
+
+
+_BETWEEN_EVENTS = b"\n\ndata: "
 
 
 def _event(data: bytes) -> bytes:

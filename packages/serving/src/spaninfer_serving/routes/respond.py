@@ -16,7 +16,7 @@ from spaninfer_serving.parse_pool import Check
 from spaninfer_serving.responses import Answer
 from spaninfer_serving.service import GenerationJob, service_of
 from spaninfer_serving.settings import bearer_key
-from spaninfer_serving.stream import EventStream, unless_disconnected
+from spaninfer_serving.stream import Chunk, EventStream, unless_disconnected
 from spaninfer_serving.text_jobs import TextJob
 from spaninfer_serving.translate import placement_of
 from spaninfer_serving.wire.errors import Problem
@@ -98,7 +98,7 @@ def _client_of(request: Request) -> Client:
     return service_of(request).settings.client_of(_key_of(request), request.client)
 
 
-def streamed(request: Request, chunks: AsyncGenerator[BaseModel | bytes, None]) -> EventStream:
+def streamed(request: Request, chunks: AsyncGenerator[Chunk, None]) -> EventStream:
     """Return the chunks as server-sent events; the client's leaving closes `chunks`."""
     settings = service_of(request).settings
     return EventStream(chunks, settings.keep_alive_s, request.state.prompt_param)
