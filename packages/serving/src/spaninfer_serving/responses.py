@@ -116,6 +116,17 @@ def _checked(output: Output) -> Output:
     return output
 
 
+def _texts_and_end(output: Output) -> tuple[tuple[str, ...], Output | None]:
+    """Return the texts of tokens about which there is nothing else to say, and the rest, if any:
+    the end of a choice, with its last token.
+    """
+    texts = output.texts or (output.text,)
+    if output.finish_reason is None:
+        return texts, None
+    last = replace(output, token_ids=output.token_ids[-1:], text=texts[-1], texts=())
+    return texts[:-1], last
+
+
 async def _each_token(output: Output) -> AsyncIterator[Output]:
     """Yield an output token by token, as `_checked`; other tasks have turns in between."""
     for number, token in enumerate(each_token(_checked(output)), start=1):
@@ -219,17 +230,21 @@ async def chat_chunks(
         part = ChatChunkChoice(index=index, delta=Delta(content=text), finish_reason=None)
         return chunk([part])
 
-    is_plain = not (logprobs or meta.token_ids)
+    is_plain = form is None and not (logprobs or meta.token_ids)
     events: dict[int, TextEvents] = {}
     usages: dict[int, EngineUsage] = {}
     answers = [ChatAnswer(form) for _ in range(choices)]
     async for index, news in outputs:
-        if form is None and news.text and news.finish_reason is None and is_plain:
-            if index not in events:
-                events[index] = TextEvents(partial(text_chunk, index))
-            yield events[index].json(filter(None, news.texts or (news.text,)))
+        rest: Output | None = news
+        if is_plain:
+            texts, rest = _texts_and_end(_checked(news))
+            if said := [text for text in texts if text]:
+                if index not in events:
+                    events[index] = TextEvents(partial(text_chunk, index))
+                yield events[index].json(said)
+        if rest is None:
             continue
-        async for output in _each_token(news):
+        async for output in _each_token(rest):
             delta = delta_of(answers[index].push(output))
             ended = answers[index].finish_reason(output.finish_reason)
             if ended is not None:
@@ -325,14 +340,24 @@ async def completion_chunks(
     def text_chunk(index: int, text: str) -> CompletionResponse:
         return _completion(meta, [CompletionChoice(index=index, text=text, finish_reason=None)])
 
+    is_plain = not (logprobs or meta.token_ids)
     events: dict[int, TextEvents] = {}  # made as choices begin: there may be thousands
     async for index, news in outputs:
-        if index in events and news.finish_reason is None:
-            yield events[index].json(news.texts or (news.text,))
-            continue
         number = index // choices
         prompt = prompts[number]
-        async for output in _each_token(news):
+        rest: Output | None = news
+        if is_plain:
+            texts, rest = _texts_and_end(_checked(news))
+            if texts:
+                if index not in events:
+                    events[index] = TextEvents(partial(text_chunk, index))
+                if echo and index not in started:
+                    texts = (prompt.text + texts[0], *texts[1:])
+                started.add(index)
+                yield events[index].json(texts)
+        if rest is None:
+            continue
+        async for output in _each_token(rest):
             ended = finish_reason(output.finish_reason)
             if ended is not None:
                 usages[index] = _usage(output)
@@ -363,8 +388,6 @@ async def completion_chunks(
             if meta.token_ids:
                 part.token_ids = list(output.token_ids)
             yield _completion(meta, [part])
-        if not (logprobs or meta.token_ids):
-            events[index] = TextEvents(partial(text_chunk, index))
     if meta.include_usage:
         last = _completion(meta, [])
         last.usage = usage_of([len(prompt.ids) for prompt in prompts], usages)
