@@ -20,7 +20,16 @@ from spaninfer_serving.direct import DirectRoutes
 from spaninfer_serving.error_mapping import problem_of
 from spaninfer_serving.guard import Guard, LocalNames
 from spaninfer_serving.openapi import describe
-from spaninfer_serving.routes import chat, completions, health, models, page, texts, tokenize
+from spaninfer_serving.routes import (
+    chat,
+    completions,
+    health,
+    models,
+    page,
+    responses,
+    texts,
+    tokenize,
+)
 from spaninfer_serving.service import Service
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.targets import OriginForm
@@ -44,7 +53,8 @@ def create_app(engine: Engine, settings: Settings, *, local_only: bool = False) 
     # FastAPI's way to do it; made once: it takes tens of milliseconds
     app.openapi = cache(lambda: describe(app))  # type: ignore[method-assign]
     app.state.service = service = Service.new(engine, settings)
-    routers = [part.router for part in (chat, completions, texts, tokenize, models, health, page)]
+    parts = (chat, completions, responses, texts, tokenize, models, health, page)
+    routers = [part.router for part in parts]
     for router in routers:
         app.include_router(router)
     app.add_exception_handler(Problem, _answer_error)
@@ -72,7 +82,7 @@ def _guarded(app: ASGIApp, service: Service, *, local_only: bool) -> ASGIApp:
         app = CORSMiddleware(
             app,
             allow_origins=list(settings.allow_origins),
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],  # OpenAI's JavaScript client sends a dozen of its own
             expose_headers=[ID_HEADER.decode(), "Retry-After"],
         )

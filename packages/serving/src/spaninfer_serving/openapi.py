@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from spaninfer_serving.wire.chat import ChatChunk, ChatRequest, ChatResponse
 from spaninfer_serving.wire.completions import CompletionRequest, CompletionResponse
+from spaninfer_serving.wire.responses import ResponseObject, ResponsesRequest
 from spaninfer_serving.wire.sampling import SamplingFields
 from spaninfer_serving.wire.texts import (
     ClassifyRequest,
@@ -77,7 +78,7 @@ _ABOUT = ("title", "description", "default")  # keys of a schema that say nothin
 
 _DOCUMENTS = ["The crow had found a piece of cheese.", "Grapes hung high on the wall."]
 _HELLO = [{"role": "user", "content": "Tell me a fable."}]
-_TOOL = {
+_TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "get_weather",
@@ -89,10 +90,35 @@ _TOOL = {
         },
     },
 }
+_PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
 EXAMPLES: Mapping[type[BaseModel], dict[str, dict[str, Any]]] = {
     ChatRequest: {
         "conversation": {"messages": _HELLO, "max_tokens": 64},
         "tools": {"messages": _HELLO, "tools": [_TOOL], "tool_choice": "auto", "max_tokens": 64},
+    },
+    ResponsesRequest: {
+        "text": {"input": "Tell me a fable.", "max_output_tokens": 64},
+        "conversation": {
+            "instructions": "Be short.",
+            "input": _HELLO,
+            "max_output_tokens": 64,
+            "store": False,
+        },
+        "JSON schema": {
+            "input": "Who are you?",
+            "max_output_tokens": 64,
+            "text": {"format": {"type": "json_schema", "name": "person", "schema": _PERSON}},
+        },
+        "tools": {
+            "input": "What is the weather in Paris?",
+            "tools": [{"type": "function", **_TOOL["function"]}],
+            "max_output_tokens": 64,
+        },
     },
     CompletionRequest: {"text": {"prompt": "Once upon a time", "max_tokens": 64}},
     TokenizeRequest: {"text": {"prompt": "Once upon a time"}, "chat": {"messages": _HELLO}},
@@ -106,16 +132,11 @@ EXAMPLES: Mapping[type[BaseModel], dict[str, dict[str, Any]]] = {
 """Bodies of each kind, by name; those with tools need a model whose chat template has them."""
 
 ANSWERS = (
-    ChatResponse, ChatChunk, CompletionResponse, TokenizeResponse, DetokenizeResponse,
-    TemplateResponse, EmbeddingResponse, RerankResponse, ScoreResponse, ClassifyResponse,
+    ChatResponse, ChatChunk, ResponseObject, CompletionResponse, TokenizeResponse,
+    DetokenizeResponse, TemplateResponse, EmbeddingResponse, RerankResponse, ScoreResponse,
+    ClassifyResponse,
 )  # fmt: skip
 
-_PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
 _FORMS: dict[str, dict[str, Any]] = {
     "JSON": {"response_format": {"type": "json_object"}},
     "JSON schema": {
@@ -131,9 +152,16 @@ _FORMS: dict[str, dict[str, Any]] = {
 
 
 def answers_to(
-    body: type[BaseModel], whole: type[BaseModel], event: type[BaseModel] | None = None
+    body: type[BaseModel],
+    whole: type[BaseModel],
+    event: type[BaseModel] | None = None,
+    *,
+    events: str | None = None,
 ) -> dict[str, Any]:
-    """Return what a route's description says about its body, and its kinds of answers."""
+    """Return what a route's description says about its body, and its kinds of answers.
+
+    Of a stream, the model of its `event`, or a sentence about its `events`.
+    """
     values = EXAMPLES[body]
     if issubclass(body, SamplingFields):
         plain = next(iter(values.values()))
@@ -143,9 +171,10 @@ def answers_to(
     content: dict[str, Any] = {"application/json": {"schema": _named(whole)}}
     says = "The answer"
     if event is not None:
+        events = f"Events that hold a {event.__name__} each, then [DONE]"
+    if events is not None:
         says += ", or with stream: its events"
-        holds = f"Events that hold a {event.__name__} each, then [DONE]"
-        content["text/event-stream"] = {"schema": {"type": "string", "description": holds}}
+        content["text/event-stream"] = {"schema": {"type": "string", "description": events}}
     return {
         "requestBody": {"required": True, "content": {"application/json": asked}},
         "responses": {"200": {"description": says, "content": content}},

@@ -109,7 +109,7 @@ class _Choice:
         return self.last
 
 
-def _checked(output: Output) -> Output:
+def checked(output: Output) -> Output:
     """Raise the error that ended a choice; return any other output."""
     if output.finish_reason is FinishReason.ERROR:
         raise output.error or RuntimeError("the engine gave no reason")
@@ -128,8 +128,8 @@ def _texts_and_end(output: Output) -> tuple[tuple[str, ...], Output | None]:
 
 
 async def _each_token(output: Output) -> AsyncIterator[Output]:
-    """Yield an output token by token, as `_checked`; other tasks have turns in between."""
-    for number, token in enumerate(each_token(_checked(output)), start=1):
+    """Yield an output token by token, as `checked`; other tasks have turns in between."""
+    for number, token in enumerate(each_token(checked(output)), start=1):
         yield token
         if number % TOKENS_PER_TURN == 0:
             await asyncio.sleep(0)
@@ -145,7 +145,7 @@ async def _collect(
 ) -> tuple[list[_Choice], dict[int, EngineUsage]]:
     collected = [_Choice() for _ in range(choices)]
     async for index, output in outputs:
-        collected[index].take(_checked(output))
+        collected[index].take(checked(output))
     usages = {i: _usage(choice.end) for i, choice in enumerate(collected)}
     return collected, usages
 
@@ -237,7 +237,7 @@ async def chat_chunks(
     async for index, news in outputs:
         rest: Output | None = news
         if is_plain:
-            texts, rest = _texts_and_end(_checked(news))
+            texts, rest = _texts_and_end(checked(news))
             if said := [text for text in texts if text]:
                 if index not in events:
                     events[index] = TextEvents(partial(text_chunk, index))
@@ -347,7 +347,7 @@ async def completion_chunks(
         prompt = prompts[number]
         rest: Output | None = news
         if is_plain:
-            texts, rest = _texts_and_end(_checked(news))
+            texts, rest = _texts_and_end(checked(news))
             if texts:
                 if index not in events:
                     events[index] = TextEvents(partial(text_chunk, index))

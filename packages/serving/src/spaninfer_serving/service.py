@@ -22,6 +22,7 @@ from spaninfer_serving.forms import form_param, problem_of_form
 from spaninfer_serving.metrics import Metrics
 from spaninfer_serving.parse_pool import Check, ParsePool
 from spaninfer_serving.responses import Prompt, ResponseMeta, merged
+from spaninfer_serving.responses_api.store import ResponseStore
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.text_batcher import TextBatcher
 from spaninfer_serving.translate import TokenDecoder, prompts_of, sampling_of
@@ -57,6 +58,8 @@ ROUTES: Mapping[Task, str] = {
 }
 """Where each task is asked for."""
 
+STORED_BYTES = 1 << 26  # of responses that are kept, and of their conversations
+
 STARTED_TOGETHER = 64  # prompts; a start takes 0.1 ms, in which no stream is sent anything
 FINGERPRINT = f"spaninfer-{version('spaninfer-serving')}"
 
@@ -84,6 +87,7 @@ class Service:
     parse_pool: ParsePool
     text_batcher: TextBatcher
     traits: ChatTraits  # what the model's chat template does with tools and reasoning
+    stored: ResponseStore
     created_s: int  # Unix time
     draining: bool = False
 
@@ -98,6 +102,7 @@ class Service:
             ParsePool(engine.resolved.max_running + engine.resolved.max_waiting),
             TextBatcher(engine),
             traits_of(engine.template, engine.tokenizer, settings.tool_parser),
+            ResponseStore(settings.max_stored_responses, STORED_BYTES),
             int(time.time()),
         )
 

@@ -42,6 +42,7 @@ class Settings:
     drain_s: float = 30.0  # how long running requests may take after SIGTERM
     log_requests: bool = True  # one line per request on standard error
     allow_origins: tuple[str, ...] = ()  # CORS; empty: only the server's own page
+    max_stored_responses: int = 1024  # of /v1/responses, kept in memory; 0: none
     tool_parser: str | None = None  # a dialect of tool calls; None: found from the chat template
 
     def __post_init__(self) -> None:
@@ -51,6 +52,10 @@ class Settings:
             raise ConfigError(f"max_body is {self.max_body_bytes} bytes; allowed is 1 or more")
         if not 0 <= self.drain_s <= DAY_S:
             raise ConfigError(f"drain is {self.drain_s:g} seconds; allowed is 0 to {DAY_S}")
+        if self.max_stored_responses < 0:
+            raise ConfigError(
+                f"max_stored_responses is {self.max_stored_responses}; allowed is 0 (none) or more"
+            )
         if self.tool_parser is not None and self.tool_parser not in DIALECTS:
             raise ConfigError(
                 f"--tool-parser is {self.tool_parser!r}; allowed are {', '.join(sorted(DIALECTS))}"

@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.types import Message, Send
 
 from spaninfer_serving.error_mapping import STOPPING, problem_of
+from spaninfer_serving.wire.errors import Problem
 
 log = logging.getLogger(__name__)
 DONE = b"data: [DONE]\n\n"
@@ -23,6 +24,36 @@ T = TypeVar("T")
 
 Chunk: TypeAlias = BaseModel | list[bytes]
 """What a stream sends at once: a model, or the JSON of several."""
+
+
+class Framing(Protocol):
+    """How the events of a stream are written."""
+
+    @property
+    def end(self) -> bytes:
+        """What comes last."""
+
+    def event(self, chunk: Chunk) -> bytes:
+        """Return a chunk as an event, or as several that travel together."""
+
+    def error(self, problem: Problem) -> bytes:
+        """Return a refusal as an event."""
+
+
+class DataEvents:
+    """Events without names, and [DONE] behind them: chat and text completions."""
+
+    end = DONE
+
+    def event(self, chunk: Chunk) -> bytes:
+        """Return a chunk as an event, or as several that travel together."""
+        if isinstance(chunk, BaseModel):
+            chunk = [chunk.model_dump_json(exclude_unset=True).encode()]
+        return b"data: " + b"\n\ndata: ".join(chunk) + b"\n\n"
+
+    def error(self, problem: Problem) -> bytes:
+        """Return a refusal as an event."""
+        return self.event([json.dumps(problem.body()).encode()])
 
 
 class EventStream(StreamingResponse):
@@ -39,9 +70,11 @@ class EventStream(StreamingResponse):
         chunks: AsyncGenerator[Chunk, None],
         keep_alive_s: float,
         prompt_param: str,
+        framing: Framing | None = None,
     ) -> None:
+        self._framing = framing or DataEvents()
         super().__init__(
-            _events(chunks, prompt_param),
+            _events(chunks, prompt_param, self._framing),
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
         )
         self._keep_alive_s = keep_alive_s
@@ -53,7 +86,7 @@ class EventStream(StreamingResponse):
         try:
             await super().stream_response(line.send)
         except asyncio.CancelledError:
-            await line.finish(_event(json.dumps(STOPPING.body()).encode()) + DONE)
+            await line.finish(self._framing.error(STOPPING) + self._framing.end)
             raise
         finally:
             beating.cancel()
@@ -88,27 +121,19 @@ class _Line:
                 )
 
 
-async def _events(chunks: AsyncGenerator[Chunk, None], prompt_param: str) -> AsyncIterator[bytes]:
+async def _events(
+    chunks: AsyncGenerator[Chunk, None], prompt_param: str, framing: Framing
+) -> AsyncIterator[bytes]:
     async with aclosing(chunks):
         try:
             async for chunk in chunks:
-                if isinstance(chunk, list):
-                    yield _event(_BETWEEN_EVENTS.join(chunk))
-                else:
-                    yield _event(chunk.model_dump_json(exclude_unset=True).encode())
+                yield framing.event(chunk)
         except Exception as error:
             problem = problem_of(error, prompt_param)
             if problem.status >= 500:
                 log.exception("a streamed request failed")
-            yield _event(json.dumps(problem.body()).encode())
-        yield DONE
-
-
-_BETWEEN_EVENTS = b"\n\ndata: "
-
-
-def _event(data: bytes) -> bytes:
-    return b"data: " + data + b"\n\n"
+            yield framing.error(problem)
+        yield framing.end
 
 
 async def unless_disconnected(request: Request, work: Callable[[], Awaitable[T]]) -> T | None:
