@@ -19,11 +19,13 @@ from spaninfer_serving.access_log import ID_HEADER, AccessLog
 from spaninfer_serving.direct import DirectRoutes
 from spaninfer_serving.error_mapping import problem_of
 from spaninfer_serving.guard import Guard, LocalNames
+from spaninfer_serving.messages_api.envelope import AnthropicErrors, ApiKeyHeader
 from spaninfer_serving.openapi import describe
 from spaninfer_serving.routes import (
     chat,
     completions,
     health,
+    messages,
     models,
     page,
     responses,
@@ -53,7 +55,7 @@ def create_app(engine: Engine, settings: Settings, *, local_only: bool = False) 
     # FastAPI's way to do it; made once: it takes tens of milliseconds
     app.openapi = cache(lambda: describe(app))  # type: ignore[method-assign]
     app.state.service = service = Service.new(engine, settings)
-    parts = (chat, completions, responses, texts, tokenize, models, health, page)
+    parts = (chat, completions, responses, messages, texts, tokenize, models, health, page)
     routers = [part.router for part in parts]
     for router in routers:
         app.include_router(router)
@@ -86,7 +88,7 @@ def _guarded(app: ASGIApp, service: Service, *, local_only: bool) -> ASGIApp:
             allow_headers=["*"],  # OpenAI's JavaScript client sends a dozen of its own
             expose_headers=[ID_HEADER.decode(), "Retry-After"],
         )
-    return OriginForm(app)
+    return OriginForm(AnthropicErrors(ApiKeyHeader(app)))
 
 
 def _respond(problem: Problem) -> JSONResponse:

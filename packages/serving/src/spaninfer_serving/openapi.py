@@ -11,6 +11,12 @@ from pydantic import BaseModel
 
 from spaninfer_serving.wire.chat import ChatChunk, ChatRequest, ChatResponse
 from spaninfer_serving.wire.completions import CompletionRequest, CompletionResponse
+from spaninfer_serving.wire.messages import (
+    CountRequest,
+    MessageObject,
+    MessagesRequest,
+    TokenCount,
+)
 from spaninfer_serving.wire.responses import ResponseObject, ResponsesRequest
 from spaninfer_serving.wire.sampling import SamplingFields
 from spaninfer_serving.wire.texts import (
@@ -78,16 +84,17 @@ _ABOUT = ("title", "description", "default")  # keys of a schema that say nothin
 
 _DOCUMENTS = ["The crow had found a piece of cheese.", "Grapes hung high on the wall."]
 _HELLO = [{"role": "user", "content": "Tell me a fable."}]
+_CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+}
 _TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "get_weather",
         "description": "The weather of a city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
+        "parameters": _CITY,
     },
 }
 _PERSON = {
@@ -120,6 +127,15 @@ EXAMPLES: Mapping[type[BaseModel], dict[str, dict[str, Any]]] = {
             "max_output_tokens": 64,
         },
     },
+    MessagesRequest: {
+        "conversation": {"messages": _HELLO, "system": "Be short.", "max_tokens": 64},
+        "tools": {
+            "messages": _HELLO,
+            "tools": [{"name": "get_weather", "input_schema": _CITY}],
+            "max_tokens": 64,
+        },
+    },
+    CountRequest: {"conversation": {"messages": _HELLO, "system": "Be short."}},
     CompletionRequest: {"text": {"prompt": "Once upon a time", "max_tokens": 64}},
     TokenizeRequest: {"text": {"prompt": "Once upon a time"}, "chat": {"messages": _HELLO}},
     DetokenizeRequest: {"ids": {"tokens": [5, 6, 7]}},
@@ -132,9 +148,9 @@ EXAMPLES: Mapping[type[BaseModel], dict[str, dict[str, Any]]] = {
 """Bodies of each kind, by name; those with tools need a model whose chat template has them."""
 
 ANSWERS = (
-    ChatResponse, ChatChunk, ResponseObject, CompletionResponse, TokenizeResponse,
-    DetokenizeResponse, TemplateResponse, EmbeddingResponse, RerankResponse, ScoreResponse,
-    ClassifyResponse,
+    ChatResponse, ChatChunk, ResponseObject, MessageObject, TokenCount,
+    CompletionResponse, TokenizeResponse, DetokenizeResponse, TemplateResponse, EmbeddingResponse,
+    RerankResponse, ScoreResponse, ClassifyResponse,
 )  # fmt: skip
 
 _FORMS: dict[str, dict[str, Any]] = {

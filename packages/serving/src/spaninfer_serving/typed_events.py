@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import to_json
 
+from spaninfer_serving.stream import Chunk
 from spaninfer_serving.wire.errors import Problem
 
 
@@ -20,7 +21,7 @@ class TypedEvents:
         """Take what makes the body of an event with the type `error`."""
         self._error_body = error_body
 
-    def event(self, chunk: BaseModel | bytes) -> bytes:
+    def event(self, chunk: Chunk) -> bytes:
         """Return a chunk as an event."""
         assert isinstance(chunk, BaseModel), "its type is its name"
         kind: str = chunk.type  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,7 +45,7 @@ class Problem(Exception):
         """Return the same refusal where parameters have other names; `names`: the longest first."""
         param = self.param or ""
         for known, name in names.items():
-            if param.startswith(known):
+            if re.match(re.escape(known) + r"(?![\w])", param):
                 message = self.message.replace(known, name, 1)
                 renamed = name + param.removeprefix(known)
                 return Problem(
