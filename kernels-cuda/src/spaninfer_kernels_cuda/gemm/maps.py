@@ -1,4 +1,4 @@
-"""The tensor maps of hopper.cu and wide.cu: where the copy engine finds chunks of x and weight."""
+"""The tensor maps of hopper.cu and wide.cu: where the TMA finds chunks of x and weight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// The kernel that reports log-probabilities of tokens that are sampled.
+// Log-probabilities of sampled tokens, and the top ones beside them.
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     sample_logprobs(float* chosen, int* ranks, int* top_ids, float* top, int top_stride,
@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     collect(row, bound, true, bits_per_x, Spread(bound, 1.0f, 1, bits_per_x), own, shared);
     const bool is_enough = first.count >= wanted || bound == kLeastFinite;
     if (is_enough && first.count <= kList) break;
-    sync_cluster();  // before a block counts anew
+    sync_cluster();  // before a block counts again
     bound = search_row(row, {kLeastFinite, highest, false}, Truncation::to_number(wanted, false),
                        Weight{}, shared);
   }
@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       chosen[blockIdx.y] = logprob_of(x);
       ranks[blockIdx.y] = 1 + shared.ahead;
     }
-    // Of the few that are wanted, each one's place is how many are larger.
+    // The rank of each of the few requested keys is the number of larger ones.
     const Key least =
         search(list, bound, highest, Truncation::to_number(wanted, false), weight, shared);
     Key* kept = shared.masses;
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     top_ids += static_cast<size_t>(blockIdx.y) * top_stride;
     top += static_cast<size_t>(blockIdx.y) * top_stride;
     for (int i = threadIdx.x; i < count; i += kThreads) {
-      int place = i;  // where fewer are finite, the rest is nobody's
+      int place = i;  // if fewer are finite, the rest is padding
       if (i < shared.bin) {
         place = 0;
 #pragma unroll 1

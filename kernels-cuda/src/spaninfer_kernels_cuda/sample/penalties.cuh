@@ -1,4 +1,4 @@
-// The kernel that writes beside the logits what penalties, bias and bans make of single ones.
+// Penalties, bias, bad words and minimum length: the changed logits, in a workspace.
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     sample_penalties(unsigned* changed, float* processed, const T* logits,
@@ -19,12 +19,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   processed += static_cast<size_t>(blockIdx.y) * length;
   const int* known = tokens + static_cast<size_t>(slot) * token_stride;
 
-  // Until a token's value is written, its place holds how often the output has it, and whether
-  // the prompt or the output does.
+  // Until a token's logit is written, its place holds the token's count in the output, and a flag
+  // for prompt or output.
   constexpr unsigned kKnown = 1u << 31;
   unsigned* counts = reinterpret_cast<unsigned*>(processed);
   const int counted = params.penalizes() ? position : 0;
-  const auto count_of = [&](int id) { return __ldcg(&counts[id]); };  // where atomics add
+  const auto count_of = [&](int id) { return __ldcg(&counts[id]); };  // in L2, like the atomics
   const auto mark = [&](int id) {
     const unsigned bit = 1u << (id % 32);
     return (atomicOr(&changed[id / 32], bit) & bit) == 0;
