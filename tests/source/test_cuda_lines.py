@@ -1,4 +1,4 @@
-"""CUDA sources keep the line length of .clang-format, so that they read like the Python beside them."""
+"""CUDA sources keep the line length of .clang-format."""
 
 from pathlib import Path
 

@@ -45,14 +45,14 @@ from spaninfer_kernels_cuda.activation.tuning import THREADS, launch, vector
 
 
 class ActivateArguments(NamedTuple):
-    """The addresses that activate_rows takes."""
+    """Addresses, the arguments of activate_rows."""
 
     out: Pointer
     x: Pointer
 
 
 class ActivateSizes(NamedTuple):
-    """The sizes that activate_rows takes: loads of all rows, and of one."""
+    """Sizes, the constants of activate_rows: loads of all rows, and of one."""
 
     loads: Int32
     loads_per_row: Int32
@@ -72,7 +72,7 @@ ACTS: tuple[Act, ...] = get_args(Act)
 
 @dataclass(frozen=True, slots=True)
 class ActivationOptions:
-    """What is computed: the activation, and whether its result multiplies the row's other half."""
+    """A request for a variant: the activation, plain or gated by the row's other half."""
 
     act: Act
     gated: bool = False
@@ -80,7 +80,7 @@ class ActivationOptions:
 
 @dataclass(frozen=True, slots=True)
 class PreparedActivation:
-    """An activation of one size, compiled and loaded: `launch` passes pointers, and nothing else.
+    """An activation of one size.
 
     Pointers are multiples of 16 bytes wherever `channels` elements are.
     """
@@ -91,14 +91,11 @@ class PreparedActivation:
     _call: Call[ActivateArguments] | None
 
     def launch(self, x: object, *, out: object, stream: object = None) -> None:
-        """Write the activation of x to `out`, which may be x itself where it is not gated.
-
-        Arrays may be given as addresses. Without a stream, the current one of x's framework.
-        """
+        """Write the activation of x to `out`, which may be x itself where it is not gated."""
         self.start(stream_handle(stream, x), ActivateArguments(pointer_of(out), pointer_of(x)))
 
     def start(self, handle: int, arguments: ActivateArguments) -> None:
-        """Launch on the stream with this handle, whichever it is."""
+        """Launch on the stream with this handle, the default stream included."""
         if self._call is not None:
             self._call(handle, arguments)
 
@@ -129,8 +126,8 @@ def prepare(
 ) -> PreparedActivation:
     """Return the activation with the result out[rows channels] on `gpu`, compiled or cached.
 
-    Raises ShapeError or DTypeError where no variant takes the sizes, CompileError where there is
-    no compiler.
+    Raises ShapeError or DTypeError where no variant takes the sizes, CompileError where there is no
+    compiler.
     """
     compiled = compile_variant(
         variant_for(options, channels, dtype), gpu.arch, cache or user_cache()
@@ -146,9 +143,7 @@ def prepare(
 def activate(x: object, act: Act, *, out: object = None, stream: object = None) -> object:
     """Return act(x[T C]).
 
-    Without `out`, the result is a new array in the order of the stream: a tensor where x is a
-    torch tensor, else one that cupy.from_dlpack takes. Without a stream, the current one of x's
-    framework.
+    Without `out`, the result is a new array.
     """
     return _run(act, False, x, out, stream)
 
@@ -178,7 +173,7 @@ def _run(act: Act, gated: bool, x: object, out: object, stream: object) -> objec
 def _checked(
     act: Act, gated: bool, spec: ArraySpec, out: ArraySpec
 ) -> tuple[PreparedActivation, Callable[[int], tuple[Any, ...]]]:
-    """Return the activation for arrays with these specs, and what allocates its result."""
+    """Return the activation for arrays with these specs, and the allocator of its result."""
     x = view_at(spec)
     rows, width = match(x=(x, "T C")).values()
     if gated and width % 2:

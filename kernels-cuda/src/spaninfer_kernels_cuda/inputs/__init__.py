@@ -45,7 +45,7 @@ __all__ = [
 
 
 class WriteArguments(NamedTuple):
-    """What write_words takes."""
+    """Arguments of write_words."""
 
     to: Pointer
     begins: Pointer
@@ -53,7 +53,7 @@ class WriteArguments(NamedTuple):
 
 
 class DeriveArguments(NamedTuple):
-    """What derive_inputs takes."""
+    """Arguments of derive_inputs."""
 
     inputs: Pointer
     slices: Int32
@@ -72,7 +72,7 @@ VARIANTS: tuple[Variant, ...] = (VARIANT,)
 
 @dataclass(frozen=True, slots=True)
 class PreparedInputs:
-    """The kernels, compiled and loaded; nothing is allocated, launches pass addresses.
+    """The kernels that write a step's inputs; nothing is allocated, launches pass addresses.
 
     `addresses` is the GPU's copy of `Addresses.words`, streams are handles.
     """
@@ -103,7 +103,7 @@ class PreparedInputs:
 
 
 def prepare(*, gpu: Gpu, cache: FileCache | None = None) -> PreparedInputs:
-    """Return the kernels on `gpu`, compiled, or from `cache` where they are known."""
+    """Return the kernels on `gpu`, compiled or cached."""
     compiled = compile_variant(VARIANT, gpu.arch, cache or user_cache())
     return PreparedInputs(0, load(compiled, gpu, WRITE_WORDS), load(compiled, gpu, DERIVE_INPUTS))
 

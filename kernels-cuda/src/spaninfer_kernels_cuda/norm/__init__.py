@@ -49,7 +49,7 @@ from spaninfer_kernels_cuda.rows import divide, launch
 
 
 class NormArguments(NamedTuple):
-    """What norm_rows takes; addresses of arrays that its variant does not have are 0."""
+    """Arguments of norm_rows; addresses of arrays that its variant does not have are 0."""
 
     out: Pointer
     scales: Pointer
@@ -68,7 +68,7 @@ _HEADERS = ("types.cuh", "math.cuh", "reduce.cuh", "overlap.cuh")
 
 @dataclass(frozen=True, slots=True)
 class NormOptions:
-    """What is computed: the kind of norm, whether a residual is added first, a bias last.
+    """A request for a variant: the kind of norm, a residual added first, a bias last.
 
     With a `code`, the result is quantised.
     """
@@ -81,7 +81,7 @@ class NormOptions:
 
 @dataclass(frozen=True, slots=True)
 class PreparedNorm:
-    """A norm of one size, compiled and loaded: `launch` passes pointers, and nothing else.
+    """A norm of one size.
 
     Pointers are multiples of 16 bytes wherever `channels` elements are.
     """
@@ -107,8 +107,6 @@ class PreparedNorm:
         """Write the norm of x, or of x + residual, to `out`, and the sum to `residual`.
 
         Where the result is quantised, `out` is for codes and `scales` for their scales.
-
-        Arrays may be given as addresses. Without a stream, the current one of x's framework.
         """
         handle = stream_handle(stream, x)
         arguments = NormArguments(
@@ -125,7 +123,7 @@ class PreparedNorm:
         self.start(handle, arguments)
 
     def start(self, handle: int, arguments: NormArguments) -> None:
-        """Launch on the stream with this handle, whichever it is."""
+        """Launch on the stream with this handle, the default stream included."""
         if self._call is not None:
             self._call(handle, arguments)
 
@@ -159,10 +157,10 @@ def prepare(
     gpu: Gpu,
     cache: FileCache | None = None,
 ) -> PreparedNorm:
-    """Return the norm of x[rows channels] on `gpu`, compiled, or from `cache` where it is known.
+    """Return the norm of x[rows channels] on `gpu`, compiled or cached.
 
-    Raises ShapeError or DTypeError where no variant takes the sizes, CompileError where there is
-    no compiler.
+    Raises ShapeError or DTypeError where no variant takes the sizes, CompileError where there is no
+    compiler.
     """
     compiled = compile_variant(
         variant_for(options, channels, dtype), gpu.arch, cache or user_cache()
@@ -184,9 +182,8 @@ def rms_norm(
 ) -> object:
     """Return x[T C] over its root mean square, times weight[C], or times 1 + weight.
 
-    With `residual`, x + residual takes the place of x and is written back to it. Without `out`,
-    the result is a new array in the order of the stream: a tensor where x is a torch tensor, else
-    one that cupy.from_dlpack takes. Without a stream, the current one of x's framework.
+    With `residual`, x + residual takes the place of x and is written back to it. Without `out`, the
+    result is a new array.
     """
     arrays = _Arrays(x, weight, residual=residual, out=out)
     return _run(("rms", None), arrays, eps, float(plus_one), stream)[0]
@@ -203,7 +200,7 @@ def rms_norm_quantized(
     out: tuple[object, object] | None = None,
     stream: object = None,
 ) -> tuple[object, object]:
-    """Return codes[T C] and scales[T] of what `rms_norm` computes, before it is rounded.
+    """Return codes[T C] and scales[T]: `rms_norm`, quantised before it is rounded.
 
     `out` holds both in this order; the rest is as for `rms_norm`.
     """
@@ -275,7 +272,7 @@ def _run(
 def _checked(
     kind: Literal["rms", "layer"], code: Code | None, specs: _Arrays
 ) -> tuple[PreparedNorm, Callable[[int], tuple[Any, ...]]]:
-    """Return the norm for arrays with these specs, and what allocates its results."""
+    """Return the norm for arrays with these specs, and the allocator of its results."""
     views = {name: view_at(spec) for name in _INPUTS if (spec := getattr(specs, name))}
     axes = {"weight": "C", "bias": "C"}
     rows, channels = match(

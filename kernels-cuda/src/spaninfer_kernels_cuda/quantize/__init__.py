@@ -1,4 +1,4 @@
-"""Rows of activations in 8 bits, with one scale per row.
+"""Dynamic quantisation of activations to 8 bits, with one scale per row.
 
 x[T C] -> codes[T C] (int8, or float8_e4m3fn) and scales[T] float32, such that a code times its
 row's scale is near x: scale = largest size / 127 for int8 and / 448 for fp8, 1 for rows of zeros;
@@ -46,7 +46,7 @@ from spaninfer_kernels_cuda.rows import divide, launch
 
 
 class QuantizeArguments(NamedTuple):
-    """The addresses that quantize_rows takes."""
+    """Addresses, the arguments of quantize_rows."""
 
     codes: Pointer
     scales: Pointer
@@ -54,7 +54,7 @@ class QuantizeArguments(NamedTuple):
 
 
 class QuantizeSizes(NamedTuple):
-    """What quantize_rows takes beside addresses."""
+    """Sizes, the constants of quantize_rows."""
 
     channels: Int32
 
@@ -70,7 +70,7 @@ SOURCE = Source(
 
 @dataclass(frozen=True, slots=True)
 class PreparedQuantize:
-    """A quantisation of one size, compiled and loaded: `launch` passes pointers, nothing else.
+    """A quantisation of one size.
 
     Pointers are multiples of 16 bytes wherever `channels` elements are.
     """
@@ -81,15 +81,12 @@ class PreparedQuantize:
     _call: Call[QuantizeArguments] | None
 
     def launch(self, x: object, *, out: tuple[object, object], stream: object = None) -> None:
-        """Write codes and scales, in this order, to `out`.
-
-        Arrays may be given as addresses. Without a stream, the current one of x's framework.
-        """
+        """Write codes and scales, in this order, to `out`."""
         codes, scales = map(pointer_of, out)
         self.start(stream_handle(stream, x), QuantizeArguments(codes, scales, pointer_of(x)))
 
     def start(self, handle: int, arguments: QuantizeArguments) -> None:
-        """Launch on the stream with this handle, whichever it is."""
+        """Launch on the stream with this handle, the default stream included."""
         if self._call is not None:
             self._call(handle, arguments)
 
@@ -137,9 +134,7 @@ def quantize(
 ) -> tuple[object, object]:
     """Return codes[T C] and scales[T] of x[T C].
 
-    Without `out`, the results are new arrays in the order of the stream: tensors where x is a
-    torch tensor, else arrays that cupy.from_dlpack takes (not fp8, which cupy lacks). Without a
-    stream, the current one of x's framework.
+    Without `out`, the results are new arrays; cupy does not read fp8.
     """
     at, spec = inspect_array(x)
     given = out or (None, None)
@@ -157,7 +152,7 @@ def quantize(
 def _checked(
     code: Code, spec: ArraySpec, codes: ArraySpec, scales: ArraySpec
 ) -> tuple[PreparedQuantize, Callable[[int], tuple[Any, Any]]]:
-    """Return the quantisation of arrays with these specs, and what allocates its results."""
+    """Return the quantisation of arrays with these specs, and the allocator of its results."""
     x = view_at(spec)
     rows, channels = match(x=(x, "T C")).values()
     gpu, dtype = gpu_of(x=x), x.dtype

@@ -3,8 +3,8 @@
 x[T H D] and out[T H D] have one element type, heads of a row contiguous, rows strided, each
 beginning at a multiple of 16 bytes; cosine[T R/2] and sine[T R/2] are float32, and so is the
 arithmetic. The first R elements of a head are rotated in pairs (i, i + R/2), or (2i, 2i + 1) where
-interleaved; the others are copied. `append` of span_attention does this and the write into spans
-in one kernel.
+interleaved; the others are copied. `append` of span_attention does this and the write into spans in
+one kernel.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from spaninfer_kernels_cuda.rope.tuning import THREADS, launch
 
 
 class RopeArguments(NamedTuple):
-    """The addresses that rope_rows takes."""
+    """Addresses, the arguments of rope_rows."""
 
     out: Pointer
     x: Pointer
@@ -76,7 +76,7 @@ SOURCE = Source(
 
 @dataclass(frozen=True, slots=True)
 class RopeOptions:
-    """Heads of `size` elements, the first `rotary_len` of which are rotated, and which pairs."""
+    """A request for a variant: heads of `size` elements, of which `rotary_len` are rotated."""
 
     size: int
     rotary_len: int
@@ -85,7 +85,7 @@ class RopeOptions:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRope:
-    """A rotary embedding of one size, compiled and loaded: `launch` passes pointers alone."""
+    """A rotary embedding of one size."""
 
     rows: int
     heads: int
@@ -95,17 +95,14 @@ class PreparedRope:
     def launch(
         self, x: object, cosine: object, sine: object, *, out: object, stream: object = None
     ) -> None:
-        """Write x, rotated, to `out`, which may be x itself.
-
-        Arrays may be given as addresses. Without a stream, the current one of x's framework.
-        """
+        """Write x, rotated, to `out`, which may be x itself."""
         arguments = RopeArguments(
             out=pointer_of(out), x=pointer_of(x), cosine=pointer_of(cosine), sine=pointer_of(sine)
         )
         self.start(stream_handle(stream, x), arguments)
 
     def start(self, handle: int, arguments: RopeArguments) -> None:
-        """Launch on the stream with this handle, whichever it is."""
+        """Launch on the stream with this handle, the default stream included."""
         if self._call is not None:
             self._call(handle, arguments)
 
@@ -170,9 +167,7 @@ def rope(
 ) -> object:
     """Return x[T H D] with the first R elements of each head rotated by cosine, sine[T R/2].
 
-    Without `out`, the result is a new array in the order of the stream: a tensor where x is a
-    torch tensor, else one that cupy.from_dlpack takes; with out=x the heads are rotated where they
-    lie. Without a stream, the current one of x's framework.
+    Without `out`, the result is a new array; with out=x the heads are rotated where they lie.
     """
     (at, spec), (cosine_at, cosine_spec), (sine_at, sine_spec) = map(
         inspect_array, (x, cosine, sine)
@@ -191,7 +186,7 @@ def rope(
 def _checked(
     interleaved: bool, spec: ArraySpec, cosine: ArraySpec, sine: ArraySpec, out: ArraySpec
 ) -> tuple[PreparedRope, Callable[[int], tuple[Any, ...]]]:
-    """Return the rotary embedding for arrays with these specs, and what allocates its result."""
+    """Return the rotary embedding for arrays with these specs, and the allocator of its result."""
     x = view_at(spec)
     angles = {"cosine": view_at(cosine), "sine": view_at(sine)}
     rows_of = {"x": x} | ({"out": view_at(out)} if out else {})

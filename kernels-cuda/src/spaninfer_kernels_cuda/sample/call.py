@@ -1,4 +1,4 @@
-"""Sampling called with arrays of logits: checked and prepared once per shapes and types."""
+"""The eager functions of sampling: checked and prepared once per shapes and types."""
 
 from __future__ import annotations
 
@@ -78,11 +78,9 @@ def sample_from_logits(
     `seed` a number or int64[R]; None for top_k, top_p or min_p leaves all tokens, and so does 0 for
     top_k. A temperature below 1e-5 is greedy. The random numbers of a row are a function of its
     seed, its position and the token: without positions[R] (int32), row r has position r, so that
-    rows of one seed differ. `mask` int32[R ceil(V / 32)] has a bit for each token that is
-    allowed. A row from which nothing can be sampled gets token 0; `status` int32[R] is given a
-    `Status` per row. Without `out`, the result is a new array in the order of the stream: a tensor
-    where logits are a torch tensor, else one that cupy.from_dlpack takes. Without a stream, the
-    current one of logits' framework.
+    rows of one seed differ. `mask` int32[R ceil(V / 32)] has a bit for each token that is allowed.
+    A row from which nothing can be sampled gets token 0; `status` int32[R] is given a `Status` per
+    row. Without `out`, the result is a new array.
     """
     at, spec = inspect_array(logits)
     (mask_at, mask_spec), (positions_at, positions_spec) = (
@@ -178,7 +176,7 @@ _PER_ROW = (
 def _checked(
     spec: ArraySpec, arrays: tuple[ArraySpec, ...], results: tuple[ArraySpec, ArraySpec]
 ) -> _Eager:
-    """Return what samples logits with this spec, by parameters and into results with theirs."""
+    """Return the calls that sample logits, parameters and results of these specs."""
     logits = view_at(spec)
     rows, length = match(logits=(logits, "R V")).values()
     *per_row, mask = arrays
@@ -264,7 +262,7 @@ def sample(
 def _checked_records(
     specs: tuple[ArraySpec, ...],
 ) -> tuple[PreparedSample, Callable[[int], tuple[Any, Any]]]:
-    """Return sampling for arrays with these specs, and what allocates its results."""
+    """Return sampling for arrays with these specs, and the allocator of its results."""
     names = ("logits", "parameters", "slots", "positions", "mask")
     views = {name: view_at(spec) for name, spec in zip(names, specs, strict=False) if spec}
     axes = {"logits": "R V", "parameters": f"N {PARAMETERS.itemsize}"}

@@ -72,9 +72,9 @@ class PreparedSample:
         """Sample a token per row into out[0][R] int32, and its `Status` into out[1][R] int32.
 
         `tokens` int32[N token_stride] is the token buffer: a sampled token is also written to
-        tokens[slot, position], and with a workspace, penalties and bad words read
-        tokens[slot, :position]. Without a workspace, records must request neither them nor bias.
-        With `logprobs`, log-probabilities follow.
+        tokens[slot, position], and with a workspace, penalties and bad words read its row up to
+        there. Without a workspace, records must request neither them nor bias. With `logprobs`,
+        log-probabilities follow.
         """
         if self._penalize is None or self._sample is None:
             return

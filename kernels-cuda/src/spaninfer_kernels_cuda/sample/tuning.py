@@ -1,4 +1,4 @@
-"""Sizes of a batch of logits -> how many blocks share a row. Pure."""
+"""Sizes of a batch of logits -> the blocks that share a row. Pure."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ MOST_BLOCKS = 8  # of a cluster, on every GPU that has clusters
 
 
 def blocks_of_row(rows: int, at_once: Mapping[int, int]) -> int:
-    """Return how many blocks share a row: the most with which all rows run at the same time.
+    """Return the blocks that share a row: the most with which all rows run at the same time.
 
-    `at_once` says how many clusters of so many blocks do. More blocks take longer than fewer where
-    some rows have to wait: 16 rows 57 us with 8, 33 us with 6 (H200, all truncations).
+    `at_once` has the concurrent clusters by their number of blocks. More blocks take longer than
+    fewer where some rows have to wait: 16 rows take 57 us with 8, 33 us with 6 (H200, all
+    truncations).
 
     >>> h200 = {2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
     >>> [blocks_of_row(rows, h200) for rows in (1, 16, 32, 64, 128)]

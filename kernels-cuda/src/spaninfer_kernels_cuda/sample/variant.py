@@ -66,4 +66,4 @@ VARIANTS: tuple[Variant, ...] = (
         for arch in architectures
     ),
 )
-"""All there are: that of records, and one per element type and architecture."""
+"""All variants: that of records, and one per element type and architecture."""

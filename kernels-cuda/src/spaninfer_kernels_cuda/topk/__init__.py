@@ -1,4 +1,4 @@
-"""The k largest elements of rows, with their places: exact, stable, for any distribution.
+"""The k largest elements of rows, with their indices: exact, stable, for any distribution.
 
 Rows x[T V] of float32, float16 or bfloat16, the elements of a row contiguous, rows strided; values
 [T k] of the same type and indices[T k] int32, contiguous. Equal values are ordered by index, -0 and
@@ -47,7 +47,7 @@ from spaninfer_kernels_cuda.topk.tuning import THREADS, Division, divide
 
 
 class ShortArguments(NamedTuple):
-    """What topk_short takes: a block holds a row."""
+    """Arguments of topk_short, for rows that a block holds."""
 
     values: Pointer
     indices: Pointer
@@ -55,7 +55,7 @@ class ShortArguments(NamedTuple):
 
 
 class ShortSizes(NamedTuple):
-    """The sizes that topk_short takes."""
+    """Sizes, the constants of topk_short."""
 
     length: Int32
     stride: Int64
@@ -63,7 +63,7 @@ class ShortSizes(NamedTuple):
 
 
 class BoundArguments(NamedTuple):
-    """What topk_bound takes: it finds what about k elements of a row reach."""
+    """Arguments of topk_bound, which finds a bound that about k elements of a row reach."""
 
     rows: Pointer
     offers: Pointer
@@ -71,7 +71,7 @@ class BoundArguments(NamedTuple):
 
 
 class BoundSizes(NamedTuple):
-    """The sizes that topk_bound takes."""
+    """Sizes, the constants of topk_bound."""
 
     length: Int32
     stride: Int64
@@ -81,7 +81,7 @@ class BoundSizes(NamedTuple):
 
 
 class FilterArguments(NamedTuple):
-    """What topk_filter takes: it reads the rows, and selects from what reaches the bound."""
+    """Arguments of topk_filter, which reads the rows and selects among elements above the bound."""
 
     values: Pointer
     indices: Pointer
@@ -92,7 +92,7 @@ class FilterArguments(NamedTuple):
 
 
 class FilterSizes(NamedTuple):
-    """The sizes that topk_filter takes."""
+    """Sizes, the constants of topk_filter."""
 
     length: Int32
     stride: Int64
@@ -114,14 +114,14 @@ SOURCE = Source(
 )
 
 _ROW_BYTES = 8  # struct Row of keys.cuh
-_KEY_BYTES = 8
+_KEY_BYTES = 8  # also the alignment of a workspace
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedTopK:
-    """A top-k of one size, compiled and loaded: `launch` passes pointers, and nothing else.
+    """A top-k of one size.
 
-    `workspace_bytes` is what `launch` needs of 16-byte aligned memory, whatever is in it.
+    `workspace_bytes` is the size of the workspace, 8-byte aligned, with any content.
     """
 
     rows: int
@@ -131,8 +131,8 @@ class PreparedTopK:
     division: Division | None
     _short: Call[ShortArguments] | None
     _long: tuple[Call[BoundArguments], Call[FilterArguments]] | None
-    _offers: int  # bytes of the workspace in front of them
-    _lists: int
+    _offers: int  # offset in the workspace, in bytes
+    _lists: int  # likewise
 
     def launch(
         self,
@@ -142,16 +142,13 @@ class PreparedTopK:
         workspace: object = None,
         stream: object = None,
     ) -> None:
-        """Write values and indices of the k largest to `out`, on `stream`.
-
-        Arrays may be given as addresses. Without a stream, the current one of x's framework.
-        """
+        """Write values and indices of the k largest to `out`, on `stream`."""
         values, indices = map(pointer_of, out)
         handle = stream_handle(stream, x)
         self.start(handle, pointer_of(x), values, indices, pointer_of(workspace))
 
     def start(self, handle: int, x: int, values: int, indices: int, workspace: int) -> None:
-        """Launch with addresses on the stream with this handle, whichever it is."""
+        """Launch on the stream with this handle, the default stream included."""
         if self._short is not None:
             self._short(handle, ShortArguments(values, indices, x))
         if self._long is not None:
@@ -170,7 +167,7 @@ class PreparedTopK:
 
 
 def variant_for(dtype: object, *, sorted: bool = True) -> Variant:
-    """Return the variant for rows of `dtype`, which holds the three kernels of `ENTRIES`."""
+    """Return the variant for rows of `dtype`, which holds the three kernels of `SOURCE`."""
     element = element_of(dtype)
     macros: dict[str, str | int | bool] = {"T": element.name, "SORTED": sorted}
     return Variant.of("topk_filter", SOURCE, macros, element.architectures)
@@ -187,7 +184,7 @@ def prepare(
     row_stride: int | None = None,
     cache: FileCache | None = None,
 ) -> PreparedTopK:
-    """Return the top-k of x[rows length] on `gpu`, compiled, or from `cache` where it is known.
+    """Return the top-k of x[rows length] on `gpu`, compiled or cached.
 
     `row_stride` counts elements from one row to the next (`length` unless given). With
     `sorted=False` the k largest come in any order. Raises ShapeError or DTypeError for what no
@@ -265,11 +262,9 @@ def topk(
     out: tuple[object, object] | None = None,
     stream: object = None,
 ) -> tuple[object, object]:
-    """Return values[T k] and indices[T k] of the k largest of x[T V], largest first.
+    """Return values[T k] and int32 indices[T k] of the k largest of x[T V], largest first.
 
-    Without `out`, the results are new arrays in the order of the stream: tensors where x is a
-    torch tensor, else arrays that cupy.from_dlpack takes. Without a stream, the current one of x's
-    framework.
+    Without `out`, the results are new arrays.
     """
     at, spec = inspect_array(x)
     given = out or (None, None)
@@ -288,7 +283,7 @@ def topk(
 def _checked(
     k: int, sorted: bool, spec: ArraySpec, values: ArraySpec, indices: ArraySpec
 ) -> tuple[PreparedTopK, Callable[[int], tuple[Any, ...]]]:
-    """Return the top-k of arrays with these specs, and what allocates a workspace and results."""
+    """Return the top-k of arrays with these specs, and the allocator of workspace and results."""
     x = view_at(spec)
     rows, length = match(x=(x, "T V")).values()
     gpu = gpu_of(x=x)
@@ -309,4 +304,4 @@ VARIANTS: tuple[Variant, ...] = tuple(
     for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)
     for sorted in (True, False)
 )
-"""All there are: one per element type and order."""
+"""All variants: one per element type and order."""

@@ -66,8 +66,8 @@ def compile_variant(variant: Variant, arch: str, cache: FileCache | None = None)
 
     Raises CompileError with the compiler's log where it refuses, SignatureError where a kernel's
     parameters are not those that `variant.source.kernels` declare, CompilerMissing (which names the
-    extra to install) where there is no compiler. Inside of `recording_kernels`, it is
-    recorded instead; inside of `cached_only`, NotCompiled is raised where it is not cached.
+    extra to install) where there is no compiler. Inside of `recording_kernels`, it is recorded
+    instead; inside of `cached_only`, NotCompiled is raised where it is not cached.
     """
     if arch not in variant.architectures:
         raise CompileError(f"{variant} is for {', '.join(variant.architectures)}, not for {arch}")

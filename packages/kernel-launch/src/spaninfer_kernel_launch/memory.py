@@ -22,9 +22,9 @@ from spaninfer_kernel_launch.view import ArraySpec, Device, check_aligned, check
 class Array:
     """A contiguous array on a GPU that torch.from_dlpack and cupy.from_dlpack take without a copy.
 
-    Its memory is given back on the stream that used it last, when neither it nor anything made
-    from it is referred to any more: that stream must still exist then. cupy also reads the CUDA
-    array interface, which knows neither bfloat16 nor 8-bit floats.
+    Its memory is given back on the stream that used it last, when neither it nor anything made from
+    it is referred to any more: that stream must still exist then. cupy also reads the CUDA array
+    interface, which knows neither bfloat16 nor 8-bit floats.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: object, gpu: Gpu, stream: int) -> None:

@@ -1,4 +1,4 @@
-"""New keys and values into spans: head norm, rotary embedding and the write, in one kernel.
+"""Append of new keys and values to spans: head norm, rotary embedding, write in one kernel.
 
 query[T H D], key[T K D] and value[T K E] of one element type, heads of a row contiguous, rows
 strided, each beginning at a multiple of 16 bytes; cosine[T R/2] and sine[T R/2] float32;
@@ -61,7 +61,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class PreparedAppend:
-    """An append of one size, compiled and loaded: `launch` passes pointers, and nothing else."""
+    """An append of one size."""
 
     layout: SpanLayout
     rows: int
@@ -83,10 +83,7 @@ class PreparedAppend:
         head_norm: HeadNorm | None = None,
         stream: object = None,
     ) -> None:
-        """Write keys and values into the spans and the rotated queries to `out`.
-
-        Arrays may be given as addresses. Without a stream, the current one of query's framework.
-        """
+        """Write keys and values into the spans and the rotated queries to `out`."""
         rotated, norm = rotary or _NO_ROTARY, head_norm or _NO_NORM
         if rotated.len != self.rotary_len:
             raise ShapeError(
@@ -101,13 +98,13 @@ class PreparedAppend:
         self.start(handle, _arguments(rows, tables, spans, pointer_of(out), norm))
 
     def start(self, handle: int, arguments: AppendArguments) -> None:
-        """Launch on the stream with this handle, whichever it is."""
+        """Launch on the stream with this handle, the default stream included."""
         if self._call is not None:
             self._call(handle, arguments)
 
 
 class _Rows(NamedTuple):
-    """Addresses of the rows to be appended, and of where each goes."""
+    """Addresses of the rows to append, and of their slots."""
 
     query: int
     key: int
@@ -116,7 +113,7 @@ class _Rows(NamedTuple):
 
 
 class _Tables(NamedTuple):
-    """Addresses of what rotary embedding and head norm read; 0 for what there is not."""
+    """Addresses of the tables of rotary embedding and head norm; 0 for those not given."""
 
     cosine: int
     sine: int
@@ -127,7 +124,7 @@ class _Tables(NamedTuple):
 def _arguments(
     rows: _Rows, tables: _Tables, spans: Spans, out: int, norm: HeadNorm
 ) -> AppendArguments:
-    """Return what the kernel takes."""
+    """Return the kernel's arguments."""
     (keys, values), (key_scales, value_scales) = spans.places, spans.scale_places
     return AppendArguments(
         query_out=out,
@@ -238,10 +235,9 @@ def append(
 ) -> object:
     """Return query[T H D] rotated; write key[T K D] and value[T K E] where slot_mapping[T] says.
 
-    `value` is None where values lie in the keys. Without `out`, the result is a new array in the
-    order of the stream: a tensor where query is a torch tensor, else one that cupy.from_dlpack
-    takes. Without a stream, the current one of query's framework. That slots lie inside the cache
-    is the caller's word: reading them would wait for the GPU.
+    `value` is None where values lie in the keys. Without `out`, the result is a new array. That
+    slots lie inside the cache is not checked, since reading them would wait for the GPU; the caller
+    must ensure it.
     """
     rotated, norm = rotary or _NO_ROTARY, head_norm or _NO_NORM
     at, rows = zip(*map(inspect_array, (query, key, value, slot_mapping)), strict=True)
@@ -269,7 +265,7 @@ def _checked(
     rows: tuple[ArraySpec, ...],
     others: tuple[ArraySpec, ...],
 ) -> tuple[PreparedAppend, Callable[[int], tuple[Any, ...]]]:
-    """Return the append of arrays with these specs, and what allocates the rotated queries."""
+    """Return the append of arrays with these specs, and the allocator of rotated queries."""
     *tables, cache, out = others
     specs = zip(_NAMES, (*rows, *tables), strict=True)
     given = {name: view_at(spec) for name, spec in specs if spec}

@@ -1,4 +1,4 @@
-"""What an append does on the way into the spans, and the variant of the kernel that does it."""
+"""Variants of append: head norm, rotary embedding, quantisation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FLOATS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AppendOptions:
-    """What happens on the way: a norm over each head, and which pairs rope rotates.
+    """A request for a variant: a norm over each head, and the pairs that rope rotates.
 
     `rotary_len` is the number of elements that rope rotates, the whole head unless given. `dtype`
     is the element type of queries, keys and values; that of the spans, unless those hold codes.
@@ -61,7 +61,7 @@ def element_for(options: AppendOptions, layout: SpanLayout) -> Element:
 
 
 def rotary_len(options: AppendOptions, layout: SpanLayout) -> int:
-    """Return how many elements rope rotates. Raises ShapeError where a head has no such pairs."""
+    """Return the number of elements that rope rotates. Raises ShapeError for impossible ones."""
     rotated = layout.key_size if options.rotary_len is None else options.rotary_len
     if rotated % 2 or not 0 <= rotated <= layout.key_size or layout.key_size % 2:
         raise ShapeError(

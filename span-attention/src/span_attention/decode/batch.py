@@ -35,7 +35,7 @@ from span_attention.spans import Spans
 
 
 class _Step(NamedTuple):
-    """What runs read of a planned step: the arrays are held as long as it is planned."""
+    """A planned step, as runs read it; its arrays are held as long as it is planned."""
 
     prepared: PreparedDecode
     seq_lens: int
@@ -96,11 +96,11 @@ class BatchDecode:
         padding, whose result is zero. Row table_rows[r] of span_tables[N M] names the spans of
         sequence r in order, row r without table_rows[R]; all int32. With a window, only the last
         `window` tokens are attended to. Nothing is read on the host: that lengths and tables fit
-        the cache is the caller's word. Without a stream, the current one of seq_lens' framework.
+        the cache is not checked; the caller must ensure it.
 
-        What runs read before they wait for the kernel in front must be there when the step is
-        planned: seq_lens, tables, and keys and values of all tokens but the last of each sequence.
-        Steps that append several tokens of one sequence belong to `BatchPrefill`.
+        Runs read some arrays before they wait for the previous kernel, so these must be complete
+        when the step is planned: seq_lens, tables, and keys and values of all tokens but the last
+        of each sequence. Steps that append several tokens of one sequence belong to `BatchPrefill`.
         """
         (lens_at, lens), (tables_at, tables) = inspect_array(seq_lens), inspect_array(span_tables)
         rows_at, rows = inspect_array(table_rows)
@@ -135,13 +135,11 @@ class BatchDecode:
         out: Any = None,
         stream: object = None,
     ) -> Any:
-        """Return what query[R H D] reads of one layer's keys and values, [R H E].
+        """Return the attention of query[R H D] over one layer's keys and values, [R H E].
 
         With `lse`, return a pair: that, and lse[R H] float32. alibi_slopes[H] and sinks[H] are
         float32; sinks are logits that take part in the softmax without a value. Without `out` (a
-        pair with `lse`), results are new arrays in the order of the stream: tensors where query is
-        a torch tensor, else arrays that cupy.from_dlpack takes. Query and `out` may be addresses of
-        dense arrays. Without a stream, the current one of query's framework.
+        pair with `lse`), results are new arrays. Query and `out` may be addresses of dense arrays.
         """
         step = self._step
         if step is None:
@@ -222,7 +220,7 @@ def _prepared_for(
     span_tables: ArraySpec,
     table_rows: ArraySpec,
 ) -> tuple[PreparedDecode, int, Callable[[int], tuple[Any, ...]]]:
-    """Return the decode of a step whose arrays have these specs, and what allocates its memory."""
+    """Return the decode of a step with these specs, and the allocator of its memory."""
     views = {"seq_lens": view_at(seq_lens), "span_tables": view_at(span_tables)}
     if table_rows:
         views["table_rows"] = view_at(table_rows)

@@ -1,4 +1,4 @@
-"""A decode, compiled and loaded for so many sequences."""
+"""The prepared kernels of a decode."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from span_attention.layout import SpanLayout
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedDecode:
-    """A decode of so many sequences, compiled and loaded: what `BatchDecode` launches.
+    """The kernels of a decode of so many sequences, as `BatchDecode` launches them.
 
-    `plan_bytes` and `workspace_bytes` are what it needs of 16-byte aligned memory, whatever is in
-    it. One workspace serves all layers, one plan those of one window.
+    `plan_bytes` and `workspace_bytes` are the sizes of plan and workspace, 16-byte aligned, with
+    any content. One workspace serves all layers, one plan those of one window.
     """
 
     options: DecodeOptions

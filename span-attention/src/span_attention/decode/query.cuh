@@ -32,7 +32,7 @@ __device__ __forceinline__ float element_at(const unsigned* words, int index) {
   return to_float(pair.at[index % 2]);
 }
 
-// Per-item terms of the lane's query heads: the sums of their elements, over kUnit, and ALiBi slopes
+// Terms of the lane's query heads: the sums of their elements, over kUnit, and ALiBi slopes
 // for distances in tokens and scores in units of log2.
 struct Query {
   float sum[HEAD_TILES][2], slope[HEAD_TILES][2];

@@ -1,4 +1,4 @@
-"""What a decode is asked for, and the variants of its kernels."""
+"""Variants of the decode kernels, and the request for one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """What a decode is asked for: `dtype` is the element type of queries and results.
+    """A request for a variant: `dtype` is the element type of queries and results.
 
     float16 or bfloat16, and that of the spans where these hold floats. With `lse`, log-sum-exps of
     scores are a second result.

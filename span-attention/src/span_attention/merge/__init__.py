@@ -1,4 +1,4 @@
-"""Attention over parts of the keys into attention over all of them.
+"""Merge of attention over parts of the keys into attention over all of them.
 
 outputs[P T H E] of P parts, float32, float16 or bfloat16, and lse[P T H] float32, the natural
 logarithm of each part's sum of exponentials, minus infinity where it saw no key; both contiguous:
@@ -48,7 +48,7 @@ from span_attention.merge.tuning import WARPS, launch, vector
 
 
 class MergeArguments(NamedTuple):
-    """The addresses that merge_parts takes."""
+    """Addresses, the arguments of merge_parts."""
 
     out: Pointer
     total: Pointer
@@ -57,7 +57,7 @@ class MergeArguments(NamedTuple):
 
 
 class MergeSizes(NamedTuple):
-    """The sizes that merge_parts takes: parts, and heads of all rows."""
+    """Sizes, the constants of merge_parts: parts, and heads of all rows."""
 
     parts: Int32
     heads: Int64
@@ -75,7 +75,7 @@ SOURCE = Source(
 
 @dataclass(frozen=True, slots=True)
 class PreparedMerge:
-    """A merge of one size, compiled and loaded: `launch` passes pointers, and nothing else."""
+    """A merge of one size."""
 
     parts: int
     rows: int
@@ -86,16 +86,13 @@ class PreparedMerge:
     def launch(
         self, outputs: object, lse: object, *, out: tuple[object, object], stream: object = None
     ) -> None:
-        """Write the merged output and the total of log-sum-exps to `out`.
-
-        Arrays may be given as addresses. Without a stream, the current one of outputs' framework.
-        """
+        """Write the merged output and the total of log-sum-exps to `out`."""
         merged, total = map(pointer_of, out)
         arguments = MergeArguments(merged, total, pointer_of(outputs), pointer_of(lse))
         self.start(stream_handle(stream, outputs), arguments)
 
     def start(self, handle: int, arguments: MergeArguments) -> None:
-        """Launch on the stream with this handle, whichever it is."""
+        """Launch on the stream with this handle, the default stream included."""
         if self._call is not None:
             self._call(handle, arguments)
 
@@ -145,9 +142,7 @@ def merge(
 ) -> tuple[object, object]:
     """Return out[T H E] and total[T H] of outputs[P T H E] and lse[P T H].
 
-    Without `out`, the results are new arrays in the order of the stream: tensors where outputs are
-    a torch tensor, else arrays that cupy.from_dlpack takes. Without a stream, the current one of
-    outputs' framework.
+    Without `out`, the results are new arrays.
     """
     (at, spec), (lse_at, lse_spec) = inspect_array(outputs), inspect_array(lse)
     given = out or (None, None)
@@ -165,7 +160,7 @@ def merge(
 def _checked(
     spec: ArraySpec, lse_spec: ArraySpec, merged: ArraySpec, total: ArraySpec
 ) -> tuple[PreparedMerge, Callable[[int], tuple[Any, Any]]]:
-    """Return the merge of arrays with these specs, and what allocates its results."""
+    """Return the merge of arrays with these specs, and the allocator of its results."""
     outputs, lse = view_at(spec), view_at(lse_spec)
     parts, rows, heads, size = match(outputs=(outputs, "P T H E"), lse=(lse, "P T H")).values()
     dtype = outputs.dtype

@@ -34,7 +34,7 @@ from span_attention.spans import Spans
 
 
 class _Step(NamedTuple):
-    """What runs read of a planned step: the arrays are held as long as it is planned."""
+    """A planned step, as runs read it; its arrays are held as long as it is planned."""
 
     prepared: PreparedPrefill
     division: Division
@@ -87,18 +87,18 @@ class BatchPrefill:
         window: int | None = None,
         stream: object = None,
     ) -> None:
-        """Cut a step into tiles, on the GPU.
+        """Divide a step into tiles, on the GPU.
 
         Slice r of R is the rows query_start_loc[r] .. query_start_loc[r + 1] of a query with
         `num_tokens` rows, the last of seq_lens[r] positions. Its keys and values, its own tokens'
         included, lie in the spans that row table_rows[r] of span_tables[N M] names. All are int32,
         query_start_loc has R + 1. A slice of length 0 is padding, whose rows are left alone; so are
         rows of no slice. With a window, each row sees only the last `window` positions, its own
-        included. Nothing is read on the host: that the numbers fit together is the caller's word.
-        Without a stream, the current one of seq_lens' framework.
+        included. Nothing is read on the host: that the numbers are consistent is not checked; the
+        caller must ensure it.
 
-        Launches read arrays and plan before they wait for the kernel in front: tables and rows must
-        be what they are when the step is planned.
+        Runs read arrays and plan before they wait for the previous kernel: tables and rows must be
+        complete when the step is planned, and must not change until its runs have finished.
         """
         given = (query_start_loc, seq_lens, span_tables, table_rows)
         (starts_at, starts), (lens_at, lens) = (
@@ -147,11 +147,9 @@ class BatchPrefill:
         """Return the attention of query[T H D] over one layer's keys and values, [T H E].
 
         With `lse`, return a pair: that, and lse[T H] float32. Rows of no slice are not written.
-        alibi_slopes[H] and sinks[H] are float32; sinks are logits that take part in the softmax without a
-        value. Without `out` (a pair with `lse`), results are new arrays in the order of the
-        stream: tensors where query is a torch tensor, else arrays that cupy.from_dlpack takes.
-        Query and `out` may be addresses of dense arrays. Without a stream, the current one of
-        query's framework. Runs that share a plan come one after another.
+        alibi_slopes[H] and sinks[H] are float32; sinks are logits that take part in the softmax
+        without a value. Without `out` (a pair with `lse`), results are new arrays. Query and `out`
+        may be addresses of dense arrays. Runs that share a plan come one after another.
         """
         step = self._step
         if step is None:
@@ -201,7 +199,7 @@ def _prepared_for(
     sizes: tuple[int, int, bool],
     specs: tuple[ArraySpec, ...],
 ) -> tuple[PreparedPrefill, Division, int, Callable[[int], tuple[Any, ...]]]:
-    """Return the prefill of a step whose arrays have these specs, and what allocates its memory."""
+    """Return the prefill of a step with these specs, and the allocator of its memory."""
     num_heads, num_rows, splits = sizes
     views = {name: view_at(spec) for name, spec in zip(_STEP, specs, strict=True)}
     slices = check_step(**views)

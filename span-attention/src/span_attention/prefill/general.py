@@ -124,7 +124,7 @@ def variant_for(
 def prepare(
     options: PrefillOptions, layout: SpanLayout, heads: int, gpu: Gpu, cache: FileCache
 ) -> General:
-    """Return the kernel compiled, or from `cache`, and loaded."""
+    """Return the loaded kernel, compiled or cached."""
     variant, cut = variant_for(options, layout, gpu.shared_bytes)
     compiled = compile_variant(variant, gpu.arch, cache)
     grid = launch(

@@ -1,4 +1,4 @@
-"""The attention of Hopper: sizes it is for, variant, tensor maps and call of hopper.cu."""
+"""The attention of Hopper: sizes, variant, tensor maps and call of hopper.cu."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SOURCE = Source(
     parts=tuple(f"prefill/hopper_{part}.cuh" for part in ("task", "copies", "matmul", "parts")),
     kernels=(PREFILL_HOPPER,),
 )
-_ALL_SPANS: Final = 2**31 - 1  # how many there are is the caller's word, as the tables are
+_ALL_SPANS: Final = 2**31 - 1  # their number is not checked, nor are the tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Hopper:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes for the sums of every part: float32, beside each line its softmax's state."""
+        """Bytes of the partials of all parts: float32, and the softmax state of each line."""
         return 4 * self.most_sharers * self.lines * (self.layout.value_size + 2)
 
     @property
@@ -104,7 +104,7 @@ class Hopper:
 
     @property
     def box_tokens(self) -> int:
-        """Tokens that one copy brings: those of a span, or of a block of a longer one."""
+        """Tokens of one TMA copy: those of a span, or of a block if spans are longer."""
         return min(self.layout.span_len, self.block)
 
     def _map(self, pointer: int, place: ArrayStrides, size: int) -> bytes:
@@ -155,7 +155,7 @@ def prepare(
     *,
     splits: bool,
 ) -> Hopper | None:
-    """Return the kernel compiled, or from `cache`, and loaded; None where it is not for that."""
+    """Return the loaded kernel, compiled or cached; None for sizes that it does not take."""
     cut = hopper_tiles(layout.key_size, layout.value_size)
     plain = _load(options, layout, gpu, cache, splits=False)
     if plain is None or cut is None:

@@ -1,4 +1,4 @@
-"""A prefill, compiled and loaded for one layout."""
+"""The prepared kernels of a prefill."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PLAN_LAUNCH = Launch((1, 1, 1), (1024, 1, 1))
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How a step is divided among thread blocks.
+    """The division of a step among thread blocks.
 
     `pack` heads share a tile; up to `sharers` thread blocks share tasks.
     """
@@ -41,7 +41,7 @@ class Division:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedPrefill:
-    """An attention of one layout, compiled and loaded: what `BatchPrefill` launches.
+    """The kernels of prefill for one layout, as `BatchPrefill` launches them.
 
     It serves steps of any size; `heads` is the number of query heads, `gpu` where it is loaded.
     """
@@ -75,7 +75,7 @@ class PreparedPrefill:
     def plan_arguments(
         self, plan: int, query_start_loc: int, seq_lens: int, window: int, division: Division
     ) -> PlanArguments:
-        """Return what plans a step that is divided so."""
+        """Return the arguments of prefill_plan for this division."""
         return PlanArguments(
             plan=plan,
             query_start_loc=query_start_loc,
@@ -93,11 +93,11 @@ class PreparedPrefill:
         self._kernel.start(handle, arguments)
 
     def divide(self, num_rows: int, slices: int) -> Division:
-        """Return how a step of so many rows and slices is divided among thread blocks."""
+        """Return the division of a step of so many rows and slices among thread blocks."""
         return Division(num_rows, slices, self._pack(num_rows, slices), self._sharers(num_rows))
 
     def _pack(self, num_rows: int, slices: int) -> int:
-        """Return how many heads share a tile."""
+        """Return the number of heads that share a tile."""
         return heads_of_tile(
             self.heads // self.layout.kv_heads,
             self._kernel.lines,
@@ -109,7 +109,7 @@ class PreparedPrefill:
         )
 
     def _sharers(self, num_rows: int) -> int:
-        """Return how many thread blocks may share tasks: 0 where tasks are more than half as many.
+        """Return the blocks that may share tasks: 0 where tasks are more than half as many.
 
         A task has at most a tile full of lines.
         """
