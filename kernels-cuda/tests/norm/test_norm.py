@@ -202,3 +202,8 @@ def wide(array):
 
 def near(actual, expected, dtype):
     return relative_error(wide(actual), expected) <= tolerance(np.dtype(dtype).name)
+
+
+def test_form_is_the_old_name_of_norm_options():
+    with pytest.warns(DeprecationWarning, match=r"norm\.Form is now .*norm\.NormOptions"):
+        assert norm.Form is norm.NormOptions

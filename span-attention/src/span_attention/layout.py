@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, Literal
 
 from spaninfer_kernel_launch import ShapeError
 
-_ALIGNMENT: Final = 16  # bytes: what one thread loads at once, and the least that TMA takes
+_ALIGNMENT: Final = 16  # bytes: one thread's load, and the least alignment of TMA
 _SCALE_BYTES: Final = 4
 
 
@@ -123,6 +123,46 @@ class SpanLayout:
             values=values,
             key_scales=key_scales,
             value_scales=key_scales if values_in_keys else own_scales,
+        )
+
+    @classmethod
+    def paged(
+        cls,
+        *,
+        page_size: int,
+        kv_heads: int,
+        head_size: int,
+        format: Format,
+        order: Literal["NHD", "HND"] = "NHD",
+    ) -> SpanLayout:
+        """Return the layout of one layer's paged KV cache, as FlashInfer allocates it.
+
+        "NHD" is an array [pages, 2, page_size, kv_heads, head_size], keys then values; "HND" is
+        [pages, 2, kv_heads, page_size, head_size]. Layers are arrays of their own: the spans of a
+        layer are `Spans(array, layout)`. Raises ShapeError for sizes that 16-byte loads cannot
+        read, and for formats with scales, which such an array does not hold.
+        """
+        _check(page_size, kv_heads, num_layers=1)
+        if format.num_scales:
+            raise ShapeError(
+                f"{format.label} needs scales, which a paged array does not hold; use a float "
+                "format, or SpanLayout.contiguous"
+            )
+        head_bytes = _bytes_per_head("head_size", head_size, format)
+        half = page_size * kv_heads * head_bytes
+        head_stride, token_stride = {
+            "NHD": (head_bytes, kv_heads * head_bytes),
+            "HND": (page_size * head_bytes, head_bytes),
+        }[order]
+        return cls(
+            *(page_size, kv_heads, head_size, head_size, format),
+            num_layers=1,
+            span_stride=2 * half,
+            layer_stride=2 * half,
+            keys=ArrayStrides(0, head_stride, token_stride),
+            values=ArrayStrides(half, head_stride, token_stride),
+            key_scales=None,
+            value_scales=None,
         )
 
     @property

@@ -364,3 +364,8 @@ def check_codes(format, written, numbers, x):
 
 
 FEW = 0.01
+
+
+def test_form_is_the_old_name_of_append_options():
+    with pytest.warns(DeprecationWarning, match=r"append\.Form is now .*append\.AppendOptions"):
+        assert append.Form is append.AppendOptions

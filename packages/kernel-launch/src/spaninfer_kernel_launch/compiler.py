@@ -1,4 +1,4 @@
-"""From a variant to a cubin, through NVRTC: no GPU, no toolkit on the machine."""
+"""Compilation of a variant to a cubin by NVRTC: needs no GPU and no CUDA toolkit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Compiled:
 
     @property
     def report(self) -> CompileReport:
-        """Those of the entry point. Raises CompileError where the log does not say."""
+        """The report of the entry point. Raises CompileError where the log does not have it."""
         if (found := self.reports.get(self.entry)) is None:
             about = f"the compiler's log does not speak of kernel {self.entry}"
             raise CompileError(about, self.log)
@@ -124,7 +124,7 @@ def _empty_kernel(arch: str, cache: FileCache | None) -> Compiled:
 
 
 _found: dict[KernelRequest, Compiled] = {}
-"""What this process has found in a cache or compiled for it: read once, and kept in any case."""
+"""The kernels that this process has read from a cache or compiled."""
 
 
 def _find(request: KernelRequest) -> Compiled | None:

@@ -39,7 +39,7 @@ class Gpu:
 
     @property
     def is_current(self) -> bool:
-        """Whether this GPU's context is the thread's own."""
+        """True if this GPU's context is the thread's current one."""
         _, context = driver().cuCtxGetCurrent()
         return int(context) == self.context
 

@@ -1,4 +1,4 @@
-"""How many threads run a kernel, and the call that makes them run."""
+"""The launch configuration of a kernel, and the call that launches it."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def _begins(codes: Sequence[str]) -> list[int]:
 def blocks_at_once(kernel: Kernel[Any], launch: Launch) -> int:
     """Return how many blocks of `launch` the kernel's GPU runs at the same time.
 
-    A grid of as many leaves nothing to chance: of fewer, some multiprocessors get more than others
-    while a kernel in front still has its blocks on them.
+    A grid of as many fills every multiprocessor evenly: of fewer, some get more than others
+    while the previous kernel still has blocks on them.
     """
     kernel.allow_shared(launch.shared_bytes)
     bound = driver()
@@ -149,7 +149,7 @@ _LAST_SPECIAL_STREAM = 2  # 0 and 1: the legacy default stream, 2: the one of th
 
 
 def _config(launch: Launch, gpu: Gpu) -> Any:
-    """Return the driver's form of `launch` on `gpu`, without a stream."""
+    """Return `launch` on `gpu` as the driver's configuration, without a stream."""
     bound = driver()
     config = bound.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid

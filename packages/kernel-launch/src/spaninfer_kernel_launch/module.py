@@ -12,7 +12,7 @@ from spaninfer_kernel_launch.errors import SignatureError
 from spaninfer_kernel_launch.gpu import Gpu
 from spaninfer_kernel_launch.signature import ArgumentsT, Signature
 
-_WITHOUT_ASKING_BYTES = 48 * 1024  # more dynamic shared memory must be asked for
+_DEFAULT_SHARED_BYTES = 48 * 1024  # more dynamic shared memory needs an attribute
 _SHARED = "MAX_DYNAMIC_SHARED_SIZE_BYTES"
 _WITHOUT_ASKING_BLOCKS = 8  # so must larger clusters, which not every GPU has
 
@@ -30,7 +30,7 @@ class Kernel(Generic[ArgumentsT]):
 
         What was allowed before stays so: other launches of the kernel may need it.
         """
-        if shared_bytes > max(_WITHOUT_ASKING_BYTES, self._get(_SHARED)):
+        if shared_bytes > max(_DEFAULT_SHARED_BYTES, self._get(_SHARED)):
             self._set(_SHARED, shared_bytes)
 
     def allow_cluster(self, blocks: int) -> None:

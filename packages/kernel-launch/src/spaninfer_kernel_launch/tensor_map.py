@@ -1,4 +1,4 @@
-"""Tensor maps: what Hopper's copy engine must know of an array to bring boxes of it."""
+"""TMA tensor maps: descriptors of arrays from which Hopper copies boxes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long launches take on the GPU, and the record that a benchmark program prints of it."""
+"""GPU time of launches, and the record of it that a benchmark program prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an array lies in memory and how, whichever framework made it.
+"""Views of arrays of any framework: address, shape, strides, type, device.
 
 DLPack and the CUDA array interface are read directly, because numpy, the usual reader, knows
 neither device memory nor bfloat16 nor 8-bit floats.
@@ -47,7 +47,7 @@ class View:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements lie one after another, last axis fastest."""
+        """True if the elements are contiguous, last axis fastest."""
         return prod(self.shape) == 0 or all(
             size == 1 or stride == dense
             for size, stride, dense in zip(
@@ -126,13 +126,13 @@ _NO_SYNCHRONISATION = -1
 
 
 ArraySpec: TypeAlias = tuple[Any, ...]
-"""What checks depend on: shape, strides, element type, device, and where in 16 bytes it begins."""
+"""Shape, strides, element type, device, and the address modulo 16: all that checks depend on."""
 
-_GRAIN: Final = 16  # bytes: no kernel asks for more of an address
+_GRAIN: Final = 16  # bytes: the largest alignment that a kernel requires
 
 
 def inspect_array(array: Any) -> tuple[int, ArraySpec]:
-    """Return the address of the first element, and the spec of all that checks depend on.
+    """Return the address of the first element, and the spec of an array.
 
     Of a torch tensor, both take half a microsecond, a tenth of its view. None has address 0 and an
     empty spec.

@@ -103,7 +103,7 @@ def merge(outputs: Floats, lse: Floats) -> tuple[Floats, Floats]:
 def _scores(
     query: Floats, keys: Floats, scale: float, softcap: float | None, bias: Floats | None
 ) -> Floats:
-    """[H T N]: what the softmax sees of query[T H D] and keys[N K D], hidden keys included."""
+    """[H T N]: the scores of query[T H D] and keys[N K D], masked keys included."""
     keys = keys.repeat(query.shape[1] // keys.shape[1], axis=1)
     scores = query.swapaxes(0, 1) @ keys.transpose(1, 2, 0) * scale
     if softcap is not None:
@@ -112,7 +112,7 @@ def _scores(
 
 
 def _visible(query_positions: Ints, key_positions: Ints, window: int | None) -> NDArray[np.bool_]:
-    """[T N]: which keys each query sees."""
+    """[T N]: True where a query sees a key."""
     behind = query_positions[:, None] - key_positions
     return behind >= 0 if window is None else (behind >= 0) & (behind < window)
 

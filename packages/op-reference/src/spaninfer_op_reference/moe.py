@@ -1,4 +1,4 @@
-"""Mixture of experts: which experts a token visits, and what they return."""
+"""Mixture of experts: routing of tokens, and the sum of experts' results."""
 
 from __future__ import annotations
 
