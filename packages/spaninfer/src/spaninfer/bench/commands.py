@@ -20,6 +20,8 @@ from spaninfer.bench.options.run import OPTIONS, measure_options
 from spaninfer.bench.options.sides import EngineSide, ServerSide, Side
 from spaninfer.bench.plot import draw
 from spaninfer.bench.records import circumstances, read
+from spaninfer.bench.serve.run import measure_serve
+from spaninfer.bench.serve.workloads import WORKLOADS as SERVE_WORKLOADS
 from spaninfer.bench.server_process import server_process
 from spaninfer.bench.shapes import SHAPES, folder_of
 from spaninfer.bench.soak.attacks import ATTACKS
@@ -139,6 +141,21 @@ def bench_options(
             names -= {"mask"}  # a function does not travel
         for fields in measure_options(side, vocab, names, runs, show.note):
             record = {"benchmark": "options", **about, **fields, **circumstances(device)}
+            typer.echo(json.dumps(record))
+
+
+@app.command("serve")
+def bench_serve(
+    *,
+    only: Only = None,
+    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long each run lasts.")] = 8,
+    runs: Runs = 3,
+) -> None:
+    """Time a server's own work, beside a model that costs nearly nothing: requests and streams."""
+    with show.errors_as_sentences():
+        names = _chosen(only, tuple(SERVE_WORKLOADS))
+        for fields in measure_serve(names, seconds, runs, show.note):
+            record = {"benchmark": "serve", "model": "mock", **fields, **circumstances("cpu")}
             typer.echo(json.dumps(record))
 
 

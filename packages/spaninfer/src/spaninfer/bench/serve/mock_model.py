@@ -54,7 +54,7 @@ def mock_folder() -> Iterator[Path]:
         folder = Path(home, NAME)
         folder.mkdir()
         words = _tokenizer()
-        letters = [words.token_to_id(letter) for letter in ascii_lowercase]
+        letters = [words.get_vocab()[letter] for letter in ascii_lowercase]
         (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
         words.save(str(folder / "tokenizer.json"))
         template = json.dumps({"chat_template": CHAT_TEMPLATE, "eos_token": END})
