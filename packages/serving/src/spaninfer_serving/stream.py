@@ -7,12 +7,13 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.types import Message, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from spaninfer_serving.error_mapping import STOPPING, problem_of
 from spaninfer_serving.wire.errors import Problem
@@ -79,8 +80,13 @@ class EventStream(StreamingResponse):
         )
         self._keep_alive_s = keep_alive_s
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send everything, or what is read of it before the client leaves."""
+        request = Request(scope, receive)
+        await unless_disconnected(request, partial(self.stream_response, send))
+
     async def stream_response(self, send: Send) -> None:
-        """Send everything; called by the base class, which cancels it when the client leaves."""
+        """Send everything; cancelled when the client leaves, or the server stops."""
         line = _Line(send)
         beating = asyncio.ensure_future(line.keep_alive(self._keep_alive_s))
         try:
@@ -138,14 +144,26 @@ async def _events(
 
 async def unless_disconnected(request: Request, work: Callable[[], Awaitable[T]]) -> T | None:
     """Return what `work` returns; cancel it and return None when the client goes away."""
-    working = asyncio.ensure_future(work())
+    working = asyncio.current_task()
+    assert working is not None, "requests are answered in tasks"
+    has_left = False
+
+    def cancel(_: object) -> None:
+        nonlocal has_left
+        has_left = True
+        working.cancel()
+
     leaving = asyncio.ensure_future(_disconnected(request))
+    leaving.add_done_callback(cancel)
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
+        return await work()
+    except asyncio.CancelledError:
+        if has_left and not working.uncancel():
+            return None
+        raise
     finally:
-        for task in (working, leaving):
-            task.cancel()
+        leaving.remove_done_callback(cancel)
+        leaving.cancel()
 
 
 async def _disconnected(request: Request) -> None:
