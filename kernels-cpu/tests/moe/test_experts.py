@@ -37,7 +37,7 @@ def test_tokens_get_the_weighted_sum_of_their_experts(format, tokens):
         assert (error > 2e-6).any(1).sum() <= 2 + tokens // 10
         assert error.max(initial=0) <= 0.02
     else:  # two bfloat16, where an activation is that, are within 2^-17 of it
-        one, _ = micro_kernels(format.kind, rounded=False, level=active_level())
+        one, _ = micro_kernels(format, rounded=False, level=active_level())
         assert error.max(initial=0) <= (2e-6 if one.parts == 1 else 1e-5)
 
 

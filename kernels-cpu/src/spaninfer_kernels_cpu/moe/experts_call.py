@@ -150,8 +150,7 @@ class ExpertWeights:
         if not stride:
             return [], x
         out = Matrix(scratch, stride)
-        kind, level = layout.format.kind, active_level()
-        micro, _ = micro_kernels(kind, rounded=self.rounded, level=level)
+        micro, _ = micro_kernels(layout.format, rounded=self.rounded, level=active_level())
         return [prepare_call(x, layout, micro, out=out, count=count)], out
 
     def _order(self, routes: Routes, areas: _Areas, counts: ExpertCounts) -> Call:
