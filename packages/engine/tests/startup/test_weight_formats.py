@@ -68,8 +68,9 @@ def test_projections_are_joined_only_where_none_loses_its_codes(tmp_path):
     parts = build(EngineConfig(model=file, memory=1 << 24, backend="cpu"))
 
     decision = next(each for each in parts.resolved.decisions if each.what == "weight format")
-    assert "multiplied as codes" in decision.why
-    assert "expanded" not in decision.why
+    codes, embeddings = decision.why.split("; ")
+    assert codes.startswith("Q4_K, Q6_K multiplied as codes")
+    assert embeddings.startswith("Q6_K expanded while loading: 0.1 MiB")
 
 
 def test_memory_is_asked_for_what_is_held(folder, monkeypatch):
