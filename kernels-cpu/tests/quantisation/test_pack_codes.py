@@ -45,7 +45,7 @@ def test_blocks_of_gguf_take_the_bytes_of_their_file(name, bits):
     assert packed.panels.nbytes * 8 == 128 * 1024 * bits
 
 
-@pytest.mark.parametrize(("kind", "offset"), [("int8", 128), ("int4", 8)])
+@pytest.mark.parametrize(("kind", "offset"), [("int8", 128), ("int4", 8), ("int3", 4)])
 @pytest.mark.parametrize("group", [None, 32, 64, 128])
 def test_codes_of_instant_quant_have_scales_and_biases_in_bfloat16(kind, offset, group):
     rng = np.random.default_rng(0)
@@ -97,5 +97,5 @@ def test_forms_that_are_none_are_refused():
         Format("codes", 32)
     with pytest.raises(FormatError, match="it describes 'codes' alone"):
         Format("int4", 32, codes)
-    with pytest.raises(FormatError, match="give int8 or int4"):
+    with pytest.raises(FormatError, match="give one of int2 to int8"):
         pack(np.ones((1, 32), np.float32), Format("codes", 32, codes))

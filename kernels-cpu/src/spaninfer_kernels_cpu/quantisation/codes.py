@@ -117,5 +117,5 @@ class Codes:
         return each * (2 if self.shift == "bias" else 1)
 
 
-INT8 = Codes(8, 128, "bfloat16", "bias")
-INT4 = Codes(4, 8, "bfloat16", "bias")
+MADE = {f"int{bits}": Codes(bits, 1 << (bits - 1), "bfloat16", "bias") for bits in reversed(PLANES)}
+"""Codes that packing makes, by kinds of formats: asymmetric, with flat scales."""

@@ -11,11 +11,11 @@ front to back; one of many rows reads it 16 outputs (a block) at a time, from th
     int4     the low halves of an output's four bytes are channels 0 1 2 3 of the step, the high
              halves channels 4 5 6 7
 
-Numbers that are no codes are one record without scales. A record of int8 or int4 is a group, and
+Numbers that are no codes are one record without scales. A record of int2 to int8 is a group, and
 ends with 64 scales and 64 biases in bfloat16; other codes and records are described in `codes`.
 
-A quantised value q of int8 and int4 stands for (q - offset) * scale + bias, with the offset 128 or
-8: InstantQuant's (q - zero) * scale with the zero point offset - bias / scale. It is unsigned, as
+A quantised value q of n bits stands for (q - offset) * scale + bias, with the offset 2^(n - 1):
+InstantQuant's (q - zero) * scale with the zero point offset - bias / scale. It is unsigned, as
 instructions want one factor to be.
 """
 
@@ -25,12 +25,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from spaninfer_kernels_cpu.errors import FormatError
-from spaninfer_kernels_cpu.quantisation.codes import INT4, INT8, UNIT, Codes
+from spaninfer_kernels_cpu.quantisation.codes import MADE, UNIT, Codes
 
 LAYOUT = "64 outputs by 256 bytes, 3"
 """Names the order above in files of packed weights; another order takes another name."""
 
-Kind = Literal["float32", "bfloat16", "int8", "int4", "codes"]
+Kind = Literal["float32", "bfloat16", "int8", "int6", "int5", "int4", "int3", "int2", "codes"]
 
 LANES = 16
 BLOCK_BYTES = 64
@@ -40,7 +40,6 @@ PARAMETER_BYTES = 4 * PANEL  # scales and biases of a group of weights
 ROW_PARAMETER_BYTES = 12  # of a group of activations: see `quantize_activations`
 
 NUMBERS_PER_STEP: dict[str, int] = {"float32": 1, "bfloat16": 2}
-CODES = {"int8": INT8, "int4": INT4}
 GROUPS = (32, 64, 128)
 
 
@@ -48,7 +47,7 @@ GROUPS = (32, 64, 128)
 class Format:
     """The kind of the numbers of a packed weight.
 
-    kind      float32, bfloat16, asymmetric int8 or int4, or "codes" that `form` describes
+    kind      float32, bfloat16, asymmetric int2 to int6 or int8, or "codes" that `form` describes
     group     channels that share a scale: 32, 64 or 128; None is a whole row; 16 in codes of halves
     """
 
@@ -60,12 +59,12 @@ class Format:
         """Raise unless there is such a format."""
         if (self.kind == "codes") != (self.form is not None):
             raise FormatError(f"form is {self.form} for {self.kind}; it describes 'codes' alone")
-        if self.kind not in (*NUMBERS_PER_STEP, *CODES, "codes"):
-            allowed = ", ".join((*NUMBERS_PER_STEP, *CODES))
+        if self.kind not in (*NUMBERS_PER_STEP, *MADE, "codes"):
+            allowed = ", ".join((*NUMBERS_PER_STEP, *MADE))
             raise FormatError(f"format is {self.kind!r}; choose one of {allowed}")
         if self.group not in self._groups():
             raise FormatError(
-                f"group is {self.group} for {self.form or self.kind}; int8 and int4 take 32, 64, "
+                f"group is {self.group} for {self.form or self.kind}; int2 to int8 take 32, 64, "
                 "128 or None (a whole row), codes in halves 16, inner scales 16 or 32, other "
                 "formats None"
             )
@@ -80,7 +79,7 @@ class Format:
     @property
     def codes(self) -> Codes | None:
         """How codes lie in memory; None of numbers that are none."""
-        return self.form or CODES.get(self.kind)
+        return self.form or MADE.get(self.kind)
 
     @property
     def is_quantised(self) -> bool:

@@ -66,9 +66,10 @@ class Packed:
 def pack(weight: NDArray[np.generic], format: Format) -> Packed:
     """Return weight[O C] (float32, float16 or bfloat16) in a format.
 
-    Quantised values are InstantQuant's: for every group of a row, the grid of 256 or 16 values from
+    Quantised values are InstantQuant's: for every group of a row, the grid of 2^bits values from
     its least to its largest weight, with scale and bias rounded to bfloat16 so that the grid still
-    holds both. Apart from the result, this takes some megabytes whatever the size of the weight.
+    holds both. In 2 and 3 bits it is the narrower grid whose errors' squares have the least sum.
+    Apart from the result, this takes some megabytes whatever the size of the weight.
     """
     if weight.ndim != 2 or 0 in weight.shape:
         raise ShapeError(f"weight: expected axes (O C), neither empty, got shape {weight.shape}")
@@ -89,7 +90,7 @@ def pack_stack(parts: Sequence[NDArray[np.generic]], format: Format) -> Packed:
         if part.dtype not in _SOURCES:
             raise DTypeError(f"weight holds {part.dtype}; pack takes float32, float16 and bfloat16")
     if format.form is not None:
-        raise FormatError("weights are not quantised to codes of a form; give int8 or int4")
+        raise FormatError("weights are not quantised to codes of a form; give one of int2 to int8")
     count, channels = stacks.pop()
     layout = Layout(format, sum(part.shape[1] for part in parts), channels)
     panels = aligned((count * layout.panels, layout.panel_bytes), np.uint8)
@@ -164,8 +165,8 @@ def _quantise(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint8]) 
     """Write numbers[64 P, C] into panels[P, bytes] quantised."""
     if not np.isfinite(numbers).all():
         raise FormatError("weight holds a number that is not finite, which has no code")
-    bits = 8 if layout.format.kind == "int8" else 4
-    sizes = layout.channels, layout.group_channels, bits
+    assert layout.format.codes is not None
+    sizes = layout.channels, layout.group_channels, layout.format.codes.bits
     for number, panel in enumerate(panels):
         rows = numbers[number * PANEL :].ctypes.data
         quantize_panel(rows, *sizes, panel.ctypes.data, layout.panel_bytes)

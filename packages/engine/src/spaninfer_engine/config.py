@@ -13,13 +13,13 @@ BackendName = Literal["cuda", "cpu", "torch", "reference"]
 DType = Literal["float32", "bfloat16", "float16"]
 KVDType = Literal["float32", "bfloat16", "float16", "fp8", "int8", "uint4"]
 Weights = Literal["checkpoint", "dummy"]
-Quantize = Literal["bfloat16", "int8", "int4"]
+Quantize = Literal["bfloat16", "int8", "int6", "int5", "int4", "int3", "int2"]
 GroupLen = Literal[32, 64, 128]
 QuantizeGroup = GroupLen | Literal["row"]
 
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
 WEIGHTS: tuple[Weights, ...] = ("checkpoint", "dummy")
-QUANTIZE: tuple[Quantize, ...] = ("bfloat16", "int8", "int4")
+QUANTIZE: tuple[Quantize, ...] = ("bfloat16", "int8", "int6", "int5", "int4", "int3", "int2")
 QUANTIZE_GROUPS: tuple[QuantizeGroup, ...] = (32, 64, 128, "row")
 
 # What is measured and published. A row's one scale costs 3 times as much in int8: 1.6e-4 nats,

@@ -60,12 +60,12 @@ KVDTypeOption = Annotated[
 ]
 QuantizeOption = Annotated[
     Quantize | None,
-    _engine("Quantise weights to bfloat16, int8 or int4 while loading. Needs backend cpu."),
+    _engine("Quantise weights while loading. Needs backend cpu."),
 ]
 GroupName = Literal["32", "64", "128", "row"]
 QuantizeGroupOption = Annotated[
     GroupName | None,
-    _engine("Channels of int8 and int4 weights that share a scale; default: 32."),
+    _engine("Channels of weights in 8 bits or less that share a scale; default: 32."),
 ]
 MaxLen = Annotated[
     int | None, _engine("Most tokens of prompt and answer together; default: the model's own.")

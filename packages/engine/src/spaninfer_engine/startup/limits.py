@@ -120,7 +120,7 @@ def refuse_oversized(
 
 def _weight_bits(asked: EngineConfig, compute: Compute, stored_as: str) -> int:
     if asked.quantize is not None:
-        return {"int4": 4, "int8": 8, "bfloat16": 16}[asked.quantize]
+        return 16 if asked.quantize == "bfloat16" else int(asked.quantize.removeprefix("int"))
     stored_bits = 16 if stored_as in ("bfloat16", "float16") else 32
     return min(stored_bits, STORED[compute.dtype].bits)
 
