@@ -25,16 +25,20 @@ def attend(
     softcap: float | None = None,
     window: int | None = None,
     bias: Floats | None = None,
+    sinks: Floats | None = None,
 ) -> Floats:
     """[T H E]: softmax(softcap(scale * q.k) + bias[H N]) over the visible values[N K E].
 
     query[T H D], keys[N K D]. A query at position i sees keys at positions j <= i, and with a
-    window only j > i - window; every query must see one.
+    window only j > i - window; every query must see one. sinks[H] are scores of one key more per
+    head, which has no value (gpt-oss).
     """
     visible = _visible(query_positions, key_positions, window)
-    return _read(
-        softmax(np.where(visible, _scores(query, keys, scale, softcap, bias), -np.inf)), values
-    )
+    scores = np.where(visible, _scores(query, keys, scale, softcap, bias), -np.inf)
+    if sinks is None:
+        return _read(softmax(scores), values)
+    sink = np.broadcast_to(sinks[:, None, None].astype(scores.dtype), (*scores.shape[:2], 1))
+    return _read(softmax(np.concatenate([scores, sink], -1))[..., :-1], values)
 
 
 def attend_ragged(

@@ -7,7 +7,15 @@ checkpoint.
 from __future__ import annotations
 
 from spaninfer_engine.ops.bound import Result
-from spaninfer_engine.ops.operation import Constant, HeadRows, OneAxis, Operation, UnitRows, Use
+from spaninfer_engine.ops.operation import (
+    Constant,
+    HeadRows,
+    OneAxis,
+    Operation,
+    TakenApart,
+    UnitRows,
+    Use,
+)
 from spaninfer_engine.program.program import Program
 from spaninfer_engine.spec.nodes import (
     Alibi,
@@ -217,6 +225,7 @@ class _Lowering:
             "attend",
             q,
             name="read",
+            uses=() if node.sinks is None else (Use("sinks", (node.sinks,)),),
             group=node.group,
             layer=place,
             scale=node.scale,
@@ -356,8 +365,8 @@ class _Lowering:
                     Use(argument, tensors, stacked=True)
                     for argument, tensors in (("gate", gate), ("up", up), ("down", down))
                 )
-            case StackedExperts(gate_up=gate_up, down=down_all, layout=layout):
-                uses = (Use("gate_up", (gate_up,)), Use("down", (down_all,)))
+            case StackedExperts(layout=layout):
+                uses = _stacked(node.experts)
         return self.add("experts", x, *chosen, name="mlp", uses=uses, act=node.act, layout=layout)
 
     def _head(self, node: Head, x: str) -> str:
@@ -377,6 +386,17 @@ class _Lowering:
 def _affine(weight: Weight, bias: Weight | None) -> tuple[Use, ...]:
     uses = (Use("weight", (weight,)),)
     return uses if bias is None else (*uses, Use("bias", (bias,)))
+
+
+def _stacked(experts: StackedExperts) -> tuple[Use, ...]:
+    axis = 1 if experts.layout == "oi" else 2
+    rows, numbers = (TakenApart(a) if experts.in_turn else None for a in (axis, 1))
+    uses = [Use("gate_up", (experts.gate_up,), view=rows), Use("down", (experts.down,))]
+    if experts.gate_up_bias is not None:
+        uses.append(Use("gate_up_bias", (experts.gate_up_bias,), view=numbers))
+    if experts.down_bias is not None:
+        uses.append(Use("down_bias", (experts.down_bias,)))
+    return tuple(uses)
 
 
 def _correction(weight: Weight) -> Use:

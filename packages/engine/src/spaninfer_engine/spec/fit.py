@@ -123,6 +123,8 @@ def _grouped(node: nodes.Attention, group: nodes.CacheGroup, hidden: int) -> Mis
         yield f"a window of {node.window} is kept as {group.window}"
     if isinstance(node.positions, nodes.Rope):
         yield from _rope(node.positions, dim)
+    if node.sinks is not None:
+        yield from _is(node.sinks, heads.query)
     if node.logn_base is not None and node.logn_base < 2:
         yield f"the logarithm's base is {node.logn_base}; it takes 2 or more"
 
@@ -202,10 +204,20 @@ def _routed(node: nodes.RoutedMLP, hidden: int) -> Misfits:
         case nodes.StackedExperts(gate_up=both, down=down_all):
             yield from _is(both, experts, hidden, 2 * down_all.shape[1])
             yield from _is(down_all, experts, down_all.shape[1], hidden)
+    if isinstance(node.experts, nodes.StackedExperts):
+        yield from _expert_biases(node.experts, experts, hidden)
     if node.shared is not None:
         yield from _mlp(node.shared, hidden)
     if node.shared_gate is not None:
         yield from _linear(node.shared_gate, 1, hidden)
+
+
+def _expert_biases(node: nodes.StackedExperts, experts: int, hidden: int) -> Misfits:
+    inner = node.down.shape[2 if node.layout == "oi" else 1]
+    if node.gate_up_bias is not None:
+        yield from _is(node.gate_up_bias, experts, 2 * inner)
+    if node.down_bias is not None:
+        yield from _is(node.down_bias, experts, hidden)
 
 
 def _scores(scores: nodes.Scores, experts: int) -> Misfits:

@@ -31,6 +31,7 @@ from typing import Literal, TypeAlias
 from spaninfer_engine.spec.frequencies import Frequencies
 
 ActivationName = Literal["silu", "gelu", "gelu_tanh", "relu", "quick_gelu"]
+GateName: TypeAlias = ActivationName | Literal["clamped_swiglu"]  # of experts
 RopeStyle = Literal["half", "interleaved"]
 PoolKind = Literal["cls", "max", "mean", "mean_sqrt", "weighted_mean", "last"]
 HeadActivation = Literal["identity", "tanh", "gelu", "relu"]
@@ -165,6 +166,7 @@ class Attention:
     softcap: float | None = None
     window: int | None = None  # keys kept: i - window < j <= i
     logn_base: int | None = None  # q *= max(1, log_base(position + 1)) (Qwen-1)
+    sinks: Weight | None = None  # [H]: scores of a key without value (gpt-oss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +278,9 @@ class StackedExperts:
     gate_up: Weight
     down: Weight
     layout: Literal["oi", "io"]
+    in_turn: bool = False  # rows of gate and up take turns, instead of [gate | up]
+    gate_up_bias: Weight | None = None  # [E, 2I], in the order of gate_up
+    down_bias: Weight | None = None  # [E, H]
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +291,7 @@ class RoutedMLP:
     correction: Weight | None  # [E] or [1, E]: added to scores for the choice, not for the weights
     scores: Scores
     experts: EachExpert | StackedExperts
-    act: ActivationName
+    act: GateName
     shared: GatedMLP | None = None
     shared_gate: Linear | None = None  # its sigmoid scales the shared MLP
 

@@ -19,6 +19,7 @@ from spaninfer_engine.spec.nodes import (
     RaggedAttention,
     Rope,
     SplitQkv,
+    Weight,
 )
 from spaninfer_engine.spec.resolve_rope import rope, yarn_factor
 
@@ -61,7 +62,7 @@ class Groups:
         )
 
 
-_RAGGED = {"kind": ("mha",), "pos": ("none", "rope"), "logn": (None,)}
+_RAGGED = {"kind": ("mha",), "pos": ("none", "rope"), "logn": (None,), "sinks": (False,)}
 
 
 class AttentionReader:
@@ -148,6 +149,7 @@ class AttentionReader:
             softcap=scope.optional_number("attn", "softcap"),
             window=window,
             logn_base=scope.optional_integer("attn", "logn"),
+            sinks=self._sinks(within),
         )
 
     def _position_of(self, index: int, window: int | None) -> Rope | Alibi | None:
@@ -156,6 +158,11 @@ class AttentionReader:
         if isinstance(place, Rope) and not self._scope.flag("rope", "layers", index):
             return None
         return place
+
+    def _sinks(self, within: str) -> Weight | None:
+        if not self._scope.flag("attn", "sinks"):
+            return None
+        return Weight(self._maker.name("sinks", within, suffix=""), (self._heads,), 0)
 
     def _norms(self, within: str, heads: Heads) -> HeadNorms | None:
         scope, maker = self._scope, self._maker

@@ -50,22 +50,18 @@ TOP = {
     "text": "config keys of which the first present one holds the text model's own config",
 }
 
-ACTIVATION = choice(
-    "silu",
-    "gelu",
-    "gelu_tanh",
-    "relu",
-    "quick_gelu",
-    aliases={
-        "swish": "silu",
-        "gelu_new": "gelu_tanh",
-        "gelu_pytorch_tanh": "gelu_tanh",
-        "gelu_fast": "gelu_tanh",
-        "gelu_python": "gelu",
-        "gated-gelu": "gelu_tanh",
-        "gated-silu": "silu",
-    },
-)
+_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "quick_gelu")
+_ALIASES = {
+    "swish": "silu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_python": "gelu",
+    "gated-gelu": "gelu_tanh",
+    "gated-silu": "silu",
+}
+ACTIVATION = choice(*_ACTIVATIONS, aliases=_ALIASES)
+GATE = choice(*_ACTIVATIONS, "clamped_swiglu", aliases=_ALIASES)
 NORM = choice("none", "rms", "layer")
 
 _DIMS = Section(
@@ -161,6 +157,7 @@ _ATTN = Section(
         ),
         "window": Word(optional(INDEX), "null", "keys that are kept: i - window < j <= i"),
         "window_layers": Word(FLAG, True, "layers whose window counts", per_layer=True),
+        "sinks": Word(FLAG, False, "each head has one more key, of a stored score and no value"),
         "logn": Word(
             optional(size(2, MAX_INDEX)), "null", "q *= max(1, log(position + 1) to this base)"
         ),
@@ -216,7 +213,9 @@ _MLP = Section(
     "The MLP of the layers that route no tokens.",
     {
         "kind": Word(choice("gated", "plain"), "gated", "down(act(gate) * up), or down(act(up))"),
-        "act": Word(ACTIVATION, "$hidden_act", "activation, also of experts"),
+        "act": Word(
+            GATE, "$hidden_act", "activation, also of experts; clamped_swiglu gates alone (gpt-oss)"
+        ),
         "fused": Word(FLAG, False, "gate and up are one tensor [gate | up]"),
         "up_first": Word(FLAG, False, "fused, they are [up | gate]"),
         "bias": Word(FLAG, False, "projections have a bias"),
@@ -247,6 +246,9 @@ _MOE = Section(
             "an MLP for every token; gated: times the sigmoid of its own gate",
         ),
         "shared_ffn": Word(SIZE, REQUIRED, "its inner channels"),
+        "bias": Word(FLAG, False, "the router has a bias"),
+        "expert_bias": Word(FLAG, False, "stacked experts have biases"),
+        "in_turn": Word(FLAG, False, "in stacked experts gate and up take turns (gpt-oss)"),
         "experts": Word(
             TEXTS,
             ["each", "stacked_oi"],

@@ -207,6 +207,7 @@ def attend_by_definition(
     softcap: float | None,
     window: int | None,
     alibi: AlibiKind | None,
+    sinks: Array | None,
 ) -> Array:
     """[T H E]: request by request, as spaninfer_op_reference says."""
     metadata: AttentionMetadata[Array] = step.attention
@@ -226,6 +227,7 @@ def attend_by_definition(
             softcap=softcap,
             window=window,
             bias=_bias(alibi, slopes, positions, scale),
+            sinks=sinks,
         )
     return out
 
