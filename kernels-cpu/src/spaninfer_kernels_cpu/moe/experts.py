@@ -46,9 +46,7 @@ def experts(
     if not ids.size:
         return
     tokens, top_k = ids.shape
-    mlps = ExpertWeights(
-        gate_up, down, top_k, act, gate_up_bias=gate_up_bias, down_bias=down_bias
-    )
+    mlps = ExpertWeights(gate_up, down, top_k, act, gate_up_bias=gate_up_bias, down_bias=down_bias)
     scratch = np.empty(tokens * mlps.scratch_bytes, np.uint8)
     calls = mlps.calls(
         Matrix.of(x),

@@ -105,6 +105,26 @@ def _expected(group: CacheGroup, query: Array, alibi: str | None, **scores: Any)
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("window", [None, 3])
+def test_sinks_take_their_share_of_every_softmax(window: int | None, backend: Backend) -> None:
+    spans = Spans(backend, GROUPED)
+    step = spans.write(SLICES)
+    query = _random((step.num_tokens, 6, GROUPED.key_dim), 99)
+    sinks = np.linspace(-2, 3, 6).round(1)
+    scores = {"scale": 0.4, "window": window}
+
+    actual = spans.ops.attend(
+        *(step, backend.put(spans.ops, query)),
+        group=0,
+        layer=LAYER,
+        sinks=backend.put(spans.ops, sinks),
+        **scores,
+    )
+
+    backend.check(spans.ops, actual, _expected(GROUPED, query, None, sinks=sinks, **scores))
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("alibi", [None, "plain", "scaled", "rounded"])
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("softcap", [None, 2.0])
