@@ -51,6 +51,15 @@ class OutputStream:
             raise StopAsyncIteration
         return output
 
+    @property
+    def handle(self) -> RequestHandle:
+        """The request."""
+        return self._handle
+
+    def stop(self) -> None:
+        """End the request before the next step; what it has produced can still be read."""
+        self._engine.stop(self._handle)
+
     def close(self) -> None:
         """Stop the request if it still runs, and forget it; idempotent."""
         self._engine.release(self._handle)

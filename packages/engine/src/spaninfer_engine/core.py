@@ -63,11 +63,21 @@ class _Close:
 
 
 @dataclass(frozen=True, slots=True)
+class _Freeze:
+    is_frozen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _ForgetPrefixes:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
 class _Drop:
     """Nobody can ask for anything any more."""
 
 
-_Command: TypeAlias = _Add | _Stop | _Close | _Drop
+_Command: TypeAlias = _Add | _Stop | _Close | _Freeze | _ForgetPrefixes | _Drop
 
 
 class Core:
@@ -101,6 +111,7 @@ class Core:
         self._num_submitted_tokens = 0  # of their prompts
         self._close_at: float | None = None
         self._is_dropped = False
+        self._is_frozen = False  # no step is planned
         self._is_over = Event()  # everything is given back, or the thread given up
         self._watchdog = Watchdog(step_timeout_s, self._give_up)
         self._thread = Thread(target=self._work, name="spaninfer-core", daemon=True)
@@ -145,6 +156,14 @@ class Core:
     def stop(self, seq_ids: tuple[int, ...], reason: FinishReason) -> None:
         """Have sequences end before the next step; returns at once."""
         self._inbox.put(_Stop(seq_ids, reason))
+
+    def freeze(self, *, is_frozen: bool) -> None:
+        """Plan no more steps, or plan them again; returns at once. Closing ends it."""
+        self._inbox.put(_Freeze(is_frozen))
+
+    def forget_prefixes(self) -> None:
+        """Have requests that are submitted from now on share nothing that was computed before."""
+        self._inbox.put(_ForgetPrefixes())
 
     def close(self, drain_s: float = 0.0, patience_s: float | None = None) -> None:
         """Take no more requests, let those there are finish for so long, stop the rest, and give
@@ -216,7 +235,7 @@ class Core:
 
     def _take_commands(self) -> None:
         """Take in every command there is; with nothing else to do, wait for one."""
-        if self.scheduler.is_idle:
+        if self.scheduler.is_idle or (self._is_frozen and not self._started):
             self._hand_on(now=True)
             self._take(self._wait())
         while not self._inbox.empty():
@@ -244,13 +263,17 @@ class Core:
             case _Stop(seq_ids, reason):
                 self.scheduler.stop(seq_ids, monotonic(), reason)
             case _Close(at):
-                self._close_at = at
+                self._close_at, self._is_frozen = at, False
+            case _Freeze(is_frozen):
+                self._is_frozen = is_frozen
+            case _ForgetPrefixes():
+                self.scheduler.forget_prefixes()
             case _Drop():
                 self._is_dropped = True
 
     def _step(self) -> None:
         """Start the next step, if there is one, and take in the oldest where it is due."""
-        plan = self.scheduler.plan(monotonic())
+        plan = None if self._is_frozen else self.scheduler.plan(monotonic())
         if plan is not None:
             begin = perf_counter()
             self._started.append((self._runner.start(plan), begin))

@@ -166,6 +166,25 @@ class Engine(Resource):
         """End a request before the next step; what it has produced can still be read."""
         self._core.stop(tuple(handle.seq_ids), FinishReason.STOPPED)
 
+    def freeze(self) -> None:
+        """Compute no more steps until `thaw`; requests keep what they have, and may be stopped.
+
+        Returns at once; the step under way is finished. Deadlines that pass meanwhile are noticed
+        behind it. Raises UnsupportedTask for a model that does not generate.
+        """
+        self._decoding().freeze(is_frozen=True)
+
+    def thaw(self) -> None:
+        """Compute steps again; harmless where nothing was frozen."""
+        self._decoding().freeze(is_frozen=False)
+
+    def reset_prefix_cache(self) -> None:
+        """Have requests from now on share nothing that was computed before; those that run go on.
+
+        Raises UnsupportedTask for a model that does not generate.
+        """
+        self._decoding().forget_prefixes()
+
     def release(self, handle: RequestHandle) -> None:
         """Give up a request and what it has produced; stops it where it still runs.
 
@@ -475,6 +494,13 @@ class Engine(Resource):
         raise UnsupportedTask(
             f"this model ({self.resolved.architecture}) does not {task}; {WAYS[task]}"
             f"; what it is for: {able}"
+        )
+
+    def _decoding(self) -> Core:
+        if isinstance(self._core, Core):
+            return self._core
+        raise UnsupportedTask(
+            f"this model ({self.resolved.architecture}) does not generate; {WAYS['generate']}"
         )
 
     def _for_texts(self) -> Embedder:

@@ -155,6 +155,11 @@ class RequestHandle:
         """The numbers of its choices."""
         return range(self.id, self.id + self.request.sampling.n)
 
+    @property
+    def num_output_tokens(self) -> int:
+        """How many tokens its choices have drawn so far."""
+        return sum(len(seq.output_ids) for seq in self._seqs)
+
     def __repr__(self) -> str:
         known = f"prompt of {len(self._prompt)} tokens, n={self.request.sampling.n}"
         return f"<RequestHandle {self.id}: {self.status.value}, {known}>"

@@ -28,8 +28,9 @@ CLIENT_CLOSED_REQUEST = 499  # nginx's word for a client that went away before t
 
 @dataclass(slots=True)
 class Tally:
-    """The tokens of a request's answers that have ended."""
+    """A request by its id, and the tokens of its answers that have ended."""
 
+    request_id: str
     prompt_tokens: int = 0
     output_tokens: int = 0
 
@@ -67,7 +68,7 @@ class AccessLog:
         name = _id_of(scope)
         started = perf_counter()
         status = CLIENT_CLOSED_REQUEST
-        tally = scope.setdefault("state", {})["tally"] = Tally()
+        tally = scope.setdefault("state", {})["tally"] = Tally(name.decode())
 
         async def noted(message: Message) -> None:
             nonlocal status

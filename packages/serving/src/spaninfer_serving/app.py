@@ -22,6 +22,7 @@ from spaninfer_serving.guard import Guard, LocalNames
 from spaninfer_serving.messages_api.envelope import AnthropicErrors, ApiKeyHeader
 from spaninfer_serving.openapi import describe
 from spaninfer_serving.routes import (
+    admin,
     chat,
     completions,
     health,
@@ -56,7 +57,7 @@ def create_app(engine: Engine, settings: Settings, *, local_only: bool = False) 
     app.openapi = cache(lambda: describe(app))  # type: ignore[method-assign]
     app.state.service = service = Service.new(engine, settings)
     parts = (chat, completions, responses, messages, texts, tokenize, models, health, page)
-    routers = [part.router for part in parts]
+    routers = [*(part.router for part in parts), admin.public, admin.router]
     for router in routers:
         app.include_router(router)
     app.add_exception_handler(Problem, _answer_error)

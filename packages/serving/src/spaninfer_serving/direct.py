@@ -56,9 +56,12 @@ class DirectRoutes:
 
 
 def _plain_routes(router: APIRouter) -> Iterator[APIRoute]:
-    """Yield the routes that take the request alone and return a response."""
+    """Yield the routes that take the request alone and return a response.
+
+    Not those with dependencies, which may decide who is let in.
+    """
     for route in router.routes:
-        if isinstance(route, APIRoute) and "{" not in route.path:
+        if isinstance(route, APIRoute) and "{" not in route.path and not route.dependencies:
             signature = inspect.signature(route.endpoint, eval_str=True)
             kinds = [each.annotation for each in signature.parameters.values()]
             result = signature.return_annotation

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
+from spaninfer_serving.wire.admin import AbortRequest, AbortResponse, Done, LogLevelRequest
 from spaninfer_serving.wire.chat import ChatChunk, ChatRequest, ChatResponse
 from spaninfer_serving.wire.completions import CompletionRequest, CompletionResponse
 from spaninfer_serving.wire.messages import (
@@ -140,6 +141,8 @@ EXAMPLES: Mapping[type[BaseModel], dict[str, dict[str, Any]]] = {
     TokenizeRequest: {"text": {"prompt": "Once upon a time"}, "chat": {"messages": _HELLO}},
     DetokenizeRequest: {"ids": {"tokens": [5, 6, 7]}},
     TemplateRequest: {"conversation": {"messages": _HELLO}},
+    AbortRequest: {"one": {"request_ids": ["req-1"]}, "all": {"abort_all": True}},
+    LogLevelRequest: {"level": {"level": "info"}},
     EmbeddingRequest: {"texts": {"input": _DOCUMENTS}},
     RerankRequest: {"texts": {"query": "Who had the cheese?", "documents": _DOCUMENTS}},
     ScoreRequest: {"texts": {"text_1": "Who had the cheese?", "text_2": _DOCUMENTS}},
@@ -150,7 +153,7 @@ EXAMPLES: Mapping[type[BaseModel], dict[str, dict[str, Any]]] = {
 ANSWERS = (
     ChatResponse, ChatChunk, ResponseObject, MessageObject, TokenCount,
     CompletionResponse, TokenizeResponse, DetokenizeResponse, TemplateResponse, EmbeddingResponse,
-    RerankResponse, ScoreResponse, ClassifyResponse,
+    RerankResponse, ScoreResponse, ClassifyResponse, AbortResponse, Done,
 )  # fmt: skip
 
 _FORMS: dict[str, dict[str, Any]] = {
@@ -194,6 +197,22 @@ def answers_to(
     return {
         "requestBody": {"required": True, "content": {"application/json": asked}},
         "responses": {"200": {"description": says, "content": content}},
+    }
+
+
+def query(**allowed: Sequence[str]) -> dict[str, Any]:
+    """Return what a route's description says about its parameters in the query: their values, the
+    first of which is the default.
+    """
+    return {
+        "parameters": [
+            {
+                "name": name,
+                "in": "query",
+                "schema": {"type": "string", "enum": list(values), "default": values[0]},
+            }
+            for name, values in allowed.items()
+        ]
     }
 
 

@@ -12,6 +12,7 @@ from spaninfer_engine.errors import ConfigError
 
 from spaninfer_serving.dialects.table import DIALECTS
 from spaninfer_serving.fair_queue import Client
+from spaninfer_serving.keys import UserKey, hash_of
 
 DAY_S = 86_400
 SENDABLE = frozenset(map(chr, range(0x21, 0x7F)))  # visible ASCII: what headers carry unchanged
@@ -35,6 +36,8 @@ class Settings:
     port: int = 8000
     api_keys: tuple[str, ...] = ()
     priority_keys: tuple[str, ...] = ()  # further ones, whose requests may set `priority`
+    user_keys: tuple[UserKey, ...] = ()  # further ones, of a file
+    admin_hashes: tuple[bytes, ...] = ()  # SHA-256 of keys that may operate the server, too
     no_auth: bool = False  # serve an open address without a key
     max_body_bytes: int | None = None  # None: what the model's context has use for
     body_timeout_s: float = 60.0  # for a body to arrive
@@ -71,7 +74,7 @@ class Settings:
     @property
     def needs_key(self) -> bool:
         """Must every request for what is not public bring a key?"""
-        return bool(self.api_keys or self.priority_keys)
+        return bool(self.api_keys or self.priority_keys or self.user_keys)
 
     def largest_body(self, context: int) -> int:
         """Return how many bytes a body may have, for a model that takes so many tokens."""
@@ -81,13 +84,27 @@ class Settings:
 
     def accepts(self, key: str | None) -> bool:
         """Return whether a request with this key may pass; takes equal time for any wrong key."""
-        return not self.needs_key or any(_matches(key, self.api_keys + self.priority_keys))
+        return not self.needs_key or any(
+            [  # all of them: the time says nothing
+                *_matches(key, self.api_keys + self.priority_keys),
+                _has_one_of(key, [each.sha256 for each in self.user_keys]),
+                self.is_admin(key),
+            ]
+        )
+
+    def is_admin(self, key: str | None) -> bool:
+        """Return whether a request with this key may operate the server; nobody may without one."""
+        return _has_one_of(key, self.admin_hashes)
 
     def client_of(self, key: str | None, address: Sequence[Any] | None) -> Client:
         """Return who sends a request: by the number of its key, which is not said, or by host."""
         host, port = address or ("", 0)
         matches = _matches(key, self.api_keys + self.priority_keys)
         account = f"key {matches.index(True)}" if any(matches) else host
+        if self.user_keys and key is not None:
+            given = hash_of(key)
+            for known in self.user_keys:
+                account = account_of(known) if known.sha256 == given else account
         return Client(account, f"{host}:{port}")
 
     def may_prioritise(self, key: str | None) -> bool:
@@ -115,6 +132,17 @@ def _matches(key: str | None, keys: tuple[str, ...]) -> list[bool]:
     """Return which of the keys this is; all are compared, so the time says nothing of them."""
     given = (key or "").encode()
     return [secrets.compare_digest(given, known.encode()) for known in keys]
+
+
+def _has_one_of(key: str | None, hashes: Sequence[bytes]) -> bool:
+    given = hash_of(key or "")
+    matches = [secrets.compare_digest(given, known) for known in hashes]
+    return any(matches)
+
+
+def account_of(key: UserKey) -> str:
+    """Return the account of whoever has a key of the file."""
+    return f"key {key.name}"
 
 
 def is_loopback(host: str) -> bool:

@@ -44,7 +44,7 @@ _SAMPLING = {
 _REASONS = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
-    FinishReason.STOPPED: "stop",
+    FinishReason.STOPPED: "abort",  # by an operator, or the end of a drain
     FinishReason.DEADLINE: "length",
 }
 

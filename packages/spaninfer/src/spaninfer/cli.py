@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from spaninfer_engine.startup.components import Parts
 from spaninfer_serving import Settings, bind
 from spaninfer_serving import serve as serve_until_signal
 from spaninfer_serving.chat_traits import traits_of
+from spaninfer_serving.keys import hash_of, read_admin_file, read_key_file
 
 from spaninfer import hub, options, show
 from spaninfer.bench.commands import app as bench_app
@@ -99,6 +101,16 @@ def serve(
             help="A key whose requests may set a priority, too; may be repeated.",
         ),
     ] = None,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="A TOML file of hashed keys and what each may use: docs/guides/serve.md."
+        ),
+    ] = None,
+    admin_key_file: Annotated[
+        Path | None,
+        typer.Option(help="A file of hashed keys that may operate the server, one in a line."),
+    ] = None,
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Listen on an open address without a key.")
     ] = False,
@@ -146,6 +158,8 @@ def serve(
             port=port,
             api_keys=tuple(api_key or ()),
             priority_keys=tuple(priority_key or ()),
+            user_keys=() if key_file is None else read_key_file(key_file),
+            admin_hashes=() if admin_key_file is None else read_admin_file(admin_key_file),
             no_auth=no_auth,
             max_body_bytes=None if max_body is None else parse_bytes(max_body),
             drain_s=drain,
@@ -294,6 +308,15 @@ def convert(
                 progress=bar,
             )
         typer.echo(folder)
+
+
+@app.command("hash-key")
+def hash_key(
+    key: Annotated[str | None, typer.Argument(help="The key; default: a new random one.")] = None,
+) -> None:
+    """Print a key and its SHA-256, for --key-file and --admin-key-file."""
+    made = secrets.token_urlsafe(32) if key is None else key
+    typer.echo(f"key:    {made}\nsha256: {hash_of(made).hex()}")
 
 
 @app.command()

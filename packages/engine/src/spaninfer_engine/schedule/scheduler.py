@@ -168,6 +168,11 @@ class Scheduler:
                 self.kv_cache.release(seq)
         self._unsettled.clear()
 
+    def forget_prefixes(self) -> None:
+        """Share nothing that was computed so far with requests that start from now on."""
+        for pool in self.kv_cache.pools:
+            pool.forget()
+
     def take_events(self) -> Events | None:
         """Return what became of the sequences since the last call; None if nothing did."""
         if not self._new_tokens and not self._ended:

@@ -47,7 +47,7 @@ async def create_message(request: Request) -> Response:
     service = service_of(request)
     request.state.prompt_param = "messages"
     body, job = await read(request, MessagesRequest, partial(_ask, service))
-    outputs = await service.start(job, request.state.tally.add)
+    outputs = await service.start(job, request.state.tally)
     message = MessageObject(
         id=f"msg_{uuid.uuid4().hex}",
         model=service.model,

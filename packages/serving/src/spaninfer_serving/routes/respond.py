@@ -44,7 +44,7 @@ async def read(
     service = service_of(request)
     service.demand("generate")
     client = client_of(request)
-    may_prioritise = service.settings.may_prioritise(_key_of(request))
+    may_prioritise = service.settings.may_prioritise(key_of(request))
 
     def work(body: Fields, check: Check) -> tuple[Fields, T]:
         placement = placement_of(body, client.account, may_prioritise=may_prioritise)
@@ -90,13 +90,14 @@ async def handled(request: Request, kind: type[Body], work: Callable[[Body, Chec
     return found
 
 
-def _key_of(request: Request) -> str | None:
+def key_of(request: Request) -> str | None:
+    """Return the key that a request brings."""
     return bearer_key(request.headers.get("authorization", ""))
 
 
 def client_of(request: Request) -> Client:
     """Return who sends a request."""
-    return service_of(request).settings.client_of(_key_of(request), request.client)
+    return service_of(request).settings.client_of(key_of(request), request.client)
 
 
 def streamed(

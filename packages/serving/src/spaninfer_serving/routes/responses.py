@@ -32,7 +32,7 @@ async def create_response(request: Request) -> Response:
     responses = ResponseService(service)
     request.state.prompt_param = "input"
     body, job = await read(request, ResponsesRequest, responses.ask)
-    outputs = await service.start(job.generation, request.state.tally.add)
+    outputs = await service.start(job.generation, request.state.tally)
     if body.stream:
         finish = partial(responses.finish, job)
         events = response_events(outputs, job.response, job.generation.answers, finish)
