@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from functools import cache
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
@@ -36,13 +37,18 @@ from spaninfer_serving.routes import (
 from spaninfer_serving.service import Service
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.targets import OriginForm
+from spaninfer_serving.tracing import Traced, make_tracer
 from spaninfer_serving.wire.errors import Problem
 
 log = logging.getLogger(__name__)
 
 
-def create_app(engine: Engine, settings: Settings, *, local_only: bool = False) -> FastAPI:
+def create_app(
+    engine: Engine, settings: Settings, *, local_only: bool = False, tracer: Any = None
+) -> FastAPI:
     """Return the application; whoever made the engine closes it.
+
+    `tracer`: OpenTelemetry's, for a span per request; None: one by the settings.
 
     `local_only`: requests that are addressed to another host than this machine are refused.
     """
@@ -65,11 +71,13 @@ def create_app(engine: Engine, settings: Settings, *, local_only: bool = False) 
     app.add_exception_handler(HTTPException, _answer_http)
     others = ExceptionMiddleware(AsyncExitStackMiddleware(app.router), app.exception_handlers)
     routes = DirectRoutes(others, routers, _refuse)
-    app.middleware_stack = _guarded(routes, service, local_only=local_only)
+    if tracer is None and settings.traces:
+        tracer = make_tracer()
+    app.middleware_stack = _guarded(routes, service, tracer, local_only=local_only)
     return app
 
 
-def _guarded(app: ASGIApp, service: Service, *, local_only: bool) -> ASGIApp:
+def _guarded(app: ASGIApp, service: Service, tracer: Any, *, local_only: bool) -> ASGIApp:
     """Return the routes behind everything that a request passes first, innermost first."""
     settings, engine = service.settings, service.engine
     app = Guard(
@@ -80,6 +88,8 @@ def _guarded(app: ASGIApp, service: Service, *, local_only: bool) -> ASGIApp:
     )
     if local_only:
         app = LocalNames(app)
+    if tracer is not None:
+        app = Traced(app, tracer=tracer, model=service.model)
     app = AccessLog(app, count=service.metrics.count_response)
     if settings.allow_origins:
         app = CORSMiddleware(

@@ -104,7 +104,7 @@ class Service:
             engine,
             AsyncEngine(engine),
             settings,
-            Metrics(engine.stats),
+            Metrics(engine.stats, vllm_names=settings.metrics_names == "both"),
             ParsePool(engine.resolved.max_running + engine.resolved.max_waiting),
             TextBatcher(engine),
             traits_of(engine.template, engine.tokenizer, settings.tool_parser),
@@ -315,6 +315,7 @@ class Service:
             raise
         del grammar
         self.in_flight.add(tally.request_id, account, streams)
+        tally.asked, tally.is_chat = asked.sampling, asked.meta.id.startswith("chat")
         return self.metrics.observed(merged(streams, asked.sampling.n), tally.add)
 
 

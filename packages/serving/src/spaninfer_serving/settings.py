@@ -6,7 +6,7 @@ import ipaddress
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from spaninfer_engine.errors import ConfigError
 
@@ -44,6 +44,9 @@ class Settings:
     keep_alive_s: float = 15.0  # a comment line after so much silence in a stream
     drain_s: float = 30.0  # how long running requests may take after SIGTERM
     log_requests: bool = True  # one line per request on standard error
+    log_format: Literal["text", "json"] = "text"
+    metrics_names: Literal["spaninfer", "both"] = "spaninfer"  # both: vLLM's names as well
+    traces: bool = False  # OpenTelemetry; OTEL_* variables say where to
     allow_origins: tuple[str, ...] = ()  # CORS; empty: only the server's own page
     max_stored_responses: int = 1024  # of /v1/responses, kept in memory; 0: none
     tool_parser: str | None = None  # a dialect of tool calls; None: found from the chat template

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from spaninfer_engine import Engine, EngineConfig, EngineState
@@ -135,6 +135,24 @@ def serve(
             "default: found from the chat template."
         ),
     ] = None,
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option(help="json: every line of the log is an object.")
+    ] = "text",
+    metrics_names: Annotated[
+        Literal["spaninfer", "both"],
+        typer.Option(
+            help="both: /metrics has vLLM's names as well, for dashboards that read them."
+        ),
+    ] = "spaninfer",
+    traces: Annotated[
+        bool,
+        typer.Option(
+            "--traces", help="Send OpenTelemetry traces to where OTEL_* says; needs the extra otel."
+        ),
+    ] = False,
+    max_stored_responses: Annotated[
+        int, typer.Option(help="Responses of /v1/responses that are kept in memory; 0: none.")
+    ] = 1024,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Leave out the access log, a line per request.")
     ] = False,
@@ -164,6 +182,10 @@ def serve(
             max_body_bytes=None if max_body is None else parse_bytes(max_body),
             drain_s=drain,
             log_requests=not quiet,
+            log_format=log_format,
+            metrics_names=metrics_names,
+            traces=traces,
+            max_stored_responses=max_stored_responses,
             allow_origins=tuple(allow_origin or ()),
             tool_parser=tool_parser,
         )
