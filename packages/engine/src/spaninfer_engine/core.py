@@ -246,6 +246,7 @@ class Core:
         with suppress(Empty):
             return self._inbox.get(timeout=SETTLE_AFTER_S)
         self.scheduler.settle()
+        self._copy_spans()
         with suppress(Empty):
             return self._inbox.get(timeout=IDLE_WORK_AFTER_S)
         while self._inbox.empty() and self._runner.run_idle_work():
@@ -274,12 +275,19 @@ class Core:
     def _step(self) -> None:
         """Start the next step, if there is one, and take in the oldest where it is due."""
         plan = None if self._is_frozen else self.scheduler.plan(monotonic())
+        self._copy_spans()
         if plan is not None:
             begin = perf_counter()
             self._started.append((self._runner.start(plan), begin))
         self._hand_on()
         if self._started and (plan is None or len(self._started) > self._runner.lookahead):
             self._finish()
+
+    def _copy_spans(self) -> None:
+        """Begin the copies of KV cache offloading that were recorded: before the next step."""
+        copies = self.scheduler.kv_cache.take_copies()
+        if copies:
+            self._runner.copy_spans(copies)
 
     def _finish(self) -> None:
         """Wait for the oldest step and take in what it drew."""

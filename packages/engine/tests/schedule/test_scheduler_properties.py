@@ -71,6 +71,17 @@ SHAPES = {
     "only windows": dict(num_spans=(5,), windows=(9,), step_tokens=8, context=60),
     "two windows": dict(num_spans=(4, 5, 10), windows=(5, 9, None), step_tokens=8, context=40),
     "window beyond the context": dict(num_spans=(9, 5), windows=(None, 99), context=20),
+    "host slots": dict(num_spans=(9,), num_slots=(30,), step_tokens=10, max_running=6),
+    "few host slots": dict(num_spans=(12,), num_slots=(3,), max_running=3, step_tokens=5),
+    "host slots and windows": dict(
+        num_spans=(10, 5), windows=(None, 6), num_slots=(20, 20), step_tokens=8, context=40
+    ),
+    "host slots and unequal windows": dict(
+        num_spans=(4, 5, 10), windows=(5, 9, None), num_slots=(3, 9, 6), step_tokens=8, context=40
+    ),
+    "host slots and longrope": dict(
+        num_spans=(12,), num_slots=(16,), rotation=RopeState(longrope, recompute_beyond=20)
+    ),
     "not shared": dict(num_spans=(14,), share=False),
     "dynamic": dict(num_spans=(12,), rotation=RopeState(dynamic)),
     "longrope": dict(num_spans=(12,), rotation=RopeState(longrope, recompute_beyond=20)),

@@ -90,6 +90,13 @@ class Ops(Protocol, Generic[A]):
         """Allocate the spans of a cache group; their contents are undefined."""
         ...
 
+    def host_slots(self, cache: SpanCache[A], num_slots: int) -> A:
+        """Allocate slots of host memory as bytes [slots span_bytes], each for a span of `cache`.
+
+        ConfigError where the system does not give it.
+        """
+        ...
+
     def from_host(self, array: NDArray[Any]) -> A:
         """Return indices as they are, and floating-point numbers in the type of rotations."""
         ...

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from sys import maxsize
 
+from spaninfer_engine.cache.offload import SpanOffload
 from spaninfer_engine.cache.pool import SpanPool
-from spaninfer_engine.cache.prefix import HashSeed, PrefixHit, SpanHasher, find_prefix
+from spaninfer_engine.cache.prefix import Directory, HashSeed, PrefixHit, SpanHasher, find_prefix
 from spaninfer_engine.cache.rope_state import RopeState
 from spaninfer_engine.cache.table import SpanTable
 from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.plan import SpanCopy
 from spaninfer_engine.request import Request
 from spaninfer_engine.schedule.admission import Limits
 from spaninfer_engine.schedule.sequence import SequenceState
@@ -27,6 +29,7 @@ class CacheShape:
     kv_dtype: str
     rope_state: RopeState
     share: bool = True  # may requests share prefixes with each other?
+    num_slots: tuple[int, ...] = ()  # of host memory, for KV cache offloading
 
     def capacity(self) -> int:
         """Return how many tokens of one request fit at the most."""
@@ -49,6 +52,10 @@ class KVCacheManager:
         _check_windows(shape, limits)
         self.shape, self._step_tokens = shape, limits.step_tokens
         self.pools = tuple(SpanPool(num_spans) for num_spans in shape.num_spans)
+        self.offload = SpanOffload(self.pools, shape.num_slots) if shape.num_slots else None
+        self._directories: Sequence[Directory] = (
+            self.pools if self.offload is None else self.offload.directories
+        )
         self._grown: list[SequenceState] = []
 
     def sequences_of(self, request: Request, limit: int) -> tuple[SequenceState, ...]:
@@ -71,21 +78,25 @@ class KVCacheManager:
     def start(self, seq: SequenceState, spare: int) -> Availability:
         """Share the longest prefix there is, if what is missing behind it can be had as well.
 
-        `spare` spans must stay available, so that a start does not cost another its place.
+        What of the prefix is in host memory alone is copied into spans that are taken for it, as
+        many as computing it would have taken. `spare` spans must stay available, so that a start
+        does not cost another its place.
         """
         hit = self._hit(seq)
         begin = hit.num_spans * self.shape.span_len
         availability = Availability.NOW
-        for table, (_, spans) in zip(seq.tables, hit.tables, strict=True):
+        for table, (_, numbers) in zip(seq.tables, hit.tables, strict=True):
             # Behind a window, spans go back while a long prompt is computed step by step.
             reach = maxsize if table.window is None else begin + self._step_tokens
             missing = table.num_missing(min(seq.prefill_end, reach)) - hit.num_spans
-            count = missing + table.pool.num_not_in_use(spans) + spare
+            shared = [number for number in numbers if number < table.pool.num_spans]
+            loaded = len(numbers) - len(shared)
+            count = missing + loaded + table.pool.num_not_in_use(shared) + spare
             availability = max(availability, _availability(table.pool, count))
         if availability is Availability.NOW:
-            for table, (first, spans) in zip(seq.tables, hit.tables, strict=True):
-                table.adopt(first, spans)
+            self._adopt(seq, hit)
             seq.num_published_spans = hit.num_spans
+            self._touch(seq)
             seq.done = seq.capacity = begin
         return availability
 
@@ -108,15 +119,18 @@ class KVCacheManager:
         if num_spans <= seq.num_published_spans:
             return
         hashes = self._hashes(seq, num_spans)
-        for table in seq.tables:
+        for group, table in enumerate(seq.tables):
             begin, end = max(seq.num_published_spans, table.first), min(num_spans, table.stop)
             if begin < end:
                 spans = table.spans[begin - table.first : end - table.first]
                 table.pool.publish(spans, hashes[begin:end])
+                if self.offload is not None:
+                    self.offload.store(group, spans, hashes[begin:end])
         seq.num_published_spans = num_spans
 
     def release(self, seq: SequenceState) -> None:
         """Give all spans of a sequence back: its keys are gone, unless their prefix is cached."""
+        self._touch(seq)
         for table in seq.tables:
             table.release()
         seq.done = seq.capacity = seq.num_published_spans = 0
@@ -125,6 +139,10 @@ class KVCacheManager:
         """Return the sequences that took spans since the last call; some may come twice."""
         grown, self._grown = self._grown, []
         return grown
+
+    def take_copies(self) -> list[SpanCopy]:
+        """Return the copies that have to be made before the next step, in order."""
+        return [] if self.offload is None else self.offload.take_copies()
 
     def plan(self, step: int) -> None:
         """Note that a step was planned with the spans in use now."""
@@ -143,6 +161,24 @@ class KVCacheManager:
             for pool, window in zip(self.pools, shape.windows, strict=True)
         )
 
+    def _adopt(self, seq: SequenceState, hit: PrefixHit) -> None:
+        """Share the spans of a prefix, and load those that are in host memory alone."""
+        for group, (table, (first, numbers)) in enumerate(zip(seq.tables, hit.tables, strict=True)):
+            num_spans = table.pool.num_spans
+            table.adopt(first, [None if number >= num_spans else number for number in numbers])
+            if self.offload is None:
+                continue
+            hashes = seq.hasher.hashes[first : first + len(numbers)]
+            for span, number, span_hash in zip(table.spans, numbers, hashes, strict=True):
+                if number >= num_spans:
+                    table.pool.publish([span], [span_hash])
+                    self.offload.load(group, span, number - num_spans)
+
+    def _touch(self, seq: SequenceState) -> None:
+        """Have host memory keep a sequence's published spans longest, their start longer still."""
+        if self.offload is not None:
+            self.offload.touch(reversed(seq.hasher.hashes[: seq.num_published_spans]))
+
     def _hit(self, seq: SequenceState) -> PrefixHit:
         reach = 0
         if seq.logits_from == maxsize:  # log-probabilities of the prompt need every position
@@ -150,12 +186,12 @@ class KVCacheManager:
         if self._lacks(self._hashes(seq, min(reach, 1))[:1]):
             reach = 0  # so 4000 tokens are hashed, 0.15 ms, when their keys have been computed
         hashes = self._hashes(seq, reach)[:reach]
-        return find_prefix(hashes, self.pools, self.shape.windows, self.shape.span_len)
+        return find_prefix(hashes, self._directories, self.shape.windows, self.shape.span_len)
 
     def _lacks(self, first: Sequence[bytes]) -> bool:
         """Does a group that must hold all spans of a prefix lack the first, if that has a hash?"""
-        groups = zip(self.pools, self.shape.windows, strict=True)
-        return any(window is None and not pool.find_run(first) for pool, window in groups)
+        groups = zip(self._directories, self.shape.windows, strict=True)
+        return any(window is None and not group.find_run(first) for group, window in groups)
 
     def _hashes(self, seq: SequenceState, count: int) -> list[bytes]:
         """Return the span hashes of a sequence, at least of its first `count` spans as far as their

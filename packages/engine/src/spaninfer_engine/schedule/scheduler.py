@@ -186,6 +186,8 @@ class Scheduler:
         for pool in self.kv_cache.pools:
             pool.check()
             assert not self.is_idle or pool.num_available == pool.num_spans, "a span is lost"
+        if self.kv_cache.offload is not None:
+            self.kv_cache.offload.check()
 
     def _suspend_for_rope(self) -> None:
         """Let sequences compute their keys anew whose length demands other frequencies."""

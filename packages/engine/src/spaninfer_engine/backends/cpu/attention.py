@@ -130,6 +130,6 @@ def scores_of(
 
 def _spans(operation: Operation, to: Recorder) -> LayerCache:
     group, layer = int(operation.number("group")), int(operation.number("layer"))
-    keys, values = (cached_in(part[layer]) for part in to.caches[group])
+    keys, values = (cached_in(part[layer]) for part in to.caches[group][:2])
     inputs = to.inputs
     return LayerCache(keys, values, *inputs.table(group), inputs.request, inputs.position)

@@ -126,7 +126,7 @@ class Plan:
     ) -> Tensor:
         """Return the same by plain torch operators."""
         slices, count = self.slices, self.slices.num_decodes
-        keys, values = (part[layer] for part in self._caches[group])
+        keys, values = (part[layer] for part in self._caches[group][:2])
         tables = slices.tables[group]
         out = query.new_empty(*query.shape[:2], values.shape[-1])
         if count:

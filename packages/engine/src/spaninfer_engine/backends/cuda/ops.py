@@ -135,10 +135,11 @@ class CudaOps(TorchOps):
         memory = torch.empty(shape, dtype=torch.uint8, device=self.device)
         self._pools[group.index] = Pool.at(memory.data_ptr(), layout)
         if self._format not in FORMATS.values():
-            return SpanCache(memory, memory)  # codes, which only kernels read
+            return SpanCache(memory, memory, memory)  # codes, which only kernels read
         return SpanCache(
             _view(memory.view(self.dtype), layout, layout.keys, layout.key_size),
             _view(memory.view(self.dtype), layout, layout.values, layout.value_size),
+            memory,
         )
 
     def rotation_table(self, rope: Rope, max_len: int) -> Rotation[Tensor] | None:

@@ -109,9 +109,21 @@ class TorchOps:
         head = (span_len, group.kv_heads)
         cut = math.prod(head) * group.key_dim
         keys = _heads(buffer[..., :cut], head)
+        rows = buffer.view(torch.uint8).flatten(1)
         if group.values_in_keys:
-            return SpanCache(keys, keys[..., : group.value_dim])
-        return SpanCache(keys, _heads(buffer[..., cut:], head))
+            return SpanCache(keys, keys[..., : group.value_dim], rows)
+        return SpanCache(keys, _heads(buffer[..., cut:], head), rows)
+
+    def host_slots(self, cache: SpanCache[Tensor], num_slots: int) -> Tensor:
+        """Allocate slots, in pinned memory where a GPU copies from and to it."""
+        shape, pinned = (num_slots, cache.rows.shape[1]), self.device.type == "cuda"
+        try:
+            return torch.empty(shape, dtype=torch.uint8, pin_memory=pinned)
+        except RuntimeError as short:
+            raise ConfigError(
+                f"the system gives no {math.prod(shape):,} bytes of memory for KV cache offloading "
+                f"({short}); lower --kv-offload"
+            ) from short
 
     def from_host(self, array: NDArray[Any]) -> Tensor:
         """Indices and float32 angles go to the device as they are."""
@@ -321,7 +333,7 @@ class TorchOps:
         """Request by request, over spans gathered into one piece."""
         scoring = Scoring(scale, softcap, window, alibi)
         metadata: AttentionMetadata[Tensor] = step.attention
-        keys, values = (part[layer] for part in metadata.caches[group])
+        keys, values = (part[layer] for part in metadata.caches[group][:2])
         out = query.new_empty(*query.shape[:2], values.shape[-1])
         for run in metadata.batch.runs():
             table = torch.from_numpy(metadata.tables[group][run.row]).to(self.device)
