@@ -50,6 +50,7 @@ from spaninfer_engine.startup.encoders import (
     with_sentence_settings,
 )
 from spaninfer_engine.startup.hardware import this_machine
+from spaninfer_engine.startup.kv_offload import open_span_files
 from spaninfer_engine.startup.limits import (
     SPAN_LEN,
     Memory,
@@ -149,7 +150,9 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             num_rows=resolved.max_running,
         )
         head = _head(asked, checkpoint, model)
-        device = start.device(sequences, resolved.num_spans, progress)
+        span_files = open_span_files(asked, checkpoint, model, resolved)
+        num_slots = () if resolved.kv_offload is None else resolved.kv_offload.num_slots
+        device = start.device(sequences, resolved.num_spans, progress, num_slots)
         return Parts(
             resolved=resolved,
             model=model,
@@ -161,6 +164,7 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             weight_bytes=pack.num_bytes,
             listing=str(bound),
             head=head,
+            span_files=span_files,
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from spaninfer_engine.cache.span_files import SpanFiles
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.plan import SpanCopy, StepPlan, StepResult
 from spaninfer_engine.request import SamplingParams
@@ -70,3 +71,4 @@ class Parts:
     weight_bytes: int = 0  # of packed weights, as the backend holds them
     listing: str = ""  # the bound program, for people
     head: PoolingHead | None = None  # of encoders
+    span_files: SpanFiles | None = None  # of KV cache offloading to disk
