@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from checking import alone
 from driving import Bench, request
 from spaninfer_engine.request import Placement, SamplingParams
@@ -104,3 +106,90 @@ def test_a_window_group_loads_the_spans_that_its_window_sees() -> None:
     assert offload is not None
     assert cached == 12
     assert 3 < offload.counts.loaded < 6
+
+
+def test_a_prefix_is_read_from_disk_by_an_engine_that_never_computed_it(tmp_path: Path) -> None:
+    disk = {"disk": tmp_path / "spans", "codes": {}}
+    first = Bench(num_slots=(8,), **disk)
+    answered(first, 1, FIRST)
+    first.close()
+    second = Bench(num_slots=(8,), **disk)
+
+    cached = answered(second, 2, FIRST)
+    second.close()
+
+    offload = second.scheduler.kv_cache.offload
+    assert offload is not None
+    assert offload.disk is not None
+    assert cached == 12
+    assert (offload.counts.disk_hit_tokens, offload.counts.host_hit_tokens) == (12, 0)
+    assert (offload.disk.counts.read, offload.disk.counts.written) == (3, 0)
+
+
+def test_of_a_prefix_on_disk_as_much_is_read_as_there_are_slots(tmp_path: Path) -> None:
+    disk = {"disk": tmp_path / "spans", "codes": {}}
+    first = Bench(num_slots=(8,), **disk)
+    answered(first, 1, FIRST)
+    first.close()
+
+    second = Bench(num_slots=(2,), **disk)
+
+    assert answered(second, 2, FIRST) == 8
+    second.close()
+
+
+def test_a_span_that_cannot_be_read_is_computed(tmp_path: Path) -> None:
+    disk = {"disk": tmp_path / "spans", "codes": {}}
+    first = Bench(num_slots=(8,), **disk)
+    answered(first, 1, FIRST)
+    first.close()
+    second = Bench(num_slots=(8,), **disk)
+    for file in (tmp_path / "spans").iterdir():
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+
+    assert answered(second, 2, FIRST) == 0
+    second.close()
+
+    offload = second.scheduler.kv_cache.offload
+    assert offload is not None
+    assert offload.disk is not None
+    assert offload.disk.counts.failed == 3
+
+
+def test_others_are_computed_while_a_sequence_waits_for_its_spans(tmp_path: Path) -> None:
+    disk = {"disk": tmp_path / "spans", "codes": {}}
+    first = Bench(num_slots=(8,), **disk)
+    answered(first, 1, FIRST)
+    first.close()
+    bench = Bench(num_slots=(8,), **disk)
+    bench.add(request(2, FIRST, sampling=ONE))
+    bench.add(request(3, OTHER, sampling=ONE))
+
+    plan = bench.scheduler.plan(0.0)
+
+    assert plan is not None
+    assert [part.seq_id for part in plan.slices] == [3]
+    bench.runner.submit(plan)
+    bench.scheduler.apply(bench.runner.run_next(), 0.0)
+    bench.run()
+    assert bench.ended[2].usage.cached_len == 12
+    bench.close()
+
+
+def test_a_sequence_may_end_while_its_spans_are_read(tmp_path: Path) -> None:
+    disk = {"disk": tmp_path / "spans", "codes": {}}
+    first = Bench(num_slots=(8,), **disk)
+    answered(first, 1, FIRST)
+    first.close()
+    bench = Bench(num_slots=(3,), **disk)
+    bench.add(request(2, FIRST, sampling=ONE))
+    assert bench.scheduler.plan(0.0) is None
+
+    bench.scheduler.stop((2,), 0.0)
+    bench.run()
+
+    assert answered(bench, 3, FIRST) == 12
+    bench.close()
+    bench.scheduler.kv_cache.take_transfers()
+    assert bench.scheduler.kv_cache.offload is not None
+    assert bench.scheduler.kv_cache.offload.slots[0].num_available == 3

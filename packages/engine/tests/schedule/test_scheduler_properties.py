@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from checking import alone
@@ -95,7 +97,26 @@ SHAPES = {
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_every_request_gets_the_tokens_it_gets_alone(shape: str, data: st.DataObject) -> None:
-    bench = Bench(**SHAPES[shape], depth=data.draw(st.integers(1, 3)))
+    check_traffic(Bench(**SHAPES[shape], depth=data.draw(st.integers(1, 3))), data)
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if "num_slots" in SHAPES[shape]])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_so_it_does_with_spans_on_disk_of_two_engines_in_turn(
+    shape: str, data: st.DataObject
+) -> None:
+    with TemporaryDirectory() as folder:
+        disk_bytes = data.draw(st.sampled_from([500, 1 << 30]))  # 7 spans, or all
+        disk = dict(disk=Path(folder) / "spans", disk_bytes=disk_bytes, codes={})
+        for _ in range(2):
+            bench = Bench(**SHAPES[shape], **disk, depth=data.draw(st.integers(1, 3)))
+            check_traffic(bench, data)
+            bench.close()
+
+
+def check_traffic(bench: Bench, data: st.DataObject) -> None:
+    """Assert that each of some requests gets the tokens it gets alone, and that nothing is lost."""
     coming = data.draw(st.lists(arrivals(), min_size=1, max_size=9))
     numbered = [(100 * (i + 1), arrival) for i, arrival in enumerate(coming)]
     numbered = [
