@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from spaninfer_engine import EngineState, EngineStats, Output, Usage
+from spaninfer_engine import EngineState, EngineStats, OffloadStats, Output, Usage
 
 from spaninfer_serving.vllm_metrics import VllmNames
 
@@ -121,6 +121,28 @@ class _EngineFigures(Collector):
         for reason, count in stats.finished.items():
             finished.add_metric((reason.value,), count)
         yield finished
+        if stats.offload is not None:
+            yield from _offload(stats.offload)
+
+
+def _offload(stats: OffloadStats) -> Iterable[Metric]:
+    """Yield the figures of KV cache offloading."""
+    hits = CounterMetricFamily(
+        "spaninfer_offload_hit_tokens",
+        "Tokens of prefixes found below the KV cache",
+        labels=("tier",),
+    )
+    hits.add_metric(("host",), stats.host_hit_tokens)
+    hits.add_metric(("disk",), stats.disk_hit_tokens)
+    yield hits
+    spans = CounterMetricFamily(
+        "spaninfer_offload_spans", "Spans moved between tiers, or not", labels=("event",)
+    )
+    for event in ("stored", "loaded", "written", "read", "dropped", "failed"):
+        spans.add_metric((event,), getattr(stats, event))
+    yield spans
+    yield _gauge("offload_host_spans", "Spans in host memory", stats.host_spans)
+    yield _gauge("offload_disk_bytes", "Bytes of spans on disk", stats.disk_bytes)
 
 
 def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:

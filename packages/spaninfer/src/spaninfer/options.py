@@ -83,6 +83,16 @@ SpanLen = Annotated[
     int | None,
     _engine(f"Tokens per span (a block, or page, of the KV cache); default: {SPAN_LEN}."),
 ]
+KVOffloadSize = Annotated[
+    str | None,
+    _engine(
+        "Host memory for prefixes that leave the KV cache, such as 8GiB. Needs a GPU, or --kv-disk."
+    ),
+]
+KVDisk = Annotated[
+    Path | None, _engine("A folder for prefixes, which a later start finds there again.")
+]
+KVDiskSize = Annotated[str | None, _engine("Most bytes of files in it; default: 10GiB.")]
 MaxRunning = Annotated[int, _engine("Most requests in one step.")]
 StepTokens = Annotated[
     int | None,
@@ -179,6 +189,20 @@ class Cache:
     max_len: MaxLen = None
     memory: Memory = None
     span_len: SpanLen = None
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Fields of EngineConfig."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """Where prefixes are kept that leave the KV cache."""
+
+    kv_offload: KVOffloadSize = None
+    kv_disk: KVDisk = None
+    kv_disk_size: KVDiskSize = None
 
     @property
     def asked(self) -> dict[str, Any]:
