@@ -16,6 +16,7 @@ from spaninfer_engine.startup.hardware import this_machine
 from spaninfer import options, show
 from spaninfer.bench import engine as engine_bench
 from spaninfer.bench.compare import compare
+from spaninfer.bench.kv_tiers import measure_kv_tiers
 from spaninfer.bench.options.run import OPTIONS, measure_options
 from spaninfer.bench.options.sides import EngineSide, ServerSide, Side
 from spaninfer.bench.plot import draw
@@ -208,6 +209,25 @@ def bench_structured(
         with Engine(parts) as engine:
             for record in measure_structured(engine, schemas_in(schemas), runs, show.note):
                 typer.echo(json.dumps(record))
+
+
+@app.command("kv-tiers")
+@spread
+def bench_kv_tiers(
+    model: Model = "demo",
+    *,
+    prompt_len: Annotated[int, typer.Option(min=100, help="Tokens of each prompt.")] = 480,
+    runs: Runs = 5,
+    threads: options.Threads = None,
+    compute: options.Compute,
+) -> None:
+    """Time first tokens after prefix hits in the KV cache, in host memory and on disk."""
+    with show.errors_as_sentences(), ExitStack() as stack:
+        if threads is not None:
+            keep_to(threads)
+        asked = {**_asked_of(model, stack), **compute.asked}
+        for record in measure_kv_tiers(asked, prompt_len, runs, show.note):
+            typer.echo(json.dumps(record))
 
 
 @app.command("kernels")
