@@ -84,7 +84,7 @@ class Timeline:
         return len(self.starts_s)
 
     def shown_at(self, index: int) -> int:
-        """Return which frame is on the screen when frame `index` of a constant rate would start.
+        """Return the number of the frame on screen when frame `index` of a constant rate starts.
 
         Times are rounded to half a frame, because containers round them: to milliseconds in WebM.
         """

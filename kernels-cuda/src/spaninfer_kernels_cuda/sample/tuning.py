@@ -10,7 +10,7 @@ from spaninfer_kernel_launch import ShapeError
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Threads of every block, one on a multiprocessor; packs of 16 bytes each has under way."""
+    """Threads of every block, one per multiprocessor; packs of 16 bytes that each has in flight."""
 
     threads: int
     stages: int

@@ -80,7 +80,7 @@ def check(rows: int, length: int, k: int) -> None:
 
 
 def least_for(mean: float) -> int:
-    """Return a count that a binomial number with this mean reaches once in 10^12 draws.
+    """Return a count that a binomial number with this mean reaches once in 10^12 samples.
 
     >>> least_for(1.0), least_for(100.0)
     (16, 186)
@@ -92,7 +92,7 @@ def least_for(mean: float) -> int:
 
 
 def _enough_for(most: int) -> float:
-    """Return a mean with which a binomial number is at most `most` once in 10^12 draws."""
+    """Return a mean with which a binomial number is at most `most` once in 10^12 samples."""
     mean = most + 1.0
     while _chernoff(most, mean) > _FAILURE:
         mean *= 1 + 1 / 64

@@ -42,7 +42,7 @@ class Array:
         return dlpack.ON_GPU, self.gpu.index
 
     def __dlpack__(self, *, stream: int | None = None, **_: object) -> object:
-        """Return a capsule; work on the reader's `stream` comes after what is under way here.
+        """Return a capsule; work on the reader's `stream` comes after the work in flight here.
 
         None is the legacy default stream, -1 asks for no such order (the array API standard).
         """

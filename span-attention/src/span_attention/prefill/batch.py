@@ -26,7 +26,7 @@ from spaninfer_kernel_launch import (
 )
 
 from span_attention.layout import SpanLayout
-from span_attention.operands import operands_of
+from span_attention.operands import check_spans, operands_of
 from span_attention.prefill.arguments import Arguments
 from span_attention.prefill.options import PrefillOptions
 from span_attention.prefill.prepared import Division, PreparedPrefill, prepare
@@ -155,9 +155,8 @@ class BatchPrefill:
         if step is None:
             raise ShapeError("no step is planned; call plan(query_start_loc, …) before run")
         prepared, division = step.prepared, step.division
-        at = operands_of(
-            prepared, division.num_rows, spans, query, (alibi_slopes, sinks), out, stream
-        )
+        check_spans(prepared, spans)
+        at = operands_of(prepared, division.num_rows, query, (alibi_slopes, sinks), out, stream)
         if division.num_rows and division.slices:
             arguments = Arguments(
                 out=at.out,
