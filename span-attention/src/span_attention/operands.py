@@ -30,7 +30,7 @@ from span_attention.layout import SpanLayout
 from span_attention.lse import pair_of, results_of
 from span_attention.spans import Spans
 
-_QUERY_BYTES = 16  # what a lane loads of a query at once
+_QUERY_BYTES = 16  # bytes of a query that a lane loads at once
 
 
 class Options(Protocol):

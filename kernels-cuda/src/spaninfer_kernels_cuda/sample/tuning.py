@@ -66,7 +66,7 @@ def changed_bytes(rows: int, length: int) -> int:
 
 
 def check(rows: int, length: int, top: int) -> None:
-    """Raise ShapeError for what no kernel takes."""
+    """Raise ShapeError for unsupported sizes."""
     if not 1 <= length <= MOST_LENGTH:
         raise ShapeError(f"rows have {length} logits; at least 1, at most {MOST_LENGTH}")
     if not 0 <= rows <= MOST_ROWS:

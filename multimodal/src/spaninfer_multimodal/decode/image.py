@@ -1,7 +1,7 @@
 """Bytes of an image -> pixels, for bytes that anybody may have sent.
 
 Only the reader that the signature names is tried, sizes are checked after the header and before the
-pixels, and whatever Pillow raises on damaged data becomes one of our errors.
+pixels, and Pillow's errors on damaged data become MediaErrors.
 """
 
 from __future__ import annotations

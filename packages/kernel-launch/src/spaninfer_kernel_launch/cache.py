@@ -85,7 +85,7 @@ def _users_folder() -> Path | None:
 
 
 def _temporary_folder() -> Path | None:
-    """Return what is to be this user's own below the temporary folder; None where that lacks."""
+    """Return the folder for this user below the temporary one; None where there is none."""
     user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""
     try:
         return Path(tempfile.gettempdir(), f"spaninfer{user}")
@@ -115,7 +115,7 @@ def _name(key: str) -> str:
 
 
 def _read(path: Path) -> bytes | None:
-    """Return what a file was written with; None where it cannot be read, or is not whole."""
+    """Return the content of a file; None if it cannot be read, or is not intact."""
     try:
         content = path.read_bytes()
     except OSError:

@@ -35,7 +35,7 @@ class CompileReport:
 
 
 def read_reports(log: str) -> dict[str, CompileReport]:
-    """Return what the verbose log of ptxas says about each kernel, by entry point.
+    """Return the reports in ptxas' verbose log, by entry point.
 
     Raises CompileError for a log that is not of that form.
     """

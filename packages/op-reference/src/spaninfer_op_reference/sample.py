@@ -2,7 +2,7 @@
 
 The order, and why:
 
-1. bias                  part of what the model says, as the OpenAI API defines it
+1. bias                  part of the model's logits, as the OpenAI API defines it
 2. allowed and banned    masks; -inf stays -inf from here on, so their place among the penalties
                          does not matter
 3. repetition penalty    over prompt and output; before the two that subtract, because it divides,
@@ -82,7 +82,7 @@ class RowSampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     no_repeat_ngram: int = 0  # 0: off
-    logit_bias: tuple[Ints, Floats] | None = None  # token ids, and what is added to their logits
+    logit_bias: tuple[Ints, Floats] | None = None  # token ids, and their additive biases
     allowed: Choice | None = None  # None: all
     banned: Choice | None = None  # among others the end ids before min_tokens
     bad_words: Sequence[Sequence[int]] = ()  # sequences of ids that must not be completed

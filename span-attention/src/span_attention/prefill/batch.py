@@ -54,7 +54,7 @@ class BatchPrefill:
     read spans of this layout; `dtype` is the element type of queries and results, float16 or
     bfloat16, and that of the spans where these hold floats. With `splits`, few rows of a long
     context are shared among all multiprocessors where the kernel can; a row's last bits then depend
-    on what else is in the step, and otherwise do not. With `lse`, runs also give log-sum-exps
+    on the rest of the step; without it, they do not. With `lse`, runs also give log-sum-exps
     (span_attention/lse.py).
 
     Nothing is compiled before the first plan. Plan and workspace are kept as long as a step has as
