@@ -10,11 +10,19 @@ from pathlib import Path
 
 import pytest
 import spaninfer_serving
+from fastapi.testclient import TestClient
+from spaninfer_serving import Settings, create_app
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "hello"}]
 HUGE = 10**9
 SOURCES = sorted(Path(spaninfer_serving.__file__).parent.rglob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def steady(engine):
+    """A client of one server for all values."""
+    return TestClient(create_app(engine, Settings()), raise_server_exceptions=False)
 
 
 @pytest.mark.parametrize(
@@ -43,14 +51,14 @@ SOURCES = sorted(Path(spaninfer_serving.__file__).parent.rglob("*.py"))
         ("/v1/responses", {"input": "x", "top_logprobs": HUGE}),
     ],
 )
-def test_a_value_without_measure_is_refused_and_nothing_else_happens(client, at_rest, path, body):
+def test_a_value_without_measure_is_refused_and_nothing_else_happens(steady, at_rest, path, body):
     before = at_rest().generated_tokens
 
-    answer = client.post(path, json=body)
+    answer = steady.post(path, json=body)
 
     assert answer.status_code == 400, answer.text
     assert at_rest().generated_tokens == before
-    assert client.post(TEXT, json={"prompt": "x", "max_tokens": 1}).status_code == 200
+    assert steady.post(TEXT, json={"prompt": "x", "max_tokens": 1}).status_code == 200
 
 
 def test_refusals_name_no_address_in_memory_and_no_file(client):

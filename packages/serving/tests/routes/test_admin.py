@@ -54,11 +54,11 @@ def test_without_an_operators_key_nobody_operates_the_server(serving, settings):
         assert answer.json()["error"]["code"] == "admin_key_needed"
 
 
-@pytest.mark.parametrize("path", ["//pause", "/pause/", "/PAUSE", "/v1/../pause", "/%70ause",
-                                  "/pause?key=root", "/health/../pause"])  # fmt: skip
-def test_no_way_to_write_a_path_gets_around_the_key(operated, path):
-    assert ask(operated.address, path, key="user")[0] in (403, 404)
-    assert ask(operated.address, path, key="none")[0] in (401, 404)
+def test_no_way_to_write_a_path_gets_around_the_key(operated):
+    for path in ("//pause", "/pause/", "/PAUSE", "/v1/../pause", "/%70ause", "/pause?key=root",
+                 "/health/../pause"):  # fmt: skip
+        assert ask(operated.address, path, key="user")[0] in (403, 404)
+        assert ask(operated.address, path, key="none")[0] in (401, 404)
 
 
 def test_a_request_is_ended_by_its_id_and_keeps_what_it_has(operated, until):
@@ -164,14 +164,13 @@ def test_the_log_is_as_loud_as_operators_say(operated):
         logging.getLogger("spaninfer_engine").setLevel(before)
 
 
-@pytest.mark.parametrize("path", sorted(NOT_SUPPORTED))
-def test_what_cannot_be_done_is_refused_by_name(serving, path):
+def test_what_cannot_be_done_is_refused_by_name(serving):
     client = serving(admin_hashes=ADMIN)
 
-    answer = client.post(path, headers={"Authorization": "Bearer root"})
-
-    assert answer.status_code == 501
-    assert path in answer.json()["error"]["message"]
+    for path in NOT_SUPPORTED:
+        answer = client.post(path, headers={"Authorization": "Bearer root"})
+        assert answer.status_code == 501
+        assert path in answer.json()["error"]["message"]
 
 
 def test_modes_that_there_are_not_are_refused(serving):
