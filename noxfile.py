@@ -50,7 +50,7 @@ CLIENTS = (
 SCHEMATHESIS = (
     *("--exclude-checks", "positive_data_acceptance"),
     *("--phases", "examples,coverage,fuzzing", "--max-examples", "20", "--continue-on-failure"),
-    *("--max-time", "300"),
+    *("--max-time", "300", "--request-timeout", "60"),  # an answer may take all of a context
 )
 
 # Tests compute small things: threads of BLAS and torch would only wait for each other.
