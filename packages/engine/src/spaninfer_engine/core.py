@@ -173,6 +173,7 @@ class Core:
 
     def forget_prefixes(self) -> None:
         """Have requests that are submitted from now on share nothing that was computed before."""
+        self.scheduler.kv_cache.begin_epoch()
         self._inbox.put(_ForgetPrefixes())
 
     def close(self, drain_s: float = 0.0, patience_s: float | None = None) -> None:

@@ -77,3 +77,16 @@ def test_the_first_visible_span_holds_the_oldest_key_in_the_window():
             oldest = max(0, start - window + 1)
             assert first_visible(start, 4, window) == oldest // 4
     assert first_visible(39, 4, None) == 0
+
+
+def test_what_the_pool_holds_of_a_prefix_is_shared_before_spans_are_taken_for_the_rest():
+    pool = SpanPool(2)
+    spans = pool.take(2)
+    pool.publish(spans, [b"a", b"b"])
+    pool.give_back(spans)  # the first of them would be taken first
+    table = SpanTable(pool, span_len=4, window=None)
+
+    table.adopt(3, [spans[0], None])
+
+    assert (table.first, table.stop, table.spans) == (3, 5, spans)
+    assert (pool.find(b"a"), pool.find(b"b")) == (spans[0], None)

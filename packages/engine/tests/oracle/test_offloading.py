@@ -131,3 +131,19 @@ def test_spans_are_written_while_the_engine_is_idle(tmp_path: Path) -> None:
         assert num_spans > 1
         wait_until(lambda: offloaded(engine).written >= num_spans)
         assert len(list(tmp_path.rglob("*.span"))) == offloaded(engine).written
+
+
+def test_a_reset_of_the_prefix_cache_hides_every_tier_until_the_next_start(tmp_path: Path) -> None:
+    found = []
+    with demo(tmp_path) as engine:
+        for _ in range(2):
+            found.append(engine.generate(LONG, greedily(4)).usage.cached_len)
+        engine.reset_prefix_cache()
+        for _ in range(2):
+            found.append(engine.generate(LONG, greedily(4)).usage.cached_len)
+    with demo(tmp_path) as engine:
+        found.append(engine.generate(LONG, greedily(4)).usage.cached_len)
+
+    cached = found[1]
+    assert found == [0, cached, 0, cached, cached]
+    assert cached > 0

@@ -30,11 +30,12 @@ class HashSeed:
     tenant: str = ""
     adapter: str | None = None
     private: int | None = None  # a number that no other request has: nothing is shared
+    epoch: str = ""  # another one whenever what was computed before is not to be found any more
 
     def __bytes__(self) -> bytes:
         """Return bytes that no other seed has."""
         # The repr of strings, numbers, None and tuples of them tells any two of them apart.
-        return repr((self.kv_dtype, self.tenant, self.adapter, self.private)).encode()
+        return repr((self.kv_dtype, self.tenant, self.adapter, self.private, self.epoch)).encode()
 
 
 class SpanHasher:

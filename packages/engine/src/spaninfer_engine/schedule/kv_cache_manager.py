@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from secrets import token_hex
 from sys import maxsize
 from typing import TypeAlias
 
@@ -70,6 +71,7 @@ class KVCacheManager:
             self.pools if self.offload is None else self.offload.directories
         )
         self._grown: list[SequenceState] = []
+        self._epoch = ""
 
     def sequences_of(self, request: Request, limit: int) -> tuple[SequenceState, ...]:
         """Return the sequences of a request, without spans; may be called from any thread."""
@@ -79,6 +81,7 @@ class KVCacheManager:
             tenant=placement.tenant,
             adapter=placement.adapter,
             private=None if shape.share else request.id,
+            epoch=self._epoch,
         )
         hasher = SpanHasher(hash_seed, shape.span_len, shape.rope_state, len(request.prompt_ids))
         if request.sampling.n > 1:  # once for all; that of a single one may be spared, see _hashes
@@ -87,6 +90,12 @@ class KVCacheManager:
             SequenceState(request, index, limit=limit, hasher=hasher.copy(), tables=self._tables())
             for index in range(request.sampling.n)
         )
+
+    def begin_epoch(self) -> None:
+        """Have sequences that are made from now on share nothing with those before, in any tier;
+        may be called from any thread. Random, so that files of it mean nothing to a later engine.
+        """
+        self._epoch = token_hex(8)
 
     @property
     def is_reading(self) -> bool:
