@@ -101,7 +101,7 @@ def test_every_request_gets_the_tokens_it_gets_alone(shape: str, data: st.DataOb
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if "num_slots" in SHAPES[shape]])
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_so_it_does_with_spans_on_disk_of_two_engines_in_turn(
     shape: str, data: st.DataObject
