@@ -57,7 +57,7 @@ def test_experts_are_computed_as_defined(rows: int, stored: Any, compute: Any) -
         torch.tensor(x, dtype=torch.float32),
         torch.from_numpy(ids),
         torch.tensor(shares, dtype=torch.float32),
-        Experts.of(*weights, layout),
+        Experts.of(*weights, None, None, layout),
         _gated,
     )
 
@@ -71,7 +71,7 @@ def test_many_rows_go_through_all_experts_in_pieces(monkeypatch: pytest.MonkeyPa
     )
     x, gate, up, down, ids, shares = _inputs(40)
     experts = Experts.of(
-        *(torch.tensor(part, dtype=torch.float32) for part in (down, gate, up)), None, "oi"
+        *(torch.tensor(part, dtype=torch.float32) for part in (down, gate, up)), None, None, None, "oi"
     )
 
     actual = dense_experts(

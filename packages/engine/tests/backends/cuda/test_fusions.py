@@ -19,6 +19,9 @@ from wide import WIDE
 APPENDS = {"project_rotate_append", "project_norm_rotate_append"}
 
 
+WITH_SINKS = {"gpt_oss"}  # computed by torch's operators on this backend
+
+
 def _bound(name: str, folder: Path, kv_dtype: str | None = None) -> Programs[object]:
     family = {**FAMILIES, **{f"wide {key}": value for key, value in WIDE.items()}}[name]
     model = Model(Oracle(family, SEED).save(folder))
@@ -30,7 +33,7 @@ def _names(bound: Programs[object]) -> Counter[str]:
     return Counter(step.name for step in bound[TEXT].kernels)
 
 
-@pytest.mark.parametrize("name", [f"wide {name}" for name in WIDE])
+@pytest.mark.parametrize("name", [f"wide {name}" for name in WIDE if name not in WITH_SINKS])
 def test_attention_of_wide_models_is_computed_by_kernels(name: str, tmp_path: Path) -> None:
     names = _names(_bound(name, tmp_path))
 
