@@ -16,7 +16,7 @@ from spaninfer_kernels_cpu.quantisation.layout import PANEL, PARAMETER_BYTES, ST
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
-SEARCHED_BITS = 3  # a search costs 120 ns a weight, so only the coarsest grids have one
+SEARCHED_BITS = 3  # a search costs 120 ns a weight: only for the coarsest grids
 _UNIT_ROOM = Room(UNIT)
 NARROWINGS, NARROWING = 5, np.float32(0.05)
 
