@@ -70,9 +70,8 @@ def test_many_rows_go_through_all_experts_in_pieces(monkeypatch: pytest.MonkeyPa
         "spaninfer_engine.backends.cuda.experts._MOST_NUMBERS", 7 * 16 * EXPERTS * 2
     )
     x, gate, up, down, ids, shares = _inputs(40)
-    experts = Experts.of(
-        *(torch.tensor(part, dtype=torch.float32) for part in (down, gate, up)), None, None, None, "oi"
-    )
+    weights = (torch.tensor(part, dtype=torch.float32) for part in (down, gate, up))
+    experts = Experts.of(*weights, None, None, None, "oi")
 
     actual = dense_experts(
         torch.tensor(x, dtype=torch.float32),
