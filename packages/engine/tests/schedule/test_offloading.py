@@ -193,3 +193,19 @@ def test_a_sequence_may_end_while_its_spans_are_read(tmp_path: Path) -> None:
     bench.scheduler.kv_cache.take_transfers()
     assert bench.scheduler.kv_cache.offload is not None
     assert bench.scheduler.kv_cache.offload.slots[0].num_available == 3
+
+
+def test_two_sequences_wait_for_the_same_spans_in_as_many_slots(tmp_path: Path) -> None:
+    disk = {"disk": tmp_path / "spans", "codes": {}}
+    first = Bench(num_slots=(8,), **disk)
+    answered(first, 1, FIRST)
+    first.close()
+    bench = Bench(num_slots=(3,), **disk)
+    for number in (2, 3):
+        bench.add(request(number, FIRST, sampling=ONE))
+
+    assert bench.scheduler.plan(0.0) is None
+    bench.run()
+    bench.close()
+
+    assert [bench.ended[number].usage.cached_len for number in (2, 3)] == [12, 12]

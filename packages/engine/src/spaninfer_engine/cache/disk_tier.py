@@ -77,6 +77,10 @@ class DiskTier:
         """Return how many slots of a cache group are being filled."""
         return sum(key.group == group for key in self._readers)
 
+    def is_read(self, key: SpanKey) -> bool:
+        """Is a span on its way from disk?"""
+        return key in self._readers
+
     def write(self, key: SpanKey, slot: int) -> None:
         """Have a span written that was copied to a slot, unless it is on disk.
 

@@ -137,9 +137,16 @@ class SpanOffload:
         return [key for _, key in self._outside_pool(hit, hashes)]
 
     def num_lacking(self, keys: Sequence[SpanKey]) -> int:
-        """Return for how many of these spans the worst cache group has no slot."""
-        counts = Counter(key.group for key in keys)
+        """Return for how many of these spans the worst cache group has no slot.
+
+        Those that are being read, or pinned, have theirs.
+        """
+        counts = Counter(key.group for key in keys if not self._has_slot(key))
         return max(counts[group] - slots.num_available for group, slots in enumerate(self.slots))
+
+    def _has_slot(self, key: SpanKey) -> bool:
+        is_read = self.disk is not None and self.disk.is_read(key)
+        return is_read or self.slots[key.group].is_pinned(key.span_hash)
 
     def count_hit(
         self, hit: PrefixHit, seq_id: int, hashes: Sequence[bytes], span_len: int
