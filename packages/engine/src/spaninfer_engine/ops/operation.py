@@ -41,6 +41,15 @@ class HeadRows:
 
 
 @dataclass(frozen=True, slots=True)
+class FlatRows:
+    """A convolution's weight[out, ...] as the matrix [out, numbers of a place]."""
+
+    def __call__(self, array: Host) -> Host:
+        """Return the view."""
+        return array.reshape(len(array), -1)
+
+
+@dataclass(frozen=True, slots=True)
 class UnitRows:
     """Every row divided by its L2 norm (in float32; norms below 1e-12 count as 1e-12)."""
 
@@ -60,7 +69,7 @@ class Use:
     argument: str
     tensors: tuple[Weight, ...]
     stacked: bool = False
-    view: HeadRows | UnitRows | None = None
+    view: HeadRows | FlatRows | UnitRows | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -34,6 +34,13 @@ class Rotation(NamedTuple, Generic[A]):
     sin: A
 
 
+class Blend(NamedTuple, Generic[A]):
+    """Weights[T k] of the table rows[T k] that make up a patch's position vector."""
+
+    rows: A
+    weights: A
+
+
 class Rows(NamedTuple, Generic[A]):
     """Hidden states that come from elsewhere: vectors[n C] belong to tokens rows[n]."""
 
@@ -55,6 +62,7 @@ class AttentionMetadata(Generic[A]):
     slot_mapping: tuple[tuple[A, A], ...]  # per cache group: span [T] and place in it [T]
     caches: tuple[SpanCache[A], ...]  # per cache group
     second_from: Ints  # [R] by table row: the position from which a pair's second text begins
+    windows: AttentionMetadata[A] | None = None  # towers: the same rows cut into windows
 
     def token_types(self) -> Ints:
         """Return the type of every token, [T]: 1 in the second text of a pair, else 0."""
@@ -72,6 +80,12 @@ class Step(Generic[A]):
     attention: Any  # the backend's attention metadata; only its operators read it
     replaced: Rows[A] | None = None  # media embeddings take the place of token embeddings
     added: Mapping[int, Rows[A]] | None = None  # by layer: added to its output (deepstack)
+    features: A | None = None  # [T F] towers: what is read in place of tokens
+    blend: Blend[A] | None = None  # towers: how a position table is interpolated
+
+    def attends_in(self, *, windows: bool) -> Any:
+        """Return the attention metadata of the step's slices, or of a tower's windows."""
+        return self.attention.windows if windows else self.attention
 
     @property
     def num_tokens(self) -> int:

@@ -60,6 +60,7 @@ from spaninfer_engine.startup.limits import (
     resolve,
     served_name,
 )
+from spaninfer_engine.startup.towers import open_towers
 from spaninfer_engine.startup.weight_formats import describe_formats, formats_of
 from spaninfer_engine.step.device import Device
 from spaninfer_engine.step.sequences import Sequences
@@ -149,6 +150,7 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             num_rows=resolved.max_running,
         )
         head = _head(asked, checkpoint, model)
+        settings = _settings(compute, model, asked, stored_as, formats)
         device = start.device(sequences, resolved.num_spans, progress)
         return Parts(
             resolved=resolved,
@@ -161,6 +163,7 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             weight_bytes=pack.num_bytes,
             listing=str(bound),
             head=head,
+            towers=open_towers(asked, path, model, compute, settings),
         )
 
 
@@ -223,7 +226,17 @@ def open_backend(
     tell: Callable[[int, int], None] | None = None,
 ) -> Ops[Any]:
     """Return the operators of the chosen backend for a model."""
-    settings = Settings(
+    return compute.backend.open(_settings(compute, model, asked, stored_as, formats), tell)
+
+
+def _settings(
+    compute: Compute,
+    model: Model,
+    asked: EngineConfig,
+    stored_as: str,
+    formats: Mapping[str, WeightFormat],
+) -> Settings:
+    return Settings(
         device=compute.device,
         dtype=compute.dtype,
         kv_dtype=asked.kv_dtype,
@@ -232,7 +245,6 @@ def open_backend(
         asked=asked,
         formats=formats,
     )
-    return compute.backend.open(settings, tell)
 
 
 def resolve_model(asked: EngineConfig, checkpoint: Checkpoint) -> Model:

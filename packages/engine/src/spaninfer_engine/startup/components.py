@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.plan import StepPlan, StepResult
 from spaninfer_engine.request import SamplingParams
@@ -57,3 +58,4 @@ class Parts:
     weight_bytes: int = 0  # of packed weights, as the backend holds them
     listing: str = ""  # the bound program, for people
     head: PoolingHead | None = None  # of encoders
+    towers: tuple[HostTower[Any], ...] = ()  # of decoders that see or hear

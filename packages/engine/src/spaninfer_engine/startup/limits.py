@@ -134,11 +134,14 @@ def _kept_bits(compute: Compute, formats: Mapping[str, WeightFormat]) -> dict[st
 def _held(
     asked: EngineConfig, model: Model, formats: Mapping[str, WeightFormat]
 ) -> Iterator[Weight]:
-    """Yield the weights that take memory: not a table that is read where it is stored."""
+    """Yield the weights that take memory from the start: not a table that is read where it is
+    stored, and not towers, which are read when the first media come.
+    """
     tied = isinstance(model, Decoder) and model.head.tied
     in_place = asked.weights != "dummy" and not tied and model.embedding.table.name not in formats
+    towers = set(weights(model.towers)) if isinstance(model, Decoder) else set()
     for weight in weights(model):
-        if not (in_place and weight == model.embedding.table):
+        if weight not in towers and not (in_place and weight == model.embedding.table):
             yield weight
 
 
