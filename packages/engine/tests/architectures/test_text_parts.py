@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from families import FAMILIES, Family
+from media_models import turn_experts
 from oracle import TOLERANCE, Oracle, deviation, prompt
-from safetensors.numpy import load_file, save_file
 from spaninfer_engine.errors import SpecError
 from spaninfer_engine.spec import Decoder, TowerNotUsed, check, find, resolve
 from stepping import Model
@@ -74,7 +73,7 @@ def test_the_text_part_gives_logits_of_the_whole_model(name: str, tmp_path: Path
     oracle = Oracle(WHOLE[name], seed=3)
     oracle.save(tmp_path)
     if name == "qwen3_vl_moe":
-        _turn_experts(tmp_path / "model.safetensors")
+        turn_experts(tmp_path)
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", TowerNotUsed)
@@ -90,16 +89,6 @@ def test_the_text_part_gives_logits_of_the_whole_model(name: str, tmp_path: Path
         "tower is not built yet; the model is loaded for text alone" in each for each in said
     )
     assert deviation(runner.logits(1), oracle.logits(prompt(40))) < TOLERANCE
-
-
-def _turn_experts(file: Path) -> None:
-    """Store experts [E, H, 2I] and [E, I, H] as published files do; transformers 5 turns them."""
-    tensors = load_file(file)
-    turned = {
-        name: np.ascontiguousarray(each.swapaxes(1, 2)) if "mlp.experts" in name else each
-        for name, each in tensors.items()
-    }
-    save_file(turned, file)
 
 
 def test_gemma3_as_published_leaves_most_of_its_text_model_to_the_class() -> None:

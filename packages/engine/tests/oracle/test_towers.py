@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from backends import EXACT, Backend
-from media_models import GRIDS, SIGHTS, TowerOracle, patches, save
+from media_models import GRIDS, SIGHTS, WIDE_SIGHTS, TowerOracle, patches, save
 from oracle import TOLERANCE, deviation
 from spaninfer_engine.backends.host.tower import Encoding, HostTower
 from spaninfer_engine.load import open_checkpoint
@@ -42,12 +42,10 @@ def all_of(encoding: Encoding[Any], ops: Any) -> list[np.ndarray]:
     return [ops.to_host(rows) for rows in (encoding.rows, *encoding.deep)]
 
 
-@pytest.mark.parametrize("backend", EXACT, ids=str)
-def test_rows_of_a_batch_are_those_of_transformers_one_by_one(
-    seeing: tuple[TowerOracle, Path], backend: Backend
+def assert_rows_are_those_of(
+    oracle: TowerOracle, folder: Path, backend: Backend, grids: Any
 ) -> None:
-    oracle, folder = seeing
-    inputs = [patches(oracle.sight, kind, grid) for kind, grid in GRIDS]
+    inputs = [patches(oracle.sight, kind, grid) for kind, grid in grids]
     tower, ops = tower_on(backend, folder)
 
     encodings = tower.encode(inputs)
@@ -59,3 +57,21 @@ def test_rows_of_a_batch_are_those_of_transformers_one_by_one(
         assert found[0].shape == (item.num_tokens, oracle.sight.width)
         for rows, wanted in zip(found, expected, strict=True):
             assert deviation(rows, wanted) < TOLERANCE
+
+
+@pytest.mark.parametrize("backend", EXACT, ids=str)
+def test_rows_of_a_batch_are_those_of_transformers_one_by_one(
+    seeing: tuple[TowerOracle, Path], backend: Backend
+) -> None:
+    oracle, folder = seeing
+
+    assert_rows_are_those_of(oracle, folder, backend, GRIDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", WIDE_SIGHTS)
+@pytest.mark.parametrize("backend", EXACT, ids=str)
+def test_heads_of_published_sizes_are_as_exact(size: int, backend: Backend, tmp_path: Path) -> None:
+    oracle = save(WIDE_SIGHTS[size], tmp_path)
+
+    assert_rows_are_those_of(oracle, tmp_path, backend, [("image", (1, 20, 28)), GRIDS[1]])

@@ -341,6 +341,9 @@ class Ops(Protocol, Generic[A]):
 OPTIONAL = frozenset({"replace_rows", "add_rows"})
 """Operators of one input and one output that steps without media leave out."""
 
+FEWER_ROWS = frozenset({"gather_rows", "join_rows"})
+"""Operators behind which values have W rows in place of T."""
+
 
 def reads_step(operator: str) -> bool:
     """Does the operator take the step's context?"""

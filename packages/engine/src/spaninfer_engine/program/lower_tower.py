@@ -17,9 +17,11 @@ from spaninfer_engine.spec.tower_nodes import Merger, PatchTower, Tower
 def lower_tower(tower: Tower) -> Program:
     """Return the program that makes rows for tokens out of the features of a step."""
     lowering = Lowering(tower.ropes, groups=())
-    x = lowering.add("features", name="features")
-    x = _embedded(lowering, tower.embedding, x)
-    x = _placed(lowering, tower, x)
+    features = lowering.add("features", name="features")
+    places = _places(lowering, tower)
+    x = _embedded(lowering, tower.embedding, features)
+    if places is not None:
+        x = lowering.add("add", x, places, name="x", scale=1.0)
     mergers, rows = dict(tower.deepstack), list[str]()
     for index, layer in enumerate(tower.layers):
         lowering.layer = index
@@ -40,12 +42,11 @@ def _embedded(lowering: Lowering, linear: Linear, x: str) -> str:
     return lowering.add("linear", x, name="x", uses=(weight, *bias))
 
 
-def _placed(lowering: Lowering, tower: PatchTower, x: str) -> str:
+def _places(lowering: Lowering, tower: PatchTower) -> str | None:
     if tower.positions is None:
-        return x
+        return None
     uses = (Use("table", (tower.positions.table,)),)
-    places = lowering.add("blended_positions", name="places", uses=uses)
-    return lowering.add("add", x, places, name="x", scale=1.0)
+    return lowering.add("blended_positions", name="places", uses=uses)
 
 
 def _merged(lowering: Lowering, merger: Merger, x: str) -> str:
