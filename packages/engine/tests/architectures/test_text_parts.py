@@ -65,7 +65,7 @@ WHOLE = {
 }  # fmt: skip
 
 
-WITHOUT_TOWERS = ("gemma3", "mistral3", "qwen2_audio")
+WITHOUT_TOWERS = ("gemma3", "mistral3")
 
 
 @pytest.mark.parametrize("name", WHOLE)

@@ -81,6 +81,7 @@ TEXT = ProgramKey("text", Result.LOGITS)
 MEDIA = ProgramKey("media", Result.LOGITS)  # some tokens get hidden states from elsewhere
 POOL = ProgramKey("pool", Result.VECTORS)
 TOWER = ProgramKey("tower", Result.FEATURES)
+STEM = ProgramKey("stem", Result.FEATURES)  # what an audio tower computes frame by frame
 
 
 class Programs(Generic[A]):

@@ -50,6 +50,15 @@ class FlatRows:
 
 
 @dataclass(frozen=True, slots=True)
+class TapRows:
+    """A convolution's weight[out, in, taps] as the matrix [out, taps * in]: tap by tap."""
+
+    def __call__(self, array: Host) -> Host:
+        """Return a new array."""
+        return np.ascontiguousarray(array.swapaxes(1, 2)).reshape(len(array), -1)
+
+
+@dataclass(frozen=True, slots=True)
 class UnitRows:
     """Every row divided by its L2 norm (in float32; norms below 1e-12 count as 1e-12)."""
 
@@ -69,7 +78,7 @@ class Use:
     argument: str
     tensors: tuple[Weight, ...]
     stacked: bool = False
-    view: HeadRows | FlatRows | UnitRows | None = None
+    view: HeadRows | FlatRows | TapRows | UnitRows | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -9,7 +9,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.step.batch import Batch
+from spaninfer_engine.step.batch import Batch, cut_batch
+from spaninfer_engine.step.sequences import NO_SECOND
 
 A = TypeVar("A")  # a backend's array: numpy.ndarray, torch.Tensor
 
@@ -96,3 +97,20 @@ class Step(Generic[A]):
     def has_media(self) -> bool:
         """Do hidden states come from elsewhere?"""
         return self.replaced is not None or self.added is not None
+
+
+def metadata_of_runs(
+    lens: Ints, windows: AttentionMetadata[A] | None = None
+) -> AttentionMetadata[A]:
+    """Return the metadata of rows that attend within runs of these lengths; nothing is kept."""
+    batch = cut_batch(lens)
+    return AttentionMetadata(
+        batch=batch,
+        positions=batch.positions(),
+        token_rows=batch.token_rows(),
+        tables=(),
+        slot_mapping=(),
+        caches=(),
+        second_from=np.full(len(lens), NO_SECOND),
+        windows=windows,
+    )

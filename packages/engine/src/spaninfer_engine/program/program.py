@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spaninfer_engine.ops.bound import MEDIA, POOL, TEXT, TOWER, ProgramKey, Result
+from spaninfer_engine.ops.bound import MEDIA, POOL, TEXT, ProgramKey, Result
 from spaninfer_engine.ops.operation import Operation
 from spaninfer_engine.ops.table import OPTIONAL, reads_step
 from spaninfer_engine.spec.nodes import CacheGroup, Rope
@@ -33,8 +33,6 @@ class Program:
 
 def variants(program: Program) -> Mapping[ProgramKey, Program]:
     """Return the programs of a model by their keys, that of most steps first."""
-    if program.returns is Result.FEATURES:
-        return {TOWER: program}
     if program.returns is Result.VECTORS:
         return {POOL: without_media(program)}
     return {TEXT: gathered_early(without_media(program)), MEDIA: gathered_early(program)}

@@ -92,8 +92,9 @@ def resolve_fully(
     check_expected(scope)
     maker = Maker(scope, names, norm_rule(scope))
     model: Model = _encoder(maker) if spec.kind == "encoder" else _decoder(maker)
-    towers = read_towers(spec, config, names) if spec.kind in WITH_TOWERS else Reading()
-    if isinstance(model, Decoder) and towers.towers:
+    towers = Reading()
+    if spec.kind in WITH_TOWERS and isinstance(model, Decoder):
+        towers = read_towers(spec, config, names, model.hidden)
         model = _with_towers(model, towers)
     for problem in misfits(model):
         raise SpecError(spec.source, "", "sizes", problem)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
-from typing import cast
+from typing import ClassVar, cast
 
 from spaninfer_engine.spec.account import check_expected, unread
 from spaninfer_engine.spec.maker import Maker, NormKind, NormRule
@@ -22,11 +23,14 @@ from spaninfer_engine.spec.nodes import (
     Norms,
     PlainMLP,
     RaggedAttention,
+    SplitQkv,
     Weight,
 )
 from spaninfer_engine.spec.read import Entry, ModelSpec
 from spaninfer_engine.spec.scope import Scope
 from spaninfer_engine.spec.tower_nodes import (
+    TAPS,
+    AudioTower,
     MediaTokens,
     Merger,
     PatchPositions,
@@ -53,25 +57,25 @@ class Reading:
 
 
 def read_towers(
-    spec: ModelSpec, config: Mapping[str, object], names: Collection[str] | None
+    spec: ModelSpec, config: Mapping[str, object], names: Collection[str] | None, width: int
 ) -> Reading:
-    """Return the towers that a spec describes, for a whole config.json.
+    """Return the towers that a spec describes, for a whole config.json and a decoder so wide.
 
     None where the spec describes none, where the config says nothing of it, or where the checkpoint
     was saved without it.
     """
-    if not spec.said("vision"):
+    section = next((each for each in _READERS if spec.said(each)), None)
+    if section is None:
         return Reading(missing="its tower is not built yet")
-    scope = _scope(spec, config, "vision")
+    scope = _scope(spec, config, section)
     if isinstance(scope, str):
         return Reading(missing=scope)
-    reader = _PatchReader(scope, names)
+    reader = _READERS[section](scope, names, width)
     if not reader.is_there:
         return Reading(missing="the checkpoint holds no weights of its tower")
     media, media_scope = _media(spec, config)
-    tower = reader.tower()
-    key = scope.text("vision", "config")
-    return Reading((tower,), media, (scope, media_scope), ((key, scope),))
+    key = scope.text(section, "config")
+    return Reading((reader.tower(),), media, (scope, media_scope), ((key, scope),))
 
 
 def _scope(spec: ModelSpec, config: Mapping[str, object], section: str) -> Scope | str:
@@ -98,45 +102,104 @@ def _media(spec: ModelSpec, config: Mapping[str, object]) -> tuple[MediaTokens, 
         for field in ("image", "video", "audio", "start", "end")
     }
     seconds = scope.optional_number("media", "seconds_per_t")
-    return MediaTokens(**tokens, seconds_per_t=seconds), scope
+    apart = scope.flag("media", "frames_apart")
+    return MediaTokens(**tokens, seconds_per_t=seconds, frames_apart=apart), scope
 
 
-class _PatchReader:
-    """Reads [vision] once and makes the tower."""
+class _Reader:
+    """What readers of towers share: the section, its names, and layers."""
 
-    def __init__(self, scope: Scope, names: Collection[str] | None) -> None:
-        self._scope = scope
-        kind = cast(NormKind, scope.text("vision", "norm"))
-        rule = NormRule(kind, scope.number("vision", "eps"), bias=kind == "layer")
-        self._maker = Maker(scope, names, rule, section="vision.weights", probe="patch")
-        size = scope.integer
-        self._hidden, self._heads = size("vision", "hidden"), size("vision", "heads")
-        self._merge, self._patch = size("vision", "merge"), size("vision", "patch")
-        self._layers = size("vision", "layers")
-        self._act = cast(ActivationName, scope.text("vision", "act"))
+    section: ClassVar[str]
+    probe: ClassVar[str]  # the weight by which a checkpoint shows that the tower is there
+
+    def __init__(self, scope: Scope, names: Collection[str] | None, width: int) -> None:
+        self._scope, self._width = scope, width
+        kind = cast(NormKind, scope.text(self.section, "norm"))
+        rule = NormRule(kind, scope.number(self.section, "eps"), bias=kind == "layer")
+        place = f"{self.section}.weights"
+        self._maker = Maker(scope, names, rule, section=place, probe=self.probe)
+        self._hidden, self._heads = self._size("hidden"), self._size("heads")
+        self._layers = self._size("layers")
+        self._act = cast(ActivationName, scope.text(self.section, "act"))
+        if self._hidden % self._heads:
+            problem = f"{self._hidden} channels do not make {self._heads} heads"
+            raise scope.error(self.section, "heads", problem)
 
     @property
     def is_there(self) -> bool:
         """Does the checkpoint hold the tower? Where none is at hand, it does."""
-        patch = self._maker.name("patch", self._maker.prefix)
-        return self._maker.names is None or self._maker.has(f"{patch}.weight")
+        first = self._maker.name(self.probe, self._maker.prefix)
+        return self._maker.names is None or self._maker.has(f"{first}.weight")
+
+    def _size(self, key: str) -> int:
+        return self._scope.integer(self.section, key)
+
+    def _layer(self, index: int, attention: Callable[[str], RaggedAttention]) -> Layer:
+        within = self._maker.prefix + self._maker.name("layer").format(i=index)
+        return Layer(
+            attention=attention(within),
+            mlp=self._mlp(within),
+            norms=Norms(
+                attention_pre=self._norm(self._maker.name("norm1", within), self._hidden),
+                mlp_pre=self._norm(self._maker.name("norm2", within), self._hidden),
+            ),
+        )
+
+    def _mlp(self, within: str) -> GatedMLP | PlainMLP:
+        return PlainMLP(self._up(within, "up"), self._down(within), self._act)
+
+    def _up(self, within: str, key: str) -> Linear:
+        name, ffn = self._maker.name(key, within), self._size("ffn")
+        return self._maker.linear(name, ffn, self._hidden, bias=True, split=0)
+
+    def _down(self, within: str) -> Linear:
+        name, ffn = self._maker.name("down", within), self._size("ffn")
+        return self._maker.linear(name, self._hidden, ffn, bias=True, split=1)
+
+    def _out(self, within: str) -> Linear:
+        name = self._maker.name("o", within)
+        return self._maker.linear(name, self._hidden, self._hidden, bias=True, split=1)
+
+    def _name(self, key: str, j: int = 0) -> str:
+        name = self._maker.name(key, self._maker.prefix)
+        if name == "":
+            problem = "the tower has such a part: name it"
+            raise self._scope.error(f"{self.section}.weights", key, problem)
+        return name.format(j=j)
+
+    def _norm(self, name: str, channels: int) -> Norm:
+        norm = self._maker.norm(name, channels)
+        assert norm is not None, name
+        return norm
+
+
+class _PatchReader(_Reader):
+    """Reads [vision] once and makes the tower."""
+
+    section = "vision"
+    probe = "patch"
+
+    def __init__(self, scope: Scope, names: Collection[str] | None, width: int) -> None:
+        super().__init__(scope, names, width)
+        self._merge, self._patch = self._size("merge"), self._size("patch")
 
     def tower(self) -> PatchTower:
         """Return the tower."""
-        size = self._scope.integer
         window, full = self._window(), self._indices("full_layers")
         return PatchTower(
             kinds=("image", "video"),
             hidden=self._hidden,
-            width=size("vision", "out"),
+            width=self._size("out"),
             heads=self._heads,
             patch=self._patch,
-            temporal=size("vision", "temporal"),
-            channels=size("vision", "channels"),
+            temporal=self._size("temporal"),
+            channels=self._size("channels"),
             merge=self._merge,
             embedding=self._embedding(),
             layers=tuple(
-                self._layer(index, in_windows=window is not None and index not in full)
+                self._layer(
+                    index, partial(self._attention, window is not None and index not in full)
+                )
                 for index in range(self._layers)
             ),
             merger=self._merger("merger", norm_after=False),
@@ -150,9 +213,9 @@ class _PatchReader:
 
     def _embedding(self) -> Linear:
         """Return the patch embedding: stored as a convolution, in which no two patches overlap."""
-        size, patch = self._scope.integer, self._patch
+        patch = self._patch
         name = self._name("patch")
-        pixels = size("vision", "channels"), size("vision", "temporal"), patch, patch
+        pixels = self._size("channels"), self._size("temporal"), patch, patch
         bias = self._scope.flag("vision", "patch_bias")
         return Linear(
             Weight(f"{name}.weight", (self._hidden, *pixels)),
@@ -184,46 +247,31 @@ class _PatchReader:
             raise self._scope.error("vision", key, f"{list(indices)} do not ascend")
         return indices
 
-    def _layer(self, index: int, *, in_windows: bool) -> Layer:
-        within = self._maker.prefix + self._maker.name("layer").format(i=index)
-        return Layer(
-            attention=self._attention(within, in_windows),
-            mlp=self._mlp(within),
-            norms=Norms(
-                attention_pre=self._norm(self._maker.name("norm1", within), self._hidden),
-                mlp_pre=self._norm(self._maker.name("norm2", within), self._hidden),
-            ),
-        )
-
-    def _attention(self, within: str, in_windows: bool) -> RaggedAttention:
+    def _attention(self, in_windows: bool, within: str) -> RaggedAttention:
         hidden, maker = self._hidden, self._maker
         dim = hidden // self._heads
-        if dim * self._heads != hidden or dim % 4:
+        if dim % 4:
             problem = (
-                f"{hidden} channels do not make {self._heads} heads of a multiple of 4, whose "
-                "halves are rotated by row and by column"
+                f"heads of {dim} channels cannot turn half by row and half by column, in pairs"
             )
             raise self._scope.error("vision", "heads", problem)
-        qkv, out = maker.name("qkv", within), maker.name("o", within)
         parts = (hidden, hidden, hidden)
-        fused = maker.linear(qkv, 3 * hidden, hidden, bias=True, split=0, parts=parts)
+        name = maker.name("qkv", within)
+        fused = maker.linear(name, 3 * hidden, hidden, bias=True, split=0, parts=parts)
         return RaggedAttention(
             heads=Heads(self._heads, self._heads, dim),
             qkv=FusedQkv(fused, "concat"),
-            out=maker.linear(out, hidden, hidden, bias=True, split=1),
+            out=self._out(within),
             scale=dim**-0.5,
             positions=AxialRope(dim, self._scope.number("vision", "theta")),
             in_windows=in_windows,
         )
 
     def _mlp(self, within: str) -> GatedMLP | PlainMLP:
-        ffn, hidden, maker = self._scope.integer("vision", "ffn"), self._hidden, self._maker
-        up = maker.linear(maker.name("up", within), ffn, hidden, bias=True, split=0)
-        down = maker.linear(maker.name("down", within), hidden, ffn, bias=True, split=1)
         if self._scope.text("vision", "mlp") == "plain":
-            return PlainMLP(up, down, self._act)
-        gate = maker.linear(maker.name("gate", within), ffn, hidden, bias=True, split=0)
-        return GatedMLP(gate, up, down, self._act)
+            return super()._mlp(within)
+        gate, up = self._up(within, "gate"), self._up(within, "up")
+        return GatedMLP(gate, up, self._down(within), self._act)
 
     def _merger(self, kind: str, *, norm_after: bool, j: int = 0) -> Merger:
         count = self._merge**2
@@ -238,14 +286,51 @@ class _PatchReader:
             norm_after=norm_after,
         )
 
-    def _name(self, key: str, j: int = 0) -> str:
-        within = self._maker.prefix
-        name = self._maker.name(key, within)
-        if name == "":
-            raise self._scope.error("vision.weights", key, "the tower has such a part: name it")
-        return name.format(j=j)
 
-    def _norm(self, name: str, channels: int) -> Norm:
-        norm = self._maker.norm(name, channels)
-        assert norm is not None, name
-        return norm
+class _AudioReader(_Reader):
+    """Reads [audio] once and makes the tower."""
+
+    section = "audio"
+    probe = "conv1"
+
+    def tower(self) -> AudioTower:
+        """Return the tower."""
+        hidden, rows = self._hidden, self._size("rows")
+        projector = self._maker.name("projector")
+        return AudioTower(
+            kinds=("audio",),
+            hidden=hidden,
+            width=self._width,
+            heads=self._heads,
+            mels=self._size("mels"),
+            max_rows=rows,
+            pool=self._size("pool"),
+            conv1=self._convolution("conv1", self._size("mels")),
+            conv2=self._convolution("conv2", hidden),
+            act=self._act,
+            positions=Weight(f"{self._name('pos')}.weight", (rows, hidden)),
+            layers=tuple(self._layer(index, self._attention) for index in range(self._layers)),
+            norm=self._norm(self._name("final_norm"), hidden),
+            projector=self._maker.linear(projector, self._width, hidden, bias=True, split=0),
+        )
+
+    def _convolution(self, key: str, channels: int) -> Linear:
+        name = self._name(key)
+        weight = Weight(f"{name}.weight", (self._hidden, channels, TAPS))
+        return Linear(weight, Weight(f"{name}.bias", (self._hidden,)))
+
+    def _attention(self, within: str) -> RaggedAttention:
+        hidden, maker = self._hidden, self._maker
+        q, k, v = (
+            maker.linear(maker.name(key, within), hidden, hidden, bias=key != "k", split=0)
+            for key in ("q", "k", "v")
+        )
+        dim = hidden // self._heads
+        heads = Heads(self._heads, self._heads, dim)
+        return RaggedAttention(heads, SplitQkv(q, k, v), self._out(within), dim**-0.5)
+
+
+_READERS: Mapping[str, type[_PatchReader] | type[_AudioReader]] = {
+    "vision": _PatchReader,
+    "audio": _AudioReader,
+}

@@ -7,6 +7,13 @@ PatchTower           images and videos
 ├── Norm             behind the last layer
 └── Merger ...       neighbouring patches become a row per token; one more per deepstack layer
 
+AudioTower           clips
+├── Linear ...       two convolutions
+├── Weight           positions
+├── Layer ...        with RaggedAttention among the rows of a clip
+├── Norm             behind the mean of neighbouring rows
+└── Linear           projection to the text model's channels
+
 MediaTokens          which tokens of a prompt stand for media
 """
 
@@ -26,6 +33,8 @@ from spaninfer_engine.spec.nodes import (
     Weight,
 )
 
+TAPS = 3  # frames that a convolution of an audio tower sees
+
 
 @dataclass(frozen=True, slots=True)
 class MediaTokens:
@@ -37,6 +46,7 @@ class MediaTokens:
     start: int | None = None  # in front of an image or video
     end: int | None = None  # behind it
     seconds_per_t: float | None = None  # positions per second of video; None: one per patch
+    frames_apart: bool = False  # each frame of a video stands alone, behind its time (Qwen3-VL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +113,44 @@ class PatchTower:
                  if isinstance(layer.attention, RaggedAttention))  # fmt: skip
         return tuple(dict.fromkeys(each for each in found if isinstance(each, AxialRope)))
 
+
+@dataclass(frozen=True, slots=True)
+class AudioTower:
+    """A spectrogram in, a row per token of the text model out (Whisper's encoder, Qwen2-Audio).
+
+    Two convolutions of three frames, the second of every other frame, then `positions`, layers, the
+    mean of `pool` neighbouring rows, a norm, and a projection to the text model's channels.
+    """
+
+    kinds: tuple[MediaKind, ...]
+    hidden: int
+    width: int  # channels of its rows: the decoder's hidden
+    heads: int
+    mels: int
+    max_rows: int  # rows of the position table: half as many as frames
+    pool: int
+    conv1: Linear  # weight [hidden, mels, 3]
+    conv2: Linear  # weight [hidden, hidden, 3]
+    act: ActivationName
+    positions: Weight  # [max_rows, hidden]
+    layers: tuple[Layer, ...]
+    norm: Norm
+    projector: Linear
+
     @property
-    def deepstack_layers(self) -> tuple[int, ...]:
-        """The decoder's layers whose outputs deepstack rows are added to."""
-        return tuple(range(len(self.deepstack)))
+    def ropes(self) -> tuple[AxialRope, ...]:
+        """No rotary embeddings."""
+        return ()
+
+    @property
+    def merge(self) -> int:
+        """One: a row has no neighbours above and below."""
+        return 1
+
+    @property
+    def deepstack(self) -> tuple[tuple[int, Merger], ...]:
+        """Nothing joins deeper layers of the decoder."""
+        return ()
 
 
-Tower: TypeAlias = PatchTower
+Tower: TypeAlias = PatchTower | AudioTower

@@ -32,6 +32,9 @@ MEDIA = Section(
         "start_token": Word(_TOKEN, "null", "id in front of an image or a video"),
         "end_token": Word(_TOKEN, "null", "id behind it"),
         "seconds_per_t": Word(optional(number(1e-6, 1e6)), "null", "positions per second of video"),
+        "frames_apart": Word(
+            FLAG, False, "each frame of a video stands alone, behind its time in seconds"
+        ),
     },
 )
 
@@ -85,5 +88,10 @@ def audio(activation: Type) -> Section:
     """Return the section of audio towers."""
     return Section(
         "The audio tower.",
-        {**_tower(activation), "pool": Word(SIZE, 1, "frames averaged to one")},
+        {
+            **_tower(activation),
+            "mels": Word(size(most=4_096), REQUIRED, "bands of the spectrogram"),
+            "rows": Word(size(most=1_000_000), REQUIRED, "rows that it has positions for"),
+            "pool": Word(size(most=64), 1, "rows averaged to one, before the final norm"),
+        },
     )

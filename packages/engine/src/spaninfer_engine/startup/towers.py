@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.load.dummy import DummyReader
 from spaninfer_engine.load.packed import PackedReader
-from spaninfer_engine.ops.bound import TOWER
+from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops, Pack
-from spaninfer_engine.program.bind import bind_packed
+from spaninfer_engine.program.bind import bind_all
 from spaninfer_engine.program.lower_tower import lower_tower
 from spaninfer_engine.program.packer import Packer
 from spaninfer_engine.spec.nodes import Model
@@ -41,7 +40,7 @@ def _open(asked: EngineConfig, path: Path, tower: Tower, ops: Ops[Any]) -> HostT
     return HostTower(partial(_bind, asked, path, tower, ops), ops, tower)
 
 
-def _bind(asked: EngineConfig, path: Path, tower: Tower, ops: Ops[Any]) -> Callable[..., Any]:
+def _bind(asked: EngineConfig, path: Path, tower: Tower, ops: Ops[Any]) -> Programs[Any]:
     """Return what computes a tower; reads and packs its weights, from files opened once more."""
     with open_checkpoint(path, with_weights=asked.weights != "dummy") as checkpoint:
         reader = checkpoint.reader
@@ -54,6 +53,6 @@ def _bind(asked: EngineConfig, path: Path, tower: Tower, ops: Ops[Any]) -> Calla
             pack = PackedWeights(reader).pack
         else:
             pack = Packer(ops, reader)
-        bound = bind_packed(lower_tower(tower), ops, pack)[TOWER]
+        bound = bind_all(lower_tower(tower), ops, pack)
         ops.end_packing()
-    return bound.run
+    return bound

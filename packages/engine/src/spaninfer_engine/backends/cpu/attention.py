@@ -73,7 +73,7 @@ def ragged(operation: Operation, _pack: Pack) -> Write:
         constants["scale"], constants.get("softcap"), window, ahead=constants.get("ahead")
     )
 
-    in_windows = bool(constants["in_windows"])
+    in_windows = bool(constants.get("in_windows"))
 
     def write(to: Recorder, query: Value, key: Value, value: Value) -> Values:
         heads = query.shape[0]
