@@ -28,12 +28,12 @@ from spaninfer_engine.startup.build import (
     locate,
     open_backend,
     resolve_decoder,
-    shortage_named,
     silent,
     stage_of,
 )
 from spaninfer_engine.startup.compute import decide_compute
 from spaninfer_engine.startup.hardware import this_machine
+from spaninfer_engine.startup.shortage import shortage_named
 from spaninfer_engine.startup.weight_formats import formats_of
 
 COPIED = (".json", ".txt", ".model", ".tiktoken", ".jinja")

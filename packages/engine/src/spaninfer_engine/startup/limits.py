@@ -98,7 +98,7 @@ def refuse_oversized(
     """
     formats = formats or {}
     held = () if mapped else _held(asked, model, formats)
-    bits = _weight_bits(asked, compute, stored_as)
+    bits = weight_bits(asked, compute, stored_as)
     kept = {} if asked.quantize else _kept_bits(compute, formats)
     taken = sum(int(prod(each.shape) * kept.get(each.name, bits)) // 8 for each in held)
     rows = 0
@@ -118,7 +118,8 @@ def refuse_oversized(
         )
 
 
-def _weight_bits(asked: EngineConfig, compute: Compute, stored_as: str) -> int:
+def weight_bits(asked: EngineConfig, compute: Compute, stored_as: str) -> int:
+    """Return the bits of a weight's number as the backend holds it."""
     if asked.quantize is not None:
         return {"int4": 4, "int8": 8, "bfloat16": 16}[asked.quantize]
     stored_bits = 16 if stored_as in ("bfloat16", "float16") else 32
