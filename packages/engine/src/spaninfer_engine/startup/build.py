@@ -48,6 +48,7 @@ from spaninfer_engine.startup.encoders import (
     with_sentence_settings,
 )
 from spaninfer_engine.startup.hardware import this_machine
+from spaninfer_engine.startup.kv_offload import open_span_files
 from spaninfer_engine.startup.limits import (
     SPAN_LEN,
     Memory,
@@ -136,8 +137,10 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             num_rows=resolved.max_running,
         )
         head = _head(asked, checkpoint, model)
+        span_files = open_span_files(asked, checkpoint, model, resolved)
+        num_slots = () if resolved.kv_offload is None else resolved.kv_offload.num_slots
         settings = _settings(compute, model, asked, stored_as, formats)
-        device = start.device(sequences, resolved.num_spans, progress)
+        device = start.device(sequences, resolved.num_spans, progress, num_slots)
         return Parts(
             resolved=resolved,
             model=model,
@@ -150,6 +153,7 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             listing=str(bound),
             head=head,
             towers=open_towers(asked, path, model, compute, settings),
+            span_files=span_files,
         )
 
 

@@ -14,7 +14,7 @@ from spaninfer_engine.backends.cuda.device import CudaDevice
 from spaninfer_engine.backends.cuda.graph_shapes import GraphShapes, max_prompt_tokens
 from spaninfer_engine.backends.cuda.memory import Sizes, allocated_bytes, in_memory
 from spaninfer_engine.backends.cuda.ops import CudaOps
-from spaninfer_engine.backends.start import Tell
+from spaninfer_engine.backends.start import Tell, host_slots
 from spaninfer_engine.kv_memory import Demand, Needs
 from spaninfer_engine.ops.bound import TEXT, Programs
 from spaninfer_engine.ops.rotary import Rotary
@@ -96,10 +96,16 @@ class CudaStart:
             device.warm_up()
             device.close()
 
-    def device(self, sequences: Sequences, num_spans: tuple[int, ...], tell: Tell) -> CudaDevice:
-        """Return a device with so many spans per cache group; graphs are captured here."""
+    def device(
+        self,
+        sequences: Sequences,
+        num_spans: tuple[int, ...],
+        tell: Tell,
+        num_slots: tuple[int, ...] = (),
+    ) -> CudaDevice:
+        """Return a device with so many spans and host slots per group; graphs are captured here."""
         with in_memory("spans and graphs", "lower --memory"):
-            device = self._device(self._bound, num_spans, sequences)
+            device = self._device(self._bound, num_spans, sequences, num_slots)
             device.capture(partial(tell, "graphs"))
         return device
 
@@ -112,20 +118,25 @@ class CudaStart:
         return self._device(bound, (1,) * groups, sequences)
 
     def _device(
-        self, bound: Programs[Any], num_spans: tuple[int, ...], sequences: Sequences
+        self,
+        bound: Programs[Any],
+        num_spans: tuple[int, ...],
+        sequences: Sequences,
+        num_slots: tuple[int, ...] = (),
     ) -> CudaDevice:
         groups, span_len = self._decoder.groups, self._span_len
         max_tokens = 0  # plain attention goes from prompt to prompt, as the host knows them
         if not self._is_plain:
             layers = len(self._decoder.layers)
             max_tokens = max_prompt_tokens(layers, parameter_count(self._decoder))
+        caches = tuple(
+            self._ops.cache(group, count, span_len)
+            for group, count in zip(groups, num_spans, strict=True)
+        )
         return CudaDevice(
             self._ops,
             bound.run,
-            tuple(
-                self._ops.cache(group, count, span_len)
-                for group, count in zip(groups, num_spans, strict=True)
-            ),
+            caches,
             self._angles,
             self._rotaries,
             Sizes(
@@ -140,6 +151,7 @@ class CudaStart:
             num_axes=max((len(rope.sections) or 1 for rope in self._ropes), default=1),
             reads_all_columns=self._is_plain,
             shapes=self._shapes(max_tokens) if self._graphs else None,
+            slots=host_slots(self._ops, caches, num_slots),
         )
 
     def _shapes(self, max_prompt_tokens: int) -> GraphShapes:
