@@ -28,6 +28,13 @@ def test_a_hostile_config_is_refused_or_computes(tmp_path: Path, seed: int) -> N
     assert not failed, "\n".join(f"{case}: {outcome}" for case, outcome in failed)
 
 
+@pytest.mark.parametrize("seed", [0])
+def test_a_hostile_config_of_a_tower_is_refused_or_computes(tmp_path: Path, seed: int) -> None:
+    failed = hostile.run(hostile.of_towers(FEW // 2, seed), tmp_path)
+
+    assert not failed, "\n".join(f"{case}: {outcome}" for case, outcome in failed)
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("family", hostile.NAMES)
 def test_no_value_of_any_number_of_a_family_does_harm(tmp_path: Path, family: str) -> None:

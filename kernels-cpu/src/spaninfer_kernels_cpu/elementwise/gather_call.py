@@ -16,6 +16,7 @@ from spaninfer_kernels_cpu.runtime.call import (
     LOGITS,
     MAX_SIZE,
     NUMBERS_PER_TASK,
+    TOKENS,
     Call,
     Matrix,
     row_at,
@@ -120,7 +121,14 @@ class _CopyArguments(Arguments):
 
 
 def copy_call(
-    x: Matrix, columns: Columns, *, out: Matrix, into: Columns, parts: int, width: int
+    x: Matrix,
+    columns: Columns,
+    *,
+    out: Matrix,
+    into: Columns,
+    parts: int,
+    width: int,
+    count: int = TOKENS,
 ) -> Call:
     """Copy `width` numbers of every one of `parts` parts of x's rows to parts of out's rows.
 
@@ -131,7 +139,7 @@ def copy_call(
     demand_size("first", columns.first, 0, columns.size - width)
     demand_size("first of out", into.first, 0, into.size - width)
     arguments = _CopyArguments(x=x, columns=columns, out=out, into=into, parts=parts, width=width)
-    return Call(_copy, arguments, 1, tokens_per_task(parts * width))
+    return Call(_copy, arguments, 1, tokens_per_task(parts * width), count)
 
 
 def _copy(arguments: _CopyArguments, tokens: int, task: int) -> None:

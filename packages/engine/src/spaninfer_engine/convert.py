@@ -19,20 +19,21 @@ from spaninfer_engine.load.llama2c_pieces import find_pieces
 from spaninfer_engine.load.packed import PACKED_FILE, PackedReader, describe_tensors
 from spaninfer_engine.load.packing import WAY_OUT, Packing, packing_of
 from spaninfer_engine.ops.operation import Use
-from spaninfer_engine.program.bind import bind_packed
+from spaninfer_engine.program.bind import bind_all, bind_packed
 from spaninfer_engine.program.lower import lower
+from spaninfer_engine.program.lower_tower import lower_tower
 from spaninfer_engine.program.packer import Packer
 from spaninfer_engine.startup.build import (
     Progress,
     locate,
     open_backend,
     resolve_decoder,
-    shortage_named,
     silent,
     stage_of,
 )
 from spaninfer_engine.startup.compute import decide_compute
 from spaninfer_engine.startup.hardware import this_machine
+from spaninfer_engine.startup.shortage import shortage_named
 from spaninfer_engine.startup.weight_formats import formats_of
 
 COPIED = (".json", ".txt", ".model", ".tiktoken", ".jinja")
@@ -95,6 +96,8 @@ def _packed_weights(
         return packed
 
     bind_packed(lower(decoder), ops, keep, stage_of(progress, "weights"))
+    for tower in decoder.towers:
+        bind_all(lower_tower(tower), ops, keep)
     return weights
 
 

@@ -6,7 +6,8 @@ import dataclasses
 from typing import Any
 
 import pytest
-from families import FAMILIES, published
+from families import FAMILIES, Family, published
+from media_models import HEARING, SIGHTS
 from spaninfer_engine.spec import find, resolve
 from spaninfer_engine.spec.fit import misfits
 from spaninfer_engine.spec.nodes import Decoder, Heads, Layer, Rope, Scores, Weight
@@ -32,6 +33,18 @@ def test_any_weight_of_another_shape_is_found(name: str) -> None:
     assert len(changed) > 20
     for tree in changed:
         assert list(misfits(tree))
+
+
+@pytest.mark.parametrize("family", [*(each.family for each in SIGHTS.values()), HEARING.family])
+def test_any_weight_of_a_tower_of_another_shape_is_found(family: Family) -> None:
+    config = family.config_json()
+    whole: Any = resolve(find(config), config)
+    changed = list(_each_weight_changed(whole.towers))
+
+    assert list(misfits(whole)) == []
+    assert len(changed) > 20
+    for towers in changed:
+        assert list(misfits(dataclasses.replace(whole, towers=towers)))
 
 
 @pytest.mark.parametrize("dim", [-2, 0, 3, 18, 64, 1024])

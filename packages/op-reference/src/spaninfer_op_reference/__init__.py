@@ -18,7 +18,15 @@ from spaninfer_op_reference.activation import (
 from spaninfer_op_reference.alibi import alibi_bias, alibi_slopes, falcon_alibi_bias
 from spaninfer_op_reference.attention import attend, attend_part, attend_ragged, merge
 from spaninfer_op_reference.compare import close, relative_error, tolerance
-from spaninfer_op_reference.embedding import add_rows, add_types, embed, replace_rows, sinusoidal
+from spaninfer_op_reference.embedding import (
+    add_rows,
+    add_types,
+    blend_rows,
+    embed,
+    join_rows,
+    replace_rows,
+    sinusoidal,
+)
 from spaninfer_op_reference.frequency import FrequencyRule, frequencies, yarn_mscale
 from spaninfer_op_reference.linear import head_linear, linear, normalize_rows, scale_rows
 from spaninfer_op_reference.logits import (
@@ -86,6 +94,7 @@ __all__ = [
     "attend_part",
     "attend_ragged",
     "ban",
+    "blend_rows",
     "close",
     "cos_sin",
     "dequantize_q8_0",
@@ -103,6 +112,7 @@ __all__ = [
     "group_scales",
     "gumbel",
     "head_linear",
+    "join_rows",
     "layer_norm",
     "linear",
     "log_softmax",

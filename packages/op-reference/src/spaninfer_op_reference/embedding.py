@@ -44,3 +44,14 @@ def add_rows(hidden: Floats, rows: Ints, vectors: Floats) -> Floats:
     total = hidden.copy()
     total[rows] += vectors
     return total
+
+
+def blend_rows(table: Floats, rows: Ints, weights: Floats) -> Floats:
+    """[T C]: sums of the rows[T k] of table[P C], by weights[T k] (interpolated positions)."""
+    blended: Floats = np.einsum("tk,tkc->tc", weights, table[rows].astype(weights.dtype))
+    return blended
+
+
+def join_rows(x: Floats, count: int) -> Floats:
+    """[T/count count*C]: every `count` neighbouring rows of x[T C] side by side."""
+    return x.reshape(len(x) // count, count * x.shape[1])

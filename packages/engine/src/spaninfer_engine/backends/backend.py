@@ -94,6 +94,10 @@ class Backend(ABC):
         `tell` hears how many kernels are compiled, and of how many, where a step waits for that.
         """
 
+    def open_towers(self, settings: Settings) -> Ops[Any]:
+        """Return the operators that towers are computed with: others than a decoder's."""
+        return self.open(settings)
+
     @abstractmethod
     def start(
         self,

@@ -97,8 +97,8 @@ def _from_folder(path: Path, with_weights: bool) -> Checkpoint:
     config, generation_config, reader = open_folder(path, with_weights=with_weights)
     template, special_tokens = read_template(path)
     tokenizer: TokenizerSource | None = find_tokenizer(path)
-    if tokenizer is None and isinstance(reader, PackedReader):  # converted from a llama2.c file
-        tokenizer = _llama2c_tokenizer(path, config["vocab_size"])
+    if tokenizer is None and isinstance(reader, PackedReader) and "vocab_size" in config:
+        tokenizer = _llama2c_tokenizer(path, config["vocab_size"])  # converted from such a file
     return Checkpoint(
         path,
         model_name(path),

@@ -66,6 +66,7 @@ class Result(Enum):
 
     LOGITS = "logits [W V]"
     VECTORS = "vectors [R C]"  # one per slice
+    FEATURES = "features [W C]"  # of media, for tokens that stand for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,8 @@ class ProgramKey:
 TEXT = ProgramKey("text", Result.LOGITS)
 MEDIA = ProgramKey("media", Result.LOGITS)  # some tokens get hidden states from elsewhere
 POOL = ProgramKey("pool", Result.VECTORS)
+TOWER = ProgramKey("tower", Result.FEATURES)
+STEM = ProgramKey("stem", Result.FEATURES)  # what an audio tower computes frame by frame
 
 
 class Programs(Generic[A]):

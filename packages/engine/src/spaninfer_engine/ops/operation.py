@@ -41,6 +41,24 @@ class HeadRows:
 
 
 @dataclass(frozen=True, slots=True)
+class FlatRows:
+    """A convolution's weight[out, ...] as the matrix [out, numbers of a place]."""
+
+    def __call__(self, array: Host) -> Host:
+        """Return the view."""
+        return array.reshape(len(array), -1)
+
+
+@dataclass(frozen=True, slots=True)
+class TapRows:
+    """A convolution's weight[out, in, taps] as the matrix [out, taps * in]: tap by tap."""
+
+    def __call__(self, array: Host) -> Host:
+        """Return a new array."""
+        return np.ascontiguousarray(array.swapaxes(1, 2)).reshape(len(array), -1)
+
+
+@dataclass(frozen=True, slots=True)
 class UnitRows:
     """Every row divided by its L2 norm (in float32; norms below 1e-12 count as 1e-12)."""
 
@@ -81,7 +99,7 @@ class Use:
     argument: str
     tensors: tuple[Weight, ...]
     stacked: bool = False
-    view: HeadRows | UnitRows | TakenApart | OneAxis | None = None
+    view: HeadRows | FlatRows | TapRows | UnitRows | TakenApart | OneAxis | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -9,7 +9,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.step.batch import Batch
+from spaninfer_engine.step.batch import Batch, cut_batch
+from spaninfer_engine.step.sequences import NO_SECOND
 
 A = TypeVar("A")  # a backend's array: numpy.ndarray, torch.Tensor
 
@@ -36,6 +37,13 @@ class Rotation(NamedTuple, Generic[A]):
     sin: A
 
 
+class Blend(NamedTuple, Generic[A]):
+    """Weights[T k] of the table rows[T k] that make up a patch's position vector."""
+
+    rows: A
+    weights: A
+
+
 class Rows(NamedTuple, Generic[A]):
     """Hidden states that come from elsewhere: vectors[n C] belong to tokens rows[n]."""
 
@@ -57,6 +65,7 @@ class AttentionMetadata(Generic[A]):
     slot_mapping: tuple[tuple[A, A], ...]  # per cache group: span [T] and place in it [T]
     caches: tuple[SpanCache[A], ...]  # per cache group
     second_from: Ints  # [R] by table row: the position from which a pair's second text begins
+    windows: AttentionMetadata[A] | None = None  # towers: the same rows cut into windows
 
     def token_types(self) -> Ints:
         """Return the type of every token, [T]: 1 in the second text of a pair, else 0."""
@@ -74,6 +83,12 @@ class Step(Generic[A]):
     attention: Any  # the backend's attention metadata; only its operators read it
     replaced: Rows[A] | None = None  # media embeddings take the place of token embeddings
     added: Mapping[int, Rows[A]] | None = None  # by layer: added to its output (deepstack)
+    features: A | None = None  # [T F] towers: what is read in place of tokens
+    blend: Blend[A] | None = None  # towers: how a position table is interpolated
+
+    def attends_in(self, *, windows: bool) -> Any:
+        """Return the attention metadata of the step's slices, or of a tower's windows."""
+        return self.attention.windows if windows else self.attention
 
     @property
     def num_tokens(self) -> int:
@@ -84,3 +99,20 @@ class Step(Generic[A]):
     def has_media(self) -> bool:
         """Do hidden states come from elsewhere?"""
         return self.replaced is not None or self.added is not None
+
+
+def metadata_of_runs(
+    lens: Ints, windows: AttentionMetadata[A] | None = None
+) -> AttentionMetadata[A]:
+    """Return the metadata of rows that attend within runs of these lengths; nothing is kept."""
+    batch = cut_batch(lens)
+    return AttentionMetadata(
+        batch=batch,
+        positions=batch.positions(),
+        token_rows=batch.token_rows(),
+        tables=(),
+        slot_mapping=(),
+        caches=(),
+        second_from=np.full(len(lens), NO_SECOND),
+        windows=windows,
+    )

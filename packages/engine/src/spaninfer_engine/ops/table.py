@@ -123,6 +123,14 @@ class Ops(Protocol, Generic[A]):
         """What operators raise where there is no memory for their results."""
         ...
 
+    def take_rows(self, x: A, rows: NDArray[np.int32]) -> A:
+        """Return a copy of these rows of x."""
+        ...
+
+    def stack_rows(self, parts: Sequence[A]) -> A:
+        """Return the rows of all parts, one below the other."""
+        ...
+
     def prepare(self, step: Step[A]) -> None:
         """Note where the arrays of the next step lie, for backends whose operators are compiled."""
         ...
@@ -151,6 +159,18 @@ class Ops(Protocol, Generic[A]):
 
     def sinusoidal_positions(self, step: Step[A], *, dim: int, offset: int) -> A:
         """[T dim]: [sin | cos] of (position + offset) * 10000^(-i / (dim/2 - 1))."""
+        ...
+
+    def features(self, step: Step[A]) -> A:
+        """[T F]: what the step brings of media, in the backend's type of activations."""
+        ...
+
+    def blended_positions(self, step: Step[A], *, table: A) -> A:
+        """[T C]: the rows `step.blend.rows`[T k] of table[P C], by their weights[T k], summed."""
+        ...
+
+    def join_rows(self, x: A, *, count: int) -> A:
+        """[T/count count*C]: every `count` neighbouring rows of x[T C] side by side."""
         ...
 
     def gather_rows(self, step: Step[A], x: A) -> A:
@@ -269,8 +289,10 @@ class Ops(Protocol, Generic[A]):
         softcap: float | None = None,
         window: int | None = None,
         ahead: int | None = None,
+        in_windows: bool = False,
     ) -> A:
-        """[T H E]: softmax(softcap(scale * q.k)) over values of the slice that the token is in.
+        """[T H E]: softmax(softcap(scale * q.k)) over values of the slice that the token is in,
+        or, where `in_windows`, of the tower's window that the patch is in.
 
         query[T H D], key[T K D], value[T K E]: slices are whole texts, nothing is cached. A token
         at position i sees those at positions i - window < j <= i + ahead; None: without that bound.
@@ -328,6 +350,9 @@ class Ops(Protocol, Generic[A]):
 
 OPTIONAL = frozenset({"replace_rows", "add_rows"})
 """Operators of one input and one output that steps without media leave out."""
+
+FEWER_ROWS = frozenset({"gather_rows", "join_rows"})
+"""Operators behind which values have W rows in place of T."""
 
 
 def reads_step(operator: str) -> bool:

@@ -9,11 +9,11 @@ not grow with the number of layers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from spaninfer_engine.ops.bound import BoundKernel, BoundProgram, Programs
+from spaninfer_engine.ops.bound import BoundKernel, BoundProgram, ProgramKey, Programs
 from spaninfer_engine.ops.fuse import single
 from spaninfer_engine.ops.operation import Operation
 from spaninfer_engine.ops.step import A
@@ -49,6 +49,19 @@ def bind_packed(
     )
     programs[next(iter(needed))]  # while the weights can be read
     return programs
+
+
+def bind_all(programs: Mapping[ProgramKey, Program], ops: Ops[A], pack: Pack) -> Programs[A]:
+    """Bind programs by their keys, all now."""
+    bound = Programs(ops.name, {key: partial(_bind, one, ops, pack, _untold)
+                                for key, one in programs.items()})  # fmt: skip
+    for key in programs:
+        bound[key]
+    return bound
+
+
+def _untold(done: int, total: int) -> None:
+    """Tell nobody how far it is."""
 
 
 def _bind(

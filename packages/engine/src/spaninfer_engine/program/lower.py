@@ -6,6 +6,8 @@ checkpoint.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spaninfer_engine.ops.bound import Result
 from spaninfer_engine.ops.operation import (
     Constant,
@@ -20,6 +22,8 @@ from spaninfer_engine.program.program import Program
 from spaninfer_engine.spec.nodes import (
     Alibi,
     Attention,
+    AxialRope,
+    CacheGroup,
     Decoder,
     EachExpert,
     Embedding,
@@ -54,7 +58,7 @@ def lower(model: Model) -> Program:
     """Return the program that computes the logits of a step's rows with logits, or a vector per
     text; what a classifier makes of vectors is no part of it (`run.pooling_head`).
     """
-    lowering = _Lowering(model)
+    lowering = Lowering(ropes(model), model.groups)
     x = lowering.node(model.embedding)
     for index, layer in enumerate(model.layers):
         lowering.layer = index
@@ -67,17 +71,19 @@ def lower(model: Model) -> Program:
             result, returns = lowering.node(head, lowering.norm(norm, x)), Result.LOGITS
         case Encoder(norm=norm, pool=pool):
             result, returns = lowering.node(pool, lowering.norm(norm, x)), Result.VECTORS
-    return Program(tuple(lowering.operations), result, lowering.ropes, model.groups, returns)
+    return Program(tuple(lowering.operations), result, ropes(model), model.groups, returns)
 
 
-class _Lowering:
-    """Operations so far; values are named after what they hold, numbered in order."""
+class Lowering:
+    """Operations so far; values are named after what they hold, numbered in order.
 
-    def __init__(self, model: Model) -> None:
+    `ropes` and `groups` are what constants of rotations and attentions count in.
+    """
+
+    def __init__(self, ropes: Sequence[Rope | AxialRope], groups: Sequence[CacheGroup]) -> None:
         self.operations: list[Operation] = []
         self.layer: int | None = None
-        self.ropes = ropes(model)
-        self._groups = model.groups
+        self._ropes, self._groups = ropes, groups
         self._counts: dict[str, int] = {}
 
     # ---- writing operations ----------------------------------------------------------------------
@@ -244,6 +250,7 @@ class _Lowering:
             softcap=node.softcap,
             window=node.window,
             ahead=node.ahead,
+            in_windows=node.in_windows,
         )
         return self.linear(node.out, self.add("merge_heads", read, name="read"), "attention")
 
@@ -253,7 +260,7 @@ class _Lowering:
         norms = node.norms
         if norms is not None and not norms.behind:
             q, k = self._head_norms(norms, q, k, node.heads)
-        if isinstance(node.positions, Rope):
+        if isinstance(node.positions, Rope | AxialRope):
             q, k = self._rotate(node.positions, q), self._rotate(node.positions, k)
         if norms is not None and norms.behind:
             q, k = self._head_norms(norms, q, k, node.heads)
@@ -319,8 +326,8 @@ class _Lowering:
         read = self.add("head_linear", read, name="read", uses=(_value_up(node),))
         return self.linear(node.out, self.add("merge_heads", read, name="read"), "attention")
 
-    def _rotate(self, rope: Rope, x: str) -> str:
-        index = self.ropes.index(rope)
+    def _rotate(self, rope: Rope | AxialRope, x: str) -> str:
+        index = self._ropes.index(rope)
         return self.add("rotate", x, name="rotated", rope=index, style=rope.style)
 
     def _place(self, group: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spaninfer_engine.spec import nodes
+from spaninfer_engine.spec.tower_nodes import TAPS, AudioTower, Merger, PatchTower, Tower
 
 Misfits = Iterator[str]
 
@@ -21,6 +22,8 @@ def misfits(model: nodes.Model) -> Misfits:
     yield from _norm("final norm", model.norm, model.hidden)
     if isinstance(model, nodes.Decoder):
         yield from _head(model.head, model)
+        for tower in model.towers:
+            yield from _tower(tower, model)
 
 
 def _is(weight: nodes.Weight, *shape: int) -> Misfits:
@@ -64,6 +67,77 @@ def _embedding(node: nodes.Embedding, model: nodes.Model) -> Misfits:
     if node.types is not None:
         yield from _is(node.types, max(node.types.shape[0], 1), model.hidden)
     yield from _norm("norm of the embedding", node.norm, model.hidden)
+
+
+def _tower(tower: Tower, decoder: nodes.Decoder) -> Misfits:
+    if tower.width != decoder.hidden:
+        yield f"rows of the tower have {tower.width} channels; the decoder has {decoder.hidden}"
+    for layer in tower.layers:
+        yield from _tower_layer(layer, tower)
+    match tower:
+        case PatchTower():
+            yield from _patch_tower(tower, decoder)
+        case AudioTower():
+            yield from _audio_tower(tower)
+
+
+def _audio_tower(tower: AudioTower) -> Misfits:
+    hidden = tower.hidden
+    for linear, channels in ((tower.conv1, tower.mels), (tower.conv2, hidden)):
+        yield from _is(linear.weight, hidden, channels, TAPS)
+        if linear.bias is not None:
+            yield from _is(linear.bias, hidden)
+    yield from _is(tower.positions, tower.max_rows, hidden)
+    if not 1 <= tower.pool <= tower.max_rows:
+        yield f"{tower.pool} of {tower.max_rows} rows make a token"
+    yield from _norm("norm of the tower", tower.norm, hidden)
+    yield from _linear(tower.projector, tower.width, hidden)
+
+
+def _patch_tower(tower: PatchTower, decoder: nodes.Decoder) -> Misfits:
+    hidden, pixels = tower.hidden, (tower.channels, tower.temporal, tower.patch, tower.patch)
+    yield from _is(tower.embedding.weight, hidden, *pixels)
+    if tower.embedding.bias is not None:
+        yield from _is(tower.embedding.bias, hidden)
+    if tower.positions is not None:
+        yield from _is(tower.positions.table, tower.positions.side**2, hidden)
+    if tower.window is not None and (tower.window < tower.merge or tower.window % tower.merge):
+        yield f"windows of {tower.window} patches do not hold squares of {tower.merge}"
+    if any(_attends_in_windows(layer) for layer in tower.layers) and tower.window is None:
+        yield "a tower's layer has windows, and the tower says none"
+    if len(tower.deepstack) > len(decoder.layers):
+        yield f"{len(tower.deepstack)} deepstack rows join {len(decoder.layers)} layers"
+    for merger in (tower.merger, *(merger for _, merger in tower.deepstack)):
+        yield from _merger(merger, tower)
+    if any(not 0 <= index < len(tower.layers) for index, _ in tower.deepstack):
+        yield f"deepstack mergers follow layers that are none of {len(tower.layers)}"
+
+
+def _tower_layer(layer: nodes.Layer, tower: Tower) -> Misfits:
+    yield from _norm("norm of a tower's layer", layer.norms.attention_pre, tower.hidden)
+    yield from _norm("norm of a tower's layer", layer.norms.mlp_pre, tower.hidden)
+    attention = layer.attention
+    if not isinstance(attention, nodes.RaggedAttention):
+        yield "a tower's layer keeps keys"
+        return
+    yield from _heads(attention, tower.hidden)
+    match attention.positions:
+        case nodes.AxialRope(dim=dim) if dim != attention.heads.dim or dim % 4:
+            yield f"{dim} of {attention.heads.dim} channels of a head turn by row and column"
+    yield from _mlp(layer.mlp, tower.hidden)
+
+
+def _attends_in_windows(layer: nodes.Layer) -> bool:
+    return isinstance(layer.attention, nodes.RaggedAttention) and layer.attention.in_windows
+
+
+def _merger(merger: Merger, tower: PatchTower) -> Misfits:
+    wide = merger.count * tower.hidden
+    if merger.count != tower.merge**2:
+        yield f"a token is made of {merger.count} patches, and of {tower.merge} squared"
+    yield from _norm("norm of a merger", merger.norm, wide if merger.norm_after else tower.hidden)
+    yield from _linear(merger.up, wide, wide)
+    yield from _linear(merger.down, tower.width, wide)
 
 
 def _head(node: nodes.Head, decoder: nodes.Decoder) -> Misfits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Literal, cast
 
 from spaninfer_engine.spec.nodes import Linear, Norm, Weight
@@ -11,21 +12,37 @@ from spaninfer_engine.spec.scope import Scope
 NormKind = Literal["rms", "layer"]
 
 
-class Maker:
-    """Makes weights, linears and norms.
+@dataclass(frozen=True, slots=True)
+class NormRule:
+    """What norms are like where nothing else is said."""
 
-    `names` are the tensors a checkpoint holds, where one is at hand. They only choose among
-    alternatives that the spec declares; without them, the first alternative is meant.
+    kind: NormKind
+    eps: float
+    bias: bool  # of layer norms
+    plus_one: bool = False
+
+
+class Maker:
+    """Makes weights, linears and norms, named by a section of the spec.
+
+    `probe` is the key of a weight by which the checkpoint shows its prefix. `names` are the tensors
+    a checkpoint holds, where one is at hand. They only choose among alternatives that the spec
+    declares; without them, the first alternative is meant.
     """
 
-    def __init__(self, scope: Scope, names: Collection[str] | None) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        names: Collection[str] | None,
+        norms: NormRule,
+        *,
+        section: str = "weights",
+        probe: str = "embed",
+    ) -> None:
         self.scope = scope
         self.names = None if names is None else frozenset(names)
-        self.prefix = self._prefix()
-        self._kind = cast(NormKind, scope.text("norm", "type"))
-        self._eps = scope.number("norm", "eps")
-        self._bias = scope.flag("norm", "bias")
-        self._plus_one = scope.flag("norm", "plus_one")
+        self._norms, self._section = norms, section
+        self.prefix = self._prefix(probe)
 
     def name(self, key: str, within: str = "", suffix: str = ".weight") -> str:
         """Return a weight's whole name without suffix, "" where the spec says there is none."""
@@ -66,23 +83,33 @@ class Maker:
         """Return a norm like those of [norm] but for what is given; None for an empty name."""
         if not name:
             return None
-        kind = kind or self._kind
-        has_bias = kind == "layer" and self._bias
+        kind = kind or self._norms.kind
+        has_bias = kind == "layer" and self._norms.bias
         return Norm(
             kind=kind,
-            eps=self._eps if eps is None else eps,
+            eps=self._norms.eps if eps is None else eps,
             weight=Weight(f"{name}.weight", (channels,)),
             bias=Weight(f"{name}.bias", (channels,)) if has_bias else None,
-            plus_one=self._plus_one,
+            plus_one=self._norms.plus_one,
         )
 
     def _options(self, key: str) -> tuple[str, ...]:
-        return self.scope.texts("weights", key) or ("",)
+        return self.scope.texts(self._section, key) or ("",)
 
-    def _prefix(self) -> str:
-        prefixes = self.scope.texts("weights", "prefix") or ("",)
-        table = self._options("embed")[0]
+    def _prefix(self, probe: str) -> str:
+        prefixes = self.scope.texts(self._section, "prefix") or ("",)
+        table = self._options(probe)[0]
         for prefix in prefixes:
             if self.has(f"{prefix}{table}.weight"):
                 return prefix
         return prefixes[0]
+
+
+def norm_rule(scope: Scope) -> NormRule:
+    """Return what [norm] says."""
+    return NormRule(
+        kind=cast(NormKind, scope.text("norm", "type")),
+        eps=scope.number("norm", "eps"),
+        bias=scope.flag("norm", "bias"),
+        plus_one=scope.flag("norm", "plus_one"),
+    )

@@ -13,7 +13,8 @@ Decoder
 │   └── norms before, behind and after each of the two; parallel; residual scale
 ├── Norm             the final one
 ├── Head             projection, scale, softcap, normalised rows
-└── CacheGroup ...   layers whose spans share numbers
+├── CacheGroup ...   layers whose spans share numbers
+└── Tower ...        from images, videos and audio to hidden states (tower_nodes.py)
 
 Encoder
 ├── Embedding        the same, and token types
@@ -26,9 +27,12 @@ Encoder
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from spaninfer_engine.spec.frequencies import Frequencies
+
+if TYPE_CHECKING:
+    from spaninfer_engine.spec.tower_nodes import MediaTokens, Tower
 
 ActivationName = Literal["silu", "gelu", "gelu_tanh", "relu", "quick_gelu"]
 GateName: TypeAlias = ActivationName | Literal["clamped_swiglu"]  # of experts
@@ -109,6 +113,18 @@ class Rope:
 
 
 @dataclass(frozen=True, slots=True)
+class AxialRope:
+    """Rotary embedding of two axes: half of a head's pairs turn with the row, half with the column.
+
+    Pair i of dim // 4 on either axis turns by theta ** (-4 i / dim) per place.
+    """
+
+    dim: int  # channels of a head, all of them rotated
+    theta: float
+    style: RopeStyle = "half"
+
+
+@dataclass(frozen=True, slots=True)
 class Alibi:
     """A bias of slope * key position per head."""
 
@@ -171,21 +187,23 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class RaggedAttention:
-    """Grouped-query attention among the tokens of a text; nothing is kept.
+    """Grouped-query attention among a text's tokens, or a frame's patches; nothing is kept.
 
     The token at position i sees those at positions i - window < j <= i + ahead; None: without that
-    bound. Encoders see all of a text, decoders that give vectors have `ahead` = 0.
+    bound. Encoders see all of a text, decoders that give vectors have `ahead` = 0. In towers,
+    `in_windows` keeps patches to those of their window.
     """
 
     heads: Heads
     qkv: SplitQkv | FusedQkv
     out: Linear
     scale: float
-    positions: Rope | None = None
+    positions: Rope | AxialRope | None = None
     norms: HeadNorms | None = None
     softcap: float | None = None
     window: int | None = None
     ahead: int | None = None
+    in_windows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +380,8 @@ class Decoder:
     head: Head
     groups: tuple[CacheGroup, ...]
     surplus: tuple[str, ...] = ()  # patterns of stored tensors that the model does not use
+    towers: tuple[Tower, ...] = ()  # from media to hidden states of tokens
+    media: MediaTokens | None = None  # the tokens that stand for media, where there are towers
 
     def frequency_state(self, length: int) -> tuple[tuple[int, ...], ...]:
         """Return what about a request's length changes its keys, over all layers; () if nothing."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import cast
 
 from spaninfer_engine.errors import NotBuilt, SpecError
 from spaninfer_engine.spec.account import check_expected, unread
 from spaninfer_engine.spec.fit import misfits
-from spaninfer_engine.spec.maker import Maker, NormKind
+from spaninfer_engine.spec.maker import Maker, NormKind, norm_rule
 from spaninfer_engine.spec.nodes import (
     Decoder,
     Embedding,
@@ -29,13 +30,15 @@ from spaninfer_engine.spec.read import ModelSpec
 from spaninfer_engine.spec.resolve_attention import AttentionReader, Groups
 from spaninfer_engine.spec.resolve_head import classifier
 from spaninfer_engine.spec.resolve_mlp import MlpReader
+from spaninfer_engine.spec.resolve_tower import Reading, read_towers
 from spaninfer_engine.spec.scope import Scope
+from spaninfer_engine.spec.tree import weights
 from spaninfer_engine.spec.typed import MAX_INDEX
 
 WHY_NOT = {
     "encdec": "encoder-decoder pairs need cross-attention; served are decoders and encoders",
 }
-TOWERS = {"vlm": "vision", "audio_lm": "audio"}
+WITH_TOWERS = ("vlm", "audio_lm")
 
 
 class UnreadConfigKeys(UserWarning):
@@ -43,16 +46,20 @@ class UnreadConfigKeys(UserWarning):
 
 
 class TowerNotUsed(UserWarning):
-    """A model that also sees or hears was loaded for text alone."""
+    """A model that also sees or hears is loaded for text alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """The tree, the config keys that nobody read, and the spec's keys that nobody asked for."""
+    """The tree, the config keys that nobody read, and the spec's keys that nobody asked for.
+
+    `missing` says why a model that also sees or hears has no tower here.
+    """
 
     model: Model
     unread: tuple[str, ...]
     unasked: tuple[tuple[str, str], ...]
+    missing: str = ""
 
 
 def resolve(
@@ -61,13 +68,12 @@ def resolve(
     """Return the tree of a model.
 
     `names` are the checkpoint's tensors; they choose among the spec's declared alternatives.
-    Of a model with a tower for other media, this is the text model. Raises SpecError, NotBuilt,
-    and warns with UnreadConfigKeys and TowerNotUsed.
+    A model that also sees or hears has towers, unless its spec, its config or the checkpoint has
+    none. Raises SpecError, NotBuilt, and warns with UnreadConfigKeys and TowerNotUsed.
     """
     resolution = resolve_fully(spec, config, names)
-    if spec.kind in TOWERS:
-        tower = f"its {TOWERS[spec.kind]} tower is not built yet"
-        message = f"{spec.source}: {tower} and is not used; the model is loaded for text alone"
+    if resolution.missing:
+        message = f"{spec.source}: {resolution.missing}; the model is loaded for text alone"
         warnings.warn(message, TowerNotUsed, stacklevel=2)
     if resolution.unread:
         keys = ", ".join(resolution.unread)
@@ -84,11 +90,17 @@ def resolve_fully(
         raise NotBuilt(f"{spec.name} is of kind {spec.kind!r}: {WHY_NOT[spec.kind]}")
     scope = Scope(spec, text_config(spec, config))
     check_expected(scope)
-    maker = Maker(scope, names)
+    maker = Maker(scope, names, norm_rule(scope))
     model: Model = _encoder(maker) if spec.kind == "encoder" else _decoder(maker)
+    towers = Reading()
+    if spec.kind in WITH_TOWERS and isinstance(model, Decoder):
+        towers = read_towers(spec, config, names, model.hidden)
+        model = _with_towers(model, towers)
     for problem in misfits(model):
         raise SpecError(spec.source, "", "sizes", problem)
-    return Resolution(model, unread(scope), scope.unasked())
+    scopes = (scope, *towers.scopes)
+    unasked = tuple(p for p in scope.unasked() if all(p in each.unasked() for each in scopes))
+    return Resolution(model, (*unread(scope), *towers.unread()), unasked, towers.missing)
 
 
 def text_config(spec: ModelSpec, config: Mapping[str, object]) -> Mapping[str, object]:
@@ -102,6 +114,17 @@ def text_config(spec: ModelSpec, config: Mapping[str, object]) -> Mapping[str, o
             tied = {"tie_word_embeddings": True} if config.get("tie_word_embeddings") else {}
             return {**cast("Mapping[str, object]", inner), **tied}
     return config
+
+
+def _with_towers(decoder: Decoder, reading: Reading) -> Decoder:
+    """Return the decoder with its towers, whose tensors are surplus no longer."""
+    names = {weight.name for weight in weights(reading.towers)}
+    surplus = tuple(
+        pattern
+        for pattern in decoder.surplus
+        if not any(fnmatchcase(name, pattern) for name in names)
+    )
+    return replace(decoder, towers=reading.towers, media=reading.media, surplus=surplus)
 
 
 def _decoder(maker: Maker) -> Decoder:

@@ -2,7 +2,8 @@
 
 This is the only place where defaults are written down; docs/spec-language.md is printed from it.
 A default is a value as a spec would write it. A key without a default must be said by the spec
-where it is needed. Names of weights have a file of their own, vocabulary_weights.py.
+where it is needed. Names of weights and
+towers have files of their own, vocabulary_weights.py and vocabulary_towers.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from spaninfer_engine.spec.typed import (
     FLAG,
     FRACTION,
     INDEX,
-    INTEGER,
     INTEGERS,
     MAX_INDEX,
     NUMBER,
@@ -29,6 +29,7 @@ from spaninfer_engine.spec.typed import (
     optional,
     size,
 )
+from spaninfer_engine.spec.vocabulary_towers import EXPECT, MEDIA, audio, vision
 from spaninfer_engine.spec.vocabulary_weights import (
     AUDIO_WEIGHTS,
     STACK,
@@ -304,45 +305,6 @@ _HEAD = Section(
 )
 
 
-_MEDIA = Section(
-    "How media enter the text.",
-    {
-        "image_token": Word(INTEGER, REQUIRED, "id that image rows replace"),
-        "video_token": Word(INTEGER, REQUIRED, "id that video rows replace"),
-        "audio_token": Word(INTEGER, REQUIRED, "id that audio rows replace"),
-        "next_pos": Word(choice("max"), "max", "text goes on behind the largest position"),
-        "seconds_per_t": Word(optional(NUMBER), "null", "positions per second of video"),
-    },
-)
-
-_TOWER = {
-    "config": Word(TEXT, REQUIRED, "config key of the tower's own config; its keys are meant here"),
-    "layers": Word(SIZE, REQUIRED, "how many layers"),
-    "hidden": Word(SIZE, REQUIRED, "channels"),
-    "heads": Word(SIZE, REQUIRED, "attention heads"),
-    "norm": Word(choice("rms", "layer"), "layer", "norm of the tower"),
-    "eps": Word(NUMBER, 1e-6, "added to the variance"),
-    "act": Word(ACTIVATION, REQUIRED, "activation"),
-}
-
-_VISION = Section(
-    "The vision tower.",
-    {
-        **_TOWER,
-        "patch": Word(SIZE, REQUIRED, "pixels of a patch's side"),
-        "temporal": Word(SIZE, REQUIRED, "frames of a patch"),
-        "merge": Word(SIZE, REQUIRED, "patches of a row's side"),
-        "pos": Word(choice("rope2d"), "rope2d", "rotary by row, then by column"),
-        "pos_table": Word(optional(SIZE), "null", "rows of a learned square table"),
-        "mlp": Word(choice("gated", "plain"), "plain", "kind of MLP"),
-        "window": Word(optional(SIZE), "null", "pixels of a window's side"),
-        "full_layers": Word(INTEGERS, [], "layers without the window"),
-        "deepstack": Word(INTEGERS, [], "layers whose output joins the text's first layers"),
-    },
-)
-
-_AUDIO = Section("The audio tower.", {**_TOWER, "pool": Word(SIZE, 1, "frames averaged to one")})
-
 _CONFIG = Section(
     "What config.json must say, and what of it does not matter. A key that no value mentions is "
     "reported; where it would change the mathematics it is an error.",
@@ -386,9 +348,11 @@ SECTIONS: Mapping[str, Section] = {
     "weights": WEIGHTS,
     "weights.encoder": STACK,
     "weights.decoder": STACK,
-    "media": _MEDIA,
-    "vision": _VISION,
+    "media": MEDIA,
+    "vision": vision(ACTIVATION),
+    "vision.expect": EXPECT,
     "vision.weights": VISION_WEIGHTS,
-    "audio": _AUDIO,
+    "audio": audio(ACTIVATION),
+    "audio.expect": EXPECT,
     "audio.weights": AUDIO_WEIGHTS,
 }

@@ -129,9 +129,12 @@ AUDIO_WEIGHTS = Section(
     "Names of the audio tower.",
     {
         **_TOWER_NAMES,
+        "q": name("self_attn.q_proj", "query projection"),
+        "k": name("self_attn.k_proj", "key projection"),
+        "v": name("self_attn.v_proj", "value projection"),
         "conv1": name("conv1", "first convolution"),
         "conv2": name("conv2", "second convolution"),
         "final_norm": name("layer_norm", "norm behind the last layer"),
-        "projector": name("", "projection to the text's channels"),
+        "projector": name("", "projection to the text's channels; the whole name"),
     },
 )

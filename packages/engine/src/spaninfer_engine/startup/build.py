@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
@@ -17,7 +16,6 @@ from spaninfer_engine.backends.backend import Settings
 from spaninfer_engine.backends.registry import BACKENDS
 from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.errors import ConfigError, NotBuilt
-from spaninfer_engine.kv_memory import gib
 from spaninfer_engine.load import Checkpoint, open_checkpoint
 from spaninfer_engine.load.dtype import checkpoint_dtype
 from spaninfer_engine.load.dummy import DummyReader
@@ -25,7 +23,7 @@ from spaninfer_engine.load.hub_cache import find_model, model_name, where_to_get
 from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.load.packing import as_packed
 from spaninfer_engine.load.reader import check_dtypes
-from spaninfer_engine.memory import available_bytes, total_bytes
+from spaninfer_engine.memory import total_bytes
 from spaninfer_engine.ops.operation import Use
 from spaninfer_engine.ops.table import Ops, Pack
 from spaninfer_engine.program.bind import bind_packed
@@ -61,6 +59,8 @@ from spaninfer_engine.startup.limits import (
     resolve,
     served_name,
 )
+from spaninfer_engine.startup.shortage import shortage_named
+from spaninfer_engine.startup.towers import open_towers
 from spaninfer_engine.startup.weight_formats import describe_formats, formats_of
 from spaninfer_engine.step.device import Device
 from spaninfer_engine.step.sequences import Sequences
@@ -82,19 +82,6 @@ class Progress(Protocol):
 
 def silent(stage: str, done: int, total: int) -> None:
     """Tell nobody."""
-
-
-@contextmanager
-def shortage_named() -> Iterator[None]:
-    """Have a lack of host memory told as what the caller can change: ConfigError."""
-    try:
-        yield
-    except MemoryError as short:
-        raise ConfigError(
-            f"memory ran out while the model was loaded ({short or 'the system says no more'}); "
-            f"{gib(available_bytes())} are left: lower --memory or --max-len, quantize weights, or "
-            "raise the limit of this process (ulimit -v, the container's)"
-        ) from short
 
 
 @shortage_named()
@@ -152,6 +139,7 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
         head = _head(asked, checkpoint, model)
         span_files = open_span_files(asked, checkpoint, model, resolved)
         num_slots = () if resolved.kv_offload is None else resolved.kv_offload.num_slots
+        settings = _settings(compute, model, asked, stored_as, formats)
         device = start.device(sequences, resolved.num_spans, progress, num_slots)
         return Parts(
             resolved=resolved,
@@ -164,6 +152,7 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             weight_bytes=pack.num_bytes,
             listing=str(bound),
             head=head,
+            towers=open_towers(asked, path, model, compute, settings),
             span_files=span_files,
         )
 
@@ -227,7 +216,17 @@ def open_backend(
     tell: Callable[[int, int], None] | None = None,
 ) -> Ops[Any]:
     """Return the operators of the chosen backend for a model."""
-    settings = Settings(
+    return compute.backend.open(_settings(compute, model, asked, stored_as, formats), tell)
+
+
+def _settings(
+    compute: Compute,
+    model: Model,
+    asked: EngineConfig,
+    stored_as: str,
+    formats: Mapping[str, WeightFormat],
+) -> Settings:
+    return Settings(
         device=compute.device,
         dtype=compute.dtype,
         kv_dtype=asked.kv_dtype,
@@ -236,7 +235,6 @@ def open_backend(
         asked=asked,
         formats=formats,
     )
-    return compute.backend.open(settings, tell)
 
 
 def resolve_model(asked: EngineConfig, checkpoint: Checkpoint) -> Model:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.cache.span_files import SpanFiles
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.plan import SpanCopy, StepPlan, StepResult
@@ -71,4 +72,5 @@ class Parts:
     weight_bytes: int = 0  # of packed weights, as the backend holds them
     listing: str = ""  # the bound program, for people
     head: PoolingHead | None = None  # of encoders
+    towers: tuple[HostTower[Any], ...] = ()  # of decoders that see or hear
     span_files: SpanFiles | None = None  # of KV cache offloading to disk

@@ -99,7 +99,7 @@ def refuse_oversized(
     """
     formats = formats or {}
     held = () if mapped else _held(asked, model, formats)
-    bits = _weight_bits(asked, compute, stored_as)
+    bits = weight_bits(asked, compute, stored_as)
     kept = {} if asked.quantize else _kept_bits(compute, formats)
     taken = sum(int(prod(each.shape) * kept.get(each.name, bits)) // 8 for each in held)
     rows = 0
@@ -119,7 +119,8 @@ def refuse_oversized(
         )
 
 
-def _weight_bits(asked: EngineConfig, compute: Compute, stored_as: str) -> int:
+def weight_bits(asked: EngineConfig, compute: Compute, stored_as: str) -> int:
+    """Return the bits of a weight's number as the backend holds it."""
     if asked.quantize is not None:
         return 16 if asked.quantize == "bfloat16" else int(asked.quantize.removeprefix("int"))
     stored_bits = 16 if stored_as in ("bfloat16", "float16") else 32
@@ -135,11 +136,14 @@ def _kept_bits(compute: Compute, formats: Mapping[str, WeightFormat]) -> dict[st
 def _held(
     asked: EngineConfig, model: Model, formats: Mapping[str, WeightFormat]
 ) -> Iterator[Weight]:
-    """Yield the weights that take memory: not a table that is read where it is stored."""
+    """Yield the weights that take memory from the start: not a table that is read where it is
+    stored, and not towers, which are read when the first media come.
+    """
     tied = isinstance(model, Decoder) and model.head.tied
     in_place = asked.weights != "dummy" and not tied and model.embedding.table.name not in formats
+    towers = set(weights(model.towers)) if isinstance(model, Decoder) else set()
     for weight in weights(model):
-        if not (in_place and weight == model.embedding.table):
+        if weight not in towers and not (in_place and weight == model.embedding.table):
             yield weight
 
 

@@ -137,6 +137,26 @@ def build_batch(
     )
 
 
+def cut_batch(lengths: Ints) -> Batch:
+    """Return the batch of rows that are no tokens of sequences, cut into runs of these lengths."""
+    count = len(lengths)
+    numbers, nothing = np.arange(count, dtype=np.int32), np.zeros(count, np.int32)
+    return Batch(
+        seq_ids=tuple(range(count)),
+        table_rows=numbers,
+        starts=nothing,
+        stops=lengths.astype(np.int32),
+        rope_seq_lens=nothing,
+        query_start_loc=_cumulated(lengths),
+        logit_start_loc=np.zeros(count + 1, np.int32),
+        samples=np.zeros(count, np.bool_),
+        samples_on_device=np.zeros(count, np.bool_),
+        masked=np.zeros(count, np.bool_),
+        num_decodes=0,
+        host_logits=np.zeros(0, np.int32),
+    )
+
+
 def _cumulated(counts: Ints) -> Ints:
     sums = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=sums[1:])

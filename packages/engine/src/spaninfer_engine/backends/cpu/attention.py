@@ -77,19 +77,23 @@ def ragged(operation: Operation, _pack: Pack) -> Write:
         constants["scale"], constants.get("softcap"), window, ahead=constants.get("ahead")
     )
 
+    in_windows = bool(constants.get("in_windows"))
+
     def write(to: Recorder, query: Value, key: Value, value: Value) -> Values:
         heads = query.shape[0]
         out = to.new(heads, value.shape[1], per_logit=False)
         inputs = to.inputs
+        runs = (*inputs.table(0), inputs.request, inputs.position)
         spans = LayerCache(
             KVArray(_as_spans(key)),
             KVArray(_as_spans(value)),
-            *inputs.table(0),
-            inputs.request,
-            inputs.position,
+            *(inputs.windows() if in_windows else runs),
         )
         row_bytes = 4 * heads * (value.shape[1] + PART_NUMBERS)
-        plan = inputs.plan(heads // key.shape[0], window or 0, row_bytes, ahead_of(scores))
+        plan = inputs.plan(
+            *(heads // key.shape[0], window or 0, row_bytes, ahead_of(scores)),
+            in_windows=in_windows,
+        )
         to.calls += attend_calls(
             query.rows, heads=heads, spans=spans, plan=plan, scores=scores, out=out.rows
         )

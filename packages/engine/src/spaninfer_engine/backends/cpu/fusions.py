@@ -79,6 +79,7 @@ _SINGLE: tuple[tuple[str, Callable[[Operation, Pack], Write]], ...] = (
     ("a b c = split x", heads.split),
     ("z = concat x y", heads.concat),
     ("a b c = split_groups x", heads.split_groups),
+    ("y = join_rows x", heads.join_rows),
     ("y = split_heads x", heads.split_heads),
     ("y = merge_heads x", heads.merge_heads),
     ("y = rotate x", heads.rotate),

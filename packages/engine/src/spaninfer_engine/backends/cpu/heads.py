@@ -6,7 +6,7 @@ import math
 from typing import cast
 
 import numpy as np
-from spaninfer_kernels_cpu import Columns, RopeAngles, copy_call, logn_call, rope_call
+from spaninfer_kernels_cpu import Columns, Matrix, RopeAngles, copy_call, logn_call, rope_call
 
 from spaninfer_engine.backends.cpu.recorder import Recorder, Value
 from spaninfer_engine.backends.cpu.script import Values, Write
@@ -62,6 +62,7 @@ def _copied(
             into=Columns(count, 0),
             parts=parts,
             width=count,
+            count=x.count,
         )
     )
     return out
@@ -73,7 +74,7 @@ def concat(_operation: Operation, _pack: Pack) -> Write:
     def write(to: Recorder, *inputs: Value) -> Values:
         parts = math.prod(inputs[0].shape[:-1])
         width = sum(x.shape[-1] for x in inputs)
-        out = to.new(*inputs[0].shape[:-1], width, per_logit=False)
+        out = to.new(*inputs[0].shape[:-1], width, per_logit=inputs[0].per_logit)
         first = 0
         for x in inputs:
             size = x.shape[-1]
@@ -85,9 +86,34 @@ def concat(_operation: Operation, _pack: Pack) -> Write:
                     into=Columns(width, first),
                     parts=parts,
                     width=size,
+                    count=x.count,
                 )
             )
             first += size
+        return (out,)
+
+    return write
+
+
+def join_rows(operation: Operation, _pack: Pack) -> Write:
+    """Neighbouring rows side by side: rows of those that are wanted."""
+    joined = int(operation.number("count"))
+
+    def write(to: Recorder, x: Value) -> Values:
+        out = to.new(joined * x.size, per_logit=True)
+        start, stride = x.rows.address, x.rows.stride
+        for which in range(joined):
+            to.calls.append(
+                copy_call(
+                    Matrix(start + which * stride, joined * stride),
+                    Columns(x.size, 0),
+                    out=out.rows,
+                    into=Columns(out.size, which * x.size),
+                    parts=1,
+                    width=x.size,
+                    count=out.count,
+                )
+            )
         return (out,)
 
     return write

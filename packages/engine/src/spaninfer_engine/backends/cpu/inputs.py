@@ -23,9 +23,11 @@ from spaninfer_engine.ops.step import AttentionMetadata, Step
 MAX_GROUPS = MAX_ROPES = 16
 
 # Numbers of words: token ids, positions, requests, places, rows with logits; then pairs per cache
-# group, per rotary embedding, and per count (of those that are plans: items, parts).
+# group, four of a tower's windows, and pairs per rotary embedding, and per count (of those that are
+# plans: items, parts).
 _TABLES = 5
-_ANGLES = _TABLES + 2 * MAX_GROUPS
+_WINDOWS = _TABLES + 2 * MAX_GROUPS
+_ANGLES = _WINDOWS + 4
 _PLANS = _ANGLES + 2 * MAX_ROPES
 
 
@@ -37,6 +39,7 @@ class _Plan:
     window: int
     ahead: int
     row_bytes: int
+    in_windows: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +79,32 @@ class Inputs:
         """Return the words of a cache group's span tables and of their width."""
         return self._word(_TABLES + 2 * group), self._word(_TABLES + 2 * group + 1)
 
+    def windows(self) -> tuple[int, int, int, int]:
+        """Return the words of windows' first rows, of how many each has (one), and of the window
+        and the position in it of every row.
+        """
+        first, width, request, position = (self._word(_WINDOWS + which) for which in range(4))
+        return first, width, request, position
+
     def angles(self, rope: int) -> tuple[int, int]:
         """Return the words of the cosines and the sines of a rotary embedding."""
         return self._word(_ANGLES + 2 * rope), self._word(_ANGLES + 2 * rope + 1)
 
-    def plan(self, group: int, window: int, row_bytes: int, ahead: int = 0) -> AttentionPlan:
+    def plan(
+        self,
+        group: int,
+        window: int,
+        row_bytes: int,
+        ahead: int = 0,
+        *,
+        in_windows: bool = False,
+    ) -> AttentionPlan:
         """Return how attention with so many query heads per key head is cut from now on.
 
-        `row_bytes`: of the parts that one row leaves.
+        `row_bytes`: of the parts that one row leaves. `in_windows`: among the rows of a tower's
+        windows.
         """
-        count = self._count(_Plan(group, window, ahead, row_bytes))
+        count = self._count(_Plan(group, window, ahead, row_bytes, in_windows))
         return AttentionPlan(count, *(self._word(_PLANS + 2 * count + which) for which in range(2)))
 
     def experts(self, top_k: int, experts: int, *, per_logit: bool) -> ExpertCounts:
@@ -118,10 +137,18 @@ class Inputs:
         if not metadata.tables:  # no cache: keys lie where they were computed (`attention.ragged`)
             self._put(_TABLES, _first_rows(metadata))
             self._words[_TABLES + 1] = 1
+        if metadata.windows is not None:
+            self._put_windows(metadata.windows)
         for rope, rotation in enumerate(step.rotations):
             for which, part in enumerate(rotation):
                 self._put(_ANGLES + 2 * rope + which, np.ascontiguousarray(part, np.float32))
         self._counts = [step.num_tokens, len(step.logit_indices)]
+
+    def _put_windows(self, windows: AttentionMetadata[Any]) -> None:
+        self._put(_WINDOWS, _first_rows(windows))
+        self._words[_WINDOWS + 1] = 1
+        self._put(_WINDOWS + 2, windows.token_rows)
+        self._put(_WINDOWS + 3, windows.positions)
 
     def counts(self) -> list[int]:
         """Return the counts of the step, after finding those that are still missing."""
@@ -137,9 +164,9 @@ class Inputs:
                 return self._counts[rows] * top_k
             case _Runs(rows, top_k, experts):
                 return num_segments(self._counts[rows], top_k, experts)
-            case _Plan(group, window, ahead, row_bytes):
+            case _Plan(group, window, ahead, row_bytes, in_windows):
                 assert self._step is not None
-                metadata = self._step.attention
+                metadata = self._step.attends_in(windows=in_windows)
                 items, parts = plan_attention(
                     metadata.token_rows, metadata.positions, group, window, ahead
                 )

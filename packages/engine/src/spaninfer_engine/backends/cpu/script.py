@@ -20,6 +20,7 @@ from spaninfer_engine.backends.cpu.inputs import Inputs
 from spaninfer_engine.backends.cpu.recorder import Floats, Recorder, Value
 from spaninfer_engine.ops.bound import BoundKernel, BoundProgram
 from spaninfer_engine.ops.step import Step
+from spaninfer_engine.ops.table import FEWER_ROWS
 
 Values: TypeAlias = tuple[Value, ...]
 Write: TypeAlias = Callable[..., Values]  # (recorder, *input values) -> output values
@@ -100,7 +101,7 @@ def _logit_slots(program: BoundProgram[Floats]) -> list[frozenset[int]]:
     before = []
     for step in program.kernels:
         before.append(logit_slots)
-        takes = any(operation.operator == "gather_rows" for operation in step.operations)
+        takes = any(operation.operator in FEWER_ROWS for operation in step.operations)
         outputs = frozenset(step.outputs)
         if takes or not logit_slots.isdisjoint(step.inputs):
             logit_slots |= outputs

@@ -117,6 +117,12 @@ class CudaBackend(Backend):
             batch_invariant=settings.asked.batch_invariant,
         )
 
+    def open_towers(self, settings: Settings) -> Ops[Any]:
+        """Return plain torch's operators on the GPU: no kernel of ours takes patches yet."""
+        from spaninfer_engine.backends.torch.ops import TorchOps
+
+        return TorchOps(settings.dtype, settings.device)
+
     def start(
         self,
         bound: Programs[Any],

@@ -84,6 +84,14 @@ class HostOps:
         """Return the array as float32."""
         return array.astype(np.float32, copy=False)
 
+    def take_rows(self, x: Array, rows: Array) -> Array:
+        """Return a copy of these rows."""
+        return x[rows]
+
+    def stack_rows(self, parts: Sequence[Array]) -> Array:
+        """Return the rows of all parts."""
+        return np.concatenate(parts)
+
     def prepare(self, step: Step[Array]) -> None:
         """Operators read everything from the step."""
 
@@ -116,6 +124,20 @@ class HostOps:
     def sinusoidal_positions(self, step: Step[Array], *, dim: int, offset: int) -> Array:
         """Sines and cosines of positions."""
         return definition.sinusoidal(step.positions[0] + offset, dim, self.dtype)
+
+    def features(self, step: Step[Array]) -> Array:
+        """What the step brings of media."""
+        assert step.features is not None
+        return step.features
+
+    def blended_positions(self, step: Step[Array], *, table: Array) -> Array:
+        """Weighted sums of rows of the table."""
+        assert step.blend is not None
+        return definition.blend_rows(table, *step.blend).astype(self.dtype, copy=False)
+
+    def join_rows(self, x: Array, *, count: int) -> Array:
+        """A view of neighbouring rows side by side."""
+        return definition.join_rows(x, count)
 
     def gather_rows(self, step: Step[Array], x: Array) -> Array:
         """Rows that get logits; without a copy where they are all rows."""
@@ -180,11 +202,18 @@ class HostOps:
             cache.values[layer][slots] = value
 
     def attend_ragged(
-        self, step: Step[Array], query: Array, key: Array, value: Array, **scores: Any
+        self,
+        step: Step[Array],
+        query: Array,
+        key: Array,
+        value: Array,
+        *,
+        in_windows: bool = False,
+        **scores: Any,
     ) -> Array:
         """Text by text."""
         out = np.empty((*query.shape[:2], value.shape[-1]), query.dtype)
-        for first, last, *_ in step.attention.batch.runs():
+        for first, last, *_ in step.attends_in(windows=in_windows).batch.runs():
             parts = (each[first:last] for each in (query, key, value))
             out[first:last] = definition.attend_ragged(*parts, **scores)
         return out

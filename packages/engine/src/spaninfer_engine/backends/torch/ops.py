@@ -153,6 +153,14 @@ class TorchOps:
         result: NDArray[np.float32] = array.float().cpu().numpy()
         return result
 
+    def take_rows(self, x: Tensor, rows: NDArray[np.int32]) -> Tensor:
+        """Return a copy of these rows."""
+        return x[self.from_host(rows)]
+
+    def stack_rows(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the rows of all parts."""
+        return torch.cat(list(parts))
+
     def prepare(self, step: Step[Tensor]) -> None:
         """Operators read everything from the step."""
 
@@ -189,6 +197,21 @@ class TorchOps:
             index * -(math.log(10000) / (dim // 2 - 1))
         )
         return torch.cat([angles.sin(), angles.cos()], 1).to(self.dtype)
+
+    def features(self, step: Step[Tensor]) -> Tensor:
+        """What the step brings of media, in this backend's dtype."""
+        assert step.features is not None
+        return step.features.to(self.dtype)
+
+    def blended_positions(self, step: Step[Tensor], *, table: Tensor) -> Tensor:
+        """Weighted sums of rows of the table, in float32."""
+        assert step.blend is not None
+        rows, weights = step.blend
+        return (F.embedding(rows, table).float() * weights[..., None]).sum(1).to(self.dtype)
+
+    def join_rows(self, x: Tensor, *, count: int) -> Tensor:
+        """A view of neighbouring rows side by side."""
+        return x.reshape(len(x) // count, count * x.shape[1])
 
     def gather_rows(self, step: Step[Tensor], x: Tensor) -> Tensor:
         """Rows that get logits; without a copy where they are all rows."""
@@ -352,11 +375,12 @@ class TorchOps:
         softcap: float | None = None,
         window: int | None = None,
         ahead: int | None = None,
+        in_windows: bool = False,
     ) -> Tensor:
         """Text by text, with torch's own attention where it has this kind."""
         out = query.new_empty(*query.shape[:2], value.shape[-1])
         ratio = query.shape[1] // key.shape[1]
-        for first, last, *_ in step.attention.batch.runs():
+        for first, last, *_ in step.attends_in(windows=in_windows).batch.runs():
             q, k, v = (each[first:last].transpose(0, 1)[None] for each in (query, key, value))
             k, v = (each.repeat_interleave(ratio, 1) for each in (k, v))
             visible = _visible(last - first, window, ahead, self.device)

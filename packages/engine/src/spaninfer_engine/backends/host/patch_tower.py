@@ -1,0 +1,91 @@
+"""The steps of towers that read patches: frames of images and videos."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spaninfer_engine.media import TowerInput
+from spaninfer_engine.ops.bound import TOWER
+from spaninfer_engine.ops.patches import Layout, axial_angles, blend, layout
+from spaninfer_engine.ops.step import A, AttentionMetadata, Blend, Rotation, Step, metadata_of_runs
+from spaninfer_engine.ops.table import Ops
+from spaninfer_engine.spec.tower_nodes import PatchTower
+from spaninfer_engine.step.batch import Ints
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Frame:
+    """The patches of one frame, or of as many as a patch spans."""
+
+    features: NDArray[np.float32]  # [height * width, numbers]
+    height: int  # in patches
+    width: int
+
+    @property
+    def num_rows(self) -> int:
+        """Patches."""
+        return self.height * self.width
+
+
+class PatchReader(Generic[A]):
+    """Reads images and videos frame by frame: no frame sees another."""
+
+    def __init__(self, tower: PatchTower, ops: Ops[A]) -> None:
+        self._tower, self._ops = tower, ops
+
+    def pieces(self, item: TowerInput) -> Sequence[Frame]:
+        """Return the frames of an image or a video; ValueError unless they fit the tower."""
+        frames, height, width = item.grid_thw or (0, 0, 0)
+        shape, merge = item.features.shape, self._tower.merge
+        if shape != (frames * height * width, self._tower.numbers) or not len(item.features):
+            raise ValueError(
+                f"patches are {list(shape)} for a grid of {item.grid_thw}; the tower reads one row "
+                f"of {self._tower.numbers} numbers for each place of (frames, rows, columns)"
+            )
+        if height % merge or width % merge or item.num_tokens * merge**2 != shape[0]:
+            raise ValueError(
+                f"a grid of {item.grid_thw} makes no {item.num_tokens} tokens of {merge} x {merge} "
+                "patches each"
+            )
+        return [Frame(part, height, width) for part in np.split(item.features, frames)]
+
+    def compute(self, frames: Sequence[Any], run: Callable[..., A]) -> tuple[A, Sequence[Ints]]:
+        """Return rows, and which of them are those of each frame."""
+        order = layout(self._tower, [(frame.height, frame.width) for frame in frames])
+        made = run(TOWER, self._step(frames, order))
+        back = np.argsort(order.token_order).astype(np.int32)
+        lens = order.frame_lens // self._tower.merge**2
+        return made, np.split(back, np.cumsum(lens)[:-1])
+
+    def _step(self, frames: Sequence[Frame], order: Layout) -> Step[A]:
+        tower, ops = self._tower, self._ops
+        features = np.concatenate([frame.features for frame in frames])
+        if tower.window is not None:  # otherwise they come as they lie
+            features = features[order.patches(tower.merge**2)]
+        count = len(features)
+        windows: AttentionMetadata[A] = metadata_of_runs(order.window_lens)
+        return Step(
+            token_ids=ops.from_host(np.zeros(count, np.int32)),
+            positions=ops.from_host(order.places),
+            rotations=tuple(
+                Rotation(*map(ops.from_host, axial_angles(rope, order.places)))
+                for rope in tower.ropes
+            ),
+            logit_indices=ops.from_host(np.arange(count // tower.merge**2, dtype=np.int32)),
+            attention=metadata_of_runs(order.frame_lens, windows),
+            features=ops.from_host(features),
+            blend=self._blend(frames, order),
+        )
+
+    def _blend(self, frames: Sequence[Frame], order: Layout) -> Blend[A] | None:
+        positions = self._tower.positions
+        if positions is None:
+            return None
+        sizes = [(frame.height, frame.width) for frame in frames]
+        taps = blend(positions.side, sizes, order.frame_lens, order.places)
+        return Blend(*map(self._ops.from_host, taps))

@@ -1,0 +1,126 @@
+"""Towers on backends whose indices lie on the host: media become rows for tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol
+
+from spaninfer_engine.backends.host.audio_tower import ClipReader
+from spaninfer_engine.backends.host.patch_tower import PatchReader
+from spaninfer_engine.errors import NoMemory
+from spaninfer_engine.media import TowerInput
+from spaninfer_engine.ops.bound import ProgramKey, Programs
+from spaninfer_engine.ops.step import A, Step
+from spaninfer_engine.ops.table import Ops
+from spaninfer_engine.spec.tower_nodes import AudioTower, PatchTower, Tower
+from spaninfer_engine.step.batch import Ints
+
+MAX_ROWS = 16_384
+"""Patches of a batch, or rows of clips, unless a single frame or clip has more: a picture of 1,792
+pixels squared has as many. What lies between the operators of a 7B model's tower takes 90 kB per
+patch, 1.4 GiB then."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Encoding(Generic[A]):
+    """The rows of one image, video or clip.
+
+    rows[num_tokens hidden] replace the embeddings of its tokens; deep[j], of the same shape, is
+    added to the output of the decoder's layer j.
+    """
+
+    rows: A
+    deep: tuple[A, ...] = ()
+
+
+class Piece(Protocol):
+    """What cannot be computed in parts: a frame, or a clip."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that attention sees."""
+        ...
+
+
+Run = Callable[[ProgramKey, Step[A]], A]
+
+
+class Reader(Protocol, Generic[A]):
+    """How one kind of tower reads inputs."""
+
+    def pieces(self, item: TowerInput) -> Sequence[Piece]:
+        """Return the pieces of an input in order; ValueError unless the tower reads it."""
+        ...
+
+    def compute(self, pieces: Sequence[Piece], run: Run[A]) -> tuple[A, Sequence[Ints]]:
+        """Return rows, and which of them are those of each piece."""
+        ...
+
+
+class HostTower(Generic[A]):
+    """A tower whose programs are bound when they are first needed."""
+
+    def __init__(self, bind: Callable[[], Programs[A]], ops: Ops[A], tower: Tower) -> None:
+        self.tower, self._bind, self._ops = tower, bind, ops
+        self._reader = _reader(tower, ops)
+        self._programs: Programs[A] | None = None
+
+    def load(self) -> None:
+        """Read and pack the weights, if that has not been done; ConfigError if they do not fit."""
+        if self._programs is None:
+            self._programs = self._bind()
+
+    def encode(self, inputs: Sequence[TowerInput]) -> list[Encoding[A]]:
+        """Return the rows of every input, in order, computed in batches.
+
+        ValueError for features that are not those of this tower; NoMemory where a batch has none;
+        with the first media, what `load` raises.
+        """
+        self.load()
+        each = [self._reader.pieces(item) for item in inputs]
+        owners = [owner for owner, pieces in enumerate(each) for _ in pieces]
+        parts: list[list[A]] = [[] for _ in inputs]
+        done = iter(owners)
+        for batch in batches([piece for pieces in each for piece in pieces]):
+            made, whose = self._reader.compute(batch, self._run)
+            for rows in whose:
+                parts[next(done)].append(self._ops.take_rows(made, rows))
+        return [self._encoding(pieces) for pieces in parts]
+
+    def _encoding(self, parts: Sequence[A]) -> Encoding[A]:
+        tower, ops = self.tower, self._ops
+        sizes = (tower.width,) * (1 + len(tower.deepstack))
+        whole = parts[0] if len(parts) == 1 else ops.stack_rows(parts)
+        rows, *deep = ops.split(whole, sizes=sizes)
+        return Encoding(rows, tuple(deep))
+
+    def _run(self, key: ProgramKey, step: Step[A]) -> A:
+        assert self._programs is not None
+        try:
+            self._ops.prepare(step)
+            return self._programs[key].run(step)
+        except self._ops.memory_errors:
+            pass
+        # Not where the error is at hand: it would be kept with this one, and with it the tensors.
+        raise NoMemory(step.num_tokens, self._ops.available_bytes())
+
+
+def _reader(tower: Tower, ops: Ops[A]) -> Reader[A]:
+    match tower:
+        case PatchTower():
+            return PatchReader(tower, ops)
+        case AudioTower():
+            return ClipReader(tower, ops)
+
+
+def batches(pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
+    """Yield pieces in order, as many at once as MAX_ROWS allows, at least one."""
+    start = rows = 0
+    for end, piece in enumerate(pieces):
+        if end > start and rows + piece.num_rows > MAX_ROWS:
+            yield pieces[start:end]
+            start, rows = end, 0
+        rows += piece.num_rows
+    if start < len(pieces):
+        yield pieces[start:]

@@ -1,0 +1,102 @@
+"""Where the patches of frames lie, and the order in which a tower computes them.
+
+The rows of a frame come token by token: the `merge` squared patches of a token are neighbours, row
+by row (Qwen2-VL's order). Where a tower has windows, tokens of a window are made neighbours too, so
+that frames and windows both are runs of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from spaninfer_op_reference import cos_sin
+
+from spaninfer_engine.ops.step import Blend, Ints, Rotation
+from spaninfer_engine.spec.nodes import AxialRope
+from spaninfer_engine.spec.tower_nodes import PatchTower
+
+Floats = NDArray[np.float32]
+Size = tuple[int, int]  # height and width of a frame, in patches
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Layout:
+    """The order of the patches of some frames: T patches of W tokens, in R frames.
+
+    `token_order`[W] says which token of the frames, in their own order, comes at each place.
+    """
+
+    places: Ints  # [2 T] row and column of every patch in its frame
+    frame_lens: Ints  # [R] patches
+    window_lens: Ints  # [N] patches; those of frames where a tower has no windows
+    token_order: Ints  # [W]
+
+    def patches(self, count: int) -> Ints:
+        """Return which patch of the frames comes at each place, [T], of `count` per token."""
+        patches: Ints = (self.token_order[:, None] * count + np.arange(count)).reshape(-1)
+        return patches.astype(np.int32)
+
+
+def layout(tower: PatchTower, sizes: Sequence[Size]) -> Layout:
+    """Return the order in which a tower computes the patches of frames of these sizes."""
+    merge, side = tower.merge, (tower.window or 0) // tower.merge
+    orders, windows, start = [], [], 0
+    for height, width in sizes:
+        cells = np.indices((height // merge, width // merge), np.int32).reshape(2, -1)
+        order, lens = _in_windows(cells, side)
+        orders.append(order + start)
+        windows.append(lens * merge**2)
+        start += len(order)
+    token_order = np.concatenate(orders)
+    frame_lens = np.array([height * width for height, width in sizes], np.int32)
+    places = np.concatenate([_places(*size, merge) for size in sizes], axis=1)
+    by_token = places.reshape(2, -1, merge**2)[:, token_order]
+    return Layout(by_token.reshape(2, -1), frame_lens, np.concatenate(windows), token_order)
+
+
+def _in_windows(cells: Ints, side: int) -> tuple[Ints, Ints]:
+    """Return the order of tokens at cells[2 W] by windows of `side` squared, and windows' sizes."""
+    if not side:
+        return np.arange(cells.shape[1], dtype=np.int32), np.array([cells.shape[1]], np.int32)
+    row, column = cells // side
+    window = row * (column.max() + 1) + column
+    order = np.argsort(window, kind="stable").astype(np.int32)
+    return order, np.bincount(window).astype(np.int32)
+
+
+def _places(height: int, width: int, merge: int) -> Ints:
+    """[2 T]: row and column of the patches of a frame, token by token."""
+    grid = np.indices((height, width), np.int32)
+    blocks = grid.reshape(2, height // merge, merge, width // merge, merge)
+    return blocks.transpose(0, 1, 3, 2, 4).reshape(2, -1)
+
+
+def axial_angles(rope: AxialRope, places: Ints) -> Rotation[Floats]:
+    """Return cos and sin [T D/2] at places[2 T]: first those of the row, then of the column."""
+    pairs = rope.dim // 4
+    inverse = rope.theta ** (-np.arange(pairs, dtype=np.float32) / np.float32(pairs))
+    both = np.concatenate([inverse, inverse]).astype(np.float32)
+    return Rotation(*cos_sin(places, both, sections=(pairs, pairs)))
+
+
+def blend(
+    side: int, sizes: Sequence[Size], frame_lens: Ints, places: Ints
+) -> Blend[NDArray[np.generic]]:
+    """Return the four rows of a square table[side * side] around each patch, and their weights.
+
+    Bilinear; the corners of frame and table lie on each other.
+    """
+    lows, parts = [], []
+    for axis, place in enumerate(places):
+        lens = np.repeat(np.array([size[axis] for size in sizes]), frame_lens)
+        at = place * ((side - 1) / np.maximum(lens - 1, 1))
+        low = np.minimum(at.astype(np.int32), side - 1)
+        lows.append(np.stack([low, np.minimum(low + 1, side - 1)], 1))
+        share = (at - low).astype(np.float32)
+        parts.append(np.stack([1 - share, share], 1))
+    rows = lows[0][:, :, None] * side + lows[1][:, None]
+    weights = parts[0][:, :, None] * parts[1][:, None]
+    return Blend(rows.reshape(-1, 4).astype(np.int32), weights.reshape(-1, 4))

@@ -1,0 +1,118 @@
+"""Lowering of towers: the nodes of spec/tower_nodes.py become a program of operators.
+
+T are patches, or rows of a clip, in an order in which those of a frame, of a window and of a token
+are neighbours; W are the rows that the text model takes. The result has them side by side with
+those of deepstack. What an audio tower computes frame by frame is a program of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spaninfer_engine.ops.bound import STEM, TOWER, ProgramKey, Result
+from spaninfer_engine.ops.operation import FlatRows, TapRows, Use
+from spaninfer_engine.program.lower import Lowering
+from spaninfer_engine.program.program import Program
+from spaninfer_engine.spec.nodes import Linear
+from spaninfer_engine.spec.tower_nodes import AudioTower, Merger, PatchTower, Tower
+
+
+def lower_tower(tower: Tower) -> Mapping[ProgramKey, Program]:
+    """Return the programs that make rows for tokens out of the features of a step."""
+    match tower:
+        case PatchTower():
+            return {TOWER: _patches(tower)}
+        case AudioTower():
+            return {STEM: _stem(tower), TOWER: _clips(tower)}
+
+
+def _program(lowering: Lowering, result: str) -> Program:
+    return Program(tuple(lowering.operations), result, (), (), Result.FEATURES)
+
+
+# ---- images and video ----------------------------------------------------------------------------
+
+
+def _patches(tower: PatchTower) -> Program:
+    lowering = Lowering(tower.ropes, groups=())
+    features = lowering.add("features", name="features")
+    places = _places(lowering, tower)
+    x = _product(lowering, tower.embedding, FlatRows(), features)
+    if places is not None:
+        x = lowering.add("add", x, places, name="x", scale=1.0)
+    mergers, rows = dict(tower.deepstack), list[str]()
+    for index, layer in enumerate(tower.layers):
+        lowering.layer = index
+        x = lowering.node(layer, x)
+        if index in mergers:
+            rows.append(_merged(lowering, mergers[index], x))
+    lowering.layer = None
+    result = _merged(lowering, tower.merger, lowering.norm(tower.norm, x))
+    for deep in rows:
+        result = lowering.add("concat", result, deep, name="rows")
+    return _program(lowering, result)
+
+
+def _product(lowering: Lowering, linear: Linear, view: FlatRows | TapRows, x: str) -> str:
+    """Append a convolution as a product with rows that hold all that a place sees."""
+    weight = Use("weight", (linear.weight,), view=view)
+    bias = () if linear.bias is None else (Use("bias", (linear.bias,)),)
+    return lowering.add("linear", x, name="x", uses=(weight, *bias))
+
+
+def _places(lowering: Lowering, tower: PatchTower) -> str | None:
+    if tower.positions is None:
+        return None
+    uses = (Use("table", (tower.positions.table,)),)
+    return lowering.add("blended_positions", name="places", uses=uses)
+
+
+def _merged(lowering: Lowering, merger: Merger, x: str) -> str:
+    if not merger.norm_after:
+        x = lowering.norm(merger.norm, x)
+    x = lowering.add("join_rows", x, name="joined", count=merger.count)
+    if merger.norm_after:
+        x = lowering.norm(merger.norm, x)
+    up = lowering.linear(merger.up, x, "up")
+    inner = lowering.add("activation", up, name="inner", act=merger.act)
+    return lowering.linear(merger.down, inner, "rows")
+
+
+# ---- audio ---------------------------------------------------------------------------------------
+
+
+def _stem(tower: AudioTower) -> Program:
+    """Return the first convolution: a row per frame."""
+    lowering = Lowering((), groups=())
+    x = lowering.add("features", name="features")
+    x = _product(lowering, tower.conv1, TapRows(), x)
+    return _program(lowering, lowering.add("activation", x, name="x", act=tower.act))
+
+
+def _clips(tower: AudioTower) -> Program:
+    """Return what follows: the second convolution of rows that hold three frames, and layers."""
+    lowering = Lowering(tower.ropes, groups=())
+    x = lowering.add("features", name="features")
+    x = _product(lowering, tower.conv2, TapRows(), x)
+    x = lowering.add("activation", x, name="x", act=tower.act)
+    uses = (Use("table", (tower.positions,)),)
+    places = lowering.add("learned_positions", name="places", uses=uses, offset=0)
+    x = lowering.add("add", x, places, name="x", scale=1.0)
+    for index, layer in enumerate(tower.layers):
+        lowering.layer = index
+        x = lowering.node(layer, x)
+    lowering.layer = None
+    x = lowering.norm(tower.norm, _mean(lowering, tower, x))
+    return _program(lowering, lowering.linear(tower.projector, x, "rows"))
+
+
+def _mean(lowering: Lowering, tower: AudioTower, x: str) -> str:
+    """Append the mean of neighbouring rows."""
+    if tower.pool == 1:
+        return x
+    joined = lowering.add("join_rows", x, name="joined", count=tower.pool)
+    sizes = (tower.hidden,) * tower.pool
+    first, *others = lowering.add_many("split", joined, names=("row",) * tower.pool, sizes=sizes)
+    for other in others:
+        first = lowering.add("add", first, other, name="sum", scale=1.0)
+    return lowering.add("scale", first, name="mean", factor=1 / tower.pool)

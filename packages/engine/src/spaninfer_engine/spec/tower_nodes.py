@@ -1,0 +1,156 @@
+"""The nodes of towers: what turns media into hidden states of a decoder's tokens.
+
+PatchTower           images and videos
+├── Linear           patch embedding
+├── PatchPositions   a learned table of a square, stretched to the picture
+├── Layer ...        with RaggedAttention among the patches of a frame, or of a window
+├── Norm             behind the last layer
+└── Merger ...       neighbouring patches become a row per token; one more per deepstack layer
+
+AudioTower           clips
+├── Linear ...       two convolutions
+├── Weight           positions
+├── Layer ...        with RaggedAttention among the rows of a clip
+├── Norm             behind the mean of neighbouring rows
+└── Linear           projection to the text model's channels
+
+MediaTokens          which tokens of a prompt stand for media
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from spaninfer_engine.media import MediaKind
+from spaninfer_engine.spec.nodes import (
+    ActivationName,
+    AxialRope,
+    Layer,
+    Linear,
+    Norm,
+    RaggedAttention,
+    Weight,
+)
+
+TAPS = 3  # frames that a convolution of an audio tower sees
+
+
+@dataclass(frozen=True, slots=True)
+class MediaTokens:
+    """Token ids that stand for media in a prompt; None where a model has no such token."""
+
+    image: int | None = None
+    video: int | None = None
+    audio: int | None = None
+    start: int | None = None  # in front of an image or video
+    end: int | None = None  # behind it
+    seconds_per_t: float | None = None  # positions per second of video; None: one per patch
+    frames_apart: bool = False  # each frame of a video stands alone, behind its time (Qwen3-VL)
+
+
+@dataclass(frozen=True, slots=True)
+class PatchPositions:
+    """A learned vector per place of a square; pictures of other sizes are interpolated between.
+
+    Bilinear, the corners of picture and square on each other (Qwen3-VL).
+    """
+
+    table: Weight  # [side * side, C]
+    side: int
+
+
+@dataclass(frozen=True, slots=True)
+class Merger:
+    """down(act(up(y))) of the `count` neighbouring patches of a token, side by side in y.
+
+    The norm is of each patch before, or of the whole row where `norm_after`.
+    """
+
+    norm: Norm
+    up: Linear
+    down: Linear
+    count: int
+    act: ActivationName = "gelu"
+    norm_after: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PatchTower:
+    """Patches of images and videos in, a row per token of the text model out.
+
+    A row of patches holds [channel, frame, row, column] of its pixels. `merge` patches squared
+    become one token; `window` patches squared attend among themselves in layers that say so.
+    The j-th of `deepstack` is a layer and the merger whose rows are added to the output of the
+    decoder's layer j.
+    """
+
+    kinds: tuple[MediaKind, ...]
+    hidden: int  # channels of the tower
+    width: int  # channels of its rows: the decoder's hidden
+    heads: int
+    patch: int  # pixels of a patch's side
+    temporal: int  # frames of a patch
+    channels: int  # of a pixel
+    merge: int
+    embedding: Linear
+    layers: tuple[Layer, ...]
+    merger: Merger
+    positions: PatchPositions | None = None
+    norm: Norm | None = None
+    window: int | None = None
+    deepstack: tuple[tuple[int, Merger], ...] = ()
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of a patch."""
+        return self.channels * self.temporal * self.patch**2
+
+    @property
+    def ropes(self) -> tuple[AxialRope, ...]:
+        """The different rotary embeddings, in layer order."""
+        found = (layer.attention.positions for layer in self.layers
+                 if isinstance(layer.attention, RaggedAttention))  # fmt: skip
+        return tuple(dict.fromkeys(each for each in found if isinstance(each, AxialRope)))
+
+
+@dataclass(frozen=True, slots=True)
+class AudioTower:
+    """A spectrogram in, a row per token of the text model out (Whisper's encoder, Qwen2-Audio).
+
+    Two convolutions of three frames, the second of every other frame, then `positions`, layers, the
+    mean of `pool` neighbouring rows, a norm, and a projection to the text model's channels.
+    """
+
+    kinds: tuple[MediaKind, ...]
+    hidden: int
+    width: int  # channels of its rows: the decoder's hidden
+    heads: int
+    mels: int
+    max_rows: int  # rows of the position table: half as many as frames
+    pool: int
+    conv1: Linear  # weight [hidden, mels, 3]
+    conv2: Linear  # weight [hidden, hidden, 3]
+    act: ActivationName
+    positions: Weight  # [max_rows, hidden]
+    layers: tuple[Layer, ...]
+    norm: Norm
+    projector: Linear
+
+    @property
+    def ropes(self) -> tuple[AxialRope, ...]:
+        """No rotary embeddings."""
+        return ()
+
+    @property
+    def merge(self) -> int:
+        """One: a row has no neighbours above and below."""
+        return 1
+
+    @property
+    def deepstack(self) -> tuple[tuple[int, Merger], ...]:
+        """Nothing joins deeper layers of the decoder."""
+        return ()
+
+
+Tower: TypeAlias = PatchTower | AudioTower

@@ -1,0 +1,97 @@
+"""The vocabulary's sections about media: tokens that stand for them, and towers."""
+
+from __future__ import annotations
+
+from spaninfer_engine.spec.typed import (
+    BASE,
+    EPSILON,
+    FLAG,
+    INTEGERS,
+    MAX_INDEX,
+    SIZE,
+    TEXT,
+    TEXTS,
+    Type,
+    choice,
+    number,
+    optional,
+    size,
+)
+from spaninfer_engine.spec.words import REQUIRED, Section, Word
+
+MAX_TOWER_LAYERS = 1_000
+MAX_PIXELS = 4_096  # of a patch's side, and of a window's
+_TOKEN = optional(size(0, MAX_INDEX))
+
+MEDIA = Section(
+    "Tokens of a prompt that stand for media. Keys of config.json are those of the whole file.",
+    {
+        "image_token": Word(_TOKEN, "null", "id that image rows replace"),
+        "video_token": Word(_TOKEN, "null", "id that video rows replace"),
+        "audio_token": Word(_TOKEN, "null", "id that audio rows replace"),
+        "start_token": Word(_TOKEN, "null", "id in front of an image or a video"),
+        "end_token": Word(_TOKEN, "null", "id behind it"),
+        "seconds_per_t": Word(optional(number(1e-6, 1e6)), "null", "positions per second of video"),
+        "frames_apart": Word(
+            FLAG, False, "each frame of a video stands alone, behind its time in seconds"
+        ),
+    },
+)
+
+EXPECT = Section(
+    "Keys of the tower's own config and the values that are implemented; an absent or null key is "
+    "fine.",
+    {},
+    is_open=True,
+)
+
+
+def _tower(activation: Type) -> dict[str, Word]:
+    return {
+        "config": Word(
+            TEXT, REQUIRED, "config key of the tower's own config; its keys are meant here"
+        ),
+        "ignore": Word(TEXTS, [], "keys of it that do not matter"),
+        "layers": Word(size(most=MAX_TOWER_LAYERS), REQUIRED, "how many layers"),
+        "hidden": Word(SIZE, REQUIRED, "channels"),
+        "heads": Word(SIZE, REQUIRED, "attention heads"),
+        "ffn": Word(SIZE, REQUIRED, "inner channels of the MLP"),
+        "norm": Word(choice("rms", "layer"), "layer", "norm of the tower"),
+        "eps": Word(EPSILON, 1e-6, "added to the variance"),
+        "act": Word(activation, REQUIRED, "activation"),
+    }
+
+
+def vision(activation: Type) -> Section:
+    """Return the section of vision towers."""
+    return Section(
+        "The vision tower.",
+        {
+            **_tower(activation),
+            "out": Word(SIZE, REQUIRED, "channels of its rows: those of the text model"),
+            "channels": Word(size(most=64), 3, "numbers of a pixel"),
+            "patch": Word(size(most=MAX_PIXELS), REQUIRED, "pixels of a patch's side"),
+            "patch_bias": Word(FLAG, False, "the patch embedding has a bias"),
+            "temporal": Word(size(most=64), REQUIRED, "frames of a patch"),
+            "merge": Word(size(most=64), REQUIRED, "patches of a row's side"),
+            "theta": Word(BASE, 10000.0, "base of the rotary positions by row, then by column"),
+            "pos_table": Word(optional(SIZE), "null", "rows of a learned square table"),
+            "mlp": Word(choice("gated", "plain"), "plain", "kind of MLP"),
+            "window": Word(optional(size(most=MAX_PIXELS)), "null", "pixels of a window's side"),
+            "full_layers": Word(INTEGERS, [], "layers without the window"),
+            "deepstack": Word(INTEGERS, [], "layers whose output joins the text's first layers"),
+        },
+    )
+
+
+def audio(activation: Type) -> Section:
+    """Return the section of audio towers."""
+    return Section(
+        "The audio tower.",
+        {
+            **_tower(activation),
+            "mels": Word(size(most=4_096), REQUIRED, "bands of the spectrogram"),
+            "rows": Word(size(most=1_000_000), REQUIRED, "rows that it has positions for"),
+            "pool": Word(size(most=64), 1, "rows averaged to one, before the final norm"),
+        },
+    )

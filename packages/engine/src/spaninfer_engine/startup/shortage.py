@@ -1,0 +1,23 @@
+"""A lack of host memory, told as what the caller can change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.kv_memory import gib
+from spaninfer_engine.memory import available_bytes
+
+
+@contextmanager
+def shortage_named() -> Iterator[None]:
+    """Have a lack of host memory told as what the caller can change: ConfigError."""
+    try:
+        yield
+    except MemoryError as short:
+        raise ConfigError(
+            f"memory ran out while the model was loaded ({short or 'the system says no more'}); "
+            f"{gib(available_bytes())} are left: lower --memory or --max-len, quantize weights, or "
+            "raise the limit of this process (ulimit -v, the container's)"
+        ) from short

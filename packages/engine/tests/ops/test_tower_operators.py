@@ -1,0 +1,78 @@
+"""Operators of towers on every backend, against their definitions in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import spaninfer_op_reference as definition
+from backends import BACKENDS, Backend
+from contexts import metadata_of
+from numpy.typing import NDArray
+from spaninfer_engine.ops.step import Blend, Step, metadata_of_runs
+
+Array = NDArray[Any]
+
+FRAMES, WINDOWS = (12, 8), np.array([3, 9, 1, 7], np.int32)
+
+
+def _random(*shape: int, seed: int = 0) -> Array:
+    rng = np.random.default_rng(seed)
+    return definition.to_bfloat16(rng.standard_normal(shape)).astype(np.float64)
+
+
+def _step(ops: Any, wanted: int = 0) -> Step[Any]:
+    blank = ops.from_host(np.zeros(sum(FRAMES), np.int32))
+    attention = replace(metadata_of(*FRAMES), windows=metadata_of_runs(WINDOWS))
+    return Step(blank, blank[None], (), blank[:wanted], attention)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("in_windows", [True, False])
+def test_patches_see_their_window_or_their_frame(in_windows: bool, backend: Backend) -> None:
+    ops, total = backend.make(), sum(FRAMES)
+    arrays = [_random(total, 2, 16, seed=seed) for seed in range(3)]
+    bounds = np.cumsum([0, *(WINDOWS if in_windows else FRAMES)]).tolist()
+
+    inputs = [backend.put(ops, array) for array in arrays]
+    actual = ops.attend_ragged(_step(ops), *inputs, scale=0.25, in_windows=in_windows)
+
+    expected = [
+        definition.attend_ragged(*(array[first:last] for array in arrays), scale=0.25)
+        for first, last in pairwise(bounds)
+    ]
+    backend.check(ops, actual, np.concatenate(expected))
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_neighbouring_rows_are_joined(backend: Backend) -> None:
+    ops, x = backend.make(), _random(20, 6)
+
+    actual = ops.join_rows(backend.put(ops, x), count=4)
+
+    backend.check(ops, actual, x.reshape(5, 24))
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_positions_are_weighted_sums_of_rows(backend: Backend) -> None:
+    ops, table = backend.make(), _random(9, 4)
+    rows, weights = np.array([[8, 0], [3, 3]], np.int32), np.array([[0.25, 0.75], [1, 0]])
+    blend = Blend(ops.from_host(rows), ops.from_host(weights.astype(np.float32)))
+    packed = ops.pack([table.astype(np.float32)], ops.layout("blended_positions", "table"))
+
+    actual = ops.blended_positions(replace(_step(ops), blend=blend), table=packed)
+
+    backend.check(ops, actual, np.stack([table[8] / 4 + table[0] * 0.75, table[3]]))
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_rows_are_taken_and_stacked(backend: Backend) -> None:
+    ops, x = backend.make(), _random(5, 3)
+    given = backend.put(ops, x)
+
+    taken = ops.take_rows(given, np.array([4, 0, 4], np.int32))
+
+    backend.check(ops, ops.stack_rows([taken, given]), x[[4, 0, 4, 0, 1, 2, 3, 4]])

@@ -1,0 +1,138 @@
+"""Towers of specs: what is there, what is refused, and what is left out with a warning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from media_models import HEARING, SIGHTS
+from spaninfer_engine.errors import CheckpointError, SpecError
+from spaninfer_engine.spec import Decoder, TowerNotUsed, check, find, resolve, weights
+from spaninfer_engine.spec.tower_nodes import AudioTower, PatchTower
+
+PUBLISHED_VISION = {  # of Qwen2-VL-7B, as its file says it
+    "depth": 32, "embed_dim": 1280, "hidden_size": 64, "in_chans": 3, "in_channels": 3,
+    "mlp_ratio": 4, "model_type": "qwen2_vl", "num_heads": 16, "patch_size": 14,
+    "spatial_merge_size": 2, "spatial_patch_size": 14, "temporal_patch_size": 2,
+}  # fmt: skip
+
+
+def config_of(name: str, **changed: Any) -> dict[str, Any]:
+    family, key = (
+        (HEARING.family, "audio_config")
+        if name == "qwen2_audio"
+        else (SIGHTS[name].family, "vision_config")
+    )
+    config = family.config_json()
+    return {**config, key: {**config[key], **changed}}
+
+
+def decoder_of(config: Mapping[str, Any], names: Any = None) -> Decoder:
+    model = resolve(find(config), config, names)
+    assert isinstance(model, Decoder)
+    return model
+
+
+def test_a_published_config_of_old_style_is_read_without_a_warning() -> None:
+    config = {**config_of("qwen2_vl"), "vision_config": PUBLISHED_VISION}
+
+    (tower,) = decoder_of(config).towers
+
+    assert isinstance(tower, PatchTower)
+    assert (tower.hidden, len(tower.layers), tower.numbers, tower.merge) == (1280, 32, 1176, 2)
+    assert sum(weight.name.endswith("mlp.fc1.weight") for weight in weights(tower)) == 32
+
+
+def test_tokens_that_stand_for_media_are_said() -> None:
+    media = decoder_of(config_of("qwen3_vl")).media
+
+    assert media is not None
+    assert (media.image, media.video, media.start, media.end) == (190, 191, 192, 193)
+    assert media.frames_apart
+    assert decoder_of(config_of("qwen2_audio")).media.audio == 190  # type: ignore[union-attr]
+
+
+def test_windows_are_in_patches_and_layers_know_theirs() -> None:
+    (tower,) = decoder_of(config_of("qwen2_5_vl")).towers
+
+    assert isinstance(tower, PatchTower)
+    assert tower.window == 4
+    assert [layer.attention.in_windows for layer in tower.layers] == [True, False] * 2  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "told"),
+    [
+        ("qwen2_vl", {"patch_size": 0}, "patch: .*from 1 to 4096, got 0"),
+        ("qwen2_vl", {"patch_size": [4, 4]}, "patch: .*expected an integer"),
+        ("qwen2_vl", {"num_heads": 5}, "heads: .*64 channels do not make 5 heads"),
+        ("qwen2_vl", {"num_heads": 32}, "heads: .*heads of 2 channels cannot turn"),
+        ("qwen2_vl", {"hidden_size": 96}, "rows of the tower have 96 channels; the decoder has 64"),
+        ("qwen2_vl", {"spatial_merge_size": 1000}, "merge: .*from 1 to 64"),
+        ("qwen2_vl", {"depth": 10**9}, "layers: .*from 1 to 1000"),
+        ("qwen2_vl", {"mlp_ratio": 0.01}, "ffn: .*expected an integer"),
+        ("qwen2_vl", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type: .*'yarn'"),
+        ("qwen2_vl", {"attention_bias": False, "head_dim": 80}, "head_dim: .*changes the mathem"),
+        ("qwen2_5_vl", {"window_size": 7}, "window: .*7 pixels hold no 2 patches of 4"),
+        ("qwen2_5_vl", {"fullatt_block_indexes": [4]}, "full_layers: .*not all layers of 0 to 3"),
+        ("qwen3_vl", {"num_position_embeddings": 35}, "pos_table: .*35 rows are no square"),
+        ("qwen3_vl", {"deepstack_visual_indexes": [2, 0]}, "deepstack: .*do not ascend"),
+        ("qwen3_vl", {"deepstack_visual_indexes": [0, 1, 2, 3]}, "4 deepstack rows join 3 layers"),
+        ("qwen2_audio", {"max_source_positions": 1}, "2 of 1 rows make a token"),
+        ("qwen2_audio", {"num_mel_bins": -1}, "mels: .*from 1 to 4096, got -1"),
+        ("qwen2_audio", {"encoder_attention_heads": 7}, "64 channels do not make 7 heads"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_by_name(
+    name: str, changed: dict[str, Any], told: str
+) -> None:
+    config = config_of(name, **changed)
+
+    with pytest.raises(SpecError, match=told):
+        resolve(find(config), config)
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_audio"])
+def test_without_a_config_of_the_tower_the_text_model_remains(name: str) -> None:
+    config = {
+        k: v for k, v in config_of(name).items() if k not in ("vision_config", "audio_config")
+    }
+
+    with pytest.warns(TowerNotUsed, match="config.json has no (vision|audio)_config.*text alone"):
+        model = decoder_of(config)
+
+    assert model.towers == ()
+
+
+def test_a_checkpoint_saved_without_its_tower_is_a_text_model() -> None:
+    config = config_of("qwen2_vl")
+    whole = decoder_of(config)
+    shapes = {weight.name: weight.shape for weight in weights(whole)}
+    text = {name: shape for name, shape in shapes.items() if not name.startswith("visual.")}
+
+    with pytest.warns(TowerNotUsed, match="holds no weights of its tower"):
+        model = decoder_of(config, text)
+
+    assert 0 < len(text) < len(shapes)
+    check(model, text)
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen3_vl", "qwen2_audio"])
+def test_tensors_of_a_tower_are_checked_like_a_decoders(name: str) -> None:
+    config = config_of(name)
+    decoder = decoder_of(config)
+    shapes = {weight.name: weight.shape for weight in weights(decoder)}
+    first = next(weight.name for weight in weights(decoder.towers))
+    assert isinstance(decoder.towers[0], AudioTower | PatchTower)
+
+    check(decoder_of(config, shapes), shapes)
+
+    for wrong in (
+        {name: shape for name, shape in shapes.items() if name != "visual.merger.ln_q.bias"
+         and not name.endswith(("norm1.bias", "layer_norm.bias"))},
+        {**shapes, first: (1, *shapes[first])},
+        {**shapes, f"{first}.more": (1,)},
+    ):  # fmt: skip
+        with pytest.raises(CheckpointError):
+            check(decoder_of(config, shapes), wrong)
