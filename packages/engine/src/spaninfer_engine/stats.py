@@ -59,6 +59,7 @@ class EngineStats:
     prefix_hit_tokens: int
     prefix_miss_tokens: int
     preemptions: int
+    encoded_media: int = 0  # images, videos and clips that towers have seen
     finished: Mapping[FinishReason, int]
     embedded_texts: int = 0  # by an encoder
     steps: int
@@ -117,6 +118,7 @@ def snapshot(
         prefix_hit_tokens=counts.prefix_hit_tokens,
         prefix_miss_tokens=counts.prefix_miss_tokens,
         preemptions=counts.preemptions,
+        encoded_media=counts.encoded_media,
         finished={reason: counts.finished[reason] for reason in FinishReason},
         steps=times.num_steps,
         step_s=times.total_s,

@@ -48,7 +48,7 @@ def create_app(engine: Engine, settings: Settings, *, local_only: bool = False) 
     app.add_middleware(
         Guard,
         settings=settings,
-        max_body_bytes=settings.largest_body(engine.context),
+        max_body_bytes=settings.largest_body(engine.context, takes_media=engine.takes_media),
         num_places=engine.resolved.max_running + engine.resolved.max_waiting,
     )
     if local_only:

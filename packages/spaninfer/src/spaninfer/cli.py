@@ -123,6 +123,26 @@ def serve(
             "default: found from the chat template."
         ),
     ] = None,
+    media_folder: Annotated[
+        Path | None,
+        typer.Option(help="Read file: URLs of images, video and audio below this folder."),
+    ] = None,
+    media_fetch: Annotated[
+        bool,
+        typer.Option(
+            "--media-fetch", help="Fetch https: URLs of images, video and audio, if public."
+        ),
+    ] = False,
+    media_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Fetch from this host alone; may be repeated."),
+    ] = None,
+    media_workers: Annotated[
+        int, typer.Option(help="Processes that decode images, video and audio.")
+    ] = 2,
+    max_media: Annotated[
+        int, typer.Option(help="Images, videos and clips that one request may have.")
+    ] = 64,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Leave out the access log, a line per request.")
     ] = False,
@@ -152,6 +172,11 @@ def serve(
             log_requests=not quiet,
             allow_origins=tuple(allow_origin or ()),
             tool_parser=tool_parser,
+            media_folder=media_folder,
+            media_fetch=media_fetch,
+            media_hosts=tuple(media_host or ()),
+            media_workers=media_workers,
+            max_media=max_media,
         )
         config = EngineConfig(
             model=model,

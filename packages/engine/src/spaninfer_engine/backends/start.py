@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeAlias
 
+from spaninfer_engine.backends.encodings import Encode
 from spaninfer_engine.backends.host.device import HostDevice
 from spaninfer_engine.kv_memory import Needs
 from spaninfer_engine.ops.rotary import Rotary
@@ -25,15 +26,26 @@ class Start(Protocol):
         """Return what the device needs beside the KV cache; ConfigError if it is too much."""
         ...
 
-    def device(self, sequences: Sequences, num_spans: tuple[int, ...], tell: Tell) -> Device:
-        """Return the device that serves `sequences`, ready to compute."""
+    def device(
+        self,
+        sequences: Sequences,
+        num_spans: tuple[int, ...],
+        tell: Tell,
+        encode: Encode[Any] | None = None,
+    ) -> Device:
+        """Return the device that serves `sequences`, ready to compute; `encode` runs towers."""
         ...
 
 
 class HostStart(Generic[A]):
     """The start of a HostDevice: memory is taken when it is used, nothing is measured."""
 
-    def __init__(self, forward: Callable[[Step[A]], A], ops: Ops[A], model: Model) -> None:
+    def __init__(
+        self,
+        forward: Callable[[Step[A]], A],
+        ops: Ops[A],
+        model: Model,
+    ) -> None:
         self._forward, self._ops, self._model = forward, ops, model
 
     def measure(self, tell: Tell) -> Needs:  # noqa: ARG002
@@ -41,7 +53,11 @@ class HostStart(Generic[A]):
         return Needs()
 
     def device(
-        self, sequences: Sequences, num_spans: tuple[int, ...], tell: Tell
+        self,
+        sequences: Sequences,
+        num_spans: tuple[int, ...],
+        tell: Tell,
+        encode: Encode[Any] | None = None,
     ) -> HostDevice[Any]:
         """Return the device with every kernel ready; the first start ever compiles them here."""
         tell("kernels", 0, 1)
@@ -50,7 +66,7 @@ class HostStart(Generic[A]):
             for group, count in zip(self._model.groups, num_spans, strict=True)
         )
         rotaries = tuple(map(Rotary, ropes(self._model)))
-        device = HostDevice(self._forward, self._ops, caches, rotaries, sequences)
+        device = HostDevice(self._forward, self._ops, caches, rotaries, sequences, encode)
         device.warm_up()
         tell("kernels", 1, 1)
         return device

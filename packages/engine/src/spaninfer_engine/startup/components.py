@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.plan import StepPlan, StepResult
+from spaninfer_engine.preprocess.layout import MediaSetup
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.run.pooling_head import PoolingHead
@@ -58,4 +59,5 @@ class Parts:
     weight_bytes: int = 0  # of packed weights, as the backend holds them
     listing: str = ""  # the bound program, for people
     head: PoolingHead | None = None  # of encoders
+    media: MediaSetup | None = None  # of decoders that see or hear
     towers: tuple[HostTower[Any], ...] = ()  # of decoders that see or hear

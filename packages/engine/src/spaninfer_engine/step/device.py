@@ -6,6 +6,7 @@ Reference, CPU, torch and CUDA implement it. A device reads tokens and span tabl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol
@@ -13,6 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from spaninfer_engine.media import TowerInput
 from spaninfer_engine.plan import NewSequence, TableUpdate
 from spaninfer_engine.step.batch import Batch
 
@@ -123,8 +125,18 @@ class Device(Protocol):
         """Can the device sample the sequence's tokens? If not, the host does, from logits."""
         ...
 
+    def encode(
+        self, inputs: Sequence[TowerInput], dropped: Sequence[bytes]
+    ) -> dict[bytes, Exception]:
+        """Have towers see media, and keep their rows by digest for the steps launched from now on.
+
+        `dropped` are digests that no later step reads; their memory is given back first. Returns
+        the errors of media that could not be encoded.
+        """
+        ...
+
     def launch(self, batch: Batch, updates: Updates) -> Launched:
-        """Begin a step; returns at once.
+        """Begin a step; returns at once. The media of the batch have been encoded.
 
         Raises NoMemory where the device lacks it. The step does not take place then; others may
         follow, after the results of those before have been read.

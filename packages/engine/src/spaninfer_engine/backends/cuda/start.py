@@ -9,11 +9,13 @@ from functools import partial
 from typing import Any
 
 from spaninfer_kernel_launch import NotCompiled, cached_only
+from torch import Tensor
 
 from spaninfer_engine.backends.cuda.device import CudaDevice
 from spaninfer_engine.backends.cuda.graph_shapes import GraphShapes, max_prompt_tokens
 from spaninfer_engine.backends.cuda.memory import Sizes, allocated_bytes, in_memory
 from spaninfer_engine.backends.cuda.ops import CudaOps
+from spaninfer_engine.backends.encodings import Encode
 from spaninfer_engine.backends.start import Tell
 from spaninfer_engine.kv_memory import Demand, Needs
 from spaninfer_engine.ops.bound import TEXT, Programs
@@ -96,10 +98,16 @@ class CudaStart:
             device.warm_up()
             device.close()
 
-    def device(self, sequences: Sequences, num_spans: tuple[int, ...], tell: Tell) -> CudaDevice:
+    def device(
+        self,
+        sequences: Sequences,
+        num_spans: tuple[int, ...],
+        tell: Tell,
+        encode: Encode[Tensor] | None = None,
+    ) -> CudaDevice:
         """Return a device with so many spans per cache group; graphs are captured here."""
         with in_memory("spans and graphs", "lower --memory"):
-            device = self._device(self._bound, num_spans, sequences)
+            device = self._device(self._bound, num_spans, sequences, encode)
             device.capture(partial(tell, "graphs"))
         return device
 
@@ -112,7 +120,11 @@ class CudaStart:
         return self._device(bound, (1,) * groups, sequences)
 
     def _device(
-        self, bound: Programs[Any], num_spans: tuple[int, ...], sequences: Sequences
+        self,
+        bound: Programs[Any],
+        num_spans: tuple[int, ...],
+        sequences: Sequences,
+        encode: Encode[Tensor] | None = None,
     ) -> CudaDevice:
         groups, span_len = self._decoder.groups, self._span_len
         max_tokens = 0  # plain attention goes from prompt to prompt, as the host knows them
@@ -140,6 +152,8 @@ class CudaStart:
             num_axes=max((len(rope.sections) or 1 for rope in self._ropes), default=1),
             reads_all_columns=self._is_plain,
             shapes=self._shapes(max_tokens) if self._graphs else None,
+            ropes=tuple(map(Rotary, self._ropes)),
+            encode=encode,
         )
 
     def _shapes(self, max_prompt_tokens: int) -> GraphShapes:
