@@ -27,6 +27,8 @@ real = vectors.call
 def call(b, name, *arguments):
     if "vpdpbusd" in name or "usdot" in name:
         return b.call(defined(b.module, name, dot_of_bytes), arguments)
+    if "pshuf.b.512" in name:
+        return b.call(defined(b.module, name, table_entries), arguments)
     if "dpbf16ps" in name or "bfdot" in name:
         return b.call(defined(b.module, name, dot_of_bf16), arguments)
     return real(b, name, *arguments)
@@ -54,6 +56,16 @@ def dot_of_bytes(b, sums, unsigned, signed):
         mask = ir.Constant(ir.VectorType(I32, len(lanes)), lanes)
         sums = b.add(sums, b.shuffle_vector(products, products, mask))
     return sums
+
+
+def table_entries(b, table, codes):
+    """Entries of a table of 16 bytes, which a vector of bytes holds again and again."""
+    found = vectors.constant(codes.type, 0)
+    for code in range(16):
+        entry = vectors.splat(b, b.extract_element(table, I32(code)), codes.type.count)
+        is_code = b.icmp_unsigned("==", codes, vectors.constant(codes.type, code))
+        found = b.select(is_code, entry, found)
+    return found
 
 
 def dot_of_bf16(b, sums, left, right):

@@ -66,7 +66,7 @@ class Product:
 
     name: str
     shape: Shape
-    step: gemm.Prepared | None
+    step: gemm.PreparedGemm | None
 
     @property
     def is_gated(self) -> bool:

@@ -29,8 +29,8 @@ def inputs(rows: int, width: int) -> list[torch.Tensor]:
 
 def gated(gpu: Gpu, rows: int) -> tuple[Launch, int, int]:
     """Return the gated activation's launch, the width of its input, the bytes it moves."""
-    form = activation.Form("silu", gated=True)
-    step = activation.prepare(form, rows=rows, channels=INNER, dtype=DTYPE, gpu=gpu)
+    options = activation.ActivationOptions("silu", gated=True)
+    step = activation.prepare(options, rows=rows, channels=INNER, dtype=DTYPE, gpu=gpu)
     out = torch.empty(rows, INNER, device="cuda", dtype=torch.bfloat16)
     return (
         lambda stream, x: step.launch(x, out=out, stream=stream),
@@ -41,16 +41,16 @@ def gated(gpu: Gpu, rows: int) -> tuple[Launch, int, int]:
 
 def plain(gpu: Gpu, rows: int) -> tuple[Launch, int, int]:
     """Return the plain activation's."""
-    form = activation.Form("gelu")
-    step = activation.prepare(form, rows=rows, channels=INNER, dtype=DTYPE, gpu=gpu)
+    options = activation.ActivationOptions("gelu")
+    step = activation.prepare(options, rows=rows, channels=INNER, dtype=DTYPE, gpu=gpu)
     out = torch.empty(rows, INNER, device="cuda", dtype=torch.bfloat16)
     return lambda stream, x: step.launch(x, out=out, stream=stream), INNER, 2 * rows * INNER * 2
 
 
 def rms(gpu: Gpu, rows: int, code: norm.Code | None = None) -> tuple[Launch, int, int]:
     """Return the RMS norm's, with residual."""
-    form = norm.Form("rms", residual=True, code=code)
-    step = norm.prepare(form, rows=rows, channels=CHANNELS, dtype=DTYPE, gpu=gpu)
+    options = norm.NormOptions("rms", residual=True, code=code)
+    step = norm.prepare(options, rows=rows, channels=CHANNELS, dtype=DTYPE, gpu=gpu)
     out = torch.empty(rows, CHANNELS, device="cuda", dtype=torch.int8 if code else torch.bfloat16)
     weight = torch.ones(CHANNELS, device="cuda", dtype=torch.bfloat16)
     residual = torch.zeros(rows, CHANNELS, device="cuda", dtype=torch.bfloat16)
@@ -65,8 +65,8 @@ def rms(gpu: Gpu, rows: int, code: norm.Code | None = None) -> tuple[Launch, int
 
 def rotary(gpu: Gpu, rows: int) -> tuple[Launch, int, int]:
     """Return the rotary embedding's."""
-    form = rope.Form(SIZE, SIZE)
-    step = rope.prepare(form, rows=rows, heads=HEADS, dtype=DTYPE, gpu=gpu)
+    options = rope.RopeOptions(SIZE, SIZE)
+    step = rope.prepare(options, rows=rows, heads=HEADS, dtype=DTYPE, gpu=gpu)
     out = torch.empty(rows, HEADS * SIZE, device="cuda", dtype=torch.bfloat16)
     cosine, sine = torch.rand(2, rows, SIZE // 2, device="cuda")
     num_bytes = rows * (2 * HEADS * SIZE * 2 + SIZE * 4)

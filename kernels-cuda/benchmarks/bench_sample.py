@@ -18,17 +18,17 @@ VOCAB = 151_936
 ROWS = (1, 16, 32, 64, 128, 256)
 LAUNCHES, REPLAYS = 20, 15
 GREEDY = {"temperature": 0.0}
-DRAWN = {"temperature": 0.8}
-CUT = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.05}  # the row of the targets
-WISHES: dict[str, tuple[dict[str, float], ...]] = {
+SAMPLED = {"temperature": 0.8}
+TRUNCATED = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.05}  # the row of the targets
+REQUESTS: dict[str, tuple[dict[str, float], ...]] = {
     "greedy": (GREEDY,),
-    "temperature": (DRAWN,),
-    "top-k, top-p, min-p": (CUT,),
+    "temperature": (SAMPLED,),
+    "top-k, top-p, min-p": (TRUNCATED,),
     "top-k 1024": ({"top_k": 1024},),
     "top-p": ({"top_p": 0.9},),
     "top-p 0.999": ({"top_p": 0.999},),
     "min-p": ({"min_p": 0.05},),
-    "mixed": (GREEDY, DRAWN, CUT, {"min_p": 0.05}, GREEDY, {"top_k": 50}),
+    "mixed": (GREEDY, SAMPLED, TRUNCATED, {"min_p": 0.05}, GREEDY, {"top_k": 50}),
 }
 KINDS = ("normal", "like a model's", "peaked", "wide", "constant")
 
@@ -50,15 +50,15 @@ def inputs(kind: str, rows: int, dtype: torch.dtype) -> torch.Tensor:
     return x.to(dtype)
 
 
-def timed(xs: list[torch.Tensor], wishes: tuple[dict[str, float], ...]) -> Timing:
-    """Return the time of one launch, inputs in turn, rows asking for one wish after another."""
+def timed(xs: list[torch.Tensor], requests: tuple[dict[str, float], ...]) -> Timing:
+    """Return the time of one launch, inputs in turn, rows taking the requests in turn."""
     gpu, rows = get_gpu(), xs[0].shape[0]
     dtype = np.float32 if xs[0].dtype == torch.float32 else ml_dtypes.bfloat16
     step = sample.prepare(rows=rows, length=VOCAB, dtype=dtype, gpu=gpu)
     records = sample.defaults(rows)
     records["seed"] = np.arange(rows)
     for row in range(rows):
-        for name, value in wishes[row % len(wishes)].items():
+        for name, value in requests[row % len(requests)].items():
             records[name][row] = value
     parameters = torch.from_numpy(records.view(np.uint8).reshape(rows, -1)).cuda()
     slots = torch.arange(rows, dtype=torch.int32, device="cuda")
@@ -66,12 +66,8 @@ def timed(xs: list[torch.Tensor], wishes: tuple[dict[str, float], ...]) -> Timin
 
     def launch(stream: int, number: int) -> None:
         step.launch(
-            xs[number % len(xs)],
-            parameters=parameters,
-            slots=slots,
-            positions=slots,
-            out=out,
-            status=status,
+            sample.SampleBatch(xs[number % len(xs)], parameters, slots, positions=slots),
+            out=(out, status),
             stream=stream,
         )
 
@@ -80,17 +76,17 @@ def timed(xs: list[torch.Tensor], wishes: tuple[dict[str, float], ...]) -> Timin
 
 
 def main() -> None:
-    """Measure every wish over batch sizes, then over distributions, then in bfloat16."""
+    """Measure every request over batch sizes, then over distributions, then in bfloat16."""
     argparse.ArgumentParser(description=__doc__).parse_args()
-    cases = [(name, rows, "normal", torch.float32) for name in WISHES for rows in ROWS]
-    cases += [(name, 64, kind, torch.float32) for name in WISHES for kind in KINDS[1:]]
-    cases += [(name, 64, "normal", torch.bfloat16) for name in WISHES]
+    cases = [(name, rows, "normal", torch.float32) for name in REQUESTS for rows in ROWS]
+    cases += [(name, 64, kind, torch.float32) for name in REQUESTS for kind in KINDS[1:]]
+    cases += [(name, 64, "normal", torch.bfloat16) for name in REQUESTS]
     for name, rows, kind, dtype in cases:
         num_bytes = rows * VOCAB * dtype.itemsize
         num_inputs = max(1, min(LAUNCHES, 4 * get_gpu().l2_bytes // num_bytes))
         xs = [inputs(kind, rows, dtype) for _ in range(num_inputs)]
         line = record(
-            *(get_gpu(), timed(xs, WISHES[name])),
+            *(get_gpu(), timed(xs, REQUESTS[name])),
             bytes_moved=num_bytes,
             kernel="sample",
             asked=name,

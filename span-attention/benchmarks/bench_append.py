@@ -39,9 +39,9 @@ def measure(gpu: Gpu, format: Format, rows: int, *, head_norm: bool = False) -> 
     slot = torch.randperm(num_spans * SPAN_LEN, device="cuda")[:rows].int()
     angles = torch.rand(2, rows, SIZE // 2, device="cuda")
     weights = torch.randn(2, SIZE, device="cuda", dtype=torch.bfloat16)
-    form = append.Form(head_norm=head_norm, dtype=ml_dtypes.bfloat16)
+    options = append.AppendOptions(head_norm=head_norm, dtype=ml_dtypes.bfloat16)
     step = append.prepare(
-        form, layout, rows=rows, heads=HEADS, gpu=gpu, row_strides=(width, width, width)
+        options, layout, rows=rows, heads=HEADS, gpu=gpu, row_strides=(width, width, width)
     )
     spans, rotary = Spans(cache, layout), append.Rotary(*angles, len=SIZE)
     norm = append.HeadNorm(*weights, eps=1e-6) if head_norm else None

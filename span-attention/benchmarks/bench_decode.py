@@ -145,7 +145,7 @@ class Inputs:
         spans = self.tables.gather(1, (last // SPAN_LEN)[:, None])[:, 0]
         slot = (spans * SPAN_LEN + last % SPAN_LEN).int()
         step = append.prepare(
-            append.Form(head_norm=False, dtype=ml_dtypes.bfloat16),
+            append.AppendOptions(head_norm=False, dtype=ml_dtypes.bfloat16),
             self.layout,
             rows=rows,
             heads=shape.heads,

@@ -98,3 +98,36 @@ def test_strides_are_free():
 def test_sizes_that_kernels_cannot_read_are_refused(wrong, message):
     with pytest.raises(ShapeError, match=message):
         SpanLayout.contiguous(**SIZES | wrong)
+
+
+@pytest.mark.parametrize("order", ["NHD", "HND"])
+@pytest.mark.parametrize("format", [Format.FLOAT32, Format.FLOAT16], ids=lambda it: it.label)
+def test_a_paged_cache_has_the_strides_of_numpy(order, format):
+    pages, page_size, kv_heads, head_size = 5, 16, 3, 8
+    shape = (pages, 2, page_size, kv_heads, head_size)
+    cache = np.zeros(shape if order == "NHD" else (pages, 2, kv_heads, page_size, 8), format.label)
+    page, half, *rest = cache.strides[:4]
+    token, head = rest if order == "NHD" else reversed(rest)
+
+    layout = SpanLayout.paged(
+        page_size=page_size, kv_heads=kv_heads, head_size=head_size, format=format, order=order
+    )
+
+    assert (layout.span_stride, layout.span_bytes) == (page, page)
+    assert layout.keys == ArrayStrides(offset=0, head_stride=head, token_stride=token)
+    assert layout.values == ArrayStrides(offset=half, head_stride=head, token_stride=token)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (dict(format=Format.FP8), "fp8 needs scales, which a paged array does not hold; use a flo"),
+        (dict(page_size=24), "span_len is 24; a power of two of at least 16"),
+        (dict(head_size=4), "head_size 4 takes 8 bytes as float16; a multiple of 16 is needed"),
+    ],
+)
+def test_a_paged_cache_that_kernels_cannot_read_is_refused(changed, message):
+    sizes = dict(page_size=16, kv_heads=3, head_size=8, format=Format.FLOAT16)
+
+    with pytest.raises(ShapeError, match=message):
+        SpanLayout.paged(**sizes | changed)

@@ -57,6 +57,13 @@ from spaninfer_kernels_cpu.gemm.roofline import peak_gops, read_gbps
 from spaninfer_kernels_cpu.moe.experts import experts
 from spaninfer_kernels_cpu.moe.experts_call import ExpertCounts, ExpertWeights, num_segments
 from spaninfer_kernels_cpu.moe.route_call import Routes, route_call
+from spaninfer_kernels_cpu.quantisation.codes import (
+    PLANES,
+    Codes,
+    InnerScales,
+    ScaleNumber,
+    Shift,
+)
 from spaninfer_kernels_cpu.quantisation.layout import LAYOUT, Format, Kind, Layout
 from spaninfer_kernels_cpu.quantisation.pack_codes import GroupedCodes, pack_codes
 from spaninfer_kernels_cpu.quantisation.packed import Packed, pack, pack_stack, unpack
@@ -86,6 +93,7 @@ __all__ = [
     "LOGITS",
     "MAX_COUNTS",
     "PART_NUMBERS",
+    "PLANES",
     "SCALE",
     "SOFTCAP",
     "TOKENS",
@@ -93,6 +101,7 @@ __all__ = [
     "AttentionBatch",
     "AttentionPlan",
     "Call",
+    "Codes",
     "Columns",
     "Compilers",
     "DTypeError",
@@ -106,6 +115,7 @@ __all__ = [
     "Gemm",
     "GroupedCodes",
     "Indirect",
+    "InnerScales",
     "IsaLevelError",
     "KVArray",
     "KernelError",
@@ -121,9 +131,11 @@ __all__ = [
     "Routes",
     "Sampler",
     "SamplingRow",
+    "ScaleNumber",
     "Scores",
     "Script",
     "ShapeError",
+    "Shift",
     "SizeError",
     "Tell",
     "ThreadPool",

@@ -96,7 +96,7 @@ def new_ways(level):
     And with which activations: rounded to bfloat16, not rounded, or both.
     """
     known = {
-        micro_kernels(kind, rounded=rounded, level=before)
+        micro_kernels(Format(kind), rounded=rounded, level=before)
         for before in ISA_LEVELS[: ISA_LEVELS.index(level)]
         for kind in KINDS
         for rounded in (False, True)
@@ -105,7 +105,7 @@ def new_ways(level):
         kind: {
             rounded
             for rounded in (False, True)
-            if micro_kernels(kind, rounded=rounded, level=level) not in known
+            if micro_kernels(Format(kind), rounded=rounded, level=level) not in known
         }
         for kind in KINDS
     }
@@ -116,7 +116,7 @@ def test_eight_rows_of_int4_are_one_tile_where_registers_have_512_bits():
     tiles = {}
     for level in ISA_LEVELS:
         for kind in KINDS:
-            few = small_tile(*micro_kernels(kind, rounded=False, level=level))
+            few = small_tile(*micro_kernels(Format(kind), rounded=False, level=level))
             tiles[level.name, kind] = few.rows, medium_tile(few).rows
 
     assert {case for case, (few, some) in tiles.items() if some > few} == {
@@ -156,6 +156,14 @@ def test_products_are_right_in_every_tier(level):
     ]
 
     run_tests(level, "gemm/test_gemm.py", " or ".join(chosen))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["portable", "avx512_vnni"])
+def test_published_codes_are_multiplied_in_every_tier_for_bytes(name):
+    (level,) = [level for level in ISA_LEVELS if level.name == name]
+
+    run_tests(level, "gemm/test_code_dots.py", "numbers_that and (Q6_K or IQ4_XS)")
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +206,7 @@ def test_calls_multiply_by_tiles(file, keywords, tmp_path):
 )
 def test_activations_of_a_task_fit_the_second_cache(channels, rounded, expected):
     (level,) = [level for level in ISA_LEVELS if level.name == "amx_bf16"]
-    _, many = micro_kernels("bfloat16", rounded=rounded, level=level)
+    _, many = micro_kernels(Format("bfloat16"), rounded=rounded, level=level)
     layout = Layout(Format("bfloat16"), 64, channels)
 
     into = k_blocks(layout, many)
@@ -210,7 +218,7 @@ def test_activations_of_a_task_fit_the_second_cache(channels, rounded, expected)
 def test_vectors_multiply_whole_rows():
     (level,) = [level for level in ISA_LEVELS if level.name == "avx512_vnni"]
     for kind in KINDS:
-        _, many = micro_kernels(kind, rounded=False, level=level)
+        _, many = micro_kernels(Format(kind), rounded=False, level=level)
         layout = Layout(Format(kind), 64, 4864)
 
         assert (k_blocks(layout, many), rows_per_task(layout, many)) == (1, 192)
@@ -246,7 +254,8 @@ def test_kernels_hold_the_instructions_of_their_tier_and_of_no_other(level):
 
     code = ""
     for kind, ways in new_ways(level).items():
-        for chosen in {micro_kernels(kind, rounded=rounded, level=level) for rounded in ways}:
+        format = Format(kind)
+        for chosen in {micro_kernels(format, rounded=rounded, level=level) for rounded in ways}:
             code += lowered(tiles_of(*chosen), (types.int64,) * 6).assembly(target)
 
     for pattern, users in MARKS.items():

@@ -208,7 +208,7 @@ def assert_close(out, x, weight, bias=0.0):
     2^-17 is what two bfloat16 may lack of an activation.
     """
     factors = activations(x, weight.layout)
-    one, _ = micro_kernels(weight.layout.format.kind, rounded=False, level=active_level())
+    one, _ = micro_kernels(weight.layout.format, rounded=False, level=active_level())
     unit = 1e-6 if one.parts == 1 else 1e-6 + 2**-17
     weights = unpack(weight).astype(np.float64)
     expected = factors @ weights.T + bias

@@ -83,7 +83,7 @@ def test_activations_are_rounded_where_the_cpu_multiplies_bfloat16(channels: int
     calls = Gemm(weight, rounded=True).calls(_rows(x), out=_rows(out), scratch=scratch.ctypes.data)
     shared_thread_pool().run(Script(calls), [5])
 
-    one, _ = micro_kernels("bfloat16", rounded=True, level=active_level())
+    one, _ = micro_kernels(Format("bfloat16"), rounded=True, level=active_level())
     seen = x.astype(ml_dtypes.bfloat16) if one.channel_bytes == 2 else x
     expected = seen.astype(np.float64) @ unpack(weight).T.astype(np.float64)
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
@@ -131,7 +131,7 @@ def test_long_rows_are_multiplied_in_blocks_each_row_as_if_alone(rounded: bool) 
 
     together = multiplied(0, len(x))
 
-    one, _ = micro_kernels("bfloat16", rounded=rounded, level=active_level())
+    one, _ = micro_kernels(Format("bfloat16"), rounded=rounded, level=active_level())
     seen = x.astype(ml_dtypes.bfloat16) if one.channel_bytes == 2 else x
     expected = seen.astype(np.float64) @ unpack(weight).T.astype(np.float64) + bias
     np.testing.assert_allclose(together, residual + 0.5 * expected, rtol=1e-4, atol=1e-3)

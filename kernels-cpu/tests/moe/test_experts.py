@@ -37,8 +37,31 @@ def test_tokens_get_the_weighted_sum_of_their_experts(format, tokens):
         assert (error > 2e-6).any(1).sum() <= 2 + tokens // 10
         assert error.max(initial=0) <= 0.02
     else:  # two bfloat16, where an activation is that, are within 2^-17 of it
-        one, _ = micro_kernels(format.kind, rounded=False, level=active_level())
+        one, _ = micro_kernels(format, rounded=False, level=active_level())
         assert error.max(initial=0) <= (2e-6 if one.parts == 1 else 1e-5)
+
+
+def test_biases_join_the_products_of_experts_of_clamped_swiglu():
+    x, gate_up, down, ids, weights, out = problem(Format("float32"), 40)
+    rng = np.random.default_rng(8)
+    of_gate_up, of_down = (
+        rng.standard_normal((each.count, each.layout.outputs), np.float32) * 8
+        for each in (gate_up, down)
+    )
+    biases = {"gate_up_bias": of_gate_up, "down_bias": of_down}
+
+    experts(x, gate_up, down, ids, weights, "clamped_swiglu", out=out, **biases)
+
+    both, lowering = (
+        np.stack([unpack(each[expert]).astype(float) for expert in range(each.count)])
+        for each in (gate_up, down)
+    )
+    gate, up = np.split(both, 2, 1)
+    expected = op_reference.experts(
+        *(x.astype(float), gate, up, lowering, ids, weights.astype(float), "clamped_swiglu"),
+        **biases,
+    )
+    assert np.abs(out - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 def definition(x, gate_up, down, ids, weights):

@@ -1,64 +1,101 @@
 """Codes that others made come out of packed weights as they went in."""
 
-import ml_dtypes
 import numpy as np
 import pytest
+from code_forms import BITS, FORMS, made, meant
 from spaninfer_kernels_cpu import (
+    Codes,
     Format,
     FormatError,
     GroupedCodes,
+    InnerScales,
     ShapeError,
+    pack,
     pack_codes,
     unpack,
 )
 
-OFFSET = {"int8": 128, "int4": 8}
-FORMATS = [Format(kind, group) for kind in OFFSET for group in (None, 32, 64, 128)]
 
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("size", [(1, 1, 256), (1, 1030, 512), (2, 67, 768)], ids=str)
+def test_a_weight_is_what_its_codes_scales_and_shifts_say(name, size):
+    weight = made(name, *size)
 
-def _made(format: Format, *size: int, seed: int = 0) -> GroupedCodes:
-    rng = np.random.default_rng(seed)
-    groups = (*size[:2], -(-size[2] // (format.group or size[2])))
-    scales, biases = rng.standard_normal((2, *groups)).astype(ml_dtypes.bfloat16)
-    codes = rng.integers(0, 2 * OFFSET[format.kind], size).astype(np.uint8)
-    return GroupedCodes(codes, scales.astype(np.float32), biases.astype(np.float32))
-
-
-def _numbers(made: GroupedCodes, format: Format) -> np.ndarray:
-    columns = made.codes.shape[2]
-    each = format.group or columns
-    scales, biases = (
-        np.repeat(array, each, axis=2)[..., :columns] for array in (made.scales, made.biases)
-    )
-    return (made.codes - np.float32(OFFSET[format.kind])) * scales + biases
-
-
-@pytest.mark.parametrize("format", FORMATS, ids=str)
-@pytest.mark.parametrize("size", [(1, 1, 1), (1, 64, 256), (1, 1030, 128), (2, 67, 77)], ids=str)
-def test_a_weight_is_what_its_codes_scales_and_biases_say(format, size):
-    made = _made(format, *size)
-
-    packed = pack_codes([made], format)
+    packed = pack_codes([weight], FORMS[name])
 
     assert packed.count == size[0]
+    expected = meant(name, weight).astype(np.float32)
     for number in range(size[0]):
-        np.testing.assert_array_equal(unpack(packed[number]), _numbers(made, format)[number])
+        np.testing.assert_array_equal(unpack(packed[number]), expected[number])
+
+
+@pytest.mark.parametrize("name", ["zeros g64", "NVFP4", "rows"])
+def test_the_last_group_may_be_shorter(name):
+    weight = made(name, 1, 67, 16 * 7)
+
+    packed = pack_codes([weight], FORMS[name])
+
+    np.testing.assert_array_equal(unpack(packed), meant(name, weight)[0].astype(np.float32))
+
+
+@pytest.mark.parametrize(("name", "bits"), BITS.items())
+def test_blocks_of_gguf_take_the_bytes_of_their_file(name, bits):
+    packed = pack_codes([made(name, 1, 128, 1024)], FORMS[name])
+
+    assert packed.panels.nbytes * 8 == 128 * 1024 * bits
+
+
+@pytest.mark.parametrize(("kind", "offset"), [("int8", 128), ("int4", 8), ("int3", 4)])
+@pytest.mark.parametrize("group", [None, 32, 64, 128])
+def test_codes_of_instant_quant_have_scales_and_biases_in_bfloat16(kind, offset, group):
+    rng = np.random.default_rng(0)
+    groups = 2, 67, 1 if group is None else -(-77 // group)
+    scales, biases = np.ldexp(rng.integers(1, 100, (2, *groups)), -7)
+    codes = rng.integers(0, 2 * offset, (2, 67, 77), dtype=np.uint8)
+
+    packed = pack_codes([GroupedCodes(codes, scales, biases)], Format(kind, group))
+
+    each = group or 77
+    scales, biases = (np.repeat(one, each, axis=2)[..., :77] for one in (scales, biases))
+    expected = ((codes - float(offset)) * scales + biases).astype(np.float32)
+    np.testing.assert_array_equal(unpack(packed[1]), expected[1])
 
 
 def test_parts_lie_below_one_another():
-    format = Format("int4", 32)
-    parts = [_made(format, 2, rows, 96, seed=rows) for rows in (3, 70, 64)]
+    parts = [made("Q4_1", 2, rows, 96, seed=rows) for rows in (3, 70, 64)]
 
-    packed = pack_codes(parts, format)
+    packed = pack_codes(parts, FORMS["Q4_1"])
 
-    below = np.concatenate([_numbers(part, format) for part in parts], axis=1)
-    np.testing.assert_array_equal(unpack(packed[1]), below[1])
+    below = np.concatenate([meant("Q4_1", part) for part in parts], axis=1)
+    np.testing.assert_array_equal(unpack(packed[1]), below[1].astype(np.float32))
 
 
 def test_codes_without_scales_for_their_groups_are_refused():
-    made = _made(Format("int8", 32), 1, 4, 64)
+    weight = made("Q4_0", 1, 4, 64)
+    without = GroupedCodes(weight.codes, weight.scales)
 
-    with pytest.raises(ShapeError, match=r"scales and biases \(1, 4, 1\), got .*\(1, 4, 2\)"):
-        pack_codes([made], Format("int8", 64))
-    with pytest.raises(FormatError, match="float32; codes are packed in int8 or int4"):
-        pack_codes([made], Format("float32"))
+    with pytest.raises(ShapeError, match=r"scales: expected \(1, 4, 1\) for .*got \(1, 4, 2\)"):
+        pack_codes([weight], Format("codes", 64, FORMS["Q4_0"].codes))
+    with pytest.raises(ShapeError, match=r"shifts: expected \(1, 4, 2\) .*got none"):
+        pack_codes([without], FORMS["Q4_1"])
+    with pytest.raises(FormatError, match="float32; codes are packed in formats that have some"):
+        pack_codes([weight], Format("float32"))
+
+
+def test_forms_that_are_none_are_refused():
+    codes = Codes(4, 8, "float16", "none")
+
+    with pytest.raises(FormatError, match="codes have 7 bits"):
+        Codes(7, 64, "float16", "none")
+    with pytest.raises(FormatError, match="give 16 bytes"):
+        Codes(4, 8, "float16", "none", table=(1, 2))
+    with pytest.raises(FormatError, match="inner scales lie under bfloat16"):
+        Codes(4, 0, "bfloat16", "none", inner=InnerScales(6, 0))
+    with pytest.raises(FormatError, match="group is 16 for Codes"):
+        Format("codes", 16, codes)
+    with pytest.raises(FormatError, match="form is None for codes"):
+        Format("codes", 32)
+    with pytest.raises(FormatError, match="it describes 'codes' alone"):
+        Format("int4", 32, codes)
+    with pytest.raises(FormatError, match="give one of int2 to int8"):
+        pack(np.ones((1, 32), np.float32), Format("codes", 32, codes))

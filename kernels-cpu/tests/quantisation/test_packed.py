@@ -19,6 +19,7 @@ from spaninfer_kernels_cpu.runtime.workers import share
 from spaninfer_op_reference import CodeRange, quantize_weight
 
 CODE_FORMATS = [Format(kind, group) for kind in ("int8", "int4") for group in (None, 32, 64, 128)]
+FEWER_BITS = [("int6", 6), ("int5", 5), ("int4", 4), ("int3", 3), ("int2", 2)]
 
 
 @pytest.mark.parametrize("format", CODE_FORMATS, ids=str)
@@ -42,6 +43,22 @@ def test_groups_that_end_early_keep_their_numbers(format):
 
     assert result.shape == (3, 77)
     assert np.abs(result - weight).max() <= 0.505 * step
+
+
+@pytest.mark.parametrize(("kind", "bits"), FEWER_BITS)
+@pytest.mark.parametrize("group", [None, 32, 128])
+def test_errors_of_fewer_bits_are_no_larger_than_those_of_a_grid_from_end_to_end(kind, bits, group):
+    weight = np.random.default_rng(7).standard_normal((70, 256), np.float32)
+    grouped = weight.reshape(70, -1, group or 256)
+    least, most = grouped.min(-1, keepdims=True), grouped.max(-1, keepdims=True)
+    step = (most - least) / (2**bits - 1)
+    plain = np.rint((grouped - least) / step) * step + least
+
+    errors = unpack(pack(weight, Format(kind, group))) - weight
+
+    squares = (errors**2).reshape(grouped.shape).sum(-1), ((plain - grouped) ** 2).sum(-1)
+    assert squares[0].mean() <= squares[1].mean() * (1.02 if bits > 3 else 0.9)
+    assert (squares[0] <= squares[1] * 1.5).all()
 
 
 @pytest.mark.parametrize("format", CODE_FORMATS, ids=str)
@@ -160,8 +177,8 @@ def test_a_pack_has_the_size_of_its_codes_and_bfloat16_parameters(format, bits):
 
 
 def test_weights_and_formats_that_cannot_be_packed_are_named():
-    with pytest.raises(FormatError, match="format is 'int3'; choose one of float32"):
-        Format("int3")
+    with pytest.raises(FormatError, match="format is 'int7'; choose one of float32"):
+        Format("int7")
     with pytest.raises(FormatError, match="group is 48 for int8"):
         Format("int8", 48)
     with pytest.raises(FormatError, match="group is 32 for bfloat16"):

@@ -11,7 +11,7 @@ BEYOND = 77
 
 @njit
 def write(x, group, padded, channel_bytes, out):
-    sizes = RowSizes(x.size, group, padded, channel_bytes, 8)
+    sizes = RowSizes(x.size, group, padded, channel_bytes, 8, -(-x.size // group))
     quantize_row(x.ctypes.data, sizes, out.ctypes.data)
 
 

@@ -1,4 +1,4 @@
-"""The 8-bit codes that rows of activations are quantised to: csrc/codes.cuh by name."""
+"""The 8-bit codes that rows of activations are quantised to, by their names in csrc/codes.cuh."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CODES: dict[Code, CodeType] = {
 
 
 def code_type(code: Code) -> CodeType:
-    """Return what `code` is. Raises DTypeError for other names."""
+    """Return the type of `code`. Raises DTypeError for other names."""
     if code not in _CODES:
         raise DTypeError(f"there are no codes {code!r}; there are {', '.join(_CODES)}")
     return _CODES[code]

@@ -1,4 +1,4 @@
-"""One block per row: how a row is divided among threads, and how many blocks run. Pure."""
+"""One block per row: the division of a row among threads, and the grid. Pure."""
 
 from __future__ import annotations
 

@@ -18,14 +18,16 @@ def test_every_activation_of_the_definitions_has_a_kernel():
 
 
 def test_the_variant_carries_the_form_and_the_load():
-    variant = activation.variant_for(activation.Form("silu", gated=True), 4864, np.float16)
+    variant = activation.variant_for(
+        activation.ActivationOptions("silu", gated=True), 4864, np.float16
+    )
 
     assert str(variant) == "activate_rows[ACT=silu GATED=1 T=half THREADS=128 VECTOR=8]"
 
 
 def test_activations_without_a_kernel_are_refused():
     with pytest.raises(ShapeError, match="no activation 'swish'; there are silu, gelu"):
-        activation.variant_for(activation.Form("swish"), 64, np.float16)
+        activation.variant_for(activation.ActivationOptions("swish"), 64, np.float16)
 
 
 def test_rows_that_are_no_two_halves_are_refused():
@@ -104,8 +106,8 @@ def test_arrays_that_begin_in_the_middle_of_a_load_are_refused(on_gpu):
 
 @pytest.mark.gpu
 def test_prepared_and_captured_it_runs_on_whatever_the_input_then_holds(on_gpu):
-    gpu, form = get_gpu(), activation.Form("silu", gated=True)
-    step = activation.prepare(form, rows=9, channels=640, dtype=np.float16, gpu=gpu)
+    gpu, options = get_gpu(), activation.ActivationOptions("silu", gated=True)
+    step = activation.prepare(options, rows=9, channels=640, dtype=np.float16, gpu=gpu)
     given = on_gpu.put(np.zeros((9, 1280), np.float16))
     out = on_gpu.put(np.zeros((9, 640), np.float16))
 

@@ -44,7 +44,7 @@ def test_the_variant_carries_the_tile_and_the_gate():
     assert "sm_75" not in variant.architectures
 
 
-def test_the_copy_engine_and_warpgroup_products_are_for_hopper_alone():
+def test_tma_and_wgmma_are_for_hopper_alone():
     assert gemm.variant_for(HOPPER, np.float16).architectures == ("sm_90a",)
     assert gemm.variant_for(WIDE[0], np.float16).architectures == ("sm_90a",)
     assert gemm.variant_for(TALL[0], np.float16).architectures == ("sm_90a",)

@@ -26,7 +26,7 @@ DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
 
 
 def test_the_variant_carries_the_form_and_the_division():
-    variant = norm.variant_for(norm.Form("layer", residual=True), 4096, ml_dtypes.bfloat16)
+    variant = norm.variant_for(norm.NormOptions("layer", residual=True), 4096, ml_dtypes.bfloat16)
 
     assert str(variant) == (
         "norm_rows[BIAS=0 LAYER=1 PACKS=1 RESIDUAL=1 T=bfloat16 THREADS=512 VECTOR=8]"
@@ -36,7 +36,7 @@ def test_the_variant_carries_the_form_and_the_division():
 
 def test_types_without_a_kernel_are_refused():
     with pytest.raises(DTypeError, match="int8"):
-        norm.variant_for(norm.Form("rms"), 4096, np.int8)
+        norm.variant_for(norm.NormOptions("rms"), 4096, np.int8)
 
 
 def test_arrays_in_host_memory_are_refused():
@@ -124,8 +124,8 @@ def test_a_quantised_norm_is_that_of_its_definition(
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
 def test_a_prepared_layer_norm_may_be_quantised_too(on_gpu, dtype):
     x, residual, weight, bias = arguments(7, 1001, dtype)
-    form = norm.Form("layer", residual=True, bias=True, code="int8")
-    step = norm.prepare(form, rows=7, channels=1001, dtype=dtype, gpu=get_gpu())
+    options = norm.NormOptions("layer", residual=True, bias=True, code="int8")
+    step = norm.prepare(options, rows=7, channels=1001, dtype=dtype, gpu=get_gpu())
     codes, scales = on_gpu.put(np.zeros(x.shape, np.int8)), on_gpu.put(np.zeros(7, np.float32))
     given, scale, added, shift = map(on_gpu.put, (x, weight, residual, bias))
     on_gpu.wait()
@@ -166,7 +166,7 @@ def test_no_rows_are_no_launch(on_gpu):
 @pytest.mark.gpu
 def test_prepared_and_captured_it_runs_on_whatever_the_input_then_holds(on_gpu):
     gpu = get_gpu()
-    step = norm.prepare(norm.Form("rms"), rows=9, channels=640, dtype=np.float16, gpu=gpu)
+    step = norm.prepare(norm.NormOptions("rms"), rows=9, channels=640, dtype=np.float16, gpu=gpu)
     _, _, weight, _ = arguments(9, 640, np.float16)
     given, scale = on_gpu.put(np.zeros((9, 640), np.float16)), on_gpu.put(weight)
     out = on_gpu.put(np.zeros((9, 640), np.float16))
@@ -202,3 +202,8 @@ def wide(array):
 
 def near(actual, expected, dtype):
     return relative_error(wide(actual), expected) <= tolerance(np.dtype(dtype).name)
+
+
+def test_form_is_the_old_name_of_norm_options():
+    with pytest.warns(DeprecationWarning, match=r"norm\.Form is now .*norm\.NormOptions"):
+        assert norm.Form is norm.NormOptions

@@ -27,7 +27,7 @@ SIZES = [
 
 
 def test_the_variant_carries_the_form_and_the_division():
-    variant = rope.variant_for(rope.Form(128, 64), ml_dtypes.bfloat16)
+    variant = rope.variant_for(rope.RopeOptions(128, 64), ml_dtypes.bfloat16)
 
     assert str(variant) == (
         "rope_rows[INTERLEAVED=0 LANES=8 ROTARY=64 SIZE=128 T=bfloat16 THREADS=128 VECTOR=8]"
@@ -37,7 +37,7 @@ def test_the_variant_carries_the_form_and_the_division():
 @pytest.mark.parametrize("rotary", [130, 63, -2])
 def test_rope_turns_pairs_of_the_head(rotary):
     with pytest.raises(ShapeError, match=f"pairs: {rotary} elements of a head of 128"):
-        rope.variant_for(rope.Form(128, rotary), np.float16)
+        rope.variant_for(rope.RopeOptions(128, rotary), np.float16)
 
 
 def test_arguments_that_do_not_fit_are_named():
@@ -89,7 +89,7 @@ def test_no_rows_are_no_launch(on_gpu):
 @pytest.mark.gpu
 def test_prepared_and_captured_it_runs_on_whatever_the_input_then_holds(on_gpu):
     gpu, sizes = get_gpu(), dict(rows=9, heads=4, size=128, rotary=128, dtype=np.float16)
-    step = rope.prepare(rope.Form(128, 128), rows=9, heads=4, dtype=np.float16, gpu=gpu)
+    step = rope.prepare(rope.RopeOptions(128, 128), rows=9, heads=4, dtype=np.float16, gpu=gpu)
     held = [on_gpu.put(np.zeros_like(array)) for array in arguments(**sizes)]
     out = on_gpu.put(np.zeros((9, 4, 128), np.float16))
 

@@ -112,7 +112,7 @@ def test_a_mask_allows_tokens_and_a_status_says_where_it_allows_none(on_gpu):
     tokens = sample_from_logits(on_gpu.put(logits), mask=on_gpu.put(mask), status=status)
 
     assert on_gpu.get(tokens).tolist() == [3 * 32 + 5, 7, 0]
-    assert on_gpu.get(status).tolist() == [Status.DRAWN, Status.DRAWN, Status.ALL_MASKED]
+    assert on_gpu.get(status).tolist() == [Status.SAMPLED, Status.SAMPLED, Status.ALL_MASKED]
 
 
 @pytest.mark.gpu

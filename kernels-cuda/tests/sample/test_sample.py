@@ -14,7 +14,7 @@ from spaninfer_kernel_launch import (
     new_stream,
 )
 from spaninfer_kernels_cuda import sample as kernels
-from spaninfer_kernels_cuda.sample import PARAMETERS, Pools, Report, Status
+from spaninfer_kernels_cuda.sample import PARAMETERS, Logprobs, SampleBatch, Status, TokenLists
 from spaninfer_op_reference import RowSampling, process, sample, top_logprobs
 
 INF, NAN = np.inf, np.nan
@@ -30,7 +30,7 @@ class Batch:
     positions: np.ndarray
     tokens: np.ndarray
     mask: np.ndarray
-    pools: dict[str, np.ndarray]
+    lists: dict[str, np.ndarray]
 
 
 def batch_of(rows, vocab, logprobs=(), *, buffer_len=None, scattered=True):
@@ -76,13 +76,13 @@ def batch_of(rows, vocab, logprobs=(), *, buffer_len=None, scattered=True):
             bounds.append(len(lists["word_tokens"]))
         if number < len(logprobs):
             record["logprobs"], record["processed"] = logprobs[number]
-    pools = {
+    lists = {
         name: np.array([*values, 0], np.float32 if name == "biases" else np.int32)
         for name, values in lists.items()
     }
-    pools["word_bounds"] = np.array(bounds, np.int32)
+    lists["word_bounds"] = np.array(bounds, np.int32)
     positions = np.array([row.position for row in rows], np.int32)
-    return Batch(records, slots, positions, tokens, mask, pools)
+    return Batch(records, slots, positions, tokens, mask, lists)
 
 
 def is_explained(token, logits, row):
@@ -101,10 +101,10 @@ def check(logits, rows, tokens, status):
     expected, failed = sample(exact, rows)
     for number, row in enumerate(rows):
         if number in failed:
-            assert status[number] != Status.DRAWN, number
+            assert status[number] != Status.SAMPLED, number
             assert tokens[number] == 0
             continue
-        assert status[number] == Status.DRAWN, (number, status[number])
+        assert status[number] == Status.SAMPLED, (number, status[number])
         if tokens[number] != expected[number]:
             assert is_explained(tokens[number], exact[number], row), (number, row)
 
@@ -115,8 +115,8 @@ class Device:
     def __init__(self, on_gpu):
         self.on_gpu = on_gpu
 
-    def run(self, logits, batch, *, revise=False, masked=False, report=False):
-        """Return tokens, status, the token buffer afterwards, and the report."""
+    def run(self, logits, batch, *, penalties=False, masked=False, logprobs=False):
+        """Return tokens, status, the token buffer afterwards, and log-probabilities."""
         put, get = self.on_gpu.put, self.on_gpu.get
         rows, vocab = logits.shape
         step = kernels.prepare(
@@ -135,19 +135,20 @@ class Device:
             put(np.full((rows, TOP), -7, np.int32)),
             put(np.full((rows, TOP), NAN, np.float32)),
         ]
-        workspace = put(np.full(step.workspace_bytes, 0xCD, np.uint8)) if revise else 0
+        workspace = put(np.full(step.workspace_bytes, 0xCD, np.uint8)) if penalties else 0
         step.launch(
-            put(logits),
-            parameters=put(batch.parameters.view(np.uint8).reshape(-1, PARAMETERS.itemsize)),
-            slots=put(batch.slots),
-            positions=put(batch.positions),
-            out=out,
-            status=status,
+            SampleBatch(
+                put(logits),
+                parameters=put(batch.parameters.view(np.uint8).reshape(-1, PARAMETERS.itemsize)),
+                slots=put(batch.slots),
+                positions=put(batch.positions),
+                mask=put(batch.mask) if masked else 0,
+                workspace=workspace,
+            ),
+            out=(out, status),
             tokens=tokens,
-            mask=put(batch.mask) if masked else 0,
-            pools=Pools(**{name: put(array) for name, array in batch.pools.items()}),
-            report=Report(*told) if report else None,
-            workspace=workspace,
+            lists=TokenLists(**{name: put(array) for name, array in batch.lists.items()}),
+            logprobs=Logprobs(*told) if logprobs else None,
         )
         return get(out), get(status), get(tokens), [get(array) for array in told]
 
@@ -158,7 +159,7 @@ def device(on_gpu):
 
 
 def logits_of(kind, rows, vocab, dtype=np.float32, seed=0):
-    """Rows as models make them, and such as are hard on a cut."""
+    """Rows as models make them, and such as are hard on a truncation."""
     draw = np.random.default_rng(seed)
     normal = draw.standard_normal((rows, vocab), dtype=np.float32)
     match kind:
@@ -191,7 +192,7 @@ KINDS = [
 BATCHES = [1, 17, 21, 30, 32, 64, 131]  # rows; an H200 gives each 8, 6, 5, 4, 3, 2, 1 blocks
 
 
-def wishes_of_all_kinds(seed=0):
+def requests_of_all_kinds(seed=0):
     """Rows that ask for every cut alone and for several together."""
     wanted = [
         dict(temperature=0.0),
@@ -226,7 +227,7 @@ def wishes_of_all_kinds(seed=0):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("vocab", [1, 5, 1009, 32_000, 151_936])
 def test_a_mixed_batch_draws_what_the_definition_draws(device, kind, vocab):
-    rows = wishes_of_all_kinds(seed=vocab)
+    rows = requests_of_all_kinds(seed=vocab)
     logits = logits_of(kind, len(rows), vocab, seed=vocab)
     batch = batch_of(rows, vocab)
 
@@ -242,7 +243,7 @@ def test_a_mixed_batch_draws_what_the_definition_draws(device, kind, vocab):
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("vocab", [1009, 50_257])
 def test_sixteen_bit_logits_are_full_of_equal_values(device, dtype, vocab):
-    rows = wishes_of_all_kinds(seed=3)
+    rows = requests_of_all_kinds(seed=3)
     logits = logits_of("wide", len(rows), vocab, dtype)
 
     tokens, status, _, _ = device.run(logits, batch_of(rows, vocab))
@@ -257,7 +258,7 @@ def test_what_follows_a_row_in_memory_is_no_part_of_it(on_gpu, kind, num_rows):
     # Rows that neither begin nor end where a pack does. The first wish keeps so much that the bins
     # beside the list do not say where the cut is: all blocks then search the row itself.
     vocab, before = 1009, 3
-    wishes = wishes_of_all_kinds(seed=num_rows)
+    wishes = requests_of_all_kinds(seed=num_rows)
     rows = ((wishes[13:] + wishes[:13]) * 7)[:num_rows]
     logits = logits_of(kind, num_rows, vocab, seed=num_rows)
     wide = np.full((num_rows, before + vocab + 8), np.finfo(np.float32).max, np.float32)
@@ -277,14 +278,14 @@ def test_what_follows_a_row_in_memory_is_no_part_of_it(on_gpu, kind, num_rows):
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_rows", [*BATCHES, 2, 300])
 def test_a_row_draws_the_same_alone_and_in_any_batch(device, num_rows):
-    rows = (wishes_of_all_kinds(5) * 15)[:num_rows]
+    rows = (requests_of_all_kinds(5) * 15)[:num_rows]
     logits = np.tile(logits_of("normal", 21, 40_009, seed=9), (15, 1))[:num_rows]
 
     tokens, status, _, _ = device.run(logits, batch_of(rows, 40_009))
 
     first, _ = sample(logits[:21].astype(np.float64), rows[:21])
     np.testing.assert_array_equal(tokens, np.tile(first, 15)[:num_rows])
-    assert (status == Status.DRAWN).all()
+    assert (status == Status.SAMPLED).all()
 
 
 @pytest.mark.gpu
@@ -365,7 +366,7 @@ def test_bias_masks_bans_and_penalties_come_in_their_order(device, vocab):
     logits = logits_of("wide", len(rows), vocab, seed=vocab)
     logits[13, 11] = 30
 
-    tokens, status, _, _ = device.run(logits, batch_of(rows, vocab), revise=True, masked=True)
+    tokens, status, _, _ = device.run(logits, batch_of(rows, vocab), penalties=True, masked=True)
 
     check(logits, rows, tokens, status)
 
@@ -380,13 +381,13 @@ def test_log_probabilities_are_those_of_the_definition(device, kind, vocab):
     logits = logits_of(kind, len(rows), vocab, seed=vocab + 1)
 
     tokens, status, _, told = device.run(
-        logits, batch_of(rows, vocab, asked), revise=True, masked=True, report=True
+        logits, batch_of(rows, vocab, asked), penalties=True, masked=True, logprobs=True
     )
 
     for i, row in enumerate(rows):
         chosen, rank, top_ids, top = (array[i] for array in told)
         count, processed = asked[i]
-        if count < 0 or status[i] != Status.DRAWN:
+        if count < 0 or status[i] != Status.SAMPLED:
             assert np.isnan(chosen)
             assert rank == -7
             assert (top_ids == -7).all()
@@ -433,7 +434,7 @@ def test_however_many_blocks_share_a_row_it_draws_the_same(device, monkeypatch, 
     logits[5] = 0.5
     batch = batch_of(rows, vocab, [(-1, 0)] * 7 + [(5, 1)])
 
-    tokens, status, _, told = device.run(logits, batch, revise=True, masked=True, report=True)
+    tokens, status, _, told = device.run(logits, batch, penalties=True, masked=True, logprobs=True)
 
     check(logits, rows, tokens, status)
     expected = process(logits[7].astype(np.float64), rows[7])
@@ -483,7 +484,7 @@ def test_rows_of_padding_are_left_alone(device):
 def test_captured_once_it_serves_whatever_rows_then_ask_for(on_gpu):
     gpu, vocab = get_gpu(), 20_011
     put, get = on_gpu.put, on_gpu.get
-    rows = wishes_of_all_kinds()
+    rows = requests_of_all_kinds()
     step = kernels.prepare(rows=len(rows), length=vocab, dtype=np.float32, gpu=gpu)
     batch = batch_of(rows, vocab, scattered=False)
     records = put(batch.parameters.view(np.uint8).reshape(-1, PARAMETERS.itemsize))
@@ -493,18 +494,12 @@ def test_captured_once_it_serves_whatever_rows_then_ask_for(on_gpu):
 
     def launch(stream, _):
         step.launch(
-            logits,
-            parameters=records,
-            slots=slots,
-            positions=positions,
-            out=out,
-            status=status,
-            stream=stream,
+            SampleBatch(logits, records, slots, positions), out=(out, status), stream=stream
         )
 
     with gpu.current(), new_stream() as stream, captured(stream, launch) as replay:
         for seed in range(3):
-            rows = wishes_of_all_kinds(seed)[seed:] + wishes_of_all_kinds(seed)[:seed]
+            rows = requests_of_all_kinds(seed)[seed:] + requests_of_all_kinds(seed)[:seed]
             now, batch = (
                 logits_of("wide", len(rows), vocab, seed=seed),
                 batch_of(rows, vocab, scattered=False),
@@ -520,7 +515,7 @@ def test_captured_once_it_serves_whatever_rows_then_ask_for(on_gpu):
 
 @pytest.mark.gpu
 def test_the_friendly_function_makes_its_results(on_gpu):
-    rows = wishes_of_all_kinds()
+    rows = requests_of_all_kinds()
     wide = logits_of("normal", len(rows), 1100)
     batch = batch_of(rows, 1009)
     given = {

@@ -27,7 +27,7 @@ def test_without_clusters_a_block_has_its_row_alone():
         (1, 0, 0, "rows have 0 logits; at least 1, at most 8388608"),
         (1, 2**23 + 1, 0, "rows have 8388609 logits"),
         (65_536, 100, 0, "65536 rows; at most 65535"),
-        (1, 100, 129, "a report of the 129 likeliest tokens; at most 128"),
+        (1, 100, 129, "129 top log-probabilities; at most 128"),
     ],
 )
 def test_what_no_kernel_takes_is_refused(rows, length, top, message):

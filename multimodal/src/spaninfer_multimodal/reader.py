@@ -1,4 +1,4 @@
-"""From a source to media: fetched under the operator's policy, decoded outside this process."""
+"""Reading of media: fetched under the operator's policy, decoded in other processes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class MediaReader:
         return media
 
     async def read_bytes(self, source: str, max_bytes: int) -> bytes:
-        """Return what is at `source`, undecoded, at most `max_bytes`; raises MediaError."""
+        """Return the bytes at `source`, undecoded, at most `max_bytes`; raises MediaError."""
         scheme = source[:16].partition(":")[0].lower()
         if scheme == "data":
             return await asyncio.to_thread(read_data_url, source, max_bytes)

@@ -1,4 +1,4 @@
-"""Which frames of a video a model sees: pure functions of length and frame rate."""
+"""Frame sampling of videos: pure functions of length and frame rate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spaninfer_multimodal.errors import Unreadable
 
 
 class Spacing(Enum):
-    """How a family spreads its samples over a video.
+    """The spacing of a family's samples over a video.
 
     FLOOR: frame floor(i * total / n) (Qwen2-VL, Qwen2.5-VL); the last samples lie before the end.
     ENDS: n frames evenly from the first to the last one, rounded (Qwen3-VL, LLaVA-OneVision).
@@ -26,7 +26,7 @@ class Spacing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FrameSampling:
-    """How many frames are taken, and where.
+    """The number of sampled frames and their spacing.
 
     `num_frames` asks for a number, otherwise `fps` for a rate, kept within `min_frames` and
     `max_frames` and the frames there are. `multiple` is what FLOOR rounds the number down to, the
@@ -66,7 +66,7 @@ def _how_many(sampling: FrameSampling, num_frames: int, fps: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """When each frame of a video is shown, and at what average rate.
+    """The times at which a video's frames are shown, and their average rate.
 
     `starts_s` ascends. `fps` makes frame n of a constant rate start at starts_s[0] + n / fps.
     """

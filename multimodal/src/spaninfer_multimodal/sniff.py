@@ -1,4 +1,4 @@
-"""The format of some bytes, by their signature; what a client says about them is not believed."""
+"""The format of some bytes, by their signature; a client's claims are ignored."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _of_sync(data: bytes) -> Format | None:
 
 
 def _describe(data: bytes) -> str:
-    """Return what `data` seems to be, for the message that refuses it."""
+    """Return a description of `data`, for the message that refuses it."""
     for signature, name in _REFUSED:
         if data.startswith(signature):
             return f"{name}, which is not decoded"

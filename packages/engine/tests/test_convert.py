@@ -85,7 +85,7 @@ def test_numbers_of_32_bits_become_bfloat16_where_that_is_asked_for(model: Path,
     assert answers(wide, backend="cpu", quantize="bfloat16") == answers(model, backend="cpu")
     assert answers(out) == answers(model, backend="cpu")
     with open_packed(out / PACKED_FILE) as reader:
-        assert {form[0] for form in reader.contents.forms.values()} == {"bfloat16"}
+        assert {form[0][0] for form in reader.contents.forms.values()} == {"bfloat16"}
     with pytest.raises(ConfigError, match="packed as bfloat16, and another format was requested"):
         Engine(out, quantize="int8")
 

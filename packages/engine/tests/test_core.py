@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from assembled import (
@@ -434,3 +435,54 @@ def test_steps_that_take_their_time_each_are_not_taken_for_one_that_hangs(kind):
     with engine(checking(Slow), step_timeout_s=0.5) as running:
         sampling = SamplingParams(max_tokens=80, ignore_eos=True)
         assert len(running.generate([1, 2], sampling).token_ids) == 80
+
+
+def test_a_frozen_engine_computes_nothing_and_goes_on_where_it_was(kind):
+    sampling = SamplingParams(max_tokens=100, seed=1, ignore_eos=True)
+    with engine(checking(kind)) as running:
+        handle, queue = running.start_request([1, 2], sampling)
+        tokens = [*queue.get().token_ids]
+        running.freeze()
+        stopped, stopped_queue = running.start_request([3], sampling)
+        running.stop(stopped)
+        assert [each.finish_reason for each in stopped_queue][-1] is FinishReason.STOPPED
+        num_steps, has = running.stats().steps, handle.num_output_tokens
+        late, late_queue = running.start_request([4], replace(sampling, max_tokens=3))
+        running.stop(stopped)  # taken in behind the late one
+        wait_until(lambda: running.stats().waiting == 1)
+
+        assert (running.stats().steps, handle.num_output_tokens) == (num_steps, has)
+        assert late.status is Status.WAITING
+        running.thaw()
+        tokens += [token for output in queue for token in output.token_ids]
+        list(late_queue)
+        expected = running.generate([1, 2], sampling).token_ids
+
+    assert tokens == list(expected)
+    assert handle.num_output_tokens == 100
+
+
+def test_a_frozen_engine_closes(kind):
+    with engine(checking(kind)) as running:
+        running.freeze()
+        _, queue = running.start_request([1], SamplingParams(max_tokens=3))
+
+    assert [each.finish_reason for each in queue][-1] is FinishReason.STOPPED
+
+
+def test_prefixes_that_are_reset_are_computed_again_and_shared_again(kind):
+    prompt, sampling = [1, 2, 3, 4] * 5, SamplingParams(max_tokens=2, seed=1)
+
+    def cached_len(running):
+        _, queue = running.start_request(prompt, sampling)
+        return [each.usage for each in queue][-1].cached_len
+
+    with engine(checking(kind)) as running:
+        assert cached_len(running) == 0
+        assert cached_len(running) > 0
+        running.reset_prefix_cache()
+        assert cached_len(running) == 0
+        assert cached_len(running) > 0
+        running.reset_prefix_cache()
+        running.sync()
+        assert_spans_come_back(running)

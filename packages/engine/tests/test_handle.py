@@ -1,9 +1,10 @@
 import threading
+from dataclasses import replace
 
 import pytest
 from spaninfer_engine.errors import Unread
-from spaninfer_engine.handle import ResultQueue, merge
-from spaninfer_engine.request import FinishReason, Output
+from spaninfer_engine.handle import ResultQueue, each_token, merge
+from spaninfer_engine.request import FinishReason, Output, TokenLogprob
 
 
 def part(index, *tokens, reason=None):
@@ -113,3 +114,25 @@ def test_a_limited_queue_keeps_one_output_however_much_it_holds():
     for _ in range(3):
         results.put(part(0, *range(100)))
         assert results.get() == part(0, *range(100))
+
+
+def test_what_was_merged_comes_apart_token_by_token():
+    first = replace(part(0, 5), logprobs=(TokenLogprob(5, -1.0, 1),), prompt_logprobs=(1, 2))
+    others = [replace(part(0, token), logprobs=(TokenLogprob(token, -2.0, 1),)) for token in (6, 7)]
+    last = replace(part(0, 8, reason=FinishReason.STOP), logprobs=(TokenLogprob(8, -3.0, 1),))
+    singles = [first, *others, replace(last, text="8, and what was held back", matched="x")]
+
+    whole = merge([merge(singles[:2]), merge(singles[2:])])
+
+    assert list(each_token(whole)) == singles
+    assert [output.texts for output in each_token(whole)] == [()] * 4
+
+
+def test_an_end_without_a_token_stands_behind_the_last_token():
+    end = Output(index=0, text="held", finish_reason=FinishReason.STOPPED)
+
+    assert list(each_token(merge([part(0, 1), part(0, 2), end]))) == [part(0, 1), part(0, 2), end]
+    bare = replace(end, text="")
+    assert list(each_token(merge([part(0, 1), part(0, 2), bare])))[-1] == replace(
+        part(0, 2), finish_reason=FinishReason.STOPPED
+    )

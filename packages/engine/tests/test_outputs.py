@@ -40,6 +40,19 @@ def test_a_character_of_several_tokens_appears_with_its_last():
     assert [output.token_ids for output in outputs] == [(t,) for t in "aé€".encode()]
 
 
+@pytest.mark.parametrize("sampling", [{}, {"stop": ("xy",)}])
+def test_tokens_that_come_together_say_what_each_of_them_brought(sampling):
+    _, together = stream(**sampling)
+    _, alone = stream(**sampling)
+    tokens = [(token, None) for token in "aé€xzb".encode()]
+
+    output = together.push(tokens, 1.0)
+
+    assert output.texts == tuple(alone.push([token], 1.0).text for token in tokens)
+    assert output.text == "".join(output.texts) == "aé€xzb"
+    assert together.push([(0x61, None)], 2.0).texts == ()
+
+
 @pytest.mark.parametrize(
     ("sampling", "text"),
     [

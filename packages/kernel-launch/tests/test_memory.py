@@ -13,7 +13,7 @@ from spaninfer_kernel_launch import (
     allocator,
     check_results,
     get_gpu,
-    look_at,
+    inspect_array,
     new_stream,
     view_of,
 )
@@ -84,7 +84,8 @@ def test_results_for_a_tensor_are_tensors_and_else_arrays(stream):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     gpu, results = get_gpu(), (("a", (3, 4), np.float16, 1), ("b", (2,), ml_dtypes.bfloat16, 1))
     keys = [
-        look_at(x)[1] for x in (torch.zeros(1, device="cuda"), Array((1,), np.int8, gpu, stream))
+        inspect_array(x)[1]
+        for x in (torch.zeros(1, device="cuda"), Array((1,), np.int8, gpu, stream))
     ]
 
     tensors, arrays = (allocator(key, gpu, *results)(stream) for key in keys)
@@ -96,7 +97,7 @@ def test_results_for_a_tensor_are_tensors_and_else_arrays(stream):
 
 def test_results_on_another_stream_come_from_that_streams_memory(stream):
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    allocate = allocator(look_at(torch.zeros(1, device="cuda"))[1], get_gpu(), RESULT)
+    allocate = allocator(inspect_array(torch.zeros(1, device="cuda"))[1], get_gpu(), RESULT)
     (first,) = allocate(torch.cuda.current_stream().cuda_stream)
     pointer = first.data_ptr()
 
@@ -112,7 +113,7 @@ RESULT = ("sums", (3, 4), np.float32, 1)
 def test_an_array_that_can_hold_the_result_passes(stream):
     own = Array((3, 4), np.float32, get_gpu(), stream)
 
-    check_results((look_at(own)[1],), get_gpu(), RESULT)
+    check_results((inspect_array(own)[1],), get_gpu(), RESULT)
     check_results(((),), get_gpu(), RESULT)
 
 
@@ -127,18 +128,20 @@ def test_an_array_that_cannot_hold_the_result_is_refused(stream, shape, dtype, e
     own = Array((3, 4), np.float32, get_gpu(), stream)
 
     with pytest.raises(error, match=message):
-        check_results((look_at(own)[1],), get_gpu(), ("sums", shape, dtype, 1))
+        check_results((inspect_array(own)[1],), get_gpu(), ("sums", shape, dtype, 1))
 
 
 def test_some_of_several_results_are_refused(stream):
     own = Array((3, 4), np.float32, get_gpu(), stream)
 
     with pytest.raises(ShapeError, match="out lacks scales; give an array for every result, or"):
-        check_results((look_at(own)[1], ()), get_gpu(), RESULT, ("scales", (3,), np.float32, 1))
+        check_results(
+            (inspect_array(own)[1], ()), get_gpu(), RESULT, ("scales", (3,), np.float32, 1)
+        )
 
 
 def test_a_result_in_host_memory_is_refused():
-    _, key = look_at(np.zeros(3))
+    _, key = inspect_array(np.zeros(3))
 
     with pytest.raises(DeviceError, match="out lies on cpu, but the arguments lie on cuda:0"):
         check_results((key,), get_gpu(), ("out", (3,), np.float64, 1))

@@ -14,7 +14,7 @@ from spaninfer_kernel_launch import (
     check_aligned,
     check_rows,
     dlpack,
-    look_at,
+    inspect_array,
     pointer_of,
     view_at,
     view_of,
@@ -113,13 +113,13 @@ def test_a_torch_tensor_is_seen_where_it_lies(name, dtype):
 def test_a_key_holds_all_that_checks_depend_on():
     array = np.zeros((4, 6, 8), np.float16)[1:, ::2]
 
-    pointer, key = look_at(array)
+    pointer, key = inspect_array(array)
 
     assert pointer == array.ctypes.data
-    assert key != look_at(array.copy())[1]
+    assert key != inspect_array(array.copy())[1]
     assert view_at(key, pointer) == view_of(array)
     assert view_at(key).pointer == pointer % 16
-    assert look_at(None) == (0, ())
+    assert inspect_array(None) == (0, ())
     assert (pointer_of(None), pointer_of(77), pointer_of(array)) == (0, 77, pointer)
 
 
@@ -134,12 +134,12 @@ def test_a_tensor_has_the_key_of_its_shape_strides_type_device_and_alignment():
         "alignment": torch.zeros(25, dtype=torch.bfloat16)[1:].view(4, 6),
     }
 
-    pointer, key = look_at(tensor)
+    pointer, key = inspect_array(tensor)
 
     assert view_at(key, pointer) == view_of(tensor)
-    assert look_at(torch.zeros(4, 6, dtype=torch.bfloat16))[1] == key
+    assert inspect_array(torch.zeros(4, 6, dtype=torch.bfloat16))[1] == key
     for name, other in others.items():
-        assert look_at(other)[1] != key, name
+        assert inspect_array(other)[1] != key, name
     with pytest.raises(DTypeError, match="lies on device meta, not CPU or CUDA"):
         view_of(others["device"])
     with pytest.raises(DTypeError, match=r"no kernel takes elements of type torch\.bits8"):

@@ -35,6 +35,16 @@ def test_erf_keeps_signs_tiny_numbers_and_what_is_no_number():
     assert np.signbit(y[1])
 
 
+def test_clamped_swiglu_is_that_of_gpt_oss():
+    gate, up = (x.ravel() for x in np.meshgrid(np.linspace(-20, 20, 81), np.linspace(-20, 20, 81)))
+
+    inner = gated(gate, up, "clamped_swiglu")
+
+    opened, raised = torch.from_numpy(gate).clamp(max=7.0), torch.from_numpy(up).clamp(-7.0, 7.0)
+    expected = (raised + 1) * opened * torch.sigmoid(opened * 1.702)
+    np.testing.assert_allclose(inner, expected.numpy(), rtol=1e-13, atol=1e-13)
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_activations_are_those_of_torch(name, dtype):

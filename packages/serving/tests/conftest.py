@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from spaninfer_engine import Engine
+from spaninfer_engine import Engine, SamplingParams
 from spaninfer_engine.stats import EngineStats
 from spaninfer_serving import Settings, bind, create_app
 from spaninfer_serving.protocol import BoundedProtocol
@@ -32,6 +32,17 @@ TEMPLATE = (
     "{% for message in messages %}<|turn|>{{ message.role }}:{{ message.content }}<|end|>"
     "{% endfor %}{% if add_generation_prompt %}<|turn|>assistant:{% endif %}"
 )
+
+
+TOOL_TEMPLATE = (
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|turn|>{{ m.role }}:"
+    "{{ m.content or '' }}{% for call in m.tool_calls or [] %}<tool_call>"
+    "{{ call.function | tojson }}</tool_call>{% endfor %}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|turn|>assistant:"
+    "{% if enable_thinking is defined and enable_thinking %}<think>\n{% endif %}{% endif %}"
+    "{# </think> #}"
+)
+TOOL_MARKS = ("<tool_call>", "</tool_call>", "<think>")
 
 
 @pytest.fixture(scope="session")
@@ -192,5 +203,75 @@ def listening(live: Callable[..., Live]) -> Callable[..., AbstractContextManager
             yield running.address
         finally:
             running.server.should_exit = True
+
+    return serve
+
+
+@pytest.fixture(scope="module")
+def tool_folder(long_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with a template that has tools, whose marks are control tokens."""
+    folder = tmp_path_factory.mktemp("tools") / "tiny"
+    shutil.copytree(long_folder, folder)
+    library = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    library.add_special_tokens(list(TOOL_MARKS))
+    library.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(config | {"chat_template": TOOL_TEMPLATE})
+    )
+    _widen(folder / "config.json", folder / "model.safetensors", len(TOOL_MARKS))
+    return folder
+
+
+def _widen(config_path: Path, weights_path: Path, num_more: int) -> None:
+    """Give the model's embedding a row for each new token."""
+    config = json.loads(config_path.read_text())
+    data = weights_path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header, body = json.loads(data[8 : 8 + length]), data[8 + length :]
+    rows, width = header["model.embed_tokens.weight"]["shape"]
+    tensors = {name: body[slice(*each["data_offsets"])] for name, each in header.items()}
+    tensors["model.embed_tokens.weight"] += np.zeros((num_more, width), "<f4").tobytes()
+    header["model.embed_tokens.weight"]["shape"] = [rows + num_more, width]
+    at = 0
+    for name, raw in tensors.items():
+        header[name]["data_offsets"] = [at, at := at + len(raw)]
+    head = json.dumps(header).encode()
+    weights_path.write_bytes(len(head).to_bytes(8, "little") + head + b"".join(tensors.values()))
+    config_path.write_text(json.dumps(config | {"vocab_size": rows + num_more}))
+
+
+@pytest.fixture(scope="module")
+def tool_engine(tool_folder: Path) -> Iterator[Engine]:
+    with Engine(tool_folder, backend="reference", memory=1 << 23, span_len=16) as engine:
+        yield engine
+
+
+@pytest.fixture
+def scripted(
+    tool_engine: Engine,
+    listening: Callable[..., AbstractContextManager[tuple[str, int]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., AbstractContextManager[tuple[str, int]]]:
+    """What serves an engine that gives the same answer to everything, and gives the address.
+
+    The answer is forced by a mask of one token at a time: all else is the real engine.
+    """
+
+    @contextmanager
+    def serve(text: str, **settings: object) -> Iterator[tuple[str, int]]:
+        tokenizer = tool_engine.tokenizer
+        ids = tokenizer.encode(text, add_special=False, parse_special=True)
+        script = [*ids, *tokenizer.eos_ids]
+
+        def mask(output_ids: np.ndarray) -> np.ndarray:
+            allowed = np.zeros(tokenizer.vocab_size, np.bool_)
+            allowed[script[min(len(output_ids), len(script) - 1)]] = True
+            return allowed
+
+        forced = SamplingParams(temperature=0, mask=mask)
+        monkeypatch.setattr(Engine, "default_sampling", forced)
+        with listening(tool_engine, **settings) as address:
+            yield address
 
     return serve

@@ -464,6 +464,24 @@ def test_metrics_count_requests_tokens_and_statuses_exactly(client, at_rest):
     assert float(lines['spaninfer_spans{group="0",state="in_use"}']) == 0
 
 
+def test_metrics_of_offloading_count_what_each_tier_gave(folder, tmp_path):
+    asked = {"prompt": "abc" * 20, "max_tokens": 2, "ignore_eos": True}
+    options = {"backend": "reference", "memory": 1 << 20, "span_len": 4, "kv_disk": tmp_path}
+    with Engine(folder, **options) as engine:
+        TestClient(create_app(engine, Settings())).post(TEXT, json=asked)
+
+    with Engine(folder, **options) as engine:
+        client = TestClient(create_app(engine, Settings()))
+        cached = client.post(TEXT, json=asked).json()["usage"]["prompt_tokens_details"]
+        text = client.get("/metrics").text
+
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    found = float(lines['spaninfer_offload_hit_tokens_total{tier="disk"}'])
+    assert found == cached["cached_tokens"] > 0
+    assert float(lines['spaninfer_offload_spans_total{event="read"}']) == found / 4
+    assert float(lines["spaninfer_offload_disk_bytes"]) > 0
+
+
 def test_a_closed_engine_answers_503_and_is_not_ready(folder):
     engine = Engine(folder, backend="reference", memory=1 << 20)
     client = TestClient(create_app(engine, Settings()))

@@ -4,84 +4,22 @@ The answers are forced by a mask of one token at a time: all else is the real en
 """
 
 import json
-import shutil
 from contextlib import contextmanager
 
-import numpy as np
 import openai
 import pytest
 from recorded_answers import HERMES_NOW, HERMES_PARIS, OFFERED
-from spaninfer_engine import Engine, SamplingParams
-from tokenizers import Tokenizer
 
-QWEN = (
-    "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|turn|>{{ m.role }}:"
-    "{{ m.content or '' }}{% for call in m.tool_calls or [] %}<tool_call>"
-    "{{ call.function | tojson }}</tool_call>{% endfor %}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|turn|>assistant:"
-    "{% if enable_thinking is defined and enable_thinking %}<think>\n{% endif %}{% endif %}"
-    "{# </think> #}"
-)
-MARKS = ("<tool_call>", "</tool_call>", "<think>")
 ASK = [{"role": "user", "content": "What is the weather in Paris?"}]
 
 
-@pytest.fixture(scope="module")
-def tool_folder(long_folder, tmp_path_factory):
-    """The tiny model with a template that has tools, whose marks are control tokens."""
-    folder = tmp_path_factory.mktemp("tools") / "tiny"
-    shutil.copytree(long_folder, folder)
-    library = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    library.add_special_tokens(list(MARKS))
-    library.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": QWEN}))
-    _widen(folder / "config.json", folder / "model.safetensors", len(MARKS))
-    return folder
-
-
-def _widen(config_path, weights_path, num_more):
-    """Give the model's embedding a row for each new token."""
-    config = json.loads(config_path.read_text())
-    data = weights_path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    header, body = json.loads(data[8 : 8 + length]), data[8 + length :]
-    rows, width = header["model.embed_tokens.weight"]["shape"]
-    tensors = {name: body[slice(*each["data_offsets"])] for name, each in header.items()}
-    tensors["model.embed_tokens.weight"] += np.zeros((num_more, width), "<f4").tobytes()
-    header["model.embed_tokens.weight"]["shape"] = [rows + num_more, width]
-    at = 0
-    for name, raw in tensors.items():
-        header[name]["data_offsets"] = [at, at := at + len(raw)]
-    head = json.dumps(header).encode()
-    weights_path.write_bytes(len(head).to_bytes(8, "little") + head + b"".join(tensors.values()))
-    config_path.write_text(json.dumps(config | {"vocab_size": rows + num_more}))
-
-
-@pytest.fixture(scope="module")
-def tool_engine(tool_folder):
-    with Engine(tool_folder, backend="reference", memory=1 << 23, span_len=16) as engine:
-        yield engine
-
-
 @pytest.fixture
-def says(tool_engine, listening, monkeypatch):
+def says(scripted):
     """What serves an engine that gives the same answer to everything, to OpenAI's client."""
 
     @contextmanager
     def serve(text, **settings):
-        tokenizer = tool_engine.tokenizer
-        ids = tokenizer.encode(text, add_special=False, parse_special=True)
-        script = [*ids, *tokenizer.eos_ids]
-
-        def mask(output_ids):
-            allowed = np.zeros(tokenizer.vocab_size, np.bool_)
-            allowed[script[min(len(output_ids), len(script) - 1)]] = True
-            return allowed
-
-        forced = SamplingParams(temperature=0, mask=mask)
-        monkeypatch.setattr(Engine, "default_sampling", forced)
-        with listening(tool_engine, **settings) as (host, port):
+        with scripted(text, **settings) as (host, port):
             base_url = f"http://{host}:{port}/v1"
             with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
                 yield client

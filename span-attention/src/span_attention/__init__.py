@@ -1,4 +1,15 @@
-"""Attention over keys and values that lie in spans: their layout, and CUDA kernels on it."""
+"""Attention over a KV cache in spans (pages, blocks): its layout, and CUDA kernels on it.
+
+Conventions of all operators:
+
+* `prepare` compiles the kernels of one size, or takes them from the cache, loads them, and returns
+  a `PreparedX`, whose launches only pass pointers: arrays are not checked, and may be given as
+  addresses. The public functions check arrays once per shapes, strides, types and device.
+* Results go to `out` if it is given. Otherwise they are new arrays, allocated in the order of the
+  stream: tensors if the query is a torch tensor, else arrays for `cupy.from_dlpack`.
+* `stream` is a handle or a stream of torch, cupy or any class with `__cuda_stream__`. Without one,
+  the current stream of the first array's framework is used.
+"""
 
 from span_attention import append, decode, merge, prefill
 from span_attention.decode import BatchDecode

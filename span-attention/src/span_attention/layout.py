@@ -1,4 +1,4 @@
-"""Where the keys and values of a span lie in memory: sizes, strides, bytes. Pure.
+"""The memory layout of spans: sizes, strides, bytes. Pure.
 
 A span holds `span_len` tokens of every layer of a cache group. Its default form is one contiguous
 block, so that a span travels to host memory or disk as one copy:
@@ -7,25 +7,25 @@ block, so that a span travels to host memory or disk as one copy:
     layer     key codes [K L D] | value codes [K L E] | key scales [K L P] | value scales [K L P]
 
 with K heads, L tokens, D and E elements per head, and P float32 numbers per token and head (0 for
-floats; 1 for fp8, the scale; 2 for int8 and uint4, zero and scale: quantize.py has their meaning).
-A head's tokens lie together, because attention reads them together. All strides are free: any other
-order is a `SpanLayout` too.
+floats; 1 for fp8, the scale; 2 for int8 and uint4, zero point and scale: see quantize.py). A head's
+tokens lie together, because attention reads them together. All strides are free: any other order is
+a `SpanLayout` too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, Literal
 
 from spaninfer_kernel_launch import ShapeError
 
-_ALIGNMENT: Final = 16  # bytes: what one thread loads at once, and the least that TMA takes
+_ALIGNMENT: Final = 16  # bytes: one thread's load, and the least alignment of TMA
 _SCALE_BYTES: Final = 4
 
 
 class Format(Enum):
-    """How the elements of keys and values are stored: bits of each, scale numbers per head."""
+    """The format of stored keys and values: bits of an element, float32 scales per head."""
 
     FLOAT32 = ("float32", 32, 0)
     FLOAT16 = ("float16", 16, 0)
@@ -42,7 +42,7 @@ class Format(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ArrayStrides:
-    """Where one array of a layer lies inside its span: first byte, bytes to the next head, token.
+    """Strides of an array of a layer in its span: first byte, bytes to the next head, token.
 
     The elements of one token and head are contiguous.
     """
@@ -56,9 +56,9 @@ class ArrayStrides:
 class SpanLayout:
     """Sizes and strides of the spans of one cache group, in bytes.
 
-    Token t, head h of span s, layer n begins `place.offset + s * span_stride + n * layer_stride +
-    h * place.head_stride + t * place.token_stride` bytes into the cache. Where values are the
-    first elements of the keys (MLA), `values` equals `keys`.
+    Token t, head h of span s, layer n begins `place.offset + s * span_stride + n * layer_stride + h
+    * place.head_stride + t * place.token_stride` bytes into the cache. Where values are the first
+    elements of the keys (MLA), `values` equals `keys`.
     """
 
     span_len: int
@@ -75,7 +75,7 @@ class SpanLayout:
     value_scales: ArrayStrides | None
 
     def __hash__(self) -> int:
-        """Return the hash of some sizes: calls look kernels up by layout, and all take 3 µs."""
+        """Return a hash of some sizes: every call hashes a layout, and all sizes take 3 µs."""
         return hash(
             (self.span_len, self.kv_heads, self.key_size, self.value_size, self.span_stride)
         )
@@ -123,6 +123,46 @@ class SpanLayout:
             values=values,
             key_scales=key_scales,
             value_scales=key_scales if values_in_keys else own_scales,
+        )
+
+    @classmethod
+    def paged(
+        cls,
+        *,
+        page_size: int,
+        kv_heads: int,
+        head_size: int,
+        format: Format,
+        order: Literal["NHD", "HND"] = "NHD",
+    ) -> SpanLayout:
+        """Return the layout of one layer's paged KV cache, as FlashInfer allocates it.
+
+        "NHD" is an array [pages, 2, page_size, kv_heads, head_size], keys then values; "HND" is
+        [pages, 2, kv_heads, page_size, head_size]. Layers are arrays of their own: the spans of a
+        layer are `Spans(array, layout)`. Raises ShapeError for sizes that 16-byte loads cannot
+        read, and for formats with scales, which such an array does not hold.
+        """
+        _check(page_size, kv_heads, num_layers=1)
+        if format.num_scales:
+            raise ShapeError(
+                f"{format.label} needs scales, which a paged array does not hold; use a float "
+                "format, or SpanLayout.contiguous"
+            )
+        head_bytes = _bytes_per_head("head_size", head_size, format)
+        half = page_size * kv_heads * head_bytes
+        head_stride, token_stride = {
+            "NHD": (head_bytes, kv_heads * head_bytes),
+            "HND": (page_size * head_bytes, head_bytes),
+        }[order]
+        return cls(
+            *(page_size, kv_heads, head_size, head_size, format),
+            num_layers=1,
+            span_stride=2 * half,
+            layer_stride=2 * half,
+            keys=ArrayStrides(0, head_stride, token_stride),
+            values=ArrayStrides(half, head_stride, token_stride),
+            key_scales=None,
+            value_scales=None,
         )
 
     @property

@@ -1,14 +1,14 @@
-"""Log-sum-exps: what `merge` must know of attention over some of the keys.
+"""Log-sum-exps (LSE): what `merge` needs of attention over a part of the keys.
 
-lse[T H], float32, is the natural logarithm of what the softmax of each row and head divides by: the
-sum of the exponentials of its scores, scaled, capped and biased; minus infinity where no key is
-seen. Parts that `merge` then joins were all computed with two things in mind:
+lse[T H], float32, is the natural logarithm of the softmax denominator of each row and head: the sum
+of the exponentials of its scores, scaled, capped and biased; minus infinity where no key is seen.
 
-* A sink is a score like others, so that a part with its lse is complete. Sinks are given to one of
-  the parts only, to one that has keys.
-* A row of a part stands at the part's last positions; windows and the distances of ALiBi are
-  counted from there. Where a row truly stands d positions behind that place, slope * d is to be
-  taken off its lse.
+Requirements on partial results:
+
+* A sink is a score like any other, and is included in the lse of its part. Pass sinks to one part
+  only, one that has keys.
+* A row of a part has the part's last positions; windows and ALiBi distances are counted from there.
+  If a row's true position is d after that, subtract slope * d from its lse.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spaninfer_kernel_launch import Result, ShapeError
 def results_of(
     shape: tuple[int, int, int], dtype: object, *, alignment: int, lse: bool
 ) -> tuple[Result, ...]:
-    """Return what attention writes: out[T H E], and with `lse` lse[T H]."""
+    """Return the results of attention: out[T H E], and with `lse` lse[T H]."""
     out: Result = ("out", shape, dtype, alignment)
     return (out, ("lse", shape[:2], np.float32, 1)) if lse else (out,)
 

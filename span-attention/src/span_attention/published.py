@@ -1,4 +1,4 @@
-"""Heads of published models, and spans that hold them: what variants are compiled for ahead."""
+"""Head sizes of published models and their spans, for which variants are compiled ahead."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ SIZES: Final = ((64, 64), (96, 96), (128, 128), (256, 256), (192, 128), (LATENT,
 """Elements of a key and of a value."""
 
 OWN: Final = {"float16": Format.FLOAT16, "bfloat16": Format.BFLOAT16}
-"""What spans hold that are no codes, by the dtype of queries."""
+"""The format of unquantised spans, by the dtype of queries."""
 
 
 def layout_of(key_size: int, value_size: int, format: Format) -> SpanLayout:
-    """Return spans of one key head of one layer: the numbers of both change no variant."""
+    """Return spans of one key head of one layer: their numbers do not change the variant."""
     return SpanLayout.contiguous(
         span_len=32,
         kv_heads=1,

@@ -1,7 +1,7 @@
-"""Keys and values in 8 and 4 bits: what codes, zeros and scales mean, and the kernels' word for it.
+"""Quantisation of the KV cache to 8 and 4 bits: the meaning of codes, zero points and scales.
 
 Beside the codes of a token and KV head lie P float32 numbers (`SpanLayout.key_scales` and
-`value_scales`); with them, a code stands for a number:
+`value_scales`), by which a code is dequantised:
 
     format   P             x                       codes
     fp8      scale         code * scale            e4m3, one per byte
@@ -16,9 +16,9 @@ Over the elements of one token and head, with all arithmetic in float32:
              zero = whole(first - least / scale);  code = whole(x / scale + zero)
 
 whole() rounds to the nearest code, to even in the middle, and stops at the first and the last one.
-A zero is therefore a code itself, and 0 comes back as 0. Keys are quantised as norm and rotary
-embedding leave them, without rounding in between. `quantize_cache`, `quantize_fp8` and
-`pack_nibbles` of spaninfer_op_reference are the same in numpy.
+A zero point is therefore a code itself, and 0 is exact. Keys are quantised after norm and rotary
+embedding, without rounding in between. `quantize_cache`, `quantize_fp8` and `pack_nibbles` of
+spaninfer_op_reference are the same in numpy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The spans of one layer: where its keys, values and scales begin in the cache's memory."""
+"""The spans of one layer: addresses of its keys, values and scales in the cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from span_attention.layout import SpanLayout
 class Spans:
     """The spans of one layer: the memory of all of them, its layout, the number of the layer.
 
-    `cache` is an array of any framework, which stays where it is, or an address.
+    `cache` is an array of any framework, whose memory must not move, or an address.
     """
 
     cache: object

@@ -32,7 +32,7 @@ EPS = 1e-6
 def test_the_variant_carries_layout_and_form():
     layout = SpanLayout.contiguous(**SIZES, format=Format.BFLOAT16)
 
-    variant = append.variant_for(append.Form(head_norm=True), layout)
+    variant = append.variant_for(append.AppendOptions(head_norm=True), layout)
 
     assert str(variant) == (
         "append_rows[HEAD_NORM=1 INTERLEAVED=0 KEY_SIZE=128 LANES=8 ROTARY=128 T=bfloat16 "
@@ -44,18 +44,18 @@ def test_the_variant_carries_layout_and_form():
 def test_spans_of_codes_take_any_float_but_must_be_told_which():
     layout = SpanLayout.contiguous(**SIZES, format=Format.INT8)
 
-    variant = append.variant_for(append.Form(dtype=np.float16), layout)
+    variant = append.variant_for(append.AppendOptions(dtype=np.float16), layout)
 
     assert {"CODE": "Int8", "T": "half"}.items() <= dict(variant.macros).items()
-    with pytest.raises(DTypeError, match=r"int8 take .* several types; Form\(dtype=...\)"):
-        append.variant_for(append.Form(), layout)
+    with pytest.raises(DTypeError, match=r"int8 take .* several types; AppendOptions\(dtype=...\)"):
+        append.variant_for(append.AppendOptions(), layout)
 
 
 def test_spans_of_floats_take_their_own_type_only():
     layout = SpanLayout.contiguous(**SIZES, format=Format.BFLOAT16)
 
     with pytest.raises(DTypeError, match="values are half, but the spans hold bfloat16"):
-        append.variant_for(append.Form(dtype=np.float16), layout)
+        append.variant_for(append.AppendOptions(dtype=np.float16), layout)
 
 
 @pytest.mark.parametrize("rotary_len", [130, -2, 63])
@@ -63,21 +63,21 @@ def test_rope_turns_pairs_of_the_head(rotary_len):
     layout = SpanLayout.contiguous(**SIZES, format=Format.BFLOAT16)
 
     with pytest.raises(ShapeError, match=f"pairs: {rotary_len} elements of a head of 128"):
-        append.variant_for(append.Form(rotary_len=rotary_len), layout)
+        append.variant_for(append.AppendOptions(rotary_len=rotary_len), layout)
 
 
 def test_pairs_that_would_split_a_byte_are_refused():
     layout = SpanLayout.contiguous(**SIZES, format=Format.UINT4)
 
     with pytest.raises(ShapeError, match="rope over 10 elements splits bytes of uint4"):
-        append.variant_for(append.Form(rotary_len=10, dtype=np.float16), layout)
+        append.variant_for(append.AppendOptions(rotary_len=10, dtype=np.float16), layout)
 
 
 def test_query_heads_must_share_key_heads_evenly():
     layout = SpanLayout.contiguous(**SIZES, format=Format.FLOAT16)
 
     with pytest.raises(ShapeError, match="7 query heads are not a multiple of 2"):
-        append.prepare(append.Form(), layout, rows=1, heads=7, gpu=GPU)
+        append.prepare(append.AppendOptions(), layout, rows=1, heads=7, gpu=GPU)
 
 
 def test_arguments_that_do_not_fit_are_named():
@@ -199,7 +199,7 @@ def test_no_rows_are_no_launch(on_gpu):
 @pytest.mark.gpu
 def test_prepared_and_captured_it_runs_on_whatever_the_input_then_holds(on_gpu):
     first, gpu = Case(rows=9, seed=0), get_gpu()
-    step = append.prepare(append.Form(), first.layout, rows=9, heads=14, gpu=gpu)
+    step = append.prepare(append.AppendOptions(), first.layout, rows=9, heads=14, gpu=gpu)
     given = [np.ascontiguousarray(part) for part in (first.query, first.key, first.value)]
     held = [on_gpu.put(array) for array in (*given, first.slot, first.cosine, first.sine)]
     out, cache = on_gpu.put(np.zeros_like(given[0])), on_gpu.put(first.cache)
@@ -364,3 +364,8 @@ def check_codes(format, written, numbers, x):
 
 
 FEW = 0.01
+
+
+def test_form_is_the_old_name_of_append_options():
+    with pytest.warns(DeprecationWarning, match=r"append\.Form is now .*append\.AppendOptions"):
+        assert append.Form is append.AppendOptions

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from span_attention import BatchDecode, Format, SpanLayout, Spans, decode, merge
-from span_attention.decode.batch import check_query
+from span_attention.operands import check_query
 from spaninfer_kernel_launch import (
     DeviceError,
     DTypeError,
@@ -40,7 +40,7 @@ def test_the_variant_carries_layout_and_tuning():
     layout = SpanLayout.contiguous(**SIZES, format=Format.INT8)
 
     variant = decode.variant_for(
-        decode.Form(np.float16), layout, decode.tune(layout, 14, requests=1)
+        decode.DecodeOptions(np.float16), layout, decode.tune(layout, 14, requests=1)
     )
 
     assert dict(variant.macros)["CODES"] == "Int8Codes"
@@ -53,7 +53,7 @@ def test_variants_with_and_without_log_sum_exps_are_two(lse):
     layout = SpanLayout.contiguous(**SIZES, format=Format.INT8)
     tuning = decode.tune(layout, 14, requests=1)
 
-    variant = decode.variant_for(decode.Form(np.float16, lse), layout, tuning)
+    variant = decode.variant_for(decode.DecodeOptions(np.float16, lse), layout, tuning)
 
     assert dict(variant.macros)["LSE"] == str(int(lse))
 
@@ -70,21 +70,23 @@ def test_queries_of_another_type_than_the_spans_are_refused():
     layout = SpanLayout.contiguous(**SIZES, format=Format.FLOAT16)
 
     with pytest.raises(DTypeError, match="queries are bfloat16, but the spans hold float16"):
-        decode.prepare(decode.Form(ml_dtypes.bfloat16), layout, requests=1, heads=2, gpu=GPU)
+        decode.prepare(
+            decode.DecodeOptions(ml_dtypes.bfloat16), layout, requests=1, heads=2, gpu=GPU
+        )
 
 
 def test_wide_floats_are_refused_by_name():
     layout = SpanLayout.contiguous(**SIZES, format=Format.FLOAT32)
 
     with pytest.raises(DTypeError, match="not float over float32"):
-        decode.prepare(decode.Form(np.float32), layout, requests=1, heads=2, gpu=GPU)
+        decode.prepare(decode.DecodeOptions(np.float32), layout, requests=1, heads=2, gpu=GPU)
 
 
 def test_query_heads_must_share_key_heads_evenly():
     layout = SpanLayout.contiguous(**SIZES, format=Format.FLOAT16)
 
     with pytest.raises(ShapeError, match="7 query heads are not a multiple of 2"):
-        decode.prepare(decode.Form(np.float16), layout, requests=1, heads=7, gpu=GPU)
+        decode.prepare(decode.DecodeOptions(np.float16), layout, requests=1, heads=7, gpu=GPU)
 
 
 def test_arguments_that_do_not_fit_are_named():
@@ -101,20 +103,20 @@ def test_arguments_that_do_not_fit_are_named():
 def test_queries_that_do_not_fit_the_plan_are_refused():
     case = Case(lengths=[3, 5])
     heads, size = case.query.shape[1:]
-    form = decode.Form(np.float16)
-    none = decode.prepare(form, case.layout, requests=0, heads=heads, gpu=GPU)
+    options = decode.DecodeOptions(np.float16)
+    none = decode.prepare(options, case.layout, requests=0, heads=heads, gpu=GPU)
     prepared = replace(none, requests=2)
     wide = np.zeros((2, heads * size + 4), np.float16)
     strides = (wide.strides[0], 2 * size, 2)
     between = np.lib.stride_tricks.as_strided(wide, case.query.shape, strides)
 
-    assert check_query(view_of(case.query), prepared) == heads * size
+    assert check_query(view_of(case.query), prepared, prepared.requests) == heads * size
     with pytest.raises(ShapeError, match="query: every row must begin at a multiple of 16 bytes"):
-        check_query(view_of(between), prepared)
+        check_query(view_of(between), prepared, prepared.requests)
     with pytest.raises(ShapeError, match="query: axis 0 is 1, but the kernel needs 2"):
-        check_query(view_of(case.query[:1]), prepared)
+        check_query(view_of(case.query[:1]), prepared, prepared.requests)
     with pytest.raises(DTypeError, match="query holds float32, but the kernel needs float16"):
-        check_query(view_of(case.query.astype(np.float32)), prepared)
+        check_query(view_of(case.query.astype(np.float32)), prepared, prepared.requests)
 
 
 def test_arrays_in_host_memory_are_refused():

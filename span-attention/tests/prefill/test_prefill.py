@@ -95,21 +95,25 @@ def test_floats_of_two_types_are_refused_by_name():
     layout = layout_of(Format.FLOAT16)
 
     with pytest.raises(DTypeError, match="spans hold float16, but query bfloat16"):
-        variant_for(prefill.Form("bfloat16"), layout, HOPPER)
+        variant_for(prefill.PrefillOptions("bfloat16"), layout, HOPPER)
     with pytest.raises(DTypeError, match="query holds float32; prefill takes float16 and bfloat16"):
-        variant_for(prefill.Form("float32"), layout, HOPPER)
+        variant_for(prefill.PrefillOptions("float32"), layout, HOPPER)
 
 
 @pytest.mark.parametrize("lse", [False, True])
 def test_variants_with_and_without_log_sum_exps_are_two(lse):
-    variant, _ = variant_for(prefill.Form("float16", lse), layout_of(Format.FLOAT16), HOPPER)
+    variant, _ = variant_for(
+        prefill.PrefillOptions("float16", lse), layout_of(Format.FLOAT16), HOPPER
+    )
 
     assert dict(variant.macros)["LSE"] == str(int(lse))
 
 
 def test_query_heads_must_share_key_heads_evenly():
     with pytest.raises(ShapeError, match="7 query heads are not a multiple of 2"):
-        prefill.prepare(prefill.Form("float16"), layout_of(Format.FLOAT16), heads=7, gpu=GPU)
+        prefill.prepare(
+            prefill.PrefillOptions("float16"), layout_of(Format.FLOAT16), heads=7, gpu=GPU
+        )
 
 
 def test_arguments_that_do_not_fit_are_named():

@@ -36,6 +36,7 @@ from spaninfer_kernels_cpu.codegen.elements import (
 from spaninfer_kernels_cpu.codegen.isa_level import active_level, require_float16
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
 from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
+from spaninfer_kernels_cpu.quantisation.layout import Format
 from spaninfer_kernels_cpu.runtime.call import (
     NUMBERS_PER_TASK,
     Call,
@@ -220,7 +221,9 @@ def attend_calls(
 @variants
 def _attend_kernel(kind: Element) -> Kernel:
     _demand(kind)
-    kernels = AttentionKernels(kind, *micro_kernels("float32", rounded=False, level=active_level()))
+    kernels = AttentionKernels(
+        kind, *micro_kernels(Format("float32"), rounded=False, level=active_level())
+    )
 
     def attend(arguments: _AttendArguments, tokens: int, task: int) -> None:  # noqa: ARG001
         operands, spans, given = _operands(arguments), _cache_arrays(arguments), arguments.softmax

@@ -167,6 +167,11 @@ def to_float(b: Builder, ints: Value) -> Value:
     return b.sitofp(ints, F32X16)
 
 
+def float16_lanes(b: Builder, bits: Value) -> Value:
+    """Return the float16 that are sixteen int16 lanes as float32."""
+    return b.fpext(b.bitcast(bits, _F16X16), F32X16)
+
+
 def even_bf16(b: Builder, pairs: Value) -> Value:
     """Return the lower bfloat16 of each 32-bit lane as float32."""
     return b.bitcast(b.shl(pairs, constant(I32X16, 16)), F32X16)
@@ -177,21 +182,9 @@ def odd_bf16(b: Builder, pairs: Value) -> Value:
     return b.bitcast(b.and_(pairs, constant(I32X16, 0xFFFF0000)), F32X16)
 
 
-def low_nibbles(b: Builder, byte_lanes: Value) -> Value:
-    """Return the lower four bits of every byte."""
-    return b.and_(byte_lanes, constant(I8X64, 15))
-
-
-def high_nibbles(b: Builder, byte_lanes: Value) -> Value:
-    """Return the upper four bits of every byte.
-
-    One instruction where x86 has GFNI; else it shifts pairs of bytes and clears what came over.
-    """
-    return b.lshr(byte_lanes, constant(I8X64, 4))
-
-
 # ---- LLVM intrinsics ---------------------------------------------------------------------------
 
+_F16X16 = ir.VectorType(ir.HalfType(), 16)
 _I32X8, _I16X16, _I8X32 = ir.VectorType(I32, 8), ir.VectorType(I16, 16), ir.VectorType(I8, 32)
 
 _I32X4, _I8X16 = ir.VectorType(I32, 4), ir.VectorType(I8, 16)
@@ -206,10 +199,13 @@ INTRINSICS: dict[str, ir.FunctionType] = {
     "llvm.vector.reduce.umax.v16i32": ir.FunctionType(I32, [I32X16]),
     "llvm.x86.avx2.pmadd.ub.sw": ir.FunctionType(_I16X16, [_I8X32, _I8X32]),
     "llvm.x86.avx2.pmadd.wd": ir.FunctionType(_I32X8, [_I16X16, _I16X16]),
+    "llvm.x86.avx2.pshuf.b": ir.FunctionType(_I8X32, [_I8X32] * 2),
+    "llvm.x86.avx512.pshuf.b.512": ir.FunctionType(I8X64, [I8X64] * 2),
     "llvm.x86.avx512.vpdpbusd.256": ir.FunctionType(_I32X8, [_I32X8, _I8X32, _I8X32]),
     "llvm.x86.avx512.vpdpbusd.512": ir.FunctionType(I32X16, [I32X16, I8X64, I8X64]),
     "llvm.aarch64.neon.usdot.v4i32.v16i8": ir.FunctionType(_I32X4, [_I32X4, _I8X16, _I8X16]),
     "llvm.aarch64.neon.bfdot.v4f32.v8bf16": ir.FunctionType(_F32X4, [_F32X4, _BF16X8, _BF16X8]),
+    "llvm.aarch64.neon.tbl1.v16i8": ir.FunctionType(_I8X16, [_I8X16] * 2),
     "llvm.x86.ldtilecfg": ir.FunctionType(_VOID, [POINTER]),
     "llvm.x86.tilerelease": ir.FunctionType(_VOID, []),
     "llvm.x86.tilezero": ir.FunctionType(_VOID, [I8]),

@@ -9,6 +9,7 @@ import numpy as np
 
 from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.device_function import device_function
+from spaninfer_kernels_cpu.codegen.elements import larger, smaller
 from spaninfer_kernels_cpu.codegen.exponential import exp, tanh
 from spaninfer_kernels_cpu.codegen.specialization import specialized
 
@@ -40,6 +41,10 @@ def activated(activation: Activation, x: np.float32) -> np.float32:
     raise NotImplementedError("exists in Numba functions only")
 
 
+GATES = (*ACTIVATIONS, "clamped_swiglu")
+"""What spaninfer_op_reference.gated knows."""
+
+_CLAMP = np.float32(7)
 _QUICK = np.float32(1.702)
 _ROOT_2_PI = np.float32((2 / np.pi) ** 0.5)
 _ROOT_HALF = np.float32(0.5**0.5)
@@ -49,6 +54,14 @@ _CUBE = np.float32(0.044715)
 @device_function
 def _sigmoid(x: np.float32) -> np.float32:
     return _ONE / (_ONE + exp(-x))
+
+
+@device_function
+def clamped_swiglu(gate: np.float32, up: np.float32) -> np.float32:
+    """Return quick_gelu(min(gate, 7)) * (1 + up within ±7)."""
+    opened, raised = smaller(gate, _CLAMP), larger(-_CLAMP, smaller(up, _CLAMP))
+    inner: np.float32 = opened * _sigmoid(_QUICK * opened) * (raised + _ONE)
+    return inner
 
 
 @device_function

@@ -14,7 +14,12 @@ from spaninfer_kernels_cpu.codegen.elements import larger, smaller
 from spaninfer_kernels_cpu.codegen.exponential import tanh
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
 from spaninfer_kernels_cpu.codegen.specialization import specialized
-from spaninfer_kernels_cpu.elementwise.activations import ACTIVATIONS, Activation, activated
+from spaninfer_kernels_cpu.elementwise.activations import (
+    ACTIVATIONS,
+    Activation,
+    activated,
+    clamped_swiglu,
+)
 from spaninfer_kernels_cpu.runtime.call import (
     NUMBERS_PER_TASK,
     TOKENS,
@@ -53,6 +58,7 @@ _FORMULAS = {
     "add": lambda formula, x, y, number: x + y * number,  # noqa: ARG005
     "scale": lambda formula, x, y, number: x * number,  # noqa: ARG005
     "softcap": lambda formula, x, y, number: number * tanh(x / number),  # noqa: ARG005
+    "clamped_swiglu": lambda formula, x, y, number: clamped_swiglu(x, y),  # noqa: ARG005
 }
 
 
@@ -115,7 +121,9 @@ ADD, SCALE, SOFTCAP = Formula("add"), Formula("scale"), Formula("softcap")
 
 
 def gate_formula(act: str) -> Formula:
-    """Return act(x) * y."""
+    """Return act(x) * y; of act, which is one of GATES."""
+    if act == "clamped_swiglu":
+        return Formula(act)
     return Formula("gate", ACTIVATIONS[act])
 
 

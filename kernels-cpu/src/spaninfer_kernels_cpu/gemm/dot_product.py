@@ -46,11 +46,16 @@ class Dots(Protocol):
     def add(self, b: Builder, sums: Value, w: Sequence[Value], x: Sequence[Value]) -> Value:
         """Return sums + w . x."""
 
+    def looked_up(self, b: Builder, table: Sequence[int], codes: Value) -> Value:
+        """Return entries of a table of 16 bytes, codes as bytes."""
+
     def start_small(self, sums: Value) -> Value | None:
-        """Return what `add_small` may add to up to eight times before `end_small` is due."""
+        """Return what `add_small` may add to before `end_small` is due, as often as 16 bits hold
+        the sums of two products (`Codes.pairs_at_once`).
+        """
 
     def add_small(self, b: Builder, running: Value | None, w: Value, x: Value) -> Value:
-        """Return running + w . x; weights below 16, both as bytes."""
+        """Return running + w . x; both as bytes."""
 
     def end_small(self, b: Builder, sums: Value, running: Value) -> Value:
         """Return sums + what was added since `start_small(sums)`."""
@@ -80,6 +85,10 @@ class _Bytes(ABC):
         return running
 
     @abstractmethod
+    def looked_up(self, b: Builder, table: Sequence[int], codes: Value) -> Value:
+        """Return entries of a table of 16 bytes."""
+
+    @abstractmethod
     def dot(self, b: Builder, sums: Value, w: Value, x: Value) -> Value:
         """Return sums + w . x."""
 
@@ -87,12 +96,18 @@ class _Bytes(ABC):
 class _Vnni512(_Bytes):
     """AVX-512 VNNI: one instruction."""
 
+    def looked_up(self, b: Builder, table: Sequence[int], codes: Value) -> Value:
+        return call(b, "llvm.x86.avx512.pshuf.b.512", _repeated(table, I8X64), codes)
+
     def dot(self, b: Builder, sums: Value, w: Value, x: Value) -> Value:
         return call(b, "llvm.x86.avx512.vpdpbusd.512", sums, w, x)
 
 
 class _Vnni256(_Bytes):
     """AVX-VNNI: one instruction per half."""
+
+    def looked_up(self, b: Builder, table: Sequence[int], codes: Value) -> Value:
+        return _by_halves(b, "llvm.x86.avx2.pshuf.b", _repeated(table, I8X64), codes)
 
     def dot(self, b: Builder, sums: Value, w: Value, x: Value) -> Value:
         return _by_halves(b, "llvm.x86.avx512.vpdpbusd.256", sums, w, x)
@@ -117,6 +132,13 @@ class _Portable:
     def add(self, b: Builder, sums: Value, w: Sequence[Value], x: Sequence[Value]) -> Value:
         even, odd = (self.pairs(b, *factors) for factors in zip(w, x, strict=True))
         return b.add(sums, b.add(even, odd))
+
+    def looked_up(self, b: Builder, table: Sequence[int], codes: Value) -> Value:
+        found = constant(I8X64, table[0])
+        for code, number in enumerate(table[1:], 1):
+            is_code = b.icmp_unsigned("==", codes, constant(I8X64, code))
+            found = b.select(is_code, constant(I8X64, number), found)
+        return found
 
     def start_small(self, sums: Value) -> Value | None:
         return sums
@@ -144,6 +166,9 @@ class _Madd(_Portable):
     its results are summed before they are widened.
     """
 
+    def looked_up(self, b: Builder, table: Sequence[int], codes: Value) -> Value:
+        return _by_halves(b, "llvm.x86.avx2.pshuf.b", _repeated(table, I8X64), codes)
+
     def start_small(self, _sums: Value) -> Value | None:
         return None
 
@@ -160,6 +185,9 @@ class _Madd(_Portable):
 
 class _Usdot(_Bytes):
     """Arm's i8mm: one instruction per four outputs."""
+
+    def looked_up(self, b: Builder, table: Sequence[int], codes: Value) -> Value:
+        return _by_quarters(b, "llvm.aarch64.neon.tbl1.v16i8", _repeated(table, I8X64), codes)
 
     def dot(self, b: Builder, sums: Value, w: Value, x: Value) -> Value:
         return _by_quarters(b, "llvm.aarch64.neon.usdot.v4i32.v16i8", sums, w, x)
@@ -195,6 +223,11 @@ BF16_DOTS: dict[str, Callable[[Builder, Value, Value, Value], Value]] = {
 def spread(b: Builder, address: Value) -> Value:
     """Return the four bytes at an address, sixteen times."""
     return b.bitcast(splat(b, load(b, I32, address)), I8X64)
+
+
+def _repeated(table: Sequence[int], kind: ir.VectorType) -> Value:
+    """Return 16 bytes as often as a vector has room for."""
+    return ir.Constant(kind, [*table] * (kind.count // len(table)))
 
 
 def _by_halves(b: Builder, name: str, *vectors: Value) -> Value:

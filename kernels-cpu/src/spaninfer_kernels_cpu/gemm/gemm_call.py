@@ -207,7 +207,7 @@ def _kernel(format: Format, rounded: bool, activation: Activation) -> Kernel:
 
 @cache
 def _micro_kernels(format: Format, rounded: bool) -> tuple[MicroKernel, MicroKernel]:
-    return micro_kernels(format.kind, rounded=rounded, level=active_level())
+    return micro_kernels(format, rounded=rounded, level=active_level())
 
 
 @cache
@@ -222,7 +222,7 @@ def _blocks(layout: Layout, rounded: bool) -> tuple[int, int]:
 def _sizes(layout: Layout) -> WeightSizes:
     return WeightSizes(
         panel_bytes=layout.panel_bytes,
-        groups=layout.groups,
+        records=layout.records,
         panels=layout.panels,
         outputs=layout.outputs,
     )

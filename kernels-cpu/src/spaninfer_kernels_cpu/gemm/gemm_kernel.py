@@ -18,7 +18,7 @@ from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE, Room, stack
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_to_write
 from spaninfer_kernels_cpu.elementwise.activations import Activation, activated
 from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
-from spaninfer_kernels_cpu.gemm.tile_gemm import end_tiles, fill_tile, row_group_bytes
+from spaninfer_kernels_cpu.gemm.tile_gemm import end_tiles, fill_tile, row_record_bytes
 from spaninfer_kernels_cpu.quantisation.layout import PANEL
 from spaninfer_kernels_cpu.runtime.call import Matrix, row_at
 
@@ -45,7 +45,7 @@ class WeightSizes(Arguments):
     """The sizes of a packed weight (`layout.Layout`)."""
 
     panel_bytes: int
-    groups: int
+    records: int
     panels: int
     outputs: int
 
@@ -220,11 +220,11 @@ def _tile(
     """Multiply rows from `first` on by a block of a panel; return how many rows a tile has."""
     arguments, weight = job.arguments, job.arguments.weight
     part, panel = job.panel // weight.panels, job.panel % weight.panels
-    groups, k_blocks = weight.groups, arguments.k_blocks
+    records, k_blocks = weight.records, arguments.k_blocks
     x = row_at(arguments.x, first) + part * arguments.part_bytes
     x += job.k_block * (arguments.part_bytes // k_blocks)
-    group_bytes = _k_block_bytes(arguments) // groups
-    sizes = (groups, group_bytes, row_group_bytes(micro, group_bytes))
+    record_bytes = _k_block_bytes(arguments) // records
+    sizes = (records, record_bytes, row_record_bytes(micro, record_bytes))
     panel_at = job.weights + job.panel * weight.panel_bytes
     panel_at += job.k_block * _k_block_bytes(arguments)
     rows = (x, arguments.x.stride, stop - 1 - first)

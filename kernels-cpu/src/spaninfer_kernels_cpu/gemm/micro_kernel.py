@@ -8,17 +8,17 @@ from typing import Literal
 from spaninfer_kernels_cpu.codegen.amx import TILE_BYTES, TILE_ROWS
 from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.isa_level import Bf16Dot, ByteDot, IsaLevel
-from spaninfer_kernels_cpu.codegen.memory import whole_lines
+from spaninfer_kernels_cpu.codegen.memory import Room, whole_lines
 from spaninfer_kernels_cpu.gemm.dot_product import BF16_DOTS, DOTS
+from spaninfer_kernels_cpu.quantisation.codes import UNIT, Codes
 from spaninfer_kernels_cpu.quantisation.layout import (
-    CHANNELS_PER_STEP,
+    BLOCK_BYTES,
     LANES,
+    NUMBERS_PER_STEP,
     PANEL,
-    PARAMETER_BYTES,
     ROW_PARAMETER_BYTES,
     STEP_BYTES,
-    STEPS_AT_ONCE,
-    UNSIGNED_OFFSET,
+    Format,
     Kind,
     Layout,
 )
@@ -46,7 +46,8 @@ class MicroKernel(Constant):
     Bytes of activations follow from the ISA path: float32 for "fma", pairs of bfloat16 for
     BF16_DOTS, codes of 8 bits, or of 16 where `dot_product` multiplies 8-bit weights so. "tiles"
     (`amx_tile`) takes what the kind asks for, bfloat16 or int8; "split tiles" float32 as the sum of
-    two bfloat16. Weights `ahead` bytes further are asked for in advance; 0 is not at all.
+    two bfloat16. Weights `ahead` bytes further are asked for in advance; 0 is not at all. `codes`
+    are None of numbers.
     """
 
     kind: Kind
@@ -54,6 +55,7 @@ class MicroKernel(Constant):
     rows: int
     blocks: int
     ahead: int = 0
+    codes: Codes | None = None
 
     @property
     def by_tiles(self) -> bool:
@@ -63,7 +65,7 @@ class MicroKernel(Constant):
     @property
     def is_quantised(self) -> bool:
         """Whether weights are quantised."""
-        return self.kind in UNSIGNED_OFFSET
+        return self.codes is not None
 
     @property
     def parts(self) -> int:
@@ -73,22 +75,28 @@ class MicroKernel(Constant):
     @property
     def weight_bytes(self) -> int:
         """Bytes of a panel that the inner loop takes at once."""
-        return STEP_BYTES * STEPS_AT_ONCE[self.kind]
+        return STEP_BYTES * (1 if self.codes is None else self.codes.bits)
 
     @property
     def parameter_bytes(self) -> int:
-        """Bytes of a group of a panel that are not weights."""
-        return PARAMETER_BYTES if self.kind in UNSIGNED_OFFSET else 0
+        """Bytes of a record of a panel that are not weights."""
+        return 0 if self.codes is None else self.codes.parameter_bits // 8 * PANEL
+
+    @property
+    def record_groups(self) -> int:
+        """Groups whose scales lie together."""
+        return 1 if self.codes is None else self.codes.record_groups
 
     @property
     def code_bits(self) -> int:
         """Bits of a weight that is a code."""
-        return 4 if self.kind == "int4" else 8
+        return 0 if self.codes is None else self.codes.bits
 
     @property
-    def unsigned_offset(self) -> int:
-        """The code from which weights that are quantised count."""
-        return UNSIGNED_OFFSET[self.kind]
+    def scales_room(self) -> Room:
+        """Room for what inner scales of a record stand for, and minimums: float32."""
+        inner = self.codes is not None and self.codes.inner is not None
+        return Room(2 * BLOCK_BYTES * self.blocks * self.record_groups if inner else BLOCK_BYTES)
 
     @property
     def channel_bytes(self) -> int:
@@ -99,19 +107,25 @@ class MicroKernel(Constant):
             return 1 if self.is_quantised else 2 * self.parts
         if self.isa_path in BF16_DOTS:
             return 2
-        return 2 if self.kind == "int8" and DOTS[self.isa_path].wide_activations else 1
+        codes = self.codes
+        is_wide = codes is not None and codes.pairs_at_once == 0
+        return 2 if is_wide and DOTS[self.isa_path].wide_activations else 1
 
     @property
     def row_bytes(self) -> int:
         """Bytes of a row of activations that the inner loop takes at once."""
-        return self.channel_bytes * CHANNELS_PER_STEP[self.kind] * STEPS_AT_ONCE[self.kind]
+        at_once = UNIT if self.codes is not None else NUMBERS_PER_STEP[self.kind]
+        return self.channel_bytes * at_once
 
 
-def micro_kernels(kind: Kind, *, rounded: bool, level: IsaLevel) -> tuple[MicroKernel, MicroKernel]:
-    """Return how an ISA level multiplies one row with weights of a kind, and how several.
+def micro_kernels(
+    format: Format, *, rounded: bool, level: IsaLevel
+) -> tuple[MicroKernel, MicroKernel]:
+    """Return how an ISA level multiplies one row with weights of a format, and how several.
 
     `rounded`: activations are bfloat16, which matters to weights that are bfloat16 too.
     """
+    kind, codes = format.kind, format.codes
     if kind == "bfloat16" and kind in level.tiles:
         # All rows by tiles, one too: so a row has the same sums alone and among others, and is made
         # ready in one way.
@@ -119,7 +133,7 @@ def micro_kernels(kind: Kind, *, rounded: bool, level: IsaLevel) -> tuple[MicroK
         line = MicroKernel(kind, isa_path, LINE_ROWS, LINE_BLOCKS, AHEAD)
         return line, MicroKernel(kind, isa_path, SQUARE_ROWS, SQUARE_BLOCKS)
     isa_path = "fma"
-    if kind in ("int8", "int4"):
+    if codes is not None:
         isa_path = level.byte_dot
     elif kind == "bfloat16" and rounded and level.bf16_dot is not None:
         isa_path = level.bf16_dot
@@ -129,9 +143,9 @@ def micro_kernels(kind: Kind, *, rounded: bool, level: IsaLevel) -> tuple[MicroK
     # (EPYC Zen 3) the instructions cost more than they bring. float32 is what attention multiplies,
     # in the nearest cache.
     ahead = AHEAD if level.blocks > 1 and kind != "float32" else 0
-    one = MicroKernel(kind, isa_path, 1, PANEL // LANES, ahead)
+    one = MicroKernel(kind, isa_path, 1, PANEL // LANES, ahead, codes)
     if kind in level.tiles:
-        return one, MicroKernel(kind, "tiles", SQUARE_ROWS, SQUARE_BLOCKS)
+        return one, MicroKernel(kind, "tiles", SQUARE_ROWS, SQUARE_BLOCKS, codes=codes)
     # Where a vector is two registers of sixteen, widened bfloat16 weights take four more, and six
     # rows spill: 64 Gop/s against 83 with four, other kinds are faster with six (EPYC Zen 3). Bytes
     # by pairs have multiplications enough to hide spills: 99 to 101 Gop/s of 192 rows with four,
@@ -139,9 +153,9 @@ def micro_kernels(kind: Kind, *, rounded: bool, level: IsaLevel) -> tuple[MicroK
     rows, blocks = level.rows, level.blocks
     if (kind, isa_path, level.blocks) == ("bfloat16", "fma", 1):
         rows = WIDENED_ROWS
-    elif (kind, isa_path) == ("int8", "madd"):
+    elif codes is not None and isa_path == "madd" and kind != "int4":
         rows = PAIRED_ROWS
-    return one, MicroKernel(kind, isa_path, rows, blocks)
+    return one, MicroKernel(kind, isa_path, rows, blocks, codes=codes)
 
 
 def row_bytes(layout: Layout, micro: MicroKernel) -> int:
@@ -185,7 +199,7 @@ def small_tile(one: MicroKernel, many: MicroKernel) -> MicroKernel:
     if one.by_tiles:
         return one
     blocks = one.blocks if many.blocks > 1 else 1
-    return MicroKernel(many.kind, one.isa_path, min(SMALL_TILE_ROWS, many.rows), blocks, one.ahead)
+    return replace(one, rows=min(SMALL_TILE_ROWS, many.rows), blocks=blocks)
 
 
 def medium_tile(few: MicroKernel) -> MicroKernel:
@@ -197,6 +211,6 @@ def medium_tile(few: MicroKernel) -> MicroKernel:
     weights from memory, two cores of a Xeon: 299 µs instead of 336. Tiles of eight rows by two
     blocks keep their sums, but take 349: they read a panel twice, half of each line's neighbours.
     """
-    if few.kind == "int4" and few.blocks > 1:
+    if few.codes is not None and few.code_bits < 8 and few.blocks > 1:
         return replace(few, rows=2 * few.rows)
     return few

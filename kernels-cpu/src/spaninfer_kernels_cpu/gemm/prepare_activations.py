@@ -20,7 +20,7 @@ from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
 from spaninfer_kernels_cpu.codegen.rounding import nearest_bf16
 from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel, micro_kernels, row_bytes
-from spaninfer_kernels_cpu.quantisation.layout import UNSIGNED_OFFSET, Layout
+from spaninfer_kernels_cpu.quantisation.layout import Layout
 from spaninfer_kernels_cpu.quantisation.quantize_activations import RowSizes, quantize_row
 from spaninfer_kernels_cpu.runtime.call import TOKENS, Call, Matrix, row_at
 
@@ -35,7 +35,7 @@ def prepared_bytes(layout: Layout, *, rounded: bool) -> int:
 
     `rounded`: rows may be rounded to bfloat16 where weights are that.
     """
-    one, _ = micro_kernels(layout.format.kind, rounded=rounded, level=active_level())
+    one, _ = micro_kernels(layout.format, rounded=rounded, level=active_level())
     if one.isa_path == "fma" and layout.padded_channels == layout.channels:
         return 0
     return row_bytes(layout, one)
@@ -74,6 +74,7 @@ class _RowSizes(Arguments):
     padded: int
     channel_bytes: int
     unsigned_offset: int
+    groups: int
 
 
 @cache
@@ -84,7 +85,8 @@ def _sizes(layout: Layout, micro: MicroKernel) -> tuple[_RowSizes, int]:
         group=layout.group_channels,
         padded=layout.padded_channels,
         channel_bytes=micro.channel_bytes,
-        unsigned_offset=UNSIGNED_OFFSET.get(layout.format.kind, 0),
+        unsigned_offset=0 if layout.format.codes is None else layout.format.codes.offset,
+        groups=layout.groups,
     )
     return sizes, row_bytes(layout, micro)
 
@@ -125,7 +127,12 @@ def _prepare_kernel(preparation: Preparation) -> Kernel:
     def prepare(arguments: _PrepareArguments, tokens: int, task: int) -> None:
         first, given = task * ROWS_PER_TASK, arguments.sizes
         sizes = RowSizes(
-            given.channels, given.group, given.padded, given.channel_bytes, given.unsigned_offset
+            given.channels,
+            given.group,
+            given.padded,
+            given.channel_bytes,
+            given.unsigned_offset,
+            given.groups,
         )
         for row in range(first, smaller(tokens, first + ROWS_PER_TASK)):
             source, target = row_at(arguments.x, row), row_at(arguments.out, row)

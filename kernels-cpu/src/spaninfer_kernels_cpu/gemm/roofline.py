@@ -22,16 +22,15 @@ from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
 from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.gemm import amx_tile
+from spaninfer_kernels_cpu.gemm.code_dots import WHOLE, add_dots, start_dots
 from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel, micro_kernels
 from spaninfer_kernels_cpu.gemm.register_tile import (
-    add_dots,
     add_products,
     row_addresses,
-    start_dots,
     store_tile,
     zero_tile,
 )
-from spaninfer_kernels_cpu.quantisation.layout import LANES, Kind
+from spaninfer_kernels_cpu.quantisation.layout import LANES, Format, Kind
 from spaninfer_kernels_cpu.runtime.call import Call, Script
 from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool
 
@@ -55,7 +54,7 @@ def peak_gops(kind: Kind, *, rounded: bool = False, cpus: int | None = None) -> 
     multiplication and an addition are two. With `rounded`, activations are bfloat16. Products by
     tiles (AMX) find the activations in registers, too.
     """
-    _, many = micro_kernels(kind, rounded=rounded, level=active_level())
+    _, many = micro_kernels(Format(kind), rounded=rounded, level=active_level())
     workers = cpus or usable_cpus()
     space, out = np.zeros(_SPACE, np.uint8), np.zeros((workers, _SPACE), np.uint8)
     arguments = _RepeatArguments(space.ctypes.data, out.ctypes.data)
@@ -142,7 +141,7 @@ def _repeat_quantised(micro: MicroKernel, space: int, out: int) -> Any:
     rows = row_addresses(micro, space, 64, micro.rows)
     dots = start_dots(micro, rows, 1024)
     for step in range(_STEPS):
-        dots = add_dots(micro, dots, space, rows, (step & 3) * micro.row_bytes)
+        dots = add_dots(micro, WHOLE, dots, space, rows, (step & 3) * micro.row_bytes)
     store_tile(micro, dots, out)
 
 

@@ -6,17 +6,24 @@ from typing import Any
 
 from spaninfer_kernels_cpu.codegen import amx
 from spaninfer_kernels_cpu.codegen.device_function import device_function
+from spaninfer_kernels_cpu.codegen.memory import stack
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_for_share, share_of
 from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.gemm import amx_tile
 from spaninfer_kernels_cpu.gemm.amx_tile import Sizes, Strided
+from spaninfer_kernels_cpu.gemm.code_dots import (
+    LOWER,
+    UPPER,
+    WHOLE,
+    add_dots,
+    add_scaled,
+    expand_scales,
+    start_dots,
+)
 from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
 from spaninfer_kernels_cpu.gemm.register_tile import (
-    add_dots,
     add_products,
-    add_scaled,
     row_addresses,
-    start_dots,
     store_tile,
     zero_tile,
 )
@@ -24,7 +31,6 @@ from spaninfer_kernels_cpu.quantisation.layout import (
     BLOCK_BYTES,
     LANES,
     PANEL,
-    PARAMETER_BYTES,
     ROW_PARAMETER_BYTES,
 )
 
@@ -76,7 +82,13 @@ def _keep(micro: MicroKernel) -> None:
     pass
 
 
-@specialized(lambda micro: _multiply_quantised if micro.is_quantised else _multiply_numbers)
+def _choose_multiply(micro: MicroKernel) -> Any:
+    if micro.codes is None:
+        return _multiply_numbers
+    return _multiply_halves if micro.codes.halves else _multiply_quantised
+
+
+@specialized(_choose_multiply)
 def multiply(
     micro: MicroKernel,
     weights: int,
@@ -124,26 +136,64 @@ def _multiply_quantised(
     sizes: Sizes,
     coming: Lines,
 ) -> Tile:
-    groups, group_bytes, row_group_bytes = sizes
-    code_bytes = group_bytes - PARAMETER_BYTES
+    records, record_bytes, row_record = sizes
+    each = micro.record_groups
+    row_group = row_record // each
+    group_bytes = (record_bytes - micro.parameter_bytes) // each
+    ends, room = records * row_record, stack(micro.scales_room)
     sums: Tile = zero_tile(micro)
-    at_once = share_of(coming, groups)
-    for group in range(groups):
+    at_once = share_of(coming, records)
+    for record in range(records):
         if micro.ahead == 0:  # else nothing is coming but the tile's own weights
-            ask_for_share(coming, group, at_once)
-        codes = weights + group * group_bytes
-        row = group * row_group_bytes
-        row_end = groups * row_group_bytes + group * ROW_PARAMETER_BYTES
-        dots = start_dots(micro, rows, row_end)
-        for step in range(code_bytes // micro.weight_bytes):
-            at = codes + block * BLOCK_BYTES + step * micro.weight_bytes
-            dots = add_dots(micro, dots, at, rows, row + step * micro.row_bytes)
-        scales = codes + code_bytes + block * (BLOCK_BYTES // 2)
-        sums = add_scaled(micro, sums, dots, scales, rows, row_end)
+            ask_for_share(coming, record, at_once)
+        codes = weights + record * record_bytes
+        scales = codes + each * group_bytes
+        expand_scales(micro, scales, block, room)
+        for group in range(each):
+            row = record * row_record + group * row_group
+            row_end = ends + (record * each + group) * ROW_PARAMETER_BYTES
+            at = codes + group * group_bytes + block * BLOCK_BYTES
+            dots = start_dots(micro, rows, row_end)
+            for unit in range(group_bytes // micro.weight_bytes):
+                weights_at = at + unit * micro.weight_bytes
+                dots = add_dots(micro, WHOLE, dots, weights_at, rows, row + unit * micro.row_bytes)
+            sums = add_scaled(micro, sums, dots, (scales, room, block, group), rows, row_end)
+    return sums
+
+
+def _multiply_halves(
+    micro: MicroKernel,
+    weights: int,
+    rows: Addresses,
+    block: int,
+    sizes: Sizes,
+    coming: Lines,
+) -> Tile:
+    """Groups are half of what the inner loop takes at once."""
+    records, record_bytes, row_record = sizes
+    units = micro.record_groups // 2
+    ends, room = records * row_record, stack(micro.scales_room)
+    sums: Tile = zero_tile(micro)
+    at_once = share_of(coming, records)
+    for record in range(records):
+        if micro.ahead == 0:
+            ask_for_share(coming, record, at_once)
+        codes = weights + record * record_bytes
+        scales = codes + units * micro.weight_bytes
+        expand_scales(micro, scales, block, room)
+        for unit in range(units):
+            row = record * row_record + unit * micro.row_bytes
+            row_end = ends + 2 * (record * units + unit) * ROW_PARAMETER_BYTES
+            at = codes + unit * micro.weight_bytes + block * BLOCK_BYTES
+            dots = add_dots(micro, LOWER, start_dots(micro, rows, row_end), at, rows, row)
+            sums = add_scaled(micro, sums, dots, (scales, room, block, 2 * unit), rows, row_end)
+            row_end += ROW_PARAMETER_BYTES
+            dots = add_dots(micro, UPPER, start_dots(micro, rows, row_end), at, rows, row)
+            sums = add_scaled(micro, sums, dots, (scales, room, block, 2 * unit + 1), rows, row_end)
     return sums
 
 
 @device_function
-def row_group_bytes(micro: MicroKernel, group_bytes: int) -> int:
-    """Return the bytes of the channels of a group in a row, from the bytes of one of a panel."""
-    return (group_bytes - micro.parameter_bytes) // micro.weight_bytes * micro.row_bytes
+def row_record_bytes(micro: MicroKernel, record_bytes: int) -> int:
+    """Return the bytes of the channels of a record in a row, from the bytes of one of a panel."""
+    return (record_bytes - micro.parameter_bytes) // micro.weight_bytes * micro.row_bytes

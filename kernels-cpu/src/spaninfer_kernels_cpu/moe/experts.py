@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.elementwise.activations import ACTIVATIONS
+from spaninfer_kernels_cpu.elementwise.activations import GATES
 from spaninfer_kernels_cpu.errors import DTypeError, KernelError, ShapeError
 from spaninfer_kernels_cpu.moe.experts_call import ExpertCounts, ExpertWeights, num_segments
 from spaninfer_kernels_cpu.moe.route_call import Routes
@@ -31,19 +31,22 @@ def experts(
     act: str,
     *,
     out: Floats,
+    gate_up_bias: Floats | None = None,
+    down_bias: Floats | None = None,
 ) -> None:
     """Write into out[T C] the MLPs that ids[T k] name, of x[T C], summed with weights[T k].
 
     The MLP of an expert is down (act(gate x) * up x). gate_up and down are `pack_stack`s with a
-    weight per expert: [2I C], the rows of gate above those of up, and [C I]. ids are int32 below
-    the number of experts, the rest is float32. Works on every usable CPU. Raises KernelError for
+    weight per expert: [2I C], the rows of gate above those of up, and [C I]; gate_up_bias[E 2I] and
+    down_bias[E C] join the products. `act` may be "clamped_swiglu", too. ids are int32 below the
+    number of experts, the rest is float32. Works on every usable CPU. Raises KernelError for
     arguments that do not fit.
     """
     _check(x, gate_up, down, ids, weights, act, out)
     if not ids.size:
         return
     tokens, top_k = ids.shape
-    mlps = ExpertWeights(gate_up, down, top_k, act)
+    mlps = ExpertWeights(gate_up, down, top_k, act, gate_up_bias=gate_up_bias, down_bias=down_bias)
     scratch = np.empty(tokens * mlps.scratch_bytes, np.uint8)
     calls = mlps.calls(
         Matrix.of(x),
@@ -67,8 +70,8 @@ def _check(
     out: Floats,
 ) -> None:
     """Raise unless the arguments have the types and shapes that `experts` describes."""
-    if act not in ACTIVATIONS:
-        raise ShapeError(f"act is {act!r}; allowed are {', '.join(ACTIVATIONS)}")
+    if act not in GATES:
+        raise ShapeError(f"act is {act!r}; allowed are {', '.join(GATES)}")
     arrays = {"x": x, "ids": ids, "weights": weights, "out": out}
     for name, array in arrays.items():
         dtype = np.int32 if name == "ids" else np.float32

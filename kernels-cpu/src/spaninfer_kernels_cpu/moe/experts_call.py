@@ -10,14 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.codegen.arguments import Arguments
-from spaninfer_kernels_cpu.codegen.array_view import numbers_at
+from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
 from spaninfer_kernels_cpu.codegen.elements import FLOAT32, read, read_index, smaller, write
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.memory import odd_lines
 from spaninfer_kernels_cpu.elementwise.formula_call import formula_call, gate_formula
-from spaninfer_kernels_cpu.errors import demand_size
+from spaninfer_kernels_cpu.errors import check_vector, demand_size
 from spaninfer_kernels_cpu.gemm.gemm_call import Gemm
 from spaninfer_kernels_cpu.gemm.gemm_kernel import SEGMENT_NUMBERS
 from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
@@ -26,6 +27,8 @@ from spaninfer_kernels_cpu.moe.route_call import Routes
 from spaninfer_kernels_cpu.quantisation.layout import Layout
 from spaninfer_kernels_cpu.quantisation.packed import Packed
 from spaninfer_kernels_cpu.runtime.call import ALL_TOKENS, Call, Matrix, row_at
+
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,9 @@ class _Areas:
 class ExpertWeights:
     """The weights of all experts, E in one: gate_up[2I C], gate above up, and down[C I].
 
-    Each token chooses `top_k` of them; `act` is one of ACTIVATIONS; `rounded`: activations may be
-    rounded to bfloat16 where weights are that.
+    Each token chooses `top_k` of them; `act` is one of GATES; `rounded`: activations may be
+    rounded to bfloat16 where weights are that. gate_up_bias[E 2I] and down_bias[E C] (float32) join
+    the products where there are any.
     """
 
     gate_up: Packed
@@ -69,6 +73,8 @@ class ExpertWeights:
     top_k: int
     act: str
     rounded: bool = False
+    gate_up_bias: Floats | None = None
+    down_bias: Floats | None = None
 
     def __post_init__(self) -> None:
         """Raise KernelError unless the weights fit together, and there are `top_k` of them."""
@@ -77,6 +83,12 @@ class ExpertWeights:
         demand_size("outputs of gate_up", first.outputs, 2 * second.channels, 2 * second.channels)
         demand_size("outputs of down", second.outputs, first.channels, first.channels)
         demand_size("top_k", self.top_k, 1, count)
+        for name, bias, outputs in (
+            ("gate_up_bias", self.gate_up_bias, first.outputs),
+            ("down_bias", self.down_bias, second.outputs),
+        ):
+            if bias is not None:
+                check_vector(name, bias.reshape(-1), count * outputs)
 
     @property
     def channels(self) -> int:
@@ -117,12 +129,14 @@ class ExpertWeights:
             self._order(routes, areas, counts),
             self._gather(x, ordered, areas, counts),
             self._product(ordered, self.gate_up, areas.gate_up, areas.segments, counts),
+            *_biased(self.gate_up_bias, areas.gate_up, areas.segments, counts),
             self._activate(areas, counts),
         ]
         inner = Matrix(areas.inner, 4 * self.inner)
         more, inner = self._prepared(inner, self.down.layout, areas.prepared_inner, counts.pairs)
         product = self._product(inner, self.down, areas.results, areas.segments, counts)
-        return [*calls, *more, product, self._combine(routes, out, areas, counts)]
+        biased = _biased(self.down_bias, areas.results, areas.segments, counts)
+        return [*calls, *more, product, *biased, self._combine(routes, out, areas, counts)]
 
     @property
     def _prepared_bytes(self) -> int:
@@ -150,8 +164,7 @@ class ExpertWeights:
         if not stride:
             return [], x
         out = Matrix(scratch, stride)
-        kind, level = layout.format.kind, active_level()
-        micro, _ = micro_kernels(kind, rounded=self.rounded, level=level)
+        micro, _ = micro_kernels(layout.format, rounded=self.rounded, level=active_level())
         return [prepare_call(x, layout, micro, out=out, count=count)], out
 
     def _order(self, routes: Routes, areas: _Areas, counts: ExpertCounts) -> Call:
@@ -195,6 +208,16 @@ class ExpertWeights:
             out=out,
         )
         return Call(_combine, arguments, 1, 1, counts.tokens)
+
+
+def _biased(bias: Floats | None, rows: int, segments: int, counts: ExpertCounts) -> list[Call]:
+    """Return the call that adds to the rows of each segment its expert's bias, if there is one."""
+    if bias is None:
+        return []
+    arguments = _BiasArguments(
+        rows=rows, bias=bias.ctypes.data, outputs=bias.shape[1], segments=segments
+    )
+    return [Call(_add_bias, arguments, 1, 1, counts.segments)]
 
 
 # ---- kernels -------------------------------------------------------------------------------------
@@ -254,6 +277,24 @@ def _gather(arguments: _GatherArguments, tokens: int, task: int) -> None:  # noq
         copy = numbers_at(target, size, np.uint8)
         for i in range(size):
             copy[i] = source[i]
+
+
+@dataclass(frozen=True, slots=True)
+class _BiasArguments(Arguments):
+    rows: int
+    bias: int
+    outputs: int
+    segments: int
+
+
+def _add_bias(arguments: _BiasArguments, tokens: int, task: int) -> None:  # noqa: ARG001
+    """Add its expert's bias to every row of a segment."""
+    outputs, segment = arguments.outputs, arguments.segments + task * SEGMENT_NUMBERS * 4
+    bias = floats_at(arguments.bias + read_index(segment, 0) * outputs * 4, outputs)
+    for row in range(read_index(segment, 1), read_index(segment, 2)):
+        into = floats_at(arguments.rows + row * outputs * 4, outputs)
+        for i in range(outputs):
+            into[i] += bias[i]
 
 
 @dataclass(frozen=True, slots=True)

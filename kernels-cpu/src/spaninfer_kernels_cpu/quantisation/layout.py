@@ -4,16 +4,19 @@
 float32, two in bfloat16, four in int8, eight in int4. A product of one row reads a panel from
 front to back; one of many rows reads it 16 outputs (a block) at a time, from the cache.
 
-    panel    group 0 | group 1 | ...
-    group    step 0 | step 1 | ... | 64 scales | 64 biases       (both bfloat16; int8 and int4 only)
+    panel    record 0 | record 1 | ...
+    record   step 0 | step 1 | ... | scales and what is beside them
     step     output 0: 4 bytes | output 1: 4 bytes | ... | output 63: 4 bytes
 
     int4     the low halves of an output's four bytes are channels 0 1 2 3 of the step, the high
              halves channels 4 5 6 7
 
-A quantised value q stands for (q - offset) * scale + bias, with the offset 128 or 8: InstantQuant's
-(q - zero) * scale with the zero point offset - bias / scale. It is unsigned, as instructions want
-one factor to be.
+Numbers that are no codes are one record without scales. A record of int2 to int8 is a group, and
+ends with 64 scales and 64 biases in bfloat16; other codes and records are described in `codes`.
+
+A quantised value q of n bits stands for (q - offset) * scale + bias, with the offset 2^(n - 1):
+InstantQuant's (q - zero) * scale with the zero point offset - bias / scale. It is unsigned, as
+instructions want one factor to be.
 """
 
 from __future__ import annotations
@@ -22,11 +25,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from spaninfer_kernels_cpu.errors import FormatError
+from spaninfer_kernels_cpu.quantisation.codes import MADE, UNIT, Codes
 
-LAYOUT = "64 outputs by 256 bytes, 2"
+LAYOUT = "64 outputs by 256 bytes, 3"
 """Names the order above in files of packed weights; another order takes another name."""
 
-Kind = Literal["float32", "bfloat16", "int8", "int4"]
+Kind = Literal["float32", "bfloat16", "int8", "int6", "int5", "int4", "int3", "int2", "codes"]
 
 LANES = 16
 BLOCK_BYTES = 64
@@ -35,9 +39,7 @@ STEP_BYTES = 256
 PARAMETER_BYTES = 4 * PANEL  # scales and biases of a group of weights
 ROW_PARAMETER_BYTES = 12  # of a group of activations: see `quantize_activations`
 
-CHANNELS_PER_STEP: dict[Kind, int] = {"float32": 1, "bfloat16": 2, "int8": 4, "int4": 8}
-STEPS_AT_ONCE: dict[Kind, int] = {"float32": 1, "bfloat16": 1, "int8": 8, "int4": 4}
-UNSIGNED_OFFSET: dict[Kind, int] = {"int8": 128, "int4": 8}
+NUMBERS_PER_STEP: dict[str, int] = {"float32": 1, "bfloat16": 2}
 GROUPS = (32, 64, 128)
 
 
@@ -45,28 +47,44 @@ GROUPS = (32, 64, 128)
 class Format:
     """The kind of the numbers of a packed weight.
 
-    kind      float32, bfloat16, or asymmetric int8 or int4
-    group     channels that share a scale and a zero point: 32, 64 or 128; None is a whole row
+    kind      float32, bfloat16, asymmetric int2 to int6 or int8, or "codes" that `form` describes
+    group     channels that share a scale: 32, 64 or 128; None is a whole row; 16 in codes of halves
     """
 
     kind: Kind
     group: int | None = None
+    form: Codes | None = None
 
     def __post_init__(self) -> None:
         """Raise unless there is such a format."""
-        if self.kind not in CHANNELS_PER_STEP:
-            allowed = ", ".join(CHANNELS_PER_STEP)
+        if (self.kind == "codes") != (self.form is not None):
+            raise FormatError(f"form is {self.form} for {self.kind}; it describes 'codes' alone")
+        if self.kind not in (*NUMBERS_PER_STEP, *MADE, "codes"):
+            allowed = ", ".join((*NUMBERS_PER_STEP, *MADE))
             raise FormatError(f"format is {self.kind!r}; choose one of {allowed}")
-        if self.group is not None and (not self.is_quantised or self.group not in GROUPS):
+        if self.group not in self._groups():
             raise FormatError(
-                f"group is {self.group} for {self.kind}; int8 and int4 take 32, 64, 128 or None "
-                "(a whole row), other formats None"
+                f"group is {self.group} for {self.form or self.kind}; int2 to int8 take 32, 64, "
+                "128 or None (a whole row), codes in halves 16, inner scales 16 or 32, other "
+                "formats None"
             )
+
+    def _groups(self) -> tuple[int | None, ...]:
+        if self.codes is None:
+            return (None,)
+        if self.codes.halves:
+            return (UNIT // 2,)
+        return (UNIT,) if self.codes.inner is not None else (*GROUPS, None)
+
+    @property
+    def codes(self) -> Codes | None:
+        """How codes lie in memory; None of numbers that are none."""
+        return self.form or MADE.get(self.kind)
 
     @property
     def is_quantised(self) -> bool:
         """Whether weights are quantised, and activations are quantised too."""
-        return self.kind in UNSIGNED_OFFSET
+        return self.codes is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,31 +106,52 @@ class Layout:
         return self.format.group or max(1, self.channels)
 
     @property
-    def groups(self) -> int:
-        """Groups of a row."""
-        return max(1, _ceil_div(self.channels, self.group_channels))
+    def records(self) -> int:
+        """Records of a row."""
+        codes = self.format.codes
+        each = self.group_channels * (1 if codes is None else codes.record_groups)
+        return max(1, _ceil_div(self.channels, each))
 
     @property
-    def group_steps(self) -> int:
-        """Steps of a group, filled up to as many as kernels take at once."""
-        kind = self.format.kind
-        at_once = STEPS_AT_ONCE[kind]
-        return _ceil_div(self.group_channels, CHANNELS_PER_STEP[kind] * at_once) * at_once
+    def groups(self) -> int:
+        """Groups of a row, with those that fill up the last record."""
+        codes = self.format.codes
+        return self.records * (1 if codes is None else codes.record_groups)
 
     @property
     def padded_channels(self) -> int:
         """Channels of a group with those that fill it up."""
-        return self.group_steps * CHANNELS_PER_STEP[self.format.kind]
+        codes = self.format.codes
+        if codes is None:
+            each = NUMBERS_PER_STEP[self.format.kind]
+        else:
+            each = UNIT // 2 if codes.halves else UNIT
+        return _ceil_div(self.group_channels, each) * each
 
     @property
-    def group_bytes(self) -> int:
-        """Bytes of a group of a panel."""
-        return self.group_steps * STEP_BYTES + PARAMETER_BYTES * self.format.is_quantised
+    def record_channels(self) -> int:
+        """Channels of a record, with those that fill it up."""
+        return self.padded_channels * (self.groups // self.records)
+
+    @property
+    def record_steps(self) -> int:
+        """Steps of a record."""
+        codes = self.format.codes
+        if codes is None:
+            return self.record_channels // NUMBERS_PER_STEP[self.format.kind]
+        return self.record_channels // UNIT * codes.bits
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of a record of a panel."""
+        codes = self.format.codes
+        parameters = 0 if codes is None else codes.parameter_bits // 8 * PANEL
+        return self.record_steps * STEP_BYTES + parameters
 
     @property
     def panel_bytes(self) -> int:
         """Bytes of a panel."""
-        return self.groups * self.group_bytes
+        return self.records * self.record_bytes
 
 
 def _ceil_div(a: int, b: int) -> int:

@@ -2,108 +2,216 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.codegen.memory import aligned
 from spaninfer_kernels_cpu.errors import FormatError, ShapeError
-from spaninfer_kernels_cpu.quantisation.layout import (
-    PANEL,
-    PARAMETER_BYTES,
-    UNSIGNED_OFFSET,
-    Format,
-    Layout,
-)
+from spaninfer_kernels_cpu.quantisation.codes import OUTER_BITS, UNIT, Codes, InnerScales
+from spaninfer_kernels_cpu.quantisation.layout import PANEL, STEP_BYTES, Format, Layout
 from spaninfer_kernels_cpu.quantisation.packed import Packed
+from spaninfer_kernels_cpu.quantisation.unpack_codes import EXPONENT_BIAS, FLOATS, WORD_BITS
 from spaninfer_kernels_cpu.runtime.numa import numa_nodes, place
+
+Numbers = NDArray[Any]
 
 PANELS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedCodes:
-    """A stack of weights[N O C] as (codes - offset) * scales + biases; the offset is the format's.
+    """A stack of weights[N O C] as the codes, scales and shifts of a format (`codes.Codes`).
 
-    codes           uint8 [N O C], below 16 in int4
-    scales, biases  float32 [N O G], rounded to bfloat16 when packed
+    codes         uint8 [N O C]
+    scales        float [N O G], rounded to the format's; whole numbers where they are inner ones
+    shifts        biases or zero points as scales; minimums, whole numbers, of inner scales
+    outer         float [N O S], a number for each 256 channels, of inner scales
+    outer_shifts  as outer, of minimums
     """
 
     codes: NDArray[np.uint8]
-    scales: NDArray[np.float32]
-    biases: NDArray[np.float32]
+    scales: Numbers
+    shifts: Numbers | None = None
+    outer: Numbers | None = None
+    outer_shifts: Numbers | None = None
+
+    def __getitem__(self, some: int | slice) -> GroupedCodes:
+        """Return one of the weights without the axis N, or of such a one some rows."""
+        return self._of(lambda name: _optional(getattr(self, name), lambda array: array[some]))
+
+    @classmethod
+    def below(cls, parts: Sequence[GroupedCodes]) -> GroupedCodes:
+        """Return weights without the axis N below one another."""
+
+        def joined(name: str) -> Any:
+            arrays = [getattr(part, name) for part in parts]
+            return _optional(arrays[0], lambda _: np.concatenate(arrays))
+
+        return cls._of(joined)
+
+    @classmethod
+    def _of(cls, field: Callable[[str], Any]) -> GroupedCodes:
+        return cls(**{each.name: field(each.name) for each in fields(cls)})
+
+
+def _optional(array: Numbers | None, change: Callable[[Numbers], Numbers]) -> Numbers | None:
+    return None if array is None else change(array)
 
 
 def pack_codes(parts: Sequence[GroupedCodes], format: Format) -> Packed:
-    """Return N weights, each of the rows of all parts below one another, in int8 or int4.
+    """Return N weights, each of the rows of all parts below one another, in a format of codes.
 
-    Raises ShapeError unless codes, scales and biases fit one another and the format's groups,
+    Raises ShapeError unless codes, scales and shifts fit one another and the format's groups,
     FormatError for formats without codes.
     """
-    if not format.is_quantised:
-        raise FormatError(f"format is {format.kind}; codes are packed in int8 or int4")
+    if format.codes is None:
+        raise FormatError(f"format is {format.kind}; codes are packed in formats that have some")
     count, _, channels = parts[0].codes.shape
     layout = Layout(format, sum(part.codes.shape[1] for part in parts), channels)
     for part in parts:
-        _check(part, count, layout)
+        _check(part, count, layout, format.codes)
     panels = aligned((count * layout.panels, layout.panel_bytes), np.uint8)
     place(panels, numa_nodes())
     for number in range(count):
-        codes = np.concatenate([part.codes[number] for part in parts])
-        scales = np.concatenate([part.scales[number] for part in parts])
-        biases = np.concatenate([part.biases[number] for part in parts])
+        whole = GroupedCodes.below([part[number] for part in parts])
         own = panels[number * layout.panels : (number + 1) * layout.panels]
         for first in range(0, layout.panels, PANELS_AT_ONCE):
-            some = slice(first * PANEL, (first + PANELS_AT_ONCE) * PANEL)
-            _fill(codes[some], scales[some], biases[some], layout, own[first:])
+            some = whole[first * PANEL : (first + PANELS_AT_ONCE) * PANEL]
+            _fill(some, layout, format.codes, own[first:])
     return Packed(layout, panels, count)
 
 
-def _check(part: GroupedCodes, count: int, layout: Layout) -> None:
+def _check(part: GroupedCodes, count: int, layout: Layout, codes: Codes) -> None:
     shape = count, part.codes.shape[1], layout.channels
-    groups = (*shape[:2], layout.groups)
-    if part.codes.shape != shape or not part.scales.shape == part.biases.shape == groups:
-        raise ShapeError(
-            f"codes: expected uint8 {shape} with scales and biases {groups}, got "
-            f"{part.codes.shape}, {part.scales.shape} and {part.biases.shape}"
-        )
+    groups = (*shape[:2], -(-layout.channels // layout.group_channels))
+    outer = (*shape[:2], layout.records) if codes.inner is not None else None
+    expected = {
+        "codes": shape,
+        "scales": groups,
+        "shifts": None if codes.shift == "none" else groups,
+        "outer": outer,
+        "outer_shifts": outer if codes.shift == "bias" else None,
+    }
+    for name, size in expected.items():
+        array = getattr(part, name)
+        if size != (None if array is None else array.shape):
+            got = "none" if array is None else array.shape
+            raise ShapeError(f"{name}: expected {size or 'none'} for {shape}, got {got}")
 
 
-def _fill(
-    codes: NDArray[np.uint8],
-    scales: NDArray[np.float32],
-    biases: NDArray[np.float32],
-    layout: Layout,
-    panels: NDArray[np.uint8],
-) -> None:
+def _fill(weight: GroupedCodes, layout: Layout, codes: Codes, panels: NDArray[np.uint8]) -> None:
     """Write codes[O C] of some panels, the last of them filled up, into panels[P, bytes]."""
-    count = -(-len(codes) // PANEL)
-    records = panels[:count].reshape(count, layout.groups, layout.group_bytes)
-    steps = _steps(codes, layout, count)
-    records[..., :-PARAMETER_BYTES] = steps.reshape(count, layout.groups, -1)
-    parameters = np.zeros((2, count * PANEL, layout.groups), ml_dtypes.bfloat16)
-    parameters[0, : len(scales)], parameters[1, : len(biases)] = scales, biases
-    by_group = parameters.reshape(2, count, PANEL, -1).transpose(1, 3, 0, 2)
-    bits = np.ascontiguousarray(by_group).view(np.uint8)
-    records[..., -PARAMETER_BYTES:] = bits.reshape(count, layout.groups, -1)
+    count = -(-len(weight.codes) // PANEL)
+    records = panels[:count].reshape(count, layout.records, layout.record_bytes)
+    code_bytes = layout.record_steps * STEP_BYTES
+    records[..., :code_bytes] = _steps(weight.codes, layout, codes, count)
+    parameters = _Parameters(layout, count)
+    if codes.inner is None:
+        records[..., code_bytes:] = parameters.flat(weight, codes)
+    else:
+        records[..., code_bytes:] = parameters.inner(weight, codes, codes.inner)
 
 
-def _steps(codes: NDArray[np.uint8], layout: Layout, count: int) -> NDArray[np.uint8]:
-    """Return the bytes [P G steps 64 4] of codes[O C]; places that only fill up hold the offset."""
-    kind, groups, width = layout.format.kind, layout.groups, layout.group_channels
-    shape = count * PANEL, groups, layout.padded_channels
-    filled: NDArray[Any] = np.full(shape, UNSIGNED_OFFSET[kind], np.uint8)
+def _steps(
+    numbers: NDArray[np.uint8], layout: Layout, codes: Codes, count: int
+) -> NDArray[np.uint8]:
+    """Return the bytes [P records, bytes] of codes[O C]; places that only fill up hold zeros."""
+    width = layout.group_channels
+    filled = np.zeros((count * PANEL, layout.groups, layout.padded_channels), np.uint8)
     whole = layout.channels // width
     cut = whole * width
-    filled[: len(codes), :whole, :width] = codes[:, :cut].reshape(len(codes), whole, width)
+    filled[: len(numbers), :whole, :width] = numbers[:, :cut].reshape(len(numbers), whole, width)
     if cut < layout.channels:
-        filled[: len(codes), whole, : layout.channels - cut] = codes[:, cut:]
-    if kind == "int4":
-        halves = filled.reshape(count, PANEL, groups, layout.group_steps, 2, 4)
-        filled = halves[..., 0, :] | halves[..., 1, :] << np.uint8(4)
-    steps = filled.reshape(count, PANEL, groups, layout.group_steps, 4)
-    return steps.transpose(0, 2, 3, 1, 4)
+        filled[: len(numbers), whole, : layout.channels - cut] = numbers[:, cut:]
+    units = filled.reshape(count, PANEL, layout.records, -1, UNIT // 4, 4)
+    words = np.zeros((*units.shape[:4], codes.bits, 4), np.uint8)
+    first = done = 0
+    for plane in codes.planes:
+        part = units >> np.uint8(done) & np.uint8((1 << plane) - 1)
+        for step in range(UNIT // 4):
+            word, shift = divmod(step * plane, 8)
+            words[..., first + word, :] |= part[..., step, :] << np.uint8(shift)
+        first, done = first + plane, done + plane
+    return words.transpose(0, 2, 3, 4, 1, 5).reshape(count, layout.records, -1)
+
+
+class _Parameters:
+    """Scales and shifts of some panels as bytes [P records, bytes]."""
+
+    def __init__(self, layout: Layout, count: int) -> None:
+        self._layout, self._count = layout, count
+
+    def flat(self, weight: GroupedCodes, codes: Codes) -> NDArray[np.uint8]:
+        """Return those of groups, one group after the other."""
+        parts = [_bytes_of(self._by_group(weight.scales), codes.scale)]
+        if weight.shifts is not None:
+            shifts = self._by_group(weight.shifts)
+            is_zero = codes.shift == "zero"
+            parts.append(shifts.astype(np.uint8) if is_zero else _bytes_of(shifts, codes.scale))
+        return np.concatenate(parts, -1).reshape(self._count, self._layout.records, -1)
+
+    def _by_group(self, numbers: Numbers) -> Numbers:
+        """Return numbers [O G] as [P G 64], filled up with zeros."""
+        filled = np.zeros((self._count * PANEL, self._layout.groups), numbers.dtype)
+        filled[: len(numbers), : numbers.shape[1]] = numbers
+        by_group = filled.reshape(self._count, PANEL, -1).swapaxes(1, 2)
+        return np.ascontiguousarray(by_group)
+
+    def inner(self, weight: GroupedCodes, codes: Codes, inner: InnerScales) -> NDArray[np.uint8]:
+        """Return strings of bits."""
+        groups, records = codes.record_groups, self._layout.records
+        bits = _BitString(codes.parameter_bits, (self._count, records, PANEL))
+        for numbers in (weight.scales, weight.shifts):
+            if numbers is not None:
+                spread = self._by_group(numbers).reshape(self._count, records, groups, PANEL)
+                for group in range(groups):
+                    bits.append(spread[:, :, group], inner.bits)
+        for outer in (weight.outer, weight.outer_shifts):
+            if outer is not None:
+                bits.append(self._of_records(outer).view(np.uint16), OUTER_BITS)
+        return bits.data()
+
+    def _of_records(self, numbers: Numbers) -> NDArray[np.float16]:
+        filled = np.zeros((self._count * PANEL, self._layout.records), np.float16)
+        filled[: len(numbers)] = numbers
+        by_record = filled.reshape(self._count, PANEL, -1).swapaxes(1, 2)
+        return np.ascontiguousarray(by_record)
+
+
+class _BitString:
+    """Numbers appended to strings of bits, one string for each place of a shape."""
+
+    def __init__(self, num_bits: int, shape: tuple[int, ...]) -> None:
+        self._words = np.zeros((-(-num_bits // WORD_BITS), *shape), np.uint32)
+        self._place, self._rest = 0, num_bits % WORD_BITS
+
+    def append(self, numbers: Numbers, width: int) -> None:
+        """Append whole numbers that `width` bits hold."""
+        word, shift = divmod(self._place, WORD_BITS)
+        bits = numbers.astype(np.uint32)
+        self._words[word] |= bits << np.uint32(shift)
+        if shift + width > WORD_BITS:
+            self._words[word + 1] |= bits >> np.uint32(WORD_BITS - shift)
+        self._place += width
+
+    def data(self) -> NDArray[np.uint8]:
+        """Return words [P records words 64] as bytes, the last perhaps half words."""
+        words = np.moveaxis(self._words, 0, 2)
+        shape = (*words.shape[:2], -1)
+        if not self._rest:
+            return np.ascontiguousarray(words).view(np.uint8).reshape(shape)
+        whole = np.ascontiguousarray(words[..., :-1, :]).view(np.uint8).reshape(shape)
+        half = np.ascontiguousarray(words[..., -1, :].astype(np.uint16)).view(np.uint8)
+        return np.concatenate([whole, half.reshape(shape)], -1)
+
+
+def _bytes_of(numbers: Numbers, kind: str) -> NDArray[np.uint8]:
+    """Return floats [P G 64] as the bytes [P G, bytes] of a kind."""
+    if kind == "e8m0":
+        exponents = np.frexp(numbers)[1] - 1 + EXPONENT_BIAS
+        return np.where(numbers == 0, 0, exponents).astype(np.uint8)
+    return np.ascontiguousarray(numbers.astype(FLOATS[kind])).view(np.uint8)

@@ -15,13 +15,11 @@ from spaninfer_kernels_cpu.codegen.memory import aligned
 from spaninfer_kernels_cpu.errors import DTypeError, FormatError, ShapeError, demand_size
 from spaninfer_kernels_cpu.quantisation.layout import (
     PANEL,
-    PARAMETER_BYTES,
-    UNSIGNED_OFFSET,
     Format,
-    Kind,
     Layout,
 )
 from spaninfer_kernels_cpu.quantisation.pack_kernel import quantize_panel
+from spaninfer_kernels_cpu.quantisation.unpack_codes import unpack_codes
 from spaninfer_kernels_cpu.runtime.call import MAX_SIZE
 from spaninfer_kernels_cpu.runtime.numa import numa_nodes, place
 from spaninfer_kernels_cpu.runtime.workers import share
@@ -68,9 +66,10 @@ class Packed:
 def pack(weight: NDArray[np.generic], format: Format) -> Packed:
     """Return weight[O C] (float32, float16 or bfloat16) in a format.
 
-    Quantised values are InstantQuant's: for every group of a row, the grid of 256 or 16 values from
+    Quantised values are InstantQuant's: for every group of a row, the grid of 2^bits values from
     its least to its largest weight, with scale and bias rounded to bfloat16 so that the grid still
-    holds both. Apart from the result, this takes some megabytes whatever the size of the weight.
+    holds both. In 2 and 3 bits it is the narrower grid whose errors' squares have the least sum.
+    Apart from the result, this takes some megabytes whatever the size of the weight.
     """
     if weight.ndim != 2 or 0 in weight.shape:
         raise ShapeError(f"weight: expected axes (O C), neither empty, got shape {weight.shape}")
@@ -90,6 +89,8 @@ def pack_stack(parts: Sequence[NDArray[np.generic]], format: Format) -> Packed:
     for part in parts:
         if part.dtype not in _SOURCES:
             raise DTypeError(f"weight holds {part.dtype}; pack takes float32, float16 and bfloat16")
+    if format.form is not None:
+        raise FormatError("weights are not quantised to codes of a form; give one of int2 to int8")
     count, channels = stacks.pop()
     layout = Layout(format, sum(part.shape[1] for part in parts), channels)
     panels = aligned((count * layout.panels, layout.panel_bytes), np.uint8)
@@ -145,35 +146,18 @@ def _assign(out: NDArray[Any], rows: NDArray[np.generic]) -> None:
 def unpack(packed: Packed) -> NDArray[np.float32]:
     """Return the weight[O C] that `packed` stands for."""
     layout = packed.layout
-    if not layout.format.is_quantised:
-        numbers: NDArray[Any] = packed.panels.view(_TYPES[layout.format.kind])
-        steps = numbers.reshape(layout.panels, layout.group_steps, PANEL, -1)
-        rows = steps.swapaxes(1, 2).reshape(-1, layout.padded_channels)
-        return rows[: layout.outputs, : layout.channels].astype(np.float32)
-    records = packed.panels.reshape(layout.panels, layout.groups, layout.group_bytes)
-    parameters = records[..., -PARAMETER_BYTES:].copy().view(ml_dtypes.bfloat16)
-    scale, group_bias = np.moveaxis(
-        parameters.astype(np.float32).reshape(*records.shape[:2], 2, PANEL, 1), (2, 3), (0, 2)
-    )
-    codes = _codes(records[..., :-PARAMETER_BYTES], layout.format.kind)
-    grouped = (codes - np.float32(UNSIGNED_OFFSET[layout.format.kind])) * scale + group_bias
-    rows = grouped[..., : layout.group_channels].reshape(layout.panels * PANEL, -1)
-    weight: NDArray[np.float32] = rows[: layout.outputs, : layout.channels]
-    return weight
-
-
-def _codes(records: NDArray[np.uint8], kind: Kind) -> NDArray[np.uint8]:
-    """Return the quantised values of records[P G bytes] as [P 64 G channels]."""
-    codes = records.reshape(*records.shape[:2], -1, PANEL, 1, 4)
-    if kind == "int4":
-        codes = np.concatenate([codes & 15, codes >> 4], axis=4)
-    return np.moveaxis(codes, 3, 1).reshape(len(records), PANEL, records.shape[1], -1)
+    if layout.format.codes is not None:
+        return unpack_codes(packed.panels, layout, layout.format.codes)
+    numbers: NDArray[Any] = packed.panels.view(_TYPES[layout.format.kind])
+    steps = numbers.reshape(layout.panels, layout.record_steps, PANEL, -1)
+    rows = steps.swapaxes(1, 2).reshape(-1, layout.padded_channels)
+    return rows[: layout.outputs, : layout.channels].astype(np.float32)
 
 
 def _fill_numbers(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint8]) -> None:
     """Write numbers[64 P, padded channels] into panels[P, bytes] as they are."""
     bits = np.uint16 if numbers.itemsize == 2 else np.uint32
-    steps = numbers.view(bits).reshape(len(panels), PANEL, layout.group_steps, -1).swapaxes(1, 2)
+    steps = numbers.view(bits).reshape(len(panels), PANEL, layout.record_steps, -1).swapaxes(1, 2)
     panels.view(bits).reshape(steps.shape)[:] = steps
 
 
@@ -181,8 +165,8 @@ def _quantise(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint8]) 
     """Write numbers[64 P, C] into panels[P, bytes] quantised."""
     if not np.isfinite(numbers).all():
         raise FormatError("weight holds a number that is not finite, which has no code")
-    bits = 8 if layout.format.kind == "int8" else 4
-    sizes = layout.channels, layout.group_channels, bits
+    assert layout.format.codes is not None
+    sizes = layout.channels, layout.group_channels, layout.format.codes.bits
     for number, panel in enumerate(panels):
         rows = numbers[number * PANEL :].ctypes.data
         quantize_panel(rows, *sizes, panel.ctypes.data, layout.panel_bytes)

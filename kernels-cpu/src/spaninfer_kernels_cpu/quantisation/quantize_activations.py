@@ -26,8 +26,9 @@ _LIFT = np.float32(2.0**64)
 
 
 class RowSizes(NamedTuple):
-    """Channels of a row, of a group and of one that is filled up, bytes of a channel, and what is
-    added to the weights that it meets so that they are unsigned.
+    """Channels of a row, of a group and of one that is filled up, bytes of a channel, what is added
+    to the weights that it meets so that they are unsigned, and groups, perhaps more than channels
+    are for: all their codes are zero.
     """
 
     channels: int
@@ -35,6 +36,7 @@ class RowSizes(NamedTuple):
     padded: int
     channel_bytes: int
     unsigned_offset: int
+    groups: int
 
 
 @device_function
@@ -45,9 +47,9 @@ def quantize_row(source: int, sizes: RowSizes, target: int) -> None:
     """
     channels, group, padded = sizes.channels, sizes.group, sizes.padded
     channel_bytes, unsigned_offset = sizes.channel_bytes, sizes.unsigned_offset
-    groups = (channels + group - 1) // group
-    parameters = target + groups * padded * channel_bytes
-    for start in range(0, channels, group):
+    parameters = target + sizes.groups * padded * channel_bytes
+    for number in range(sizes.groups):
+        start = min(channels, number * group)
         count = min(group, channels - start)
         scale = _scale(source + 4 * start, count)
         if count < padded:

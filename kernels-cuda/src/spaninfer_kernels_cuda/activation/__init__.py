@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple, get_args
 import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
+    ArraySpec,
     Call,
     FileCache,
     Gpu,
     Int32,
-    Key,
     Pointer,
     ShapeError,
     Signature,
@@ -31,8 +31,8 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
+    inspect_array,
     load,
-    look_at,
     match,
     pointer_of,
     prepared_once,
@@ -45,14 +45,14 @@ from spaninfer_kernels_cuda.activation.tuning import THREADS, launch, vector
 
 
 class ActivateArguments(NamedTuple):
-    """The addresses that activate_rows takes."""
+    """Addresses, the arguments of activate_rows."""
 
     out: Pointer
     x: Pointer
 
 
 class ActivateSizes(NamedTuple):
-    """The sizes that activate_rows takes: loads of all rows, and of one."""
+    """Sizes, the constants of activate_rows: loads of all rows, and of one."""
 
     loads: Int32
     loads_per_row: Int32
@@ -71,16 +71,16 @@ ACTS: tuple[Act, ...] = get_args(Act)
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """What is computed: the activation, and whether its result multiplies the row's other half."""
+class ActivationOptions:
+    """A request for a variant: the activation, plain or gated by the row's other half."""
 
     act: Act
     gated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """An activation of one size, compiled and loaded: `launch` passes pointers, and nothing else.
+class PreparedActivation:
+    """An activation of one size.
 
     Pointers are multiples of 16 bytes wherever `channels` elements are.
     """
@@ -91,62 +91,59 @@ class Prepared:
     _call: Call[ActivateArguments] | None
 
     def launch(self, x: object, *, out: object, stream: object = None) -> None:
-        """Write the activation of x to `out`, which may be x itself where it is not gated.
-
-        Arrays may be given as addresses. Without a stream, the current one of x's framework.
-        """
+        """Write the activation of x to `out`, which may be x itself where it is not gated."""
         self.start(stream_handle(stream, x), ActivateArguments(pointer_of(out), pointer_of(x)))
 
     def start(self, handle: int, arguments: ActivateArguments) -> None:
-        """Launch on the stream with this handle, whichever it is."""
+        """Launch on the stream with this handle, the default stream included."""
         if self._call is not None:
             self._call(handle, arguments)
 
 
-def variant_for(form: Form, channels: int, dtype: object) -> Variant:
+def variant_for(options: ActivationOptions, channels: int, dtype: object) -> Variant:
     """Return the variant for results of `channels` elements of `dtype` (float32, 16-bit floats)."""
-    if form.act not in ACTS:
-        raise ShapeError(f"there is no activation {form.act!r}; there are {', '.join(ACTS)}")
+    if options.act not in ACTS:
+        raise ShapeError(f"there is no activation {options.act!r}; there are {', '.join(ACTS)}")
     element = element_of(dtype)
     macros: dict[str, str | int | bool] = {
         "T": element.name,
-        "ACT": form.act,
+        "ACT": options.act,
         "VECTOR": vector(channels, element.itemsize),
         "THREADS": THREADS,
-        "GATED": form.gated,
+        "GATED": options.gated,
     }
     return Variant.of("activate_rows", SOURCE, macros, element.architectures)
 
 
 def prepare(
-    form: Form,
+    options: ActivationOptions,
     *,
     rows: int,
     channels: int,
     dtype: object,
     gpu: Gpu,
     cache: FileCache | None = None,
-) -> Prepared:
+) -> PreparedActivation:
     """Return the activation with the result out[rows channels] on `gpu`, compiled or cached.
 
-    Raises ShapeError or DTypeError where no variant takes the sizes, CompileError where there is
-    no compiler.
+    Raises ShapeError or DTypeError where no variant takes the sizes, CompileError where there is no
+    compiler.
     """
-    compiled = compile_variant(variant_for(form, channels, dtype), gpu.arch, cache or user_cache())
+    compiled = compile_variant(
+        variant_for(options, channels, dtype), gpu.arch, cache or user_cache()
+    )
     per_row = channels // vector(channels, element_of(dtype).itemsize)
     loads = rows * per_row
-    grid = launch(loads, gated=form.gated)
+    grid = launch(loads, gated=options.gated)
     kernel, sizes = load(compiled, gpu, ACTIVATE_ROWS), ActivateSizes(loads, per_row)
     call = Call(kernel, grid, sizes) if grid else None
-    return Prepared(rows, channels, workspace_bytes=0, _call=call)
+    return PreparedActivation(rows, channels, workspace_bytes=0, _call=call)
 
 
 def activate(x: object, act: Act, *, out: object = None, stream: object = None) -> object:
     """Return act(x[T C]).
 
-    Without `out`, the result is a new array in the order of the stream: a tensor where x is a
-    torch tensor, else one that cupy.from_dlpack takes. Without a stream, the current one of x's
-    framework.
+    Without `out`, the result is a new array.
     """
     return _run(act, False, x, out, stream)
 
@@ -160,10 +157,10 @@ def gated(gate_up: object, act: Act, *, out: object = None, stream: object = Non
 
 
 def _run(act: Act, gated: bool, x: object, out: object, stream: object) -> object:
-    """Launch what the arguments' keys were checked and prepared for."""
-    at, key = look_at(x)
-    to, out_key = look_at(out)
-    step, allocate = _checked(act, gated, key, out_key)
+    """Launch what the arguments' specs were checked and prepared for."""
+    at, spec = inspect_array(x)
+    to, out_spec = inspect_array(out)
+    step, allocate = _checked(act, gated, spec, out_spec)
     handle = stream_handle(stream, x)
     if out is None:
         (out,) = allocate(handle)
@@ -174,10 +171,10 @@ def _run(act: Act, gated: bool, x: object, out: object, stream: object) -> objec
 
 @prepared_once(1024)
 def _checked(
-    act: Act, gated: bool, key: Key, out: Key
-) -> tuple[Prepared, Callable[[int], tuple[Any, ...]]]:
-    """Return the activation for arrays with these keys, and what allocates its result."""
-    x = view_at(key)
+    act: Act, gated: bool, spec: ArraySpec, out: ArraySpec
+) -> tuple[PreparedActivation, Callable[[int], tuple[Any, ...]]]:
+    """Return the activation for arrays with these specs, and the allocator of its result."""
+    x = view_at(spec)
     rows, width = match(x=(x, "T C")).values()
     if gated and width % 2:
         raise ShapeError(f"x: C is {width}, but gate and up are two halves of a row")
@@ -185,17 +182,19 @@ def _checked(
     alignment = vector(channels, x.dtype.itemsize) * x.dtype.itemsize
     check_dense(x.dtype, x=x)
     check_aligned(alignment, x=x)
-    step = prepare(Form(act, gated), rows=rows, channels=channels, dtype=x.dtype, gpu=gpu)
+    step = prepare(
+        ActivationOptions(act, gated), rows=rows, channels=channels, dtype=x.dtype, gpu=gpu
+    )
     result = ("out", (rows, channels), x.dtype, alignment)
     check_results((out,), gpu, result)
-    return step, allocator(key, gpu, result)
+    return step, allocator(spec, gpu, result)
 
 
 VARIANTS: tuple[Variant, ...] = tuple(
-    variant_for(Form(act, gated), channels, dtype)
+    variant_for(ActivationOptions(act, gated), channels, dtype)
     for act in ACTS
     for gated in (False, True)
     for channels in (1001, 4096)
     for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)
 )
-"""Every activation, form and element type, with the narrowest and the widest load."""
+"""Every activation, plain and gated, and element type, with the narrowest and the widest load."""

@@ -3,7 +3,7 @@
 //   out[t c] = ACT(x[t c])      or      out[t c] = ACT(x[t c]) * x[t channels + c]
 //
 // A thread makes two loads: of both halves of a gated row, or of two places THREADS loads apart.
-// Blocks pay no heed to rows, so that the last ones of a row are not idle.
+// Blocks ignore row boundaries, so that none is partly idle at the end of a row.
 //
 // Macros: T (element), ACT (a function of activate.cuh), VECTOR (elements per load), THREADS,
 //         GATED (0 or 1).

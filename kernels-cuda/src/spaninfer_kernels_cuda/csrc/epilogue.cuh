@@ -1,7 +1,7 @@
-// What blocks do with the sums of a tile: one adds those that others have left to it, finishes and
-// writes them.
+// The epilogue of a tile: its owner adds the partial accumulators of other blocks, finishes the
+// results and writes them.
 //
-//   y = sums + bias                           bias[N], or none
+//   y = acc + bias                            bias[N], or none
 //   y = activated(y[gate rows]) * y[up rows]  kGated: gate rows of the weight above up rows
 //   out = y + residual                        residual[M C], or none; may be out itself
 //
@@ -16,7 +16,7 @@
 template <typename Kernel>
 using Accumulators = float[Kernel::kColumns][4];
 
-// Where results go, what is added to them, and what blocks tell each other.
+// The arrays that results go to, those that are added, and the partials and flags of split tiles.
 template <typename Kernel>
 struct Target {
   using T = typename Kernel::Element;
@@ -29,7 +29,7 @@ struct Target {
 
   __device__ __forceinline__ int columns() const { return Kernel::kGated ? rows / 2 : rows; }
 
-  // What of it the blocks with this blockIdx.y work on: tokens from `first` on.
+  // The part for blocks with this blockIdx.y: tokens from `first` on.
   __device__ __forceinline__ Target from_token(int first) const {
     const size_t skipped = static_cast<size_t>(first) * columns();
     const size_t blocks = static_cast<size_t>(blockIdx.y) * gridDim.x;
@@ -42,7 +42,7 @@ struct Target {
             rows};
   }
 
-  // Where this thread's sums lie in what block `block` leaves: beside those of its neighbours.
+  // This thread's place in the partial that block `block` leaves, beside its neighbours'.
   __device__ __forceinline__ float4* left_by(int block) const {
     constexpr int kOwn = Kernel::kColumns * Kernel::kThreads;
     return partial + static_cast<size_t>(block) * kOwn + threadIdx.x;
@@ -50,7 +50,7 @@ struct Target {
 };
 
 // Calls `each(j, token)` for every column j, `token` being the first of its tokens that this thread
-// has, and lets the compiler mix the work of four columns, no more: their loads are under way
+// has, and lets the compiler mix the work of four columns, no more: their loads are in flight
 // together, but addresses and numbers of all columns would not fit into registers.
 template <typename Kernel, typename Each>
 __device__ __forceinline__ void for_columns(Each each) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void for_columns(Each each) {
   }
 }
 
-// Leaves the sums to the block that owns the tile.
+// Leaves the accumulators, as a partial, to the block that owns the tile.
 template <typename Kernel>
 __device__ __forceinline__ void leave(const Accumulators<Kernel>& acc,
                                       const Target<Kernel>& target) {
@@ -79,8 +79,8 @@ __device__ __forceinline__ void leave(const Accumulators<Kernel>& acc,
   if (threadIdx.x == 0) atomicExch(target.flags + blockIdx.x, 1);
 }
 
-// Waits until the blocks from `first` to the one before this have left their sums; takes their
-// flags down.
+// Waits until the blocks from `first` to the one before this have left their partials; clears their
+// flags.
 template <typename Kernel>
 __device__ __forceinline__ void wait_for_left(const Target<Kernel>& target, int first) {
   for (int block = first + threadIdx.x; block < blockIdx.x; block += Kernel::kThreads) {
@@ -91,7 +91,7 @@ __device__ __forceinline__ void wait_for_left(const Target<Kernel>& target, int 
   Kernel::sync();
 }
 
-// Adds what the blocks from `first` to this one have left, in this order.
+// Adds the partials of the blocks from `first` to this one, in this order.
 template <typename Kernel>
 __device__ __forceinline__ void collect(Accumulators<Kernel>& acc, const Target<Kernel>& target,
                                         int first) {
@@ -119,7 +119,7 @@ __device__ __forceinline__ int column_of(int tile, int warp) {
   return tile * kTile + warp * kOwn + threadIdx.x % kWarp / 4;
 }
 
-// Of rows g and g + 8 of a warp's: the bias, zeros where there is none.
+// The bias of rows g and g + 8 of a warp's; zeros where there is none.
 template <typename Kernel>
 __device__ __forceinline__ float2 bias_of(const Target<Kernel>& target, int column) {
   const int columns = target.columns(), partner = Kernel::kGated ? column + columns : column + 8;
@@ -144,7 +144,7 @@ __device__ __forceinline__ float4 residual_of(const Target<Kernel>& target, int 
   return make_float4(add[0], add[1], add[2], add[3]);
 }
 
-// Makes results of the sums of a fragment.
+// Turns a fragment of accumulators into results.
 template <typename Kernel>
 __device__ __forceinline__ void complete(float (&sum)[4], float2 bias, float4 residual) {
 #pragma unroll
@@ -174,10 +174,10 @@ __device__ __forceinline__ void store(const float (&sum)[4], const Target<Kernel
   }
 }
 
-// Sets the sums of a tile to what they begin with; says whether what others have left is
-// in them. Where no tile is larger than a share, the one before has left its part long ago, as the
-// first thing it did, while this is the last tile of this block. It is read here, beside copies of
-// weights, and not when all else is done.
+// Initialises the accumulators of a tile; returns true if they include the other blocks' partials.
+// Where no tile is larger than a block's share, the previous block left its partial long ago, as
+// the first thing it did, while this is the last tile of this block. So it is read here, beside
+// copies of weights, and not at the end.
 template <typename Kernel>
 __device__ __forceinline__ bool begin_tile(Accumulators<Kernel>& acc, const ChunkCursor& place,
                                            const WorkRange& range, const Target<Kernel>& target) {
@@ -202,8 +202,8 @@ __device__ __forceinline__ bool begin_tile(Accumulators<Kernel>& acc, const Chun
   return false;
 }
 
-// Does with the sums of a tile, all of this block's chunks being in them, what is to be done.
-// `has_all` says that the other blocks' are in them too.
+// Finishes a tile once all of this block's chunks are accumulated. `has_all` says that the other
+// blocks' partials are included.
 template <typename Kernel>
 __device__ __forceinline__ void finish_tile(Accumulators<Kernel>& acc, const ChunkCursor& place,
                                             const WorkRange& range, const Target<Kernel>& target,

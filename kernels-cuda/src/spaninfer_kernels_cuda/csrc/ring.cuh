@@ -1,4 +1,4 @@
-// Where a thread is in a ring of buffers, each with a barrier for full and one for empty.
+// A thread's position in a ring of buffers, each with a full and an empty barrier.
 
 // A buffer of the ring, and the parity of its barriers' phase in this round.
 template <int kStages>

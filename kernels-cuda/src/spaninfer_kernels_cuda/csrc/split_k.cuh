@@ -1,15 +1,15 @@
-// How the blocks of a cluster add up what they have of one tile, and finish it.
+// Split-K reduction in a cluster: its blocks add their partials of one tile, and finish it.
 //
-// A tile's columns of 8 tokens belong to the blocks in turn. Every block sends its sums of a column
-// to the one that owns it, by stores that count themselves at a barrier there, and may then end; an
-// owner waits for the sums of all, adds them in the order of the blocks, and writes the result. So
-// a sum takes one way through the cluster, and only owners wait for blocks that still multiply.
+// A tile's columns of 8 tokens belong to the blocks in turn. Every block sends its partials of a
+// column to the owner, by stores that count themselves at a barrier there, and may then end; an
+// owner waits for the partials of all, adds them in block order, and writes the result. So a
+// partial crosses the cluster once, and only owners wait for blocks that still multiply.
 //
-// `Kernel` tells, besides what epilogue.cuh asks, kBlocks: those of the cluster.
+// `Kernel` has, besides what epilogue.cuh requires, kBlocks: those of the cluster.
 //
 // Needs mma.cuh, copy.cuh, cluster.cuh, epilogue.cuh; sm_90.
 
-// Where sums of a block's own columns arrive.
+// The partials of a block's own columns, and the barrier at which they arrive.
 template <typename Kernel>
 struct ClusterReduction {
   static constexpr int kBlocks = Kernel::kBlocks;
@@ -18,14 +18,14 @@ struct ClusterReduction {
   float4 acc[kMostOwned][kBlocks][Kernel::kThreads];
   Barrier arrived;
 
-  // By one thread of each block, before the barrier of the cluster that all sums come after.
+  // By one thread of each block, before the cluster barrier that precedes all sends.
   __device__ __forceinline__ void open() {
     const int owned = (Kernel::kColumns - rank_in_cluster() + kBlocks - 1) / kBlocks;
     init_barrier(&arrived, 1);
     arrive_expecting(&arrived, owned * static_cast<int>(sizeof(acc[0])));
   }
 
-  // Stores to what is `place` here in block `rank`, and counts there.
+  // Stores to block `rank`, at the address that `place` has here, and counts there.
   __device__ __forceinline__ void send(const float (&sum)[4], const float4& place, int rank) {
     asm volatile(
         "{\n"
@@ -39,7 +39,7 @@ struct ClusterReduction {
         : "memory");
   }
 
-  // Waits until everything is there, what other blocks have sent included.
+  // Waits until the partials of all blocks have arrived.
   __device__ __forceinline__ void wait() {
     asm volatile(
         "{\n"
@@ -52,8 +52,8 @@ struct ClusterReduction {
   }
 };
 
-// What an owner adds to the sums of its columns. It is asked for before anything is multiplied, so
-// that nothing has to be waited for when the last sum has come.
+// The bias and residual of an owner's columns. They are loaded before the multiplication, so that
+// nothing is left to wait for after the last partial.
 template <typename Kernel>
 struct Added {
   float2 bias;

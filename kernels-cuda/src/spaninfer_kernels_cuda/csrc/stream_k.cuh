@@ -1,16 +1,17 @@
-// How the blocks of a grid share a product with a weight: which chunks are whose, in which order.
+// Stream-K: the division of a GEMM's chunks among the blocks of a grid, and their order.
 //
 // The work is a list of chunks: a tile's rows of the weight by some elements of K, tile after tile.
-// Every block takes an equal part of it, wherever tiles begin (stream-K: Osama et al.,
-// arXiv 2301.03598).
+// Every block takes an equal part of it, wherever tiles begin (stream-K: Osama et al., arXiv
+// 2301.03598).
 //
 //   chunks   |·········· tile 0 ··········|·········· tile 1 ··········|·········· tile 2 ···
 //   blocks   |──────── 0 ────────|──────── 1 ────────|──────── 2 ────────|──────── 3 ────────
 //
-// The block with the last chunk of a tile owns it: it adds what the blocks before it have left in
-// the workspace, always in the same order, so that results do not depend on timing. A block takes
-// its tiles backwards, first the one that another block owns, so that owners seldom wait; they wait
-// only for blocks with smaller numbers, which run or have run, so they never wait in vain.
+// The block with the last chunk of a tile owns it: it adds the partials that the blocks before it
+// have left in the workspace, always in the same order, so that results do not depend on timing. A
+// block takes its tiles backwards, first the one that another block owns, so that owners seldom
+// wait; they wait only for blocks with smaller numbers, which run or have run, so they never wait
+// in vain.
 //
 // Where tiles are few, waiting through device memory takes longer than the work. There the blocks
 // of a cluster have one tile, and equal parts of its chunks.

@@ -1,13 +1,13 @@
-"""Products of few rows with a large weight: out = x @ weight^T, with what follows it in a model.
+"""Small-M GEMM (GEMV at one token): out = x @ weight^T with bias, activation and residual fused.
 
 x[M K], weight[N K] and out[M N] hold one 16-bit float type; M is at most 512, K a multiple of 8.
 The weight is contiguous, rows of x are strided, both begin at multiples of 16 bytes; for a `Wide`
-tile the others begin at multiples of 4. Sums are float32, rounded once, after bias[N], activation
-and residual. With an activation, the weight's rows are those of the gate above those of up:
-out[M N/2] = act(gate) * up.
+tile the others begin at multiples of 4. Accumulation is float32, rounded once, after bias[N],
+activation and residual. With an activation, the weight's rows are those of the gate above those of
+up: out[M N/2] = act(gate) * up.
 
-The same arguments give the same bits. A row's result depends neither on the other rows nor on
-their number as long as the same tile is chosen for it.
+The same arguments give the same bits. A row's result depends neither on the other rows nor on their
+number as long as the same tile is chosen for it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
+    ArraySpec,
     Call,
     Compiled,
     DTypeError,
     FileCache,
     Gpu,
-    Key,
     Launch,
     ShapeError,
     Source,
@@ -37,8 +37,8 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
+    inspect_array,
     load,
-    look_at,
     match,
     pointer_of,
     prepared_once,
@@ -74,7 +74,7 @@ __all__ = [
     "TALL",
     "VARIANTS",
     "WIDE",
-    "Prepared",
+    "PreparedGemm",
     "Shape",
     "Tall",
     "Tile",
@@ -120,23 +120,23 @@ _PAIR_BYTES = 4  # what a thread of wide.cu reads or writes at once
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A product of one shape, compiled and loaded: `launch` passes pointers, and nothing else.
+class PreparedGemm:
+    """A GEMM of one shape.
 
-    `launch` needs `workspace_bytes` of 16-byte aligned memory. What is fresh goes through `clear`
-    once (or is zeroed otherwise); every launch leaves it fit for the next one, of any shape.
+    `launch` needs `workspace_bytes` of 16-byte aligned memory. Fresh memory is initialised once by
+    `clear` (or zeroed); every launch leaves it ready for the next one, of any shape.
     """
 
     shape: Shape
     tile: AnyTile
-    gated: bool  # are the outputs half as many as the weight's rows?
+    gated: bool  # the outputs are half as many as the weight's rows
     workspace_bytes: int
     _kernel: General | OnHopper | WholeTiles | None
     _clear: Call[ClearArguments]
 
     @property
     def uses_flags(self) -> bool:
-        """Whether blocks tell each other what they have left in the workspace."""
+        """True if blocks exchange partial accumulators through the workspace."""
         return isinstance(self.tile, Tile) and self.tile.splits == 1
 
     def launch(
@@ -150,11 +150,10 @@ class Prepared:
         residual: object = None,
         stream: object = None,
     ) -> None:
-        """Write x @ weight^T, what follows included, to `out`.
+        """Write x @ weight^T, bias, activation and residual applied, to `out`.
 
-        Arrays may be given as addresses; `out` may be `residual`. The weight is read before the
-        launch in front on the stream has finished, so that one must not write it. Without a
-        stream, the current one of x's framework.
+        `out` may be `residual`. The weight is read before the previous launch on the stream has
+        finished, so that one must not write it.
         """
         at = Addresses(
             out=pointer_of(out),
@@ -167,16 +166,16 @@ class Prepared:
         self.start(stream_handle(stream, x), at)
 
     def start(self, handle: int, at: Addresses) -> None:
-        """Launch with addresses on the stream with this handle, whichever it is."""
+        """Launch on the stream with this handle, the default stream included."""
         if self._kernel is not None:
             self._kernel.start(handle, at)
 
     def clear(self, workspace: object, *, stream: object = None) -> None:
-        """Make fresh memory fit for a first launch."""
+        """Initialise fresh memory as a workspace."""
         self.start_clear(stream_handle(stream, workspace), pointer_of(workspace))
 
     def start_clear(self, handle: int, workspace: int) -> None:
-        """Do what `clear` does, on the stream with this handle, whichever it is."""
+        """Initialise a workspace on the stream with this handle, the default stream included."""
         self._clear(handle, ClearArguments(workspace))
 
 
@@ -216,8 +215,8 @@ def prepare(
     row_stride: int | None = None,
     tile: AnyTile | None = None,
     cache: FileCache | None = None,
-) -> Prepared:
-    """Return the product of `shape` on `gpu`, compiled, or from `cache` where it is known.
+) -> PreparedGemm:
+    """Return the GEMM of `shape` on `gpu`, compiled or cached.
 
     `row_stride` counts elements from one row of x to the next (K unless given); `tile` is chosen
     for the shape unless given. Raises ShapeError or DTypeError for what no kernel takes,
@@ -234,7 +233,7 @@ def prepare(
         row_stride=shape.inner if row_stride is None else row_stride,
         gated=gated,
     )
-    return Prepared(
+    return PreparedGemm(
         shape,
         tile,
         gated,
@@ -269,7 +268,7 @@ def _load(
 
 
 def _partial_bytes(grid: Launch, tile: AnyTile) -> int:
-    """Return what all blocks may have to leave for others: a tile of float32 each."""
+    """Return the bytes of all blocks' partial accumulators: a tile of float32 each."""
     if isinstance(tile, (Wide, Tall)) or tile.splits > 1:
         return 0
     blocks, groups, _ = grid.grid
@@ -288,14 +287,15 @@ def gemm(
 ) -> object:
     """Return x[M K] @ weight[N K]^T, plus bias[N], gated by `gate`, plus residual.
 
-    Without `out`, the result is a new array in the order of the stream: a tensor where x is a torch
-    tensor, else one that cupy.from_dlpack takes. Without a stream, the current one of x's
-    framework.
+    Without `out`, the result is a new array.
     """
-    (x_at, key), (weight_at, weight_key) = look_at(x), look_at(weight)
-    (bias_at, bias_key), (residual_at, residual_key) = look_at(bias), look_at(residual)
-    to, out_key = look_at(out)
-    step, allocate = _checked(gate, key, weight_key, bias_key, residual_key, out_key)
+    (x_at, spec), (weight_at, weight_spec) = inspect_array(x), inspect_array(weight)
+    (bias_at, bias_spec), (residual_at, residual_spec) = (
+        inspect_array(bias),
+        inspect_array(residual),
+    )
+    to, out_spec = inspect_array(out)
+    step, allocate = _checked(gate, spec, weight_spec, bias_spec, residual_spec, out_spec)
     handle = stream_handle(stream, x)
     memory, *new = allocate(handle)
     workspace = pointer_of(memory)
@@ -310,10 +310,15 @@ def gemm(
 
 @prepared_once(1024)
 def _checked(
-    gate: Act | None, key: Key, weight: Key, bias: Key, residual: Key, out: Key
-) -> tuple[Prepared, Callable[[int], tuple[Any, ...]]]:
-    """Return the product of arrays with these keys, and what allocates workspace and result."""
-    x = view_at(key)
+    gate: Act | None,
+    spec: ArraySpec,
+    weight: ArraySpec,
+    bias: ArraySpec,
+    residual: ArraySpec,
+    out: ArraySpec,
+) -> tuple[PreparedGemm, Callable[[int], tuple[Any, ...]]]:
+    """Return the GEMM of arrays with these specs, and the allocator of workspace and result."""
+    x = view_at(spec)
     given = {"weight": weight, "bias": bias, "residual": residual}
     views = {name: view_at(each) for name, each in given.items() if each}
     sizes = match(x=(x, "M K"), weight=(views["weight"], "N K"))
@@ -333,7 +338,7 @@ def _checked(
     result = ("out", (shape.rows, columns), x.dtype, alignment)
     check_results((out,), gpu, result)
     workspace = ("workspace", (step.workspace_bytes,), np.uint8, _ALIGNMENT)
-    return step, allocator(key, gpu, workspace, *(() if out else (result,)))
+    return step, allocator(spec, gpu, workspace, *(() if out else (result,)))
 
 
 VARIANTS: tuple[Variant, ...] = tuple(

@@ -1,10 +1,9 @@
-// Products of few rows with a large weight: out[M C] from x[M K] and weight[N K].
+// Small-M GEMM on any architecture (GEMV at one token): out[M C] from x[M K] and weight[N K].
 //
-// The weight is what has to be read, so it is the first operand of the tensor cores, 16 rows per
-// warp, and the few rows of x, padded to TOKENS, are the second. All threads copy
-// chunks of both through a ring of STAGES buffers, and multiply. Blocks share the work as
-// stream_k.cuh says. Weights do not depend on the kernel before: they are on their way before this
-// one waits.
+// Memory-bound: the weight is what has to be read, so it is operand A of the tensor cores, 16 rows
+// per warp, and the M rows of x, padded to TOKENS, are operand B. All threads both copy chunks
+// through a ring of STAGES buffers and multiply. Blocks share the work as stream_k.cuh says.
+// Weights do not depend on the previous kernel: their copies are issued before this one waits.
 //
 // Macros: T (half, bfloat16), TOKENS (8, 16, 32 or 64), GROUPS (of 4 warps), STAGES, GATED,
 //         ACT (a function of activate.cuh).
@@ -39,8 +38,8 @@ struct Sizes {
   long long stride;         // elements from one row of x to the next
 };
 
-// The weight's row that is row `row` of a tile. Beyond the end it is some row: its results are not
-// written. GATED: 16 rows are 8 of the gate and theirs of up, so that a thread gets both.
+// The weight's row for row `row` of a tile. Beyond the end it is any row: its results are not
+// written. GATED: 16 rows are 8 of the gate and their 8 of up, so that a thread has both.
 __device__ __forceinline__ size_t weight_row(int tile, int row, const Sizes& sizes) {
   if constexpr (!GATED) return min(tile * Kernel::kRows + row, sizes.rows - 1);
   const int half_rows = sizes.rows / 2;
@@ -48,8 +47,8 @@ __device__ __forceinline__ size_t weight_row(int tile, int row, const Sizes& siz
   return min(pair, half_rows - 1) + (row & 8 ? half_rows : 0);
 }
 
-// Copies of a chunk by all threads: lines of 128 bytes; the 16-byte vectors of a line are
-// permuted by its number, which keeps them in different banks.
+// Copies of a chunk by all threads: lines of 128 bytes; the 16-byte vectors of a line are permuted
+// by its number, which keeps them in different banks.
 
 __device__ __forceinline__ unsigned offset_of(int line, int vector) {
   return line * kLineBytes + ((vector ^ (line & 7)) << 4);
@@ -75,13 +74,13 @@ __device__ __forceinline__ void copy_x(unsigned char* stage, const T* x, ChunkCu
 #pragma unroll
   for (int first = 0; first < TOKENS; first += kLinesAtOnce) {
     const int token = first + line;
-    if (token >= sizes.tokens) break;  // whatever lies there reaches columns of padding only
+    if (token >= sizes.tokens) break;  // only padding columns read what lies there
     copy_16(stage + kWeightBytes + offset_of(token, vector),
             is_there ? x + token * sizes.stride + k : x, is_there);
   }
 }
 
-// sums += weight x^T for the 16 rows of each warp.
+// acc += weight x^T for the 16 rows of each warp.
 __device__ __forceinline__ void multiply_chunk(Accumulators<Kernel>& acc, unsigned stage) {
   const int lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * kBlockRows + lane % 16;
 #pragma unroll
@@ -164,5 +163,5 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads, 1)
   }
 }
 
-// Makes fresh memory a workspace: `flags` is where it begins.
+// Initialises fresh memory as a workspace: `flags` is its beginning.
 extern "C" __global__ void gemm_clear(int* flags) { flags[threadIdx.x] = 0; }

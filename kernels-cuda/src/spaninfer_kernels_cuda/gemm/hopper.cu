@@ -1,32 +1,33 @@
-// Products of few rows with a large weight on Hopper: out[M C] from x[M K] and weight[N K].
+// Small-M GEMM on Hopper (GEMV at one token): out[M C] from x[M K] and weight[N K].
 //
-// The weight is what has to be read, so 64 rows of it are the first operand of a warpgroup's
-// products, and the few rows of x, padded to TOKENS, are the second. One warp brings chunks of both
-// by the copy engine into a ring of STAGES buffers; GROUPS warpgroups multiply, each 64 rows, while
-// it goes on, over the ends of tiles too. Blocks share the work as stream_k.cuh says.
+// Memory-bound: the weight is what has to be read. So 64 of its rows are operand A of a wgmma, and
+// the M rows of x, padded to TOKENS (at least 8, the smallest wgmma N), are operand B. A producer
+// warp copies chunks of both by TMA into a ring of STAGES buffers and runs ahead across tile
+// boundaries; GROUPS consumer warpgroups multiply 64 weight rows each. Blocks share the work as
+// stream_k.cuh says.
 //
-// Weights do not depend on the kernel before, so the ring is full of them when that one ends. A
-// block that takes half of an SM lets the next kernel do this beside it: between products that
-// follow one another the memory hardly rests.
+// Weights do not depend on the previous kernel, so the ring is filled with them while that one
+// runs. A block that takes half of an SM lets the next kernel do the same beside it: between
+// consecutive GEMMs, memory is hardly ever idle.
 //
-// Macros: T (half, bfloat16), TOKENS (a size of Product), GROUPS, STAGES, SPLITS (blocks of a
-//         cluster, which have parts of one tile; with 1 all blocks share all tiles), GATED, ACT (a
-//         function of activate.cuh).
+// Macros: T (half, bfloat16), TOKENS (a size of Wgmma), GROUPS, STAGES, SPLITS (blocks of a
+//         cluster, each with a part of K of one tile; with 1 all blocks share all tiles), GATED,
+//         ACT (a function of activate.cuh).
 // Demands: gridDim.y times TOKENS hold the M rows of x; K % 8 == 0; a tile has at least SPLITS
 //          chunks; GATED: N % 16 == 0; maps whose boxes are kChunk elements of TOKENS rows of x,
 //          and of kRows rows of the weight (GATED: of 8 of the gate, then their 8 of up, and so
 //          on); flags zero, as every launch leaves them.
 
-constexpr int kLineBytes = 128;  // of a row, what the copy engine permutes
+constexpr int kLineBytes = 128;  // the swizzle width of the TMA
 constexpr int kChunk = kLineBytes / sizeof(T);
 constexpr int kSteps = kChunk / 16;
-constexpr int kProductRows = 64;
+constexpr int kWgmmaRows = 64;
 
 struct Kernel {
   using Element = T;
   static constexpr bool kGated = GATED;
-  static constexpr int kThreads = GROUPS * 4 * kWarp;  // those that multiply
-  static constexpr int kRows = GROUPS * kProductRows;
+  static constexpr int kThreads = GROUPS * 4 * kWarp;  // consumers
+  static constexpr int kRows = GROUPS * kWgmmaRows;
   static constexpr int kWarps = kThreads / kWarp;
   static constexpr int kColumns = TOKENS / 8;
   static constexpr int kBlocks = SPLITS;  // of a cluster
@@ -42,7 +43,7 @@ constexpr int kStageBytes = kWeightBytes + TOKENS * kLineBytes;
 
 constexpr bool kInCluster = SPLITS > 1;
 
-// Tile.shared_bytes is what of it is used: `reduction` only kInCluster, and no padding behind it.
+// Tile.shared_bytes counts what is used: `reduction` only if kInCluster, without trailing padding.
 struct Shared {
   alignas(1024) unsigned char stages[STAGES][kStageBytes];
   Barrier full[STAGES], empty[STAGES];
@@ -51,7 +52,7 @@ struct Shared {
 
 using Turn = TurnOf<STAGES>;
 
-// Weights are read once: they are the first that the L2 cache may forget.
+// Weights are read once: the L2 cache may evict them first.
 __device__ __forceinline__ void copy_weight(Shared& shared, int stage, const TensorMap& weight,
                                             const ChunkCursor& place, CachePolicy once) {
   const int k = place.chunk * kChunk;
@@ -66,9 +67,9 @@ __device__ __forceinline__ void copy_x(Shared& shared, int stage, const TensorMa
            &shared.full[stage]);
 }
 
-// What the copying thread does. The next kernel may start as soon as all blocks of this one have, and
-// fill its ring long before this one ends: a step of Qwen2.5-7B takes 3731 us at one row in place of
-// 3782 with its start at the last copy, at 32 rows 4390 in place of 4534 (H200, 2026-11-21).
+// The producer. The next kernel may start as soon as all blocks of this one have, and fill its ring
+// long before this one ends. Against a start at the last copy, a step of Qwen2.5-7B takes 3731 us
+// instead of 3782 at one token, and 4390 instead of 4534 at 32 (H200, 2026-11-21).
 __device__ __forceinline__ void copy_chunks(Shared& shared, const TensorMap& weight,
                                             const TensorMap& x, const WorkRange& range) {
   const int count = range.count();
@@ -91,23 +92,23 @@ __device__ __forceinline__ void copy_chunks(Shared& shared, const TensorMap& wei
   }
 }
 
-// Starts the products of a chunk.
+// Issues the wgmmas of a chunk.
 __device__ __forceinline__ void multiply_chunk(Accumulators<Kernel>& acc,
                                                const unsigned char* stage, int group) {
-  const unsigned weight = shared_address(stage) + group * kProductRows * kLineBytes;
+  const unsigned weight = shared_address(stage) + group * kWgmmaRows * kLineBytes;
   const unsigned x = shared_address(stage) + kWeightBytes;
-  begin_products();
+  wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kSteps; ++k) {
     const int step = k * 16 * sizeof(T);
-    Product<T, Kernel::kColumns>::of_tiles(acc, tile_at<kLineBytes>(weight + step, 0),
+    Wgmma<T, Kernel::kColumns>::of_tiles(acc, tile_at<kLineBytes>(weight + step, 0),
                                            tile_at<kLineBytes>(x + step, 0), 1);
   }
-  commit_products();
+  wgmma_commit();
 }
 
-// Adds `chunks` chunks to the sums. The products of one are under way while the next is awaited, so a buffer
-// is free one chunk later.
+// Accumulates `chunks` chunks. The wgmmas of one run while the next is awaited, so a buffer is free
+// one chunk later.
 __device__ __forceinline__ void multiply_tile(Accumulators<Kernel>& acc, Shared& shared, Turn& turn,
                                               int chunks, int group, bool speaks) {
   int before = turn.stage;
@@ -117,12 +118,12 @@ __device__ __forceinline__ void multiply_tile(Accumulators<Kernel>& acc, Shared&
   for (int n = 1; n < chunks; ++n) {
     wait(&shared.full[turn.stage], turn.parity);
     multiply_chunk(acc, shared.stages[turn.stage], group);
-    wait_for_products<1>();
+    wgmma_wait<1>();
     arrive_if(speaks, &shared.empty[before]);
     before = turn.stage;
     turn.next();
   }
-  wait_for_products<0>();
+  wgmma_wait<0>();
   arrive_if(speaks, &shared.empty[before]);
 }
 
@@ -160,8 +161,8 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kWarp, kBlocksOf
   const Target<Kernel> target =
       Target<Kernel>{out, bias, residual, partial, flags, tokens, rows}.from_token(blockIdx.y *
                                                                                    TOKENS);
-  // From one lane, so that the compiler knows it for equal in all, and addresses of tiles with it:
-  // else it moves four registers for every product, 0.8 % of a 7B step of 64 rows (H200).
+  // From one lane, so that the compiler knows it to be warp-uniform, and tile addresses with it:
+  // otherwise it moves four registers for every wgmma, 0.8 % of a 7B step of 64 tokens (H200).
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0), lane = threadIdx.x % kWarp;
   const Added<Kernel> added = added_by_owner<Kernel>(target);
   Accumulators<Kernel> acc;
@@ -184,5 +185,5 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kWarp, kBlocksOf
   }
 }
 
-// Makes fresh memory a workspace: `flags` is where it begins.
+// Initialises fresh memory as a workspace: `flags` is its beginning.
 extern "C" __global__ void gemm_clear(int* flags) { flags[threadIdx.x] = 0; }

@@ -1,4 +1,4 @@
-"""The kernels of small-M GEMMs: what each takes, and how it is launched."""
+"""The kernels of small-M GEMM: signatures and launches."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from spaninfer_kernels_cuda.gemm.tall import Tall
 from spaninfer_kernels_cuda.gemm.tuning import FLAGS, Shape, Tile
 from spaninfer_kernels_cuda.gemm.wide import Wide
 
-FLAG_BYTES: Final = 4 * FLAGS  # what a workspace begins with; parts of tiles follow
+FLAG_BYTES: Final = 4 * FLAGS  # at the beginning of a workspace; partials of tiles follow
 
 
 class GeneralArguments(NamedTuple):
-    """What gemm of general.cu takes."""
+    """Arguments of gemm of general.cu."""
 
     out: Pointer
     weight: Pointer
@@ -37,7 +37,7 @@ class GeneralSizes(NamedTuple):
 
 
 class HopperArguments(NamedTuple):
-    """What gemm of hopper.cu takes."""
+    """Arguments of gemm of hopper.cu."""
 
     out: Pointer
     weight: TensorMap
@@ -49,7 +49,7 @@ class HopperArguments(NamedTuple):
 
 
 class WholeTileArguments(NamedTuple):
-    """What gemm of wide.cu and tall.cu takes: no block leaves a part of a tile to another."""
+    """Arguments of gemm of wide.cu and tall.cu, which have no partials."""
 
     out: Pointer
     weight: TensorMap
@@ -67,7 +67,7 @@ class Sizes(NamedTuple):
 
 
 class ClearArguments(NamedTuple):
-    """What gemm_clear takes."""
+    """Arguments of gemm_clear."""
 
     flags: Pointer
 
@@ -79,7 +79,7 @@ GEMM_CLEAR: Final = Signature("gemm_clear", ClearArguments)
 
 
 class Addresses(NamedTuple):
-    """Where the arrays of a product lie; 0 for those that it does not have."""
+    """Addresses of a GEMM's arrays; 0 for those that it does not have."""
 
     out: int
     x: int
@@ -91,7 +91,7 @@ class Addresses(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """What maps and addresses of x and weight depend on beside the addresses."""
+    """Shape, type and strides of x and weight: the tensor maps' parameters beside addresses."""
 
     shape: Shape
     dtype: str

@@ -1,4 +1,4 @@
-"""The tensor maps of hopper.cu and wide.cu: where the copy engine finds chunks of x and weight."""
+"""The TMA tensor maps of x and weight for hopper.cu, wide.cu and tall.cu."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from spaninfer_kernel_launch import encode_tensor_map
 
 from spaninfer_kernels_cuda.gemm.tuning import CHUNK, Shape
 
-_PAIRED = 8  # gate rows, and their up rows, that lie together in shared memory
+_PAIRED = 8  # adjacent gate rows in shared memory, followed by their up rows
 
 
 def map_x(pointer: int, dtype: str, shape: Shape, row_stride: int, tokens: int) -> bytes:

@@ -1,29 +1,30 @@
-// Gated products of some hundred rows on Hopper: out[M N/2] from x[M K] and weight[N K].
+// Gated GEMM on Hopper in tiles of 192 weight rows by 144 to 256 tokens.
 //
-// As in hopper.cu 64 rows of the weight are the first operand of a warpgroup's products, and rows of
-// x the second, whose number may be any of Product's sizes: rows of x are divided evenly, and hardly
-// any of the work is for rows that are not there. The more of them a tile has, the fewer bytes of
-// shared memory a product takes. So a tile has 3 * 64 rows of the weight and up to 256 of x, whose
-// sums leave no registers for threads that only copy: a thread of those that multiply asks for the
-// chunks. A block takes one tile after another, and the ring goes on over their ends.
+// out[M N/2] from x[M K] and weight[N K]. For some hundred tokens (M of 385 to 448; tuning.py). As
+// in hopper.cu, 64 weight rows are operand A of a wgmma and rows of x operand B, whose number may
+// be any wgmma N: tokens are divided evenly, with hardly any padding. The more of them a tile has,
+// the fewer bytes of shared memory a wgmma reads. So a tile has 3 * 64 weight rows and up to 256
+// tokens, whose accumulators leave no registers for a producer warp: one of the consumer threads
+// issues the TMA copies. A block takes one tile after another, and the ring runs ahead across tile
+// boundaries.
 //
-// Macros: T (half, bfloat16), TOKENS (of a tile, a size of Product), STAGES, GATED, ACT (a function
+// Macros: T (half, bfloat16), TOKENS (of a tile, a size of Wgmma), STAGES, GATED, ACT (a function
 //         of activate.cuh).
 // Demands: K % 8 == 0; GATED: N % 16 == 0; maps whose boxes are kChunk elements of TOKENS rows of
 //          x, and of kRows rows of the weight (GATED: of 8 of the gate, then their 8 of up, and so
 //          on).
 
-constexpr int kLineBytes = 128;  // of a row, what the copy engine permutes
+constexpr int kLineBytes = 128;  // the swizzle width of the TMA
 constexpr int kChunk = kLineBytes / sizeof(T);
 constexpr int kSteps = kChunk / 16;
-constexpr int kProductRows = 64;
+constexpr int kWgmmaRows = 64;
 constexpr int kGroups = 3;
 
 struct Kernel {
   using Element = T;
   static constexpr bool kGated = GATED;
   static constexpr int kThreads = kGroups * 4 * kWarp;
-  static constexpr int kRows = kGroups * kProductRows;
+  static constexpr int kRows = kGroups * kWgmmaRows;
   static constexpr int kColumns = TOKENS / 8;
 
   static __device__ __forceinline__ float activated(float x) { return ACT(x); }
@@ -40,8 +41,8 @@ struct Shared {
 
 using Turn = TurnOf<STAGES>;
 
-// A block's tiles: blockIdx.x, and every gridDim.x-th from there on. Those of the same rows of the
-// weight lie side by side, so that it is read again while the L2 cache has it.
+// A block's tiles: blockIdx.x, and every gridDim.x-th from there on. Those of the same weight rows
+// are adjacent, so that the weight is read again while it is in the L2 cache.
 struct Tiles {
   int count, across, chunks;  // of all; of the same rows of the weight; of K
 
@@ -55,8 +56,8 @@ struct Tiles {
   }
 };
 
-// Asks for the chunks of a block one after the other, by one thread, and without a branch: products
-// are under way around it, and the compiler must not take their code for divergent.
+// Issues the copies of a block's chunks in order, by one thread, and without a branch: wgmmas are
+// in flight around it, and the compiler must not take their code for divergent.
 struct Copier {
   const Tiles& tiles;
   const TensorMap &weight, &x;
@@ -90,29 +91,29 @@ struct Copier {
   }
 };
 
-// Starts the products of a chunk. `adds` is false for the first one of a tile.
+// Issues the wgmmas of a chunk. `adds` is false for the first one of a tile.
 __device__ __forceinline__ void multiply_chunk(Accumulators<Kernel>& acc,
                                                const unsigned char* stage, int group, bool adds) {
-  const unsigned weight = shared_address(stage) + group * kProductRows * kLineBytes;
+  const unsigned weight = shared_address(stage) + group * kWgmmaRows * kLineBytes;
   const unsigned x = shared_address(stage) + kWeightBytes;
-  begin_products();
+  wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kSteps; ++k) {
     const int step = k * 16 * sizeof(T);
-    Product<T, Kernel::kColumns>::of_tiles(acc, tile_at<kLineBytes>(weight + step, 0),
+    Wgmma<T, Kernel::kColumns>::of_tiles(acc, tile_at<kLineBytes>(weight + step, 0),
                                            tile_at<kLineBytes>(x + step, 0), adds || k > 0);
   }
-  commit_products();
+  wgmma_commit();
 }
 
-// Gives a buffer back, waits until all warps have, and asks for what comes into it next.
+// Releases a buffer, waits until all warps have, and issues the copy of its next chunk.
 __device__ __forceinline__ void renew(Shared& shared, const Turn& turn, Copier& copier) {
   arrive_if(threadIdx.x % kWarp == 0, &shared.empty[turn.stage]);
   wait(&shared.empty[turn.stage], turn.parity);
   copier.next(shared, turn.stage, true, true);
 }
 
-// Sums up the chunks of a tile; the products of one are under way while the next is awaited.
+// Accumulates the chunks of a tile; the wgmmas of one run while the next is awaited.
 __device__ __forceinline__ void multiply_tile(Accumulators<Kernel>& acc, Shared& shared, Turn& turn,
                                               Copier& copier, int chunks, int group) {
   wait(&shared.full[turn.stage], turn.parity);
@@ -122,12 +123,12 @@ __device__ __forceinline__ void multiply_tile(Accumulators<Kernel>& acc, Shared&
   for (int chunk = 1; chunk < chunks; ++chunk) {
     wait(&shared.full[turn.stage], turn.parity);
     multiply_chunk(acc, shared.stages[turn.stage], group, true);
-    wait_for_products<1>();
+    wgmma_wait<1>();
     renew(shared, before, copier);
     before = turn;
     turn.next();
   }
-  wait_for_products<0>();
+  wgmma_wait<0>();
   renew(shared, before, copier);
 }
 
@@ -149,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads, 1)
   }
   __syncthreads();
 
-  // Weights do not depend on the kernel before: the ring is full of them when that one ends.
+  // Weights do not depend on the previous kernel: the ring is filled while that one runs.
   const CachePolicy once = read_once();
   const bool asks = threadIdx.x == 0;
   Copier weights{tiles, weight, x, once, asks, tiles.work()};
@@ -158,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads, 1)
   Copier copier{tiles, weight, x, once, asks, tiles.work()};
   for (int n = 0; n < STAGES; ++n) copier.next(shared, n, false, true);
 
-  // From one lane, so that the compiler knows it for equal in all, and addresses of tiles with it.
+  // From one lane, so that the compiler knows it to be warp-uniform, and tile addresses with it.
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0);
   const Target<Kernel> all{out, bias, residual, nullptr, nullptr, tokens, rows};
   Accumulators<Kernel> acc;
@@ -177,5 +178,5 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads, 1)
   let_next_kernel_start();
 }
 
-// Makes fresh memory a workspace for other products: this one needs none.
+// Initialises fresh memory as a workspace for other kernels: this one needs none.
 extern "C" __global__ void gemm_clear(int* flags) { flags[threadIdx.x] = 0; }

@@ -1,4 +1,4 @@
-"""The tile of tall.cu, which multiplies some hundred rows: how it is chosen, its grid. Pure."""
+"""The tiles of tall.cu, 192 weight rows by 144 to 256 tokens: choice and grid. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from spaninfer_kernel_launch import Launch
 _CHUNK = 64  # elements of K
 _LINE_BYTES = 2 * _CHUNK
 _BARRIER_BYTES = 16  # of a stage
-_TOKENS = (144, 160, 192, 208, 224, 256)  # sizes of Product; fewer rows go to wide.cu
+_TOKENS = (144, 160, 192, 208, 224, 256)  # sizes of Wgmma; fewer rows go to wide.cu
 _SMS = 132
 _FILLED = 0.95  # of what the SMs do in as many rounds
 
 
 @dataclass(frozen=True, slots=True)
 class Tall:
-    """What a block of tall.cu works on at a time: its macros.
+    """A tile of tall.cu: its macros.
 
     `tokens` rows of x by 192 rows of the weight, 64 for each of three warpgroups; `stages` chunks
-    are on their way, or being multiplied.
+    are in flight or being multiplied.
     """
 
     tokens: int
@@ -43,7 +43,7 @@ class Tall:
 
 
 def choose_tall(rows: int, shared_bytes: int) -> Tall:
-    """Return the tile that divides so many rows of x, 129 or more, with the least that is empty."""
+    """Return the tile for so many rows of x, 129 or more, with the least padding."""
     across = -(-rows // _TOKENS[-1])
     tokens = next(size for size in _TOKENS if size * across >= rows)
     return Tall(tokens, shared_bytes // Tall(tokens, 1).shared_bytes)
@@ -56,7 +56,7 @@ def every_tall(shared_bytes: int) -> Iterator[Tall]:
 
 
 def divides_evenly(rows: int, outputs: int, tile: Tall) -> bool:
-    """Say whether tiles keep the SMs of an H200 busy to the end.
+    """Return True if tiles keep all SMs of an H200 busy to the end.
 
     Gates of Qwen2.5-7B do, two tiles or more across: 3 for each SM.
     """

@@ -1,4 +1,4 @@
-"""Every tile there is: what `choose` gives to some shape on some GPU. For who compiles them all."""
+"""All tiles that `choose` may return, for compiling every variant ahead."""
 
 from __future__ import annotations
 

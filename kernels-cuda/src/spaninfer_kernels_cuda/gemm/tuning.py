@@ -1,4 +1,4 @@
-"""Shape of a product -> the tile that a block works on, how many blocks share the work. Pure."""
+"""Shape of a GEMM -> tile and grid. Pure."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ FLAGS = 1024  # blocks of a launch at most, and what a workspace begins with
 _LINE_BYTES = 2 * CHUNK
 _GROUP_THREADS = 128
 GROUP_ROWS = 64  # of the weight
-_BARRIER_BYTES = 16  # of a stage, and of a meeting, in hopper.cu
-_COLUMN, _SUM_BYTES = 8, 16  # tokens whose sums a thread sends at once, and their bytes
-_COPIER_THREADS = 32  # likewise
+_BARRIER_BYTES = 16  # of a stage, and of a split-K reduction, in hopper.cu
+_COLUMN, _ACC_BYTES = 8, 16  # tokens whose accumulators a thread sends at once, and their bytes
+_PRODUCER_THREADS = 32  # the producer warp, in hopper.cu
 
 _HALF_SM_BYTES = 110 * 1024  # so that the next kernel's first chunks fit beside this one's (Hopper)
-# Of three groups and more than 8 tokens: one chunk is being multiplied and one waits to be
-# released, so that three chunks in 98 KB are too few: 4855 us for a 7B step of 64 rows, against
-# 4993 (H200).
+# For three groups and more than 8 tokens: one chunk is being multiplied and one waits to be
+# released, so that three chunks are too few. A 7B step of 64 tokens takes 4855 us with a ring of
+# 165 KB, 4993 us with one of 98 KB (H200).
 _RING_BYTES = 165 * 1024
 _SHARED_BYTES = 227 * 1024  # that a block may have on Hopper
 _MOST_SPLITS = 8  # blocks of a cluster on any GPU
 _FEW_ROWS = 64  # of x: beyond, reading x costs as much as reading the weight
 _FASTER_UP_TO = 192  # rows of x: three groups' tile, of gates and of what has a long K
 _LONG = 4  # K, in outputs: down projections
-_MOST_EMPTY = 32  # of the rows of x in tiles of wide.cu: beyond 192 of them it pays only so
+_MOST_EMPTY = 32  # padding rows of x in tiles of wide.cu: beyond 192 tokens it pays only so
 _TALL = range(385, 449)  # rows of x where tall.cu is faster than cuBLAS, where wide.cu is not
 # Blocks that clusters are made of at most, by groups: two of them, of one group each, have room on
 # each of the 132 SMs of an H200; of two groups, 152 to 180 were as fast as any other number.
@@ -40,7 +40,11 @@ _BLOCKS_IN_CLUSTERS = {1: 264, 2: 200}
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of x[rows inner] @ weight[outputs inner]^T."""
+    """Sizes of x[rows inner] @ weight[outputs inner]^T: M, N and K of the GEMM.
+
+    `rows` is M, the number of tokens; `outputs` is N, the rows of the weight, gate and up counted;
+    `inner` is K, the elements that are summed over.
+    """
 
     rows: int
     outputs: int
@@ -49,12 +53,12 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What a block works on at a time: the macros of the kernels, and which of them.
+    """A tile of hopper.cu or general.cu: their macros.
 
-    `tokens` rows of x by 64 rows of the weight for each of `groups`; `stages` chunks are on their
-    way, or being multiplied. `hopper` says which kernel: hopper.cu or general.cu. With
-    `splits` > 1 a cluster of as many blocks works on a tile, each on its part of K; else all blocks
-    share all tiles.
+    `tokens` rows of x by 64 rows of the weight for each of `groups`; `stages` chunks are in flight
+    or being multiplied. `hopper` selects hopper.cu instead of general.cu. With `splits` > 1 a
+    cluster of as many blocks works on a tile, each on its part of K; else all blocks share all
+    tiles.
     """
 
     tokens: int
@@ -71,7 +75,7 @@ class Tile:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.groups * _GROUP_THREADS + (_COPIER_THREADS if self.hopper else 0)
+        return self.groups * _GROUP_THREADS + (_PRODUCER_THREADS if self.hopper else 0)
 
     @property
     def shared_bytes(self) -> int:
@@ -80,17 +84,17 @@ class Tile:
 
     @property
     def stage_bytes(self) -> int:
-        """What of it each stage takes."""
+        """Shared memory of a stage."""
         barriers = _BARRIER_BYTES if self.hopper else 0
         return (self.rows + self.tokens) * _LINE_BYTES + barriers
 
     @property
     def split_k_bytes(self) -> int:
-        """What of it is for sums that the blocks of a cluster send to this one (split_k.cuh)."""
+        """Shared memory for partials from the blocks of a cluster (split_k.cuh)."""
         if self.splits == 1:
             return 0
         columns = -(-self.tokens // (_COLUMN * self.splits))  # that a block owns, at most
-        return columns * self.splits * self.groups * _GROUP_THREADS * _SUM_BYTES + _BARRIER_BYTES
+        return columns * self.splits * self.groups * _GROUP_THREADS * _ACC_BYTES + _BARRIER_BYTES
 
 
 def check(shape: Shape, *, gated: bool) -> None:
@@ -133,12 +137,12 @@ def choose(shape: Shape, arch: str, shared_bytes: int, *, gated: bool) -> Tile |
 
 
 def is_faster(shape: Shape, arch: str, *, gated: bool) -> bool:
-    """Say whether this beats cuBLAS followed by kernels for bias, gate and residual.
+    """Return True if this beats cuBLAS followed by kernels for bias, gate and residual.
 
-    Up to 64 rows it does. Beyond, cuBLAS reads and multiplies as fast, so that it counts what else
-    is saved: the kernel of the gate, and that which adds parts of a long K. Of a step of a 7B model
-    that is 2 % at 224 and 256 rows, at 208 a loss of 2 %; a layer of 384, 416, 448 and 512 gains 3,
-    7, 2 and 2 %, of 1024 nothing (H200, docs/decisions/0020).
+    Up to 64 rows it does. Beyond, cuBLAS reads and multiplies as fast, so that the gain is in the
+    kernels saved: that of the gate, and the reduction of a split K. Of a step of a 7B model that is
+    2 % at 224 and 256 rows, at 208 a loss of 2 %; a layer of 384, 416, 448 and 512 gains 3, 7, 2
+    and 2 %, of 1024 nothing (H200, docs/decisions/0020).
     """
     if arch != "sm_90a" or (gated and shape.outputs % 16):
         return False
@@ -159,7 +163,7 @@ def _choose_many(shape: Shape, shared_bytes: int, *, gated: bool) -> Wide | Tall
 
 
 def _fills_wide(shape: Shape) -> bool:
-    """Say whether tiles of wide.cu hold hardly any rows of x that are not there."""
+    """Return True if tiles of wide.cu hold hardly any padding."""
     tile = choose_wide(shape.rows, shape.outputs, shape.inner, _SHARED_BYTES)
     return -shape.rows % tile.tokens <= _MOST_EMPTY
 

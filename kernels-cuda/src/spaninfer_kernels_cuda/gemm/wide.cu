@@ -1,39 +1,40 @@
-// Products of 65 and more rows with a large weight on Hopper: out[M C] from x[M K], weight[N K].
+// GEMM on Hopper in tiles of 128, 192 or 256 tokens by 64 to 144 weight rows, for M of 65 and more.
 //
-// Here products cost as much as reading the weight. Rows of x are the first operand of a
-// warpgroup's products, 64 each; rows of the weight, any multiple of 16 of them, are the second, so
-// that tiles divide a weight among SMs as evenly as may be. One warp brings chunks of both by the
-// copy engine into a ring of STAGES buffers; GROUPS warpgroups multiply. A thread has neighbouring
-// columns of the result, gates and their up rows among them.
+// out[M C] from x[M K] and weight[N K]. Here multiplying costs as much as reading the weight. Rows
+// of x are operand A of a wgmma, 64 each; weight rows, any multiple of 16 of them, are operand B,
+// so that tiles divide a weight among SMs as evenly as possible. A producer warp copies chunks of
+// both by TMA into a ring of STAGES buffers; GROUPS consumer warpgroups multiply. A thread has
+// adjacent columns of the result, gates with their up rows.
 //
-// A block takes one tile after another, and the ring goes on over their ends. Where tiles are few,
-// the SPLITS blocks of a cluster have parts of K of one tile, and add their sums through shared
-// memory. Weights do not depend on the kernel before: the ring is full of them when that one ends.
+// A block takes one tile after another, and the producer runs ahead across tile boundaries. Where
+// tiles are few, the SPLITS blocks of a cluster have a part of K each of one tile, and add their
+// accumulators through shared memory (split-K). Weights do not depend on the previous kernel: the
+// ring is filled while that one runs.
 //
 // Macros: T (half, bfloat16), GROUPS (2 or 3), BLOCKS (of 64 rows of x that a warpgroup has), ROWS
-//         (of the weight that a tile has; a size of Product), STAGES, SPLITS, GATED, ACT (a function
+//         (of the weight that a tile has; a size of Wgmma), STAGES, SPLITS, GATED, ACT (a function
 //         of activate.cuh).
 // Demands: K % 8 == 0; N % 8 == 0, GATED: N % 16 == 0; bias, residual and out at multiples of 4
 //          bytes; SPLITS > 1: a cluster for every tile, and SPLITS chunks or more; maps whose boxes
 //          are kChunk elements of kTokens rows of x, and of ROWS rows of the weight (GATED: of 8
 //          of the gate, then their 8 of up, and so on).
 
-constexpr int kLineBytes = 128;  // of a row, what the copy engine permutes
+constexpr int kLineBytes = 128;  // the swizzle width of the TMA
 constexpr int kChunk = kLineBytes / sizeof(T);
 constexpr int kSteps = kChunk / 16;
 constexpr int kGroup = 4 * kWarp;
-constexpr int kMultiply = GROUPS * kGroup;  // threads that do; a group after them copies
+constexpr int kMultiply = GROUPS * kGroup;  // consumer threads; the producer group follows
 constexpr int kBlockRows = 64;              // of x
 
 constexpr int kTokens = GROUPS * BLOCKS * kBlockRows;
-constexpr int kFragments = ROWS / 8;       // of sums, side by side
+constexpr int kFragments = ROWS / 8;       // of accumulators, side by side
 constexpr int kPerResult = GATED ? 2 : 1;  // of those, what makes 8 columns of results
 constexpr int kResults = kFragments / kPerResult;
 
 constexpr int kWeightBytes = ROWS * kLineBytes;
 constexpr int kStageBytes = kWeightBytes + kTokens * kLineBytes;
 
-// Registers of a thread: those that multiply take what the copying group leaves.
+// Registers of a thread: consumers take what the producer group gives up.
 constexpr int kKept = GROUPS == 2 ? 232 : 160, kLeft = GROUPS == 2 ? 40 : 24;
 static_assert((GROUPS * kKept + kLeft) * kGroup <= 65536, "registers of an SM");
 static_assert(SPLITS == 1 || kTokens * ROWS * 4 <= STAGES * kStageBytes, "room for acc");
@@ -47,12 +48,12 @@ struct Shared {
 
 using Turn = TurnOf<STAGES>;
 
-// A block's next chunk, and of which unit of work: a tile of the weight with one of x.
+// A block's next chunk and its unit of work: a weight tile with a tile of x.
 struct ChunkCursor {
   int unit, chunk;
 };
 
-// What a block does: a part of the chunks of some units.
+// A block's share of the work: a part of the chunks of some units.
 struct WorkRange {
   int begin, end;          // chunks
   int first, step, units;  // first, first + step, .. below units
@@ -96,7 +97,7 @@ __device__ __forceinline__ void copy_x(Shared& shared, int stage, const TensorMa
            0, &shared.full[stage]);
 }
 
-// What the copying thread does.
+// The producer.
 __device__ __forceinline__ void copy_chunks(Shared& shared, const TensorMap& weight,
                                             const TensorMap& x, const WorkRange& range) {
   const CachePolicy once = read_once();
@@ -119,26 +120,26 @@ __device__ __forceinline__ void copy_chunks(Shared& shared, const TensorMap& wei
   let_next_kernel_start();
 }
 
-// Starts the products of a chunk. `adds` is false for the first one of a tile.
+// Issues the wgmmas of a chunk. `adds` is false for the first one of a tile.
 __device__ __forceinline__ void multiply_chunk(Accumulators& acc, const unsigned char* stage,
                                                int group, bool adds) {
   const unsigned weight = shared_address(stage);
   const unsigned x = weight + kWeightBytes + group * BLOCKS * kBlockRows * kLineBytes;
-  begin_products();
+  wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kSteps; ++k) {
     const int step = k * 16 * sizeof(T);
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block) {
-      Product<T, kFragments>::of_tiles(
+      Wgmma<T, kFragments>::of_tiles(
           acc[block], tile_at<kLineBytes>(x + block * kBlockRows * kLineBytes + step, 0),
           tile_at<kLineBytes>(weight + step, 0), adds || k > 0);
     }
   }
-  commit_products();
+  wgmma_commit();
 }
 
-// Where results go, and what is added to them.
+// The arrays that results go to, and those that are added.
 struct Target {
   T* out;
   const T *bias, *residual;
@@ -149,9 +150,9 @@ struct Target {
   }
 };
 
-// Makes results of sums and writes them: of kMost fragments side by side, or `count`, tokens `token`
-// and the eighth after it, columns from `column` on. All is read before anything is written: `out`
-// may be `residual`, and the compiler must keep the order.
+// Turns accumulators into results and writes them: `count` fragments side by side, at most kMost,
+// of tokens `token` and the eighth after it, columns from `column` on. All is read before anything
+// is written: `out` may be `residual`, and the compiler must keep the order.
 template <int kMost>
 __device__ __forceinline__ void finish(const float (*acc)[4], const Target& target, int token,
                                        int column, int count) {
@@ -193,10 +194,10 @@ __device__ __forceinline__ void finish(const float (*acc)[4], const Target& targ
   }
 }
 
-// Writes a tile of which this block has all sums; `token` and `column` are the thread's first.
+// Writes a tile that this block has accumulated alone; `token` and `column` are the thread's first.
 __device__ __forceinline__ void finish_tile(const Accumulators& acc, const Target& target,
                                             int token, int column) {
-  constexpr int kBatch = 4;  // whose loads are under way together
+  constexpr int kBatch = 4;  // whose loads are in flight together
 #pragma unroll
   for (int block = 0; block < BLOCKS; ++block) {
 #pragma unroll
@@ -211,8 +212,8 @@ __device__ __forceinline__ void sync_multiplying() {
   asm volatile("bar.sync 1, %0;" ::"n"(kMultiply) : "memory");
 }
 
-// The same where the blocks of a cluster have parts of the sums: each finishes some fragments, with
-// what all have put into their `shared` memory, always added in the same order.
+// The same where the blocks of a cluster hold partial accumulators (split-K): each finishes some
+// fragments, adding the partials in all blocks' `shared` memory, always in the same order.
 __device__ __forceinline__ void finish_split(const Accumulators& acc, float4* shared,
                                              const Target& target, int token, int column) {
   constexpr int kWarps = 4 * GROUPS;
@@ -249,7 +250,7 @@ __device__ __forceinline__ void finish_split(const Accumulators& acc, float4* sh
   sync_cluster();  // others may still read what this block has put there
 }
 
-// What a warpgroup that multiplies does.
+// A consumer warpgroup.
 __device__ __forceinline__ void multiply(Shared& shared, const Target& target,
                                          const WorkRange& range) {
   const int group = threadIdx.x / kGroup, warp = threadIdx.x % kGroup / kWarp;
@@ -261,11 +262,11 @@ __device__ __forceinline__ void multiply(Shared& shared, const Target& target,
     for (int chunk = range.begin; chunk < range.end; ++chunk, turn.next()) {
       wait(&shared.full[turn.stage], turn.parity);
       multiply_chunk(acc, shared.stages[turn.stage], group, chunk > range.begin);
-      wait_for_products<1>();
+      wgmma_wait<1>();
       if (chunk > range.begin && lane == 0) arrive(&shared.empty[before]);
       before = turn.stage;
     }
-    wait_for_products<0>();
+    wgmma_wait<0>();
     if (lane == 0) arrive(&shared.empty[before]);
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block) pin(acc[block]);
@@ -305,5 +306,5 @@ extern "C" __global__ void __launch_bounds__(kMultiply + kGroup, 1)
   }
 }
 
-// Makes fresh memory a workspace for other products: this one needs none.
+// Initialises fresh memory as a workspace for other kernels: this one needs none.
 extern "C" __global__ void gemm_clear(int* flags) { flags[threadIdx.x] = 0; }

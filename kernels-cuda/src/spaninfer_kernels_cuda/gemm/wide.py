@@ -1,7 +1,4 @@
-"""The tile of wide.cu, which multiplies from 65 rows on: what a block works on, how it is chosen.
-
-Pure functions.
-"""
+"""The tiles of wide.cu, 128 to 256 tokens by 64 to 144 weight rows: choice and grid. Pure."""
 
 from __future__ import annotations
 
@@ -18,25 +15,25 @@ _BLOCK_ROWS = 64  # of x
 _BARRIER_BYTES = 16  # of a stage
 
 # Groups and blocks of 64 rows of x: 128, 192, 256 rows, or several times as many.
-_FORMS = ((2, 1), (3, 1), (2, 2))
-_ROWS = (144, 128, 112, 96, 64)  # of the weight: sizes of Product
+_BLOCKINGS = ((2, 1), (3, 1), (2, 2))
+_ROWS = (144, 128, 112, 96, 64)  # of the weight: sizes of Wgmma
 # Clusters that run at a time, by splits: SMs come in groups of up to 18, and a cluster lies in one.
 _CLUSTERS = {1: 132, 2: 66, 4: 28}
 
-# What an H200 does in a nanosecond: sums of one SM, bytes of the L2 cache and of memory.
-_SUMS_PER_NS = 2048 * 1.5
+# Rates of an H200 per nanosecond: multiply-adds of one SM, bytes of the L2 cache and of memory.
+_MACS_PER_NS = 2048 * 1.5
 _CACHE_BYTES_PER_NS, _MEMORY_BYTES_PER_NS = 10_500, 4_200
 _FINISH_NS = 0.03  # of an element of a tile's results
-_SPLIT_NS = 2500  # until the sums of a cluster are added
+_SPLIT_NS = 2500  # for the reduction over a cluster
 
 
 @dataclass(frozen=True, slots=True)
 class Wide:
-    """What a block of wide.cu works on at a time: its macros.
+    """A tile of wide.cu: its macros.
 
     Each of `groups` warpgroups has `blocks` times 64 rows of x, all of them the same `rows` of the
-    weight; `stages` chunks are on their way, or being multiplied. With `splits` > 1 a cluster of
-    as many blocks works on a tile, each on its part of K.
+    weight; `stages` chunks are in flight or being multiplied. With `splits` > 1 a cluster of as
+    many blocks works on a tile, each on its part of K.
     """
 
     groups: int
@@ -52,7 +49,7 @@ class Wide:
 
     @property
     def threads(self) -> int:
-        """Threads of a block: a group copies."""
+        """Threads of a block, the producer group included."""
         return (1 + self.groups) * _GROUP_THREADS
 
     @property
@@ -64,8 +61,8 @@ class Wide:
 def choose_wide(rows: int, outputs: int, inner: int, shared_bytes: int) -> Wide:
     """Return the tile that takes least time by an estimate.
 
-    For 19 of 21 products of two models, of 128 to 512 rows, that was the quickest of all tried; it
-    was 5 % behind for two (H200, docs/decisions/0020).
+    For 19 of 21 GEMMs of two models, of 128 to 512 rows, that was the quickest of all tried; it was
+    5 % behind for two (H200, docs/decisions/0020).
     """
     tiles = (fill_wide(tile, shared_bytes) for tile in _tiles(rows, -(-inner // _CHUNK)))
     return min(tiles, key=lambda tile: _estimate_ns(rows, outputs, inner, tile))
@@ -73,7 +70,7 @@ def choose_wide(rows: int, outputs: int, inner: int, shared_bytes: int) -> Wide:
 
 def every_wide(shared_bytes: int) -> Iterator[Wide]:
     """Yield all tiles that may be chosen."""
-    for groups, blocks in _FORMS:
+    for groups, blocks in _BLOCKINGS:
         for tile in _tiles(groups * blocks * _BLOCK_ROWS, max(_CLUSTERS)):
             yield fill_wide(tile, shared_bytes)
 
@@ -100,9 +97,9 @@ def launch_wide(rows: int, outputs: int, tile: Wide, sm_count: int) -> Launch | 
 
 def _tiles(rows: int, chunks: int) -> Iterator[Wide]:
     """Yield all tiles for so many rows, without stages."""
-    # The form that wastes fewest rows; of such, the largest.
-    held = {form: form[0] * form[1] * _BLOCK_ROWS for form in _FORMS}
-    groups, blocks = min(_FORMS, key=lambda form: (-rows % held[form], -held[form]))
+    # Minimise padding rows; among equals, take the largest tile.
+    held = {blocking: blocking[0] * blocking[1] * _BLOCK_ROWS for blocking in _BLOCKINGS}
+    groups, blocks = min(_BLOCKINGS, key=lambda blocking: (-rows % held[blocking], -held[blocking]))
     for size in _ROWS:
         for splits in _CLUSTERS:
             if splits <= chunks:
@@ -115,12 +112,12 @@ def _units(rows: int, outputs: int, tile: Wide) -> int:
 
 
 def _estimate_ns(rows: int, outputs: int, inner: int, tile: Wide) -> float:
-    """Return about how long the product takes."""
+    """Return an estimate of the GEMM's time."""
     units, clusters = _units(rows, outputs, tile), _CLUSTERS[tile.splits]
     if tile.splits > 1 and units > clusters:
         return inf
     waves, chunks = -(-units // clusters), -(-inner // (_CHUNK * tile.splits))
-    tensor_ns = tile.tokens * tile.rows * _CHUNK / _SUMS_PER_NS
+    tensor_ns = tile.tokens * tile.rows * _CHUNK / _MACS_PER_NS
     blocks = min(units, clusters) * tile.splits
     cache_ns = (tile.tokens + tile.rows) * _LINE_BYTES * blocks / _CACHE_BYTES_PER_NS
     memory_ns = 2 * outputs * inner / _MEMORY_BYTES_PER_NS

@@ -37,7 +37,7 @@ __all__ = [
     "Addresses",
     "Columns",
     "Group",
-    "Prepared",
+    "PreparedInputs",
     "Rope",
     "columns_len",
     "prepare",
@@ -45,7 +45,7 @@ __all__ = [
 
 
 class WriteArguments(NamedTuple):
-    """What write_words takes."""
+    """Arguments of write_words."""
 
     to: Pointer
     begins: Pointer
@@ -53,7 +53,7 @@ class WriteArguments(NamedTuple):
 
 
 class DeriveArguments(NamedTuple):
-    """What derive_inputs takes."""
+    """Arguments of derive_inputs."""
 
     inputs: Pointer
     slices: Int32
@@ -67,12 +67,12 @@ SOURCE = Source("spaninfer_kernels_cuda", "inputs/kernel.cu", kernels=(WRITE_WOR
 VARIANT = Variant.of("derive_inputs", SOURCE, {})
 
 VARIANTS: tuple[Variant, ...] = (VARIANT,)
-"""One form serves all."""
+"""The one variant there is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """The kernels, compiled and loaded; nothing is allocated, launches pass addresses.
+class PreparedInputs:
+    """The kernels that write a step's inputs; nothing is allocated, launches pass addresses.
 
     `addresses` is the GPU's copy of `Addresses.words`, streams are handles.
     """
@@ -102,10 +102,10 @@ class Prepared:
             call(stream, arguments)
 
 
-def prepare(*, gpu: Gpu, cache: FileCache | None = None) -> Prepared:
-    """Return the kernels on `gpu`, compiled, or from `cache` where they are known."""
+def prepare(*, gpu: Gpu, cache: FileCache | None = None) -> PreparedInputs:
+    """Return the kernels on `gpu`, compiled or cached."""
     compiled = compile_variant(VARIANT, gpu.arch, cache or user_cache())
-    return Prepared(0, load(compiled, gpu, WRITE_WORDS), load(compiled, gpu, DERIVE_INPUTS))
+    return PreparedInputs(0, load(compiled, gpu, WRITE_WORDS), load(compiled, gpu, DERIVE_INPUTS))
 
 
 @lru_cache(maxsize=1024)

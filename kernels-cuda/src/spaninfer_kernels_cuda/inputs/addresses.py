@@ -1,7 +1,7 @@
 """Columns that the host fills for a step, and addresses that the kernels read. Pure.
 
-A sequence is kept in a row: its tokens, and per cache group its span table. The columns
-describe the slices of one step, in its order, in one block of int32 that one copy takes to the GPU:
+A sequence is kept in a row: its tokens, and per cache group its span table. The columns describe
+the slices of one step, in its order, in one block of int32 that one copy takes to the GPU:
 
     table_rows [C] | starts [C] | stops [C] | sample_positions [C]
     | query_start_loc [C + 1] | logit_start_loc [C + 1]
@@ -94,7 +94,7 @@ class Addresses:
     sampled_positions: int
 
     def words(self, groups: Sequence[Group], ropes: Sequence[Rope]) -> NDArray[np.int64]:
-        """Return what the kernels read: struct Inputs of kernel.cu, its groups and ropes."""
+        """Return struct Inputs of kernel.cu as words, its groups and ropes included."""
         words = [*astuple(self), len(groups), len(ropes)]
         for group in groups:
             words += astuple(group)

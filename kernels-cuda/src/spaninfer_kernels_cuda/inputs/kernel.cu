@@ -1,6 +1,6 @@
-// The inputs of a step, derived on the GPU from a few numbers per slice.
+// The inputs of a step (batch metadata), derived on the GPU from a few numbers per slice.
 //
-//   write_words     segments of words from the step's block to where sequences are kept
+//   write_words     segments of words from the step's block to their sequences' addresses
 //   derive_inputs   per token: id, position, slots, cosines and sines; per row of logits: the token
 //                   it belongs to, its sequence, how much it attends to, and which position is
 //                   sampled from it
@@ -8,13 +8,13 @@
 // A slice is positions [start, stop) of the sequence in table_rows[s]; -1 pads. Its tokens of the
 // step are [query_start_loc[s], query_start_loc[s + 1]); the last of them, as many as
 // logit_start_loc counts, have logits. From the very last one the token at sample_positions[s] is
-// sampled; -1: none is. Tokens behind the last slice, and logits behind its last ones, pad.
+// sampled; -1: none is. Tokens after the last slice, and logits after its last ones, are padding.
 //
 // No macros. Demands: query_start_loc and logit_start_loc rise and begin with 0.
 
 constexpr int kWarp = 32;
 
-// The span table of one cache group, and where the slots of the step's tokens go.
+// The span table of one cache group, and the output for the slots of the step's tokens.
 struct Group {
   const int* table;  // [N M]
   long long stride;  // M
@@ -22,7 +22,7 @@ struct Group {
   long long span_len;
 };
 
-// Cosines and sines of every position, and where those of the step's tokens go.
+// Cosines and sines of every position, and the outputs for those of the step's tokens.
 struct Rope {
   const float* cosines;  // [positions half]
   const float* sines;
@@ -31,8 +31,7 @@ struct Rope {
   long long half;
 };
 
-// Everything that lies at an address which does not change; num_groups Groups and num_ropes Ropes
-// follow it in memory.
+// All addresses that never change; num_groups Groups and num_ropes Ropes follow in memory.
 struct Inputs {
   // Columns of the step's slices, one after another: table_rows, starts, stops and sample_positions
   // of `capacity` words, query_start_loc and logit_start_loc of one more.

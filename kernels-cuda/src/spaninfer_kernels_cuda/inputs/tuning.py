@@ -1,4 +1,4 @@
-"""Sizes of a step -> how many blocks derive its inputs. Pure."""
+"""Sizes of a step -> the grids that derive its inputs. Pure."""
 
 from __future__ import annotations
 

@@ -33,11 +33,12 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
+    inspect_array,
     load,
-    look_at,
     match,
     pointer_of,
     prepared_once,
+    renamed,
     stream_handle,
     user_cache,
     view_at,
@@ -48,7 +49,7 @@ from spaninfer_kernels_cuda.rows import divide, launch
 
 
 class NormArguments(NamedTuple):
-    """What norm_rows takes; addresses of arrays that its variant does not have are 0."""
+    """Arguments of norm_rows; addresses of arrays that its variant does not have are 0."""
 
     out: Pointer
     scales: Pointer
@@ -66,8 +67,8 @@ _HEADERS = ("types.cuh", "math.cuh", "reduce.cuh", "overlap.cuh")
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """What is computed: the kind of norm, whether a residual is added first, a bias last.
+class NormOptions:
+    """A request for a variant: the kind of norm, a residual added first, a bias last.
 
     With a `code`, the result is quantised.
     """
@@ -79,8 +80,8 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A norm of one size, compiled and loaded: `launch` passes pointers, and nothing else.
+class PreparedNorm:
+    """A norm of one size.
 
     Pointers are multiples of 16 bytes wherever `channels` elements are.
     """
@@ -106,8 +107,6 @@ class Prepared:
         """Write the norm of x, or of x + residual, to `out`, and the sum to `residual`.
 
         Where the result is quantised, `out` is for codes and `scales` for their scales.
-
-        Arrays may be given as addresses. Without a stream, the current one of x's framework.
         """
         handle = stream_handle(stream, x)
         arguments = NormArguments(
@@ -124,12 +123,12 @@ class Prepared:
         self.start(handle, arguments)
 
     def start(self, handle: int, arguments: NormArguments) -> None:
-        """Launch on the stream with this handle, whichever it is."""
+        """Launch on the stream with this handle, the default stream included."""
         if self._call is not None:
             self._call(handle, arguments)
 
 
-def variant_for(form: Form, channels: int, dtype: object) -> Variant:
+def variant_for(options: NormOptions, channels: int, dtype: object) -> Variant:
     """Return the variant for rows of `channels` elements of `dtype` (float32, 16-bit floats)."""
     element = element_of(dtype)
     division = divide(channels, element.itemsize)
@@ -138,35 +137,37 @@ def variant_for(form: Form, channels: int, dtype: object) -> Variant:
         "THREADS": division.threads,
         "VECTOR": division.vector,
         "PACKS": division.packs,
-        "LAYER": form.kind == "layer",
-        "RESIDUAL": form.residual,
-        "BIAS": form.bias,
+        "LAYER": options.kind == "layer",
+        "RESIDUAL": options.residual,
+        "BIAS": options.bias,
     }
-    if form.code:
-        macros["CODE"] = code_type(form.code).name
-    headers = (*_HEADERS, "codes.cuh") if form.code else _HEADERS
+    if options.code:
+        macros["CODE"] = code_type(options.code).name
+    headers = (*_HEADERS, "codes.cuh") if options.code else _HEADERS
     source = Source("spaninfer_kernels_cuda", "norm/kernel.cu", headers, kernels=(NORM_ROWS,))
     return Variant.of("norm_rows", source, macros, element.architectures)
 
 
 def prepare(
-    form: Form,
+    options: NormOptions,
     *,
     rows: int,
     channels: int,
     dtype: object,
     gpu: Gpu,
     cache: FileCache | None = None,
-) -> Prepared:
-    """Return the norm of x[rows channels] on `gpu`, compiled, or from `cache` where it is known.
+) -> PreparedNorm:
+    """Return the norm of x[rows channels] on `gpu`, compiled or cached.
 
-    Raises ShapeError or DTypeError where no variant takes the sizes, CompileError where there is
-    no compiler.
+    Raises ShapeError or DTypeError where no variant takes the sizes, CompileError where there is no
+    compiler.
     """
-    compiled = compile_variant(variant_for(form, channels, dtype), gpu.arch, cache or user_cache())
+    compiled = compile_variant(
+        variant_for(options, channels, dtype), gpu.arch, cache or user_cache()
+    )
     grid = launch(rows, divide(channels, element_of(dtype).itemsize))
     call = Call(load(compiled, gpu, NORM_ROWS), grid) if grid else None
-    return Prepared(rows, channels, workspace_bytes=0, _call=call)
+    return PreparedNorm(rows, channels, workspace_bytes=0, _call=call)
 
 
 def rms_norm(
@@ -181,9 +182,8 @@ def rms_norm(
 ) -> object:
     """Return x[T C] over its root mean square, times weight[C], or times 1 + weight.
 
-    With `residual`, x + residual takes the place of x and is written back to it. Without `out`,
-    the result is a new array in the order of the stream: a tensor where x is a torch tensor, else
-    one that cupy.from_dlpack takes. Without a stream, the current one of x's framework.
+    With `residual`, x + residual takes the place of x and is written back to it. Without `out`, the
+    result is a new array.
     """
     arrays = _Arrays(x, weight, residual=residual, out=out)
     return _run(("rms", None), arrays, eps, float(plus_one), stream)[0]
@@ -200,7 +200,7 @@ def rms_norm_quantized(
     out: tuple[object, object] | None = None,
     stream: object = None,
 ) -> tuple[object, object]:
-    """Return codes[T C] and scales[T] of what `rms_norm` computes, before it is rounded.
+    """Return codes[T C] and scales[T]: `rms_norm`, quantised before it is rounded.
 
     `out` holds both in this order; the rest is as for `rms_norm`.
     """
@@ -228,7 +228,7 @@ def layer_norm(
 
 
 class _Arrays(NamedTuple):
-    """The arrays of a norm, None for those it does not have; then their keys."""
+    """The arrays of a norm, None for those it does not have; then their specs."""
 
     x: Any
     weight: Any
@@ -245,10 +245,10 @@ def _run(
     weight_offset: float,
     stream: object,
 ) -> tuple[object, object]:
-    """Launch what the arrays' keys were checked and prepared for; return result and scales."""
-    x, weight, bias, residual, out, scales = map(look_at, arrays)
-    keys = _Arrays(x[1], weight[1], bias[1], residual[1], out[1], scales[1])
-    step, allocate = _checked(*kind, keys)
+    """Launch what the arrays' specs were checked and prepared for; return result and scales."""
+    x, weight, bias, residual, out, scales = map(inspect_array, arrays)
+    specs = _Arrays(x[1], weight[1], bias[1], residual[1], out[1], scales[1])
+    step, allocate = _checked(*kind, specs)
     handle = stream_handle(stream, arrays.x)
     results: tuple[Any, ...] = arrays.out, arrays.scales
     if arrays.out is None:
@@ -270,10 +270,10 @@ def _run(
 
 @prepared_once(1024)
 def _checked(
-    kind: Literal["rms", "layer"], code: Code | None, keys: _Arrays
-) -> tuple[Prepared, Callable[[int], tuple[Any, ...]]]:
-    """Return the norm for arrays with these keys, and what allocates its results."""
-    views = {name: view_at(key) for name in _INPUTS if (key := getattr(keys, name))}
+    kind: Literal["rms", "layer"], code: Code | None, specs: _Arrays
+) -> tuple[PreparedNorm, Callable[[int], tuple[Any, ...]]]:
+    """Return the norm for arrays with these specs, and the allocator of its results."""
+    views = {name: view_at(spec) for name in _INPUTS if (spec := getattr(specs, name))}
     axes = {"weight": "C", "bias": "C"}
     rows, channels = match(
         **{name: (view, axes.get(name, "T C")) for name, view in views.items()}
@@ -283,8 +283,8 @@ def _checked(
     check_dense(dtype, **views)
     gpu = gpu_of(**views)
     check_aligned(vector * dtype.itemsize, **views)
-    form = Form(kind, residual="residual" in views, bias="bias" in views, code=code)
-    step = prepare(form, rows=rows, channels=channels, dtype=dtype, gpu=gpu)
+    options = NormOptions(kind, residual="residual" in views, bias="bias" in views, code=code)
+    step = prepare(options, rows=rows, channels=channels, dtype=dtype, gpu=gpu)
     element = code_type(code).dtype if code else dtype
     results: tuple[Result, ...] = (
         ("out", (rows, channels), element, vector * element.itemsize),
@@ -292,24 +292,26 @@ def _checked(
     )
     if not code:
         results = results[:1]
-    check_results((keys.out, keys.scales)[: len(results)], gpu, *results)
-    return step, allocator(keys.x, gpu, *results)
+    check_results((specs.out, specs.scales)[: len(results)], gpu, *results)
+    return step, allocator(specs.x, gpu, *results)
 
 
 _INPUTS = ("x", "weight", "bias", "residual")
 
 
-def _forms() -> Iterator[Form]:
+def _every_options() -> Iterator[NormOptions]:
     for residual, code in product((False, True), (None, *CODES)):
-        yield Form("rms", residual, code=code)
+        yield NormOptions("rms", residual, code=code)
         for bias in (False, True):
-            yield Form("layer", residual, bias, code)
+            yield NormOptions("layer", residual, bias, code)
 
 
 VARIANTS: tuple[Variant, ...] = tuple(
-    variant_for(form, channels, dtype)
-    for form in _forms()
+    variant_for(options, channels, dtype)
+    for options in _every_options()
     for channels in (64, 1001, 3584, 8192, 16_384)
     for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)
 )
-"""Every form and element type, with rows of every division that models need."""
+"""Every combination of options and element types, with every row division that models need."""
+
+__getattr__ = renamed(__name__, Form=("NormOptions", NormOptions))

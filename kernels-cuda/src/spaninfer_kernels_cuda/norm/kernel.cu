@@ -5,8 +5,8 @@
 //   y = (h - m) / sqrt(mean((h - m)^2) + eps) * (weight + weight_offset) + bias
 //   out = y                   rounded to T, or in codes of CODE with scales[row]
 //
-// One block per row. A thread reads its packs once, keeps them in registers through the sums and
-// writes the result: every element travels once in each direction. The variance is the mean of
+// One block per row. A thread reads its packs once, keeps them in registers through the reductions
+// and writes the result: every element is read once and written once. The variance is the mean of
 // squared differences, not a difference of means, which would cancel.
 //
 // Macros: T (element), CODE (of the result, where it is quantised: Fp8 or SymmetricInt8), THREADS,
@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, kBlocksPerSM)
   const size_t row = static_cast<size_t>(blockIdx.x) * channels;
   const auto begin = [](int k) { return static_cast<int>(threadIdx.x + k * THREADS) * VECTOR; };
 
-  // No kernel before writes the weights; more than two packs would take registers from the row.
+  // No earlier kernel writes the weights; more than two packs would take registers from the row.
   constexpr bool kEarly = PACKS <= 2;
   Pack<T, VECTOR> early[PACKS];
 #pragma unroll
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, kBlocksPerSM)
     for (int v = 0; v < VECTOR; ++v) sum += LAYER ? held[k][v] : square(held[k][v]);
   }
 
-  if constexpr (RESIDUAL) {  // after all loads, which might have to wait for them otherwise
+  if constexpr (RESIDUAL) {  // after all loads, which might otherwise have to wait for them
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
       if (begin(k) < channels) store_floats<VECTOR>(residual + row + begin(k), held[k]);

@@ -1,4 +1,4 @@
-"""Rows of activations in 8 bits, with one scale per row.
+"""Dynamic quantisation of activations to 8 bits, with one scale per row.
 
 x[T C] -> codes[T C] (int8, or float8_e4m3fn) and scales[T] float32, such that a code times its
 row's scale is near x: scale = largest size / 127 for int8 and / 448 for fp8, 1 for rows of zeros;
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
+    ArraySpec,
     Call,
     FileCache,
     Gpu,
     Int32,
-    Key,
     Pointer,
     Signature,
     Source,
@@ -31,8 +31,8 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
+    inspect_array,
     load,
-    look_at,
     match,
     pointer_of,
     prepared_once,
@@ -46,7 +46,7 @@ from spaninfer_kernels_cuda.rows import divide, launch
 
 
 class QuantizeArguments(NamedTuple):
-    """The addresses that quantize_rows takes."""
+    """Addresses, the arguments of quantize_rows."""
 
     codes: Pointer
     scales: Pointer
@@ -54,7 +54,7 @@ class QuantizeArguments(NamedTuple):
 
 
 class QuantizeSizes(NamedTuple):
-    """What quantize_rows takes beside addresses."""
+    """Sizes, the constants of quantize_rows."""
 
     channels: Int32
 
@@ -69,8 +69,8 @@ SOURCE = Source(
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A quantisation of one size, compiled and loaded: `launch` passes pointers, nothing else.
+class PreparedQuantize:
+    """A quantisation of one size.
 
     Pointers are multiples of 16 bytes wherever `channels` elements are.
     """
@@ -81,15 +81,12 @@ class Prepared:
     _call: Call[QuantizeArguments] | None
 
     def launch(self, x: object, *, out: tuple[object, object], stream: object = None) -> None:
-        """Write codes and scales, in this order, to `out`.
-
-        Arrays may be given as addresses. Without a stream, the current one of x's framework.
-        """
+        """Write codes and scales, in this order, to `out`."""
         codes, scales = map(pointer_of, out)
         self.start(stream_handle(stream, x), QuantizeArguments(codes, scales, pointer_of(x)))
 
     def start(self, handle: int, arguments: QuantizeArguments) -> None:
-        """Launch on the stream with this handle, whichever it is."""
+        """Launch on the stream with this handle, the default stream included."""
         if self._call is not None:
             self._call(handle, arguments)
 
@@ -116,7 +113,7 @@ def prepare(
     dtype: object,
     gpu: Gpu,
     cache: FileCache | None = None,
-) -> Prepared:
+) -> PreparedQuantize:
     """Return the quantisation of x[rows channels] on `gpu`, compiled or cached.
 
     Raises ShapeError or DTypeError for what no variant takes.
@@ -125,7 +122,7 @@ def prepare(
     grid = launch(rows, divide(channels, element_of(dtype).itemsize))
     kernel = load(compiled, gpu, QUANTIZE_ROWS)
     call = Call(kernel, grid, QuantizeSizes(channels)) if grid else None
-    return Prepared(rows, channels, workspace_bytes=0, _call=call)
+    return PreparedQuantize(rows, channels, workspace_bytes=0, _call=call)
 
 
 def quantize(
@@ -137,14 +134,12 @@ def quantize(
 ) -> tuple[object, object]:
     """Return codes[T C] and scales[T] of x[T C].
 
-    Without `out`, the results are new arrays in the order of the stream: tensors where x is a
-    torch tensor, else arrays that cupy.from_dlpack takes (not fp8, which cupy lacks). Without a
-    stream, the current one of x's framework.
+    Without `out`, the results are new arrays; cupy does not read fp8.
     """
-    at, key = look_at(x)
+    at, spec = inspect_array(x)
     given = out or (None, None)
-    (codes_at, codes_key), (scales_at, scales_key) = map(look_at, given)
-    step, allocate = _checked(code, key, codes_key, scales_key)
+    (codes_at, codes_spec), (scales_at, scales_spec) = map(inspect_array, given)
+    step, allocate = _checked(code, spec, codes_spec, scales_spec)
     handle = stream_handle(stream, x)
     if out is None:
         out = codes, scales = allocate(handle)
@@ -155,10 +150,10 @@ def quantize(
 
 @prepared_once(1024)
 def _checked(
-    code: Code, key: Key, codes: Key, scales: Key
-) -> tuple[Prepared, Callable[[int], tuple[Any, Any]]]:
-    """Return the quantisation of arrays with these keys, and what allocates its results."""
-    x = view_at(key)
+    code: Code, spec: ArraySpec, codes: ArraySpec, scales: ArraySpec
+) -> tuple[PreparedQuantize, Callable[[int], tuple[Any, Any]]]:
+    """Return the quantisation of arrays with these specs, and the allocator of its results."""
+    x = view_at(spec)
     rows, channels = match(x=(x, "T C")).values()
     gpu, dtype = gpu_of(x=x), x.dtype
     vector = divide(channels, dtype.itemsize).vector
@@ -170,7 +165,7 @@ def _checked(
         ("scales", (rows,), np.float32, 1),
     )
     check_results((codes, scales), gpu, *results)
-    return step, allocator(key, gpu, *results)
+    return step, allocator(spec, gpu, *results)
 
 
 VARIANTS: tuple[Variant, ...] = tuple(

@@ -1,4 +1,4 @@
-// Rows in 8-bit codes with one scale each: codes[t c] = CODE of x[t c], scales[t].
+// Quantisation of rows to 8 bits with one scale each: codes[t c] = CODE of x[t c], scales[t].
 //
 // One block per row. A thread keeps its packs in registers between finding the row's extremes and
 // coding it, so that every element is read once.

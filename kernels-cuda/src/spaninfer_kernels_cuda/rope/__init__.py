@@ -3,8 +3,8 @@
 x[T H D] and out[T H D] have one element type, heads of a row contiguous, rows strided, each
 beginning at a multiple of 16 bytes; cosine[T R/2] and sine[T R/2] are float32, and so is the
 arithmetic. The first R elements of a head are rotated in pairs (i, i + R/2), or (2i, 2i + 1) where
-interleaved; the others are copied. `append` of span_attention does this and the write into spans
-in one kernel.
+interleaved; the others are copied. `append` of span_attention does this and the write into spans in
+one kernel.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
+    ArraySpec,
     Call,
     FileCache,
     Gpu,
     Int32,
     Int64,
-    Key,
     Pointer,
     ShapeError,
     Signature,
@@ -35,8 +35,8 @@ from spaninfer_kernel_launch import (
     divide_head,
     element_of,
     gpu_of,
+    inspect_array,
     load,
-    look_at,
     match,
     pointer_of,
     prepared_once,
@@ -49,7 +49,7 @@ from spaninfer_kernels_cuda.rope.tuning import THREADS, launch
 
 
 class RopeArguments(NamedTuple):
-    """The addresses that rope_rows takes."""
+    """Addresses, the arguments of rope_rows."""
 
     out: Pointer
     x: Pointer
@@ -75,8 +75,8 @@ SOURCE = Source(
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """Heads of `size` elements, the first `rotary_len` of which are rotated, and which pairs."""
+class RopeOptions:
+    """A request for a variant: heads of `size` elements, of which `rotary_len` are rotated."""
 
     size: int
     rotary_len: int
@@ -84,8 +84,8 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A rotary embedding of one size, compiled and loaded: `launch` passes pointers alone."""
+class PreparedRope:
+    """A rotary embedding of one size."""
 
     rows: int
     heads: int
@@ -95,27 +95,24 @@ class Prepared:
     def launch(
         self, x: object, cosine: object, sine: object, *, out: object, stream: object = None
     ) -> None:
-        """Write x, rotated, to `out`, which may be x itself.
-
-        Arrays may be given as addresses. Without a stream, the current one of x's framework.
-        """
+        """Write x, rotated, to `out`, which may be x itself."""
         arguments = RopeArguments(
             out=pointer_of(out), x=pointer_of(x), cosine=pointer_of(cosine), sine=pointer_of(sine)
         )
         self.start(stream_handle(stream, x), arguments)
 
     def start(self, handle: int, arguments: RopeArguments) -> None:
-        """Launch on the stream with this handle, whichever it is."""
+        """Launch on the stream with this handle, the default stream included."""
         if self._call is not None:
             self._call(handle, arguments)
 
 
-def variant_for(form: Form, dtype: object) -> Variant:
+def variant_for(options: RopeOptions, dtype: object) -> Variant:
     """Return the variant for heads of `dtype` (float32, 16-bit floats).
 
     Raises ShapeError where a head does not have so many pairs.
     """
-    rotated, size = form.rotary_len, form.size
+    rotated, size = options.rotary_len, options.size
     if rotated % 2 or size % 2 or not 0 <= rotated <= size or not size:
         raise ShapeError(
             f"rope rotates pairs: {rotated} elements of a head of {size}; "
@@ -130,13 +127,13 @@ def variant_for(form: Form, dtype: object) -> Variant:
         "VECTOR": division.vector,
         "LANES": division.lanes,
         "THREADS": THREADS,
-        "INTERLEAVED": form.interleaved,
+        "INTERLEAVED": options.interleaved,
     }
     return Variant.of("rope_rows", SOURCE, macros, element.architectures)
 
 
 def prepare(
-    form: Form,
+    options: RopeOptions,
     *,
     rows: int,
     heads: int,
@@ -144,19 +141,19 @@ def prepare(
     gpu: Gpu,
     row_strides: tuple[int, int] | None = None,
     cache: FileCache | None = None,
-) -> Prepared:
+) -> PreparedRope:
     """Return the rotary embedding of x[rows heads size] on `gpu`, compiled or cached.
 
     `row_strides` count elements from one row of x and of out to the next; contiguous rows unless
     given. Raises ShapeError or DTypeError for what no variant takes.
     """
-    compiled = compile_variant(variant_for(form, dtype), gpu.arch, cache or user_cache())
-    division = divide_head(element_of(dtype).itemsize, form.size, form.rotary_len)
+    compiled = compile_variant(variant_for(options, dtype), gpu.arch, cache or user_cache())
+    division = divide_head(element_of(dtype).itemsize, options.size, options.rotary_len)
     grid = launch(rows, heads, division.lanes, gpu.sm_count)
-    x_stride, out_stride = row_strides or (heads * form.size,) * 2
+    x_stride, out_stride = row_strides or (heads * options.size,) * 2
     sizes = RopeSizes(heads, x_stride, out_stride)
     call = Call(load(compiled, gpu, ROPE_ROWS), grid, sizes) if grid else None
-    return Prepared(rows, heads, workspace_bytes=0, _call=call)
+    return PreparedRope(rows, heads, workspace_bytes=0, _call=call)
 
 
 def rope(
@@ -170,13 +167,13 @@ def rope(
 ) -> object:
     """Return x[T H D] with the first R elements of each head rotated by cosine, sine[T R/2].
 
-    Without `out`, the result is a new array in the order of the stream: a tensor where x is a
-    torch tensor, else one that cupy.from_dlpack takes; with out=x the heads are rotated where they
-    lie. Without a stream, the current one of x's framework.
+    Without `out`, the result is a new array; with out=x the heads are rotated where they lie.
     """
-    (at, key), (cosine_at, cosine_key), (sine_at, sine_key) = map(look_at, (x, cosine, sine))
-    to, out_key = look_at(out)
-    step, allocate = _checked(interleaved, key, cosine_key, sine_key, out_key)
+    (at, spec), (cosine_at, cosine_spec), (sine_at, sine_spec) = map(
+        inspect_array, (x, cosine, sine)
+    )
+    to, out_spec = inspect_array(out)
+    step, allocate = _checked(interleaved, spec, cosine_spec, sine_spec, out_spec)
     handle = stream_handle(stream, x)
     if out is None:
         (out,) = allocate(handle)
@@ -187,10 +184,10 @@ def rope(
 
 @prepared_once(1024)
 def _checked(
-    interleaved: bool, key: Key, cosine: Key, sine: Key, out: Key
-) -> tuple[Prepared, Callable[[int], tuple[Any, ...]]]:
-    """Return the rotary embedding for arrays with these keys, and what allocates its result."""
-    x = view_at(key)
+    interleaved: bool, spec: ArraySpec, cosine: ArraySpec, sine: ArraySpec, out: ArraySpec
+) -> tuple[PreparedRope, Callable[[int], tuple[Any, ...]]]:
+    """Return the rotary embedding for arrays with these specs, and the allocator of its result."""
+    x = view_at(spec)
     angles = {"cosine": view_at(cosine), "sine": view_at(sine)}
     rows_of = {"x": x} | ({"out": view_at(out)} if out else {})
     axes = {"x": "T H D", "cosine": "T F", "sine": "T F", "out": "T H D"}
@@ -201,10 +198,10 @@ def _checked(
     check_aligned(_angle_bytes(x.dtype, size, 2 * pairs), **angles)
     gpu = gpu_of(**rows_of, **angles)
     check_rows(x.dtype, _ALIGNMENT, **rows_of)
-    form = Form(size, 2 * pairs, interleaved)
+    options = RopeOptions(size, 2 * pairs, interleaved)
     strides = (x.strides[0], rows_of["out"].strides[0] if out else heads * size)
-    step = prepare(form, rows=rows, heads=heads, dtype=x.dtype, gpu=gpu, row_strides=strides)
-    return step, allocator(key, gpu, ("out", (rows, heads, size), x.dtype, _ALIGNMENT))
+    step = prepare(options, rows=rows, heads=heads, dtype=x.dtype, gpu=gpu, row_strides=strides)
+    return step, allocator(spec, gpu, ("out", (rows, heads, size), x.dtype, _ALIGNMENT))
 
 
 _ALIGNMENT = 16  # bytes: what one thread loads at once
@@ -217,7 +214,7 @@ def _angle_bytes(dtype: np.dtype[Any], size: int, rotary_len: int) -> int:
 
 
 VARIANTS: tuple[Variant, ...] = tuple(
-    variant_for(Form(size, rotary_len, interleaved), dtype)
+    variant_for(RopeOptions(size, rotary_len, interleaved), dtype)
     for size, rotary_len in ((64, 64), (80, 20), (96, 96), (128, 128), (256, 64))
     for interleaved in (False, True)
     for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)

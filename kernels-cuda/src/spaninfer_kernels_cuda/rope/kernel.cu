@@ -1,8 +1,8 @@
 // Rotary embedding of the heads of rows:
 //
-//   out[t h] = x[t h], its first ROTARY elements turned in pairs by cosine[t], sine[t]
+//   out[t h] = x[t h], its first ROTARY elements rotated in pairs by cosine[t], sine[t]
 //
-// LANES neighbouring lanes take one head of one row.
+// LANES adjacent lanes take one head of one row.
 //
 // Macros: T (element), SIZE (of a head), ROTARY, VECTOR (elements per load), LANES, THREADS,
 //         INTERLEAVED (0 or 1).

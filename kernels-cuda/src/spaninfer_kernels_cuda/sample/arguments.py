@@ -1,25 +1,44 @@
-"""What a launch of sampling is given beside a batch's rows, and what it says of each."""
+"""Arguments of a sampling launch beside its sizes, and the status of each row."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class Status(IntEnum):
-    """What became of a row."""
+    """The outcome of a row."""
 
-    DRAWN = 0
+    SAMPLED = 0
     ALL_MASKED = 1  # no logit is above -inf
     INFINITE = 2  # a logit is +inf
     NOT_A_NUMBER = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Pools:
-    """Lists that records point into: `first` entry and `count`. Device arrays, or their addresses.
+class SampleBatch(NamedTuple):
+    """The rows to sample: device arrays, or their addresses.
 
-    word i is word_tokens[word_bounds[i] : word_bounds[i + 1]]; a word of one token bans it.
+    `parameters` holds records of `PARAMETERS` as uint8[N 88]; slots[R] int32 names the record of
+    each row of logits[R V], positions[R] int32 the position of the token sampled from it. In `mask`
+    int32[N ceil(V / 32)], bit t % 32 of word t // 32 is set where token t is allowed; it is read
+    for records with `masked`. `workspace` is needed where a record has penalties, bias, bad words
+    or a minimum length: it receives the processed logits.
+    """
+
+    logits: object
+    parameters: object
+    slots: object
+    positions: object
+    mask: object = None
+    workspace: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLists:
+    """Lists that records point into by first entry and count: device arrays, or their addresses.
+
+    Bad word i is word_tokens[word_bounds[i] : word_bounds[i + 1]]; one of a single token masks it.
     """
 
     bias_ids: object = None  # int32
@@ -30,14 +49,14 @@ class Pools:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Where log-probabilities go, for rows whose record asks: device arrays, or their addresses.
+class Logprobs:
+    """Log-probabilities of rows whose record requests them: device arrays, or their addresses.
 
-    The first entries of a row of `top_ids` and `top`, as many as its record asks for, are written,
-    likeliest first; -1 and -inf where fewer tokens are allowed.
+    The first entries of a row of `top_ids` and `top`, as many as its record requests, are written,
+    most likely first; -1 and -inf where fewer tokens are allowed.
     """
 
     chosen: object  # float32[R]
-    ranks: object  # int32[R], 1 is the likeliest
+    ranks: object  # int32[R]; 1 is the argmax
     top_ids: object  # int32[R top]
     top: object  # float32[R top]

@@ -1,4 +1,4 @@
-// The best of what the threads of a block, or of a cluster, have found.
+// Argmax over the threads of a block, or of a cluster.
 
 __device__ __forceinline__ bool is_better(const Best& a, const Best& b) {
   return a.score > b.score || (a.score == b.score && a.id < b.id);

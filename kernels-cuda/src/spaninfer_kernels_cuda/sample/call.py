@@ -1,4 +1,4 @@
-"""Sampling called with arrays of logits: checked and prepared once per shapes and types."""
+"""The eager functions of sampling: checked and prepared once per shapes and types."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from spaninfer_kernel_launch import (
+    ArraySpec,
     Call,
     Gpu,
-    Key,
     Launch,
     Result,
     ShapeError,
@@ -20,8 +20,8 @@ from spaninfer_kernel_launch import (
     check_results,
     compile_variant,
     gpu_of,
+    inspect_array,
     load,
-    look_at,
     match,
     pointer_of,
     prepared_once,
@@ -30,9 +30,9 @@ from spaninfer_kernel_launch import (
     view_at,
 )
 
-from spaninfer_kernels_cuda.sample.kernels import MAKE_RECORDS, DrawArguments, RecordArguments
+from spaninfer_kernels_cuda.sample.kernels import MAKE_RECORDS, RecordArguments, TokenArguments
 from spaninfer_kernels_cuda.sample.parameters import PARAMETERS
-from spaninfer_kernels_cuda.sample.prepared import Prepared, prepare
+from spaninfer_kernels_cuda.sample.prepared import PreparedSample, prepare
 from spaninfer_kernels_cuda.sample.variant import RECORDS
 
 _THREADS = 128
@@ -43,17 +43,17 @@ PerRow: TypeAlias = Any
 
 
 class _Given(NamedTuple):
-    """A parameter: the address of an array or 0, its key, and the number for all rows."""
+    """A parameter: the address of an array or 0, its spec, and the number for all rows."""
 
     at: int
-    key: Key
+    spec: ArraySpec
     value: float
 
 
 class _Eager(NamedTuple):
-    """What logits of one shape are sampled with."""
+    """The calls that sample logits of one shape, and the allocator of scratch and results."""
 
-    step: Prepared
+    step: PreparedSample
     make_records: Call[RecordArguments] | None
     allocate: Callable[[int], tuple[Any, ...]]
 
@@ -78,21 +78,22 @@ def sample_from_logits(
     `seed` a number or int64[R]; None for top_k, top_p or min_p leaves all tokens, and so does 0 for
     top_k. A temperature below 1e-5 is greedy. The random numbers of a row are a function of its
     seed, its position and the token: without positions[R] (int32), row r has position r, so that
-    rows with one seed draw apart. `mask` int32[R ceil(V / 32)] has a bit for each token that is
-    allowed. A row from which nothing can be drawn gets token 0; `status` int32[R] is given a
-    `Status` per row. Without `out`, the result is a new array in the order of the stream: a tensor
-    where logits are a torch tensor, else one that cupy.from_dlpack takes. Without a stream, the
-    current one of logits' framework.
+    rows of one seed differ. `mask` int32[R ceil(V / 32)] has a bit for each token that is allowed.
+    A row from which nothing can be sampled gets token 0; `status` int32[R] is given a `Status` per
+    row. Without `out`, the result is a new array.
     """
-    at, key = look_at(logits)
-    (mask_at, mask_key), (positions_at, positions_key) = look_at(mask), look_at(positions)
-    (to, out_key), (status_at, status_key) = look_at(out), look_at(status)
+    at, spec = inspect_array(logits)
+    (mask_at, mask_spec), (positions_at, positions_spec) = (
+        inspect_array(mask),
+        inspect_array(positions),
+    )
+    (to, out_spec), (status_at, status_spec) = inspect_array(out), inspect_array(status)
     heat, kept = _given(temperature, 1.0), _given(top_k, 0)
     mass, least, seeds = _given(top_p, 1.0), _given(min_p, 0.0), _given(seed, 0)
     _check_values(heat.value, kept.value, mass.value, least.value)
     seed_bits = _signed(int(seeds.value))
-    arrays = (heat.key, kept.key, mass.key, least.key, seeds.key, positions_key, mask_key)
-    step, make_records, allocate = _checked(key, arrays, (out_key, status_key))
+    arrays = (heat.spec, kept.spec, mass.spec, least.spec, seeds.spec, positions_spec, mask_spec)
+    step, make_records, allocate = _checked(spec, arrays, (out_spec, status_spec))
     handle = stream_handle(stream, logits)
     scratch, *new = allocate(handle)
     if out is None:
@@ -102,11 +103,11 @@ def sample_from_logits(
         return out
     rows, records = step.rows, pointer_of(scratch)
     slots = records + rows * PARAMETERS.itemsize
-    places = slots + rows * _ID_BYTES
-    arguments = RecordArguments(
+    own_positions = slots + rows * _ID_BYTES
+    record = RecordArguments(
         records=records,
         slots=slots,
-        positions=places,
+        positions=own_positions,
         rows=rows,
         given_positions=positions_at,
         seeds=seeds.at,
@@ -121,20 +122,20 @@ def sample_from_logits(
         min_p=least.value,
         masked=mask is not None,
     )
-    make_records(handle, arguments)
-    draw = DrawArguments(
+    make_records(handle, record)
+    arguments = TokenArguments(
         out=to,
-        status=status_at or places + rows * _ID_BYTES,
+        status=status_at or own_positions + rows * _ID_BYTES,
         tokens=0,
         logits=at,
         all_params=records,
         slots=slots,
-        positions=places,
+        positions=own_positions,
         allowed=mask_at,
-        touched=0,
-        revised=0,
+        changed=0,
+        processed=0,
     )
-    step.start(handle, draw)
+    step.start(handle, arguments)
     return out
 
 
@@ -143,11 +144,11 @@ def _given(value: PerRow, neutral: float) -> _Given:
         return _Given(0, (), neutral)
     if isinstance(value, (int, float)):
         return _Given(0, (), value)
-    return _Given(*look_at(value), neutral)
+    return _Given(*inspect_array(value), neutral)
 
 
 def _check_values(temperature: float, top_k: float, top_p: float, min_p: float) -> None:
-    """Raise ValueError for numbers that mean nothing; those in arrays are the caller's word."""
+    """Raise ValueError for invalid numbers; those in arrays are not checked."""
     if not 0.0 <= temperature < np.inf:
         raise ValueError(f"temperature is {temperature}; finite, and at least 0 (greedy)")
     if not 0 <= top_k < 2**31:
@@ -172,9 +173,11 @@ _PER_ROW = (
 
 
 @prepared_once(256)
-def _checked(key: Key, arrays: tuple[Key, ...], results: tuple[Key, Key]) -> _Eager:
-    """Return what samples logits with this key, by parameters and into results with theirs."""
-    logits = view_at(key)
+def _checked(
+    spec: ArraySpec, arrays: tuple[ArraySpec, ...], results: tuple[ArraySpec, ArraySpec]
+) -> _Eager:
+    """Return the calls that sample logits, parameters and results of these specs."""
+    logits = view_at(spec)
     rows, length = match(logits=(logits, "R V")).values()
     *per_row, mask = arrays
     views: dict[str, View] = {}
@@ -195,11 +198,11 @@ def _checked(key: Key, arrays: tuple[Key, ...], results: tuple[Key, Key]) -> _Ea
             check_results((given,), gpu, (name, *out[1:]))
     scratch_bytes = rows * (PARAMETERS.itemsize + 3 * _ID_BYTES)
     scratch: Result = ("scratch", (scratch_bytes,), np.uint8, PARAMETERS.alignment)
-    allocate = allocator(key, gpu, scratch, *(() if results[0] else (out,)))
+    allocate = allocator(spec, gpu, scratch, *(() if results[0] else (out,)))
     return _Eager(step, _make_records(rows, gpu), allocate)
 
 
-def _prepare(logits: View, gpu: Gpu) -> Prepared:
+def _prepare(logits: View, gpu: Gpu) -> PreparedSample:
     """Return sampling of these logits. Raises ShapeError where a row's elements lie apart."""
     rows, length = logits.shape
     if rows and length > 1 and logits.strides[1] != 1:
@@ -229,18 +232,17 @@ def sample(
 ) -> tuple[object, object]:
     """Return a token per row of logits[R V] and its `Status`, both int32[R].
 
-    `parameters` are uint8[N 88], records of `PARAMETERS` without bias, penalties and bans, which
-    need `prepare`; slots[R], positions[R] and mask[N ceil(V / 32)] are as for `Prepared.launch`.
-    Results and stream are as for `sample_from_logits`.
+    `parameters` are uint8[N 88], records of `PARAMETERS` without penalties, bias and bad words,
+    which need `prepare`; slots[R], positions[R] and mask[N ceil(V / 32)] are as in `SampleBatch`.
     """
     given = (logits, parameters, slots, positions, mask, *(out or (None, None)))
-    at, keys = zip(*map(look_at, given), strict=True)
-    step, allocate = _checked_records(keys)
+    at, specs = zip(*map(inspect_array, given), strict=True)
+    step, allocate = _checked_records(specs)
     handle = stream_handle(stream, logits)
     if out is None:
         tokens, status = out = allocate(handle)
         at = (*at[:5], pointer_of(tokens), pointer_of(status))
-    draw = DrawArguments(
+    arguments = TokenArguments(
         out=at[5],
         status=at[6],
         tokens=0,
@@ -249,20 +251,20 @@ def sample(
         slots=at[2],
         positions=at[3],
         allowed=at[4],
-        touched=0,
-        revised=0,
+        changed=0,
+        processed=0,
     )
-    step.start(handle, draw)
+    step.start(handle, arguments)
     return out
 
 
 @prepared_once(256)
 def _checked_records(
-    keys: tuple[Key, ...],
-) -> tuple[Prepared, Callable[[int], tuple[Any, Any]]]:
-    """Return sampling for arrays with these keys, and what allocates its results."""
+    specs: tuple[ArraySpec, ...],
+) -> tuple[PreparedSample, Callable[[int], tuple[Any, Any]]]:
+    """Return sampling for arrays with these specs, and the allocator of its results."""
     names = ("logits", "parameters", "slots", "positions", "mask")
-    views = {name: view_at(key) for name, key in zip(names, keys, strict=False) if key}
+    views = {name: view_at(spec) for name, spec in zip(names, specs, strict=False) if spec}
     axes = {"logits": "R V", "parameters": f"N {PARAMETERS.itemsize}"}
     axes |= {"slots": "R", "positions": "R"}
     sizes = match(**{name: (views[name], axes[name]) for name in axes})
@@ -274,5 +276,5 @@ def _checked_records(
     check_dense(np.int32, **lists)
     gpu = gpu_of(**views)
     results = (("out", (sizes["R"],), np.int32, 1), ("status", (sizes["R"],), np.int32, 1))
-    check_results(keys[5:], gpu, *results)
-    return _prepare(views["logits"], gpu), allocator(keys[0], gpu, *results)
+    check_results(specs[5:], gpu, *results)
+    return _prepare(views["logits"], gpu), allocator(specs[0], gpu, *results)

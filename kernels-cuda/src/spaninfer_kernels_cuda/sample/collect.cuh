@@ -1,6 +1,6 @@
-// One pass over a row: what reaches a bound is listed, the mass of the rest summed up.
+// One pass over a row: keys that reach a bound are listed, the mass of the rest is summed.
 
-// A key that about `least` of kSamples elements reach. Every block finds it by itself.
+// A key that about `least` of kSamples elements reach. Every block finds it independently.
 __device__ __forceinline__ Key sampled_bound(const Row& row, int least, Shared& shared) {
   const float stretch = static_cast<float>(row.length) / kSamples;
   const int size = min(row.length, kSamples);
@@ -13,11 +13,11 @@ __device__ __forceinline__ Key sampled_bound(const Row& row, int least, Shared& 
   for (int j = 0; j < kOwn; ++j) {
     x[j] = to_float(row.raw[id_of_sample(j * kThreads + threadIdx.x)]);
   }
-  row.prefetch();  // after the sample has been asked for: before, it takes twice as long
+  row.prefetch();  // after the sample's loads are issued: before, it takes twice as long
 #pragma unroll
   for (int j = 0; j < kOwn; ++j) {
     const int i = j * kThreads + threadIdx.x, id = id_of_sample(i);
-    if (row.is_revised()) x[j] = row.read(id);
+    if (row.is_processed()) x[j] = row.read(id);
     if (i < kSamples) shared.list[i] = x[j] == x[j] ? key_of(x[j], id) : kAbsent;
   }
   __syncthreads();
@@ -25,21 +25,21 @@ __device__ __forceinline__ Key sampled_bound(const Row& row, int least, Shared& 
   return max(search({shared, size}, 1, ~0ull, threshold, Weight{}, shared), kLeastFinite);
 }
 
-// How many of the sample have to reach a bound so that k elements of the row do.
+// The number of sampled elements that must reach a bound so that k elements of the row do.
 __device__ __forceinline__ int least_for(int k, int length) {
   const float expected = static_cast<float>(k) * kSamples / length;
   return static_cast<int>(expected + 6.0f * sqrtf(expected) + 8.0f);
 }
 
-// Values below a bound in bins of equal width, the first one beside the bound. What is further
-// below than the last one weighs too little for a threshold to be there, as a rule.
+// Values below a bound in bins of equal width, the first one next to the bound. Values below the
+// last one usually weigh too little for a threshold to lie there.
 struct Spread {
   float from, per_x;
   int size;  // 0: nothing is counted
 
   // Where `share` of the mass is to be kept and `least` of kSamples elements reach the bound: were
-  // all elements as likely as the last bin's, they would have what is to be cut off at most, if half
-  // as many reach the bound as the sample says.
+  // all elements as likely as the last bin's, they would have at most the mass to be truncated,
+  // even if only half as many reach the bound as the sample says.
   __device__ __forceinline__ Spread(Key bound, float share, int least, float bits_per_x)
       : from(Floor(bound).value), per_x(0.0f), size(0) {
     if (share >= 1.0f) return;
@@ -50,7 +50,7 @@ struct Spread {
   __device__ __forceinline__ int of(float x) const {
     return static_cast<int>((from - x) * per_x);  // at most INT_MAX, whatever x
   }
-  // Values between which all of a bin are, however its number was rounded.
+  // Values that enclose a bin, however its number was rounded.
   __device__ __forceinline__ float above(int bin) const {
     return from - (bin - 0.01f) / per_x + slack();
   }
@@ -62,7 +62,7 @@ struct Spread {
   __device__ __forceinline__ float slack() const { return fabsf(from) * 0x1p-22f; }
 };
 
-// Adds the bins of all blocks up in the first block's; barriers of the cluster before and after it.
+// Adds the bins of all blocks into the first block's; needs cluster barriers before and after.
 __device__ __forceinline__ void add_bins(int* bins, int count) {
   const int blocks = blocks_of_cluster();
 #pragma unroll 1
@@ -80,7 +80,7 @@ __device__ __forceinline__ int* spread_bins(Shared& shared) {
   return reinterpret_cast<int*>(shared.masses);
 }
 
-// Brings the lists and sums of all blocks together in the first one, and the bins of the spread.
+// Gathers the lists and totals of all blocks in the first one, and the bins of the spread.
 __device__ __forceinline__ void gather(bool with_spread, Shared& shared) {
   sync_cluster();
   if (with_spread) add_bins(spread_bins(shared), kSpreadBins);
@@ -104,9 +104,8 @@ __device__ __forceinline__ void gather(bool with_spread, Shared& shared) {
 }
 
 // Collects the keys of the row that reach the bound in the first block's list, and finds the
-// largest value; sums up the mass of the others where that is asked for, counts them in the bins of
-// the spread, and counts the elements that are ahead of `chosen`. All blocks see what the first one
-// then has.
+// largest value; sums the mass of the others if `with_rest`, counts them in the bins of the spread,
+// and counts the elements that are larger than `chosen`. Afterwards all blocks see the first one's.
 __device__ __forceinline__ void collect(const Row& row, Key bound, bool with_rest, float bits_per_x,
                                         const Spread& spread, Key chosen, Shared& shared) {
   const Floor floor(bound), mark(chosen);
@@ -134,7 +133,7 @@ __device__ __forceinline__ void collect(const Row& row, Key bound, bool with_res
       for (int v = 0; v < kVector; ++v) {
         if (hits >> v & 1) continue;
         rest += weight(here.x[v]);
-        // Adding one, the result unused, is one operation for all lanes that name the same bin.
+        // An atomic add whose result is unused is one operation for all lanes with the same bin.
         const int bin = spread.of(here.x[v]);
         if (bin < spread.size) atomicAdd(&bins[bin], 1);
       }

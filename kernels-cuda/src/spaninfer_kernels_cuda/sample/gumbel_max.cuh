@@ -1,4 +1,4 @@
-// The seeded draw (Gumbel-max) among the tokens of a row, and who of them can still win it.
+// Seeded Gumbel-max sampling among the tokens of a row, with a filter for those that can still win.
 
 struct Four {
   unsigned word[4];
@@ -26,7 +26,7 @@ __device__ __forceinline__ Four philox(unsigned long long seed, unsigned positio
   return {{x0, x1, x2, x3}};
 }
 
-// The Gumbel-max draw of a row, as an exponential race. Token i's time is E_i / p_i, E_i = -log(1 -
+// Gumbel-max sampling of a row, as an exponential race. Token i's time is E_i / p_i, E_i = -log(1 -
 // u_i); its score, the logarithm of the reciprocal, is x_i / temperature - log(E_i). The largest
 // score wins.
 struct GumbelMax {
@@ -41,7 +41,7 @@ struct GumbelMax {
         inverse(1.0 / params.temperature),
         bits_per_x(kBitsPerNat / params.temperature) {}
 
-  // Lets the token of a key take part.
+  // Enters the token of a key into the race.
   __device__ __forceinline__ void enter(Key key, Best& best) const {
     const int id = id_of(key);
     const unsigned word = philox(seed, position, static_cast<unsigned>(id) / 4).of(id);
@@ -51,8 +51,8 @@ struct GumbelMax {
     if (score > best.score || (score == best.score && id < best.id)) best = {score, id};
   }
 
-  // Lists those of kVector neighbours that can still win, from the floor on. E > u, so a token
-  // whose u exceeds what its E would have to be need not be looked at more closely.
+  // Lists those of kVector adjacent tokens, from the floor on, that can still win. E > u, so a
+  // token whose u exceeds the E that it would need is rejected at once.
   __device__ __forceinline__ void filter(const Neighbours& here, const Floor& floor,
                                          Shared& shared) const {
     const int ordered = *static_cast<volatile int*>(&shared.reach);
@@ -73,7 +73,7 @@ struct GumbelMax {
       unsigned hits = 0;
 #pragma unroll
       for (int v = 0; v < 4; ++v) {
-        const float one_and_u = __uint_as_float(four.word[v] >> 9 | 0x3f800000u);  // cut off
+        const float one_and_u = __uint_as_float(four.word[v] >> 9 | 0x3f800000u);  // rounded down
         if (room[v] > 0.0f && one_and_u <= 1.0f + room[v]) hits |= 1u << v;
       }
 #pragma unroll 1
@@ -88,8 +88,8 @@ struct GumbelMax {
     }
   }
 
-  // Finds a score that is surpassed, so that only few tokens are listed. All threads of the block
-  // take part, each with one token.
+  // Finds a score that is surpassed, so that only few tokens are listed, from one token of each
+  // thread of the block.
   __device__ __forceinline__ void warm_up(const Row& row, const Floor& floor,
                                           Shared& shared) const {
     const int id = static_cast<int>(rank_in_cluster() * kThreads + threadIdx.x) * kVector;
@@ -106,13 +106,13 @@ struct GumbelMax {
   }
 
  private:
-  // What a token's score in bits is at least: E < u / (1 - u).
+  // A lower bound of a token's score in bits: E < u / (1 - u).
   __device__ __forceinline__ float least_score(float x, unsigned word) const {
     const float u = (word + 0.5f) * 0x1p-32f;
     return x * bits_per_x + __log2f((1.0f - u) / u);
   }
 
-  // Lets no token win whose score is below these bits, a score that some token surpasses.
+  // Excludes tokens whose score is below these bits, a score that some token surpasses.
   __device__ __forceinline__ static void surpass(float bits, Shared& shared) {
     // 2^-22 of the largest number involved is more than the rounding of `room`.
     const float least = bits - (1e-3f + 0x1p-22f * (fabsf(bits) + 40.0f));

@@ -1,31 +1,31 @@
-// From rows of logits to tokens: one cluster of blocks per row, whatever the row asks for.
+// Sampling: rows of logits to tokens, one cluster of blocks per row, for any mix of parameters.
 //
-//   sample_revise   writes beside the logits what penalties, bias and bans make of single ones
-//                   (revise.cuh)
-//   sample_draw     the token of each row: the largest, or the winner of the Gumbel-max draw
-//                   (Gumbel-max) among what top-k, top-p and min-p leave
-//   sample_report   log-probability and rank of the token, and the likeliest tokens beside it
-//                   (report.cuh)
+//   sample_penalties   writes the logits that penalties, bias and bad words change into a workspace
+//                      (penalties.cuh)
+//   sample_tokens      the token of each row: the argmax, or the winner of Gumbel-max sampling
+//                      (gumbel_max.cuh) among the tokens that top-k, top-p and min-p keep
+//   sample_logprobs    log-probability and rank of the token, and the top log-probabilities
+//                      (logprobs.cuh)
 //
-// Every threshold keeps the keys (keys.cuh) from some bound on, so all that a threshold has to find
-// is a key.
+// Every truncation keeps the keys (keys.cuh) from some threshold on, so all that it has to find is
+// a key.
 //
-// A row that is truncated is read once in almost every case. Of 4096 of its elements, one key is
-// chosen that more than enough elements will reach (top-k: k of them, six standard deviations away;
-// else about 1% of a vocabulary). What reaches it is collected in shared memory while the mass of
-// all the rest is summed; the truncations are then searched in the list, and the draw is among its
-// rest. If the list ends before a truncation by mass, bins beside it leave few keys for the
-// threshold: the draw through the row comes first then, and the threshold is searched only if one
-// of those keys wins. That, and what is left where the list overflows, all blocks do in the row
-// itself, digit by digit, and draw from it once more. Counts are integers and so are masses, in
-// units of 2^-40 of the likeliest: sums do not depend on their order, nor tokens on how a row is
-// divided.
+// A truncated row is read once in almost every case. From 4096 of its elements, a key is chosen as
+// a bound that more than enough elements reach (top-k: k of them, with six standard deviations to
+// spare; otherwise about 1 % of a vocabulary). Keys that reach it are collected in shared memory
+// while the mass of the rest is summed; the thresholds are then searched in the list, and a token
+// is sampled from what they keep. If the list ends before a threshold by mass, bins of the values
+// below narrow it down to few keys, the zone: sampling from the row comes first then, and the
+// threshold is searched only if a key of the zone wins. That search, and the one after an overflow
+// of the list, is done by all blocks in the row itself, digit by digit, and followed by sampling
+// once more. Counts are integers and so are masses, in units of 2^-40 of the largest probability:
+// totals do not depend on their order, nor tokens on how a row is divided.
 //
 // Macros: T (element), THREADS, STAGES (0 before Ampere), SHARED_BYTES (dynamic, for Shared).
 // Demands: length <= 2^23 (2^63 units of mass), rows contiguous.
 
-// The likeliest token of the row, its value as the score.
-__device__ __forceinline__ Best likeliest(const Row& row, Shared& shared) {
+// The argmax of the row, its value as the score.
+__device__ __forceinline__ Best argmax(const Row& row, Shared& shared) {
   float best = -kInfinity;
   int id = row.length;
   const auto visit = [&](const Neighbours& here) {
@@ -42,14 +42,14 @@ __device__ __forceinline__ Best likeliest(const Row& row, Shared& shared) {
   return best_of_cluster({best, id}, shared);
 }
 
-// Lists what can be drawn, from the threshold on. Each block for what it reads.
+// Lists the tokens from the threshold on that can win, each block those that it reads.
 __device__ __forceinline__ void filter(const Row& row, Key threshold, const GumbelMax& gumbel,
                                        Shared& shared) {
   const Floor floor(threshold);
   gumbel.warm_up(row, floor, shared);
   bool is_too_much = true;
 #pragma unroll 1
-  while (agreed(is_too_much)) {  // where scores rise steadily, all seem to win; then the best is known
+  while (agreed(is_too_much)) {  // rising scores: all seem to win, until the best is known
     if (threadIdx.x == 0) shared.count = 0;
     __syncthreads();
     const int worst =
@@ -61,16 +61,16 @@ __device__ __forceinline__ void filter(const Row& row, Key threshold, const Gumb
   }
 }
 
-// The threshold of min-p alone, which takes no list: the likeliest token says it.
+// The threshold of min-p alone, which needs no list: it follows from the argmax.
 __device__ __forceinline__ Key threshold_of_min_p(const Row& row, const SamplingParams& params,
                                                   Shared& shared) {
-  const Best top = likeliest(row, shared);  // in the first block
+  const Best top = argmax(row, shared);  // in the first block
   if (threadIdx.x == 0) shared.threshold = floor_of_min_p(params, static_cast<float>(top.score));
   sync_cluster();
   return in_block(&shared, 0)->threshold;
 }
 
-// The best of the draw from the threshold on, in the first block: of its list, or else of the row.
+// The winner from the threshold on, in the first block: of its list, or else of the row.
 __device__ __forceinline__ Best best_from(const Row& row, Key threshold, bool is_listed,
                                           const SamplingParams& params, int position,
                                           Shared& shared) {
@@ -84,10 +84,10 @@ __device__ __forceinline__ Best best_from(const Row& row, Key threshold, bool is
   return best_of_cluster(best, shared);
 }
 
-// The token drawn of a row, in the first block.
+// The token sampled from a row, in the first block.
 //
-// Of a threshold in a small zone the key need not be known: the draw is made from the least that it
-// may be, and only if a token of the zone wins, the threshold is searched and the draw made again.
+// Of a threshold in a small zone the key need not be known: sampling starts at the least that it
+// may be, and only if a token of the zone wins, the threshold is searched and sampling repeated.
 __device__ __forceinline__ Best winner(const Row& row, const SamplingParams& params, int position,
                                        Shared& shared) {
   const bool is_listable = params.truncates_to_k(row.length) || params.top_p < 1.0f;
@@ -116,10 +116,10 @@ __device__ __forceinline__ Best winner(const Row& row, const SamplingParams& par
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    sample_draw(int* out, int* status, int* tokens, const T* logits,
+    sample_tokens(int* out, int* status, int* tokens, const T* logits,
                 const SamplingParams* all_params, const int* slots, const int* positions,
-                const unsigned* allowed, const unsigned* touched, const float* revised, int length,
-                long long stride, int token_stride) {
+                const unsigned* allowed, const unsigned* changed, const float* processed,
+                  int length, long long stride, int token_stride) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   wait_for_kernel_before();
@@ -128,20 +128,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   if (slot < 0) return;  // the whole cluster
   const SamplingParams& params = all_params[slot];  // read where it is needed: registers are scarce
   const int position = positions[blockIdx.y];
-  const Row row = row_of(logits, length, stride, params, slot, position, allowed, touched, revised);
-  if (threadIdx.x == 0) shared.status = kDrawn;
+  const Row row =
+      row_of(logits, length, stride, params, slot, position, allowed, changed, processed);
+  if (threadIdx.x == 0) shared.status = kSampled;
   __syncthreads();
 
   const Best best =
-      agreed(params.is_greedy()) ? likeliest(row, shared) : winner(row, params, position, shared);
+      agreed(params.is_greedy()) ? argmax(row, shared) : winner(row, params, position, shared);
   if (rank_in_cluster() == 0 && threadIdx.x == 0) {
     int worst = shared.status;
 #pragma unroll 1
     for (int rank = 1; rank < blocks_of_cluster(); ++rank) {
       worst = max(worst, in_block(&shared, rank)->status);
     }
-    if (worst == kDrawn && best.id >= length) worst = kAllMasked;
-    const int token = worst == kDrawn ? best.id : 0;
+    if (worst == kSampled && best.id >= length) worst = kAllMasked;
+    const int token = worst == kSampled ? best.id : 0;
     out[blockIdx.y] = token;
     status[blockIdx.y] = worst;
     if (tokens) tokens[static_cast<size_t>(slot) * token_stride + position] = token;

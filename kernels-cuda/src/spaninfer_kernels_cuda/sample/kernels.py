@@ -1,4 +1,4 @@
-"""The kernels of sampling: what each takes."""
+"""The kernels of sampling: their signatures."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from spaninfer_kernel_launch import Float32, Int32, Int64, Pointer, Signature
 
 
 class Sizes(NamedTuple):
-    """Logits of a row; elements from row to row of logits, and of the token buffer."""
+    """Logits per row; elements from row to row of the logits and of the token buffer."""
 
     length: Int32
     stride: Int64
     token_stride: Int32
 
 
-class ReviseArguments(NamedTuple):
-    """What sample_revise takes: it applies penalties, bias and bans, before a draw."""
+class PenaltyArguments(NamedTuple):
+    """Arguments of sample_penalties, which applies penalties, bias and bad words."""
 
-    touched: Pointer
-    revised: Pointer
+    changed: Pointer
+    processed: Pointer
     logits: Pointer
     all_params: Pointer
     slots: Pointer
@@ -32,8 +32,8 @@ class ReviseArguments(NamedTuple):
     end_ids: Pointer
 
 
-class DrawArguments(NamedTuple):
-    """What sample_draw takes: it gives each row its token."""
+class TokenArguments(NamedTuple):
+    """Arguments of sample_tokens, which samples a token per row."""
 
     out: Pointer
     status: Pointer
@@ -43,33 +43,33 @@ class DrawArguments(NamedTuple):
     slots: Pointer
     positions: Pointer
     allowed: Pointer
-    touched: Pointer
-    revised: Pointer
+    changed: Pointer
+    processed: Pointer
 
 
-class ReportArguments(NamedTuple):
-    """What sample_report takes: it gives the log-probabilities of what was drawn."""
+class LogprobArguments(NamedTuple):
+    """Arguments of sample_logprobs: log-probabilities of sampled tokens and of the top ones."""
 
     chosen: Pointer
     ranks: Pointer
     top_ids: Pointer
     top: Pointer
     top_stride: Int32
-    drawn: Pointer
+    sampled: Pointer
     status: Pointer
     logits: Pointer
     all_params: Pointer
     slots: Pointer
     positions: Pointer
     allowed: Pointer
-    touched: Pointer
-    revised: Pointer
+    changed: Pointer
+    processed: Pointer
     length: Int32
     stride: Int64
 
 
 class RecordArguments(NamedTuple):
-    """What make_records takes: of each parameter, an array with one per row (or 0) and a value."""
+    """Arguments of make_records: per parameter, an array with one entry per row (or 0), a value."""
 
     records: Pointer
     slots: Pointer
@@ -89,7 +89,7 @@ class RecordArguments(NamedTuple):
     masked: Int32
 
 
-SAMPLE_REVISE: Final = Signature("sample_revise", ReviseArguments, Sizes)
-SAMPLE_DRAW: Final = Signature("sample_draw", DrawArguments, Sizes)
-SAMPLE_REPORT: Final = Signature("sample_report", ReportArguments)
+SAMPLE_PENALTIES: Final = Signature("sample_penalties", PenaltyArguments, Sizes)
+SAMPLE_TOKENS: Final = Signature("sample_tokens", TokenArguments, Sizes)
+SAMPLE_LOGPROBS: Final = Signature("sample_logprobs", LogprobArguments)
 MAKE_RECORDS: Final = Signature("make_records", RecordArguments)

@@ -1,5 +1,5 @@
 // Keys of 64 bits: an element's value above, its complemented index below. No two keys of a row are
-// equal, "larger key" means likelier, of equally likely the smaller id.
+// equal, "larger key" means more likely, of equally likely the smaller id.
 
 __device__ __forceinline__ unsigned order_of(float x) {
   const unsigned bits = __float_as_uint(x + 0.0f);  // -0 becomes +0

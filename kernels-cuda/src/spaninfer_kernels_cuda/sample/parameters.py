@@ -1,4 +1,4 @@
-"""What a request wants of sampling, as one record of device memory."""
+"""The sampling parameters of a request, as one record of device memory."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ PARAMETERS = np.dtype(
         ("repetition", np.float32),  # 1: none; over prompt and output
         ("presence", np.float32),  # over the output
         ("frequency", np.float32),  # over the output
-        ("ngram", np.int32),  # n-grams that must not come twice; 0: none
+        ("ngram", np.int32),  # size of n-grams that must not repeat; 0: none
         ("prompt_len", np.int32),  # where the output begins in the token buffer
-        ("bias_first", np.int32),  # its entries of `Pools.bias_ids` and `biases`, ids distinct
+        ("bias_first", np.int32),  # its entries of `TokenLists.bias_ids` and `biases`, ids distinct
         ("bias_count", np.int32),
-        ("word_first", np.int32),  # its words of `Pools.word_bounds`: sequences never completed
+        ("word_first", np.int32),  # its bad words in `TokenLists.word_bounds`, never completed
         ("word_count", np.int32),
-        ("end_first", np.int32),  # its ids of `Pools.end_ids`, banned before position `end_until`
+        ("end_first", np.int32),  # its `TokenLists.end_ids`, masked before position `end_until`
         ("end_count", np.int32),
         ("end_until", np.int32),
         ("masked", np.int32),  # 1: only tokens of its row of the mask are allowed
-        ("logprobs", np.int32),  # likeliest tokens to report beside the drawn one; -1: no report
-        ("processed", np.int32),  # 1: report what is drawn from instead of the model's logits
+        ("logprobs", np.int32),  # top log-probabilities beside the sampled token's; -1: none
+        ("processed", np.int32),  # 1: log-probabilities of processed logits, not of the model's
     ],
     align=True,
 )
@@ -35,15 +35,15 @@ assert PARAMETERS.itemsize == 88, "the size of struct SamplingParams"
 
 
 def defaults(num_slots: int) -> np.ndarray:
-    """Return records[N] that draw from the model's distribution, without reports.
+    """Return records[N] that sample the model's distribution, without log-probabilities.
 
-    >>> wanted = defaults(2)
-    >>> wanted["temperature"][1] = 0.7
-    >>> wanted.view(np.uint8).reshape(2, -1).shape
+    >>> records = defaults(2)
+    >>> records["temperature"][1] = 0.7
+    >>> records.view(np.uint8).reshape(2, -1).shape
     (2, 88)
     """
-    wanted = np.zeros(num_slots, PARAMETERS)
+    records = np.zeros(num_slots, PARAMETERS)
     for name in ("temperature", "top_p", "repetition"):
-        wanted[name] = 1
-    wanted["logprobs"] = -1
-    return wanted
+        records[name] = 1
+    records["logprobs"] = -1
+    return records

@@ -24,7 +24,7 @@ struct SamplingParams {
   __device__ __forceinline__ bool penalizes() const {
     return repetition != 1.0f || presence != 0.0f || frequency != 0.0f;
   }
-  __device__ __forceinline__ bool is_revised(int position) const {
+  __device__ __forceinline__ bool is_processed(int position) const {
     return penalizes() || ngram > 0 || bias_count > 0 || word_count > 0 ||
            (end_count > 0 && position < end_until);
   }

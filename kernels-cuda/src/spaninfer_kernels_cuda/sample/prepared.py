@@ -22,178 +22,158 @@ from spaninfer_kernel_launch import (
     user_cache,
 )
 
-from spaninfer_kernels_cuda.sample.arguments import Pools, Report
+from spaninfer_kernels_cuda.sample.arguments import Logprobs, SampleBatch, TokenLists
 from spaninfer_kernels_cuda.sample.kernels import (
-    SAMPLE_DRAW,
-    SAMPLE_REPORT,
-    SAMPLE_REVISE,
-    DrawArguments,
-    ReportArguments,
-    ReviseArguments,
+    SAMPLE_LOGPROBS,
+    SAMPLE_PENALTIES,
+    SAMPLE_TOKENS,
+    LogprobArguments,
+    PenaltyArguments,
     Sizes,
+    TokenArguments,
 )
 from spaninfer_kernels_cuda.sample.tuning import (
     MOST_BLOCKS,
     SHAPES,
     blocks_of_row,
+    changed_bytes,
     check,
     shared_bytes,
-    touched_bytes,
 )
 from spaninfer_kernels_cuda.sample.variant import variant_for
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """Sampling of one size, compiled and loaded: `launch` passes pointers, and nothing else.
+class PreparedSample:
+    """Sampling of one size.
 
-    `workspace_bytes` is what revised rows need of 16-byte aligned memory, whatever is in it.
+    `workspace_bytes` is the size of a batch's workspace, 16-byte aligned, with any content.
     """
 
     rows: int
     length: int
     top: int
     workspace_bytes: int
-    _revise: Call[ReviseArguments] | None
-    _draw: Call[DrawArguments] | None
-    _report: Call[ReportArguments] | None
+    _penalize: Call[PenaltyArguments] | None
+    _sample: Call[TokenArguments] | None
+    _logprobs: Call[LogprobArguments] | None
     row_stride: int
 
     def launch(
         self,
-        logits: object,
+        batch: SampleBatch,
         *,
-        parameters: object,
-        slots: object,
-        positions: object,
-        out: object,
-        status: object,
+        out: tuple[object, object],
         tokens: object = None,
-        mask: object = None,
-        pools: Pools | None = None,
-        report: Report | None = None,
-        workspace: object = None,
+        lists: TokenLists | None = None,
+        logprobs: Logprobs | None = None,
         stream: object = None,
     ) -> None:
-        """Draw a token per row of logits[R V] into out[R] int32, its `Status` into status[R] int32.
+        """Sample a token per row into out[0][R] int32, and its `Status` into out[1][R] int32.
 
-        `parameters` are uint8[N 88], records of `PARAMETERS`; `mask` int32[N ceil(V / 32)], bit
-        t % 32 of word t // 32 set where token t is allowed, read for records with `masked`.
-        `tokens` int32[N token_stride] is the token buffer: what is drawn is also written to
-        tokens[slot, position], and with a `workspace`, tokens[slot, :position] is what penalties
-        and bans look at. Without a workspace, records must ask for neither them nor bias. With a
-        `report`, log-probabilities follow. Arrays may be given as addresses. Without a stream, the
-        current one of logits' framework.
+        `tokens` int32[N token_stride] is the token buffer: a sampled token is also written to
+        tokens[slot, position], and with a workspace, penalties and bad words read its row up to
+        there. Without a workspace, records must request neither them nor bias. With `logprobs`,
+        log-probabilities follow.
         """
-        if self._revise is None or self._draw is None:
+        if self._penalize is None or self._sample is None:
             return
-        handle = stream_handle(stream, logits)
-        rows = _Rows(*map(pointer_of, (logits, parameters, slots, positions)))
-        known, touched = pointer_of(tokens), pointer_of(workspace)
-        revised = self._revised(touched)
-        if touched:
-            lists = pools or Pools()
-            revise = ReviseArguments(
-                touched=touched,
-                revised=revised,
-                logits=rows.logits,
-                all_params=rows.parameters,
-                slots=rows.slots,
-                positions=rows.positions,
-                tokens=known,
-                bias_ids=pointer_of(lists.bias_ids),
-                biases=pointer_of(lists.biases),
-                word_bounds=pointer_of(lists.word_bounds),
-                word_tokens=pointer_of(lists.word_tokens),
-                end_ids=pointer_of(lists.end_ids),
-            )
-            self._revise(handle, revise)
-        draw = DrawArguments(
-            out=pointer_of(out),
-            status=pointer_of(status),
+        handle, rows = stream_handle(stream, batch.logits), self._addresses(batch)
+        known = pointer_of(tokens)
+        if rows.changed:
+            self._penalize(handle, _penalties(rows, known, lists or TokenLists()))
+        arguments = TokenArguments(
+            out=pointer_of(out[0]),
+            status=pointer_of(out[1]),
             tokens=known,
             logits=rows.logits,
             all_params=rows.parameters,
             slots=rows.slots,
             positions=rows.positions,
-            allowed=pointer_of(mask),
-            touched=touched,
-            revised=revised,
+            allowed=rows.mask,
+            changed=rows.changed,
+            processed=rows.processed,
         )
-        self.start(handle, draw)
-        if report is not None:
-            self.report(
-                *(logits, report),
-                parameters=parameters,
-                slots=slots,
-                positions=positions,
-                drawn=out,
-                status=status,
-                mask=mask,
-                workspace=workspace,
-                stream=stream,
-            )
+        self.start(handle, arguments)
+        if logprobs is not None:
+            self.compute_logprobs(batch, logprobs, sampled=out, stream=stream)
 
-    def report(
+    def compute_logprobs(
         self,
-        logits: object,
-        report: Report,
+        batch: SampleBatch,
+        logprobs: Logprobs,
         *,
-        parameters: object,
-        slots: object,
-        positions: object,
-        drawn: object,
-        status: object,
-        mask: object = None,
-        workspace: object = None,
+        sampled: tuple[object, object],
         stream: object = None,
     ) -> None:
-        """Write log-probabilities of the tokens drawn[R], which the last launch drew.
+        """Write log-probabilities of the tokens that the last launch sampled.
 
-        The other arguments are those of that launch; `workspace` as it has left it is needed where
-        a record asks for processed logits.
+        Batch and `sampled` (that launch's `out`) are as for it; the workspace, as the launch has
+        left it, is needed where a record requests processed logits.
         """
-        if self._report is None:
+        if self._logprobs is None:
             return
-        rows = _Rows(*map(pointer_of, (logits, parameters, slots, positions)))
-        touched = pointer_of(workspace)
-        arguments = ReportArguments(
-            chosen=pointer_of(report.chosen),
-            ranks=pointer_of(report.ranks),
-            top_ids=pointer_of(report.top_ids),
-            top=pointer_of(report.top),
+        rows = self._addresses(batch)
+        arguments = LogprobArguments(
+            chosen=pointer_of(logprobs.chosen),
+            ranks=pointer_of(logprobs.ranks),
+            top_ids=pointer_of(logprobs.top_ids),
+            top=pointer_of(logprobs.top),
             top_stride=self.top,
-            drawn=pointer_of(drawn),
-            status=pointer_of(status),
+            sampled=pointer_of(sampled[0]),
+            status=pointer_of(sampled[1]),
             logits=rows.logits,
             all_params=rows.parameters,
             slots=rows.slots,
             positions=rows.positions,
-            allowed=pointer_of(mask),
-            touched=touched,
-            revised=self._revised(touched),
+            allowed=rows.mask,
+            changed=rows.changed,
+            processed=rows.processed,
             length=self.length,
             stride=self.row_stride,
         )
-        self._report(stream_handle(stream, logits), arguments)
+        self._logprobs(stream_handle(stream, batch.logits), arguments)
 
-    def start(self, handle: int, arguments: DrawArguments) -> None:
-        """Launch the draw alone, on the stream with this handle, whichever it is."""
-        if self._draw is not None:
-            self._draw(handle, arguments)
+    def start(self, handle: int, arguments: TokenArguments) -> None:
+        """Launch sample_tokens alone on the stream with this handle, the default one included."""
+        if self._sample is not None:
+            self._sample(handle, arguments)
 
-    def _revised(self, touched: int) -> int:
-        """Return where the revised logits of a workspace begin, behind a bit for each of them."""
-        return touched + touched_bytes(self.rows, self.length) if touched else 0
+    def _addresses(self, batch: SampleBatch) -> _Addresses:
+        """Return addresses; a workspace holds a bit per changed logit, then processed logits."""
+        logits, parameters, slots, positions, mask, changed = map(pointer_of, batch)
+        processed = changed + changed_bytes(self.rows, self.length) if changed else 0
+        return _Addresses(logits, parameters, slots, positions, mask, changed, processed)
 
 
-class _Rows(NamedTuple):
-    """Addresses of what says which rows are drawn from, and how."""
+class _Addresses(NamedTuple):
+    """Addresses of a batch's arrays; 0 for those not given."""
 
     logits: int
     parameters: int
     slots: int
     positions: int
+    mask: int
+    changed: int
+    processed: int
+
+
+def _penalties(rows: _Addresses, tokens: int, lists: TokenLists) -> PenaltyArguments:
+    """Return the arguments of sample_penalties."""
+    return PenaltyArguments(
+        changed=rows.changed,
+        processed=rows.processed,
+        logits=rows.logits,
+        all_params=rows.parameters,
+        slots=rows.slots,
+        positions=rows.positions,
+        tokens=tokens,
+        bias_ids=pointer_of(lists.bias_ids),
+        biases=pointer_of(lists.biases),
+        word_bounds=pointer_of(lists.word_bounds),
+        word_tokens=pointer_of(lists.word_tokens),
+        end_ids=pointer_of(lists.end_ids),
+    )
 
 
 def prepare(
@@ -206,34 +186,34 @@ def prepare(
     top: int = 0,
     row_stride: int | None = None,
     cache: FileCache | None = None,
-) -> Prepared:
-    """Return sampling from logits[rows length] on `gpu`, compiled, or from `cache`.
+) -> PreparedSample:
+    """Return sampling from logits[rows length] on `gpu`, compiled or cached.
 
     `token_stride` counts elements from one row of the token buffer to the next, `row_stride` those
-    from one row of logits to the next (`length` unless given); `top` is the second size of a
-    report's arrays. Raises ShapeError or DTypeError for what no kernel takes, CompileError where
+    from one row of logits to the next (`length` unless given); `top` is the row size of
+    `Logprobs.top`. Raises ShapeError or DTypeError for what no kernel takes, CompileError where
     there is no compiler.
     """
     check(rows, length, top)
     compiled = compile_variant(variant_for(dtype, gpu.arch), gpu.arch, cache or user_cache())
-    revise, draw, report = None, None, None
+    penalize, sample, logprobs = None, None, None
     stride = length if row_stride is None else row_stride
     if rows:
         sizes = Sizes(length, stride, token_stride)
-        draws = load(compiled, gpu, SAMPLE_DRAW)
+        sampler = load(compiled, gpu, SAMPLE_TOKENS)
         alone = Launch((1, rows, 1), (SHAPES[gpu.arch].threads, 1, 1), overlaps=True)
-        together = _launch(rows, blocks_of_row(rows, _at_once(draws)), gpu)
-        revise = Call(load(compiled, gpu, SAMPLE_REVISE), alone, sizes)
-        draw = Call(draws, together, sizes)
-        report = Call(load(compiled, gpu, SAMPLE_REPORT), together)
-    return Prepared(
+        together = _launch(rows, blocks_of_row(rows, _at_once(sampler)), gpu)
+        penalize = Call(load(compiled, gpu, SAMPLE_PENALTIES), alone, sizes)
+        sample = Call(sampler, together, sizes)
+        logprobs = Call(load(compiled, gpu, SAMPLE_LOGPROBS), together)
+    return PreparedSample(
         rows,
         length,
         top,
-        workspace_bytes=touched_bytes(rows, length) + rows * length * 4,
-        _revise=revise,
-        _draw=draw,
-        _report=report,
+        workspace_bytes=changed_bytes(rows, length) + rows * length * 4,
+        _penalize=penalize,
+        _sample=sample,
+        _logprobs=logprobs,
         row_stride=stride,
     )
 

@@ -1,8 +1,8 @@
-// A row of logits as a cluster reads it: each element once, by one thread of one block.
+// The row of logits that a cluster reads: each element once, by one thread of one block.
 
-// The packs of a row that a thread reads: copied ahead, each by the thread that looks at it, so
-// that many are under way, none in registers, and the loop over them is short: its instructions
-// have to be at hand, too. Where a pack cannot be copied it is loaded when its turn comes.
+// The packs of a row that a thread reads: prefetched into shared memory by the thread that uses
+// them, so that many are in flight, none in registers, and the loop over them is short enough for
+// the instruction cache. A pack that cannot be copied is loaded when its turn comes.
 struct Stream {
   const T* row;
   unsigned length, next, step;
@@ -23,7 +23,7 @@ struct Stream {
 #endif
   }
 
-  // Moves to the pack that begins at `first`. Whether `held` then knows it.
+  // Moves to the pack that begins at `first`; true if `held` then has it.
   __device__ __forceinline__ bool take(int first, Pack<T, kVector>& pack) {
     const bool is_whole = is_aligned && first + kVector <= length;
 #if STAGES > 0
@@ -66,17 +66,17 @@ struct Stream {
 #endif
 };
 
-// A row of logits as it is read: masked and revised where it is. Absent elements are -inf.
+// A row of logits with mask and processed values applied. Absent elements are -inf.
 struct Row {
   const T* raw;
   int length;
   const unsigned* allowed;  // a bit per token; null: all are
-  const unsigned* touched;  // a bit per token that has a value of its own in `revised`; null: none
-  const float* revised;
+  const unsigned* changed;  // a bit per token whose value is in `processed`; null: none
+  const float* processed;
 
-  __device__ __forceinline__ bool is_revised() const { return allowed || touched; }
+  __device__ __forceinline__ bool is_processed() const { return allowed || changed; }
 
-  // Asks for what this block will read first, 256 KiB at most.
+  // Prefetches what this block will read first, 256 KiB at most.
   __device__ __forceinline__ void prefetch() const {
     constexpr unsigned kBytes = kThreads * sizeof(Pack<T, kVector>), kMost = (1u << 18) / kBytes;
     const unsigned chunk = threadIdx.x * blocks_of_cluster() + rank_in_cluster();
@@ -89,27 +89,26 @@ struct Row {
 
   __device__ __forceinline__ float read(int id) const {
     if (allowed && !(allowed[id / 32] >> (id % 32) & 1)) return -kInfinity;
-    if (touched && touched[id / 32] >> (id % 32) & 1) return revised[id];
+    if (changed && changed[id / 32] >> (id % 32) & 1) return processed[id];
     return to_float(raw[id]);
   }
 
-  // Calls visit(Neighbours) for this block's packs; returns the worst Status of what this thread
-  // read.
+  // Calls visit(Neighbours) for this block's packs; returns the worst Status among this thread's.
   template <typename Visit>
   __device__ __forceinline__ int each(Visit visit, Shared& shared) const;
 
-  __device__ __forceinline__ void revise(int id, float (&x)[kVector]) const {
+  __device__ __forceinline__ void replace(int id, float (&x)[kVector]) const {
     const unsigned open = allowed ? allowed[id / 32] >> (id % 32) : ~0u;
-    const unsigned other = touched ? touched[id / 32] >> (id % 32) : 0u;
+    const unsigned other = changed ? changed[id / 32] >> (id % 32) : 0u;
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
-      if (other >> v & 1) x[v] = revised[id + v];
+      if (other >> v & 1) x[v] = processed[id + v];
       if (!(open >> v & 1)) x[v] = -kInfinity;
     }
   }
 
   __device__ __forceinline__ static int worst_of(const float (&x)[kVector]) {
-    int worst = kDrawn;
+    int worst = kSampled;
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
       if (!(x[v] < kInfinity)) worst = max(worst, x[v] == kInfinity ? kInfinite : kNaN);
@@ -118,7 +117,7 @@ struct Row {
   }
 };
 
-// kVector neighbours of a row, as they are visited: x[v] is the value of token first + v.
+// kVector adjacent logits: x[v] is the value of token first + v.
 struct Neighbours {
   const Row& row;
   const Stream& stream;
@@ -126,8 +125,8 @@ struct Neighbours {
   int first;
   float x[kVector];
 
-  // Value v, for a v that is not known before: x lies in registers, which have no index. Beyond the
-  // end of the row, where the next one begins, -inf as in x.
+  // Value v, for a v unknown at compile time: x lies in registers, which cannot be indexed. Past
+  // the end of the row, where the next one begins, -inf as in x.
   __device__ __forceinline__ float at(int v) const {
 #if STAGES > 0
     if (is_held) return stream.held(v);
@@ -142,18 +141,18 @@ __device__ __forceinline__ int Row::each(Visit visit, Shared& shared) const {
   const unsigned step = blocks_of_cluster() * kThreads;
   unsigned pack = rank_in_cluster() * kThreads + threadIdx.x;
   Stream stream(raw, length, pack, step, shared);
-  int worst = kDrawn;
+  int worst = kSampled;
 #pragma unroll 1
   for (; pack < packs; pack += step) {
     const int first = static_cast<int>(pack * kVector);
     Pack<T, kVector> here;
     const bool is_held = stream.take(first, here);
-    Neighbours values{*this, stream, is_held && !is_revised(), first};
+    Neighbours values{*this, stream, is_held && !is_processed(), first};
 #pragma unroll
     for (int v = 0; v < kVector; ++v) values.x[v] = to_float(here.at[v]);
     worst = max(worst, worst_of(values.x));
-    if (is_revised()) {
-      revise(first, values.x);
+    if (is_processed()) {
+      replace(first, values.x);
       worst = max(worst, worst_of(values.x));
     }
     visit(values);
@@ -161,7 +160,7 @@ __device__ __forceinline__ int Row::each(Visit visit, Shared& shared) const {
   return worst;
 }
 
-// The next number of a counter for each lane that is here: one atomic for all of them.
+// The next number of a counter for each active lane: one atomic for all of them.
 __device__ __forceinline__ int take(int* counter) {
   const unsigned lanes = __activemask();
   const int leader = __ffs(lanes) - 1, lane = threadIdx.x % kWarp;
@@ -172,12 +171,12 @@ __device__ __forceinline__ int take(int* counter) {
 
 __device__ __forceinline__ Row row_of(const T* logits, int length, long long stride,
                                       const SamplingParams& params, int slot, int position,
-                                      const unsigned* allowed, const unsigned* touched,
-                                      const float* revised) {
+                                      const unsigned* allowed, const unsigned* changed,
+                                      const float* processed) {
   const size_t words = (length + 31) / 32;
-  const bool is_revised = touched && params.is_revised(position);
+  const bool is_processed = changed && params.is_processed(position);
   const bool is_masked = allowed && params.masked;
   return {logits + blockIdx.y * stride, length, is_masked ? allowed + slot * words : nullptr,
-          is_revised ? touched + blockIdx.y * words : nullptr,
-          revised + static_cast<size_t>(blockIdx.y) * length};
+          is_processed ? changed + blockIdx.y * words : nullptr,
+          processed + static_cast<size_t>(blockIdx.y) * length};
 }

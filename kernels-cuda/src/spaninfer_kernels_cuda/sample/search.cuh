@@ -1,6 +1,6 @@
-// How a threshold is found among the keys of a list, by one block.
+// The search for a threshold among the keys of a list, by one block.
 
-// How much a key weighs: its probability over that of the likeliest, which no other one exceeds.
+// The weight of a key: its probability relative to the largest one.
 struct Weight {
   float largest, bits_per_x;
 
@@ -41,12 +41,11 @@ __device__ __forceinline__ Number sum_before(Number own, Number (&of_warp)[kWarp
   return before + sum - own;
 }
 
-// How much of the keys in question a threshold keeps: a number of them, or of their mass, or as
-// many as have a share of their mass and of what lies below them. Up to `enough` are as good where
-// that spares a round.
+// The keys that a threshold keeps: a number of them, a mass, or a share of their mass and of the
+// mass below them. Up to `enough` keys are equally good where that saves a round.
 struct Truncation {
   bool is_by_mass;
-  bool has_more;  // below the keys in question there may be others that it keeps
+  bool has_more;  // keys below the candidates may be kept, too
   Mass fixed, enough;
   double share;  // 0: what is fixed
   Mass rest;
@@ -104,13 +103,13 @@ __device__ __forceinline__ Key search(const List& list, Key low, Key high,
     });
     list.each([&](Key key) {
       if (key < low || key > high) return;
-      // Adding one, the result unused, is one operation for all lanes that name the same bin.
+      // An atomic add whose result is unused is one operation for all lanes with the same bin.
       atomicAdd(&shared.counts[bins.of(key)], 1);
       if (threshold.is_by_mass) atomicAdd(&shared.masses[bins.of(key)], weight(value_of(key)));
     });
     __syncthreads();
 
-    // A thread looks at neighbouring bins, the first one at the largest.
+    // A thread reads adjacent bins, the first thread the largest.
     constexpr int kOwn = of_thread(kBins);
     const int first = kBins - 1 - kOwn * static_cast<int>(threadIdx.x);
     Mass own = 0, measures[kOwn] = {}, total;
@@ -140,7 +139,7 @@ __device__ __forceinline__ Key search(const List& list, Key low, Key high,
                           shared.reached <= max(wanted, threshold.enough);
     low = bins.first_of(bin);
     high = min(high, bins.last_of(bin));
-    __syncthreads();  // before anyone writes over what was read here
+    __syncthreads();  // before it is overwritten
     if (agreed(is_found)) return low;
   }
 }

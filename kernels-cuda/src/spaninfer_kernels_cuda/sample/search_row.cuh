@@ -1,10 +1,10 @@
-// How a threshold is found that is not in the list: by all blocks of the cluster, in the row
+// The search for a threshold that is not in the list: by all blocks of the cluster, in the row
 // itself.
 //
-// Keys are counted in bins until the list can hold those among which the threshold lies. What a bin
-// weighs is known as exactly as its edges are close; what lies above the bins, exactly.
+// Keys are counted in bins until the list can hold those among which the threshold lies. The mass
+// of a bin is known up to the distance of its edges, the mass above all bins exactly.
 
-// What the pass over the row found, in all blocks together.
+// The result of a pass over the row, over all blocks.
 struct Found {
   Mass above, inside;
   int listed;
@@ -22,7 +22,7 @@ __device__ __forceinline__ Found found_by_cluster(Shared& shared) {
   return found;
 }
 
-// Lists the keys of the range, or counts them in bins; sums up what they and those above weigh.
+// Lists the keys of the range, or counts them in bins; sums their mass and the mass above them.
 __device__ __forceinline__ void look_at_row(const Row& row, bool is_by_mass, const Weight& weight,
                                             Shared& shared) {
   const Range range = shared.range;
@@ -65,8 +65,8 @@ __device__ __forceinline__ void look_at_row(const Row& row, bool is_by_mass, con
   }
 }
 
-// Finds the bins in one of which the threshold is: one that with all larger ones weighs enough at
-// most, and without it too little at least. By the first block: shared.zone, in numbers of bins.
+// Finds the bins that may contain the threshold: with such a bin, all larger ones may weigh enough;
+// without it, they may weigh too little. By the first block: shared.zone, in numbers of bins.
 __device__ __forceinline__ void narrow(bool is_by_mass, Mass above, Mass wanted,
                                        const Weight& weight, Shared& shared) {
   const Key high = shared.range.high;
@@ -130,14 +130,14 @@ __device__ __forceinline__ Key search_row(const Row& row, const Range& range,
     const Found found = found_by_cluster(shared);
     const Mass wanted = shared.wanted ? shared.wanted : threshold.wanted(found.inside);
     const bool was_short = agreed(shared.range.is_short), is_listed = found.listed <= kList;
-    sync_cluster();  // before a block that others look into goes on
+    sync_cluster();  // before a block continues whose memory others read
     if (threadIdx.x == 0) shared.wanted = wanted;
     if (agreed(was_short && is_listed)) {
       if (threadIdx.x == 0) shared.wanted = wanted - found.above;
       break;
     }
     if (agreed(wanted > found.above + found.inside)) return shared.range.low;
-    if (agreed(was_short)) {  // more than was said
+    if (agreed(was_short)) {  // more than estimated
       if (threadIdx.x == 0) shared.range.is_short = false;
       __syncthreads();
       continue;

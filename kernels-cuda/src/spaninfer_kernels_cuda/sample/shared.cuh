@@ -1,4 +1,4 @@
-// What the kernels of sampling have in common: sizes, a block's memory.
+// Sizes and shared memory of the sampling kernels.
 //
 // Macros: THREADS, STAGES (0 before Ampere), SHARED_BYTES (dynamic, for Shared).
 
@@ -7,39 +7,39 @@ using Mass = unsigned long long;
 
 constexpr int kThreads = THREADS, kWarps = kThreads / kWarp;
 constexpr int kVector = 16 / sizeof(T);
-constexpr int kStages = STAGES;  // packs of a thread that are under way; 0: no copies
+constexpr int kStages = STAGES;  // packs of a thread that are in flight; 0: no copies
 constexpr int kList = 4096;     // keys that shared memory holds
 constexpr int kSamples = kList;
 constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
 constexpr int kMostBlocks = 8;  // of a cluster: MOST_BLOCKS of tuning.py
-constexpr int kSpreadBins = 2 * kBins;  // in the place of the masses
-constexpr int kRowDigitBits = 13, kRowBins = 1 << kRowDigitBits;  // in the place of the list
+constexpr int kSpreadBins = 2 * kBins;  // in the memory of the masses
+constexpr int kRowDigitBits = 13, kRowBins = 1 << kRowDigitBits;  // in the memory of the list
 constexpr int kFewInZone = kList / 4;
-constexpr int kLeastShare = 40;  // of the sample, where top-k does not say how many are wanted
-// How many of `count` things a thread has, at most.
+constexpr int kLeastShare = 40;  // of the sample, without top-k
+// The most of `count` items that a thread has.
 __device__ constexpr int of_thread(int count) { return (count + kThreads - 1) / kThreads; }
 constexpr Key kAbsent = 0;                         // no element's key
-constexpr Key kLeastFinite = 0x00800000ull << 32;  // the least of a finite value
+constexpr Key kLeastFinite = 0x00800000ull << 32;  // of the least finite value
 constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
 constexpr float kBitsPerNat = 1.44269504f;
-constexpr float kReach = -26.0f;      // tokens further below the likeliest are never drawn
+constexpr float kReach = -26.0f;      // tokens further below the largest logit are never sampled
 constexpr float kUnit = 1ull << 40;   // of mass
 
-enum Status { kDrawn = 0, kAllMasked = 1, kInfinite = 2, kNaN = 3 };
+enum Status { kSampled = 0, kAllMasked = 1, kInfinite = 2, kNaN = 3 };
 
 struct Best {
   double score;
   int id;
 };
 
-// Where in a row a threshold is that is below the bound of the list.
+// The keys of a row among which a threshold below the bound of the list lies.
 struct Zone {
-  Key low, high;  // it is one of these keys
-  Mass wanted;    // what the keys from it on weigh where none weighs more than the bound; 0: no zone
-  int count;      // of its keys, about
+  Key low, high;  // the threshold is one of these
+  Mass wanted;    // the mass from the threshold on if no key weighs more than the bound; 0: no zone
+  int count;      // of its keys, approximately
 };
 
-// The keys of a row among which a threshold is looked for.
+// The range of keys in which a threshold is searched.
 struct Range {
   Key low, high;
   bool is_short;  // about as many as the list can hold
@@ -55,19 +55,19 @@ struct Shared {
   Mass mass_of_warp[kWarps];
   Best best_of_warp[kWarps];
   Best best;
-  Key threshold;  // what the first block found in the list; kAbsent: the threshold is not there
-  Mass rest;      // mass of what is not in the list, in units of its bound's
+  Key threshold;  // found by the first block in the list; kAbsent: not there
+  Mass rest;      // mass of the keys not in the list, in units of its bound's
   int count;      // keys collected
-  int ahead;      // elements likelier than the chosen one
-  unsigned most;  // the largest value, as order_of says it
+  int ahead;      // elements more likely than the chosen one
+  unsigned most;  // order_of the largest value
   int status;
-  int reach;      // what a score has to exceed to win, in bits, ordered as an integer
-  int bin;  // these are a search's own
+  int reach;      // the score in bits that a winner must exceed, as an ordered integer
+  int bin;  // from here: of a search
   Mass larger, reached;
   int lowest, highest;
   Mass above, inside, wanted;
   Zone zone;
-  float zone_from;  // the value in whose unit the zone's mass is
+  float zone_from;  // the value that is the unit of the zone's mass
   Range range;  // read where it is needed: registers are scarce
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "what the host asks for");
@@ -78,11 +78,11 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
-// What all lanes of a warp agree on, said so that the compiler knows: branches that might diverge
-// take a convergence barrier each, and of those there are 16 before they are spilled.
+// A condition that is warp-uniform, in a form that tells the compiler: branches that may diverge
+// take a convergence barrier each, of which there are 16 before they are spilled.
 __device__ __forceinline__ bool agreed(bool is_so) { return __any_sync(0xffffffffu, is_so); }
 
-// Calls visit(0), visit(1), … visit(count - 1), one thread each; then all threads have done so.
+// Calls visit(0), visit(1), … visit(count - 1), one thread each, and synchronises.
 template <typename Visit>
 __device__ __forceinline__ void for_each(int count, Visit visit) {
 #pragma unroll 1

@@ -1,15 +1,15 @@
-// The truncations that a request asks for, one after another: top-k, top-p, min-p.
+// The truncations of a request, one after another: top-k, top-p, min-p.
 
-// The least key that min-p leaves.
+// The least key that min-p keeps.
 __device__ __forceinline__ Key floor_of_min_p(const SamplingParams& params, float most) {
   if (params.min_p <= 0.0f) return kLeastFinite;
   const float least = most + params.temperature * logf(params.min_p);
   return max(static_cast<Key>(order_of(least)) << 32, kLeastFinite);
 }
 
-// The key from which on a row's truncations leave candidates, of the keys from `least` on that
-// `find` looks at: all, unless there `is_more` below them, `rest` being the mass of those. kAbsent
-// if the threshold is not among them.
+// The least key that all truncations of a row keep, among the keys from `least` on that `find`
+// searches: all, or if there `is_more` below them, `rest` is the mass of those. kAbsent if the
+// threshold is not among them.
 template <typename Find>
 __device__ __forceinline__ Key find_threshold(const SamplingParams& params, int length, Key least,
                                               float most, bool is_more, Mass rest, Find find) {
@@ -24,17 +24,17 @@ __device__ __forceinline__ Key find_threshold(const SamplingParams& params, int 
                        : Truncation::to_number(params.top_k, is_more));
     if (agreed(low == kAbsent)) return by_mass && floor >= least ? floor : kAbsent;
     is_settled = true;
-    rest = 0;  // of what top-k left, all is here
+    rest = 0;  // all that top-k kept is here
   }
   return is_settled ? max(low, floor) : kAbsent;
 }
 
-// Finds between which keys the threshold by mass is, where that is not in the list;
-// shared.zone.wanted is 0 where it is. By the first block.
+// Finds the zone of a threshold by mass that is not in the list; shared.zone.wanted is 0 if it is
+// in it. By the first block.
 //
-// What lies above a bin is known from its own side as well as the edges of the larger bins are
-// close, and from the other one, the mass of all being known exactly, as well as those of the
-// smaller ones: the nearer a share is to 1, the better.
+// The mass above a bin is bounded from above the bin, up to the distance of the larger bins' edges,
+// and from below it, since the total is known exactly, up to that of the smaller bins' edges: the
+// nearer a share is to 1, the tighter.
 __device__ __forceinline__ void find_zone(const List& list, int length, const Spread& spread,
                                           Key bound, float share, const Weight& weight,
                                           Shared& shared) {
@@ -80,7 +80,7 @@ __device__ __forceinline__ void find_zone(const List& list, int length, const Sp
   most = sum_before(most, shared.mass_of_warp, &all_most);
   sum_before(count, shared.mass_of_warp, &all_count);
   const Mass beyond = (length - list.size - all_count) * below(spread.above(kSpreadBins));
-  // Of the mass above an edge, from what the bins above it weigh at least and at most.
+  // Bounds of the mass above an edge, from the least and the most that the bins above it weigh.
   const auto above_at_least = [&](Mass least, Mass most) {
     const Mass others = all_most - most + beyond;
     return max(least, shared.rest > others ? shared.rest - others : 0);
@@ -101,7 +101,7 @@ __device__ __forceinline__ void find_zone(const List& list, int length, const Sp
   }
   __syncthreads();
   if (threadIdx.x != 0) return;
-  const bool is_further = above_at_least(all_least, all_most) < wanted;  // perhaps below all bins
+  const bool is_further = above_at_least(all_least, all_most) < wanted;  // possibly below all bins
   const Key low = static_cast<Key>(order_of(spread.below(shared.highest))) << 32;
   const Key high = highest_of(spread.above(min(shared.lowest, kSpreadBins - 1)));
   shared.zone.low = is_further ? kLeastFinite : max(low, kLeastFinite);
@@ -110,8 +110,8 @@ __device__ __forceinline__ void find_zone(const List& list, int length, const Sp
   if (is_further) shared.zone.count = kList + 1;
 }
 
-// Finds the threshold of a row where the first block's list holds it, and with it every candidate:
-// then all blocks get it. Else kAbsent, and the first block knows its zone, if it has one.
+// Finds the threshold of a row if the first block's list holds it, and with it every candidate: all
+// blocks then get it. Otherwise kAbsent, and the first block has its zone, if there is one.
 __device__ __forceinline__ Key threshold_in_list(const Row& row, const SamplingParams& params,
                                                  float bits_per_x, Shared& shared) {
   const bool to_k = params.truncates_to_k(row.length), with_rest = !to_k && params.top_p < 1.0f;
@@ -121,8 +121,8 @@ __device__ __forceinline__ Key threshold_in_list(const Row& row, const SamplingP
   collect(row, bound, with_rest, bits_per_x, spread, kAbsent, shared);
   if (agreed(rank_in_cluster() == 0)) {
     const float most = value_of(static_cast<Key>(shared.most) << 32);
-    // Without a finite maximum there is nothing to cut, and an empty list of candidates.
-    const bool is_empty = shared.status != kDrawn || most == -kInfinity;
+    // Without a finite maximum there is nothing to truncate, and the list of candidates is empty.
+    const bool is_empty = shared.status != kSampled || most == -kInfinity;
     Key found = is_empty ? ~0ull : kAbsent;
     if (threadIdx.x == 0) {
       shared.zone.wanted = 0;
@@ -166,7 +166,7 @@ __device__ __forceinline__ Key threshold_in_row(const Row& row, const SamplingPa
   return find_threshold(params, row.length, max(low, kLeastFinite), most, false, 0, find);
 }
 
-// The least key that may be the threshold, where the zone is so small that the token drawn will
+// The least key that may be the threshold, where the zone is so small that the token sampled will
 // hardly be in it; else kAbsent.
 __device__ __forceinline__ Key least_in_zone(const SamplingParams& params, const Shared& shared) {
   const Shared& first = *in_block(&shared, 0);
@@ -174,8 +174,8 @@ __device__ __forceinline__ Key least_in_zone(const SamplingParams& params, const
   return max(first.zone.low, floor_of_min_p(params, value_of(static_cast<Key>(first.most) << 32)));
 }
 
-// Whether the winner, as the first block knows it, is above the zone, whichever of its keys the
-// threshold is. By all blocks.
+// True if the winner in the first block is above the zone, whichever of its keys is the threshold.
+// By all blocks.
 __device__ __forceinline__ bool is_above_zone(const Best& winner, const Row& row, Shared& shared) {
   const int id = min(winner.id, row.length - 1);
   const Key key = key_of(row.read(id), id);  // by all threads, for whom it is the same

@@ -1,4 +1,4 @@
-"""Sizes of a batch of logits -> how many blocks share a row. Pure."""
+"""Sizes of a batch of logits -> the blocks that share a row. Pure."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ Copies came with Ampere; the smaller chips of sm_80 and those of sm_120 have 99 
 LIST_BYTES = 58_368  # struct Shared of shared.cuh without the packs; it asserts that it fits
 MOST_LENGTH = 2**23  # masses are sums of up to 2^40 units per token, in 64 bits
 MOST_ROWS = 65535  # the second axis of a grid
-MOST_TOP = 128  # likeliest tokens reported, each compared with each
+MOST_TOP = 128  # top log-probabilities; each token is compared with each
 MOST_BLOCKS = 8  # of a cluster, on every GPU that has clusters
 
 
 def blocks_of_row(rows: int, at_once: Mapping[int, int]) -> int:
-    """Return how many blocks share a row: the most with which all rows run at the same time.
+    """Return the blocks that share a row: the most with which all rows run at the same time.
 
-    `at_once` says how many clusters of so many blocks do. More blocks take longer than fewer where
-    some rows have to wait: 16 rows 57 us with 8, 33 us with 6 (H200, all cuts).
+    `at_once` has the concurrent clusters by their number of blocks. More blocks take longer than
+    fewer where some rows have to wait: 16 rows take 57 us with 8, 33 us with 6 (H200, all
+    truncations).
 
     >>> h200 = {2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
     >>> [blocks_of_row(rows, h200) for rows in (1, 16, 32, 64, 128)]
@@ -55,10 +56,10 @@ def shared_bytes(shape: Shape) -> int:
     return LIST_BYTES + shape.stages * shape.threads * 16
 
 
-def touched_bytes(rows: int, length: int) -> int:
+def changed_bytes(rows: int, length: int) -> int:
     """Return the bytes of a bit per logit: rows of whole words, all of it in units of 16 bytes.
 
-    >>> touched_bytes(1, 33), touched_bytes(64, 151_936)
+    >>> changed_bytes(1, 33), changed_bytes(64, 151_936)
     (16, 1215488)
     """
     return -(-rows * -(-length // 32) * 4 // 16) * 16
@@ -71,4 +72,4 @@ def check(rows: int, length: int, top: int) -> None:
     if not 0 <= rows <= MOST_ROWS:
         raise ShapeError(f"{rows} rows; at most {MOST_ROWS}, the second axis of a grid")
     if not 0 <= top <= MOST_TOP:
-        raise ShapeError(f"a report of the {top} likeliest tokens; at most {MOST_TOP}")
+        raise ShapeError(f"{top} top log-probabilities; at most {MOST_TOP}")

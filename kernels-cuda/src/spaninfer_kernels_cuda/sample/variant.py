@@ -8,15 +8,15 @@ from spaninfer_kernel_launch import Source, Variant, element_of
 
 from spaninfer_kernels_cuda.sample.kernels import (
     MAKE_RECORDS,
-    SAMPLE_DRAW,
-    SAMPLE_REPORT,
-    SAMPLE_REVISE,
+    SAMPLE_LOGPROBS,
+    SAMPLE_PENALTIES,
+    SAMPLE_TOKENS,
 )
 from spaninfer_kernels_cuda.sample.tuning import SHAPES, shared_bytes
 
 _PARTS = (
     *("params", "shared", "keys", "rows", "gumbel_max", "best", "search", "collect"),
-    *("search_row", "truncation", "report", "revise"),
+    *("search_row", "truncation", "logprobs", "penalties"),
 )
 SOURCE = Source(
     "spaninfer_kernels_cuda",
@@ -26,7 +26,7 @@ SOURCE = Source(
         *("mma.cuh", "copy.cuh", "prefetch.cuh"),
     ),
     parts=tuple(f"sample/{part}.cuh" for part in _PARTS),
-    kernels=(SAMPLE_REVISE, SAMPLE_DRAW, SAMPLE_REPORT),
+    kernels=(SAMPLE_PENALTIES, SAMPLE_TOKENS, SAMPLE_LOGPROBS),
 )
 RECORDS = Variant.of(
     "make_records",
@@ -51,7 +51,7 @@ def variant_for(dtype: object, arch: str) -> Variant:
         "SHARED_BYTES": shared_bytes(shape),
     }
     alike = tuple(name for name in element.architectures if SHAPES[name] == shape)
-    return Variant.of("sample_draw", SOURCE, macros, alike)
+    return Variant.of("sample_tokens", SOURCE, macros, alike)
 
 
 VARIANTS: tuple[Variant, ...] = (
@@ -66,4 +66,4 @@ VARIANTS: tuple[Variant, ...] = (
         for arch in architectures
     ),
 )
-"""All there are: that of records, and one per element type and architecture."""
+"""All variants: that of records, and one per element type and architecture."""

@@ -1,4 +1,4 @@
-"""The k largest elements of rows, with their places: exact, stable, for any distribution.
+"""The k largest elements of rows, with their indices: exact, stable, for any distribution.
 
 Rows x[T V] of float32, float16 or bfloat16, the elements of a row contiguous, rows strided; values
 [T k] of the same type and indices[T k] int32, contiguous. Equal values are ordered by index, -0 and
@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
+    ArraySpec,
     Call,
     Compiled,
     FileCache,
     Gpu,
     Int32,
     Int64,
-    Key,
     Launch,
     Pointer,
     ShapeError,
@@ -33,8 +33,8 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
+    inspect_array,
     load,
-    look_at,
     match,
     pointer_of,
     prepared_once,
@@ -47,7 +47,7 @@ from spaninfer_kernels_cuda.topk.tuning import THREADS, Division, divide
 
 
 class ShortArguments(NamedTuple):
-    """What topk_short takes: a block holds a row."""
+    """Arguments of topk_short, for rows that a block holds."""
 
     values: Pointer
     indices: Pointer
@@ -55,7 +55,7 @@ class ShortArguments(NamedTuple):
 
 
 class ShortSizes(NamedTuple):
-    """The sizes that topk_short takes."""
+    """Sizes, the constants of topk_short."""
 
     length: Int32
     stride: Int64
@@ -63,7 +63,7 @@ class ShortSizes(NamedTuple):
 
 
 class BoundArguments(NamedTuple):
-    """What topk_bound takes: it finds what about k elements of a row reach."""
+    """Arguments of topk_bound, which finds a bound that about k elements of a row reach."""
 
     rows: Pointer
     offers: Pointer
@@ -71,7 +71,7 @@ class BoundArguments(NamedTuple):
 
 
 class BoundSizes(NamedTuple):
-    """The sizes that topk_bound takes."""
+    """Sizes, the constants of topk_bound."""
 
     length: Int32
     stride: Int64
@@ -81,7 +81,7 @@ class BoundSizes(NamedTuple):
 
 
 class FilterArguments(NamedTuple):
-    """What topk_filter takes: it reads the rows, and selects from what reaches the bound."""
+    """Arguments of topk_filter, which reads the rows and selects among elements above the bound."""
 
     values: Pointer
     indices: Pointer
@@ -92,7 +92,7 @@ class FilterArguments(NamedTuple):
 
 
 class FilterSizes(NamedTuple):
-    """The sizes that topk_filter takes."""
+    """Sizes, the constants of topk_filter."""
 
     length: Int32
     stride: Int64
@@ -109,19 +109,19 @@ SOURCE = Source(
     "spaninfer_kernels_cuda",
     "topk/kernel.cu",
     headers=("types.cuh", "reduce.cuh", "overlap.cuh"),
-    parts=tuple(f"topk/{part}.cuh" for part in ("keys", "bound", "draw", "choose", "stream")),
+    parts=tuple(f"topk/{part}.cuh" for part in ("keys", "bound", "sample", "choose", "stream")),
     kernels=(TOPK_SHORT, TOPK_BOUND, TOPK_FILTER),
 )
 
 _ROW_BYTES = 8  # struct Row of keys.cuh
-_KEY_BYTES = 8
+_KEY_BYTES = 8  # also the alignment of a workspace
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A top-k of one size, compiled and loaded: `launch` passes pointers, and nothing else.
+class PreparedTopK:
+    """A top-k of one size.
 
-    `workspace_bytes` is what `launch` needs of 16-byte aligned memory, whatever is in it.
+    `workspace_bytes` is the size of the workspace, 8-byte aligned, with any content.
     """
 
     rows: int
@@ -131,8 +131,8 @@ class Prepared:
     division: Division | None
     _short: Call[ShortArguments] | None
     _long: tuple[Call[BoundArguments], Call[FilterArguments]] | None
-    _offers: int  # bytes of the workspace in front of them
-    _lists: int
+    _offers: int  # offset in the workspace, in bytes
+    _lists: int  # likewise
 
     def launch(
         self,
@@ -142,16 +142,13 @@ class Prepared:
         workspace: object = None,
         stream: object = None,
     ) -> None:
-        """Write values and indices of the k largest to `out`, on `stream`.
-
-        Arrays may be given as addresses. Without a stream, the current one of x's framework.
-        """
+        """Write values and indices of the k largest to `out`, on `stream`."""
         values, indices = map(pointer_of, out)
         handle = stream_handle(stream, x)
         self.start(handle, pointer_of(x), values, indices, pointer_of(workspace))
 
     def start(self, handle: int, x: int, values: int, indices: int, workspace: int) -> None:
-        """Launch with addresses on the stream with this handle, whichever it is."""
+        """Launch on the stream with this handle, the default stream included."""
         if self._short is not None:
             self._short(handle, ShortArguments(values, indices, x))
         if self._long is not None:
@@ -170,7 +167,7 @@ class Prepared:
 
 
 def variant_for(dtype: object, *, sorted: bool = True) -> Variant:
-    """Return the variant for rows of `dtype`, which holds the three kernels of `ENTRIES`."""
+    """Return the variant for rows of `dtype`, which holds the three kernels of `SOURCE`."""
     element = element_of(dtype)
     macros: dict[str, str | int | bool] = {"T": element.name, "SORTED": sorted}
     return Variant.of("topk_filter", SOURCE, macros, element.architectures)
@@ -186,8 +183,8 @@ def prepare(
     sorted: bool = True,
     row_stride: int | None = None,
     cache: FileCache | None = None,
-) -> Prepared:
-    """Return the top-k of x[rows length] on `gpu`, compiled, or from `cache` where it is known.
+) -> PreparedTopK:
+    """Return the top-k of x[rows length] on `gpu`, compiled or cached.
 
     `row_stride` counts elements from one row to the next (`length` unless given). With
     `sorted=False` the k largest come in any order. Raises ShapeError or DTypeError for what no
@@ -218,7 +215,7 @@ def prepare(
             rows,
         )
     offers = rows * _ROW_BYTES
-    return Prepared(
+    return PreparedTopK(
         rows=rows,
         length=length,
         k=k,
@@ -265,16 +262,14 @@ def topk(
     out: tuple[object, object] | None = None,
     stream: object = None,
 ) -> tuple[object, object]:
-    """Return values[T k] and indices[T k] of the k largest of x[T V], largest first.
+    """Return values[T k] and int32 indices[T k] of the k largest of x[T V], largest first.
 
-    Without `out`, the results are new arrays in the order of the stream: tensors where x is a
-    torch tensor, else arrays that cupy.from_dlpack takes. Without a stream, the current one of x's
-    framework.
+    Without `out`, the results are new arrays.
     """
-    at, key = look_at(x)
+    at, spec = inspect_array(x)
     given = out or (None, None)
-    (values_at, values_key), (indices_at, indices_key) = map(look_at, given)
-    step, allocate = _checked(k, sorted, key, values_key, indices_key)
+    (values_at, values_spec), (indices_at, indices_spec) = map(inspect_array, given)
+    step, allocate = _checked(k, sorted, spec, values_spec, indices_spec)
     handle = stream_handle(stream, x)
     workspace, *new = allocate(handle)
     if out is None:
@@ -286,10 +281,10 @@ def topk(
 
 @prepared_once(256)
 def _checked(
-    k: int, sorted: bool, key: Key, values: Key, indices: Key
-) -> tuple[Prepared, Callable[[int], tuple[Any, ...]]]:
-    """Return the top-k of arrays with these keys, and what allocates a workspace and results."""
-    x = view_at(key)
+    k: int, sorted: bool, spec: ArraySpec, values: ArraySpec, indices: ArraySpec
+) -> tuple[PreparedTopK, Callable[[int], tuple[Any, ...]]]:
+    """Return the top-k of arrays with these specs, and the allocator of workspace and results."""
+    x = view_at(spec)
     rows, length = match(x=(x, "T V")).values()
     gpu = gpu_of(x=x)
     if rows and length > 1 and x.strides[1] != 1:
@@ -301,7 +296,7 @@ def _checked(
     results = (("values", (rows, k), dtype, 1), ("indices", (rows, k), np.dtype(np.int32), 1))
     check_results((values, indices), gpu, *results)
     workspace = ("workspace", (step.workspace_bytes,), np.dtype(np.uint8), _KEY_BYTES)
-    return step, allocator(key, gpu, workspace, *(() if values else results))
+    return step, allocator(spec, gpu, workspace, *(() if values else results))
 
 
 VARIANTS: tuple[Variant, ...] = tuple(
@@ -309,4 +304,4 @@ VARIANTS: tuple[Variant, ...] = tuple(
     for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)
     for sorted in (True, False)
 )
-"""All there are: one per element type and order."""
+"""All variants: one per element type and order."""

@@ -16,7 +16,7 @@ struct Held {
   }
 };
 
-// Leaves in every lane the bits that all keys of a warp have, and those that any has.
+// Gives every lane the AND and the OR of all keys of a warp.
 __device__ __forceinline__ void common_bits_of_warp(Key* all, Key* any) {
 #if __CUDA_ARCH__ >= 800
   const unsigned all_low = __reduce_and_sync(0xffffffffu, static_cast<unsigned>(*all));
@@ -34,7 +34,7 @@ __device__ __forceinline__ void common_bits_of_warp(Key* all, Key* any) {
 #endif
 }
 
-// The bits that all keys in [low, high] have, and those that any has.
+// The AND and the OR of all keys in [low, high].
 template <typename Keys>
 __device__ __forceinline__ void common_bits(const Keys& keys, Key low, Key high, Key* all, Key* any,
                                             Shared& shared) {
@@ -58,7 +58,7 @@ __device__ __forceinline__ void common_bits(const Keys& keys, Key low, Key high,
   *any = in_any;
 }
 
-// The sum over the threads before this one.
+// The exclusive prefix sum over the threads.
 __device__ __forceinline__ int sum_before(int own, Shared& shared) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   int sum = own;
@@ -73,7 +73,7 @@ __device__ __forceinline__ int sum_before(int own, Shared& shared) {
 }
 
 // Finds the bin that holds the `wanted`-th key, largest bins first: shared.bin, how many keys are
-// in it and how many in larger ones. A thread looks at neighbouring bins, the first at the largest.
+// in it and how many in larger ones. A thread reads adjacent bins, the first thread the largest.
 __device__ __forceinline__ void find_bin(int wanted, Shared& shared) {
   constexpr int kOwn = kBins / kThreads;
   const int largest = kBins - 1 - kOwn * static_cast<int>(threadIdx.x);
@@ -93,7 +93,7 @@ __device__ __forceinline__ void find_bin(int wanted, Shared& shared) {
   __syncthreads();
 }
 
-// Leaves in every thread of the block the least and the largest of its threads' keys.
+// Gives every thread of the block the least and the largest of its threads' keys.
 __device__ __forceinline__ void extremes(Key* least, Key* most, Shared& shared) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
 #pragma unroll
@@ -118,7 +118,7 @@ __device__ __forceinline__ void extremes(Key* least, Key* most, Shared& shared) 
 // A bound that at least `least` of the keys reach, and at most `most` different ones.
 template <typename Keys>
 __device__ __forceinline__ Key bound_of(const Keys& keys, int least, int most, Shared& shared) {
-  Key low = 1, high = ~0ull;  // what is still in question; `larger` keys are above it
+  Key low = 1, high = ~0ull;  // the candidates; `larger` keys are above them
   int larger = 0;
   while (true) {
     Key all, any;
@@ -129,7 +129,7 @@ __device__ __forceinline__ Key bound_of(const Keys& keys, int least, int most, S
     const int shift = max(64 - kDigitBits - __clzll(static_cast<long long>(differing)), 0);
     keys.each([&](Key key) {
       if (key < low || key > high) return;
-      // Adding one, the result unused, is one operation for all lanes that name the same bin.
+      // An atomic add whose result is unused is one operation for all lanes with the same bin.
       atomicAdd(&shared.bins[static_cast<int>(key >> shift) & (kBins - 1)], 1);
     });
     __syncthreads();

@@ -21,8 +21,8 @@ __device__ __forceinline__ void sort(int size, Shared& shared) {
   __syncthreads();
 }
 
-// A key without the bits that no element sets: the low ones of a widened value, the high ones of
-// an index. Equal values then lie as far apart as different ones.
+// A key without the bits that no element sets: the low ones of a widened value, the high ones of an
+// index. Equal values then lie as far apart as different ones.
 struct Squeeze {
   int index_bits;
 
@@ -34,7 +34,8 @@ struct Squeeze {
   }
 };
 
-// The number of a bin for a distance from the least key: of those that double in width after every 32.
+// The number of a bin for a distance from the least key: of those that double in width after every
+// 32.
 __device__ __forceinline__ int octave_bin(Key distance) {
   constexpr int kBits = 5;  // 60 octaves of 32 bins are fewer than kBins
   const int octave = 63 - __clzll(static_cast<long long>(distance | 1)) - kBits;
@@ -44,8 +45,8 @@ __device__ __forceinline__ int octave_bin(Key distance) {
 
 // Writes the k largest of the `size` keys that the block holds, largest first; false, and nothing,
 // if the keys are too unevenly spread for it. Keys are dealt out to bins that divide their range
-// evenly, or by octaves, where few are far from the others; a key's place is the number of keys in
-// larger bins and of larger ones in its own.
+// Keys are distributed to bins that divide their range evenly, or by octaves if few are far from
+// the others; a key's place is the number of keys in larger bins and of larger ones in its own.
 template <bool kByOctaves>
 __device__ __forceinline__ bool deal_out(const Key (&held)[kHeld], int size, int k, int length,
                                          const T* row, T* values, int* indices, Shared& shared) {
@@ -66,12 +67,12 @@ __device__ __forceinline__ bool deal_out(const Key (&held)[kHeld], int size, int
   };
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
-    // Adding one, the result unused, is one operation for all lanes that name the same bin.
+    // An atomic add whose result is unused is one operation for all lanes with the same bin.
     if (j * kThreads + threadIdx.x < size) atomicAdd(&shared.bins[bin_of(held[j])], 1);
   }
   __syncthreads();
 
-  // A bin's number becomes that of the keys in larger bins: where its own keys begin.
+  // A bin's count becomes that of the keys in larger bins: the offset of its own keys.
   constexpr int kOwn = kBins / kThreads;
   const int largest = kBins - 1 - kOwn * static_cast<int>(threadIdx.x);
   int in_bin[kOwn], own = 0;
@@ -90,7 +91,7 @@ __device__ __forceinline__ bool deal_out(const Key (&held)[kHeld], int size, int
   }
   if (__syncthreads_or(fullest > kFullest)) return false;
 
-  // Then it becomes where they end.
+  // Then it becomes the end of its keys.
   const int last = shared.bin, count = shared.count;
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
@@ -117,7 +118,7 @@ __device__ __forceinline__ void choose(const Key (&held)[kHeld], int size, int k
                                        const T* row, T* values, int* indices, Shared& shared) {
   if (deal_out<false>(held, size, k, length, row, values, indices, shared)) return;
   if (deal_out<true>(held, size, k, length, row, values, indices, shared)) return;
-  // More than k are sorted where that spares a round of selection.
+  // More than k are sorted where that saves a round of selection.
   const int most = SORTED ? min(max(1 << (32 - __clz(k - 1)), 256), kMostChosen) : k;
   const Key bound = size <= most ? 1 : bound_of(Held{held, size}, k, most, shared);
   if (threadIdx.x == 0) shared.count = 0;

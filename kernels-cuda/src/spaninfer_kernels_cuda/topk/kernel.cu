@@ -7,13 +7,13 @@
 //                  random places, a key that between `least` and 9/8 of `least` of them reach; of
 //                  several blocks, each offers all the keys that do
 //   topk_filter    many blocks per row, each element read once: the keys that reach the bound are
-//                  collected; the block that comes last selects among them
+//                  collected; the last block to finish selects among them
 //   topk_short     rows that one block can hold are selected directly
 //
 // Host code chooses `samples` and `least` so that a bound fails (fewer than k keys reach it, or
-// more than `capacity`) once in 10^12 rows; the last block then looks at the whole row, by itself.
-// Keys are selected by their digits (bound.cuh; after RadiK, arXiv 2501.14336, which rescales
-// where the first digit says too little).
+// more than `capacity`) once in 10^12 rows; the last block then reads the whole row alone. Radix
+// selection of keys by their digits (bound.cuh; after RadiK, arXiv 2501.14336, which rescales where
+// the first digit does not discriminate).
 //
 // NaN counts as smaller than everything else, -0 as equal to +0: as in numpy's argsort(-x).
 //
@@ -74,15 +74,15 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const unsigned step = gridDim.x * kThreads;
   unsigned first = blockIdx.x * kThreads + threadIdx.x;
   Batch batch;
-  batch.load(body, first, step);  // under way while the bound is found
+  batch.load(body, first, step);  // in flight while the bound is found
   __syncthreads();
   wait_for_kernel_before();
   offers += static_cast<long long>(blockIdx.y) * offers_of_row;
   const Key bound = bound_of_offers(offers, offers_of_row, least, shared);
   const Floor floor(bound);
 
-  // All threads of a warp take the same number of turns: those with a hit would otherwise be left
-  // behind, and the warp would go on in two parts, then in more.
+  // All threads of a warp take the same number of turns: those with a hit would otherwise fall
+  // behind, and the warp would diverge further and further.
 #pragma unroll 1
   for (unsigned turn = blockIdx.x * kThreads; turn < body.packs; turn += kBatch * step) {
     unsigned hits = 0;
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       hits &= hits - 1;
       const unsigned pack = first + hit / kVector * step;
       const unsigned i = body.head + pack * kVector + hit % kVector;
-      // Read again, since registers have no index.
+      // Read again, since registers cannot be indexed.
       collect(key_of(row[i], i), bound, state, collected, capacity, shared);
     }
     __syncwarp();
@@ -138,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       const int i = j * kThreads + threadIdx.x;
       held[j] = i < count ? shared.list[i] : kAbsent;
     }
-    __syncthreads();  // before the list is used anew
+    __syncthreads();  // before the list is reused
   } else {
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) {

@@ -1,7 +1,7 @@
-// Keys of elements, and what a block that selects among them has in shared memory.
+// Keys of elements, and the shared memory of a block that selects among them.
 //
 // A key has 64 bits, the element's value above, its complemented index below: no two of a row are
-// equal, and "larger key" is the order asked for.
+// equal, and "larger key" is the required order.
 
 using Key = unsigned long long;
 
@@ -9,7 +9,7 @@ constexpr int kThreads = 1024, kWarps = kThreads / kWarp;
 constexpr int kHeld = 8;                       // keys that a thread holds: 16 registers of its 64
 constexpr int kHeldByBlock = kThreads * kHeld;
 constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
-constexpr int kAtOnce = 8;                     // keys that a block loads together when it is alone
+constexpr int kAtOnce = 8;                     // keys that a block loads together when alone
 constexpr int kMostChosen = 4096;              // of one row
 constexpr int kFullest = 64;                   // keys of a bin that are compared with each other
 constexpr int kRoom = kMostChosen + kFullest;  // what the shared list holds
@@ -20,7 +20,7 @@ constexpr Key kAbsent = 0;                     // no element has it: indices are
 
 struct Row {      // in the workspace, one per row; topk_bound clears it
   int count;      // keys collected so far
-  int finished;   // blocks that have no more to add
+  int finished;   // blocks that have finished
 };
 
 struct Shared {
@@ -47,7 +47,7 @@ __device__ __forceinline__ float floor_of(Key bound) {
   return __uint_as_float(ordered & 0x80000000u ? ordered ^ 0x80000000u : ~ordered);
 }
 
-// The next number of a counter for each lane that is here: one atomic for all of them.
+// The next number of a counter for each active lane: one atomic for all of them.
 __device__ __forceinline__ int take(int* counter) {
   const unsigned lanes = __activemask();
   const int leader = __ffs(lanes) - 1, lane = threadIdx.x % kWarp;

@@ -1,4 +1,4 @@
-// A row as its elements are read, each once, and what becomes of those that reach the bound.
+// The stream of a row's elements, each read once, and the list of those that reach the bound.
 
 // A row as head | packs of 16 bytes, aligned | tail.
 struct Body {
@@ -14,8 +14,8 @@ struct Body {
   }
 };
 
-// The packs that a thread looks at in one turn. They are loaded together, and the first turn's
-// while the bound is sought.
+// The packs that a thread reads in one turn. They are loaded together, those of the first turn
+// while the bound is computed.
 struct Batch {
   Pack<T, kVector> packs[kBatch];
 
@@ -29,15 +29,15 @@ struct Batch {
   }
 };
 
-// What most elements that do not reach a bound are recognised by: they do not exceed a value. Up to
-// the element that the bound is, that is the one below the bound's; further on equal ones are late.
+// A bound as a float, which rejects most elements with one comparison: they must exceed it. Up to
+// the bound's own element that is the value below the bound's; after it, equal values do not count.
 struct Floor {
   unsigned last;
   float until, beyond;  // NaN, which all exceed here, where only keys can be compared
 
   __device__ __forceinline__ explicit Floor(Key bound)
       : last(~static_cast<unsigned>(bound)), beyond(floor_of(bound)) {
-    const int below = beyond == 0.0f ? 2 : 1;  // between +0 and what is less there is -0
+    const int below = beyond == 0.0f ? 2 : 1;  // -0 lies between +0 and smaller values
     until = floor_of(bound - (static_cast<Key>(below) << 32));
   }
   __device__ __forceinline__ float at(unsigned index) const {
@@ -45,7 +45,7 @@ struct Floor {
   }
 };
 
-// Collects a key that reaches the bound: in the shared list, and where that is full in the row's.
+// Collects a key that reaches the bound: in the shared list or, if that is full, in the row's.
 __device__ __forceinline__ void collect(Key key, Key bound, Row* state, Key* collected,
                                         int capacity, Shared& shared) {
   if (key < bound) return;
@@ -58,7 +58,7 @@ __device__ __forceinline__ void collect(Key key, Key bound, Row* state, Key* col
   if (overflow < capacity) collected[overflow] = key;
 }
 
-// Whether this block is the last of its row to come here; it then sees what the others wrote.
+// True if this block is the last of its row to arrive; it then sees what the others wrote.
 __device__ __forceinline__ bool is_last(Row* state, Shared& shared) {
   __threadfence();
   __syncthreads();
@@ -68,7 +68,7 @@ __device__ __forceinline__ bool is_last(Row* state, Shared& shared) {
   return shared.base == static_cast<int>(gridDim.x) - 1;
 }
 
-// Keys in memory: those of a row's elements, or those that other threads have listed.
+// Keys in memory: of a row's elements, or as listed by other threads.
 struct Lying {
   const T* row;
   const Key* list;  // null: the elements
@@ -79,7 +79,7 @@ struct Lying {
 #pragma unroll 1
     for (int first = threadIdx.x; first < size; first += kAtOnce * kThreads) {
       Key loaded[kAtOnce];
-      // What is loaded is decided once, so that all loads are under way together.
+      // The source is decided once, so that all loads are in flight together.
       if (list == nullptr) {
 #pragma unroll
         for (int u = 0; u < kAtOnce; ++u) {
@@ -99,8 +99,8 @@ struct Lying {
   }
 };
 
-// Leaves the k largest keys in the shared list, and a few more that it holds as well; returns how
-// many. The block does it by itself.
+// Puts the k largest keys into the shared list, and a few more that fit; returns their number. By
+// one block alone.
 __device__ __forceinline__ int narrow(const Lying& keys, int k, Shared& shared) {
   const Key bound = bound_of(keys, k, kMostChosen, shared);
   __syncthreads();

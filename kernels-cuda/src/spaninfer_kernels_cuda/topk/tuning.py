@@ -1,4 +1,4 @@
-"""Sizes of a top-k -> how many elements are sampled, and how many blocks read a row. Pure.
+"""Sizes of a top-k -> the elements that are sampled, and the blocks that read a row. Pure.
 
 Of s elements at random places in a row of n, the r-th largest is a bound that fewer than k elements
 reach only if r of the sample are among the k largest. Their number is binomial with mean ks/n, so
@@ -22,14 +22,14 @@ _FAILURE = 1e-12  # per row; then one block selects alone, correctly but slowly
 _LOAD_BYTES = 16
 _SAMPLES = tuple(1024 << n for n in range(4))
 _SAMPLERS = tuple(8 << n for n in range(5))  # blocks that sample a long row
-_MOST_SAMPLES = 1 << 17  # of all of them: 4 times as many take longer than what they spare
-_MEETING, _OF_SAMPLER = 5000, 45  # what offers cost, in elements sampled: a model
-_FIXED_LOADS = 3  # what a block costs beside reading, in loads of all its threads: a model
+_MOST_SAMPLES = 1 << 17  # of all of them: 4 times as many take longer than they save
+_GATHER, _OF_SAMPLER = 5000, 45  # the cost of offers, in sampled elements: a model
+_FIXED_LOADS = 3  # a block's cost beside reading, in loads of all its threads: a model
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How a row longer than a block can hold is worked on.
+    """The division of a row that is longer than a block can hold.
 
     `samplers` blocks look at `samples` elements each; `least` of all those samples give a bound,
     for which each block offers `offered` keys, or the bound if it is alone. At most `capacity`
@@ -56,9 +56,9 @@ def divide(rows: int, length: int, k: int, itemsize: int, sm_count: int) -> Divi
         _ways_to_sample(rows, length, k, sm_count),
         key=lambda way: _sampling_cost(way[0], way[1], length, k),
     )
-    drawn = samples * samplers
-    least = least_for(k * drawn / length)
-    capacity = min(length, ceil(_enough_for(least + least // 8) * length / drawn))
+    sampled = samples * samplers
+    least = least_for(k * sampled / length)
+    capacity = min(length, ceil(_enough_for(least + least // 8) * length / sampled))
     return Division(
         samples=samples,
         samplers=samplers,
@@ -119,8 +119,8 @@ def _ways_to_sample(rows: int, length: int, k: int, sm_count: int) -> Iterator[t
 
 def _sampling_cost(samples: int, samplers: int, length: int, k: int) -> float:
     """Return cycles, roughly: one per element of a block's sample, two per key collected."""
-    meeting = _MEETING + _OF_SAMPLER * samplers if samplers > 1 else 0
-    return samples + meeting + 2 * _expected(samples * samplers, length, k)
+    gather = _GATHER + _OF_SAMPLER * samplers if samplers > 1 else 0
+    return samples + gather + 2 * _expected(samples * samplers, length, k)
 
 
 def _expected(samples: int, length: int, k: int) -> float:

@@ -14,7 +14,7 @@ from spaninfer_multimodal.sampling import FrameSampling, Timeline, sample_frames
 from spaninfer_multimodal.sniff import Format
 
 DEFAULT_FRAME_MS: Final = 100.0
-"""How long a frame without a duration is shown; browsers do the same with GIFs."""
+"""The duration of a frame that has none; browsers do the same with GIFs."""
 
 
 def decode_animation(
@@ -37,7 +37,7 @@ def decode_animation(
 
 
 def _timeline(picture: Pillow.Image, limits: VideoLimits) -> Timeline:
-    """Return when each frame is shown, and the average rate over the whole duration."""
+    """Return the time of each frame, and the average rate over the whole duration."""
     num_frames: int = getattr(picture, "n_frames", 1)
     check_source(num_frames, 0.0, limits)
     starts_s, now_s = [], 0.0

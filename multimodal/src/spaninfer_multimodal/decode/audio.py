@@ -33,7 +33,7 @@ def decode_audio(data: bytes, limits: AudioLimits | None = None) -> Audio:
             for frame in container.decode(stream):
                 collected.add(resampler.resample(frame))
         except ValueError as error:
-            if type(error) is ValueError:  # PyAV's word for a frame unlike the first
+            if type(error) is ValueError:  # PyAV's error for a frame unlike the first
                 raise Unreadable("the audio changes its rate or channels half-way") from error
             raise
         if collected.num_samples:

@@ -41,7 +41,7 @@ _DAMAGE = (
     struct.error,
     zlib.error,
 )
-"""What Pillow's readers of these formats raise on damaged data."""
+"""The errors that Pillow's readers of these formats raise on damaged data."""
 
 _BOMB = (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning)
 

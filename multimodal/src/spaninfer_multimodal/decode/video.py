@@ -61,7 +61,7 @@ def decode_video(
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """Where the frames of a stream are. `pts` ascends, in the stream's own ticks."""
+    """The index of a stream's frames. `pts` ascends, in the stream's own ticks."""
 
     size: tuple[int, int]
     pts: tuple[int, ...]

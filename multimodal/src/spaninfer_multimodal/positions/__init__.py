@@ -1,4 +1,4 @@
-"""Where tokens and patches are: M-RoPE, the tower's own axes, and its windows."""
+"""Positions of tokens and patches: M-RoPE, the tower's own axes, and its windows."""
 
 from spaninfer_multimodal.positions.mrope import (
     MediaRun,

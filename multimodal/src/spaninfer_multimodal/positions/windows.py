@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """How cells of merged patches are reordered so that those of a window are neighbours.
+    """The order of cells of merged patches in which those of a window are adjacent.
 
     `order`[cells] says which cell comes where; `lengths`[windows] are in patches, and at the right
     and lower edges smaller.

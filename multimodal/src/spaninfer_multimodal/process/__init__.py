@@ -1,4 +1,4 @@
-"""Media -> what a tower reads, by the rules of each family; pure functions over numpy."""
+"""Preprocessing: media to inputs of a tower, by the rules of each family; pure numpy."""
 
 from spaninfer_multimodal.process.anyres import AnyResProcessor
 from spaninfer_multimodal.process.features import Mel, Patches, Tiles

@@ -1,4 +1,4 @@
-"""A model folder's processor configuration, in whichever of three files it is.
+"""A model folder's processor configuration, from the one of three files that has it.
 
 preprocessor_config.json describes images or audio, video_preprocessor_config.json videos;
 processor_config.json holds what all share and, as newer versions of transformers write it, the
@@ -20,7 +20,7 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ProcessorConfig:
-    """What each kind of media is prepared by; an empty mapping where a kind is not described."""
+    """The settings of each kind of media; an empty mapping where a kind is not described."""
 
     image: Config
     video: Config
@@ -46,7 +46,7 @@ def read_config(folder: Path) -> ProcessorConfig:
 
 
 def _patch_size(folder: Path) -> Config:
-    """Return what config.json says of the tower's patches, empty where it says nothing."""
+    """Return the settings of the tower's patches in config.json, empty where it has none."""
     config = _read(folder / "config.json")
     tower = {**config, **config.get("vision_config", {})}
     return {"patch_size": tower["patch_size"]} if "patch_size" in tower else {}

@@ -1,4 +1,4 @@
-"""What a tower reads: frozen arrays, how many tokens they become, and what they were made of."""
+"""Inputs of a tower: frozen arrays, their number of tokens, and a digest of their origin."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ class Mel:
 
 
 def digest_with(settings: object, media_digest: bytes) -> bytes:
-    """Return SHA-256 of media and of everything that decides what is made of them."""
+    """Return SHA-256 of media and of everything that their preprocessing depends on."""
     return hashlib.sha256(repr(settings).encode() + media_digest).digest()

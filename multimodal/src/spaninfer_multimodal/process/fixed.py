@@ -37,7 +37,7 @@ from spaninfer_multimodal.process.pixels import (
 
 @dataclass(frozen=True, slots=True)
 class PanAndScan:
-    """When and how Gemma 3 adds crops of an image that is far from square."""
+    """Gemma 3's pan and scan: crops of an image that is far from square."""
 
     min_crop: int
     max_crops: int

@@ -23,7 +23,7 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Normalisation:
-    """From uint8 to float32: (pixel * scale - mean) / std, for red, green and blue."""
+    """Normalisation of uint8 to float32: (pixel * scale - mean) / std, for red, green and blue."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -46,7 +46,7 @@ class Normalisation:
 def normalisation_of(
     config: Config, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> Normalisation:
-    """Return the normalisation that a configuration asks for; `mean` and `std` are defaults."""
+    """Return the normalisation of a configuration; `mean` and `std` are defaults."""
     for key in ("do_rescale", "do_normalize", "do_resize"):
         expect(config, key, True, None)
     return Normalisation(

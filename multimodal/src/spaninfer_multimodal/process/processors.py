@@ -33,7 +33,7 @@ FAMILIES: Final[Mapping[str, Callable[[ProcessorConfig], VisionProcessor]]] = Ma
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """What prepares images and videos, and what prepares audio; None where a model takes none."""
+    """The processors of images and videos, and of audio; None where a model takes none."""
 
     vision: VisionProcessor | None
     audio: WhisperProcessor | None

@@ -37,7 +37,7 @@ MAX_ASPECT: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class PatchSettings:
-    """How one kind of media becomes patches. `min_pixels` and `max_pixels` are of one frame, or of
+    """The patching of one kind of media. `min_pixels` and `max_pixels` are of one frame, or of
     all frames of a video if `budget_is_total`.
     """
 

@@ -1,4 +1,4 @@
-"""Which addresses are on the public internet.
+"""Addresses on the public internet.
 
 The tables are written out (IANA's special-purpose registries, 2026, and addresses at which clouds
 serve metadata), because those of the standard library differ between versions of Python.

@@ -66,7 +66,7 @@ def _trusted() -> ssl.SSLContext:
 
 
 class _Hop:
-    """One request at a time, and what all of them share."""
+    """One request at a time, and the state that all of them share."""
 
     def __init__(self, policy: FetchPolicy, resolver: Resolver, tls: ssl.SSLContext) -> None:
         self._policy = policy
@@ -122,7 +122,7 @@ class _Hop:
 
 
 class _Pinned(httpcore2.AsyncNetworkBackend):
-    """Connects to addresses that were checked, whatever name it is asked for."""
+    """A backend that connects to addresses that were checked, whatever the name."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._addresses = addresses

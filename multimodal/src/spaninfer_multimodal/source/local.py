@@ -23,7 +23,7 @@ def read_file(url: str, folder: Path, max_bytes: int) -> bytes:
     root, path = _resolved(folder), Path(_path_of(url))
     resolved = _resolved(path)
     if root is None or resolved is None or root not in resolved.parents:
-        # one message for both, so that nobody learns what exists elsewhere
+        # one message for both, so that it does not reveal what exists elsewhere
         raise Forbidden(f"{str(path)!r} is no file below the folder that is allowed")
     descriptor = _open_below(root, resolved.relative_to(root))
     try:

@@ -1,4 +1,4 @@
-"""Where media may come from: the operator's decision, and closed unless opened."""
+"""Policy for media sources; deny by default."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spaninfer_multimodal.source.url import Url
 
 @dataclass(frozen=True, slots=True)
 class FetchPolicy:
-    """What may be fetched over the network.
+    """Policy for fetching over the network.
 
     Addresses must be public, or in `allowed_networks`. `allowed_hosts` narrows the names, without
     their subdomains; None allows all. `max_fetch_s` is for the whole fetch: DNS, redirects,
@@ -28,7 +28,7 @@ class FetchPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SourcePolicy:
-    """Which sources are open besides data: URLs; both are closed by default."""
+    """The sources that are allowed besides data: URLs; none by default."""
 
     fetch: FetchPolicy | None = None
     folder: Path | None = None

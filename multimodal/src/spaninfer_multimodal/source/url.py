@@ -31,7 +31,7 @@ _NUMBER: Final = re.compile(r"\d+|0x[0-9a-f]*", re.A)
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """Where a request goes: `host` is a lower-case name or an address, without brackets."""
+    """A parsed URL: `host` is a lower-case name or an address, without brackets."""
 
     scheme: str
     host: str

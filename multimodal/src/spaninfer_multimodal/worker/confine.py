@@ -1,4 +1,4 @@
-"""What a decoder process may take from the machine."""
+"""Limits of a decoder process on the machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def confine(max_memory_bytes: int) -> None:
     reserved); macOS accepts it without effect, and Windows has none: there the limits on sizes
     and the time limit remain.
     """
-    warnings.simplefilter("ignore")  # of damaged data: nobody reads them here
+    warnings.simplefilter("ignore")  # of damaged data: they are not read here
     if sys.platform == "win32":
         return
     import resource

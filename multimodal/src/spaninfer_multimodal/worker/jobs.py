@@ -1,4 +1,4 @@
-"""What a decoder process is asked to do: frozen, and nothing but numbers and names inside."""
+"""Jobs for a decoder process: frozen, with nothing but numbers and names."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ COMMAND = (sys.executable, "-P", "-m", "spaninfer_multimodal.worker")
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """What one decoder process may take: seconds per job, and bytes of memory in all."""
+    """Limits of a decoder process: seconds per job, and bytes of memory in all."""
 
     max_decode_s: float = 30.0
     max_memory_bytes: int = 2 * 2**30

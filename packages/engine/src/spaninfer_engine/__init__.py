@@ -35,7 +35,7 @@ from spaninfer_engine.request import (
     TokenLogprob,
     Usage,
 )
-from spaninfer_engine.stats import EngineState, EngineStats
+from spaninfer_engine.stats import EngineState, EngineStats, OffloadStats
 from spaninfer_engine.structured import StructuredOutput
 
 __all__ = [
@@ -58,6 +58,7 @@ __all__ = [
     "NoMemory",
     "NoToken",
     "NotBuilt",
+    "OffloadStats",
     "Output",
     "OutputStream",
     "Placement",

@@ -41,15 +41,24 @@ class OutputStream:
         return self
 
     async def __anext__(self) -> Output:
-        while True:
-            await self._ready.wait()
-            self._ready.clear()
-            with suppress(TimeoutError):  # everything there has been read
-                output = self._queue.get_nowait()
-                self._ready.set()  # there may be more
-                if output is None:
-                    raise StopAsyncIteration
-                return output
+        queue, ready = self._queue, self._ready
+        while not queue.has_news:
+            ready.clear()
+            if not queue.has_news:  # what comes from here on sets the event
+                await ready.wait()
+        output = queue.get_nowait()
+        if output is None:
+            raise StopAsyncIteration
+        return output
+
+    @property
+    def handle(self) -> RequestHandle:
+        """The request."""
+        return self._handle
+
+    def stop(self) -> None:
+        """End the request before the next step; what it has produced can still be read."""
+        self._engine.stop(self._handle)
 
     def close(self) -> None:
         """Stop the request if it still runs, and forget it; idempotent."""

@@ -13,13 +13,13 @@ BackendName = Literal["cuda", "cpu", "torch", "reference"]
 DType = Literal["float32", "bfloat16", "float16"]
 KVDType = Literal["float32", "bfloat16", "float16", "fp8", "int8", "uint4"]
 Weights = Literal["checkpoint", "dummy"]
-Quantize = Literal["bfloat16", "int8", "int4"]
+Quantize = Literal["bfloat16", "int8", "int6", "int5", "int4", "int3", "int2"]
 GroupLen = Literal[32, 64, 128]
 QuantizeGroup = GroupLen | Literal["row"]
 
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
 WEIGHTS: tuple[Weights, ...] = ("checkpoint", "dummy")
-QUANTIZE: tuple[Quantize, ...] = ("bfloat16", "int8", "int4")
+QUANTIZE: tuple[Quantize, ...] = ("bfloat16", "int8", "int6", "int5", "int4", "int3", "int2")
 QUANTIZE_GROUPS: tuple[QuantizeGroup, ...] = (32, 64, 128, "row")
 
 # What is measured and published. A row's one scale costs 3 times as much in int8: 1.6e-4 nats,
@@ -49,6 +49,9 @@ class EngineConfig:
     max_waiting: int = 4096  # requests in the queue before QueueFull
     step_timeout_s: float = 300.0  # a step that takes longer hangs: the engine fails
     prefix_cache: bool = True
+    kv_offload: int | str | None = None  # bytes of host memory for spans that leave the KV cache
+    kv_disk: str | Path | None = None  # a folder for spans that outlive the engine
+    kv_disk_size: int | str | None = None  # bytes of files in it; None: 10 GiB
     graphs: bool | None = None  # decode steps as CUDA graphs; None: where the backend has them
     batch_invariant: bool = False  # the same logits to the last bit, whatever runs beside a request
     spec: Path | None = None  # a spec file of the user's own
@@ -59,13 +62,35 @@ class EngineConfig:
     @property
     def memory_bytes(self) -> int | None:
         """`memory` as a number. Raises ConfigError for text that is no size."""
-        return parse_bytes(self.memory) if isinstance(self.memory, str) else self.memory
+        return _as_bytes(self.memory)
 
     @property
     def encoder_bytes(self) -> int | None:
         """`encoder_memory` as a number. Raises ConfigError for text that is no size."""
-        asked = self.encoder_memory
-        return parse_bytes(asked) if isinstance(asked, str) else asked
+        return _as_bytes(self.encoder_memory)
+
+    @property
+    def kv_offload_bytes(self) -> int | None:
+        """`kv_offload` as a number. Raises ConfigError for text that is no size."""
+        return _as_bytes(self.kv_offload)
+
+    @property
+    def kv_disk_size_bytes(self) -> int | None:
+        """`kv_disk_size` as a number. Raises ConfigError for text that is no size."""
+        return _as_bytes(self.kv_disk_size)
+
+
+def _as_bytes(size: int | str | None) -> int | None:
+    return parse_bytes(size) if isinstance(size, str) else size
+
+
+@dataclass(frozen=True, slots=True)
+class KVOffload:
+    """Where spans are kept that leave the KV cache."""
+
+    num_slots: tuple[int, ...]  # of host memory, per cache group
+    folder: Path | None  # of files
+    disk_bytes: int  # of files, at the most
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +121,7 @@ class Resolved:
     prefix_cache: bool
     tuning: Tuning
     seed: int
+    kv_offload: KVOffload | None = None
     graphs: bool = False  # are decode steps replayed as CUDA graphs?
     step_timeout_s: float = 300.0
     batch_invariant: bool = False  # do logits of a request depend on it alone, to the last bit?

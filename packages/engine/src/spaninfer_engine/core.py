@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 from time import monotonic, perf_counter
@@ -41,6 +43,7 @@ from spaninfer_engine.watchdog import Watchdog, stacks
 # Idle for so long; a request that comes meanwhile waits for what is under way.
 SETTLE_AFTER_S = 0.5e-3  # whoever got the last output runs first: the interpreter runs one thread
 IDLE_WORK_AFTER_S = 0.05  # a graph takes 10 to 60 ms, and there are some hundred in all
+STALLED_S = 0.05  # deadlines are looked at so often while nothing but disks is at work
 CHECK_AFTER_S = 1.0  # behind that; a check of 50,000 spans takes 40 ms
 
 _log = logging.getLogger(__name__)
@@ -63,11 +66,26 @@ class _Close:
 
 
 @dataclass(frozen=True, slots=True)
+class _Freeze:
+    is_frozen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _ForgetPrefixes:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
 class _Drop:
     """Nobody can ask for anything any more."""
 
 
-_Command: TypeAlias = _Add | _Stop | _Close | _Drop
+@dataclass(frozen=True, slots=True)
+class _Wake:
+    """Spans have been read from disk."""
+
+
+_Command: TypeAlias = _Add | _Stop | _Close | _Freeze | _ForgetPrefixes | _Drop | _Wake
 
 
 class Core:
@@ -99,8 +117,11 @@ class Core:
         self._lock = Lock()  # over `state`, `_num_submitted`, and the order of the inbox
         self._num_submitted = 0  # sequences ever
         self._num_submitted_tokens = 0  # of their prompts
+        self._copied: Callable[[], None] = _nothing_copied  # waits for the newest copies
+        self._is_stalled = False  # do all sequences wait for spans from disk?
         self._close_at: float | None = None
         self._is_dropped = False
+        self._is_frozen = False  # no step is planned
         self._is_over = Event()  # everything is given back, or the thread given up
         self._watchdog = Watchdog(step_timeout_s, self._give_up)
         self._thread = Thread(target=self._work, name="spaninfer-core", daemon=True)
@@ -146,6 +167,14 @@ class Core:
         """Have sequences end before the next step; returns at once."""
         self._inbox.put(_Stop(seq_ids, reason))
 
+    def freeze(self, *, is_frozen: bool) -> None:
+        """Plan no more steps, or plan them again; returns at once. Closing ends it."""
+        self._inbox.put(_Freeze(is_frozen))
+
+    def forget_prefixes(self) -> None:
+        """Have requests that are submitted from now on share nothing that was computed before."""
+        self._inbox.put(_ForgetPrefixes())
+
     def close(self, drain_s: float = 0.0, patience_s: float | None = None) -> None:
         """Take no more requests, let those there are finish for so long, stop the rest, and give
         everything back; raises why that failed. A step that takes `patience_s` longer hangs.
@@ -173,10 +202,12 @@ class Core:
         self._inbox.put(_Drop())
 
     def _work(self) -> None:
+        self.scheduler.kv_cache.wake_with(partial(self._inbox.put, _Wake()))
         try:
             with (
                 self._gc_freeze,
                 closing(self._runner),
+                closing(self.scheduler.kv_cache),
                 closing(self._output_processor),
                 closing(self._watchdog),
             ):
@@ -201,6 +232,8 @@ class Core:
             while self._started:
                 self._finish()
             self._watchdog.end()
+            self.scheduler.settle()
+            self._copy_spans()
             self._hand_on()
             with self._lock:
                 self.state = EngineState.CLOSED
@@ -216,9 +249,12 @@ class Core:
 
     def _take_commands(self) -> None:
         """Take in every command there is; with nothing else to do, wait for one."""
-        if self.scheduler.is_idle:
+        if self.scheduler.is_idle or (self._is_frozen and not self._started):
             self._hand_on(now=True)
             self._take(self._wait())
+        elif self._is_stalled:  # deadlines go on
+            with suppress(Empty):
+                self._take(self._inbox.get(timeout=STALLED_S))
         while not self._inbox.empty():
             self._take(self._inbox.get())
 
@@ -227,6 +263,7 @@ class Core:
         with suppress(Empty):
             return self._inbox.get(timeout=SETTLE_AFTER_S)
         self.scheduler.settle()
+        self._copy_spans()
         with suppress(Empty):
             return self._inbox.get(timeout=IDLE_WORK_AFTER_S)
         while self._inbox.empty() and self._runner.run_idle_work():
@@ -244,19 +281,35 @@ class Core:
             case _Stop(seq_ids, reason):
                 self.scheduler.stop(seq_ids, monotonic(), reason)
             case _Close(at):
-                self._close_at = at
+                self._close_at, self._is_frozen = at, False
+            case _Freeze(is_frozen):
+                self._is_frozen = is_frozen
+            case _ForgetPrefixes():
+                self.scheduler.forget_prefixes()
             case _Drop():
                 self._is_dropped = True
+            case _Wake():
+                pass
 
     def _step(self) -> None:
         """Start the next step, if there is one, and take in the oldest where it is due."""
-        plan = self.scheduler.plan(monotonic())
+        plan = None if self._is_frozen else self.scheduler.plan(monotonic())
+        self._copy_spans()
         if plan is not None:
             begin = perf_counter()
             self._started.append((self._runner.start(plan), begin))
         self._hand_on()
+        self._is_stalled = plan is None and not self._started
         if self._started and (plan is None or len(self._started) > self._runner.lookahead):
             self._finish()
+
+    def _copy_spans(self) -> None:
+        """Begin the copies and transfers of KV cache offloading that are due before a step."""
+        kv_cache = self.scheduler.kv_cache
+        copies = kv_cache.take_copies()
+        if copies:
+            self._copied = self._runner.copy_spans(copies)
+        kv_cache.submit_transfers(self._copied)
 
     def _finish(self) -> None:
         """Wait for the oldest step and take in what it drew."""
@@ -317,3 +370,7 @@ class Core:
         if self.state is EngineState.FAILED:
             return "the engine has failed and takes no more requests; its log says why"
         return f"the engine is {self.state.value} and takes no more requests"
+
+
+def _nothing_copied() -> None:
+    """No copy is under way."""

@@ -16,7 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.batch_order import longest_first
+from spaninfer_engine.cache.disk_tier import DiskTier
+from spaninfer_engine.cache.host_slots import HostSlots
 from spaninfer_engine.cache.rope_state import rope_state_of
+from spaninfer_engine.cache.span_transfer import SpanTransfer
 from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.conversations import Conversations
 from spaninfer_engine.core import Core
@@ -49,11 +52,11 @@ from spaninfer_engine.request import (
 from spaninfer_engine.resource import Resource
 from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.schedule.admission import Limits
-from spaninfer_engine.schedule.kv_cache_manager import CacheShape
+from spaninfer_engine.schedule.kv_cache_manager import CacheShape, OpenDisk
 from spaninfer_engine.schedule.scheduler import Scheduler
 from spaninfer_engine.spec.nodes import Decoder, Encoder
 from spaninfer_engine.startup.build import build
-from spaninfer_engine.startup.components import Parts
+from spaninfer_engine.startup.components import Parts, PlanRunner
 from spaninfer_engine.stats import EngineStats
 from spaninfer_engine.structured import StructuredOutput
 from spaninfer_engine.text.template import ChatTemplate
@@ -173,6 +176,25 @@ class Engine(Resource):
     def stop(self, handle: RequestHandle) -> None:
         """End a request before the next step; what it has produced can still be read."""
         self._core.stop(tuple(handle.seq_ids), FinishReason.STOPPED)
+
+    def freeze(self) -> None:
+        """Compute no more steps until `thaw`; requests keep what they have, and may be stopped.
+
+        Returns at once; the step under way is finished. Deadlines that pass meanwhile are noticed
+        behind it. Raises UnsupportedTask for a model that does not generate.
+        """
+        self._decoding().freeze(is_frozen=True)
+
+    def thaw(self) -> None:
+        """Compute steps again; harmless where nothing was frozen."""
+        self._decoding().freeze(is_frozen=False)
+
+    def reset_prefix_cache(self) -> None:
+        """Have requests from now on share nothing that was computed before; those that run go on.
+
+        Raises UnsupportedTask for a model that does not generate.
+        """
+        self._decoding().forget_prefixes()
 
     def release(self, handle: RequestHandle) -> None:
         """Give up a request and what it has produced; stops it where it still runs.
@@ -506,6 +528,13 @@ class Engine(Resource):
             f"; what it is for: {able}"
         )
 
+    def _decoding(self) -> Core:
+        if isinstance(self._core, Core):
+            return self._core
+        raise UnsupportedTask(
+            f"this model ({self.resolved.architecture}) does not generate; {WAYS['generate']}"
+        )
+
     def _for_texts(self) -> Embedder:
         if isinstance(self._core, Embedder):
             return self._core
@@ -586,9 +615,23 @@ def _core(parts: Parts) -> Core | Embedder:
             return Embedder(encoder, runner, parts.head, tokenizer, resolved)
         case Decoder() as decoder, runner if not isinstance(runner, EmbeddingRunner):
             shape = _cache_shape(decoder, resolved)
-            scheduler = Scheduler(_limits(decoder, resolved, shape), shape)
+            limits = _limits(decoder, resolved, shape)
+            scheduler = Scheduler(limits, shape, _open_disk(parts, runner))
             return Core(scheduler, runner, tokenizer, resolved.step_timeout_s)
     raise AssertionError("the runner is another model's")
+
+
+def _open_disk(parts: Parts, runner: PlanRunner) -> OpenDisk | None:
+    """Return what opens the disk tier of KV cache offloading; None without one."""
+    files, offload = parts.span_files, parts.resolved.kv_offload
+    if files is None or offload is None:
+        return None
+
+    def open_disk(slots: Sequence[HostSlots]) -> DiskTier:
+        transfer = SpanTransfer(files, runner.host_slots)
+        return DiskTier(transfer, slots, files.listing(), offload.disk_bytes)
+
+    return open_disk
 
 
 def _cache_shape(decoder: Decoder, resolved: Resolved) -> CacheShape:
@@ -599,6 +642,7 @@ def _cache_shape(decoder: Decoder, resolved: Resolved) -> CacheShape:
         kv_dtype=resolved.kv_dtype,
         rope_state=rope_state_of(decoder),
         share=resolved.prefix_cache,
+        num_slots=() if resolved.kv_offload is None else resolved.kv_offload.num_slots,
     )
 
 

@@ -45,7 +45,7 @@ class ResultQueue:
         `timeout` is in seconds; after it, TimeoutError is raised.
         """
         with self._changed:
-            if not self._changed.wait_for(self._has_news, timeout):
+            if not self._changed.wait_for(lambda: self.has_news, timeout):
                 raise TimeoutError(f"nothing new after {timeout} s")
             if self._unread is not None:
                 raise self._unread
@@ -59,6 +59,11 @@ class ResultQueue:
     def get_nowait(self) -> Output | None:
         """Return what is there; None when everything has been read, TimeoutError if not yet."""
         return self.get(timeout=0)
+
+    @property
+    def has_news(self) -> bool:
+        """Would `get` return, or raise, at once?"""
+        return bool(self._pending) or self.is_finished or self._unread is not None
 
     def __iter__(self) -> Iterator[Output]:
         while (output := self.get()) is not None:
@@ -113,9 +118,6 @@ class ResultQueue:
         if listener is not None:
             listener()
 
-    def _has_news(self) -> bool:
-        return bool(self._pending) or self.is_finished or self._unread is not None
-
 
 class RequestHandle:
     """A request that was started."""
@@ -152,6 +154,11 @@ class RequestHandle:
     def seq_ids(self) -> range:
         """The numbers of its choices."""
         return range(self.id, self.id + self.request.sampling.n)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """How many tokens its choices have drawn so far."""
+        return sum(len(seq.output_ids) for seq in self._seqs)
 
     def __repr__(self) -> str:
         known = f"prompt of {len(self._prompt)} tokens, n={self.request.sampling.n}"
@@ -198,7 +205,32 @@ def merge(outputs: Sequence[Output]) -> Output:
         text="".join(output.text for output in outputs),
         logprobs=tuple(chain.from_iterable(output.logprobs for output in outputs)),
         prompt_logprobs=next((it.prompt_logprobs for it in outputs if it.prompt_logprobs), ()),
+        texts=tuple(chain.from_iterable(_texts(output) for output in outputs)),
     )
+
+
+def _texts(output: Output) -> tuple[str, ...]:
+    """Return the text of each token of an output, and at an end without a token what is left."""
+    return output.texts or ((output.text,) if output.token_ids or output.text else ())
+
+
+def each_token(output: Output) -> Iterator[Output]:
+    """Yield an output token by token; what comes once is with the first, the end with the last."""
+    texts = output.texts
+    if len(texts) < 2:
+        yield output
+        return
+    no_end = replace(output, finish_reason=None, matched=None, error=None, usage=None)
+    for at, text in enumerate(texts):
+        taken = slice(at, at + 1)
+        yield replace(
+            output if at == len(texts) - 1 else no_end,
+            token_ids=output.token_ids[taken],
+            text=text,
+            logprobs=output.logprobs[taken],
+            prompt_logprobs=() if at else output.prompt_logprobs,
+            texts=(),
+        )
 
 
 def complete(handle: RequestHandle) -> list[Completion]:

@@ -34,13 +34,13 @@ class TextStream:
     def push(self, tokens: Sequence[tuple[int, TokenLogprob | None]], now: float) -> Output:
         """Return the next tokens, and the text that they complete."""
         if not self._sampling.stop:
-            text = self._detokenizer.push(token for token, _ in tokens)
-            return self._with_tokens(tokens, text)
-        text, taken = "", 0
-        while taken < len(tokens) and self._finder.hit is None:
-            text += self._text_of(tokens[taken][0], self._num_tokens + taken + 1)
-            taken += 1
-        output = self._with_tokens(tokens[:taken], text)
+            texts = [self._detokenizer.push_one(token) for token, _ in tokens]
+            return self._with_tokens(tokens, texts)
+        texts = []
+        while len(texts) < len(tokens) and self._finder.hit is None:
+            token, number = tokens[len(texts)][0], self._num_tokens + len(texts) + 1
+            texts.append(self._text_of(token, number))
+        output = self._with_tokens(tokens[: len(texts)], texts)
         return output if self._finder.hit is None else self._stopped(output, now)
 
     def end(self, end: Ended) -> Output:
@@ -51,7 +51,7 @@ class TextStream:
             # A token that stands for the end is no text, unless the caller wants to see it.
             is_hidden = end.matched is not None and not self._sampling.include_stop
             text = "" if is_hidden else self._text_of(token, self._num_tokens + 1)
-            output = self._with_tokens([(token, logprob)], text)
+            output = self._with_tokens([(token, logprob)], [text])
         if self._finder.hit is None:
             output = replace(output, text=output.text + self._rest())
         if self._finder.hit is not None and end.error is None:
@@ -74,16 +74,19 @@ class TextStream:
             usage=self._usage(now),
         )
 
-    def _with_tokens(self, tokens: Sequence[tuple[int, TokenLogprob | None]], text: str) -> Output:
+    def _with_tokens(
+        self, tokens: Sequence[tuple[int, TokenLogprob | None]], texts: Sequence[str]
+    ) -> Output:
         is_first = self._num_tokens == 0
         self._num_tokens += len(tokens)
         return Output(
             index=self._index,
             token_ids=tuple([token for token, _ in tokens]),
-            text=text,
+            text="".join(texts),
             logprobs=tuple([logprob for _, logprob in tokens if logprob is not None]),
             prompt_logprobs=self._seq.prompt_logprobs() if is_first else (),
             seed=self._seed,
+            texts=tuple(texts) if len(texts) > 1 else (),
         )
 
     def _text_of(self, token: int, number: int) -> str:

@@ -80,6 +80,15 @@ class TableUpdate(NamedTuple):
     spans: tuple[int, ...]
 
 
+class SpanCopy(NamedTuple):
+    """A copy of one span's content between the KV cache and a slot of host memory."""
+
+    group: int
+    span: int
+    slot: int
+    to_host: bool  # else from the slot into the span
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """Slices in batch order, decodes first, and what changed since the last plan.

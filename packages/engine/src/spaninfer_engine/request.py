@@ -297,7 +297,8 @@ class Output:
     """What became of one choice of a request since the last Output; whole when it has a reason.
 
     `token_ids`, `text` and `logprobs` hold what is new. Text may lag behind the tokens: incomplete
-    characters and possible stop strings are held back until they are decided.
+    characters and possible stop strings are held back until they are decided. `texts` says what of
+    the text each token brought, where there are several tokens; `each_token` takes them apart.
     """
 
     index: int  # which of the n choices
@@ -310,6 +311,7 @@ class Output:
     error: Exception | None = None  # with FinishReason.ERROR
     seed: int = 0
     usage: Usage | None = None  # with a finish reason
+    texts: tuple[str, ...] = field(default=(), compare=False)  # of as many tokens; () for one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

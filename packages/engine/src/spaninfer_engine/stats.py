@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from spaninfer_engine.cache.disk_tier import DiskCounts
+from spaninfer_engine.cache.offload import SpanOffload
 from spaninfer_engine.cache.pool import SpanPool
 from spaninfer_engine.request import FinishReason
 from spaninfer_engine.schedule.scheduler import Scheduler
@@ -41,6 +43,23 @@ class SpanStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadStats:
+    """KV cache offloading. Tokens are those of prefixes, found in a tier below the KV cache."""
+
+    host_hit_tokens: int  # found in host memory
+    disk_hit_tokens: int  # read from disk
+    host_spans: int  # held in host memory now, of all cache groups
+    host_slots: int  # that host memory has for them
+    stored: int  # spans copied to host memory
+    loaded: int  # spans copied back
+    written: int  # spans written to disk
+    read: int  # spans read from disk
+    dropped: int  # spans neither copied nor written, because tiers were too slow
+    failed: int  # spans that could not be written or read
+    disk_bytes: int  # of files now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
     """A snapshot; counters count from the start of the engine, times are seconds.
 
@@ -58,6 +77,7 @@ class EngineStats:
     prefilled_tokens: int
     prefix_hit_tokens: int
     prefix_miss_tokens: int
+    offload: OffloadStats | None = None  # None without KV cache offloading
     preemptions: int
     encoded_media: int = 0  # images, videos and clips that towers have seen
     finished: Mapping[FinishReason, int]
@@ -117,6 +137,7 @@ def snapshot(
         prefilled_tokens=counts.prefilled_tokens,
         prefix_hit_tokens=counts.prefix_hit_tokens,
         prefix_miss_tokens=counts.prefix_miss_tokens,
+        offload=_offload_stats(scheduler.kv_cache.offload),
         preemptions=counts.preemptions,
         encoded_media=counts.encoded_media,
         finished={reason: counts.finished[reason] for reason in FinishReason},
@@ -130,3 +151,23 @@ def snapshot(
 def _span_stats(pool: SpanPool) -> SpanStats:
     cached, in_use = pool.num_cached, pool.num_in_use
     return SpanStats(pool.num_spans, in_use, cached, free=max(0, pool.num_spans - in_use - cached))
+
+
+def _offload_stats(offload: SpanOffload | None) -> OffloadStats | None:
+    if offload is None:
+        return None
+    counts, disk = offload.counts, offload.disk
+    transfers = DiskCounts() if disk is None else disk.counts
+    return OffloadStats(
+        host_hit_tokens=counts.host_hit_tokens,
+        disk_hit_tokens=counts.disk_hit_tokens,
+        host_spans=sum(slots.num_held for slots in offload.slots),
+        host_slots=sum(slots.num_slots for slots in offload.slots),
+        stored=counts.stored,
+        loaded=counts.loaded,
+        written=transfers.written,
+        read=transfers.read,
+        dropped=counts.dropped + transfers.dropped,
+        failed=transfers.failed,
+        disk_bytes=0 if disk is None else disk.num_bytes,
+    )

@@ -31,7 +31,9 @@ MUST_BE_SAID = SIZES | {
     "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "hidden_act", "activation_function",
 }  # fmt: skip
 NO_FRACTION = [
-    name for name in FAMILIES if not name.startswith(("phi", "glm", "stablelm", "bloom", "opt"))
+    name
+    for name in FAMILIES
+    if not name.startswith(("phi", "glm", "stablelm", "bloom", "opt", "minimax"))
 ]
 
 

@@ -29,8 +29,18 @@ BY_HAND = {  # head and embedding, layers of attention, MLP and norms, final nor
         + 60 * (2 * 6144**2 + 2 * 6144 * 8 * 128 + 3 * 6144 * 24576 + 2 * 6144)
         + 6144
     ),
+    "GLM-4.5-Air": (  # without the layer that predicts one token more
+        2 * 151552 * 4096 + 4096
+        + 46 * (2 * 4096 * 12288 + 12288 + 2 * (4096 * 1024 + 1024) + 2 * 4096)
+        + 3 * 4096 * 10944 + 45 * (129 * 3 * 4096 * 1408 + 128 * 4096 + 128)
+    ),
+    "GLM-4.6": (
+        2 * 151552 * 5120 + 5120
+        + 92 * (2 * 5120 * 12288 + 12288 + 2 * (5120 * 1024 + 1024) + 2 * 5120 + 2 * 128)
+        + 3 * 3 * 5120 * 12288 + 89 * (161 * 3 * 5120 * 1536 + 160 * 5120 + 160)
+    ),
     "Orion-14B": (2 * 84608 * 5120 + 40 * (4 * 5120**2 + 3 * 5120 * 15360 + 4 * 5120) + 2 * 5120),
-}
+}  # fmt: skip
 
 FILES = {
     "aiconfigurator/Qwen--Qwen2.5-72B_config.json": 72_706_203_648,
@@ -49,6 +59,15 @@ FILES = {
     "mlc_presets/codellama_7b.json": 6_738_546_688,
     "mlc_presets/gemma2_2b-jpn.json": 2_614_341_888,
     "other/qwen2-boundless.json": 1_543_714_304,
+    "mlc_presets/olmo2_7b.json": 7_298_617_344,
+    "mlc_presets/phi-4.json": 3_836_021_760,
+    "aiconfigurator/moonshotai--Kimi-K2-Instruct_config.json": 1_026_408_232_448,
+    "aiconfigurator/MiniMaxAI--MiniMax-M2.7_config.json": (
+        2 * 200064 * 3072
+        + 3072
+        + 62 * (2 * 3072 * 6144 + 2 * 3072 * 1024 + 6144 + 1024 + 2 * 3072)
+        + 62 * (256 * 3 * 3072 * 1536 + 256 * 3072 + 256)
+    ),
 }
 
 

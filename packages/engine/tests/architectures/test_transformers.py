@@ -14,9 +14,13 @@ pytestmark = [
     pytest.mark.filterwarnings("error::spaninfer_engine.spec.UnreadConfigKeys"),
 ]
 
-EXPERTS = [name for name in FAMILIES if "moe" in name or "mixtral" in name or "deepseek" in name]
+EXPERTS = [
+    name
+    for name in FAMILIES
+    if any(word in name for word in ("moe", "mixtral", "deepseek", "minimax"))
+]
 TIED = ["llama tied", "qwen2 windows", "gemma", "gemma2", "gemma3", "minicpm3", "falcon 7b",
-        "bloom", "opt", "opt 350m", "granite"]  # fmt: skip
+        "bloom", "opt", "opt 350m", "granite", "smollm3"]  # fmt: skip
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)

@@ -190,3 +190,19 @@ class PoolMachine(RuleBasedStateMachine):
 
 TestPoolMachine = PoolMachine.TestCase
 TestPoolMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+
+def test_forgotten_content_is_found_no_more_and_its_spans_are_free_or_stay_in_use():
+    pool = SpanPool(4)
+    used, cached = pool.take(2)
+    pool.publish([used, cached], [b"a", b"b"])
+    pool.give_back([cached])
+
+    pool.forget()
+
+    assert pool.find_run([b"a", b"b"]) == []
+    assert pool.find(b"b") is None
+    assert (pool.num_cached, pool.num_in_use, pool.num_available) == (0, 1, 3)
+    pool.check()
+    pool.publish([used], [b"a"])
+    assert pool.find(b"a") == used

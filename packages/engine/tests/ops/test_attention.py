@@ -105,6 +105,26 @@ def _expected(group: CacheGroup, query: Array, alibi: str | None, **scores: Any)
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("window", [None, 3])
+def test_sinks_take_their_share_of_every_softmax(window: int | None, backend: Backend) -> None:
+    spans = Spans(backend, GROUPED)
+    step = spans.write(SLICES)
+    query = _random((step.num_tokens, 6, GROUPED.key_dim), 99)
+    sinks = np.linspace(-2, 3, 6).round(1)
+    scores = {"scale": 0.4, "window": window}
+
+    actual = spans.ops.attend(
+        *(step, backend.put(spans.ops, query)),
+        group=0,
+        layer=LAYER,
+        sinks=backend.put(spans.ops, sinks),
+        **scores,
+    )
+
+    backend.check(spans.ops, actual, _expected(GROUPED, query, None, sinks=sinks, **scores))
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("alibi", [None, "plain", "scaled", "rounded"])
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("softcap", [None, 2.0])
@@ -138,10 +158,30 @@ def test_keys_and_values_may_differ_in_width(group: CacheGroup, backend: Backend
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("group", [GROUPED, LATENT], ids=["keys and values", "values in keys"])
+def test_a_row_holds_keys_and_values_of_a_span_in_all_layers(
+    group: CacheGroup, backend: Backend
+) -> None:
+    ops = backend.make()
+    cache = ops.cache(group, NUM_SPANS, SPAN_LEN)
+    slots = ops.host_slots(cache, 3)
+    cache.keys[:], cache.values[:] = 1, 2
+    cache.keys[:, 4], cache.values[:, 4] = 3, 4
+    before = [np.array(ops.to_host(part)) for part in cache[:2]]
+
+    slots[1] = cache.rows[4]
+    cache.rows[2] = slots[1]
+
+    for part, old in zip(cache[:2], before, strict=True):
+        old[:, 2] = old[:, 4]
+        assert np.array_equal(ops.to_host(part), old)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("group", [GROUPED, LATENT], ids=["keys and values", "values in keys"])
 def test_a_span_of_all_layers_is_one_piece_of_memory(group: CacheGroup, backend: Backend) -> None:
     ops = backend.make()
 
-    keys, values = ops.cache(group, NUM_SPANS, SPAN_LEN)
+    keys, values, _ = ops.cache(group, NUM_SPANS, SPAN_LEN)
 
     strides = keys.strides if hasattr(keys, "strides") else keys.stride()
     numbers = keys.nbytes if group.values_in_keys else keys.nbytes + values.nbytes

@@ -317,6 +317,35 @@ def test_experts_are_computed_as_defined(stored: str, rows: int, backend: Backen
 
 
 @pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
+@pytest.mark.parametrize("layout", ["oi", "io"])
+def test_biased_experts_of_clamped_swiglu_are_computed_as_defined(
+    layout: str, backend: Backend
+) -> None:
+    ops, x = backend.make(), _rounded((40, 12), 0) * 4
+    gate, up, down = (_rounded(s, i) for i, s in enumerate([(6, 8, 12), (6, 8, 12), (6, 12, 8)]))
+    biases = {"gate_up_bias": _rounded((6, 16), 4) * 8, "down_bias": _rounded((6, 12), 5)}
+    logits = np.random.default_rng(3).standard_normal((40, 6)).astype(np.float32)
+    ids, shares = definition.route(logits, **{**SOFTMAX, "top_k": 2})
+    weights = {"gate_up": np.concatenate([gate, up], 1), "down": down}
+    if layout == "io":
+        weights = {name: weight.swapaxes(1, 2) for name, weight in weights.items()}
+
+    actual = ops.experts(
+        backend.put(ops, x),
+        ops.from_host(ids),
+        ops.from_host(shares),
+        act="clamped_swiglu",
+        layout=layout,
+        **{name: backend.put(ops, each) for name, each in {**weights, **biases}.items()},
+    )
+
+    expected = definition.experts(
+        x, gate, up, down, ids, shares.astype(np.float64), "clamped_swiglu", **biases
+    )
+    backend.check(ops, actual, expected)
+
+
+@pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
 def test_routers_score_in_float32(backend: Backend) -> None:
     ops, x, weight = backend.make(), _rounded((5, 24), 0), _rounded((16, 24), 1)
 

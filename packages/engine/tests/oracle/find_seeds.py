@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 sys.path.append(str(Path(__file__).parents[1] / "fixtures"))
 
-from cases import ALL, NUM_DRAWN, SEED, Case
+from cases import ALL, NUM_DRAWN, ONCE, SEED, Case
 
 NUM_SEEDS = 40
 MARGIN = 0.01  # deviations between the likeliest token and the next: a hundred tolerances
@@ -30,5 +30,5 @@ def find_seed(name: str) -> int | None:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or ALL:
+    for name in sys.argv[1:] or [*ALL, *ONCE]:
         print(f'    "{name}": {find_seed(name)},', flush=True)

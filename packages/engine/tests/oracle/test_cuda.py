@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import ALL, NUM_DRAWN, Case, Golden, Logits
+from cases import ALL, NUM_DRAWN, ONCE, Case, Golden, Logits
 from noise import DENSE, ROUTED, rms, typical
 from oracle import TOLERANCE, deviation
 from spaninfer_engine import Completion, Engine, SamplingParams
@@ -22,7 +22,7 @@ Load = Callable[[str], Case]
 
 
 @pytest.mark.parametrize("chunk", [16, 300])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [*ALL, *ONCE])
 def test_logits_and_tokens_are_the_oracles(name: str, chunk: int, load: Load) -> None:
     case = load(name)
     golden = case.golden()
@@ -113,7 +113,7 @@ def rounded(load: Load) -> Callable[[str, str], Rounded]:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("chunk", [3, 16, 300])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [*ALL, *ONCE])
 def test_prompts_in_chunks_and_single_tokens_are_as_near_as_the_oracle_in_16_bits(
     name: str, chunk: int, dtype: str, load: Load, rounded: Callable[[str, str], Rounded]
 ) -> None:
@@ -130,7 +130,7 @@ def test_prompts_in_chunks_and_single_tokens_are_as_near_as_the_oracle_in_16_bit
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [*ALL, *ONCE])
 def test_requests_of_mixed_lengths_in_one_step_do_not_disturb_each_other(
     name: str, dtype: str, load: Load, rounded: Callable[[str, str], Rounded]
 ) -> None:

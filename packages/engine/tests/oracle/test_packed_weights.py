@@ -19,7 +19,7 @@ from spaninfer_engine.startup.packed_weights import PackedWeights, Weight, name_
 from spaninfer_kernels_cpu import Format, Packed
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [*ALL, "ernie4_5_moe"])
 def test_a_file_holds_what_steps_use_bit_by_bit(
     name: str, load: Callable[[str], Case], tmp_path: Path
 ) -> None:

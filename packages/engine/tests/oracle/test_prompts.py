@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from cases import ALL, NUM_DRAWN, Case
+from cases import ALL, NUM_DRAWN, ONCE, Case
 from oracle import TOLERANCE, deviation, prompt
 
 Load = Callable[[str], Case]
@@ -30,7 +30,7 @@ def pieces(length: int, chunk: int) -> Iterator[int]:
         done += count
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [*ALL, *ONCE])
 def test_an_oracle_is_sure_of_its_tokens_and_does_not_repeat_itself(name: str, load: Load) -> None:
     """Else equal tokens would say little; find_seeds.py finds a seed that tells more."""
     golden = load(name).golden()
@@ -60,6 +60,23 @@ def test_a_prompt_in_chunks_gives_logits_and_tokens_of_the_oracle(
     logits = runner.logits(1)
     assert deviation(logits[: len(golden.prompt)], golden.logits) < TOLERANCE
     assert deviation(logits[-len(tokens) :], golden.drawn_from) < TOLERANCE
+    assert tokens == golden.tokens
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+@pytest.mark.parametrize("name", ONCE)
+def test_a_prompt_and_what_is_drawn_behind_it_are_those_of_the_oracle(
+    name: str, backend: str, load: Load
+) -> None:
+    case = load(name)
+    golden = case.golden()
+
+    runner = case.model.on(backend, case.num_spans)
+    tokens = [runner.prefill(1, golden.prompt, chunk=case.prompt_len // 3 + 1)]
+    for _ in golden.tokens[1:]:
+        tokens += runner.step((1, 1, True)).tokens
+
+    assert deviation(runner.logits(1)[: len(golden.prompt)], golden.logits) < TOLERANCE
     assert tokens == golden.tokens
 
 

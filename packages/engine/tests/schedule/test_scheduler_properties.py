@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from checking import alone
@@ -71,6 +73,17 @@ SHAPES = {
     "only windows": dict(num_spans=(5,), windows=(9,), step_tokens=8, context=60),
     "two windows": dict(num_spans=(4, 5, 10), windows=(5, 9, None), step_tokens=8, context=40),
     "window beyond the context": dict(num_spans=(9, 5), windows=(None, 99), context=20),
+    "host slots": dict(num_spans=(9,), num_slots=(30,), step_tokens=10, max_running=6),
+    "few host slots": dict(num_spans=(12,), num_slots=(3,), max_running=3, step_tokens=5),
+    "host slots and windows": dict(
+        num_spans=(10, 5), windows=(None, 6), num_slots=(20, 20), step_tokens=8, context=40
+    ),
+    "host slots and unequal windows": dict(
+        num_spans=(4, 5, 10), windows=(5, 9, None), num_slots=(3, 9, 6), step_tokens=8, context=40
+    ),
+    "host slots and longrope": dict(
+        num_spans=(12,), num_slots=(16,), rotation=RopeState(longrope, recompute_beyond=20)
+    ),
     "not shared": dict(num_spans=(14,), share=False),
     "dynamic": dict(num_spans=(12,), rotation=RopeState(dynamic)),
     "longrope": dict(num_spans=(12,), rotation=RopeState(longrope, recompute_beyond=20)),
@@ -84,7 +97,26 @@ SHAPES = {
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_every_request_gets_the_tokens_it_gets_alone(shape: str, data: st.DataObject) -> None:
-    bench = Bench(**SHAPES[shape], depth=data.draw(st.integers(1, 3)))
+    check_traffic(Bench(**SHAPES[shape], depth=data.draw(st.integers(1, 3))), data)
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if "num_slots" in SHAPES[shape]])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_so_it_does_with_spans_on_disk_of_two_engines_in_turn(
+    shape: str, data: st.DataObject
+) -> None:
+    with TemporaryDirectory() as folder:
+        disk_bytes = data.draw(st.sampled_from([500, 1 << 30]))  # 7 spans, or all
+        disk = dict(disk=Path(folder) / "spans", disk_bytes=disk_bytes, codes={})
+        for _ in range(2):
+            bench = Bench(**SHAPES[shape], **disk, depth=data.draw(st.integers(1, 3)))
+            check_traffic(bench, data)
+            bench.close()
+
+
+def check_traffic(bench: Bench, data: st.DataObject) -> None:
+    """Assert that each of some requests gets the tokens it gets alone, and that nothing is lost."""
     coming = data.draw(st.lists(arrivals(), min_size=1, max_size=9))
     numbered = [(100 * (i + 1), arrival) for i, arrival in enumerate(coming)]
     numbered = [

@@ -127,8 +127,8 @@ def test_layers_of_gemma3_with_a_window_rotate_with_a_base_of_their_own() -> Non
         "default",
         "linear",
     )
-    assert local.q_norm is not None
-    assert local.q_norm.plus_one
+    assert local.norms is not None
+    assert local.norms.q.plus_one
 
 
 def test_a_latent_attention_caches_one_head_whose_values_are_in_its_keys() -> None:

@@ -61,16 +61,16 @@ def test_backends_without_kernels_expand_all_and_so_does_a_requested_format(fold
 
 
 def test_projections_are_joined_only_where_none_loses_its_codes(tmp_path):
-    """Q4_K_M: values in Q6_K, which are expanded, beside queries and keys in Q4_K."""
+    """Q4_K_M: values in Q6_K beside queries and keys in Q4_K."""
     types = {"attn_v": "Q6_K", "token_embd": "Q6_K", "output": "Q6_K", "": "Q4_K"}
     file = write_gguf(tmp_path / "model.gguf", types)
 
     parts = build(EngineConfig(model=file, memory=1 << 24, backend="cpu"))
 
     decision = next(each for each in parts.resolved.decisions if each.what == "weight format")
-    codes, expanded = decision.why.split("; ")
-    assert codes.startswith("Q4_K multiplied as codes")
-    assert expanded.startswith("Q6_K expanded while loading")
+    codes, embeddings = decision.why.split("; ")
+    assert codes.startswith("Q4_K, Q6_K multiplied as codes")
+    assert embeddings.startswith("Q6_K expanded while loading: 0.1 MiB")
 
 
 def test_memory_is_asked_for_what_is_held(folder, monkeypatch):

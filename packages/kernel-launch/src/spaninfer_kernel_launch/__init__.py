@@ -26,6 +26,7 @@ from spaninfer_kernel_launch.head import HeadDivision, divide_head
 from spaninfer_kernel_launch.launch import Call, Launch, blocks_at_once, clusters_at_once
 from spaninfer_kernel_launch.memory import Array, Result, allocator, check_results
 from spaninfer_kernel_launch.module import Kernel, load
+from spaninfer_kernel_launch.renamed import renamed
 from spaninfer_kernel_launch.report import CompileReport
 from spaninfer_kernel_launch.requests import (
     KernelRequest,
@@ -50,13 +51,13 @@ from spaninfer_kernel_launch.timing import Timing, captured, new_stream, record,
 from spaninfer_kernel_launch.toolchain import compiler_version
 from spaninfer_kernel_launch.variant import ARCHITECTURES, BEFORE_HOPPER, WITH_BFLOAT16, Variant
 from spaninfer_kernel_launch.view import (
+    ArraySpec,
     Device,
-    Key,
     View,
     check_aligned,
     check_dense,
     check_rows,
-    look_at,
+    inspect_array,
     pointer_of,
     view_at,
     view_of,
@@ -67,6 +68,7 @@ __all__ = [
     "BEFORE_HOPPER",
     "WITH_BFLOAT16",
     "Array",
+    "ArraySpec",
     "Call",
     "Case",
     "CompileError",
@@ -89,7 +91,6 @@ __all__ = [
     "Kernel",
     "KernelError",
     "KernelRequest",
-    "Key",
     "Launch",
     "NoArguments",
     "NotCompiled",
@@ -126,8 +127,8 @@ __all__ = [
     "every_case",
     "get_gpu",
     "gpu_of",
+    "inspect_array",
     "load",
-    "look_at",
     "match",
     "new_stream",
     "numpy_dtype",
@@ -136,9 +137,12 @@ __all__ = [
     "prepared_once",
     "record",
     "recording_kernels",
+    "renamed",
     "stream_handle",
     "time_launches",
     "user_cache",
     "view_at",
     "view_of",
 ]
+
+__getattr__ = renamed(__name__, look_at=("inspect_array", inspect_array))

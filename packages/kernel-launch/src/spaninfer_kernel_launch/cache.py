@@ -100,7 +100,7 @@ def _make_private(folder: Path) -> None:
 
 
 def _is_private(folder: Path | None) -> bool:
-    """Is a folder below one of this user's, to which nobody else may write?"""
+    """Return True if a folder is below one of this user's that others may not write to."""
     if folder is None or folder.parent.is_symlink() or not folder.parent.is_dir():
         return False
     status = folder.parent.stat()
@@ -128,7 +128,7 @@ def _write(folder: Path, name: str, content: bytes) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{name[:8]}.{uuid4().hex}.part"
     try:
-        # Not by mkstemp, whose files nobody else may read: an image is filled by another user.
+        # Not by mkstemp, whose files other users cannot read: an image is filled by another user.
         with part.open("xb") as file:
             file.write(hashlib.sha256(content).digest() + content)
         part.replace(folder / name)

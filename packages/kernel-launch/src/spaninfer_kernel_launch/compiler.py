@@ -1,4 +1,4 @@
-"""From a variant to a cubin, through NVRTC: no GPU, no toolkit on the machine."""
+"""Compilation of a variant to a cubin by NVRTC: needs no GPU and no CUDA toolkit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Compiled:
 
     @property
     def report(self) -> CompileReport:
-        """Those of the entry point. Raises CompileError where the log does not say."""
+        """The report of the entry point. Raises CompileError where the log does not have it."""
         if (found := self.reports.get(self.entry)) is None:
             about = f"the compiler's log does not speak of kernel {self.entry}"
             raise CompileError(about, self.log)
@@ -66,8 +66,8 @@ def compile_variant(variant: Variant, arch: str, cache: FileCache | None = None)
 
     Raises CompileError with the compiler's log where it refuses, SignatureError where a kernel's
     parameters are not those that `variant.source.kernels` declare, CompilerMissing (which names the
-    extra to install) where there is no compiler. Inside of `recording_kernels`, it is
-    recorded instead; inside of `cached_only`, NotCompiled is raised where it is not cached.
+    extra to install) where there is no compiler. Inside of `recording_kernels`, it is recorded
+    instead; inside of `cached_only`, NotCompiled is raised where it is not cached.
     """
     if arch not in variant.architectures:
         raise CompileError(f"{variant} is for {', '.join(variant.architectures)}, not for {arch}")
@@ -124,7 +124,7 @@ def _empty_kernel(arch: str, cache: FileCache | None) -> Compiled:
 
 
 _found: dict[KernelRequest, Compiled] = {}
-"""What this process has found in a cache or compiled for it: read once, and kept in any case."""
+"""The kernels that this process has read from a cache or compiled."""
 
 
 def _find(request: KernelRequest) -> Compiled | None:

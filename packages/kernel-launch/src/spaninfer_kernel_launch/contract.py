@@ -1,4 +1,4 @@
-"""What a kernel demands of its arguments, in one line per tensor.
+"""Shape contracts of a kernel's arguments, in one line per tensor.
 
 >>> import numpy as np
 >>> match(query=(np.zeros((7, 16, 128)), "T H D"), key=(np.zeros((7, 8, 128)), "T K D"))

@@ -1,4 +1,4 @@
-"""Which variants to compile for which architectures, where compiling all would take too long."""
+"""A pairwise cover of variants and architectures, where compiling all would take too long."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ _new_capsule: Callable[..., object] = ctypes.PYFUNCTYPE(
 
 
 def tensor_of(capsule: object) -> Tensor:
-    """Return the tensor that a capsule nobody has read yet is about."""
+    """Return the tensor of a capsule that has not been read yet."""
     return ctypes.cast(_pointer_of(capsule, _NAME), ctypes.POINTER(Tensor)).contents
 
 
@@ -99,12 +99,12 @@ _lent: dict[int, tuple[object, ...]] = {}
 
 
 def _let_go(address: int) -> None:
-    """What a reader calls when it needs the memory no more."""
+    """The callback of a reader that no longer needs the memory."""
     del _lent[address]
 
 
 def _drop(capsule: int) -> None:
-    """What Python calls for a capsule that is collected; readers rename those they have read."""
+    """The callback of Python for a collected capsule; readers rename those they have read."""
     if _is_unread(capsule, _NAME):
         _let_go(_pointer_at(capsule, _NAME))
 

@@ -29,7 +29,7 @@ def driver() -> Any:
     return bound
 
 
-def ask(function: Callable[..., tuple[Any, ...]], *arguments: object) -> Any:
+def call_driver(function: Callable[..., tuple[Any, ...]], *arguments: object) -> Any:
     """Call a function of the driver; return its result, a tuple where it has several.
 
     Raises OutOfMemory or DriverError with the driver's words where it refuses.

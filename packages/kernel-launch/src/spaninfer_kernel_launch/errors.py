@@ -5,7 +5,7 @@ KernelError
 ├── DTypeError           an argument is no array, or holds elements that the kernel does not take
 ├── DeviceError          an argument lies in other memory than the kernel works on
 ├── StreamMissing        it is not said on which stream to launch, and no framework says it
-├── CompileError         the compiler refused the source, or was asked for what it cannot do
+├── CompileError         the compiler refused the source or a request
 │   ├── SignatureError   a kernel's parameters are not those that Python declares
 │   ├── CompilerMissing  NVRTC or its headers are not installed
 │   └── NotCompiled      no cache has the kernel, and none was to be compiled
@@ -45,7 +45,7 @@ WAY_TO_EXTRA = (
 
 
 class CompileError(KernelError):
-    """The compiler refused the source, or was asked for what it cannot do; `log` is its text."""
+    """The compiler refused the source or a request; `log` is its text."""
 
     def __init__(self, message: str, log: str = "") -> None:
         self.log = log

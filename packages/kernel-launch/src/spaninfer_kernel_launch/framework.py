@@ -23,7 +23,7 @@ def framework_of(kind: type) -> str | None:
 
 
 def torch() -> Any:
-    """Return the module, which whoever has a tensor has imported."""
+    """Return the module, which is imported wherever there is a tensor."""
     return sys.modules["torch"]
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache as once
 
-from spaninfer_kernel_launch.driver import ask, driver
+from spaninfer_kernel_launch.driver import call_driver, driver
 from spaninfer_kernel_launch.errors import DeviceError, GpuMissing, GpuTooOld
 from spaninfer_kernel_launch.variant import ARCHITECTURES
 from spaninfer_kernel_launch.view import View
@@ -39,7 +39,7 @@ class Gpu:
 
     @property
     def is_current(self) -> bool:
-        """Whether this GPU's context is the thread's own."""
+        """True if this GPU's context is the thread's current one."""
         _, context = driver().cuCtxGetCurrent()
         return int(context) == self.context
 
@@ -47,11 +47,11 @@ class Gpu:
     def current(self) -> Iterator[None]:
         """Make this GPU's context the thread's own; afterwards it is again what it was."""
         bound = driver()
-        ask(bound.cuCtxPushCurrent, self.context)
+        call_driver(bound.cuCtxPushCurrent, self.context)
         try:
             yield
         finally:
-            ask(bound.cuCtxPopCurrent)
+            call_driver(bound.cuCtxPopCurrent)
 
 
 def architecture_of(capability: tuple[int, int]) -> str:
@@ -73,14 +73,14 @@ def architecture_of(capability: tuple[int, int]) -> str:
 def get_gpu(index: int = 0) -> Gpu:
     """Return GPU number `index`. Raises GpuMissing without driver or GPU, GpuTooOld for its age."""
     bound = driver()
-    count = ask(bound.cuDeviceGetCount)
+    count = call_driver(bound.cuDeviceGetCount)
     if not 0 <= index < count:
         raise GpuMissing(f"there is no GPU {index}; the driver sees {count}")
-    device = ask(bound.cuDeviceGet, index)
+    device = call_driver(bound.cuDeviceGet, index)
     of = bound.CUdevice_attribute
 
     def attribute(name: str) -> int:
-        number: int = ask(
+        number: int = call_driver(
             bound.cuDeviceGetAttribute, getattr(of, f"CU_DEVICE_ATTRIBUTE_{name}"), device
         )
         return number
@@ -90,12 +90,12 @@ def get_gpu(index: int = 0) -> Gpu:
     )
     return Gpu(
         index=index,
-        name=ask(bound.cuDeviceGetName, 128, device).partition(b"\0")[0].decode(),
+        name=call_driver(bound.cuDeviceGetName, 128, device).partition(b"\0")[0].decode(),
         arch=arch,
         sm_count=attribute("MULTIPROCESSOR_COUNT"),
         shared_bytes=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         l2_bytes=attribute("L2_CACHE_SIZE"),
-        context=int(ask(bound.cuDevicePrimaryCtxRetain, device)),
+        context=int(call_driver(bound.cuDevicePrimaryCtxRetain, device)),
     )
 
 

@@ -1,4 +1,4 @@
-"""How csrc/head.cuh divides a head among the lanes of a warp."""
+"""The division of a head among the lanes of a warp, as in csrc/head.cuh."""
 
 from __future__ import annotations
 

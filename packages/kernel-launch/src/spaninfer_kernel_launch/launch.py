@@ -1,4 +1,4 @@
-"""How many threads run a kernel, and the call that makes them run."""
+"""The launch configuration of a kernel, and the call that launches it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from struct import Struct, calcsize, pack_into
 from threading import Lock
 from typing import Any, Final, Generic
 
-from spaninfer_kernel_launch.driver import ask, driver, refusal
+from spaninfer_kernel_launch.driver import call_driver, driver, refusal
 from spaninfer_kernel_launch.errors import ShapeError
 from spaninfer_kernel_launch.gpu import Gpu
 from spaninfer_kernel_launch.module import Kernel
@@ -116,15 +116,15 @@ def _begins(codes: Sequence[str]) -> list[int]:
 def blocks_at_once(kernel: Kernel[Any], launch: Launch) -> int:
     """Return how many blocks of `launch` the kernel's GPU runs at the same time.
 
-    A grid of as many leaves nothing to chance: of fewer, some multiprocessors get more than others
-    while a kernel in front still has its blocks on them.
+    A grid of as many fills every multiprocessor evenly: of fewer, some get more than others
+    while the previous kernel still has blocks on them.
     """
     kernel.allow_shared(launch.shared_bytes)
     bound = driver()
     with kernel.gpu.current():
-        function = ask(bound.cuKernelGetFunction, bound.CUkernel(kernel.handle))
+        function = call_driver(bound.cuKernelGetFunction, bound.CUkernel(kernel.handle))
         sizes = (prod(launch.block), launch.shared_bytes)
-        per_sm = ask(bound.cuOccupancyMaxActiveBlocksPerMultiprocessor, function, *sizes)
+        per_sm = call_driver(bound.cuOccupancyMaxActiveBlocksPerMultiprocessor, function, *sizes)
     return int(per_sm) * kernel.gpu.sm_count
 
 
@@ -138,8 +138,10 @@ def clusters_at_once(kernel: Kernel[Any], launch: Launch) -> int:
     kernel.allow_cluster(prod(launch.cluster))
     bound = driver()
     with kernel.gpu.current():
-        function = ask(bound.cuKernelGetFunction, bound.CUkernel(kernel.handle))
-        return int(ask(bound.cuOccupancyMaxActiveClusters, function, _config(launch, kernel.gpu)))
+        function = call_driver(bound.cuKernelGetFunction, bound.CUkernel(kernel.handle))
+        return int(
+            call_driver(bound.cuOccupancyMaxActiveClusters, function, _config(launch, kernel.gpu))
+        )
 
 
 _NO_STREAM = -1
@@ -147,7 +149,7 @@ _LAST_SPECIAL_STREAM = 2  # 0 and 1: the legacy default stream, 2: the one of th
 
 
 def _config(launch: Launch, gpu: Gpu) -> Any:
-    """Return the driver's form of `launch` on `gpu`, without a stream."""
+    """Return `launch` on `gpu` as the driver's configuration, without a stream."""
     bound = driver()
     config = bound.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid

@@ -11,20 +11,20 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from spaninfer_kernel_launch import dlpack
-from spaninfer_kernel_launch.driver import ask, driver
+from spaninfer_kernel_launch.driver import call_driver, driver
 from spaninfer_kernel_launch.errors import DeviceError, DriverError, OutOfMemory, ShapeError
 from spaninfer_kernel_launch.framework import dtype_in_torch, torch
 from spaninfer_kernel_launch.gpu import Gpu
 from spaninfer_kernel_launch.stream import current_of_torch
-from spaninfer_kernel_launch.view import Device, Key, check_aligned, check_dense, view_at
+from spaninfer_kernel_launch.view import ArraySpec, Device, check_aligned, check_dense, view_at
 
 
 class Array:
     """A contiguous array on a GPU that torch.from_dlpack and cupy.from_dlpack take without a copy.
 
-    Its memory is given back on the stream that used it last, when neither it nor anything made
-    from it is referred to any more: that stream must still exist then. cupy also reads the CUDA
-    array interface, which knows neither bfloat16 nor 8-bit floats.
+    Its memory is given back on the stream that used it last, when neither it nor anything made from
+    it is referred to any more: that stream must still exist then. cupy also reads the CUDA array
+    interface, which knows neither bfloat16 nor 8-bit floats.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: object, gpu: Gpu, stream: int) -> None:
@@ -71,10 +71,10 @@ Result: TypeAlias = tuple[str, tuple[int, ...], object, int]
 """A result: its name in messages, shape, element type, and alignment in bytes."""
 
 
-def allocator(like: Key, gpu: Gpu, *results: Result) -> Callable[[int], tuple[Any, ...]]:
+def allocator(like: ArraySpec, gpu: Gpu, *results: Result) -> Callable[[int], tuple[Any, ...]]:
     """Return what makes new arrays for results, in the order of the stream whose handle it takes.
 
-    Tensors where `like` is the key of a torch tensor, else each an `Array`.
+    Tensors where `like` is the spec of a torch tensor, else each an `Array`.
     """
     if not isinstance(like[3], Device):
         return _tensors(like[3], results)
@@ -99,18 +99,18 @@ def _tensors(device: Any, results: tuple[Result, ...]) -> Callable[[int], tuple[
     return make
 
 
-def check_results(given: tuple[Key, ...], gpu: Gpu, *results: Result) -> None:
-    """Raise unless arrays with these keys can hold the results, where any of them is given.
+def check_results(given: tuple[ArraySpec, ...], gpu: Gpu, *results: Result) -> None:
+    """Raise unless arrays with these specs can hold the results, where any of them is given.
 
     They have to be contiguous, of the results' shapes, types and alignments, on this GPU, and as
     many. Raises ShapeError, DTypeError or DeviceError.
     """
     if not any(given):
         return
-    for key, (name, shape, dtype, alignment) in zip(given, results, strict=True):
-        if not key:
+    for spec, (name, shape, dtype, alignment) in zip(given, results, strict=True):
+        if not spec:
             raise ShapeError(f"out lacks {name}; give an array for every result, or none")
-        view = view_at(key)
+        view = view_at(spec)
         if view.shape != shape:
             raise ShapeError(f"{name} has shape {view.shape}, but the result has {shape}")
         check_dense(dtype, **{name: view})
@@ -135,7 +135,7 @@ class Memory:
         """Give the bytes back; at exit the driver may be gone already."""
         if self.pointer:
             with suppress(DriverError), self.gpu.current():
-                ask(driver().cuMemFreeAsync, self.pointer, self.stream)
+                call_driver(driver().cuMemFreeAsync, self.pointer, self.stream)
 
     def hand_over(self, stream: int) -> None:
         """Let `stream` wait for this memory's own stream, and be its own from now on."""
@@ -143,17 +143,17 @@ class Memory:
             return
         bound = driver()
         with self.gpu.current():
-            event = ask(bound.cuEventCreate, bound.CUevent_flags.CU_EVENT_DISABLE_TIMING)
-            ask(bound.cuEventRecord, event, self.stream)
-            ask(bound.cuStreamWaitEvent, stream, event, 0)
-            ask(bound.cuEventDestroy, event)
+            event = call_driver(bound.cuEventCreate, bound.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+            call_driver(bound.cuEventRecord, event, self.stream)
+            call_driver(bound.cuStreamWaitEvent, stream, event, 0)
+            call_driver(bound.cuEventDestroy, event)
         self.stream = stream
 
 
 def _take(num_bytes: int, gpu: Gpu, stream: int) -> int:
     with gpu.current():
         try:
-            return int(ask(driver().cuMemAllocAsync, num_bytes, stream))
+            return int(call_driver(driver().cuMemAllocAsync, num_bytes, stream))
         except OutOfMemory as refused:
             raise OutOfMemory(
                 f"{num_bytes} bytes for a result do not fit into the memory of {gpu.name}; "

@@ -7,12 +7,12 @@ from functools import cache as once
 from typing import Generic
 
 from spaninfer_kernel_launch.compiler import Compiled
-from spaninfer_kernel_launch.driver import ask, driver
+from spaninfer_kernel_launch.driver import call_driver, driver
 from spaninfer_kernel_launch.errors import SignatureError
 from spaninfer_kernel_launch.gpu import Gpu
 from spaninfer_kernel_launch.signature import ArgumentsT, Signature
 
-_WITHOUT_ASKING_BYTES = 48 * 1024  # more dynamic shared memory must be asked for
+_DEFAULT_SHARED_BYTES = 48 * 1024  # more dynamic shared memory needs an attribute
 _SHARED = "MAX_DYNAMIC_SHARED_SIZE_BYTES"
 _WITHOUT_ASKING_BLOCKS = 8  # so must larger clusters, which not every GPU has
 
@@ -30,7 +30,7 @@ class Kernel(Generic[ArgumentsT]):
 
         What was allowed before stays so: other launches of the kernel may need it.
         """
-        if shared_bytes > max(_WITHOUT_ASKING_BYTES, self._get(_SHARED)):
+        if shared_bytes > max(_DEFAULT_SHARED_BYTES, self._get(_SHARED)):
             self._set(_SHARED, shared_bytes)
 
     def allow_cluster(self, blocks: int) -> None:
@@ -39,10 +39,10 @@ class Kernel(Generic[ArgumentsT]):
             self._set("NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
 
     def _get(self, name: str) -> int:
-        return int(ask(driver().cuKernelGetAttribute, _attribute(name), *self._on_device()))
+        return int(call_driver(driver().cuKernelGetAttribute, _attribute(name), *self._on_device()))
 
     def _set(self, name: str, number: int) -> None:
-        ask(driver().cuKernelSetAttribute, _attribute(name), number, *self._on_device())
+        call_driver(driver().cuKernelSetAttribute, _attribute(name), number, *self._on_device())
 
     def _on_device(self) -> tuple[object, object]:
         bound = driver()
@@ -74,7 +74,7 @@ def load(compiled: Compiled, gpu: Gpu, signature: Signature[ArgumentsT]) -> Kern
 def _handle(cubin: bytes, entry: str, gpu: Gpu) -> int:
     bound = driver()
     with gpu.current():
-        return int(ask(bound.cuLibraryGetKernel, _library(cubin, gpu), entry.encode()))
+        return int(call_driver(bound.cuLibraryGetKernel, _library(cubin, gpu), entry.encode()))
 
 
 @once
@@ -82,4 +82,4 @@ def _library(cubin: bytes, gpu: Gpu) -> object:
     """Return the driver's library; it is never unloaded, since launches may still be captured."""
     bound = driver()
     with gpu.current():
-        return ask(bound.cuLibraryLoadData, cubin, [], [], 0, [], [], 0)
+        return call_driver(bound.cuLibraryLoadData, cubin, [], [], 0, [], [], 0)

@@ -1,4 +1,4 @@
-"""What the assembler says about a kernel: registers, spills, shared memory."""
+"""The assembler's report on a kernel: registers, spills, shared memory."""
 
 from __future__ import annotations
 

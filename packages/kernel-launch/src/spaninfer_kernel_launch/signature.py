@@ -58,7 +58,7 @@ UInt32: TypeAlias = Annotated[int, _UINT32]
 Int64: TypeAlias = Annotated[int, _INT64]
 Float32: TypeAlias = Annotated[float, _FLOAT32]
 TensorMap: TypeAlias = Annotated[bytes, _TENSOR_MAP]
-"""What `encode_tensor_map` returns."""
+"""The result of `encode_tensor_map`."""
 
 
 class Parameter(NamedTuple):
@@ -93,7 +93,7 @@ class Signature(Generic[ArgumentsT]):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """All parameters, in the kernel's order."""
+        """The parameters, in the kernel's order."""
         return (*parameters_of(self.arguments), *parameters_of(self.constants))
 
     def check(self, source: str) -> None:

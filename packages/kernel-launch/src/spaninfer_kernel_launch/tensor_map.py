@@ -1,4 +1,4 @@
-"""Tensor maps: what Hopper's copy engine must know of an array to bring boxes of it."""
+"""TMA tensor maps: descriptors of arrays from which Hopper copies boxes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 from functools import lru_cache
 from typing import Final
 
-from spaninfer_kernel_launch.driver import ask, driver
+from spaninfer_kernel_launch.driver import call_driver, driver
 from spaninfer_kernel_launch.signature import TENSOR_MAP_BYTES
 
 _TYPES: Final = {"float16": "FLOAT16", "bfloat16": "BFLOAT16"}
@@ -29,7 +29,7 @@ def encode_tensor_map(
     """
     bound = driver()
     row_bytes = 2 * box[-1]
-    encoded = ask(
+    encoded = call_driver(
         bound.cuTensorMapEncodeTiled,
         getattr(bound.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[dtype]}"),
         len(shape),

@@ -1,4 +1,4 @@
-"""How long launches take on the GPU, and the record that a benchmark program prints of it."""
+"""GPU time of launches, and the record of it that a benchmark program prints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
-from spaninfer_kernel_launch.driver import ask, driver
+from spaninfer_kernel_launch.driver import call_driver, driver
 from spaninfer_kernel_launch.gpu import Gpu
 from spaninfer_kernel_launch.toolchain import compiler_version
 
@@ -47,12 +47,12 @@ _WARM_UP = 3
 def new_stream() -> Iterator[int]:
     """Give the handle of a stream of the current context; synchronise with it at the end."""
     bound = driver()
-    stream = ask(bound.cuStreamCreate, bound.CUstream_flags.CU_STREAM_NON_BLOCKING)
+    stream = call_driver(bound.cuStreamCreate, bound.CUstream_flags.CU_STREAM_NON_BLOCKING)
     try:
         yield int(stream)
-        ask(bound.cuStreamSynchronize, stream)
+        call_driver(bound.cuStreamSynchronize, stream)
     finally:
-        ask(bound.cuStreamDestroy, stream)
+        call_driver(bound.cuStreamDestroy, stream)
 
 
 @contextmanager
@@ -61,37 +61,37 @@ def captured(
 ) -> Iterator[Callable[[], None]]:
     """Capture `launches` calls of `launch(stream, number)`; give what replays them on `stream`."""
     bound = driver()
-    ask(
+    call_driver(
         bound.cuStreamBeginCapture, stream, bound.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     )
     try:
         for number in range(launches):
             launch(stream, number)
     finally:
-        graph = ask(bound.cuStreamEndCapture, stream)
-    ready = ask(bound.cuGraphInstantiate, graph, 0)
+        graph = call_driver(bound.cuStreamEndCapture, stream)
+    ready = call_driver(bound.cuGraphInstantiate, graph, 0)
     try:
-        yield lambda: ask(bound.cuGraphLaunch, ready, stream)
+        yield lambda: call_driver(bound.cuGraphLaunch, ready, stream)
     finally:
-        ask(bound.cuGraphExecDestroy, ready)
-        ask(bound.cuGraphDestroy, graph)
+        call_driver(bound.cuGraphExecDestroy, ready)
+        call_driver(bound.cuGraphDestroy, graph)
 
 
 def _replay(replay: Callable[[], None], stream: int, times: int) -> list[float]:
     """Return the microseconds of each of `times` replays."""
     bound = driver()
-    events = [ask(bound.cuEventCreate, 0) for _ in range(2 * times)]
+    events = [call_driver(bound.cuEventCreate, 0) for _ in range(2 * times)]
     for before, after in zip(events[::2], events[1::2], strict=True):
-        ask(bound.cuEventRecord, before, stream)
+        call_driver(bound.cuEventRecord, before, stream)
         replay()
-        ask(bound.cuEventRecord, after, stream)
-    ask(bound.cuStreamSynchronize, stream)
+        call_driver(bound.cuEventRecord, after, stream)
+    call_driver(bound.cuStreamSynchronize, stream)
     taken = [
-        1e3 * ask(bound.cuEventElapsedTime, before, after)
+        1e3 * call_driver(bound.cuEventElapsedTime, before, after)
         for before, after in zip(events[::2], events[1::2], strict=True)
     ]
     for event in events:
-        ask(bound.cuEventDestroy, event)
+        call_driver(bound.cuEventDestroy, event)
     return taken
 
 
@@ -114,7 +114,7 @@ def circumstances(gpu: Gpu) -> dict[str, object]:
     """Return device, versions, commit and time: what makes two records comparable."""
     return {
         "device": gpu.name,
-        "driver": ask(driver().cuDriverGetVersion),
+        "driver": call_driver(driver().cuDriverGetVersion),
         "nvrtc": ".".join(map(str, compiler_version())),
         "python": platform.python_version(),
         "commit": _commit(),

@@ -1,4 +1,4 @@
-"""One form of a kernel: a source, the macros that size it, and the architectures it is for."""
+"""A variant of a kernel: its source, the macros that size it, and its architectures."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ ARCHITECTURES: Final = ("sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120")
 """The five classes that every operator has a variant for: Turing to Blackwell."""
 
 WITH_BFLOAT16: Final = ARCHITECTURES[1:]
-"""Those whose hardware converts bfloat16."""
+"""Architectures whose hardware converts bfloat16."""
 
 BEFORE_HOPPER: Final = ARCHITECTURES[:2]
-"""Those without clusters and without kernels that overlap."""
+"""Architectures without clusters and without overlapping kernels."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Where an array lies in memory and how, whichever framework made it.
+"""Views of arrays of any framework: address, shape, strides, type, device.
 
 DLPack and the CUDA array interface are read directly, because numpy, the usual reader, knows
 neither device memory nor bfloat16 nor 8-bit floats.
@@ -47,7 +47,7 @@ class View:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements lie one after another, last axis fastest."""
+        """True if the elements are contiguous, last axis fastest."""
         return prod(self.shape) == 0 or all(
             size == 1 or stride == dense
             for size, stride, dense in zip(
@@ -67,7 +67,7 @@ def view_of(array: object) -> View:
     if isinstance(array, np.ndarray):
         return _of_numpy(array)
     if framework_of(type(array)) == "torch":
-        return view_at(_key_of_torch(array), array.data_ptr(), array)  # type: ignore[attr-defined]
+        return view_at(_spec_of_torch(array), array.data_ptr(), array)  # type: ignore[attr-defined]
     if hasattr(array, "__dlpack__"):
         return _of_dlpack(array)
     if hasattr(array, "__cuda_array_interface__"):
@@ -125,48 +125,48 @@ _DEVICES = {1: "cpu", dlpack.ON_GPU: "cuda", 3: "cpu", 13: "cuda"}  # 3: pinned 
 _NO_SYNCHRONISATION = -1
 
 
-Key: TypeAlias = tuple[Any, ...]
-"""What checks depend on: shape, strides, element type, device, and where in 16 bytes it begins."""
+ArraySpec: TypeAlias = tuple[Any, ...]
+"""Shape, strides, element type, device, and the address modulo 16: all that checks depend on."""
 
-_GRAIN: Final = 16  # bytes: no kernel asks for more of an address
+_GRAIN: Final = 16  # bytes: the largest alignment that a kernel requires
 
 
-def look_at(array: Any) -> tuple[int, Key]:
-    """Return the address of the first element, and the key of all that checks depend on.
+def inspect_array(array: Any) -> tuple[int, ArraySpec]:
+    """Return the address of the first element, and the spec of an array.
 
     Of a torch tensor, both take half a microsecond, a tenth of its view. None has address 0 and an
-    empty key.
+    empty spec.
     """
-    return _LOOKS.get(type(array), _look_first)(array)
+    return _INSPECTORS.get(type(array), _inspect_first)(array)
 
 
-def _look_first(array: Any) -> tuple[int, Key]:
+def _inspect_first(array: Any) -> tuple[int, ArraySpec]:
     is_torch = framework_of(type(array)) == "torch"
-    look = _LOOKS[type(array)] = _look_at_torch if is_torch else _look_at_any
+    look = _INSPECTORS[type(array)] = _inspect_torch if is_torch else _inspect_any
     return look(array)
 
 
-def _look_at_torch(x: Any) -> tuple[int, Key]:
+def _inspect_torch(x: Any) -> tuple[int, ArraySpec]:
     pointer = x.data_ptr()
     return pointer, (x.shape, x.stride(), x.dtype, x.device, pointer % _GRAIN)
 
 
-def _key_of_torch(x: Any) -> Key:
-    return _look_at_torch(x)[1]
+def _spec_of_torch(x: Any) -> ArraySpec:
+    return _inspect_torch(x)[1]
 
 
-def _look_at_any(array: Any) -> tuple[int, Key]:
+def _inspect_any(array: Any) -> tuple[int, ArraySpec]:
     view = view_of(array)
     low = view.pointer % _GRAIN
     return view.pointer, (view.shape, view.strides, view.dtype, view.device, low)
 
 
-_LOOKS: dict[type, Callable[[Any], tuple[int, Key]]] = {type(None): lambda _: (0, ())}
+_INSPECTORS: dict[type, Callable[[Any], tuple[int, ArraySpec]]] = {type(None): lambda _: (0, ())}
 
 
-def view_at(key: Key, pointer: int | None = None, owner: object = None) -> View:
-    """Return the view of arrays with this key: at `pointer`, or at the address's last bits."""
-    shape, strides, dtype, device, low = key
+def view_at(spec: ArraySpec, pointer: int | None = None, owner: object = None) -> View:
+    """Return the view of arrays with this spec: at `pointer`, or at the address's last bits."""
+    shape, strides, dtype, device, low = spec
     if not isinstance(device, Device):  # torch's
         dtype = dtype_of_torch(dtype)
         if device.type not in ("cpu", "cuda"):

@@ -2,6 +2,7 @@
 
 from spaninfer_op_reference.activation import (
     ACTIVATIONS,
+    CLAMP,
     erf,
     gated,
     gelu,
@@ -70,6 +71,7 @@ from spaninfer_op_reference.weight_format import E2M1, ScaleType, WeightFormat
 
 __all__ = [
     "ACTIVATIONS",
+    "CLAMP",
     "E2M1",
     "E4M3_MOST",
     "CodeRange",

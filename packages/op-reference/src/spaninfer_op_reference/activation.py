@@ -57,8 +57,17 @@ ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = MappingProxyType(
 )
 
 
+CLAMP = 7.0  # of clamped SwiGLU
+
+
 def gated(gate: Floats, up: Floats, act: str) -> Floats:
-    """Return act(gate) * up, the inside of a gated MLP (Shazeer 2020, "GLU Variants")."""
+    """Return act(gate) * up, the inside of a gated MLP (Shazeer 2020, "GLU Variants").
+
+    "clamped_swiglu" is quick_gelu(min(gate, 7)) * (1 + up within ±7) (gpt-oss).
+    """
+    if act == "clamped_swiglu":
+        inner: Floats = quick_gelu(np.minimum(gate, CLAMP)) * (np.clip(up, -CLAMP, CLAMP) + 1)
+        return inner
     return ACTIVATIONS[act](gate) * up
 
 

@@ -25,16 +25,20 @@ def attend(
     softcap: float | None = None,
     window: int | None = None,
     bias: Floats | None = None,
+    sinks: Floats | None = None,
 ) -> Floats:
     """[T H E]: softmax(softcap(scale * q.k) + bias[H N]) over the visible values[N K E].
 
     query[T H D], keys[N K D]. A query at position i sees keys at positions j <= i, and with a
-    window only j > i - window; every query must see one.
+    window only j > i - window; every query must see one. sinks[H] are scores of one key more per
+    head, which has no value (gpt-oss).
     """
     visible = _visible(query_positions, key_positions, window)
-    return _read(
-        softmax(np.where(visible, _scores(query, keys, scale, softcap, bias), -np.inf)), values
-    )
+    scores = np.where(visible, _scores(query, keys, scale, softcap, bias), -np.inf)
+    if sinks is None:
+        return _read(softmax(scores), values)
+    sink = np.broadcast_to(sinks[:, None, None].astype(scores.dtype), (*scores.shape[:2], 1))
+    return _read(softmax(np.concatenate([scores, sink], -1))[..., :-1], values)
 
 
 def attend_ragged(
@@ -103,7 +107,7 @@ def merge(outputs: Floats, lse: Floats) -> tuple[Floats, Floats]:
 def _scores(
     query: Floats, keys: Floats, scale: float, softcap: float | None, bias: Floats | None
 ) -> Floats:
-    """[H T N]: what the softmax sees of query[T H D] and keys[N K D], hidden keys included."""
+    """[H T N]: the scores of query[T H D] and keys[N K D], masked keys included."""
     keys = keys.repeat(query.shape[1] // keys.shape[1], axis=1)
     scores = query.swapaxes(0, 1) @ keys.transpose(1, 2, 0) * scale
     if softcap is not None:
@@ -112,7 +116,7 @@ def _scores(
 
 
 def _visible(query_positions: Ints, key_positions: Ints, window: int | None) -> NDArray[np.bool_]:
-    """[T N]: which keys each query sees."""
+    """[T N]: True where a query sees a key."""
     behind = query_positions[:, None] - key_positions
     return behind >= 0 if window is None else (behind >= 0) & (behind < window)
 

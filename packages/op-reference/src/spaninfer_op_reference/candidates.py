@@ -1,4 +1,4 @@
-"""The tokens that may be drawn, cut down by top-k, typical, top-p and min-p.
+"""Truncation: the tokens that top-k, typical, top-p and min-p keep.
 
 Each cut sees the distribution that the cut before it left, normalised anew. Of equal tokens the
 smaller ids stay.
@@ -36,7 +36,7 @@ def within_reach(logits: Floats, reach: float) -> Candidates:
 
 
 def keep_top_k(candidates: Candidates, k: int) -> Candidates:
-    """Return the k likeliest (Fan et al. 2018)."""
+    """Return the k most likely (Fan et al. 2018)."""
     return candidates.take(smallest(-candidates.logits, k))
 
 
@@ -53,13 +53,13 @@ def keep_typical(candidates: Candidates, mass: float) -> Candidates:
 
 
 def keep_top_p(candidates: Candidates, mass: float) -> Candidates:
-    """Return the fewest that together have the mass, likeliest first (Holtzman et al. 2019)."""
+    """Return the fewest that together have the mass, most likely first (Holtzman et al. 2019)."""
     weights = softmax(candidates.logits)
     return candidates.take(_fewest(-candidates.logits, weights, mass))
 
 
 def keep_min_p(candidates: Candidates, share: float) -> Candidates:
-    """Return those at least `share` times as likely as the likeliest (Nguyen et al. 2024)."""
+    """Return those at least `share` times as likely as the argmax (Nguyen et al. 2024)."""
     floor = candidates.logits.max() + math.log(share)
     return candidates.take(np.flatnonzero(candidates.logits >= floor))
 

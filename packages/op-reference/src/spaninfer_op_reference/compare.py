@@ -1,4 +1,4 @@
-"""How far two results may differ, by the format they were computed in."""
+"""Tolerances: the difference between two results that their formats allow."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ def relative_error(actual: Floats, expected: Floats) -> float:
 
 
 def close(actual: Floats, expected: Floats, dtype: str) -> bool:
-    """Is `actual`, computed in `dtype`, as near to the expected as its format allows?"""
+    """Return True if `actual`, computed in `dtype`, is as close as its format allows."""
     return relative_error(actual, expected) <= tolerance(dtype)

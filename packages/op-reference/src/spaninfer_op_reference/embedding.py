@@ -1,4 +1,4 @@
-"""From token ids and positions to vectors, and vectors that come from elsewhere."""
+"""Embeddings of tokens, positions and token types, and vectors from elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast each channel pair of a rotary embedding turns: one rule per kind of model.
+"""Frequencies of rotary embeddings, one per channel pair: one rule per kind of model.
 
 Channel pair i of R/2 turns by position * inverse[i] radians. The rules stretch the frequencies
 `inverse` for requests longer than those of the training, and some also the rotated vectors, by a
@@ -20,7 +20,7 @@ from spaninfer_op_reference.arrays import Floats
 
 
 class FrequencyRule(Protocol):
-    """What decides the frequencies of a model; a frozen dataclass with these fields will do.
+    """The parameters of a model's frequencies; a frozen dataclass with these fields will do.
 
     kind          default, linear, dynamic, llama3, yarn, longrope or ntk_prompt
     dim, theta    R, and the base of the geometric series

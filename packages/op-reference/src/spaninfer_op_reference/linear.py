@@ -1,4 +1,4 @@
-"""Products with weights, which lie as checkpoints store them: [outputs, inputs]."""
+"""Matmuls with weights as checkpoints store them: [outputs, inputs]."""
 
 from __future__ import annotations
 

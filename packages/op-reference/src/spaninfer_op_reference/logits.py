@@ -1,4 +1,4 @@
-"""What changes a row of logits[V] before a token is chosen. Every function returns a new row."""
+"""Logits processors: penalties, bias and masks of a row of logits[V]. All return a new row."""
 
 from __future__ import annotations
 

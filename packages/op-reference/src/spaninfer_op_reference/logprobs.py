@@ -12,7 +12,7 @@ from spaninfer_op_reference.candidates import smallest
 
 
 class Logprobs(NamedTuple):
-    """What is reported about R chosen tokens, and the n likeliest beside each."""
+    """Log-probabilities of R chosen tokens, and of the top n beside each."""
 
     chosen: Floats  # [R]
     rank: Ints  # [R] 1 is the likeliest; equal tokens rank by id
@@ -21,7 +21,7 @@ class Logprobs(NamedTuple):
 
 
 def top_logprobs(logits: Floats, ids: Ints, n: int) -> Logprobs:
-    """Return the log-probability and rank of ids[R] under logits[R V], and the n likeliest."""
+    """Return the log-probability and rank of ids[R] under logits[R V], and of the top n."""
     logs = log_softmax(logits)
     chosen = np.take_along_axis(logs, ids[:, None], -1)
     before = np.arange(logits.shape[-1]) < ids[:, None]

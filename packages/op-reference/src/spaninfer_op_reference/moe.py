@@ -1,4 +1,4 @@
-"""Mixture of experts: which experts a token visits, and what they return."""
+"""Mixture of experts: routing of tokens, and the sum of experts' results."""
 
 from __future__ import annotations
 
@@ -44,17 +44,34 @@ def route(
 
 
 def experts(
-    x: Floats, gate: Floats, up: Floats, down: Floats, ids: Ints, weights: Floats, act: str
+    x: Floats,
+    gate: Floats,
+    up: Floats,
+    down: Floats,
+    ids: Ints,
+    weights: Floats,
+    act: str,
+    *,
+    gate_up_bias: Floats | None = None,
+    down_bias: Floats | None = None,
 ) -> Floats:
     """[T C]: the gated MLPs that ids[T k] name, summed with weights[T k].
 
-    x[T C], gate[E I C], up[E I C], down[E C I]; the MLP of an expert is down (act(gate x) * up x).
+    x[T C], gate[E I C], up[E I C], down[E C I]; the MLP of an expert is down (act(gate x) * up x),
+    its products plus gate_up_bias[E 2I], which is that of gate and then that of up, and
+    down_bias[E C] where there are any.
     """
     y = np.zeros_like(x)
     for expert in np.unique(ids):
         tokens, choices = np.nonzero(ids == expert)
-        inner = gated(linear(x[tokens], gate[expert]), linear(x[tokens], up[expert]), act)
-        y[tokens] += linear(inner, down[expert]) * weights[tokens, choices, None]
+        opened, raised = linear(x[tokens], gate[expert]), linear(x[tokens], up[expert])
+        if gate_up_bias is not None:
+            of_gate, of_up = np.split(gate_up_bias[expert], 2)
+            opened, raised = opened + of_gate, raised + of_up
+        lowered = linear(gated(opened, raised, act), down[expert])
+        if down_bias is not None:
+            lowered = lowered + down_bias[expert]
+        y[tokens] += lowered * weights[tokens, choices, None]
     return y
 
 

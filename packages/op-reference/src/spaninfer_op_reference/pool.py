@@ -1,4 +1,4 @@
-"""From the hidden states of a text to its vector."""
+"""Pooling: the vector of a text from its hidden states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers in 8 and 4 bits: codes, and the scale and zero that turn them back.
+"""Quantisation to 8 and 4 bits: codes, scales and zero points.
 
 Asymmetric codes q stand for (q - zero) * scale; symmetric ones for q * scale. Codes are int8 or
 uint8, one per byte, and `pack_nibbles` puts two 4-bit codes into one; codes of `quantize_fp8` are

@@ -129,7 +129,7 @@ def group_minimums(weight: QuantizedWeight) -> NDArray[np.float64]:
 
 
 def _values(format: WeightFormat, codes: Ints) -> NDArray[np.float64]:
-    """Return what codes stand for before they are scaled."""
+    """Return the values of codes before they are scaled."""
     if format.values == "integer":
         return codes.astype(np.float64)
     table = _e4m3_numbers() if format.values == "e4m3" else np.array(format.table, np.float64)

@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al. 2021, "RoFormer"): angles, and the turning of vectors.
+"""Rotary position embedding (Su et al. 2021, "RoFormer"): angles, and the rotation of vectors.
 
 Models are trained with frequencies and angles in float32, whose rounding is visible at positions
 in the tens of thousands: position 100 000 times a frequency near 1 is off by up to 0.004 radians.
@@ -36,7 +36,7 @@ def cos_sin(
 
 
 def rotate(x: Floats, cos: Floats, sin: Floats, style: str = "half") -> Floats:
-    """[T H D]: the first R channels of x[T H D] turned by cos[T R/2], sin[T R/2]; others kept.
+    """[T H D]: the first R channels of x[T H D] rotated by cos[T R/2], sin[T R/2]; others kept.
 
     A pair is channels i and i + R/2 ("half", GPT-NeoX) or 2 i and 2 i + 1 ("interleaved", GPT-J).
     """
@@ -55,7 +55,7 @@ def rotate(x: Floats, cos: Floats, sin: Floats, style: str = "half") -> Floats:
 
 
 def axes_of(sections: Sequence[int], interleaved: bool) -> Ints:
-    """[R/2]: which position axis each frequency turns with."""
+    """[R/2]: the position axis of each frequency."""
     if not interleaved:
         return np.repeat(np.arange(len(sections)), sections)
     axis = np.zeros(sum(sections), np.intp)

@@ -1,4 +1,4 @@
-"""From logits to tokens.
+"""Sampling: from logits to tokens.
 
 The order, and why:
 
@@ -68,7 +68,7 @@ def _no_ids() -> Ints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSampling:
-    """How the token of one row is chosen; the defaults draw from the model's distribution."""
+    """Sampling parameters of a row; the defaults sample the model's distribution."""
 
     seed: int = 0  # 64 bits
     position: int = 0  # of the drawn token in its request
@@ -90,12 +90,12 @@ class RowSampling:
 
     @property
     def is_greedy(self) -> bool:
-        """Is the likeliest token taken without a draw?"""
+        """True if the argmax is taken without random numbers."""
         return self.temperature < COLDEST
 
     @property
     def is_plain(self) -> bool:
-        """Are the logits used as the model made them, but for the temperature?"""
+        """True if the logits are unchanged but for the temperature."""
         return (
             self.repetition_penalty == 1.0
             and not (self.presence_penalty or self.frequency_penalty or self.no_repeat_ngram)
@@ -107,7 +107,7 @@ class RowSampling:
 
 
 class NoToken(ValueError):
-    """A row of logits from which nothing can be chosen."""
+    """A row of logits from which nothing can be sampled."""
 
     def __init__(self, row: int, largest: float) -> None:
         self.row, self.largest = row, largest
@@ -165,7 +165,7 @@ def process(logits: Floats, row: RowSampling) -> Floats:
 
 
 def choose_candidates(logits: Floats, row: RowSampling) -> Candidates:
-    """Return what top-k, typical, top-p and min-p leave of processed logits[V]."""
+    """Return the candidates that top-k, typical, top-p and min-p keep of processed logits[V]."""
     candidates = within_reach(logits, REACH)
     if row.top_k:
         candidates = keep_top_k(candidates, row.top_k)
@@ -179,7 +179,7 @@ def choose_candidates(logits: Floats, row: RowSampling) -> Candidates:
 
 
 def draw(logits: Floats, row: RowSampling) -> int:
-    """Return the candidate of processed logits[V] that wins the race."""
+    """Return the candidate of processed logits[V] that wins the exponential race."""
     candidates = choose_candidates(logits, row)
     noise = gumbel(uniform(row.seed, row.position, candidates.ids))
     return int(candidates.ids[(candidates.logits + noise).argmax()])

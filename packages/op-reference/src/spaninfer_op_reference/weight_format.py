@@ -1,4 +1,4 @@
-"""The format of a quantised weight: what its numbers mean, without the numbers.
+"""The format of a quantised weight: the meaning of its numbers, without the numbers.
 
     W[n, k] = outer * scale[n, k] * (T(code[n, k]) - zero[n, k]) - outer_minimum * minimum[n, k]
 
@@ -21,7 +21,7 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """How the codes of a weight[N K] stand for numbers; equal formats can share a kernel.
+    """The meaning of a weight[N K]'s codes as numbers; equal formats can share a kernel.
 
     name           what publishers call it, for messages
     values         what a code stands for before it is scaled; "table": an entry of `table`

@@ -11,14 +11,15 @@ import logging
 import re
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 
-from spaninfer_engine import Output
+from spaninfer_engine import Output, SamplingParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spaninfer_serving.error_mapping import STOPPING, problem_of
 from spaninfer_serving.guard import answer
+from spaninfer_serving.json_log import REQUEST_ID, JsonFormatter
 
 log = logging.getLogger(__name__)
 ID_HEADER = b"x-request-id"
@@ -28,10 +29,16 @@ CLIENT_CLOSED_REQUEST = 499  # nginx's word for a client that went away before t
 
 @dataclass(slots=True)
 class Tally:
-    """The tokens of a request's answers that have ended."""
+    """A request by its id, and the tokens of its answers that have ended."""
 
+    request_id: str
     prompt_tokens: int = 0
     output_tokens: int = 0
+    asked: SamplingParams | None = None  # of a request that generates
+    is_chat: bool = False
+    reasons: list[str] = field(default_factory=list)  # why its answers ended
+    queued_s: float | None = None  # of its first answer
+    first_token_s: float | None = None
 
     def add(self, output: Output) -> None:
         """Count the last output of a choice; the choices of a prompt share its tokens."""
@@ -39,6 +46,13 @@ class Tally:
         if output.index == 0:
             self.prompt_tokens += output.usage.prompt_len
         self.output_tokens += output.usage.output_len
+        if output.finish_reason is not None:
+            self.reasons.append(output.finish_reason.value)
+        usage = output.usage
+        if self.queued_s is None and usage.scheduled_s is not None:
+            self.queued_s = usage.scheduled_s - usage.arrived_s
+        if self.first_token_s is None and usage.first_token_s is not None:
+            self.first_token_s = usage.first_token_s - usage.arrived_s
 
     def told(self, lasted_s: float) -> str:
         """Return it in words, with the rate over the whole request; empty if nothing ended."""
@@ -67,7 +81,8 @@ class AccessLog:
         name = _id_of(scope)
         started = perf_counter()
         status = CLIENT_CLOSED_REQUEST
-        tally = scope.setdefault("state", {})["tally"] = Tally()
+        tally = scope.setdefault("state", {})["tally"] = Tally(name.decode())
+        REQUEST_ID.set(tally.request_id)
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -94,13 +109,24 @@ class AccessLog:
                 _write(scope, status, perf_counter() - started, tally, name)
 
 
-def print_lines() -> None:
-    """Print the lines on standard error, with the time in front."""
+def print_lines(*, as_json: bool = False) -> None:
+    """Print the lines on standard error, with the time in front; or as JSON."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    lines = JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(message)s")
+    handler.setFormatter(lines)
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False
+
+
+def print_json() -> None:
+    """Print all that our packages log as JSON on standard error; the access log apart."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    for name in ("spaninfer_serving", "spaninfer_engine"):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.propagate = False
 
 
 def new_id() -> bytes:
@@ -124,4 +150,16 @@ def _write(scope: Scope, status: int, lasted_s: float, tally: Tally, name: bytes
         lasted_s * 1e3,
         tally.told(lasted_s),
         name.decode(),
+        extra={
+            "fields": {
+                "request_id": tally.request_id,
+                "client": client[0],
+                "method": scope["method"],
+                "path": scope["path"],
+                "status": status,
+                "seconds": round(lasted_s, 6),
+                "prompt_tokens": tally.prompt_tokens,
+                "output_tokens": tally.output_tokens,
+            }
+        },
     )

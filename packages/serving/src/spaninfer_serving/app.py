@@ -5,28 +5,50 @@ from __future__ import annotations
 import logging
 from functools import cache
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from spaninfer_engine import Engine, EngineError, EngineUnavailable
 from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.types import ASGIApp
 
 from spaninfer_serving.access_log import ID_HEADER, AccessLog
+from spaninfer_serving.direct import DirectRoutes
 from spaninfer_serving.error_mapping import problem_of
 from spaninfer_serving.guard import Guard, LocalNames
+from spaninfer_serving.messages_api.envelope import AnthropicErrors, ApiKeyHeader
 from spaninfer_serving.openapi import describe
-from spaninfer_serving.routes import chat, completions, health, models, page, texts, tokenize
+from spaninfer_serving.routes import (
+    admin,
+    chat,
+    completions,
+    health,
+    messages,
+    models,
+    page,
+    responses,
+    texts,
+    tokenize,
+)
 from spaninfer_serving.service import Service
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.targets import OriginForm
+from spaninfer_serving.tracing import Traced, make_tracer
 from spaninfer_serving.wire.errors import Problem
 
 log = logging.getLogger(__name__)
 
 
-def create_app(engine: Engine, settings: Settings, *, local_only: bool = False) -> FastAPI:
+def create_app(
+    engine: Engine, settings: Settings, *, local_only: bool = False, tracer: Any = None
+) -> FastAPI:
     """Return the application; whoever made the engine closes it.
+
+    `tracer`: OpenTelemetry's, for a span per request; None: one by the settings.
 
     `local_only`: requests that are addressed to another host than this machine are refused.
     """
@@ -40,42 +62,58 @@ def create_app(engine: Engine, settings: Settings, *, local_only: bool = False) 
     # FastAPI's way to do it; made once: it takes tens of milliseconds
     app.openapi = cache(lambda: describe(app))  # type: ignore[method-assign]
     app.state.service = service = Service.new(engine, settings)
-    for part in (chat, completions, texts, tokenize, models, health, page):
-        app.include_router(part.router)
-    app.add_exception_handler(Problem, _answer_problem)
-    app.add_exception_handler(EngineError, _answer_engine_error)
+    parts = (chat, completions, responses, messages, texts, tokenize, models, health, page)
+    routers = [*(part.router for part in parts), admin.public, admin.router]
+    for router in routers:
+        app.include_router(router)
+    app.add_exception_handler(Problem, _answer_error)
+    app.add_exception_handler(EngineError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_http)
-    app.add_middleware(
-        Guard,
-        settings=settings,
+    others = ExceptionMiddleware(AsyncExitStackMiddleware(app.router), app.exception_handlers)
+    routes = DirectRoutes(others, routers, _refuse)
+    if tracer is None and settings.traces:
+        tracer = make_tracer()
+    app.middleware_stack = _guarded(routes, service, tracer, local_only=local_only)
+    return app
+
+
+def _guarded(app: ASGIApp, service: Service, tracer: Any, *, local_only: bool) -> ASGIApp:
+    """Return the routes behind everything that a request passes first, innermost first."""
+    settings, engine = service.settings, service.engine
+    app = Guard(
+        app,
+        settings,
         max_body_bytes=settings.largest_body(engine.context, takes_media=engine.takes_media),
         num_places=engine.resolved.max_running + engine.resolved.max_waiting,
     )
     if local_only:
-        app.add_middleware(LocalNames)
-    app.add_middleware(AccessLog, count=service.metrics.count_response)
+        app = LocalNames(app)
+    if tracer is not None:
+        app = Traced(app, tracer=tracer, model=service.model)
+    app = AccessLog(app, count=service.metrics.count_response)
     if settings.allow_origins:
-        app.add_middleware(
-            CORSMiddleware,
+        app = CORSMiddleware(
+            app,
             allow_origins=list(settings.allow_origins),
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],  # OpenAI's JavaScript client sends a dozen of its own
             expose_headers=[ID_HEADER.decode(), "Retry-After"],
         )
-    app.add_middleware(OriginForm)
-    return app
+    return OriginForm(AnthropicErrors(ApiKeyHeader(app)))
 
 
 def _respond(problem: Problem) -> JSONResponse:
     return JSONResponse(problem.body(), problem.status, headers=problem.headers)
 
 
-async def _answer_problem(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Problem)
-    return _respond(error)
+async def _answer_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Problem | EngineError)
+    return _refuse(request, error)
 
 
-async def _answer_engine_error(request: Request, error: Exception) -> JSONResponse:
+def _refuse(request: Request, error: Problem | EngineError) -> JSONResponse:
+    if isinstance(error, Problem):
+        return _respond(error)
     problem = problem_of(error, getattr(request.state, "prompt_param", "prompt"))
     if problem.status >= 500:
         # An engine that has failed said how when it did: later requests are a line each.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -212,6 +213,7 @@ class LocalNames:
         await answer(problem, send)
 
 
+@lru_cache(maxsize=64)
 def _is_local(host: str) -> bool:
     """Return whether a Host header, with or without a port, names this machine."""
     try:

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from spaninfer_engine import EngineState, EngineStats, Output, Usage
+from spaninfer_engine import EngineState, EngineStats, OffloadStats, Output, Usage
+
+from spaninfer_serving.vllm_metrics import VllmNames
 
 # Seconds; from a token of a small model to the prefill of a long prompt.
 _LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -17,9 +19,13 @@ _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144)
 class Metrics:
     """The registry of one server."""
 
-    def __init__(self, stats: Callable[[], EngineStats]) -> None:
+    def __init__(self, stats: Callable[[], EngineStats], *, vllm_names: bool = False) -> None:
+        """`vllm_names`: say everything that vLLM has a name for under that, too."""
         self._registry = CollectorRegistry()
         self._registry.register(_EngineFigures(stats))
+        self._others = CollectorRegistry()
+        if vllm_names:
+            self._others.register(VllmNames(self._registry, stats))
 
         def histogram(name: str, help_text: str, buckets: Iterable[float]) -> Histogram:
             return Histogram(
@@ -55,7 +61,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""
-        return generate_latest(self._registry)
+        return generate_latest(self._registry) + generate_latest(self._others)
 
     async def observed(
         self, outputs: AsyncIterator[tuple[int, Output]], ended: Callable[[Output], None]
@@ -115,6 +121,28 @@ class _EngineFigures(Collector):
         for reason, count in stats.finished.items():
             finished.add_metric((reason.value,), count)
         yield finished
+        if stats.offload is not None:
+            yield from _offload(stats.offload)
+
+
+def _offload(stats: OffloadStats) -> Iterable[Metric]:
+    """Yield the figures of KV cache offloading."""
+    hits = CounterMetricFamily(
+        "spaninfer_offload_hit_tokens",
+        "Tokens of prefixes found below the KV cache",
+        labels=("tier",),
+    )
+    hits.add_metric(("host",), stats.host_hit_tokens)
+    hits.add_metric(("disk",), stats.disk_hit_tokens)
+    yield hits
+    spans = CounterMetricFamily(
+        "spaninfer_offload_spans", "Spans moved between tiers, or not", labels=("event",)
+    )
+    for event in ("stored", "loaded", "written", "read", "dropped", "failed"):
+        spans.add_metric((event,), getattr(stats, event))
+    yield spans
+    yield _gauge("offload_host_spans", "Spans in host memory", stats.host_spans)
+    yield _gauge("offload_disk_bytes", "Bytes of spans on disk", stats.disk_bytes)
 
 
 def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:

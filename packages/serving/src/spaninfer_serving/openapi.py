@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
+from spaninfer_serving.wire.admin import AbortRequest, AbortResponse, Done, LogLevelRequest
 from spaninfer_serving.wire.chat import ChatChunk, ChatRequest, ChatResponse
 from spaninfer_serving.wire.completions import CompletionRequest, CompletionResponse
+from spaninfer_serving.wire.messages import (
+    CountRequest,
+    MessageObject,
+    MessagesRequest,
+    TokenCount,
+)
+from spaninfer_serving.wire.responses import ResponseObject, ResponsesRequest
 from spaninfer_serving.wire.sampling import SamplingFields
 from spaninfer_serving.wire.texts import (
     ClassifyRequest,
@@ -77,27 +85,64 @@ _ABOUT = ("title", "description", "default")  # keys of a schema that say nothin
 
 _DOCUMENTS = ["The crow had found a piece of cheese.", "Grapes hung high on the wall."]
 _HELLO = [{"role": "user", "content": "Tell me a fable."}]
-_TOOL = {
+_CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+}
+_TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "get_weather",
         "description": "The weather of a city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
+        "parameters": _CITY,
     },
+}
+_PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
 }
 EXAMPLES: Mapping[type[BaseModel], dict[str, dict[str, Any]]] = {
     ChatRequest: {
         "conversation": {"messages": _HELLO, "max_tokens": 64},
         "tools": {"messages": _HELLO, "tools": [_TOOL], "tool_choice": "auto", "max_tokens": 64},
     },
+    ResponsesRequest: {
+        "text": {"input": "Tell me a fable.", "max_output_tokens": 64},
+        "conversation": {
+            "instructions": "Be short.",
+            "input": _HELLO,
+            "max_output_tokens": 64,
+            "store": False,
+        },
+        "JSON schema": {
+            "input": "Who are you?",
+            "max_output_tokens": 64,
+            "text": {"format": {"type": "json_schema", "name": "person", "schema": _PERSON}},
+        },
+        "tools": {
+            "input": "What is the weather in Paris?",
+            "tools": [{"type": "function", **_TOOL["function"]}],
+            "max_output_tokens": 64,
+        },
+    },
+    MessagesRequest: {
+        "conversation": {"messages": _HELLO, "system": "Be short.", "max_tokens": 64},
+        "tools": {
+            "messages": _HELLO,
+            "tools": [{"name": "get_weather", "input_schema": _CITY}],
+            "max_tokens": 64,
+        },
+    },
+    CountRequest: {"conversation": {"messages": _HELLO, "system": "Be short."}},
     CompletionRequest: {"text": {"prompt": "Once upon a time", "max_tokens": 64}},
     TokenizeRequest: {"text": {"prompt": "Once upon a time"}, "chat": {"messages": _HELLO}},
     DetokenizeRequest: {"ids": {"tokens": [5, 6, 7]}},
     TemplateRequest: {"conversation": {"messages": _HELLO}},
+    AbortRequest: {"one": {"request_ids": ["req-1"]}, "all": {"abort_all": True}},
+    LogLevelRequest: {"level": {"level": "info"}},
     EmbeddingRequest: {"texts": {"input": _DOCUMENTS}},
     RerankRequest: {"texts": {"query": "Who had the cheese?", "documents": _DOCUMENTS}},
     ScoreRequest: {"texts": {"text_1": "Who had the cheese?", "text_2": _DOCUMENTS}},
@@ -106,16 +151,11 @@ EXAMPLES: Mapping[type[BaseModel], dict[str, dict[str, Any]]] = {
 """Bodies of each kind, by name; those with tools need a model whose chat template has them."""
 
 ANSWERS = (
-    ChatResponse, ChatChunk, CompletionResponse, TokenizeResponse, DetokenizeResponse,
-    TemplateResponse, EmbeddingResponse, RerankResponse, ScoreResponse, ClassifyResponse,
+    ChatResponse, ChatChunk, ResponseObject, MessageObject, TokenCount,
+    CompletionResponse, TokenizeResponse, DetokenizeResponse, TemplateResponse, EmbeddingResponse,
+    RerankResponse, ScoreResponse, ClassifyResponse, AbortResponse, Done,
 )  # fmt: skip
 
-_PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
 _FORMS: dict[str, dict[str, Any]] = {
     "JSON": {"response_format": {"type": "json_object"}},
     "JSON schema": {
@@ -131,9 +171,16 @@ _FORMS: dict[str, dict[str, Any]] = {
 
 
 def answers_to(
-    body: type[BaseModel], whole: type[BaseModel], event: type[BaseModel] | None = None
+    body: type[BaseModel],
+    whole: type[BaseModel],
+    event: type[BaseModel] | None = None,
+    *,
+    events: str | None = None,
 ) -> dict[str, Any]:
-    """Return what a route's description says about its body, and its kinds of answers."""
+    """Return what a route's description says about its body, and its kinds of answers.
+
+    Of a stream, the model of its `event`, or a sentence about its `events`.
+    """
     values = EXAMPLES[body]
     if issubclass(body, SamplingFields):
         plain = next(iter(values.values()))
@@ -143,12 +190,29 @@ def answers_to(
     content: dict[str, Any] = {"application/json": {"schema": _named(whole)}}
     says = "The answer"
     if event is not None:
+        events = f"Events that hold a {event.__name__} each, then [DONE]"
+    if events is not None:
         says += ", or with stream: its events"
-        holds = f"Events that hold a {event.__name__} each, then [DONE]"
-        content["text/event-stream"] = {"schema": {"type": "string", "description": holds}}
+        content["text/event-stream"] = {"schema": {"type": "string", "description": events}}
     return {
         "requestBody": {"required": True, "content": {"application/json": asked}},
         "responses": {"200": {"description": says, "content": content}},
+    }
+
+
+def query(**allowed: Sequence[str]) -> dict[str, Any]:
+    """Return what a route's description says about its parameters in the query: their values, the
+    first of which is the default.
+    """
+    return {
+        "parameters": [
+            {
+                "name": name,
+                "in": "query",
+                "schema": {"type": "string", "enum": list(values), "default": values[0]},
+            }
+            for name, values in allowed.items()
+        ]
     }
 
 

@@ -41,6 +41,17 @@ class ClientLeft(Exception):
     """Nobody waits for the work any more."""
 
 
+@dataclass(slots=True)
+class _Waiter:
+    """Who waits for a body: apart from the job, because work and its exceptions hold it."""
+
+    has_left: bool = False
+
+    def check(self) -> None:
+        if self.has_left:
+            raise ClientLeft
+
+
 @dataclass(eq=False, slots=True)
 class _Job(Generic[T]):
     """A body that waits, is being parsed, or needs neither any more."""
@@ -48,11 +59,7 @@ class _Job(Generic[T]):
     work: Callable[[Check], T] | None  # holds the body; None: begun, or dropped
     num_bytes: int
     result: asyncio.Future[T]
-    has_left: bool = False
-
-    def check(self) -> None:
-        if self.has_left:
-            raise ClientLeft
+    waiter: _Waiter = field(default_factory=_Waiter)
 
 
 @dataclass(slots=True)
@@ -102,10 +109,14 @@ class ParsePool:
         try:
             return await job.result
         except asyncio.CancelledError:
-            job.has_left = True
+            job.waiter.has_left = True
             if job.work is not None:
                 self._release(lane, job)
             raise
+        finally:
+            # An exception holds this frame, and the job holds the exception. In such a cycle bodies
+            # that were refused lay until the garbage collector came: 48 of 2 MB, 280 MiB.
+            del job
 
     def _check_room(self, lane: _Lane, num_bytes: int) -> None:
         if self._num_requests >= self._max_requests:
@@ -125,7 +136,7 @@ class ParsePool:
             job = lane.waiting.take()
             if job.work is not None:
                 lane.is_busy = True
-                begun = lane.thread.submit(job.work, job.check)
+                begun = lane.thread.submit(job.work, job.waiter.check)
                 begun.add_done_callback(partial(self._report, lane, job))
                 job.work = None
 

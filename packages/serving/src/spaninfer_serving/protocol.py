@@ -164,10 +164,12 @@ class _Connection(h11.Connection):
     """h11's state of a connection, which frames the pieces of a stream by itself.
 
     They change no state; through h11 one takes 37 us, so 20, measured in one run (one of two
-    crowded cores of an AMD EPYC, 2026-11-22).
+    crowded cores of an AMD EPYC, 2026-11-22). The head of an answer whose length is known travels
+    with its body: a call of the system less, and for the client one thing to read instead of two.
     """
 
     _is_chunked = False  # the answer under way
+    _head = b""  # of the answer under way, unsent
 
     def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
         """Return the bytes of an event, in parts."""
@@ -175,13 +177,21 @@ class _Connection(h11.Connection):
             return [b"%x\r\n%b\r\n" % (len(event.data), event.data)]
         parts = super().send_with_data_passthrough(event)
         if isinstance(event, h11.Response):
-            self._is_chunked = _CHUNKED in b"".join(parts or ()).lower()
+            head = b"".join(parts or ())
+            said = head.lower()
+            self._is_chunked = _CHUNKED in said
+            if _LENGTH in said:
+                self._head = head
+                return []
         elif not isinstance(event, h11.Data):
             self._is_chunked = False
+        if self._head:
+            parts, self._head = [self._head, *(parts or ())], b""
         return parts
 
 
 _CHUNKED = b"\r\ntransfer-encoding: chunked\r\n"
+_LENGTH = b"\r\ncontent-length: "
 
 
 class _Flow(FlowControl):

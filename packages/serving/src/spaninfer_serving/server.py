@@ -56,7 +56,9 @@ def serve(
     Raises ConfigError where the address cannot be bound.
     """
     if settings.log_requests:
-        access_log.print_lines()
+        access_log.print_lines(as_json=settings.log_format == "json")
+    if settings.log_format == "json":
+        access_log.print_json()
     listener = listener or bind(settings)
     try:
         listener.listen()  # here two servers meet that were bound to one address while they loaded

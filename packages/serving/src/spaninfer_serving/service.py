@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
@@ -15,16 +15,20 @@ from spaninfer_engine.prompts import media_of
 from spaninfer_engine.text import Prompt as RenderedPrompt
 from spaninfer_engine.texts import Task
 
+from spaninfer_serving.access_log import Tally
 from spaninfer_serving.chat_prompt import ChatPrompt, answer_format, chat_prompt
 from spaninfer_serving.chat_traits import ChatTraits, traits_of
 from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.forced_calls import forced, insists
 from spaninfer_serving.forms import form_param, problem_of_form
+from spaninfer_serving.gate import Gate
+from spaninfer_serving.in_flight import InFlight
 from spaninfer_serving.media_inputs import MediaInputs, Place, ReadPart, token_counts
 from spaninfer_serving.metrics import Metrics
 from spaninfer_serving.parse_pool import Check, ParsePool
 from spaninfer_serving.responses import Prompt, ResponseMeta, merged
-from spaninfer_serving.settings import Settings
+from spaninfer_serving.responses_api.store import ResponseStore
+from spaninfer_serving.settings import Settings, account_of
 from spaninfer_serving.text_batcher import TextBatcher
 from spaninfer_serving.translate import TokenDecoder, prompts_of, sampling_of
 from spaninfer_serving.wire.chat import ChatRequest, ConversationFields
@@ -59,6 +63,8 @@ ROUTES: Mapping[Task, str] = {
 }
 """Where each task is asked for."""
 
+STORED_BYTES = 1 << 26  # of responses that are kept, and of their conversations
+
 STARTED_TOGETHER = 64  # prompts; a start takes 0.1 ms, in which no stream is sent anything
 FINGERPRINT = f"spaninfer-{version('spaninfer-serving')}"
 
@@ -87,8 +93,12 @@ class Service:
     text_batcher: TextBatcher
     media_inputs: MediaInputs
     traits: ChatTraits  # what the model's chat template does with tools and reasoning
+    stored: ResponseStore
     created_s: int  # Unix time
+    in_flight: InFlight
+    gate: Gate
     draining: bool = False
+    is_frozen: bool = False
 
     @classmethod
     def new(cls, engine: Engine, settings: Settings) -> Service:
@@ -97,12 +107,15 @@ class Service:
             engine,
             AsyncEngine(engine),
             settings,
-            Metrics(engine.stats),
+            Metrics(engine.stats, vllm_names=settings.metrics_names == "both"),
             ParsePool(engine.resolved.max_running + engine.resolved.max_waiting),
             TextBatcher(engine),
             MediaInputs(engine, settings),
             traits_of(engine.template, engine.tokenizer, settings.tool_parser),
+            ResponseStore(settings.max_stored_responses, STORED_BYTES),
             int(time.time()),
+            InFlight({account_of(key): key.limits for key in settings.user_keys}),
+            Gate(),
         )
 
     def close(self) -> None:
@@ -151,6 +164,13 @@ class Service:
 
         `check` is called between stages of the work. `media` are what `MediaInputs` read.
         """
+        if body.media() and not media:
+            raise Problem(
+                400,
+                "messages hold media; these are read by /v1/chat/completions alone",
+                param="messages",
+                code="unsupported_parameter",
+            )
         sampling = sampling_of(body, self.engine.default_sampling)
         given = self._chat_prompt(body, media)
         rendered = self._rendered(body, given, check)
@@ -314,15 +334,16 @@ class Service:
             token_ids=body.return_token_ids,
         )
 
-    async def start(
-        self, asked: GenerationJob, ended: Callable[[Output], None]
-    ) -> AsyncIterator[tuple[int, Output]]:
+    async def start(self, asked: GenerationJob, tally: Tally) -> AsyncIterator[tuple[int, Output]]:
         """Start every prompt, and return the outputs; what refuses a prompt is raised here.
 
         Admission is decided before this returns, so that a refusal still has its own status.
-        `ended` is called with the last output of every choice.
+        The request can be ended by the id of `tally`, which counts its tokens.
         """
         streams: list[OutputStream] = []
+        await self.gate.enter()
+        account = asked.placement.client
+        self.in_flight.admit(account, sum(len(prompt.ids) for prompt in asked.prompts))
         try:  # what is kept until all have begun is compiled once, and nobody waits for it below
             grammar = await self.streams.compile_grammar(asked.sampling)
         except InvalidGrammar as refused:
@@ -337,7 +358,9 @@ class Service:
                 stream.close()
             raise
         del grammar
-        return self.metrics.observed(merged(streams, asked.sampling.n), ended)
+        self.in_flight.add(tally.request_id, account, streams)
+        tally.asked, tally.is_chat = asked.sampling, asked.meta.id.startswith("chat")
+        return self.metrics.observed(merged(streams, asked.sampling.n), tally.add)
 
 
 def _check_echo(prompts: Sequence[Prompt], sampling: SamplingParams) -> None:

@@ -7,12 +7,13 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from spaninfer_engine.errors import ConfigError
 
 from spaninfer_serving.dialects.table import DIALECTS
 from spaninfer_serving.fair_queue import Client
+from spaninfer_serving.keys import UserKey, hash_of
 
 DAY_S = 86_400
 SENDABLE = frozenset(map(chr, range(0x21, 0x7F)))  # visible ASCII: what headers carry unchanged
@@ -37,13 +38,19 @@ class Settings:
     port: int = 8000
     api_keys: tuple[str, ...] = ()
     priority_keys: tuple[str, ...] = ()  # further ones, whose requests may set `priority`
+    user_keys: tuple[UserKey, ...] = ()  # further ones, of a file
+    admin_hashes: tuple[bytes, ...] = ()  # SHA-256 of keys that may operate the server, too
     no_auth: bool = False  # serve an open address without a key
     max_body_bytes: int | None = None  # None: what the model's context has use for
     body_timeout_s: float = 60.0  # for a body to arrive
     keep_alive_s: float = 15.0  # a comment line after so much silence in a stream
     drain_s: float = 30.0  # how long running requests may take after SIGTERM
     log_requests: bool = True  # one line per request on standard error
+    log_format: Literal["text", "json"] = "text"
+    metrics_names: Literal["spaninfer", "both"] = "spaninfer"  # both: vLLM's names as well
+    traces: bool = False  # OpenTelemetry; OTEL_* variables say where to
     allow_origins: tuple[str, ...] = ()  # CORS; empty: only the server's own page
+    max_stored_responses: int = 1024  # of /v1/responses, kept in memory; 0: none
     tool_parser: str | None = None  # a dialect of tool calls; None: found from the chat template
     media_folder: Path | None = None  # file: URLs below it are read
     media_fetch: bool = False  # https: URLs are fetched, from public addresses
@@ -58,6 +65,10 @@ class Settings:
             raise ConfigError(f"max_body is {self.max_body_bytes} bytes; allowed is 1 or more")
         if not 0 <= self.drain_s <= DAY_S:
             raise ConfigError(f"drain is {self.drain_s:g} seconds; allowed is 0 to {DAY_S}")
+        if self.max_stored_responses < 0:
+            raise ConfigError(
+                f"max_stored_responses is {self.max_stored_responses}; allowed is 0 (none) or more"
+            )
         if self.tool_parser is not None and self.tool_parser not in DIALECTS:
             raise ConfigError(
                 f"--tool-parser is {self.tool_parser!r}; allowed are {', '.join(sorted(DIALECTS))}"
@@ -81,7 +92,7 @@ class Settings:
     @property
     def needs_key(self) -> bool:
         """Must every request for what is not public bring a key?"""
-        return bool(self.api_keys or self.priority_keys)
+        return bool(self.api_keys or self.priority_keys or self.user_keys)
 
     def largest_body(self, context: int, *, takes_media: bool = False) -> int:
         """Return how many bytes a body may have, for a model that takes so many tokens."""
@@ -91,13 +102,27 @@ class Settings:
 
     def accepts(self, key: str | None) -> bool:
         """Return whether a request with this key may pass; takes equal time for any wrong key."""
-        return not self.needs_key or any(_matches(key, self.api_keys + self.priority_keys))
+        return not self.needs_key or any(
+            [  # all of them: the time says nothing
+                *_matches(key, self.api_keys + self.priority_keys),
+                _has_one_of(key, [each.sha256 for each in self.user_keys]),
+                self.is_admin(key),
+            ]
+        )
+
+    def is_admin(self, key: str | None) -> bool:
+        """Return whether a request with this key may operate the server; nobody may without one."""
+        return _has_one_of(key, self.admin_hashes)
 
     def client_of(self, key: str | None, address: Sequence[Any] | None) -> Client:
         """Return who sends a request: by the number of its key, which is not said, or by host."""
         host, port = address or ("", 0)
         matches = _matches(key, self.api_keys + self.priority_keys)
         account = f"key {matches.index(True)}" if any(matches) else host
+        if self.user_keys and key is not None:
+            given = hash_of(key)
+            for known in self.user_keys:
+                account = account_of(known) if known.sha256 == given else account
         return Client(account, f"{host}:{port}")
 
     def may_prioritise(self, key: str | None) -> bool:
@@ -125,6 +150,17 @@ def _matches(key: str | None, keys: tuple[str, ...]) -> list[bool]:
     """Return which of the keys this is; all are compared, so the time says nothing of them."""
     given = (key or "").encode()
     return [secrets.compare_digest(given, known.encode()) for known in keys]
+
+
+def _has_one_of(key: str | None, hashes: Sequence[bytes]) -> bool:
+    given = hash_of(key or "")
+    matches = [secrets.compare_digest(given, known) for known in hashes]
+    return any(matches)
+
+
+def account_of(key: UserKey) -> str:
+    """Return the account of whoever has a key of the file."""
+    return f"key {key.name}"
 
 
 def is_loopback(host: str) -> bool:

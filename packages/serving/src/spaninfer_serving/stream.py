@@ -7,25 +7,60 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TypeVar
+from functools import partial
+from typing import Protocol, TypeAlias, TypeVar
 
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.types import Message, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from spaninfer_serving.error_mapping import STOPPING, problem_of
+from spaninfer_serving.wire.errors import Problem
 
 log = logging.getLogger(__name__)
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 T = TypeVar("T")
 
+Chunk: TypeAlias = BaseModel | list[bytes]
+"""What a stream sends at once: a model, or the JSON of several."""
+
+
+class Framing(Protocol):
+    """How the events of a stream are written."""
+
+    @property
+    def end(self) -> bytes:
+        """What comes last."""
+
+    def event(self, chunk: Chunk) -> bytes:
+        """Return a chunk as an event, or as several that travel together."""
+
+    def error(self, problem: Problem) -> bytes:
+        """Return a refusal as an event."""
+
+
+class DataEvents:
+    """Events without names, and [DONE] behind them: chat and text completions."""
+
+    end = DONE
+
+    def event(self, chunk: Chunk) -> bytes:
+        """Return a chunk as an event, or as several that travel together."""
+        if isinstance(chunk, BaseModel):
+            chunk = [chunk.model_dump_json(exclude_unset=True).encode()]
+        return b"data: " + b"\n\ndata: ".join(chunk) + b"\n\n"
+
+    def error(self, problem: Problem) -> bytes:
+        """Return a refusal as an event."""
+        return self.event([json.dumps(problem.body()).encode()])
+
 
 class EventStream(StreamingResponse):
     """Chunks as server-sent events; a comment in silences; the client's leaving closes `chunks`.
 
-    Chunks are models, or their JSON.
+    Chunks are models, or the JSON of several: an event each, which travel together.
     An error in the middle becomes an event: the headers are sent, so there is no other way left.
     """
 
@@ -33,24 +68,31 @@ class EventStream(StreamingResponse):
 
     def __init__(
         self,
-        chunks: AsyncGenerator[BaseModel | bytes, None],
+        chunks: AsyncGenerator[Chunk, None],
         keep_alive_s: float,
         prompt_param: str,
+        framing: Framing | None = None,
     ) -> None:
+        self._framing = framing or DataEvents()
         super().__init__(
-            _events(chunks, prompt_param),
+            _events(chunks, prompt_param, self._framing),
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
         )
         self._keep_alive_s = keep_alive_s
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send everything, or what is read of it before the client leaves."""
+        request = Request(scope, receive)
+        await unless_disconnected(request, partial(self.stream_response, send))
+
     async def stream_response(self, send: Send) -> None:
-        """Send everything; called by the base class, which cancels it when the client leaves."""
+        """Send everything; cancelled when the client leaves, or the server stops."""
         line = _Line(send)
         beating = asyncio.ensure_future(line.keep_alive(self._keep_alive_s))
         try:
             await super().stream_response(line.send)
         except asyncio.CancelledError:
-            await line.finish(_event(json.dumps(STOPPING.body()).encode()) + DONE)
+            await line.finish(self._framing.error(STOPPING) + self._framing.end)
             raise
         finally:
             beating.cancel()
@@ -86,36 +128,42 @@ class _Line:
 
 
 async def _events(
-    chunks: AsyncGenerator[BaseModel | bytes, None], prompt_param: str
+    chunks: AsyncGenerator[Chunk, None], prompt_param: str, framing: Framing
 ) -> AsyncIterator[bytes]:
     async with aclosing(chunks):
         try:
             async for chunk in chunks:
-                if not isinstance(chunk, bytes):
-                    chunk = chunk.model_dump_json(exclude_unset=True).encode()
-                yield _event(chunk)
+                yield framing.event(chunk)
         except Exception as error:
             problem = problem_of(error, prompt_param)
             if problem.status >= 500:
                 log.exception("a streamed request failed")
-            yield _event(json.dumps(problem.body()).encode())
-        yield DONE
-
-
-def _event(data: bytes) -> bytes:
-    return b"data: " + data + b"\n\n"
+            yield framing.error(problem)
+        yield framing.end
 
 
 async def unless_disconnected(request: Request, work: Callable[[], Awaitable[T]]) -> T | None:
     """Return what `work` returns; cancel it and return None when the client goes away."""
-    working = asyncio.ensure_future(work())
+    working = asyncio.current_task()
+    assert working is not None, "requests are answered in tasks"
+    has_left = False
+
+    def cancel(_: object) -> None:
+        nonlocal has_left
+        has_left = True
+        working.cancel()
+
     leaving = asyncio.ensure_future(_disconnected(request))
+    leaving.add_done_callback(cancel)
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
+        return await work()
+    except asyncio.CancelledError:
+        if has_left and not working.uncancel():
+            return None
+        raise
     finally:
-        for task in (working, leaving):
-            task.cancel()
+        leaving.remove_done_callback(cancel)
+        leaving.cancel()
 
 
 async def _disconnected(request: Request) -> None:

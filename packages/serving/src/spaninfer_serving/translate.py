@@ -19,7 +19,7 @@ from spaninfer_serving.forms import form_of
 from spaninfer_serving.wire.chat import ChatLogprob, ChatLogprobs, ChatRequest, TopLogprob
 from spaninfer_serving.wire.completions import CompletionLogprobs, CompletionRequest
 from spaninfer_serving.wire.errors import Problem
-from spaninfer_serving.wire.sampling import SamplingFields, Usage
+from spaninfer_serving.wire.sampling import DrawFields, SamplingFields, Usage
 
 # wire name -> name in SamplingParams; names that are equal stand in both columns
 _SAMPLING = {
@@ -44,7 +44,7 @@ _SAMPLING = {
 _REASONS = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
-    FinishReason.STOPPED: "stop",
+    FinishReason.STOPPED: "abort",  # by an operator, or the end of a drain
     FinishReason.DEADLINE: "length",
 }
 
@@ -157,7 +157,7 @@ def _bias(wire: Mapping[str, float]) -> dict[int, float]:
         ) from wrong
 
 
-def placement_of(body: SamplingFields, client: str, *, may_prioritise: bool) -> Placement:
+def placement_of(body: DrawFields, client: str, *, may_prioritise: bool) -> Placement:
     """Return how the request stands among the others; Problem where it may not say so."""
     if body.priority and not may_prioritise:
         raise Problem(

@@ -79,6 +79,6 @@ def test_an_event_of_text_is_what_its_model_writes(text, name):
             id="x", created=1, model=name, choices=[choice], system_fingerprint="f"
         )
 
-    found = TextEvents(event).json(text)
+    [found] = TextEvents(event).json([text])
 
     assert found == event(text).model_dump_json(exclude_unset=True).encode()

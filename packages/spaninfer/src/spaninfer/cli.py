@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from spaninfer_engine import Engine, EngineConfig, EngineState
@@ -22,6 +23,7 @@ from spaninfer_engine.startup.components import Parts
 from spaninfer_serving import Settings, bind
 from spaninfer_serving import serve as serve_until_signal
 from spaninfer_serving.chat_traits import traits_of
+from spaninfer_serving.keys import hash_of, read_admin_file, read_key_file
 
 from spaninfer import hub, options, show
 from spaninfer.bench.commands import app as bench_app
@@ -99,6 +101,16 @@ def serve(
             help="A key whose requests may set a priority, too; may be repeated.",
         ),
     ] = None,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="A TOML file of hashed keys and what each may use: docs/guides/serve.md."
+        ),
+    ] = None,
+    admin_key_file: Annotated[
+        Path | None,
+        typer.Option(help="A file of hashed keys that may operate the server, one in a line."),
+    ] = None,
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Listen on an open address without a key.")
     ] = False,
@@ -143,12 +155,31 @@ def serve(
     max_media: Annotated[
         int, typer.Option(help="Images, videos and clips that one request may have.")
     ] = 64,
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option(help="json: every line of the log is an object.")
+    ] = "text",
+    metrics_names: Annotated[
+        Literal["spaninfer", "both"],
+        typer.Option(
+            help="both: /metrics has vLLM's names as well, for dashboards that read them."
+        ),
+    ] = "spaninfer",
+    traces: Annotated[
+        bool,
+        typer.Option(
+            "--traces", help="Send OpenTelemetry traces to where OTEL_* says; needs the extra otel."
+        ),
+    ] = False,
+    max_stored_responses: Annotated[
+        int, typer.Option(help="Responses of /v1/responses that are kept in memory; 0: none.")
+    ] = 1024,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Leave out the access log, a line per request.")
     ] = False,
     threads: options.Threads = None,
     compute: options.Compute,
     cache: options.Cache,
+    tiers: options.Tiers,
     max_running: options.MaxRunning = 256,
     step_tokens: options.StepTokens = None,
     max_waiting: options.MaxWaiting = 4096,
@@ -166,10 +197,16 @@ def serve(
             port=port,
             api_keys=tuple(api_key or ()),
             priority_keys=tuple(priority_key or ()),
+            user_keys=() if key_file is None else read_key_file(key_file),
+            admin_hashes=() if admin_key_file is None else read_admin_file(admin_key_file),
             no_auth=no_auth,
             max_body_bytes=None if max_body is None else parse_bytes(max_body),
             drain_s=drain,
             log_requests=not quiet,
+            log_format=log_format,
+            metrics_names=metrics_names,
+            traces=traces,
+            max_stored_responses=max_stored_responses,
             allow_origins=tuple(allow_origin or ()),
             tool_parser=tool_parser,
             media_folder=media_folder,
@@ -183,6 +220,7 @@ def serve(
             served_name=served_model_name,
             **compute.asked,
             **cache.asked,
+            **tiers.asked,
             max_running=max_running,
             step_tokens=step_tokens,
             max_waiting=max_waiting,
@@ -319,6 +357,15 @@ def convert(
                 progress=bar,
             )
         typer.echo(folder)
+
+
+@app.command("hash-key")
+def hash_key(
+    key: Annotated[str | None, typer.Argument(help="The key; default: a new random one.")] = None,
+) -> None:
+    """Print a key and its SHA-256, for --key-file and --admin-key-file."""
+    made = secrets.token_urlsafe(32) if key is None else key
+    typer.echo(f"key:    {made}\nsha256: {hash_of(made).hex()}")
 
 
 @app.command()

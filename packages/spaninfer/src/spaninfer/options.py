@@ -60,12 +60,12 @@ KVDTypeOption = Annotated[
 ]
 QuantizeOption = Annotated[
     Quantize | None,
-    _engine("Quantise weights to bfloat16, int8 or int4 while loading. Needs backend cpu."),
+    _engine("Quantise weights while loading. Needs backend cpu."),
 ]
 GroupName = Literal["32", "64", "128", "row"]
 QuantizeGroupOption = Annotated[
     GroupName | None,
-    _engine("Channels of int8 and int4 weights that share a scale; default: 32."),
+    _engine("Channels of weights in 8 bits or less that share a scale; default: 32."),
 ]
 MaxLen = Annotated[
     int | None, _engine("Most tokens of prompt and answer together; default: the model's own.")
@@ -87,6 +87,16 @@ SpanLen = Annotated[
     int | None,
     _engine(f"Tokens per span (a block, or page, of the KV cache); default: {SPAN_LEN}."),
 ]
+KVOffloadSize = Annotated[
+    str | None,
+    _engine(
+        "Host memory for prefixes that leave the KV cache, such as 8GiB. Needs a GPU, or --kv-disk."
+    ),
+]
+KVDisk = Annotated[
+    Path | None, _engine("A folder for prefixes, which a later start finds there again.")
+]
+KVDiskSize = Annotated[str | None, _engine("Most bytes of files in it; default: 10GiB.")]
 MaxRunning = Annotated[int, _engine("Most requests in one step.")]
 StepTokens = Annotated[
     int | None,
@@ -184,6 +194,20 @@ class Cache:
     memory: Memory = None
     encoder_memory: EncoderMemory = None
     span_len: SpanLen = None
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Fields of EngineConfig."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """Where prefixes are kept that leave the KV cache."""
+
+    kv_offload: KVOffloadSize = None
+    kv_disk: KVDisk = None
+    kv_disk_size: KVDiskSize = None
 
     @property
     def asked(self) -> dict[str, Any]:

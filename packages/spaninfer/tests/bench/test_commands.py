@@ -127,3 +127,17 @@ def test_structured_output_is_measured_as_records(call, tmp_path):
     assert found["mask p50"]["masks"] > 100
     assert {"step free bs64", "step guided bs64"} <= found.keys()
     assert all(record["benchmark"] == "structured" for record in records)
+
+
+def test_hits_are_timed_from_every_tier(call):
+    asked = ("--backend", "reference", "--prompt-len", "200", "--runs", "1")
+    result = call("bench", "kv-tiers", "demo", *asked)
+
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    cached = {record["workload"]: record["cached"] for record in records}
+    assert cached.pop("none") == 0
+    assert cached == {
+        f"{tier} {share}": int(200 * share) // 32 * 32
+        for share in (0.25, 0.5, 0.75, 0.9, 0.99)
+        for tier in ("disk", "kv cache", "host")
+    }

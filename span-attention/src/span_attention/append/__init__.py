@@ -1,4 +1,4 @@
-"""New keys and values into spans: head norm, rotary embedding and the write, in one kernel.
+"""Append of new keys and values to spans: head norm, rotary embedding, write in one kernel.
 
 query[T H D], key[T K D] and value[T K E] of one element type, heads of a row contiguous, rows
 strided, each beginning at a multiple of 16 bytes; cosine[T R/2] and sine[T R/2] float32;
@@ -14,20 +14,21 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from spaninfer_kernel_launch import (
+    ArraySpec,
     Call,
     FileCache,
     Gpu,
-    Key,
     ShapeError,
     allocator,
     check_results,
     compile_variant,
     divide_head,
     gpu_of,
+    inspect_array,
     load,
-    look_at,
     pointer_of,
     prepared_once,
+    renamed,
     stream_handle,
     user_cache,
     view_at,
@@ -36,16 +37,31 @@ from spaninfer_kernel_launch import (
 from span_attention.append.arguments import ALIGNMENT, HeadNorm, Rotary, check
 from span_attention.append.signature import APPEND_ROWS, AppendArguments, AppendSizes
 from span_attention.append.tuning import launch
-from span_attention.append.variant import VARIANTS, Form, element_for, rotary_len, variant_for
+from span_attention.append.variant import (
+    VARIANTS,
+    AppendOptions,
+    element_for,
+    rotary_len,
+    variant_for,
+)
 from span_attention.layout import ArrayStrides, SpanLayout
 from span_attention.spans import Spans
 
-__all__ = ["VARIANTS", "Form", "HeadNorm", "Prepared", "Rotary", "append", "prepare", "variant_for"]
+__all__ = [
+    "VARIANTS",
+    "AppendOptions",
+    "HeadNorm",
+    "PreparedAppend",
+    "Rotary",
+    "append",
+    "prepare",
+    "variant_for",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """An append of one size, compiled and loaded: `launch` passes pointers, and nothing else."""
+class PreparedAppend:
+    """An append of one size."""
 
     layout: SpanLayout
     rows: int
@@ -67,15 +83,12 @@ class Prepared:
         head_norm: HeadNorm | None = None,
         stream: object = None,
     ) -> None:
-        """Write keys and values into the spans and the rotated queries to `out`.
-
-        Arrays may be given as addresses. Without a stream, the current one of query's framework.
-        """
+        """Write keys and values into the spans and the rotated queries to `out`."""
         rotated, norm = rotary or _NO_ROTARY, head_norm or _NO_NORM
         if rotated.len != self.rotary_len:
             raise ShapeError(
                 f"rope rotates {rotated.len} elements, but this append was prepared for "
-                f"{self.rotary_len}; Form(rotary_len=...) says how many"
+                f"{self.rotary_len}; AppendOptions(rotary_len=...) says how many"
             )
         rows = _Rows(*map(pointer_of, (query, key, value, slot_mapping)))
         tables = _Tables(
@@ -85,13 +98,13 @@ class Prepared:
         self.start(handle, _arguments(rows, tables, spans, pointer_of(out), norm))
 
     def start(self, handle: int, arguments: AppendArguments) -> None:
-        """Launch on the stream with this handle, whichever it is."""
+        """Launch on the stream with this handle, the default stream included."""
         if self._call is not None:
             self._call(handle, arguments)
 
 
 class _Rows(NamedTuple):
-    """Addresses of the rows to be appended, and of where each goes."""
+    """Addresses of the rows to append, and of their slots."""
 
     query: int
     key: int
@@ -100,7 +113,7 @@ class _Rows(NamedTuple):
 
 
 class _Tables(NamedTuple):
-    """Addresses of what rotary embedding and head norm read; 0 for what there is not."""
+    """Addresses of the tables of rotary embedding and head norm; 0 for those not given."""
 
     cosine: int
     sine: int
@@ -111,7 +124,7 @@ class _Tables(NamedTuple):
 def _arguments(
     rows: _Rows, tables: _Tables, spans: Spans, out: int, norm: HeadNorm
 ) -> AppendArguments:
-    """Return what the kernel takes."""
+    """Return the kernel's arguments."""
     (keys, values), (key_scales, value_scales) = spans.places, spans.scale_places
     return AppendArguments(
         query_out=out,
@@ -181,7 +194,7 @@ def _in_units(itemsize: int, layout: SpanLayout, place: ArrayStrides) -> tuple[i
 
 
 def prepare(
-    form: Form,
+    options: AppendOptions,
     layout: SpanLayout,
     *,
     rows: int,
@@ -189,7 +202,7 @@ def prepare(
     gpu: Gpu,
     row_strides: tuple[int, int, int] | None = None,
     cache: FileCache | None = None,
-) -> Prepared:
+) -> PreparedAppend:
     """Return the append of `rows` tokens with `heads` query heads on `gpu`, compiled or cached.
 
     `row_strides` count elements from one row of query, key and value to the next; contiguous rows
@@ -197,15 +210,15 @@ def prepare(
     """
     if heads < 1 or heads % layout.kv_heads:
         raise ShapeError(f"{heads} query heads are not a multiple of {layout.kv_heads} key heads")
-    compiled = compile_variant(variant_for(form, layout), gpu.arch, cache or user_cache())
-    rotated, kv_heads = rotary_len(form, layout), layout.kv_heads
-    division = divide_head(element_for(form, layout).itemsize, layout.key_size, rotated)
+    compiled = compile_variant(variant_for(options, layout), gpu.arch, cache or user_cache())
+    rotated, kv_heads = rotary_len(options, layout), layout.kv_heads
+    division = divide_head(element_for(options, layout).itemsize, layout.key_size, rotated)
     tasks = heads + kv_heads * (1 if layout.values == layout.keys else 2)
     grid = launch(rows, tasks, division.lanes, gpu.sm_count)
     dense = (heads * layout.key_size, kv_heads * layout.key_size, kv_heads * layout.value_size)
     sizes = _sizes(layout, heads, row_strides or dense)
     call = Call(load(compiled, gpu, APPEND_ROWS), grid, sizes) if grid else None
-    return Prepared(layout, rows, heads, rotated, workspace_bytes=0, _call=call)
+    return PreparedAppend(layout, rows, heads, rotated, workspace_bytes=0, _call=call)
 
 
 def append(
@@ -222,18 +235,17 @@ def append(
 ) -> object:
     """Return query[T H D] rotated; write key[T K D] and value[T K E] where slot_mapping[T] says.
 
-    `value` is None where values lie in the keys. Without `out`, the result is a new array in the
-    order of the stream: a tensor where query is a torch tensor, else one that cupy.from_dlpack
-    takes. Without a stream, the current one of query's framework. That slots lie inside the cache
-    is the caller's word: reading them would wait for the GPU.
+    `value` is None where values lie in the keys. Without `out`, the result is a new array. That
+    slots lie inside the cache is not checked, since reading them would wait for the GPU; the caller
+    must ensure it.
     """
     rotated, norm = rotary or _NO_ROTARY, head_norm or _NO_NORM
-    at, keys = zip(*map(look_at, (query, key, value, slot_mapping)), strict=True)
+    at, rows = zip(*map(inspect_array, (query, key, value, slot_mapping)), strict=True)
     read = (rotated.cosine, rotated.sine, norm.query_weight, norm.key_weight)
-    tables_at, table_keys = zip(*map(look_at, read), strict=True)
-    (to, out_key), (_, cache_key) = look_at(out), look_at(spans.cache)
-    others = (*table_keys, cache_key, out_key)
-    step, allocate = _checked(spans.layout, (rotated.len, rotated.interleaved), keys, others)
+    tables_at, tables = zip(*map(inspect_array, read), strict=True)
+    (to, out_spec), (_, cache_spec) = inspect_array(out), inspect_array(spans.cache)
+    others = (*tables, cache_spec, out_spec)
+    step, allocate = _checked(spans.layout, (rotated.len, rotated.interleaved), rows, others)
     handle = stream_handle(stream, query)
     if out is None:
         (out,) = allocate(handle)
@@ -248,19 +260,26 @@ _NAMES = (*_ROWS, "cosine", "sine", "query_weight", "key_weight")
 
 @prepared_once(1024)
 def _checked(
-    layout: SpanLayout, rotary: tuple[int, bool], rows: tuple[Key, ...], others: tuple[Key, ...]
-) -> tuple[Prepared, Callable[[int], tuple[Any, ...]]]:
-    """Return the append of arrays with these keys, and what allocates the rotated queries."""
+    layout: SpanLayout,
+    rotary: tuple[int, bool],
+    rows: tuple[ArraySpec, ...],
+    others: tuple[ArraySpec, ...],
+) -> tuple[PreparedAppend, Callable[[int], tuple[Any, ...]]]:
+    """Return the append of arrays with these specs, and the allocator of rotated queries."""
     *tables, cache, out = others
-    given = {name: view_at(key) for name, key in zip(_NAMES, (*rows, *tables), strict=True) if key}
+    specs = zip(_NAMES, (*rows, *tables), strict=True)
+    given = {name: view_at(spec) for name, spec in specs if spec}
     length, interleaved = rotary
     views = check(given, layout, length)
     num_rows, heads, _ = views["query"].shape
     gpu = gpu_of(**views, cache=view_at(cache))
-    form = Form("query_weight" in views, interleaved, length, views["query"].dtype)
+    options = AppendOptions("query_weight" in views, interleaved, length, views["query"].dtype)
     values = views.get("value", views["key"])
     strides = (views["query"].strides[0], views["key"].strides[0], values.strides[0])
-    step = prepare(form, layout, rows=num_rows, heads=heads, gpu=gpu, row_strides=strides)
+    step = prepare(options, layout, rows=num_rows, heads=heads, gpu=gpu, row_strides=strides)
     result = ("out", (num_rows, heads, layout.key_size), views["query"].dtype, ALIGNMENT)
     check_results((out,), gpu, result)
     return step, allocator(rows[0], gpu, result)
+
+
+__getattr__ = renamed(__name__, Form=("AppendOptions", AppendOptions))

@@ -1,4 +1,4 @@
-"""What an append takes besides queries, keys and values; and the check of all of it."""
+"""Arguments of an append besides queries, keys and values, and the checks of all arrays."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Rotary:
 
 @dataclass(frozen=True, slots=True)
 class HeadNorm:
-    """The RMS norm of each head: query_weight[D] and key_weight[D], and what keeps it finite.
+    """The RMS norm of each head: query_weight[D] and key_weight[D], and its epsilon.
 
     Heads are multiplied by weight + `weight_offset`, which is 1 for Gemma.
     """
@@ -44,7 +44,7 @@ class HeadNorm:
 
 
 def check(views: dict[str, View], layout: SpanLayout, rotary_len: int) -> dict[str, View]:
-    """Return those of the views that an append reads. Raises ShapeError or DTypeError for misfits.
+    """Return the views that an append reads. Raises ShapeError or DTypeError for misfits.
 
     Where values lie in the keys, a value is not read.
     """

@@ -1,15 +1,15 @@
-// New keys and values into the spans, with norm and rotary embedding on the way.
+// Append: head norm, rotary embedding and the write of new keys and values into spans.
 //
 //   query_out[t h] = rope(norm(query[t h]))      keys[slot[t] k] = rope(norm(key[t k]))
 //   values[slot[t] k] = value[t k]
 //
-// norm is x / sqrt(mean(x^2) + eps) * (weight + weight_offset) over one head (HEAD_NORM). rope turns
-// the first ROTARY elements in pairs: (i, i + ROTARY/2), or (2i, 2i + 1) where INTERLEAVED.
+// norm is x / sqrt(mean(x^2) + eps) * (weight + weight_offset) over one head (HEAD_NORM). rope
+// rotates the first ROTARY elements in pairs: (i, i + ROTARY/2), or (2i, 2i + 1) where INTERLEAVED.
 // Everything between loading and storing is float32, rounded once: to T, or to the codes of CODE
-// with their numbers (scale, or zero and scale) beside them. slot[t] is span * span_len + offset; a
-// negative slot marks a padding row, of which nothing is written.
+// with scale, or zero point and scale, beside them. slot[t] is span * span_len + offset; a negative
+// slot marks a padding row, for which nothing is written.
 //
-// LANES neighbouring lanes take one head of one row, called a task.
+// LANES adjacent lanes take one head of one row, called a task.
 //
 // Macros: T (element), CODE (of spans that hold codes: Fp8, Int8 or Uint4), KEY_SIZE, VALUE_SIZE,
 //         ROTARY, VECTOR, VALUE_VECTOR (elements per load), LANES, THREADS, VALUES_IN_KEYS,
@@ -54,8 +54,8 @@ __device__ __forceinline__ void keep(const Held& head, Cached* to, float*) {
 }
 #endif
 
-// Of latents (576 elements) ptxas would spill some to have more blocks on a multiprocessor; told that
-// one will do, it takes 76 registers. 0 says nothing.
+// For latents (576 elements) ptxas would spill to fit more blocks on a multiprocessor; with a limit
+// of one it takes 76 registers. 0 sets no limit.
 extern "C" __global__ void __launch_bounds__(THREADS, KEY_SIZE > 256 ? 1 : 0)
     append_rows(T* query_out, Cached* keys, Cached* values, float* key_scales, float* value_scales,
                 const T* query, const T* key, const T* value, const float* cosine,

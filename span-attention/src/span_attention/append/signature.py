@@ -1,4 +1,4 @@
-"""What append_rows takes."""
+"""The signature of append_rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spaninfer_kernel_launch import Float32, Int32, Int64, Pointer, Signature
 
 
 class AppendArguments(NamedTuple):
-    """Addresses, and the numbers of the head norm; those of what a variant does not have are 0."""
+    """Addresses, and the numbers of the head norm; 0 for those that a variant does not have."""
 
     query_out: Pointer
     keys: Pointer

@@ -1,4 +1,4 @@
-"""What an append does on the way into the spans, and the variant of the kernel that does it."""
+"""Variants of append: head norm, rotary embedding, quantisation."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _FLOATS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """What happens on the way: a norm over each head, and which pairs rope rotates.
+class AppendOptions:
+    """A request for a variant: a norm over each head, and the pairs that rope rotates.
 
     `rotary_len` is the number of elements that rope rotates, the whole head unless given. `dtype`
     is the element type of queries, keys and values; that of the spans, unless those hold codes.
@@ -46,23 +46,23 @@ class Form:
     dtype: object = None
 
 
-def element_for(form: Form, layout: SpanLayout) -> Element:
+def element_for(options: AppendOptions, layout: SpanLayout) -> Element:
     """Return the element type of queries, keys and values. Raises DTypeError for others."""
     own = _FLOATS.get(layout.format)
-    if own is None and form.dtype is None:
+    if own is None and options.dtype is None:
         raise DTypeError(
             f"spans of {layout.format.label} take keys and values of several types; "
-            "Form(dtype=...) must say which"
+            "AppendOptions(dtype=...) must say which"
         )
-    element = element_of(own if form.dtype is None else form.dtype)
+    element = element_of(own if options.dtype is None else options.dtype)
     if own is not None and element != element_of(own):
         raise DTypeError(f"keys and values are {element.name}, but the spans hold {np.dtype(own)}")
     return element
 
 
-def rotary_len(form: Form, layout: SpanLayout) -> int:
-    """Return how many elements rope rotates. Raises ShapeError where a head has no such pairs."""
-    rotated = layout.key_size if form.rotary_len is None else form.rotary_len
+def rotary_len(options: AppendOptions, layout: SpanLayout) -> int:
+    """Return the number of elements that rope rotates. Raises ShapeError for impossible ones."""
+    rotated = layout.key_size if options.rotary_len is None else options.rotary_len
     if rotated % 2 or not 0 <= rotated <= layout.key_size or layout.key_size % 2:
         raise ShapeError(
             f"rope rotates pairs: {rotated} elements of a head of {layout.key_size}; "
@@ -71,12 +71,12 @@ def rotary_len(form: Form, layout: SpanLayout) -> int:
     return rotated
 
 
-def variant_for(form: Form, layout: SpanLayout) -> Variant:
+def variant_for(options: AppendOptions, layout: SpanLayout) -> Variant:
     """Return the variant that writes into spans of this layout.
 
     Raises DTypeError or ShapeError for what no variant takes.
     """
-    element, rotated = element_for(form, layout), rotary_len(form, layout)
+    element, rotated = element_for(options, layout), rotary_len(options, layout)
     key = divide_head(element.itemsize, layout.key_size, rotated)
     if key.vector * layout.format.bits % 8:
         raise ShapeError(
@@ -93,8 +93,8 @@ def variant_for(form: Form, layout: SpanLayout) -> Variant:
         "LANES": key.lanes,
         "THREADS": THREADS,
         "VALUES_IN_KEYS": layout.values == layout.keys,
-        "HEAD_NORM": form.head_norm,
-        "INTERLEAVED": form.interleaved,
+        "HEAD_NORM": options.head_norm,
+        "INTERLEAVED": options.interleaved,
     }
     code = CODES.get(layout.format)
     if code:
@@ -113,7 +113,7 @@ def _variant(
 ) -> Variant:
     key_size, value_size, rotated = sizes
     layout = layout_of(key_size, value_size, format)
-    return variant_for(Form(head_norm, interleaved, rotated, dtype), layout)
+    return variant_for(AppendOptions(head_norm, interleaved, rotated, dtype), layout)
 
 
 _SIZES = (
@@ -129,4 +129,4 @@ VARIANTS: tuple[Variant, ...] = tuple(
     for rest in product(_SIZES, (False, True), (False, True))
     if rest[0][0] * format.bits % 128 == 0
 )
-"""Every element type, format and form with the sizes of heads of published models."""
+"""Every element type, format and set of options, with the head sizes of published models."""

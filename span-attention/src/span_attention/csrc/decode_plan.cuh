@@ -1,4 +1,4 @@
-// What the plan of a decode step holds, and how its numbers are read; plan.cu fills it.
+// The plan of a decode step: its layout and its readers; plan.cu fills it.
 //
 // In memory: Totals | TileRange of each warp of the grid | Order of each block | first tile of each
 // request, and their number at the end | for each part that blocks leave, how many readers it has.
@@ -6,18 +6,18 @@
 constexpr int kMmaTokens = 16;  // tokens that an mma takes: tiles begin at multiples of it
 constexpr int kMany = 16;      // a long item is one that goes on for more blocks than so many
 
-// How many blocks behind a long item share the rows of its result: some 3 % of the grid. No more than
-// kMany, so that they never meet the end of another long item.
+// The number of blocks after a long item that share the rows of its result: some 3 % of the grid.
+// At most kMany, so that they never reach the end of another long item.
 __device__ __forceinline__ int readers_of(int blocks) { return min(max(blocks / 32, 1), 8); }
 
-// Which of the parts in the workspace is that of the long item that ends in a block. The first ones
-// are those of items that go on behind each block.
+// The index in the workspace of the part of the long item that ends in a block. The first parts are
+// those of items that continue after each block.
 __device__ __forceinline__ int part_at_end(int blocks, int block) {
   return blocks + block / (kMany + 1);
 }
 __device__ __forceinline__ int parts_of(int blocks) { return part_at_end(blocks, blocks) + 1; }
 
-struct Division {     // of tiles in shares that are as equal as can be
+struct Division {     // of tiles into shares as equal as possible
   int share, longer;  // tiles of a share: one more for the first `longer`
 
   __device__ __forceinline__ int begin(int index) const {
@@ -30,13 +30,13 @@ struct Division {     // of tiles in shares that are as equal as can be
 };
 
 struct alignas(16) Totals {  // of the whole step
-  Division division;         // among the warps that have work, unless blocks take whole items
+  Division division;         // among the warps with work, unless blocks take whole items
   int paddings;              // requests without tokens
   int has_long_items;        // readers look at their orders
 };
 
-// The long item that ends in a block: the block that it begins in, or -1 (none does), its request and
-// its number among those of the request.
+// The long item that ends in a block: the block that it begins in, or -1 (none does), its request
+// and its number among those of the request.
 struct alignas(16) Order {
   int first, request, item;
 };
@@ -48,7 +48,7 @@ struct alignas(16)
 
 __device__ constexpr int ceil_div(int x, int by) { return (x + by - 1) / by; }
 
-// The first token of a request that has to be read, rounded down to where tiles begin.
+// The first token of a request that has to be read, rounded down to the beginning of a tile.
 __device__ __forceinline__ int first_token(int length, int window) {
   return window > 0 ? max(length - window, 0) / kMmaTokens * kMmaTokens : 0;
 }
@@ -57,7 +57,7 @@ __device__ __forceinline__ Division divide(int tiles, int shares) {
   return shares > 0 ? Division{tiles / shares, tiles % shares} : Division{};
 }
 
-// Where the parts of a plan lie, for a grid of so many warps and blocks.
+// The addresses of the parts of a plan, for a grid of so many warps and blocks.
 struct Plan {
   Totals* totals;
   int warps, blocks, requests;
@@ -68,10 +68,12 @@ struct Plan {
   __device__ __forceinline__ Order* orders() const {
     return reinterpret_cast<Order*>(ranges() + warps);
   }
-  __device__ __forceinline__ int* firsts() const { return reinterpret_cast<int*>(orders() + blocks); }
+  __device__ __forceinline__ int* firsts() const {
+    return reinterpret_cast<int*>(orders() + blocks);
+  }
   __device__ __forceinline__ int* flags() const { return firsts() + requests + 1; }
 
-  // As the L2 cache has it: it may be written while blocks of the kernel that reads it begin.
+  // Read from L2: it may be written while blocks of the reading kernel begin.
   __device__ __forceinline__ Totals load_totals() const {
     const int4 words = __ldcg(reinterpret_cast<const int4*>(totals));
     return {{words.x, words.y}, words.z, words.w};

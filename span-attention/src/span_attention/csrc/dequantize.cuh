@@ -1,8 +1,8 @@
-// Codes of a cache (codes.cuh) as the floats that they stand for, 16 bytes at a time.
+// Dequantisation of the KV cache (codes.cuh), 16 bytes at a time.
 //
 // Needs types.cuh, codes.cuh.
 
-// How elements lie in the cache: bits of each, and float32 numbers beside each token and head.
+// The format of elements in the cache: bits of each, float32 scales per token and head.
 template <typename Stored>
 struct Storage {
   static constexpr int kBits = Stored::kBits, kScales = Stored::kScales;
@@ -16,7 +16,7 @@ struct Storage<bfloat16> {
   static constexpr int kBits = 16, kScales = 0;
 };
 
-// Code number `index` of `word` as a number, before zero and scale.
+// Code number `index` of `word` as a number, before zero point and scale.
 template <typename Code>
 __device__ __forceinline__ float code_value(unsigned word, int index) {
   const unsigned code = word >> (index * Code::kBits);
@@ -31,8 +31,8 @@ __device__ __forceinline__ float code_value(unsigned word, int index) {
   }
 }
 
-// Writes what 16 bytes of codes stand for to `to`, aligned to 16 bytes. `numbers` are those of the
-// token and head.
+// Dequantises 16 bytes of codes to `to`, aligned to 16 bytes. `numbers` are the scales of the token
+// and head.
 template <typename Element, typename Code>
 __device__ __forceinline__ void dequantize_16(Element* to, uint4 codes, const float* numbers) {
   constexpr int kPerWord = 32 / Code::kBits, kPacks = 4 * kPerWord / 8;

@@ -1,22 +1,22 @@
 // Stored elements -> pairs of 16-bit floats, which the tensor cores take.
 //
-// Each type says of a 32-bit word of stored elements, lowest first:
-//   kBits      bits of an element;  kScales  float32 beside those of a token: 0, scale, zero + scale
+// Each type describes a 32-bit word of stored elements, lowest first:
+//   kBits      bits of an element;  kScales  float32 per token: 0, scale, zero point + scale
 //   Number     the 16-bit float that elements become;  kPairs  pairs that a word becomes
 //   kStep, kGap    pair r holds the elements r * kStep and r * kStep + kGap of the word
-//   kLow, kHigh    how prmt joins words of two tokens so that pair r of the two joined words holds
-//                  element r, or r + kPairs, of both
-//   kUnit      the element is (number - kBias) * kUnit, before zero and scale
+//   kLow, kHigh    prmt selectors that join words of two tokens so that pair r of the joined words
+//                  holds element r, or r + kPairs, of both
+//   kUnit      the element is (number - kBias) * kUnit, before zero point and scale
 //   kOddUnit   the same for pairs of odd r
 //   widen      the pairs of a word
 //
 // Integer codes become halves with the code as mantissa and an exponent of 0: subnormal numbers,
-// which tensor cores multiply exactly. Zeros and biases never meet the elements either: the sums of
-// queries and of weights, times them, are taken off the products.
+// which tensor cores multiply exactly. Zero points and biases are never applied to elements either:
+// the sums of queries and of weights, times them, are subtracted from the products.
 //
 // Needs types.cuh.
 
-// (x & mask) ^ with, in one instruction: of two constants the compiler makes two.
+// (x & mask) ^ with, in one instruction: from two constants the compiler makes two.
 template <unsigned kMask, unsigned kWith>
 __device__ __forceinline__ unsigned masked_xor(unsigned x) {
   unsigned y;

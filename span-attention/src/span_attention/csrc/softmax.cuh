@@ -4,7 +4,7 @@
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-// The score of a key that a row does not see.
+// The score of a masked key.
 __device__ __forceinline__ float hidden() { return __int_as_float(0xff800000); }
 
 // 2^x by the instruction alone: 2 units in the last place, results below 2^-126 are 0.
@@ -14,8 +14,8 @@ __device__ __forceinline__ float power_of_2(float x) {
   return power;
 }
 
-// Largest score and sum of exponentials so far of the lane's two rows. The sum is that of the
-// lane's own columns until `total` adds those of the four lanes of a row.
+// Running maximum and sum of exponentials of the lane's two rows (online softmax). The sum is that
+// of the lane's own columns until `total` adds those of the four lanes of a row.
 struct Rows {
   float most[2] = {hidden(), hidden()};
   float sum[2] = {0.0f, 0.0f};
@@ -32,14 +32,14 @@ __device__ __forceinline__ float tanh_exact(float x) {
   return 1.0f - __fdividef(2.0f, power_of_2(2.0f * kLog2e * x) + 1.0f);
 }
 
-// How scores become exponents of 2: score -> softcap -> bias, times `log2_scale`.
+// Scores as exponents of 2: score -> softcap -> bias, times `log2_scale`.
 struct Scores {
   float scale, softcap;
   int window;
   bool biased;
 
-  // What the stored scores are multiplied by in the exponent. Without softcap and bias they are
-  // stored as the products of query and key are, and scaled in the multiply-add of the exponent.
+  // The factor of stored scores in the exponent. Without softcap and bias, scores are stored as the
+  // raw products of query and key, and scaled in the multiply-add of the exponent.
   __device__ __forceinline__ float log2_scale() const { return plain() ? scale * kLog2e : kLog2e; }
   __device__ __forceinline__ bool plain() const { return softcap == 0.0f && !biased; }
 
@@ -59,7 +59,7 @@ struct Scores {
     }
   }
 
-  // Minus infinity where a row does not see a column: later than itself, or behind its window.
+  // Minus infinity where a row does not see a column: after its position, or before its window.
   template <int kFragments>
   __device__ __forceinline__ void hide(float (&s)[kFragments][4], int column,
                                        const int (&position)[2]) const {
@@ -74,8 +74,8 @@ struct Scores {
   }
 };
 
-// Turns scores into exp2(log2_scale * (score - largest)) and adds them to the rows; `keep` is what
-// earlier sums were multiplied by, and earlier results must be.
+// Turns scores into exp2(log2_scale * (score - largest)) and adds them to the rows' sums; `keep` is
+// the factor that earlier sums were rescaled by, and earlier results must be.
 template <int kFragments>
 __device__ __forceinline__ void absorb(float (&s)[kFragments][4], Rows& rows, float log2_scale,
                                        float (&keep)[2]) {

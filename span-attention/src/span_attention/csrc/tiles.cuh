@@ -1,10 +1,10 @@
-// The tiles of a prefill: which rows of which slice, which heads, which keys they see.
+// The tiles of a prefill: their rows of a slice, their heads, the keys that they see.
 //
 // A tile is some rows of one slice times `pack` query heads that share a KV head: its line m is row
 // m / pack and head m % pack, so that a block of keys serves all of them.
 
-// What tells of a step where its slices lie; see prefill/plan.cu for `plan`. It may be written
-// while thread blocks that read it begin: it is read as the L2 cache has it.
+// The slices of a step; see prefill/plan.cu for `plan`. It may be written while thread blocks that
+// read it begin, so it is read from L2.
 struct Slices {
   int* plan;
   int num_slices;
@@ -24,7 +24,7 @@ struct Tile {
   int row;        // first row, counted over the whole step
   int num_rows;
   int position;   // of the first row
-  int first_key;  // the keys that any row sees: first_key .. last_key
+  int first_key;  // first_key .. last_key: the keys that any row sees
   int last_key;
 
   Tile() = default;
@@ -38,7 +38,7 @@ struct Tile {
     first_key = window ? max(0, position - window + 1) : 0;
   }
 
-  // Whether every row sees all of the keys first .. first + count - 1.
+  // True if every row sees all of the keys first .. first + count - 1.
   __device__ __forceinline__ bool sees_all(int first, int count, int window) const {
     return first + count - 1 <= position && !(window && first <= last_key - window);
   }

@@ -8,15 +8,15 @@ replayed for other lengths.
 from __future__ import annotations
 
 from span_attention.decode.batch import BatchDecode
-from span_attention.decode.prepared import Prepared, prepare
+from span_attention.decode.prepared import PreparedDecode, prepare
 from span_attention.decode.tuning import Tuning, tune
-from span_attention.decode.variant import VARIANTS, Form, variant_for
+from span_attention.decode.variant import VARIANTS, DecodeOptions, variant_for
 
 __all__ = [
     "VARIANTS",
     "BatchDecode",
-    "Form",
-    "Prepared",
+    "DecodeOptions",
+    "PreparedDecode",
     "Tuning",
     "prepare",
     "tune",

@@ -7,17 +7,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from spaninfer_kernel_launch import (
-    Key,
+    ArraySpec,
     Result,
     ShapeError,
     View,
     allocator,
     check_dense,
-    check_results,
     check_rows,
     get_gpu,
     gpu_of,
-    look_at,
+    inspect_array,
     match,
     numpy_dtype,
     pointer_of,
@@ -27,22 +26,18 @@ from spaninfer_kernel_launch import (
 )
 
 from span_attention.decode.kernels import AttendArguments
-from span_attention.decode.prepared import Prepared, prepare
+from span_attention.decode.prepared import PreparedDecode, prepare
 from span_attention.decode.tuning import Tuning, places
-from span_attention.decode.variant import Form
+from span_attention.decode.variant import DecodeOptions
 from span_attention.layout import SpanLayout
-from span_attention.lse import pair_of, results_of
-from span_attention.operands import check_device, look_or_trust, no_result
+from span_attention.operands import operands_of
 from span_attention.spans import Spans
-
-_ROW_BYTES = 16  # what a lane loads of a query at once
-_RESULT_BYTES = 8  # what it writes at once
 
 
 class _Step(NamedTuple):
-    """What runs read of a planned step: the arrays are held as long as it is planned."""
+    """A planned step, as runs read it; its arrays are held as long as it is planned."""
 
-    prepared: Prepared
+    prepared: PreparedDecode
     seq_lens: int
     span_tables: int
     table_rows: int
@@ -81,7 +76,7 @@ class BatchDecode:
         tuning: Tuning | None = None,
     ) -> None:
         self._layout, self._num_heads, self._tuning = layout, num_heads, tuning
-        self._form = Form(numpy_dtype(dtype), lse)
+        self._options = DecodeOptions(numpy_dtype(dtype), lse)
         self._head_strides = _head_strides(layout)
         self._memory: tuple[Any, ...] = ()
         self._step: _Step | None = None
@@ -101,16 +96,16 @@ class BatchDecode:
         padding, whose result is zero. Row table_rows[r] of span_tables[N M] names the spans of
         sequence r in order, row r without table_rows[R]; all int32. With a window, only the last
         `window` tokens are attended to. Nothing is read on the host: that lengths and tables fit
-        the cache is the caller's word. Without a stream, the current one of seq_lens' framework.
+        the cache is not checked; the caller must ensure it.
 
-        What runs read before they wait for the kernel in front must be there when the step is
-        planned: seq_lens, tables, and keys and values of all tokens but the last of each sequence.
-        Steps that append several tokens of one sequence belong to `BatchPrefill`.
+        Runs read some arrays before they wait for the previous kernel, so these must be complete
+        when the step is planned: seq_lens, tables, and keys and values of all tokens but the last
+        of each sequence. Steps that append several tokens of one sequence belong to `BatchPrefill`.
         """
-        (lens_at, lens), (tables_at, tables) = look_at(seq_lens), look_at(span_tables)
-        rows_at, rows = look_at(table_rows)
-        key = (self._form, self._layout, self._num_heads, self._tuning, lens, tables, rows)
-        prepared, table_stride, allocate = _prepared_for(*key)
+        (lens_at, lens), (tables_at, tables) = inspect_array(seq_lens), inspect_array(span_tables)
+        rows_at, rows = inspect_array(table_rows)
+        spec = (self._options, self._layout, self._num_heads, self._tuning, lens, tables, rows)
+        prepared, table_stride, allocate = _prepared_for(*spec)
         handle = stream_handle(stream, seq_lens)
         if self._step is None or self._step.prepared is not prepared:
             self._memory = allocate(handle)
@@ -140,34 +135,24 @@ class BatchDecode:
         out: Any = None,
         stream: object = None,
     ) -> Any:
-        """Return what query[R H D] reads of one layer's keys and values, [R H E].
+        """Return the attention of query[R H D] over one layer's keys and values, [R H E].
 
         With `lse`, return a pair: that, and lse[R H] float32. alibi_slopes[H] and sinks[H] are
         float32; sinks are logits that take part in the softmax without a value. Without `out` (a
-        pair with `lse`), results are new arrays in the order of the stream: tensors where query is
-        a torch tensor, else arrays that cupy.from_dlpack takes. Query and `out` may be addresses of
-        dense arrays. Without a stream, the current one of query's framework.
+        pair with `lse`), results are new arrays. Query and `out` may be addresses of dense arrays.
         """
         step = self._step
         if step is None:
             raise ShapeError("no step is planned; call plan(seq_lens, span_tables) before run")
-        layout = self._layout
-        if spans.layout is not layout and spans.layout != layout:
-            raise ShapeError("spans have another layout than this BatchDecode was made for")
-        (out, lse) = pair_of(out, lse=self._form.lse)
-        (at, key), (to, out_key), (lse_at, lse_key) = map(look_or_trust, (query, out, lse))
-        (slopes_at, slopes), (sinks_at, sinks_key) = look_at(alibi_slopes), look_at(sinks)
-        stride, allocate = _checked(step.prepared, key, slopes, sinks_key, out_key, lse_key)
-        handle = stream_handle(stream, query)
-        if out is None:
-            results = allocate(handle)
-            out, lse = results if self._form.lse else (results[0], None)
-            to, lse_at = pointer_of(out), pointer_of(lse)
+        layout, prepared = self._layout, step.prepared
+        at = operands_of(
+            prepared, prepared.requests, spans, query, (alibi_slopes, sinks), out, stream
+        )
         (keys, values), (key_scales, value_scales) = spans.places, spans.scale_places
         key_head, value_head, key_scale_head, value_scale_head = self._head_strides
         arguments = AttendArguments(
-            out=to,
-            query=at,
+            out=at.out,
+            query=at.query,
             span_tables=step.span_tables,
             table_rows=step.table_rows,
             seq_lens=step.seq_lens,
@@ -177,26 +162,26 @@ class BatchDecode:
             values=values,
             key_scales=key_scales,
             value_scales=value_scales,
-            alibi_slopes=slopes_at,
-            sinks=sinks_at,
+            alibi_slopes=at.alibi_slopes,
+            sinks=at.sinks,
             softmax_scale=softmax_scale,
             softcap=softcap or 0.0,
             window=step.window,
-            requests=step.prepared.requests,
+            requests=prepared.requests,
             group=self._num_heads // layout.kv_heads,
             kv_heads=layout.kv_heads,
             span_shift=layout.span_len.bit_length() - 1,
             table_stride=step.table_stride,
-            query_stride=stride,
+            query_stride=at.query_stride,
             span_stride=layout.span_stride,
             key_head=key_head,
             value_head=value_head,
             key_scale_head=key_scale_head,
             value_scale_head=value_scale_head,
-            lse=lse_at,
+            lse=at.lse,
         )
-        step.prepared.attend(handle, arguments)
-        return (out, lse) if self._form.lse else out
+        prepared.attend(at.stream, arguments)
+        return at.result
 
 
 def _head_strides(layout: SpanLayout) -> tuple[int, int, int, int]:
@@ -212,31 +197,36 @@ def _head_strides(layout: SpanLayout) -> tuple[int, int, int, int]:
 
 @prepared_once(256)
 def _kernel_for(
-    form: Form, layout: SpanLayout, requests: int, num_heads: int, gpu: int, tuning: Tuning | None
-) -> Prepared:
+    options: DecodeOptions,
+    layout: SpanLayout,
+    requests: int,
+    num_heads: int,
+    gpu: int,
+    tuning: Tuning | None,
+) -> PreparedDecode:
     """Return the decode of so many sequences on a GPU, compiled or cached."""
     return prepare(
-        form, layout, requests=requests, heads=num_heads, gpu=get_gpu(gpu), tuning=tuning
+        options, layout, requests=requests, heads=num_heads, gpu=get_gpu(gpu), tuning=tuning
     )
 
 
 @prepared_once(1024)
 def _prepared_for(
-    form: Form,
+    options: DecodeOptions,
     layout: SpanLayout,
     num_heads: int,
     tuning: Tuning | None,
-    seq_lens: Key,
-    span_tables: Key,
-    table_rows: Key,
-) -> tuple[Prepared, int, Callable[[int], tuple[Any, ...]]]:
-    """Return the decode of a step whose arrays have these keys, and what allocates its memory."""
+    seq_lens: ArraySpec,
+    span_tables: ArraySpec,
+    table_rows: ArraySpec,
+) -> tuple[PreparedDecode, int, Callable[[int], tuple[Any, ...]]]:
+    """Return the decode of a step with these specs, and the allocator of its memory."""
     views = {"seq_lens": view_at(seq_lens), "span_tables": view_at(span_tables)}
     if table_rows:
         views["table_rows"] = view_at(table_rows)
     requests = check_step(**views)
     gpu = gpu_of(**views)
-    prepared = _kernel_for(form, layout, requests, num_heads, gpu.index, tuning)
+    prepared = _kernel_for(options, layout, requests, num_heads, gpu.index, tuning)
     plan: Result = ("plan", (prepared.plan_bytes,), np.uint8, 16)
     workspace: Result = ("workspace", (prepared.workspace_bytes,), np.uint8, 16)
     allocate = allocator(seq_lens, gpu, plan, workspace)
@@ -257,33 +247,3 @@ def check_step(seq_lens: View, span_tables: View, table_rows: View | None = None
     check_dense(np.int32, **lists)
     check_rows(np.int32, 4, span_tables=span_tables)
     return requests
-
-
-@prepared_once(1024)
-def _checked(
-    prepared: Prepared, query: Key, alibi_slopes: Key, sinks: Key, out: Key, lse: Key
-) -> tuple[int, Callable[[int], tuple[Any, ...]]]:
-    """Return the elements from row to row of queries, and what allocates results."""
-    requests, heads, layout = prepared.requests, prepared.heads, prepared.layout
-    dtype = numpy_dtype(prepared.form.dtype)
-    given = {"query": query, "alibi_slopes": alibi_slopes, "sinks": sinks}
-    views = {name: view_at(key) for name, key in given.items() if key}
-    stride = heads * layout.key_size
-    if query:
-        stride = check_query(views["query"], prepared)
-    per_head = {name: view for name, view in views.items() if name != "query"}
-    match(**{name: (view, f"{heads}") for name, view in per_head.items()})
-    check_dense(np.float32, **per_head)
-    check_device(prepared.gpu, **views)
-    shape = (requests, heads, layout.value_size)
-    results = results_of(shape, dtype, alignment=_RESULT_BYTES, lse=prepared.form.lse)
-    check_results((out, lse)[: len(results)], prepared.gpu, *results)
-    return stride, allocator(query, prepared.gpu, *results) if query else no_result
-
-
-def check_query(query: View, prepared: Prepared) -> int:
-    """Return the elements from row to row. Raises ShapeError or DTypeError for misfits."""
-    layout = prepared.layout
-    match(query=(query, f"{prepared.requests} {prepared.heads} {layout.key_size}"))
-    check_rows(prepared.form.dtype, _ROW_BYTES, query=query)
-    return query.strides[0]

@@ -2,28 +2,28 @@
 //
 // A warp computes the tiles of tokens that the plan gives it (decode_plan.cuh) one after another,
 // across the ends of items: an item is the query heads of one request that share a key head. The
-// next tile is always under way, the next item's too, so that memory never waits for an item to be
-// finished. An item that one warp has seen whole is written by it alone. Of the others, the last
-// warp of a block that has a part adds up those of its block at the end. Warps go from their last
-// tile to the first: so the part of an item that goes on in the next block is the first thing that
-// a block computes, and has long been in the workspace when the block that has the item's end,
-// which is the last thing that it computes, wants it (merge.cuh). Where very many blocks have an
-// item, those behind it share that work (long_items.cuh).
+// next tile's loads are always in flight, the next item's too, so that memory never waits for an
+// item to be finished. An item that one warp has seen whole is written by it alone. Of the others,
+// the last warp of a block that has a part adds up those of its block at the end. Warps go from
+// their last tile to the first: so the part of an item that goes on in the next block is the first
+// thing that a block computes, and has long been in the workspace when the block that has the
+// item's end, which is the last thing that it computes, wants it (merge.cuh). Where very many
+// blocks have an item, the blocks after it share that work (long_items.cuh).
 //
-// Keys and values go from memory to registers and to the tensor cores, past shared memory: which
-// lane holds which token and element is ours to choose, because softmax does not care about the
-// order of tokens and a product does not care about the order of elements.
+// Keys and values go from memory to registers and to the tensor cores, past shared memory: the
+// assignment of tokens and elements to lanes is free, because softmax does not depend on the order
+// of tokens, nor a dot product on the order of elements.
 //
 //   scores   [tokens x heads] = keys [tokens x elements] * query^T: lane (g, t) loads the pieces
 //            t, t + 4, … of the keys of the tokens g and g + 8
-//   result   [elements x heads] += values^T [elements x tokens] * weights [tokens x heads]: lane
-//   (g, t)
-//            loads the pieces g, g + 8, … of the values of the tokens 2t, 2t + 1, 2t + 8, 2t + 9
+//   result   [elements x heads] += values^T [elements x tokens] * weights [tokens x heads]:
+//            lane (g, t) loads the pieces g, g + 8, … of the values of the tokens 2t, 2t + 1,
+//            2t + 8, 2t + 9
 //
-// Scores are in units of log2. Scales and zeros of codes never meet the elements: a key's scale
+// Scores are in units of log2. Scales and zero points are never applied to elements: a key's scale
 // multiplies its score, a value's is added to it as a logarithm (weights are then those of scaled
-// values, and at most 1, whatever the scale) and divided out of the sum of weights; zeros are taken
-// off products as a whole (pairs.cuh).
+// values, and at most 1, whatever the scale) and divided out of the sum of weights; zero points are
+// subtracted from whole products (pairs.cuh).
 //
 // Macros: T (query and out), CODES (pairs.cuh), KEY_SIZE, VALUE_SIZE, HEAD_TILES (8 query heads
 // each), VALUE_TILE (elements of a result that an item has), TILES (of 16 tokens, per warp), WARPS,
@@ -31,14 +31,14 @@
 // VALUE_STRIDE, KEY_SCALES_STRIDE and VALUE_SCALES_STRIDE (bytes from token to token); LSE (0 or 1:
 // whether the log-sum-exps of scores are written to lse[requests heads]).
 
-// What a warp is left with: a part of an item that warps before have more of; and whether it has
-// the item's end.
+// The open part of a warp: of an item that earlier warps have more of; and whether it has the
+// item's end.
 struct Partial {
   bool is_partial, has_end;
 };
 
-// Attends to the tiles of a warp, the last one first. What is left open is in `sums`, and `own` is
-// the last tile of it that was read.
+// Attends to the tiles of a warp, the last one first. The open part is in `sums`, and `own` is its
+// last tile that was read.
 __device__ __forceinline__ Partial attend(Accumulators& acc, Tile& own, const Arguments& of,
                                           const TileRange& range, Shared& shared) {
   const int warp = threadIdx.x / kWarp;
@@ -49,7 +49,7 @@ __device__ __forceinline__ Partial attend(Accumulators& acc, Tile& own, const Ar
   Scales key_scales, value_scales;
   TileIterator tiles;
   Tile next;
-  Spans own_spans, next_spans, later_spans;  // what is loaded ahead is not touched until it is needed
+  Spans own_spans, next_spans, later_spans;  // loaded ahead
   const auto load_key_scales = [&](const Tile& tile, const Spans& spans) {
     key_scales.load_all<KEY_SCALES_STRIDE>(of.key_scales, of.key_scale_head, of, tile, spans);
   };
@@ -144,7 +144,7 @@ __device__ __forceinline__ Partial attend(Accumulators& acc, Tile& own, const Ar
   return partial;
 }
 
-// Adds what warps before have of an item to what the last of its warps in the block has.
+// Adds earlier warps' parts of an item to that of its last warp in the block.
 __device__ __forceinline__ void add_warps(Accumulators& acc, const Tile& tile, const Arguments& of,
                                           const Totals& totals, const TileRange& range,
                                           bool has_end, Shared& shared) {
@@ -169,7 +169,7 @@ __device__ __forceinline__ void add_warps(Accumulators& acc, const Tile& tile, c
   }
 }
 
-// The results of requests that have no tokens: zeros, and the logarithms of none.
+// The results of padding requests: zeros, and a log-sum-exp of minus infinity.
 __device__ __forceinline__ void clear_padding(const Arguments& of) {
   const int size = of.kv_heads * of.group * VALUE_SIZE;
   for (int request = blockIdx.x; request < of.requests; request += gridDim.x) {
@@ -206,8 +206,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS_PER_SM)
   // clang-format on
   const int warp = threadIdx.x / kWarp;
   if (threadIdx.x == 0) shared.merge.first = -1;
-  // The plan, the lengths and the tables are older than the kernel before, and so are all tokens but
-  // the last of each request: what is made of them alone does not wait for it.
+  // The plan, the lengths and the tables are older than the previous kernel, and so are all tokens
+  // but the last of each request: work on them does not wait for it.
   const Totals totals = of.plan.load_totals();
   const TileRange range = of.plan.load_range(blockIdx.x * WARPS + warp);
   if (threadIdx.x % kWarp == 0) shared.begins[warp] = range.begin;

@@ -1,4 +1,4 @@
-"""The kernels of decode: what each takes."""
+"""The kernels of decode: their signatures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spaninfer_kernel_launch import Float32, Int32, Int64, Pointer, Signature, U
 
 
 class PlanArguments(NamedTuple):
-    """What decode_plan takes."""
+    """Arguments of decode_plan."""
 
     totals: Pointer
     seq_lens: Pointer
@@ -21,7 +21,7 @@ class PlanArguments(NamedTuple):
 
 
 class AttendArguments(NamedTuple):
-    """What decode_attend takes; strides of spans and heads are bytes, others elements."""
+    """Arguments of decode_attend; strides of spans and heads are bytes, others elements."""
 
     out: Pointer
     query: Pointer

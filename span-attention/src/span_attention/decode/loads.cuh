@@ -1,4 +1,4 @@
-// Keys, values and the numbers of codes, from memory to registers.
+// Loads of keys, values and scales, from memory to registers.
 
 template <int kWords>
 __device__ __forceinline__ void load(unsigned* to, const char* from) {
@@ -20,25 +20,26 @@ __device__ __forceinline__ int first_seen(const Arguments& of, const Tile& tile)
   return of.window > 0 ? max(tile.length - of.window, 0) : 0;
 }
 
-// Whether the request sees all tokens of the tile.
+// True if the request sees all tokens of the tile.
 __device__ __forceinline__ bool sees_all(const Arguments& of, const Tile& tile) {
   return tile.token >= first_seen(of, tile) && tile.token + kTile <= tile.length;
 }
 
-// Whether the request sees the tile's token of this number.
+// True if the request sees the tile's token of this number.
 __device__ __forceinline__ bool sees(const Arguments& of, const Tile& tile, int index) {
   const int token = tile.token + index;
   return token >= first_seen(of, tile) && token < tile.length;
 }
 
-// Where the spans' tokens of the tile's key head begin.
-__device__ __forceinline__ const char* head_of(const char* base, unsigned stride, const Tile& tile) {
+// The address of the tile's key head in a span.
+__device__ __forceinline__ const char* head_of(const char* base, unsigned stride,
+                                               const Tile& tile) {
   return base + static_cast<unsigned long long>(stride) * static_cast<unsigned>(tile.kv_head);
 }
 
-// Where the rows of 16 tokens of a tile lie, kStride bytes each; behind the last ones of a request
-// they are these. What is not seen is read like the rest, as its span is the request's, and hidden
-// later on. Strides that the compiler knows leave 2 instructions for addresses to 16 tokens.
+// The addresses of the rows of 16 tokens of a tile, kStride bytes each; past the last ones of a
+// request, those again. Masked tokens are read like the rest, as their span is the request's, and
+// hidden later. With compile-time strides, addresses take 2 instructions per 16 tokens.
 template <int kStride>
 __device__ __forceinline__ const char* rows_of(const char* base, const Arguments& of,
                                                const Tile& tile, int index, int span) {
@@ -68,7 +69,7 @@ __device__ __forceinline__ void load_keys(Keys& keys, int part, const Arguments&
   }
 }
 
-// Which of 16 tokens is in row r of the values that a lane holds.
+// The number, of 16, of the token in row r of a lane's values.
 __device__ __forceinline__ int token_of_row(int r) {
   return threadIdx.x % 4 * 2 + r % 2 + r / 2 * 8;
 }
@@ -102,7 +103,7 @@ __device__ __forceinline__ void load_values(Values& values, int part, const Argu
   }
 }
 
-// Zeros as the values of tokens that are not seen: a weight of zero does not hide a NaN.
+// Zeros for the values of masked tokens: a weight of zero does not hide a NaN.
 __device__ __forceinline__ void hide(Values& values, const Arguments& of, const Tile& tile) {
 #pragma unroll
   for (int i = 0; i < TILES; ++i) {
@@ -133,7 +134,7 @@ struct Scales {
     }
   }
 
-  // A zero of 0 and a scale of 1 for tokens that are not seen.
+  // A zero point of 0 and a scale of 1 for masked tokens.
   __device__ __forceinline__ void hide(const Arguments& of, const Tile& tile) {
     if constexpr (Codes::kScales > 0) {
 #pragma unroll
@@ -150,15 +151,15 @@ struct Scales {
     return __uint_as_float(bits[tile][half][Codes::kScales - 1]);
   }
 
-  // What is to be taken off the numbers that codes become.
+  // The zero point of the numbers that codes are widened to.
   __device__ __forceinline__ float bias(int tile, int half) const {
     if constexpr (Codes::kScales < 2) return 0.0f;
     const float zero = __uint_as_float(bits[tile][half][0]);
-    return Codes::kBias == 0.0f ? zero : zero + Codes::kBias;  // 0 would be added by an instruction
+    return Codes::kBias == 0.0f ? zero : zero + Codes::kBias;  // adding 0 would take an instruction
   }
 };
 
-// Asks for kBytes of each row of a tile's tokens to come to the L2 cache.
+// Prefetches kBytes of each row of a tile's tokens into L2.
 template <int kStride, int kBytes>
 __device__ __forceinline__ void prefetch(const char* base, const Arguments& of, const Tile& tile,
                                          const Spans& spans) {

@@ -1,7 +1,7 @@
-// Parts of a long item, which many blocks have, added up by the blocks behind it: they share the
+// Reduction of a long item, of which many blocks have parts, by the blocks after it: they share the
 // rows of its result, and so read all of its parts in one round.
 
-// What a row of an item and its softmax come to, over the parts that were added.
+// A row of an item and its softmax, over the parts that were added.
 struct RowAccumulators {
   float most[2] = {hidden(), hidden()}, sum[2] = {};
   float4 at = {};
@@ -17,8 +17,8 @@ struct RowAccumulators {
   }
 };
 
-// What a block reads of a long item: the rows `reader`, `reader` + readers, … of all of its parts,
-// of which each warp adds up every WARPS-th.
+// The share of a long item that a block reduces: rows `reader`, `reader` + readers, … of all of its
+// parts, of which each warp adds every WARPS-th.
 struct Reading {
   int reader;       // -1: no long item ends shortly before the block
   int first, last;  // blocks of the item
@@ -39,13 +39,13 @@ struct Reading {
   __device__ __forceinline__ int count() const {  // of the warp's parts
     return ceil_div(last + 1 - first - static_cast<int>(threadIdx.x) / kWarp, WARPS);
   }
-  __device__ __forceinline__ int part(int index) const {  // behind the last one that one again
+  __device__ __forceinline__ int part(int index) const {  // past the last one, that one again
     const int own = min(index, count() - 1) * WARPS + static_cast<int>(threadIdx.x) / kWarp;
     const int block = first + own;
     return block < last ? block : part_at_end(gridDim.x, last);
   }
 
-  // Waits for blocks that began before this one and wait for none behind: so waiting ends.
+  // Waits for blocks that began before this one and wait for no later one: so waiting ends.
   __device__ __forceinline__ void wait(const int* flags) const {
     for (int p = threadIdx.x % kWarp; __any_sync(kAll, p < count()); p += kWarp) {
       while (!__all_sync(kAll, load_flag(&flags[part(p)]) != 0)) {
@@ -53,9 +53,9 @@ struct Reading {
     }
   }
 
-  // The sums of row k over the warp's parts.
+  // Row k, reduced over the warp's parts.
   __device__ __forceinline__ RowAccumulators add_parts(const Arguments& of, int k) const {
-    constexpr int kAhead = 16;  // parts under way together
+    constexpr int kAhead = 16;  // parts in flight together
     const int lane = threadIdx.x % kWarp, top = k / kRows * (1 + kRows);
     RowAccumulators acc;
 #pragma unroll 1
@@ -74,7 +74,7 @@ struct Reading {
     return acc;
   }
 
-  // Tells that the warp has read its parts: flags are 0 again when all readers have.
+  // Marks the warp's parts as read: flags are 0 again when all readers have read them.
   __device__ __forceinline__ void leave(int* flags) const {
     for (int p = threadIdx.x % kWarp; p < count(); p += kWarp) atomicSub(&flags[part(p)], 1);
   }
@@ -100,7 +100,7 @@ __device__ __forceinline__ void write_row(const RowAccumulators& acc, const Argu
   }
 }
 
-// Adds up this block's rows of the long item that ends shortly before it, if one does.
+// Reduces this block's rows of the long item that ends shortly before it, if one does.
 __device__ __forceinline__ void share_rows(const Arguments& of, Shared& shared) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const Reading reading(of);
@@ -109,7 +109,7 @@ __device__ __forceinline__ void share_rows(const Arguments& of, Shared& shared) 
 #pragma unroll 1
   for (int k = reading.reader; k < HEAD_TILES * kRows; k += readers_of(gridDim.x)) {
     RowAccumulators acc = reading.add_parts(of, k);
-    __syncthreads();  // others may still have read the block's parts in shared memory
+    __syncthreads();  // others may still read the block's parts in shared memory
     Part& own = shared.parts[warp];
     own[0][lane] = {acc.most[0], acc.most[1], acc.sum[0], acc.sum[1]};
     own[1][lane] = acc.at;

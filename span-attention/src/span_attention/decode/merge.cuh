@@ -1,15 +1,16 @@
-// Parts of an item that some blocks have, added up by the block that has its end.
+// Reduction of an item of which some blocks have parts, by the block that has its end.
 
-// Merges what the block has of an item with the parts of the blocks before that have it, too. They
-// began before this one and wait for none behind: so waiting for them ends. Warps share the rows.
+// Merges the block's part of an item with those of earlier blocks. They began before this one and
+// wait for no later one: so waiting for them ends. Warps share the rows.
 __device__ __forceinline__ void merge_parts(const Arguments& of, const Shared& shared) {
-  constexpr int kOwn = ceil_div(kRows, WARPS), kAhead = 24 / (1 + kOwn);  // parts under way together
+  constexpr int kOwn = ceil_div(kRows, WARPS);
+  constexpr int kAhead = 24 / (1 + kOwn);  // parts in flight together
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
   const Merge& merge = shared.merge;
   const int first = merge.first, count = static_cast<int>(blockIdx.x) - first;
   int* const flags = of.plan.flags() + first;
-  // All lanes wait together. Where each left the loop by itself, lanes that had nothing to wait for ran
-  // ahead in what ptxas takes for one path, and overwrote uniform registers of those behind.
+  // All lanes wait together. When each left the loop by itself, lanes with nothing to wait for ran
+  // ahead in what ptxas takes for one path, and overwrote uniform registers of the others.
   for (int p = 0; p < count; p += kWarp) {
     const int* const flag = &flags[min(p + lane, count - 1)];
     while (!__all_sync(kAll, load_flag(flag) != 0)) {
@@ -29,7 +30,7 @@ __device__ __forceinline__ void merge_parts(const Arguments& of, const Shared& s
       float4 rests[kAhead], rows[kAhead][kOwn];
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
-        // Behind the last part that one again, with a weight of 0.
+        // Past the last part, that one again with a weight of 0.
         const Part& part = part_of(of, first + min(p + a, count - 1));
         rests[a] = __ldcg(&part[n * (1 + kRows)][lane]);
         if (p + a >= count) rests[a] = {hidden(), hidden(), 0.0f, 0.0f};

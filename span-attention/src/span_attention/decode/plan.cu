@@ -13,7 +13,7 @@
 constexpr int kMerging = 1024;
 constexpr float kBusy = 0.75f;
 
-// The sum over the threads in front of this one; `all` becomes the sum over the block.
+// The exclusive prefix sum over the threads; `all` becomes the sum over the block.
 __device__ int sum_before(int x, int* all) {
   __shared__ int of_warp[THREADS / kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -35,7 +35,7 @@ __device__ int sum_before(int x, int* all) {
   return before + sum - x;
 }
 
-// The request that has the tile in front of `end`: firsts[it] < end <= firsts[it + 1].
+// The request that has the tile before `end`: firsts[it] < end <= firsts[it + 1].
 __device__ int request_before(int end, const int* firsts, int requests) {
   int low = 0, high = requests;
   while (high - low > 1) {
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const bool is_whole =
       blocks >= kBusy * most_blocks && divide_whole(ends, blocks, tiles, firsts, requests, items);
   const bool has_long_items = may_be_long && !is_whole;
-  // Behind the last item there are readers, too.
+  // After the last item there are readers, too.
   const int readers = has_long_items ? readers_of(most_blocks) : 0;
   const int warps = min(tiles, most_warps - readers * per_block);
   const Totals all{divide(tiles, warps), paddings, has_long_items};

@@ -1,4 +1,4 @@
-"""A decode, compiled and loaded for so many sequences."""
+"""The prepared kernels of a decode."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from span_attention.decode.kernels import (
     PlanArguments,
 )
 from span_attention.decode.tuning import PLAN_THREADS, Tuning, tune
-from span_attention.decode.variant import PLAN, Form, variant_for
+from span_attention.decode.variant import PLAN, DecodeOptions, variant_for
 from span_attention.layout import SpanLayout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
-    """A decode of so many sequences, compiled and loaded: what `BatchDecode` launches.
+class PreparedDecode:
+    """The kernels of a decode of so many sequences, as `BatchDecode` launches them.
 
-    `plan_bytes` and `workspace_bytes` are what it needs of 16-byte aligned memory, whatever is in
-    it. One workspace serves all layers, one plan those of one window.
+    `plan_bytes` and `workspace_bytes` are the sizes of plan and workspace, 16-byte aligned, with
+    any content. One workspace serves all layers, one plan those of one window.
     """
 
-    form: Form
+    options: DecodeOptions
     layout: SpanLayout
     requests: int
     heads: int
@@ -46,6 +46,11 @@ class Prepared:
     _blocks: int
     _plan: Call[PlanArguments] | None
     _attend: Call[AttendArguments] | None
+
+    @property
+    def result_alignment(self) -> int:
+        """Bytes of a result that a lane writes at once."""
+        return 8
 
     def plan(self, handle: int, plan: int, seq_lens: int, window: int) -> None:
         """Divide the tokens of seq_lens[R] among the blocks of launches to come."""
@@ -70,7 +75,7 @@ class Prepared:
 
 
 def prepare(
-    form: Form,
+    options: DecodeOptions,
     layout: SpanLayout,
     *,
     requests: int,
@@ -78,13 +83,13 @@ def prepare(
     gpu: Gpu,
     cache: FileCache | None = None,
     tuning: Tuning | None = None,
-) -> Prepared:
+) -> PreparedDecode:
     """Return the decode of `requests` requests with `heads` query heads, compiled or cached.
 
     Raises ShapeError or DTypeError for what no variant takes.
     """
     tuning = tuning or tune(layout, heads, requests)
-    variant = variant_for(form, layout, tuning)
+    variant = variant_for(options, layout, tuning)
     kept = cache or user_cache()
     blocks, plan, attend = 0, None, None
     if requests:
@@ -94,8 +99,8 @@ def prepare(
         block = (32 * tuning.warps, 1, 1)
         blocks = blocks_at_once(kernel, Launch((1, 1, 1), block))
         attend = Call(kernel, Launch((blocks, 1, 1), block, overlaps=True))
-    return Prepared(
-        form,
+    return PreparedDecode(
+        options,
         layout,
         requests,
         heads,

@@ -7,11 +7,14 @@ __device__ __forceinline__ void load_elements(unsigned (&to)[kCount / 2], const 
 #pragma unroll
     for (int i = 0; i < kCount / 8; ++i) {
       const uint4 words = __ldcg(reinterpret_cast<const uint4*>(from) + i);
-      to[4 * i] = words.x, to[4 * i + 1] = words.y, to[4 * i + 2] = words.z, to[4 * i + 3] = words.w;
+      to[4 * i] = words.x, to[4 * i + 1] = words.y;
+      to[4 * i + 2] = words.z, to[4 * i + 3] = words.w;
     }
   } else {
 #pragma unroll
-    for (int i = 0; i < kCount / 2; ++i) to[i] = __ldcg(reinterpret_cast<const unsigned*>(from) + i);
+    for (int i = 0; i < kCount / 2; ++i) {
+      to[i] = __ldcg(reinterpret_cast<const unsigned*>(from) + i);
+    }
   }
 }
 
@@ -29,12 +32,13 @@ __device__ __forceinline__ float element_at(const unsigned* words, int index) {
   return to_float(pair.at[index % 2]);
 }
 
-// What is made of the queries of an item: of the lane's heads the sums of elements, over kUnit, and
-// ALiBi's slopes for distances in tokens and scores in units of log2.
+// Terms of the lane's query heads: the sums of their elements, over kUnit, and ALiBi slopes
+// for distances in tokens and scores in units of log2.
 struct Query {
   float sum[HEAD_TILES][2], slope[HEAD_TILES][2];
 
-  // Leaves the queries as fragments, too: the elements of a lane's piece of a key, heads as columns.
+  // Also leaves the queries in shared memory as fragments: the elements of a lane's piece of a key,
+  // heads as columns.
   __device__ __forceinline__ void load(Shared& shared, const Arguments& of, const Tile& tile) {
     const int t = threadIdx.x % 4;
     const Heads heads(of, tile.kv_head, tile.section);
@@ -72,7 +76,7 @@ struct Query {
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
           const int pair = 2 * s + p;
-          // What codes of odd pairs are too large, these elements are too small.
+          // Codes of odd pairs are too large by this factor: these elements are divided by it.
           const float tile = pair % 2 ? Codes::kOddUnit / Codes::kUnit : 1.0f;
           const int first = pair / Codes::kPairs * kPerWord + pair % Codes::kPairs * Codes::kStep;
           pairs[p] = pack_pair<Number>(tile * element_at(words, first),

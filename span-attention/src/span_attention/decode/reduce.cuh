@@ -1,6 +1,6 @@
-// What warps and blocks have of an item, added up.
+// Reduction of the parts of an item over warps and blocks.
 
-// Where a part of an item that several blocks have lies.
+// The address of a part of an item that several blocks share.
 __device__ __forceinline__ Part& part_of(const Arguments& of, int index) {
   return reinterpret_cast<Part*>(of.parts)[index];
 }
@@ -47,7 +47,7 @@ __device__ __forceinline__ int load_flag(const int* flag) {
   return value;
 }
 
-// What the sums of two parts are multiplied by to become those of both.
+// The factors that rescale two parts' sums to their common maximum.
 struct Shares {
   float own, other;
 
@@ -84,7 +84,7 @@ __device__ __forceinline__ void join_part(Accumulators& acc, const Part& part) {
   }
 }
 
-// What the softmax of the lane's head 8n + 2t + c divides by: 2^most * sum, the sink included.
+// The softmax denominator of the lane's head 8n + 2t + c: 2^most * sum, the sink included.
 struct Total {
   float most, sum;
   float share;  // what its sums of values become the result by
@@ -103,7 +103,7 @@ struct Total {
   }
 };
 
-// Where the result of a head begins.
+// The first element of the result of a head.
 __device__ __forceinline__ T* result_of(const Arguments& of, const Heads& heads, int request,
                                         int head) {
   const long long index =
@@ -119,13 +119,13 @@ __device__ __forceinline__ void write_lse(const Arguments& of, const Heads& head
   of.lse[request * of.kv_heads * of.group + heads.head + head] = log_sum(total.most, total.sum);
 }
 
-// The element that lane row g holds in the first of two neighbours of a row of the result.
+// The element that lane row g holds in the first of two adjacent ones of a row of the result.
 __device__ __forceinline__ int element_of(int row, int g) {
   constexpr int kPerPiece = 2 * kRowsPerLoad;
   return (row / kRowsPerLoad * 8 + g) * kPerPiece + row % kRowsPerLoad * 2;
 }
 
-// Two neighbouring elements of a result, of an even and an odd pair.
+// Two adjacent elements of a result, of an even and an odd pair.
 __device__ __forceinline__ unsigned pack_result(float even, float odd, float share) {
   return pack_pair<T>(even * share, odd * (share * (Codes::kOddUnit / Codes::kUnit)));
 }
@@ -142,7 +142,7 @@ __device__ __forceinline__ void write_result(const Accumulators& acc, const Argu
     if (head >= heads.count) continue;
     if constexpr (LSE) write_lse(of, heads, tile.request, head, total);
     T* const out = result_of(of, heads, tile.request, head);
-    constexpr int kStep = kRowsPerLoad % 2 == 0 ? 2 : 1;  // rows whose elements are neighbours
+    constexpr int kStep = kRowsPerLoad % 2 == 0 ? 2 : 1;  // rows whose elements are adjacent
 #pragma unroll
     for (int row = 0; row < kRows; row += kStep) {
       const int element = element_of(row, g);
@@ -162,7 +162,7 @@ __device__ __forceinline__ void write_result(const Accumulators& acc, const Argu
   }
 }
 
-// Leaves what the block has of an item for blocks behind.
+// Leaves the block's part of an item for later blocks.
 __device__ __forceinline__ void publish(const Accumulators& acc, const Arguments& of, int index) {
   store_part(part_of(of, index), acc);
   __syncwarp();

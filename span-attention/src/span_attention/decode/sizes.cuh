@@ -10,7 +10,9 @@ constexpr int kPerWord = 32 / Codes::kBits;
 constexpr unsigned kAll = 0xffffffffu;
 
 // Of a lane's `bytes` of a row: the words of 4 bytes of the widest load that fits them.
-__device__ constexpr int words_of_load(int bytes) { return bytes % 16 == 0 ? 4 : bytes % 8 == 0 ? 2 : 1; }
+__device__ constexpr int words_of_load(int bytes) {
+  return bytes % 16 == 0 ? 4 : bytes % 8 == 0 ? 2 : 1;
+}
 
 constexpr int kKeyBytes = KEY_SIZE * Codes::kBits / 8, kValueBytes = VALUE_TILE * Codes::kBits / 8;
 constexpr int kKeyWords = words_of_load(kKeyBytes / 4);
@@ -45,9 +47,9 @@ struct Arguments {
 };
 
 
-// What a lane holds of the softmax and the result of an item: of its heads, over the tokens that its
-// warp has seen, the largest score (that of the warp), the sum of weights (over the lane's tokens)
-// and the weighted sum of values, as fragments. Two of them become one by `join`.
+// A lane's softmax and result of an item: of its heads, over the tokens that
+// its warp has seen, the largest score (that of the warp), the sum of weights (over the lane's
+// tokens) and the weighted sum of values, as fragments. Two of them become one by `join`.
 struct Accumulators {
   float most[HEAD_TILES][2], sum[HEAD_TILES][2];
   float bias[HEAD_TILES][2];  // what is to be taken off the result: of the lane's tokens, in kUnit
@@ -71,7 +73,7 @@ struct Accumulators {
 constexpr int kPartRows = HEAD_TILES * (1 + kRows);
 using Part = float4[kPartRows][kWarp];
 
-// What a block merges at its end: its own part of an item with those of its sources.
+// The merge at a block's end: its own part of an item with those of its sources.
 struct Merge {
   int request, kv_head, section;
   int first;  // the block that the item begins in; -1: nothing to merge
@@ -79,7 +81,7 @@ struct Merge {
 
 struct Shared {
   uint2 query[WARPS][HEAD_TILES][kSteps][kWarp];  // fragments: each lane reads what it wrote
-  Part parts[WARPS + 1];                          // of items that go on in the next warp; of `merge`
+  Part parts[WARPS + 1];                          // of items open at a warp's end; of `merge`
   int begins[WARPS];                              // the first tile of each warp
   Merge merge;
 };

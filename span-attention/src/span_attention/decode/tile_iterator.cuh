@@ -12,7 +12,7 @@ struct Tile {
 
 using Spans = int[TILES];  // the numbers of those that hold a tile
 
-// Steps through the tiles of a warp. What the request before needs is asked for when one begins.
+// Steps through the tiles of a warp. Loads for the previous request are issued when one begins.
 struct TileIterator {
   Tile tile;
   int left;  // tiles of the warp from this one down
@@ -31,7 +31,7 @@ struct TileIterator {
     tile.token = tile.origin + (number - index * tiles) * kTile;
   }
 
-  // Asks for the spans. Those behind the last token are its own: they can be read.
+  // Loads the spans. Those past the last token are the request's, too: they can be read.
   __device__ __forceinline__ void look_up(Spans& spans, const Arguments& of) const {
 #pragma unroll
     for (int i = 0; i < TILES; ++i) {

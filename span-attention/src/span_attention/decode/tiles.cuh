@@ -59,7 +59,7 @@ __device__ __forceinline__ void multiply_values(Accumulators& acc, const Values&
   for (int i = 0; i < TILES; ++i) {
 #pragma unroll
     for (int w = 0; w < kValueLoads * kValueWords; ++w) {
-      unsigned pairs[2][2][Codes::kPairs];  // tokens 2t, 2t + 1 or 8 behind; low and high elements
+      unsigned pairs[2][2][Codes::kPairs];  // tokens 2t, 2t + 1 or 8 later; low and high elements
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const unsigned even = values[i][2 * r][w], odd = values[i][2 * r + 1][w];
@@ -89,8 +89,8 @@ __device__ __forceinline__ unsigned transposed(unsigned pair) {
   return other;
 }
 
-// Turns products into scores, hides tokens that are not seen, and leaves what the values of each
-// token are multiplied by. What was summed up before shrinks where a larger score has come.
+// Turns products of query and key into scores, masks tokens that are not seen, and computes the
+// weights of values (online softmax). Earlier results are rescaled where the maximum has grown.
 __device__ __forceinline__ void weigh(Weights& weights, Products& scores, Accumulators& acc,
                                       const Query& query, const Scales& key, const Scales& value,
                                       const Arguments& of, const Tile& tile) {

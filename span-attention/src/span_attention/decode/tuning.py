@@ -1,4 +1,4 @@
-"""Sizes of a decode -> how keys and values are read, and how many blocks share the work. Pure."""
+"""Sizes of a decode -> tiles, loads of keys and values, grid. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from span_attention.layout import ArrayStrides, Format, SpanLayout
 
 MMA_TOKENS: Final = 16  # tokens that a tensor core instruction takes, as in csrc/decode_plan.cuh
 PLAN_THREADS: Final = 512  # with 1024, ptxas 13.0 spills on sm_100a: 32 registers of 64
-_PART_WORDS: Final = 32  # registers for what is under way of a tile of keys, or of values
+_PART_WORDS: Final = 32  # registers for loads in flight, of a tile of keys or of values
 _PART_BYTES: Final = 16 * 32  # of a row of a part of a result: 16 elements of 8 heads
 _STEP_BYTES: Final = 16  # shared memory of each element of 8 queries
 _SHARED_BYTES: Final = 48 * 1024 - 128  # what every GPU gives a block, less the small things
@@ -23,7 +23,7 @@ _WORK_BYTES: Final = 16  # struct Work of csrc/decode_plan.cuh, and struct Total
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How a decode runs: tiles of 16 tokens per warp, warps per block, blocks per multiprocessor.
+    """Tuning of a decode: tiles of 16 tokens per warp, warps per block, blocks per multiprocessor.
 
     A block computes 8 `head_tiles` query heads of one key head together, and `value_tile` elements
     of their results; a tile of keys is loaded in `key_parts`, one of values in `value_parts`.
@@ -39,12 +39,12 @@ class Tuning:
 
     @property
     def tile_tokens(self) -> int:
-        """The tokens of a tile: what work is divided in."""
+        """Tokens of a tile, the unit in which work is divided."""
         return MMA_TOKENS * self.tiles
 
 
 def tune(layout: SpanLayout, heads: int, requests: int) -> Tuning:
-    """Return how `heads` query heads of up to `requests` requests are computed on such spans.
+    """Return the tuning for `heads` query heads of up to `requests` requests on such spans.
 
     Raises ShapeError for sizes that no kernel takes.
     """
@@ -52,7 +52,7 @@ def tune(layout: SpanLayout, heads: int, requests: int) -> Tuning:
     # Results of 16 heads of more elements, or of 8 of more than 256, do not fit the registers.
     head_tiles = 2 if heads // layout.kv_heads > 8 and layout.value_size <= 128 else 1
     value_tile = _value_tile(layout.value_size)
-    # Twelve warps with 8 KB each under way, or eight with 12 KB of codes, keep the bandwidth busy:
+    # Twelve warps with 8 KB each in flight, or eight with 12 KB of codes, keep the bandwidth busy:
     # 64 requests of 4096 tokens, 28/4 heads take 125 us, those of int8 72 (H200, 2026-11-21).
     is_wide = head_tiles == 2 or layout.value_size > 128 or layout.key_size > 128
     tiles = 1 if is_wide else _tiles(layout.format, requests)
@@ -91,12 +91,12 @@ def check(layout: SpanLayout, heads: int) -> None:
 def places(
     layout: SpanLayout,
 ) -> tuple[ArrayStrides, ArrayStrides, ArrayStrides | None, ArrayStrides | None]:
-    """Return where keys, values, and the numbers of both lie in a span."""
+    """Return the strides of keys, values, and the scales of both in a span."""
     return layout.keys, layout.values, layout.key_scales, layout.value_scales
 
 
 def items(layout: SpanLayout, heads: int, tuning: Tuning) -> int:
-    """Return how many items a request has: heads and elements that blocks compute apart."""
+    """Return the number of items of a request: heads and elements computed independently."""
     groups = -(-heads // (layout.kv_heads * 8 * tuning.head_tiles))
     return layout.kv_heads * groups * (layout.value_size // tuning.value_tile)
 
@@ -107,24 +107,24 @@ def plan_bytes(requests: int, tuning: Tuning, blocks: int) -> int:
 
 
 def workspace_bytes(layout: SpanLayout, tuning: Tuning, blocks: int) -> int:
-    """Return the bytes of the parts that blocks leave of items."""
+    """Return the bytes of blocks' partial results of items."""
     rows = _rows(tuning.value_tile, layout.format)
     return _parts_of(blocks) * tuning.head_tiles * (1 + rows) * _PART_BYTES
 
 
 def _parts_of(blocks: int) -> int:
-    """Return how many parts blocks leave: one each, and one for each end of a long item."""
+    """Return the number of partial results: one per block, and one per end of a long item."""
     return blocks + blocks // (_MANY + 1) + 1
 
 
 def _tiles(format: Format, requests: int) -> int:
-    """Return how many times 16 tokens a tile of heads of up to 128 elements has."""
+    """Return the size of a tile, in units of 16 tokens, for heads of up to 128 elements."""
     # With 48 instead of 32 tokens, int8 takes 72 instead of 76 us at 64 requests of 4096 tokens and
     # 28/4 heads; with 64, int8 spills, and fp8 where a lane cannot load 16 bytes at once. uint4
     # takes as long with 80 as with 64.
     if format.bits < 16:
         return 4 if format is Format.UINT4 else 3
-    # Floats: fewer warps with as much under way leave items in fewer parts, 11.9 instead of 13.5 us
+    # Floats: fewer warps with as much in flight leave items in fewer parts, 11.9 instead of 13.5 us
     # for 1 request of 8192 tokens and 6.8 instead of 8.0 for 8 of 592; but 32 of 592 give each warp
     # three tiles of either size, 15.7 instead of 14.4.
     return 2 if requests <= _FEW else 1

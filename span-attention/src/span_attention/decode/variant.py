@@ -1,4 +1,4 @@
-"""What a decode is asked for, and the variants of its kernels."""
+"""Variants of the decode kernels, and the request for one."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ _CODES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """What a decode is asked for: `dtype` is the element type of queries and results.
+class DecodeOptions:
+    """A request for a variant: `dtype` is the element type of queries and results.
 
     float16 or bfloat16, and that of the spans where these hold floats. With `lse`, log-sum-exps of
     scores are a second result.
@@ -61,9 +61,9 @@ class Form:
     lse: bool = False
 
 
-def element_for(form: Form, layout: SpanLayout) -> Element:
+def element_for(options: DecodeOptions, layout: SpanLayout) -> Element:
     """Return the element type of queries and results. Raises DTypeError for others."""
-    element = element_of(form.dtype)
+    element = element_of(options.dtype)
     if layout.format not in _CODES or element.itemsize != 2:
         raise DTypeError(
             f"decode takes float16 and bfloat16 queries and spans of 16 bits and less, not "
@@ -75,9 +75,9 @@ def element_for(form: Form, layout: SpanLayout) -> Element:
     return element
 
 
-def variant_for(form: Form, layout: SpanLayout, tuning: Tuning) -> Variant:
+def variant_for(options: DecodeOptions, layout: SpanLayout, tuning: Tuning) -> Variant:
     """Return the variant that reads spans of this layout. Raises DTypeError for other types."""
-    element = element_for(form, layout)
+    element = element_for(options, layout)
     macros: dict[str, str | int | bool] = {
         "T": element.name,
         "CODES": _CODES[layout.format],
@@ -90,7 +90,7 @@ def variant_for(form: Form, layout: SpanLayout, tuning: Tuning) -> Variant:
         "KEY_PARTS": tuning.key_parts,
         "VALUE_PARTS": tuning.value_parts,
         "BLOCKS_PER_SM": tuning.blocks_per_sm,
-        "LSE": form.lse,
+        "LSE": options.lse,
         **_strides(layout),
     }
     return Variant.of("decode_attend", _ATTEND, macros, element.architectures)
@@ -113,7 +113,7 @@ def _variants() -> Iterator[Variant]:
         for format in (own, Format.FP8, Format.INT8, Format.UINT4):
             layout = layout_of(key_size, value_size, format)
             for heads, requests, lse in product(_HEADS, _REQUESTS, (False, True)):
-                yield variant_for(Form(dtype, lse), layout, tune(layout, heads, requests))
+                yield variant_for(DecodeOptions(dtype, lse), layout, tune(layout, heads, requests))
 
 
 VARIANTS: Final = tuple(dict.fromkeys(_variants()))

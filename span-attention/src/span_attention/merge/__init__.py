@@ -1,4 +1,4 @@
-"""Attention over parts of the keys into attention over all of them.
+"""Merge of attention over parts of the keys into attention over all of them.
 
 outputs[P T H E] of P parts, float32, float16 or bfloat16, and lse[P T H] float32, the natural
 logarithm of each part's sum of exponentials, minus infinity where it saw no key; both contiguous:
@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
+    ArraySpec,
     Call,
     FileCache,
     Gpu,
     Int32,
     Int64,
-    Key,
     Pointer,
     ShapeError,
     Signature,
@@ -34,8 +34,8 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
+    inspect_array,
     load,
-    look_at,
     match,
     pointer_of,
     prepared_once,
@@ -48,7 +48,7 @@ from span_attention.merge.tuning import WARPS, launch, vector
 
 
 class MergeArguments(NamedTuple):
-    """The addresses that merge_parts takes."""
+    """Addresses, the arguments of merge_parts."""
 
     out: Pointer
     total: Pointer
@@ -57,7 +57,7 @@ class MergeArguments(NamedTuple):
 
 
 class MergeSizes(NamedTuple):
-    """The sizes that merge_parts takes: parts, and heads of all rows."""
+    """Sizes, the constants of merge_parts: parts, and heads of all rows."""
 
     parts: Int32
     heads: Int64
@@ -74,8 +74,8 @@ SOURCE = Source(
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A merge of one size, compiled and loaded: `launch` passes pointers, and nothing else."""
+class PreparedMerge:
+    """A merge of one size."""
 
     parts: int
     rows: int
@@ -86,16 +86,13 @@ class Prepared:
     def launch(
         self, outputs: object, lse: object, *, out: tuple[object, object], stream: object = None
     ) -> None:
-        """Write the merged output and the total of log-sum-exps to `out`.
-
-        Arrays may be given as addresses. Without a stream, the current one of outputs' framework.
-        """
+        """Write the merged output and the total of log-sum-exps to `out`."""
         merged, total = map(pointer_of, out)
         arguments = MergeArguments(merged, total, pointer_of(outputs), pointer_of(lse))
         self.start(stream_handle(stream, outputs), arguments)
 
     def start(self, handle: int, arguments: MergeArguments) -> None:
-        """Launch on the stream with this handle, whichever it is."""
+        """Launch on the stream with this handle, the default stream included."""
         if self._call is not None:
             self._call(handle, arguments)
 
@@ -121,7 +118,7 @@ def prepare(
     dtype: object,
     gpu: Gpu,
     cache: FileCache | None = None,
-) -> Prepared:
+) -> PreparedMerge:
     """Return the merge of outputs[parts rows heads size] on `gpu`, compiled or cached.
 
     Raises ShapeError or DTypeError for what no variant takes.
@@ -133,7 +130,7 @@ def prepare(
     if grid:
         compiled = compile_variant(variant, gpu.arch, cache or user_cache())
         call = Call(load(compiled, gpu, MERGE_PARTS), grid, MergeSizes(parts, rows * heads))
-    return Prepared(parts, rows, heads, workspace_bytes=0, _call=call)
+    return PreparedMerge(parts, rows, heads, workspace_bytes=0, _call=call)
 
 
 def merge(
@@ -145,14 +142,12 @@ def merge(
 ) -> tuple[object, object]:
     """Return out[T H E] and total[T H] of outputs[P T H E] and lse[P T H].
 
-    Without `out`, the results are new arrays in the order of the stream: tensors where outputs are
-    a torch tensor, else arrays that cupy.from_dlpack takes. Without a stream, the current one of
-    outputs' framework.
+    Without `out`, the results are new arrays.
     """
-    (at, key), (lse_at, lse_key) = look_at(outputs), look_at(lse)
+    (at, spec), (lse_at, lse_spec) = inspect_array(outputs), inspect_array(lse)
     given = out or (None, None)
-    (merged_at, merged_key), (total_at, total_key) = map(look_at, given)
-    step, allocate = _checked(key, lse_key, merged_key, total_key)
+    (merged_at, merged_spec), (total_at, total_spec) = map(inspect_array, given)
+    step, allocate = _checked(spec, lse_spec, merged_spec, total_spec)
     handle = stream_handle(stream, outputs)
     if out is None:
         out = merged, total = allocate(handle)
@@ -163,10 +158,10 @@ def merge(
 
 @prepared_once(256)
 def _checked(
-    key: Key, lse_key: Key, merged: Key, total: Key
-) -> tuple[Prepared, Callable[[int], tuple[Any, Any]]]:
-    """Return the merge of arrays with these keys, and what allocates its results."""
-    outputs, lse = view_at(key), view_at(lse_key)
+    spec: ArraySpec, lse_spec: ArraySpec, merged: ArraySpec, total: ArraySpec
+) -> tuple[PreparedMerge, Callable[[int], tuple[Any, Any]]]:
+    """Return the merge of arrays with these specs, and the allocator of its results."""
+    outputs, lse = view_at(spec), view_at(lse_spec)
     parts, rows, heads, size = match(outputs=(outputs, "P T H E"), lse=(lse, "P T H")).values()
     dtype = outputs.dtype
     check_dense(dtype, outputs=outputs)
@@ -176,7 +171,7 @@ def _checked(
     step = prepare(parts=parts, rows=rows, heads=heads, size=size, dtype=dtype, gpu=gpu)
     results = (("out", (rows, heads, size), dtype, 16), ("total", (rows, heads), np.float32, 1))
     check_results((merged, total), gpu, *results)
-    return step, allocator(key, gpu, *results)
+    return step, allocator(spec, gpu, *results)
 
 
 VARIANTS: tuple[Variant, ...] = (

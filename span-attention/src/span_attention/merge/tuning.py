@@ -11,7 +11,7 @@ _LOAD_BYTES: Final = 16
 
 
 def vector(size: int, itemsize: int) -> int:
-    """Return how many of a head's elements a lane loads at once: the most that divide them.
+    """Return the elements of a head that a lane loads at once: the most that divide it.
 
     >>> vector(128, 2), vector(96, 4), vector(20, 2)
     (8, 4, 4)

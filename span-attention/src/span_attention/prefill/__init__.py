@@ -7,8 +7,8 @@ of a step's arrays is read on the host, so that launches follow whatever the dev
 from __future__ import annotations
 
 from span_attention.prefill.batch import BatchPrefill
-from span_attention.prefill.form import Form
-from span_attention.prefill.prepared import Prepared, prepare
+from span_attention.prefill.options import PrefillOptions
+from span_attention.prefill.prepared import PreparedPrefill, prepare
 from span_attention.prefill.variants import VARIANTS
 
-__all__ = ["VARIANTS", "BatchPrefill", "Form", "Prepared", "prepare"]
+__all__ = ["VARIANTS", "BatchPrefill", "PrefillOptions", "PreparedPrefill", "prepare"]

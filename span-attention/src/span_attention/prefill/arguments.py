@@ -1,4 +1,4 @@
-"""What a run of prefill is given, as numbers: the form in which both kernels take it."""
+"""The arguments of a run of prefill, common to both kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from span_attention.spans import Spans
 
 
 class Arguments(NamedTuple):
-    """Addresses and sizes of one run; `BatchPrefill` says what they mean.
+    """Addresses and sizes of one run; see `BatchPrefill`.
 
     A tuple, because a frozen dataclass takes 2 µs to make, a fifth of a launch.
     """

@@ -7,17 +7,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from spaninfer_kernel_launch import (
-    Key,
+    ArraySpec,
     Result,
     ShapeError,
     View,
     allocator,
     check_dense,
-    check_results,
     check_rows,
     get_gpu,
     gpu_of,
-    look_at,
+    inspect_array,
     match,
     numpy_dtype,
     pointer_of,
@@ -27,20 +26,17 @@ from spaninfer_kernel_launch import (
 )
 
 from span_attention.layout import SpanLayout
-from span_attention.lse import pair_of, results_of
-from span_attention.operands import check_device, look_or_trust, no_result
+from span_attention.operands import operands_of
 from span_attention.prefill.arguments import Arguments
-from span_attention.prefill.form import Form
-from span_attention.prefill.prepared import Division, Prepared, prepare
+from span_attention.prefill.options import PrefillOptions
+from span_attention.prefill.prepared import Division, PreparedPrefill, prepare
 from span_attention.spans import Spans
-
-_ROW_BYTES = 16  # what is read of a query, or written of a result, at once
 
 
 class _Step(NamedTuple):
-    """What runs read of a planned step: the arrays are held as long as it is planned."""
+    """A planned step, as runs read it; its arrays are held as long as it is planned."""
 
-    prepared: Prepared
+    prepared: PreparedPrefill
     division: Division
     span_tables: int
     table_rows: int
@@ -76,7 +72,7 @@ class BatchPrefill:
         lse: bool = False,
     ) -> None:
         self._layout, self._num_heads, self._splits = layout, num_heads, splits
-        self._form = Form(numpy_dtype(dtype).name, lse)
+        self._options = PrefillOptions(numpy_dtype(dtype).name, lse)
         self._memory: tuple[Any, ...] = ()
         self._step: _Step | None = None
 
@@ -91,24 +87,27 @@ class BatchPrefill:
         window: int | None = None,
         stream: object = None,
     ) -> None:
-        """Cut a step into tiles, on the GPU.
+        """Divide a step into tiles, on the GPU.
 
         Slice r of R is the rows query_start_loc[r] .. query_start_loc[r + 1] of a query with
         `num_tokens` rows, the last of seq_lens[r] positions. Its keys and values, its own tokens'
         included, lie in the spans that row table_rows[r] of span_tables[N M] names. All are int32,
         query_start_loc has R + 1. A slice of length 0 is padding, whose rows are left alone; so are
         rows of no slice. With a window, each row sees only the last `window` positions, its own
-        included. Nothing is read on the host: that the numbers fit together is the caller's word.
-        Without a stream, the current one of seq_lens' framework.
+        included. Nothing is read on the host: that the numbers are consistent is not checked; the
+        caller must ensure it.
 
-        Launches read arrays and plan before they wait for the kernel in front: tables and rows must
-        be what they are when the step is planned.
+        Runs read arrays and plan before they wait for the previous kernel: tables and rows must be
+        complete when the step is planned, and must not change until its runs have finished.
         """
         given = (query_start_loc, seq_lens, span_tables, table_rows)
-        (starts_at, starts), (lens_at, lens) = look_at(query_start_loc), look_at(seq_lens)
-        (tables_at, tables), (rows_at, rows) = look_at(span_tables), look_at(table_rows)
+        (starts_at, starts), (lens_at, lens) = (
+            inspect_array(query_start_loc),
+            inspect_array(seq_lens),
+        )
+        (tables_at, tables), (rows_at, rows) = inspect_array(span_tables), inspect_array(table_rows)
         prepared, division, table_stride, allocate = _prepared_for(
-            self._form,
+            self._options,
             self._layout,
             (self._num_heads, num_tokens, self._splits),
             (starts, lens, tables, rows),
@@ -148,34 +147,22 @@ class BatchPrefill:
         """Return the attention of query[T H D] over one layer's keys and values, [T H E].
 
         With `lse`, return a pair: that, and lse[T H] float32. Rows of no slice are not written.
-        alibi_slopes[H] and sinks[H] are float32; sinks are scores of a key without value that every
-        row sees. Without `out` (a pair with `lse`), results are new arrays in the order of the
-        stream: tensors where query is a torch tensor, else arrays that cupy.from_dlpack takes.
-        Query and `out` may be addresses of dense arrays. Without a stream, the current one of
-        query's framework. Runs that share a plan come one after another.
+        alibi_slopes[H] and sinks[H] are float32; sinks are logits that take part in the softmax
+        without a value. Without `out` (a pair with `lse`), results are new arrays. Query and `out`
+        may be addresses of dense arrays. Runs that share a plan come one after another.
         """
         step = self._step
         if step is None:
             raise ShapeError("no step is planned; call plan(query_start_loc, …) before run")
-        if spans.layout is not self._layout and spans.layout != self._layout:
-            raise ShapeError("spans have another layout than this BatchPrefill was made for")
-        (out, lse) = pair_of(out, lse=self._form.lse)
-        (at, key), (to, out_key), (lse_at, lse_key) = map(look_or_trust, (query, out, lse))
-        (slopes_at, slopes), (sinks_at, sinks_key) = look_at(alibi_slopes), look_at(sinks)
-        division = step.division
-        stride, allocate = _checked(
-            step.prepared, division.num_rows, key, (slopes, sinks_key), (out_key, lse_key)
+        prepared, division = step.prepared, step.division
+        at = operands_of(
+            prepared, division.num_rows, spans, query, (alibi_slopes, sinks), out, stream
         )
-        handle = stream_handle(stream, query)
-        if out is None:
-            results = allocate(handle)
-            out, lse = results if self._form.lse else (results[0], None)
-            to, lse_at = pointer_of(out), pointer_of(lse)
         if division.num_rows and division.slices:
             arguments = Arguments(
-                out=to,
-                query=at,
-                query_stride=stride,
+                out=at.out,
+                query=at.query,
+                query_stride=at.query_stride,
                 num_rows=division.num_rows,
                 span_tables=step.span_tables,
                 table_rows=step.table_rows,
@@ -189,33 +176,38 @@ class BatchPrefill:
                 softcap=softcap or 0.0,
                 window=step.window,
                 workspace=step.workspace,
-                alibi_slopes=slopes_at,
-                sinks=sinks_at,
-                lse=lse_at,
+                alibi_slopes=at.alibi_slopes,
+                sinks=at.sinks,
+                lse=at.lse,
             )
-            step.prepared.attend(handle, arguments)
-        return (out, lse) if self._form.lse else out
+            prepared.attend(at.stream, arguments)
+        return at.result
 
 
 @prepared_once(256)
-def _kernel_for(form: Form, layout: SpanLayout, num_heads: int, gpu: int, splits: bool) -> Prepared:
+def _kernel_for(
+    options: PrefillOptions, layout: SpanLayout, num_heads: int, gpu: int, splits: bool
+) -> PreparedPrefill:
     """Return the attention of steps of any size on a GPU, compiled or cached."""
-    return prepare(form, layout, heads=num_heads, gpu=get_gpu(gpu), splits=splits)
+    return prepare(options, layout, heads=num_heads, gpu=get_gpu(gpu), splits=splits)
 
 
 @prepared_once(1024)
 def _prepared_for(
-    form: Form, layout: SpanLayout, sizes: tuple[int, int, bool], keys: tuple[Key, ...]
-) -> tuple[Prepared, Division, int, Callable[[int], tuple[Any, ...]]]:
-    """Return the prefill of a step whose arrays have these keys, and what allocates its memory."""
+    options: PrefillOptions,
+    layout: SpanLayout,
+    sizes: tuple[int, int, bool],
+    specs: tuple[ArraySpec, ...],
+) -> tuple[PreparedPrefill, Division, int, Callable[[int], tuple[Any, ...]]]:
+    """Return the prefill of a step with these specs, and the allocator of its memory."""
     num_heads, num_rows, splits = sizes
-    views = {name: view_at(key) for name, key in zip(_STEP, keys, strict=True)}
+    views = {name: view_at(spec) for name, spec in zip(_STEP, specs, strict=True)}
     slices = check_step(**views)
     gpu = gpu_of(**views)
-    prepared = _kernel_for(form, layout, num_heads, gpu.index, splits)
+    prepared = _kernel_for(options, layout, num_heads, gpu.index, splits)
     plan: Result = ("plan", (prepared.plan_bytes(num_rows, slices),), np.uint8, 16)
     workspace: Result = ("workspace", (prepared.workspace_bytes,), np.uint8, 16)
-    allocate = allocator(keys[1], gpu, plan, workspace)
+    allocate = allocator(specs[1], gpu, plan, workspace)
     division = prepared.divide(num_rows, slices) if num_rows and slices else _nothing(num_rows)
     return prepared, division, views["span_tables"].strides[0], allocate
 
@@ -237,32 +229,3 @@ def check_step(query_start_loc: View, seq_lens: View, span_tables: View, table_r
     check_dense(np.int32, **dense)
     check_rows(np.int32, 4, span_tables=span_tables)
     return slices
-
-
-@prepared_once(1024)
-def _checked(
-    prepared: Prepared, num_rows: int, query: Key, per_head: tuple[Key, Key], out: tuple[Key, Key]
-) -> tuple[int, Callable[[int], tuple[Any, ...]]]:
-    """Return the elements from row to row of queries, and what allocates results."""
-    heads, layout, form = prepared.heads, prepared.layout, prepared.form
-    names = ("alibi_slopes", "sinks")
-    views = {name: view_at(key) for name, key in zip(names, per_head, strict=True) if key}
-    match(**{name: (view, f"{heads}") for name, view in views.items()})
-    check_dense(np.float32, **views)
-    stride = heads * layout.key_size
-    if query:
-        views["query"] = view_at(query)
-        stride = check_query(views["query"], prepared, num_rows)
-    check_device(prepared.gpu, **views)
-    shape = (num_rows, heads, layout.value_size)
-    dtype = numpy_dtype(form.dtype)
-    results = results_of(shape, dtype, alignment=_ROW_BYTES, lse=form.lse)
-    check_results(out[: len(results)], prepared.gpu, *results)
-    return stride, allocator(query, prepared.gpu, *results) if query else no_result
-
-
-def check_query(query: View, prepared: Prepared, num_rows: int) -> int:
-    """Return the elements from row to row. Raises ShapeError or DTypeError for misfits."""
-    match(query=(query, f"{num_rows} {prepared.heads} {prepared.layout.key_size}"))
-    check_rows(prepared.form.dtype, _ROW_BYTES, query=query)
-    return query.strides[0]

@@ -15,7 +15,7 @@
 // that it came in.
 //
 // Macros: T (half or bfloat16), STORED (T, or a type of codes.cuh), KEY_SIZE, VALUE_SIZE,
-//         VALUE_TILE, IN_KEYS (0 or 1), BLOCK, M_TILES, WARPS, LSE (0 or 1: whether the log-sum-exps
+//         VALUE_TILE, IN_KEYS (0 or 1), BLOCK, M_TILES, WARPS, LSE (0 or 1: the log-sum-exps
 //         of scores are written to lse[rows heads]).
 // Demands: sizes multiples of 16, as is BLOCK; VALUE_TILE divides VALUE_SIZE; a head's elements
 //          contiguous and 16-byte aligned; 1 << span_shift tokens to a span.
@@ -35,7 +35,7 @@ struct Array {
   long long scales_span, scales_head, scales_token;
 };
 
-// Where the tokens of a request lie.
+// The addresses of a request's tokens.
 struct Table {
   const int* spans;
   int span_shift;
@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
         const int line = first_line + 16 * m + 8 * part + lane / 4;
-        // Lines behind the last row see what it sees, so that no block is empty for them.
+        // Lines past the last row see what it sees, so that no block is empty for them.
         position[m][part] = tile.position + min(line / pack, tile.num_rows - 1);
         const int head = first_head + line % pack;
         slope[m][part] = alibi_slopes ? alibi_slopes[head] : 0.0f;

@@ -8,8 +8,8 @@ from spaninfer_kernel_launch import Call, FileCache, Gpu, Source, Variant, compi
 
 from span_attention.layout import ArrayStrides, SpanLayout
 from span_attention.prefill.arguments import Arguments
-from span_attention.prefill.form import Form, element_for, stored_as
 from span_attention.prefill.kernels import PREFILL_GENERAL, GeneralArguments
+from span_attention.prefill.options import PrefillOptions, element_for, stored_as
 from span_attention.prefill.tuning import Tiles, launch, tiles
 
 SOURCE = Source(
@@ -90,12 +90,14 @@ def _strides(layout: SpanLayout, place: ArrayStrides | None) -> tuple[int, int, 
     return layout.span_stride, place.head_stride, place.token_stride
 
 
-def variant_for(form: Form, layout: SpanLayout, shared_bytes: int) -> tuple[Variant, Tiles]:
+def variant_for(
+    options: PrefillOptions, layout: SpanLayout, shared_bytes: int
+) -> tuple[Variant, Tiles]:
     """Return the variant for spans of this layout and so much shared memory, and its tiles.
 
     Raises DTypeError for formats that it does not read, ShapeError for sizes it does not take.
     """
-    element = element_for(form, layout.format)
+    element = element_for(options, layout.format)
     in_keys = layout.values == layout.keys
     cut = tiles(
         layout.key_size,
@@ -114,14 +116,16 @@ def variant_for(form: Form, layout: SpanLayout, shared_bytes: int) -> tuple[Vari
         "BLOCK": cut.block,
         "M_TILES": cut.m_tiles,
         "WARPS": cut.warps,
-        "LSE": form.lse,
+        "LSE": options.lse,
     }
     return Variant.of("prefill_general", SOURCE, macros, element.architectures), cut
 
 
-def prepare(form: Form, layout: SpanLayout, heads: int, gpu: Gpu, cache: FileCache) -> General:
-    """Return the kernel compiled, or from `cache`, and loaded."""
-    variant, cut = variant_for(form, layout, gpu.shared_bytes)
+def prepare(
+    options: PrefillOptions, layout: SpanLayout, heads: int, gpu: Gpu, cache: FileCache
+) -> General:
+    """Return the loaded kernel, compiled or cached."""
+    variant, cut = variant_for(options, layout, gpu.shared_bytes)
     compiled = compile_variant(variant, gpu.arch, cache)
     grid = launch(
         cut,

@@ -1,29 +1,28 @@
-// The attention of general.cu on Hopper: warpgroup products, and warps that only copy.
+// The attention of general.cu on Hopper: wgmma consumers, and TMA producer warps.
 //
 // CONSUMERS warpgroups hold 64 lines of a tile each. Two warps of a further warpgroup fill rings of
-// buffers by the copy engine: one finds tasks and brings their queries, the other brings keys and
-// values, a span's tokens of one head with one instruction per ROW_BYTES. A consumer starts the
-// scores of the next block and the values of this one together and makes exponentials while they
-// run (Shah et al. 2024); consumers take turns in starting, so that one has the tensor cores while
-// the other makes exponentials.
+// buffers by TMA: one finds tasks and copies their queries, the other copies keys and values, a
+// span's tokens of one head with one instruction per ROW_BYTES. A consumer starts the scores of the
+// next block and the values of this one together and makes exponentials while they run (Shah et al.
+// 2024); consumers take turns in starting, so that one has the tensor cores while the other makes
+// exponentials.
 //
 // Where SPLITS and tasks are few, several thread blocks share the blocks of keys of each (plan.cu),
-// so that few rows of a long context use the whole GPU: each leaves its sums in the workspace,
-// waits for the others and adds up those of all for its part of the lines. All thread blocks run at
+// so that few rows of a long context use the whole GPU: each leaves its partials in the workspace,
+// waits for the others and adds those of all for its part of the lines. All thread blocks run at
 // once, so that none waits for one that has not begun.
 //
-// What the plan and the tables say is older than the kernel before: it is read without waiting for
-// that one.
+// The plan and the tables are older than the previous kernel: they are read without waiting for it.
 //
 // Blocks of keys begin at multiples of BLOCK. Spans are read to the end of the last block: what
-// lies behind the last position is hidden from scores, and zeroed in values, where it may be NaN.
+// lies past the last position is masked in scores, and zeroed in values, where it may be NaN.
 //
 // Macros: T (half or bfloat16), KEY_SIZE, VALUE_SIZE, ROW_BYTES (64 or 128), BLOCK, CONSUMERS,
 //         STAGES (buffers of keys, and of values), QUERY_STAGES, KEEPS (registers of a consumer),
-//         SPLITS (0 or 1), LSE (0 or 1: whether log-sum-exps of scores are written to
+//         SPLITS (0 or 1), LSE (0 or 1: log-sum-exps of scores are written to
 //         lse[rows heads]).
 // Demands: 2 KEY_SIZE and 2 VALUE_SIZE multiples of ROW_BYTES; BLOCK and VALUE_SIZE sizes of a
-//          Product; maps whose boxes have rows of ROW_BYTES and `box_tokens` tokens, or for queries
+//          Wgmma; maps whose boxes have rows of ROW_BYTES and `box_tokens` tokens, or for queries
 //          pack heads and kLines / pack rows.
 
 // A consumer: 64 lines of each tile.
@@ -44,9 +43,9 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
     const Task task = shared.task[query_turn.stage];
     if (task.num_parts == 0) return;
     const Tile& tile = task.tile;
-    // Broadcast, so that the compiler knows the stages below to be those of the whole warp: what
-    // tells products where keys and queries lie then stays in uniform registers, where each
-    // product waited for four moves before.
+    // Broadcast, so that the compiler knows the stages below to be warp-uniform: the matrix
+    // descriptors of keys and queries then stay in uniform registers; before, each wgmma waited for
+    // four moves.
     const int last_block = __shfl_sync(0xffffffffu, task.last_block, 0);
     const int first_block = __shfl_sync(0xffffffffu, task.first_block, 0);
     const unsigned query =
@@ -60,7 +59,7 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
       const int line = first_line + 8 * part, head = task.first_head + line % pack;
-      // Lines behind the last row see what it sees, so that no block is empty for them.
+      // Lines past the last row see what it sees, so that no block is empty for them.
       position[part] = tile.position + min(line / pack, tile.num_rows - 1);
       slope[part] = alibi_slopes ? alibi_slopes[head] : 0.0f;
       if (sinks && task.part == 0) {
@@ -90,14 +89,14 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
       absorb(s, state, log2_scale, keep);
     };
     const auto finish_values = [&] {
-      wait_for_products<0>();
+      wgmma_wait<0>();
       pin(acc);
       if (lane == 0) arrive(&shared.value_ring.empty[value_turn.stage]);
       value_turn.next();
     };
 
     with_keys();
-    wait_for_products<0>();
+    wgmma_wait<0>();
     finish_scores(last_block);
     round_scores(p, s);
     for (int block = last_block - 1; block >= first_block; --block) {
@@ -105,7 +104,7 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
       with_keys();
       with_values(block + 1);
       pass_by<2 * kGroup>(kTurnBarrier + (consumer + 1) % CONSUMERS);
-      wait_for_products<1>();
+      wgmma_wait<1>();
       finish_scores(block);
       finish_values();
 #pragma unroll

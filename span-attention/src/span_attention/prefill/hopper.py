@@ -1,4 +1,4 @@
-"""The attention of Hopper: sizes it is for, variant, tensor maps and call of hopper.cu."""
+"""The attention of Hopper: sizes, variant, tensor maps and call of hopper.cu."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from spaninfer_kernel_launch import (
 
 from span_attention.layout import ArrayStrides, SpanLayout
 from span_attention.prefill.arguments import Arguments
-from span_attention.prefill.form import Form, element_for
 from span_attention.prefill.kernels import PREFILL_HOPPER, HopperArguments
+from span_attention.prefill.options import PrefillOptions, element_for
 from span_attention.prefill.tuning import HopperTiles, hopper_tiles
 
 ARCHITECTURE: Final = "sm_90a"
@@ -32,7 +32,7 @@ SOURCE = Source(
     parts=tuple(f"prefill/hopper_{part}.cuh" for part in ("task", "copies", "matmul", "parts")),
     kernels=(PREFILL_HOPPER,),
 )
-_ALL_SPANS: Final = 2**31 - 1  # how many there are is the caller's word, as the tables are
+_ALL_SPANS: Final = 2**31 - 1  # their number is not checked, nor are the tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Hopper:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes for the sums of every part: float32, beside each line its softmax's state."""
+        """Bytes of the partials of all parts: float32, and the softmax state of each line."""
         return 4 * self.most_sharers * self.lines * (self.layout.value_size + 2)
 
     @property
@@ -104,7 +104,7 @@ class Hopper:
 
     @property
     def box_tokens(self) -> int:
-        """Tokens that one copy brings: those of a span, or of a block of a longer one."""
+        """Tokens of one TMA copy: those of a span, or of a block if spans are longer."""
         return min(self.layout.span_len, self.block)
 
     def _map(self, pointer: int, place: ArrayStrides, size: int) -> bytes:
@@ -122,7 +122,7 @@ class Hopper:
 
 
 def variant_for(
-    form: Form, layout: SpanLayout, *, splits: bool
+    options: PrefillOptions, layout: SpanLayout, *, splits: bool
 ) -> tuple[Variant, HopperTiles] | None:
     """Return the variant for spans of this layout and its tiles; None where it is not for them."""
     if layout.format.num_scales or layout.values == layout.keys:
@@ -131,7 +131,7 @@ def variant_for(
     if cut is None:
         return None
     macros: dict[str, str | int | bool] = {
-        "T": element_for(form, layout.format).name,
+        "T": element_for(options, layout.format).name,
         "KEY_SIZE": layout.key_size,
         "VALUE_SIZE": layout.value_size,
         "ROW_BYTES": cut.row_bytes,
@@ -141,35 +141,41 @@ def variant_for(
         "QUERY_STAGES": cut.query_stages,
         "KEEPS": cut.keeps,
         "SPLITS": splits,
-        "LSE": form.lse,
+        "LSE": options.lse,
     }
     return Variant.of("prefill_hopper", SOURCE, macros, (ARCHITECTURE,)), cut
 
 
 def prepare(
-    form: Form, layout: SpanLayout, heads: int, gpu: Gpu, cache: FileCache, *, splits: bool
+    options: PrefillOptions,
+    layout: SpanLayout,
+    heads: int,
+    gpu: Gpu,
+    cache: FileCache,
+    *,
+    splits: bool,
 ) -> Hopper | None:
-    """Return the kernel compiled, or from `cache`, and loaded; None where it is not for that."""
+    """Return the loaded kernel, compiled or cached; None for sizes that it does not take."""
     cut = hopper_tiles(layout.key_size, layout.value_size)
-    plain = _load(form, layout, gpu, cache, splits=False)
+    plain = _load(options, layout, gpu, cache, splits=False)
     if plain is None or cut is None:
         return None
     return Hopper(
         layout,
         heads,
         cut.lines,
-        form.dtype,
+        options.dtype,
         cut,
         most_sharers=gpu.sm_count if splits else 0,
         call=plain,
-        sharing=_load(form, layout, gpu, cache, splits=True) if splits else None,
+        sharing=_load(options, layout, gpu, cache, splits=True) if splits else None,
     )
 
 
 def _load(
-    form: Form, layout: SpanLayout, gpu: Gpu, cache: FileCache, *, splits: bool
+    options: PrefillOptions, layout: SpanLayout, gpu: Gpu, cache: FileCache, *, splits: bool
 ) -> Call[HopperArguments] | None:
-    found = variant_for(form, layout, splits=splits) if gpu.arch == ARCHITECTURE else None
+    found = variant_for(options, layout, splits=splits) if gpu.arch == ARCHITECTURE else None
     if found is None:
         return None
     variant, cut = found

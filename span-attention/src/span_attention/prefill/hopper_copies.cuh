@@ -1,6 +1,6 @@
-// The two warps of hopper.cu that only copy: one finds tasks, the other brings keys and values.
+// The two producer warps of hopper.cu: one finds tasks, the other copies keys and values.
 
-// Brings the keys or values of one block: lane l tile l % kTiles of box l / kTiles.
+// Copies the keys or values of one block: lane l tile l % kTiles of box l / kTiles.
 template <int kTiles>
 __device__ __forceinline__ void bring(unsigned char* to, Barrier* full, const TensorMap& map,
                                       const Launch& launch, int kv_head, int span, int token,
@@ -14,7 +14,7 @@ __device__ __forceinline__ void bring(unsigned char* to, Barrier* full, const Te
   }
 }
 
-// The warp that finds tasks: it brings their queries, one task ahead of the keys.
+// The warp that finds tasks: it copies their queries, one task ahead of the keys.
 __device__ __forceinline__ void bring_tasks(Shared& shared, const Launch& launch,
                                             const TensorMap& query_map) {
   Turn<QUERY_STAGES> turn;
@@ -43,7 +43,7 @@ __device__ __forceinline__ void bring_tasks(Shared& shared, const Launch& launch
     if (SPLITS) task.split(number % parts, parts);
     if (task.part < task.num_parts) post(task);
   }
-  let_next_kernel_start();  // what it reads before it waits for this one is older
+  let_next_kernel_start();  // what the next reads before it waits for this one is older
   wait(&shared.query_ring.empty[turn.stage], turn.parity ^ 1);
   if (threadIdx.x % kWarp == 0) {
     shared.task[turn.stage].num_parts = 0;
@@ -52,7 +52,7 @@ __device__ __forceinline__ void bring_tasks(Shared& shared, const Launch& launch
   }
 }
 
-// The warp that brings keys and values, in the order in which consumers read them.
+// The warp that copies keys and values, in the order in which consumers read them.
 __device__ __forceinline__ void bring_keys(Shared& shared, const Launch& launch,
                                            const TensorMap& key_map, const TensorMap& value_map) {
   const int lane = threadIdx.x % kWarp;
@@ -68,9 +68,9 @@ __device__ __forceinline__ void bring_keys(Shared& shared, const Launch& launch,
     __syncwarp();
     if (lane == 0) arrive(&shared.query_ring.empty[task_turn.stage]);
     task_turn.next();
-    wait_for_kernel_before();  // that is over after the first task
+    wait_for_kernel_before();  // returns at once after the first task
     for (int block = last_block; block >= first_block; --block) {
-      // Boxes behind the last position bring that one's again: it is there, and finite.
+      // Boxes past the last position copy that one's again: it is there, and finite.
       const auto token_of = [&](int box) {
         return min(block * (BLOCK / launch.box_tokens) + box, last_box) * launch.box_tokens;
       };

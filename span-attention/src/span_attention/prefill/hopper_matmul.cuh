@@ -1,7 +1,7 @@
 // The steps of a consumer of hopper.cu: products of queries and keys, of exponentials and values,
 // and the lines that it stores.
 
-// Barriers by number: the turns of the consumers to start products, and each one's own threads.
+// Barriers by number: the turns of the consumers to issue wgmmas, and each one's own threads.
 constexpr int kTurnBarrier = 1, kOwnBarrier = kTurnBarrier + CONSUMERS,
               kAllBarrier = kOwnBarrier + CONSUMERS;
 
@@ -17,27 +17,27 @@ __device__ __forceinline__ void pass_by(int barrier) {
 // s = the consumer's lines of `query` times `keys`.
 __device__ __forceinline__ void start_scores(float (&s)[kFragments][4], unsigned query,
                                              unsigned keys) {
-  begin_products();
+  wgmma_fence();
 #pragma unroll
   for (int k = 0; k < KEY_SIZE / 16; ++k) {
     const int tile = 16 * k / kColumns, within = 16 * k % kColumns * 2;
-    Product<T, kFragments>::of_tiles(s, tile_at<ROW_BYTES>(query + tile * kQueryTile + within, 16),
+    Wgmma<T, kFragments>::of_tiles(s, tile_at<ROW_BYTES>(query + tile * kQueryTile + within, 16),
                                      tile_at<ROW_BYTES>(keys + tile * kTile + within, 16), k > 0);
   }
-  commit_products();
+  wgmma_commit();
 }
 
-// sums += p times `values`.
+// acc += p times `values`.
 __device__ __forceinline__ void start_values(float (&acc)[kAccumulators][4],
                                              const unsigned (&p)[kFragments / 2][4],
                                              unsigned values) {
-  begin_products();
+  wgmma_fence();
 #pragma unroll
   for (int k = 0; k < BLOCK / 16; ++k) {
     const unsigned rows = values + 16 * k * ROW_BYTES;
-    Product<T, kAccumulators>::of_registers(acc, p[k], tile_at<ROW_BYTES>(rows, kTile));
+    Wgmma<T, kAccumulators>::of_registers(acc, p[k], tile_at<ROW_BYTES>(rows, kTile));
   }
-  commit_products();
+  wgmma_commit();
 }
 
 // Zeros in the rows first .. BLOCK - 1 of values. Each consumer writes all that it will read, so
@@ -65,7 +65,7 @@ __device__ __forceinline__ void round_scores(unsigned (&p)[kFragments / 2][4],
   }
 }
 
-// Stores one line of the sums times `share`. Four lanes hold two neighbouring elements of each
+// Stores one line of the accumulators times `share`. Four lanes hold two adjacent elements of each
 // fragment; they exchange them, so that each stores 16 bytes of one fragment.
 __device__ __forceinline__ void store_line(T* to, const float (&acc)[kAccumulators][4], int part,
                                            float share, bool is_there) {

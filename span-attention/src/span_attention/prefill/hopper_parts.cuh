@@ -1,14 +1,14 @@
-// How the thread blocks of hopper.cu that share a task add up what each has found.
+// The reduction of a task that several thread blocks of hopper.cu share.
 
-// What another thread block has written with a release, and before it.
+// Acquires what another thread block has written before its release.
 __device__ __forceinline__ int load_acquired(const int* from) {
   int number;
   asm volatile("ld.acquire.gpu.s32 %0, [%1];" : "=r"(number) : "l"(from) : "memory");
   return number;
 }
 
-// Leaves the sums of this part of a task in the workspace, waits for those of the others and writes
-// the results of every num_parts-th group of lines.
+// Leaves the partials of this part of a task in the workspace, waits for those of the others and
+// writes the results of every num_parts-th group of lines.
 __device__ __forceinline__ void add_parts(const float (&acc)[kAccumulators][4], const Rows& state,
                                           const Launch& launch, const Task& task, int first_line,
                                           float log2_scale, T* out, float* lse) {
@@ -33,7 +33,8 @@ __device__ __forceinline__ void add_parts(const float (&acc)[kAccumulators][4], 
     atomicAdd(counter, 1);
     while (load_acquired(counter) < task.num_parts) {
     }
-    // Whoever waited is counted once more: then the last one knows that nobody waits any longer.
+    // Every block that has waited is counted once more: so the last one knows that none still
+    // waits.
     if (atomicAdd(counter, 1) == 2 * task.num_parts - 1) *counter = 0;
   }
   meet<CONSUMERS * kGroup>(kAllBarrier);

@@ -1,5 +1,4 @@
-// What a thread block of hopper.cu works on: its shared memory, and the task that the copying warps
-// hand to the consumers.
+// The shared memory of a thread block of hopper.cu, and the task that producers hand to consumers.
 
 constexpr int kGroup = 4 * kWarp;
 constexpr int kThreads = kGroup * (1 + CONSUMERS);
@@ -10,15 +9,15 @@ constexpr int kFragments = BLOCK / 8, kAccumulators = VALUE_SIZE / 8;
 constexpr int kLeastBlocks = 2;  // of keys, in a part of a task
 constexpr int kQueryTile = kLines * ROW_BYTES, kTile = BLOCK * ROW_BYTES;  // bytes
 
-// A tile, heads of it and blocks of keys: what a consumer must know of its task.
+// A consumer's task: a tile, its heads and its blocks of keys.
 struct Task {
   Tile tile;
   int kv_head, first_head;
   int first_block, last_block;
-  int part, num_parts;  // which of how many; parts are those of neighbouring thread blocks
+  int part, num_parts;  // adjacent thread blocks have the parts of a task
   const int* table;     // spans of its request
 
-  // Leaves part `which` of up to `most` with kLeastBlocks each: none behind the last.
+  // Keeps part `which` of up to `most` with kLeastBlocks each: none after the last.
   __device__ __forceinline__ void split(int which, int most) {
     const int blocks = last_block + 1 - first_block, begin = first_block;
     part = which;
@@ -57,7 +56,7 @@ struct Shared {
   alignas(1024) unsigned char values[STAGES][kValueTiles * kTile];
   Ring<QUERY_STAGES> query_ring;
   Ring<STAGES> key_ring, value_ring;
-  Barrier posted[QUERY_STAGES];  // the work is there; its queries may still be on their way
+  Barrier posted[QUERY_STAGES];  // the work is there; its queries may still be in flight
   Task task[QUERY_STAGES];       // emptied with the queries; one without parts is the end
 };
 

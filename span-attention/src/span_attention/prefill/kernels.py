@@ -1,4 +1,4 @@
-"""The kernels of prefill: what each takes."""
+"""The kernels of prefill: their signatures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spaninfer_kernel_launch import Float32, Int32, Int64, Pointer, Signature, T
 
 
 class PlanArguments(NamedTuple):
-    """What prefill_plan takes."""
+    """Arguments of prefill_plan."""
 
     plan: Pointer
     query_start_loc: Pointer
@@ -22,7 +22,7 @@ class PlanArguments(NamedTuple):
 
 
 class GeneralArguments(NamedTuple):
-    """What prefill_general takes; strides of keys, values and scales are bytes."""
+    """Arguments of prefill_general; strides of keys, values and scales are bytes."""
 
     out: Pointer
     query: Pointer
@@ -61,7 +61,7 @@ class GeneralArguments(NamedTuple):
 
 
 class HopperArguments(NamedTuple):
-    """What prefill_hopper takes."""
+    """Arguments of prefill_hopper."""
 
     out: Pointer
     query_map: TensorMap

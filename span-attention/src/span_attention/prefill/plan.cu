@@ -1,4 +1,5 @@
-// Which rows of which slice a tile is, longest tiles first; made once per step for every layer.
+// The plan of a prefill: the rows of a slice that each tile has, longest tiles first; made once per
+// step for every layer.
 //
 // Slice r is the rows bounds[r] .. bounds[r + 1] of a step; its last row stands at position
 // lengths[r] - 1. A slice of length 0 is padding. A tile is `tile_rows` rows of one slice, and its
@@ -8,7 +9,7 @@
 //          tiles[num_tiles]: (slice, first row of the step, number of rows, position of the first)
 //
 // A task is a tile times one of `packs` groups of heads. Where all tasks together need no more than
-// half of most_sharers thread blocks, each is shared by `parts` neighbouring ones; the first one's
+// half of most_sharers thread blocks, each is shared by `parts` adjacent ones; the first one's
 // counter tells how many parts are there. Counters are 0 before each launch and after it.
 //
 // One block: tiles are counted into kBuckets by cost and placed in falling order. Within a bucket
@@ -19,7 +20,7 @@
 constexpr int kThreads = 1024, kBuckets = 1024, kHeader = 4;
 constexpr int kLeastShared = 6;  // blocks of keys: of fewer, adding up costs what sharing saves
 
-// The inclusive sum over the threads up to this one; `carry` becomes the sum over all of them.
+// The inclusive prefix sum over the threads; `carry` becomes the sum over all of them.
 __device__ __forceinline__ int running_sum(int x, int& carry) {
   __shared__ int of_warp[kThreads / kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -116,8 +117,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     plan[0] = num_tiles;
     plan[1] = longest < kLeastShared ? 1 : max(sharers, 1);
   }
-  // The attention reads the plan without waiting for this kernel to be gone; and it may start as
-  // soon as one thread of the block lets it, so all of them must have written by then.
+  // The attention reads the plan without waiting for this kernel to end; and it may start as soon
+  // as one thread of the block lets it, so all of them must have written by then.
   __threadfence();
   __syncthreads();
   let_next_kernel_start();

@@ -1,4 +1,4 @@
-"""A prefill, compiled and loaded for one layout."""
+"""The prepared kernels of a prefill."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from spaninfer_kernel_launch import (
 from span_attention.layout import SpanLayout
 from span_attention.prefill import general, hopper
 from span_attention.prefill.arguments import Arguments
-from span_attention.prefill.form import Form
 from span_attention.prefill.kernels import PREFILL_PLAN, PlanArguments
+from span_attention.prefill.options import PrefillOptions
 from span_attention.prefill.tuning import heads_of_tile, plan_bytes
 from span_attention.prefill.variants import PLAN
 
@@ -28,7 +28,7 @@ _PLAN_LAUNCH = Launch((1, 1, 1), (1024, 1, 1))
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How a step is divided among thread blocks.
+    """The division of a step among thread blocks.
 
     `pack` heads share a tile; up to `sharers` thread blocks share tasks.
     """
@@ -40,18 +40,23 @@ class Division:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
-    """An attention of one layout, compiled and loaded: what `BatchPrefill` launches.
+class PreparedPrefill:
+    """The kernels of prefill for one layout, as `BatchPrefill` launches them.
 
     It serves steps of any size; `heads` is the number of query heads, `gpu` where it is loaded.
     """
 
-    form: Form
+    options: PrefillOptions
     layout: SpanLayout
     heads: int
     gpu: Gpu
     _kernel: general.General | hopper.Hopper
     _plan: Call[PlanArguments]
+
+    @property
+    def result_alignment(self) -> int:
+        """Bytes of a result that are written at once."""
+        return 16
 
     def plan_bytes(self, rows: int, slices: int) -> int:
         """Return the bytes of the plan of at most so many rows and slices."""
@@ -70,7 +75,7 @@ class Prepared:
     def plan_arguments(
         self, plan: int, query_start_loc: int, seq_lens: int, window: int, division: Division
     ) -> PlanArguments:
-        """Return what plans a step that is divided so."""
+        """Return the arguments of prefill_plan for this division."""
         return PlanArguments(
             plan=plan,
             query_start_loc=query_start_loc,
@@ -88,11 +93,11 @@ class Prepared:
         self._kernel.start(handle, arguments)
 
     def divide(self, num_rows: int, slices: int) -> Division:
-        """Return how a step of so many rows and slices is divided among thread blocks."""
+        """Return the division of a step of so many rows and slices among thread blocks."""
         return Division(num_rows, slices, self._pack(num_rows, slices), self._sharers(num_rows))
 
     def _pack(self, num_rows: int, slices: int) -> int:
-        """Return how many heads share a tile."""
+        """Return the number of heads that share a tile."""
         return heads_of_tile(
             self.heads // self.layout.kv_heads,
             self._kernel.lines,
@@ -104,7 +109,7 @@ class Prepared:
         )
 
     def _sharers(self, num_rows: int) -> int:
-        """Return how many thread blocks may share tasks: 0 where tasks are more than half as many.
+        """Return the blocks that may share tasks: 0 where tasks are more than half as many.
 
         A task has at most a tile full of lines.
         """
@@ -113,14 +118,14 @@ class Prepared:
 
 
 def prepare(
-    form: Form,
+    options: PrefillOptions,
     layout: SpanLayout,
     *,
     heads: int,
     gpu: Gpu,
     splits: bool = False,
     cache: FileCache | None = None,
-) -> Prepared:
+) -> PreparedPrefill:
     """Return the attention of `heads` query heads over such spans on `gpu`, compiled or cached.
 
     With `splits`, few rows of a long context are shared among all multiprocessors where the kernel
@@ -130,8 +135,8 @@ def prepare(
     if heads < 1 or heads % layout.kv_heads:
         raise ShapeError(f"{heads} query heads are not a multiple of {layout.kv_heads} key heads")
     kept = cache or user_cache()
-    on_hopper = hopper.prepare(form, layout, heads, gpu, kept, splits=splits)
-    kernel = on_hopper or general.prepare(form, layout, heads, gpu, kept)
+    on_hopper = hopper.prepare(options, layout, heads, gpu, kept, splits=splits)
+    kernel = on_hopper or general.prepare(options, layout, heads, gpu, kept)
     plan = compile_variant(PLAN, gpu.arch, kept)
     call = Call(load(plan, gpu, PREFILL_PLAN), _PLAN_LAUNCH)
-    return Prepared(form, layout, heads, gpu, kernel, call)
+    return PreparedPrefill(options, layout, heads, gpu, kernel, call)

@@ -30,7 +30,7 @@ _MOST_HELD_ELSE: Final = 160  # the same for codes, and for keys wider than valu
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How the general kernel cuts its work: lines and keys of a tile, value elements of a task."""
+    """Tiles of general.cu: lines and keys of a tile, value elements of a task."""
 
     m_tiles: int
     warps: int
@@ -115,7 +115,7 @@ def heads_of_tile(
 
 
 def launch(tiles: Tiles, *, registers: int, sm_count: int, shared_bytes: int) -> Launch:
-    """Return as many blocks as run at once; each of them takes tasks until none is left."""
+    """Return a grid of as many blocks as run at once; each takes tasks until none is left."""
     threads = _WARP * tiles.warps
     by_memory = (shared_bytes + _SYSTEM_BYTES) // (tiles.shared_bytes + _SYSTEM_BYTES)
     by_registers = _REGISTERS // (threads * -(-registers // 8) * 8)
@@ -131,7 +131,7 @@ _WORK_BYTES: Final = 64  # what a consumer is told of its task
 
 @dataclass(frozen=True, slots=True)
 class HopperTiles:
-    """How hopper.cu cuts its work: bytes of a row in shared memory, keys of a block, warpgroups.
+    """Tiles of hopper.cu: bytes of a row in shared memory, keys of a block, warpgroups.
 
     `stages` are the buffers of keys, and of values; `keeps` the registers of a consumer's thread.
     """
@@ -151,12 +151,12 @@ class HopperTiles:
 
     @property
     def threads(self) -> int:
-        """Threads of a block: the consumers' and a warpgroup of which one warp copies."""
+        """Threads of a block: consumer warpgroups, and one with the producer warps."""
         return _GROUP * (self.consumers + 1)
 
     @property
     def keeps(self) -> int:
-        """Registers per thread: what the 40 of the copying warpgroup leave two, in eights."""
+        """Registers per consumer thread, beside 40 of a producer thread, in multiples of 8."""
         return 232
 
     @property

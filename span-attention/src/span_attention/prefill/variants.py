@@ -10,8 +10,8 @@ from typing import Final
 from spaninfer_kernel_launch import Source, Variant
 
 from span_attention.prefill import general, hopper
-from span_attention.prefill.form import Form
 from span_attention.prefill.kernels import PREFILL_PLAN
+from span_attention.prefill.options import PrefillOptions
 from span_attention.published import OWN, SIZES, layout_of
 from span_attention.quantize import CODES
 
@@ -42,12 +42,12 @@ def _variants() -> Iterator[Variant]:
         for format in (own, *CODES):
             layout = layout_of(key_size, value_size, format)
             for shared_bytes, architectures in _BY_SHARED_BYTES.items():
-                variant, _ = general.variant_for(Form(dtype, lse), layout, shared_bytes)
+                variant, _ = general.variant_for(PrefillOptions(dtype, lse), layout, shared_bytes)
                 able = tuple(a for a in architectures if a in variant.architectures)
                 if able:
                     yield replace(variant, architectures=able)
             for splits in (False, True):
-                special = hopper.variant_for(Form(dtype, lse), layout, splits=splits)
+                special = hopper.variant_for(PrefillOptions(dtype, lse), layout, splits=splits)
                 if special is not None:
                     yield special[0]
 

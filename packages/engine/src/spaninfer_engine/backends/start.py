@@ -9,7 +9,7 @@ from spaninfer_engine.backends.encodings import Encode
 from spaninfer_engine.backends.host.device import HostDevice
 from spaninfer_engine.kv_memory import Needs
 from spaninfer_engine.ops.rotary import Rotary
-from spaninfer_engine.ops.step import A, Step
+from spaninfer_engine.ops.step import A, SpanCache, Step
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.nodes import Model, ropes
 from spaninfer_engine.step.device import Device
@@ -31,9 +31,14 @@ class Start(Protocol):
         sequences: Sequences,
         num_spans: tuple[int, ...],
         tell: Tell,
+        num_slots: tuple[int, ...] = (),
         encode: Encode[Any] | None = None,
     ) -> Device:
-        """Return the device that serves `sequences`, ready to compute; `encode` runs towers."""
+        """Return the device that serves `sequences`, ready to compute.
+
+        With KV cache offloading, each cache group has `num_slots` host slots. `encode` runs
+        the towers of a model that has some.
+        """
         ...
 
 
@@ -57,6 +62,7 @@ class HostStart(Generic[A]):
         sequences: Sequences,
         num_spans: tuple[int, ...],
         tell: Tell,
+        num_slots: tuple[int, ...] = (),
         encode: Encode[Any] | None = None,
     ) -> HostDevice[Any]:
         """Return the device with every kernel ready; the first start ever compiles them here."""
@@ -66,7 +72,17 @@ class HostStart(Generic[A]):
             for group, count in zip(self._model.groups, num_spans, strict=True)
         )
         rotaries = tuple(map(Rotary, ropes(self._model)))
-        device = HostDevice(self._forward, self._ops, caches, rotaries, sequences, encode)
+        slots = host_slots(self._ops, caches, num_slots)
+        device = HostDevice(self._forward, self._ops, caches, rotaries, sequences, slots, encode)
         device.warm_up()
         tell("kernels", 1, 1)
         return device
+
+
+def host_slots(
+    ops: Ops[A], caches: tuple[SpanCache[A], ...], num_slots: tuple[int, ...]
+) -> tuple[A, ...]:
+    """Return the host slots of each cache group; () without KV cache offloading."""
+    if not num_slots:
+        return ()
+    return tuple(ops.host_slots(*each) for each in zip(caches, num_slots, strict=True))

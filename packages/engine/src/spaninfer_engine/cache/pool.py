@@ -108,6 +108,13 @@ class SpanPool:
                 known[span] = span_hash
                 by_hash[span_hash] = span
 
+    def forget(self) -> None:
+        """Forget all published content: cached spans become free, those in use stay in use."""
+        self._free.extend(self._cached)
+        self._cached.clear()
+        self._hashes = [None] * self.num_spans
+        self._by_hash.clear()
+
     def find(self, span_hash: bytes) -> int | None:
         """Return the published span with this hash."""
         return self._by_hash.get(span_hash)

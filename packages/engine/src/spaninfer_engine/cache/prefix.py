@@ -8,13 +8,13 @@ sequence with the same hash, by chance or by intent, infeasible. Only whole span
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Protocol
 
 import numpy as np
 
-from spaninfer_engine.cache.pool import SpanPool
 from spaninfer_engine.cache.rope_state import RopeState
 from spaninfer_engine.cache.table import first_visible
 from spaninfer_engine.media import MediaRun, runs_within
@@ -106,9 +106,21 @@ class PrefixHit:
     tables: tuple[tuple[int, tuple[int, ...]], ...]  # per group: (first, span numbers)
 
 
+class Directory(Protocol):
+    """Numbers of the spans of one cache group, by hash."""
+
+    def find(self, span_hash: bytes) -> int | None:
+        """Return the number of the span with this hash."""
+        ...
+
+    def find_run(self, hashes: Iterable[bytes]) -> list[int]:
+        """Return the numbers of the spans with these hashes, up to the first that is missing."""
+        ...
+
+
 def find_prefix(
     hashes: Sequence[bytes],
-    pools: Sequence[SpanPool],
+    pools: Sequence[Directory],
     windows: Sequence[int | None],
     span_len: int,
 ) -> PrefixHit:
@@ -135,7 +147,7 @@ def find_prefix(
 def _gap(
     hashes: Sequence[bytes],
     count: int,
-    pools: Sequence[SpanPool],
+    pools: Sequence[Directory],
     windows: Sequence[int | None],
     span_len: int,
 ) -> int | None:

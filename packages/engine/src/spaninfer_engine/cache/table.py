@@ -48,11 +48,18 @@ class SpanTable:
             self.stop += count
         return True
 
-    def adopt(self, first: int, spans: Sequence[int]) -> None:
-        """Begin with spans that hold a shared prefix, the first of them at index `first`."""
+    def adopt(self, first: int, found: Sequence[int | None]) -> None:
+        """Begin with the spans of a shared prefix, the first of them at index `first`.
+
+        Where the pool does not hold one (None), a span is taken for it, which must be to be had.
+        """
         assert not self.spans
-        self.pool.share(spans)
-        self.first, self.stop, self.spans = first, first + len(spans), list(spans)
+        self.pool.share([span for span in found if span is not None])  # taking evicts others
+        taken = self.pool.take(sum(span is None for span in found))
+        assert taken is not None, "a prefix is adopted without spans for it"
+        fresh = iter(taken)
+        self.spans = [next(fresh) if span is None else span for span in found]
+        self.first, self.stop = first, first + len(found)
 
     def release(self) -> None:
         """Give everything back and begin anew."""

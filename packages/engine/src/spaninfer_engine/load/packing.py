@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from spaninfer_engine.config import DEFAULT_GROUP, EngineConfig, GroupLen, Quantize, QuantizeGroup
 from spaninfer_engine.errors import ConfigError
 
-GROUPED = ("int8", "int4")  # quantised values that share scales
+GROUPED = ("int8", "int6", "int5", "int4", "int3", "int2")  # quantised values that share scales
 WAY_OUT = "use the checkpoint that was converted"
 
 
@@ -16,7 +16,7 @@ class Packing:
     """The format that weights of matmuls are packed in.
 
     quantize  what they are rounded to, or None: numbers as they are stored
-    group     channels of int8 and int4 that share a scale; None is a whole row
+    group     channels of codes that share a scale; None is a whole row
     """
 
     quantize: Quantize | None

@@ -69,6 +69,27 @@ class UnitRows:
 
 
 @dataclass(frozen=True, slots=True)
+class TakenApart:
+    """Numbers that take turns along an axis, those at even places in front of those at odd ones."""
+
+    axis: int
+
+    def __call__(self, array: Host) -> Host:
+        """Return a new array."""
+        ends = array.swapaxes(self.axis, -1)
+        return np.concatenate([ends[..., 0::2], ends[..., 1::2]], -1).swapaxes(self.axis, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class OneAxis:
+    """All numbers along one axis: [1, n] as [n]."""
+
+    def __call__(self, array: Host) -> Host:
+        """Return the view."""
+        return array.reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
 class Use:
     """One use of checkpoint tensors by an operation, under the name of the operator's argument.
 
@@ -78,7 +99,7 @@ class Use:
     argument: str
     tensors: tuple[Weight, ...]
     stacked: bool = False
-    view: HeadRows | FlatRows | TapRows | UnitRows | None = None
+    view: HeadRows | FlatRows | TapRows | UnitRows | TakenApart | OneAxis | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -21,11 +21,13 @@ class SpanCache(NamedTuple, Generic[A]):
     """The KV cache of one cache group: keys [N S L K D] and values [N S L K E]; N is the layer.
 
     Where the values are the first channels of the keys (MLA) they are a view of them. In memory a
-    span of all layers is contiguous: [S N L K (D or E)], see `ops.table.Ops.cache`.
+    span of all layers is contiguous: [S N L K (D or E)], see `ops.table.Ops.cache`. `rows` are the
+    same memory as bytes [S span_bytes], for copies of whole spans.
     """
 
     keys: A
     values: A
+    rows: A
 
 
 class Rotation(NamedTuple, Generic[A]):

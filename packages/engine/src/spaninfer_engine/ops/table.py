@@ -23,7 +23,7 @@ from spaninfer_op_reference import QuantizedWeight, WeightFormat
 from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.operation import Operation, Packable, Use
 from spaninfer_engine.ops.step import A, SpanCache, Step
-from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, PoolKind, RopeStyle
+from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, GateName, PoolKind, RopeStyle
 
 AlibiKind: TypeAlias = Literal["plain", "scaled", "rounded"]
 Kernel: TypeAlias = Callable[..., Any]  # (step, *inputs) -> one array, a tuple of arrays, or None
@@ -88,6 +88,13 @@ class Ops(Protocol, Generic[A]):
 
     def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[A]:
         """Allocate the spans of a cache group; their contents are undefined."""
+        ...
+
+    def host_slots(self, cache: SpanCache[A], num_slots: int) -> A:
+        """Allocate slots of host memory as bytes [slots span_bytes], each for a span of `cache`.
+
+        ConfigError where the system does not give it.
+        """
         ...
 
     def from_host(self, array: NDArray[Any]) -> A:
@@ -204,8 +211,8 @@ class Ops(Protocol, Generic[A]):
         """act(x)."""
         ...
 
-    def gate(self, gate: A, up: A, *, act: ActivationName) -> A:
-        """act(gate) * up."""
+    def gate(self, gate: A, up: A, *, act: GateName) -> A:
+        """act(gate) * up; see op_reference.gated."""
         ...
 
     def sigmoid_gate(self, x: A, gate: A) -> A:
@@ -261,12 +268,13 @@ class Ops(Protocol, Generic[A]):
         softcap: float | None = None,
         window: int | None = None,
         alibi: AlibiKind | None = None,
+        sinks: A | None = None,
     ) -> A:
         """[T H E]: softmax(scores) over the values of positions p - window < j <= p.
 
         scores = softcap(scale * q.k) + bias; the bias of head h at position j is slope_h * j,
         times `scale` where it is "scaled" or "rounded", and rounded to bfloat16 before that where
-        it is "rounded".
+        it is "rounded". sinks[H] are scores of one key more, which has no value.
         """
         ...
 
@@ -323,17 +331,19 @@ class Ops(Protocol, Generic[A]):
         ids: A,
         weights: A,
         *,
-        act: ActivationName,
+        act: GateName,
         down: A,
         gate: A | None = None,
         up: A | None = None,
         gate_up: A | None = None,
+        gate_up_bias: A | None = None,
+        down_bias: A | None = None,
         layout: Literal["oi", "io"] = "oi",
     ) -> A:
         """[T C]: weighted sum of the chosen experts' gated MLPs of x[T C].
 
         gate[X I C] and up[X I C], or gate_up[X 2I C]; down[X C I]; with layout "io" the last two
-        axes of both are swapped.
+        axes of both are swapped. gate_up_bias[X 2I] and down_bias[X C] join the products.
         """
         ...
 

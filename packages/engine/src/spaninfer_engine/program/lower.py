@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spaninfer_engine.ops.bound import Result
-from spaninfer_engine.ops.operation import Constant, HeadRows, Operation, UnitRows, Use
+from spaninfer_engine.ops.operation import (
+    Constant,
+    HeadRows,
+    OneAxis,
+    Operation,
+    TakenApart,
+    UnitRows,
+    Use,
+)
 from spaninfer_engine.program.program import Program
 from spaninfer_engine.spec.nodes import (
     Alibi,
@@ -24,6 +32,8 @@ from spaninfer_engine.spec.nodes import (
     FusedQkv,
     GatedMLP,
     Head,
+    HeadNorms,
+    Heads,
     Layer,
     Learned,
     Linear,
@@ -221,6 +231,7 @@ class Lowering:
             "attend",
             q,
             name="read",
+            uses=() if node.sinks is None else (Use("sinks", (node.sinks,)),),
             group=node.group,
             layer=place,
             scale=node.scale,
@@ -246,10 +257,24 @@ class Lowering:
     def _placed(self, node: Attention | RaggedAttention, x: str) -> tuple[str, str, str]:
         """Return queries, keys and values, the first two normed and rotated."""
         q, k, v = self._query_key_value(node, x)
-        q, k = self.norm(node.q_norm, q), self.norm(node.k_norm, k)
+        norms = node.norms
+        if norms is not None and not norms.behind:
+            q, k = self._head_norms(norms, q, k, node.heads)
         if isinstance(node.positions, Rope | AxialRope):
             q, k = self._rotate(node.positions, q), self._rotate(node.positions, k)
+        if norms is not None and norms.behind:
+            q, k = self._head_norms(norms, q, k, node.heads)
         return q, k, v
+
+    def _head_norms(self, norms: HeadNorms, q: str, k: str, heads: Heads) -> tuple[str, str]:
+        if not norms.joint:
+            return self.norm(norms.q, q), self.norm(norms.k, k)
+        q = self.norm(norms.q, self.add("merge_heads", q, name="q"))
+        k = self.norm(norms.k, self.add("merge_heads", k, name="k"))
+        return (
+            self.add("split_heads", q, name="q", heads=heads.query),
+            self.add("split_heads", k, name="k", heads=heads.kv),
+        )
 
     def _query_key_value(self, node: Attention | RaggedAttention, x: str) -> tuple[str, ...]:
         heads = node.heads
@@ -315,7 +340,7 @@ class Lowering:
     def _routed_mlp(self, node: RoutedMLP, x: str) -> str:
         router = _affine(node.router.weight, node.router.bias)
         logits = self.add("router", x, name="routing", uses=router)
-        uses = () if node.correction is None else (Use("correction", (node.correction,)),)
+        uses = () if node.correction is None else (_correction(node.correction),)
         scores = node.scores
         chosen = self.add_many(
             "route",
@@ -347,8 +372,8 @@ class Lowering:
                     Use(argument, tensors, stacked=True)
                     for argument, tensors in (("gate", gate), ("up", up), ("down", down))
                 )
-            case StackedExperts(gate_up=gate_up, down=down_all, layout=layout):
-                uses = (Use("gate_up", (gate_up,)), Use("down", (down_all,)))
+            case StackedExperts(layout=layout):
+                uses = _stacked(node.experts)
         return self.add("experts", x, *chosen, name="mlp", uses=uses, act=node.act, layout=layout)
 
     def _head(self, node: Head, x: str) -> str:
@@ -368,6 +393,21 @@ class Lowering:
 def _affine(weight: Weight, bias: Weight | None) -> tuple[Use, ...]:
     uses = (Use("weight", (weight,)),)
     return uses if bias is None else (*uses, Use("bias", (bias,)))
+
+
+def _stacked(experts: StackedExperts) -> tuple[Use, ...]:
+    axis = 1 if experts.layout == "oi" else 2
+    rows, numbers = (TakenApart(a) if experts.in_turn else None for a in (axis, 1))
+    uses = [Use("gate_up", (experts.gate_up,), view=rows), Use("down", (experts.down,))]
+    if experts.gate_up_bias is not None:
+        uses.append(Use("gate_up_bias", (experts.gate_up_bias,), view=numbers))
+    if experts.down_bias is not None:
+        uses.append(Use("down_bias", (experts.down_bias,)))
+    return tuple(uses)
+
+
+def _correction(weight: Weight) -> Use:
+    return Use("correction", (weight,), view=OneAxis() if len(weight.shape) > 1 else None)
 
 
 def _alibi(positions: Rope | Alibi | None) -> str | None:

@@ -22,12 +22,13 @@ from spaninfer_op_reference import NoToken as NoTokenInRow
 
 from spaninfer_engine.errors import NoMemory, NoToken
 from spaninfer_engine.logprobs import TokenLogprobs
-from spaninfer_engine.plan import NewSequence, StepPlan, StepResult
+from spaninfer_engine.plan import NewSequence, SpanCopy, StepPlan, StepResult
 from spaninfer_engine.request import Matcher, TokenLogprob
 from spaninfer_engine.resource import Resource
 from spaninfer_engine.run.masks import all_tokens, mask_of
 from spaninfer_engine.step.batch import Batch, build_batch
 from spaninfer_engine.step.device import (
+    Bytes,
     Device,
     Launched,
     SampledToken,
@@ -151,6 +152,15 @@ class Runner(Resource):
     def run(self, plan: StepPlan) -> StepResult:
         """Compute the plan's step, and wait for it."""
         return self.start(plan)()
+
+    def copy_spans(self, copies: Sequence[SpanCopy]) -> Callable[[], None]:
+        """Begin copies between spans and host slots, in order; return what waits for them."""
+        return self._device.copy_spans(copies)
+
+    @property
+    def host_slots(self) -> tuple[Bytes, ...]:
+        """The host slots of each cache group, as bytes; () without KV cache offloading."""
+        return self._device.host_slots
 
     def run_idle_work(self) -> bool:
         """Do up to 0.1 s of idle work (e.g. capture one CUDA graph); False when none is left."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from sys import maxsize
+from typing import TypeAlias
 
+from spaninfer_engine.cache.disk_tier import DiskTier
+from spaninfer_engine.cache.host_slots import HostSlots
+from spaninfer_engine.cache.offload import SpanOffload
 from spaninfer_engine.cache.pool import SpanPool
-from spaninfer_engine.cache.prefix import HashSeed, PrefixHit, SpanHasher, find_prefix
+from spaninfer_engine.cache.prefix import Directory, HashSeed, PrefixHit, SpanHasher, find_prefix
 from spaninfer_engine.cache.rope_state import RopeState
+from spaninfer_engine.cache.span_files import SpanKey
 from spaninfer_engine.cache.table import SpanTable
 from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.plan import SpanCopy
 from spaninfer_engine.request import Request
 from spaninfer_engine.schedule.admission import Limits
 from spaninfer_engine.schedule.sequence import SequenceState
@@ -27,11 +33,16 @@ class CacheShape:
     kv_dtype: str
     rope_state: RopeState
     share: bool = True  # may requests share prefixes with each other?
+    num_slots: tuple[int, ...] = ()  # of host memory, for KV cache offloading
 
     def capacity(self) -> int:
         """Return how many tokens of one request fit at the most."""
         full = [n for n, window in zip(self.num_spans, self.windows, strict=True) if window is None]
         return min(full) * self.span_len if full else maxsize
+
+
+OpenDisk: TypeAlias = Callable[[Sequence[HostSlots]], DiskTier]
+"""Returns the disk tier of these host slots."""
 
 
 class Availability(IntEnum):
@@ -45,10 +56,19 @@ class Availability(IntEnum):
 class KVCacheManager:
     """Takes spans for sequences, shares prefixes between them, and gives everything back."""
 
-    def __init__(self, shape: CacheShape, limits: Limits) -> None:
+    def __init__(
+        self, shape: CacheShape, limits: Limits, open_disk: OpenDisk | None = None
+    ) -> None:
         _check_windows(shape, limits)
         self.shape, self._step_tokens = shape, limits.step_tokens
         self.pools = tuple(SpanPool(num_spans) for num_spans in shape.num_spans)
+        self.offload: SpanOffload | None = None
+        if shape.num_slots:
+            self.offload = SpanOffload(self.pools, shape.num_slots, open_disk)
+        self._disk = None if self.offload is None else self.offload.disk
+        self._directories: Sequence[Directory] = (
+            self.pools if self.offload is None else self.offload.directories
+        )
         self._grown: list[SequenceState] = []
 
     def sequences_of(self, request: Request, limit: int) -> tuple[SequenceState, ...]:
@@ -74,24 +94,45 @@ class KVCacheManager:
             for index in range(request.sampling.n)
         )
 
+    @property
+    def is_reading(self) -> bool:
+        """Are spans on their way from disk?"""
+        return self._disk is not None and self._disk.is_reading
+
+    def is_fetching(self, seq: SequenceState) -> bool:
+        """Are spans of the sequence's prefix on their way from disk? The first call has them read:
+        as many as host memory has slots for.
+        """
+        if self._disk is None:
+            return False
+        fetch = self._disk.find_fetch(seq.seq_id)
+        if fetch is None:
+            fetch = self._disk.begin_fetch(seq.seq_id, self._keys_to_fetch(seq))
+        return bool(fetch.awaited)
+
     def start(self, seq: SequenceState, spare: int) -> Availability:
         """Share the longest prefix there is, if what is missing behind it can be had as well.
 
-        `spare` spans must stay available, so that a start does not cost another its place.
+        What of the prefix is in host memory alone is copied into spans that are taken for it, as
+        many as computing it would have taken. `spare` spans must stay available, so that a start
+        does not cost another its place.
         """
-        hit = self._hit(seq)
+        hit = self._hit(seq, self._directories)
         begin = hit.num_spans * self.shape.span_len
         availability = Availability.NOW
-        for table, (_, spans) in zip(seq.tables, hit.tables, strict=True):
+        for table, (_, numbers) in zip(seq.tables, hit.tables, strict=True):
             # Behind a window, spans go back while a long prompt is computed step by step.
             reach = maxsize if table.window is None else begin + self._step_tokens
             missing = table.num_missing(min(seq.prefill_end, reach)) - hit.num_spans
-            count = missing + table.pool.num_not_in_use(spans) + spare
+            shared = [number for number in numbers if number < table.pool.num_spans]
+            loaded = len(numbers) - len(shared)
+            count = missing + loaded + table.pool.num_not_in_use(shared) + spare
             availability = max(availability, _availability(table.pool, count))
         if availability is Availability.NOW:
-            for table, (first, spans) in zip(seq.tables, hit.tables, strict=True):
-                table.adopt(first, spans)
+            self._adopt(seq, hit)
             seq.num_published_spans = hit.num_spans
+            self._touch(seq)
+            self._end_fetch(seq)
             seq.done = seq.capacity = begin
         return availability
 
@@ -114,15 +155,19 @@ class KVCacheManager:
         if num_spans <= seq.num_published_spans:
             return
         hashes = self._hashes(seq, num_spans)
-        for table in seq.tables:
+        for group, table in enumerate(seq.tables):
             begin, end = max(seq.num_published_spans, table.first), min(num_spans, table.stop)
             if begin < end:
                 spans = table.spans[begin - table.first : end - table.first]
                 table.pool.publish(spans, hashes[begin:end])
+                if self.offload is not None:
+                    self.offload.store(group, spans, hashes[begin:end])
         seq.num_published_spans = num_spans
 
     def release(self, seq: SequenceState) -> None:
         """Give all spans of a sequence back: its keys are gone, unless their prefix is cached."""
+        self._touch(seq)
+        self._end_fetch(seq)
         for table in seq.tables:
             table.release()
         seq.done = seq.capacity = seq.num_published_spans = 0
@@ -131,6 +176,30 @@ class KVCacheManager:
         """Return the sequences that took spans since the last call; some may come twice."""
         grown, self._grown = self._grown, []
         return grown
+
+    def take_copies(self) -> list[SpanCopy]:
+        """Return the copies that have to be made before the next step, in order."""
+        return [] if self.offload is None else self.offload.take_copies()
+
+    def submit_transfers(self, ready: Callable[[], None]) -> None:
+        """Have spans written to disk and read from it, behind the copies that `ready` waits for."""
+        if self._disk is not None:
+            self._disk.submit(ready)
+
+    def take_transfers(self) -> None:
+        """Take in the transfers to and from disk that have ended."""
+        if self._disk is not None:
+            self._disk.take_done()
+
+    def wake_with(self, wake: Callable[[], None]) -> None:
+        """Have this called, in another thread, when spans have been read from disk."""
+        if self._disk is not None:
+            self._disk.wake_with(wake)
+
+    def close(self) -> None:
+        """Finish what is being written to disk; idempotent."""
+        if self._disk is not None:
+            self._disk.close()
 
     def plan(self, step: int) -> None:
         """Note that a step was planned with the spans in use now."""
@@ -149,19 +218,60 @@ class KVCacheManager:
             for pool, window in zip(self.pools, shape.windows, strict=True)
         )
 
-    def _hit(self, seq: SequenceState) -> PrefixHit:
+    def _adopt(self, seq: SequenceState, hit: PrefixHit) -> None:
+        """Share the spans of a prefix, and load those that are in host memory alone."""
+        for group, (table, (first, numbers)) in enumerate(zip(seq.tables, hit.tables, strict=True)):
+            num_spans = table.pool.num_spans
+            table.adopt(first, [None if number >= num_spans else number for number in numbers])
+            if self.offload is None:
+                continue
+            hashes = seq.hasher.hashes[first : first + len(numbers)]
+            for span, number, span_hash in zip(table.spans, numbers, hashes, strict=True):
+                if number >= num_spans:
+                    table.pool.publish([span], [span_hash])
+                    self.offload.load(group, span, number - num_spans)
+        if self.offload is not None:
+            self.offload.count_hit(hit, seq.seq_id, seq.hasher.hashes, self.shape.span_len)
+
+    def _keys_to_fetch(self, seq: SequenceState) -> list[SpanKey]:
+        """Return the spans outside the pool of the longest prefix that goes on on disk, as far as
+        there are slots for them; none where nothing has to be read.
+        """
+        assert self.offload is not None
+        directories, shape = self.offload.directories_with_disk, self.shape
+        begin = self._hit(seq, self._directories).num_spans
+        hit = self._hit(seq, directories)
+        while hit.num_spans > begin:
+            keys = self.offload.keys_outside_pool(hit, seq.hasher.hashes)
+            num_lacking = self.offload.num_lacking(keys)
+            if num_lacking <= 0:
+                return keys
+            hashes = seq.hasher.hashes[: max(hit.num_spans - num_lacking, 0)]
+            hit = find_prefix(hashes, directories, shape.windows, shape.span_len)
+        return []
+
+    def _end_fetch(self, seq: SequenceState) -> None:
+        if self._disk is not None:
+            self._disk.end_fetch(seq.seq_id)
+
+    def _touch(self, seq: SequenceState) -> None:
+        """Have host memory keep a sequence's published spans longest, their start longer still."""
+        if self.offload is not None:
+            self.offload.touch(reversed(seq.hasher.hashes[: seq.num_published_spans]))
+
+    def _hit(self, seq: SequenceState, directories: Sequence[Directory]) -> PrefixHit:
         reach = 0
         if seq.logits_from == maxsize:  # log-probabilities of the prompt need every position
             reach = (seq.prefill_end - 1) // self.shape.span_len  # the last token samples
-        if self._lacks(self._hashes(seq, min(reach, 1))[:1]):
+        if self._lacks(self._hashes(seq, min(reach, 1))[:1], directories):
             reach = 0  # so 4000 tokens are hashed, 0.15 ms, when their keys have been computed
         hashes = self._hashes(seq, reach)[:reach]
-        return find_prefix(hashes, self.pools, self.shape.windows, self.shape.span_len)
+        return find_prefix(hashes, directories, self.shape.windows, self.shape.span_len)
 
-    def _lacks(self, first: Sequence[bytes]) -> bool:
+    def _lacks(self, first: Sequence[bytes], directories: Sequence[Directory]) -> bool:
         """Does a group that must hold all spans of a prefix lack the first, if that has a hash?"""
-        groups = zip(self.pools, self.shape.windows, strict=True)
-        return any(window is None and not pool.find_run(first) for pool, window in groups)
+        groups = zip(directories, self.shape.windows, strict=True)
+        return any(window is None and not group.find_run(first) for group, window in groups)
 
     def _hashes(self, seq: SequenceState, count: int) -> list[bytes]:
         """Return the span hashes of a sequence, at least of its first `count` spans as far as their

@@ -24,7 +24,12 @@ from spaninfer_engine.request import FinishReason
 from spaninfer_engine.schedule.admission import Limits
 from spaninfer_engine.schedule.counts import Counts
 from spaninfer_engine.schedule.deadlines import Deadlines
-from spaninfer_engine.schedule.kv_cache_manager import Availability, CacheShape, KVCacheManager
+from spaninfer_engine.schedule.kv_cache_manager import (
+    Availability,
+    CacheShape,
+    KVCacheManager,
+    OpenDisk,
+)
 from spaninfer_engine.schedule.media import MediaScheduler
 from spaninfer_engine.schedule.policy import plan_step
 from spaninfer_engine.schedule.sequence import Ended, Events, NewToken, SequenceState
@@ -44,9 +49,11 @@ class _Flight:
 class Scheduler:
     """Keeps the queues; turns them into plans, and results into events."""
 
-    def __init__(self, limits: Limits, shape: CacheShape) -> None:
+    def __init__(
+        self, limits: Limits, shape: CacheShape, open_disk: OpenDisk | None = None
+    ) -> None:
         self.limits = limits
-        self.kv_cache = KVCacheManager(shape, limits)
+        self.kv_cache = KVCacheManager(shape, limits, open_disk)
         self.media = MediaScheduler(limits.tuning, limits.max_encoded)
         self.counts = Counts()
         self._seqs: dict[int, SequenceState] = {}  # all that have not ended
@@ -117,12 +124,15 @@ class Scheduler:
         self.stop(self._deadlines.take_due(now), now, FinishReason.DEADLINE)
         self.settle()
         self._suspend_for_rope()
+        self.kv_cache.take_transfers()
         are_places_left = self._start_waiting(now)
         if self._num_seeing:
             self.media.plan(self._running, self._number)
         slices, seqs = self._fit(are_places_left=are_places_left)
         if not slices:
-            assert self._flights or not self._seqs, "there is work, but nothing to compute"
+            assert self._flights or not self._seqs or self.kv_cache.is_reading, (
+                "there is work, but nothing to compute"
+            )
             return None
         self._number += 1
         self.kv_cache.plan(self._number)
@@ -185,6 +195,11 @@ class Scheduler:
                 self.kv_cache.release(seq)
         self._unsettled.clear()
 
+    def forget_prefixes(self) -> None:
+        """Share nothing that was computed so far with requests that start from now on."""
+        for pool in self.kv_cache.pools:
+            pool.forget()
+
     def take_events(self) -> Events | None:
         """Return what became of the sequences since the last call; None if nothing did."""
         if not self._new_tokens and not self._ended:
@@ -198,6 +213,8 @@ class Scheduler:
         for pool in self.kv_cache.pools:
             pool.check()
             assert not self.is_idle or pool.num_available == pool.num_spans, "a span is lost"
+        if self.kv_cache.offload is not None:
+            self.kv_cache.offload.check()
 
     def _suspend_for_rope(self) -> None:
         """Let sequences compute their keys anew whose length demands other frequencies."""
@@ -227,8 +244,12 @@ class Scheduler:
             if in_front[head.client] >= self.limits.tuning.largest_step:
                 at += 1
                 continue
+            has_place = len(self._running) < self.limits.max_running
+            if has_place and self.kv_cache.is_fetching(head):
+                at += 1  # others go ahead
+                continue
             availability = Availability.NEVER
-            if len(self._running) < self.limits.max_running:
+            if has_place:
                 availability = self.kv_cache.start(head, spare=len(self._running))
             if availability is Availability.NOW:
                 self._run(self._waiting.pop(at), now)

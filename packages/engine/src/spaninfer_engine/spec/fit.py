@@ -182,19 +182,23 @@ def _heads(node: nodes.Attention | nodes.RaggedAttention, hidden: int) -> Misfit
         case nodes.FusedQkv(linear=linear):
             yield from _linear(linear, q + 2 * kv, hidden)
     yield from _linear(node.out, hidden, q)
+    if node.norms is not None:
+        whole = node.norms.joint
+        yield from _norm("norm of queries", node.norms.q, q if whole else dim)
+        yield from _norm("norm of keys", node.norms.k, kv if whole else dim)
 
 
 def _grouped(node: nodes.Attention, group: nodes.CacheGroup, hidden: int) -> Misfits:
     heads, dim = node.heads, node.heads.dim
     yield from _heads(node, hidden)
-    yield from _norm("norm of queries", node.q_norm, dim)
-    yield from _norm("norm of keys", node.k_norm, dim)
     if (group.kv_heads, group.key_dim, group.value_dim) != (heads.kv, dim, dim):
         yield f"cache group {group.index} does not hold {heads.kv} keys of {dim} channels"
     if group.window != node.window or (node.window is not None and node.window < 1):
         yield f"a window of {node.window} is kept as {group.window}"
     if isinstance(node.positions, nodes.Rope):
         yield from _rope(node.positions, dim)
+    if node.sinks is not None:
+        yield from _is(node.sinks, heads.query)
     if node.logn_base is not None and node.logn_base < 2:
         yield f"the logarithm's base is {node.logn_base}; it takes 2 or more"
 
@@ -254,7 +258,8 @@ def _routed(node: nodes.RoutedMLP, hidden: int) -> Misfits:
     experts = node.router.weight.shape[0]
     yield from _linear(node.router, experts, hidden)
     if node.correction is not None:
-        yield from _is(node.correction, experts)
+        leading = node.correction.shape[:-1]
+        yield from _is(node.correction, *((1, experts) if leading else (experts,)))
     yield from _scores(node.scores, experts)
     match node.experts:
         case nodes.EachExpert(gate=gate, up=up, down=down):
@@ -273,10 +278,20 @@ def _routed(node: nodes.RoutedMLP, hidden: int) -> Misfits:
         case nodes.StackedExperts(gate_up=both, down=down_all):
             yield from _is(both, experts, hidden, 2 * down_all.shape[1])
             yield from _is(down_all, experts, down_all.shape[1], hidden)
+    if isinstance(node.experts, nodes.StackedExperts):
+        yield from _expert_biases(node.experts, experts, hidden)
     if node.shared is not None:
         yield from _mlp(node.shared, hidden)
     if node.shared_gate is not None:
         yield from _linear(node.shared_gate, 1, hidden)
+
+
+def _expert_biases(node: nodes.StackedExperts, experts: int, hidden: int) -> Misfits:
+    inner = node.down.shape[2 if node.layout == "oi" else 1]
+    if node.gate_up_bias is not None:
+        yield from _is(node.gate_up_bias, experts, 2 * inner)
+    if node.down_bias is not None:
+        yield from _is(node.down_bias, experts, hidden)
 
 
 def _scores(scores: nodes.Scores, experts: int) -> Misfits:

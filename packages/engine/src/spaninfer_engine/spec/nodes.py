@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from spaninfer_engine.spec.tower_nodes import MediaTokens, Tower
 
 ActivationName = Literal["silu", "gelu", "gelu_tanh", "relu", "quick_gelu"]
+GateName: TypeAlias = ActivationName | Literal["clamped_swiglu"]  # of experts
 RopeStyle = Literal["half", "interleaved"]
 PoolKind = Literal["cls", "max", "mean", "mean_sqrt", "weighted_mean", "last"]
 HeadActivation = Literal["identity", "tanh", "gelu", "relu"]
@@ -158,6 +159,16 @@ class FusedQkv:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """Norms of queries and keys: of each head, or of the heads of a token in one."""
+
+    q: Norm
+    k: Norm
+    joint: bool = False  # over all heads in one
+    behind: bool = False  # they come behind the positions
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """Causal grouped-query attention over the span cache."""
 
@@ -167,11 +178,11 @@ class Attention:
     scale: float
     group: int  # index into Decoder.groups
     positions: Rope | Alibi | None = None
-    q_norm: Norm | None = None  # per head, before the rotation
-    k_norm: Norm | None = None
+    norms: HeadNorms | None = None
     softcap: float | None = None
     window: int | None = None  # keys kept: i - window < j <= i
     logn_base: int | None = None  # q *= max(1, log_base(position + 1)) (Qwen-1)
+    sinks: Weight | None = None  # [H]: scores of a key without value (gpt-oss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +199,7 @@ class RaggedAttention:
     out: Linear
     scale: float
     positions: Rope | AxialRope | None = None
-    q_norm: Norm | None = None  # per head, before the rotation
-    k_norm: Norm | None = None
+    norms: HeadNorms | None = None
     softcap: float | None = None
     window: int | None = None
     ahead: int | None = None
@@ -286,6 +296,9 @@ class StackedExperts:
     gate_up: Weight
     down: Weight
     layout: Literal["oi", "io"]
+    in_turn: bool = False  # rows of gate and up take turns, instead of [gate | up]
+    gate_up_bias: Weight | None = None  # [E, 2I], in the order of gate_up
+    down_bias: Weight | None = None  # [E, H]
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,10 +306,10 @@ class RoutedMLP:
     """A router that sends each token to a few of many gated MLPs."""
 
     router: Linear
-    correction: Weight | None  # added to the scores for the choice, not for the weights
+    correction: Weight | None  # [E] or [1, E]: added to scores for the choice, not for the weights
     scores: Scores
     experts: EachExpert | StackedExperts
-    act: ActivationName
+    act: GateName
     shared: GatedMLP | None = None
     shared_gate: Linear | None = None  # its sigmoid scales the shared MLP
 

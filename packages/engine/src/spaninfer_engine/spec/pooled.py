@@ -46,6 +46,7 @@ def _ragged(layer: Layer, architecture: str) -> Layer:
         not isinstance(attention, Attention)
         or isinstance(attention.positions, Alibi)
         or attention.logn_base is not None
+        or attention.sinks is not None
     ):
         raise NotBuilt(
             f"vectors of {architecture} are not built: its attention needs a KV cache here; load a "
@@ -59,8 +60,7 @@ def _ragged(layer: Layer, architecture: str) -> Layer:
             out=attention.out,
             scale=attention.scale,
             positions=attention.positions,
-            q_norm=attention.q_norm,
-            k_norm=attention.k_norm,
+            norms=attention.norms,
             softcap=attention.softcap,
             window=attention.window,
             ahead=0,

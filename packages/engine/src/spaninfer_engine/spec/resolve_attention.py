@@ -11,6 +11,7 @@ from spaninfer_engine.spec.nodes import (
     Attention,
     CacheGroup,
     FusedQkv,
+    HeadNorms,
     Heads,
     Linear,
     LowRank,
@@ -18,6 +19,7 @@ from spaninfer_engine.spec.nodes import (
     RaggedAttention,
     Rope,
     SplitQkv,
+    Weight,
 )
 from spaninfer_engine.spec.resolve_rope import rope, yarn_factor
 
@@ -60,7 +62,7 @@ class Groups:
         )
 
 
-_RAGGED = {"kind": ("mha",), "pos": ("none", "rope"), "logn": (None,)}
+_RAGGED = {"kind": ("mha",), "pos": ("none", "rope"), "logn": (None,), "sinks": (False,)}
 
 
 class AttentionReader:
@@ -133,25 +135,49 @@ class AttentionReader:
                 raise self._scope.error("attn", "pos", f"{other} is not built for decoders")
 
     def _grouped(self, index: int, within: str, groups: Groups, window: int | None) -> Attention:
-        scope, maker = self._scope, self._maker
+        scope = self._scope
         kv_heads, head_dim = scope.integer("dims", "kv_heads"), scope.integer("dims", "head_dim")
         heads = Heads(self._heads, kv_heads, head_dim)
-        qk_norm = scope.text("attn", "qk_norm")
-        kind = cast(NormKind, qk_norm)
-        normed = qk_norm != "none"
         return Attention(
             heads=heads,
             qkv=self._qkv(within, heads),
             out=self._out(within, heads.query * heads.dim),
             scale=self._scale,
             group=groups.join(Kept(heads.kv, heads.dim, heads.dim, window), index),
-            positions=self._positions[window is not None],
-            q_norm=maker.norm(maker.name("q_norm", within), heads.dim, kind) if normed else None,
-            k_norm=maker.norm(maker.name("k_norm", within), heads.dim, kind) if normed else None,
+            positions=self._position_of(index, window),
+            norms=self._norms(within, heads),
             softcap=scope.optional_number("attn", "softcap"),
             window=window,
             logn_base=scope.optional_integer("attn", "logn"),
+            sinks=self._sinks(within),
         )
+
+    def _position_of(self, index: int, window: int | None) -> Rope | Alibi | None:
+        """Return the positions of a layer; some layers of a model with rope may have none."""
+        place = self._positions[window is not None]
+        if isinstance(place, Rope) and not self._scope.flag("rope", "layers", index):
+            return None
+        return place
+
+    def _sinks(self, within: str) -> Weight | None:
+        if not self._scope.flag("attn", "sinks"):
+            return None
+        return Weight(self._maker.name("sinks", within, suffix=""), (self._heads,), 0)
+
+    def _norms(self, within: str, heads: Heads) -> HeadNorms | None:
+        scope, maker = self._scope, self._maker
+        if (kind := scope.text("attn", "qk_norm")) == "none":
+            return None
+        joint = scope.text("attn", "qk_norm_over") == "all"
+        q, k = (
+            maker.norm(
+                maker.name(key, within), heads.dim * (count if joint else 1), cast(NormKind, kind)
+            )
+            for key, count in (("q_norm", heads.query), ("k_norm", heads.kv))
+        )
+        if q is None or k is None:
+            raise scope.error("attn", "qk_norm", "[weights] q_norm and k_norm must have names")
+        return HeadNorms(q, k, joint, scope.text("attn", "qk_norm_place") == "after")
 
     def _ragged(self, index: int, within: str) -> RaggedAttention:
         """Return the attention of an encoder's layer; a window counts on both sides."""
@@ -164,8 +190,7 @@ class AttentionReader:
             out=plain.out,
             scale=plain.scale,
             positions=positions,
-            q_norm=plain.q_norm,
-            k_norm=plain.k_norm,
+            norms=plain.norms,
             softcap=plain.softcap,
             window=window,
             ahead=None if window is None else window - 1,

@@ -11,6 +11,7 @@ from spaninfer_engine.spec.nodes import (
     EachExpert,
     FusedGatedMLP,
     GatedMLP,
+    GateName,
     Linear,
     PlainMLP,
     RoutedMLP,
@@ -29,7 +30,7 @@ class MlpReader:
         scope = maker.scope
         self._maker, self._scope = maker, scope
         self._hidden = scope.integer("dims", "hidden")
-        self._act = cast(ActivationName, scope.text("mlp", "act"))
+        self._act = cast(GateName, scope.text("mlp", "act"))
         self._bias = scope.flag("mlp", "bias")
         self._kind = scope.text("mlp", "kind")
         self._fused = scope.flag("mlp", "fused")
@@ -47,21 +48,26 @@ class MlpReader:
             return FusedGatedMLP(
                 self._rows(self._maker.name("gate_up", within), 2 * ffn, (ffn, ffn)),
                 self._down(self._maker.name("down", within), ffn),
-                self._act,
+                self._dense_act(),
                 self._up_first,
             )
         if self._kind == "plain":
             return PlainMLP(
                 self._rows(self._maker.name("up", within), ffn),
                 self._down(self._maker.name("down", within), ffn),
-                self._act,
+                self._dense_act(),
             )
         return self._gated([self._maker.name(key, within) for key in ("gate", "up", "down")], ffn)
+
+    def _dense_act(self) -> ActivationName:
+        if self._act == "clamped_swiglu":
+            raise self._scope.error("mlp", "act", "is built for routed experts alone")
+        return self._act
 
     def _gated(self, names: Sequence[str], ffn: int) -> GatedMLP:
         gate, up, down = names
         return GatedMLP(
-            self._rows(gate, ffn), self._rows(up, ffn), self._down(down, ffn), self._act
+            self._rows(gate, ffn), self._rows(up, ffn), self._down(down, ffn), self._dense_act()
         )
 
     def _rows(self, name: str, rows: int, parts: tuple[int, ...] = ()) -> Linear:
@@ -78,10 +84,16 @@ class MlpReader:
             raise scope.error("moe", "n", problem)
         correction = None
         if scope.flag("moe", "correction"):
-            correction = Weight(maker.name("router_bias", within, suffix=""), (num_experts,))
+            shape = (1, num_experts) if scope.flag("moe", "correction_row") else (num_experts,)
+            correction = Weight(maker.name("router_bias", within, suffix=""), shape)
         shared = scope.text("moe", "shared")
         return RoutedMLP(
-            router=maker.linear(maker.name("router", within), num_experts, self._hidden),
+            router=maker.linear(
+                maker.name("router", within),
+                num_experts,
+                self._hidden,
+                bias=scope.flag("moe", "bias"),
+            ),
             correction=correction,
             scores=self._scores(num_experts),
             experts=self._experts(within, num_experts),
@@ -128,6 +140,9 @@ class MlpReader:
         storage = self._storage(within)
         if storage != "each":
             return self._stacked(within, num, ffn, cast(Literal["oi", "io"], storage[-2:]))
+        for key in ("expert_bias", "in_turn"):
+            if self._scope.flag("moe", key):
+                raise self._scope.error("moe", key, "is of stacked experts, and here is each alone")
         prefix = within + self._maker.name("expert")
         prefixes = [prefix.format(e=e) for e in range(num)]
         gate, up, down = (self._maker.name(f"expert_{key}") for key in ("gate", "up", "down"))
@@ -151,19 +166,27 @@ class MlpReader:
     def _stacked(
         self, within: str, num: int, ffn: int, layout: Literal["oi", "io"]
     ) -> StackedExperts:
-        gate_up = self._maker.name("experts_gate_up", within, suffix="")
-        down = self._maker.name("experts_down", within, suffix="")
-        hidden, both = self._hidden, (ffn, ffn)
-        if layout == "oi":
-            return StackedExperts(
-                Weight(gate_up, (num, 2 * ffn, hidden), 1, both),
-                Weight(down, (num, hidden, ffn), 2),
-                layout,
-            )
+        names = (
+            self._maker.name(f"experts_{key}", within, suffix="")
+            for key in ("gate_up", "down", "gate_up_bias", "down_bias")
+        )
+        gate_up, down, gate_up_bias, down_bias = names
+        hidden, turns = self._hidden, self._scope.flag("moe", "in_turn")
+        both = () if turns else (ffn, ffn)
+        is_biased = self._scope.flag("moe", "expert_bias")
+        oi = layout == "oi"
         return StackedExperts(
-            Weight(gate_up, (num, hidden, 2 * ffn), 2, both),
-            Weight(down, (num, ffn, hidden), 1),
-            layout,
+            gate_up=Weight(
+                gate_up,
+                (num, 2 * ffn, hidden) if oi else (num, hidden, 2 * ffn),
+                1 if oi else 2,
+                both,
+            ),
+            down=Weight(down, (num, hidden, ffn) if oi else (num, ffn, hidden), 2 if oi else 1),
+            layout=layout,
+            in_turn=turns,
+            gate_up_bias=Weight(gate_up_bias, (num, 2 * ffn), 1, both) if is_biased else None,
+            down_bias=Weight(down_bias, (num, hidden)) if is_biased else None,
         )
 
     def _shared(self, within: str) -> GatedMLP:

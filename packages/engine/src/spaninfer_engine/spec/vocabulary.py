@@ -51,22 +51,18 @@ TOP = {
     "text": "config keys of which the first present one holds the text model's own config",
 }
 
-ACTIVATION = choice(
-    "silu",
-    "gelu",
-    "gelu_tanh",
-    "relu",
-    "quick_gelu",
-    aliases={
-        "swish": "silu",
-        "gelu_new": "gelu_tanh",
-        "gelu_pytorch_tanh": "gelu_tanh",
-        "gelu_fast": "gelu_tanh",
-        "gelu_python": "gelu",
-        "gated-gelu": "gelu_tanh",
-        "gated-silu": "silu",
-    },
-)
+_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "quick_gelu")
+_ALIASES = {
+    "swish": "silu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_python": "gelu",
+    "gated-gelu": "gelu_tanh",
+    "gated-silu": "silu",
+}
+ACTIVATION = choice(*_ACTIVATIONS, aliases=_ALIASES)
+GATE = choice(*_ACTIVATIONS, "clamped_swiglu", aliases=_ALIASES)
 NORM = choice("none", "rms", "layer")
 
 _DIMS = Section(
@@ -151,9 +147,18 @@ _ATTN = Section(
             FLAG, False, "times (0.1 * mscale_all_dim * ln factor + 1)**2 under yarn"
         ),
         "softcap": Word(optional(POSITIVE), "null", "scores become cap * tanh(score / cap)"),
-        "qk_norm": Word(NORM, "none", "norm per head of q and k, before positions"),
+        "qk_norm": Word(NORM, "none", "norm of q and k"),
+        "qk_norm_over": Word(
+            choice("head", "all"),
+            "head",
+            "it is of every head by itself, or of all in one (OLMo 2)",
+        ),
+        "qk_norm_place": Word(
+            choice("before", "after"), "before", "it comes before positions or after them (Hunyuan)"
+        ),
         "window": Word(optional(INDEX), "null", "keys that are kept: i - window < j <= i"),
         "window_layers": Word(FLAG, True, "layers whose window counts", per_layer=True),
+        "sinks": Word(FLAG, False, "each head has one more key, of a stored score and no value"),
         "logn": Word(
             optional(size(2, MAX_INDEX)), "null", "q *= max(1, log(position + 1) to this base)"
         ),
@@ -168,6 +173,7 @@ _ROPE = Section(
         "style": Word(
             choice("half", "interleaved"), "half", "rotate (x, x + dim/2) or (2x, 2x + 1)"
         ),
+        "layers": Word(FLAG, True, "layers whose heads are rotated", per_layer=True),
         "dim": Word(SIZE, "=head_dim", "channels the fraction is of"),
         "fraction": Word(FRACTION, 1.0, "rotated part of them, from the first on"),
         "theta": Word(
@@ -208,7 +214,9 @@ _MLP = Section(
     "The MLP of the layers that route no tokens.",
     {
         "kind": Word(choice("gated", "plain"), "gated", "down(act(gate) * up), or down(act(up))"),
-        "act": Word(ACTIVATION, "$hidden_act", "activation, also of experts"),
+        "act": Word(
+            GATE, "$hidden_act", "activation, also of experts; clamped_swiglu gates alone (gpt-oss)"
+        ),
         "fused": Word(FLAG, False, "gate and up are one tensor [gate | up]"),
         "up_first": Word(FLAG, False, "fused, they are [up | gate]"),
         "bias": Word(FLAG, False, "projections have a bias"),
@@ -225,6 +233,7 @@ _MOE = Section(
         "ffn": Word(SIZE, "$moe_intermediate_size", "inner channels of an expert"),
         "score": Word(choice("softmax", "sigmoid"), "softmax", "logits to scores"),
         "correction": Word(FLAG, False, "a stored bias joins the scores for the choice only"),
+        "correction_row": Word(FLAG, False, "that bias is stored as [1, E] (Ernie 4.5)"),
         "norm_topk": Word(FLAG, False, "the chosen weights are made to sum to one"),
         "scale": Word(NUMBER, 1.0, "factor on the weights"),
         "groups": Word(SIZE, 1, "groups of experts"),
@@ -238,6 +247,9 @@ _MOE = Section(
             "an MLP for every token; gated: times the sigmoid of its own gate",
         ),
         "shared_ffn": Word(SIZE, REQUIRED, "its inner channels"),
+        "bias": Word(FLAG, False, "the router has a bias"),
+        "expert_bias": Word(FLAG, False, "stacked experts have biases"),
+        "in_turn": Word(FLAG, False, "in stacked experts gate and up take turns (gpt-oss)"),
         "experts": Word(
             TEXTS,
             ["each", "stacked_oi"],

@@ -49,6 +49,7 @@ WEIGHTS = Section(
         "qkv": name("self_attn.qkv_proj", "fused projections of the attention"),
         "q_norm": name("self_attn.q_norm", "norm of a query head"),
         "k_norm": name("self_attn.k_norm", "norm of a key head"),
+        "sinks": name("self_attn.sinks", "scores of heads for no key; the whole name"),
         "q_a": name("self_attn.q_a_proj", "MLA: hidden to query latent"),
         "q_a_norm": name("self_attn.q_a_layernorm", "MLA: norm of the query latent"),
         "q_b": name("self_attn.q_b_proj", "MLA: query latent to heads"),
@@ -64,6 +65,12 @@ WEIGHTS = Section(
         "expert_down": name("down_proj", "an expert's down projection"),
         "experts_gate_up": name("mlp.experts.gate_up_proj", "stacked experts; the whole name"),
         "experts_down": name("mlp.experts.down_proj", "stacked experts; the whole name"),
+        "experts_gate_up_bias": name(
+            "mlp.experts.gate_up_proj_bias", "biases of stacked experts; the whole name"
+        ),
+        "experts_down_bias": name(
+            "mlp.experts.down_proj_bias", "biases of stacked experts; the whole name"
+        ),
         "shared": name("mlp.shared_experts.", "prefix of the shared expert"),
         "shared_gate": name("mlp.shared_expert_gate", "gate of the shared expert"),
         "mlm_dense": name("", "masked-token head: dense layer"),

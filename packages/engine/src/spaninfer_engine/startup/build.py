@@ -48,6 +48,7 @@ from spaninfer_engine.startup.encoders import (
     with_sentence_settings,
 )
 from spaninfer_engine.startup.hardware import this_machine
+from spaninfer_engine.startup.kv_offload import open_span_files
 from spaninfer_engine.startup.limits import (
     SPAN_LEN,
     Memory,
@@ -142,9 +143,13 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             num_rows=resolved.max_running,
         )
         head = _head(asked, checkpoint, model)
+        span_files = open_span_files(asked, checkpoint, model, resolved)
+        num_slots = () if resolved.kv_offload is None else resolved.kv_offload.num_slots
         settings = _settings(compute, model, asked, stored_as, formats)
         towers = open_towers(asked, path, model, compute, settings)
-        device = start.device(sequences, resolved.num_spans, progress, encode_with(towers))
+        device = start.device(
+            *(sequences, resolved.num_spans, progress, num_slots), encode_with(towers)
+        )
         return Parts(
             resolved=resolved,
             model=model,
@@ -158,6 +163,7 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             head=head,
             media=media_setup(path, model),
             towers=towers,
+            span_files=span_files,
         )
 
 

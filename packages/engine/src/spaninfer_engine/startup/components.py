@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from spaninfer_engine.backends.host.tower import HostTower
+from spaninfer_engine.cache.span_files import SpanFiles
 from spaninfer_engine.config import Resolved
-from spaninfer_engine.plan import StepPlan, StepResult
+from spaninfer_engine.plan import SpanCopy, StepPlan, StepResult
 from spaninfer_engine.preprocess.layout import MediaSetup
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.run.pooling_head import PoolingHead
 from spaninfer_engine.spec.nodes import Model
+from spaninfer_engine.step.device import Bytes
 from spaninfer_engine.text.template import ChatTemplate
 from spaninfer_engine.text.tokenizer import Tokenizer
 
@@ -34,6 +36,18 @@ class PlanRunner(Protocol):
 
     def start(self, plan: StepPlan) -> Outcome:
         """Begin to compute the plan's slices; outcomes are asked for in the order of plans."""
+        ...
+
+    def copy_spans(self, copies: Sequence[SpanCopy]) -> Callable[[], None]:
+        """Begin copies between spans and host slots; return what waits for them.
+
+        They take place in this order, behind the plans started before and in front of the next.
+        """
+        ...
+
+    @property
+    def host_slots(self) -> tuple[Bytes, ...]:
+        """Host slots per cache group, bytes [slots span_bytes]; () without KV cache offloading."""
         ...
 
     def run_idle_work(self) -> bool:
@@ -61,3 +75,4 @@ class Parts:
     head: PoolingHead | None = None  # of encoders
     media: MediaSetup | None = None  # of decoders that see or hear
     towers: tuple[HostTower[Any], ...] = ()  # of decoders that see or hear
+    span_files: SpanFiles | None = None  # of KV cache offloading to disk

@@ -13,7 +13,15 @@ from spaninfer_engine.spec.pooled import as_encoder
 from spaninfer_engine.startup.compute import Compute
 from spaninfer_engine.startup.limits import decide_demand, resolved
 
-FOR_DECODERS = ("memory", "span_len", "kv_dtype", "chat_template")  # options; None: not requested
+FOR_DECODERS = (  # options; None: not requested
+    "memory",
+    "span_len",
+    "kv_dtype",
+    "kv_offload",
+    "kv_disk",
+    "kv_disk_size",
+    "chat_template",
+)
 
 
 def with_sentence_settings(model: Model, path: Path) -> Model:

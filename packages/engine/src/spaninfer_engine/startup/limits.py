@@ -8,7 +8,7 @@ from math import prod
 
 from spaninfer_op_reference import WeightFormat
 
-from spaninfer_engine.config import Decision, EngineConfig, KVDType, Resolved
+from spaninfer_engine.config import Decision, EngineConfig, KVDType, KVOffload, Resolved
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import (
     Demand,
@@ -24,6 +24,7 @@ from spaninfer_engine.plan import Tuning
 from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Model, Weight
 from spaninfer_engine.spec.tree import parameter_count, weights
 from spaninfer_engine.startup.compute import Compute
+from spaninfer_engine.startup.kv_offload import decide_kv_offload, offload_decisions
 
 STORED: Mapping[KVDType, Stored] = {
     "float32": Stored(32),
@@ -122,7 +123,7 @@ def refuse_oversized(
 def weight_bits(asked: EngineConfig, compute: Compute, stored_as: str) -> int:
     """Return the bits of a weight's number as the backend holds it."""
     if asked.quantize is not None:
-        return {"int4": 4, "int8": 8, "bfloat16": 16}[asked.quantize]
+        return 16 if asked.quantize == "bfloat16" else int(asked.quantize.removeprefix("int"))
     stored_bits = 16 if stored_as in ("bfloat16", "float16") else 32
     return min(stored_bits, STORED[compute.dtype].bits)
 
@@ -173,6 +174,9 @@ def resolve(
         stored=stored,
         demand=demand,
     )
+    offload = decide_kv_offload(
+        asked, decoder.groups, span_len, stored, on_host=compute.device == "cpu"
+    )
     decisions = (
         Decision("context", f"{max_len:,} tokens", why_len),
         *_spans(decoder.groups, num_spans, memory, span_len, stored, demand),
@@ -186,6 +190,7 @@ def resolve(
             "on" if asked.prefix_cache else "off",
             "equal beginnings are computed once" if asked.prefix_cache else "requested",
         ),
+        *offload_decisions(offload, span_len),
         *_graphs(asked, compute),
     )
     return resolved(
@@ -193,6 +198,7 @@ def resolve(
         max_len=max_len,
         num_spans=num_spans,
         step_tokens=step_tokens,
+        kv_offload=offload,
     )
 
 
@@ -206,6 +212,7 @@ def resolved(
     max_len: int,
     num_spans: tuple[int, ...],
     step_tokens: int,
+    kv_offload: KVOffload | None = None,
 ) -> Resolved:
     """Put together what was decided of a model; `decisions` are those about its steps."""
     parameters = f"{parameter_count(model):,}"
@@ -224,6 +231,7 @@ def resolved(
         max_waiting=asked.max_waiting,
         step_timeout_s=asked.step_timeout_s,
         prefix_cache=asked.prefix_cache,
+        kv_offload=kv_offload,
         tuning=_tuning(compute, step_tokens, model.vocab),
         seed=asked.seed,
         graphs=has_graphs(asked, compute),

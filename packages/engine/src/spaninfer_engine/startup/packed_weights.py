@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import LAYOUT, Format, KernelError, Layout, Packed
+from spaninfer_kernels_cpu import LAYOUT, Codes, Format, InnerScales, KernelError, Layout, Packed
 
 from spaninfer_engine.backends.cpu.gemm import STACK, TURNED_STACK
 from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.load.packed import AGAIN, Contents, PackedReader, write_packed
 from spaninfer_engine.load.packing import Packing
-from spaninfer_engine.ops.operation import UnitRows, Use
+from spaninfer_engine.ops.operation import FlatRows, HeadRows, OneAxis, TapRows, Use
 
 Weight: TypeAlias = Packed | NDArray[Any]
 
@@ -81,9 +82,9 @@ class PackedWeights:
 
     def _packed(self, name: str, form: Any, panels: NDArray[Any]) -> Packed:
         try:
-            kind, group, count, outputs, channels = form
-            return Packed(Layout(Format(kind, group), outputs, channels), panels, count)
-        except (TypeError, ValueError, KernelError) as broken:
+            format, count, outputs, channels = form
+            return Packed(Layout(_read_format(*format), outputs, channels), panels, count)
+        except (TypeError, ValueError, KeyError, KernelError) as broken:
             raise CheckpointError(
                 f"{self._reader.path}: {name!r} has the unknown form {form!r}; {AGAIN}"
             ) from broken
@@ -92,7 +93,24 @@ class PackedWeights:
 def _form(packed: Packed) -> list[Any]:
     layout = packed.layout
     sizes = packed.count, layout.outputs, layout.channels
-    return [layout.format.kind, layout.format.group, *sizes]
+    return [_write_format(layout.format), *sizes]
+
+
+def _write_format(format: Format) -> list[Any]:
+    codes = None if format.form is None else asdict(format.form)
+    return [format.kind, format.group, codes]
+
+
+def _read_format(kind: Any, group: Any, codes: Any) -> Format:
+    """Return a format; TypeError, ValueError or KernelError of what is none."""
+    if codes is None:
+        return Format(kind, group)
+    inner, table = codes["inner"], codes["table"]
+    changed = {
+        "inner": None if inner is None else InnerScales(**inner),
+        "table": None if table is None else tuple(table),
+    }
+    return Format(kind, group, Codes(**codes | changed))
 
 
 def _is_right(weight: Weight, shape: tuple[int, ...], layout: str) -> bool:
@@ -120,7 +138,7 @@ def _shape(uses: Sequence[Use], layout: str) -> tuple[int, ...]:
 
 
 def _shape_of(use: Use) -> tuple[int, ...]:
-    if use.view is None or isinstance(use.view, UnitRows):
+    if not isinstance(use.view, HeadRows | OneAxis | FlatRows | TapRows):
         return use.shape
     return use.view(np.broadcast_to(np.float32(0), use.shape)).shape  # takes no memory
 

@@ -6,7 +6,7 @@ Reference, CPU, torch and CUDA implement it. A device reads tokens and span tabl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol
@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.media import TowerInput
-from spaninfer_engine.plan import NewSequence, TableUpdate
+from spaninfer_engine.plan import NewSequence, SpanCopy, TableUpdate
 from spaninfer_engine.step.batch import Batch
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
 
 
 class SampledToken(NamedTuple):
@@ -141,6 +142,18 @@ class Device(Protocol):
         Raises NoMemory where the device lacks it. The step does not take place then; others may
         follow, after the results of those before have been read.
         """
+        ...
+
+    def copy_spans(self, copies: Sequence[SpanCopy]) -> Callable[[], None]:
+        """Begin copies between the KV cache and host slots; return what waits for them.
+
+        They take place in this order, behind the steps launched before and in front of the next.
+        """
+        ...
+
+    @property
+    def host_slots(self) -> tuple[Bytes, ...]:
+        """Host slots per cache group, bytes [slots span_bytes]; () without KV cache offloading."""
         ...
 
     def run_idle_work(self) -> bool:

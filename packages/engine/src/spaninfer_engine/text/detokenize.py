@@ -31,8 +31,13 @@ class Detokenizer:
 
     def push(self, ids: Iterable[int]) -> str:
         """The text that these ids complete."""
-        shown = (token_id for token_id in ids if token_id not in self._hidden)
-        data = b"".join(map(self._tokenizer.token_bytes, shown))
+        return "".join(map(self.push_one, ids))
+
+    def push_one(self, token_id: int) -> str:
+        """The text that this id completes."""
+        if token_id in self._hidden:
+            return ""
+        data = self._tokenizer.token_bytes(token_id)
         if data and self._drops_space:
             data = data.removeprefix(b" ")
             self._drops_space = False

@@ -9,15 +9,15 @@ from spaninfer_engine.backends.cpu.gemm import EXACT_PRODUCT, PRODUCT, STACK, TU
 from spaninfer_engine.backends.cpu.ops import CpuOps
 from spaninfer_engine.backends.cpu.quantised import (
     keep_codes_together,
+    kept_bits,
     kernel_format,
     pack_quantised,
 )
 from spaninfer_engine.load.quantised.checkpoint import with_quantised
 from spaninfer_engine.load.quantised.gguf_blocks import BLOCK_TYPES
-from spaninfer_kernels_cpu import Format, unpack
+from spaninfer_kernels_cpu import Format, Packed, linear, unpack
 from spaninfer_op_reference import QuantizedWeight, dequantize_weight, stack_weights
 
-ROUNDING = 2.0**-8  # of scale and bias, to bfloat16
 ROWS, COLUMNS = 70, 512
 
 
@@ -33,8 +33,8 @@ class _Entry:
         return self._array
 
 
-def _of(method: Method) -> QuantizedWeight:
-    made = method.write(64, COLUMNS, np.random.default_rng(0))
+def _of(method: Method, columns: int = COLUMNS) -> QuantizedWeight:
+    made = method.write(64, columns, np.random.default_rng(0))
     entries = {f"m.{name}": _Entry(array) for name, array in made.tensors.items()}
     config = {"quantization_config": method.settings}
     weight = with_quantised("here", entries, config)["m.weight"].load()
@@ -42,73 +42,99 @@ def _of(method: Method) -> QuantizedWeight:
     return weight
 
 
-def _check(weight: QuantizedWeight, kind: str, group: int | None) -> None:
+def _packed_and_meant(weight: QuantizedWeight) -> tuple[Packed, np.ndarray]:
     format = kernel_format([weight.format])
-    assert format == Format(kind, group)
-
-    found = unpack(pack_quantised([weight], format))
-
-    numbers = dequantize_weight(weight)
-    most = np.abs(numbers).max()
-    assert np.abs(found - numbers).max() <= ROUNDING * most
+    assert format is not None
+    return pack_quantised([weight], format), dequantize_weight(weight)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        *(("Q4_0", "int4"), ("Q4_1", "int4"), ("Q4_K", "int4"), ("Q5_0", "int8")),
-        *(("Q5_1", "int8"), ("Q5_K", "int8"), ("Q8_0", "int8"), ("IQ4_NL", "int8")),
-        *(("IQ4_XS", "int8"), ("MXFP4", "int8")),
-    ],
-)
-def test_codes_of_gguf_stand_for_the_same_but_for_rounded_scales(name, kind):
-    _check(_of_gguf(name), kind, 32)
+GGUF = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
+TABLES = ["IQ4_NL", "IQ4_XS", "MXFP4"]
+FOLDERS = [
+    *("GPTQ", "GPTQ symmetric", "GPTQ v2", "GPTQ per row", "GPTQ 2", "GPTQ 3", "GPTQ 8"),
+    *("GPTQ 8 symmetric", "AWQ", "AWQ g64", "W4A16", "W4A16 asymmetric", "W8A16"),
+    *("W4A16 per row", "3 bits", "6 bits", "W8A8", "W8A8 per tensor", "MXFP4"),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "group"),
-    [
-        *(("GPTQ", "int4", 128), ("GPTQ 3", "int4", 128), ("GPTQ per row", "int4", None)),
-        *(("GPTQ 8 symmetric", "int8", 32), ("AWQ g64", "int4", 64), ("W4A16", "int4", 128)),
-        *(("6 bits", "int8", 128), ("W8A8", "int8", None), ("W8A8 per tensor", "int8", None)),
-        ("bitsandbytes int8", "int8", None),
-    ],
-)
-def test_codes_of_folders_stand_for_the_same_but_for_rounded_scales(name, kind, group):
-    _check(_of(METHODS[name]), kind, group)
+@pytest.mark.parametrize("name", GGUF + TABLES)
+def test_weights_of_gguf_are_packed_exactly_and_in_the_bytes_of_the_file(name):
+    packed, numbers = _packed_and_meant(_of_gguf(name))
+
+    np.testing.assert_array_equal(unpack(packed), numbers)
+    bits = packed.panels.nbytes * 8 / (packed.layout.panels * 64 * COLUMNS)
+    assert bits == BLOCK_TYPES[name].format.stored_bits
 
 
-@pytest.mark.parametrize(
-    "name", ["GPTQ 8", "GPTQ reordered", "FP8 blocks", "FP8 per row", "NF4", "NVFP4"]
-)
-def test_formats_that_products_would_change_have_none(name):
+@pytest.mark.parametrize("name", FOLDERS)
+def test_weights_of_folders_are_packed_exactly(name):
+    packed, numbers = _packed_and_meant(_of(METHODS[name]))
+
+    np.testing.assert_array_equal(unpack(packed), numbers)
+
+
+@pytest.mark.parametrize(("name", "bits"), [("NVFP4", 11), ("bitsandbytes int8", 23)])
+def test_scales_that_are_products_are_rounded_once(name, bits):
+    packed, numbers = _packed_and_meant(_of(METHODS[name]))
+
+    np.testing.assert_allclose(unpack(packed), numbers, rtol=2.0**-bits, atol=2.0**-24)
+
+
+@pytest.mark.parametrize("name", ["GPTQ reordered", "FP8 blocks", "FP8 per row", "NF4"])
+def test_formats_that_no_product_has_are_expanded(name):
     assert kernel_format([_of(METHODS[name]).format]) is None
 
 
-def test_scales_of_16_weights_have_no_product():
-    assert kernel_format([_of_gguf("Q6_K").format]) is None
+def _error(weight: QuantizedWeight, num_rows: int) -> float:
+    """The largest |out - x W| / |x||W| of rows, against op-reference."""
+    packed, numbers = _packed_and_meant(weight)
+    rows = np.random.default_rng(1).standard_normal((num_rows, weight.shape[1]), np.float32)
+    out = np.empty((num_rows, weight.shape[0]), np.float32)
+
+    linear(rows, packed, out=out)
+
+    exact, sizes = rows.astype(np.float64), np.abs(numbers).astype(np.float64)
+    expected = exact @ numbers.astype(np.float64).T
+    return (np.abs(out - expected) / (np.abs(exact) @ sizes.T)).max()
 
 
-def test_weights_below_one_another_share_the_wider_codes():
-    parts = [_of_gguf(name, seed) for seed, name in enumerate(["Q4_0", "Q8_0", "IQ4_NL"])]
-    formats = [part.format for part in parts]
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "Q4_K" else pytest.param(name, marks=pytest.mark.sweep)
+        for name in GGUF + TABLES
+    ],
+)
+def test_products_with_weights_of_gguf_are_within_a_256th(name):
+    weight = BLOCK_TYPES[name].read(random_blocks(name, ROWS, 2048, 0), 2048)
 
-    format = kernel_format(formats)
-    assert format == Format("int8", 32)
+    for num_rows in (1, 4, 33):
+        assert _error(weight, num_rows) <= 2.0**-8
+
+
+@pytest.mark.parametrize("name", [*FOLDERS, "NVFP4", "bitsandbytes int8"])
+@pytest.mark.sweep
+def test_products_with_weights_of_folders_are_within_a_256th(name):
+    for num_rows in (1, 4, 33):
+        assert _error(_of(METHODS[name], 2048), num_rows) <= 2.0**-8
+
+
+def test_weights_below_one_another_are_of_one_format():
+    parts = [_of_gguf("Q4_0", seed) for seed in range(3)]
+    format = kernel_format([part.format for part in parts])
 
     found = unpack(pack_quantised(parts, format))
-    expected = np.concatenate([dequantize_weight(part) for part in parts])
-    assert np.abs(found - expected).max() <= ROUNDING * np.abs(expected).max()
-    assert kernel_format([*formats, _of(METHODS["AWQ"]).format]) is None  # another group
+
+    np.testing.assert_array_equal(found, np.concatenate(list(map(dequantize_weight, parts))))
+    assert kernel_format([parts[0].format, _of_gguf("Q8_0").format]) is None
 
 
 @pytest.mark.parametrize(
     ("names", "together"),
     [
         (("Q4_K", "Q4_K", "Q4_K"), True),
-        (("Q4_0", "Q8_0", "Q5_0"), True),  # in int8
         (("Q4_K", "Q4_K", "Q6_K"), False),
-        (("Q6_K", "Q6_K", None), True),  # all are expanded
+        (("Q4_0", "Q8_0", "Q5_0"), False),
         (("Q4_0", None), False),
         ((None, None), True),
     ],
@@ -119,15 +145,20 @@ def test_what_keeps_its_codes_alone_keeps_them_among_others(names, together):
     assert keep_codes_together(formats) is together
 
 
+@pytest.mark.parametrize("name", GGUF + TABLES)
+def test_bits_of_gguf_are_those_of_the_file(name):
+    format = BLOCK_TYPES[name].format
+
+    assert kept_bits(format) == format.stored_bits
+
+
 def test_experts_are_packed_one_behind_the_other():
     experts = [_of_gguf("Q4_0", seed) for seed in range(3)]
 
-    packed = pack_quantised([stack_weights(experts)], Format("int4", 32))
+    packed = pack_quantised([stack_weights(experts)], kernel_format([experts[0].format]))
 
     for number, expert in enumerate(experts):
-        np.testing.assert_allclose(
-            unpack(packed[number]), dequantize_weight(expert), rtol=ROUNDING, atol=1e-9
-        )
+        np.testing.assert_array_equal(unpack(packed[number]), dequantize_weight(expert))
 
 
 def test_the_backend_takes_codes_for_products_unless_another_format_was_requested():

@@ -1,5 +1,5 @@
-// Activations of one float, within 1e-6 of the result or of 1: the exponential is the GPU's fast one,
-// whose relative error grows with its argument, but where that is large the result is small.
+// Activations of one float, within 1e-6 of the result or of 1: the exponential is the GPU's fast
+// one, whose relative error grows with its argument, but where that is large the result is small.
 
 __device__ __forceinline__ float times_sigmoid(float x, float z) {
   return __fdividef(x, 1.0f + __expf(-z));

@@ -21,8 +21,8 @@ __device__ __forceinline__ int rank_in_cluster() {
 #endif
 }
 
-// A barrier for all threads of the cluster; what they wrote before it, all of them see after it.
-// A block must not end while others may still look into it.
+// A barrier for all threads of the cluster; writes before it are visible to all of them after it. A
+// block must not end while others may still look into it.
 __device__ __forceinline__ void sync_cluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
@@ -31,8 +31,8 @@ __device__ __forceinline__ void sync_cluster() {
 #endif
 }
 
-// The two halves of such a barrier, before Hopper nothing: threads that arrive need not wait, and may
-// do something else before they do.
+// The two halves of such a barrier, before Hopper nothing: threads that arrive need not wait at
+// once.
 __device__ __forceinline__ void arrive_at_cluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive;" ::: "memory");
@@ -44,7 +44,7 @@ __device__ __forceinline__ void wait_for_cluster() {
 #endif
 }
 
-// Where block `rank` of the cluster keeps what this block keeps at `mine`, in shared memory.
+// The shared-memory address in block `rank` of the cluster that corresponds to `mine` here.
 template <typename Thing>
 __device__ __forceinline__ Thing* in_block(Thing* mine, int rank) {
 #if __CUDA_ARCH__ >= 900

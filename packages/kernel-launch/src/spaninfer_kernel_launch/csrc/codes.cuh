@@ -1,14 +1,14 @@
-// Codes of 8 and 4 bits that stand for floats, and how they are made.
+// Quantisation to codes of 8 and 4 bits.
 //
-// A code type is made from the least and the most element of what shares its numbers (scale, or
-// zero and scale: kScales float32), and then codes elements. Codes of equal inputs equal those of
-// numpy in float32.
+// A code type is made from the least and the largest element of a group that shares its kScales
+// float32 (scale, or zero point and scale), and then quantises elements. Codes of equal inputs
+// equal those of numpy in float32.
 //
 // Needs types.cuh.
 #include <cuda_fp8.h>
 
-// Quotients as IEEE 754 rounds them, in three instructions instead of a dozen: the product with the
-// inverse, and one correction of it (Markstein 1990).
+// Correctly rounded division (IEEE 754) in three instructions instead of a dozen: the product with
+// the inverse, and one correction of it (Markstein 1990).
 struct Divisor {
   float value, inverse;
 
@@ -20,13 +20,13 @@ struct Divisor {
   }
 };
 
-// The scale by which numbers up to `size` are at most `last`.
+// The scale that maps numbers up to `size` to at most `last`.
 __device__ __forceinline__ float symmetric_scale(float size, float last) {
   const float scale = size / last;
   return scale == 0.0f ? 1.0f : scale;
 }
 
-// e4m3(x / scale), scale = largest size / 448. Stands for code * scale.
+// e4m3(x / scale), scale = largest size / 448. Value: code * scale.
 struct Fp8 {
   static constexpr int kBits = 8, kScales = 1;
   Divisor scale;
@@ -39,7 +39,7 @@ struct Fp8 {
   __device__ __forceinline__ void keep(float* numbers) const { *numbers = scale.value; }
 };
 
-// whole(x / scale), scale = largest size / 127. Stands for code * scale.
+// whole(x / scale), scale = largest size / 127. Value: code * scale.
 struct SymmetricInt8 {
   static constexpr int kBits = 8, kScales = 1;
   Divisor scale;
@@ -52,8 +52,8 @@ struct SymmetricInt8 {
   __device__ __forceinline__ void keep(float* numbers) const { *numbers = scale.value; }
 };
 
-// whole(x / scale + zero) from kFirst to kLast; zero is such a code. Stands for
-// (code - zero) * scale.
+// whole(x / scale + zero) from kFirst to kLast; the zero point is such a code. Value: (code - zero)
+// * scale.
 template <int kWidth, int kFirst>
 struct Asymmetric {
   static constexpr int kBits = kWidth, kScales = 2;

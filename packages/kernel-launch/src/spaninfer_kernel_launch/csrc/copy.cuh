@@ -1,5 +1,5 @@
-// Copies from device memory to shared memory that run while threads do something else, and the
-// barriers in shared memory on which their end is awaited.
+// Asynchronous copies from device to shared memory (cp.async, TMA), and the mbarriers in shared
+// memory on which their end is awaited.
 //
 // Needs mma.cuh (shared_address).
 
@@ -23,7 +23,7 @@ __device__ __forceinline__ void commit_copies() {
 #endif
 }
 
-// Waits until at most the kUnderWay latest groups of this thread are not finished.
+// Waits until at most the latest kUnderWay groups of this thread are unfinished.
 template <int kUnderWay>
 __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
@@ -41,7 +41,7 @@ __device__ __forceinline__ void init_barrier(Barrier* barrier, int arrivals) {
                : "memory");
 }
 
-// Makes initialised barriers visible to the copy engine.
+// Makes initialised barriers visible to TMA.
 __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -51,7 +51,7 @@ __device__ __forceinline__ void arrive(Barrier* barrier) {
                : "memory");
 }
 
-// The same without a branch, which would make the compiler hold code around it for divergent.
+// The same without a branch, which would make the compiler treat code around it as divergent.
 __device__ __forceinline__ void arrive_if(bool arrives, Barrier* barrier) {
   asm volatile(
       "{\n"
@@ -84,13 +84,12 @@ __device__ __forceinline__ void wait(Barrier* barrier, int parity) {
       : "memory");
 }
 
-// Orders this thread's own writes to shared memory before later reads of it by the copy engine or
-// by wgmma.
+// Orders this thread's own writes to shared memory before later reads of it by TMA or wgmma.
 __device__ __forceinline__ void publish_to_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// What the driver encodes of an array (cuTensorMapEncodeTiled); a kernel's parameter is declared
+// An array as the driver encodes it (cuTensorMapEncodeTiled); a kernel's parameter is declared
 // `const __grid_constant__ TensorMap`.
 struct alignas(64) TensorMap {
   unsigned long long opaque[16];
@@ -120,10 +119,10 @@ __device__ __forceinline__ void copy_box(void* to, const TensorMap& map, int x, 
       : "memory");
 }
 
-// How long the L2 cache keeps what a copy brings.
+// The L2 eviction policy of a copy.
 using CachePolicy = unsigned long long;
 
-// Of what is read once: it is the first that may be forgotten.
+// For data that is read once: evict first.
 __device__ __forceinline__ CachePolicy read_once() {
   CachePolicy policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

@@ -1,8 +1,8 @@
-// A head of a row in float32 over neighbouring lanes: loaded, normalised, turned, stored.
+// A head of a row in float32 over adjacent lanes: loaded, normalised, rotated, stored.
 //
 // A lane holds units of two vectors, each of which is one load: the two sides of kVector pairs, so
-// that no lane needs another's elements to turn its own. A pair is elements (i, i + kRotary/2), or
-// (2i, 2i + 1) where kInterleaved, of the first kRotary ones. Python's side is head.py.
+// that no lane needs another's elements to rotate its own. A pair is elements (i, i + kRotary/2),
+// or (2i, 2i + 1) where kInterleaved, of the first kRotary ones. Python's side is head.py.
 //
 // Needs types.cuh, math.cuh, reduce.cuh. 2 kVector divides kSize and kRotary.
 
@@ -16,7 +16,7 @@ struct Head {
   // The number of this lane's unit k, which may lie beyond the last one.
   static __device__ __forceinline__ int unit(int k) { return threadIdx.x % kLanes + k * kLanes; }
 
-  // Where the two vectors of a unit begin.
+  // The first elements of the two vectors of a unit.
   static __device__ __forceinline__ int2 begins(int unit) {
     if (kInterleaved || unit >= kTurned) return make_int2(unit * kUnit, unit * kUnit + kVector);
     return make_int2(unit * kVector, unit * kVector + kRotary / 2);
@@ -31,7 +31,7 @@ struct Head {
         load_floats<kVector>(x[k] + kVector, from + begin.y);
       } else {
 #pragma unroll
-        for (int n = 0; n < kUnit; ++n) x[k][n] = 0.0f;  // neither sum nor extremes see them
+        for (int n = 0; n < kUnit; ++n) x[k][n] = 0.0f;  // without effect on sum and extremes
       }
     }
   }
@@ -74,9 +74,9 @@ struct Head {
       for (int v = 0; v < kVector; ++v) {
         float& one = x[k][kInterleaved ? 2 * v : v];
         float& other = x[k][kInterleaved ? 2 * v + 1 : v + kVector];
-        const float2 turned = rotate(make_float2(one, other), cosines[v], sines[v]);
-        one = turned.x;
-        other = turned.y;
+        const float2 rotated = rotate(make_float2(one, other), cosines[v], sines[v]);
+        one = rotated.x;
+        other = rotated.y;
       }
     }
   }

@@ -4,7 +4,7 @@
 //   a 16 x 16 fragment of A   (g, 2t..) (g + 8, 2t..) (g, 2t + 8..) (g + 8, 2t + 8..)   4 x 2
 //   a 16 x 8 fragment of B    (2t.., g) (2t + 8.., g)                                   2 x 2
 //   a 16 x 8 fragment of C    (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1)           4, float32
-// so that two neighbouring fragments of C, rounded, are one of A.
+// so that two adjacent fragments of C, rounded, are one of A.
 //
 // Needs types.cuh.
 

@@ -11,7 +11,7 @@ __device__ __forceinline__ Number warp_sum(Number x) {
   return x;
 }
 
-// What `join` makes of the numbers of kLanes neighbouring lanes, a power of two: all of them must
+// The reduction by `join` of the numbers of kLanes adjacent lanes, a power of two: all of them must
 // call it, the other lanes of the warp need not.
 template <int kLanes, typename Join>
 __device__ __forceinline__ float over_lanes(float x, Join join) {
@@ -40,9 +40,9 @@ __device__ __forceinline__ float lanes_min(float x) {
   return over_lanes<kLanes>(x, [](float a, float b) { return fminf(a, b); });
 }
 
-// What `join` makes of the numbers of a block of kThreads threads, a multiple of 32 and at most 1024;
-// `none` changes nothing when joined. All threads must call it. The first barrier lets a block call
-// it again while slow warps still read the last result.
+// The reduction by `join` over a block of kThreads threads, a multiple of 32 and at most 1024;
+// `none` is its identity. All threads must call it. The first barrier lets a block call it again
+// while slow warps still read the last result.
 template <int kThreads, typename Join>
 __device__ __forceinline__ float over_block(float x, float none, Join join) {
   static_assert(kThreads % kWarp == 0 && kThreads <= kWarp * kWarp, "whole warps, at most 32");
@@ -64,7 +64,7 @@ __device__ __forceinline__ float block_sum(float x) {
   return over_block<kThreads>(x, 0.0f, [](float a, float b) { return a + b; });
 }
 
-// Of numbers that are at least 0.
+// The maximum of numbers that are at least 0.
 template <int kThreads>
 __device__ __forceinline__ float block_max(float x) {
   return over_block<kThreads>(x, 0.0f, [](float a, float b) { return fmaxf(a, b); });

@@ -1,4 +1,4 @@
-// The element type of a kernel's tensors, as the macro T says, and packs of it.
+// The element type of a kernel's tensors (macro T), and packs of it.
 //
 // Macros: T is float, half or bfloat16.
 #include <cuda_bf16.h>
@@ -37,7 +37,7 @@ __device__ __forceinline__ Pack<Element, N> pack_at(const Element* from) {
   return *reinterpret_cast<const Pack<Element, N>*>(from);
 }
 
-// Reads N neighbouring elements as floats, with loads of 16 bytes where N has as many.
+// Reads N adjacent elements as floats, with loads of 16 bytes where N has as many.
 template <int N, typename Element>
 __device__ __forceinline__ void load_floats(float* to, const Element* from) {
   constexpr int kMost = 16 / sizeof(Element), kPack = N < kMost ? N : kMost;
@@ -60,7 +60,7 @@ __device__ __forceinline__ void round_pair(bfloat16* to, float first, float seco
   *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(first, second);
 }
 
-// Writes N floats, rounded to neighbouring elements, with stores of 16 bytes where N has as many.
+// Writes N floats, rounded to adjacent elements, with stores of 16 bytes where N has as many.
 template <int N, typename Element>
 __device__ __forceinline__ void store_floats(Element* to, const float* from) {
   constexpr int kMost = 16 / sizeof(Element), kPack = N < kMost ? N : kMost;

@@ -1,17 +1,17 @@
-// Products of a warpgroup (four warps, the first one's number a multiple of 4) on Hopper's tensor
-// cores: 64 lines of A by N columns of B, which lies in shared memory; asynchronous.
+// wgmma: products of a warpgroup (four warps, the first one's number a multiple of 4) on Hopper's
+// tensor cores: 64 rows of A by N columns of B, which lies in shared memory; asynchronous.
 //
-// Sums lie in registers like the C fragments of mma.cuh: each warp has 16 of the lines, fragment n
-// the columns 8 n .. 8 n + 7. A fragment of A from registers is one of mma.cuh too.
+// Accumulators are C fragments as in mma.cuh: each warp has 16 of the rows, fragment n the columns
+// 8 n .. 8 n + 7. A fragment of A from registers is one of mma.cuh too.
 //
-// Tiles in shared memory are rows of kRowBytes (64 or 128) in the swizzled order in which the copy
-// engine writes them: the 16-byte parts of a row are permuted by the row's number, so that eight
-// rows use all banks. Wider tiles are several of these side by side.
+// Tiles in shared memory are rows of kRowBytes (64 or 128) in the swizzled order in which TMA
+// writes them: the 16-byte parts of a row are permuted by the row's number, so that eight rows use
+// all banks. Wider tiles are several of these side by side.
 //
 // Needs types.cuh, mma.cuh; sm_90a.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Where the hardware finds a tile. `across` is the distance in bytes of tiles side by side; it
+// The matrix descriptor of a tile. `across` is the distance in bytes of tiles side by side; it
 // counts for B whose columns are contiguous, and wider than one tile.
 template <int kRowBytes>
 __device__ __forceinline__ unsigned long long tile_at(unsigned address, int across) {
@@ -21,24 +21,24 @@ __device__ __forceinline__ unsigned long long tile_at(unsigned address, int acro
          static_cast<unsigned long long>(8 * kRowBytes >> 4) << 32 | kSwizzle << 62;
 }
 
-// Before the first product after registers that it reads or adds to were written.
-__device__ __forceinline__ void begin_products() {
+// wgmma.fence: before the first wgmma after writes to registers that it reads or accumulates in.
+__device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-// Ends a group: all products since the last group.
-__device__ __forceinline__ void commit_products() {
+// Ends a group: all wgmmas since the last group.
+__device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until at most the kUnderWay latest groups are not finished.
+// Waits until at most the latest kUnderWay groups are unfinished.
 template <int kUnderWay>
-__device__ __forceinline__ void wait_for_products() {
+__device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kUnderWay) : "memory");
 }
 
 // Keeps the compiler from moving uses of the registers across this point: it does not know that
-// products write them later than they are named.
+// wgmmas write them after they are named.
 template <int kFragments>
 __device__ __forceinline__ void pin(float (&sums)[kFragments][4]) {
 #pragma unroll
@@ -48,10 +48,10 @@ __device__ __forceinline__ void pin(float (&sums)[kFragments][4]) {
   }
 }
 
-// sums (+)= A * B, 16 deep.
+// acc (+)= A * B, 16 deep.
 template <typename Element, int kFragments>
-struct Product;
-// Names of a thread's sums in assembler, one after the other.
+struct Wgmma;
+// A thread's accumulators as assembler operands.
 #define NAMES_8 "%0, %1, %2, %3"
 #define NAMES_16 NAMES_8 ", %4, %5, %6, %7"
 #define NAMES_32 NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
@@ -88,16 +88,16 @@ struct Product;
 #define FRAGMENTS_224 FRAGMENTS_192, FRAGMENTS_4(24)
 #define FRAGMENTS_256 FRAGMENTS_224, FRAGMENTS_4(28)
 
-// The numbers of the operands behind the sums are written out: text cannot add.
+// The numbers of the operands after the accumulators are spelled out: macros cannot add.
 #define PRODUCT(Element, NAME, N, A0, A1, A2, A3, A4)                                              \
   template <>                                                                                      \
-  struct Product<Element, N / 8> {                                                                 \
+  struct Wgmma<Element, N / 8> {                                                                 \
     /* A from shared memory, B's depth contiguous. `adds` is false for the first one of a sum. */  \
     static __device__ __forceinline__ void of_tiles(float (&sums)[N / 8][4], unsigned long long a, \
                                                     unsigned long long b, int adds) {              \
       asm volatile(                                                                                \
           "{\n.reg .pred adds;\nsetp.ne.b32 adds, " A2 ", 0;\n"                                    \
-          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" NAMES_##N "}, " A0     \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" NAMES_##N "}, " A0  \
           ", " A1 ", adds, 1, 1, 0, 0;\n}"                                                         \
           : FRAGMENTS_##N                                                                          \
           : "l"(a), "l"(b), "r"(adds));                                                            \
@@ -108,7 +108,7 @@ struct Product;
                                                         unsigned long long b) {                    \
       asm volatile(                                                                                \
           "{\n.reg .pred adds;\nmov.pred adds, 1;\n"                                               \
-          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" NAMES_##N "}, {" A0    \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" NAMES_##N "}, {" A0 \
           ", " A1 ", " A2 ", " A3 "}, " A4 ", adds, 1, 1, 1;\n}"                                   \
           : FRAGMENTS_##N                                                                          \
           : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                   \

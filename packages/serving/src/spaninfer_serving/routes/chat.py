@@ -22,7 +22,7 @@ async def chat_completions(request: Request) -> Response:
     service = service_of(request)
     request.state.prompt_param = "messages"
     body, asked = await read_chat(request)
-    outputs = await service.start(asked, request.state.tally.add)
+    outputs = await service.start(asked, request.state.tally)
     shape: dict[str, Any] = {
         "choices": asked.sampling.n,
         "prompt_len": len(asked.prompts[0].ids),

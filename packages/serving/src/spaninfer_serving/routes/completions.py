@@ -26,7 +26,7 @@ async def completions(request: Request) -> Response:
     service = service_of(request)
     request.state.prompt_param = "prompt"
     body, asked = await read(request, CompletionRequest, service.ask_completion)
-    outputs = await service.start(asked, request.state.tally.add)
+    outputs = await service.start(asked, request.state.tally)
     if only_echoes(body):
         outputs = without_answers(outputs)
     shape: dict[str, Any] = {

@@ -28,7 +28,7 @@ async def live(request: Request) -> JSONResponse:
 async def ready(request: Request) -> JSONResponse:
     """Say whether new requests are welcome: 503 while draining, or after the engine failed."""
     service = service_of(request)
-    if service.draining:
+    if service.draining or service.gate.is_closed:
         return JSONResponse({"status": "draining"}, status_code=503)
     state = service.engine.stats().state
     if state is not EngineState.RUNNING:

@@ -16,17 +16,17 @@ from spaninfer_serving.parse_pool import Check
 from spaninfer_serving.responses import Answer
 from spaninfer_serving.service import GenerationJob, service_of
 from spaninfer_serving.settings import bearer_key
-from spaninfer_serving.stream import EventStream, unless_disconnected
+from spaninfer_serving.stream import Chunk, EventStream, Framing, unless_disconnected
 from spaninfer_serving.text_jobs import TextJob
 from spaninfer_serving.translate import placement_of
 from spaninfer_serving.wire.chat import ChatRequest
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.parse import check_headers, parse
-from spaninfer_serving.wire.sampling import SamplingFields
+from spaninfer_serving.wire.sampling import DrawFields
 from spaninfer_serving.wire.texts import TextFields
 
 Body = TypeVar("Body", bound=BaseModel)
-Fields = TypeVar("Fields", bound=SamplingFields)
+Fields = TypeVar("Fields", bound=DrawFields)
 Texts = TypeVar("Texts", bound=TextFields)
 T = TypeVar("T")
 
@@ -44,8 +44,8 @@ async def read(
     """Return the body of a request, and what it asks of the engine; raises as `handled` does."""
     service = service_of(request)
     service.demand("generate")
-    client = _client_of(request)
-    may_prioritise = service.settings.may_prioritise(_key_of(request))
+    client = client_of(request)
+    may_prioritise = service.settings.may_prioritise(key_of(request))
 
     def work(body: Fields, check: Check) -> tuple[Fields, T]:
         placement = placement_of(body, client.account, may_prioritise=may_prioritise)
@@ -78,7 +78,7 @@ async def read_chat(request: Request) -> tuple[ChatRequest, GenerationJob]:
         request,
         lambda: service.parse_pool.run(
             size,
-            _client_of(request),
+            client_of(request),
             lambda check: service.ask_chat(body, placement, check, media),
         ),
     )
@@ -95,7 +95,7 @@ async def read_texts(
 ) -> tuple[Texts, TextJob]:
     """Return the body of a request about texts, as `read` does."""
     service_of(request).demand(task)
-    client = _client_of(request)
+    client = client_of(request)
     return await handled(request, kind, lambda body, check: (body, ask(body, client, check)))
 
 
@@ -116,7 +116,7 @@ async def handled(request: Request, kind: type[Body], work: Callable[[Body, Chec
     if len(data) <= IN_PLACE_BYTES:
         return parse_and_work(lambda: None)
     found = await unless_disconnected(
-        request, lambda: pool.run(len(data), _client_of(request), parse_and_work)
+        request, lambda: pool.run(len(data), client_of(request), parse_and_work)
     )
     if found is None:
         raise _left()
@@ -127,18 +127,22 @@ def _left() -> Problem:
     return Problem(CLIENT_LEFT, "the client has left", code="client_left")
 
 
-def _key_of(request: Request) -> str | None:
+def key_of(request: Request) -> str | None:
+    """Return the key that a request brings."""
     return bearer_key(request.headers.get("authorization", ""))
 
 
-def _client_of(request: Request) -> Client:
-    return service_of(request).settings.client_of(_key_of(request), request.client)
+def client_of(request: Request) -> Client:
+    """Return who sends a request."""
+    return service_of(request).settings.client_of(key_of(request), request.client)
 
 
-def streamed(request: Request, chunks: AsyncGenerator[BaseModel | bytes, None]) -> EventStream:
+def streamed(
+    request: Request, chunks: AsyncGenerator[Chunk, None], framing: Framing | None = None
+) -> EventStream:
     """Return the chunks as server-sent events; the client's leaving closes `chunks`."""
     settings = service_of(request).settings
-    return EventStream(chunks, settings.keep_alive_s, request.state.prompt_param)
+    return EventStream(chunks, settings.keep_alive_s, request.state.prompt_param, framing)
 
 
 async def whole(request: Request, work: Callable[[], Awaitable[Answer]]) -> Response:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 # Messages repeat what the client sent; a megabyte of it helps nobody.
@@ -38,6 +40,23 @@ class Problem(Exception):
                 "code": self.code,
             }
         }
+
+    def under(self, names: Mapping[str, str]) -> Problem:
+        """Return the same refusal where parameters have other names; `names`: the longest first."""
+        param = self.param or ""
+        for known, name in names.items():
+            if re.match(re.escape(known) + r"(?![\w])", param):
+                message = self.message.replace(known, name, 1)
+                renamed = name + param.removeprefix(known)
+                return Problem(
+                    self.status,
+                    message,
+                    type=self.type,
+                    param=renamed,
+                    code=self.code,
+                    headers=self.headers,
+                )
+        return self
 
 
 def _shortened(text: str, limit: int) -> str:

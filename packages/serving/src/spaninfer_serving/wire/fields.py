@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from functools import cache
 from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -42,8 +43,7 @@ class RequestFields(BaseModel):
         """Refuse what is not supported, and drop null, which clients send for any parameter."""
         if not isinstance(body, dict):
             return body
-        not_supported = cls.not_supported.keys() - cls.model_fields.keys()
-        known = cls.model_fields.keys() | not_supported
+        known, not_supported = _names_of(cls)
         for name in body.keys() - known:  # the first is enough: each would take 6 µs to report
             raise refused(name, "unknown_parameter", unknown(name, known))
         for name in not_supported & body.keys():
@@ -54,3 +54,10 @@ class RequestFields(BaseModel):
             for name, value in body.items()
             if name not in not_supported and value is not None
         }
+
+
+@cache
+def _names_of(kind: type[RequestFields]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of all parameters of a body, and of those that are not acted on."""
+    not_supported = frozenset(kind.not_supported.keys() - kind.model_fields.keys())
+    return not_supported | kind.model_fields.keys(), not_supported

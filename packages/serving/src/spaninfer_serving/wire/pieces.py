@@ -35,9 +35,10 @@ class TextEvents:
         whole = event(self._MARK).model_dump_json(exclude_unset=True).encode()
         self._head, _, self._tail = whole.rpartition(to_json(self._MARK))
 
-    def json(self, text: str) -> bytes:
-        """Return the event with this text."""
-        return self._head + to_json(text) + self._tail
+    def json(self, texts: Iterable[str]) -> list[bytes]:
+        """Return an event for each text."""
+        head, tail = self._head, self._tail
+        return [head + to_json(text) + tail for text in texts]
 
 
 def in_pieces(entries: Iterable[T]) -> Iterator[list[T]]:

@@ -1,4 +1,4 @@
-"""The parameters that chat and text completions share, as they travel."""
+"""The parameters that requests which generate share, as they travel."""
 
 from __future__ import annotations
 
@@ -40,31 +40,22 @@ class StreamOptions(BaseModel):
     include_obfuscation: StrictBool = False  # accepted: nothing is padded here either way
 
 
-class SamplingFields(RequestFields):
-    """OpenAI's parameters, then those that local servers agree on; null means: the default.
+class DrawFields(RequestFields):
+    """The parameters of every request that generates: how to draw, and its place among others.
 
     Ranges are checked in one place, spaninfer_engine.request.SamplingParams; here only types.
     """
 
-    not_supported: ClassVar = NOT_SUPPORTED
-
     model: str | None = None
     stream: bool = False
-    stream_options: StreamOptions | None = None
-    n: int | None = None
-    best_of: int | None = None  # all that is drawn is returned, so it has to be n
-    max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     seed: int | None = None
-    stop: Stop | None = None
-    response_format: ResponseFormat | None = None
 
     # not OpenAI's, but understood by most servers under these names
-    structured_outputs: StructuredOutputs | None = None
     top_k: int | None = None
     min_p: float | None = None
     typical_p: float | None = None
@@ -74,12 +65,31 @@ class SamplingFields(RequestFields):
     stop_token_ids: Integers | None = None
     bad_words: Strings | None = None
     ignore_eos: bool | None = None
-    include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    processed_logprobs: bool | None = None
     priority: Annotated[int, Field(ge=-100, le=100)] | None = None
     deadline_s: Annotated[float, Field(gt=0)] | None = None
     cache_salt: str | None = None  # requests share spans only within a salt
+
+
+def draws_of(body: DrawFields) -> dict[str, Any]:
+    """Return the parameters by name that `body` shares with every request that generates."""
+    return {name: getattr(body, name) for name in DrawFields.model_fields}
+
+
+class SamplingFields(DrawFields):
+    """OpenAI's parameters, then those that local servers agree on; null means: the default."""
+
+    not_supported: ClassVar = NOT_SUPPORTED
+
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    best_of: int | None = None  # all that is drawn is returned, so it has to be n
+    max_tokens: int | None = None
+    stop: Stop | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    include_stop_str_in_output: bool | None = None
+    processed_logprobs: bool | None = None
     return_token_ids: bool = False
 
     # accepted because clients send them; they cannot change an answer here

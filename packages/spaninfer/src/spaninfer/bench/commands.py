@@ -16,10 +16,13 @@ from spaninfer_engine.startup.hardware import this_machine
 from spaninfer import options, show
 from spaninfer.bench import engine as engine_bench
 from spaninfer.bench.compare import compare
+from spaninfer.bench.kv_tiers import measure_kv_tiers
 from spaninfer.bench.options.run import OPTIONS, measure_options
 from spaninfer.bench.options.sides import EngineSide, ServerSide, Side
 from spaninfer.bench.plot import draw
 from spaninfer.bench.records import circumstances, read
+from spaninfer.bench.serve.run import measure_serve
+from spaninfer.bench.serve.workloads import WORKLOADS as SERVE_WORKLOADS
 from spaninfer.bench.server_process import server_process
 from spaninfer.bench.shapes import SHAPES, folder_of
 from spaninfer.bench.soak.attacks import ATTACKS
@@ -142,6 +145,21 @@ def bench_options(
             typer.echo(json.dumps(record))
 
 
+@app.command("serve")
+def bench_serve(
+    *,
+    only: Only = None,
+    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long each run lasts.")] = 8,
+    runs: Runs = 3,
+) -> None:
+    """Time a server's own work, beside a model that costs nearly nothing: requests and streams."""
+    with show.errors_as_sentences():
+        names = _chosen(only, tuple(SERVE_WORKLOADS))
+        for fields in measure_serve(names, seconds, runs, show.note):
+            record = {"benchmark": "serve", "model": "mock", **fields, **circumstances("cpu")}
+            typer.echo(json.dumps(record))
+
+
 @app.command("soak")
 def bench_soak(
     model: options.Model = "demo",
@@ -191,6 +209,25 @@ def bench_structured(
         with Engine(parts) as engine:
             for record in measure_structured(engine, schemas_in(schemas), runs, show.note):
                 typer.echo(json.dumps(record))
+
+
+@app.command("kv-tiers")
+@spread
+def bench_kv_tiers(
+    model: Model = "demo",
+    *,
+    prompt_len: Annotated[int, typer.Option(min=100, help="Tokens of each prompt.")] = 480,
+    runs: Runs = 5,
+    threads: options.Threads = None,
+    compute: options.Compute,
+) -> None:
+    """Time first tokens after prefix hits in the KV cache, in host memory and on disk."""
+    with show.errors_as_sentences(), ExitStack() as stack:
+        if threads is not None:
+            keep_to(threads)
+        asked = {**_asked_of(model, stack), **compute.asked}
+        for record in measure_kv_tiers(asked, prompt_len, runs, show.note):
+            typer.echo(json.dumps(record))
 
 
 @app.command("kernels")

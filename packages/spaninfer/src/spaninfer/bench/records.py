@@ -21,7 +21,7 @@ Record = Mapping[str, Any]
 MEASURED: Final = (
     *("median", "least", "most", "runs", "gbps", "gops", "tflops", "of_ceiling"),
     *("kl", "kl_peer", "kl_model", "kl_tokens", "left_out"),
-    *("requests", "held", "of_plain", "cpu_of_plain"),
+    *("requests", "held", "of_plain", "cpu_of_plain", "cpu_ms"),
 )
 """Fields that differ from run to run."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -38,15 +39,18 @@ def append(operation: Operation, _pack: Pack) -> Write:
     return write
 
 
-def attend(operation: Operation, _pack: Pack) -> Write:
+def attend(operation: Operation, pack: Pack) -> Write:
     """What queries read from the spans of a layer."""
     constants: dict[str, Any] = dict(operation.constants)
+    sinks = pack(operation.weights, "wide") if operation.weights else None
 
     def write(to: Recorder, query: Value) -> Values:
         spans = _spans(operation, to)
         heads = query.shape[0]
         out = to.new(heads, spans.values.size, per_logit=False)
         scores = scores_of(heads, *(constants.get(name) for name in _SCORES))
+        if sinks is not None:
+            scores = replace(scores, sinks=sinks)
         kv_heads = spans.keys.numbers.shape[2]
         plan = to.inputs.plan(
             heads // kv_heads,
@@ -130,6 +134,6 @@ def scores_of(
 
 def _spans(operation: Operation, to: Recorder) -> LayerCache:
     group, layer = int(operation.number("group")), int(operation.number("layer"))
-    keys, values = (cached_in(part[layer]) for part in to.caches[group])
+    keys, values = (cached_in(part[layer]) for part in to.caches[group][:2])
     inputs = to.inputs
     return LayerCache(keys, values, *inputs.table(group), inputs.request, inputs.position)

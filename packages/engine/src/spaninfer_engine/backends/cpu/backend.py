@@ -66,13 +66,10 @@ class CpuBackend(Backend):
         )
 
     def kept_bits(self, format: WeightFormat) -> float | None:
-        """Return the bits of products in int8 or int4, scales included."""
-        from spaninfer_engine.backends.cpu.quantised import kernel_format
+        """Return the bits of weights whose codes are multiplied, scales included."""
+        from spaninfer_engine.backends.cpu.quantised import kept_bits
 
-        kept = kernel_format([format])
-        if kept is None:
-            return None
-        return {"int8": 8, "int4": 4}[kept.kind] + (32 / kept.group if kept.group else 0)
+        return kept_bits(format)
 
     def start(
         self, bound: Programs[Any], ops: Any, model: Model, *_: object, **__: object

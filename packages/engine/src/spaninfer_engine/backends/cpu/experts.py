@@ -13,6 +13,8 @@ from spaninfer_engine.ops.fuse import use_of
 from spaninfer_engine.ops.operation import Operation
 from spaninfer_engine.ops.table import Pack
 
+_BIASES = ("gate_up_bias", "down_bias")
+
 
 def route(operation: Operation, pack: Pack) -> Write:
     """Ids and shares; the ids are int32 in the memory of float32, which calls alone read."""
@@ -42,13 +44,14 @@ def experts(operations: Sequence[Operation], pack: Pack, *, rounded: bool) -> Re
     operation = operations[0]
     turned = operation.constant("layout") == "io"
     layout = TURNED_STACK if turned else STACK
-    *raising, lowering = operation.weights  # gate and up, or both in one; down
-    assert lowering.argument == "down"
-    gate_up, down = pack(raising, layout), pack([lowering], layout)
+    uses = {use.argument: use for use in operation.weights}
+    raising = [uses[name] for name in ("gate", "up", "gate_up") if name in uses]
+    gate_up, down = pack(raising, layout), pack([uses["down"]], layout)
+    biases = {name: pack([uses[name]], "wide") for name in _BIASES if name in uses}
     act = str(operation.constant("act"))
 
     def write(to: Recorder, x: Value, ids: Value, shares: Value) -> Values:
-        mlps = ExpertWeights(gate_up, down, ids.size, act, rounded)
+        mlps = ExpertWeights(gate_up, down, ids.size, act, rounded, **biases)
         out = to.new(mlps.channels, per_logit=x.per_logit)
         to.calls += mlps.calls(
             x.rows,

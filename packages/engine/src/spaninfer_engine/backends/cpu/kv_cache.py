@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_kernels_cpu import KVArray, aligned
 
+from spaninfer_engine.backends.host.ops import as_rows
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.step import SpanCache
 from spaninfer_engine.spec.nodes import CacheGroup
@@ -43,9 +44,10 @@ def allocate(
         values = keys.view(_form(group.value_dim, kind, forms[0].itemsize))
     else:
         values = _records(memory[..., widths[0] :], forms[1], span_len, group.kv_heads)
+    rows = as_rows(memory)
     if kind in _FLOATS:
-        return SpanCache(keys["numbers"], values["numbers"])
-    return SpanCache(keys, values)
+        return SpanCache(keys["numbers"], values["numbers"], rows)
+    return SpanCache(keys, values, rows)
 
 
 def cached_in(part: NDArray[Any]) -> KVArray:

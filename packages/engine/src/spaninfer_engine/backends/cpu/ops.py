@@ -126,7 +126,7 @@ class CpuOps(ReferenceOps):
     def quantized_packer(
         self, formats: Sequence[WeightFormat], layout: str
     ) -> Callable[[Sequence[QuantizedWeight]], Any] | None:
-        """Return what packs weights in these formats for products in int8 or int4.
+        """Return what packs weights in these formats for products with their codes.
 
         None where no product has their codes, and where another format was requested.
         """

@@ -1,114 +1,165 @@
 """Published quantised weights in the formats of the CPU's products.
 
-A product's format is (code - offset) * scale + bias with a scale and a bias in bfloat16 per group
-of a row, and activations in int8. Codes are kept as they are; scales lose what bfloat16 does not
-hold, at most 2^-9 of them. Formats that would lose more are expanded.
+A product's format (`spaninfer_kernels_cpu.Codes`) has the codes, scales, zero points and minimums
+of the file in as many bits, so nothing is lost; activations are quantised to int8. Only scales of
+NVFP4, e4m3 under one of the tensor, become float16, which is off by 2^-11 of them at most, or by
+2^-25.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import Format, GroupedCodes, Packed, pack_codes
-from spaninfer_op_reference import (
-    QuantizedWeight,
-    WeightFormat,
-    group_minimums,
-    group_scales,
+from spaninfer_kernels_cpu import (
+    PLANES,
+    Codes,
+    Format,
+    GroupedCodes,
+    InnerScales,
+    Packed,
+    ScaleNumber,
+    Shift,
+    pack_codes,
 )
+from spaninfer_op_reference import QuantizedWeight, WeightFormat, group_minimums, group_scales
 
-_GROUPS = (32, 64, 128, None)
-_OFFSET = {"int4": 8, "int8": 128}
-_MOST_SHIFTED_BITS = 6  # a bias in bfloat16 is off by 1/16 of a step at most; by 1/4 of 8 bits
+_GROUPS = (16, 32, 64, 128, None)
+_INNER_GROUPS = (16, 32)
+_SUPERBLOCK, _OUTER_BITS = 256, 16
+_SHIFTS: dict[str, Shift] = {"none": "none", "integer": "zero", "minimum": "bias"}
+_NUMBERS: dict[str, ScaleNumber] = {
+    "float32": "float32",
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+    "e8m0": "e8m0",
+    "e4m3": "float16",
+}
+_SMALLEST_HALF = 2.0**-127
 
 
 def kernel_format(formats: Sequence[WeightFormat]) -> Format | None:
     """Return the format in which products hold weights of these; None where there is none."""
-    kinds = {_kind(each) for each in formats}
-    groups = {each.group_columns for each in formats}
-    if None in kinds or len(groups) > 1:
-        return None
-    return Format("int8" if "int8" in kinds else "int4", groups.pop())
+    found = {_format(each) for each in formats}
+    return found.pop() if len(found) == 1 else None
 
 
 def keep_codes_together(formats: Sequence[WeightFormat | None]) -> bool:
     """Do weights, some perhaps not quantised, keep their codes below one another as alone?"""
-    known = [each for each in formats if each is not None]
-    if all(kernel_format([each]) is None for each in known):
-        return True
-    return len(known) == len(formats) and kernel_format(known) is not None
+    found = {None if each is None else _format(each) for each in formats}
+    return len(found) == 1
 
 
-def _kind(format: WeightFormat) -> str | None:
-    """Return the narrowest kind of codes that holds those of a format."""
+def kept_bits(format: WeightFormat) -> float | None:
+    """Return the bits of a weight in its product's format, scales included; None without one."""
+    kept = _format(format)
+    if kept is None or kept.codes is None:
+        return None
+    bits = kept.codes.bits
+    if kept.group is None:
+        return bits
+    return bits + kept.codes.parameter_bits / kept.codes.record_groups / kept.group
+
+
+def _format(format: WeightFormat) -> Format | None:
+    """Return the format that holds codes and scales as they are."""
+    codes = _codes(format)
+    if codes is None:
+        return None
+    return Format("codes", format.group_columns, codes)
+
+
+def _codes(format: WeightFormat) -> Codes | None:
     if format.permuted or format.group_columns not in _GROUPS or format.values == "e4m3":
         return None
-    if format.group_rows not in (1, None):
+    if format.group_rows not in (1, None) or format.zero not in _SHIFTS:
         return None
-    if format.values == "table":
-        return None if _integers(format) is None else "int8"
-    if format.zero != "none" and format.bits > _MOST_SHIFTED_BITS:
+    found = None if format.table is None else _integers(format.table)
+    if format.table is not None and found is None:
         return None
-    return "int4" if format.bits <= 4 else "int8"
+    shift, halves = _SHIFTS[format.zero], format.group_columns == _INNER_GROUPS[0]
+    bits = min(width for width in PLANES if width >= format.bits)
+    offset = 0 if shift != "none" else 1 << (bits - 1)
+    table = None
+    if found is not None:
+        offset, table = -min(found[0]), tuple(number - min(found[0]) for number in found[0])
+    if format.scale == "integer":
+        inner = _inner_scales(format)
+        return (
+            None if inner is None else Codes(bits, offset, "float16", shift, inner, halves, table)
+        )
+    return Codes(bits, offset, _NUMBERS[format.scale], shift, None, halves, table)
 
 
-def _integers(format: WeightFormat) -> tuple[NDArray[np.int64], float] | None:
+def _inner_scales(format: WeightFormat) -> InnerScales | None:
+    """Return how many bits scales have that are whole numbers: what 256 weights leave for them."""
+    if format.outer != "float16" or format.group_columns not in _INNER_GROUPS:
+        return None
+    kinds = 2 if format.zero == "minimum" else 1
+    left = (format.stored_bits - format.bits) * _SUPERBLOCK - kinds * _OUTER_BITS
+    bits = round(left * format.group_columns / _SUPERBLOCK / kinds)
+    return InnerScales(bits, 0 if kinds == 2 else 1 << (bits - 1))
+
+
+def _integers(table: tuple[float, ...]) -> tuple[tuple[int, ...], float] | None:
     """Return a table as whole numbers of int8 and what they are multiples of; None of others."""
-    table = np.array(format.table)
     for factor in (1.0, 0.5):
-        numbers = table / factor
+        numbers = np.array(table) / factor
         if (numbers == np.rint(numbers)).all() and -128 <= numbers.min() <= numbers.max() < 128:
-            return numbers.astype(np.int64), factor
+            return tuple(map(int, numbers)), factor
     return None
 
 
 def pack_quantised(weights: Sequence[QuantizedWeight], format: Format) -> Packed:
-    """Return weights[O C] or [N O C] below one another, packed in a `kernel_format` of theirs."""
+    """Return weights[O C] or [N O C] below one another, packed in the `kernel_format` of theirs."""
     return pack_codes([_grouped(weight, format) for weight in weights], format)
 
 
 def _grouped(weight: QuantizedWeight, format: Format) -> GroupedCodes:
-    if len(weight.shape) == 2:
-        each = [_grouped_codes(weight, format)]
-    else:
-        each = [_grouped_codes(weight[number], format) for number in range(weight.shape[0])]
-    codes, scales, biases = zip(*each, strict=True)
-    return GroupedCodes(np.stack(codes), np.stack(scales), np.stack(biases))
+    assert format.codes is not None
+    each = [weight] if len(weight.shape) == 2 else [weight[n] for n in range(weight.shape[0])]
+    make = _flat if format.codes.inner is None else _inner
+    parts = [make(one, format.codes) for one in each]
+    return GroupedCodes(**{name: np.stack([part[name] for part in parts]) for name in parts[0]})
 
 
-def _grouped_codes(
-    weight: QuantizedWeight, format: Format
-) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32]]:
-    """Return unsigned codes [O C], scales and biases [O G] of one weight."""
+def _flat(weight: QuantizedWeight, codes: Codes) -> dict[str, NDArray[Any]]:
+    """Return fields of GroupedCodes, scales and what is beside them as numbers."""
     rows, columns = weight.shape
-    groups = rows, -(-columns // (format.group or columns))
+    groups = rows, -(-columns // (weight.format.group_columns or columns))
     scales = np.broadcast_to(group_scales(weight), groups)
-    if weight.format.values == "table":
-        found = _integers(weight.format)
+    if weight.format.table is not None:
+        found = _integers(weight.format.table)
         assert found is not None
-        codes, scales = found[0][weight.codes], scales * found[1]
-        biases: NDArray[np.float64] = np.zeros(groups)
-    else:
-        codes, biases = weight.codes.astype(np.int16), _biases(weight, scales)
-        if weight.format.zero != "none":
-            codes = codes - _middle(weight.format)
-    unsigned = (codes + _OFFSET[format.kind]).astype(np.uint8)
-    return unsigned, scales.astype(np.float32), biases.astype(np.float32)
+        scales = scales * found[1]
+        if codes.scale == "e8m0":  # half of the smallest has no exponent
+            scales = np.maximum(scales, _SMALLEST_HALF)
+    parts: dict[str, NDArray[Any]] = {"codes": _unsigned(weight, codes), "scales": scales}
+    if codes.shift == "zero":
+        assert weight.zeros is not None
+        parts["shifts"] = np.broadcast_to(weight.zeros, groups)
+    elif codes.shift == "bias":
+        parts["shifts"] = -np.broadcast_to(group_minimums(weight), groups)
+    return parts
 
 
-def _biases(weight: QuantizedWeight, scales: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what the middle code of every group stands for; 0 of signed codes."""
-    match weight.format.zero:
-        case "none":
-            return np.zeros(scales.shape)
-        case "minimum":
-            return _middle(weight.format) * scales - group_minimums(weight)
-        case _:
-            assert weight.zeros is not None
-            return (_middle(weight.format) - weight.zeros.astype(np.float64)) * scales
+def _inner(weight: QuantizedWeight, codes: Codes) -> dict[str, NDArray[Any]]:
+    """Return fields of GroupedCodes, scales and minimums as whole numbers."""
+    assert codes.inner is not None
+    assert weight.outer is not None
+    scales = weight.scales.astype(np.int64) + codes.inner.offset
+    parts: dict[str, NDArray[Any]] = {"codes": _unsigned(weight, codes), "scales": scales}
+    parts["outer"] = weight.outer
+    if weight.minimums is not None:
+        assert weight.outer_minimums is not None
+        parts |= {"shifts": weight.minimums, "outer_shifts": weight.outer_minimums}
+    return parts
 
 
-def _middle(format: WeightFormat) -> int:
-    return 1 << (format.bits - 1)
+def _unsigned(weight: QuantizedWeight, codes: Codes) -> NDArray[np.uint8]:
+    if codes.table is not None or codes.offset == 0:
+        return weight.codes.astype(np.uint8)
+    unsigned: NDArray[np.uint8] = (weight.codes.astype(np.int16) + codes.offset).astype(np.uint8)
+    return unsigned

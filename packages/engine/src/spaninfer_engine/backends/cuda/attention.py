@@ -121,19 +121,21 @@ class Plan:
             planned.append(prefill)
         return tuple(planned)
 
-    def attend_plainly(self, query: Tensor, group: int, layer: int, scoring: Scoring) -> Tensor:
+    def attend_plainly(
+        self, query: Tensor, group: int, layer: int, scoring: Scoring, sinks: Tensor | None = None
+    ) -> Tensor:
         """Return the same by plain torch operators."""
         slices, count = self.slices, self.slices.num_decodes
-        keys, values = (part[layer] for part in self._caches[group])
+        keys, values = (part[layer] for part in self._caches[group][:2])
         tables = slices.tables[group]
         out = query.new_empty(*query.shape[:2], values.shape[-1])
         if count:
             which = slices.rows[:count], slices.lengths[:count]
-            out[:count] = attend_rows(query[:count], keys, values, tables, *which, scoring)
+            out[:count] = attend_rows(query[:count], keys, values, tables, *which, scoring, sinks)
         for run in slices.prefills:
             rows = slice(run.first, run.last)
             table = tables[run.row]
-            out[rows] = attend_slice(query[rows], keys, values, table, run, scoring)
+            out[rows] = attend_slice(query[rows], keys, values, table, run, scoring, sinks)
         return out
 
 

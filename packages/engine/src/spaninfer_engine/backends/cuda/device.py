@@ -35,9 +35,9 @@ from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.media import TowerInput
 from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import Rotation, Rows, SpanCache, Step
-from spaninfer_engine.plan import NewSequence
+from spaninfer_engine.plan import NewSequence, SpanCopy
 from spaninfer_engine.step.batch import Batch, Run
-from spaninfer_engine.step.device import Logprobs, Samples, TokenMasks, Updates
+from spaninfer_engine.step.device import Bytes, Logprobs, Samples, TokenMasks, Updates
 from spaninfer_engine.step.mirror import SequenceMirror
 from spaninfer_engine.step.sampling import DeviceSamplingParams, fits_kernel
 from spaninfer_engine.step.sequences import Sequences
@@ -65,7 +65,7 @@ class CudaDevice:
     `forward` is the bound program, `angles` are as in StepMemory; `rotaries` has an entry for each
     of them, None where the device has a table. `num_axes` of positions are equal. Where the program
     `reads_all_columns` of the span tables, steps get narrow ones. Steps that fit one of `shapes`
-    are replayed as graphs.
+    are replayed as graphs. With KV cache offloading, `slots` are pinned, one array per cache group.
     """
 
     lookahead = 1
@@ -83,10 +83,11 @@ class CudaDevice:
         num_axes: int,
         reads_all_columns: bool,
         shapes: GraphShapes | None,
+        slots: tuple[Tensor, ...] = (),
         ropes: Sequence[Rotary] = (),
         encode: Encode[Tensor] | None = None,
     ) -> None:
-        self._ops, self._forward, self._caches = ops, forward, caches
+        self._ops, self._forward, self._caches, self._slots = ops, forward, caches, slots
         self._sequences, self._ropes = sequences, tuple(ropes)
         self._encodings = None if encode is None else Encodings(encode, ops)
         self._rotaries = tuple(rotaries)
@@ -197,6 +198,23 @@ class CudaDevice:
             told = self._sampler.logprobs(logits, self._ops.stream)
         step.arrive(told, self._sampler.fetch(len(logits)))
 
+    def copy_spans(self, copies: Sequence[SpanCopy]) -> Callable[[], None]:
+        """Copy rows on the stream of the steps."""
+        with torch.cuda.stream(self._stream):
+            for group, span, slot, to_host in copies:
+                row, host_row = self._caches[group].rows[span], self._slots[group][slot]
+                target, source = (host_row, row) if to_host else (row, host_row)
+                target.copy_(source, non_blocking=True)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(self._stream)
+        wait: Callable[[], None] = event.synchronize
+        return wait
+
+    @property
+    def host_slots(self) -> tuple[Bytes, ...]:
+        """The pinned slots, as numpy sees them."""
+        return tuple(slots.numpy() for slots in self._slots)
+
     def warm_up(self) -> None:
         """Compute the largest step, whose memory torch keeps, and request all other kernels."""
         largest = largest_batch(self._memory.sizes)
@@ -247,7 +265,8 @@ class CudaDevice:
         """
         self._stream.synchronize()
         self._graphs.close()
-        self._caches, self._forward, self._encodings = (), _closed, None
+        self._caches, self._slots, self._forward = (), (), _closed
+        self._encodings = None
         torch.cuda.empty_cache()
 
     def _angles(self, batch: Batch) -> tuple[Rotation[Floats] | None, ...]:

@@ -27,12 +27,15 @@ class Experts:
     """The weights of all experts as products take them.
 
     gate[X C I] and up[X C I], or gate_up[X C 2I]; down[X I C]. Transposed views are welcome.
+    gate_up_bias[X 2I] and down_bias[X C] join the products.
     """
 
     down: Tensor
     gate: Tensor | None = None
     up: Tensor | None = None
     gate_up: Tensor | None = None
+    gate_up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
 
     @classmethod
     def of(
@@ -41,6 +44,8 @@ class Experts:
         gate: Tensor | None,
         up: Tensor | None,
         gate_up: Tensor | None,
+        gate_up_bias: Tensor | None,
+        down_bias: Tensor | None,
         layout: Literal["oi", "io"],
     ) -> Experts:
         """Return views of the weights of `ops.table.Ops.experts`."""
@@ -48,19 +53,43 @@ class Experts:
             assert gate is not None
             assert up is not None
             return cls(down.mT, gate.mT, up.mT)
-        return cls(down.mT, gate_up=gate_up.mT) if layout == "oi" else cls(down, gate_up=gate_up)
+        biases = {"gate_up_bias": gate_up_bias, "down_bias": down_bias}
+        if layout == "oi":
+            return cls(down.mT, gate_up=gate_up.mT, **biases)
+        return cls(down, gate_up=gate_up, **biases)
 
     def __len__(self) -> int:
         """X."""
         return len(self.down)
 
-    def apply(self, x: Tensor, matmul: Callable[[Tensor, Tensor], Tensor], gated: Gate) -> Tensor:
-        """Return the gated projections of x, each taken by `matmul`."""
+    def apply(
+        self,
+        x: Tensor,
+        matmul: Callable[[Tensor, Tensor], Tensor],
+        gated: Gate,
+        biased: Callable[[Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        """Return what experts make of x, each product taken by `matmul`, `biased` by its bias."""
+        inner = self._inner(x, matmul, gated, biased)
+        return _plus(matmul(inner, self.down), self.down_bias, biased)
+
+    def _inner(
+        self,
+        x: Tensor,
+        matmul: Callable[[Tensor, Tensor], Tensor],
+        gated: Gate,
+        biased: Callable[[Tensor, Tensor], Tensor],
+    ) -> Tensor:
         if self.gate_up is not None:
-            return gated(*matmul(x, self.gate_up).chunk(2, -1))
+            both = _plus(matmul(x, self.gate_up), self.gate_up_bias, biased)
+            return gated(*both.chunk(2, -1))
         assert self.gate is not None
         assert self.up is not None
         return gated(matmul(x, self.gate), matmul(x, self.up))
+
+
+def _plus(rows: Tensor, bias: Tensor | None, biased: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    return rows if bias is None else biased(rows, bias)
 
 
 def has_grouped_gemm(x: Tensor, experts: Experts) -> bool:
@@ -92,8 +121,10 @@ def grouped_experts(
     def matmul(rows: Tensor, weights: Tensor) -> Tensor:
         return F.grouped_mm(rows, weights, offs=ends)
 
-    inner = experts.apply(x[order // ids.shape[1]], matmul, gated)
-    rows = matmul(inner, experts.down)
+    def biased(rows: Tensor, bias: Tensor) -> Tensor:
+        return rows + bias[ids.flatten()[order]]
+
+    rows = experts.apply(x[order // ids.shape[1]], matmul, gated, biased)
     back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=x.device))
     chosen = rows[back].view(*ids.shape, -1).float()  # [T k C]
     return (chosen * shares[..., None]).sum(1).to(x.dtype)
@@ -114,6 +145,7 @@ def _dense_piece(
     x: Tensor, ids: Tensor, shares: Tensor, *, experts: Experts, gated: Gate
 ) -> Tensor:
     share = shares.new_zeros(len(x), len(experts)).scatter_(1, ids, shares)
-    inner = experts.apply(x.expand(len(experts), -1, -1), torch.bmm, gated)  # [X T I]
-    every = torch.bmm(inner, experts.down).float()  # [X T C]
+    rows = x.expand(len(experts), -1, -1)
+    every = experts.apply(rows, torch.bmm, gated, lambda y, bias: y + bias[:, None])  # [X T C]
+    every = every.float()
     return (every * share.T[..., None]).sum(0).to(x.dtype)

@@ -139,7 +139,7 @@ class _Norm:
         bias = packed.get("bias")
         self._call = partial(
             ops.kernels.norm_rows,
-            norm.Form(kind, residual=residual, bias=bias is not None),
+            norm.NormOptions(kind, residual=residual, bias=bias is not None),
             weight=packed["weight"],
             bias=bias,
             eps=normed.number("eps"),

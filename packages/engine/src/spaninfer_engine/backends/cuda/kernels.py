@@ -84,7 +84,7 @@ class Kernels:
                     self._gemm(rows, outputs, inner, gate, inner)
         for layout, heads in tuple(self._decodes):
             for requests in ROWS:
-                form = decode.Form(np.dtype(self.element))
+                form = decode.DecodeOptions(np.dtype(self.element))
                 decode.prepare(form, layout, requests=requests, heads=heads, gpu=self.gpu)
 
     def empty(self, *shape: int) -> Tensor:
@@ -100,7 +100,7 @@ class Kernels:
 
     def norm_rows(
         self,
-        form: norm.Form,
+        form: norm.NormOptions,
         x: Tensor,
         weight: Tensor,
         *,
@@ -125,10 +125,10 @@ class Kernels:
         )
         return out
 
-    def _prepare_norm(self, form: norm.Form, rows: int, channels: int) -> norm.Prepared:
+    def _prepare_norm(self, form: norm.NormOptions, rows: int, channels: int) -> norm.PreparedNorm:
         return norm.prepare(form, rows=rows, channels=channels, dtype=self.element, gpu=self.gpu)
 
-    def activate_rows(self, form: activation.Form, x: Tensor) -> Tensor:
+    def activate_rows(self, form: activation.ActivationOptions, x: Tensor) -> Tensor:
         """Return act(x), or act(gate) * up of x[T 2I] = [gate | up] where the form is gated."""
         x = x.contiguous()
         channels = x.shape[-1] // (2 if form.gated else 1)
@@ -138,8 +138,8 @@ class Kernels:
         return out
 
     def _prepare_activation(
-        self, form: activation.Form, rows: int, channels: int
-    ) -> activation.Prepared:
+        self, form: activation.ActivationOptions, rows: int, channels: int
+    ) -> activation.PreparedActivation:
         return activation.prepare(
             form, rows=rows, channels=channels, dtype=self.element, gpu=self.gpu
         )
@@ -190,7 +190,7 @@ class Kernels:
 
     def _prepare_gemm(
         self, rows: int, outputs: int, inner: int, gate: activation.Act | None, row_stride: int
-    ) -> gemm.Prepared:
+    ) -> gemm.PreparedGemm:
         shape = gemm.Shape(rows, outputs, inner)
         prepared = gemm.prepare(
             shape, dtype=self.element, gpu=self.gpu, gate=gate, row_stride=row_stride
@@ -204,7 +204,7 @@ class Kernels:
         """Return x[T H D], its first channels turned by cos[T R/2] and sin[T R/2]."""
         x = dense_rows(x)
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        form = rope.Form(x.shape[2], 2 * cos.shape[1], interleaved)
+        form = rope.RopeOptions(x.shape[2], 2 * cos.shape[1], interleaved)
         self._rope(form, *x.shape[:2], x.stride(0)).launch(
             x.data_ptr(),
             cos.data_ptr(),
@@ -214,7 +214,9 @@ class Kernels:
         )
         return out
 
-    def _prepare_rope(self, form: rope.Form, rows: int, heads: int, stride: int) -> rope.Prepared:
+    def _prepare_rope(
+        self, form: rope.RopeOptions, rows: int, heads: int, stride: int
+    ) -> rope.PreparedRope:
         return rope.prepare(
             form,
             rows=rows,
@@ -256,18 +258,20 @@ class Kernels:
 
     def _prepare_append(
         self,
-        form: append.Form,
+        form: append.AppendOptions,
         layout: SpanLayout,
         rows: int,
         heads: int,
         row_strides: tuple[int, int, int],
-    ) -> append.Prepared:
+    ) -> append.PreparedAppend:
         return append.prepare(
             form, layout, rows=rows, heads=heads, gpu=self.gpu, row_strides=row_strides
         )
 
-    def _make_append_form(self, head_norm: bool, interleaved: bool, rotary_len: int) -> append.Form:
-        return append.Form(head_norm, interleaved, rotary_len, self.element)
+    def _make_append_form(
+        self, head_norm: bool, interleaved: bool, rotary_len: int
+    ) -> append.AppendOptions:
+        return append.AppendOptions(head_norm, interleaved, rotary_len, self.element)
 
     # ---- attention -------------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ class StepMemory:
         self,
         sizes: Sizes,
         angles: Sequence[Rotation[Tensor] | int],
-        kernels: inputs.Prepared,
+        kernels: inputs.PreparedInputs,
         device: torch.device,
     ) -> None:
         self.sizes, self.device, self._kernels = sizes, device, kernels

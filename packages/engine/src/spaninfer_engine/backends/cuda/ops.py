@@ -38,7 +38,7 @@ from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.operation import Operation, Packable
 from spaninfer_engine.ops.step import Rotation, SpanCache, Step
 from spaninfer_engine.ops.table import AlibiKind, Claim
-from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, Rope, RopeStyle
+from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, GateName, Rope, RopeStyle
 
 HEAD_GRAIN = 16  # attention kernels take heads of multiples of so many channels
 CODE_GRAIN = 32  # the same where two of them share a byte
@@ -135,10 +135,11 @@ class CudaOps(TorchOps):
         memory = torch.empty(shape, dtype=torch.uint8, device=self.device)
         self._pools[group.index] = Pool.at(memory.data_ptr(), layout)
         if self._format not in FORMATS.values():
-            return SpanCache(memory, memory)  # codes, which only kernels read
+            return SpanCache(memory, memory, memory)  # codes, which only kernels read
         return SpanCache(
             _view(memory.view(self.dtype), layout, layout.keys, layout.key_size),
             _view(memory.view(self.dtype), layout, layout.values, layout.value_size),
+            memory,
         )
 
     def rotation_table(self, rope: Rope, max_len: int) -> Rotation[Tensor] | None:
@@ -168,7 +169,7 @@ class CudaOps(TorchOps):
         self, x: Tensor, *, weight: Tensor, eps: float, bias: Tensor | None = None
     ) -> Tensor:
         """Over the last axis, in float32."""
-        form = norm.Form("layer", bias=bias is not None)
+        form = norm.NormOptions("layer", bias=bias is not None)
         return self.kernels.norm_rows(form, x, weight, eps=eps, bias=bias)
 
     def linear(self, x: Tensor, *, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -223,29 +224,34 @@ class CudaOps(TorchOps):
         softcap: float | None = None,
         window: int | None = None,
         alibi: AlibiKind | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """By kernels where there are some for the sizes, decodes apart from longer slices."""
         plan: Plan = step.attention
         scoring = Scoring(scale, softcap, window, alibi)
         layout = plan.pools[group].layout
-        if self._has_no_kernel(layout.key_size, layout.value_size, alibi):
-            return plan.attend_plainly(query, group, layer, scoring)
+        if self._has_no_kernel(layout.key_size, layout.value_size, alibi, sinks is not None):
+            return plan.attend_plainly(query, group, layer, scoring, sinks)
         return plan.attend(query, group, layer, scoring).view(*query.shape[:2], -1)
 
     def is_plain(self, operation: Operation) -> bool:
         """Is this attention computed by plain torch operators, for want of a kernel?"""
         group = self._groups[int(str(operation.constant("group")))]
         alibi = dict(operation.constants).get("alibi")
-        return self._has_no_kernel(group.key_dim, group.value_dim, alibi)
+        return self._has_no_kernel(group.key_dim, group.value_dim, alibi, bool(operation.weights))
 
-    def _has_no_kernel(self, key_dim: int, value_dim: int, alibi: object) -> bool:
-        """Raise ConfigError where plain operators would have to read codes."""
+    def _has_no_kernel(self, key_dim: int, value_dim: int, alibi: object, sinks: bool) -> bool:
+        """Raise ConfigError where plain operators would have to read codes.
+
+        Kernels of span_attention know sinks, and no model was run with them.
+        """
         grain = CODE_GRAIN if self._format is Format.UINT4 else HEAD_GRAIN
-        plain = key_dim % grain or value_dim % grain or alibi == "rounded"
+        plain = key_dim % grain or value_dim % grain or alibi == "rounded" or sinks
         if plain and self._format not in FORMATS.values():
             raise ConfigError(
                 f"kv_dtype {self._format.label} needs attention kernels, and there are none for "
-                f"this model: heads of {key_dim} and {value_dim} channels, ALiBi {alibi}; "
+                f"this model: heads of {key_dim} and {value_dim} channels, ALiBi {alibi}, "
+                f"sinks {sinks}; "
                 f"leave kv_dtype out"
             )
         return bool(plain)
@@ -258,22 +264,24 @@ class CudaOps(TorchOps):
         ids: Tensor,
         weights: Tensor,
         *,
-        act: ActivationName,
+        act: GateName,
         down: Tensor,
         gate: Tensor | None = None,
         up: Tensor | None = None,
         gate_up: Tensor | None = None,
+        gate_up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
         layout: Literal["oi", "io"] = "oi",
     ) -> Tensor:
         """Sorted by expert where there are products for that, else all rows through all experts."""
-        experts = Experts.of(down, gate, up, gate_up, layout)
+        experts = Experts.of(down, gate, up, gate_up, gate_up_bias, down_bias, layout)
         compute = grouped_experts if has_grouped_gemm(x, experts) else dense_experts
         return compute(x, ids, weights, experts, lambda gate, up: self.gate(gate, up, act=act))
 
 
-_RMS = norm.Form("rms")
-_PLAIN = {act: activation.Form(act) for act in activation.ACTS}
-_GATED = {act: activation.Form(act, gated=True) for act in activation.ACTS}
+_RMS = norm.NormOptions("rms")
+_PLAIN = {act: activation.ActivationOptions(act) for act in activation.ACTS}
+_GATED = {act: activation.ActivationOptions(act, gated=True) for act in activation.ACTS}
 
 
 def _view(numbers: Tensor, layout: SpanLayout, place: ArrayStrides, size: int) -> Tensor:

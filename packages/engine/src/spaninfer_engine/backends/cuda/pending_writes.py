@@ -21,7 +21,7 @@ class PendingWrites:
     has arrived. A buffer: words | addresses [S] int64 | begins [S + 1].
     """
 
-    def __init__(self, kernels: inputs.Prepared, device: torch.device) -> None:
+    def __init__(self, kernels: inputs.PreparedInputs, device: torch.device) -> None:
         self._kernels, self._device = kernels, device
         self._addresses: list[int] = []
         self._begins = [0]  # of each segment's words, and behind the last one

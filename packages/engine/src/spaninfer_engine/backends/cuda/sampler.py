@@ -49,15 +49,10 @@ class GpuSampler:
         num_bytes = prepared.workspace_bytes if has_penalties else 0
         workspace = torch.empty(num_bytes, dtype=torch.uint8, device=logits.device)
         prepared.launch(
-            logits.data_ptr(),
-            parameters=self.params.records.data_ptr(),
-            slots=memory.sampled_rows.data_ptr(),
-            positions=memory.sampled_positions.data_ptr(),
-            out=self._out.data_ptr(),
-            status=self._out[count:].data_ptr(),
+            self._batch(logits)._replace(workspace=workspace.data_ptr()),
+            out=(self._out.data_ptr(), self._out[count:].data_ptr()),
             tokens=memory.tokens.data_ptr(),
-            pools=self.params.pools,
-            workspace=workspace.data_ptr(),
+            lists=self.params.lists,
             stream=stream,
         )
 
@@ -66,19 +61,15 @@ class GpuSampler:
 
         By row: log-probability, rank, ids of the most likely, their log-probabilities.
         """
-        memory, count = self._memory, len(logits)
+        count = len(logits)
         told = self._told[: count * (2 + 2 * MAX_LOGPROBS)]
         chosen = told.data_ptr()
         ranks, top_ids = chosen + 4 * count, chosen + 8 * count
         top = top_ids + 4 * count * MAX_LOGPROBS
-        self._prepared(*logits.shape, logits.stride(0), logits.dtype).report(
-            logits.data_ptr(),
-            sample.Report(chosen, ranks, top_ids, top),
-            parameters=self.params.records.data_ptr(),
-            slots=memory.sampled_rows.data_ptr(),
-            positions=memory.sampled_positions.data_ptr(),
-            drawn=self._out.data_ptr(),
-            status=self._out[count:].data_ptr(),
+        self._prepared(*logits.shape, logits.stride(0), logits.dtype).compute_logprobs(
+            self._batch(logits),
+            sample.Logprobs(chosen, ranks, top_ids, top),
+            sampled=(self._out.data_ptr(), self._out[count:].data_ptr()),
             stream=stream,
         )
         pinned = torch.empty_like(told, device="cpu", pin_memory=True)
@@ -91,9 +82,19 @@ class GpuSampler:
         pinned.copy_(self._out[: 2 * count], non_blocking=True)
         return Tokens(pinned.numpy(), torch.cuda.current_stream().record_event())
 
+    def _batch(self, logits: Tensor) -> sample.SampleBatch:
+        """Return the rows of logits[W V] with the newest step's parameters and positions."""
+        memory = self._memory
+        return sample.SampleBatch(
+            logits.data_ptr(),
+            parameters=self.params.records.data_ptr(),
+            slots=memory.sampled_rows.data_ptr(),
+            positions=memory.sampled_positions.data_ptr(),
+        )
+
     def _prepare(
         self, rows: int, length: int, row_stride: int, dtype: torch.dtype
-    ) -> sample.Prepared:
+    ) -> sample.PreparedSample:
         return sample.prepare(
             rows=rows,
             length=length,

@@ -28,7 +28,7 @@ class SamplingBuffers:
         self.records = torch.zeros((count, words), dtype=torch.int32, device=memory.device)
         self._lists = torch.zeros((count, 2 * MAX_LISTED), dtype=torch.int32, device=memory.device)
         lists = self._lists.data_ptr()
-        self.pools = sample.Pools(
+        self.lists = sample.TokenLists(
             bias_ids=lists,
             biases=lists + 4 * MAX_LISTED,
             word_bounds=lists,

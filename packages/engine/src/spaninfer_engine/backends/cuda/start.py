@@ -16,7 +16,7 @@ from spaninfer_engine.backends.cuda.graph_shapes import GraphShapes, max_prompt_
 from spaninfer_engine.backends.cuda.memory import Sizes, allocated_bytes, in_memory
 from spaninfer_engine.backends.cuda.ops import CudaOps
 from spaninfer_engine.backends.encodings import Encode
-from spaninfer_engine.backends.start import Tell
+from spaninfer_engine.backends.start import Tell, host_slots
 from spaninfer_engine.kv_memory import Demand, Needs
 from spaninfer_engine.ops.bound import TEXT, Programs
 from spaninfer_engine.ops.rotary import Rotary
@@ -103,11 +103,12 @@ class CudaStart:
         sequences: Sequences,
         num_spans: tuple[int, ...],
         tell: Tell,
+        num_slots: tuple[int, ...] = (),
         encode: Encode[Tensor] | None = None,
     ) -> CudaDevice:
-        """Return a device with so many spans per cache group; graphs are captured here."""
+        """Return a device with so many spans and host slots per group; graphs are captured here."""
         with in_memory("spans and graphs", "lower --memory"):
-            device = self._device(self._bound, num_spans, sequences, encode)
+            device = self._device(self._bound, num_spans, sequences, num_slots, encode)
             device.capture(partial(tell, "graphs"))
         return device
 
@@ -124,6 +125,7 @@ class CudaStart:
         bound: Programs[Any],
         num_spans: tuple[int, ...],
         sequences: Sequences,
+        num_slots: tuple[int, ...] = (),
         encode: Encode[Tensor] | None = None,
     ) -> CudaDevice:
         groups, span_len = self._decoder.groups, self._span_len
@@ -131,13 +133,14 @@ class CudaStart:
         if not self._is_plain:
             layers = len(self._decoder.layers)
             max_tokens = max_prompt_tokens(layers, parameter_count(self._decoder))
+        caches = tuple(
+            self._ops.cache(group, count, span_len)
+            for group, count in zip(groups, num_spans, strict=True)
+        )
         return CudaDevice(
             self._ops,
             bound.run,
-            tuple(
-                self._ops.cache(group, count, span_len)
-                for group, count in zip(groups, num_spans, strict=True)
-            ),
+            caches,
             self._angles,
             self._rotaries,
             Sizes(
@@ -154,6 +157,7 @@ class CudaStart:
             shapes=self._shapes(max_tokens) if self._graphs else None,
             ropes=tuple(map(Rotary, self._ropes)),
             encode=encode,
+            slots=host_slots(self._ops, caches, num_slots),
         )
 
     def _shapes(self, max_prompt_tokens: int) -> GraphShapes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,11 @@ from spaninfer_engine.media import TowerInput
 from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import A, AttentionMetadata, Rotation, SpanCache, Step
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.plan import NewSequence, Slice
+from spaninfer_engine.plan import NewSequence, Slice, SpanCopy
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.resource import Resource
 from spaninfer_engine.step.batch import Batch, Ints, build_batch
-from spaninfer_engine.step.device import Logprobs, Samples, TokenMasks, Updates
+from spaninfer_engine.step.device import Bytes, Logprobs, Samples, TokenMasks, Updates
 from spaninfer_engine.step.sequences import Sequences
 
 Floats = NDArray[np.float32]
@@ -32,6 +32,7 @@ class _Held(Generic[A]):
     forward: Callable[[Step[A]], A]
     ops: Ops[A]
     caches: tuple[SpanCache[A], ...]
+    slots: tuple[A, ...]  # of host memory, per cache group
     encodings: Encodings[A] | None
 
 
@@ -39,7 +40,8 @@ class HostDevice(Resource, Generic[A]):
     """step.device.Device that reads tokens and tables of `sequences` in place.
 
     `forward` is a bound program, which returns logits [W V] or vectors [R C]; `encode` runs the
-    towers of a model that has some.
+    towers of a model that has some. With KV cache offloading, `slots` are the host slots of each
+    cache group.
     """
 
     lookahead = 0
@@ -51,10 +53,11 @@ class HostDevice(Resource, Generic[A]):
         caches: tuple[SpanCache[A], ...],
         rotaries: tuple[Rotary, ...],
         sequences: Sequences,
+        slots: tuple[A, ...] = (),
         encode: Encode[A] | None = None,
     ) -> None:
         encodings = None if encode is None else Encodings(encode, ops)
-        self._held: _Held[A] | None = _Held(forward, ops, caches, encodings)
+        self._held: _Held[A] | None = _Held(forward, ops, caches, slots, encodings)
         self._rotaries, self._sequences = rotaries, sequences
 
     def warm_up(self) -> None:
@@ -85,6 +88,24 @@ class HostDevice(Resource, Generic[A]):
         """Return the step, which is computed when it is waited for."""
         return HostStep(self, batch, self._sequences)
 
+    def copy_spans(self, copies: Sequence[SpanCopy]) -> Callable[[], None]:
+        """Copy rows at once: no step is being computed now."""
+        assert self._held is not None, "the device is closed"
+        for group, span, slot, to_host in copies:
+            rows: Any = self._held.caches[group].rows
+            slots: Any = self._held.slots[group]
+            if to_host:
+                slots[slot] = rows[span]
+            else:
+                rows[span] = slots[slot]
+        return _nothing_to_wait_for
+
+    @property
+    def host_slots(self) -> tuple[Bytes, ...]:
+        """The host slots, as numpy sees them."""
+        assert self._held is not None, "the device is closed"
+        return tuple(map(np.asarray, self._held.slots))
+
     def run_idle_work(self) -> bool:
         """Everything is ready from the start."""
         return False
@@ -112,6 +133,10 @@ class HostDevice(Resource, Generic[A]):
             return step
         replaced, added = held.encodings.replaced(batch.media), held.encodings.added(batch.media)
         return replace(step, replaced=replaced, added=added)
+
+
+def _nothing_to_wait_for() -> None:
+    """Copies have been made."""
 
 
 def build_step(

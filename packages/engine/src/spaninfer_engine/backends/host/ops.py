@@ -57,9 +57,14 @@ class HostOps:
         buffer = np.empty(span_buffer_shape(group, num_spans, span_len), self.dtype)
         cut = span_len * group.kv_heads * group.key_dim
         keys = _heads(buffer[..., :cut], span_len, group.kv_heads)
+        rows = as_rows(buffer)
         if group.values_in_keys:
-            return SpanCache(keys, keys[..., : group.value_dim])
-        return SpanCache(keys, _heads(buffer[..., cut:], span_len, group.kv_heads))
+            return SpanCache(keys, keys[..., : group.value_dim], rows)
+        return SpanCache(keys, _heads(buffer[..., cut:], span_len, group.kv_heads), rows)
+
+    def host_slots(self, cache: SpanCache[Array], num_slots: int) -> Array:
+        """Allocate slots; the system gives memory when they are written."""
+        return np.empty((num_slots, cache.rows.shape[1]), np.uint8)
 
     def from_host(self, array: Array) -> Array:
         """Indices as they are, floating-point numbers in the dtype of this backend."""
@@ -236,10 +241,11 @@ def attend_by_definition(
     softcap: float | None,
     window: int | None,
     alibi: AlibiKind | None,
+    sinks: Array | None,
 ) -> Array:
     """[T H E]: request by request, as spaninfer_op_reference says."""
     metadata: AttentionMetadata[Array] = step.attention
-    keys, values = (part[layer] for part in metadata.caches[group])
+    keys, values = (part[layer] for part in metadata.caches[group][:2])
     slopes = definition.alibi_slopes(query.shape[1])
     out = np.empty((*query.shape[:2], values.shape[-1]), query.dtype)
     for run in metadata.batch.runs():
@@ -255,6 +261,7 @@ def attend_by_definition(
             softcap=softcap,
             window=window,
             bias=_bias(alibi, slopes, positions, scale),
+            sinks=sinks,
         )
     return out
 
@@ -279,6 +286,15 @@ def _bias(kind: AlibiKind | None, slopes: Array, positions: Array, scale: float)
             return definition.alibi_bias(slopes, positions) * scale
         case "plain":
             return definition.alibi_bias(slopes, positions)
+
+
+def as_rows(buffer: Array) -> NDArray[np.uint8]:
+    """Return the spans of buffer[S ...] as rows of bytes [S span_bytes], in the same memory."""
+    num_spans, *shape = buffer.shape
+    span_bytes = math.prod(shape) * buffer.itemsize
+    rows = buffer.view(np.uint8).reshape(num_spans, span_bytes)
+    assert np.may_share_memory(rows, buffer) or not buffer.size
+    return rows
 
 
 def _heads(buffer: Array, span_len: int, kv_heads: int) -> Array:

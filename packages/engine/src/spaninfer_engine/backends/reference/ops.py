@@ -9,7 +9,7 @@ import spaninfer_op_reference as definition
 from spaninfer_engine.backends.host.ops import Array, HostOps, attend_by_definition
 from spaninfer_engine.ops.step import Step
 from spaninfer_engine.ops.table import AlibiKind, Claim
-from spaninfer_engine.spec.nodes import ActivationName, RopeStyle
+from spaninfer_engine.spec.nodes import ActivationName, GateName, RopeStyle
 
 
 class ReferenceOps(HostOps):
@@ -49,7 +49,7 @@ class ReferenceOps(HostOps):
         """act(x)."""
         return definition.ACTIVATIONS[act](x)
 
-    def gate(self, gate: Array, up: Array, *, act: ActivationName) -> Array:
+    def gate(self, gate: Array, up: Array, *, act: GateName) -> Array:
         """act(gate) * up."""
         return definition.gated(gate, up, act)
 
@@ -74,6 +74,7 @@ class ReferenceOps(HostOps):
         softcap: float | None = None,
         window: int | None = None,
         alibi: AlibiKind | None = None,
+        sinks: Array | None = None,
     ) -> Array:
         """Request by request."""
         return attend_by_definition(
@@ -82,6 +83,7 @@ class ReferenceOps(HostOps):
             softcap=softcap,
             window=window,
             alibi=alibi,
+            sinks=sinks,
         )
 
     # ---- experts ---------------------------------------------------------------------------------
@@ -96,11 +98,13 @@ class ReferenceOps(HostOps):
         ids: Array,
         weights: Array,
         *,
-        act: ActivationName,
+        act: GateName,
         down: Array,
         gate: Array | None = None,
         up: Array | None = None,
         gate_up: Array | None = None,
+        gate_up_bias: Array | None = None,
+        down_bias: Array | None = None,
         layout: Literal["oi", "io"] = "oi",
     ) -> Array:
         """Sums of the chosen experts' gated MLPs."""
@@ -111,4 +115,5 @@ class ReferenceOps(HostOps):
             gate, up = both[:, : both.shape[1] // 2], both[:, both.shape[1] // 2 :]
         assert gate is not None
         assert up is not None
-        return definition.experts(x, gate, up, down, ids, weights, act)
+        biases = {"gate_up_bias": gate_up_bias, "down_bias": down_bias}
+        return definition.experts(x, gate, up, down, ids, weights, act, **biases)

@@ -33,7 +33,13 @@ class Scoring:
 
 
 def attend_slice(
-    query: Tensor, keys: Tensor, values: Tensor, table: Tensor, run: Run, scoring: Scoring
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    table: Tensor,
+    run: Run,
+    scoring: Scoring,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Return what query[T H D] of one slice reads, [T H E], in pieces that fit into memory.
 
@@ -48,7 +54,7 @@ def attend_slice(
     rows = max(1, _MOST_SCORES // (query.shape[1] * key.shape[1]))
     positions = torch.arange(run.start, run.stop, device=query.device)
     pieces = [
-        _attend(piece[None], key, value, place[None], start, scoring)[0]
+        _attend(piece[None], key, value, place[None], start, scoring, sinks)[0]
         for piece, place in zip(torch.split(query, rows), torch.split(positions, rows), strict=True)
     ]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
@@ -62,6 +68,7 @@ def attend_rows(
     rows: Tensor,
     lengths: Tensor,
     scoring: Scoring,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Return what query[R H D], the newest row of R requests, reads: [R H E].
 
@@ -70,11 +77,17 @@ def attend_rows(
     """
     numbers = tables[rows]
     key, value = (spans[numbers].flatten(1, 2) for spans in (keys, values))
-    return _attend(query[:, None], key, value, lengths[:, None] - 1, 0, scoring)[:, 0]
+    return _attend(query[:, None], key, value, lengths[:, None] - 1, 0, scoring, sinks)[:, 0]
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, position: Tensor, start: int, scoring: Scoring
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    position: Tensor,
+    start: int,
+    scoring: Scoring,
+    sinks: Tensor | None,
 ) -> Tensor:
     """[R T H E]: query[R T H D] at position[R T] over key[R J K D] of positions from `start` on."""
     (_, rows, heads, dim), kv_heads = query.shape, key.shape[2]
@@ -92,12 +105,21 @@ def _attend(
     hidden = places > position[..., None]
     if scoring.window is not None:
         hidden |= places <= position[..., None] - scoring.window
-    weights = scores.masked_fill(hidden[:, None, None], _HIDDEN).softmax(-1)
+    weights = _softmax(scores.masked_fill(hidden[:, None, None], _HIDDEN), sinks)
     # What nobody sees may be anything, NaN too.
     value = value.masked_fill(hidden.all(1)[..., None, None], 0.0)
     read = weights.flatten(2, 3) @ value.transpose(1, 2).float()  # [R K H/K*T E]
     by_row = read.view(-1, kv_heads, ratio, rows, value.shape[-1]).permute(0, 3, 1, 2, 4)
     return by_row.flatten(2, 3).to(query.dtype)
+
+
+def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """[R K H/K T J]: weights of scores, beside those of the sinks[H], which have no values."""
+    if sinks is None:
+        return scores.softmax(-1)
+    _, kv_heads, ratio, _, _ = scores.shape
+    sink = sinks.float().view(kv_heads, ratio, 1, 1).expand(*scores.shape[:-1], 1)
+    return torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
 
 
 def _bias(kind: AlibiKind, scale: float, heads: int, places: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
-from spaninfer_op_reference import WeightFormat
+from spaninfer_op_reference import CLAMP, WeightFormat
 from torch import Tensor
 
 from spaninfer_engine.backends.torch.attention import Scoring, attend_slice
@@ -25,7 +25,7 @@ from spaninfer_engine.ops.fuse import joined_linears
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import AttentionMetadata, SpanCache, Step
 from spaninfer_engine.ops.table import AlibiKind, Claim, span_buffer_shape
-from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, PoolKind, RopeStyle
+from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, GateName, PoolKind, RopeStyle
 
 
 def cuda_is_available() -> bool:
@@ -109,9 +109,21 @@ class TorchOps:
         head = (span_len, group.kv_heads)
         cut = math.prod(head) * group.key_dim
         keys = _heads(buffer[..., :cut], head)
+        rows = buffer.view(torch.uint8).flatten(1)
         if group.values_in_keys:
-            return SpanCache(keys, keys[..., : group.value_dim])
-        return SpanCache(keys, _heads(buffer[..., cut:], head))
+            return SpanCache(keys, keys[..., : group.value_dim], rows)
+        return SpanCache(keys, _heads(buffer[..., cut:], head), rows)
+
+    def host_slots(self, cache: SpanCache[Tensor], num_slots: int) -> Tensor:
+        """Allocate slots, in pinned memory where a GPU copies from and to it."""
+        shape, pinned = (num_slots, cache.rows.shape[1]), self.device.type == "cuda"
+        try:
+            return torch.empty(shape, dtype=torch.uint8, pin_memory=pinned)
+        except RuntimeError as short:
+            raise ConfigError(
+                f"the system gives no {math.prod(shape):,} bytes of memory for KV cache offloading "
+                f"({short}); lower --kv-offload"
+            ) from short
 
     def from_host(self, array: NDArray[Any]) -> Tensor:
         """Indices and float32 angles go to the device as they are."""
@@ -254,8 +266,11 @@ class TorchOps:
             case "quick_gelu":
                 return x * torch.sigmoid(1.702 * x)
 
-    def gate(self, gate: Tensor, up: Tensor, *, act: ActivationName) -> Tensor:
+    def gate(self, gate: Tensor, up: Tensor, *, act: GateName) -> Tensor:
         """act(gate) * up."""
+        if act == "clamped_swiglu":
+            opened = self.activation(gate.clamp(max=CLAMP), act="quick_gelu")
+            return opened * (up.clamp(-CLAMP, CLAMP) + 1)
         return self.activation(gate, act=act) * up
 
     def sigmoid_gate(self, x: Tensor, gate: Tensor) -> Tensor:
@@ -336,16 +351,17 @@ class TorchOps:
         softcap: float | None = None,
         window: int | None = None,
         alibi: AlibiKind | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Request by request, over spans gathered into one piece."""
         scoring = Scoring(scale, softcap, window, alibi)
         metadata: AttentionMetadata[Tensor] = step.attention
-        keys, values = (part[layer] for part in metadata.caches[group])
+        keys, values = (part[layer] for part in metadata.caches[group][:2])
         out = query.new_empty(*query.shape[:2], values.shape[-1])
         for run in metadata.batch.runs():
             table = torch.from_numpy(metadata.tables[group][run.row]).to(self.device)
             rows = slice(run.first, run.last)
-            out[rows] = attend_slice(query[rows], keys, values, table, run, scoring)
+            out[rows] = attend_slice(query[rows], keys, values, table, run, scoring, sinks)
         return out
 
     def attend_ragged(
@@ -425,11 +441,13 @@ class TorchOps:
         ids: Tensor,
         weights: Tensor,
         *,
-        act: ActivationName,
+        act: GateName,
         down: Tensor,
         gate: Tensor | None = None,
         up: Tensor | None = None,
         gate_up: Tensor | None = None,
+        gate_up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
         layout: Literal["oi", "io"] = "oi",
     ) -> Tensor:
         """Expert by expert, over the tokens that chose it."""
@@ -442,15 +460,18 @@ class TorchOps:
                 assert up is not None
                 inner = self.gate(F.linear(rows, gate[expert]), F.linear(rows, up[expert]), act=act)
             else:
-                both = _expert_linear(rows, gate_up[expert], layout)
+                both = _expert_linear(rows, gate_up[expert], layout, gate_up_bias, expert)
                 inner = self.gate(*both.chunk(2, -1), act=act)
-            y = _expert_linear(inner, down[expert], layout)
+            y = _expert_linear(inner, down[expert], layout, down_bias, expert)
             out.index_add_(0, token, y.float() * weights[token, choice, None])
         return out.to(x.dtype)
 
 
-def _expert_linear(x: Tensor, weight: Tensor, layout: Literal["oi", "io"]) -> Tensor:
-    return F.linear(x, weight) if layout == "oi" else x @ weight
+def _expert_linear(
+    x: Tensor, weight: Tensor, layout: Literal["oi", "io"], biases: Tensor | None, expert: int
+) -> Tensor:
+    bias = None if biases is None else biases[expert]
+    return F.linear(x, weight if layout == "oi" else weight.T, bias)
 
 
 def _pooled(text: Tensor, kind: PoolKind) -> Tensor:

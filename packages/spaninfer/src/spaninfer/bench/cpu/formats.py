@@ -77,7 +77,5 @@ def settings_of(format: Format) -> tuple[Setting, ...]:
 def rounds(format: Format) -> bool:
     """Whether this CPU multiplies weights of a format by activations that are rounded alike."""
     level = active_level()
-    exact, rounded = (
-        micro_kernels(format.kind, rounded=each, level=level) for each in (False, True)
-    )
+    exact, rounded = (micro_kernels(format, rounded=each, level=level) for each in (False, True))
     return exact != rounded

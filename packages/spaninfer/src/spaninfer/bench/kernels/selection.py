@@ -63,11 +63,7 @@ def _sample(rows: int, wish: dict[str, float], gpu: Gpu, sets: int) -> Launch:
     )
     step = sample.prepare(rows=rows, length=_VOCAB, dtype=np.float32, gpu=gpu)
     return lambda stream, number: step.launch(
-        logits[number % sets],
-        parameters=parameters,
-        slots=slots,
-        positions=positions,
-        out=tokens,
-        status=status,
+        sample.SampleBatch(logits[number % sets], parameters, slots, positions),
+        out=(tokens, status),
         stream=stream,
     )

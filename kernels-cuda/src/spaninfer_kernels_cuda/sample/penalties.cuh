@@ -1,7 +1,7 @@
-// The kernel that writes beside the logits what penalties, bias and bans make of single ones.
+// Penalties, bias, bad words and minimum length: the changed logits, in a workspace.
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    sample_revise(unsigned* touched, float* revised, const T* logits,
+    sample_penalties(unsigned* changed, float* processed, const T* logits,
                   const SamplingParams* all_params, const int* slots, const int* positions,
                   const int* tokens, const int* bias_ids, const float* biases,
                   const int* word_bounds, const int* word_tokens, const int* end_ids, int length,
@@ -12,26 +12,26 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   if (slot < 0) return;
   const SamplingParams params = all_params[slot];
   const int position = positions[blockIdx.y];
-  if (!params.is_revised(position)) return;
+  if (!params.is_processed(position)) return;
   const T* row = logits + blockIdx.y * stride;
   const int words = (length + 31) / 32;
-  touched += static_cast<size_t>(blockIdx.y) * words;
-  revised += static_cast<size_t>(blockIdx.y) * length;
+  changed += static_cast<size_t>(blockIdx.y) * words;
+  processed += static_cast<size_t>(blockIdx.y) * length;
   const int* known = tokens + static_cast<size_t>(slot) * token_stride;
 
-  // Until a token's value is written, its place holds how often the output has it, and whether
-  // the prompt or the output does.
+  // Until a token's logit is written, its place holds the token's count in the output, and a flag
+  // for prompt or output.
   constexpr unsigned kKnown = 1u << 31;
-  unsigned* counts = reinterpret_cast<unsigned*>(revised);
+  unsigned* counts = reinterpret_cast<unsigned*>(processed);
   const int counted = params.penalizes() ? position : 0;
-  const auto count_of = [&](int id) { return __ldcg(&counts[id]); };  // where atomics add
-  const auto touch = [&](int id) {
+  const auto count_of = [&](int id) { return __ldcg(&counts[id]); };  // in L2, like the atomics
+  const auto mark = [&](int id) {
     const unsigned bit = 1u << (id % 32);
-    return (atomicOr(&touched[id / 32], bit) & bit) == 0;
+    return (atomicOr(&changed[id / 32], bit) & bit) == 0;
   };
-  const auto ban = [&](int id) {
-    touch(id);
-    revised[id] = -kInfinity;
+  const auto mask_out = [&](int id) {
+    mark(id);
+    processed[id] = -kInfinity;
   };
   const auto penalized = [&](float x, unsigned count) {
     if (count & kKnown && params.repetition != 1.0f) {
@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     return x - static_cast<float>(params.presence + static_cast<double>(params.frequency) * times);
   };
 
-  for_each(words, [&](int i) { touched[i] = 0; });
+  for_each(words, [&](int i) { changed[i] = 0; });
   for_each(params.bias_count, [&](int i) { counts[bias_ids[params.bias_first + i]] = 0; });
   for_each(counted, [&](int i) { counts[known[i]] = 0; });
   for_each(counted, [&](int i) {
@@ -51,15 +51,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   });
   for_each(params.bias_count, [&](int i) {
     const int id = bias_ids[params.bias_first + i];
-    touch(id);
-    revised[id] = penalized(to_float(row[id]) + biases[params.bias_first + i], count_of(id));
+    mark(id);
+    processed[id] = penalized(to_float(row[id]) + biases[params.bias_first + i], count_of(id));
   });
   for_each(counted, [&](int i) {
     const int id = known[i];
-    if (touch(id)) revised[id] = penalized(to_float(row[id]), count_of(id));
+    if (mark(id)) processed[id] = penalized(to_float(row[id]), count_of(id));
   });
   for_each(position < params.end_until ? params.end_count : 0,
-           [&](int i) { ban(end_ids[params.end_first + i]); });
+           [&](int i) { mask_out(end_ids[params.end_first + i]); });
   for_each(params.word_count, [&](int i) {
     const int* word = word_tokens + word_bounds[params.word_first + i];
     const int before =
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     for (int j = 0; j < before; ++j) {
       if (word[j] != known[position - before + j]) return;
     }
-    ban(word[before]);
+    mask_out(word[before]);
   });
   const int before = params.ngram - 1;
   for_each(params.ngram > 0 ? max(position - before, 0) : 0, [&](int i) {
@@ -77,6 +77,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     for (int j = 0; j < before; ++j) {
       if (known[i + j] != known[position - before + j]) return;
     }
-    ban(known[i + before]);
+    mask_out(known[i + before]);
   });
 }

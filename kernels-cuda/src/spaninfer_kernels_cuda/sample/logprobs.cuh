@@ -1,10 +1,10 @@
-// The kernel that reports log-probabilities of tokens that are drawn.
+// Log-probabilities of sampled tokens, and the top ones beside them.
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    sample_report(float* chosen, int* ranks, int* top_ids, float* top, int top_stride,
-                  const int* drawn, const int* status, const T* logits,
+    sample_logprobs(float* chosen, int* ranks, int* top_ids, float* top, int top_stride,
+                  const int* sampled, const int* status, const T* logits,
                   const SamplingParams* all_params, const int* slots, const int* positions,
-                  const unsigned* allowed, const unsigned* touched, const float* revised,
+                  const unsigned* allowed, const unsigned* changed, const float* processed,
                   int length, long long stride) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
@@ -13,17 +13,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const int slot = slots[blockIdx.y];
   if (slot < 0) return;
   const SamplingParams params = all_params[slot];
-  if (params.logprobs < 0 || status[blockIdx.y] != kDrawn) return;
-  Row row = row_of(logits, length, stride, params, slot, positions[blockIdx.y], allowed, touched,
-                   revised);
-  if (!params.processed) row.allowed = row.touched = nullptr;
+  if (params.logprobs < 0 || status[blockIdx.y] != kSampled) return;
+  Row row = row_of(logits, length, stride, params, slot, positions[blockIdx.y], allowed, changed,
+                   processed);
+  if (!params.processed) row.allowed = row.changed = nullptr;
   const float temperature = params.processed && !params.is_greedy() ? params.temperature : 1.0f;
   const float bits_per_x = kBitsPerNat / temperature;
-  if (threadIdx.x == 0) shared.status = kDrawn;
+  if (threadIdx.x == 0) shared.status = kSampled;
   __syncthreads();
 
   const int count = min(min(params.logprobs, top_stride), length), wanted = max(count, 1);
-  const int token = drawn[blockIdx.y];
+  const int token = sampled[blockIdx.y];
   const float x = row.read(token);
   const Key own = x == x ? key_of(x, token) : 1;
   const Key highest = ~0ull;
@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     collect(row, bound, true, bits_per_x, Spread(bound, 1.0f, 1, bits_per_x), own, shared);
     const bool is_enough = first.count >= wanted || bound == kLeastFinite;
     if (is_enough && first.count <= kList) break;
-    sync_cluster();  // before a block counts anew
+    sync_cluster();  // before a block counts again
     bound = search_row(row, {kLeastFinite, highest, false}, Truncation::to_number(wanted, false),
                        Weight{}, shared);
   }
@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       chosen[blockIdx.y] = logprob_of(x);
       ranks[blockIdx.y] = 1 + shared.ahead;
     }
-    // Of the few that are wanted, each one's place is how many are larger.
+    // The rank of each of the few requested keys is the number of larger ones.
     const Key least =
         search(list, bound, highest, Truncation::to_number(wanted, false), weight, shared);
     Key* kept = shared.masses;
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     top_ids += static_cast<size_t>(blockIdx.y) * top_stride;
     top += static_cast<size_t>(blockIdx.y) * top_stride;
     for (int i = threadIdx.x; i < count; i += kThreads) {
-      int place = i;  // where fewer are finite, the rest is nobody's
+      int place = i;  // if fewer are finite, the rest is padding
       if (i < shared.bin) {
         place = 0;
 #pragma unroll 1

@@ -1,4 +1,4 @@
-"""What a prefill is asked for: element types of queries and results, of keys and values."""
+"""The request for a variant of prefill, and its element types."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _SAME: Final = {"float16": Format.FLOAT16, "bfloat16": Format.BFLOAT16}
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """What a prefill is asked for: `dtype` is the element type of queries and results.
+class PrefillOptions:
+    """A request for a variant: `dtype` is the element type of queries and results.
 
     "float16" or "bfloat16". With `lse`, log-sum-exps of scores are a second result.
     """
@@ -27,21 +27,21 @@ class Form:
     lse: bool = False
 
 
-def element_for(form: Form, format: Format) -> Element:
+def element_for(options: PrefillOptions, format: Format) -> Element:
     """Return the element type of the products: that of the queries.
 
-    Raises DTypeError for types that tensor cores do not take, and for floats of another type in
-    the spans.
+    Raises DTypeError for types that tensor cores do not take, and for floats of another type in the
+    spans.
     """
-    if form.dtype not in _DTYPES:
-        raise DTypeError(f"query holds {form.dtype}; prefill takes {' and '.join(_DTYPES)}")
-    if format not in CODES and format is not _SAME[form.dtype]:
+    if options.dtype not in _DTYPES:
+        raise DTypeError(f"query holds {options.dtype}; prefill takes {' and '.join(_DTYPES)}")
+    if format not in CODES and format is not _SAME[options.dtype]:
         raise DTypeError(
-            f"spans hold {format.label}, but query {form.dtype}; they must be the same, or codes"
+            f"spans hold {format.label}, but query {options.dtype}; they must be the same, or codes"
         )
-    return element_of(_DTYPES[form.dtype])
+    return element_of(_DTYPES[options.dtype])
 
 
 def stored_as(element: Element, format: Format) -> str:
-    """Return the C++ type of what lies in the spans."""
+    """Return the C++ type of the elements in spans."""
     return CODES.get(format, element.name)

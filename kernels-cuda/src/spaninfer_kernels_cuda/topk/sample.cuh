@@ -1,6 +1,6 @@
-// A bound that is drawn: of elements at random places, or of the keys that several blocks offer.
+// A bound from a random sample: of elements at random places, or of the keys that blocks offer.
 
-// A place below `size`, the same in every run.
+// A pseudo-random place below `size`, the same in every run.
 __device__ __forceinline__ unsigned place(unsigned number, unsigned size) {
   unsigned x = number * 0x9e3779b9u + 0x7f4a7c15u;  // Weyl sequence, then the lowbias32 mixer
   x = (x ^ x >> 16) * 0x7feb352du;
@@ -8,7 +8,7 @@ __device__ __forceinline__ unsigned place(unsigned number, unsigned size) {
   return __umulhi(x ^ x >> 16, size);
 }
 
-// Loads `samples` keys of the row's elements at random places, other ones for each draw.
+// Loads `samples` keys of the row's elements at random places, different ones for each block.
 __device__ __forceinline__ void sample(const T* row, unsigned length, int samples, unsigned draw,
                                        Key (&held)[kHeld]) {
 #pragma unroll
@@ -19,13 +19,13 @@ __device__ __forceinline__ void sample(const T* row, unsigned length, int sample
   }
 }
 
-// Between NaN and minus infinity there is nothing, but the edge of a bin may lie there.
+// Between NaN and minus infinity there are no values, but the edge of a bin may lie there.
 __device__ __forceinline__ Key above_nothing(Key bound) {
   constexpr Key kLeastNumber = 0x007fffffull << 32;
   return bound >> 32 != 0 && bound < kLeastNumber ? kLeastNumber : bound;
 }
 
-// What about `least` of the keys offered reach; if only one is, it is that.
+// A bound that about `least` of the offered keys reach; the offered key if there is only one.
 __device__ __forceinline__ Key bound_of_offers(const Key* offers, int count, int least,
                                                Shared& shared) {
   if (count == 1) return above_nothing(*offers);

@@ -1,0 +1,121 @@
+"""Codes of weights and their scales as they lie in memory, whoever made them.
+
+A unit is 32 channels. Its codes are planes of 8, 4, 2 or 1 bits, the wider ones first: 6 bits are a
+plane of 4 and one of 2. A plane of n bits takes n words of four bytes from every output; byte i of
+its word w holds channel i of the 8 / n fours of channels from 8 / n * w on, the first of them in
+its lowest bits.
+
+A group has a scale, and perhaps a bias or a zero point, in one of two forms:
+
+    flat      behind the codes of a group 64 scales, then 64 biases or zero points; behind those of
+              two groups where they are of 16 channels
+    inner     behind the codes of 256 channels a string of bits from every output: its inner scales,
+              inner minimums, float16 scale of the scales and, of the minimums. In words of 32 bits,
+              64 of them side by side; what is left, 16 bits, in half words
+
+A code q stands for (T(q) - offset) * scale + bias, or (T(q) - zero) * scale, or with inner scales
+(T(q) - offset) * outer * (inner - inner offset) - outer minimum * inner minimum. T is an entry in a
+table of unsigned bytes, or the code itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from spaninfer_kernels_cpu.errors import FormatError
+
+ScaleNumber = Literal["bfloat16", "float16", "float32", "e8m0"]
+Shift = Literal["none", "bias", "zero"]
+
+UNIT = 32  # channels
+PLANES = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
+NUMBER_BITS: dict[ScaleNumber, int] = {"bfloat16": 16, "float16": 16, "float32": 32, "e8m0": 8}
+OUTER_BITS = 16
+_BYTE = 255
+_INT16, _INT8 = 0x7FFF, 127
+
+
+@dataclass(frozen=True, slots=True)
+class InnerScales:
+    """Whole numbers under a float16 scale: `bits` of each, the number that stands for 0."""
+
+    bits: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """How codes and scales lie in memory, and what they stand for; see above.
+
+    bits    2 to 6, or 8
+    offset  what numbers count from; 0 with zero points
+    scale   the number format of flat scales, and of biases; float16 above inner ones
+    shift   what a group has beside a scale; "bias" of inner scales is a minimum, subtracted
+    halves  whether groups are of 16 channels
+    table   an unsigned byte for each code
+    """
+
+    bits: int
+    offset: int
+    scale: ScaleNumber
+    shift: Shift
+    inner: InnerScales | None = None
+    halves: bool = False
+    table: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise FormatError unless there are such codes."""
+        if self.bits not in PLANES:
+            raise FormatError(f"codes have {self.bits} bits; choose one of {tuple(PLANES)}")
+        if self.table is not None and (
+            len(self.table) != 1 << self.bits
+            or not 0 <= min(self.table) <= max(self.table) <= _BYTE
+        ):
+            raise FormatError(
+                f"table holds {self.table}; give {1 << self.bits} bytes, one for each code"
+            )
+        if self.inner is not None and (self.scale != "float16" or self.shift == "zero"):
+            raise FormatError(
+                f"inner scales lie under {self.scale} with {self.shift!r} beside them; give "
+                "float16 and 'none' or 'bias'"
+            )
+
+    @property
+    def planes(self) -> tuple[int, ...]:
+        """Bits of each plane."""
+        return PLANES[self.bits]
+
+    @property
+    def most(self) -> int:
+        """The largest unsigned number that a code stands for."""
+        return (1 << self.bits) - 1 if self.table is None else max(self.table)
+
+    @property
+    def pairs_at_once(self) -> int:
+        """Sums of two products with int8 that 16 bits hold; 0 where not even one fits."""
+        return _INT16 // (2 * self.most * _INT8)
+
+    @property
+    def record_groups(self) -> int:
+        """Groups whose scales lie together."""
+        if self.inner is None:
+            return 2 if self.halves else 1
+        return 16 if self.halves else 8
+
+    @property
+    def shift_bits(self) -> int:
+        """Bits of a flat bias or zero point."""
+        return {"none": 0, "bias": NUMBER_BITS[self.scale], "zero": 8}[self.shift]
+
+    @property
+    def parameter_bits(self) -> int:
+        """Bits of scales, and of what is beside them, of a record's output."""
+        if self.inner is None:
+            return self.record_groups * (NUMBER_BITS[self.scale] + self.shift_bits)
+        each = self.record_groups * self.inner.bits + OUTER_BITS
+        return each * (2 if self.shift == "bias" else 1)
+
+
+MADE = {f"int{bits}": Codes(bits, 1 << (bits - 1), "bfloat16", "bias") for bits in reversed(PLANES)}
+"""Codes that packing makes, by kinds of formats: asymmetric, with flat scales."""

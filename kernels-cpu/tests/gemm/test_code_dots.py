@@ -1,0 +1,101 @@
+"""Products with published codes against the definition in float64.
+
+`test_isa_level.py` runs some of this file again under every set of instructions for bytes.
+"""
+
+import numpy as np
+import pytest
+from code_forms import FORMS, made, meant
+from spaninfer_kernels_cpu import linear, pack_codes
+from spaninfer_op_reference import quantize_rows
+
+QUICK = ("Q4_K", "Q6_K")
+SLOW = ("Q5_1", "IQ4_XS", "MXFP4", "zeros g64")
+MARKS = dict.fromkeys(FORMS, pytest.mark.sweep)  # three seconds each to compile
+MARKS |= dict.fromkeys(SLOW, pytest.mark.slow)
+NAMES = [name if name in QUICK else pytest.param(name, marks=MARKS[name]) for name in FORMS]
+NAN = np.float32(np.nan)
+
+
+def multiplied(name, outputs, channels, num_rows, x=None):
+    """Products, what they are by the definition, and the sum of the sizes of what is added."""
+    weight = made(name, 1, outputs, channels, seed=num_rows)
+    if x is None:
+        x = np.random.default_rng(1).standard_normal((num_rows, channels), np.float32)
+    out = np.full((num_rows, outputs), NAN)
+
+    linear(x, pack_codes([weight], FORMS[name]), out=out)
+
+    seen = activations(x, FORMS[name].group or channels)
+    numbers = meant(name, weight)[0]
+    # Of a number with a minimum or a zero point, both parts are added for themselves.
+    code = FORMS[name].codes
+    sizes = np.abs(numbers) if code.shift == "none" else parts_of(name, weight)
+    return out, seen @ numbers.T, np.abs(seen) @ sizes.T
+
+
+def activations(x, group):
+    """What weights see of rows: codes times scale."""
+    parts = []
+    for start in range(0, x.shape[1], group):
+        codes, scale = quantize_rows(x[:, start : start + group])
+        parts.append(codes.astype(np.float64) * scale)
+    return np.concatenate(parts, axis=1)
+
+
+def parts_of(name, weight):
+    """The sizes of a weight with all codes' least and largest terms: q * scale and the rest."""
+    numbers = meant(name, weight)[0]
+    zero = meant(name, type(weight)(np.zeros_like(weight.codes), *others(weight)))[0]
+    return np.abs(numbers - zero) + np.abs(zero)
+
+
+def others(weight):
+    return weight.scales, weight.shifts, weight.outer, weight.outer_shifts
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_products_are_those_of_the_numbers_that_codes_stand_for(name):
+    for outputs, channels in ((70, 512), (64, 768)):
+        for num_rows in (1, 3, 7, 19):
+            out, expected, sizes = multiplied(name, outputs, channels, num_rows)
+
+            assert (np.abs(out - expected) <= 2e-6 * sizes + 1e-30).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_largest_codes_and_activations_do_not_overflow(name):
+    format, channels = FORMS[name], 512
+    weight = made(name, 1, 64, channels)
+    largest = 0 if format.codes.table is None else int(np.argmax(format.codes.table))
+    weight.codes[:] = largest or (1 << format.codes.bits) - 1
+    x = np.ones((9, channels), np.float32)
+    x[4:] = -1
+    out = np.full((9, 64), NAN)
+
+    linear(x, pack_codes([weight], format), out=out)
+
+    expected = x.astype(np.float64) @ meant(name, weight)[0].T
+    np.testing.assert_allclose(out, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_row_has_the_same_result_alone_and_among_others(name):
+    weight = pack_codes([made(name, 1, 100, 512)], FORMS[name])
+    x = np.random.default_rng(2).standard_normal((11, 512), np.float32)
+    together, alone = np.full((11, 100), NAN), np.full((11, 100), NAN)
+
+    linear(x, weight, out=together)
+    for row in range(11):
+        linear(x[row : row + 1], weight, out=alone[row : row + 1])
+
+    np.testing.assert_array_equal(alone, together)
+
+
+@pytest.mark.parametrize(("name", "channels"), [("NVFP4", 16), ("zeros g64", 80), ("rows", 77)])
+@pytest.mark.sweep
+def test_groups_that_channels_do_not_fill_are_multiplied(name, channels):
+    for num_rows in (1, 6):
+        out, expected, sizes = multiplied(name, 10, channels, num_rows)
+
+        assert (np.abs(out - expected) <= 2e-6 * sizes + 1e-30).all()

@@ -1,0 +1,49 @@
+"""The gate in front of the engine: requests wait before it while the server is paused."""
+
+from __future__ import annotations
+
+import asyncio
+
+from spaninfer_serving.error_mapping import RETRY_AFTER_S
+from spaninfer_serving.wire.errors import Problem
+
+
+class Gate:
+    """Open, shut (requests wait), or closed (they are refused); for the tasks of one event loop."""
+
+    def __init__(self) -> None:
+        self._is_open = asyncio.Event()
+        self._is_open.set()
+        self.is_closed = False
+
+    @property
+    def is_shut(self) -> bool:
+        """Do requests wait?"""
+        return not self._is_open.is_set()
+
+    def shut(self) -> None:
+        """Have requests wait from now on."""
+        self._is_open.clear()
+
+    def close(self) -> None:
+        """Refuse requests from now on, those that wait as well."""
+        self.is_closed = True
+        self._is_open.set()
+
+    def open(self) -> None:
+        """Let requests in, all that wait first."""
+        self.is_closed = False
+        self._is_open.set()
+
+    async def enter(self) -> None:
+        """Wait until the gate is open; Problem 503 where it is closed."""
+        if not self._is_open.is_set():
+            await self._is_open.wait()
+        if self.is_closed:
+            raise Problem(
+                503,
+                "the server drains and takes no more requests",
+                type="server_error",
+                code="draining",
+                headers={"Retry-After": str(RETRY_AFTER_S)},
+            )

@@ -1,0 +1,91 @@
+"""Responses that are kept for a while, so that a later request can go on from one."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spaninfer_serving.wire.chat import Message
+from spaninfer_serving.wire.errors import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """A response as JSON, and the conversation up to its end, without instructions."""
+
+    json: bytes
+    conversation: tuple[Message, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """What keeping it may cost; conversations share their messages, so it is a bound."""
+        return len(self.json) + sum(map(_weight, self.conversation))
+
+
+class ResponseStore:
+    """The responses of all accounts, in memory; bounded by number and bytes.
+
+    Nobody sees those of another account. Where there are too many, the account with the most bytes
+    loses its oldest. To be used by the tasks of one event loop, and read from any thread.
+    """
+
+    def __init__(self, max_responses: int, max_bytes: int) -> None:
+        """Keep so much at the most; 0 responses: nothing at all."""
+        self._max_responses, self._max_bytes = max_responses, max_bytes
+        self._accounts: dict[str, OrderedDict[str, StoredResponse]] = {}
+        self._bytes: dict[str, int] = {}  # by account
+
+    def __len__(self) -> int:
+        """Return how many responses are kept."""
+        return sum(map(len, self._accounts.values()))
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all that is kept."""
+        return sum(self._bytes.values())
+
+    @property
+    def is_open(self) -> bool:
+        """Is anything kept at all?"""
+        return self._max_responses > 0
+
+    def get(self, account: str, response_id: str, param: str | None = None) -> StoredResponse:
+        """Return a response of an account; Problem 404 where there is none, or none any more."""
+        kept = self._accounts.get(account)
+        found = None if kept is None else kept.get(response_id)
+        if found is None:
+            raise Problem(
+                404,
+                f"there is no response {response_id!r} of this key; they are kept in memory, the "
+                f"newest {self._max_responses}, unless store is false; send the whole "
+                "conversation as input",
+                param=param,
+                code="response_not_found",
+            )
+        return found
+
+    def put(self, account: str, response_id: str, stored: StoredResponse) -> None:
+        """Keep a response, and forget what there is no room for any more."""
+        self._accounts.setdefault(account, OrderedDict())[response_id] = stored
+        self._bytes[account] = self._bytes.get(account, 0) + stored.num_bytes
+        while len(self) > self._max_responses or self.num_bytes > self._max_bytes:
+            largest = max(self._bytes, key=self._bytes.__getitem__)
+            self._forget(largest, next(iter(self._accounts[largest])))
+
+    def delete(self, account: str, response_id: str) -> None:
+        """Forget a response; Problem 404 as in `get`."""
+        self.get(account, response_id)
+        self._forget(account, response_id)
+
+    def _forget(self, account: str, response_id: str) -> None:
+        kept = self._accounts[account]
+        self._bytes[account] -= kept.pop(response_id).num_bytes
+        if not kept:
+            del self._accounts[account], self._bytes[account]
+
+
+def _weight(message: Message) -> int:
+    calls: Sequence[str] = [call.function.arguments for call in message.tool_calls]
+    texts = (message.text(), message.reasoning_content or "", *calls)
+    return 500 + sum(len(text.encode()) for text in texts)  # a model without text takes so much

@@ -1,0 +1,172 @@
+"""The routes of operators, under the names that vLLM and SGLang have for them.
+
+Each needs an admin key: without --admin-key-file, nobody has one, and all are refused.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any, get_args
+
+from fastapi import APIRouter, Depends, Request
+
+from spaninfer_serving.openapi import answers_to, query
+from spaninfer_serving.operations import Operations, set_log_level
+from spaninfer_serving.routes.respond import handled, key_of
+from spaninfer_serving.service import service_of
+from spaninfer_serving.wire.admin import (
+    AbortRequest,
+    AbortResponse,
+    Done,
+    LogLevelRequest,
+    PauseMode,
+    PauseState,
+    ServerInfo,
+    Sleeping,
+    Version,
+    WorldSize,
+)
+from spaninfer_serving.wire.errors import Problem
+
+
+def admin_only(request: Request) -> None:
+    """Raise Problem unless a request has an admin key."""
+    settings = service_of(request).settings
+    if not settings.is_admin(key_of(request)):
+        way = "send one" if settings.admin_hashes else "the server was started without any"
+        raise Problem(
+            403,
+            f"{request.url.path} needs an admin key, of --admin-key-file; {way}",
+            type="permission_error",
+            code="admin_key_needed",
+        )
+
+
+router = APIRouter(dependencies=[Depends(admin_only)])
+public = APIRouter()  # with any key
+
+MODES = get_args(PauseMode)
+SGLANG_MODES: dict[str, PauseMode] = {"abort": "abort", "in_place": "keep"}
+NOT_SUPPORTED = {
+    "/sleep": "weights cannot be moved away; stop the server, and start it again",
+    "/wake_up": "weights are never moved away",
+    "/release_memory_occupation": "memory cannot be given back; stop the server",
+    "/resume_memory_occupation": "memory is never given back",
+    "/init_weight_transfer_engine": "weights are packed when they are loaded, and cannot change",
+    "/start_weight_update": "weights are packed when they are loaded, and cannot change",
+    "/update_weights": "weights are packed when they are loaded; start a server of the new ones",
+    "/finish_weight_update": "weights are packed when they are loaded, and cannot change",
+    "/update_weights_from_disk": "weights are packed when they are loaded; start a server of "
+    "the new folder",
+    "/collective_rpc": "no code can be sent to the server",
+}
+"""What frameworks call that this server cannot do, and why."""
+
+
+@public.get("/version")
+async def server_version() -> Version:
+    """Say which version this is."""
+    return Version(version=version("spaninfer-serving"))
+
+
+@router.post("/pause", openapi_extra=query(mode=MODES, clear_cache=("false", "true")))
+async def pause(request: Request) -> PauseState:
+    """Have new requests wait; end those that run (abort), let them finish (wait), or keep them."""
+    mode = _chosen(request, "mode", MODES)
+    clear_cache = _chosen(request, "clear_cache", ("false", "true")) == "true"
+    return await Operations(service_of(request)).pause(mode, clear_cache=clear_cache)
+
+
+@router.post("/pause_generation", include_in_schema=False)
+async def pause_generation(request: Request) -> PauseState:
+    """Do what `pause` does, by SGLang's words."""
+    mode = SGLANG_MODES[_chosen(request, "mode", tuple(SGLANG_MODES))]
+    return await Operations(service_of(request)).pause(mode, clear_cache=False)
+
+
+@router.post("/continue_generation", include_in_schema=False)
+@router.post("/resume")
+async def resume(request: Request) -> PauseState:
+    """Let requests in again after a pause or a drain, and go on with those that were kept."""
+    return Operations(service_of(request)).resume()
+
+
+@router.get("/is_paused")
+async def is_paused(request: Request) -> PauseState:
+    """Say whether the server is paused."""
+    return Operations(service_of(request)).state
+
+
+@router.post("/abort_request", include_in_schema=False)
+@router.post("/abort_requests", openapi_extra=answers_to(AbortRequest, AbortResponse))
+async def abort(request: Request) -> AbortResponse:
+    """End requests by their ids, or all."""
+    work = Operations(service_of(request)).abort
+    return work(await handled(request, AbortRequest, lambda body, _: body))
+
+
+@router.post("/drain")
+async def drain(request: Request) -> Done:
+    """Refuse new requests, and answer when none runs any more."""
+    await Operations(service_of(request)).drain()
+    return Done()
+
+
+@router.post("/flush_cache", include_in_schema=False)
+@router.post("/reset_prefix_cache")
+async def reset_prefix_cache(request: Request) -> Done:
+    """Have requests from now on share nothing that was computed before."""
+    service = service_of(request)
+    service.demand("generate")
+    service.engine.reset_prefix_cache()
+    return Done()
+
+
+@router.post("/log_level", openapi_extra=answers_to(LogLevelRequest, Done))
+async def log_level(request: Request) -> Done:
+    """Log from this level on."""
+    body = await handled(request, LogLevelRequest, lambda body, _: body)
+    set_log_level(body.level)
+    return Done()
+
+
+@router.get("/get_server_info", include_in_schema=False)
+@router.get("/server_info")
+async def server_info(request: Request) -> ServerInfo:
+    """Say what the server is and does."""
+    return Operations(service_of(request)).info()
+
+
+@router.get("/get_world_size")
+async def world_size() -> WorldSize:
+    """Say how many processes compute the model."""
+    return WorldSize()
+
+
+@router.get("/is_sleeping")
+async def is_sleeping() -> Sleeping:
+    """Say whether the weights are away."""
+    return Sleeping()
+
+
+async def not_supported(request: Request) -> None:
+    """Refuse what this server cannot do, by name."""
+    path = request.url.path
+    raise Problem(
+        501,
+        f"{path} is not supported by this server: {NOT_SUPPORTED[path]}",
+        type="not_supported_error",
+        code="not_supported",
+    )
+
+
+for _path in NOT_SUPPORTED:
+    router.post(_path, include_in_schema=False)(not_supported)
+
+
+def _chosen(request: Request, name: str, allowed: tuple[Any, ...]) -> Any:
+    """Return a parameter of the query, by default the first; Problem for another value."""
+    given = request.query_params.get(name, allowed[0])
+    if given not in allowed:
+        raise Problem(400, f"{name} is {given!r}; allowed are {', '.join(allowed)}", param=name)
+    return given

@@ -1,0 +1,108 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from spaninfer_engine import Placement
+from spaninfer_engine.errors import RequestError
+
+from spaninfer_serving.error_mapping import problem_of
+from spaninfer_serving.messages_api.answer import message_events, message_of
+from spaninfer_serving.messages_api.envelope import error_body
+from spaninfer_serving.messages_api.request import NAMES, chat_of
+from spaninfer_serving.openapi import answers_to
+from spaninfer_serving.parse_pool import Check
+from spaninfer_serving.routes.respond import handled, read, streamed, whole
+from spaninfer_serving.service import GenerationJob, Service, service_of
+from spaninfer_serving.typed_events import TypedEvents
+from spaninfer_serving.wire.errors import Problem
+from spaninfer_serving.wire.messages import (
+    CountRequest,
+    MessageObject,
+    MessagesRequest,
+    MessageUsage,
+    TokenCount,
+)
+
+router = APIRouter()
+EVENTS = "Events named after their type, from message_start to message_stop"
+OLDEST = "2023-06-01"  # older versions have other events
+
+
+@router.post(
+    "/v1/messages", openapi_extra=answers_to(MessagesRequest, MessageObject, events=EVENTS)
+)
+async def create_message(request: Request) -> Response:
+    """Continue a conversation, in Anthropic's form."""
+    _check_version(request)
+    service = service_of(request)
+    request.state.prompt_param = "messages"
+    body, job = await read(request, MessagesRequest, partial(_ask, service))
+    outputs = await service.start(job, request.state.tally)
+    message = MessageObject(
+        id=f"msg_{uuid.uuid4().hex}",
+        model=service.model,
+        usage=MessageUsage(
+            input_tokens=len(job.prompts[0].ids), cache_read_input_tokens=0, output_tokens=0
+        ),
+    )
+    if body.stream:
+        return streamed(request, message_events(outputs, message, job.answers), TypedEvents(_error))
+    return await whole(request, lambda: message_of(outputs, message, job.answers))
+
+
+@router.post("/v1/messages/count_tokens", openapi_extra=answers_to(CountRequest, TokenCount))
+async def count_tokens(request: Request) -> TokenCount:
+    """Say how many tokens the prompt of a message has."""
+    _check_version(request)
+    service = service_of(request)
+    service.demand("generate")
+
+    def count(body: CountRequest, check: Check) -> TokenCount:
+        with _names():
+            service.check_model(body.model)
+            rendered = service.render(chat_of(body), check)
+            return TokenCount(input_tokens=len(service.engine.encode_rendered(rendered)))
+
+    return await handled(request, CountRequest, count)
+
+
+def _ask(
+    service: Service, body: MessagesRequest, placement: Placement, check: Check
+) -> GenerationJob:
+    with _names():
+        job = service.ask_chat(chat_of(body), placement, check)
+    return replace(job, form_param=NAMES.get(job.form_param, job.form_param))
+
+
+@contextmanager
+def _names() -> Iterator[None]:
+    """Refuse inside of the block by the names of this API."""
+    try:
+        yield
+    except (Problem, RequestError) as refused:
+        raise problem_of(refused, "messages").under(NAMES) from refused
+
+
+def _check_version(request: Request) -> None:
+    """Raise Problem for a version of the API that is no date, or too old; it may be left out."""
+    version = request.headers.get("anthropic-version", OLDEST)
+    if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", version) or version < OLDEST:
+        raise Problem(
+            400,
+            f"anthropic-version is {version!r}; allowed is {OLDEST}, or a later date",
+            param="anthropic-version",
+        )
+
+
+def _error(problem: Problem) -> dict[str, Any]:
+    return error_body(problem.body()["error"], problem.status, None)

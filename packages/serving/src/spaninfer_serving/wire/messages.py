@@ -1,0 +1,321 @@
+"""Anthropic's Messages API as it travels: requests, messages, and events."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from spaninfer_serving.wire.chat import MAX_MESSAGES
+from spaninfer_serving.wire.fields import Strings
+from spaninfer_serving.wire.sampling import DrawFields
+from spaninfer_serving.wire.tools import MAX_TOOLS, NAME
+
+STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+class CacheControl(BaseModel):
+    """Where Anthropic's servers would cache; here every prefix is, so it asks for nothing."""
+
+    model_config = STRICT
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
+class _Block(BaseModel):
+    model_config = STRICT
+
+    cache_control: CacheControl | None = None
+
+
+class TextBlock(_Block):
+    """A piece of text."""
+
+    type: Literal["text"]
+    text: str
+    citations: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+class ThinkingBlock(BaseModel):
+    """The reasoning of an answer, sent back; there are no signatures here."""
+
+    model_config = STRICT
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str = ""
+
+
+class ToolUseBlock(_Block):
+    """A call that the model has made."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class ToolResultBlock(_Block):
+    """What a call has returned."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: str | Annotated[list[TextBlock], Field(fail_fast=True)] = ""
+    is_error: bool = False
+
+
+_BLOCKS = ("text", "thinking", "tool_use", "tool_result")
+
+
+def _kind_of(block: object) -> str | None:
+    kind = block.get("type") if isinstance(block, dict) else getattr(block, "type", None)
+    return f"Block:{kind}" if kind in _BLOCKS else None
+
+
+ContentBlock: TypeAlias = Annotated[
+    Annotated[TextBlock, Tag("Block:text")]
+    | Annotated[ThinkingBlock, Tag("Block:thinking")]
+    | Annotated[ToolUseBlock, Tag("Block:tool_use")]
+    | Annotated[ToolResultBlock, Tag("Block:tool_result")],
+    Discriminator(
+        _kind_of,
+        custom_error_type="block_type",
+        custom_error_message=f"is not a block this server takes; allowed are {', '.join(_BLOCKS)}",
+    ),
+]
+
+
+class TurnMessage(BaseModel):
+    """A turn of the conversation."""
+
+    model_config = STRICT
+
+    role: Literal["user", "assistant", "system"]
+    content: str | Annotated[list[ContentBlock], Field(fail_fast=True)]
+
+
+class ClientTool(_Block):
+    """A function that the model may call; `strict` is accepted, see wire/tools.py."""
+
+    type: Literal["custom"] | None = None
+    name: Annotated[str, Field(pattern=NAME)]
+    description: str | None = None
+    input_schema: dict[str, Any]
+    strict: bool | None = None
+
+
+class ToolChoice(BaseModel):
+    """Whether a tool is called, and which."""
+
+    model_config = STRICT
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None  # of the type tool
+    disable_parallel_tool_use: bool = False
+
+
+class ThinkingOptions(BaseModel):
+    """Does the model think before it answers? How long is its own decision."""
+
+    model_config = STRICT
+
+    type: Literal["adaptive", "disabled"]
+    display: Literal["summarized"] | None = None
+
+
+class JsonFormat(BaseModel):
+    """A schema that the answer follows."""
+
+    model_config = STRICT
+
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputOptions(BaseModel):
+    """What is asked of the answer."""
+
+    model_config = STRICT
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: JsonFormat | None = None
+
+
+class UserMetadata(BaseModel):
+    """For whom an answer is; it changes nothing here."""
+
+    model_config = STRICT
+
+    user_id: str | None = None
+
+
+class PromptFields(DrawFields):
+    """What the prompt of a message is made of."""
+
+    not_supported: ClassVar = {
+        "container": (None,),
+        "context_management": (None,),
+        "diagnostics": (None,),
+        "inference_geo": (None,),
+        "mcp_servers": (None, []),
+        "speed": (None, "standard"),
+        "user_profile_id": (None,),
+        "workspace_id": (None,),
+    }
+
+    messages: Annotated[
+        list[TurnMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+    ]
+    system: str | Annotated[list[TextBlock], Field(fail_fast=True)] = ""
+    tools: Annotated[list[ClientTool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(
+        default_factory=list
+    )
+    tool_choice: ToolChoice | None = None
+    thinking: ThinkingOptions | None = None
+    output_config: OutputOptions = Field(default_factory=OutputOptions)
+    cache_control: CacheControl | None = None
+
+
+class CountRequest(PromptFields):
+    """The body of POST /v1/messages/count_tokens."""
+
+
+class MessagesRequest(PromptFields):
+    """The body of POST /v1/messages."""
+
+    max_tokens: int
+    stop_sequences: Strings | None = None
+    metadata: UserMetadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+
+
+class TokenCount(BaseModel):
+    """How many tokens a prompt has."""
+
+    input_tokens: int
+
+
+class SaidText(BaseModel):
+    """What the model says."""
+
+    type: Literal["text"] = "text"
+    text: str
+    citations: None = None
+
+
+class SaidThinking(BaseModel):
+    """What the model thinks."""
+
+    type: Literal["thinking"] = "thinking"
+    thinking: str
+    signature: str = ""
+
+
+class SaidToolUse(BaseModel):
+    """A function that the model calls."""
+
+    type: Literal["tool_use"] = "tool_use"
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+SaidBlock: TypeAlias = SaidText | SaidThinking | SaidToolUse
+
+
+class MessageUsage(BaseModel):
+    """Token counts; what was found in the prefix cache is not among `input_tokens`."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+
+
+class MessageObject(BaseModel):
+    """An answer."""
+
+    id: str
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: list[SaidBlock] = Field(default_factory=list)
+    stop_reason: StopReason | None = None
+    stop_sequence: str | None = None
+    usage: MessageUsage
+
+
+class MessageStart(BaseModel):
+    """The answer begins."""
+
+    type: Literal["message_start"] = "message_start"
+    message: MessageObject
+
+
+class ContentBlockStart(BaseModel):
+    """A block begins."""
+
+    type: Literal["content_block_start"] = "content_block_start"
+    index: int
+    content_block: SaidBlock
+
+
+class BlockPiece(BaseModel):
+    """A piece of a block: of its text, its reasoning or the JSON of its input."""
+
+    type: Literal["text_delta", "thinking_delta", "input_json_delta", "signature_delta"]
+    text: str | None = None
+    thinking: str | None = None
+    partial_json: str | None = None
+    signature: str | None = None
+
+
+class ContentBlockDelta(BaseModel):
+    """A block grows."""
+
+    type: Literal["content_block_delta"] = "content_block_delta"
+    index: int
+    delta: BlockPiece
+
+
+class ContentBlockStop(BaseModel):
+    """A block is whole."""
+
+    type: Literal["content_block_stop"] = "content_block_stop"
+    index: int
+
+
+class MessageEnd(BaseModel):
+    """Why the answer has ended."""
+
+    stop_reason: StopReason
+    stop_sequence: str | None = None
+
+
+class MessageDelta(BaseModel):
+    """The answer has ended, and took so much."""
+
+    type: Literal["message_delta"] = "message_delta"
+    delta: MessageEnd
+    usage: MessageUsage
+
+
+class MessageStop(BaseModel):
+    """Nothing more comes."""
+
+    type: Literal["message_stop"] = "message_stop"
+
+
+MessageEvent: TypeAlias = (
+    MessageStart
+    | ContentBlockStart
+    | ContentBlockDelta
+    | ContentBlockStop
+    | MessageDelta
+    | MessageStop
+)
+"""An event of a streamed message."""

@@ -1,0 +1,42 @@
+"""The same requests through an engine in this process: what no server can be cheaper than."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from time import perf_counter, process_time
+
+from spaninfer_engine import Engine, SamplingParams
+
+from spaninfer.bench.serve.window import Window
+from spaninfer.bench.serve.workloads import PROMPT, Workload
+
+
+def engine_window(engine: Engine, workload: Workload, seconds: float) -> Window:
+    """Return what an engine did for a workload in so many seconds, and what that cost."""
+    sampling = SamplingParams(
+        max_tokens=workload.body["max_tokens"], temperature=0, ignore_eos=True
+    )
+    ids = engine.tokenizer.encode(PROMPT)
+    begin_s, cpu_s, before = perf_counter(), process_time(), engine.stats().generated_tokens
+    queues = deque(engine.start_request(ids, sampling)[1] for _ in range(workload.num_clients))
+    answers = 0
+    while queues:
+        for _ in queues.popleft():
+            pass
+        answers += 1
+        if perf_counter() - begin_s < seconds:
+            queues.append(engine.start_request(ids, sampling)[1])
+    return Window(
+        seconds=perf_counter() - begin_s,
+        cpu_s=process_time() - cpu_s,
+        answers=answers,
+        tokens=engine.stats().generated_tokens - before,
+    )
+
+
+def open_engine(folder: Path) -> Engine:
+    """Return an engine with the model of a folder, which has computed a step."""
+    engine = Engine(folder)
+    engine.generate(PROMPT, max_tokens=1)
+    return engine
