@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,17 @@ def test_a_converted_model_hears(tmp_path: Path) -> None:
     (tower,) = started(packed).towers
 
     assert deviation(tower.encode(items)[0].rows, oracle.rows(items)[0]) < TOLERANCE
+
+
+def test_a_tower_that_memory_does_not_hold_is_refused_with_the_first_media(tmp_path: Path) -> None:
+    config = SIGHTS["qwen2_vl"].family.config_json()
+    config["vision_config"]["embed_dim"] = 2**31
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    (tower,) = started(tmp_path, weights="dummy").towers
+
+    with pytest.raises(ConfigError, match="parameters of the model's tower for image and video"):
+        tower.encode(ITEMS)
 
 
 def test_a_model_of_noise_has_a_tower_of_noise(

@@ -16,7 +16,7 @@ from spaninfer_engine.backends.cpu.gemm import STACK, TURNED_STACK
 from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.load.packed import AGAIN, Contents, PackedReader, write_packed
 from spaninfer_engine.load.packing import Packing
-from spaninfer_engine.ops.operation import FlatRows, HeadRows, OneAxis, TapRows, Use
+from spaninfer_engine.ops.operation import TakenApart, UnitRows, Use
 
 Weight: TypeAlias = Packed | NDArray[Any]
 
@@ -138,7 +138,7 @@ def _shape(uses: Sequence[Use], layout: str) -> tuple[int, ...]:
 
 
 def _shape_of(use: Use) -> tuple[int, ...]:
-    if not isinstance(use.view, HeadRows | OneAxis | FlatRows | TapRows):
+    if use.view is None or isinstance(use.view, UnitRows | TakenApart):  # of the same shape
         return use.shape
     return use.view(np.broadcast_to(np.float32(0), use.shape)).shape  # takes no memory
 

@@ -67,15 +67,17 @@ class HostTower(Generic[A]):
         self._programs: Programs[A] | None = None
 
     def load(self) -> None:
-        """Read and pack the weights, if that has not been done."""
+        """Read and pack the weights, if that has not been done; ConfigError if they do not fit."""
         if self._programs is None:
             self._programs = self._bind()
 
     def encode(self, inputs: Sequence[TowerInput]) -> list[Encoding[A]]:
         """Return the rows of every input, in order, computed in batches.
 
-        ValueError for features that are not those of this tower; NoMemory where a batch has none.
+        ValueError for features that are not those of this tower; NoMemory where a batch has none;
+        with the first media, what `load` raises.
         """
+        self.load()
         each = [self._reader.pieces(item) for item in inputs]
         owners = [owner for owner, pieces in enumerate(each) for _ in pieces]
         parts: list[list[A]] = [[] for _ in inputs]
@@ -94,7 +96,6 @@ class HostTower(Generic[A]):
         return Encoding(rows, tuple(deep))
 
     def _run(self, key: ProgramKey, step: Step[A]) -> A:
-        self.load()
         assert self._programs is not None
         try:
             self._ops.prepare(step)
