@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import ast
 import os
+import socket
+import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -33,6 +38,20 @@ VENV_BIN = VENV / ("Scripts" if sys.platform == "win32" else "bin")
 
 # A server is given this long to answer what it has begun, after Ctrl-C: its own limit is 30 s.
 DRAIN_S = 35.0
+
+# The newest of each, which no file pins: the session says whether they work with what we have.
+CLIENTS = (
+    *("openai", "anthropic", "litellm", "langchain-openai", "langchain-anthropic"),
+    *("llama-index-llms-openai-like", "llm"),
+)
+
+# A schema cannot say what a model's context takes, nor which parameters exclude each other: so a
+# valid body may be refused (400), and that check is left out.
+SCHEMATHESIS = (
+    *("--exclude-checks", "positive_data_acceptance"),
+    *("--phases", "examples,coverage,fuzzing", "--max-examples", "20", "--continue-on-failure"),
+    *("--max-time", "300"),
+)
 
 # Tests compute small things: threads of BLAS and torch would only wait for each other.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -151,6 +170,56 @@ def serve(session: nox.Session) -> None:
     if not command.exists():
         make_venv(session)
     session.run(str(command), "serve", *session.posargs, external=True, interrupt_timeout=DRAIN_S)
+
+
+# ---- other projects' programs against a server --------------------------------------------------
+
+
+@contextmanager
+def served(session: nox.Session, *options: str) -> Iterator[str]:
+    """Serve the bundled model from .venv inside of the block, and give its URL."""
+    command = VENV_BIN / "spaninfer"
+    if not command.exists():
+        make_venv(session)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen([command, "serve", "--quiet", "--port", str(port), *options])
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for_health(session, process, url)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(DRAIN_S)
+
+
+def wait_for_health(session: nox.Session, process: subprocess.Popen[bytes], url: str) -> None:
+    """Return when a server answers; the first start compiles for a minute."""
+    while process.poll() is None:
+        with suppress(OSError), urllib.request.urlopen(f"{url}/health"):
+            return
+        time.sleep(0.2)
+    session.error(f"the server ended with {process.returncode}")
+
+
+@nox.session
+def clients(session: nox.Session) -> None:
+    """Have clients and frameworks of others, newest versions, talk to a server: see clients/."""
+    session.install("pytest", *CLIENTS)
+    # Their environment knows nothing of ours: no conftest.py above the folder is read.
+    alone = ("--confcutdir", "clients", "--rootdir", "clients", "-c", os.devnull)
+    with served(session) as url:
+        session.run("pytest", *alone, "clients", *session.posargs, env={"SPANINFER_URL": url})
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Send what /openapi.json allows, and what it does not, by schemathesis; it finds nothing."""
+    session.install("schemathesis")
+    template = ("--chat-template", "clients/tools.jinja", "--tool-parser", "hermes")
+    with served(session, *template) as url:
+        session.run("schemathesis", "run", *SCHEMATHESIS, *session.posargs, f"{url}/openapi.json")
 
 
 # ---- checking ---------------------------------------------------------------------------------

@@ -47,7 +47,8 @@ def log_probabilities(**asked: Any) -> list[Array]:
 def mebibytes(format: Format) -> float:
     """Return what the bundled model's matrices take in a format."""
     with open_checkpoint(spaninfer_demo.path()) as checkpoint:
-        shapes = [checkpoint.reader.arrays[name].shape for name in checkpoint.reader.names]
+        read = checkpoint.reader.read
+        shapes = [np.asarray(read(name)).shape for name in checkpoint.reader.names]
     sizes = [Layout(format, *shape) for shape in shapes if len(shape) == 2]
     return sum(each.panels * each.panel_bytes for each in sizes) / 2**20
 

@@ -1,7 +1,7 @@
-"""Times of products of few rows beside cuBLAS's in the same run: one JSON record per line.
+"""Times of small-M GEMM beside cuBLAS's in the same run: one JSON record per line.
 
-First every product of a model by itself, then all products of a decode step in order, each with
-what the one before has written: ours, cuBLAS's, and the faster of both for each product. All run
+First every GEMM of a model by itself, then all GEMMs of a decode step in order, each with the
+result of the one before: ours, cuBLAS's, and the faster of both for each GEMM. All run
 inside CUDA graphs, weights in turn, so that the L2 cache does not hold them. `of_ceiling` is the
 rate at which weights are read over that of a plain sum. Ours include bias, gate and residual; in
 cuBLAS's step a kernel of ours follows for the gate, and what is added is left out.
@@ -33,7 +33,7 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Model:
-    """Sizes of a decoder-only model of the Llama family: what its products are made of."""
+    """Sizes of a decoder-only model of the Llama family: hidden and inner sizes, heads."""
 
     name: str
     layers: int
@@ -43,8 +43,8 @@ class Model:
     vocab: int
 
     @property
-    def products(self) -> dict[str, tuple[int, int]]:
-        """Outputs and inputs of a layer's products, and of the head's."""
+    def gemms(self) -> dict[str, tuple[int, int]]:
+        """Outputs and inputs of a layer's GEMMs, and of the head's."""
         return {
             "qkv": (self.qkv, self.hidden),
             "attention_output": (self.hidden, self.hidden),
@@ -61,8 +61,8 @@ MODELS = (
 
 
 @dataclass(frozen=True)
-class Product:
-    """One product, prepared for a number of rows: as our kernel, or as torch does it."""
+class PreparedLayer:
+    """One GEMM, prepared for a number of rows: as our kernel, or as torch does it."""
 
     name: str
     shape: Shape
@@ -78,10 +78,10 @@ class Product:
         columns = self.shape.outputs // 2 if self.is_gated else self.shape.outputs
         out = torch.empty(len(x), columns, dtype=x.dtype, device="cuda")
         if self.step is None:
-            product = linear(x, weight)
+            result = linear(x, weight)
             if self.is_gated:
-                activation.gated(product, "silu", out=out)
-            return out if self.is_gated else product
+                activation.gated(result, "silu", out=out)
+            return out if self.is_gated else result
         adds = self.name in ("attention_output", "down")
         self.step.launch(
             *(x, weight),
@@ -95,17 +95,19 @@ class Product:
 
 @dataclass(frozen=True)
 class Scratch:
-    """What our launches need beside inputs and weights."""
+    """Workspace and results of our launches."""
 
     workspace: torch.Tensor
     bias: torch.Tensor
     residual: torch.Tensor
 
 
-def prepare(model: Model, rows: int, ours: frozenset[str]) -> tuple[dict[str, Product], Scratch]:
-    """Return the products of `model`, those named in `ours` with our kernel, and their scratch."""
-    products = {}
-    for name, (outputs, inner) in model.products.items():
+def prepare(
+    model: Model, rows: int, ours: frozenset[str]
+) -> tuple[dict[str, PreparedLayer], Scratch]:
+    """Return the GEMMs of `model`, those named in `ours` with our kernel, and their scratch."""
+    gemms = {}
+    for name, (outputs, inner) in model.gemms.items():
         shape = Shape(rows, outputs, inner)
         gate: Act | None = "silu" if name == "gate_up" else None
         # An attention output's input is a part of the rows that qkv has written.
@@ -113,9 +115,9 @@ def prepare(model: Model, rows: int, ours: frozenset[str]) -> tuple[dict[str, Pr
         step = gemm.prepare(
             shape, dtype=ml_dtypes.bfloat16, gpu=get_gpu(), gate=gate, row_stride=stride
         )
-        products[name] = Product(name, shape, step if name in ours else None)
-    most = max(p.step.workspace_bytes if p.step else 0 for p in products.values())
-    return products, Scratch(
+        gemms[name] = PreparedLayer(name, shape, step if name in ours else None)
+    most = max(p.step.workspace_bytes if p.step else 0 for p in gemms.values())
+    return gemms, Scratch(
         workspace=torch.zeros(most, dtype=torch.uint8, device="cuda"),
         bias=random(model.qkv),
         residual=random(rows, model.hidden),
@@ -166,24 +168,24 @@ def measure_ceiling() -> float:
 
 
 def emit(timing: Timing, num_bytes: int, ceiling: float, **sizes: str | int | list[str]) -> None:
-    """Print the record of products that read `num_bytes` of weights."""
+    """Print the record of GEMMs that read `num_bytes` of weights."""
     share = round(num_bytes / timing.us / ceiling, 3)
     line = record(get_gpu(), timing, bytes_moved=num_bytes, of_ceiling=share, **sizes)
     print(line, flush=True)
 
 
-def measure_products(model: Model, rows: int, ceiling: float) -> frozenset[str]:
-    """Print a record per product and kernel; return the products that ours computes faster."""
-    ours, scratch = prepare(model, rows, frozenset(model.products))
+def measure_gemms(model: Model, rows: int, ceiling: float) -> frozenset[str]:
+    """Print a record per GEMM and kernel; return the GEMMs that ours computes faster."""
+    ours, scratch = prepare(model, rows, frozenset(model.gemms))
     theirs, _ = prepare(model, rows, frozenset())
     faster = set()
-    for name, (outputs, inner) in model.products.items():
+    for name, (outputs, inner) in model.gemms.items():
         num_bytes = 2 * outputs * inner
         held = weights(outputs, inner, max(2, min(128, COLD_BYTES // num_bytes)))
         x = random(rows, model.qkv if name == "attention_output" else inner)[:, :inner]
         us = {}
-        for kernel, products in (("gemm", ours), ("cublas", theirs)):
-            run = products[name].run
+        for kernel, gemms in (("gemm", ours), ("cublas", theirs)):
+            run = gemms[name].run
             timing = time_graph([partial(run, x, weight, scratch) for weight in held])
             us[kernel] = timing.us
             sizes = {"rows": rows, "outputs": outputs, "inner": inner}
@@ -194,22 +196,21 @@ def measure_products(model: Model, rows: int, ceiling: float) -> frozenset[str]:
 
 
 def measure_step(model: Model, rows: int, faster: frozenset[str], ceiling: float) -> None:
-    """Print what all products of a step take: ours, cuBLAS's, the faster of both for each."""
-    *in_layer, head = model.products
+    """Print the time of all GEMMs of a step: ours, cuBLAS's, the faster of both for each."""
+    *in_layer, head = model.gemms
     work = [
-        (name, weights(*model.products[name], count=1)[0])
-        for name in [*in_layer * model.layers, head]
+        (name, weights(*model.gemms[name], count=1)[0]) for name in [*in_layer * model.layers, head]
     ]
     num_bytes = sum(weight.nbytes for _, weight in work)
     first = random(rows, model.hidden)
-    kinds = {"gemm": frozenset(model.products), "cublas": frozenset[str](), "best": faster}
+    kinds = {"gemm": frozenset(model.gemms), "cublas": frozenset[str](), "best": faster}
     for kernel, ours in kinds.items():
-        products, scratch = prepare(model, rows, ours)
+        gemms, scratch = prepare(model, rows, ours)
 
-        def step(products: dict[str, Product] = products, scratch: Scratch = scratch) -> object:
+        def step(gemms: dict[str, PreparedLayer] = gemms, scratch: Scratch = scratch) -> object:
             x = first
             for name, weight in work:
-                x = products[name].run(x[:, : weight.shape[1]], weight, scratch)
+                x = gemms[name].run(x[:, : weight.shape[1]], weight, scratch)
             return x
 
         sizes = {"kernel": kernel, "model": model.name, "product": "step"}
@@ -217,14 +218,14 @@ def measure_step(model: Model, rows: int, faster: frozenset[str], ceiling: float
 
 
 def main() -> None:
-    """Measure every product, then whole steps."""
+    """Measure every GEMM, then whole steps."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
     asked = parser.parse_args()
     ceiling = measure_ceiling()
     for model in MODELS:
         for rows in asked.rows:
-            faster = measure_products(model, rows, ceiling)
+            faster = measure_gemms(model, rows, ceiling)
             measure_step(model, rows, faster, ceiling)
 
 

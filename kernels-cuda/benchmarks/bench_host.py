@@ -1,4 +1,4 @@
-"""What a public call costs the host: a table on standard error, a JSON record each on output.
+"""Host time of public calls: a table on standard error, a JSON record each on output.
 
 Every operator of kernels-cuda and span-attention as users call it from Python, with torch tensors,
 without `out` and on torch's current stream; beside it torch's operator for the same, timed in the

@@ -1,4 +1,4 @@
-"""How long the operators on rows take: one JSON record per line on standard output.
+"""Times of the operators on rows: one JSON record per line on standard output.
 
 Needs torch and a GPU: python kernels-cuda/benchmarks/bench_rows.py
 """

@@ -1,4 +1,4 @@
-"""How long an append takes, by rows and format: one JSON record per line on standard output.
+"""Times of an append, by rows and format: one JSON record per line on standard output.
 
 Needs torch and a GPU: python span-attention/benchmarks/bench_append.py
 """

@@ -25,6 +25,7 @@ PAGES = [
         "CONTRIBUTING.md",
         "docs/architecture.md",
         "docs/extending.md",
+        "docs/security.md",
         "docs/guides/add-a-model.md",
         "packages/engine/README.md",
         "packages/serving/README.md",

@@ -17,7 +17,7 @@ def test_every_activation_of_the_definitions_has_a_kernel():
     assert set(activation.ACTS) == set(ACTIVATIONS)
 
 
-def test_the_variant_carries_the_form_and_the_load():
+def test_the_variant_carries_the_options_and_the_load():
     variant = activation.variant_for(
         activation.ActivationOptions("silu", gated=True), 4864, np.float16
     )

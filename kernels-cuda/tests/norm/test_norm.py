@@ -25,7 +25,7 @@ EPS = 1e-6
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
 
 
-def test_the_variant_carries_the_form_and_the_division():
+def test_the_variant_carries_the_options_and_the_division():
     variant = norm.variant_for(norm.NormOptions("layer", residual=True), 4096, ml_dtypes.bfloat16)
 
     assert str(variant) == (

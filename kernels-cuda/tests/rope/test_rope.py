@@ -26,7 +26,7 @@ SIZES = [
 ]
 
 
-def test_the_variant_carries_the_form_and_the_division():
+def test_the_variant_carries_the_options_and_the_division():
     variant = rope.variant_for(rope.RopeOptions(128, 64), ml_dtypes.bfloat16)
 
     assert str(variant) == (

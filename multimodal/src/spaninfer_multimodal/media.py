@@ -1,4 +1,4 @@
-"""Images, videos and audio clips as a request holds them: arrays, whatever they were encoded as."""
+"""Images, videos and audio clips as a request holds them: arrays, independent of their encoding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SAMPLE_RATE = 16_000
-"""Samples per second of every Audio: what the audio encoders of all families were trained on."""
+"""Samples per second of every Audio: the training rate of all families' audio encoders."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +44,8 @@ class Video:
 
     The source is described as if its frame rate were constant: frame number n of
     `num_source_frames` is shown at n / fps seconds, and `indices` are the numbers of the sampled
-    frames. For a variable frame rate, `fps` is the average, and a sampled frame is the one that
-    was on the screen at that time.
+    frames. For a variable frame rate, `fps` is the average, and a sampled frame is the one that was
+    on the screen at that time.
     """
 
     frames: NDArray[np.uint8]

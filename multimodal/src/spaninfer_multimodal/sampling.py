@@ -29,8 +29,8 @@ class FrameSampling:
     """The number of sampled frames and their spacing.
 
     `num_frames` asks for a number, otherwise `fps` for a rate, kept within `min_frames` and
-    `max_frames` and the frames there are. `multiple` is what FLOOR rounds the number down to, the
-    temporal patch size of the tower.
+    `max_frames` and the frames there are. `multiple` is the factor that FLOOR rounds the number
+    down to, the temporal patch size of the tower.
     """
 
     fps: float = 2.0
@@ -84,7 +84,7 @@ class Timeline:
         return len(self.starts_s)
 
     def shown_at(self, index: int) -> int:
-        """Return which frame is on the screen when frame `index` of a constant rate would start.
+        """Return the number of the frame on screen when frame `index` of a constant rate starts.
 
         Times are rounded to half a frame, because containers round them: to milliseconds in WebM.
         """

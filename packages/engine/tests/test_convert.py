@@ -58,8 +58,9 @@ def answers(folder: Path, **options: Any) -> list[Any]:
         {"quantize": "int8"},
         {"quantize": "int8", "quantize_group": "row"},
         {"quantize": "int4", "quantize_group": 64},
+        {"quantize": "int3", "quantize_group": 128},
     ],
-    ids=["as stored", "int8", "int8 row", "int4 g64"],
+    ids=["as stored", "int8", "int8 row", "int4 g64", "int3 g128"],
 )
 def test_a_converted_folder_answers_to_the_bit_what_packing_at_the_start_does(
     model: Path, tmp_path: Path, codes: dict[str, Any]

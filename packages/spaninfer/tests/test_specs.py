@@ -13,6 +13,7 @@ def test_the_list_names_architectures_and_the_classes_they_are_for(call):
     assert result.exit_code == 0
     assert "qwen3_moe" in result.stdout
     assert "Qwen3ForCausalLM" in result.stdout
+    assert "SmolLM3-3B" in result.stdout  # which that architecture was checked with
 
 
 @pytest.mark.parametrize("name", [listed.name for listed in list_specs()])

@@ -30,7 +30,7 @@ from span_attention.layout import SpanLayout
 from span_attention.lse import pair_of, results_of
 from span_attention.spans import Spans
 
-_QUERY_BYTES = 16  # what a lane loads of a query at once
+_QUERY_BYTES = 16  # bytes of a query that a lane loads at once
 
 
 class Options(Protocol):
@@ -85,10 +85,16 @@ class Operands(NamedTuple):
     result: Any
 
 
+def check_spans(attention: Attention, spans: Spans) -> None:
+    """Raise ShapeError for spans of another layout than the attention was prepared for."""
+    layout = attention.layout
+    if spans.layout is not layout and spans.layout != layout:
+        raise ShapeError("spans have another layout than this attention was made for")
+
+
 def operands_of(
     attention: Attention,
     num_rows: int,
-    spans: Spans,
     query: object,
     per_head: tuple[object, object],
     out: Any,
@@ -97,17 +103,15 @@ def operands_of(
     """Return the operands of a run over `num_rows` queries; allocate results unless given.
 
     `per_head` are ALiBi slopes and sinks. Raises ShapeError, DTypeError or DeviceError for arrays
-    that do not fit, ShapeError for spans of another layout.
+    that do not fit.
     """
-    layout = attention.layout
-    if spans.layout is not layout and spans.layout != layout:
-        raise ShapeError("spans have another layout than this attention was made for")
     (to, lse), (slopes, sinks) = pair_of(out, lse=attention.options.lse), per_head
     at, spec = inspect_or_address(query)
     (to_at, to_spec), (lse_at, lse_spec) = inspect_or_address(to), inspect_or_address(lse)
     (slopes_at, slopes_spec), (sinks_at, sinks_spec) = inspect_array(slopes), inspect_array(sinks)
-    specs = (spec, slopes_spec, sinks_spec, to_spec, lse_spec)
-    stride, allocate = _checked(attention, num_rows, *specs)
+    stride, allocate = _checked(
+        attention, num_rows, spec, (slopes_spec, sinks_spec), (to_spec, lse_spec)
+    )
     handle = stream_handle(stream, query)
     if out is None:
         results = allocate(handle)
@@ -129,29 +133,27 @@ def _checked(
     attention: Attention,
     num_rows: int,
     query: ArraySpec,
-    alibi_slopes: ArraySpec,
-    sinks: ArraySpec,
-    out: ArraySpec,
-    lse: ArraySpec,
+    per_head: tuple[ArraySpec, ArraySpec],
+    out: tuple[ArraySpec, ArraySpec],
 ) -> tuple[int, Callable[[int], tuple[Any, ...]]]:
     """Return the elements from row to row of queries, and the allocator of results."""
     heads, layout, gpu = attention.heads, attention.layout, attention.gpu
-    given = {"query": query, "alibi_slopes": alibi_slopes, "sinks": sinks}
-    views = {name: view_at(spec) for name, spec in given.items() if spec}
-    stride = heads * layout.key_size
+    stride, views = heads * layout.key_size, {}
     if query:
+        views["query"] = view_at(query)
         stride = check_query(views["query"], attention, num_rows)
-    per_head = {name: view for name, view in views.items() if name != "query"}
-    match(**{name: (view, f"{heads}") for name, view in per_head.items()})
-    check_dense(np.float32, **per_head)
-    check_device(gpu, **views)
+    given = zip(("alibi_slopes", "sinks"), per_head, strict=True)
+    of_heads = {name: view_at(spec) for name, spec in given if spec}
+    match(**{name: (view, f"{heads}") for name, view in of_heads.items()})
+    check_dense(np.float32, **of_heads)
+    check_device(gpu, **views, **of_heads)
     results = results_of(
         (num_rows, heads, layout.value_size),
         numpy_dtype(attention.options.dtype),
         alignment=attention.result_alignment,
         lse=attention.options.lse,
     )
-    check_results((out, lse)[: len(results)], gpu, *results)
+    check_results(out[: len(results)], gpu, *results)
     return stride, allocator(query, gpu, *results) if query else no_result
 
 

@@ -157,7 +157,7 @@ def gated(gate_up: object, act: Act, *, out: object = None, stream: object = Non
 
 
 def _run(act: Act, gated: bool, x: object, out: object, stream: object) -> object:
-    """Launch what the arguments' specs were checked and prepared for."""
+    """Launch the activation prepared for the arguments' specs."""
     at, spec = inspect_array(x)
     to, out_spec = inspect_array(out)
     step, allocate = _checked(act, gated, spec, out_spec)

@@ -115,8 +115,8 @@ TALL = Source(
 )
 WIDE = Source("spaninfer_kernels_cuda", "gemm/wide.cu", _ON_HOPPER, (_RING,), kernels=_WHOLE_TILES)
 
-_ALIGNMENT = 16  # bytes: what one copy to shared memory brings
-_PAIR_BYTES = 4  # what a thread of wide.cu reads or writes at once
+_ALIGNMENT = 16  # bytes of one copy to shared memory
+_PAIR_BYTES = 4  # bytes that a thread of wide.cu reads or writes at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ def prepare(
     """Return the GEMM of `shape` on `gpu`, compiled or cached.
 
     `row_stride` counts elements from one row of x to the next (K unless given); `tile` is chosen
-    for the shape unless given. Raises ShapeError or DTypeError for what no kernel takes,
+    for the shape unless given. Raises ShapeError or DTypeError for unsupported sizes or types,
     CompileError where there is no compiler.
     """
     gated = gate is not None

@@ -12,7 +12,7 @@ _LINE_BYTES = 2 * _CHUNK
 _BARRIER_BYTES = 16  # of a stage
 _TOKENS = (144, 160, 192, 208, 224, 256)  # sizes of Wgmma; fewer rows go to wide.cu
 _SMS = 132
-_FILLED = 0.95  # of what the SMs do in as many rounds
+_FILLED = 0.95  # the least share of SM time that tiles use
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from spaninfer_kernels_cuda.gemm.wide import Wide, choose_wide
 MOST_ROWS = 512
 MOST_OUTPUTS = 2**31 // MOST_ROWS - 1  # so that 32 bits count the results
 CHUNK = 64  # elements of K, as in both kernels
-FLAGS = 1024  # blocks of a launch at most, and what a workspace begins with
+FLAGS = 1024  # most blocks of a launch, and flags of a workspace
 
 _LINE_BYTES = 2 * CHUNK
 _GROUP_THREADS = 128
@@ -29,7 +29,7 @@ _RING_BYTES = 165 * 1024
 _SHARED_BYTES = 227 * 1024  # that a block may have on Hopper
 _MOST_SPLITS = 8  # blocks of a cluster on any GPU
 _FEW_ROWS = 64  # of x: beyond, reading x costs as much as reading the weight
-_FASTER_UP_TO = 192  # rows of x: three groups' tile, of gates and of what has a long K
+_FASTER_UP_TO = 192  # rows of x in three groups' tile, for gates and for a long K
 _LONG = 4  # K, in outputs: down projections
 _MOST_EMPTY = 32  # padding rows of x in tiles of wide.cu: beyond 192 tokens it pays only so
 _TALL = range(385, 449)  # rows of x where tall.cu is faster than cuBLAS, where wide.cu is not
@@ -98,7 +98,7 @@ class Tile:
 
 
 def check(shape: Shape, *, gated: bool) -> None:
-    """Raise ShapeError for what no kernel takes."""
+    """Raise ShapeError for unsupported sizes."""
     if not 0 <= shape.rows <= MOST_ROWS:
         raise ShapeError(f"x has {shape.rows} rows; at most {MOST_ROWS}")
     if not 1 <= shape.outputs <= MOST_OUTPUTS:

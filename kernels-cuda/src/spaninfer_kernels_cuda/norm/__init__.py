@@ -245,7 +245,7 @@ def _run(
     weight_offset: float,
     stream: object,
 ) -> tuple[object, object]:
-    """Launch what the arrays' specs were checked and prepared for; return result and scales."""
+    """Launch the norm prepared for the arrays' specs; return result and scales."""
     x, weight, bias, residual, out, scales = map(inspect_array, arrays)
     specs = _Arrays(x[1], weight[1], bias[1], residual[1], out[1], scales[1])
     step, allocate = _checked(*kind, specs)

@@ -116,7 +116,7 @@ def prepare(
 ) -> PreparedQuantize:
     """Return the quantisation of x[rows channels] on `gpu`, compiled or cached.
 
-    Raises ShapeError or DTypeError for what no variant takes.
+    Raises ShapeError or DTypeError for unsupported sizes or types.
     """
     compiled = compile_variant(variant_for(code, channels, dtype), gpu.arch, cache or user_cache())
     grid = launch(rows, divide(channels, element_of(dtype).itemsize))

@@ -145,7 +145,7 @@ def prepare(
     """Return the rotary embedding of x[rows heads size] on `gpu`, compiled or cached.
 
     `row_strides` count elements from one row of x and of out to the next; contiguous rows unless
-    given. Raises ShapeError or DTypeError for what no variant takes.
+    given. Raises ShapeError or DTypeError for unsupported sizes or types.
     """
     compiled = compile_variant(variant_for(options, dtype), gpu.arch, cache or user_cache())
     division = divide_head(element_of(dtype).itemsize, options.size, options.rotary_len)
@@ -204,7 +204,7 @@ def _checked(
     return step, allocator(spec, gpu, ("out", (rows, heads, size), x.dtype, _ALIGNMENT))
 
 
-_ALIGNMENT = 16  # bytes: what one thread loads at once
+_ALIGNMENT = 16  # bytes that one thread loads at once
 
 
 def _angle_bytes(dtype: np.dtype[Any], size: int, rotary_len: int) -> int:

@@ -191,8 +191,8 @@ def prepare(
 
     `token_stride` counts elements from one row of the token buffer to the next, `row_stride` those
     from one row of logits to the next (`length` unless given); `top` is the row size of
-    `Logprobs.top`. Raises ShapeError or DTypeError for what no kernel takes, CompileError where
-    there is no compiler.
+    `Logprobs.top`. Raises ShapeError or DTypeError for unsupported sizes or types, CompileError
+    where there is no compiler.
     """
     check(rows, length, top)
     compiled = compile_variant(variant_for(dtype, gpu.arch), gpu.arch, cache or user_cache())

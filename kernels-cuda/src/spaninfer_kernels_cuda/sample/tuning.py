@@ -10,7 +10,7 @@ from spaninfer_kernel_launch import ShapeError
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Threads of every block, one on a multiprocessor; packs of 16 bytes each has under way."""
+    """Threads of every block, one per multiprocessor; packs of 16 bytes that each has in flight."""
 
     threads: int
     stages: int
@@ -66,7 +66,7 @@ def changed_bytes(rows: int, length: int) -> int:
 
 
 def check(rows: int, length: int, top: int) -> None:
-    """Raise ShapeError for what no kernel takes."""
+    """Raise ShapeError for unsupported sizes."""
     if not 1 <= length <= MOST_LENGTH:
         raise ShapeError(f"rows have {length} logits; at least 1, at most {MOST_LENGTH}")
     if not 0 <= rows <= MOST_ROWS:

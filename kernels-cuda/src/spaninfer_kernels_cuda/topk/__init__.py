@@ -2,8 +2,8 @@
 
 Rows x[T V] of float32, float16 or bfloat16, the elements of a row contiguous, rows strided; values
 [T k] of the same type and indices[T k] int32, contiguous. Equal values are ordered by index, -0 and
-+0 are equal, NaN counts as smaller than everything else: what op-reference's `topk` says. k is at
-most 4096; V is anything below 2^31.
++0 are equal, NaN counts as smaller than everything else, as in op-reference's `topk`. k is at most
+4096; V is anything below 2^31.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ def prepare(
     """Return the top-k of x[rows length] on `gpu`, compiled or cached.
 
     `row_stride` counts elements from one row to the next (`length` unless given). With
-    `sorted=False` the k largest come in any order. Raises ShapeError or DTypeError for what no
-    kernel takes, CompileError where there is no compiler.
+    `sorted=False` the k largest come in any order. Raises ShapeError or DTypeError for unsupported
+    sizes or types, CompileError where there is no compiler.
     """
     division = divide(rows, length, k, element_of(dtype).itemsize, gpu.sm_count)
     variant = variant_for(dtype, sorted=sorted)

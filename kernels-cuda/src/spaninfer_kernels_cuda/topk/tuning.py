@@ -47,7 +47,7 @@ class Division:
 def divide(rows: int, length: int, k: int, itemsize: int, sm_count: int) -> Division | None:
     """Return the division of rows of `length` elements; None where one block holds a row.
 
-    Raises ShapeError for what no kernel takes.
+    Raises ShapeError for unsupported sizes.
     """
     check(rows, length, k)
     if length <= HELD:
@@ -70,7 +70,7 @@ def divide(rows: int, length: int, k: int, itemsize: int, sm_count: int) -> Divi
 
 
 def check(rows: int, length: int, k: int) -> None:
-    """Raise ShapeError for what no kernel takes."""
+    """Raise ShapeError for unsupported sizes."""
     if not 1 <= k <= MOST_K:
         raise ShapeError(f"k is {k}; at least 1, at most {MOST_K}")
     if not k <= length <= MOST_LENGTH:
@@ -80,7 +80,7 @@ def check(rows: int, length: int, k: int) -> None:
 
 
 def least_for(mean: float) -> int:
-    """Return a count that a binomial number with this mean reaches once in 10^12 draws.
+    """Return a count that a binomial number with this mean reaches once in 10^12 samples.
 
     >>> least_for(1.0), least_for(100.0)
     (16, 186)
@@ -92,7 +92,7 @@ def least_for(mean: float) -> int:
 
 
 def _enough_for(most: int) -> float:
-    """Return a mean with which a binomial number is at most `most` once in 10^12 draws."""
+    """Return a mean with which a binomial number is at most `most` once in 10^12 samples."""
     mean = most + 1.0
     while _chernoff(most, mean) > _FAILURE:
         mean *= 1 + 1 / 64
@@ -132,7 +132,7 @@ def _expected(samples: int, length: int, k: int) -> float:
 def _blocks(rows: int, row_bytes: int, sm_count: int) -> int:
     """Return how many blocks read a row so that the last multiprocessor is done soonest.
 
-    A block fills a multiprocessor; `loads` is what its threads read in step.
+    A block fills a multiprocessor; `loads` counts rounds in which all its threads load.
     """
     loads = ceil(row_bytes / (_LOAD_BYTES * THREADS))
     most = min(loads, max(1, 4 * sm_count // max(rows, 1)))

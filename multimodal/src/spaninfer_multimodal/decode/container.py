@@ -33,7 +33,7 @@ _OPTIONS: Final = {
 def open_container(
     data: bytes, format: Format, kind: Kind
 ) -> Iterator[av.container.InputContainer]:
-    """Open a media file; whatever FFmpeg refuses inside becomes Unreadable or TooLarge."""
+    """Open a media file; errors of FFmpeg inside become Unreadable or TooLarge."""
     try:
         with av.open(
             BytesIO(data), "r", format.reader, options=_OPTIONS, metadata_errors="replace"

@@ -1,7 +1,7 @@
 """Bytes of an image -> pixels, for bytes that anybody may have sent.
 
-Only the reader that the signature names is tried, sizes are checked after the header and before
-the pixels, and whatever Pillow raises on damaged data becomes one of our errors.
+Only the reader that the signature names is tried, sizes are checked after the header and before the
+pixels, and Pillow's errors on damaged data become MediaErrors.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _BOMB = (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning)
 def decode_image(
     data: bytes, limits: ImageLimits | None = None, *, background: Colour = WHITE
 ) -> Image:
-    """Return the picture in `data`, turned upright as its EXIF orientation says.
+    """Return the picture in `data`, rotated upright by its EXIF orientation.
 
-    Transparent parts show `background`; of an animation the first frame is taken; 16-bit grey
-    keeps its upper byte. Raises TooLarge beyond the limits, Unreadable for anything else.
+    Transparent parts show `background`; of an animation the first frame is taken; 16-bit grey keeps
+    its upper byte. Raises TooLarge beyond the limits, Unreadable for anything else.
     """
     limits = limits or ImageLimits()
     check_bytes("image", len(data), limits.max_bytes)

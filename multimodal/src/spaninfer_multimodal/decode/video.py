@@ -40,7 +40,7 @@ THREADS: Final = 2
 def decode_video(
     data: bytes, sampling: FrameSampling | None = None, limits: VideoLimits | None = None
 ) -> Video:
-    """Return frames of the first video stream in `data`, chosen by `sampling`, turned upright.
+    """Return frames of the first video stream in `data`, chosen by `sampling`, rotated upright.
 
     Animated GIF, WebP, PNG and AVIF images are videos too. Raises TooLarge beyond the limits,
     Unreadable for anything that does not decode to its end.
@@ -151,7 +151,7 @@ def _decode(data: bytes, format: Format, index: _Index, wanted: list[int]) -> It
 
 
 def _upright(frame: VideoFrame, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Return a frame as pixels[height width 3], turned as the display matrix says."""
+    """Return a frame as pixels[height width 3], rotated by the display matrix."""
     width, height = size
     pixels = frame.to_ndarray(format="rgb24", width=width, height=height)
     return np.rot90(pixels, round(frame.rotation / 90) % 4).astype(np.uint8, copy=False)

@@ -1,9 +1,9 @@
 """M-RoPE: positions in time, height and width, of text and media in any order.
 
 Text counts on all three axes alike. A medium begins at the next position and extends along its own
-axes; what follows continues at the largest position so far plus one, also where a long video's
-time axis is larger than its frames (transformers 5.23 continues inside such a video; its 4.57 and
-the published models do not).
+axes; what follows continues at the largest position so far plus one, also where a long video's time
+axis is larger than its frames (transformers 5.23 continues inside such a video; its 4.57 and the
+published models do not).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _media_positions(run: MediaRun) -> NDArray[np.int64]:
 def patch_positions(grid_thw: tuple[int, int, int], merge: int) -> NDArray[np.int64]:
     """Return the row and column[rows 2] of each patch, in the order in which towers read them.
 
-    This is what a tower's two-dimensional rotary embedding is made of.
+    A tower's two-dimensional rotary embedding is computed from them.
     """
     frames, height, width = grid_thw
     cells = np.indices((height, width)).reshape(2, height // merge, merge, width // merge, merge)

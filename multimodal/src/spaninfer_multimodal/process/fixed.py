@@ -49,7 +49,7 @@ class FixedProcessor:
     """Prepares images of one size.
 
     `size` is scaled to without keeping proportions; `shortest_edge` keeps them, and `crop` then
-    takes the middle. `tokens_per_tile` is what one view becomes in the text.
+    takes the middle. `tokens_per_tile` is the number of tokens of a view in the text.
     """
 
     normalisation: Normalisation

@@ -58,7 +58,7 @@ _COMPATIBLE: Final = IPv6Network("::/96")
 
 
 def not_public(address: Address, allowed: Collection[Network] = ()) -> str | None:
-    """Return why `address` is not on the public internet, or None if it is or is in `allowed`.
+    """Return the reason why `address` is not public; None if it is, or is in `allowed`.
 
     An IPv6 address that carries an IPv4 one (mapped, NAT64, 6to4, Teredo) is judged by that one.
     """

@@ -17,7 +17,7 @@ def read_data_url(url: str, max_bytes: int) -> bytes:
     """Return the bytes of a data: URL, at most `max_bytes`.
 
     The declared media type is not looked at: formats are told by their signatures. Raises TooLarge
-    before anything is decoded, Unreadable for what is no data: URL.
+    before anything is decoded, Unreadable for other URLs.
     """
     header, comma, payload = url[:_MAX_HEADER].partition(",")
     found = _HEADER.fullmatch(header)

@@ -39,7 +39,7 @@ async def fetch(
 ) -> bytes:
     """Return the body of `url`, at most `max_bytes`.
 
-    `resolver` is the system's where none is given; `ssl_context` trusts what the system trusts.
+    `resolver` is the system's where none is given; `ssl_context` trusts the system's certificates.
     Raises Forbidden, Unreachable, TooLarge, TooSlow, and Unreadable for a page that is no media.
     """
     hop = _Hop(policy, resolver or resolve, ssl_context or _trusted())
@@ -61,7 +61,7 @@ async def resolve(host: str, port: int) -> Sequence[str]:
 
 @lru_cache(maxsize=1)
 def _trusted() -> ssl.SSLContext:
-    """Return what the system trusts; reading its certificates takes tens of milliseconds."""
+    """Return the system's trust store; reading its certificates takes tens of milliseconds."""
     return httpcore2.default_ssl_context()
 
 
@@ -74,7 +74,7 @@ class _Hop:
         self._tls = tls
 
     async def follow(self, url: Url, max_bytes: int) -> bytes:
-        """Request `url` and what it redirects to, each checked from the start."""
+        """Request `url` and follow redirects, each URL checked from the start."""
         for _ in range(self._policy.max_redirects + 1):
             answer = await self._get(url, max_bytes)
             if isinstance(answer, bytes):

@@ -1,4 +1,4 @@
-"""http and https URLs, parsed once and strictly: what is checked is what is connected to.
+"""http and https URLs, parsed once and strictly: the checked host is the one connected to.
 
 Where two parsers disagree about the host, a guard can be talked around. So there is one parser
 here, and it refuses what others would repair: backslashes, spaces, credentials, hosts that are

@@ -15,7 +15,7 @@ def main(max_memory_bytes: int) -> None:
     """Serve jobs until standard input is closed."""
     jobs = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what libraries print must not be an answer
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # libraries' output must not be read as an answer
     confine(max_memory_bytes)
     while True:
         try:
@@ -26,7 +26,7 @@ def main(max_memory_bytes: int) -> None:
 
 
 def _run(job: Job, data: bytes, max_memory_bytes: int) -> Media | MediaError:
-    """Return what a job produces, errors included."""
+    """Return the result of a job, errors included."""
     try:
         return job.run(data)
     except MediaError as error:

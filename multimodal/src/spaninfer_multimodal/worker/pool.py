@@ -1,4 +1,4 @@
-"""Decoder processes, a bounded number of them, behind futures."""
+"""A bounded pool of decoder processes with futures."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class DecodePool:
         return future
 
     def close(self) -> None:
-        """Cancel what waits, finish what runs, and end the processes; idempotent."""
+        """Cancel waiting jobs, finish running ones, and end the processes; idempotent."""
         self._threads.shutdown(cancel_futures=True)
         while not self._processes.empty():
             self._processes.get().close()
@@ -69,7 +69,7 @@ class DecodePool:
         self.close()
 
     def _run(self, data: bytes, job: Job) -> Media:
-        """Run a job in whichever process is free; there are as many as threads."""
+        """Run a job in a free process; there are as many as threads."""
         process = self._processes.get()
         try:
             return process.run(data, job)

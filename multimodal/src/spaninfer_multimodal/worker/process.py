@@ -50,7 +50,7 @@ class DecoderProcess:
         return self._process.pid if self._process is not None else None
 
     def run(self, data: bytes, job: Job) -> Media:
-        """Return what `job` makes of `data`; raises MediaError.
+        """Return the result of `job` on `data`; raises MediaError.
 
         A process that has served before may have died of something else, so the job that finds it
         dead is tried once more.
@@ -94,7 +94,7 @@ class DecoderProcess:
             if pipe is not None:
                 try:
                     pipe.close()
-                except OSError:  # what was still buffered for a dead process
+                except OSError:  # data still buffered for a dead process
                     continue
         process.wait()
 

@@ -1,7 +1,7 @@
 """Messages between the pool and its decoder processes: a JSON header, then bytes.
 
 The answer of a process that decodes hostile data is itself hostile: it is JSON, never pickle, and
-is checked against what the job can produce.
+is checked against the possible results of the job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_HEADER_BYTES = 2**20
 
 
 class BadAnswer(Exception):
-    """The process ended, or wrote what no decoder writes."""
+    """The process ended, or wrote an invalid answer."""
 
 
 def write_message(pipe: IO[bytes], header: dict[str, Any], body: bytes | memoryview) -> None:
@@ -60,7 +60,7 @@ def _read_exactly(pipe: IO[bytes], num_bytes: int) -> bytearray:
 
 
 def write_answer(pipe: IO[bytes], answer: Media | MediaError) -> None:
-    """Write what a job produced."""
+    """Write the result of a job."""
     if isinstance(answer, MediaError):
         write_message(pipe, {"error": type(answer).__name__, "message": str(answer)}, b"")
         return
@@ -87,7 +87,7 @@ def max_answer_bytes(job: Job) -> int:
 
 
 def read_answer(pipe: IO[bytes], job: Job) -> Media | MediaError:
-    """Read what `job` produced; raises BadAnswer for what it cannot have produced."""
+    """Read the result of `job`; raises BadAnswer for an impossible one."""
     header, body = read_message(pipe, max_answer_bytes(job))
     try:
         if "error" in header:

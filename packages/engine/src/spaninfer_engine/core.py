@@ -82,7 +82,7 @@ class _Drop:
 
 @dataclass(frozen=True, slots=True)
 class _Wake:
-    """Spans have been read from disk."""
+    """Spans have been read from disk, or written to it."""
 
 
 _Command: TypeAlias = _Add | _Stop | _Close | _Freeze | _ForgetPrefixes | _Drop | _Wake

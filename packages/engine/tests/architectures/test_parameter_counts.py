@@ -15,6 +15,7 @@ import pytest
 from shared_data import shared_data
 from spaninfer_engine.errors import EngineError, NotBuilt, UnknownArchitecture
 from spaninfer_engine.spec import UnreadConfigKeys, find, parameter_count, resolve
+from spaninfer_engine.spec.describe import list_specs
 
 PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_name("published.json").read_text())
 
@@ -28,6 +29,12 @@ BY_HAND = {  # head and embedding, layers of attention, MLP and norms, final nor
         2 * 100008 * 6144
         + 60 * (2 * 6144**2 + 2 * 6144 * 8 * 128 + 3 * 6144 * 24576 + 2 * 6144)
         + 6144
+    ),
+    "MiniMax-M2.7": (
+        2 * 200064 * 3072
+        + 3072
+        + 62 * (2 * 3072 * 6144 + 2 * 3072 * 1024 + 6144 + 1024 + 2 * 3072)
+        + 62 * (256 * 3 * 3072 * 1536 + 256 * 3072 + 256)
     ),
     "GLM-4.5-Air": (  # without the layer that predicts one token more
         2 * 151552 * 4096 + 4096
@@ -62,12 +69,7 @@ FILES = {
     "mlc_presets/olmo2_7b.json": 7_298_617_344,
     "mlc_presets/phi-4.json": 3_836_021_760,
     "aiconfigurator/moonshotai--Kimi-K2-Instruct_config.json": 1_026_408_232_448,
-    "aiconfigurator/MiniMaxAI--MiniMax-M2.7_config.json": (
-        2 * 200064 * 3072
-        + 3072
-        + 62 * (2 * 3072 * 6144 + 2 * 3072 * 1024 + 6144 + 1024 + 2 * 3072)
-        + 62 * (256 * 3 * 3072 * 1536 + 256 * 3072 + 256)
-    ),
+    "aiconfigurator/openai--gpt-oss-120b_config.json": 116_829_156_672,
 }
 
 
@@ -80,6 +82,14 @@ def test_a_published_config_has_the_published_number_of_parameters(name: str) ->
         decoder = resolve(find(config), config)
 
     assert parameter_count(decoder) == wanted
+
+
+def test_every_spec_names_the_checkpoints_that_it_is_checked_with_here() -> None:
+    checked: dict[str, list[str]] = {}
+    for name, row in PUBLISHED.items():
+        checked.setdefault(find(row["config"]).name, []).append(name)
+
+    assert {each.name: list(each.checked) for each in list_specs() if each.checked} == checked
 
 
 @pytest.mark.model

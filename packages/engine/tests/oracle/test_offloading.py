@@ -129,4 +129,5 @@ def test_spans_are_written_while_the_engine_is_idle(tmp_path: Path) -> None:
         num_spans = engine.generate(LONG, greedily(4)).usage.prompt_len // 8
 
         assert num_spans > 1
-        wait_until(lambda: len(list(tmp_path.rglob("*.span"))) >= num_spans)
+        wait_until(lambda: offloaded(engine).written >= num_spans)
+        assert len(list(tmp_path.rglob("*.span"))) == offloaded(engine).written

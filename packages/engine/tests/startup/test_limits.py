@@ -212,9 +212,9 @@ def test_published_codes_take_their_own_bits_where_products_have_them():
     head = Head(Linear(matrix), tied=False)
     model = replace(decoder(), vocab=1, embedding=Embedding(table), head=head)
     compute = decide_compute(asked(), "bfloat16", BARE)
-    codes = BLOCK_TYPES["Q4_0"].format, 5, BLOCK_TYPES["Q6_K"].format, 16
-    for format, bits in zip(codes[::2], codes[1::2], strict=True):
-        needed = 1000 * 2**20 * bits // 8 + 4 * 512
+    kept = BLOCK_TYPES["Q4_0"].format
+    for format, bits in ((kept, 4.5), (replace(kept, permuted=True), 16)):
+        needed = int(1000 * 2**20 * bits / 8) + 4 * 512
         said = {"stored_as": "bfloat16", "formats": {"matrix": format}}
         refuse_oversized(asked(), compute, model, needed, **said)
         with pytest.raises(ConfigError, match="quantize the weights"):

@@ -22,25 +22,25 @@ _CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True, slots=True)
 class FileCache:
-    """Byte strings in the files of a folder, which is made when the first one is kept.
+    """A cache of byte strings in the files of a folder, which is created with the first one.
 
-    What it does not take (it is read-only, its disk is full, there is none) `spare` does: a folder
-    below which only this user may write, since what is read from it will be run.
+    Where it cannot be written (read-only, disk full, none), `spare` is used: a folder below which
+    only this user may write, since its content will be executed.
     """
 
     folder: Path | None
     spare: Path | None = None
 
     def find(self, key: str) -> bytes | None:
-        """Return what was kept under `key`; None if nothing whole was."""
+        """Return the intact entry of `key`, or None."""
         candidates = (self.folder, self.spare if _is_private(self.spare) else None)
         found = (_read(folder / _name(key)) for folder in candidates if folder is not None)
         return next((kept for kept in found if kept is not None), None)
 
     def keep(self, key: str, content: bytes) -> None:
-        """Keep `content` under `key`, in place of what was there.
+        """Keep `content` under `key`, replacing an earlier entry.
 
-        Warns, the first time, where only the spare folder takes it, or none does.
+        Warns, the first time, if only the spare folder can be written, or neither.
         """
         reasons = []
         for folder in (self.folder, self.spare):
@@ -85,7 +85,7 @@ def _users_folder() -> Path | None:
 
 
 def _temporary_folder() -> Path | None:
-    """Return what is to be this user's own below the temporary folder; None where that lacks."""
+    """Return the folder for this user below the temporary one; None where there is none."""
     user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""
     try:
         return Path(tempfile.gettempdir(), f"spaninfer{user}")
@@ -115,7 +115,7 @@ def _name(key: str) -> str:
 
 
 def _read(path: Path) -> bytes | None:
-    """Return what a file was written with; None where it cannot be read, or is not whole."""
+    """Return the content of a file; None if it cannot be read, or is not intact."""
     try:
         content = path.read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""Compiles every variant of every operator and prints what the assembler says of each kernel.
+"""Compiles every variant of every operator and prints the assembler's report on each kernel.
 
     python -m spaninfer_kernel_launch.compile_report PACKAGE ... [--arch ARCH]
 

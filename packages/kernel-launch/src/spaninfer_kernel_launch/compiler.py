@@ -34,7 +34,7 @@ _OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--define-macro=NDEBUG")
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Kernels for one architecture: their machine code and what the assembler said about them.
+    """Kernels for one architecture: their machine code and the assembler's log.
 
     `kernels` are the signatures of those that can be loaded. One that `is_empty` takes the place of
     a kernel that was only recorded; it has one entry point.
@@ -88,10 +88,10 @@ def compile_all(
 ) -> None:
     """Compile the kernels that their caches do not have, as many at a time as there are processors.
 
-    `on_progress(done, total)` is called after each. Raises what `compile_variant` raises.
+    `on_progress(done, total)` is called after each. Raises like `compile_variant`.
     """
     missing = [each for each in requests if each.cache is not None and _find(each) is None]
-    # Long sources take long, and what takes longest must not come last.
+    # Long sources take longest, and must not come last.
     missing.sort(key=lambda each: (-len(each.variant.text), str(each.variant)))
     if not missing:
         return
@@ -128,7 +128,7 @@ _found: dict[KernelRequest, Compiled] = {}
 
 
 def _find(request: KernelRequest) -> Compiled | None:
-    """Return what is known of a kernel; without a cache, nothing."""
+    """Return a kernel from the cache, or None."""
     if request.cache is None:
         return None
     if (found := _found.get(request)) is not None:
@@ -168,7 +168,7 @@ def _compile(variant: Variant, arch: str) -> Compiled:
     ]
     if compiler_version() >= (12, 9):
         # Where a driver is present, NVRTC has kept cubins in the driver's cache since 12.9, without
-        # their logs: what comes from there has no registers and spills to tell.
+        # their logs: kernels from there have no report of registers and spills.
         options.append("--no-cache")
     error, program = bound.nvrtcCreateProgram(
         variant.text.encode(), variant.source.path.encode(), 0, [], []

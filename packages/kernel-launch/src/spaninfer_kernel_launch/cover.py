@@ -24,7 +24,7 @@ def pairwise_cover(variants: Iterable[Variant], *, alone: Collection[str] = ()) 
     """Return few of `every_case` in which all that meets somewhere meets: values of two macros.
 
     Of macros in `alone`, each value occurs with each entry point, not with each other value: names
-    of those that follow from other macros, or count what takes no registers.
+    of those that follow from other macros, or count things that take no registers.
 
     The architecture and the entry point count as macros. Mistakes in a kernel mostly need two
     things to come together (Kuhn, Wallace and Gallo 2004), such as an element type and an

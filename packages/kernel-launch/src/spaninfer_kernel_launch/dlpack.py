@@ -95,7 +95,7 @@ def dtype_of(given: Any) -> np.dtype[Any]:
 
 
 _lent: dict[int, tuple[object, ...]] = {}
-"""By address of the managed tensor: what must live until its reader lets go of it."""
+"""By address of a managed tensor: the objects that must live until its reader releases it."""
 
 
 def _let_go(address: int) -> None:

@@ -1,4 +1,4 @@
-"""A GPU: what kernels are chosen by, and the context in which they are loaded."""
+"""A GPU: the properties by which kernels are chosen, and the context that they are loaded in."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Gpu:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make this GPU's context the thread's own; afterwards it is again what it was."""
+        """Make this GPU's context the thread's current one; restore the earlier one afterwards."""
         bound = driver()
         call_driver(bound.cuCtxPushCurrent, self.context)
         try:

@@ -42,7 +42,7 @@ class Array:
         return dlpack.ON_GPU, self.gpu.index
 
     def __dlpack__(self, *, stream: int | None = None, **_: object) -> object:
-        """Return a capsule; work on the reader's `stream` comes after what is under way here.
+        """Return a capsule; work on the reader's `stream` comes after the work in flight here.
 
         None is the legacy default stream, -1 asks for no such order (the array API standard).
         """
@@ -72,7 +72,7 @@ Result: TypeAlias = tuple[str, tuple[int, ...], object, int]
 
 
 def allocator(like: ArraySpec, gpu: Gpu, *results: Result) -> Callable[[int], tuple[Any, ...]]:
-    """Return what makes new arrays for results, in the order of the stream whose handle it takes.
+    """Return a function from a stream's handle to new arrays for results, in that stream's order.
 
     Tensors where `like` is the spec of a torch tensor, else each an `Array`.
     """
@@ -83,7 +83,7 @@ def allocator(like: ArraySpec, gpu: Gpu, *results: Result) -> Callable[[int], tu
 
 
 def _tensors(device: Any, results: tuple[Result, ...]) -> Callable[[int], tuple[Any, ...]]:
-    """Return what makes tensors from torch's own allocator: 1.5 µs each, an `Array` takes 8."""
+    """Return an allocator of torch tensors: 1.5 µs each, where an `Array` takes 8."""
     cuda, current, index = torch().cuda, current_of_torch(), device.index
     makers = [
         partial(torch().empty, *shape, dtype=dtype_in_torch(dtype), device=device)

@@ -24,7 +24,7 @@ class CompileReport:
     """Resources of one kernel: registers per thread, bytes per thread, shared bytes per block.
 
     `spill_bytes` counts stores and loads of registers that did not fit; `stack_bytes` also holds
-    arrays that the compiler could not keep in registers. Shared memory asked for at launch is not
+    arrays that the compiler could not keep in registers. Shared memory requested at launch is not
     in `shared_bytes`.
     """
 
@@ -35,7 +35,7 @@ class CompileReport:
 
 
 def read_reports(log: str) -> dict[str, CompileReport]:
-    """Return what the verbose log of ptxas says about each kernel, by entry point.
+    """Return the reports in ptxas' verbose log, by entry point.
 
     Raises CompileError for a log that is not of that form.
     """

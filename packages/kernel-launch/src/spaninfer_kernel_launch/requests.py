@@ -75,7 +75,7 @@ def recording_kernels() -> Iterator[set[KernelRequest]]:
 
 
 def prepared_once(maxsize: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Return a decorator that keeps what was prepared for the latest `maxsize` arguments.
+    """Return a decorator that caches preparations for the latest `maxsize` arguments.
 
     While kernels are recorded it keeps nothing, and gives nothing that it has kept before. The
     arguments are given by position, which is faster.

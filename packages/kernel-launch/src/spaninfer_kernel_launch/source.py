@@ -1,8 +1,8 @@
 """CUDA C++ from the data of installed packages, joined into one translation unit.
 
-The compiler then needs no include paths of ours, and one text is the whole of what a kernel depends
-on: it is the key under which the compiled form is kept. Each file begins with a #line, so that
-messages name the real file and line.
+The compiler then needs no include paths of ours, and one text is all that a kernel depends on: it
+is the key under which the compiled form is kept. Each file begins with a #line, so that messages
+name the real file and line.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def stream_handle(stream: object, array: object = None) -> int:
 
     A stream is a handle, an object with `__cuda_stream__`, or a stream of torch or cupy. For None
     it is the current stream of the framework that made `array`. Raises StreamMissing for an array
-    of no framework that has one, for the handle 0 and for what is no stream.
+    of no framework that has one, for the handle 0 and for objects that are no stream.
     """
     if stream is None:
         return current_stream(array)
@@ -71,7 +71,7 @@ _CURRENT: Final[dict[type, Callable[[Any], int]]] = {}
 
 
 def current_of_torch() -> Callable[[int], int]:
-    """Return what gives the handle of torch's current stream on a GPU, by its number.
+    """Return a function from a GPU's number to the handle of torch's current stream on it.
 
     What torch's own generated code calls takes 0.2 µs, `torch.cuda.current_stream` 2 to 4.
     """

@@ -29,7 +29,7 @@ class Timing:
 def time_launches(
     launch: Callable[[int, int], None], gpu: Gpu, *, launches: int = 20, replays: int = 15
 ) -> Timing:
-    """Return what one launch takes inside a CUDA graph of `launches`, each replay timed by events.
+    """Return the time of one launch inside a CUDA graph of `launches`, each replay timed by events.
 
     `launch(stream, number)` starts launch number 0, 1, … of the graph: a benchmark that must not
     find its inputs in the L2 cache takes other ones for each number.
@@ -59,7 +59,7 @@ def new_stream() -> Iterator[int]:
 def captured(
     stream: int, launch: Callable[[int, int], None], launches: int = 1
 ) -> Iterator[Callable[[], None]]:
-    """Capture `launches` calls of `launch(stream, number)`; give what replays them on `stream`."""
+    """Capture `launches` calls of `launch(stream, number)`; yield their replay on `stream`."""
     bound = driver()
     call_driver(
         bound.cuStreamBeginCapture, stream, bound.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -98,7 +98,7 @@ def _replay(replay: Callable[[], None], stream: int, times: int) -> list[float]:
 def record(gpu: Gpu, timing: Timing, *, bytes_moved: int, **sizes: object) -> str:
     """Return a measurement as one JSON line: sizes, times, gigabytes per second, circumstances.
 
-    `bytes_moved` is what a launch must read and write at least; `sizes` say what was measured.
+    `bytes_moved` is the least that a launch must read and write; `sizes` describe the measurement.
     """
     return json.dumps(
         {
@@ -111,7 +111,7 @@ def record(gpu: Gpu, timing: Timing, *, bytes_moved: int, **sizes: object) -> st
 
 
 def circumstances(gpu: Gpu) -> dict[str, object]:
-    """Return device, versions, commit and time: what makes two records comparable."""
+    """Return device, versions, commit and time, which make records comparable."""
     return {
         "device": gpu.name,
         "driver": call_driver(driver().cuDriverGetVersion),

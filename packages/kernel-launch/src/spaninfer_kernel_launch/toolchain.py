@@ -58,7 +58,7 @@ def include_folders() -> tuple[str, ...]:
 
 @once
 def toolchain_id() -> str:
-    """Return what differs wherever another build of NVRTC or of its headers may compile otherwise.
+    """Return an identity that differs between builds of NVRTC and its headers.
 
     NVRTC tells no more than major and minor version, so that a bug-fix release looks like the one
     before: its library's size and beginning differ. Headers are taken whole, 0.9 MB in 3 ms.

@@ -59,12 +59,12 @@ def attend_ragged(
     encoders (Devlin et al. 2018) has neither, and `ahead` = 0 is causal.
     """
     scores = _scores(query, keys, scale, softcap, None)
-    behind = np.arange(len(query))[:, None] - np.arange(len(keys))
-    visible = np.ones_like(behind, np.bool_)
+    distance = np.arange(len(query))[:, None] - np.arange(len(keys))
+    visible = np.ones_like(distance, np.bool_)
     if window is not None:
-        visible &= behind < window
+        visible &= distance < window
     if ahead is not None:
-        visible &= behind >= -ahead
+        visible &= distance >= -ahead
     if bias is not None:
         scores = scores + bias.astype(scores.dtype)
     return _read(softmax(np.where(visible, scores, -np.inf)), values)
@@ -117,8 +117,8 @@ def _scores(
 
 def _visible(query_positions: Ints, key_positions: Ints, window: int | None) -> NDArray[np.bool_]:
     """[T N]: True where a query sees a key."""
-    behind = query_positions[:, None] - key_positions
-    return behind >= 0 if window is None else (behind >= 0) & (behind < window)
+    distance = query_positions[:, None] - key_positions
+    return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
 
 def _read(weights: Floats, values: Floats) -> Floats:

@@ -14,7 +14,7 @@ import numpy as np
 from spaninfer_op_reference.activation import log_softmax, softmax
 from spaninfer_op_reference.arrays import Floats, Ints
 
-_FIRST_LOOK = 64  # most sets of likeliest tokens are smaller; a whole sort costs 40 times as much
+_FIRST_LOOK = 64  # most sets of candidates are smaller; a full sort costs 40 times as much
 
 
 class Candidates(NamedTuple):

@@ -32,7 +32,7 @@ def tolerance(dtype: str) -> float:
 
 
 def relative_error(actual: Floats, expected: Floats) -> float:
-    """Return the largest difference over the root mean square of what was expected, in float64.
+    """Return the largest difference over the root mean square of the expected values, in float64.
 
     Not number by number: a sum that cancels to nearly zero carries the error of its terms. An
     expectation of zeros is compared absolutely; NaN or infinity in either is an infinite error.

@@ -5,7 +5,7 @@ Channel pair i of R/2 turns by position * inverse[i] radians. The rules stretch 
 factor on cos and sin.
 """
 
-# ruff: noqa: D102  the docstring of FrequencyRule says what its fields are
+# ruff: noqa: D102  the docstring of FrequencyRule describes its fields
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FrequencyRule(Protocol):
     *_freq_factor (llama3) and beta_* (yarn): turns within original_len between which frequencies
                   go over from kept to stretched; `truncate` rounds them to whole channel pairs
     mscale*       (yarn) and attention_factor (yarn, longrope): the factor on cos and sin
-    *_factors     longrope: what each frequency is divided by, up to original_len and beyond
+    *_factors     longrope: divisors of each frequency, up to original_len and beyond
     """
 
     @property
@@ -155,7 +155,7 @@ def _yarn_factor(rule: FrequencyRule) -> float:
 def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
     """Return 0.1 mscale ln(factor) + 1; 1 where nothing is stretched.
 
-    Squared, it is also what DeepSeek multiplies the scale of its scores with.
+    Squared, it is also DeepSeek's factor on the scale of its scores.
     """
     return 0.1 * mscale * math.log(factor) + 1 if factor > 1 else 1.0
 

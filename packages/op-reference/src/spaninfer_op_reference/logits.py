@@ -65,7 +65,7 @@ def ngram_ends(ids: Ints, n: int) -> Ints:
 
 
 def word_ends(ids: Ints, words: Sequence[Sequence[int]]) -> Ints:
-    """Return the last token of every word whose tokens before the last are what ids end in."""
+    """Return the last token of every bad word whose other tokens are the end of ids."""
     tail = ids[max(len(ids) - max(map(len, words), default=0), 0) :].tolist()
     ends = [
         word[-1]

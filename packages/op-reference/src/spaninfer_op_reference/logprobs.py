@@ -15,8 +15,8 @@ class Logprobs(NamedTuple):
     """Log-probabilities of R chosen tokens, and of the top n beside each."""
 
     chosen: Floats  # [R]
-    rank: Ints  # [R] 1 is the likeliest; equal tokens rank by id
-    top_ids: Ints  # [R n] likeliest first
+    rank: Ints  # [R] 1 is the argmax; equal tokens rank by id
+    top_ids: Ints  # [R n] most likely first
     top: Floats  # [R n]
 
 

@@ -1,7 +1,7 @@
 """Random numbers that are a function of a counter and a key: Philox4x32-10.
 
-Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3". Nothing is
-remembered between draws, so a draw can be repeated, on any machine and in any batch.
+Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3". There is no state
+between numbers, so sampling can be repeated, on any machine and in any batch.
 """
 
 from __future__ import annotations

@@ -18,13 +18,13 @@ NUMBERS_AT_ONCE = 1 << 16  # float64 intermediates of a chunk of rows stay in a 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
-    """Codes of a weight[... N K], one per byte, with what turns them back into numbers.
+    """Codes of a weight[... N K], one per byte, with scales and minimums.
 
     codes           uint8 or int8 [... N K]
     scales          [... N/group_rows K/group_columns], rounded up; floats, or whole numbers under
                     outer scales
     zeros           as scales, where the format has them
-    minimums        as scales: what is subtracted, scaled by `outer_minimums`
+    minimums        as scales: offsets to subtract, scaled by `outer_minimums`
     outer           [... N/group_rows X] or [... 1 1]: each for as many groups of a row as X says
     outer_minimums  as outer
     group_of        int [... K]: the group of each column, where the format is permuted
@@ -87,8 +87,8 @@ def stack_weights(weights: Sequence[QuantizedWeight]) -> QuantizedWeight:
 def dequantize_weight(weight: QuantizedWeight) -> NDArray[np.float32]:
     """Return the weight[... N K]: computed in float64, where all but sums are exact, rounded once.
 
-    The reference implementations of the formats compute in float32, with one rounding as well
-    where scales have at most 16 bits of mantissa; see tests/test_quantized_weight.py.
+    The reference implementations of the formats compute in float32, with one rounding as well where
+    scales have at most 16 bits of mantissa; see tests/test_quantized_weight.py.
     """
     out = np.empty(weight.shape, np.float32)
     for number in np.ndindex(weight.shape[:-2]):

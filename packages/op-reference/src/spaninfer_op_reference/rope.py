@@ -1,8 +1,8 @@
 """Rotary position embedding (Su et al. 2021, "RoFormer"): angles, and the rotation of vectors.
 
-Models are trained with frequencies and angles in float32, whose rounding is visible at positions
-in the tens of thousands: position 100 000 times a frequency near 1 is off by up to 0.004 radians.
-Angles are therefore computed in the dtype of the frequencies; float64 shows what rounding costs.
+Models are trained with frequencies and angles in float32, whose rounding is visible at positions in
+the tens of thousands: position 100 000 times a frequency near 1 is off by up to 0.004 radians.
+Angles are therefore computed in the dtype of the frequencies; float64 shows the effect of rounding.
 """
 
 from __future__ import annotations

@@ -2,27 +2,28 @@
 
 The order, and why:
 
-1. bias                  part of what the model says, as the OpenAI API defines it
-2. allowed and banned    masks; -inf stays -inf through all that follows, so their place among the
-                         penalties does not matter
+1. bias                  part of the model's logits, as the OpenAI API defines it
+2. allowed and banned    masks; -inf stays -inf from here on, so their place among the penalties
+                         does not matter
 3. repetition penalty    over prompt and output; before the two that subtract, because it divides,
-                         and what it does should not depend on them
+                         and should not depend on them
 4. presence, frequency   over the output
 5. repeated n-grams      a mask again
    A greedy row takes the largest logit here, of equal ones the smallest id.
-6. temperature           before the cuts, so that top-p, min-p and typical look at the distribution
-                         that is drawn from; top-k does not notice
-7. top-k, typical, top-p, min-p     each on what the one before it left
-8. the draw
+6. temperature           before truncation, so that top-p, min-p and typical see the distribution
+                         that is sampled; top-k is not affected
+7. top-k, typical, top-p, min-p     each on the candidates of the one before
+8. sampling
 
-Others mask after the penalties (transformers, DashInfer) and cut to top-k before the temperature
-(DashInfer), which comes to the same. Where it does not: transformers applies typical last, and
-vLLM min-p before top-k and top-p.
+Others mask after the penalties (transformers, DashInfer) and apply top-k before the temperature
+(DashInfer), with the same result. The result differs for two: transformers applies typical last,
+and vLLM min-p before top-k and top-p.
 
-The draw is an exponential race: token i arrives at time E_i / p_i, E_i being its own exponential
-number, and the first one wins, with probability p_i. In logarithms that is the argmax of
-logit_i + Gumbel_i, which needs no sum over the vocabulary. E_i depends on seed, position and token
-id alone, so a draw never depends on the batch, and a winner stays the winner when others leave.
+Sampling is Gumbel-max, as an exponential race: token i arrives at time E_i / p_i, E_i being its own
+exponential number, and the first one wins, with probability p_i. In logarithms that is the argmax
+of logit_i + Gumbel_i, which needs no sum over the vocabulary. E_i depends on seed, position and
+token id alone, so a token never depends on the batch, and a winner stays the winner when others
+leave.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class RowSampling:
     """Sampling parameters of a row; the defaults sample the model's distribution."""
 
     seed: int = 0  # 64 bits
-    position: int = 0  # of the drawn token in its request
+    position: int = 0  # of the sampled token in its request
     temperature: float = 1.0  # below COLDEST: greedy
     top_k: int = 0  # 0: all
     typical_p: float = 1.0
@@ -81,7 +82,7 @@ class RowSampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     no_repeat_ngram: int = 0  # 0: off
-    logit_bias: tuple[Ints, Floats] | None = None  # token ids, and what is added to their logits
+    logit_bias: tuple[Ints, Floats] | None = None  # token ids, and their additive biases
     allowed: Choice | None = None  # None: all
     banned: Choice | None = None  # among others the end ids before min_tokens
     bad_words: Sequence[Sequence[int]] = ()  # sequences of ids that must not be completed

@@ -23,15 +23,15 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3
 class WeightFormat:
     """The meaning of a weight[N K]'s codes as numbers; equal formats can share a kernel.
 
-    name           what publishers call it, for messages
-    values         what a code stands for before it is scaled; "table": an entry of `table`
+    name           the publishers' name, for messages
+    values         the meaning of a code before it is scaled; "table": an entry of `table`
     bits           of a code
     group_rows     rows that share a scale: 1, a block's, or None for all
     group_columns  columns that share a scale, the last group possibly fewer; None: all
     scale          the number format of scales in the file
     outer          that of the scales' own scale; None where there is none
-    zero           how codes are shifted: not at all (codes are signed then), by a whole number or
-                   a float per group, or by a scaled minimum that is subtracted behind the scale
+    zero           the shift of codes: none (codes are signed then), a whole number or a float per
+                   group, or a scaled minimum that is subtracted after scaling
     permuted       whether each column names its group, so that groups are no neighbours
     stored_bits    bits per weight in the file, scales and zeros included
     """

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
+from spaninfer_serving.messages_api.envelope import PREFIX
 from spaninfer_serving.wire.admin import AbortRequest, AbortResponse, Done, LogLevelRequest
 from spaninfer_serving.wire.chat import ChatChunk, ChatRequest, ChatResponse
 from spaninfer_serving.wire.completions import CompletionRequest, CompletionResponse
@@ -45,7 +46,8 @@ PLACE = "#/components/schemas/{model}"
 ANYWHERE = {
     400: "The request is no HTTP, or a value, the prompt or the JSON is at fault",
     401: "No valid key",
-    403: "A server on loopback without a key was asked under a name that is not its own",
+    403: "The key may not do this; or a server on loopback without a key was asked under a name "
+    "that is not its own",
     404: "No such model, or no such address",
     405: "Not with this method",
     413: "The body is larger than the server takes",
@@ -56,7 +58,7 @@ ANYWHERE = {
 WITH_BODY = {
     408: "The body did not arrive in time",
     415: "The body is not JSON by its content type, or it is compressed",
-    503: "The server stops, or its engine has failed",
+    503: "The server drains or stops, or its engine has failed",
 }
 
 ERROR = {
@@ -74,6 +76,24 @@ ERROR = {
             },
         }
     },
+}
+ANTHROPIC_ERROR = {
+    "type": "object",
+    "required": ["type", "error", "request_id"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["type", "message"],
+            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+        },
+        "request_id": {"type": ["string", "null"]},
+    },
+}
+EVENT = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
 }
 STATUS = {
     "type": "object",
@@ -193,7 +213,7 @@ def answers_to(
         events = f"Events that hold a {event.__name__} each, then [DONE]"
     if events is not None:
         says += ", or with stream: its events"
-        content["text/event-stream"] = {"schema": {"type": "string", "description": events}}
+        content["text/event-stream"] = {"schema": EVENT | {"description": events}}
     return {
         "requestBody": {"required": True, "content": {"application/json": asked}},
         "responses": {"200": {"description": says, "content": content}},
@@ -225,7 +245,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
     schemas = components.setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's; no answer here is one
         schemas.pop(unused, None)
-    schemas |= {"Error": ERROR, "Status": STATUS}
+    schemas |= {"Error": ERROR, "AnthropicError": ANTHROPIC_ERROR, "Status": STATUS}
     for body in EXAMPLES:
         schemas |= _schemas(body, "validation")
         _allow_null(schemas[body.__name__])
@@ -248,9 +268,10 @@ def _allow_null(body: dict[str, Any]) -> None:
 def _complete(path: str, method: str, responses: dict[str, Any]) -> None:
     """Add to the responses of a route what FastAPI cannot know."""
     responses.pop("422", None)
-    _refusals(responses, ANYWHERE)
+    error = "AnthropicError" if path.startswith(PREFIX) else "Error"
+    _refusals(responses, ANYWHERE, error)
     if method == "post":
-        _refusals(responses, WITH_BODY)
+        _refusals(responses, WITH_BODY, error)
     if path.startswith("/health"):
         status = {"application/json": {"schema": {"$ref": PLACE.format(model="Status")}}}
         responses["200"]["content"] = status
@@ -259,8 +280,8 @@ def _complete(path: str, method: str, responses: dict[str, Any]) -> None:
         responses["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
 
 
-def _refusals(responses: dict[str, Any], statuses: dict[int, str]) -> None:
-    content = {"application/json": {"schema": {"$ref": PLACE.format(model="Error")}}}
+def _refusals(responses: dict[str, Any], statuses: dict[int, str], error: str) -> None:
+    content = {"application/json": {"schema": {"$ref": PLACE.format(model=error)}}}
     for status, when in statuses.items():
         responses[str(status)] = {"description": when, "content": content}
 

@@ -25,7 +25,7 @@ def make_tracer() -> Any:
     except ImportError as missing:
         raise ConfigError(
             f"--traces needs OpenTelemetry ({missing.name} is missing); "
-            "pip install 'spaninfer-serving[otel]'"
+            "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
         ) from missing
     provider = TracerProvider(resource=Resource.create({"service.name": "spaninfer"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

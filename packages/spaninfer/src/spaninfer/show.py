@@ -205,10 +205,10 @@ def model(parts: Parts) -> None:
 def specs() -> None:
     """Print the architectures that are known."""
     table = Table()
-    for column in ("name", "kind", "Hugging Face classes"):
+    for column in ("name", "kind", "Hugging Face classes", "checked with"):
         table.add_column(column)
     for row in describe.list_specs():
-        table.add_row(row.name, row.kind, ", ".join(row.hf))
+        table.add_row(row.name, row.kind, ", ".join(row.hf), ", ".join(row.checked))
     _out.print(table)
 
 

@@ -3,7 +3,7 @@
 query[T H D], key[T K D] and value[T K E] of one element type, heads of a row contiguous, rows
 strided, each beginning at a multiple of 16 bytes; cosine[T R/2] and sine[T R/2] float32;
 slot_mapping[T] int32 (span * span_len + offset, negative for padding rows). The spans hold the same
-element type, or codes, which are made of what norm and rotary embedding give before it is rounded
+element type, or codes, which are quantised from the unrounded results of norm and rotary embedding
 (quantize.py).
 """
 
@@ -206,7 +206,7 @@ def prepare(
     """Return the append of `rows` tokens with `heads` query heads on `gpu`, compiled or cached.
 
     `row_strides` count elements from one row of query, key and value to the next; contiguous rows
-    unless given. Raises ShapeError or DTypeError for what no variant takes.
+    unless given. Raises ShapeError or DTypeError for unsupported sizes or types.
     """
     if heads < 1 or heads % layout.kv_heads:
         raise ShapeError(f"{heads} query heads are not a multiple of {layout.kv_heads} key heads")

@@ -17,7 +17,7 @@ from spaninfer_kernel_launch import (
 
 from span_attention.layout import SpanLayout
 
-ALIGNMENT: Final = 16  # bytes of pointers and rows: what one thread loads at once
+ALIGNMENT: Final = 16  # bytes, of pointers and rows: one thread's load
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ def rotary_len(options: AppendOptions, layout: SpanLayout) -> int:
 def variant_for(options: AppendOptions, layout: SpanLayout) -> Variant:
     """Return the variant that writes into spans of this layout.
 
-    Raises DTypeError or ShapeError for what no variant takes.
+    Raises DTypeError or ShapeError for unsupported types or sizes.
     """
     element, rotated = element_for(options, layout), rotary_len(options, layout)
     key = divide_head(element.itemsize, layout.key_size, rotated)

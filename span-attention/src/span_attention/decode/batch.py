@@ -30,7 +30,7 @@ from span_attention.decode.prepared import PreparedDecode, prepare
 from span_attention.decode.tuning import Tuning, places
 from span_attention.decode.variant import DecodeOptions
 from span_attention.layout import SpanLayout
-from span_attention.operands import operands_of
+from span_attention.operands import check_spans, operands_of
 from span_attention.spans import Spans
 
 
@@ -104,8 +104,9 @@ class BatchDecode:
         """
         (lens_at, lens), (tables_at, tables) = inspect_array(seq_lens), inspect_array(span_tables)
         rows_at, rows = inspect_array(table_rows)
-        spec = (self._options, self._layout, self._num_heads, self._tuning, lens, tables, rows)
-        prepared, table_stride, allocate = _prepared_for(*spec)
+        specs = (lens, tables, rows)
+        key = (self._options, self._layout, self._num_heads, self._tuning, specs)
+        prepared, table_stride, allocate = _prepared_for(*key)
         handle = stream_handle(stream, seq_lens)
         if self._step is None or self._step.prepared is not prepared:
             self._memory = allocate(handle)
@@ -145,9 +146,8 @@ class BatchDecode:
         if step is None:
             raise ShapeError("no step is planned; call plan(seq_lens, span_tables) before run")
         layout, prepared = self._layout, step.prepared
-        at = operands_of(
-            prepared, prepared.requests, spans, query, (alibi_slopes, sinks), out, stream
-        )
+        check_spans(prepared, spans)
+        at = operands_of(prepared, prepared.requests, query, (alibi_slopes, sinks), out, stream)
         (keys, values), (key_scales, value_scales) = spans.places, spans.scale_places
         key_head, value_head, key_scale_head, value_scale_head = self._head_strides
         arguments = AttendArguments(
@@ -216,20 +216,17 @@ def _prepared_for(
     layout: SpanLayout,
     num_heads: int,
     tuning: Tuning | None,
-    seq_lens: ArraySpec,
-    span_tables: ArraySpec,
-    table_rows: ArraySpec,
+    specs: tuple[ArraySpec, ArraySpec, ArraySpec],
 ) -> tuple[PreparedDecode, int, Callable[[int], tuple[Any, ...]]]:
     """Return the decode of a step with these specs, and the allocator of its memory."""
-    views = {"seq_lens": view_at(seq_lens), "span_tables": view_at(span_tables)}
-    if table_rows:
-        views["table_rows"] = view_at(table_rows)
+    given = zip(("seq_lens", "span_tables", "table_rows"), specs, strict=True)
+    views = {name: view_at(spec) for name, spec in given if spec}
     requests = check_step(**views)
     gpu = gpu_of(**views)
     prepared = _kernel_for(options, layout, requests, num_heads, gpu.index, tuning)
     plan: Result = ("plan", (prepared.plan_bytes,), np.uint8, 16)
     workspace: Result = ("workspace", (prepared.workspace_bytes,), np.uint8, 16)
-    allocate = allocator(seq_lens, gpu, plan, workspace)
+    allocate = allocator(specs[0], gpu, plan, workspace)
     return prepared, views["span_tables"].strides[0], allocate
 
 

@@ -86,7 +86,7 @@ def prepare(
 ) -> PreparedDecode:
     """Return the decode of `requests` requests with `heads` query heads, compiled or cached.
 
-    Raises ShapeError or DTypeError for what no variant takes.
+    Raises ShapeError or DTypeError for unsupported sizes or types.
     """
     tuning = tuning or tune(layout, heads, requests)
     variant = variant_for(options, layout, tuning)

@@ -2,9 +2,9 @@
 
 outputs[P T H E] of P parts, float32, float16 or bfloat16, and lse[P T H] float32, the natural
 logarithm of each part's sum of exponentials, minus infinity where it saw no key; both contiguous:
-what `BatchDecode` and `BatchPrefill` give with lse=True (lse.py says what parts have to keep to).
-The results are out[T H E], of the outputs' type, and total[T H] float32, the log-sum-exp of all
-parts. Where no part saw a key, the output is zero and the total minus infinity.
+what `BatchDecode` and `BatchPrefill` give with lse=True (requirements on parts: lse.py). The
+results are out[T H E], of the outputs' type, and total[T H] float32, the log-sum-exp of all parts.
+Where no part saw a key, the output is zero and the total minus infinity.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def prepare(
 ) -> PreparedMerge:
     """Return the merge of outputs[parts rows heads size] on `gpu`, compiled or cached.
 
-    Raises ShapeError or DTypeError for what no variant takes.
+    Raises ShapeError or DTypeError for unsupported sizes or types.
     """
     if parts < 1 or size < 1:
         raise ShapeError(f"{parts} parts of heads of {size} elements; at least one of each")

@@ -1,7 +1,7 @@
 """Causal attention of new tokens over keys and values in spans: prompts, chunks, single tokens.
 
 `BatchPrefill` plans a step on the GPU, once for all layers of a window, and runs a layer. Nothing
-of a step's arrays is read on the host, so that launches follow whatever the device makes of them.
+of a step's arrays is read on the host, so that launches use the values on the device.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from spaninfer_kernel_launch import (
 )
 
 from span_attention.layout import SpanLayout
-from span_attention.operands import operands_of
+from span_attention.operands import check_spans, operands_of
 from span_attention.prefill.arguments import Arguments
 from span_attention.prefill.options import PrefillOptions
 from span_attention.prefill.prepared import Division, PreparedPrefill, prepare
@@ -54,7 +54,7 @@ class BatchPrefill:
     read spans of this layout; `dtype` is the element type of queries and results, float16 or
     bfloat16, and that of the spans where these hold floats. With `splits`, few rows of a long
     context are shared among all multiprocessors where the kernel can; a row's last bits then depend
-    on what else is in the step, and otherwise do not. With `lse`, runs also give log-sum-exps
+    on the rest of the step; without it, they do not. With `lse`, runs also give log-sum-exps
     (span_attention/lse.py).
 
     Nothing is compiled before the first plan. Plan and workspace are kept as long as a step has as
@@ -155,9 +155,8 @@ class BatchPrefill:
         if step is None:
             raise ShapeError("no step is planned; call plan(query_start_loc, …) before run")
         prepared, division = step.prepared, step.division
-        at = operands_of(
-            prepared, division.num_rows, spans, query, (alibi_slopes, sinks), out, stream
-        )
+        check_spans(prepared, spans)
+        at = operands_of(prepared, division.num_rows, query, (alibi_slopes, sinks), out, stream)
         if division.num_rows and division.slices:
             arguments = Arguments(
                 out=at.out,

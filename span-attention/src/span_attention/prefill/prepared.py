@@ -129,8 +129,8 @@ def prepare(
     """Return the attention of `heads` query heads over such spans on `gpu`, compiled or cached.
 
     With `splits`, few rows of a long context are shared among all multiprocessors where the kernel
-    can; a row's last bits then depend on what else is in the step, and otherwise do not. Raises
-    ShapeError or DTypeError for what no variant takes.
+    can; a row's last bits then depend on the rest of the step; without it, they do not. Raises
+    ShapeError or DTypeError for unsupported sizes or types.
     """
     if heads < 1 or heads % layout.kv_heads:
         raise ShapeError(f"{heads} query heads are not a multiple of {layout.kv_heads} key heads")

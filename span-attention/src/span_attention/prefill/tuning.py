@@ -95,7 +95,7 @@ def heads_of_tile(
     sm_count: int,
     splits: bool = False,
 ) -> int:
-    """Return how many of the `ratio` query heads of a KV head share a tile of so many lines.
+    """Return the number of the `ratio` query heads of a KV head that share a tile of so many lines.
 
     One head, whose rows then begin where blocks of keys do, or as many as fit and leave no rest:
     whichever needs fewer rounds of all multiprocessors for slices of equal length; one where both
@@ -126,7 +126,7 @@ def launch(tiles: Tiles, *, registers: int, sm_count: int, shared_bytes: int) ->
 _GROUP: Final = 4 * _WARP  # threads whose warps multiply together
 _LINES_OF_GROUP: Final = 64
 _BARRIER_BYTES: Final = 8
-_WORK_BYTES: Final = 64  # what a consumer is told of its task
+_WORK_BYTES: Final = 64  # a consumer's description of its task
 
 
 @dataclass(frozen=True, slots=True)

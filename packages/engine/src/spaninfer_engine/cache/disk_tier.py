@@ -66,7 +66,7 @@ class DiskTier:
         return bool(self._readers)
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """Have this called in the transfer's thread whenever a read has ended."""
+        """Have this called in the transfer's thread when a read has ended, or all jobs have."""
         self._transfer.wake_with(wake)
 
     def has(self, group: int, span_hash: bytes) -> bool:

@@ -1,7 +1,7 @@
 """The thread that moves spans between slots of host memory and files.
 
 Jobs are done in order. What became of them comes back as `Done`, which the engine's loop takes when
-it likes; `wake` tells it that a read has ended, for which it may be waiting.
+it likes; `wake` tells it that a read has ended, for which it may be waiting, or all jobs have.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from spaninfer_engine.cache.span_files import Bytes, DamagedSpan, SpanFiles, SpanKey
 from spaninfer_engine.resource import Resource
 
-CLOSE_S = 10.0  # spans that are not written by then are computed again some day
+CLOSE_S = 2.0  # spans that are not written by then are computed again some day
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class SpanTransfer(Resource):
         self._thread.start()
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """Have this called in the transfer's thread whenever a read has ended."""
+        """Have this called in the transfer's thread when a read has ended, or all jobs have."""
         self._wake = wake
 
     def submit(self, job: Job, ready: Callable[[], None]) -> None:
@@ -79,10 +79,13 @@ class SpanTransfer(Resource):
                 return
 
     def close(self) -> None:
-        """Finish what is waiting, for ten seconds at the most, and end the thread; idempotent."""
+        """Finish what is waiting, for two seconds at the most, and end the thread; idempotent.
+
+        A thread whose file system hangs for as long again is left to itself.
+        """
         self._stop_at = monotonic() + CLOSE_S
         self._jobs.put(None)
-        self._thread.join()
+        self._thread.join(2 * CLOSE_S)
 
     def _work(self) -> None:
         while (waiting := self._jobs.get()) is not None:
@@ -90,7 +93,7 @@ class SpanTransfer(Resource):
                 return
             job, ready = waiting
             self._done.put(Done(job, self._do(job, ready)))
-            if job.kind is Transfer.READ:
+            if job.kind is Transfer.READ or self._jobs.empty():
                 self._wake()
 
     def _do(self, job: Job, ready: Callable[[], None]) -> int | None:

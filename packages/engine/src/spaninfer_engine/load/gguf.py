@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import QuantizedWeight
 
 from spaninfer_engine.errors import CheckpointError, ConfigError
+from spaninfer_engine.load.gguf_experts import STACKS
 from spaninfer_engine.load.gguf_families import find_family
 from spaninfer_engine.load.gguf_metadata import Metadata
 from spaninfer_engine.load.quantised.entry import QuantizedEntry
@@ -42,23 +43,15 @@ STORED: dict[GGMLQuantizationType, np.dtype] = {
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """A tensor of plain numbers in a GGUF file, which writes sizes innermost first."""
+    """A tensor of plain numbers in a GGUF file, or one expert's part of it."""
 
-    tensor: ReaderTensor
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape as numpy counts."""
-        return _shape(self.tensor)
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The number format that `read` returns."""
-        return STORED[self.tensor.tensor_type]
+    data: np.ndarray
+    shape: tuple[int, ...]
+    dtype: np.dtype
 
     def read(self) -> np.ndarray:
         """The array in place."""
-        array = np.asarray(self.tensor.data).view(self.dtype).reshape(self.shape)
+        array = self.data.view(self.dtype).reshape(self.shape)
         return array if array.flags.aligned else array.copy()
 
 
@@ -77,7 +70,9 @@ def open_gguf(path: Path) -> GgufFile:
     """Read a GGUF file; ConfigError for an unknown architecture, CheckpointError for damage."""
     container, values = open_container(path)
     metadata = Metadata(str(path), values)
-    tensors: dict[str, Entry] = {t.name: _entry(path, t) for t in container.tensors}
+    tensors: dict[str, Entry] = {}
+    for tensor in container.tensors:
+        tensors |= _entries(path, tensor)
     family = find_family(metadata)
     config = family.config(metadata, tensors)
     entries = family.rename(metadata, tensors)
@@ -148,25 +143,36 @@ class _Reader(GGUFReader):
 
 
 def _shape(tensor: ReaderTensor) -> tuple[int, ...]:
-    """Return the shape as numpy counts: outermost first."""
+    """Return the shape as numpy counts; the file writes sizes innermost first."""
     return tuple(int(size) for size in reversed(tensor.shape))
 
 
-def _entry(path: Path, tensor: ReaderTensor) -> Entry:
+def _entries(path: Path, tensor: ReaderTensor) -> dict[str, Entry]:
+    """Return the entry of a tensor, or one per expert of a stack of them."""
+    shape, data = _shape(tensor), np.asarray(tensor.data)
+    stem, _, end = tensor.name.rpartition(".")
+    if len(shape) != 3 or not stem.endswith(STACKS):
+        return {tensor.name: _entry(path, tensor, shape, data)}
+    each = data.reshape(shape[0], -1)
+    return {
+        f"{stem}.{expert}.{end}": _entry(path, tensor, shape[1:], each[expert])
+        for expert in range(shape[0])
+    }
+
+
+def _entry(path: Path, tensor: ReaderTensor, shape: tuple[int, ...], data: np.ndarray) -> Entry:
     kind = tensor.tensor_type
     if kind in STORED:
-        return GgufArray(tensor)
+        return GgufArray(data, shape, STORED[kind])
     if kind.name in BLOCK_TYPES:
-        return _quantized_entry(BLOCK_TYPES[kind.name], tensor)
+        return _quantized_entry(BLOCK_TYPES[kind.name], shape, data)
     known = ", ".join([*(each.name for each in STORED), *BLOCK_TYPES])
     raise CheckpointError(
         f"{path}: tensor {tensor.name!r} is {kind.name}; read are {known}; use a file in these"
     )
 
 
-def _quantized_entry(blocks: BlockType, tensor: ReaderTensor) -> QuantizedEntry:
-    shape, data = _shape(tensor), np.asarray(tensor.data)
-
+def _quantized_entry(blocks: BlockType, shape: tuple[int, ...], data: np.ndarray) -> QuantizedEntry:
     def load() -> QuantizedWeight:
         return blocks.read(data.reshape(*shape[:-1], -1), shape[-1])
 

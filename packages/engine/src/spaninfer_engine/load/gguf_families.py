@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from spaninfer_engine.errors import CheckpointError, ConfigError
+from spaninfer_engine.load import gguf_configs as configs
+from spaninfer_engine.load.gguf_configs import Config, Tensors
+from spaninfer_engine.load.gguf_experts import EXPERTS, MIXTRAL, QWEN_SHARED, SHARED, Reshaped
 from spaninfer_engine.load.gguf_metadata import Metadata
-from spaninfer_engine.load.gguf_rope import linear_or_yarn, llama3_scaling
 from spaninfer_engine.load.reader import Entry
 from spaninfer_engine.load.rows import halved_rows
 
@@ -41,10 +42,22 @@ GEMMA2_NORMS = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 PHI3_FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+BEHIND = {  # norms of outputs, where there is none of inputs
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+GLM4 = {
+    "post_attention_norm": "post_self_attn_layernorm",
+    "ffn_up": "mlp.gate_up_proj",
+    "post_ffw_norm": "post_mlp_layernorm",
+}
+HUNYUAN_NORMS = {
+    "attn_q_norm": "self_attn.query_layernorm",
+    "attn_k_norm": "self_attn.key_layernorm",
+}
+SECOND_NORM = {"post_attention_norm": "post_attention_layernorm"}  # of the MLP's input
+CORRECTION = "exp_probs_b.bias"
 ROPE_TABLES = re.compile(r"(blk\.\d+\.)?rope_(freqs|factors_long|factors_short)\.weight")
-
-Config = dict[str, Any]
-Tensors = Mapping[str, Entry]
 
 
 @dataclass(frozen=True)
@@ -81,19 +94,21 @@ class Family:
     pairs_rows: bool = False  # query and key rows come in pairs (see rows.py)
     norms_plus_one: bool = False
     rotates_part: bool = False  # of every head, where the file says so
+    correction: str = ""  # whole name of the bias that joins the choice of experts
+    flat: tuple[str, ...] = ()  # ends of the names that Hugging Face stores as [1, n], GGUF as [n]
 
     def config(self, metadata: Metadata, tensors: Tensors) -> Config:
         """The config.json equivalent, but for what the vocabulary says."""
         num_heads = metadata.count("attention.head_count")
         hidden = metadata.count("embedding_length")
-        head_dim = _head_dim(metadata)
+        head_dim = configs.head_dim(metadata)
         self._check_rotated(metadata, head_dim)
         return {
             "architectures": [self.hf_class],
             "model_type": self.model_type,
             "hidden_size": hidden,
             "intermediate_size": metadata.count("feed_forward_length"),
-            "num_hidden_layers": metadata.count("block_count"),
+            "num_hidden_layers": configs.num_layers(metadata),
             "num_attention_heads": num_heads,
             "num_key_value_heads": metadata.count("attention.head_count_kv", num_heads),
             "head_dim": head_dim,
@@ -126,11 +141,13 @@ class Family:
         heads["k_proj"] = metadata.count("attention.head_count_kv", heads["q_proj"])
         entries: dict[str, Entry] = {}
         for name, stored in tensors.items():
-            if ROPE_TABLES.fullmatch(name):
-                continue  # part of the config
+            if ROPE_TABLES.fullmatch(name) or _predicts_further(metadata, name):
+                continue  # part of the config, or a layer that is not used
             new = self._new_name(metadata, name)
             projection = new.split(".")[-2]
-            if self.pairs_rows and projection in heads:
+            if new.endswith(self.flat) and len(stored.shape) == 1:
+                entries[new] = Reshaped(stored, (1, *stored.shape))
+            elif self.pairs_rows and projection in heads:
                 entries[new] = halved_rows(stored, heads[projection])
             elif self.norms_plus_one and projection.endswith("norm"):
                 entries[new] = MinusOne(stored)
@@ -140,9 +157,12 @@ class Family:
 
     def _new_name(self, metadata: Metadata, name: str) -> str:
         stem, _, kind = name.rpartition(".")
-        found = re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)
+        found = re.fullmatch(r"blk\.(\d+)\.(\w+)(?:\.(\d+))?", stem)
+        if found and self.correction and f"{found[2]}.{kind}" == CORRECTION:
+            return f"model.layers.{found[1]}.{self.correction}"
         if found and found[2] in self.layer_names and kind in ("weight", "bias"):
-            return f"model.layers.{found[1]}.{self.layer_names[found[2]]}.{kind}"
+            new = self.layer_names[found[2]].format(e=found[3])
+            return f"model.layers.{found[1]}.{new}.{kind}"
         if stem in OUTER and kind in ("weight", "bias"):
             return f"{OUTER[stem]}.{kind}"
         raise CheckpointError(
@@ -150,10 +170,9 @@ class Family:
         )
 
 
-def _head_dim(metadata: Metadata) -> int:
-    """How many channels a head has."""
-    hidden, heads = metadata.count("embedding_length"), metadata.count("attention.head_count")
-    return metadata.count("attention.key_length", hidden // heads)
+def _predicts_further(metadata: Metadata, name: str) -> bool:
+    found = re.match(r"blk\.(\d+)\.", name)
+    return found is not None and int(found[1]) >= configs.num_layers(metadata)
 
 
 def _shortest(value: float) -> float:
@@ -161,85 +180,74 @@ def _shortest(value: float) -> float:
     return float(str(np.float32(value)))
 
 
-def _llama(metadata: Metadata, tensors: Tensors) -> Config:
-    if metadata.optional("expert_count"):
-        raise ConfigError(
-            f"{metadata.source} has {metadata.optional('expert_count')} experts per layer; "
-            "mixtures of experts are not read from GGUF yet, use the Hugging Face folder"
-        )
-    config: Config = {
-        "attention_bias": "blk.0.attn_q.bias" in tensors,
-        "mlp_bias": "blk.0.ffn_up.bias" in tensors,
-    }
-    scaling = linear_or_yarn(metadata)
-    if "rope_freqs.weight" in tensors:
-        factors = tensors["rope_freqs.weight"].read()
-        scaling = llama3_scaling(metadata, factors)
-    if scaling:
-        config["rope_scaling"] = scaling
-    return config
-
-
-def _qwen2(metadata: Metadata, _: Tensors) -> Config:
-    scaling = linear_or_yarn(metadata)
-    return {"use_sliding_window": False} | ({"rope_scaling": scaling} if scaling else {})
-
-
-def _qwen3(metadata: Metadata, tensors: Tensors) -> Config:
-    bias = "blk.0.attn_q.bias" in tensors
-    return _qwen2(metadata, tensors) | {"attention_bias": bias}
-
-
-def _gemma(*_: Any) -> Config:
-    return {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh"}
-
-
-def _gemma2(metadata: Metadata, _: Tensors) -> Config:
-    # the scale of the scores is not stored: the model of 46 layers divides by its width per head
-    wide = metadata.count("block_count") == 46
-    per_head = metadata.count("embedding_length") // metadata.count("attention.head_count")
-    return _gemma() | {
-        "query_pre_attn_scalar": per_head if wide else metadata.count("attention.key_length"),
-        "sliding_window": metadata.count("attention.sliding_window", 4096),
-        "attn_logit_softcapping": metadata.number("attn_logit_softcapping"),
-        "final_logit_softcapping": metadata.number("final_logit_softcapping"),
-    }
-
-
-def _phi3(metadata: Metadata, tensors: Tensors) -> Config:
-    config: Config = {
-        "original_max_position_embeddings": metadata.count(
-            "rope.scaling.original_context_length", metadata.count("context_length")
-        ),
-        "sliding_window": (
-            metadata.count("attention.sliding_window")
-            if metadata.optional("attention.sliding_window")
-            else None
-        ),
-    }
-    head_dim = _head_dim(metadata)
-    config["partial_rotary_factor"] = metadata.count("rope.dimension_count", head_dim) / head_dim
-    tables = [f"rope_factors_{which}.weight" for which in ("long", "short")]
-    if any(table in tensors for table in tables):
-        if missing := [table for table in tables if table not in tensors]:
-            raise CheckpointError(f"{metadata.source}: {missing[0]} is missing")
-        config["rope_scaling"] = {
-            "type": "longrope",
-            "long_factor": tensors["rope_factors_long.weight"].read().tolist(),
-            "short_factor": tensors["rope_factors_short.weight"].read().tolist(),
-        }
-    return config
-
-
 FAMILIES: dict[str, Family] = {
-    "llama": Family("LlamaForCausalLM", "llama", _llama, LAYER, pairs_rows=True),
-    "qwen2": Family("Qwen2ForCausalLM", "qwen2", _qwen2, LAYER),
-    "qwen3": Family("Qwen3ForCausalLM", "qwen3", _qwen3, LAYER | QK_NORMS),
-    "gemma": Family("GemmaForCausalLM", "gemma", _gemma, LAYER, norms_plus_one=True),
-    "gemma2": Family(
-        "Gemma2ForCausalLM", "gemma2", _gemma2, LAYER | GEMMA2_NORMS, norms_plus_one=True
+    "llama": Family("LlamaForCausalLM", "llama", configs.llama, LAYER | MIXTRAL, pairs_rows=True),
+    "internlm2": Family("LlamaForCausalLM", "llama", configs.llama, LAYER, pairs_rows=True),
+    "smollm3": Family("SmolLM3ForCausalLM", "smollm3", configs.smollm3, LAYER, pairs_rows=True),
+    "granite": Family("GraniteForCausalLM", "granite", configs.granite, LAYER, pairs_rows=True),
+    "granitemoe": Family(
+        "GraniteMoeForCausalLM",
+        "granitemoe",
+        configs.granite_moe,
+        LAYER | EXPERTS | {"ffn_gate_inp": "block_sparse_moe.router.layer"},
+        pairs_rows=True,
     ),
-    "phi3": Family("Phi3ForCausalLM", "phi3", _phi3, LAYER | PHI3_FUSED, rotates_part=True),
+    "qwen2moe": Family(
+        "Qwen2MoeForCausalLM",
+        "qwen2_moe",
+        configs.qwen2_moe,
+        LAYER | EXPERTS | QWEN_SHARED,
+        flat=("shared_expert_gate.weight",),
+    ),
+    "qwen3moe": Family(
+        "Qwen3MoeForCausalLM", "qwen3_moe", configs.qwen3_moe, LAYER | QK_NORMS | EXPERTS
+    ),
+    "gemma3": Family(
+        "Gemma3ForCausalLM",
+        "gemma3_text",
+        configs.gemma3,
+        LAYER | GEMMA2_NORMS | QK_NORMS,
+        norms_plus_one=True,
+    ),
+    "olmo2": Family("Olmo2ForCausalLM", "olmo2", configs.olmo2, LAYER | QK_NORMS | BEHIND),
+    "exaone4": Family("Exaone4ForCausalLM", "exaone4", configs.exaone4, LAYER | QK_NORMS | BEHIND),
+    "seed_oss": Family("SeedOssForCausalLM", "seed_oss", configs.biased, LAYER | SECOND_NORM),
+    "hunyuan-dense": Family(
+        "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", configs.biased, LAYER | HUNYUAN_NORMS
+    ),
+    "ernie4_5": Family("Ernie4_5ForCausalLM", "ernie4_5", configs.ernie, LAYER),
+    "ernie4_5-moe": Family(
+        "Ernie4_5_MoeForCausalLM",
+        "ernie4_5_moe",
+        configs.ernie_moe,
+        LAYER | EXPERTS | SHARED,
+        correction="mlp.moe_statics.e_score_correction_bias",
+        flat=("e_score_correction_bias",),
+    ),
+    "glm4": Family("Glm4ForCausalLM", "glm4", configs.glm4, LAYER | GLM4, rotates_part=True),
+    "glm4moe": Family(
+        "Glm4MoeForCausalLM",
+        "glm4_moe",
+        configs.glm4_moe,
+        LAYER | QK_NORMS | SECOND_NORM | EXPERTS | SHARED,
+        rotates_part=True,
+        correction="mlp.gate.e_score_correction_bias",
+    ),
+    "minimax-m2": Family(
+        "MiniMaxM2ForCausalLM",
+        "minimax_m2",
+        configs.minimax,
+        LAYER | QK_NORMS | MIXTRAL,
+        rotates_part=True,
+        correction="block_sparse_moe.e_score_correction_bias",
+    ),
+    "qwen2": Family("Qwen2ForCausalLM", "qwen2", configs.qwen2, LAYER),
+    "qwen3": Family("Qwen3ForCausalLM", "qwen3", configs.qwen3, LAYER | QK_NORMS),
+    "gemma": Family("GemmaForCausalLM", "gemma", configs.gemma, LAYER, norms_plus_one=True),
+    "gemma2": Family(
+        "Gemma2ForCausalLM", "gemma2", configs.gemma2, LAYER | GEMMA2_NORMS, norms_plus_one=True
+    ),
+    "phi3": Family("Phi3ForCausalLM", "phi3", configs.phi3, LAYER | PHI3_FUSED, rotates_part=True),
 }
 """Architectures by the name in `general.architecture`."""
 

@@ -42,6 +42,10 @@ class Metadata:
             raise CheckpointError(f"{self.source}: {key} is {shown(value)}; it must be 1 or more")
         return value
 
+    def amount(self, key: str) -> int:
+        """The whole number from 0 on that a key of the architecture has; 0 where it is absent."""
+        return self.count(key) if self.optional(key) else 0
+
     def number(self, key: str, default: float | None = None) -> float:
         """The number that a key of the architecture has, errors as for `count`."""
         value = self._own(key, default)

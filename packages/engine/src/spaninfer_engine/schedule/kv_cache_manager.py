@@ -192,7 +192,7 @@ class KVCacheManager:
             self._disk.take_done()
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """Have this called, in another thread, when spans have been read from disk."""
+        """Have this called, in another thread, when transfers have ended."""
         if self._disk is not None:
             self._disk.wake_with(wake)
 

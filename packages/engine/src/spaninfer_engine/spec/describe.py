@@ -23,6 +23,7 @@ class Listed:
     name: str
     kind: str
     hf: tuple[str, ...]  # values of `architectures` in config.json
+    checked: tuple[str, ...] = ()  # published checkpoints that it was checked with
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Finding:
 def list_specs() -> tuple[Listed, ...]:
     """Return every known architecture, by name."""
     specs = (load(name) for name in sorted(library()))
-    return tuple(Listed(spec.name, spec.kind, spec.hf) for spec in specs)
+    return tuple(Listed(spec.name, spec.kind, spec.hf, spec.checked) for spec in specs)
 
 
 def show(name: str | Path, defaults: bool = True) -> Shown:
@@ -104,6 +105,8 @@ def toml(value: object) -> str:
             return f'"{value}"'
         case tuple() | list():
             return f"[{', '.join(toml(item) for item in value)}]"
+        case Mapping():
+            return f"{{ {', '.join(f'{key} = {toml(item)}' for key, item in value.items())} }}"
         case _:
             return str(value)
 

@@ -49,6 +49,7 @@ class ModelSpec:
     model_type: tuple[str, ...]
     kind: str
     text: tuple[str, ...]
+    checked: tuple[str, ...]
     entries: Mapping[tuple[str, str], Entry]
 
     def entry(self, section: str, key: str) -> Entry:
@@ -86,7 +87,9 @@ def _read(file: Traversable, find: Find, below: tuple[Traversable, ...]) -> Mode
         raise SpecError(file.name, "", "kind", f"expected one of {', '.join(KINDS)}, got {kind!r}")
     name = file.name.removesuffix(".toml")
     model_type = _texts(file.name, "model_type", top) or (name,)
-    return ModelSpec(name, file.name, hf, model_type, kind, text, MappingProxyType(entries))
+    checked = _texts(file.name, "checked", top)
+    frozen_entries = MappingProxyType(entries)
+    return ModelSpec(name, file.name, hf, model_type, kind, text, checked, frozen_entries)
 
 
 def _grown(

@@ -154,14 +154,16 @@ class MlpReader:
         )
 
     def _storage(self, within: str) -> str:
-        """Return the layout of the experts: the stacked one where the checkpoint has it."""
+        """Return the layout of the experts: the first of those that the checkpoint has."""
         layouts = self._scope.texts("moe", "experts")
         unknown = [each for each in layouts if each not in ("each", "stacked_oi", "stacked_io")]
         if unknown or not layouts:
             raise self._scope.error("moe", "experts", f"there is no layout {unknown}")
-        stacked = [each for each in layouts if each != "each"]
-        name = self._maker.name("experts_gate_up", within, suffix="")
-        return stacked[0] if stacked and self._maker.has(name) else layouts[0]
+        prefix = within + self._maker.name("expert").format(e=0)
+        first = f"{prefix}{self._maker.name('expert_gate')}.weight"
+        stack = self._maker.name("experts_gate_up", within, suffix="")
+        found = (each for each in layouts if self._maker.has(first if each == "each" else stack))
+        return next(found, layouts[0])
 
     def _stacked(
         self, within: str, num: int, ffn: int, layout: Literal["oi", "io"]

@@ -48,6 +48,7 @@ TOP = {
     "no class; the file's name unless said",
     "kind": f"{' | '.join(KINDS)}; `decoder` unless said",
     "inherits": "the spec whose keys hold where this one says nothing",
+    "checked": "published checkpoints whose config.json gave the published number of parameters",
     "text": "config keys of which the first present one holds the text model's own config",
 }
 

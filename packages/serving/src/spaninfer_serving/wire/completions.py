@@ -9,11 +9,20 @@ from pydantic import BaseModel, Field
 from spaninfer_serving.wire.fields import Integers, Strings
 from spaninfer_serving.wire.sampling import SamplingFields, Usage
 
+# Said in the description; the refusal is the engine's, which knows what else is empty.
+_NOT_EMPTY = Field(json_schema_extra={"minLength": 1})
+_SOME = Field(json_schema_extra={"minItems": 1})
+
 
 class CompletionRequest(SamplingFields):
     """The body of POST /v1/completions. A prompt is text or token ids, or a list of either."""
 
-    prompt: str | Strings | Integers | Annotated[list[Integers], Field(fail_fast=True)]
+    prompt: (
+        Annotated[str, _NOT_EMPTY]
+        | Annotated[Strings, _SOME]
+        | Annotated[Integers, _SOME]
+        | Annotated[list[Integers], Field(fail_fast=True), _SOME]
+    )
     echo: bool = False
     logprobs: int | None = None
     add_special_tokens: bool = True

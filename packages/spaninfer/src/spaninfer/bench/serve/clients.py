@@ -109,12 +109,12 @@ class _Stream(_Client):
     def data_received(self, data: bytes) -> None:
         now = perf_counter()
         seen = self._shared.seen
-        if self._read_s:
+        if self._read_s:  # else the head comes, whole: servers write it at once
             seen.gaps.append(now - self._read_s)
         else:
             self._check(data)
         self._read_s = now
-        seen.events += data.count(_EVENT)
+        seen.events += (self._data[1 - len(_EVENT) :] + data).count(_EVENT)  # one may come in parts
         self._data = self._data[-len(_LAST_CHUNK) :] + data[-len(_LAST_CHUNK) :]
         if self._data.endswith(_LAST_CHUNK):
             seen.answers += 1

@@ -19,20 +19,23 @@ def engine_window(engine: Engine, workload: Workload, seconds: float) -> Window:
     )
     ids = engine.tokenizer.encode(PROMPT)
     begin_s, cpu_s, before = perf_counter(), process_time(), engine.stats().generated_tokens
-    queues = deque(engine.start_request(ids, sampling)[1] for _ in range(workload.num_clients))
+    begun = deque(engine.start_request(ids, sampling) for _ in range(workload.num_clients))
     answers = 0
-    while queues:
-        for _ in queues.popleft():
+    while begun[0][1].wait_finished(begin_s + seconds - perf_counter()):
+        for _ in begun.popleft()[1]:
             pass
         answers += 1
-        if perf_counter() - begin_s < seconds:
-            queues.append(engine.start_request(ids, sampling)[1])
-    return Window(
+        begun.append(engine.start_request(ids, sampling))
+    window = Window(
         seconds=perf_counter() - begin_s,
         cpu_s=process_time() - cpu_s,
         answers=answers,
         tokens=engine.stats().generated_tokens - before,
     )
+    for handle, _ in begun:
+        engine.release(handle)
+    engine.sync()
+    return window
 
 
 def open_engine(folder: Path) -> Engine:

@@ -1,0 +1,84 @@
+"""Whole models from GGUF files give the very logits of the folders that they were made from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from families import FAMILIES
+from gguf_written import write_as_gguf
+from oracle import Oracle, prompt
+from spaninfer_engine.load.gguf_families import FAMILIES as READ
+from stepping import Model
+
+_EXPERTS = {"expert_count": 6, "expert_used_count": 3}
+_INNER = {"expert_feed_forward_length": 40}
+_GRANITE = {"attention.scale": 0.25, "embedding_scale": 12.0, "residual_scale": 0.8,
+            "logit_scale": 4.0}  # fmt: skip
+_WINDOW = {"attention.sliding_window": 7}
+_PATTERNS = {"sliding_window_pattern": 4, "layer_types": None, "num_hidden_layers": 5}
+_LINEAR = {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
+_PLAIN: dict[str, Any] = {"rope_type": "default", "rope_theta": 1e6}
+
+# architecture in GGUF: family, what of its config differs, metadata beyond the common ones
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "llama": ("llama tied", {}, {}),
+    "llama with experts": ("mixtral", {}, {"expert_count": 6, "expert_used_count": 2}),
+    "qwen2": ("qwen2", {}, {}),
+    "qwen3": ("qwen3", {}, {}),
+    "qwen2moe": ("qwen2_moe", {"mlp_only_layers": []}, {
+        **_EXPERTS, **_INNER, "expert_used_count": 2, "expert_shared_feed_forward_length": 56}),
+    "qwen3moe": ("qwen3_moe", {}, {**_EXPERTS, **_INNER}),
+    "gemma3": ("gemma3", {"query_pre_attn_scalar": 24, "sliding_window_pattern": 6,
+        "num_hidden_layers": 7}, {**_WINDOW, **_LINEAR}),
+    "olmo2": ("olmo2", {}, {}),
+    "smollm3": ("smollm3", {"no_rope_layer_interval": 4, "num_hidden_layers": 5}, {}),
+    "exaone4": ("exaone4", _PATTERNS, _WINDOW),
+    "seed_oss": ("seed_oss", {}, {}),
+    "hunyuan-dense": ("hunyuan_v1_dense", {}, {}),
+    "ernie4_5": ("ernie4_5", {"use_bias": False}, {}),
+    "ernie4_5-moe": ("ernie4_5_moe", {}, {
+        **_EXPERTS, **_INNER, "leading_dense_block_count": 1, "interleave_moe_layer_step": 1}),
+    "granite": ("granite", {}, _GRANITE),
+    "granitemoe": ("granitemoe", {}, {**_GRANITE, "expert_count": 6, "expert_used_count": 2}),
+    "glm4": ("glm4", {}, {"rope.dimension_count": 12}),
+    "glm4moe": ("glm4_moe", {}, {
+        **_INNER, "expert_count": 8, "expert_used_count": 3, "leading_dense_block_count": 1,
+        "expert_weights_norm": True, "expert_weights_scale": 2.5, "rope.dimension_count": 12}),
+    "minimax-m2": ("minimax_m2", {}, {
+        **_EXPERTS, "expert_feed_forward_length": 96, "rope.dimension_count": 12}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_gguf_file_gives_the_logits_of_the_folder_it_was_made_from(
+    case: str, tmp_path: Path
+) -> None:
+    name, differs, metadata = CASES[case]
+    family = FAMILIES[name]
+    arguments = {**family.arguments, **differs}
+    arguments = {key: value for key, value in arguments.items() if value is not None}
+    Oracle(replace(family, arguments=arguments), seed=3).save(tmp_path)
+    file = write_as_gguf(tmp_path, case.split()[0], metadata)
+
+    actual, expected = (_logits(path) for path in (file, tmp_path))
+
+    np.testing.assert_array_equal(actual, expected)
+
+
+def _logits(path: Path) -> Any:
+    runner = Model(path).on("torch")
+    runner.prefill(1, prompt(24), chunk=16)
+    return runner.logits(1)
+
+
+def test_every_architecture_that_is_read_was_compared_here_or_is_one_of_these() -> None:
+    compared = {case.split()[0] for case in CASES}
+
+    assert set(READ) - compared == {
+        "internlm2",  # whose files are those of a Llama
+        *("gemma", "gemma2", "phi3"),  # tests/load/test_gguf.py
+    }
