@@ -93,7 +93,7 @@ def test_a_body_must_be_announced_as_plain_json(client, headers, words):
         (
             CHAT,
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
-            "messages[0].content[0].type",
+            "messages[0].content[0].image_url",
         ),
         (CHAT, {"messages": HELLO, "chat_template_kwargs": {"messages": []}},
          "chat_template_kwargs.messages"),

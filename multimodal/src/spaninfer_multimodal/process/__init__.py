@@ -4,13 +4,14 @@ from spaninfer_multimodal.process.anyres import AnyResProcessor
 from spaninfer_multimodal.process.features import Mel, Patches, Tiles
 from spaninfer_multimodal.process.fixed import FixedProcessor
 from spaninfer_multimodal.process.processors import Processors, load_processors
-from spaninfer_multimodal.process.qwen_vl import QwenVLProcessor
+from spaninfer_multimodal.process.qwen_vl import PatchSettings, QwenVLProcessor
 from spaninfer_multimodal.process.whisper import WhisperProcessor
 
 __all__ = [
     "AnyResProcessor",
     "FixedProcessor",
     "Mel",
+    "PatchSettings",
     "Patches",
     "Processors",
     "QwenVLProcessor",

@@ -43,6 +43,7 @@ class EngineConfig:
     max_len: int | None = None  # tokens of prompt and answer together
     span_len: int | None = None  # tokens per span
     memory: int | str | None = None  # bytes for the KV cache, or a text such as "8GiB"
+    encoder_memory: int | str | None = None  # bytes for encodings of media, or "512MiB"
     max_running: int = 256  # requests in one step
     step_tokens: int | None = None  # tokens in one step
     max_waiting: int = 4096  # requests in the queue before QueueFull
@@ -62,6 +63,11 @@ class EngineConfig:
     def memory_bytes(self) -> int | None:
         """`memory` as a number. Raises ConfigError for text that is no size."""
         return _as_bytes(self.memory)
+
+    @property
+    def encoder_bytes(self) -> int | None:
+        """`encoder_memory` as a number. Raises ConfigError for text that is no size."""
+        return _as_bytes(self.encoder_memory)
 
     @property
     def kv_offload_bytes(self) -> int | None:
@@ -119,4 +125,5 @@ class Resolved:
     graphs: bool = False  # are decode steps replayed as CUDA graphs?
     step_timeout_s: float = 300.0
     batch_invariant: bool = False  # do logits of a request depend on it alone, to the last bit?
+    max_encoded: int = 0  # tokens of media whose encodings are kept
     decisions: tuple[Decision, ...]

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from threading import Lock
 from time import monotonic, sleep
-from typing import Any, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 from weakref import finalize
 
 import numpy as np
@@ -21,6 +21,7 @@ from spaninfer_engine.cache.host_slots import HostSlots
 from spaninfer_engine.cache.rope_state import rope_state_of
 from spaninfer_engine.cache.span_transfer import SpanTransfer
 from spaninfer_engine.config import EngineConfig, Resolved
+from spaninfer_engine.conversations import Conversations
 from spaninfer_engine.core import Core
 from spaninfer_engine.embedder import Embedder
 from spaninfer_engine.errors import InvalidPrompt, InvalidSampling, QueueFull, UnsupportedTask
@@ -37,6 +38,7 @@ from spaninfer_engine.prompts import (
     check_sequence,
     is_conversation,
     is_one,
+    media_of,
     token_ids,
 )
 from spaninfer_engine.request import (
@@ -57,12 +59,15 @@ from spaninfer_engine.startup.build import build
 from spaninfer_engine.startup.components import Parts, PlanRunner
 from spaninfer_engine.stats import EngineStats
 from spaninfer_engine.structured import StructuredOutput
-from spaninfer_engine.text.ids_only import NO_TEXT
 from spaninfer_engine.text.template import ChatTemplate
 from spaninfer_engine.text.template import Prompt as RenderedPrompt
 from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_engine.texts import Task, Text, probabilities_of, vectors_of
 from spaninfer_engine.turns import Turns
+
+if TYPE_CHECKING:
+    from spaninfer_engine.preprocess.prepared import PreparedMedia
+    from spaninfer_engine.preprocess.processor import MediaProcessor
 
 WAYS: Mapping[Task, str] = {
     "generate": "load a decoder to generate",
@@ -107,6 +112,9 @@ class Engine(Resource):
         # Words of one list of prompts are the same for all, and take milliseconds each time.
         self._banned = lru_cache(maxsize=16)(
             partial(_banned, tokenizer=parts.tokenizer, vocab=parts.model.vocab)
+        )
+        self._conversations = Conversations(
+            parts.template, parts.tokenizer, parts.media, parts.resolved.architecture
         )
         self._grammars = GrammarCompiler(parts.tokenizer, parts.model.vocab, parts.end_ids)
         self._started_s = monotonic()
@@ -435,16 +443,20 @@ class Engine(Resource):
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
-    ) -> list[int]:
+    ) -> Sequence[int]:
         """Return the prompt that the model's chat template makes of a conversation.
 
-        Raises TemplateError where the template refuses it or there is none, InvalidPrompt where the
-        model has no tokenizer.
+        Parts of a message's content may be {"type": "image", "image": ...}, also of type video and
+        audio: a path, bytes, an array, or what spaninfer_multimodal decoded, with max_pixels and
+        the like beside it (docs/guides/vision.md). The prompt is a MediaPrompt then.
+
+        Raises TemplateError where the template refuses it or there is none, InvalidMedia for a part
+        that cannot be used, InvalidPrompt where the model has no tokenizer.
         """
         prompt = self.render_chat(
             messages, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
         )
-        return self.encode_rendered(prompt)
+        return self.encode_rendered(prompt, self.prepare_media(messages))
 
     def render_chat(
         self,
@@ -455,16 +467,33 @@ class Engine(Resource):
         variables: Mapping[str, Any] | None = None,
     ) -> RenderedPrompt:
         """Return the text of that prompt, and what of it the template wrote; raises the same."""
-        if self.tokenizer.is_wordless:
-            raise InvalidPrompt(NO_TEXT)
-        return self.template.render(
+        return self._conversations.render(
             messages, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
         )
 
-    def encode_rendered(self, prompt: RenderedPrompt) -> list[int]:
-        """Return the token ids of a rendered prompt."""
-        # The template writes its own beginning: a BOS of the tokenizer's would be a second one.
-        return self.tokenizer.encode(prompt.text, add_special=False, parse_special=prompt.trusted)
+    def prepare_media(self, messages: Sequence[Mapping[str, Any]]) -> list[PreparedMedia]:
+        """Return the media of a conversation as the model's towers take them, in order.
+
+        Raises InvalidMedia for a part that cannot be used, UnsupportedTask where the package that
+        prepares media is not installed.
+        """
+        return self._conversations.prepare(messages)
+
+    def encode_rendered(
+        self, prompt: RenderedPrompt, media: Sequence[PreparedMedia] = ()
+    ) -> Sequence[int]:
+        """Return the token ids of a rendered conversation, which has these media."""
+        return self._conversations.encode(prompt, media)
+
+    @property
+    def takes_media(self) -> bool:
+        """Does the model see or hear?"""
+        return self._parts.media is not None
+
+    @property
+    def media_processor(self) -> MediaProcessor | None:
+        """What prepares media for the model; None where it reads text alone."""
+        return self._conversations.processor()
 
     def stats(self) -> EngineStats:
         """Return what the engine has done and is doing."""
@@ -546,6 +575,7 @@ class Engine(Resource):
         prompt_ids = token_ids(prompt)
         if self.tokenizer.is_wordless:
             _refuse_text(sampling)
+        media = media_of(prompt)
         form = sampling.structured
         grammar = None if form is None else self.compile_grammar(form)
         arrived_s = monotonic()
@@ -565,6 +595,7 @@ class Engine(Resource):
             | (frozenset() if sampling.ignore_eos else self._parts.end_ids),
             banned=self._banned(sampling.bad_words),
             grammar=grammar,
+            media=media,
         )
 
 
@@ -622,6 +653,7 @@ def _limits(decoder: Decoder, resolved: Resolved, shape: CacheShape) -> Limits:
         max_running=resolved.max_running,
         max_waiting=resolved.max_waiting,
         tuning=resolved.tuning,
+        max_encoded=resolved.max_encoded,
     )
 
 

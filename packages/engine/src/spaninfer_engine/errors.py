@@ -9,6 +9,7 @@ EngineError
 ├── RequestError             one request is at fault; the others carry on
 │   ├── InvalidSampling          a sampling parameter is out of range: names the parameter
 │   ├── InvalidPrompt            the prompt is empty, or holds ids the model does not know
+│   ├── InvalidMedia             an image, video or clip cannot be used: names the part
 │   ├── PromptTooLong            the prompt does not fit the context
 │   ├── Unread                   what was produced was not read, and became too much to keep
 │   ├── TextTooLong              a text to embed has more tokens than the model takes
@@ -116,6 +117,14 @@ class InvalidSampling(RequestError):
 
 class InvalidPrompt(RequestError):
     """The prompt is empty, or holds a token id outside the vocabulary."""
+
+
+class InvalidMedia(RequestError):
+    """An image, video or audio clip of a conversation cannot be used; `place` names the part."""
+
+    def __init__(self, place: str, problem: str) -> None:
+        self.place, self.problem = place, problem
+        super().__init__(f"{place} {problem}")
 
 
 class PromptTooLong(RequestError):

@@ -30,16 +30,22 @@ class Demand:
 @dataclass(frozen=True, slots=True)
 class Needs:
     """Bytes of a device's memory that are not for spans, as measured: weights, the largest step,
-    graphs that will be captured.
+    graphs that will be captured; and what encodings of media may take.
     """
 
     weights: int = 0
     steps: int = 0
     graphs: int = 0
+    encodings: int = 0  # of media
 
     def __str__(self) -> str:
         """Return who takes how much; empty if nobody does."""
-        parts = {"weights": self.weights, "steps": self.steps, "graphs": self.graphs}
+        parts = {
+            "weights": self.weights,
+            "steps": self.steps,
+            "graphs": self.graphs,
+            "encodings of media": self.encodings,
+        }
         return ", ".join(f"{name} {gib(number)}" for name, number in parts.items() if number)
 
 

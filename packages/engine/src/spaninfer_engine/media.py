@@ -1,9 +1,12 @@
-"""Media as a model reads them: the numbers that a tower takes of one image, video or clip."""
+"""Media as a model reads them: what towers take of them, and where they stand in a prompt."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from operator import attrgetter
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,3 +36,66 @@ class TowerInput:
     digest: bytes
     grid_thw: tuple[int, int, int] | None = None
     num_valid: int | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class MediaItem:
+    """One image, video or clip of a prompt.
+
+    Its rows replace, in order, the placeholder tokens of `runs`: (first position, number of
+    tokens), ascending, `input.num_tokens` in all.
+    """
+
+    input: TowerInput
+    runs: tuple[tuple[int, int], ...]
+
+
+class MediaRun(NamedTuple):
+    """Positions [start, stop) of a sequence that rows of one encoding replace, from `row` on."""
+
+    start: int
+    stop: int
+    item: int  # index in `PromptMedia.items`
+    digest: bytes
+    row: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PromptMedia:
+    """The media of a prompt, in the order of their first tokens.
+
+    `positions` int32 [axes, prompt_len] are what rotary embeddings see; None where every axis
+    counts the tokens. Behind the prompt, a token at index n has position n + `delta`.
+    """
+
+    items: tuple[MediaItem, ...]
+    positions: NDArray[np.int32] | None = None
+    delta: int = 0
+
+    def runs(self) -> tuple[MediaRun, ...]:
+        """Return the runs of all items, ascending."""
+        return tuple(sorted(run for at, item in enumerate(self.items) for run in _runs(at, item)))
+
+
+def _runs(index: int, item: MediaItem) -> Iterator[MediaRun]:
+    row = 0
+    for first, length in item.runs:
+        yield MediaRun(first, first + length, index, item.input.digest, row)
+        row += length
+
+
+def runs_within(runs: Sequence[MediaRun], start: int, stop: int) -> Iterator[MediaRun]:
+    """Yield what of `runs`, which ascend, lies at positions [start, stop).
+
+    >>> [tuple(run) for run in runs_within([MediaRun(2, 6, 0, b"", 0)], 4, 9)]
+    [(4, 6, 0, b'', 2)]
+    """
+    for index in range(bisect_right(runs, start, key=_STOP), len(runs)):
+        run = runs[index]
+        if run.start >= stop:
+            return
+        first = max(run.start, start)
+        yield run._replace(start=first, stop=min(run.stop, stop), row=run.row + first - run.start)
+
+
+_STOP = attrgetter("stop")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spaninfer_engine.logprobs import TokenLogprobs
+from spaninfer_engine.media import PromptMedia, TowerInput
 from spaninfer_engine.request import Grammar, SamplingParams, TokenIds, TokenLogprob
 
 
@@ -62,6 +63,7 @@ class NewSequence:
     end_ids: tuple[int, ...] = ()  # masked until min_tokens
     grammar: Grammar | None = None
     second_from: int | None = None  # of a pair of texts: the position where the second one begins
+    media: PromptMedia | None = None
 
     @property
     def early_end_ids(self) -> tuple[int, ...]:
@@ -99,6 +101,10 @@ class StepPlan:
     new_sequences: tuple[NewSequence, ...] = ()
     table_updates: tuple[TableUpdate, ...] = ()
     finished: tuple[int, ...] = ()  # ids of sequences that the runner may forget before this step
+    dropped_encodings: tuple[bytes, ...] = ()  # digests; their memory is needed
+    encode: tuple[
+        TowerInput, ...
+    ] = ()  # media that towers see before the step, and whose rows stay
 
     @property
     def num_tokens(self) -> int:
@@ -120,9 +126,13 @@ class StepResult:
     logprobs: dict[int, TokenLogprob]  # by sequence id
     prompt_logprobs: dict[int, TokenLogprobs]  # by request id
     failed: dict[int, Exception]  # requests at fault: NaN logits, a grammar that ran dry
+    failed_encodings: frozenset[bytes] = frozenset()  # digests of media that towers failed on
 
     @classmethod
-    def of_none(cls, plan: StepPlan, error: Exception) -> StepResult:
+    def of_none(
+        cls, plan: StepPlan, error: Exception, failed_encodings: frozenset[bytes] = frozenset()
+    ) -> StepResult:
         """Return the result of a step that was not computed: all its requests fail."""
         failed = {part.seq_id: error for part in plan.slices}
-        return cls(plan.number, (None,) * len(plan.slices), {}, {}, failed)
+        nothing = (None,) * len(plan.slices)
+        return cls(plan.number, nothing, {}, {}, failed, failed_encodings)

@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, TypeGuard
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeGuard, overload
 
 import numpy as np
 
 from spaninfer_engine.errors import InvalidPrompt, shown
+from spaninfer_engine.media import PromptMedia
 from spaninfer_engine.request import TokenIds
 
 Prompt: TypeAlias = str | Sequence[int]
-"""A text, or token ids."""
+"""A text, or token ids; a MediaPrompt among them."""
+
+
+class MediaPrompt(Sequence[int]):
+    """Token ids with media: placeholder tokens stand where rows of the media's encodings go."""
+
+    def __init__(self, token_ids: Sequence[int], media: PromptMedia) -> None:
+        self._token_ids, self.media = tuple(token_ids), media
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        """Return a token id, or ids without media."""
+        return self._token_ids[index]
+
+    def __len__(self) -> int:
+        """Return the number of tokens, placeholders included."""
+        return len(self._token_ids)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._token_ids)
+
+
+def media_of(prompt: Prompt) -> PromptMedia | None:
+    """Return the media of a prompt, if it has some."""
+    return prompt.media if isinstance(prompt, MediaPrompt) else None
 
 
 def token_ids(prompt: Sequence[int]) -> TokenIds:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.errors import InvalidSampling, RequestError, shown
+from spaninfer_engine.media import PromptMedia
 from spaninfer_engine.structured import StructuredOutput
 
 TokenIds: TypeAlias = NDArray[np.int64]
@@ -265,6 +266,7 @@ class Request:
     end_ids: frozenset[int]  # the model's end ids unless ignored, and the caller's stop ids
     banned: tuple[tuple[int, ...], ...] = ()  # bad words as token ids
     grammar: Grammar | None = None  # of sampling.structured
+    media: PromptMedia | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,7 @@ class EngineStats:
     prefix_miss_tokens: int
     offload: OffloadStats | None = None  # None without KV cache offloading
     preemptions: int
+    encoded_media: int = 0  # images, videos and clips that towers have seen
     finished: Mapping[FinishReason, int]
     embedded_texts: int = 0  # by an encoder
     steps: int
@@ -138,6 +139,7 @@ def snapshot(
         prefix_miss_tokens=counts.prefix_miss_tokens,
         offload=_offload_stats(scheduler.kv_cache.offload),
         preemptions=counts.preemptions,
+        encoded_media=counts.encoded_media,
         finished={reason: counts.finished[reason] for reason in FinishReason},
         steps=times.num_steps,
         step_s=times.total_s,

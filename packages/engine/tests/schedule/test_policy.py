@@ -36,6 +36,7 @@ class Item:
     max_pos: int = 1000
     logits_from: int = maxsize
     rope_seq_len: int = 0
+    encoded_until: int = maxsize
     client: str = ""
 
 

@@ -83,7 +83,7 @@ def _guarded(app: ASGIApp, service: Service, tracer: Any, *, local_only: bool) -
     app = Guard(
         app,
         settings,
-        max_body_bytes=settings.largest_body(engine.context),
+        max_body_bytes=settings.largest_body(engine.context, takes_media=engine.takes_media),
         num_places=engine.resolved.max_running + engine.resolved.max_waiting,
     )
     if local_only:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from spaninfer_engine.text import Prompt
 
@@ -14,7 +14,11 @@ from spaninfer_serving.dialects.detect import is_opened
 from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.wire.chat import ChatRequest, ConversationFields, Message
 from spaninfer_serving.wire.errors import Problem
+from spaninfer_serving.wire.media import TextPart, source_of
 from spaninfer_serving.wire.tools import NamedTool, Tool, ToolCall
+
+Media: TypeAlias = Mapping[tuple[int, int], Mapping[str, Any]]
+"""Parts as the engine takes them, by the numbers of message and part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +30,16 @@ class ChatPrompt:
     variables: dict[str, Any]
 
 
-def chat_prompt(body: ConversationFields, traits: ChatTraits) -> ChatPrompt:
-    """Return what is rendered for a request; Problem for what the template cannot be told."""
+def chat_prompt(
+    body: ConversationFields, traits: ChatTraits, media: Media | None = None
+) -> ChatPrompt:
+    """Return what is rendered for a request; Problem for what the template cannot be told.
+
+    `media` are parts as the engine takes them, by the numbers of message and part; without them
+    only their kinds are known.
+    """
     return ChatPrompt(
-        list(_messages(body.messages, traits.call_style)),
+        list(_messages(body.messages, traits.call_style, media or {})),
         [_tool(tool) for tool in offered(body, traits)] or None,
         effort_variables(body.reasoning_effort, traits) | body.chat_template_kwargs,
     )
@@ -96,7 +106,9 @@ def effort_variables(effort: str | None, traits: ChatTraits) -> dict[str, Any]:
     return switched
 
 
-def _messages(messages: Sequence[Message], style: CallStyle) -> Iterator[dict[str, Any]]:
+def _messages(
+    messages: Sequence[Message], style: CallStyle, media: Media
+) -> Iterator[dict[str, Any]]:
     """Yield messages as templates take them; results of tools get the names of their functions."""
     names: dict[str, str] = {}
     for number, message in enumerate(messages):
@@ -109,7 +121,7 @@ def _messages(messages: Sequence[Message], style: CallStyle) -> Iterator[dict[st
                 for at, call in enumerate(message.tool_calls)
             ]
         else:
-            given["content"] = message.text()
+            given["content"] = _content(number, message, media)
         if message.reasoning_content is not None:
             given["reasoning_content"] = message.reasoning_content
         if message.tool_call_id is not None:
@@ -117,6 +129,24 @@ def _messages(messages: Sequence[Message], style: CallStyle) -> Iterator[dict[st
         if name := message.name or names.get(message.tool_call_id or ""):
             given["name"] = name
         yield given
+
+
+def _content(number: int, message: Message, media: Media) -> str | list[Mapping[str, Any]]:
+    """Return the content of a message: parts where media are among them."""
+    parts = message.media()
+    if isinstance(message.content, str) or not parts:
+        return message.text()
+    return [
+        {"type": "text", "text": part.text}
+        if isinstance(part, TextPart)
+        else media.get((number, at)) or _unread(source_of(parts[at])[0])
+        for at, part in enumerate(message.content)
+    ]
+
+
+def _unread(kind: str) -> dict[str, Any]:
+    """Return a part as templates take it, of media that were not read."""
+    return {"type": kind, kind: ""}
 
 
 def _call(call: ToolCall, style: CallStyle, place: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from spaninfer_engine.errors import (
     EngineUnavailable,
     InvalidGrammar,
+    InvalidMedia,
     InvalidSampling,
     PromptTooLong,
     QueueFull,
@@ -45,6 +46,8 @@ def problem_of(error: Exception, prompt_param: str) -> Problem:
         case InvalidSampling(parameter=name):
             wire = WIRE_NAMES.get(name, name)
             return Problem(400, str(error).replace(name, wire, 1), param=wire)
+        case InvalidMedia(place=place):
+            return Problem(400, str(error), param=place, code="invalid_media")
         case InvalidGrammar():  # while the answer was written
             return Problem(400, str(error), code="invalid_grammar")
         case UnsupportedTask():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -67,6 +67,7 @@ class ResponseMeta:
     fingerprint: str
     include_usage: bool
     token_ids: bool
+    media_tokens: Mapping[str, int] = field(default_factory=dict)  # of the prompt, by their kinds
 
     @classmethod
     def new(
@@ -81,7 +82,7 @@ class ResponseMeta:
 class Prompt:
     """One prompt of a text completion, as the answer shows it."""
 
-    ids: tuple[int, ...]
+    ids: Sequence[int]
     text: str
 
 
@@ -174,7 +175,7 @@ async def chat_response(
         model=meta.model,
         system_fingerprint=meta.fingerprint,
         choices=[] if logprobs else parts,
-        usage=usage_of([prompt_len], usages),
+        usage=usage_of([prompt_len], usages, meta.media_tokens),
     )
     if not logprobs:
         return response
@@ -261,7 +262,7 @@ async def chat_chunks(
             yield chunk([part])
     if meta.include_usage:
         last = chunk([])
-        last.usage = usage_of([prompt_len], usages)
+        last.usage = usage_of([prompt_len], usages, meta.media_tokens)
         yield last
 
 

@@ -136,6 +136,7 @@ class Server(uvicorn.Server):
                 self._service.settings.drain_s,
             )
         await super().shutdown(sockets)
+        await run_in_threadpool(self._service.close)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Drain at the first signal, and stop at the second."""

@@ -11,17 +11,19 @@ from importlib.metadata import version
 from fastapi import Request
 from spaninfer_engine import AsyncEngine, Engine, Output, OutputStream, Placement, SamplingParams
 from spaninfer_engine.errors import InvalidGrammar, PromptTooLong, shown
+from spaninfer_engine.prompts import media_of
 from spaninfer_engine.text import Prompt as RenderedPrompt
 from spaninfer_engine.texts import Task
 
 from spaninfer_serving.access_log import Tally
-from spaninfer_serving.chat_prompt import answer_format, chat_prompt
+from spaninfer_serving.chat_prompt import ChatPrompt, answer_format, chat_prompt
 from spaninfer_serving.chat_traits import ChatTraits, traits_of
 from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.forced_calls import forced, insists
 from spaninfer_serving.forms import form_param, problem_of_form
 from spaninfer_serving.gate import Gate
 from spaninfer_serving.in_flight import InFlight
+from spaninfer_serving.media_inputs import MediaInputs, Place, ReadPart, token_counts
 from spaninfer_serving.metrics import Metrics
 from spaninfer_serving.parse_pool import Check, ParsePool
 from spaninfer_serving.responses import Prompt, ResponseMeta, merged
@@ -89,6 +91,7 @@ class Service:
     metrics: Metrics
     parse_pool: ParsePool
     text_batcher: TextBatcher
+    media_inputs: MediaInputs
     traits: ChatTraits  # what the model's chat template does with tools and reasoning
     stored: ResponseStore
     created_s: int  # Unix time
@@ -107,12 +110,17 @@ class Service:
             Metrics(engine.stats, vllm_names=settings.metrics_names == "both"),
             ParsePool(engine.resolved.max_running + engine.resolved.max_waiting),
             TextBatcher(engine),
+            MediaInputs(engine, settings),
             traits_of(engine.template, engine.tokenizer, settings.tool_parser),
             ResponseStore(settings.max_stored_responses, STORED_BYTES),
             int(time.time()),
             InFlight({account_of(key): key.limits for key in settings.user_keys}),
             Gate(),
         )
+
+    def close(self) -> None:
+        """End the processes that decode media; idempotent. The engine is closed by its owner."""
+        self.media_inputs.close()
 
     @property
     def model(self) -> str:
@@ -145,31 +153,59 @@ class Service:
                 code="model_not_found",
             )
 
-    def ask_chat(self, body: ChatRequest, placement: Placement, check: Check) -> GenerationJob:
+    def ask_chat(
+        self,
+        body: ChatRequest,
+        placement: Placement,
+        check: Check,
+        media: Mapping[Place, ReadPart] | None = None,
+    ) -> GenerationJob:
         """Return what a chat request asks; raises Problem, an engine error, or what `check` does.
 
-        `check` is called between stages of the work.
+        `check` is called between stages of the work. `media` are what `MediaInputs` read.
         """
+        if body.media() and not media:
+            raise Problem(
+                400,
+                "messages hold media; these are read by /v1/chat/completions alone",
+                param="messages",
+                code="unsupported_parameter",
+            )
         sampling = sampling_of(body, self.engine.default_sampling)
-        rendered = self.render(body, check)
-        ids = self.engine.encode_rendered(rendered)
+        given = self._chat_prompt(body, media)
+        rendered = self._rendered(body, given, check)
+        prepared = self.engine.prepare_media(given.messages) if media else []
+        check()
+        ids = self.engine.encode_rendered(rendered, prepared)
         self._check_len(ids)
-        prompt = Prompt(tuple(ids), "")
+        prompt = Prompt(ids, "")
         form = answer_format(body, self.traits, rendered)
         if form is not None:
             kept = tuple(self.traits.controls.values())
             sampling = replace(sampling, keep_special=kept)
         meta = self._envelope("chatcmpl", body)
+        if (found := media_of(ids)) is not None:
+            meta = replace(meta, media_tokens=token_counts(found.items))
         sampling = forced(body, sampling, self.traits, form)
         param = "tool_choice" if insists(body) else form_param(body)
         return GenerationJob((prompt,), sampling, placement, meta, param, form)
 
     def render(self, body: ConversationFields, check: Check) -> RenderedPrompt:
         """Return what the chat template makes of a conversation."""
+        return self._rendered(body, self._chat_prompt(body), check)
+
+    def _chat_prompt(
+        self, body: ConversationFields, media: Mapping[Place, ReadPart] | None = None
+    ) -> ChatPrompt:
+        parts = {place: each.part for place, each in (media or {}).items()}
+        return chat_prompt(body, self.traits, parts)
+
+    def _rendered(
+        self, body: ConversationFields, given: ChatPrompt, check: Check
+    ) -> RenderedPrompt:
         asked = (message.text() for message in body.messages if message.role != "assistant")
         self.probe("".join(asked), "messages")  # of answers, templates may drop the reasoning
         check()
-        given = chat_prompt(body, self.traits)
         rendered = self.engine.render_chat(
             given.messages,
             tools=given.tools,
@@ -189,8 +225,16 @@ class Service:
     def tokenize(self, body: TokenizeRequest, check: Check) -> TokenizeResponse:
         """Return the token ids of a text or a conversation, however many they are."""
         self.check_model(body.model)
+        if body.media():
+            raise Problem(
+                400,
+                "messages hold media, whose tokens are counted when they are read: send the "
+                "request to /v1/chat/completions with max_tokens = 1, and read its usage",
+                param="messages",
+                code="unsupported_parameter",
+            )
         if body.prompt is None:
-            ids = self.engine.encode_rendered(self.render(body, check))
+            ids = list(self.engine.encode_rendered(self.render(body, check)))
         else:
             self.probe(body.prompt, "prompt")
             check()

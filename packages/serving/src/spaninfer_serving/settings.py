@@ -6,6 +6,7 @@ import ipaddress
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from spaninfer_engine.errors import ConfigError
@@ -20,6 +21,7 @@ MIB = 1 << 20
 
 # A token is 4 to 5 bytes of English; of what is not ASCII, and travels as \uXXXX, 6 or 12.
 BODY_BYTES_PER_TOKEN = 32
+MEDIA_BODY_BYTES = 48 * MIB  # an image of 32 MiB in base64, or some dozens of photographs
 BODY_BYTES = 2 * MIB  # for what is not the prompt, and for lists of short prompts
 
 
@@ -50,6 +52,11 @@ class Settings:
     allow_origins: tuple[str, ...] = ()  # CORS; empty: only the server's own page
     max_stored_responses: int = 1024  # of /v1/responses, kept in memory; 0: none
     tool_parser: str | None = None  # a dialect of tool calls; None: found from the chat template
+    media_folder: Path | None = None  # file: URLs below it are read
+    media_fetch: bool = False  # https: URLs are fetched, from public addresses
+    media_hosts: tuple[str, ...] = ()  # from these alone; empty: from all
+    media_workers: int = 2  # processes that decode
+    max_media: int = 64  # images, videos and clips of a request
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -66,6 +73,14 @@ class Settings:
             raise ConfigError(
                 f"--tool-parser is {self.tool_parser!r}; allowed are {', '.join(sorted(DIALECTS))}"
             )
+        for name in ("media_workers", "max_media"):
+            if getattr(self, name) < 1:
+                option = name.replace("_", "-")
+                raise ConfigError(f"--{option} is {getattr(self, name)}; allowed is 1 or more")
+        if self.media_folder is not None and not self.media_folder.is_dir():
+            raise ConfigError(f"--media-folder is {self.media_folder}, and there is no such folder")
+        if self.media_hosts and not self.media_fetch:
+            raise ConfigError("--media-host names whom media are fetched from; add --media-fetch")
         _check_keys("--api-key", self.api_keys)
         _check_keys("--priority-key", self.priority_keys)
         if not is_loopback(self.host) and not self.needs_key and not self.no_auth:
@@ -79,11 +94,11 @@ class Settings:
         """Must every request for what is not public bring a key?"""
         return bool(self.api_keys or self.priority_keys or self.user_keys)
 
-    def largest_body(self, context: int) -> int:
+    def largest_body(self, context: int, *, takes_media: bool = False) -> int:
         """Return how many bytes a body may have, for a model that takes so many tokens."""
         if self.max_body_bytes is not None:
             return self.max_body_bytes
-        return BODY_BYTES + BODY_BYTES_PER_TOKEN * context
+        return BODY_BYTES + BODY_BYTES_PER_TOKEN * context + takes_media * MEDIA_BODY_BYTES
 
     def accepts(self, key: str | None) -> bool:
         """Return whether a request with this key may pass; takes equal time for any wrong key."""

@@ -194,11 +194,15 @@ def finish_reason(reason: FinishReason | None) -> str | None:
     return None if reason is None else _REASONS[reason]
 
 
-def usage_of(prompt_lens: Sequence[int], choices: Mapping[int, EngineUsage]) -> Usage:
+def usage_of(
+    prompt_lens: Sequence[int],
+    choices: Mapping[int, EngineUsage],
+    media_tokens: Mapping[str, int] | None = None,
+) -> Usage:
     """Add up the counts of all choices, which have numbers: prompt * n + index.
 
     Each prompt counts once, and what of it was computed before its first choice came: the others
-    find what that one has computed.
+    find what that one has computed. `media_tokens` of the prompts stand for media.
     """
     firsts = range(0, len(choices), len(choices) // len(prompt_lens))
     prompt_tokens = sum(prompt_lens)
@@ -207,7 +211,10 @@ def usage_of(prompt_lens: Sequence[int], choices: Mapping[int, EngineUsage]) -> 
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
         total_tokens=prompt_tokens + completion_tokens,
-        prompt_tokens_details={"cached_tokens": sum(choices[i].cached_len for i in firsts)},
+        prompt_tokens_details={
+            "cached_tokens": sum(choices[i].cached_len for i in firsts),
+            **(media_tokens or {}),
+        },
     )
 
 

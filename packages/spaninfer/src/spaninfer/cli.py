@@ -135,6 +135,26 @@ def serve(
             "default: found from the chat template."
         ),
     ] = None,
+    media_folder: Annotated[
+        Path | None,
+        typer.Option(help="Read file: URLs of images, video and audio below this folder."),
+    ] = None,
+    media_fetch: Annotated[
+        bool,
+        typer.Option(
+            "--media-fetch", help="Fetch https: URLs of images, video and audio, if public."
+        ),
+    ] = False,
+    media_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Fetch from this host alone; may be repeated."),
+    ] = None,
+    media_workers: Annotated[
+        int, typer.Option(help="Processes that decode images, video and audio.")
+    ] = 2,
+    max_media: Annotated[
+        int, typer.Option(help="Images, videos and clips that one request may have.")
+    ] = 64,
     log_format: Annotated[
         Literal["text", "json"], typer.Option(help="json: every line of the log is an object.")
     ] = "text",
@@ -189,6 +209,11 @@ def serve(
             max_stored_responses=max_stored_responses,
             allow_origins=tuple(allow_origin or ()),
             tool_parser=tool_parser,
+            media_folder=media_folder,
+            media_fetch=media_fetch,
+            media_hosts=tuple(media_host or ()),
+            media_workers=media_workers,
+            max_media=max_media,
         )
         config = EngineConfig(
             model=model,

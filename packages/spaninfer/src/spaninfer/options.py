@@ -79,6 +79,10 @@ Memory = Annotated[
         "--kv-cache-memory",
     ),
 ]
+EncoderMemory = Annotated[
+    str | None,
+    _engine("Memory for encodings of images, video and audio; default: up to 512MiB."),
+]
 SpanLen = Annotated[
     int | None,
     _engine(f"Tokens per span (a block, or page, of the KV cache); default: {SPAN_LEN}."),
@@ -184,10 +188,11 @@ def as_arguments(asked: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """How many tokens the KV cache holds."""
+    """How many tokens the KV cache holds, and the encodings of media beside it."""
 
     max_len: MaxLen = None
     memory: Memory = None
+    encoder_memory: EncoderMemory = None
     span_len: SpanLen = None
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeAlias
 
+from spaninfer_engine.backends.encodings import Encode
 from spaninfer_engine.backends.host.device import HostDevice
 from spaninfer_engine.kv_memory import Needs
 from spaninfer_engine.ops.rotary import Rotary
@@ -31,10 +32,12 @@ class Start(Protocol):
         num_spans: tuple[int, ...],
         tell: Tell,
         num_slots: tuple[int, ...] = (),
+        encode: Encode[Any] | None = None,
     ) -> Device:
         """Return the device that serves `sequences`, ready to compute.
 
-        With KV cache offloading, each cache group has `num_slots` host slots.
+        With KV cache offloading, each cache group has `num_slots` host slots. `encode` runs
+        the towers of a model that has some.
         """
         ...
 
@@ -42,7 +45,12 @@ class Start(Protocol):
 class HostStart(Generic[A]):
     """The start of a HostDevice: memory is taken when it is used, nothing is measured."""
 
-    def __init__(self, forward: Callable[[Step[A]], A], ops: Ops[A], model: Model) -> None:
+    def __init__(
+        self,
+        forward: Callable[[Step[A]], A],
+        ops: Ops[A],
+        model: Model,
+    ) -> None:
         self._forward, self._ops, self._model = forward, ops, model
 
     def measure(self, tell: Tell) -> Needs:  # noqa: ARG002
@@ -55,6 +63,7 @@ class HostStart(Generic[A]):
         num_spans: tuple[int, ...],
         tell: Tell,
         num_slots: tuple[int, ...] = (),
+        encode: Encode[Any] | None = None,
     ) -> HostDevice[Any]:
         """Return the device with every kernel ready; the first start ever compiles them here."""
         tell("kernels", 0, 1)
@@ -64,7 +73,7 @@ class HostStart(Generic[A]):
         )
         rotaries = tuple(map(Rotary, ropes(self._model)))
         slots = host_slots(self._ops, caches, num_slots)
-        device = HostDevice(self._forward, self._ops, caches, rotaries, sequences, slots)
+        device = HostDevice(self._forward, self._ops, caches, rotaries, sequences, slots, encode)
         device.warm_up()
         tell("kernels", 1, 1)
         return device

@@ -1,9 +1,9 @@
 """The prefix cache: a hash of the content of each span, and the longest prefix that is cached.
 
 The KV cache of a span depends on every token before it. Its hash is therefore taken over all token
-ids up to its end, and whatever else decides its content; equal hashes mean equal content, in every
-cache group. BLAKE2b makes a second sequence with the same hash, by chance or by intent, infeasible.
-Only whole spans have hashes.
+ids up to its end, and whatever else decides its content, as the digests of media do whose rows
+stand for tokens; equal hashes mean equal content, in every cache group. BLAKE2b makes a second
+sequence with the same hash, by chance or by intent, infeasible. Only whole spans have hashes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from spaninfer_engine.cache.rope_state import RopeState
 from spaninfer_engine.cache.table import first_visible
+from spaninfer_engine.media import MediaRun, runs_within
 from spaninfer_engine.request import TokenIds
 
 _HASH_BYTES = 32
@@ -45,31 +46,36 @@ class SpanHasher:
     tokens, where a hash of each, begun with the one in front, took 4.
     """
 
-    __slots__ = ("_hash", "_rope_seq_len", "_rope_state", "_seed", "_span_len", "hashes")
+    __slots__ = ("_hash", "_media", "_rope_seq_len", "_rope_state", "_seed", "_span_len", "hashes")
 
     def __init__(
-        self, seed: HashSeed, span_len: int, rope_state: RopeState, rope_seq_len: int
+        self,
+        seed: HashSeed,
+        span_len: int,
+        rope_state: RopeState,
+        rope_seq_len: int,
+        media: tuple[MediaRun, ...] = (),
     ) -> None:
-        self._seed, self._span_len = seed, span_len
+        self._seed, self._span_len, self._media = seed, span_len, media
         self._rope_state, self._rope_seq_len = rope_state, rope_seq_len  # see plan.Slice
         self.hashes: list[bytes] = []
         self._hash = blake2b(_framed(bytes(seed)), digest_size=_HASH_BYTES)
 
     def copy(self) -> SpanHasher:
         """Return a hasher of a sequence that begins in the same way."""
-        other = SpanHasher(self._seed, self._span_len, self._rope_state, self._rope_seq_len)
+        other = self.with_rope_seq_len(self._rope_seq_len)
         other.hashes, other._hash = list(self.hashes), self._hash.copy()
         return other
 
     def with_rope_seq_len(self, rope_seq_len: int) -> SpanHasher:
         """Return a hasher of the same sequence rotated for another length, without hashes yet."""
-        return SpanHasher(self._seed, self._span_len, self._rope_state, rope_seq_len)
+        return SpanHasher(self._seed, self._span_len, self._rope_state, rope_seq_len, self._media)
 
     def extend(self, token_ids: TokenIds) -> None:
         """Append a hash for each whole span of the token ids behind those with hashes."""
         hashes, running = self.hashes, self._hash
         words, size = token_ids.astype(np.int32).tobytes(), 4 * self._span_len
-        varies = self._rope_state.state is not None
+        varies = self._rope_state.state is not None or bool(self._media)
         for end in range(size, len(words) + 1, size):
             extra = self._extra(len(hashes)) if varies else _NOTHING
             running.update(words[end - size : end] + extra)
@@ -78,7 +84,11 @@ class SpanHasher:
     def _extra(self, index: int) -> bytes:
         """Return what decides the content of a span besides its tokens and those before them."""
         start, stop = index * self._span_len, (index + 1) * self._span_len
-        return _framed(repr(self._rope_state.states(start, stop, self._rope_seq_len)).encode())
+        states: tuple[object, ...] = ()
+        if self._rope_state.state is not None:
+            states = self._rope_state.states(start, stop, self._rope_seq_len)
+        shown = [(*run[:2], run.digest, run.row) for run in runs_within(self._media, start, stop)]
+        return _framed(repr((states, shown)).encode()) if states or shown else _NOTHING
 
 
 def _framed(text: bytes) -> bytes:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -89,6 +89,8 @@ class _InFlight:
     batch: Batch
     launched: Launched
     awaits_masks: bool
+    unencoded: dict[int, Exception]  # by slice: its media could not be encoded
+    failed_encodings: frozenset[bytes]
     mask_errors: dict[int, Exception] = field(default_factory=dict)  # by slice
     result: StepResult | None = None
 
@@ -111,6 +113,7 @@ class Runner(Resource):
         self._on_host: set[int] = set()  # sequences whose tokens the host samples
         self._num_logprobs: dict[int, int] = {}  # of those that the device samples
         self._newest: _InFlight | None = None
+        self._unencoded: dict[bytes, Exception] = {}  # by digest of media that towers failed on
         self._sampled: list[SampledToken] = []  # by the host, unknown to the device
 
     @property
@@ -125,7 +128,11 @@ class Runner(Resource):
         assert self._newest is None or not self._newest.awaits_masks, "a result was not requested"
         self._update(plan)
         on_host = self._on_host.__contains__
+        failed_encodings = self._encode(plan)
         batch = build_batch(plan.slices, self._sequences, on_host, self._masks)
+        unencoded = self._without_rows(batch)
+        if unencoded:
+            batch = replace(batch, media=tuple(x for x in batch.media if x.slice not in unencoded))
         updates = Updates(plan.table_updates, tuple(self._sampled), plan.finished)
         self._sampled.clear()
         try:
@@ -133,8 +140,12 @@ class Runner(Resource):
         except NoMemory as error:
             if self._newest is not None:
                 self._settle(self._newest)  # the device copies all sequences anew, with its tokens
-            return partial(self._give_up, plan, error)
-        self._newest = step = _InFlight(plan, batch, launched, bool(batch.masked.any()))
+            return partial(self._give_up, plan, error, failed_encodings)
+        self._newest = step = _InFlight(
+            *(plan, batch, launched, bool(batch.masked.any())),
+            unencoded=unencoded,
+            failed_encodings=failed_encodings,
+        )
         self._mask(step)
         return partial(self._settle, step)
 
@@ -161,6 +172,21 @@ class Runner(Resource):
 
     # ---- before a step ---------------------------------------------------------------------------
 
+    def _encode(self, plan: StepPlan) -> frozenset[bytes]:
+        """Have media encoded that steps will read; return the digests of those that failed."""
+        if not plan.encode and not plan.dropped_encodings:
+            return frozenset()
+        for digest in (*plan.dropped_encodings, *(each.digest for each in plan.encode)):
+            self._unencoded.pop(digest, None)
+        failed = self._device.encode(plan.encode, plan.dropped_encodings)
+        self._unencoded |= failed
+        return frozenset(failed)
+
+    def _without_rows(self, batch: Batch) -> dict[int, Exception]:
+        """Return the slices that lack rows of media, and why."""
+        lacking = (rows for rows in batch.media if rows.digest in self._unencoded)
+        return {rows.slice: self._unencoded[rows.digest] for rows in lacking}
+
     def _update(self, plan: StepPlan) -> None:
         for seq_id in plan.finished:
             self._sequences.leave(seq_id)
@@ -185,9 +211,11 @@ class Runner(Resource):
         if sequence.sampling.logprobs is not None:
             self._num_logprobs[sequence.seq_id] = sequence.sampling.logprobs
 
-    def _give_up(self, plan: StepPlan, error: NoMemory) -> StepResult:
+    def _give_up(
+        self, plan: StepPlan, error: NoMemory, failed_encodings: frozenset[bytes]
+    ) -> StepResult:
         _log.warning("%s", error)
-        result = StepResult.of_none(plan, error)
+        result = StepResult.of_none(plan, error, failed_encodings)
         self._failed.update(result.failed)
         return result
 
@@ -200,7 +228,7 @@ class Runner(Resource):
                 self._mask(step)  # those before have been settled: its tokens are known
                 step.result = self._result(step)
             except NoMemory as error:
-                step.result = self._give_up(step.plan, error)
+                step.result = self._give_up(step.plan, error, step.failed_encodings)
             if self._newest is not None:
                 self._mask(self._newest)
         return step.result
@@ -246,9 +274,15 @@ class Runner(Resource):
             logprobs |= self._sample_on_host(batch, logits, tokens, failed)
         if batch.samples_on_device.any():
             logprobs |= self._take_samples(step, tokens, failed)
+        for index, error in step.unencoded.items():
+            tokens[index] = None
+            failed[batch.seq_ids[index]] = error
         self._keep(batch, tokens)
         self._failed.update(failed)
-        return StepResult(step.plan.number, tuple(tokens), logprobs, prompt_logprobs, failed)
+        return StepResult(
+            *(step.plan.number, tuple(tokens), logprobs, prompt_logprobs, failed),
+            failed_encodings=step.failed_encodings,
+        )
 
     def _take_samples(
         self, step: _InFlight, tokens: list[int | None], failed: dict[int, Exception]

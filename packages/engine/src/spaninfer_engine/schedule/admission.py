@@ -15,6 +15,7 @@ from spaninfer_engine.errors import (
     QueueFull,
     RequestError,
 )
+from spaninfer_engine.media import PromptMedia
 from spaninfer_engine.plan import Tuning
 from spaninfer_engine.request import Request, SamplingParams, TokenIds
 
@@ -40,6 +41,7 @@ class Limits:
     max_running: int  # choices in one step
     max_waiting: int  # choices beyond those that may run
     tuning: Tuning  # of steps
+    max_encoded: int = 0  # tokens of media whose encodings fit into their memory
 
     @property
     def max_waiting_tokens(self) -> int:
@@ -72,6 +74,7 @@ def admit(request: Request, queued: Queued, limits: Limits) -> Admitted | Refuse
         _check_prompt(request.prompt_ids, limits)
         or _check_ids(request.sampling, limits.vocab)
         or _check_adapter(request.placement.adapter)
+        or _check_media(request.media, limits)
         or _check_queue(request, queued, limits)
     )
     if reason is not None:
@@ -111,6 +114,18 @@ def _check_adapter(adapter: str | None) -> EngineError | None:
     if adapter is None:
         return None
     return RequestError(f"no adapter is called {adapter!r}; this engine has loaded none")
+
+
+def _check_media(media: PromptMedia | None, limits: Limits) -> EngineError | None:
+    for number, item in enumerate(media.items if media is not None else ()):
+        if item.input.num_tokens > limits.max_encoded:
+            return RequestError(
+                f"the prompt's {item.input.kind} (number {number} of its media) has "
+                f"{item.input.num_tokens} tokens; the memory of encodings holds "
+                f"{limits.max_encoded}: lower max_pixels, fps or num_frames, or start the engine "
+                "with a larger encoder_memory"
+            )
+    return None
 
 
 def _check_queue(request: Request, queued: Queued, limits: Limits) -> EngineError | None:

@@ -17,5 +17,6 @@ class Counts:
     prefix_hit_tokens: int = 0  # of prompts, found in the prefix cache
     prefix_miss_tokens: int = 0  # of prompts, not found there
     preemptions: int = 0
+    encoded_media: int = 0  # images, videos and clips that towers have seen, again after eviction
     begun_tokens: int = 0  # of prompts of sequences that a step has seen, or that have ended
     finished: Counter[FinishReason] = field(default_factory=Counter)

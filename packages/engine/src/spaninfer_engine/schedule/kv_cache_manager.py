@@ -83,7 +83,13 @@ class KVCacheManager:
             private=None if shape.share else request.id,
             epoch=self._epoch,
         )
-        hasher = SpanHasher(hash_seed, shape.span_len, shape.rope_state, len(request.prompt_ids))
+        hasher = SpanHasher(
+            hash_seed,
+            shape.span_len,
+            shape.rope_state,
+            len(request.prompt_ids),
+            request.media.runs() if request.media is not None else (),
+        )
         if request.sampling.n > 1:  # once for all; that of a single one may be spared, see _hashes
             hasher.extend(request.prompt_ids)
         return tuple(

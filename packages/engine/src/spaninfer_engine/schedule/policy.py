@@ -6,6 +6,7 @@ Functions of what they are given: no clock, no spans, no locks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate, takewhile
 from typing import Protocol, TypeVar
 
 from spaninfer_engine.plan import Slice, Tuning
@@ -30,6 +31,9 @@ FEW_TILES = 4
 BURST = 8
 PAUSE_EVERY = 2
 
+# Towers see media between two steps, and every decode waits: so one step in two at the most.
+ENCODE_EVERY = 2
+
 # Slice(...) goes through a Python function; for 256 decodes that is 96 µs instead of 58
 # (CPython 3.11, one core of a 2-core x86 machine, 2026-11-21).
 _new = tuple.__new__
@@ -52,6 +56,7 @@ class Schedulable(Protocol):
     max_pos: int  # the key at this position is never needed
     logits_from: int  # logits are computed from here on, not just for samples
     rope_seq_len: int
+    encoded_until: int  # prefills go no further: the media of the next tokens are not encoded
 
 
 P = TypeVar("P", bound=Schedulable)
@@ -123,6 +128,28 @@ def plan_step(
     return slices + parts, chosen + items
 
 
+def num_encodings(
+    lengths: Sequence[int], tuning: Tuning, *, has_decodes: bool, number: int = 0
+) -> int:
+    """Return how many media of these lengths in tokens, in their order, towers see before a step.
+
+    As many as have the tokens of a step, at least one. Beside decodes, which wait meanwhile, none
+    but in every `ENCODE_EVERY`th step by `number`: a decode waits for one step's media at a time.
+
+    >>> tuning = Tuning(step_tokens=512, mixed_prompt_tokens=512, prompt_logits=32)
+    >>> num_encodings([300, 200, 100], tuning, has_decodes=False)
+    2
+    >>> num_encodings([4000, 10], tuning, has_decodes=True, number=4)
+    1
+    >>> num_encodings([4000, 10], tuning, has_decodes=True, number=5)
+    0
+    """
+    if not lengths or (has_decodes and number % ENCODE_EVERY):
+        return 0
+    sums = accumulate(lengths)
+    return max(1, sum(1 for _ in takewhile(lambda total: total <= tuning.step_tokens, sums)))
+
+
 def _prefills(prefills: Sequence[P], tokens: int, logits: int) -> tuple[list[Slice], list[P]]:
     """Spend so many tokens, and logits of prompts, on prefills: in order, but with no more than
     half of them for one client while others' wait.
@@ -172,7 +199,12 @@ def _beside(decodes: int, tokens: int, tile: int, number: int) -> int:
 
 
 def _prefill(item: Schedulable, tokens: int, logits: int) -> Slice:
-    stop = min(item.prefill_end, item.done + tokens, max(item.done, item.logits_from) + logits)
+    stop = min(
+        item.prefill_end,
+        item.done + tokens,
+        max(item.done, item.logits_from) + logits,
+        max(item.done, item.encoded_until),
+    )
     samples = stop == item.prefill_end
     logits_from = min(max(item.done, item.logits_from), stop - samples)
     return Slice(item.seq_id, item.done, stop, logits_from, samples, item.rope_seq_len)

@@ -30,6 +30,7 @@ from spaninfer_engine.schedule.kv_cache_manager import (
     KVCacheManager,
     OpenDisk,
 )
+from spaninfer_engine.schedule.media import MediaScheduler
 from spaninfer_engine.schedule.policy import plan_step
 from spaninfer_engine.schedule.sequence import Ended, Events, NewToken, SequenceState
 
@@ -53,6 +54,7 @@ class Scheduler:
     ) -> None:
         self.limits = limits
         self.kv_cache = KVCacheManager(shape, limits, open_disk)
+        self.media = MediaScheduler(limits.tuning, limits.max_encoded)
         self.counts = Counts()
         self._seqs: dict[int, SequenceState] = {}  # all that have not ended
         self._waiting: list[SequenceState] = []
@@ -61,6 +63,7 @@ class Scheduler:
         self._deadlines = Deadlines(self._seqs)
         self._finished: list[int] = []  # sequence ids that the runner may forget
         self._number = 0  # of the newest plan
+        self._num_seeing = 0  # sequences with media that have not ended
         self._new_tokens: list[NewToken] = []
         self._ended: list[Ended] = []
         # For settle: sequences, and how many of their leading positions are computed, if any.
@@ -84,6 +87,7 @@ class Scheduler:
     def add(self, seqs: Sequence[SequenceState]) -> None:
         """Let a request's sequences wait; the others until the first has computed the prompt."""
         self._seqs.update((seq.seq_id, seq) for seq in seqs)
+        self._num_seeing += sum(1 for seq in seqs if seq.media_runs)
         first, *followers = seqs
         first.followers = tuple(followers)
         insort(self._waiting, first, key=_ORDER)
@@ -121,7 +125,10 @@ class Scheduler:
         self.settle()
         self._suspend_for_rope()
         self.kv_cache.take_transfers()
-        slices, seqs = self._fit(are_places_left=self._start_waiting(now))
+        are_places_left = self._start_waiting(now)
+        if self._num_seeing:
+            self.media.plan(self._running, self._number)
+        slices, seqs = self._fit(are_places_left=are_places_left)
         if not slices:
             assert self._flights or not self._seqs or self.kv_cache.is_reading, (
                 "there is work, but nothing to compute"
@@ -130,8 +137,16 @@ class Scheduler:
         self._number += 1
         self.kv_cache.plan(self._number)
         new_sequences, table_updates = self._take_updates()
+        encode = self.media.take_chosen()
+        self.counts.encoded_media += len(encode)
         plan = StepPlan(
-            self._number, tuple(slices), new_sequences, table_updates, tuple(self._finished)
+            number=self._number,
+            slices=tuple(slices),
+            new_sequences=new_sequences,
+            table_updates=table_updates,
+            finished=tuple(self._finished),
+            dropped_encodings=self.media.cache.take_dropped(),
+            encode=encode,
         )
         self._finished.clear()
         self._flights.append(_Flight(plan, seqs))
@@ -143,6 +158,8 @@ class Scheduler:
         number = flight.plan.number
         assert result.number == number, f"result {result.number} came, {number} was due"
         self.kv_cache.finish(number)
+        for digest in result.failed_encodings:
+            self.media.cache.drop(digest)
         for seq_id, error in result.failed.items():
             self.stop((seq_id,), now, FinishReason.ERROR, error)
         new_tokens, logprobs = self._new_tokens, result.logprobs
@@ -388,6 +405,7 @@ class Scheduler:
         for queue in (self._running, self._waiting):
             _drop(queue, seq)
         seq.ended, seq.is_decoding = True, False
+        self._num_seeing -= bool(seq.media_runs)
         del self._seqs[seq.seq_id]
         if seq.is_known_to_runner:
             self._finished.append(seq.seq_id)

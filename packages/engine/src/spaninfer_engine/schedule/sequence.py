@@ -11,6 +11,7 @@ import numpy as np
 from spaninfer_engine.cache.prefix import SpanHasher
 from spaninfer_engine.cache.table import SpanTable
 from spaninfer_engine.logprobs import TokenLogprobs
+from spaninfer_engine.media import MediaRun
 from spaninfer_engine.plan import NewSequence, TableUpdate
 from spaninfer_engine.request import FinishReason, Request, TokenIds, TokenLogprob, Usage
 from spaninfer_engine.schedule.policy import rank
@@ -32,6 +33,7 @@ class SequenceState:
         "client",
         "discard_until_step",
         "done",
+        "encoded_until",
         "end_ids",
         "ended",
         "first_token_s",
@@ -43,6 +45,7 @@ class SequenceState:
         "logits_from",
         "max_output",
         "max_pos",
+        "media_runs",
         "num_published_spans",
         "order",
         "output_ids",
@@ -76,6 +79,9 @@ class SequenceState:
         self.max_output, self.max_pos = limit - self.prompt_len, limit - 1  # see policy.Schedulable
         self.done, self.prefill_end = 0, self.prompt_len
         self.rope_seq_len = self.prompt_len
+        media = request.media
+        self.media_runs: tuple[MediaRun, ...] = () if media is None else media.runs()
+        self.encoded_until = maxsize  # the first position whose media are not encoded
         self.hasher = hasher
         self.tables, self.capacity, self.num_published_spans = tables, 0, 0
         self.is_known_to_runner = False  # was it sent to the runner?
@@ -133,6 +139,7 @@ class SequenceState:
             banned=request.banned,
             end_ids=tuple(sorted(self.end_ids)),
             grammar=request.grammar,
+            media=request.media,
         )
 
     def table_updates(self) -> list[TableUpdate]:

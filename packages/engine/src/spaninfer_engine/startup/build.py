@@ -59,6 +59,7 @@ from spaninfer_engine.startup.limits import (
     resolve,
     served_name,
 )
+from spaninfer_engine.startup.media import encode_with, encoder_bytes, max_encoded, media_setup
 from spaninfer_engine.startup.shortage import shortage_named
 from spaninfer_engine.startup.towers import open_towers
 from spaninfer_engine.startup.weight_formats import describe_formats, formats_of
@@ -128,8 +129,13 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
         )
         needs = start.measure(progress)
         ops.end_packing()
+        encodings = encoder_bytes(asked, model, ops.available_bytes())
+        needs = replace(needs, encodings=encodings)
         memory = decide_budget(asked, compute, ops.available_bytes(), ops.cache_share, needs)
-        resolved = _resolved(asked, name, model, compute, memory)
+        resolved = replace(
+            _resolved(asked, name, model, compute, memory),
+            max_encoded=max_encoded(asked, model, compute, encodings),
+        )
         sequences = Sequences(
             len(model.groups),
             max_len=resolved.max_len,
@@ -140,7 +146,10 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
         span_files = open_span_files(asked, checkpoint, model, resolved)
         num_slots = () if resolved.kv_offload is None else resolved.kv_offload.num_slots
         settings = _settings(compute, model, asked, stored_as, formats)
-        device = start.device(sequences, resolved.num_spans, progress, num_slots)
+        towers = open_towers(asked, path, model, compute, settings)
+        device = start.device(
+            *(sequences, resolved.num_spans, progress, num_slots), encode_with(towers)
+        )
         return Parts(
             resolved=resolved,
             model=model,
@@ -152,7 +161,8 @@ def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
             weight_bytes=pack.num_bytes,
             listing=str(bound),
             head=head,
-            towers=open_towers(asked, path, model, compute, settings),
+            media=media_setup(path, model),
+            towers=towers,
             span_files=span_files,
         )
 

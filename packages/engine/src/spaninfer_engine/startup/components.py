@@ -10,6 +10,7 @@ from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.cache.span_files import SpanFiles
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.plan import SpanCopy, StepPlan, StepResult
+from spaninfer_engine.preprocess.layout import MediaSetup
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.run.pooling_head import PoolingHead
@@ -72,5 +73,6 @@ class Parts:
     weight_bytes: int = 0  # of packed weights, as the backend holds them
     listing: str = ""  # the bound program, for people
     head: PoolingHead | None = None  # of encoders
+    media: MediaSetup | None = None  # of decoders that see or hear
     towers: tuple[HostTower[Any], ...] = ()  # of decoders that see or hear
     span_files: SpanFiles | None = None  # of KV cache offloading to disk

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spaninfer_engine.media import runs_within
 from spaninfer_engine.plan import Slice
 from spaninfer_engine.step.sequences import Sequences
 
@@ -24,6 +25,16 @@ class Run(NamedTuple):
     row: int
     start: int
     stop: int
+
+
+class MediaRows(NamedTuple):
+    """Tokens [first, last) of a step whose embeddings are rows of an encoding, from `row` on."""
+
+    slice: int
+    first: int
+    last: int
+    digest: bytes
+    row: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +59,7 @@ class Batch:
     masked: Bools  # [R] does a token mask limit what the device samples?
     num_decodes: int
     host_logits: Ints  # [N] the logits that the host asks for, ascending
+    media: tuple[MediaRows, ...] = ()
 
     @property
     def num_slices(self) -> int:
@@ -77,6 +89,24 @@ class Batch:
     def positions(self) -> Ints:
         """Return the position of every token in its sequence, [T]."""
         return _ranges(self.starts, self.stops)
+
+    def places(self, sequences: Sequences, num_axes: int) -> Ints:
+        """Return what rotary embeddings see of every token, [axes T]: its position, or where its
+        prompt has media, what these say.
+        """
+        positions = self.positions()
+        if sequences.media.keys().isdisjoint(self.seq_ids):
+            return np.broadcast_to(positions, (num_axes, len(positions)))
+        places = np.tile(positions + sequences.deltas[self.token_rows()], (num_axes, 1))
+        for seq_id, first, start, stop in zip(
+            *(self.seq_ids, self.query_start_loc, self.starts, self.stops), strict=False
+        ):
+            media, _ = sequences.media.get(seq_id, (None, ()))
+            if media is None or media.positions is None:
+                continue
+            known = media.positions[:, start:stop]  # behind the prompt there are none
+            places[:, first : first + known.shape[1]] = known
+        return places
 
     def token_rows(self) -> Ints:
         """Return the table row of every token, [T]."""
@@ -120,21 +150,38 @@ def build_batch(
     with_mask = np.zeros(len(ids), np.bool_)
     if masked:
         with_mask = by_device & np.fromiter((id_ in masked for id_ in ids), np.bool_, len(ids))
-    logit_start_loc = _cumulated(num_logits)
+    logit_start_loc, query_start_loc = _cumulated(num_logits), _cumulated(lengths)
     return Batch(
         seq_ids=ids,
         table_rows=sequences.rows(ids),
         starts=begin,
         stops=end,
         rope_seq_lens=np.array(rope_seq_lens, np.int32),
-        query_start_loc=_cumulated(lengths),
+        query_start_loc=query_start_loc,
         logit_start_loc=logit_start_loc,
         samples=sampled,
         samples_on_device=by_device,
         masked=with_mask,
         num_decodes=_leading_ones(lengths),
         host_logits=_ranges(logit_start_loc[:-1], logit_start_loc[1:] - by_device),
+        media=_media_rows(slices, sequences, query_start_loc) if sequences.media else (),
     )
+
+
+def _media_rows(
+    slices: Sequence[Slice], sequences: Sequences, query_start_loc: Ints
+) -> tuple[MediaRows, ...]:
+    """Return the tokens of the slices that stand for media."""
+    found = []
+    for number, part in enumerate(slices):
+        if part.seq_id not in sequences.media:
+            continue
+        _, runs = sequences.media[part.seq_id]
+        ahead = int(query_start_loc[number]) - part.start
+        for run in runs_within(runs, part.start, part.stop):
+            rows = MediaRows(number, run.start + ahead, run.stop + ahead, run.digest, run.row)
+            found.append(rows)
+    return tuple(found)
 
 
 def cut_batch(lengths: Ints) -> Batch:

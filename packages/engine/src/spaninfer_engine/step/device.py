@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from spaninfer_engine.media import TowerInput
 from spaninfer_engine.plan import NewSequence, SpanCopy, TableUpdate
 from spaninfer_engine.step.batch import Batch
 
@@ -125,8 +126,18 @@ class Device(Protocol):
         """Can the device sample the sequence's tokens? If not, the host does, from logits."""
         ...
 
+    def encode(
+        self, inputs: Sequence[TowerInput], dropped: Sequence[bytes]
+    ) -> dict[bytes, Exception]:
+        """Have towers see media, and keep their rows by digest for the steps launched from now on.
+
+        `dropped` are digests that no later step reads; their memory is given back first. Returns
+        the errors of media that could not be encoded.
+        """
+        ...
+
     def launch(self, batch: Batch, updates: Updates) -> Launched:
-        """Begin a step; returns at once.
+        """Begin a step; returns at once. The media of the batch have been encoded.
 
         Raises NoMemory where the device lacks it. The step does not take place then; others may
         follow, after the results of those before have been read.

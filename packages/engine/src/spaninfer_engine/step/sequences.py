@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from spaninfer_engine.media import MediaRun, PromptMedia
 from spaninfer_engine.plan import NewSequence, TableUpdate
 
 NO_SECOND = np.int32(np.iinfo(np.int32).max)  # behind every position
@@ -34,6 +35,8 @@ class Sequences:
         self.tables = tuple(np.zeros((num_rows, max_spans), np.int32) for _ in range(num_groups))
         self.num_known = np.zeros(num_rows, np.int32)  # tokens
         self.second_from = np.full(num_rows, NO_SECOND)
+        self.deltas = np.zeros(num_rows, np.int32)  # what positions are ahead of the token count
+        self.media: dict[int, tuple[PromptMedia, tuple[MediaRun, ...]]] = {}  # by sequence id
 
     def __len__(self) -> int:
         """Return how many sequences are known."""
@@ -54,6 +57,10 @@ class Sequences:
         self.num_known[row] = len(sequence.token_ids)
         second = sequence.second_from
         self.second_from[row] = NO_SECOND if second is None else second
+        self.deltas[row] = 0
+        if sequence.media is not None:
+            self.media[sequence.seq_id] = sequence.media, sequence.media.runs()
+            self.deltas[row] = sequence.media.delta
 
     def update_table(self, update: TableUpdate) -> None:
         """Write span numbers into a sequence's table."""
@@ -64,6 +71,7 @@ class Sequences:
         """Forget a sequence."""
         self._free.append(self._row.pop(seq_id))
         del self.by_id[seq_id]
+        self.media.pop(seq_id, None)
 
     def row(self, seq_id: int) -> int:
         """Return the row of a sequence."""
@@ -98,6 +106,7 @@ class Sequences:
         self.tables = tuple(_taller(table) for table in self.tables)
         self.num_known = np.concatenate([self.num_known, np.zeros_like(self.num_known)])
         self.second_from = np.concatenate([self.second_from, np.full(old, NO_SECOND)])
+        self.deltas = np.concatenate([self.deltas, np.zeros_like(self.deltas)])
         self._free += range(2 * old - 1, old - 1, -1)
 
 

@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from spaninfer_serving.openapi import answers_to
 from spaninfer_serving.responses import chat_chunks, chat_response
-from spaninfer_serving.routes.respond import read, streamed, whole
+from spaninfer_serving.routes.respond import read_chat, streamed, whole
 from spaninfer_serving.service import service_of
 from spaninfer_serving.wire.chat import ChatChunk, ChatRequest, ChatResponse
 
@@ -21,7 +21,7 @@ async def chat_completions(request: Request) -> Response:
     """Continue a conversation."""
     service = service_of(request)
     request.state.prompt_param = "messages"
-    body, asked = await read(request, ChatRequest, service.ask_chat)
+    body, asked = await read_chat(request)
     outputs = await service.start(asked, request.state.tally)
     shape: dict[str, Any] = {
         "choices": asked.sampling.n,

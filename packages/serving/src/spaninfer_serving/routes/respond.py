@@ -14,11 +14,12 @@ from spaninfer_engine.texts import Task
 from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.parse_pool import Check
 from spaninfer_serving.responses import Answer
-from spaninfer_serving.service import service_of
+from spaninfer_serving.service import GenerationJob, service_of
 from spaninfer_serving.settings import bearer_key
 from spaninfer_serving.stream import Chunk, EventStream, Framing, unless_disconnected
 from spaninfer_serving.text_jobs import TextJob
 from spaninfer_serving.translate import placement_of
+from spaninfer_serving.wire.chat import ChatRequest
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.parse import check_headers, parse
 from spaninfer_serving.wire.sampling import DrawFields
@@ -54,6 +55,38 @@ async def read(
     return await handled(request, kind, work)
 
 
+async def read_chat(request: Request) -> tuple[ChatRequest, GenerationJob]:
+    """Return the body of a chat request, and what it asks, as `read` does.
+
+    Where there are media they are read first, off the event loop; what is made of them is made in
+    the threads that parse, in the lane of their size in memory.
+    """
+    service = service_of(request)
+
+    def ask(body: ChatRequest, placement: Placement, check: Check) -> GenerationJob | Placement:
+        return placement if body.media() else service.ask_chat(body, placement, check)
+
+    body, asked = await read(request, ChatRequest, ask)
+    if isinstance(asked, GenerationJob):
+        return body, asked
+    placement = asked
+    media = await unless_disconnected(request, lambda: service.media_inputs.read(body))
+    if media is None:
+        raise _left()
+    size = sum(each.num_bytes for each in media.values())
+    job = await unless_disconnected(
+        request,
+        lambda: service.parse_pool.run(
+            size,
+            client_of(request),
+            lambda check: service.ask_chat(body, placement, check, media),
+        ),
+    )
+    if job is None:
+        raise _left()
+    return body, job
+
+
 async def read_texts(
     request: Request,
     kind: type[Texts],
@@ -86,8 +119,12 @@ async def handled(request: Request, kind: type[Body], work: Callable[[Body, Chec
         request, lambda: pool.run(len(data), client_of(request), parse_and_work)
     )
     if found is None:
-        raise Problem(CLIENT_LEFT, "the client has left", code="client_left")
+        raise _left()
     return found
+
+
+def _left() -> Problem:
+    return Problem(CLIENT_LEFT, "the client has left", code="client_left")
 
 
 def key_of(request: Request) -> str | None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import to_json
 
+from spaninfer_serving.wire.media import MEDIA_PARTS, MediaPart, Part, ProcessorOptions, TextPart
 from spaninfer_serving.wire.sampling import SamplingFields, Usage
 from spaninfer_serving.wire.structured import refused
 from spaninfer_serving.wire.tools import MAX_TOOLS, Tool, ToolCall, ToolCallDelta, ToolChoice
@@ -25,15 +26,6 @@ RESERVED_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "s
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
-class TextPart(BaseModel):
-    """One piece of a message's text."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    type: Literal["text"]
-    text: str
-
-
 class Message(BaseModel):
     """One turn of the conversation.
 
@@ -43,7 +35,7 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+    content: str | Annotated[list[Part], Field(fail_fast=True)]
     name: str | None = None
 
     refusal: None = None
@@ -72,13 +64,22 @@ class Message(BaseModel):
             raise ValueError(f"has tool_calls or reasoning_content, and the role is {self.role}")
         if (self.role == "tool") != (self.tool_call_id is not None):
             raise ValueError(f"has the role {self.role}; a tool_call_id belongs to tools alone")
+        if self.role != "user" and self.media():
+            raise ValueError(f"has media, and the role is {self.role}; media are a user's")
         return self
 
     def text(self) -> str:
         """Return the content as one string."""
         if isinstance(self.content, str):
             return self.content
-        return "".join(part.text for part in self.content)
+        return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    def media(self) -> dict[int, MediaPart]:
+        """Return the parts that are images, videos or audio, by their numbers in the content."""
+        if isinstance(self.content, str):
+            return {}
+        parts = enumerate(self.content)
+        return {at: part for at, part in parts if isinstance(part, MEDIA_PARTS)}
 
 
 class ConversationFields(BaseModel):
@@ -92,6 +93,14 @@ class ConversationFields(BaseModel):
     )
     tool_choice: ToolChoice = "auto"
     reasoning_effort: Effort | None = None
+
+    def media(self) -> dict[tuple[int, int], MediaPart]:
+        """Return the media of all messages, by the numbers of message and part."""
+        return {
+            (number, at): part
+            for number, message in enumerate(self.messages)
+            for at, part in message.media().items()
+        }
 
     @field_validator("chat_template_kwargs")
     @classmethod
@@ -116,6 +125,7 @@ class ChatRequest(ConversationFields, SamplingFields):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     parallel_tool_calls: bool = True
+    mm_processor_kwargs: ProcessorOptions | None = None
 
 
 class TopLogprob(BaseModel):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,9 +30,11 @@ from spaninfer_engine.backends.cuda.sampler import (
     mask_logits,
 )
 from spaninfer_engine.backends.cuda.warmup import SMALLER, largest_batch
+from spaninfer_engine.backends.encodings import Encode, Encodings
 from spaninfer_engine.errors import NoMemory
+from spaninfer_engine.media import TowerInput
 from spaninfer_engine.ops.rotary import Rotary
-from spaninfer_engine.ops.step import Rotation, SpanCache, Step
+from spaninfer_engine.ops.step import Rotation, Rows, SpanCache, Step
 from spaninfer_engine.plan import NewSequence, SpanCopy
 from spaninfer_engine.step.batch import Batch, Run
 from spaninfer_engine.step.device import Bytes, Logprobs, Samples, TokenMasks, Updates
@@ -42,6 +46,17 @@ Words = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
 _AXES = 3  # of positions, at the most; in text all are equal
+
+
+class _MediaContext(NamedTuple):
+    """What takes the place of a step's fields where sequences have media: such steps use no graph,
+    and the host computes their angles.
+    """
+
+    positions: Tensor
+    rotations: tuple[Rotation[Tensor], ...]
+    replaced: Rows[Tensor] | None
+    added: Mapping[int, Rows[Tensor]] | None
 
 
 class CudaDevice:
@@ -69,8 +84,12 @@ class CudaDevice:
         reads_all_columns: bool,
         shapes: GraphShapes | None,
         slots: tuple[Tensor, ...] = (),
+        ropes: Sequence[Rotary] = (),
+        encode: Encode[Tensor] | None = None,
     ) -> None:
         self._ops, self._forward, self._caches, self._slots = ops, forward, caches, slots
+        self._sequences, self._ropes = sequences, tuple(ropes)
+        self._encodings = None if encode is None else Encodings(encode, ops)
         self._rotaries = tuple(rotaries)
         self._num_axes, self._reads_all_columns = num_axes, reads_all_columns
         self._stream = torch.cuda.Stream(ops.device)  # type: ignore[no-untyped-call]
@@ -103,6 +122,14 @@ class CudaDevice:
 
     # ---- steps -----------------------------------------------------------------------------------
 
+    def encode(
+        self, inputs: Sequence[TowerInput], dropped: Sequence[bytes]
+    ) -> dict[bytes, Exception]:
+        """Drop encodings and make others, in the order of the stream."""
+        assert self._encodings is not None, "the model has no towers"
+        with torch.cuda.stream(self._stream):
+            return self._encodings.update(inputs, dropped)
+
     def launch(self, batch: Batch, updates: Updates) -> CudaStep:
         """Begin a step; returns at once."""
         try:
@@ -126,7 +153,10 @@ class CudaDevice:
     ) -> CudaStep:
         num_spans = self._num_spans(batch.max_seq_len)
         angles = self._angles(batch)
-        shape = self._find_shape(batch, num_spans, has_penalties=has_penalties)
+        has_media = not self._sequences.media.keys().isdisjoint(batch.seq_ids)
+        shape = None
+        if not has_media:
+            shape = self._find_shape(batch, num_spans, has_penalties=has_penalties)
         with torch.cuda.stream(self._stream):
             captured = None if shape is None else self._graphs.find(shape, num_spans)
             room = None if captured is None else shape
@@ -135,7 +165,8 @@ class CudaDevice:
             if captured is None:
                 whole = StepShape.of(batch, has_penalties=has_penalties)
                 prefills = batch.runs(rows, first=batch.num_decodes)
-                logits = self._compute(whole, prefills, num_spans)
+                media = self._media_context(batch) if has_media else None
+                logits = self._compute(whole, prefills, num_spans, media)
             else:
                 captured.graph.replay()
                 logits = captured.logits
@@ -235,6 +266,7 @@ class CudaDevice:
         self._stream.synchronize()
         self._graphs.close()
         self._caches, self._slots, self._forward = (), (), _closed
+        self._encodings = None
         torch.cuda.empty_cache()
 
     def _angles(self, batch: Batch) -> tuple[Rotation[Floats] | None, ...]:
@@ -282,7 +314,26 @@ class CudaDevice:
         """Compute a step of a shape."""
         return self._compute(shape.step, (), num_spans)
 
-    def _compute(self, shape: StepShape, prefills: tuple[Run, ...], num_spans: int) -> Tensor:
+    def _media_context(self, batch: Batch) -> _MediaContext:
+        """Return what the host knows of a step in which sequences have media."""
+        ops, encodings = self._ops, self._encodings
+        positions, places = batch.positions(), batch.places(self._sequences, self._num_axes)
+        rope_seq_lens = batch.per_token(batch.rope_seq_lens)
+        angles = (rope.angles(places, positions, rope_seq_lens) for rope in self._ropes)
+        return _MediaContext(
+            ops.from_host(places),
+            tuple(Rotation(ops.from_host(cos), ops.from_host(sin)) for cos, sin in angles),
+            encodings.replaced(batch.media) if encodings and batch.media else None,
+            encodings.added(batch.media) if encodings and batch.media else None,
+        )
+
+    def _compute(
+        self,
+        shape: StepShape,
+        prefills: tuple[Run, ...],
+        num_spans: int,
+        media: _MediaContext | None = None,
+    ) -> Tensor:
         """Compute the step whose columns were sent; return the logits [W V]."""
         memory, tokens, stream = self._memory, shape.num_tokens, self._ops.stream
         memory.derive(shape, stream)
@@ -296,6 +347,8 @@ class CudaDevice:
             logit_indices=memory.logit_indices[: shape.num_logits],
             attention=self._ops.plan(slices, self._caches),
         )
+        if media is not None:
+            step = replace(step, **media._asdict())
         logits = self._forward(step)
         if shape.num_logits and not shape.awaits_masks:
             self._sampler.sample_tokens(logits, stream, has_penalties=shape.has_penalties)

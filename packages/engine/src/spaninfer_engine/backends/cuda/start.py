@@ -9,11 +9,13 @@ from functools import partial
 from typing import Any
 
 from spaninfer_kernel_launch import NotCompiled, cached_only
+from torch import Tensor
 
 from spaninfer_engine.backends.cuda.device import CudaDevice
 from spaninfer_engine.backends.cuda.graph_shapes import GraphShapes, max_prompt_tokens
 from spaninfer_engine.backends.cuda.memory import Sizes, allocated_bytes, in_memory
 from spaninfer_engine.backends.cuda.ops import CudaOps
+from spaninfer_engine.backends.encodings import Encode
 from spaninfer_engine.backends.start import Tell, host_slots
 from spaninfer_engine.kv_memory import Demand, Needs
 from spaninfer_engine.ops.bound import TEXT, Programs
@@ -102,10 +104,11 @@ class CudaStart:
         num_spans: tuple[int, ...],
         tell: Tell,
         num_slots: tuple[int, ...] = (),
+        encode: Encode[Tensor] | None = None,
     ) -> CudaDevice:
         """Return a device with so many spans and host slots per group; graphs are captured here."""
         with in_memory("spans and graphs", "lower --memory"):
-            device = self._device(self._bound, num_spans, sequences, num_slots)
+            device = self._device(self._bound, num_spans, sequences, num_slots, encode)
             device.capture(partial(tell, "graphs"))
         return device
 
@@ -123,6 +126,7 @@ class CudaStart:
         num_spans: tuple[int, ...],
         sequences: Sequences,
         num_slots: tuple[int, ...] = (),
+        encode: Encode[Tensor] | None = None,
     ) -> CudaDevice:
         groups, span_len = self._decoder.groups, self._span_len
         max_tokens = 0  # plain attention goes from prompt to prompt, as the host knows them
@@ -151,6 +155,8 @@ class CudaStart:
             num_axes=max((len(rope.sections) or 1 for rope in self._ropes), default=1),
             reads_all_columns=self._is_plain,
             shapes=self._shapes(max_tokens) if self._graphs else None,
+            ropes=tuple(map(Rotary, self._ropes)),
+            encode=encode,
             slots=host_slots(self._ops, caches, num_slots),
         )
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spaninfer_engine.backends.encodings import Encode, Encodings
 from spaninfer_engine.errors import NoMemory
+from spaninfer_engine.media import TowerInput
 from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import A, AttentionMetadata, Rotation, SpanCache, Step
 from spaninfer_engine.ops.table import Ops
@@ -25,19 +27,21 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class _Held(Generic[A]):
-    """What takes memory: the program with its weights, the KV cache, what a backend keeps."""
+    """What takes memory: programs with their weights, the KV cache, what a backend keeps."""
 
     forward: Callable[[Step[A]], A]
     ops: Ops[A]
     caches: tuple[SpanCache[A], ...]
     slots: tuple[A, ...]  # of host memory, per cache group
+    encodings: Encodings[A] | None
 
 
 class HostDevice(Resource, Generic[A]):
     """step.device.Device that reads tokens and tables of `sequences` in place.
 
-    `forward` is a bound program, which returns logits [W V] or vectors [R C]. With KV cache
-    offloading, `slots` are the host slots of each cache group.
+    `forward` is a bound program, which returns logits [W V] or vectors [R C]; `encode` runs the
+    towers of a model that has some. With KV cache offloading, `slots` are the host slots of each
+    cache group.
     """
 
     lookahead = 0
@@ -50,8 +54,10 @@ class HostDevice(Resource, Generic[A]):
         rotaries: tuple[Rotary, ...],
         sequences: Sequences,
         slots: tuple[A, ...] = (),
+        encode: Encode[A] | None = None,
     ) -> None:
-        self._held: _Held[A] | None = _Held(forward, ops, caches, slots)
+        encodings = None if encode is None else Encodings(encode, ops)
+        self._held: _Held[A] | None = _Held(forward, ops, caches, slots, encodings)
         self._rotaries, self._sequences = rotaries, sequences
 
     def warm_up(self) -> None:
@@ -69,6 +75,14 @@ class HostDevice(Resource, Generic[A]):
     def can_sample(self, sequence: NewSequence) -> bool:  # noqa: ARG002
         """Logits are on the host already, and so is the sampler."""
         return False
+
+    def encode(
+        self, inputs: Sequence[TowerInput], dropped: Sequence[bytes]
+    ) -> dict[bytes, Exception]:
+        """Drop encodings and make others, now."""
+        assert self._held is not None, "the device is closed"
+        assert self._held.encodings is not None, "the model has no towers"
+        return self._held.encodings.update(inputs, dropped)
 
     def launch(self, batch: Batch, updates: Updates) -> HostStep[A]:  # noqa: ARG002
         """Return the step, which is computed when it is waited for."""
@@ -114,7 +128,11 @@ class HostDevice(Resource, Generic[A]):
         raise NoMemory(batch.num_tokens, held.ops.available_bytes())
 
     def _step(self, held: _Held[A], batch: Batch, sequences: Sequences) -> Step[A]:
-        return build_step(batch, sequences, held.ops, held.caches, self._rotaries)
+        step = build_step(batch, sequences, held.ops, held.caches, self._rotaries)
+        if not batch.media or held.encodings is None:
+            return step
+        replaced, added = held.encodings.replaced(batch.media), held.encodings.added(batch.media)
+        return replace(step, replaced=replaced, added=added)
 
 
 def _nothing_to_wait_for() -> None:
@@ -131,7 +149,7 @@ def build_step(
     """Return the context of a batch, gathered from `sequences` by a few index operations."""
     positions, token_rows = batch.positions(), batch.token_rows()
     axes = max((rotary.num_axes for rotary in rotaries), default=1)
-    places = np.broadcast_to(positions, (axes, len(positions)))
+    places = batch.places(sequences, axes)
     return Step(
         token_ids=ops.from_host(sequences.tokens[token_rows, positions]),
         positions=ops.from_host(places),

@@ -1,0 +1,28 @@
+"""How a model family writes media into its prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from spaninfer_engine.media import MediaKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaLayout:
+    """The tokens of media in a prompt, and how their positions are counted."""
+
+    placeholders: Mapping[MediaKind, int]  # the template's token for one, and each row's
+    merge: int = 2  # patches along a side of the picture that become one token
+    has_mrope: bool = False  # positions in time, height and width?
+    tokens_per_second: float | None = None  # M-RoPE steps of videos; None: one per grid row
+    frame_marks: tuple[int, int] | None = None  # frames stand alone, behind their time, between
+
+
+@dataclass(frozen=True, slots=True)
+class MediaSetup:
+    """Where a model's processors are described, and how its prompts hold media."""
+
+    folder: Path
+    layout: MediaLayout

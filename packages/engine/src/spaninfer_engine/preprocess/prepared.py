@@ -1,0 +1,34 @@
+"""One image, video or clip, ready for its tower and for its place in the prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spaninfer_multimodal import Mel, Patches, Tiles
+
+from spaninfer_engine.media import MediaKind, TowerInput
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PreparedMedia:
+    """A tower's input, and the times of a video: between two rows of its grid, and of each."""
+
+    input: TowerInput
+    seconds_per_grid: float | None = None
+    times_s: tuple[float, ...] = ()
+
+
+def prepared(kind: MediaKind, features: Patches | Tiles | Mel) -> PreparedMedia:
+    """Return what a processor made of one medium."""
+    num_tokens, digest = features.num_tokens, features.digest
+    match features:
+        case Patches():
+            made = TowerInput(kind, features.pixels, num_tokens, digest, features.grid_thw)
+            return PreparedMedia(made, features.seconds_per_grid, features.times_s)
+        case Tiles():
+            return PreparedMedia(TowerInput(kind, features.pixels, num_tokens, digest))
+        case Mel():
+            made = TowerInput(
+                kind, features.features, num_tokens, digest, num_valid=features.num_valid
+            )
+            return PreparedMedia(made)

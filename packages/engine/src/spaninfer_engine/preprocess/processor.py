@@ -1,0 +1,137 @@
+"""The media processor of a model: from parts of a conversation to a prompt with media."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from spaninfer_multimodal import (
+    AnyResProcessor,
+    Audio,
+    FixedProcessor,
+    FrameSampling,
+    Image,
+    MediaError,
+    Mel,
+    Patches,
+    PatchSettings,
+    Processors,
+    QwenVLProcessor,
+    Tiles,
+    Video,
+    load_processors,
+)
+
+from spaninfer_engine.errors import ConfigError, InvalidMedia
+from spaninfer_engine.media import MediaKind
+from spaninfer_engine.preprocess.expand import expand_frames, expand_media
+from spaninfer_engine.preprocess.layout import MediaLayout, MediaSetup
+from spaninfer_engine.preprocess.parts import MediaPart
+from spaninfer_engine.preprocess.prepared import PreparedMedia, prepared
+from spaninfer_engine.preprocess.read import read_media
+from spaninfer_engine.prompts import MediaPrompt
+from spaninfer_engine.text.template import Prompt
+from spaninfer_engine.text.tokenizer import Tokenizer
+
+
+def open_processor(setup: MediaSetup, tokenizer: Tokenizer) -> MediaProcessor:
+    """Return the processor of a model; ConfigError for a folder that describes none we know."""
+    try:
+        processors = load_processors(setup.folder)
+    except MediaError as refused:
+        raise ConfigError(f"the media of this model cannot be prepared: {refused}") from refused
+    return MediaProcessor(processors, setup.layout, tokenizer)
+
+
+class MediaProcessor:
+    """Prepares media for the towers of one model, and puts them into its prompts."""
+
+    def __init__(self, processors: Processors, layout: MediaLayout, tokenizer: Tokenizer) -> None:
+        self._processors, self._layout, self._tokenizer = processors, layout, tokenizer
+
+    @property
+    def kinds(self) -> frozenset[MediaKind]:
+        """What the model takes: image, video, audio."""
+        return frozenset(self._layout.placeholders)
+
+    def max_pixels(self, kind: MediaKind) -> int | None:
+        """Return how many pixels of an image, or of a video's frame, the model sees unasked.
+
+        None where all pictures get one size.
+        """
+        vision = self._processors.vision
+        if not isinstance(vision, QwenVLProcessor):
+            return None
+        return (vision.videos if kind == "video" else vision.images).max_pixels
+
+    def sampling(self, options: Mapping[str, float]) -> FrameSampling:
+        """Return which frames of a video the model sees, as a part's options want it."""
+        vision = self._processors.vision
+        made = vision.sampling if isinstance(vision, QwenVLProcessor) else FrameSampling()
+        if "num_frames" in options:
+            return replace(made, num_frames=int(options["num_frames"]))
+        return replace(made, fps=options["fps"]) if "fps" in options else made
+
+    def prepare(self, part: MediaPart) -> PreparedMedia:
+        """Read one part and prepare it for its tower; raises InvalidMedia, which names it."""
+        if part.kind not in self._layout.placeholders:
+            able = ", ".join(sorted(self._layout.placeholders))
+            raise InvalidMedia(part.place, f"is of kind {part.kind}; this model takes {able}")
+        sampling = self.sampling(part.options) if part.kind == "video" else None
+        media = read_media(part, sampling)
+        try:
+            return prepared(part.kind, self._features(media, part))
+        except MediaError as refused:
+            raise InvalidMedia(part.place, str(refused)) from refused
+
+    def prompt(self, rendered: Prompt, media: Sequence[PreparedMedia]) -> MediaPrompt:
+        """Return the prompt of a rendered conversation with these media, in their order."""
+        marks = self._layout.frame_marks
+        if marks is not None:
+            ids = (marks[0], self._layout.placeholders["video"], marks[1])
+            before, pad, behind = (self._tokenizer.token_bytes(each).decode() for each in ids)
+            times = [each.times_s for each in media if each.input.kind == "video"]
+            rendered = expand_frames(rendered, (before, pad, behind), times)
+        token_ids = self._tokenizer.encode(
+            rendered.text, add_special=False, parse_special=rendered.trusted
+        )
+        return expand_media(token_ids, media, self._layout)
+
+    def _features(self, media: Image | Video | Audio, part: MediaPart) -> Patches | Tiles | Mel:
+        match media, self._processors.vision, self._processors.audio:
+            case Image() as image, QwenVLProcessor() as qwen, _:
+                return replace(qwen, images=_with_budget(qwen.images, part)).image(image)
+            case Image() as image, (FixedProcessor() | AnyResProcessor()) as vision, _:
+                if part.options:
+                    given = ", ".join(sorted(part.options))
+                    raise InvalidMedia(
+                        part.place,
+                        f"has {given}; this model's pictures have one size: leave it out",
+                    )
+                return vision.image(image)
+            case Video() as video, QwenVLProcessor() as qwen, _:
+                return replace(qwen, videos=_with_budget(qwen.videos, part)).video(video)
+            case Audio() as audio, _, whisper if whisper is not None:
+                return whisper.audio(audio)
+        raise InvalidMedia(
+            part.place,
+            f"is of kind {part.kind}; the model's folder says of no processor how to prepare it",
+        )
+
+
+def _with_budget(settings: PatchSettings, part: MediaPart) -> PatchSettings:
+    """Return settings with the pixels that a part asks for; InvalidMedia where none are between."""
+    if part.options.keys().isdisjoint(("min_pixels", "max_pixels")):
+        return settings  # what the model's files say is not the caller's fault
+    made = replace(
+        settings,
+        min_pixels=int(part.options.get("min_pixels", settings.min_pixels)),
+        max_pixels=int(part.options.get("max_pixels", settings.max_pixels)),
+    )
+    if made.min_pixels > made.max_pixels:
+        raise InvalidMedia(
+            part.place,
+            f"has pixels from {made.min_pixels} to {made.max_pixels}: no size is between them; "
+            "give min_pixels and max_pixels together",
+        )
+    return made

@@ -1,0 +1,85 @@
+"""Media of requests: which of them towers see before the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from sys import maxsize
+
+from spaninfer_engine.cache.encodings import EncoderCache
+from spaninfer_engine.media import MediaRun, TowerInput
+from spaninfer_engine.plan import Tuning
+from spaninfer_engine.schedule.policy import num_encodings
+from spaninfer_engine.schedule.sequence import SequenceState
+
+
+class MediaScheduler:
+    """Has the media encoded that prefills come to, and lets these go no further than that.
+
+    The first prefill in order may take the memory of all others' encodings, which are then made
+    anew: so there is always progress.
+    """
+
+    def __init__(self, tuning: Tuning, max_rows: int) -> None:
+        self.cache = EncoderCache(max_rows)
+        self._tuning = tuning
+        self._chosen: list[TowerInput] = []  # for the next step that is planned
+
+    def plan(self, running: Iterable[SequenceState], number: int) -> None:
+        """Choose what is encoded before step `number`, and note how far each prefill may go."""
+        prefills: list[SequenceState] = []
+        has_decodes = False
+        for seq in running:
+            if seq.done >= seq.prefill_end:
+                has_decodes |= seq.done < seq.max_pos
+            elif seq.media_runs:
+                prefills.append(seq)
+        if not prefills:
+            return
+        self._choose(prefills, has_decodes=has_decodes, number=number)
+        for seq in prefills:
+            seq.encoded_until = next(
+                (run.start for run in _needed(seq) if run.digest not in self.cache), maxsize
+            )
+
+    def take_chosen(self) -> tuple[TowerInput, ...]:
+        """Return what was chosen since the last call, and has not made room since."""
+        chosen, self._chosen = self._chosen, []
+        return tuple(each for each in chosen if each.digest in self.cache)
+
+    def _choose(self, prefills: list[SequenceState], *, has_decodes: bool, number: int) -> None:
+        """Choose missing encodings that the step may need, in order, as far as policy and memory
+        go; they count as there from now on.
+        """
+        needed: dict[bytes, TowerInput] = {}
+        for seq in prefills:
+            reach = seq.done + self._tuning.largest_step
+            for run in _needed(seq):
+                if run.start < reach:
+                    needed.setdefault(run.digest, _input(seq, run))
+        missing = [each for digest, each in needed.items() if digest not in self.cache]
+        count = num_encodings(
+            [each.num_tokens for each in missing],
+            self._tuning,
+            has_decodes=has_decodes,
+            number=number,
+        )
+        wanted = {each.digest for each in missing[:count]}
+        before: set[bytes] = set()  # what those in front need stays
+        for digest, each in needed.items():
+            if digest in wanted:
+                if not self.cache.add(digest, each.num_tokens, before):
+                    break
+                self._chosen.append(each)
+            self.cache.touch(digest)
+            before.add(digest)
+
+
+def _needed(seq: SequenceState) -> Iterator[MediaRun]:
+    """Yield the runs that the rest of a prefill reads, ascending."""
+    return (run for run in seq.media_runs if run.stop > seq.done)
+
+
+def _input(seq: SequenceState, run: MediaRun) -> TowerInput:
+    media = seq.request.media
+    assert media is not None
+    return media.items[run.item].input

@@ -1,0 +1,156 @@
+"""The media of chat requests: read under the operator's limits, off the event loop.
+
+Nothing is fetched and no file is read unless the settings open it; data: URLs are always read.
+Decoding runs in processes of its own (spaninfer_multimodal.DecodePool), which start with the first
+media and end with the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from spaninfer_engine import Engine
+from spaninfer_engine.errors import InvalidMedia
+from spaninfer_engine.media import MediaKind
+
+from spaninfer_serving.error_mapping import busy
+from spaninfer_serving.settings import Settings
+from spaninfer_serving.wire.chat import ChatRequest
+from spaninfer_serving.wire.errors import Problem
+from spaninfer_serving.wire.media import MediaPart, detail_of, source_of
+
+if TYPE_CHECKING:
+    from spaninfer_multimodal import Audio, DecodePool, Image, MediaReader, Video
+
+LOW_DETAIL_PIXELS = 512 * 512
+"""Of an image with "detail": "low": the size to which OpenAI scales such images."""
+
+Place = tuple[int, int]
+"""A message's number, and a part's number in its content."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPart:
+    """A decoded part, as the engine takes it, and the bytes that it holds in memory."""
+
+    part: Mapping[str, Any]
+    num_bytes: int
+
+
+class MediaInputs:
+    """Reads the media of requests, for the tasks of one event loop."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self._engine, self._settings = engine, settings
+        self._opening = Lock()
+        self._pool: DecodePool | None = None
+        self._reader: MediaReader | None = None
+
+    async def read(self, body: ChatRequest) -> dict[Place, ReadPart]:
+        """Return the media of a request; raises Problem or InvalidMedia, which name the part."""
+        parts = body.media()
+        most = self._settings.max_media
+        if len(parts) > most:
+            raise Problem(
+                400,
+                f"messages hold {len(parts)} images, videos and clips; this server takes {most} "
+                "in a request (--max-media)",
+                param="messages",
+                code="too_many_media",
+            )
+        read = await asyncio.gather(
+            *(self._read(place, part, body) for place, part in parts.items()),
+            return_exceptions=True,
+        )
+        found: dict[Place, ReadPart] = {}
+        for place, each in zip(parts, read, strict=True):
+            if isinstance(each, BaseException):
+                raise each
+            found[place] = each
+        return found
+
+    def close(self) -> None:
+        """End the processes that decode; idempotent."""
+        with self._opening:
+            if self._pool is not None:
+                self._pool.close()
+
+    async def _read(self, place: Place, part: MediaPart, body: ChatRequest) -> ReadPart:
+        kind, url = source_of(part)
+        name = f"messages[{place[0]}].content[{place[1]}]"
+        processor = await asyncio.to_thread(lambda: self._engine.media_processor)
+        if processor is None:
+            model = self._engine.resolved.architecture
+            raise InvalidMedia(name, f"is of kind {kind}; this model ({model}) reads text alone")
+        if kind not in processor.kinds:
+            able = ", ".join(sorted(processor.kinds))
+            raise InvalidMedia(name, f"is of kind {kind}; this model takes {able}")
+        options = _options(part, kind, body, processor.max_pixels(kind))
+        from spaninfer_multimodal import AudioJob, Busy, ImageJob, MediaError, VideoJob
+
+        reader = await asyncio.to_thread(self._open)
+        media: Image | Video | Audio
+        try:
+            match kind:
+                case "image":
+                    media = await reader.read(url, ImageJob())
+                    size = media.pixels.nbytes
+                case "video":
+                    media = await reader.read(url, VideoJob(processor.sampling(options)))
+                    size = media.frames.nbytes
+                case _:
+                    media = await reader.read(url, AudioJob())
+                    size = media.samples.nbytes
+        except Busy as full:
+            raise busy(f"{name}: {full}") from full
+        except MediaError as refused:
+            raise InvalidMedia(name, f"cannot be read: {refused}") from refused
+        return ReadPart({"type": kind, kind: media, **options}, size)
+
+    def _open(self) -> MediaReader:
+        """Return what reads, made at the first call."""
+        from spaninfer_multimodal import DecodePool, FetchPolicy, MediaReader, SourcePolicy
+
+        with self._opening:
+            if self._reader is None:
+                settings = self._settings
+                hosts = frozenset(settings.media_hosts) or None
+                fetch = FetchPolicy(allowed_hosts=hosts) if settings.media_fetch else None
+                self._pool = DecodePool(settings.media_workers)
+                policy = SourcePolicy(fetch, settings.media_folder)
+                self._reader = MediaReader(self._pool, policy)
+            return self._reader
+
+
+def _options(
+    part: MediaPart, kind: MediaKind, body: ChatRequest, largest: int | None
+) -> dict[str, Any]:
+    """Return how a part is prepared; Problem for more pixels than the model's own limit.
+
+    Memory and time of strangers' pictures are bounded by the model's settings, not by theirs.
+    """
+    options = body.mm_processor_kwargs.of(kind) if body.mm_processor_kwargs else {}
+    asked = options.get("max_pixels")
+    if asked is not None and largest is not None and asked > largest:
+        raise Problem(
+            400,
+            f"mm_processor_kwargs.max_pixels is {asked}; allowed for {kind} is up to {largest}, "
+            "which is the model's own",
+            param="mm_processor_kwargs.max_pixels",
+        )
+    if detail_of(part) == "low" and asked is None and largest is not None:
+        options["max_pixels"] = min(LOW_DETAIL_PIXELS, largest)
+    return options
+
+
+def token_counts(items: Sequence[Any]) -> dict[str, int]:
+    """Return how many tokens of a prompt stand for media, as `usage` names them."""
+    counts: dict[str, int] = {}
+    for item in items:
+        name = f"{item.input.kind}_tokens"
+        counts[name] = counts.get(name, 0) + item.input.num_tokens
+    return counts

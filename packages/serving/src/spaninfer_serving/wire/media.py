@@ -1,0 +1,158 @@
+"""Parts of a message that are images, videos or audio, as OpenAI's clients send them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias, cast
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+
+Kind = Literal["image", "video", "audio"]
+Detail = Literal["auto", "low", "high"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class TextPart(_Part):
+    """One piece of a message's text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class MediaUrl(_Part):
+    """Where media are: a data: URL, or what the server's operator has opened."""
+
+    url: str
+
+
+class ImageUrl(MediaUrl):
+    """Where an image is, and how closely it is looked at."""
+
+    detail: Detail | None = None
+
+
+class ImagePart(_Part):
+    """An image."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+class VideoPart(_Part):
+    """A video, of which the model sees some frames."""
+
+    type: Literal["video_url"]
+    video_url: MediaUrl
+
+
+class InputAudio(_Part):
+    """An audio clip in base64; its format is told by its first bytes."""
+
+    data: str
+    format: str | None = None
+
+
+class AudioPart(_Part):
+    """An audio clip."""
+
+    type: Literal["input_audio"]
+    input_audio: InputAudio
+
+
+class File(_Part):
+    """An image, video or audio clip as a data: URL, whose media type says which it is."""
+
+    file_data: str
+    filename: str | None = None
+
+    @field_validator("file_data")
+    @classmethod
+    def _check_kind(cls, url: str) -> str:
+        kind = _kind_of(url)
+        if kind not in ("image", "video", "audio"):
+            raise ValueError(
+                "should be a data: URL of type image/*, video/* or audio/*; its type is "
+                f"{url[:40].partition(';')[0]!r}"
+            )
+        return url
+
+
+class FilePart(_Part):
+    """A file with an image, video or audio clip."""
+
+    type: Literal["file"]
+    file: File
+
+
+class UnknownPart(BaseModel):
+    """What has the type of no part: it is refused with the types that there are."""
+
+    type: Literal["text", "image_url", "video_url", "input_audio", "file"]
+
+
+MEDIA_PARTS = (ImagePart, VideoPart, AudioPart, FilePart)
+MediaPart: TypeAlias = ImagePart | VideoPart | AudioPart | FilePart
+
+_NAMES = {
+    "text": "TextPart",
+    "image_url": "ImagePart",
+    "video_url": "VideoPart",
+    "input_audio": "AudioPart",
+    "file": "FilePart",
+}
+
+
+def _name_of(part: object) -> str:
+    kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
+    return _NAMES.get(kind, "UnknownPart") if isinstance(kind, str) else "UnknownPart"
+
+
+# Tags are names of classes, as in all unions here: wire/parse.py leaves them out of paths.
+Part: TypeAlias = Annotated[
+    Annotated[TextPart, Tag("TextPart")]
+    | Annotated[ImagePart, Tag("ImagePart")]
+    | Annotated[VideoPart, Tag("VideoPart")]
+    | Annotated[AudioPart, Tag("AudioPart")]
+    | Annotated[FilePart, Tag("FilePart")]
+    | Annotated[UnknownPart, Tag("UnknownPart")],
+    Discriminator(_name_of),
+]
+
+
+class ProcessorOptions(_Part):
+    """What a request asks of the preparation of its images and videos (mm_processor_kwargs)."""
+
+    min_pixels: Annotated[int, Field(ge=1)] | None = None
+    max_pixels: Annotated[int, Field(ge=1)] | None = None
+    fps: Annotated[float, Field(gt=0)] | None = None
+    num_frames: Annotated[int, Field(ge=1)] | None = None
+
+    def of(self, kind: str) -> dict[str, Any]:
+        """Return what is asked for media of a kind."""
+        names = {"image": ("min_pixels", "max_pixels"), "audio": ()}
+        asked = self.model_dump(exclude_none=True)
+        return {name: asked[name] for name in names.get(kind, tuple(asked)) if name in asked}
+
+
+def source_of(part: MediaPart) -> tuple[Kind, str]:
+    """Return the kind of a part's media, and the URL where they are."""
+    match part:
+        case ImagePart():
+            return "image", part.image_url.url
+        case VideoPart():
+            return "video", part.video_url.url
+        case AudioPart():
+            return "audio", f"data:audio;base64,{part.input_audio.data}"
+        case FilePart():
+            return cast(Kind, _kind_of(part.file.file_data)), part.file.file_data
+
+
+def detail_of(part: MediaPart) -> Detail | None:
+    """Return how closely an image is looked at, where a part says so."""
+    return part.image_url.detail if isinstance(part, ImagePart) else None
+
+
+def _kind_of(url: str) -> str:
+    return url[:64].partition("/")[0].lower().removeprefix("data:")

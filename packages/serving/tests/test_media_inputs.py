@@ -1,0 +1,226 @@
+"""Media over HTTP, as the official client sends them, to a server with sockets of its own."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from seeing_folder import film, picture, png, save_seeing, tone, url
+from spaninfer_engine import Engine
+from spaninfer_engine.errors import ConfigError
+from spaninfer_serving import Settings
+
+
+@pytest.fixture(scope="module")
+def seeing_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    folder = save_seeing(tmp_path_factory.mktemp("seeing"))
+    options = {
+        "served_name": "seeing",
+        "weights": "dummy",
+        "memory": "8MiB",
+        "max_len": 1024,
+        "max_running": 8,
+    }
+    with Engine(folder, backend="reference", **options) as engine:  # type: ignore[arg-type]
+        yield engine
+
+
+@pytest.fixture
+def connect(live: Callable[..., Any], seeing_engine: Engine) -> Callable[..., openai.OpenAI]:
+    """What starts a server with settings, and gives a client of it."""
+
+    def start(engine: Engine = seeing_engine, **settings: Any) -> openai.OpenAI:
+        host, port = live(engine, **settings).address
+        return openai.OpenAI(base_url=f"http://{host}:{port}/v1", api_key="none", max_retries=0)
+
+    return start
+
+
+def say(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def ask(client: openai.OpenAI, *content: dict[str, Any], **more: Any) -> Any:
+    messages: Any = [{"role": "user", "content": list(content)}]
+    given = {
+        "model": client.models.list().data[0].id,
+        "max_tokens": 6,
+        "temperature": 0,
+        "extra_body": {"ignore_eos": True},
+        **more,
+    }
+    return client.chat.completions.create(messages=messages, **given)
+
+
+def details(answer: Any) -> dict[str, int]:
+    given = answer.usage.prompt_tokens_details.model_dump(exclude_none=True)
+    return {name: given[name] for name in given if name.endswith("_tokens")}
+
+
+def test_an_image_is_answered_as_the_engine_answers_it(
+    connect: Callable[..., openai.OpenAI], seeing_engine: Engine
+) -> None:
+    client, data = connect(), png(56, 84)
+
+    answer = ask(client, say("What is this? "), picture(data))
+
+    parts = [say("What is this? "), {"type": "image", "image": data}]
+    messages = [{"role": "user", "content": parts}]
+    told = seeing_engine.chat(messages, max_tokens=6, temperature=0.0, ignore_eos=True)
+    assert answer.choices[0].message.content == told.text
+    assert answer.usage.prompt_tokens == len(told.prompt_ids)
+    assert details(answer)["image_tokens"] == 6
+
+
+def test_a_stream_counts_media_in_its_usage(connect: Callable[..., openai.OpenAI]) -> None:
+    events = list(
+        ask(
+            connect(),
+            picture(png(28, 28)),
+            picture(png(56, 28, 1)),
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+
+    assert details(events[-1])["image_tokens"] == 1 + 2
+
+
+def test_videos_and_files_are_read(connect: Callable[..., openai.OpenAI]) -> None:
+    client = connect()
+    clip: Any = {"type": "video_url", "video_url": {"url": url(film(4, 28, 56), "video/webp")}}
+    file: Any = {"type": "file", "file": {"file_data": url(png(28, 84)), "filename": "a.png"}}
+
+    answer = ask(client, clip, say("and"), file)
+
+    assert details(answer) == {"cached_tokens": 0, "video_tokens": 4, "image_tokens": 3}
+
+
+def test_requests_say_how_large_and_how_many(connect: Callable[..., openai.OpenAI]) -> None:
+    client = connect()
+    large = png(1400, 1400)
+
+    def tokens(*content: dict[str, Any], **options: Any) -> int:
+        extra = {"ignore_eos": True, **({"mm_processor_kwargs": options} if options else {})}
+        found = details(ask(client, *content, extra_body=extra))
+        return found.get("image_tokens", 0) + found.get("video_tokens", 0)
+
+    clip: Any = {"type": "video_url", "video_url": {"url": url(film(8, 28, 28), "video/webp")}}
+    assert tokens(picture(large)) == 64
+    assert tokens(picture(large), max_pixels=4 * 784) == 4
+    assert tokens(picture(large, detail="low")) == 64  # less than what "low" stands for
+    more = {"mm_processor_kwargs": {"max_pixels": 10**9}}
+    told = refused(client, picture(large), extra_body=more)
+    assert told["param"] == "mm_processor_kwargs.max_pixels"
+    assert tokens(clip) == 4
+    assert tokens(clip, num_frames=2) == 1
+    assert tokens(clip, fps=1.0) == 2
+
+
+def refused(client: openai.OpenAI, *content: Any, **more: Any) -> Any:
+    with pytest.raises(openai.APIStatusError) as error:
+        ask(client, say("See: "), *content, **more)
+    assert error.value.status_code == 400
+    return error.value.body
+
+
+def test_what_cannot_be_used_is_refused_with_its_place_and_reason(
+    connect: Callable[..., openai.OpenAI],
+) -> None:
+    client = connect()
+    sound: Any = {
+        "type": "input_audio",
+        "input_audio": {"data": base64.b64encode(tone()).decode(), "format": "wav"},
+    }
+    cases: list[tuple[Any, str]] = [
+        ({"type": "image_url", "image_url": {"url": url(b"no picture")}}, "cannot be read"),
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,????"}}, "base64"),
+        ({"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}, "not fetched"),
+        ({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, "not fetched"),
+        (sound, "this model takes image, video"),
+        (picture(png(2, 800)), "no side may be more than 200 times"),
+    ]
+    for part, reason in cases:
+        body = refused(client, part)
+        assert reason in body["message"], body
+        assert (body["param"], body["code"]) == ("messages[0].content[1]", "invalid_media")
+
+
+def test_parts_and_options_of_unknown_kinds_are_refused_by_name(
+    connect: Callable[..., openai.OpenAI],
+) -> None:
+    client = connect()
+    pdf: Any = {"type": "file", "file": {"file_data": "data:application/pdf;base64,AA=="}}
+
+    assert "image/*, video/* or audio/*" in refused(client, pdf)["message"]
+    assert "messages[0].content[1]" in refused(client, {"type": "picture"})["param"]
+    extra = {"mm_processor_kwargs": {"max_pixel": 3}}
+    told = refused(client, picture(png(28, 28)), extra_body=extra)
+    assert (told["param"], told["code"]) == ("mm_processor_kwargs.max_pixel", "unknown_parameter")
+
+
+def test_an_opened_folder_and_only_what_is_below_it_is_read(
+    connect: Callable[..., openai.OpenAI], tmp_path: Path
+) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    (folder / "a.png").write_bytes(png(28, 28))
+    (tmp_path / "b.png").write_bytes(png(28, 28))
+    client = connect(media_folder=folder)
+
+    def named(path: Path) -> Any:
+        return {"type": "image_url", "image_url": {"url": path.as_uri()}}
+
+    assert details(ask(client, named(folder / "a.png")))["image_tokens"] == 1
+    assert refused(client, named(tmp_path / "b.png"))["code"] == "invalid_media"
+
+
+def test_addresses_that_are_not_public_are_not_fetched(
+    connect: Callable[..., openai.OpenAI],
+) -> None:
+    client = connect(media_fetch=True)
+    inside: Any = {"type": "image_url", "image_url": {"url": "https://127.0.0.1/a.png"}}
+
+    assert "not public" in refused(client, inside)["message"]
+
+
+def test_a_request_has_only_so_many_media(connect: Callable[..., openai.OpenAI]) -> None:
+    body = refused(connect(max_media=1), picture(png(28, 28)), picture(png(28, 28)))
+
+    assert body["code"] == "too_many_media"
+    assert "--max-media" in body["message"]
+
+
+def test_a_model_that_reads_text_alone_refuses_media_by_name(
+    connect: Callable[..., openai.OpenAI], engine: Engine
+) -> None:
+    body = refused(connect(engine), picture(png(28, 28)))
+
+    assert "this model (llama) reads text alone" in body["message"]
+    assert (body["param"], body["code"]) == ("messages[0].content[1]", "invalid_media")
+
+
+def test_media_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
+    for given, reason in (
+        ({"media_folder": tmp_path / "none"}, "there is no such folder"),
+        ({"media_workers": 0}, "--media-workers is 0"),
+        ({"max_media": 0}, "--max-media is 0"),
+        ({"media_hosts": ("example.com",)}, "add --media-fetch"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            Settings(**given)  # type: ignore[arg-type]
+
+
+def test_tokens_of_media_are_counted_by_a_request_alone(
+    connect: Callable[..., openai.OpenAI],
+) -> None:
+    client = connect()
+    messages = [{"role": "user", "content": [picture(png(28, 28))]}]
+    address = str(client.base_url).replace("/v1/", "/tokenize")
+
+    with pytest.raises(openai.BadRequestError, match="read its usage"):
+        client.post(address, body={"messages": messages}, cast_to=object)
