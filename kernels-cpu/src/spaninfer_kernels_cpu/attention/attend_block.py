@@ -60,7 +60,7 @@ _REORDER = {"contract", "reassoc", "nsz", "arcp"}  # sums may go by lanes; NaN a
 
 
 class Softmax(NamedTuple):
-    """What `attention.Scores` says; 0 is None, slopes[H] and sinks[H] are addresses."""
+    """`attention.Scores` for kernels; 0 is None, slopes[H] and sinks[H] are addresses."""
 
     scale: np.float32
     softcap: np.float32

@@ -50,7 +50,7 @@ from spaninfer_kernels_cpu.runtime.scratch_pool import acquire, give_back, scrat
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """How attention of a step is cut (`attention_plan.plan_attention`).
+    """The division of a step's attention into tasks (`attention_plan.plan_attention`).
 
     Which of the step's counts is that of its items; items[N 8], and memory for parts.
     """

@@ -106,7 +106,7 @@ def head_tasks(heads: int, kv_heads: int) -> int:
 def attend_task(
     kernels: AttentionKernels, number: int, unit: int, problem: Problem, memory: int
 ) -> None:
-    """Do task `unit` of `head_tasks` of item `number`.
+    """Compute task `unit` of `head_tasks` of item `number`.
 
     At `memory` are `scratch_bytes` that this caller alone uses.
     """
@@ -187,7 +187,7 @@ def _task(item: int, head: int, num_heads: int, operands: Operands, window: int)
 
 @device_function
 def _attend(kernels: AttentionKernels, task: Task, problem: Problem, scratch: Scratch) -> None:
-    """Do a task in one pass over its tokens."""
+    """Compute a task in one pass over its tokens."""
     operands, spans, softmax = problem.operands, problem.spans, problem.softmax
     kind, one, many = kernels.kind, kernels.one, kernels.many
     kv_head = task.head // (operands.heads // spans.kv_heads)

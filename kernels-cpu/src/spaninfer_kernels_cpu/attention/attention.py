@@ -30,7 +30,7 @@ Numbers = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class AttentionBatch:
-    """Which request and position every query row has, and where the requests' spans are.
+    """Request and position of every query row, and the spans of the requests.
 
     The same for all layers of a cache group; made once per step.
     tables[R M] int32: request r keeps positions [i L, (i + 1) L) in span tables[r, i]; entries for

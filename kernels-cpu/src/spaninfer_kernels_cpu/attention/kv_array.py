@@ -44,7 +44,7 @@ class KVArray:
 
     @property
     def kind(self) -> Element:
-        """What the numbers are."""
+        """The element type of the numbers."""
         return KINDS[self.numbers.dtype]
 
     @property
@@ -55,12 +55,12 @@ class KVArray:
 
     @property
     def place(self) -> StridedArray:
-        """Where the numbers lie."""
+        """The address of the numbers."""
         return _place_of(self.numbers)
 
     @property
     def scales_place(self) -> StridedArray:
-        """Where the scales lie, if there are any."""
+        """The address of the scales, if there are any."""
         return NO_ARRAY if self.scales is None else _place_of(self.scales)
 
 

@@ -17,7 +17,7 @@ MAX_POSITION = 2**31 - 1  # of a token in its request: positions are int32
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How products of queries and keys become the argument of the softmax.
+    """Transformations from q.k to the argument of the softmax.
 
     score = softcap * tanh(scale * q.k / softcap) + slopes[h] * (j - p), for positions
     p - window < j <= p + ahead that have keys; `ahead` None: for all behind p, too. Without

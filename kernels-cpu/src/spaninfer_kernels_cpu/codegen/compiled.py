@@ -51,7 +51,7 @@ class NativeFunction:
         self._compiler = _CFunc(function, written, {}, _OPTIONS, pipeline_class=KernelCompiler)
 
     def is_on_disk(self) -> bool:
-        """Is there a file of it?"""
+        """Return True if there is a file of it."""
         return self._files.has(self._name)
 
     def make_ready(self) -> int:

@@ -32,7 +32,7 @@ class Element(Constant):
 
     @property
     def is_quantised(self) -> bool:
-        """Whether a number needs a zero and a scale beside it."""
+        """True if numbers have a zero point and a scale."""
         return self.last != 0
 
 

@@ -42,12 +42,12 @@ def address_of(kernel: Kernel) -> int:
 
 
 def is_ready(kernel: Kernel) -> bool:
-    """Is there machine code in this process?"""
+    """True if there is machine code in this process."""
     return native_of(kernel).address is not None
 
 
 def is_on_disk(kernel: Kernel) -> bool:
-    """Is the machine code of these sources for this CPU in the cache?"""
+    """Return True if the machine code of these sources for this CPU is in the cache."""
     return native_of(kernel).is_on_disk()
 
 

@@ -57,7 +57,7 @@ class KernelCache:
         return None
 
     def has(self, name: str) -> bool:
-        """Is there such a file, and can it be read?"""
+        """Return True if there is such a file and it can be read."""
         folders = filter(is_private, self._folders)
         return any(os.access(folder / name, os.R_OK) for folder in folders)
 
@@ -126,7 +126,7 @@ def _writable_by_us(path: str, flags: int) -> int:
 
 
 def is_private(folder: Path) -> bool:
-    """Is this a folder, and no link, of this user or root that nobody else writes to?"""
+    """Return True for a folder (no link) of this user or root that nobody else may write to."""
     try:
         found = folder.lstat()
     except OSError:
@@ -135,7 +135,7 @@ def is_private(folder: Path) -> bool:
 
 
 def _is_trusted(found: os.stat_result) -> bool:
-    """Has only this user, or root, decided what this is? What it holds will be run."""
+    """Return True if only this user or root may have written this. What it holds will be run."""
     if not hasattr(os, "getuid"):  # Windows: rights are inherited from folders of the user's own
         return True
     return found.st_uid in (0, os.getuid()) and not found.st_mode & 0o022

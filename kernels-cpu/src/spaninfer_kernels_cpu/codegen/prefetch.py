@@ -21,13 +21,13 @@ Lines = tuple[int, int]
 
 @intrinsic
 def ask_to_read(_context: Any, _address: Any) -> Any:
-    """Have the line at an address brought to the second cache."""
+    """Prefetch the line at an address into the L2 cache."""
     return _asking(for_writing=False, nearness=2)
 
 
 @intrinsic
 def ask_to_write(_context: Any, _address: Any) -> Any:
-    """Have the line at an address brought to the nearest cache, for this core alone."""
+    """Prefetch the line at an address into the L1 cache, for writing."""
     return _asking(for_writing=True, nearness=3)
 
 
@@ -39,7 +39,7 @@ def share_of(lines: Lines, count: int) -> int:
 
 @device_function
 def ask_for_share(lines: Lines, number: int, at_once: int) -> None:
-    """Have share `number` of some lines, so many to each, brought to the second cache.
+    """Prefetch share `number` of some lines, so many to each, into the L2 cache.
 
     All of them in one go fill the core's list of lines that it waits for, and what comes next waits
     with it.

@@ -45,7 +45,7 @@ _PLAIN = (types.Number, types.Boolean, types.Array)
 
 
 def _is_arithmetic(function: Any, args: tuple[Any, ...]) -> bool:
-    """Is this one of Python's operators, or `bool`, of numbers and arrays of them?"""
+    """Return True for Python's operators and `bool`, of numbers and arrays of them."""
     if not isinstance(function, types.Function):
         return False
     if function.typing_key not in _OPERATORS:

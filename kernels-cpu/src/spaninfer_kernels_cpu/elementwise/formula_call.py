@@ -32,7 +32,7 @@ from spaninfer_kernels_cpu.runtime.call import (
 
 @dataclass(frozen=True, slots=True)
 class Formula(Constant):
-    """What is computed of x, y and a number: one of _FORMULAS, or an activation, gated or not."""
+    """A function of x, y and a number: one of _FORMULAS, or an activation, gated or not."""
 
     name: str
     activation: Activation | None = None

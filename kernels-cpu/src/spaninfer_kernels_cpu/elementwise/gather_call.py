@@ -104,7 +104,7 @@ def _gather_rows(arguments: _GatherArguments, tokens: int, task: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Columns(Arguments):
-    """Where a copy begins: at column `first` of every part of a row, parts being `size` numbers."""
+    """The start of a copy: column `first` of every part of a row, parts being `size` numbers."""
 
     size: int
     first: int

@@ -28,7 +28,7 @@ _ONE = np.float32(1)
 
 @dataclass(frozen=True, slots=True)
 class _Scaled(Arguments):
-    """What every kernel here scales: rows of x into out."""
+    """The common arguments of scaling kernels: rows of x into out."""
 
     x: Matrix
     out: Matrix

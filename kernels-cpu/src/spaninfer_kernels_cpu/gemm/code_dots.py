@@ -93,7 +93,7 @@ def add_dots(
 
 
 def _by_blocks(micro: MicroKernel) -> bool:
-    """Whether a row is multiplied by one block after the other, each over all steps of a unit.
+    """Return True if a row is multiplied block after block, each over all steps of a unit.
 
     Sums of a panel's four blocks take half of sixteen registers, so codes that come apart would
     spill.

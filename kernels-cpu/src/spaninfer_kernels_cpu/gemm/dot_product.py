@@ -62,7 +62,7 @@ class Dots(Protocol):
 
 
 class _Bytes(ABC):
-    """What ways have in common that take bytes as they are."""
+    """The common part of paths that take bytes as they are."""
 
     wide_activations = False
 

@@ -75,7 +75,7 @@ class Gemm:
 
     @property
     def can_gate(self) -> bool:
-        """Whether `gated_calls` takes the weight: no panel of both gates and factors, one node."""
+        """Return True if `gated_calls` takes the weight: no panel with both halves, one node."""
         return self.weight.layout.outputs % (2 * PANEL) == 0 and len(numa_nodes()) == 1
 
     def calls(

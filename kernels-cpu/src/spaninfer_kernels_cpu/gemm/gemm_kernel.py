@@ -191,7 +191,7 @@ def _k_block_bytes(arguments: GemmArguments) -> int:
 
 @device_function
 def _ask_outputs(micro: MicroKernel, job: Job, first: int, stop: int) -> None:
-    """Have the lines of memory on the way that a tile's outputs are written to.
+    """Prefetch the output lines of a tile for writing.
 
     A store to a line that is not in a cache waits for it, and few can wait at a time.
     """
@@ -207,7 +207,7 @@ def _ask_outputs(micro: MicroKernel, job: Job, first: int, stop: int) -> None:
 
 @device_function
 def _coming(job: Job, following: int, done: int, now: int, rows: int) -> Lines:
-    """Return as large a part of what follows as there are rows done now, of all."""
+    """Return the share of the next panel to prefetch for these rows."""
     lines = 0 if following == 0 else _k_block_bytes(job.arguments) // CACHE_LINE
     first = lines * done // rows
     return following + first * CACHE_LINE, lines * smaller(rows, done + now) // rows - first

@@ -59,12 +59,12 @@ class MicroKernel(Constant):
 
     @property
     def by_tiles(self) -> bool:
-        """Whether products are those of AMX."""
+        """True if the GEMM uses AMX tiles."""
         return self.isa_path in _BY_TILES
 
     @property
     def is_quantised(self) -> bool:
-        """Whether weights are quantised."""
+        """True if weights are quantised."""
         return self.codes is not None
 
     @property

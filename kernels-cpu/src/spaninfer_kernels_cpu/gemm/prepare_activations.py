@@ -102,7 +102,7 @@ class _PrepareArguments(Arguments):
 
 @dataclass(frozen=True, slots=True)
 class Preparation(Constant):
-    """How rows are made ready: "code", "narrow" to bfloat16, "split" into two of these, or "pad"
+    """The preparation of rows: "code", "narrow" to bfloat16, "split" into two of these, or "pad"
     with zeros.
     """
 

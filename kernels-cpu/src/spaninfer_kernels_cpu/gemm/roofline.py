@@ -125,7 +125,7 @@ def _choose_repeat(micro: MicroKernel) -> Any:
 
 @specialized(_choose_repeat)
 def repeat(micro: MicroKernel, space: int, out: int) -> None:
-    """Do _STEPS steps of a tile with the same weights and four activations; sums go to `out`.
+    """Run _STEPS steps of a tile with the same weights and four activations; sums go to `out`.
 
     With the same activations too, LLVM would add the one product _STEPS times over.
     """

@@ -22,7 +22,7 @@ _ONE = np.float32(1)
 
 
 class Routing(NamedTuple):
-    """How experts are chosen, as spaninfer_op_reference.route describes it.
+    """The routing function, as defined by spaninfer_op_reference.route.
 
     `sigmoid` instead of softmax; `two_best` of a group are its worth, instead of the largest;
     correction[E] (float32) is an address, 0 for none.
@@ -38,7 +38,7 @@ class Routing(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What a caller lends, all [E]: scores, choice, numbers, worth of groups, largest and ids."""
+    """Scratch space, all [E]: scores, choice, numbers, worth of groups, largest and ids."""
 
     scores: Floats
     choice: Floats

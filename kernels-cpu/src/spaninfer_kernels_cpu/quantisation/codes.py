@@ -46,7 +46,7 @@ class InnerScales:
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """How codes and scales lie in memory, and what they stand for; see above.
+    """The memory layout of codes and scales, and their meaning; see above.
 
     bits    2 to 6, or 8
     offset  what numbers count from; 0 with zero points

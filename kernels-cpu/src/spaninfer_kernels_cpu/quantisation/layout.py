@@ -78,12 +78,12 @@ class Format:
 
     @property
     def codes(self) -> Codes | None:
-        """How codes lie in memory; None of numbers that are none."""
+        """The memory layout of codes; None for floating-point numbers."""
         return self.form or MADE.get(self.kind)
 
     @property
     def is_quantised(self) -> bool:
-        """Whether weights are quantised, and activations are quantised too."""
+        """True if weights are quantised, and activations with them."""
         return self.codes is not None
 
 

@@ -70,7 +70,7 @@ class Compilers:
         self._trouble: str | None = None  # why no other process helps any more
 
     def begin(self, kernels: Iterable[Kernel]) -> None:
-        """Have other processes compile those of the kernels that are not on disk; do not wait."""
+        """Start compiling those kernels in other processes that are not on disk; do not wait."""
         new = [kernel for kernel in kernels if kernel not in self._asked and not is_ready(kernel)]
         self._asked.update(dict.fromkeys(new))
         missing = [kernel for kernel in dict.fromkeys(new) if not is_on_disk(kernel)]

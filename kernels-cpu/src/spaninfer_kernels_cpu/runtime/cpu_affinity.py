@@ -32,7 +32,7 @@ class CpuAffinity:
             self._pin(worker, cpu)
 
     def keep_apart(self) -> None:
-        """Have no worker on the CPU of the calling thread."""
+        """Keep workers off the CPU of the calling thread."""
         here = self._place()
         worker = self._taken.pop(here, None)
         if worker is not None:

@@ -74,7 +74,7 @@ def bind_thread(node: Node) -> None:
 
 
 def place(array: NDArray[Any], nodes: tuple[Node, ...]) -> None:
-    """Have each node's share of an array's rows lie in its memory; nothing to do for one node.
+    """Move each node's share of an array's rows into its memory; a no-op on one node.
 
     The array has not been written yet: the system gives memory at the first write. Where the system
     refuses (a container may not), memory is the writing thread's, and only slower to read.
@@ -97,7 +97,7 @@ def shares(count: int, nodes: int) -> tuple[tuple[int, int], ...]:
 
 
 def prefer(node: Node, address: int, num_bytes: int) -> bool:
-    """Have memory that is not in use yet come from a node, in whole pages; return whether it may.
+    """Allocate untouched memory on a node, in whole pages; return True if it may.
 
     The pages at both ends, which others may share, stay as they are.
     """

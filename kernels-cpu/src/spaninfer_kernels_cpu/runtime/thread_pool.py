@@ -90,7 +90,7 @@ class ThreadPool:
         self._affinity = cpu_affinity_for(numbers) if len(self._nodes) == 1 else None
 
     def run(self, script: Script, counts: Sequence[int]) -> None:
-        """Do all calls of a script, cut by these counts (see `call`); return when they are done."""
+        """Run all calls of a script, cut by these counts (see `call`), to the end."""
         with self._running:
             if self._state[_CLOSED]:
                 raise RuntimeError("this team was closed; make another one")
@@ -233,7 +233,7 @@ def _work_off(base: int, home: int, quantum: int) -> None:
 
 @device_function
 def _take_part(base: int, home: int, quantum: int) -> None:
-    """Do tasks until the script that has begun last is over, those of node `home` first.
+    """Run tasks until the latest script is over, those of node `home` first.
 
     A header is read only by who has a task of its call, or opens it: a thread that comes late may
     find that the script's memory is gone.

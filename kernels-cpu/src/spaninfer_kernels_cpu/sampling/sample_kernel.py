@@ -1,4 +1,4 @@
-"""From a row of logits to a token, for Numba functions to call: spaninfer_op_reference.sample.
+"""Sampling from a row of logits, for Numba functions to call: spaninfer_op_reference.sample.
 
 Penalties change the row in place; the draw is the race of `sample` with the same random numbers,
 so that both choose the same token but where rounding decides about a cut.
@@ -31,7 +31,7 @@ _ONE: Final = np.float32(1)
 
 
 class Sampling(NamedTuple):
-    """How one row is sampled; top_k 0, typical_p 1, top_p 1 and min_p 0 cut nothing."""
+    """Sampling parameters of a row; top_k 0, typical_p 1, top_p 1 and min_p 0 truncate nothing."""
 
     temperature: np.float32
     top_k: int
@@ -58,7 +58,7 @@ class Candidates(NamedTuple):
 
 
 class Penalties(NamedTuple):
-    """What `penalize` lowers logits by; 1, 0 and 0 change nothing."""
+    """Penalties that `penalize` applies; 1, 0 and 0 change nothing."""
 
     repetition: np.float32
     presence: np.float32

@@ -51,7 +51,7 @@ def _no_ids() -> Ints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingRow:
-    """How the token of a row is drawn; spaninfer_op_reference.RowSampling says what it means.
+    """Sampling parameters of a row, as spaninfer_op_reference.RowSampling defines them.
 
     Ids are int32 and contiguous.
     """
@@ -82,7 +82,7 @@ class SamplingRow:
 
     @property
     def has_penalties(self) -> bool:
-        """Do the ids matter?"""
+        """True if the ids of earlier tokens matter."""
         penalties = self.repetition_penalty, self.presence_penalty, self.frequency_penalty
         return penalties != (1.0, 0.0, 0.0)
 
@@ -141,7 +141,7 @@ class _PenaltyArguments(Arguments):
 
 @dataclass(frozen=True, slots=True)
 class _Record(Arguments):
-    """How one row is sampled; `seed` and `position` have the bits of a uint64."""
+    """Sampling parameters of a row as a record; `seed` and `position` are the bits of a uint64."""
 
     seed: int
     position: int

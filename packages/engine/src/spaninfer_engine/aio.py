@@ -22,7 +22,7 @@ MOST_UNREAD = 1 << 16
 
 
 class OutputStream:
-    """What one request produces, as an async iterator of one task; raises Unread in one that reads
+    """The outputs of one request, as an async iterator of one task; raises Unread in one that reads
     too slowly.
 
     Closing it, or losing the last reference to it, stops the request; so nobody's leaving can

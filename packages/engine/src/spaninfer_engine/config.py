@@ -30,7 +30,7 @@ KV_DTYPES: tuple[KVDType, ...] = ("float32", "bfloat16", "float16", "fp8", "int8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """What the caller asks for; None means: you choose, and say why."""
+    """The options of an engine as the caller gives them; None leaves the choice to the engine."""
 
     model: str | Path
     weights: Weights = "checkpoint"  # "dummy": random numbers; the folder needs config.json alone
@@ -86,7 +86,7 @@ def _as_bytes(size: int | str | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class KVOffload:
-    """Where spans are kept that leave the KV cache."""
+    """The tiers that keep spans after they leave the KV cache."""
 
     num_slots: tuple[int, ...]  # of host memory, per cache group
     folder: Path | None  # of files

@@ -1,6 +1,6 @@
 """The engine loop: accepts commands, plans and launches the next step, publishes earlier results.
 
-    caller's threads              the loop's thread                             the writer's thread
+    caller's threads              the loop's thread                             the output thread
     submit, stop, close ──►  commands ► plan ► start ► events ► wait ► apply  ──►  text, queues
 
 Only the loop's thread touches the scheduler and the runner. Where the runner computes by itself,
@@ -9,9 +9,9 @@ a step is planned and started while the one before it runs:
     device     | step 7            | step 8            | step 9
     loop        apply 6, plan 8, start 8, events 6, wait 7 · apply 7, plan 9, start 9, events 7, …
 
-Events are handed on when the device has its work: the writer then computes while the loop waits.
-Where nothing is left to compute, the loop writes them itself. When the loop ends, in whatever way,
-its thread gives everything back.
+Events are handed on once the device has its work: the output thread then computes while the loop
+waits. Where nothing is left to compute, the loop writes them itself. When the loop ends, in
+whatever way, its thread gives everything back.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ _Command: TypeAlias = _Add | _Stop | _Close | _Freeze | _ForgetPrefixes | _Drop 
 class Core:
     """Runs the steps of one scheduler and one runner in a thread of its own.
 
-    A step that takes longer than `step_timeout_s` fails the engine: whoever waits is answered,
-    and the thread that hangs is left to itself.
+    A step that takes longer than `step_timeout_s` fails the engine: all waiting requests fail,
+    and the hung thread is abandoned.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Core:
         )
 
     def stop(self, seq_ids: tuple[int, ...], reason: FinishReason) -> None:
-        """Have sequences end before the next step; returns at once."""
+        """End sequences before the next step; returns at once."""
         self._inbox.put(_Stop(seq_ids, reason))
 
     def freeze(self, *, is_frozen: bool) -> None:
@@ -172,7 +172,7 @@ class Core:
         self._inbox.put(_Freeze(is_frozen))
 
     def forget_prefixes(self) -> None:
-        """Have requests that are submitted from now on share nothing that was computed before."""
+        """Share nothing computed so far with requests that are submitted from now on."""
         self.scheduler.kv_cache.begin_epoch()
         self._inbox.put(_ForgetPrefixes())
 
@@ -196,7 +196,7 @@ class Core:
             raise unclosed
 
     def drop(self) -> None:
-        """Have every request end with an error, and give everything back; returns at once.
+        """End every request with an error and release everything; returns at once.
 
         Python drops objects in any thread, wherever that is: here it may take no lock.
         """
@@ -260,7 +260,7 @@ class Core:
             self._take(self._inbox.get())
 
     def _wait(self) -> _Command:
-        """Return the next command; where it lets wait for itself, use the time."""
+        """Return the next command; do idle work while none arrives."""
         with suppress(Empty):
             return self._inbox.get(timeout=SETTLE_AFTER_S)
         self.scheduler.settle()
@@ -336,14 +336,14 @@ class Core:
         self._opened.clear()
 
     def _fail(self, error: Exception) -> None:
-        """Have everybody answered, in whatever state the scheduler is: the writer knows them."""
+        """Answer every request with the error, in whatever state the scheduler is."""
         events = self.scheduler.take_events()
         if events is not None:
             self._output_processor.put(events)
         self.scheduler.abandon(self._refuse_all(error))
 
     def _give_up(self, limit_s: float) -> None:
-        """Have everybody answered though the loop's thread hangs; in another thread."""
+        """Answer every request although the loop's thread hangs; called in another thread."""
         error = StepTimeout(limit_s)
         if not self._is_over.is_set():
             _log.critical("%s; this is what every thread is doing:\n%s", error, stacks())

@@ -67,7 +67,7 @@ class Embedder:
 
     @property
     def tasks(self) -> frozenset[Task]:
-        """What the model is for: vectors and their likeness, or the labels of a classifier."""
+        """The supported tasks: vectors and their similarity, or a classifier's labels."""
         labels = self._encoder.labels
         if labels is None:
             return frozenset({"embed", "score"})

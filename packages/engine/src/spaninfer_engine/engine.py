@@ -136,12 +136,12 @@ class Engine(Resource):
 
     @property
     def default_sampling(self) -> SamplingParams:
-        """What holds where a request brings no sampling parameters."""
+        """The sampling parameters of requests that bring none."""
         return self._parts.sampling
 
     @property
     def context(self) -> int:
-        """How many tokens prompt and answer can have together, or a text that is embedded."""
+        """The maximum number of tokens of prompt and answer together, or of a text to embed."""
         return self._core.context
 
     def start_request(
@@ -190,7 +190,7 @@ class Engine(Resource):
         self._decoding().freeze(is_frozen=False)
 
     def reset_prefix_cache(self) -> None:
-        """Have requests from now on share nothing that was computed before; those that run go on.
+        """Share nothing computed so far with later requests; running ones continue.
 
         Raises UnsupportedTask for a model that does not generate.
         """
@@ -354,7 +354,7 @@ class Engine(Resource):
 
     @property
     def tasks(self) -> frozenset[Task]:
-        """What the model is for."""
+        """The tasks that the model supports."""
         return self._core.tasks if isinstance(self._core, Embedder) else frozenset({"generate"})
 
     @property
@@ -487,12 +487,12 @@ class Engine(Resource):
 
     @property
     def takes_media(self) -> bool:
-        """Does the model see or hear?"""
+        """True if the model takes images, video or audio."""
         return self._parts.media is not None
 
     @property
     def media_processor(self) -> MediaProcessor | None:
-        """What prepares media for the model; None where it reads text alone."""
+        """The media preprocessor of the model; None for text models."""
         return self._conversations.processor()
 
     def stats(self) -> EngineStats:

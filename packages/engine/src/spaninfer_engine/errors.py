@@ -140,7 +140,7 @@ class PromptTooLong(RequestError):
 
 
 class Unread(RequestError):
-    """What a request produced was not read, and became too much to keep: the request is stopped."""
+    """The output of a request was not read and became too large to keep; the request is stopped."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

@@ -11,14 +11,14 @@ from spaninfer_engine.errors import Unread
 from spaninfer_engine.request import Completion, FinishReason, Output, Request, Status
 from spaninfer_engine.schedule.sequence import SequenceState
 
-# Outputs of a choice: then they become one, as at its end. The garbage collector looks at each, and
-# whoever waits for a list of answers would merge most of them when all are there. Of a long answer
-# as many are left as one of them weighs: merging them all takes time in proportion to the answer.
+# Unread outputs of a choice; beyond that they are merged into one, as at its end. The garbage
+# collector looks at each, and a caller who waits for a list of answers would merge them anyway. For
+# a long answer the limit grows with it, so that merging takes time in proportion to its length.
 _MOST_UNREAD = 64
 
 
 class ResultQueue:
-    """What a request produces, as it comes; one reader at a time, in any thread.
+    """The outputs of a request as they arrive; one reader at a time, in any thread.
 
     Each element holds everything new of one choice, so a slow reader gets few large ones.
     """
@@ -36,7 +36,7 @@ class ResultQueue:
 
     @property
     def is_finished(self) -> bool:
-        """Has every choice produced all it will?"""
+        """True if every choice has finished."""
         return self._num_open == 0
 
     def get(self, timeout: float | None = None) -> Output | None:
@@ -75,7 +75,7 @@ class ResultQueue:
             return self._changed.wait_for(lambda: self.is_finished, timeout)
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called, in the engine's thread, whenever something has come."""
+        """Call `listener`, in the engine's thread, whenever an output has arrived."""
         with self._changed:
             self._listener = listener
         listener()
@@ -144,7 +144,7 @@ class RequestHandle:
 
     @property
     def status(self) -> Status:
-        """How far the request has come."""
+        """The state of the request."""
         if self.queue.is_finished:
             return Status.FINISHED
         has_begun = any(seq.scheduled_s is not None for seq in self._seqs)
@@ -157,7 +157,7 @@ class RequestHandle:
 
     @property
     def num_output_tokens(self) -> int:
-        """How many tokens its choices have drawn so far."""
+        """The number of tokens that its choices have sampled so far."""
         return sum(len(seq.output_ids) for seq in self._seqs)
 
     def __repr__(self) -> str:

@@ -58,7 +58,7 @@ def _object(source: str, value: Any) -> dict[str, Any]:
 
 
 def _is_deeper(value: Any, depth: int) -> bool:
-    """Are there tables or lists inside of more than so many others?"""
+    """Return True if tables and lists are nested deeper than this."""
     level = [value]
     for _ in range(depth + 1):
         level = [inner for each in level for inner in _inside(each)]

@@ -18,7 +18,7 @@ from spaninfer_engine.request import Grammar, SamplingParams, TokenIds, TokenLog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """How steps are cut for a device: constants of a backend, measured on its hardware."""
+    """Limits on the size of steps: constants of a backend, measured on its hardware."""
 
     step_tokens: int  # of one step, where nothing else is requested
     mixed_prompt_tokens: int  # of prompts in a step that has decodes
@@ -114,7 +114,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step produced, in the order of the plan's slices.
+    """The results of a step, in the order of the plan's slices.
 
     `tokens[i]` is the token that slice i sampled, or None if it samples none. The logprobs hold an
     entry only for requests that asked; prompt log-probabilities come for the slice's positions

@@ -62,7 +62,7 @@ def check_sequence(prompts: object) -> None:
 
 
 def is_conversation(messages: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
-    """Is this one conversation, not a list of them? InvalidPrompt where it is neither."""
+    """Return True for one conversation, False for a list of them; InvalidPrompt for neither."""
     if isinstance(messages, Sequence) and not isinstance(messages, str | bytes):
         if all(isinstance(message, Mapping) for message in messages):
             return len(messages) > 0
@@ -75,6 +75,6 @@ def is_conversation(messages: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
 
 
 def is_one(prompts: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
-    """Is this one prompt, not a list of them?"""
+    """Return True for one prompt, False for a list of them."""
     check_sequence(prompts)
     return isinstance(prompts, str) or (len(prompts) > 0 and hasattr(prompts[0], "__index__"))

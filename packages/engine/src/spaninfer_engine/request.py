@@ -25,8 +25,8 @@ MAX_STOP_IDS = 1024
 MAX_BIASES = 4096
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
-MAX_PRIORITY = 100  # so that the last in order waits for half an hour of others at the most
-MAX_COUNT = 2**30  # behind a prompt it still is a position in the 32 bits of samplers
+MAX_PRIORITY = 100  # bounds the skew: a level counts as ten seconds of waiting
+MAX_COUNT = 2**30  # added to a prompt's length it still fits the 32 bits of samplers
 
 
 class FinishReason(Enum):
@@ -40,7 +40,7 @@ class FinishReason(Enum):
 
 
 class Status(Enum):
-    """How far a request has come."""
+    """The state of a request."""
 
     WAITING = "waiting"
     RUNNING = "running"  # prefilling or decoding, also while preempted
@@ -79,11 +79,11 @@ class Grammar(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How tokens are chosen, and when to stop. Refuses values out of range by name.
+    """Sampling and stopping parameters of a request. Values out of range are refused by name.
 
     Logits pass through bias, masks, penalties, temperature, top-k, typical, top-p and min-p in
-    that order (spaninfer_op_reference.sample says why). A sample depends only on the seed and the
-    position in the request, never on what else is in the batch.
+    that order (spaninfer_op_reference.sample says why). The random numbers depend only on the seed,
+    the position in the request and the token id, never on what else is in the batch.
     """
 
     max_tokens: int | None = None  # None: as many as the context holds
@@ -145,7 +145,7 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
-        """Is the most likely token taken without a sample?"""
+        """True if the most likely token is taken without sampling."""
         return self.temperature == 0.0
 
 
@@ -227,7 +227,7 @@ def _check_strings(name: str, values: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """How a request stands among the others, and with whom it may share spans.
+    """The place of a request among the others: priority, deadline, and who may share its prefix.
 
     Raises RequestError for what cannot be put in order with others.
     """
@@ -254,7 +254,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a user asked, with nothing left open; choice i has the number id + i."""
+    """A validated request, with all defaults resolved; choice i has the number id + i."""
 
     id: int
     prompt_ids: TokenIds
@@ -294,7 +294,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What became of one choice of a request since the last Output; whole when it has a reason.
+    """The progress of one choice since the last Output; complete once it has a finish reason.
 
     `token_ids`, `text` and `logprobs` hold what is new. Text may lag behind the tokens: incomplete
     characters and possible stop strings are held back until they are decided. `texts` says what of

@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Resource(ABC):
-    """Is closed at the end of its `with` block; the caller's exception stays."""
+    """A context manager that closes itself; an exception of the caller is kept."""
 
     @abstractmethod
     def close(self) -> None:

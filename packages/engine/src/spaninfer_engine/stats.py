@@ -14,7 +14,7 @@ from spaninfer_engine.schedule.scheduler import Scheduler
 
 
 class EngineState(Enum):
-    """Does the engine take requests?"""
+    """The life cycle of an engine."""
 
     RUNNING = "running"
     DRAINING = "draining"  # takes no new ones, and finishes those it has
@@ -89,19 +89,19 @@ class EngineStats:
 
     @property
     def span_usage(self) -> float:
-        """How much of the fullest cache group is held, from 0 to 1; 0 where there is none."""
+        """The share in use of the fullest cache group, from 0 to 1; 0 without groups."""
         return max((spans.in_use / spans.total for spans in self.spans), default=0.0)
 
     @property
     def prefix_hit_rate(self) -> float:
-        """How much of the prompts was found in the prefix cache, from 0 to 1."""
+        """The share of prompt tokens found in the prefix cache, from 0 to 1."""
         asked = self.prefix_hit_tokens + self.prefix_miss_tokens
         return self.prefix_hit_tokens / asked if asked else 0.0
 
 
 @dataclass(slots=True)
 class StepTimes:
-    """How long steps took."""
+    """Durations of steps."""
 
     num_steps: int = 0
     total_s: float = 0.0

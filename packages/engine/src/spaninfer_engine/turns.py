@@ -1,4 +1,4 @@
-"""Whose turn it is when: clients that wait have equal shares of the engine."""
+"""Fair ordering of requests: clients that wait get equal shares of the engine."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 class PieceType(IntEnum):
-    """What a piece is for; the numbers are those of sentencepiece and of GGUF."""
+    """The type of a piece; the numbers are those of sentencepiece and of GGUF."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -23,7 +23,7 @@ class PieceType(IntEnum):
 
 
 class VocabularyKind(Enum):
-    """How text is cut into the pieces."""
+    """The segmentation algorithm: how text is cut into pieces."""
 
     SENTENCEPIECE_BPE = "sentencepiece"  # pieces with scores, "▁" for a space, byte fallback
     BYTE_BPE = "byte_bpe"  # pieces in GPT-2's printable byte alphabet, merges in order

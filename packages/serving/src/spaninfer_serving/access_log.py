@@ -1,4 +1,4 @@
-"""What is said about every request: an id, one line in the access log, a count of the statuses.
+"""The access log: an id and a line for each request, and a count of statuses.
 
 The line goes to the logger `spaninfer_serving.access_log` at INFO.
 Neither prompts nor answers nor keys are ever in it.

@@ -23,7 +23,7 @@ Media: TypeAlias = Mapping[tuple[int, int], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """What is rendered for a request: messages, tools and variables as the template takes them."""
+    """The input of the chat template: messages, tools and variables."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None

@@ -1,4 +1,4 @@
-"""What a chat template does with tools and reasoning, found by reading and by trying it."""
+"""A chat template's support for tools and reasoning, found by reading and by trying it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EmptyContent = Literal["null", "absent", "empty"]
 
 @dataclass(frozen=True, slots=True)
 class CallStyle:
-    """How a template wants an assistant's calls: arguments as an object or as JSON text, and what
+    """The form in which a template takes calls: arguments as an object or as JSON text, and what
     stands for no content.
     """
 

@@ -30,18 +30,18 @@ SAY_EVERY_S = 1.0
 
 
 class Connection(Protocol):
-    """What has a place."""
+    """A connection that holds a slot."""
 
     def give_way(self) -> None:
         """Close it now."""
 
 
 class ConnectionSlots:
-    """The number of connections there may be; who waits for its client gives way to who comes.
+    """A limit on connections that evicts the one that has been idle longest.
 
-    So clients that connect and say nothing, or do not read, shut nobody out: the connection that
-    has waited longest is closed, and only where none waits, the new one. The log says so once a
-    second.
+    Clients that connect and say nothing, or do not read, shut nobody out: the connection that has
+    waited longest for its client is closed, and only where none waits, the new one. The log says so
+    once a second.
     """
 
     def __init__(self, num: int) -> None:

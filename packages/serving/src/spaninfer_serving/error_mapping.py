@@ -37,7 +37,7 @@ STOPPING = Problem(
 
 
 def problem_of(error: Exception, prompt_param: str) -> Problem:
-    """Return what to tell the client about an engine's error; other errors stay our secret."""
+    """Return what to tell the client about an engine's error; others are not disclosed."""
     match error:
         case Problem():
             return error

@@ -17,10 +17,11 @@ class Client(NamedTuple):
 
 
 class FairQueue(Generic[T]):
-    """Items by client, taken in the order of start-time fair queueing.
+    """Items by client, taken by earliest virtual finish time.
 
-    A client's next item costs it as much as all it has waiting in front of that; so cheap items of
-    one client overtake the expensive ones of another, and no client waits for ever.
+    Virtual start times are those of start-time fair queueing (Goyal et al., 1996), the order is
+    that of finish times, as in self-clocked fair queueing. So cheap items of one client overtake
+    the expensive ones of another, and no client waits for ever.
     """
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ class FairQueue(Generic[T]):
 
 
 class _VirtualClock:
-    """Whose turn it is, one for each item put.
+    """A virtual clock that gives each item put its place in the order.
 
     A turn begins, in virtual time, where the turn taken last began or where its owner's last one
     ends, whichever is later, and ends by its cost later. The earliest end is taken first.

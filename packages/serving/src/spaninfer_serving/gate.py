@@ -18,11 +18,11 @@ class Gate:
 
     @property
     def is_shut(self) -> bool:
-        """Do requests wait?"""
+        """True while requests wait."""
         return not self._is_open.is_set()
 
     def shut(self) -> None:
-        """Have requests wait from now on."""
+        """Hold requests back from now on."""
         self._is_open.clear()
 
     def close(self) -> None:

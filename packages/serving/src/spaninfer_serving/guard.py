@@ -1,4 +1,4 @@
-"""What a request must pass before a route sees it: a key, and a body of bearable size.
+"""Admission of HTTP requests: keys, header limits, and bodies of bounded size.
 
 Plain ASGI, because wrappers that buffer responses also hide a client's disconnect.
 """
@@ -69,7 +69,7 @@ class Guard:
         try:
             body = await self._admit(scope, headers, receive)
         except Problem as problem:
-            if b"expect" in headers:  # whether the body comes now, none of the two can know
+            if b"expect" in headers:  # neither side can know whether the body follows
                 problem.headers = problem.headers | {"Connection": "close"}
             await answer(problem, send)
             return

@@ -42,7 +42,7 @@ class Allowance:
 
 
 class KeyMeter:
-    """What one key uses."""
+    """The usage of one key."""
 
     def __init__(self, limits: KeyLimits) -> None:
         now_s = monotonic()

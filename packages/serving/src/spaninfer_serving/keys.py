@@ -18,7 +18,7 @@ MAX_LIMIT = 1 << 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLimits:
-    """What one key may use; None: no limit of its own."""
+    """Limits of one key; None: no limit of its own."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None  # of prompts and answers

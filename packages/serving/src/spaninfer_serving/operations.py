@@ -1,4 +1,4 @@
-"""What operators do to a server while it runs: pause, abort, drain, forget."""
+"""Operations on a running server: pause, abort, drain, reset."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LOGGERS = ("spaninfer_serving", "spaninfer_engine")
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """What the routes of operators ask of a service."""
+    """The operations of a service, for the routes of operators."""
 
     service: Service
 
     async def pause(self, mode: PauseMode, *, clear_cache: bool) -> PauseState:
-        """Have new requests wait; those that run are ended, waited for, or kept as they are.
+        """Hold new requests back; running ones are aborted, waited for, or frozen.
 
         Returns when none runs any more, or with `keep`, when no more steps are planned.
         """
@@ -87,7 +87,7 @@ class Operations:
 
 
 def set_log_level(level: LogLevel) -> None:
-    """Have our packages log from this level on."""
+    """Set the log level of our packages."""
     for name in LOGGERS:
         logging.getLogger(name).setLevel(level.upper())
 

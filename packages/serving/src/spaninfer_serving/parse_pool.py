@@ -43,7 +43,7 @@ class ClientLeft(Exception):
 
 @dataclass(slots=True)
 class _Waiter:
-    """Who waits for a body: apart from the job, because work and its exceptions hold it."""
+    """The waiter of a body: apart from the job, because work and its exceptions hold it."""
 
     has_left: bool = False
 
@@ -78,7 +78,7 @@ def _lane(number: int) -> _Lane:
 
 
 def _give_way(nice: int) -> None:
-    """Have this thread run behind the process's others where the CPUs do not suffice for all."""
+    """Lower the priority of this thread, for machines with fewer CPUs than busy threads."""
     if sys.platform == "linux":  # elsewhere, only whole processes have such an order
         os.setpriority(os.PRIO_PROCESS, get_native_id(), nice + os.getpriority(os.PRIO_PROCESS, 0))
 
@@ -141,7 +141,7 @@ class ParsePool:
                 job.work = None
 
     def _report(self, lane: _Lane, job: _Job[T], done: Future[T]) -> None:
-        """Have the loop told that a thread is done; called there."""
+        """Tell the event loop that a thread is done; called in the loop's thread."""
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             job.result.get_loop().call_soon_threadsafe(self._finish, lane, job, done)
 

@@ -111,7 +111,7 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def _is_answered(self) -> bool:
-        """Whether every request that came is answered."""
+        """Return True if every request received has been answered."""
         return self.cycle is None or self.cycle.response_complete
 
     @property

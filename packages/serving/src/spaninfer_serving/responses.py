@@ -59,7 +59,7 @@ Answer: TypeAlias = BaseModel | Iterator[str]
 
 @dataclass(frozen=True, slots=True)
 class ResponseMeta:
-    """What every answer to one request repeats, and what the client asked to see."""
+    """The fields that every answer to a request repeats, and those the client asked to see."""
 
     id: str
     created: int

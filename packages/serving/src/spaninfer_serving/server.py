@@ -117,9 +117,10 @@ class Server(uvicorn.Server):
             self._announce()
 
     def _use_once(self) -> None:
-        """Have imported what is imported at its first use; later there may be no file to open.
+        """Import now what is imported on first use: later there may be no file descriptor left.
 
-        (That this is done in a thread is part of it: 1,014 of 1,200 streams failed by anyio's.)
+        Called in a thread, which imports anyio's as well: without that, 1,014 of 1,200 streams
+        failed.
         """
         self._app.openapi()
         with suppress(RequestError):  # no template, or no tokenizer

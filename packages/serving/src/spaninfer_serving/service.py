@@ -1,4 +1,4 @@
-"""What the routes share: the engine, the name it serves, and the way from a body to outputs."""
+"""The service that routes share: the engine, its model's name, and jobs made from bodies."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Service:
 
     @property
     def words(self) -> TokenDecoder:
-        """What shows single tokens."""
+        """The decoder of single tokens."""
         return self.engine.tokenizer
 
     def demand(self, task: Task) -> None:
@@ -344,7 +344,7 @@ class Service:
         await self.gate.enter()
         account = asked.placement.client
         self.in_flight.admit(account, sum(len(prompt.ids) for prompt in asked.prompts))
-        try:  # what is kept until all have begun is compiled once, and nobody waits for it below
+        try:  # the reference keeps the grammar cached until every prompt has started
             grammar = await self.streams.compile_grammar(asked.sampling)
         except InvalidGrammar as refused:
             raise problem_of_form(asked.form_param, refused) from refused

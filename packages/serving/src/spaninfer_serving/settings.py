@@ -1,4 +1,4 @@
-"""How the server behaves; read once from the command line, frozen afterwards."""
+"""Settings of the server; read once from the command line, then frozen."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Settings:
 
     @property
     def needs_key(self) -> bool:
-        """Must every request for what is not public bring a key?"""
+        """True if every request for something that is not public must bring a key."""
         return bool(self.api_keys or self.priority_keys or self.user_keys)
 
     def largest_body(self, context: int, *, takes_media: bool = False) -> int:

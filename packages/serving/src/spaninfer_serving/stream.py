@@ -28,11 +28,11 @@ Chunk: TypeAlias = BaseModel | list[bytes]
 
 
 class Framing(Protocol):
-    """How the events of a stream are written."""
+    """The wire format of a stream's events."""
 
     @property
     def end(self) -> bytes:
-        """What comes last."""
+        """The last bytes of a stream."""
 
     def event(self, chunk: Chunk) -> bytes:
         """Return a chunk as an event, or as several that travel together."""

@@ -1,4 +1,4 @@
-"""From a body about texts to what the engine computes, and from its rows to the answer."""
+"""Embedding and ranking jobs: from a body to texts, and from rows to the answer."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TextJob:
 
 @dataclass(frozen=True, slots=True)
 class TextService:
-    """What the routes about texts ask of a service."""
+    """The part of a service that the routes about texts use."""
 
     service: Service
 

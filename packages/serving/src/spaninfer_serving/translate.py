@@ -1,4 +1,4 @@
-"""Wire to engine and back; the only file that speaks both."""
+"""Translation between wire fields and engine parameters."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _REASONS = {
 
 
 class TokenDecoder(Protocol):
-    """What is needed of a tokenizer to show single tokens."""
+    """The part of a tokenizer that shows single tokens."""
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes that a token stands for."""

@@ -1,9 +1,9 @@
 """A turnstile in front of the event loop: a burst enters a piece at a time.
 
-What is ready, the event loop does before it looks at anything else. Of 256 requests that come
-together, each takes 2 ms of it in several pieces; a stream whose next token came meanwhile waited
-for all of them, at each of its own pieces. So one request enters per round of the loop, and what
-is under way gets on in between.
+The event loop runs all ready callbacks before it polls for I/O. Of 256 requests that arrive
+together, each takes 2 ms of it in several pieces, and a stream whose next token arrived meanwhile
+waited for all of them at each of its own pieces. So one request enters per round of the loop, and
+work under way proceeds in between.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Turnstile:
         self._shut_by: asyncio.AbstractEventLoop | None = None  # in whose round somebody entered
 
     async def enter(self, client: Client, cost: int = 1) -> None:
-        """Wait for the client's turn; of several clients that wait, the cheapest is first."""
+        """Wait for the client's turn: the earliest virtual finish time goes first (FairQueue)."""
         loop = asyncio.get_running_loop()
         if self._shut_by is loop:
             turn = loop.create_future()

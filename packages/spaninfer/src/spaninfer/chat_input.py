@@ -1,4 +1,4 @@
-"""What is typed in a chat: lines, and messages of several lines."""
+"""Input of a chat: lines, and messages of several lines."""
 
 from __future__ import annotations
 

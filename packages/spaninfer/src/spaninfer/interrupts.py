@@ -23,7 +23,7 @@ class Interrupts:
 
     @contextmanager
     def raised(self) -> Iterator[None]:
-        """Have Ctrl-C raise KeyboardInterrupt inside, as one does that waits for a line.
+        """Raise KeyboardInterrupt on Ctrl-C inside, for code that waits for a line.
 
         What came before is settled then: what comes after is for what follows.
         """

@@ -160,7 +160,7 @@ GROUPS: Mapping[GroupName | None, QuantizeGroup | None] = {
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """What computes, where, and in which numbers: fields of EngineConfig."""
+    """Backend, device and dtypes: fields of EngineConfig."""
 
     backend: BackendOption = None
     device: Device = None
@@ -188,7 +188,7 @@ def as_arguments(asked: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """How many tokens the KV cache holds, and the encodings of media beside it."""
+    """Size of the KV cache."""
 
     max_len: MaxLen = None
     memory: Memory = None
@@ -203,7 +203,7 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """Where prefixes are kept that leave the KV cache."""
+    """The tiers that keep prefixes after they leave the KV cache."""
 
     kv_offload: KVOffloadSize = None
     kv_disk: KVDisk = None
@@ -217,7 +217,7 @@ class Tiers:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """How tokens are chosen."""
+    """Sampling parameters."""
 
     temperature: Temperature = None
     top_p: TopP = None
@@ -244,7 +244,7 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """Which form an answer has."""
+    """The constraint on an answer's form."""
 
     json_schema: JsonSchemaFile = None
     regex: Regex = None

@@ -1,4 +1,4 @@
-"""What the command line prints: progress, the start-up table, models, specs, failures."""
+"""Output of the command line: progress, the start-up table, models, specs, failures."""
 
 from __future__ import annotations
 

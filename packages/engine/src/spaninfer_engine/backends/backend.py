@@ -40,7 +40,7 @@ PROMPT_LOGIT_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class HostSampling:
-    """What a backend samples with on the host, in place of run.sampler's own; None: that.
+    """Host sampling functions of a backend; None selects the default of run.sampler.
 
     `sample(logits, rows)` is run.sampler.Sample, `logprobs(logits, ids, count)` the function
     run.logprobs.token_logprobs.
@@ -52,7 +52,7 @@ class HostSampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a backend is opened with."""
+    """The arguments with which a backend is opened."""
 
     device: str
     dtype: DType

@@ -62,15 +62,15 @@ class DiskTier:
 
     @property
     def is_reading(self) -> bool:
-        """Are spans on their way from disk?"""
+        """True while spans are being read from disk."""
         return bool(self._readers)
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """Have this called in the transfer's thread when a read has ended, or all jobs have."""
+        """Call this, in the transfer's thread, when a read has ended, or all jobs have."""
         self._transfer.wake_with(wake)
 
     def has(self, group: int, span_hash: bytes) -> bool:
-        """Does a span have a file?"""
+        """Return True if a span has a file."""
         return SpanKey(group, span_hash) in self._index
 
     def num_reading(self, group: int) -> int:
@@ -78,11 +78,11 @@ class DiskTier:
         return sum(key.group == group for key in self._readers)
 
     def is_read(self, key: SpanKey) -> bool:
-        """Is a span on its way from disk?"""
+        """Return True if a span is being read from disk."""
         return key in self._readers
 
     def write(self, key: SpanKey, slot: int) -> None:
-        """Have a span written that was copied to a slot, unless it is on disk.
+        """Queue the write of a span that was copied to a slot, unless it is on disk.
 
         Writes take half of the slots at the most: one that comes too early is dropped.
         """
@@ -100,7 +100,7 @@ class DiskTier:
         return self._fetches.get(seq_id)
 
     def begin_fetch(self, seq_id: int, keys: Sequence[SpanKey]) -> Fetch:
-        """Have the spans of a prefix read that are on disk, and keep the others in host memory."""
+        """Start reading a prefix's spans that are on disk, and keep the others in host memory."""
         fetch = self._fetches[seq_id] = Fetch()
         on_disk = []
         for key in keys:

@@ -1,4 +1,4 @@
-"""Which encodings of media the device keeps, by the digests of what was encoded.
+"""The encoder cache: encodings of media on the device, by the digests of their inputs.
 
 An encoding serves every request that shows the same picture, in this turn or a later one. The least
 recently needed ones make room for others; the device is told which.
@@ -20,7 +20,7 @@ class EncoderCache:
         self._dropped: list[bytes] = []
 
     def __contains__(self, digest: bytes) -> bool:
-        """Is the encoding there, or will it be before the next step?"""
+        """Return True if the encoding is there, or will be before the next step."""
         return digest in self._rows
 
     def __len__(self) -> int:

@@ -69,7 +69,7 @@ class HostSlots:
         self._pins[span_hash] = self._pins.get(span_hash, 0) + 1
 
     def is_pinned(self, span_hash: bytes) -> bool:
-        """Is a span in a slot that cannot be taken?"""
+        """Return True if a span is in a slot that cannot be taken."""
         return span_hash in self._pins
 
     def unpin(self, span_hash: bytes) -> None:

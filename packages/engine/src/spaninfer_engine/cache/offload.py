@@ -105,7 +105,7 @@ class SpanOffload:
             )
 
     def store(self, group: int, spans: Sequence[int], hashes: Sequence[bytes]) -> None:
-        """Have published spans copied to host memory, but for those that are there."""
+        """Record copies of published spans to host memory, except those that are there."""
         slots = self.slots[group]
         for span, span_hash in zip(spans, hashes, strict=True):
             if slots.find(span_hash) is not None:
@@ -128,7 +128,7 @@ class SpanOffload:
                 slots.touch(span_hash)
 
     def load(self, group: int, span: int, slot: int) -> None:
-        """Have a slot's content copied into a span that was taken for it."""
+        """Record the copy of a slot's content into a span that was taken for it."""
         self._copies.append(SpanCopy(group, span, slot, to_host=False))
         self.counts.loaded += 1
 

@@ -36,7 +36,7 @@ class RopeState:
         return max(rope_seq_len, known) if self.grows else rope_seq_len
 
     def needs_recompute(self, rope_seq_len: int, length: int) -> bool:
-        """Must keys that were rotated for `rope_seq_len` be computed anew at this length?"""
+        """Return True if keys rotated for `rope_seq_len` must be recomputed at this length."""
         return self.recompute_beyond is not None and rope_seq_len <= self.recompute_beyond < length
 
 

@@ -63,7 +63,7 @@ class SpanTransfer(Resource):
         self._thread.start()
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """Have this called in the transfer's thread when a read has ended, or all jobs have."""
+        """Call this, in the transfer's thread, when a read has ended, or all jobs have."""
         self._wake = wake
 
     def submit(self, job: Job, ready: Callable[[], None]) -> None:

@@ -27,7 +27,7 @@ ALLOWED = (
 
 @dataclass(frozen=True)
 class Checkpoint(Resource):
-    """What is in a model's files, under the names and in the row order of Hugging Face.
+    """The content of a model's files, under the names and in the row order of Hugging Face.
 
     `config` is config.json or its equivalent; `chat_template` is Jinja source, or several by
     name; `special_tokens` maps names such as "bos_token" to their text. Weights are read on

@@ -57,7 +57,7 @@ class GgufArray:
 
 @dataclass(frozen=True)
 class GgufFile:
-    """What a GGUF file holds, as Hugging Face would have written it."""
+    """The content of a GGUF file, in the form that Hugging Face would have written."""
 
     config: dict[str, Any]
     reader: EntryReader

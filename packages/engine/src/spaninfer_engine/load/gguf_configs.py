@@ -1,4 +1,4 @@
-"""What config.json would say of a model, from the metadata and tensors of a GGUF file.
+"""The config.json of a GGUF file, from its metadata and tensors.
 
 One function per architecture, for keys beyond those that all have (`gguf_families.Family.config`).
 """
@@ -19,12 +19,12 @@ Tensors = Mapping[str, Entry]
 
 
 def num_layers(metadata: Metadata) -> int:
-    """How many layers a token passes: those behind predict further tokens."""
+    """Return the number of decoder layers; later ones predict further tokens."""
     return metadata.count("block_count") - metadata.amount("nextn_predict_layers")
 
 
 def head_dim(metadata: Metadata) -> int:
-    """How many channels a head has."""
+    """Return the number of channels of a head."""
     hidden, heads = metadata.count("embedding_length"), metadata.count("attention.head_count")
     return metadata.count("attention.key_length", hidden // heads)
 
@@ -130,7 +130,7 @@ def smollm3(metadata: Metadata, tensors: Tensors) -> Config:
 
 
 def biased(metadata: Metadata, tensors: Tensors) -> Config:
-    """What is a Llama but for biases that the tensors tell."""
+    """Return the config of a Llama whose biases are found from the tensors."""
     return _scaling(metadata, tensors) | _biases(tensors)
 
 

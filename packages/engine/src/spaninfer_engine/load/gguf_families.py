@@ -85,7 +85,7 @@ class MinusOne:
 
 @dataclass(frozen=True)
 class Family:
-    """What is special about one architecture's files."""
+    """The conventions of one architecture's files."""
 
     hf_class: str
     model_type: str

@@ -55,7 +55,7 @@ def llama3_scaling(metadata: Metadata, factors: np.ndarray) -> dict[str, Any]:
 
 
 def llama3_factors(scaling: dict[str, Any], theta: float, num_frequencies: int) -> np.ndarray:
-    """By how much each frequency is divided, float64 [D/2]."""
+    """Return the divisor of each frequency, float64 [D/2]."""
     wavelengths = 2 * math.pi * theta ** (np.arange(num_frequencies) / num_frequencies)
     turns = scaling["original_max_position_embeddings"] / wavelengths
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]

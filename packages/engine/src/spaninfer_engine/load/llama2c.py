@@ -118,7 +118,7 @@ def open_llama2c(path: Path) -> tuple[dict[str, Any], EntryReader]:
 
 
 def _config(header: Header) -> dict[str, Any]:
-    """What a config.json of this model says; eps and theta are constants of llama2.c."""
+    """Return the config.json of this model; eps and theta are constants of llama2.c."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

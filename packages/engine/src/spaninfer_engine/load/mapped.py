@@ -33,7 +33,7 @@ class MappedArray:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes of the file the array takes."""
+        """Size of the array in the file, in bytes."""
         return prod(self.shape) * self.dtype.itemsize
 
     def read(self) -> np.ndarray:

@@ -29,7 +29,7 @@ AGAIN = "convert the original checkpoint again"
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a file of packed weights says about its arrays.
+    """The header of a file of packed weights: its arrays.
 
     layout    names the order of numbers in packed arrays
     forms     by the name of a packed array, what its backend needs to know to read it
@@ -51,7 +51,7 @@ class PackedReader(Resource):
 
     @property
     def packing(self) -> Packing:
-        """What the weights of products were made."""
+        """The format of the packed weights."""
         return self.contents.packing
 
     @property

@@ -33,7 +33,7 @@ STORAGES: Mapping[str, np.dtype] = {
 
 @dataclass(frozen=True, slots=True)
 class PickledTensor:
-    """Where a tensor lies: numbers from `start` of a storage, which is a file of the archive."""
+    """A tensor's location: numbers from `start` of a storage, which is a file of the archive."""
 
     storage: str
     dtype: np.dtype

@@ -123,7 +123,7 @@ def _entry(
 
 
 def _is_contiguous(pairs: list[tuple[int, int]]) -> bool:
-    """Does each axis step over what lies within the ones behind it?"""
+    """Return True if each axis steps over exactly what the axes after it span."""
     expected = 1
     for n, step in reversed(pairs):
         if n != 1 and step != expected:

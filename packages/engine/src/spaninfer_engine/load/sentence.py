@@ -46,7 +46,7 @@ PROMPTS = "config_sentence_transformers.json"
 
 @dataclass(frozen=True, slots=True)
 class SentenceSettings:
-    """What a folder says about the vectors of texts."""
+    """The settings of a sentence-transformers folder."""
 
     pool: Pool
     text: TextSettings

@@ -98,7 +98,7 @@ def _is_adapter(path: Path) -> bool:
 
 
 def _base(adapter: Path) -> str:
-    """What an adapter says it is for, as part of a sentence."""
+    """Return the base model that an adapter names, as part of a sentence."""
     try:
         said = json.loads(adapter.read_bytes())
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which frames of a spectrogram the convolutions of an audio tower see, and its rows.
+"""Indices of an audio tower's convolutions: frames of a spectrogram, and rows of its output.
 
 Two convolutions of three frames stand before the layers, the second one taking every other frame. A
 clip of n frames with sound makes L = (n - 1) // 2 + 1 rows, of which `pool` neighbours at a time

@@ -39,7 +39,7 @@ def joined_linears(ops: Ops[Any], count: int) -> Claim:
 
 
 def can_join(operations: Sequence[Operation]) -> bool:
-    """Do all of these projections have a bias, or none?"""
+    """Return True if all of these projections have a bias, or none has."""
     return len({len(operation.weights) for operation in operations}) == 1
 
 

@@ -1,4 +1,4 @@
-"""Where the patches of frames lie, and the order in which a tower computes them.
+"""Positions of the patches of frames, and the order in which a tower computes them.
 
 The rows of a frame come token by token: the `merge` squared patches of a token are neighbours, row
 by row (Qwen2-VL's order). Where a tower has windows, tokens of a window are made neighbours too, so

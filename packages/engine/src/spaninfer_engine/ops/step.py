@@ -97,7 +97,7 @@ class Step(Generic[A]):
 
     @property
     def has_media(self) -> bool:
-        """Do hidden states come from elsewhere?"""
+        """True if some hidden states come from elsewhere."""
         return self.replaced is not None or self.added is not None
 
 

@@ -120,7 +120,7 @@ class Ops(Protocol, Generic[A]):
 
     @property
     def memory_errors(self) -> tuple[type[Exception], ...]:
-        """What operators raise where there is no memory for their results."""
+        """The exceptions that operators raise when there is no memory for their results."""
         ...
 
     def take_rows(self, x: A, rows: NDArray[np.int32]) -> A:
@@ -356,7 +356,7 @@ FEWER_ROWS = frozenset({"gather_rows", "join_rows"})
 
 
 def reads_step(operator: str) -> bool:
-    """Does the operator take the step's context?"""
+    """Return True if the operator takes the step's context."""
     return "step" in inspect.signature(getattr(Ops, operator)).parameters
 
 

@@ -1,4 +1,4 @@
-"""How a model family writes media into its prompts."""
+"""Conventions of model families for media in prompts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MediaLayout:
 
 @dataclass(frozen=True, slots=True)
 class MediaSetup:
-    """Where a model's processors are described, and how its prompts hold media."""
+    """A model's processors and its conventions for media in prompts."""
 
     folder: Path
     layout: MediaLayout

@@ -51,7 +51,7 @@ class MediaProcessor:
 
     @property
     def kinds(self) -> frozenset[MediaKind]:
-        """What the model takes: image, video, audio."""
+        """The kinds of media that the model takes: image, video, audio."""
         return frozenset(self._layout.placeholders)
 
     def max_pixels(self, kind: MediaKind) -> int | None:

@@ -1,4 +1,4 @@
-"""What callers give as an image, video or clip: files, bytes, arrays, pictures of Pillow.
+"""Media as callers give them: files, bytes, arrays, pictures of Pillow.
 
 Nothing is fetched, and files are the caller's own: a server reads with limits of its own
 (spaninfer_multimodal.MediaReader) and gives what it has read.

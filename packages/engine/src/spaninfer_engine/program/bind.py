@@ -164,7 +164,7 @@ def _unify(letters: Sequence[str], names: Sequence[str], values: dict[str, str])
 
 
 class _Slots:
-    """Which slot holds which value; slots are used again after their value's last reader."""
+    """Assignment of values to slots; a slot is reused after its value's last reader."""
 
     def __init__(self, program: Program) -> None:
         self.num_slots = 0

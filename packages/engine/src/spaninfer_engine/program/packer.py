@@ -19,7 +19,7 @@ from spaninfer_engine.ops.table import Ops
 
 
 class Reader(Protocol):
-    """Where weights come from (load.reader.WeightReader and load.dummy.DummyReader are two)."""
+    """A source of weights (load.reader.WeightReader and load.dummy.DummyReader are two)."""
 
     def read(self, name: str) -> Packable:
         """The array of this name."""
@@ -32,7 +32,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PackedUse:
-    """What became of weights of one or more formats that were packed below one another.
+    """Record of one packed weight: one or more weights joined along their rows, and their formats.
 
     `is_expanded`: the backend holds the numbers, and not the codes. It holds them in `num_bytes`;
     the file has `stored_bytes`.

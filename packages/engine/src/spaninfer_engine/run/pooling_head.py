@@ -1,4 +1,4 @@
-"""What follows the pooling of a text: Dense layers and classifiers, in float32 on the host.
+"""The layers after pooling: Dense layers and classifiers, in float32 on the host.
 
 They see one row per text, not one per token, so that their products are no part of a step's time
 (64 texts of 1,024 channels: 0.07 GFLOP of about 1,000), and no backend needs operators for them.

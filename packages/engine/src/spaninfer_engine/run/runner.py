@@ -96,7 +96,7 @@ class _InFlight:
 
     @property
     def is_sampled_on_host(self) -> bool:
-        """Do later steps wait for tokens that the host samples?"""
+        """True if later steps wait for tokens that the host samples."""
         return bool((self.batch.samples & ~self.batch.samples_on_device).any())
 
 
@@ -173,7 +173,7 @@ class Runner(Resource):
     # ---- before a step ---------------------------------------------------------------------------
 
     def _encode(self, plan: StepPlan) -> frozenset[bytes]:
-        """Have media encoded that steps will read; return the digests of those that failed."""
+        """Encode media that coming steps read; return the digests of those that failed."""
         if not plan.encode and not plan.dropped_encodings:
             return frozenset()
         for digest in (*plan.dropped_encodings, *(each.digest for each in plan.encode)):
@@ -371,7 +371,7 @@ class Runner(Resource):
         return found
 
     def _knows(self, seq_id: int) -> bool:
-        """Is the sequence known? It may have ended, and left, since the step was launched."""
+        """Return True if the sequence is known; it may have ended since the step was launched."""
         return seq_id in self._sequences
 
     def _keep(self, batch: Batch, tokens: Sequence[int | None]) -> None:

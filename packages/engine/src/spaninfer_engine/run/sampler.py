@@ -1,7 +1,8 @@
 """The host sampler: sampling parameters of each sequence, applied to its logits.
 
-Rows arrive on the host in float32. Sampling depend on a request's seed and the position alone, so a
-request gets the same tokens alone and in any batch (spaninfer_op_reference.sample).
+Rows arrive on the host in float32. Random numbers depend only on a request's seed, the position and
+the token id, so a request gets the same tokens alone and in any batch
+(spaninfer_op_reference.sample).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class _SamplingState:
 
     @property
     def is_plain(self) -> bool:
-        """Is the most likely token taken, whatever came before?"""
+        """True if the most likely token is taken, whatever came before."""
         params = self.sampling
         return (
             params.is_greedy

@@ -26,7 +26,7 @@ TOKENS_PER_PLACE = 2048
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """What waits already."""
+    """The work that waits already."""
 
     choices: int  # beyond those that may run
     tokens: int  # of prompts that no step has seen yet
@@ -34,7 +34,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the engine can hold."""
+    """The capacity of the engine."""
 
     context: int  # tokens of prompt and answer together, which the span pool can hold as well
     vocab: int

@@ -47,7 +47,7 @@ OpenDisk: TypeAlias = Callable[[Sequence[HostSlots]], DiskTier]
 
 
 class Availability(IntEnum):
-    """When the spans of an allocation can be had; the larger, the worse."""
+    """The time at which the spans of an allocation can be had; larger is later."""
 
     NOW = 0
     LATER = 1  # when the steps in flight have finished
@@ -98,18 +98,18 @@ class KVCacheManager:
         )
 
     def begin_epoch(self) -> None:
-        """Have sequences that are made from now on share nothing with those before, in any tier;
+        """Share nothing between sequences made from now on and earlier ones, in any tier;
         may be called from any thread. Random, so that files of it mean nothing to a later engine.
         """
         self._epoch = token_hex(8)
 
     @property
     def is_reading(self) -> bool:
-        """Are spans on their way from disk?"""
+        """True while spans are being read from disk."""
         return self._disk is not None and self._disk.is_reading
 
     def is_fetching(self, seq: SequenceState) -> bool:
-        """Are spans of the sequence's prefix on their way from disk? The first call has them read:
+        """Return True while spans of the prefix are being read from disk. The first call starts it:
         as many as host memory has slots for.
         """
         if self._disk is None:
@@ -120,7 +120,7 @@ class KVCacheManager:
         return bool(fetch.awaited)
 
     def start(self, seq: SequenceState, spare: int) -> Availability:
-        """Share the longest prefix there is, if what is missing behind it can be had as well.
+        """Attach the longest cached prefix if the spans for the rest are available as well.
 
         What of the prefix is in host memory alone is copied into spans that are taken for it, as
         many as computing it would have taken. `spare` spans must stay available, so that a start
@@ -191,7 +191,7 @@ class KVCacheManager:
         return [] if self.offload is None else self.offload.take_copies()
 
     def submit_transfers(self, ready: Callable[[], None]) -> None:
-        """Have spans written to disk and read from it, behind the copies that `ready` waits for."""
+        """Start disk transfers, after the copies that `ready` waits for."""
         if self._disk is not None:
             self._disk.submit(ready)
 
@@ -201,7 +201,7 @@ class KVCacheManager:
             self._disk.take_done()
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """Have this called, in another thread, when transfers have ended."""
+        """Call this, in another thread, when transfers have ended."""
         if self._disk is not None:
             self._disk.wake_with(wake)
 
@@ -264,7 +264,7 @@ class KVCacheManager:
             self._disk.end_fetch(seq.seq_id)
 
     def _touch(self, seq: SequenceState) -> None:
-        """Have host memory keep a sequence's published spans longest, their start longer still."""
+        """Keep a sequence's published spans in host memory longest, their start longer still."""
         if self.offload is not None:
             self.offload.touch(reversed(seq.hasher.hashes[: seq.num_published_spans]))
 
@@ -273,12 +273,12 @@ class KVCacheManager:
         if seq.logits_from == maxsize:  # log-probabilities of the prompt need every position
             reach = (seq.prefill_end - 1) // self.shape.span_len  # the last token samples
         if self._lacks(self._hashes(seq, min(reach, 1))[:1], directories):
-            reach = 0  # so 4000 tokens are hashed, 0.15 ms, when their keys have been computed
+            reach = 0  # hashing is deferred until keys are computed: 0.15 ms for 4000 tokens
         hashes = self._hashes(seq, reach)[:reach]
         return find_prefix(hashes, directories, self.shape.windows, self.shape.span_len)
 
     def _lacks(self, first: Sequence[bytes], directories: Sequence[Directory]) -> bool:
-        """Does a group that must hold all spans of a prefix lack the first, if that has a hash?"""
+        """Return True if a group that must hold a whole prefix lacks its first span."""
         groups = zip(directories, self.shape.windows, strict=True)
         return any(window is None and not group.find_run(first) for group, window in groups)
 

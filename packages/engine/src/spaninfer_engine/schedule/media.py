@@ -13,7 +13,7 @@ from spaninfer_engine.schedule.sequence import SequenceState
 
 
 class MediaScheduler:
-    """Has the media encoded that prefills come to, and lets these go no further than that.
+    """Schedules encodings ahead of the prefills that need them, and holds these back until then.
 
     The first prefill in order may take the memory of all others' encodings, which are then made
     anew: so there is always progress.

@@ -81,7 +81,7 @@ class Scheduler:
 
     @property
     def is_idle(self) -> bool:
-        """Has every sequence ended, and every step finished?"""
+        """True if every sequence has ended and every step has finished."""
         return not self._seqs and not self._flights
 
     def add(self, seqs: Sequence[SequenceState]) -> None:
@@ -228,10 +228,10 @@ class Scheduler:
                 self._suspend(seq)
 
     def _start_waiting(self, now: float) -> bool:
-        """Start those whose turn it is; return whether there are places and spans for all.
+        """Start waiting sequences in order; return True if there are places and spans for all.
 
-        Who could compute nothing yet, because its client's prompts in front fill a step, stays in
-        the queue: a burst takes no places from those whose turn comes before its own.
+        A sequence is passed over while prompts of the same client ahead of it fill a step: a burst
+        takes no places from others that come before its own turn.
         """
         prefills = deque(seq for seq in self._running if seq.done < seq.prefill_end)
         in_front = Counter[str]()  # tokens of a client's prompts that go first
@@ -270,8 +270,9 @@ class Scheduler:
             self.counts.prefix_miss_tokens += seq.prompt_len - seq.done
 
     def _outranks_last(self, seq: SequenceState) -> bool:
-        """Is the last running sequence behind this one for a lower priority? For a later arrival
-        alone, nobody makes way.
+        """Return True if the last running sequence has a lower priority and comes later in order.
+
+        A later arrival alone is no reason to preempt.
         """
         last = self._running[-1] if self._running else None
         return last is not None and seq.priority < last.priority and seq.order < last.order

@@ -124,7 +124,7 @@ class SequenceState:
         return TokenLogprobs.joined(self.prompt_parts) if self.prompt_parts else ()
 
     def reset_rope(self) -> None:
-        """Have the keys, which were given up, computed for the length it has grown to."""
+        """Recompute the keys, whose spans were released, for the current length."""
         self.rope_seq_len = self.prefill_end
         self.hasher = self.hasher.with_rope_seq_len(self.rope_seq_len)
 
@@ -181,7 +181,7 @@ NewToken = tuple[SequenceState, int, TokenLogprob | None]
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """What became of the sequences, in order: tokens first, then ends."""
+    """Changes of sequences since the last call, in order: tokens first, then ends."""
 
     new_tokens: list[NewToken]
     ended: list[Ended]

@@ -1,4 +1,4 @@
-"""What a model is: TOML specs, and the tree they resolve to.
+"""Model descriptions: TOML specs, and the tree they resolve to.
 
 find(config) or load(name) -> ModelSpec -> resolve(spec, config, names) -> Decoder | Encoder
 """

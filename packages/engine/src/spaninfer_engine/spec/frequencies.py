@@ -10,7 +10,7 @@ RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope",
 
 @dataclass(frozen=True, slots=True)
 class Frequencies:
-    """What a rotary embedding turns channels by, before positions come in.
+    """The rotation frequencies of a rotary embedding, before positions enter.
 
     kind        what it reads
     default     theta
@@ -43,7 +43,7 @@ class Frequencies:
 
     @property
     def grows(self) -> bool:
-        """Does the length count generated tokens? Qwen-1's stays the prompt's."""
+        """True if generated tokens count towards the length; for Qwen-1 only the prompt does."""
         return self.kind != "ntk_prompt"
 
     def state(self, length: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ NormKind = Literal["rms", "layer"]
 
 @dataclass(frozen=True, slots=True)
 class NormRule:
-    """What norms are like where nothing else is said."""
+    """The default kind of norms."""
 
     kind: NormKind
     eps: float
@@ -54,7 +54,7 @@ class Maker:
         return options[0]
 
     def has(self, name: str) -> bool:
-        """Does the checkpoint hold a tensor of this name? False where no checkpoint is at hand."""
+        """Return True if the checkpoint holds a tensor of this name; False without a checkpoint."""
         return self.names is not None and name in self.names
 
     def linear(

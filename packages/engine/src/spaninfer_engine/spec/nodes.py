@@ -134,7 +134,7 @@ class Alibi:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """How the hidden state is cut into attention heads."""
+    """The division of the hidden state into attention heads."""
 
     query: int
     kv: int
@@ -269,7 +269,7 @@ class PlainMLP:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How router logits become a few weighted experts."""
+    """The routing function: from router logits to a few weighted experts."""
 
     kind: Literal["softmax", "sigmoid"]
     top_k: int
@@ -419,7 +419,7 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class TextSettings:
-    """What is done to a text before it becomes tokens."""
+    """Preprocessing of a text before it is tokenised."""
 
     lower_case: bool = False
     prompts: tuple[tuple[str, str], ...] = ()  # put in front of texts, by name

@@ -56,7 +56,7 @@ def parse(text: str) -> Chain | Expr:
 
 
 def is_computed(text: str) -> bool:
-    """Does this text stand for a value other than itself?"""
+    """Return True if this text stands for a value other than itself."""
     return text.startswith(("$", "="))
 
 

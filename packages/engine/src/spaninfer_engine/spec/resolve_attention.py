@@ -26,7 +26,7 @@ from spaninfer_engine.spec.resolve_rope import rope, yarn_factor
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a layer keeps per token: layers that keep the same share span numbers."""
+    """The KV shape of a layer: layers with equal shapes share span numbers."""
 
     kv_heads: int
     key_dim: int

@@ -107,7 +107,7 @@ def _media(spec: ModelSpec, config: Mapping[str, object]) -> tuple[MediaTokens, 
 
 
 class _Reader:
-    """What readers of towers share: the section, its names, and layers."""
+    """The common part of readers of towers: the section, its names, and layers."""
 
     section: ClassVar[str]
     probe: ClassVar[str]  # the weight by which a checkpoint shows that the tower is there
@@ -127,7 +127,7 @@ class _Reader:
 
     @property
     def is_there(self) -> bool:
-        """Does the checkpoint hold the tower? Where none is at hand, it does."""
+        """Return True if the checkpoint holds the tower, or none is at hand."""
         first = self._maker.name(self.probe, self._maker.prefix)
         return self._maker.names is None or self._maker.has(f"{first}.weight")
 

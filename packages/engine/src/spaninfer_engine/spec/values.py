@@ -30,7 +30,7 @@ MAX_BITS = 128  # of any integer on the way; parameter counts need fewer than 64
 
 
 class Lookup(Protocol):
-    """What a value may refer to."""
+    """The names that a value may refer to."""
 
     def name(self, path: str) -> object:
         """Return what an expression's name stands for; BadValue if nothing is called so."""

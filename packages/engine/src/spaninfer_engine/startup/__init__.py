@@ -1,1 +1,1 @@
-"""From a path to a running engine: open, resolve, check, bind, measure."""
+"""The start of an engine, from a path: open, resolve, check, bind, measure."""

@@ -23,7 +23,7 @@ class UnusableDefaults(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What a checkpoint says about texts."""
+    """A checkpoint's tokenizer, chat template and sampling defaults."""
 
     tokenizer: Tokenizer
     template: ChatTemplate

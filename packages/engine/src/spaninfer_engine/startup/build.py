@@ -1,4 +1,4 @@
-"""From a path to an engine's components: open, resolve, check, bind, decide, in that order."""
+"""The construction of an engine's components: open, resolve, check, bind, decide, in that order."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ without arguments that returns its folder."""
 
 
 class Progress(Protocol):
-    """Is told how far loading has come."""
+    """A callback for the progress of loading."""
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """`done` of `total` units of a stage are finished; of one unit, nobody knows how much."""

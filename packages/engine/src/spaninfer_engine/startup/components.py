@@ -28,7 +28,7 @@ class PlanRunner(Protocol):
 
     @property
     def lookahead(self) -> int:
-        """How many plans it takes before it must be asked for the outcome of the oldest.
+        """The number of plans taken before the outcome of the oldest must be requested.
 
         0: nothing runs by itself, a step is computed while its outcome is waited for.
         """

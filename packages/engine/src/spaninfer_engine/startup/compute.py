@@ -24,7 +24,7 @@ from spaninfer_engine.ops.bound import Result
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """What computes, where, and in which numbers."""
+    """The chosen backend, device and dtypes."""
 
     backend: Backend
     device: str

@@ -257,7 +257,7 @@ def _tuning(compute: Compute, step_tokens: int, vocab: int) -> Tuning:
 
 
 def has_graphs(asked: EngineConfig, compute: Compute) -> bool:
-    """Are decode steps captured as CUDA graphs?"""
+    """Return True if decode steps are captured as CUDA graphs."""
     return compute.backend.has_graphs and asked.graphs is not False
 
 

@@ -114,7 +114,7 @@ def _read_format(kind: Any, group: Any, codes: Any) -> Format:
 
 
 def _is_right(weight: Weight, shape: tuple[int, ...], layout: str) -> bool:
-    """Is this memory what kernels, who are told addresses alone, expect of such a weight?"""
+    """Return True if this memory has the shape, dtype and alignment that kernels assume."""
     if isinstance(weight, Packed):
         sizes = weight.layout
         whole = (weight.count * sizes.panels, sizes.panel_bytes)

@@ -12,7 +12,7 @@ from spaninfer_engine.memory import available_bytes
 
 @contextmanager
 def shortage_named() -> Iterator[None]:
-    """Have a lack of host memory told as what the caller can change: ConfigError."""
+    """Turn a MemoryError into a ConfigError that says what the caller can change."""
     try:
         yield
     except MemoryError as short:

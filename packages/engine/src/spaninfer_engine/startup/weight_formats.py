@@ -1,4 +1,4 @@
-"""What became of weights that were published quantised, for people."""
+"""Reports of how quantised weights were loaded, for people."""
 
 from __future__ import annotations
 

@@ -63,17 +63,17 @@ class Batch:
 
     @property
     def num_slices(self) -> int:
-        """R."""
+        """Number of slices (R)."""
         return len(self.seq_ids)
 
     @property
     def num_tokens(self) -> int:
-        """T."""
+        """Number of tokens (T)."""
         return int(self.query_start_loc[-1])
 
     @property
     def num_logits(self) -> int:
-        """W."""
+        """Number of logit positions (W)."""
         return int(self.logit_start_loc[-1])
 
     @property
@@ -83,7 +83,7 @@ class Batch:
 
     @property
     def is_decode(self) -> bool:
-        """Does every slice have one token, with logits?"""
+        """True if every slice has one token, with logits."""
         return self.num_decodes == self.num_slices == self.num_logits
 
     def positions(self) -> Ints:

@@ -123,13 +123,13 @@ class Device(Protocol):
         ...
 
     def can_sample(self, sequence: NewSequence) -> bool:
-        """Can the device sample the sequence's tokens? If not, the host does, from logits."""
+        """Return True if the device can sample the sequence's tokens; else the host does."""
         ...
 
     def encode(
         self, inputs: Sequence[TowerInput], dropped: Sequence[bytes]
     ) -> dict[bytes, Exception]:
-        """Have towers see media, and keep their rows by digest for the steps launched from now on.
+        """Run towers on media, and keep their rows by digest for the steps launched from now on.
 
         `dropped` are digests that no later step reads; their memory is given back first. Returns
         the errors of media that could not be encoded.

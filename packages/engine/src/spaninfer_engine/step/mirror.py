@@ -67,11 +67,11 @@ class SequenceMirror:
         return rows
 
     def has_penalties(self, batch: Batch) -> bool:
-        """Does any sequence of a step change its logits?"""
+        """Return True if any sequence of a step changes its logits."""
         return not self._with_penalties.isdisjoint(batch.seq_ids)
 
     def wants_logprobs(self, batch: Batch) -> bool:
-        """Does any sequence of a step ask for log-probabilities of sampled tokens?"""
+        """Return True if any sequence of a step requests log-probabilities of sampled tokens."""
         return not self._with_logprobs.isdisjoint(batch.seq_ids)
 
     def reset(self) -> None:

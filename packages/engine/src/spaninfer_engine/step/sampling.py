@@ -64,7 +64,7 @@ class DeviceSamplingParams:
 
     @property
     def has_penalties(self) -> bool:
-        """Are logits changed before a token is sampled?"""
+        """True if logits are changed before a token is sampled."""
         return bool(
             self.repetition_penalty != 1
             or self.presence_penalty
@@ -81,7 +81,7 @@ class DeviceSamplingParams:
 
 
 def fits_kernel(sequence: NewSequence) -> bool:
-    """Does the sampling kernel know everything that the sequence asks for?
+    """Return True if the sampling kernel implements everything that the sequence requests.
 
     It samples by temperature, top-k, top-p, min-p and seed, after biases, penalties and bans, as
     long as there is room for their lists, and returns log-probabilities of the model's logits;

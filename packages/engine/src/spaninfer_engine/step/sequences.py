@@ -43,7 +43,7 @@ class Sequences:
         return len(self._row)
 
     def __contains__(self, seq_id: int) -> bool:
-        """Is the sequence known?"""
+        """Return True if the sequence is known."""
         return seq_id in self._row
 
     def enter(self, sequence: NewSequence) -> None:

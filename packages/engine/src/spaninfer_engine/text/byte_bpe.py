@@ -21,7 +21,7 @@ SYMBOLS_AND_SPACES = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 @dataclass(frozen=True, slots=True)
 class WordRule:
-    """How text is cut into words before merging.
+    """The pre-tokenisation rule: how text is cut into words before merging.
 
     `pattern` None is GPT-2's; `whole_words` takes a word that is in the vocabulary as it is, even
     where the merges would not arrive there (so do tiktoken and Llama 3).

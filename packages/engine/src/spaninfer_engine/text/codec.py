@@ -15,7 +15,7 @@ class Codec(Protocol):
 
     @property
     def strips_leading_space(self) -> bool:
-        """Whether a text's first token brings a space that was not in the text."""
+        """True if a text's first token adds a space that was not in the text."""
         ...
 
     def encode(self, text: str, *, at_start: bool) -> list[int]:
@@ -23,7 +23,7 @@ class Codec(Protocol):
         ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What a token adds to a text that has begun; empty for an id that is not there."""
+        """Return the bytes that a token appends to a text; empty for an id that does not exist."""
         ...
 
     def find_id(self, text: str) -> int | None:

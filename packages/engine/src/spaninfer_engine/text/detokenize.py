@@ -44,7 +44,7 @@ class Detokenizer:
         return self._decoder.decode(data)
 
     def flush(self) -> str:
-        """What was held back, when no more ids come: U+FFFD for an unfinished character."""
+        """Return the text held back when no more ids follow: U+FFFD for an unfinished character."""
         return self._decoder.decode(b"", final=True)
 
 
@@ -80,12 +80,12 @@ class StopFinder:
         return text[:keep]
 
     def flush(self) -> str:
-        """What was held back, when no more text comes."""
+        """Return the text held back when no more text follows."""
         held, self._held = self._held, ""
         return held
 
     def _find(self, text: str) -> tuple[int, str] | None:
-        """Where the stop string that is complete first begins, and which it is."""
+        """Return the position of the stop string that is complete first, and which it is."""
         found = ((text.find(stop), stop) for stop in self._stops)
         hits = [(start + len(stop), start, stop) for start, stop in found if start >= 0]
         if not hits:

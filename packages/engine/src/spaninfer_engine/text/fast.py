@@ -43,7 +43,7 @@ class FastCodec:
 
     @cached_property
     def strips_leading_space(self) -> bool:
-        """Whether decoding drops a space before the first token."""
+        """True if decoding drops a space before the first token."""
         if self._is_byte_level:
             return False
         return any(self._middle(piece) == " " + self._join([piece]) for piece in ("▁a", "a"))
@@ -75,7 +75,7 @@ class FastCodec:
 
     @property
     def pair_frame(self) -> PairFrame | None:
-        """What the post-processor puts around and between two texts; None for nothing."""
+        """Return the ids that the post-processor puts around two texts; None for none."""
         encoding = self._library.encode("a", "b", add_special_tokens=True)
         owners, types = encoding.sequence_ids, encoding.type_ids
         if {0, 1} - {*owners} or owners.count(None) == 0:
@@ -99,7 +99,7 @@ class FastCodec:
         return [each for found in ids for each in self._spellings.get(found, (found,))]
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What a token adds to a text that has begun."""
+        """Return the bytes that a token appends to a text."""
         if token_id in self._added:
             return self._added[token_id].encode()
         piece = self._library.id_to_token(token_id)

@@ -28,7 +28,7 @@ WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*(\d{4}|\*)")
 
 @dataclass
 class Budget:
-    """What one rendering may still spend."""
+    """The remaining budget of one rendering."""
 
     chars: int = MAX_CHARS
     deadline_s: float = field(default_factory=lambda: time.monotonic() + MAX_SECONDS)
@@ -130,7 +130,7 @@ def check_text_method(text: str, name: str, arguments: tuple[Any, ...], budget: 
 
 
 def replaced_len(text: str, old: Any = "", new: Any = "", *_: Any) -> int:
-    """How long a text is at most after replacing."""
+    """Return an upper bound on the length of a text after replacing."""
     old, new = str(old), str(new)
     found = text.count(old) if old else len(text) + 1
     return len(text) + found * len(new)

@@ -97,19 +97,19 @@ def mask_of(text: str) -> bytes:
 
 
 def is_traced(value: object) -> bool:
-    """Whether the template wrote some of this text."""
+    """True if the template wrote some of this text."""
     return isinstance(value, TrustedText | TrustedMarkup)
 
 
 def is_all_trusted(value: object) -> bool:
-    """Whether nobody but the template had a part in this: its own texts, and numbers."""
+    """True if the text consists of the template's own text and numbers only."""
     if isinstance(value, str):
         return not value or (is_traced(value) and 0 not in mask_of(value))
     return value is None or isinstance(value, bool | int | float)
 
 
 def trusted_ranges(text: str) -> Ranges:
-    """Where the template wrote."""
+    """The ranges that the template wrote."""
     mask, ranges, stop = mask_of(text), [], 0
     while (start := mask.find(b"\1", stop)) >= 0:  # fifty times as fast as a regular expression
         stop = mask.find(b"\0", start)

@@ -63,7 +63,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self.from_string(_Pacing().visit(self.parse(source)))
 
     def loops_over_content(self, source: str) -> bool:
-        """Whether a template takes a message's content as a list of parts; if not, it is text."""
+        """Return True if a template takes a message's content as a list of parts, not text."""
         loops = self.parse(source).find_all(nodes.For)
         return any(_names_content(loop.iter) for loop in loops)
 
@@ -166,7 +166,7 @@ class _Pacing(NodeTransformer):
 
 
 def _names_content(expression: nodes.Node) -> bool:
-    """Whether an expression is `content`, `x.content` or `x["content"]`."""
+    """Return True if an expression is `content`, `x.content` or `x["content"]`."""
     match expression:
         case nodes.Name(name="content") | nodes.Getattr(attr="content"):
             return True

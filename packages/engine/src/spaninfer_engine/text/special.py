@@ -61,7 +61,7 @@ class SpecialFinder:
             yield Piece(text[done:], None, at_start=done == 0)
 
     def _found(self, text: str, controls_in: Ranges) -> Iterator[tuple[int, int]]:
-        """Where tokens stand, those that overlap an earlier one left out."""
+        """Return the positions of tokens, without those that overlap an earlier one."""
         searches = [
             _Search(self._words, text, ((0, len(text)),)),
             _Search(self._controls, text, controls_in),
@@ -128,5 +128,5 @@ def _after_spaces(text: str, at: int) -> int:
 
 
 def _stands_alone(text: str, start: int, stop: int) -> bool:
-    """Whether no word character touches text[start:stop]."""
+    """Return True if no word character touches text[start:stop]."""
     return not re.search(r"\w", text[max(0, start - 1) : start] + text[stop : stop + 1])

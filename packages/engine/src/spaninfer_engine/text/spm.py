@@ -53,7 +53,7 @@ class SentencePieceCodec:
 
     @cached_property
     def strips_leading_space(self) -> bool:
-        """Whether the model puts a dummy space before a text."""
+        """True if the model puts a dummy space before a text."""
         return bool(self._library.encode("a", out_type=str)[0].startswith(SPACE))
 
     @property
@@ -80,7 +80,7 @@ class SentencePieceCodec:
         return ids
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What a token adds to a text that has begun."""
+        """Return the bytes that a token appends to a text."""
         if not 0 <= token_id < self.vocab_size:
             return b""
         piece: str = self._library.id_to_piece(token_id)

@@ -66,7 +66,7 @@ class Tokenizer:
 
     @property
     def strips_leading_space(self) -> bool:
-        """Whether the first token of a text brings a space that is not part of the text."""
+        """True if the first token of a text adds a space that is not part of the text."""
         return self._codec.strips_leading_space
 
     def encode(
@@ -131,7 +131,7 @@ class Tokenizer:
         return data.decode(errors="replace")
 
     def token_bytes(self, token_id: int, *, skip_special: bool = False) -> bytes:
-        """What a token adds to a text that has begun; nothing for ids without a piece."""
+        """Return the bytes that a token appends to a text; empty for ids without a piece."""
         if skip_special and token_id in self.special_ids:
             return b""
         if token_id not in self._bytes:

@@ -1,1 +1,1 @@
-"""How models write reasoning and tool calls: read while it streams, found from a chat template."""
+"""Formats of reasoning and tool calls: parsed while they stream, found from a chat template."""

@@ -1,4 +1,4 @@
-"""What a parsed answer consists of, in the order in which the model wrote it."""
+"""Parts of a parsed answer, in the order in which the model wrote them."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from spaninfer_serving.dialects.table import Dialect, Layout
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """How the answers to one request are read: one parser for each of its choices.
+    """The format of the answers to one request: makes a parser for each choice.
 
     `thinking` are the marks of reasoning; `is_thinking`: the prompt has opened it. `tools` are the
     functions that may be called. With `is_single`, calls behind the first are left out.

@@ -70,7 +70,7 @@ class Reader:
 
     @property
     def is_drained(self) -> bool:
-        """Whether the text has ended, and all of it was taken."""
+        """True if the text has ended and all of it was read."""
         return self._is_ended and self._at == len(self._text)
 
     def record(self) -> None:

@@ -20,7 +20,7 @@ from spaninfer_serving.dialects.tagged_calls import TaggedCalls
 
 
 class Layout(Protocol):
-    """How an answer is laid out."""
+    """The layout of an answer."""
 
     def without_calls(self) -> Layout:
         """Return the layout of an answer to a request without tools."""
@@ -33,7 +33,7 @@ class Layout(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a family of models writes calls, and what of a chat template gives it away.
+    """A family's format of calls, and the part of a chat template that reveals it.
 
     A template that holds all strings of one of the tuples `signs` is of this dialect.
     """

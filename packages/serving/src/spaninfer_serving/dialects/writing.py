@@ -1,4 +1,4 @@
-"""How calls are written in each dialect: what a model is held to that has to make some."""
+"""Grammars of calls in each dialect, which constrain a model that has to make some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Anthropic's clients send and expect around the bodies: keys, versions, ids, errors."""
+"""Conventions of Anthropic's clients around the bodies: keys, versions, ids, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a request of the Responses API to what the engine may start, and to the kept response."""
+"""Jobs of the Responses API: from a request to the engine, and to the kept response."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ResponseJob:
 
 @dataclass(frozen=True, slots=True)
 class ResponseService:
-    """What the routes of responses ask of a service."""
+    """The part of a service that the routes of responses use."""
 
     service: Service
 

@@ -19,7 +19,7 @@ class StoredResponse:
 
     @property
     def num_bytes(self) -> int:
-        """What keeping it may cost; conversations share their messages, so it is a bound."""
+        """Upper bound of the memory it takes; conversations share their messages."""
         return len(self.json) + sum(map(_weight, self.conversation))
 
 
@@ -47,7 +47,7 @@ class ResponseStore:
 
     @property
     def is_open(self) -> bool:
-        """Is anything kept at all?"""
+        """True if responses are kept."""
         return self._max_responses > 0
 
     def get(self, account: str, response_id: str, param: str | None = None) -> StoredResponse:

@@ -71,7 +71,7 @@ async def server_version() -> Version:
 
 @router.post("/pause", openapi_extra=query(mode=MODES, clear_cache=("false", "true")))
 async def pause(request: Request) -> PauseState:
-    """Have new requests wait; end those that run (abort), let them finish (wait), or keep them."""
+    """Hold new requests back; running ones end (abort), finish (wait), or freeze (keep)."""
     mode = _chosen(request, "mode", MODES)
     clear_cache = _chosen(request, "clear_cache", ("false", "true")) == "true"
     return await Operations(service_of(request)).pause(mode, clear_cache=clear_cache)
@@ -79,7 +79,7 @@ async def pause(request: Request) -> PauseState:
 
 @router.post("/pause_generation", include_in_schema=False)
 async def pause_generation(request: Request) -> PauseState:
-    """Do what `pause` does, by SGLang's words."""
+    """Pause, with SGLang's names of modes."""
     mode = SGLANG_MODES[_chosen(request, "mode", tuple(SGLANG_MODES))]
     return await Operations(service_of(request)).pause(mode, clear_cache=False)
 
@@ -115,7 +115,7 @@ async def drain(request: Request) -> Done:
 @router.post("/flush_cache", include_in_schema=False)
 @router.post("/reset_prefix_cache")
 async def reset_prefix_cache(request: Request) -> Done:
-    """Have requests from now on share nothing that was computed before."""
+    """Share nothing computed so far with requests from now on."""
     service = service_of(request)
     service.demand("generate")
     service.engine.reset_prefix_cache()

@@ -1,4 +1,4 @@
-"""From a request to its body, and from outputs to the two forms of an answer."""
+"""The path from a request to its body, and from outputs to both forms of an answer."""
 
 from __future__ import annotations
 

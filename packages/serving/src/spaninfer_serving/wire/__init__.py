@@ -1,1 +1,1 @@
-"""What travels: pydantic models and error bodies, nothing else."""
+"""Wire formats: pydantic models and error bodies, nothing else."""

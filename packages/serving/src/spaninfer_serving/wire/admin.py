@@ -1,4 +1,4 @@
-"""What operators send and are told."""
+"""Bodies of the routes of operators."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class AbortRequest(RequestFields):
 
 
 class AbortResponse(BaseModel):
-    """Which requests are ended; the others had ended, or never were."""
+    """The requests that were ended; the others had ended, or never were."""
 
     aborted: list[str]
 
 
 class PauseState(BaseModel):
-    """Do requests wait before the engine, and are steps computed?"""
+    """The state of a pause: requests held back, and steps frozen."""
 
     is_paused: bool
     is_frozen: bool
@@ -63,19 +63,19 @@ class Version(BaseModel):
 
 
 class WorldSize(BaseModel):
-    """How many processes compute the model."""
+    """The number of processes that compute the model."""
 
     world_size: Literal[1] = 1
 
 
 class Sleeping(BaseModel):
-    """Are the weights away? They never are."""
+    """The sleep state of the weights: always awake."""
 
     is_sleeping: Literal[False] = False
 
 
 class ServerInfo(BaseModel):
-    """What was decided at the start, and what the engine is doing; never a key."""
+    """The configuration and state of the engine; never a key."""
 
     version: str
     model: str

@@ -83,7 +83,7 @@ class Message(BaseModel):
 
 
 class ConversationFields(BaseModel):
-    """What the prompt of a chat is made of."""
+    """The fields from which the prompt of a chat is made."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     add_generation_prompt: bool = True
@@ -182,7 +182,7 @@ class ChatResponse(BaseModel):
 
 
 class Delta(BaseModel):
-    """What a chunk adds to a message."""
+    """The part of a message that a chunk adds."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None

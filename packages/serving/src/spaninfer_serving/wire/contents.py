@@ -1,4 +1,4 @@
-"""How much a JSON body holds, counted before anything is made of it.
+"""Size of a JSON body in names and values, counted before it is parsed.
 
 What makes Python objects of JSON holds the interpreter until it has made all of them: 24 MB of
 "[1]," took 23 s, in which no stream of anybody moved. It is the values that cost, hardly the bytes.
@@ -30,7 +30,7 @@ _COMMA, _QUOTE, _BACKSLASH, _SPACE = b',"\\ '
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What makes a body expensive to parse."""
+    """The properties of a body that make it expensive to parse."""
 
     marks: int  # [ { : and , outside of strings: names and values, or one less
     numbers: int  # commas between two numbers, which `marks` leaves out

@@ -1,4 +1,4 @@
-"""What all bodies share: strict fields, refusals by name, and null for the default."""
+"""The base of all bodies: strict fields, refusals by name, and null for the default."""
 
 from __future__ import annotations
 

@@ -22,13 +22,13 @@ class TextPart(_Part):
 
 
 class MediaUrl(_Part):
-    """Where media are: a data: URL, or what the server's operator has opened."""
+    """The location of media: a data: URL, or what the server's operator has opened."""
 
     url: str
 
 
 class ImageUrl(MediaUrl):
-    """Where an image is, and how closely it is looked at."""
+    """The location of an image, and the detail at which it is seen."""
 
     detail: Detail | None = None
 
@@ -87,7 +87,7 @@ class FilePart(_Part):
 
 
 class UnknownPart(BaseModel):
-    """What has the type of no part: it is refused with the types that there are."""
+    """A part of an unknown type, which is refused with the types that there are."""
 
     type: Literal["text", "image_url", "video_url", "input_audio", "file"]
 
@@ -122,7 +122,7 @@ Part: TypeAlias = Annotated[
 
 
 class ProcessorOptions(_Part):
-    """What a request asks of the preparation of its images and videos (mm_processor_kwargs)."""
+    """Preprocessing options of a request's images and videos (mm_processor_kwargs)."""
 
     min_pixels: Annotated[int, Field(ge=1)] | None = None
     max_pixels: Annotated[int, Field(ge=1)] | None = None

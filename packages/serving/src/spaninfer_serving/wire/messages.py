@@ -15,7 +15,7 @@ STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 class CacheControl(BaseModel):
-    """Where Anthropic's servers would cache; here every prefix is, so it asks for nothing."""
+    """A cache breakpoint of Anthropic's API; here every prefix is cached, so it changes nothing."""
 
     model_config = STRICT
 
@@ -57,7 +57,7 @@ class ToolUseBlock(_Block):
 
 
 class ToolResultBlock(_Block):
-    """What a call has returned."""
+    """The result of a call."""
 
     type: Literal["tool_result"]
     tool_use_id: str
@@ -106,7 +106,7 @@ class ClientTool(_Block):
 
 
 class ToolChoice(BaseModel):
-    """Whether a tool is called, and which."""
+    """The choice of tools."""
 
     model_config = STRICT
 
@@ -116,7 +116,7 @@ class ToolChoice(BaseModel):
 
 
 class ThinkingOptions(BaseModel):
-    """Does the model think before it answers? How long is its own decision."""
+    """The switch of reasoning; its length is the model's own decision."""
 
     model_config = STRICT
 
@@ -134,7 +134,7 @@ class JsonFormat(BaseModel):
 
 
 class OutputOptions(BaseModel):
-    """What is asked of the answer."""
+    """Options of the answer."""
 
     model_config = STRICT
 
@@ -151,7 +151,7 @@ class UserMetadata(BaseModel):
 
 
 class PromptFields(DrawFields):
-    """What the prompt of a message is made of."""
+    """The fields from which the prompt of a message is made."""
 
     not_supported: ClassVar = {
         "container": (None,),
@@ -191,13 +191,13 @@ class MessagesRequest(PromptFields):
 
 
 class TokenCount(BaseModel):
-    """How many tokens a prompt has."""
+    """The number of tokens of a prompt."""
 
     input_tokens: int
 
 
 class SaidText(BaseModel):
-    """What the model says."""
+    """Text of the answer."""
 
     type: Literal["text"] = "text"
     text: str
@@ -205,7 +205,7 @@ class SaidText(BaseModel):
 
 
 class SaidThinking(BaseModel):
-    """What the model thinks."""
+    """Reasoning of the model."""
 
     type: Literal["thinking"] = "thinking"
     thinking: str

@@ -73,7 +73,7 @@ class InputCall(BaseModel):
 
 
 class InputCallOutput(BaseModel):
-    """What a call has returned."""
+    """The result of a call."""
 
     model_config = STRICT
 
@@ -172,7 +172,7 @@ class TextFormat(BaseModel):
 
 
 class TextOptions(BaseModel):
-    """What is asked of the answer's text."""
+    """Options of the answer's text."""
 
     model_config = STRICT
 
@@ -181,7 +181,7 @@ class TextOptions(BaseModel):
 
 
 class ReasoningOptions(BaseModel):
-    """How much the model thinks; a summary is the reasoning itself, in the item's content."""
+    """Reasoning options; a summary is the reasoning itself, in the item's content."""
 
     model_config = STRICT
 
@@ -191,7 +191,7 @@ class ReasoningOptions(BaseModel):
 
 
 class ResponseStreamOptions(BaseModel):
-    """What a stream carries beside the answer."""
+    """Extra content of a stream beside the answer."""
 
     model_config = STRICT
 
@@ -253,7 +253,7 @@ class OutputText(BaseModel):
 
 
 class OutputMessage(BaseModel):
-    """What the model says."""
+    """A message of the model."""
 
     type: Literal["message"] = "message"
     id: str
@@ -263,7 +263,7 @@ class OutputMessage(BaseModel):
 
 
 class OutputReasoning(BaseModel):
-    """What the model thinks."""
+    """Reasoning of the model."""
 
     type: Literal["reasoning"] = "reasoning"
     id: str
@@ -287,14 +287,14 @@ OutputItem: TypeAlias = OutputMessage | OutputReasoning | OutputCall
 
 
 class InputTokensDetails(BaseModel):
-    """Where the tokens of the prompt came from."""
+    """The prompt's tokens by origin."""
 
     cached_tokens: int
     cache_write_tokens: int = 0
 
 
 class OutputTokensDetails(BaseModel):
-    """What the tokens of the answer are; those of reasoning as the tokenizer counts its text."""
+    """The answer's tokens by use; those of reasoning as the tokenizer counts its text."""
 
     reasoning_tokens: int
 
@@ -345,7 +345,7 @@ class ResponseObject(BaseModel):
 
 
 class DeletedResponse(BaseModel):
-    """What DELETE /v1/responses/{id} answers."""
+    """The answer to DELETE /v1/responses/{id}."""
 
     id: str
     object: Literal["response"] = "response"

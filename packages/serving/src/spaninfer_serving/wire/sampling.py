@@ -32,7 +32,7 @@ NOT_SUPPORTED: Mapping[str, tuple[object, ...]] = {
 
 
 class StreamOptions(BaseModel):
-    """What a stream carries beside the text."""
+    """Extra content of a stream beside the text."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -14,7 +14,7 @@ Texts = str | Strings | Integers | Annotated[list[Integers], Field(fail_fast=Tru
 
 
 class TextFields(RequestFields):
-    """What all requests about texts share."""
+    """The common fields of requests about texts."""
 
     model: str | None = None
     user: str | None = None  # accepted because clients send it
@@ -118,7 +118,7 @@ class ClassifyResponse(BaseModel):
 
 
 class Score(BaseModel):
-    """How well a pair fits; more is better."""
+    """A similarity score; larger is more similar."""
 
     index: int
     object: Literal["score"] = "score"

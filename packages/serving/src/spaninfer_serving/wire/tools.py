@@ -54,7 +54,7 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
 class FunctionCall(BaseModel):
-    """What is called, and its arguments as the text of a JSON object."""
+    """A function's name, and its arguments as the text of a JSON object."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -76,14 +76,14 @@ class ToolCall(BaseModel):
 
 
 class FunctionDelta(BaseModel):
-    """What a chunk adds to a call: the name with the first, then pieces of the arguments."""
+    """The part of a call that a chunk adds: the name first, then pieces of the arguments."""
 
     name: str | None = None
     arguments: str
 
 
 class ToolCallDelta(BaseModel):
-    """What a chunk adds to the call of this index."""
+    """The part that a chunk adds to the call of this index."""
 
     index: int
     id: str | None = None

@@ -17,20 +17,20 @@ class Pair:
 
     @property
     def gain(self) -> float:
-        """How many times as fast the second is: above 1 it is faster, whatever the unit."""
+        """The speed-up of the second file: above 1 it is faster, whatever the unit."""
         before, after = self.before["median"], self.after["median"]
         return float(after / before if is_rate(self.after) else before / after)
 
     @property
     def is_clear(self) -> bool:
-        """Do the ranges of the runs lie apart?"""
+        """True if the ranges of the runs do not overlap."""
         before, after = self.before, self.after
         return bool(before["most"] < after["least"] or after["most"] < before["least"])
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What two files have in common, and what only one of them has."""
+    """Results that two files share, and those that only one of them has."""
 
     pairs: tuple[Pair, ...]
     only_before: tuple[Record, ...]

@@ -16,7 +16,7 @@ from spaninfer.bench.workloads import GREEDY, Prompts
 
 
 def main() -> None:
-    """Have an engine of the EngineConfig in the first argument give one token; say which it is."""
+    """Generate one token with an engine of the EngineConfig in the first argument; print it."""
     with show.errors_as_sentences(), Engine(EngineConfig(**json.loads(sys.argv[1]))) as engine:
         prompt = Prompts(engine.tokenizer.vocab_size, seed=0).fresh(64)
         complete(engine.start_request(prompt, replace(GREEDY, max_tokens=1))[0])

@@ -95,7 +95,7 @@ def family(record: Record) -> tuple[str, str]:
 
 
 def is_rate(record: Record) -> bool:
-    """Is more better? So it is for what is per second, and for "times" as fast as another."""
+    """Return True if more is better: for rates, and for "times" as fast as another."""
     return str(record["unit"]).endswith(("/s", "times"))
 
 

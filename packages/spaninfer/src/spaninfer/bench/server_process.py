@@ -44,7 +44,7 @@ def server_process(arguments: Sequence[str]) -> Iterator[tuple[subprocess.Popen[
 
 @contextmanager
 def _drained(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Have what the process still prints thrown away: a full pipe would stop it."""
+    """Discard further output of the process, which a full pipe would block."""
     assert process.stderr is not None
     with subprocess.Popen(
         [sys.executable, "-c", "import sys; [None for _ in sys.stdin]"], stdin=process.stderr

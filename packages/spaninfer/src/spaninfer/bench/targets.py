@@ -1,4 +1,4 @@
-"""What a measurement should reach, and what others reach: a TOML file of bars, matched to records.
+"""Performance targets and competitors' figures: a TOML file, matched to records.
 
     [[table]]
     of = { benchmark = "engine", model = "qwen2.5-7b", device = "NVIDIA H200" }
@@ -32,11 +32,11 @@ class Bar:
     peers: Mapping[str, float] = field(default_factory=dict)
 
     def fits(self, record: Record) -> bool:
-        """Is this bar for the record?"""
+        """Return True if this target is about the record."""
         return all(record.get(name) == value for name, value in self.of.items())
 
     def is_reached(self, record: Record) -> bool | None:
-        """Is the record as good as the bar, or better? None where there is nothing to reach."""
+        """Return True if the record reaches the target; None where there is none."""
         if self.reach is None:
             return None
         median = float(record["median"])

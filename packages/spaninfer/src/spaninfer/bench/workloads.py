@@ -1,4 +1,4 @@
-"""What the engine is timed at: which requests start at once, and what their times say.
+"""Workloads of the engine benchmark: requests that start at once, and metrics of their times.
 
 The definitions are those under which other engines were measured (docs/guides/benchmarks.md), down
 to the draws: `Prompts` with seed 0 gives the prompts that they were given, if it is asked in the

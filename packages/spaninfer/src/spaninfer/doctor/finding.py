@@ -1,4 +1,4 @@
-"""What an examination finds."""
+"""The result of an examination."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Verdict(Enum):
-    """How good a finding is."""
+    """The severity of a finding."""
 
     OK = "ok"
     NOTE = "note"  # works, and could be better

@@ -65,7 +65,7 @@ def remove_model(name: HubName) -> int:
 
 
 def _is(model: CachedModel, revision: str) -> bool:
-    """Whether a revision is named by a branch, a tag or the beginning of its commit."""
+    """Return True if a branch, a tag or the beginning of its commit names a revision."""
     return revision in model.refs or (len(revision) >= 7 and model.revision.startswith(revision))
 
 

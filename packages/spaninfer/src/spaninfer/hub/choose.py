@@ -1,4 +1,4 @@
-"""Which files of a repository the engine reads. Pure."""
+"""The choice of a repository's files that the engine reads. Pure."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class HubName:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the name is ORG/NAME alone."""
+        """True if the name is ORG/NAME alone."""
         return self.revision == "main" and self.tag is None
 
     def __str__(self) -> str:

@@ -40,7 +40,7 @@ def append(operation: Operation, _pack: Pack) -> Write:
 
 
 def attend(operation: Operation, pack: Pack) -> Write:
-    """What queries read from the spans of a layer."""
+    """Return attention of queries over the spans of a layer."""
     constants: dict[str, Any] = dict(operation.constants)
     sinks = pack(operation.weights, "wide") if operation.weights else None
 
@@ -66,7 +66,7 @@ def attend(operation: Operation, pack: Pack) -> Write:
 
 
 def ragged(operation: Operation, _pack: Pack) -> Write:
-    """What queries read from the keys and values of their texts, where these were computed.
+    """Return attention among the tokens of each text, over keys and values as they were computed.
 
     All texts together are as spans of which any row may be the first: a text's table has that
     one number, and what lies `i` rows behind it are its keys at position i.

@@ -44,7 +44,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """What rows choose together: `rows` says which of the step's counts they are."""
+    """Buffers of values with the same number of rows: `rows` names the count of the step."""
 
     rows: int
     top_k: int
@@ -60,7 +60,7 @@ class _Runs:
 
 
 class Inputs:
-    """What a step brings with it, at addresses that never change: int64 words that hold addresses.
+    """The inputs of a step at fixed addresses: int64 words that hold addresses.
 
     Kernels are told the address of a word. Arrays are kept alive until the next step's take over.
     """
@@ -120,7 +120,7 @@ class Inputs:
         return count
 
     def fill(self, step: Step[Any]) -> None:
-        """Have the words say where this step's arrays are."""
+        """Write the addresses of this step's arrays into the words."""
         metadata: AttentionMetadata[Any] = step.attention
         assert len(metadata.tables) <= MAX_GROUPS
         assert len(step.rotations) <= MAX_ROPES

@@ -86,7 +86,7 @@ class CpuOps(ReferenceOps):
         self._compilers = Compilers(tell)
 
     def warm(self) -> None:
-        """Have other processes begin with kernels of every model that are not on disk.
+        """Start compiling kernels that every model needs and the disk lacks, in other processes.
 
         Meanwhile this one compiles what is called from Python. Raises ConfigError for instructions
         or keys and values that this CPU has none for.
@@ -136,7 +136,7 @@ class CpuOps(ReferenceOps):
         return None if format is None else partial(pack_quantised, format=format)
 
     def _can_join(self, operations: Sequence[Operation]) -> bool:
-        """May these projections be one? Not where codes would have to be expanded for that."""
+        """Return True if these projections may be joined without dequantising their weights."""
         if not can_join(operations) or self._format is not None:
             return can_join(operations)
         names = [use_of(each, "weight").tensors[0].name for each in operations]

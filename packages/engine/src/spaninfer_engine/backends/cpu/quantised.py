@@ -47,7 +47,7 @@ def kernel_format(formats: Sequence[WeightFormat]) -> Format | None:
 
 
 def keep_codes_together(formats: Sequence[WeightFormat | None]) -> bool:
-    """Do weights, some perhaps not quantised, keep their codes below one another as alone?"""
+    """Return True if joining these weights does not force any of them to be dequantised."""
     found = {None if each is None else _format(each) for each in formats}
     return len(found) == 1
 

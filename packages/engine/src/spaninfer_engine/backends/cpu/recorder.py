@@ -37,12 +37,12 @@ class Value:
 
     @property
     def rows(self) -> Matrix:
-        """Where the rows lie, as kernels are told."""
+        """The location of the rows, in the form that kernels take."""
         return Matrix(self.buffer.ctypes.data + 4 * self.first, self.buffer.strides[0])
 
     @property
     def count(self) -> int:
-        """Which of the step's counts is the number of rows."""
+        """The count of the step that is the number of rows."""
         return LOGITS if self.per_logit else TOKENS
 
     def view(self, num_rows: int) -> Floats:

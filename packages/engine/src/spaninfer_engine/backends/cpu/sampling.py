@@ -58,12 +58,12 @@ class CpuLogprobs:
 
 
 def _is_argmax(row: RowSampling) -> bool:
-    """Is the token the most likely one? numpy finds it in 10 us of 150,000."""
+    """Return True if the token is the most likely one; numpy takes 10 us for 150,000."""
     return row.is_greedy and row.is_plain
 
 
 def _is_changed_before(row: RowSampling) -> bool:
-    """Does something change the logits that the kernel knows nothing of?
+    """Return True if logits are changed by something that the kernel does not implement.
 
     Biases and bans. Where a token is banned, penalties change nothing, so all bans may come first.
     """

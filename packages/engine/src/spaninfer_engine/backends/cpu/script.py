@@ -190,7 +190,7 @@ class _Linked:
     kept: list[Floats]
 
     def serves(self, step: Step[Floats], rows: int, num_logits: int) -> bool:
-        """Is there memory for so many rows, and are keys and values where they were?"""
+        """Return True if there is memory for so many rows and keys and values have not moved."""
         return (
             rows <= self.rows
             and num_logits <= self.num_logits

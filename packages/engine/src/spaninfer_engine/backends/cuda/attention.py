@@ -31,7 +31,7 @@ class Pool(NamedTuple):
 
 
 class Plan:
-    """What the attention of one step shares over its layers.
+    """Attention metadata that all layers of a step share.
 
     A kernel plans when the first layer of its group attends, on the stream of the step: a captured
     step captures its plans too, and lengths are read whenever it is replayed.

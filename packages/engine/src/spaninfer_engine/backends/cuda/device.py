@@ -49,7 +49,7 @@ _AXES = 3  # of positions, at the most; in text all are equal
 
 
 class _MediaContext(NamedTuple):
-    """What takes the place of a step's fields where sequences have media: such steps use no graph,
+    """Replacements for a step's fields where sequences have media: such steps use no graph,
     and the host computes their angles.
     """
 
@@ -105,7 +105,7 @@ class CudaDevice:
     # ---- rows of sequences -----------------------------------------------------------------------
 
     def can_sample(self, sequence: NewSequence) -> bool:
-        """Does the sampling kernel know everything that the sequence asks for?"""
+        """Return True if the sampling kernel implements everything that the sequence requests."""
         return fits_kernel(sequence)
 
     def write_tokens(self, row: int, first: int, token_ids: Words) -> None:

@@ -93,7 +93,7 @@ def _plus(rows: Tensor, bias: Tensor | None, biased: Callable[[Tensor, Tensor], 
 
 
 def has_grouped_gemm(x: Tensor, experts: Experts) -> bool:
-    """Is there a kernel for products of sorted rows, for these sizes on this device?"""
+    """Return True if there is a grouped GEMM for these sizes on this device."""
     channels, inner = experts.down.shape[2], experts.down.shape[1]
     aligned = not (
         channels * x.itemsize % _ALIGNMENT_BYTES or inner * x.itemsize % _ALIGNMENT_BYTES

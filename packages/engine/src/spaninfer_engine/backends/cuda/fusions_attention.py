@@ -31,7 +31,7 @@ class Backend(Ops[Tensor], Protocol):
     kernels: Kernels
 
     def is_plain(self, operation: Operation) -> bool:
-        """Is the operation computed by plain torch operators, for want of a kernel?"""
+        """Return True if plain torch operators compute the operation because there is no kernel."""
         ...
 
     def gated_linear(self, x: Tensor, *, act: Any, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -126,7 +126,7 @@ def _can_project(num_projections: int, num_rest: int, taken: Sequence[Operation]
 
 
 def _can_append(taken: Sequence[Operation]) -> bool:
-    """Are queries and keys normed and rotated alike?"""
+    """Return True if queries and keys have the same norm and rotation."""
     *pairs, _ = taken
     return all(a.constants == b.constants for a, b in zip(pairs[::2], pairs[1::2], strict=True))
 

@@ -275,7 +275,7 @@ class Padding:
 
 
 def _has_single_logits(batch: Batch) -> bool:
-    """Has every decode logits, and every prompt those of at most one token?"""
+    """Return True if every decode has logits and every prompt those of at most one token."""
     counts = np.diff(batch.logit_start_loc)
     return bool((counts[: batch.num_decodes] == 1).all() and counts.max() <= 1)
 

@@ -1,4 +1,4 @@
-"""Whole steps as CUDA graphs: captured for a few shapes, replayed for every step that fits one."""
+"""CUDA graphs of whole steps: captured for a few shapes, replayed for every step that fits one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Graphs:
         self._threads: set[int] = set()  # that have computed a step
 
     def has(self, shape: GraphShape, columns: int) -> bool:
-        """Has the graph of a shape been captured?"""
+        """Return True if the graph of a shape has been captured."""
         return (shape, columns) in self._captured
 
     def get(self, shape: GraphShape, columns: int) -> Captured:
@@ -122,7 +122,7 @@ def _free_bytes() -> int:
 
 
 class _Place:
-    """Where a tensor lies, as other libraries ask for it."""
+    """The address of a tensor, in the form that other libraries request."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.__cuda_array_interface__ = {

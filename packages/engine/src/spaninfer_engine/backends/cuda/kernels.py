@@ -147,7 +147,7 @@ class Kernels:
     # ---- products --------------------------------------------------------------------------------
 
     def has_gemm(self, x: Tensor, weight: Tensor, *, gate: activation.Act | None = None) -> bool:
-        """Is our own product of x[M K] with weight[N K], and what follows, faster than cuBLAS's?"""
+        """Return True if our GEMM of x[M K] and weight[N K] with epilogue is faster than cuBLAS."""
         return self._gemm_is_faster(x.shape[0], *weight.shape, gate)
 
     def _is_gemm_faster(

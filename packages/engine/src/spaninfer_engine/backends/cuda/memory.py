@@ -73,8 +73,8 @@ def in_memory(what: str, way_out: str) -> Iterator[None]:
 
 
 def lacks_memory(error: Exception) -> bool:
-    """Does an error say that the device lacks memory? Torch's allocator, the driver and cuBLAS, in
-    whose words alone it is, differ.
+    """Return True if an error means out of device memory. Torch, the driver and cuBLAS, by
+    their messages.
     """
     is_named = isinstance(error, torch.OutOfMemoryError | MemoryError)
     has_code = getattr(error, "error_code", None) == _OUT_OF_MEMORY
@@ -125,12 +125,12 @@ class StepMemory:
         return self._columns[0]
 
     def write(self, array: Tensor, row: int, first: int, words: Words) -> None:
-        """Have words in a row of an int32 array, from column `first` on, before the next step."""
+        """Queue words for a row of an int32 array, from column `first` on, for the next step."""
         assert first + len(words) <= array.shape[1], "words behind the end of a row"
         self._writes.add(array.data_ptr() + 4 * (row * array.stride(0) + first), words)
 
     def forget_written(self) -> None:
-        """Do not send what was written."""
+        """Drop the queued writes."""
         self._writes.forget()
 
     def send(self, angles: Sequence[Rotation[NDArray[np.float32]] | None], stream: int) -> None:
@@ -148,7 +148,7 @@ class StepMemory:
         self._columns.reverse()
 
     def blank(self, shape: GraphShape) -> None:
-        """Have a step of this shape pad only, on torch's current stream, and wait for that.
+        """Fill a step of this shape with padding, on torch's current stream, and wait for it.
 
         It computes its decodes, whose keys go nowhere; its prompts are empty.
         """

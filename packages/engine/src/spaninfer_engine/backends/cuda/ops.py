@@ -103,7 +103,7 @@ class CudaOps(TorchOps):
         compile_all(wanted, tell)
 
     def _start_over(self) -> None:
-        """Have every launch prepared anew, and give back what steps before have used."""
+        """Prepare every launch anew, and free what earlier steps used."""
         self.kernels.forget()
         gc.collect()  # in circles lie tables of steps, 40 MiB to 1 GiB (run.on_cuda)
         torch.cuda.empty_cache()
@@ -226,7 +226,7 @@ class CudaOps(TorchOps):
         alibi: AlibiKind | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """By kernels where there are some for the sizes, decodes apart from longer slices."""
+        """Attention by kernels where they support the sizes, decodes apart from longer slices."""
         plan: Plan = step.attention
         scoring = Scoring(scale, softcap, window, alibi)
         layout = plan.pools[group].layout
@@ -235,7 +235,7 @@ class CudaOps(TorchOps):
         return plan.attend(query, group, layer, scoring).view(*query.shape[:2], -1)
 
     def is_plain(self, operation: Operation) -> bool:
-        """Is this attention computed by plain torch operators, for want of a kernel?"""
+        """Return True if plain torch operators compute this attention, for want of a kernel."""
         group = self._groups[int(str(operation.constant("group")))]
         alibi = dict(operation.constants).get("alibi")
         return self._has_no_kernel(group.key_dim, group.value_dim, alibi, bool(operation.weights))

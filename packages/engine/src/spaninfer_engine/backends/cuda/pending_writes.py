@@ -30,7 +30,7 @@ class PendingWrites:
         self._arrived = self._on_device(_FEWEST)
 
     def add(self, address: int, words: Words) -> None:
-        """Have words lie at an address before the next step."""
+        """Queue words for an address, to be written before the next step."""
         first = self._begins[-1]
         last = first + len(words)
         self._make_room(last)
@@ -63,7 +63,7 @@ class PendingWrites:
         self._blocks.reverse()
 
     def forget(self) -> None:
-        """Have nothing to send."""
+        """Drop everything that is queued."""
         self._addresses, self._begins = [], [0]
 
     def _make_room(self, words: int) -> None:

@@ -27,7 +27,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class _Held(Generic[A]):
-    """What takes memory: programs with their weights, the KV cache, what a backend keeps."""
+    """Owner of the memory: the program with its weights, the KV cache, and the backend's own."""
 
     forward: Callable[[Step[A]], A]
     ops: Ops[A]

@@ -1,4 +1,4 @@
-"""What the backends on numpy arrays share: tensor duties, and operators that move numbers."""
+"""The common part of the numpy backends: array duties, and operators that move numbers."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class HostOps:
         return definition.sinusoidal(step.positions[0] + offset, dim, self.dtype)
 
     def features(self, step: Step[Array]) -> Array:
-        """What the step brings of media."""
+        """Return the media features of the step."""
         assert step.features is not None
         return step.features
 

@@ -35,7 +35,7 @@ class Encoding(Generic[A]):
 
 
 class Piece(Protocol):
-    """What cannot be computed in parts: a frame, or a clip."""
+    """An indivisible unit of a tower's work: a frame, or a clip."""
 
     @property
     def num_rows(self) -> int:
@@ -47,7 +47,7 @@ Run = Callable[[ProgramKey, Step[A]], A]
 
 
 class Reader(Protocol, Generic[A]):
-    """How one kind of tower reads inputs."""
+    """The reader of one kind of tower's inputs."""
 
     def pieces(self, item: TowerInput) -> Sequence[Piece]:
         """Return the pieces of an input in order; ValueError unless the tower reads it."""

@@ -24,7 +24,7 @@ _HIDDEN = torch.finfo(torch.float32).min  # finite: a row that sees nothing must
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """What becomes of q.k before the softmax; see `ops.table.Ops.attend`."""
+    """Transformations of q.k before the softmax; see `ops.table.Ops.attend`."""
 
     scale: float
     softcap: float | None = None

@@ -199,7 +199,7 @@ class TorchOps:
         return torch.cat([angles.sin(), angles.cos()], 1).to(self.dtype)
 
     def features(self, step: Step[Tensor]) -> Tensor:
-        """What the step brings of media, in this backend's dtype."""
+        """Return the media features of the step, in this backend's dtype."""
         assert step.features is not None
         return step.features.to(self.dtype)
 

@@ -65,7 +65,7 @@ class Uploader:
         return self._threads
 
     def fill(self, array: Packable, out: Tensor) -> None:
-        """Do what `fill` does; return when the numbers are there."""
+        """Run `fill` through pinned memory; return when the numbers have arrived."""
         try:
             if isinstance(array, DummyArray):
                 fill(array, out)

@@ -68,8 +68,8 @@ def _checked(source: str, key: str, settings: Any) -> Mapping[str, Any]:
         method = "modelopt" if "quant_algo" in settings else "compressed-tensors"
     if method not in METHODS:
         raise ConfigError(
-            f"{source}: config.json has {key} with quant_method {shown(method)}; read are "
-            f"{', '.join(METHODS)}; use the model in one of these, or in 16 bits"
+            f"{source}: config.json has {key} with quant_method {shown(method)}; supported "
+            f"are {', '.join(METHODS)}; use the model in one of these, or in 16 bits"
         )
     return {**settings, "quant_method": method}
 

@@ -42,7 +42,7 @@ class Module:
     settings: Mapping[str, Any]
 
     def __contains__(self, suffix: str) -> bool:
-        """Whether there is such a tensor."""
+        """Return True if there is such a tensor."""
         return suffix in self.tensors
 
     def shape(self, suffix: str) -> tuple[int, ...]:

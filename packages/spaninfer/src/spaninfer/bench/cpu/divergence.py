@@ -1,4 +1,4 @@
-"""What a format of weights costs: how far a trained model's distributions move from float32's.
+"""The divergence that a weight format costs a trained model, against float32.
 
 The bundled model reads answers that it wrote itself, as the prompt of one step and token by token,
 which kernels for many rows and for one compute. The figure is the Kullback-Leibler divergence of

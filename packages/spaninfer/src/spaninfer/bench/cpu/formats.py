@@ -1,4 +1,4 @@
-"""What weights are kept in, how engines are asked for that, and what is set beside each format."""
+"""Weight formats to compare: how engines are asked for each, and what is set beside it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMATS: Final[Mapping[Format, PeerFormat]] = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How an engine of this project computes: what records call program and format, and fields of
+    """A configuration of this engine: what records call program and format, and fields of
     EngineConfig.
     """
 
@@ -75,7 +75,7 @@ def settings_of(format: Format) -> tuple[Setting, ...]:
 
 
 def rounds(format: Format) -> bool:
-    """Whether this CPU multiplies weights of a format by activations that are rounded alike."""
+    """True if this CPU multiplies weights of a format by activations that are rounded alike."""
     level = active_level()
     exact, rounded = (micro_kernels(format, rounded=each, level=level) for each in (False, True))
     return exact != rounded

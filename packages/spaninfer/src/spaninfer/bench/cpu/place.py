@@ -1,4 +1,4 @@
-"""Where a benchmark runs: on how many CPUs, with which instructions, and beside how much else."""
+"""The environment of a benchmark: number of CPUs, instructions, and competing load."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spaninfer.bench.records import circumstances
 
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """Have so many processes compute meanwhile, each kept to one of this process's CPUs in turn.
+    """Run so many competing processes, each pinned to one of this process's CPUs in turn.
 
     The system cannot move them out of the way, as it would where another CPU is free.
     """

@@ -54,7 +54,7 @@ class Side:
 
     @property
     def name(self) -> str:
-        """What no other side of a comparison is called."""
+        """The unique name of this side of a comparison."""
         return f"{self.program}, {self.format}"
 
 

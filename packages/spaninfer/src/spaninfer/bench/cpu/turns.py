@@ -35,7 +35,7 @@ class Cores:
         self._best = 0.0
 
     def are_whole(self) -> bool:
-        """Whether they multiply as fast as ever, or nearly so."""
+        """Return True if the CPUs multiply as fast as at the start, or nearly so."""
         now = self._measure(self._kind)
         self._best = max(self._best, now)
         return now >= _WHOLE * self._best

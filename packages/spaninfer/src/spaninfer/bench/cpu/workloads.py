@@ -1,4 +1,4 @@
-"""What engine and llama.cpp are timed at: the same batches, in turns."""
+"""Workloads of the CPU benchmark: engine and llama.cpp run the same batches in turns."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What this GPU gave in this run: bytes read and copied per second, products in bfloat16."""
+    """Measured limits of this GPU: bytes read and copied per second, bfloat16 FLOP/s."""
 
     read_gbps: float
     copy_gbps: float

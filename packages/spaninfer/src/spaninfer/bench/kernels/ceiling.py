@@ -29,7 +29,7 @@ SIDE = 8192  # of the matrices
 
 
 class PassArguments(NamedTuple):
-    """What a pass over memory takes."""
+    """Arguments of a pass over memory."""
 
     x: Pointer
     packs: Int64

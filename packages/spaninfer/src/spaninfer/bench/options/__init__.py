@@ -1,1 +1,1 @@
-"""What each sampling option costs those who ask for it, and those who do not."""
+"""The cost of each sampling option, to requests with it and to requests without it."""

@@ -1,4 +1,4 @@
-"""Where options are timed: an engine in this process, or a server in another."""
+"""Targets of the options benchmark: an engine in this process, or a server in another."""
 
 from __future__ import annotations
 

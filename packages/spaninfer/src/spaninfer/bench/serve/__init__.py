@@ -1,1 +1,1 @@
-"""What a server costs per request and per token, beside a model that costs nearly nothing."""
+"""The server's cost per request and per token, with a model that costs nearly nothing."""

@@ -19,7 +19,7 @@ _LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 @dataclass(slots=True)
 class Seen:
-    """What clients saw in a while."""
+    """Observations of clients over a window."""
 
     answers: int = 0
     events: int = 0

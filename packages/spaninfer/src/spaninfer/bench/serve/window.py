@@ -16,7 +16,7 @@ _ROUNDS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What happened in a while; without HTTP there are neither events nor gaps."""
+    """Counts over a window; without HTTP there are neither events nor gaps."""
 
     seconds: float
     cpu_s: float  # of who answered

@@ -1,4 +1,4 @@
-"""What the server of a mock model is asked for."""
+"""Workloads for the server of a mock model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Workload:
 
     @property
     def is_stream(self) -> bool:
-        """Are answers streamed? Then tokens are counted, else requests."""
+        """True if answers are streamed: tokens are counted then, else requests."""
         return "stream" in self.body
 
 

@@ -26,7 +26,7 @@ LOWEST = 19  # nice
 
 @dataclass(frozen=True, slots=True)
 class Attacked:
-    """What the attackers did from a `begin` to its `end`."""
+    """Counts of the attackers from a `begin` to its `end`."""
 
     requests: Mapping[str, Mapping[str, int]]  # by attack
     cpu_s: float
@@ -39,11 +39,11 @@ class Attackers:
         self._process = process
 
     def begin(self) -> None:
-        """Have the attacks begin."""
+        """Start the attacks."""
         self._tell("begin")
 
     def end(self) -> Attacked:
-        """Have them end; to be called in a thread: a process of low priority takes its time."""
+        """Stop the attacks; call it in a thread: a process of low priority takes its time."""
         self._tell("end")
         assert self._process.stdout is not None
         return Attacked(**json.loads(self._process.stdout.readline()))
@@ -67,7 +67,7 @@ def attackers(host: str, port: int, key: str, names: Iterable[str]) -> Iterator[
 
 
 def give_way() -> None:
-    """Have this process run where no other wants to."""
+    """Lower this process to idle priority."""
     if sys.platform == "linux":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     elif sys.platform != "win32":

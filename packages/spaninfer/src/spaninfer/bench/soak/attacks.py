@@ -1,4 +1,4 @@
-"""What the server is attacked with: each attack repeats until it is cancelled."""
+"""Attacks on a server: each repeats until it is cancelled."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ LOST = "lost"
 
 @dataclass(slots=True)
 class Tally:
-    """How the requests of one kind were answered."""
+    """Counts of answers to requests of one kind."""
 
     sent: int = 0
     statuses: Counter[str] = field(default_factory=Counter)  # by status, "cut" or "lost"

@@ -19,7 +19,7 @@ PAUSE_S = 1.0  # between two requests of a client: people read
 
 @dataclass(slots=True)
 class Waits:
-    """What ordinary clients waited for, in seconds, and how their requests ended."""
+    """Waiting times of ordinary clients in seconds, and how their requests ended."""
 
     first: list[float] = field(default_factory=list)  # until the first event
     whole: list[float] = field(default_factory=list)

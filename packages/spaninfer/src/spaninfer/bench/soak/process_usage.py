@@ -1,4 +1,4 @@
-"""What another process has taken of the machine, where the system tells (Linux)."""
+"""CPU time and memory of another process, where the system reports them (Linux)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ WAITS: Final[Mapping[str, Callable[[Waits], Sequence[float]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What ordinary clients met, and what everybody took meanwhile."""
+    """One phase of a round: what ordinary clients met, and the CPU time of everybody."""
 
     seconds: float
     waits: Waits
