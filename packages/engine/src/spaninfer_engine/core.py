@@ -41,7 +41,7 @@ from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_engine.watchdog import Watchdog, stacks
 
 # Idle for so long; a request that comes meanwhile waits for what is under way.
-SETTLE_AFTER_S = 0.5e-3  # whoever got the last output runs first: the interpreter runs one thread
+PUBLISH_AFTER_S = 0.5e-3  # whoever got the last output runs first: the interpreter runs one thread
 IDLE_WORK_AFTER_S = 0.05  # a graph takes 10 to 60 ms, and there are some hundred in all
 STALLED_S = 0.05  # deadlines are looked at so often while nothing but disks is at work
 CHECK_AFTER_S = 1.0  # behind that; a check of 50,000 spans takes 40 ms
@@ -233,7 +233,7 @@ class Core:
             while self._started:
                 self._finish()
             self._watchdog.end()
-            self.scheduler.settle()
+            self.scheduler.publish_computed()
             self._copy_spans()
             self._hand_on()
             with self._lock:
@@ -262,8 +262,8 @@ class Core:
     def _wait(self) -> _Command:
         """Return the next command; do idle work while none arrives."""
         with suppress(Empty):
-            return self._inbox.get(timeout=SETTLE_AFTER_S)
-        self.scheduler.settle()
+            return self._inbox.get(timeout=PUBLISH_AFTER_S)
+        self.scheduler.publish_computed()
         self._copy_spans()
         with suppress(Empty):
             return self._inbox.get(timeout=IDLE_WORK_AFTER_S)

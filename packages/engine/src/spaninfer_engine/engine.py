@@ -25,6 +25,7 @@ from spaninfer_engine.conversations import Conversations
 from spaninfer_engine.core import Core
 from spaninfer_engine.embedder import Embedder
 from spaninfer_engine.errors import InvalidPrompt, InvalidSampling, QueueFull, UnsupportedTask
+from spaninfer_engine.fair_order import FairOrder
 from spaninfer_engine.grammar import GrammarCompiler
 from spaninfer_engine.handle import Handles, RequestHandle, ResultQueue, complete
 from spaninfer_engine.keywords import (
@@ -63,13 +64,12 @@ from spaninfer_engine.text.template import ChatTemplate
 from spaninfer_engine.text.template import Prompt as RenderedPrompt
 from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_engine.texts import Task, Text, probabilities_of, vectors_of
-from spaninfer_engine.turns import Turns
 
 if TYPE_CHECKING:
     from spaninfer_engine.preprocess.prepared import PreparedMedia
     from spaninfer_engine.preprocess.processor import MediaProcessor
 
-WAYS: Mapping[Task, str] = {
+TASK_HINTS: Mapping[Task, str] = {
     "generate": "load a decoder to generate",
     "embed": "vectors of texts need an encoder such as a BERT, or a decoder beside whose weights "
     "modules.json says how it is pooled",
@@ -107,7 +107,7 @@ class Engine(Resource):
         self._handles = Handles()
         self._seeds = Random(parts.resolved.seed)
         self._lock = Lock()
-        self._turns = Turns()  # under the lock
+        self._fair_order = FairOrder()  # under the lock
         self._next_id = 1  # each choice of a request has a number; under the lock
         # Words of one list of prompts are the same for all, and take milliseconds each time.
         self._banned = lru_cache(maxsize=16)(
@@ -524,7 +524,7 @@ class Engine(Resource):
             return self._for_texts()
         able = ", ".join(sorted(self.tasks))
         raise UnsupportedTask(
-            f"this model ({self.resolved.architecture}) does not {task}; {WAYS[task]}"
+            f"this model ({self.resolved.architecture}) does not {task}; {TASK_HINTS[task]}"
             f"; what it is for: {able}"
         )
 
@@ -532,14 +532,14 @@ class Engine(Resource):
         if isinstance(self._core, Core):
             return self._core
         raise UnsupportedTask(
-            f"this model ({self.resolved.architecture}) does not generate; {WAYS['generate']}"
+            f"this model ({self.resolved.architecture}) does not generate; {TASK_HINTS['generate']}"
         )
 
     def _for_texts(self) -> Embedder:
         if isinstance(self._core, Embedder):
             return self._core
         raise UnsupportedTask(
-            f"this model is a decoder, which generates (Engine.generate); {WAYS['embed']}"
+            f"this model is a decoder, which generates (Engine.generate); {TASK_HINTS['embed']}"
         )
 
     def _generate(
@@ -582,7 +582,7 @@ class Engine(Resource):
         with self._lock:
             request_id = self._next_id
             self._next_id += sampling.n
-            turn_s = self._turns.take(placement.client, len(prompt_ids), arrived_s)
+            fair_start_s = self._fair_order.take(placement.client, len(prompt_ids), arrived_s)
         return Request(
             id=request_id,
             prompt_ids=prompt_ids,
@@ -590,7 +590,7 @@ class Engine(Resource):
             placement=placement,
             seed=self._seeds.getrandbits(63) if sampling.seed is None else sampling.seed,
             arrived_s=arrived_s,
-            turn_s=turn_s,
+            fair_start_s=fair_start_s,
             end_ids=frozenset(sampling.stop_ids)
             | (frozenset() if sampling.ignore_eos else self._parts.end_ids),
             banned=self._banned(sampling.bad_words),

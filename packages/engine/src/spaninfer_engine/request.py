@@ -262,7 +262,7 @@ class Request:
     placement: Placement
     seed: int  # choice i samples with seed + i
     arrived_s: float  # on a monotonic clock
-    turn_s: float = 0.0  # on the same clock, and later if its client has sent much: policy.turn
+    fair_start_s: float = 0.0  # later if its client has sent much: policy.fair_start
     end_ids: frozenset[int]  # the model's end ids unless ignored, and the caller's stop ids
     banned: tuple[tuple[int, ...], ...] = ()  # bad words as token ids
     grammar: Grammar | None = None  # of sampling.structured

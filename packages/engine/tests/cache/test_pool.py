@@ -36,23 +36,23 @@ def test_a_shared_span_comes_back_with_its_last_holder():
 def test_a_span_of_a_step_in_flight_rests_until_that_step_has_finished():
     pool = SpanPool(1)
     pool.take(1)
-    pool.plan(1)
-    pool.plan(2)
+    pool.mark_planned(1)
+    pool.mark_planned(2)
     pool.give_back([0])
 
     assert (pool.num_available, pool.num_pending_free) == (0, 1)
-    pool.finish(1)
+    pool.mark_finished(1)
     assert (pool.num_available, pool.num_pending_free) == (0, 1)
-    pool.finish(2)
+    pool.mark_finished(2)
 
     assert (pool.num_available, pool.num_pending_free) == (1, 0)
 
 
 def test_a_span_given_back_while_nothing_is_in_flight_is_available_at_once():
     pool = SpanPool(1)
-    pool.plan(1)
+    pool.mark_planned(1)
     pool.take(1)
-    pool.finish(1)
+    pool.mark_finished(1)
 
     pool.give_back([0])
 
@@ -63,11 +63,11 @@ def test_a_resting_span_can_be_shared_and_is_then_not_freed_by_the_step():
     pool = SpanPool(1)
     pool.take(1)
     pool.publish([0], [b"a"])
-    pool.plan(1)
+    pool.mark_planned(1)
     pool.give_back([0])
 
     pool.share(pool.find_run([b"a"]))
-    pool.finish(1)
+    pool.mark_finished(1)
 
     assert (pool.num_in_use, pool.num_available) == (1, 0)
 
@@ -120,12 +120,12 @@ def test_giving_back_what_nobody_holds_is_a_bug_that_is_found():
 
 def test_steps_that_finish_out_of_order_are_a_bug_that_is_found():
     pool = SpanPool(1)
-    pool.plan(1)
-    pool.plan(2)
-    pool.finish(2)
+    pool.mark_planned(1)
+    pool.mark_planned(2)
+    pool.mark_finished(2)
 
     with pytest.raises(AssertionError, match="out of order"):
-        pool.finish(1)
+        pool.mark_finished(1)
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -171,14 +171,14 @@ class PoolMachine(RuleBasedStateMachine):
     @rule()
     def plan(self):
         self.planned += 1
-        self.pool.plan(self.planned)
+        self.pool.mark_planned(self.planned)
         self.in_use.update(dict.fromkeys(self.held, self.planned))
 
     @precondition(lambda self: self.planned > self.finished)
     @rule()
     def finish(self):
         self.finished += 1
-        self.pool.finish(self.finished)
+        self.pool.mark_finished(self.finished)
 
     @invariant()
     def nothing_is_lost(self):

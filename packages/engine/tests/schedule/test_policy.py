@@ -12,7 +12,7 @@ from spaninfer_engine.schedule.policy import (
     LEVEL_S,
     MANY_DECODES,
     plan_step,
-    rank,
+    sort_key,
 )
 
 MIXED = 2048
@@ -31,7 +31,7 @@ def tuning(step_tokens, tile=1, pause=0):
 @dataclass
 class Item:
     seq_id: int
-    done: int
+    num_scheduled: int
     prefill_end: int
     max_pos: int = 1000
     logits_from: int = maxsize
@@ -223,7 +223,7 @@ def test_where_few_requests_would_begin_no_decode_waits(prompts):
 items = st.builds(
     Item,
     seq_id=st.integers(0, 1000),
-    done=st.integers(0, 600),
+    num_scheduled=st.integers(0, 600),
     prefill_end=st.integers(1, 600),
     max_pos=st.integers(550, 700),
     logits_from=st.sampled_from([maxsize, maxsize, maxsize, 0]),
@@ -237,7 +237,7 @@ items = st.builds(
     number=st.integers(0, 9),
 )
 def test_a_decode_waits_for_one_step_of_few_tokens_at_the_most(pending, pause, tile, number):
-    decoding = [item for item in pending if item.prefill_end <= item.done < item.max_pos]
+    decoding = [item for item in pending if item.prefill_end <= item.num_scheduled < item.max_pos]
 
     now, chosen = plan_step(pending, tuning(8192, pause=pause, tile=tile), number=number)
     _, next_chosen = plan_step(pending, tuning(8192, pause=pause, tile=tile), number=number + 1)
@@ -250,11 +250,11 @@ def test_a_decode_waits_for_one_step_of_few_tokens_at_the_most(pending, pause, t
 
 @pytest.mark.parametrize("levels", [1, 2, 7])
 def test_a_level_of_priority_overtakes_whom_it_does_not_come_too_late_for(levels):
-    waiting = rank(0, 1000.0)
+    waiting = sort_key(0, 1000.0)
 
-    assert rank(-levels, 1000.0 + levels * LEVEL_S - 1) < waiting
-    assert rank(-levels, 1000.0 + levels * LEVEL_S + 1) > waiting
+    assert sort_key(-levels, 1000.0 + levels * LEVEL_S - 1) < waiting
+    assert sort_key(-levels, 1000.0 + levels * LEVEL_S + 1) > waiting
 
 
 def test_equal_priorities_go_by_arrival():
-    assert rank(5, 1.0) < rank(5, 2.0)
+    assert sort_key(5, 1.0) < sort_key(5, 2.0)

@@ -173,7 +173,7 @@ def test_a_prompt_that_nobody_has_computed_is_hashed_when_it_has_been():
     bench.scheduler.apply(bench.runner.run_next(), 0.0)
     assert len(seq.hasher.hashes) == 1
 
-    bench.scheduler.settle()
+    bench.scheduler.publish_computed()
     assert len(seq.hasher.hashes) == 2
     assert bench.scheduler.kv_cache.pools[0].num_cached == 2
 
@@ -287,7 +287,7 @@ def test_a_stopped_request_frees_its_spans_at_once_when_nothing_is_in_flight():
     bench.step()
 
     bench.scheduler.stop((1,), now=5.0)
-    bench.scheduler.settle()
+    bench.scheduler.publish_computed()
 
     assert bench.scheduler.kv_cache.pools[0].num_in_use == 0
     assert not bench.step()
@@ -301,7 +301,7 @@ def test_a_stopped_request_frees_its_spans_when_its_steps_have_finished():
     assert len(bench.runner.in_flight) == 1
 
     bench.scheduler.stop((1,), now=5.0)
-    bench.scheduler.settle()
+    bench.scheduler.publish_computed()
 
     pool = bench.scheduler.kv_cache.pools[0]
     assert pool.num_pending_free == 3

@@ -95,7 +95,7 @@ class SpanPool:
         if planned > self._finished:
             pending.update(dict.fromkeys(passed, planned))
         else:
-            self._settle(passed)
+            self._take_back(passed)
 
     def publish(self, spans: Sequence[int], hashes: Sequence[bytes]) -> None:
         """Publish the content of spans in use; a second span with the same content stays
@@ -130,19 +130,19 @@ class SpanPool:
             spans.append(span)
         return spans
 
-    def plan(self, step: int) -> None:
+    def mark_planned(self, step: int) -> None:
         """Note that a step was planned with the spans in use now."""
         assert step > self._planned, f"step {step} was planned after step {self._planned}"
         self._planned = step
 
-    def finish(self, step: int) -> None:
+    def mark_finished(self, step: int) -> None:
         """Note that a step, and with it all before, has finished: spans that waited are settled."""
         assert self._finished < step <= self._planned, f"step {step} finished out of order"
         self._finished = step
         passed = list(takewhile(lambda span: self._pending_free[span] <= step, self._pending_free))
         for span in passed:
             del self._pending_free[span]
-        self._settle(passed)
+        self._take_back(passed)
 
     def check(self) -> None:
         """Assert that every span is in exactly one state, and every published hash is true."""
@@ -169,7 +169,7 @@ class SpanPool:
         self._hashes[span] = None
         return span
 
-    def _settle(self, spans: Iterable[int]) -> None:
+    def _take_back(self, spans: Iterable[int]) -> None:
         free, cached, hashes = self._free, self._cached, self._hashes
         for span in spans:
             if hashes[span] is None:

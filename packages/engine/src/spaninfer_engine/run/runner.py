@@ -124,7 +124,7 @@ class Runner(Resource):
     def start(self, plan: StepPlan) -> Callable[[], StepResult]:
         """Launch the plan's step; where there is no memory for it, each of its sequences fails."""
         if self._newest is not None and self._newest.is_sampled_on_host:
-            self._settle(self._newest)  # the step reads tokens that are not sampled yet
+            self._resolve(self._newest)  # the step reads tokens that are not sampled yet
         assert self._newest is None or not self._newest.awaits_masks, "a result was not requested"
         self._update(plan)
         on_host = self._on_host.__contains__
@@ -139,7 +139,7 @@ class Runner(Resource):
             launched = self._device.launch(batch, updates)
         except NoMemory as error:
             if self._newest is not None:
-                self._settle(self._newest)  # the device copies all sequences anew, with its tokens
+                self._resolve(self._newest)  # the device copies all sequences anew, with its tokens
             return partial(self._give_up, plan, error, failed_encodings)
         self._newest = step = _InFlight(
             *(plan, batch, launched, bool(batch.masked.any())),
@@ -147,7 +147,7 @@ class Runner(Resource):
             failed_encodings=failed_encodings,
         )
         self._mask(step)
-        return partial(self._settle, step)
+        return partial(self._resolve, step)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute the plan's step, and wait for it."""
@@ -221,7 +221,7 @@ class Runner(Resource):
 
     # ---- after a step ----------------------------------------------------------------------------
 
-    def _settle(self, step: _InFlight) -> StepResult:
+    def _resolve(self, step: _InFlight) -> StepResult:
         """Wait for a step, if that has not been done, and return its result."""
         if step.result is None:
             try:

@@ -142,7 +142,7 @@ class KVCacheManager:
             seq.num_published_spans = hit.num_spans
             self._touch(seq)
             self._end_fetch(seq)
-            seq.done = seq.capacity = begin
+            seq.num_scheduled = seq.capacity = begin
         return availability
 
     def grow(self, seq: SequenceState, start: int, stop: int) -> Availability:
@@ -179,7 +179,7 @@ class KVCacheManager:
         self._end_fetch(seq)
         for table in seq.tables:
             table.release()
-        seq.done = seq.capacity = seq.num_published_spans = 0
+        seq.num_scheduled = seq.capacity = seq.num_published_spans = 0
 
     def take_grown(self) -> list[SequenceState]:
         """Return the sequences that took spans since the last call; some may come twice."""
@@ -210,15 +210,15 @@ class KVCacheManager:
         if self._disk is not None:
             self._disk.close()
 
-    def plan(self, step: int) -> None:
+    def mark_planned(self, step: int) -> None:
         """Note that a step was planned with the spans in use now."""
         for pool in self.pools:
-            pool.plan(step)
+            pool.mark_planned(step)
 
-    def finish(self, step: int) -> None:
+    def mark_finished(self, step: int) -> None:
         """Note that a step has finished."""
         for pool in self.pools:
-            pool.finish(step)
+            pool.mark_finished(step)
 
     def _tables(self) -> tuple[SpanTable, ...]:
         shape = self.shape

@@ -29,8 +29,8 @@ class MediaScheduler:
         prefills: list[SequenceState] = []
         has_decodes = False
         for seq in running:
-            if seq.done >= seq.prefill_end:
-                has_decodes |= seq.done < seq.max_pos
+            if seq.num_scheduled >= seq.prefill_end:
+                has_decodes |= seq.num_scheduled < seq.max_pos
             elif seq.media_runs:
                 prefills.append(seq)
         if not prefills:
@@ -52,7 +52,7 @@ class MediaScheduler:
         """
         needed: dict[bytes, TowerInput] = {}
         for seq in prefills:
-            reach = seq.done + self._tuning.largest_step
+            reach = seq.num_scheduled + self._tuning.largest_step
             for run in _needed(seq):
                 if run.start < reach:
                     needed.setdefault(run.digest, _input(seq, run))
@@ -76,7 +76,7 @@ class MediaScheduler:
 
 def _needed(seq: SequenceState) -> Iterator[MediaRun]:
     """Yield the runs that the rest of a prefill reads, ascending."""
-    return (run for run in seq.media_runs if run.stop > seq.done)
+    return (run for run in seq.media_runs if run.stop > seq.num_scheduled)
 
 
 def _input(seq: SequenceState, run: MediaRun) -> TowerInput:

@@ -51,7 +51,7 @@ class Schedulable(Protocol):
 
     seq_id: int
     client: str
-    done: int
+    num_scheduled: int
     prefill_end: int
     max_pos: int  # the key at this position is never needed
     logits_from: int  # logits are computed from here on, not just for samples
@@ -62,30 +62,30 @@ class Schedulable(Protocol):
 P = TypeVar("P", bound=Schedulable)
 
 
-def turn(arrived_s: float, prompt_len: int, last_s: float) -> float:
-    """Return when it is a request's turn, whose client's last one had its turn at `last_s`.
+def fair_start(arrived_s: float, prompt_len: int, last_s: float) -> float:
+    """Return a request's fair start; that of its client's request before was `last_s`.
 
-    One after the other, as if each had come a little later than the one before: a client that
-    sends a thousand requests at once stands behind those who send one each meanwhile. Nobody is
-    put off by more than `LATEST_S`.
+    Requests of one client are spaced as if each had arrived a little later than the one before: a
+    client that sends a thousand at once stands behind those who send one each meanwhile. No request
+    is deferred by more than `LATEST_S`.
 
-    >>> [round(turn(100.0, 1000, last_s), 2) for last_s in (0.0, 100.0, 105.0, 900.0)]
+    >>> [round(fair_start(100.0, 1000, last_s), 2) for last_s in (0.0, 100.0, 105.0, 900.0)]
     [100.0, 100.11, 105.11, 160.0]
     """
     return min(max(arrived_s, last_s + REQUEST_S + prompt_len * TOKEN_S), arrived_s + LATEST_S)
 
 
-def rank(priority: int, turn_s: float) -> float:
-    """Return where a request stands in the order of all: smaller runs first.
+def sort_key(priority: int, fair_start_s: float) -> float:
+    """Return a request's place in the order of all: smaller runs first.
 
     Aging without a clock: of two requests, one of a higher priority (a smaller number) goes first
-    if its turn is less than `LEVEL_S` per level after the other's. So nobody is overtaken for ever,
-    however many requests of a higher priority come, and the order of two never changes.
+    if its fair start is less than `LEVEL_S` per level after the other's. So none is overtaken for
+    ever, however many requests of a higher priority arrive, and the order of two never changes.
 
-    >>> rank(-1, 109.0) < rank(0, 100.0) < rank(-1, 111.0)
+    >>> sort_key(-1, 109.0) < sort_key(0, 100.0) < sort_key(-1, 111.0)
     True
     """
-    return turn_s + priority * LEVEL_S
+    return fair_start_s + priority * LEVEL_S
 
 
 def plan_step(
@@ -107,7 +107,7 @@ def plan_step(
     chosen: list[P] = []
     prefills: list[P] = []
     for item in pending:
-        done = item.done
+        done = item.num_scheduled
         if done < item.prefill_end:
             prefills.append(item)
         elif done < item.max_pos:
@@ -117,7 +117,7 @@ def plan_step(
     del slices[step_tokens:], chosen[step_tokens:]
     left = step_tokens - len(slices)
     if slices and prefills:
-        waiting = sum([item.prefill_end - item.done for item in prefills])
+        waiting = sum([item.prefill_end - item.num_scheduled for item in prefills])
         if 0 < pause <= waiting and number % PAUSE_EVERY == 0:
             alone = _prefills(prefills, pause, tuning.prompt_logits)
             if sum([part.samples for part in alone[0]]) >= BURST:
@@ -201,10 +201,10 @@ def _beside(decodes: int, tokens: int, tile: int, number: int) -> int:
 def _prefill(item: Schedulable, tokens: int, logits: int) -> Slice:
     stop = min(
         item.prefill_end,
-        item.done + tokens,
-        max(item.done, item.logits_from) + logits,
-        max(item.done, item.encoded_until),
+        item.num_scheduled + tokens,
+        max(item.num_scheduled, item.logits_from) + logits,
+        max(item.num_scheduled, item.encoded_until),
     )
     samples = stop == item.prefill_end
-    logits_from = min(max(item.done, item.logits_from), stop - samples)
-    return Slice(item.seq_id, item.done, stop, logits_from, samples, item.rope_seq_len)
+    logits_from = min(max(item.num_scheduled, item.logits_from), stop - samples)
+    return Slice(item.seq_id, item.num_scheduled, stop, logits_from, samples, item.rope_seq_len)

@@ -1,10 +1,10 @@
 """The scheduler: orders sequences, plans the next step, and applies the results of earlier ones.
 
 A sequence waits, runs or has ended. Waiting and running sequences are in order: by arrival, in
-which a level of priority counts as some seconds (policy.rank). A waiting sequence starts when its
-spans can be had; a running one that lacks spans takes them from the last in order, which waits
-again and will compute its keys anew. The first in order can take from everybody, and fits when it
-is alone: so there is always progress.
+which a level of priority counts as some seconds (policy.sort_key). A waiting sequence starts when
+its spans are available; a running one that lacks spans preempts the last in order, which waits
+again and will be recomputed. The first in order can preempt all others, and fits when it is alone:
+so there is always progress.
 
 A plan may be made before the results of those in front of it are here: `plan` and `apply` may be
 called as plan, plan, apply, plan, apply ...; results come in the order of the plans.
@@ -66,8 +66,8 @@ class Scheduler:
         self._num_seeing = 0  # sequences with media that have not ended
         self._new_tokens: list[NewToken] = []
         self._ended: list[Ended] = []
-        # For settle: sequences, and how many of their leading positions are computed, if any.
-        self._unsettled: dict[SequenceState, int] = {}
+        # For publish_computed: sequences, and how many leading positions are computed, if any.
+        self._unpublished: dict[SequenceState, int] = {}
 
     @property
     def num_waiting(self) -> int:
@@ -122,7 +122,7 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan | None:
         """Return the next step, or None where nothing can be computed now."""
         self.stop(self._deadlines.take_due(now), now, FinishReason.DEADLINE)
-        self.settle()
+        self.publish_computed()
         self._suspend_for_rope()
         self.kv_cache.take_transfers()
         are_places_left = self._start_waiting(now)
@@ -135,7 +135,7 @@ class Scheduler:
             )
             return None
         self._number += 1
-        self.kv_cache.plan(self._number)
+        self.kv_cache.mark_planned(self._number)
         new_sequences, table_updates = self._take_updates()
         encode = self.media.take_chosen()
         self.counts.encoded_media += len(encode)
@@ -157,7 +157,7 @@ class Scheduler:
         flight = self._flights.popleft()
         number = flight.plan.number
         assert result.number == number, f"result {result.number} came, {number} was due"
-        self.kv_cache.finish(number)
+        self.kv_cache.mark_finished(number)
         for digest in result.failed_encodings:
             self.media.cache.drop(digest)
         for seq_id, error in result.failed.items():
@@ -183,17 +183,17 @@ class Scheduler:
                 new_tokens.append(item)
         self.counts.generated_tokens += len(new_tokens) - num_new
 
-    def settle(self) -> None:
+    def publish_computed(self) -> None:
         """Publish spans that have been computed, and take back those of sequences that have ended.
 
         `plan` does so first. Where nothing is left to plan, it delays no step: 0.1 to 0.3 ms for
         the spans of 4000 tokens.
         """
-        for seq, num_computed in self._unsettled.items():
+        for seq, num_computed in self._unpublished.items():
             self.kv_cache.publish(seq, num_computed)
             if seq.ended:
                 self.kv_cache.release(seq)
-        self._unsettled.clear()
+        self._unpublished.clear()
 
     def forget_prefixes(self) -> None:
         """Share nothing that was computed so far with requests that start from now on."""
@@ -222,8 +222,8 @@ class Scheduler:
         if rope_state.recompute_beyond is None:
             return
         for seq in tuple(self._running):
-            if seq.prefill_end <= seq.done < seq.max_pos and rope_state.needs_recompute(
-                seq.rope_seq_len, seq.done + 1
+            if seq.prefill_end <= seq.num_scheduled < seq.max_pos and rope_state.needs_recompute(
+                seq.rope_seq_len, seq.num_scheduled + 1
             ):
                 self._suspend(seq)
 
@@ -233,14 +233,14 @@ class Scheduler:
         A sequence is passed over while prompts of the same client ahead of it fill a step: a burst
         takes no places from others that come before its own turn.
         """
-        prefills = deque(seq for seq in self._running if seq.done < seq.prefill_end)
+        prefills = deque(seq for seq in self._running if seq.num_scheduled < seq.prefill_end)
         in_front = Counter[str]()  # tokens of a client's prompts that go first
         at = 0
         while at < len(self._waiting):
             head = self._waiting[at]
             while prefills and prefills[0].order < head.order:
                 seq = prefills.popleft()
-                in_front[seq.client] += seq.prefill_end - seq.done
+                in_front[seq.client] += seq.prefill_end - seq.num_scheduled
             if in_front[head.client] >= self.limits.tuning.largest_step:
                 at += 1
                 continue
@@ -253,7 +253,7 @@ class Scheduler:
                 availability = self.kv_cache.start(head, spare=len(self._running))
             if availability is Availability.NOW:
                 self._run(self._waiting.pop(at), now)
-                in_front[head.client] += head.prefill_end - head.done
+                in_front[head.client] += head.prefill_end - head.num_scheduled
             elif availability is Availability.NEVER and self._outranks_last(head):
                 self._preempt(self._running[-1])
             else:
@@ -264,10 +264,10 @@ class Scheduler:
         insort(self._running, seq, key=_ORDER)
         if seq.scheduled_s is None:
             seq.scheduled_s = now
-            seq.cached_len = seq.done
+            seq.cached_len = seq.num_scheduled
             self.counts.begun_tokens += seq.prompt_len
-            self.counts.prefix_hit_tokens += seq.done
-            self.counts.prefix_miss_tokens += seq.prompt_len - seq.done
+            self.counts.prefix_hit_tokens += seq.num_scheduled
+            self.counts.prefix_miss_tokens += seq.prompt_len - seq.num_scheduled
 
     def _outranks_last(self, seq: SequenceState) -> bool:
         """Return True if the last running sequence has a lower priority and comes later in order.
@@ -308,10 +308,10 @@ class Scheduler:
                     for undone, earlier in zip(slices, seqs, strict=True):
                         if earlier is seq:
                             break
-                        earlier.done = undone.start
+                        earlier.num_scheduled = undone.start
                     self._make_way(seq, availability, stalled)
                     return False
-            seq.done = stop
+            seq.num_scheduled = stop
         return True
 
     def _grow(self, seq: SequenceState, part: Slice) -> Availability:
@@ -328,7 +328,7 @@ class Scheduler:
 
     def _preempt(self, seq: SequenceState) -> None:
         """Take a sequence's spans."""
-        if seq.done < seq.max_pos:
+        if seq.num_scheduled < seq.max_pos:
             self._suspend(seq)
             self.counts.preemptions += 1
         else:  # its last token is in flight, and needs no spans but those of that step
@@ -339,8 +339,8 @@ class Scheduler:
         """Let a running sequence wait without keys; tokens in flight for it still come."""
         if seq.is_decoding:
             self.kv_cache.publish(seq, seq.num_computed)
-        if seq.done >= seq.prefill_end:
-            seq.prefill_end = seq.done + 1
+        if seq.num_scheduled >= seq.prefill_end:
+            seq.prefill_end = seq.num_scheduled + 1
         seq.is_decoding = False
         seq.discard_until_step = self._number
         self._running.remove(seq)
@@ -370,7 +370,7 @@ class Scheduler:
         if result.number <= seq.discard_until_step:
             return
         self.counts.prefilled_tokens += part.num_tokens
-        self._unsettled[seq] = part.stop
+        self._unpublished[seq] = part.stop
         if part.samples:
             seq.is_decoding = True
             self._release_followers(seq)
@@ -402,7 +402,7 @@ class Scheduler:
         error: Exception | None = None,
     ) -> None:
         is_computed = seq.is_decoding and error is None
-        self._unsettled[seq] = seq.num_computed if is_computed else 0
+        self._unpublished[seq] = seq.num_computed if is_computed else 0
         for queue in (self._running, self._waiting):
             _drop(queue, seq)
         seq.ended, seq.is_decoding = True, False

@@ -14,17 +14,17 @@ from spaninfer_engine.logprobs import TokenLogprobs
 from spaninfer_engine.media import MediaRun
 from spaninfer_engine.plan import NewSequence, TableUpdate
 from spaninfer_engine.request import FinishReason, Request, TokenIds, TokenLogprob, Usage
-from spaninfer_engine.schedule.policy import rank
+from spaninfer_engine.schedule.policy import sort_key
 
 
 class SequenceState:
     """The state of one sequence (a choice of the API); only the engine's loop changes it.
 
-        0 .... published .... done .... capacity     num_published_spans: whole spans with a hash
-        | whole spans | computed or | spans taken,   done: keys planned to be computed
+        0 .... published ... scheduled .. capacity   num_published_spans: whole spans with a hash
+        | whole spans | computed or | spans taken,   num_scheduled: positions planned or computed
         | with a hash | in flight   | not written    capacity: tokens that its spans can hold
 
-    `output_ids` are the tokens sampled; where steps are in flight, `done` runs ahead of them.
+    `output_ids` are the tokens sampled; with steps in flight, `num_scheduled` runs ahead of them.
     """
 
     __slots__ = (
@@ -32,7 +32,6 @@ class SequenceState:
         "capacity",
         "client",
         "discard_until_step",
-        "done",
         "encoded_until",
         "end_ids",
         "ended",
@@ -47,6 +46,7 @@ class SequenceState:
         "max_pos",
         "media_runs",
         "num_published_spans",
+        "num_scheduled",
         "order",
         "output_ids",
         "prefill_end",
@@ -72,12 +72,13 @@ class SequenceState:
         self.request, self.index = request, index
         self.seq_id = request.id + index
         self.priority, self.client = request.placement.priority, request.placement.client
-        self.order = (rank(self.priority, request.turn_s), self.seq_id)  # smaller runs first
+        # smaller runs first
+        self.order = (sort_key(self.priority, request.fair_start_s), self.seq_id)
         self.prompt_len = len(request.prompt_ids)
         self.output_ids: list[int] = []
         self.end_ids = request.end_ids
         self.max_output, self.max_pos = limit - self.prompt_len, limit - 1  # see policy.Schedulable
-        self.done, self.prefill_end = 0, self.prompt_len
+        self.num_scheduled, self.prefill_end = 0, self.prompt_len
         self.rope_seq_len = self.prompt_len
         media = request.media
         self.media_runs: tuple[MediaRun, ...] = () if media is None else media.runs()

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from spaninfer_engine.schedule.policy import turn
+from spaninfer_engine.schedule.policy import fair_start
 
-_FEW = 1000  # clients are remembered, whether or not they still have a turn to come
+_FEW = 1000  # clients are remembered, even if none of their requests waits any more
 
 
-class Turns:
-    """The last turn of each client; to be used under a lock."""
+class FairOrder:
+    """The last fair start of each client; to be used under a lock."""
 
     def __init__(self) -> None:
         self._last_s: dict[str, float] = {}
 
     def take(self, client: str, prompt_len: int, now: float) -> float:
-        """Return when it is the turn of a client's next request, which has come now."""
+        """Return the fair start of a client's next request, which arrives now."""
         if len(self._last_s) > _FEW:
             self._last_s = {name: last for name, last in self._last_s.items() if last > now}
-        found = turn(now, prompt_len, self._last_s.get(client, 0.0))
+        found = fair_start(now, prompt_len, self._last_s.get(client, 0.0))
         self._last_s[client] = found
         return found
