@@ -1,7 +1,9 @@
 import hashlib
 
 import pytest
+from fastapi.testclient import TestClient
 from spaninfer_engine import ConfigError
+from spaninfer_serving import create_app
 from spaninfer_serving.in_flight import KeyMeter
 from spaninfer_serving.keys import KeyLimits, UserKey, read_admin_file, read_key_file
 from spaninfer_serving.settings import Settings
@@ -141,3 +143,30 @@ def test_what_is_refused_costs_nothing(meter):
         refused_wait_s(meter, 60, 1.0)
 
     meter.admit(60, 60.0)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_requests_with_different_keys_share_prefixes_only_where_the_operator_says_so(
+    engine, is_shared
+):
+    settings = Settings(api_keys=("one", "two"), share_prefixes=is_shared)
+    client = TestClient(create_app(engine, settings))
+
+    def cached(key):
+        body = {"prompt": [5 + is_shared, *range(7, 40)], "max_tokens": 1}
+        answer = client.post(
+            "/v1/completions", json=body, headers={"Authorization": f"Bearer {key}"}
+        )
+        return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    assert cached("one") == 0
+    assert cached("one") > 0
+    assert (cached("two") > 0) == is_shared
+
+
+def test_tenants_are_keys_and_without_keys_there_are_none():
+    by_file = Settings(user_keys=(UserKey("a", bytes.fromhex(ONE), KeyLimits()),))
+
+    assert Settings().tenant_of("anything") == Settings().tenant_of(None) == ""
+    assert by_file.tenant_of("one") != by_file.tenant_of("two")
+    assert "one" not in by_file.tenant_of("one")

@@ -1,5 +1,5 @@
 import pytest
-from spaninfer_engine import Placement, SamplingParams
+from spaninfer_engine import SamplingParams
 from spaninfer_engine.errors import InvalidSampling
 from spaninfer_engine.request import FinishReason, TokenLogprob
 from spaninfer_engine.request import Usage as EngineUsage
@@ -146,10 +146,15 @@ def test_no_prompt_at_all_is_refused():
         prompts_of(completion([]))
 
 
-def test_requests_share_spans_only_within_a_salt():
-    assert placement_of(chat(cache_salt="s"), "c", may_prioritise=False) == Placement(
-        tenant="s", client="c"
-    )
+def test_requests_share_spans_only_within_a_tenant_and_a_salt():
+    tenants = [
+        placement_of(chat(cache_salt=salt), "c", tenant, may_prioritise=False).tenant
+        for tenant in ("", "a", "b")
+        for salt in (None, "s", "a", "b")
+    ]
+
+    assert tenants[0] == ""
+    assert len(set(tenants)) == len(tenants)
 
 
 def counted(prompt_len, output_len, cached_len):
@@ -171,10 +176,10 @@ def test_a_prompt_counts_once_and_what_its_own_choices_share_is_not_what_was_cac
     assert usage.prompt_tokens_details == {"cached_tokens": 32}
 
 
-def test_finish_reasons_are_openais_words():
+def test_finish_reasons_are_openais_words_and_vllms_for_what_an_operator_ended():
     ended = [reason for reason in FinishReason if reason is not FinishReason.ERROR]
 
-    assert [finish_reason(reason) for reason in ended] == ["stop", "length", "stop", "length"]
+    assert [finish_reason(reason) for reason in ended] == ["stop", "length", "abort", "length"]
 
 
 def test_a_token_that_is_half_a_character_shows_its_bytes():

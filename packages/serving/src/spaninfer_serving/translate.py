@@ -157,8 +157,13 @@ def _bias(wire: Mapping[str, float]) -> dict[int, float]:
         ) from wrong
 
 
-def placement_of(body: DrawFields, client: str, *, may_prioritise: bool) -> Placement:
-    """Return how the request stands among the others; Problem where it may not say so."""
+def placement_of(
+    body: DrawFields, client: str, tenant: str = "", *, may_prioritise: bool
+) -> Placement:
+    """Return how the request stands among the others; Problem where it may not say so.
+
+    Requests of one tenant with one `cache_salt` share prefixes.
+    """
     if body.priority and not may_prioritise:
         raise Problem(
             403,
@@ -171,7 +176,7 @@ def placement_of(body: DrawFields, client: str, *, may_prioritise: bool) -> Plac
     return Placement(
         priority=body.priority or 0,
         deadline_s=body.deadline_s,
-        tenant=body.cache_salt or "",
+        tenant=f"{tenant}\n{body.cache_salt}" if body.cache_salt else tenant,
         client=client,
     )
 

@@ -114,6 +114,12 @@ def serve(
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Listen on an open address without a key.")
     ] = False,
+    share_prefixes: Annotated[
+        bool,
+        typer.Option(
+            "--share-prefixes", help="Let requests with different keys share cached prefixes."
+        ),
+    ] = False,
     max_body: Annotated[
         str | None,
         typer.Option(
@@ -200,6 +206,7 @@ def serve(
             user_keys=() if key_file is None else read_key_file(key_file),
             admin_hashes=() if admin_key_file is None else read_admin_file(admin_key_file),
             no_auth=no_auth,
+            share_prefixes=share_prefixes,
             max_body_bytes=None if max_body is None else parse_bytes(max_body),
             drain_s=drain,
             log_requests=not quiet,

@@ -44,11 +44,12 @@ async def read(
     """Return the body of a request, and what it asks of the engine; raises as `handled` does."""
     service = service_of(request)
     service.demand("generate")
-    client = client_of(request)
-    may_prioritise = service.settings.may_prioritise(key_of(request))
+    client, key = client_of(request), key_of(request)
+    tenant = service.settings.tenant_of(key)
+    may_prioritise = service.settings.may_prioritise(key)
 
     def work(body: Fields, check: Check) -> tuple[Fields, T]:
-        placement = placement_of(body, client.account, may_prioritise=may_prioritise)
+        placement = placement_of(body, client.account, tenant, may_prioritise=may_prioritise)
         check()
         return body, ask(body, placement, check)
 
