@@ -156,3 +156,76 @@ def test_defaults_are_shown_with_the_values_that_they_stand_for(page):
     page.click("#reset")
 
     assert output.inner_text() == "default, 1"
+
+
+PIXEL = bytes.fromhex(  # a PNG of one pixel
+    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c4944415408d763f8cfc0"
+    "00000301010018dd8db00000000049454e44ae426082"
+)
+
+
+def picture(name="crow.png", kind="image/png", data=PIXEL):
+    return {"name": name, "mimeType": kind, "buffer": data}
+
+
+@pytest.fixture
+def seeing(page):
+    """The page of a model that takes images, as the list of models says."""
+
+    def listed(route):
+        body = route.fetch().json()
+        body["data"][0]["input_modalities"] = ["text", "image"]
+        route.fulfill(json=body)
+
+    page.route("**/v1/models", listed)
+    page.reload()
+    playwright.expect(page.locator("#attach")).to_be_visible()
+    return page
+
+
+def test_a_picture_is_attached_shown_sent_and_priced_and_survives_a_reload(seeing, monkeypatch):
+    usage = END | {"prompt_tokens_details": {"cached_tokens": 0, "image_tokens": 64}}
+    monkeypatch.setitem(globals(), "END", usage)
+    bodies = answers(seeing, "A crow.")
+
+    seeing.set_input_files("#file", [picture()])
+    playwright.expect(seeing.locator("#attachments img")).to_be_visible()
+    ask(seeing, "What is this?")
+    seeing.wait_for_selector(".assistant .note")
+
+    image, text = bodies[0]["messages"][0]["content"]
+    assert image["image_url"]["url"].startswith("data:image/png;base64,")
+    assert text == {"type": "text", "text": "What is this?"}
+    assert seeing.locator("#attachments").is_hidden()
+    for _ in range(2):
+        assert seeing.locator(".user img").evaluate("(img) => img.naturalWidth") == 1
+        assert "image: 64 tokens" in seeing.locator(".user .note").inner_text()
+        seeing.reload()
+        seeing.wait_for_selector(".assistant .note")
+
+
+def test_a_picture_can_be_taken_away_and_comes_back_when_its_question_is_edited(seeing):
+    bodies = answers(seeing, "Two.")
+    seeing.set_input_files("#file", [picture("one.png"), picture("two.png")])
+    seeing.locator("#attachments button").first.click()
+    ask(seeing, "How many?")
+    seeing.wait_for_selector(".assistant .note")
+    assert [part["type"] for part in bodies[0]["messages"][0]["content"]] == ["image_url", "text"]
+
+    seeing.locator(".user >> text=Edit").click()
+
+    assert seeing.locator("#attachments img").count() == 1
+    assert seeing.input_value("#input") == "How many?"
+
+
+def test_what_the_model_cannot_take_is_refused_by_name(seeing):
+    seeing.set_input_files("#file", [picture("song.mp3", "audio/mpeg")])
+
+    playwright.expect(seeing.locator("#state")).to_have_text(
+        "song.mp3 is audio/mpeg; this model takes image"
+    )
+    assert seeing.locator("#attachments").is_hidden()
+
+
+def test_a_model_of_text_offers_no_attachments(page):
+    assert page.locator("#attach").is_hidden()

@@ -1,6 +1,7 @@
 // The playground: one conversation with this server's model, streamed over the public API.
 
 import { render } from "/page/markdown.js";
+import { Attachments, contentOf, mediaOf, textOf, thumbnail } from "/page/media.js";
 
 const $ = (id) => document.getElementById(id);
 const conversation = [];
@@ -8,6 +9,7 @@ let key = sessionStorage.getItem("key") ?? "";
 let context = null; // tokens the model can take
 let defaults = {}; // the model's sampling values, by parameter
 let running = null; // the AbortController of the answer that is coming
+const attachments = new Attachments($("attachments"));
 
 // ---- the server ------------------------------------------------------------------------------
 
@@ -73,7 +75,10 @@ function sampling() {
 function question() {
   const system = $("settings").querySelector("[name=system]").value.trim();
   return {
-    messages: [...(system ? [{ role: "system", content: system }] : []), ...conversation],
+    messages: [
+      ...(system ? [{ role: "system", content: system }] : []),
+      ...conversation.map(({ role, content }) => ({ role, content })),
+    ],
     stream: true,
     stream_options: { include_usage: true },
     return_token_ids: true, // counted: a stopped answer ends without usage
@@ -90,18 +95,27 @@ function say(text, bad = false) {
 
 // What the model wrote is Markdown; what people wrote stays as they wrote it.
 function write(item, text) {
-  if (item.classList.contains("assistant")) item.firstChild.replaceChildren(...render(text));
-  else item.firstChild.textContent = text;
+  const body = item.querySelector(":scope > .text");
+  if (item.classList.contains("assistant")) body.replaceChildren(...render(text));
+  else body.textContent = text;
 }
 
-function show(role, text = "") {
+function show(role, content = "") {
   const item = document.createElement("li");
   item.className = role;
   const body = document.createElement("div");
   body.className = "text";
   item.append(body);
-  write(item, text);
-  if (role === "user") offer(item, text);
+  write(item, textOf(content));
+  const media = mediaOf(content);
+  if (media.length) {
+    const gallery = document.createElement("div");
+    gallery.className = "media";
+    gallery.append(...media.map(thumbnail));
+    body.before(gallery);
+    body.hidden = !body.textContent;
+  }
+  if (role === "user") offer(item, content);
   $("messages").append(item);
   $("welcome").hidden = true;
   return item;
@@ -149,14 +163,32 @@ function annotate(item, text, facts = []) {
 }
 
 // Under a question: change it, which forgets what came after it, or ask it where no answer came.
-function offer(item, text) {
+function offer(item, content) {
   const note = document.createElement("div");
   note.className = "note";
-  note.append(button("Edit", () => edit(item, text)));
+  note.append(button("Edit", () => edit(item, content)));
   item.append(note);
 }
 
-function edit(item, text) {
+// What the media of the last question cost: all of the conversation's, less those before it.
+function price(usage) {
+  const before = conversation.slice(0, -2).flatMap((turn) => Object.entries(turn.cost ?? {}));
+  const cost = {};
+  for (const [name, tokens] of Object.entries(usage?.prompt_tokens_details ?? {})) {
+    const kind = name.match(/^(image|video|audio)_tokens$/)?.[1];
+    if (!kind) continue;
+    cost[kind] = before.reduce((left, [other, spent]) => left - (other === kind ? spent : 0), tokens);
+  }
+  return cost;
+}
+
+function showPrice(item, cost) {
+  for (const [kind, tokens] of Object.entries(cost ?? {})) {
+    if (tokens > 0) item?.lastChild.prepend(Object.assign(document.createElement("span"), { textContent: `${kind}: ${tokens} tokens` }));
+  }
+}
+
+function edit(item, content) {
   if (running) return say("the answer is still coming; stop it first", true);
   dropErrors();
   const items = [...$("messages").children];
@@ -166,7 +198,8 @@ function edit(item, text) {
   $("welcome").hidden = number > 0;
   $("used").textContent = "";
   remember();
-  $("input").value = text;
+  $("input").value = textOf(content);
+  attachments.set(mediaOf(content));
   $("input").focus();
 }
 
@@ -193,6 +226,7 @@ function recall() {
     conversation.push(turn);
     const item = show(turn.role, turn.content);
     if (turn.role === "assistant") annotate(item, turn.content);
+    showPrice(item, turn.cost);
   }
   if (conversation.at(-1)?.role === "user") offerAnswer($("messages").lastElementChild);
   $("messages").scrollTop = $("messages").scrollHeight;
@@ -264,6 +298,11 @@ async function respond() {
     cancelAnimationFrame(answer.frame);
     follow(() => write(item, answer.text));
     conversation.push({ role: "assistant", content: answer.text });
+    const asked = conversation.at(-2);
+    if (mediaOf(asked.content).length && !asked.cost) {
+      asked.cost = price(answer.usage);
+      showPrice(item.previousElementSibling, asked.cost);
+    }
     follow(() => annotate(item, answer.text, figures(answer)));
     $("used").textContent = answer.usage ? `${answer.usage.total_tokens} of ${context} tokens` : "";
     remember();
@@ -279,7 +318,8 @@ async function respond() {
 // Nothing came: the question goes back to where it can be sent again.
 function takeBack() {
   const { content } = conversation.pop();
-  $("input").value ||= content;
+  $("input").value ||= textOf(content);
+  if (attachments.isEmpty) attachments.set(mediaOf(content));
   [...$("messages").querySelectorAll(".user")].at(-1)?.remove();
   remember();
   $("welcome").hidden = $("messages").childElementCount > 0;
@@ -292,13 +332,14 @@ function busy(is) {
 }
 
 function send(text) {
-  if (!text || running) return;
+  if (!(text || !attachments.isEmpty) || running) return;
+  const content = contentOf(text, attachments.take());
   dropErrors();
   $("input").value = "";
   say("");
-  conversation.push({ role: "user", content: text });
+  conversation.push({ role: "user", content });
   remember(); // a reload while the answer comes keeps the question
-  show("user", text);
+  show("user", content);
   $("messages").scrollTop = $("messages").scrollHeight;
   respond();
 }
@@ -307,6 +348,7 @@ function forget() {
   running?.abort();
   running = null;
   conversation.length = 0;
+  attachments.set([]);
   $("messages").replaceChildren();
   $("welcome").hidden = false;
   $("used").textContent = "";
@@ -358,6 +400,28 @@ $("input").addEventListener("keydown", (event) => {
   send($("input").value.trim());
 });
 document.addEventListener("keydown", (event) => event.key === "Escape" && running?.abort());
+
+async function attach(files) {
+  const refused = await attachments.add(files).catch((error) => error.message);
+  say(refused, Boolean(refused));
+  $("input").focus();
+}
+
+$("input").addEventListener("paste", (event) => {
+  if (!event.clipboardData.files.length) return;
+  event.preventDefault();
+  attach([...event.clipboardData.files]);
+});
+$("chat").addEventListener("dragover", (event) => event.preventDefault());
+$("chat").addEventListener("drop", (event) => {
+  event.preventDefault();
+  attach([...event.dataTransfer.files]);
+});
+$("attach").addEventListener("click", () => $("file").click());
+$("file").addEventListener("change", () => {
+  attach([...$("file").files]);
+  $("file").value = "";
+});
 $("stop").addEventListener("click", () => running?.abort());
 $("clear").addEventListener("click", forget);
 $("toggle").addEventListener("click", () => showSettings($("settings").hidden));
@@ -378,6 +442,9 @@ try {
   for (const field of $("settings").querySelectorAll("input[type=number]")) {
     if (defaults[field.name] != null) field.placeholder = `default, ${defaults[field.name]}`;
   }
+  attachments.kinds = model.input_modalities.filter((kind) => kind !== "text");
+  $("attach").hidden = attachments.kinds.length === 0;
+  $("file").accept = attachments.kinds.map((kind) => `${kind}/*`).join(",");
   $("model").textContent = model.id;
   $("model").title = `takes ${context} tokens`;
 } catch (error) {

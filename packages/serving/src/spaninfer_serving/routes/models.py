@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from fastapi import APIRouter, Request
+from spaninfer_engine import Engine, EngineError
 
 from spaninfer_serving.service import Service, service_of
 from spaninfer_serving.translate import defaults_of
 from spaninfer_serving.wire.errors import Problem
-from spaninfer_serving.wire.models import Model, ModelList
+from spaninfer_serving.wire.models import Modality, Model, ModelList
 
 router = APIRouter()
 
@@ -34,5 +37,15 @@ def _model(service: Service) -> Model:
         id=service.model,
         created=service.created_s,
         max_model_len=service.engine.context,
+        input_modalities=_modalities(service.engine),
         default_sampling=defaults_of(service.engine.default_sampling),
     )
+
+
+def _modalities(engine: Engine) -> list[Modality]:
+    """Return the kinds of input; text alone where what prepares media is missing."""
+    found: list[Modality] = ["text"]
+    with suppress(EngineError):
+        if (processor := engine.media_processor) is not None:
+            found += sorted(processor.kinds)
+    return found

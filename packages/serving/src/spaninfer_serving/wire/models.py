@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pydantic import BaseModel
+
+Modality: TypeAlias = Literal["text", "image", "video", "audio"]
 
 
 class Model(BaseModel):
@@ -15,6 +17,7 @@ class Model(BaseModel):
     created: int
     owned_by: str = "spaninfer"
     max_model_len: int
+    input_modalities: list[Modality]
     default_sampling: dict[str, float | int | None]  # what a request means that does not say
 
 
