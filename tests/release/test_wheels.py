@@ -35,6 +35,7 @@ FOLDERS = {
 
 # What modules of packages that have extras may fail to find where none was asked for.
 OPTIONAL = {
+    "PIL",
     "llguidance",
     "torch",
     "transformers",

@@ -11,9 +11,10 @@ from spaninfer.cli import app
 
 COMMANDS = (
     *("serve", "generate", "chat", "info", "convert", "doctor", "pull", "list", "remove"),
+    "hash-key",
     *("spec list", "spec show", "spec check"),
     *("bench engine", "bench kernels", "bench cpu", "bench soak", "bench options"),
-    *("bench structured", "bench compare", "bench plot"),
+    *("bench structured", "bench serve", "bench kv-tiers", "bench compare", "bench plot"),
 )
 GREEDY = ("--temperature", "0", "--max-tokens", "12")
 

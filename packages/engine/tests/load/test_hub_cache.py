@@ -77,8 +77,11 @@ def test_a_folder_in_the_working_directory_wins_over_the_cache(
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "org/../x", "a/b/c", "org/", "", "org\\x"])
-def test_what_is_no_name_is_not_looked_for(cache: Path, name: str) -> None:
+def test_what_is_no_name_is_not_looked_for(
+    cache: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (cache / "models--org--x" / "snapshots").mkdir(parents=True)
+    monkeypatch.chdir(cache)  # nothing beside it is called x
 
     assert find_model(name) in (None, Path())
 

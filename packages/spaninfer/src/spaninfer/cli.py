@@ -50,7 +50,7 @@ bundled demo.
 
 [bold]spaninfer chat[/bold]                        talk to it in the terminal
 
-[bold]spaninfer generate demo "Once upon"[/bold]   continue a text and exit
+[bold]spaninfer generate demo "Once upon"[/bold]   complete a prompt and exit
 """,
 )
 spec_app = typer.Typer(no_args_is_help=True, help="Look at architectures, check your own.")
@@ -276,7 +276,7 @@ def generate(
     cache: options.Cache,
     spec: options.Spec = None,
 ) -> None:
-    """Continue a text, printing it as it comes."""
+    """Complete a prompt, printing the text as it comes."""
     text = sys.stdin.read() if prompt == "-" else prompt
     config = EngineConfig(model=model, **compute.asked, **cache.asked, spec=spec)
     with show.errors_as_sentences(), Engine(_loaded(config, threads)) as engine:
