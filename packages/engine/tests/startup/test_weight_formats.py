@@ -104,5 +104,5 @@ def test_an_unknown_method_is_refused_for_random_weights_too(tmp_path):
     folder = write_model(tmp_path / "m", lambda _: None, settings={"quant_method": "aqlm"})
 
     for weights in ("checkpoint", "dummy"):
-        with pytest.raises(ConfigError, match="quant_method 'aqlm'; read are gptq, awq"):
+        with pytest.raises(ConfigError, match="quant_method 'aqlm'; supported are gptq, awq"):
             build(EngineConfig(model=folder, weights=weights))

@@ -150,7 +150,7 @@ def test_an_unknown_method_is_refused_by_name_even_without_weights(tmp_path, met
 
     for with_weights in (True, False):
         with pytest.raises(
-            ConfigError, match=rf"{key} with quant_method {method!r}; read are gptq"
+            ConfigError, match=rf"{key} with quant_method {method!r}; supported are gptq"
         ):
             open_checkpoint(folder, with_weights=with_weights)
 
