@@ -14,7 +14,14 @@ from spaninfer_kernel_launch import (
     new_stream,
 )
 from spaninfer_kernels_cuda import sample as kernels
-from spaninfer_kernels_cuda.sample import PARAMETERS, Logprobs, SampleBatch, Status, TokenLists
+from spaninfer_kernels_cuda.sample import (
+    PARAMETERS,
+    Logprobs,
+    SampleBatch,
+    Status,
+    TokenLists,
+    prepared,
+)
 from spaninfer_op_reference import RowSampling, process, sample, top_logprobs
 
 INF, NAN = np.inf, np.nan
@@ -412,7 +419,7 @@ def test_however_many_blocks_share_a_row_it_draws_the_same(device, monkeypatch, 
     # Every kernel and every way to a cut in one launch of few blocks: compute-sanitizer looks for
     # races here alone, for which it takes seconds per row (`nox -s sanitize`).
     monkeypatch.setattr(
-        kernels, "blocks_of_row", lambda _, at_once: blocks if blocks in at_once else 1
+        prepared, "blocks_of_row", lambda _, at_once: blocks if blocks in at_once else 1
     )
     vocab = 6007
     rows = [

@@ -254,10 +254,12 @@ def test_spans_may_be_longer(span_len: int, backend: Backend) -> None:
 def test_a_span_of_all_layers_is_one_piece_of_memory(sizes: Any, backend: Backend) -> None:
     group, ops = _group(sizes), backend.make()
 
-    keys, values = ops.cache(group, 7, 16)
+    keys, values, rows = ops.cache(group, 7, 16)
 
     numbers = keys.numel() + (0 if group.values_in_keys else values.numel())
     assert keys.shape == (LAYERS, 7, 16, group.kv_heads, group.key_dim)
     assert values.shape == (LAYERS, 7, 16, group.kv_heads, group.value_dim)
     assert keys.stride()[:2] == (numbers // (7 * LAYERS), numbers // 7)
     assert keys.stride()[3] == 16 * group.key_dim  # the tokens of a head lie together
+    assert rows.shape == (7, numbers // 7 * keys.itemsize)
+    assert rows.data_ptr() == keys.data_ptr()
