@@ -21,6 +21,7 @@ from spaninfer_kernels_cpu import (
     KVArray,
     LayerCache,
     LayerNorm,
+    Llama4Growth,
     Matrix,
     Packed,
     RmsNorm,
@@ -38,6 +39,7 @@ from spaninfer_kernels_cpu import (
     gather_rows_call,
     layer_norm_call,
     linear,
+    llama4_scale_call,
     logn_call,
     pack,
     pack_stack,
@@ -70,6 +72,11 @@ def layer_norm(weight: Any = ONES, bias: Any = ONES) -> Any:
     return layer_norm_call(ROWS, LayerNorm(weight, bias, 1e-5), out=ROWS, parts=2)
 
 
+def llama4_scale(length: int = 4, offset: int = 0, channels: int = 4) -> Any:
+    growth = Llama4Growth(0.1, length, offset)
+    return llama4_scale_call(ROWS, out=ROWS, channels=channels, position=0, growth=growth)
+
+
 GOOD: dict[Callable[..., Any], tuple[tuple[Any, ...], dict[str, Any]]] = {
     rope: ((), {}),
     copy: ((), {}),
@@ -78,6 +85,7 @@ GOOD: dict[Callable[..., Any], tuple[tuple[Any, ...], dict[str, Any]]] = {
     rms_norm: ((), {}),
     layer_norm: ((), {}),
     logn_call: ((ROWS,), {"out": ROWS, "channels": 4, "position": 0, "base": 2}),
+    llama4_scale: ((), {}),
     sigmoid_gate_call: ((ROWS, ROWS), {"out": ROWS, "channels": 4}),
     formula_call: ((SCALE, (ROWS,)), {"out": ROWS, "channels": 4}),
 }
@@ -100,6 +108,9 @@ BAD = [
     (layer_norm, {"bias": np.ones(3, np.float32)}),
     *((logn_call, {"base": base}) for base in (-2, 0, 1)),
     *((logn_call, {"channels": channels}) for channels in (-1, 0)),
+    *((llama4_scale, {"length": length}) for length in (-1, 0, HUGE)),
+    *((llama4_scale, {"offset": offset}) for offset in (-1, HUGE)),
+    (llama4_scale, {"channels": 0}),
     (sigmoid_gate_call, {"channels": 0}),
     (formula_call, {"channels": 0}),
 ]

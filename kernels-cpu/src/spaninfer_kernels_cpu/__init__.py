@@ -41,7 +41,12 @@ from spaninfer_kernels_cpu.elementwise.norm_call import (
     rms_norm_call,
 )
 from spaninfer_kernels_cpu.elementwise.rope_call import RopeAngles, rope_call
-from spaninfer_kernels_cpu.elementwise.scale_call import logn_call, sigmoid_gate_call
+from spaninfer_kernels_cpu.elementwise.scale_call import (
+    Llama4Growth,
+    llama4_scale_call,
+    logn_call,
+    sigmoid_gate_call,
+)
 from spaninfer_kernels_cpu.errors import (
     DTypeError,
     FormatError,
@@ -123,6 +128,7 @@ __all__ = [
     "LayerCache",
     "LayerNorm",
     "Layout",
+    "Llama4Growth",
     "Logprobs",
     "Matrix",
     "Packed",
@@ -157,6 +163,7 @@ __all__ = [
     "gather_rows_call",
     "layer_norm_call",
     "linear",
+    "llama4_scale_call",
     "logn_call",
     "logprobs_kernel",
     "make_planner_ready",

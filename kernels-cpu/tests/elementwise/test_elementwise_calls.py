@@ -166,7 +166,7 @@ def test_activations_are_right_to_the_last_places_far_into_both_tails(act: str) 
 
 
 def test_gates_of_rows_and_factors_of_positions_are_as_defined() -> None:
-    x, gated, grown = (_among_others(T, 3 * 8) for _ in range(3))
+    x, gated, grown, stepped = (_among_others(T, 3 * 8) for _ in range(4))
     gate = _among_others(T, 1)
     places = RNG.integers(0, 3000, T).astype(np.int32)
     place = _place(places)
@@ -177,12 +177,20 @@ def test_gates_of_rows_and_factors_of_positions_are_as_defined() -> None:
             scale_call.logn_call(
                 _rows(x), out=_rows(grown), channels=24, position=place.ctypes.data, base=512
             ),
+            scale_call.llama4_scale_call(
+                _rows(x),
+                out=_rows(stepped),
+                channels=24,
+                position=place.ctypes.data,
+                growth=scale_call.Llama4Growth(0.1, 64, 1),
+            ),
         ]
     )
 
     exact = x.astype(np.float64)
     _check(gated, exact * definition.sigmoid(gate.astype(np.float64)))
     _check(grown, definition.logn(exact.reshape(T, 3, 8), places, 512))
+    _check(stepped, definition.llama4_scale(exact.reshape(T, 3, 8), places, 0.1, 64, 1))
 
 
 def test_sums_scales_and_softcaps_are_computed_as_defined() -> None:

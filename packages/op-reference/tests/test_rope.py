@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from spaninfer_op_reference import cos_sin, logn, rotate
+from spaninfer_op_reference import cos_sin, llama4_scale, logn, rotate
 
 torch = pytest.importorskip("torch", reason="torch is the second opinion")
 pytest.importorskip("transformers", minversion="5.0", reason="transformers is the second opinion")
@@ -107,3 +107,11 @@ def test_queries_within_the_base_stay_and_later_ones_grow_with_their_logarithm()
 
     assert y.dtype == np.float32
     np.testing.assert_allclose(y[:, 0, 0], [1, 1, math.log(10_000, 100)], rtol=1e-6)
+
+
+def test_queries_of_llama_4_grow_by_a_step_per_length() -> None:
+    x = np.ones((4, 1, 2))
+
+    y = llama4_scale(x, np.array([0, 14, 15, 63]), beta=0.5, length=16, offset=1)
+
+    np.testing.assert_allclose(y[:, 0, 0], 1 + 0.5 * np.log([1, 1, 2, 5]))

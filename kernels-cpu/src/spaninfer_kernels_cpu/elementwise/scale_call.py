@@ -80,6 +80,49 @@ def _logn(arguments: _LognArguments, tokens: int, task: int) -> None:
         _scale(arguments.scaled, row, larger(_ONE, grown))
 
 
+@dataclass(frozen=True, slots=True)
+class Llama4Growth:
+    """The factor 1 + beta * log(1 + floor((position + offset) / length)) of a position."""
+
+    beta: float
+    length: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Llama4Arguments(Arguments):
+    scaled: _Scaled
+    position: Indirect
+    beta: Float32
+    length: int
+    offset: int
+
+
+def llama4_scale_call(
+    x: Matrix, *, out: Matrix, channels: int, position: Indirect, growth: Llama4Growth
+) -> Call:
+    """Write x[T C] times the growth of position[T] (int32); lengths are 1 or more."""
+    demand_size("length", growth.length, 1, MAX_SIZE)
+    demand_size("offset", growth.offset, 0, MAX_SIZE)
+    arguments = _Llama4Arguments(
+        scaled=_Scaled(x, out, channels),
+        position=position,
+        beta=growth.beta,
+        length=growth.length,
+        offset=growth.offset,
+    )
+    return Call(_llama4_scale, arguments, 1, tokens_per_task(channels))
+
+
+def _llama4_scale(arguments: _Llama4Arguments, tokens: int, task: int) -> None:
+    position = numbers_at(arguments.position, tokens, np.int32)
+    some = larger(1, NUMBERS_PER_TASK // arguments.scaled.channels)
+    for row in range(task * some, smaller(tokens, (task + 1) * some)):
+        steps = (np.int64(position[row]) + arguments.offset) // arguments.length
+        grown = np.float32(math.log(np.float64(steps) + 1.0)) * arguments.beta
+        _scale(arguments.scaled, row, _ONE + grown)
+
+
 @device_function
 def _scale(scaled: _Scaled, row: int, factor: np.float32) -> None:
     x = floats_at(row_at(scaled.x, row), scaled.channels)

@@ -231,6 +231,18 @@ def test_queries_far_out_grow_with_the_logarithm_of_their_position(backend: Back
     backend.check(ops, actual, x * np.array([1, 1, 3])[:, None, None])
 
 
+@pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
+def test_queries_grow_by_a_step_per_length(backend: Backend) -> None:
+    ops, x = backend.make(), _rounded((4, 2, 4), 0)
+    positions = np.array([[0, 6, 7, 8191]], np.int32)
+    step = Given(positions=ops.from_host(positions))
+
+    actual = ops.llama4_scale(step, backend.put(ops, x), beta=0.25, length=8, offset=1)
+
+    steps = np.array([0, 0, 1, 1024])
+    backend.check(ops, actual, x * (1 + 0.25 * np.log(1 + steps))[:, None, None])
+
+
 @pytest.mark.parametrize("backend", EXACT, ids=str)
 def test_media_rows_are_replaced_and_added(backend: Backend) -> None:
     ops, x, vectors = backend.make(), _rounded((5, 4), 0), _rounded((2, 4), 1)

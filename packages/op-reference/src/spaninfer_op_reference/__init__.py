@@ -62,7 +62,7 @@ from spaninfer_op_reference.quantized_weight import (
     group_scales,
     stack_weights,
 )
-from spaninfer_op_reference.rope import cos_sin, logn, rotate
+from spaninfer_op_reference.rope import cos_sin, llama4_scale, logn, rotate
 from spaninfer_op_reference.rounding import E4M3_MOST, to_bfloat16, to_e4m3
 from spaninfer_op_reference.sample import NoToken, RowSampling, gumbel, process, sample
 from spaninfer_op_reference.spans import append, gather_spans
@@ -115,6 +115,7 @@ __all__ = [
     "join_rows",
     "layer_norm",
     "linear",
+    "llama4_scale",
     "log_softmax",
     "logn",
     "merge",

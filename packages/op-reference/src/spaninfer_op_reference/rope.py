@@ -68,3 +68,13 @@ def logn(x: Floats, positions: Ints, base: int) -> Floats:
     """[T H D]: x[T H D] * max(1, log_base(position + 1)), for queries beyond `base` (Qwen-1)."""
     factor: Floats = np.maximum(np.log(positions + 1) / math.log(base), 1).astype(x.dtype)
     return np.multiply(x, factor[:, None, None])
+
+
+def llama4_scale(x: Floats, positions: Ints, beta: float, length: int, offset: int = 0) -> Floats:
+    """[T H D]: x[T H D] * (1 + beta * log(1 + floor((position + offset) / length))).
+
+    Queries grow by a step per `length` positions (Llama 4, arXiv 2501.19399; Ministral 3).
+    """
+    steps = (positions + offset) // length
+    factor: Floats = (1 + beta * np.log1p(steps)).astype(x.dtype)
+    return np.multiply(x, factor[:, None, None])

@@ -249,6 +249,10 @@ class Ops(Protocol, Generic[A]):
         """x[T H D] * max(1, log_base(position + 1))."""
         ...
 
+    def llama4_scale(self, step: Step[A], x: A, *, beta: float, length: int, offset: int) -> A:
+        """x[T H D] * (1 + beta * log(1 + floor((position + offset) / length)))."""
+        ...
+
     # ---- attention -------------------------------------------------------------------------------
 
     def append(

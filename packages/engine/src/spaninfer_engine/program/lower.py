@@ -225,6 +225,15 @@ class Lowering:
         q, k, v = self._placed(node, x)
         if node.logn_base is not None:
             q = self.add("logn", q, name="q", base=node.logn_base)
+        if (growth := node.llama4_scale) is not None:
+            q = self.add(
+                "llama4_scale",
+                q,
+                name="q",
+                beta=growth.beta,
+                length=growth.length,
+                offset=growth.offset,
+            )
         place = self._place(node.group)
         self.add_many("append", k, v, names=(), group=node.group, layer=place)
         read = self.add(

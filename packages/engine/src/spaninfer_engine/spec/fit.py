@@ -201,6 +201,8 @@ def _grouped(node: nodes.Attention, group: nodes.CacheGroup, hidden: int) -> Mis
         yield from _is(node.sinks, heads.query)
     if node.logn_base is not None and node.logn_base < 2:
         yield f"the logarithm's base is {node.logn_base}; it takes 2 or more"
+    if (growth := node.llama4_scale) is not None and (growth.length < 1 or growth.offset < 0):
+        yield f"a length of {growth.length} and an offset of {growth.offset}: 1 and 0 at least"
 
 
 def _latent(node: nodes.MlaAttention, group: nodes.CacheGroup, hidden: int) -> Misfits:

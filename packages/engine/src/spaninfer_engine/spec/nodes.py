@@ -169,6 +169,15 @@ class HeadNorms:
 
 
 @dataclass(frozen=True, slots=True)
+class Llama4Scale:
+    """q *= 1 + beta * log(1 + floor((position + offset) / length)) (Llama 4, Ministral 3)."""
+
+    beta: float
+    length: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """Causal grouped-query attention over the span cache."""
 
@@ -182,6 +191,7 @@ class Attention:
     softcap: float | None = None
     window: int | None = None  # keys kept: i - window < j <= i
     logn_base: int | None = None  # q *= max(1, log_base(position + 1)) (Qwen-1)
+    llama4_scale: Llama4Scale | None = None
     sinks: Weight | None = None  # [H]: scores of a key without value (gpt-oss)
 
 
@@ -310,7 +320,7 @@ class RoutedMLP:
     scores: Scores
     experts: EachExpert | StackedExperts
     act: GateName
-    shared: GatedMLP | None = None
+    shared: GatedMLP | FusedGatedMLP | None = None
     shared_gate: Linear | None = None  # its sigmoid scales the shared MLP
 
 

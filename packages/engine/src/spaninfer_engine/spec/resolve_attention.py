@@ -14,6 +14,7 @@ from spaninfer_engine.spec.nodes import (
     HeadNorms,
     Heads,
     Linear,
+    Llama4Scale,
     LowRank,
     MlaAttention,
     RaggedAttention,
@@ -62,7 +63,13 @@ class Groups:
         )
 
 
-_RAGGED = {"kind": ("mha",), "pos": ("none", "rope"), "logn": (None,), "sinks": (False,)}
+_RAGGED = {
+    "kind": ("mha",),
+    "pos": ("none", "rope"),
+    "logn": (None,),
+    "llama4_beta": (None,),
+    "sinks": (False,),
+}
 
 
 class AttentionReader:
@@ -149,6 +156,7 @@ class AttentionReader:
             softcap=scope.optional_number("attn", "softcap"),
             window=window,
             logn_base=scope.optional_integer("attn", "logn"),
+            llama4_scale=self._llama4_scale(),
             sinks=self._sinks(within),
         )
 
@@ -158,6 +166,13 @@ class AttentionReader:
         if isinstance(place, Rope) and not self._scope.flag("rope", "layers", index):
             return None
         return place
+
+    def _llama4_scale(self) -> Llama4Scale | None:
+        beta = self._scope.optional_number("attn", "llama4_beta")
+        if beta is None:
+            return None
+        length = self._scope.integer("attn", "llama4_length")
+        return Llama4Scale(beta, length, self._scope.integer("attn", "llama4_offset"))
 
     def _sinks(self, within: str) -> Weight | None:
         if not self._scope.flag("attn", "sinks"):

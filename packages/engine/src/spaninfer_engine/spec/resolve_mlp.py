@@ -20,6 +20,7 @@ from spaninfer_engine.spec.nodes import (
     Weight,
 )
 
+_FUSED = ("gate_up", "down")
 MAX_ALL_EXPERTS = 200_000  # of all layers, each with three names: no config takes minutes to read
 
 
@@ -45,12 +46,7 @@ class MlpReader:
             return self._routed(within)
         ffn = self._scope.integer("dims", "ffn")
         if self._fused:
-            return FusedGatedMLP(
-                self._rows(self._maker.name("gate_up", within), 2 * ffn, (ffn, ffn)),
-                self._down(self._maker.name("down", within), ffn),
-                self._dense_act(),
-                self._up_first,
-            )
+            return self._fused_gated([self._maker.name(key, within) for key in _FUSED], ffn)
         if self._kind == "plain":
             return PlainMLP(
                 self._rows(self._maker.name("up", within), ffn),
@@ -69,6 +65,11 @@ class MlpReader:
         return GatedMLP(
             self._rows(gate, ffn), self._rows(up, ffn), self._down(down, ffn), self._dense_act()
         )
+
+    def _fused_gated(self, names: Sequence[str], ffn: int) -> FusedGatedMLP:
+        gate_up, down = names
+        both = self._rows(gate_up, 2 * ffn, (ffn, ffn))
+        return FusedGatedMLP(both, self._down(down, ffn), self._dense_act(), self._up_first)
 
     def _rows(self, name: str, rows: int, parts: tuple[int, ...] = ()) -> Linear:
         return self._maker.linear(name, rows, self._hidden, bias=self._bias, split=0, parts=parts)
@@ -191,7 +192,10 @@ class MlpReader:
             down_bias=Weight(down_bias, (num, hidden)) if is_biased else None,
         )
 
-    def _shared(self, within: str) -> GatedMLP:
+    def _shared(self, within: str) -> GatedMLP | FusedGatedMLP:
         prefix = within + self._maker.name("shared")
+        if self._scope.flag("moe", "shared_fused"):
+            fused = [prefix + self._maker.name(f"shared_{key}") for key in _FUSED]
+            return self._fused_gated(fused, self._scope.integer("moe", "shared_ffn"))
         names = [prefix + self._maker.name(f"expert_{key}") for key in ("gate", "up", "down")]
         return self._gated(names, self._scope.integer("moe", "shared_ffn"))

@@ -39,7 +39,8 @@ OTHER_NAMES = {"su": "longrope", "mrope": "default"}
 _MSCALE = number(0.0, 1e6)
 EVERY_KIND = frozenset(  # read elsewhere, or without a meaning
     {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"}
-    | {"original_max_position_embeddings", "mrope_section", "mrope_interleaved"}
+    | {"original_max_position_embeddings", "max_position_embeddings"}
+    | {"mrope_section", "mrope_interleaved"}
 )
 
 
@@ -70,8 +71,11 @@ class Table:
         self.kind = OTHER_NAMES.get(said, said)
         if self.kind not in READS:
             raise self.error(f"the rope type {said!r} is not built; built are {', '.join(READS)}")
+        read = READS[self.kind] | EVERY_KIND
+        if scope.optional_number("attn", "llama4_beta") is not None:
+            read |= {"llama_4_scaling_beta"}
         for word, value in self._words.items():
-            if value is not None and word not in READS[self.kind] | EVERY_KIND:
+            if value is not None and word not in read:
                 raise self.error(f"rope type {said!r} has no {word!r} here (it is {value!r})")
 
     def error(self, problem: str) -> SpecError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from spaninfer_engine.errors import SpecError, shown
 from spaninfer_engine.spec.read import Entry, ModelSpec, frozen
@@ -179,12 +179,24 @@ class Scope:
         A key that is null is not absent.
         """
         value: object = self.config
-        for part in path.split("."):
+        parts = path.split(".")
+        for at, part in enumerate(parts):
             if not isinstance(value, Mapping) or part not in value:
-                entry = self.spec.entries.get(("config.default", path))
-                return None if entry is None else entry.text
+                return self._default_of(parts, at + 1)
             value = value[part]
         return value
+
+    def _default_of(self, parts: Sequence[str], absent: int) -> object:
+        """Return the default of a path, or of a table that holds it, `absent` parts of it long."""
+        for end in range(len(parts), absent - 1, -1):
+            entry = self.spec.entries.get(("config.default", ".".join(parts[:end])))
+            if entry is None:
+                continue
+            value: object = entry.text
+            for part in parts[end:]:
+                value = value.get(part) if isinstance(value, Mapping) else None
+            return value
+        return None
 
     def _near(self, path: str) -> str:
         known = [*self.spec.said("let"), *SECTIONS["dims"].keys]

@@ -163,6 +163,11 @@ _ATTN = Section(
         "logn": Word(
             optional(size(2, MAX_INDEX)), "null", "q *= max(1, log(position + 1) to this base)"
         ),
+        "llama4_beta": Word(
+            optional(NUMBER), "null", "q *= 1 + beta * log(1 + floor((position + offset) / length))"
+        ),
+        "llama4_length": Word(size(1, MAX_INDEX), REQUIRED, "length in it, where there is a beta"),
+        "llama4_offset": Word(size(0, MAX_INDEX), 0, "offset in it"),
         "alibi_scaled": Word(FLAG, False, "the ALiBi bias is scaled with the scores (Falcon)"),
         "alibi_bf16": Word(FLAG, False, "slope * position is rounded to bfloat16 (Falcon)"),
     },
@@ -248,6 +253,7 @@ _MOE = Section(
             "an MLP for every token; gated: times the sigmoid of its own gate",
         ),
         "shared_ffn": Word(SIZE, REQUIRED, "its inner channels"),
+        "shared_fused": Word(FLAG, False, "its gate and up projections are one"),
         "bias": Word(FLAG, False, "the router has a bias"),
         "expert_bias": Word(FLAG, False, "stacked experts have biases"),
         "in_turn": Word(FLAG, False, "in stacked experts gate and up take turns (gpt-oss)"),

@@ -72,6 +72,8 @@ WEIGHTS = Section(
             "mlp.experts.down_proj_bias", "biases of stacked experts; the whole name"
         ),
         "shared": name("mlp.shared_experts.", "prefix of the shared expert"),
+        "shared_gate_up": name("gate_up_proj", "the shared expert's fused gate and up projection"),
+        "shared_down": name("down_proj", "the shared expert's down projection, where it is fused"),
         "shared_gate": name("mlp.shared_expert_gate", "gate of the shared expert"),
         "mlm_dense": name("", "masked-token head: dense layer"),
         "mlm_norm": name("", "masked-token head: norm"),

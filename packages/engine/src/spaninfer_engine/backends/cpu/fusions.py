@@ -84,6 +84,7 @@ _SINGLE: tuple[tuple[str, Callable[[Operation, Pack], Write]], ...] = (
     ("y = merge_heads x", heads.merge_heads),
     ("y = rotate x", heads.rotate),
     ("y = logn x", heads.logn),
+    ("y = llama4_scale x", heads.llama4_scale),
     ("append k v", attention.append),
     ("append k", attention.append),
     ("y = attend q", attention.attend),

@@ -6,7 +6,16 @@ import math
 from typing import cast
 
 import numpy as np
-from spaninfer_kernels_cpu import Columns, Matrix, RopeAngles, copy_call, logn_call, rope_call
+from spaninfer_kernels_cpu import (
+    Columns,
+    Llama4Growth,
+    Matrix,
+    RopeAngles,
+    copy_call,
+    llama4_scale_call,
+    logn_call,
+    rope_call,
+)
 
 from spaninfer_engine.backends.cpu.recorder import Recorder, Value
 from spaninfer_engine.backends.cpu.script import Values, Write
@@ -147,6 +156,26 @@ def rotate(operation: Operation, _pack: Pack) -> Write:
                 size=size,
             )
         )
+        return (out,)
+
+    return write
+
+
+def llama4_scale(operation: Operation, _pack: Pack) -> Write:
+    """Queries grow by a step per `length` positions."""
+    beta, length = operation.number("beta"), int(operation.number("length"))
+    offset = int(operation.number("offset"))
+
+    def write(to: Recorder, x: Value) -> Values:
+        out = to.new(*x.shape, per_logit=False)
+        call = llama4_scale_call(
+            x.rows,
+            out=out.rows,
+            channels=x.size,
+            position=to.inputs.places,
+            growth=Llama4Growth(beta, length, offset),
+        )
+        to.calls.append(call)
         return (out,)
 
     return write

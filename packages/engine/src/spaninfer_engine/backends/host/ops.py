@@ -183,6 +183,12 @@ class HostOps:
         """Queries beyond `base` positions grow with the logarithm of their position."""
         return definition.logn(x, step.positions[0], base)
 
+    def llama4_scale(
+        self, step: Step[Array], x: Array, *, beta: float, length: int, offset: int
+    ) -> Array:
+        """Queries grow by a step per `length` positions."""
+        return definition.llama4_scale(x, step.positions[0], beta, length, offset)
+
     # ---- attention and experts -------------------------------------------------------------------
 
     def append(

@@ -322,6 +322,14 @@ class TorchOps:
         factor = torch.log(step.positions[0] + 1.0) / math.log(base)
         return (x * factor.clamp(min=1.0)[:, None, None]).to(x.dtype)
 
+    def llama4_scale(
+        self, step: Step[Tensor], x: Tensor, *, beta: float, length: int, offset: int
+    ) -> Tensor:
+        """Queries grow by a step per `length` positions."""
+        steps = (step.positions[0] + offset) // length
+        factor = 1 + beta * torch.log1p(steps.float())
+        return (x * factor[:, None, None]).to(x.dtype)
+
     # ---- attention -------------------------------------------------------------------------------
 
     def append(
