@@ -45,6 +45,7 @@ from spaninfer_kernels_cpu.elementwise.scale_call import (
     Llama4Growth,
     llama4_scale_call,
     logn_call,
+    scale_rows_call,
     sigmoid_gate_call,
 )
 from spaninfer_kernels_cpu.errors import (
@@ -180,6 +181,7 @@ __all__ = [
     "rope_call",
     "route_call",
     "sampling_kernel",
+    "scale_rows_call",
     "shared_thread_pool",
     "sigmoid_gate_call",
     "unpack",

@@ -31,6 +31,7 @@ class Case:
     softcap: float | None = None
     alibi: bool = False
     ahead: int | None = 0
+    chunked: bool = False
 
 
 CASES = [
@@ -46,6 +47,8 @@ CASES = [
     Case(parts=((0, 90),), window=1),
     Case(parts=((100, 30), (400, 1)), window=33),
     Case(parts=((0, 40),), window=1000),
+    Case(parts=((0, 90), (28, 13), (699, 1)), window=7, chunked=True, heads=(8, 2)),
+    Case(parts=((500, 300), (1279, 2)), window=640, chunked=True, heads=(7, 1), span_len=32),
     Case(parts=((0, 70), (300, 1)), softcap=3.0),
     Case(parts=((0, 70), (300, 1)), alibi=True, heads=(6, 6)),
     Case(parts=((0, 33), (0, 1), (0, 300), (0, 64)), heads=(3, 3), sizes=(32, 32), ahead=None),
@@ -267,7 +270,7 @@ def problem(case, rng):
     numbers = iter(rng.permutation(num_spans))
     tables = np.full((len(lengths), max(per_request)), 2**31 - 1, np.int32)
     for request, (start, _) in enumerate(case.parts):
-        first = 0 if case.window is None else max(0, start - case.window + 1)
+        first = oldest(start, case)
         for index in range(per_request[request]):
             tables[request, index] = next(numbers)
         for position in range(first, lengths[request]):
@@ -282,8 +285,20 @@ def problem(case, rng):
     num_rows = len(rows.position)
     query = rng.standard_normal((num_rows, heads, key_size)).astype(np.float32)
     slopes = rng.uniform(0, 1, heads).astype(np.float32) if case.alibi else None
-    scores = Scores(key_size**-0.5, case.softcap, case.window, slopes, ahead=case.ahead)
+    scores = Scores(
+        *(key_size**-0.5, case.softcap, case.window, slopes),
+        ahead=case.ahead,
+        chunked=case.chunked,
+    )
     return query, keys, values, rows, scores, np.full((num_rows, heads, value_size), NAN)
+
+
+def oldest(position, bounds):
+    if bounds.window is None:
+        return 0
+    if bounds.chunked:
+        return position - position % bounds.window
+    return max(0, position - bounds.window + 1)
 
 
 def definition(query, keys, values, rows, scores):
@@ -292,7 +307,7 @@ def definition(query, keys, values, rows, scores):
     for request in np.unique(rows.request):
         mine = rows.request == request
         positions = rows.position[mine]
-        first = 0 if scores.window is None else max(0, positions.min() - scores.window + 1)
+        first = oldest(positions.min(), scores)
         assert scores.ahead == 0 or first == 0
         seen = np.arange(first, positions.max() + 1)
         span, slot = np.divmod(seen, keys.shape[1])
@@ -314,6 +329,7 @@ def definition(query, keys, values, rows, scores):
             scale=scores.scale,
             softcap=scores.softcap,
             window=scores.window,
+            chunked=scores.chunked,
             bias=bias,
         )
     return out

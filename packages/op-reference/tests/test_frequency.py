@@ -53,6 +53,7 @@ CASES = [
     ("dynamic", dict(factor=4.0), 10),
     ("dynamic", dict(factor=4.0), 2 * MAX_LEN),
     ("llama3", dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0), 10),
+    ("llama3", dict(factor=16.0, low_freq_factor=1.0, high_freq_factor=1.0), 10),
     ("yarn", YARN, 10),
     ("yarn", YARN | dict(truncate=False), 10),
     ("yarn", YARN | dict(beta_fast=16.0, beta_slow=2.0), 10),

@@ -204,7 +204,7 @@ def attend_calls(
         softmax=_SoftmaxArguments(
             scale=scores.scale,
             softcap=scores.softcap or 0.0,
-            window=scores.window or 0,
+            window=0 if scores.chunked else scores.window or 0,  # else the plan has cut them
             slopes=address_or_zero(scores.slopes),
             sinks=address_or_zero(scores.sinks),
             rounded=scores.rounded,

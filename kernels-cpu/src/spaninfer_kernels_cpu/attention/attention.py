@@ -86,9 +86,10 @@ def attend(
         return
     _, span_len, kv_heads, _ = keys.numbers.shape
     heads, window = query.shape[1], scores.window or 0
-    _check_tables(batch, len(keys.numbers), span_len, window)
+    _check_tables(batch, len(keys.numbers), span_len, scores)
     items, num_parts = plan_attention(
-        batch.request, batch.position, heads // kv_heads, window, ahead_of(scores)
+        *(batch.request, batch.position, heads // kv_heads, window, ahead_of(scores)),
+        chunked=scores.chunked,
     )
     parts = np.empty(num_parts * heads * (values.size + PART_NUMBERS), np.float32)
     arrays = (batch.tables, batch.request, batch.position, items, parts)
@@ -128,7 +129,7 @@ def _check(
         raise ShapeError(f"query has {num_rows} rows, but position has {len(batch.position)}")
 
 
-def _check_tables(batch: AttentionBatch, num_spans: int, span_len: int, window: int) -> None:
+def _check_tables(batch: AttentionBatch, num_spans: int, span_len: int, scores: Scores) -> None:
     """Raise unless every position that a row attends lies in one of the spans."""
     num_entries = int(batch.position.max()) // span_len + 1
     if num_entries > batch.tables.shape[1]:
@@ -140,11 +141,18 @@ def _check_tables(batch: AttentionBatch, num_spans: int, span_len: int, window: 
     if entries.min() >= 0 and entries.max() < num_spans:
         return
     last = batch.position // span_len  # some entries name no span; are they read?
-    first = (
-        np.maximum(batch.position - window + 1, 0) // span_len if window else np.zeros_like(last)
-    )
+    first = _oldest(batch.position, scores) // span_len
     readers = np.zeros((len(entries), num_entries + 1), np.int64)
     np.add.at(readers, (batch.request, first), 1)
     np.add.at(readers, (batch.request, last + 1), -1)
     is_read = readers.cumsum(axis=1)[:, :-1] > 0
     demand_below("tables", entries[is_read], num_spans, "spans")
+
+
+def _oldest(position: Ints, scores: Scores) -> Ints:
+    """Return the first positions that rows at these see."""
+    if scores.window is None:
+        return np.zeros_like(position)
+    if scores.chunked:
+        return position - position % scores.window
+    return np.maximum(position - scores.window + 1, 0)

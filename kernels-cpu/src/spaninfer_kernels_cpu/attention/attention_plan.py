@@ -32,17 +32,25 @@ CHUNK_PER_ROW: Final = 64  # and several rows, each: parts cost at most a few pe
 
 
 def plan_attention(
-    request: Ints, position: Ints, group: int, window: int, ahead: int = 0
+    request: Ints,
+    position: Ints,
+    group: int,
+    window: int,
+    ahead: int = 0,
+    *,
+    chunked: bool = False,
 ) -> tuple[Ints, int]:
     """Return the items [N 8] of rows with request[T] and position[T], and how many parts in all.
 
     `group`: query heads per key head; `window`: tokens that a query sees, its own included, 0 for
-    all of them; `ahead`: how many more it sees behind its own, of those that are rows here.
+    all of them; `ahead`: how many more it sees behind its own, of those that are rows here. The
+    windows may be `chunked`: see `Scores`. All rows of an item are of one chunk then, and its
+    tokens begin where the chunk does, so that the kernel looks for no window.
     """
     request, position = (np.ascontiguousarray(numbers, np.int32) for numbers in (request, position))
     rows = (
         *(request.ctypes.data, position.ctypes.data, len(request)),
-        *(int(group), int(window), int(ahead)),
+        *(int(group), int(window), int(ahead), int(chunked)),
     )
     parts = np.empty(1, np.int64)
     count = _write_items(*rows, parts.ctypes.data, 0, 0)
@@ -65,6 +73,7 @@ def _write_items(
     group: int,
     window: int,
     ahead: int,
+    chunked: int,
     num_parts: int,
     items: int,
     room: int,
@@ -75,14 +84,15 @@ def _write_items(
     while start < num_rows:
         if ahead > 0 and start >= whole:
             whole = _end_of_run(start, num_rows, request, position)
-        stop = _end_of_run(start, smaller(num_rows, start + most), request, position)
         first = read_index(position, start)
+        room_left = smaller(most, window - first % window) if chunked else most
+        stop = _end_of_run(start, smaller(num_rows, start + room_left), request, position)
         low = larger(0, first - window + 1) if window > 0 else 0
         high = read_index(position, stop - 1) + 1
         if ahead > 0:
             high = smaller(high + ahead, read_index(position, whole - 1) + 1)
         chunk = larger(CHUNK, CHUNK_PER_ROW * (stop - start))
-        low -= low % chunk
+        low = first - first % window if chunked else low - low % chunk
         pieces = (high - low + chunk - 1) // chunk
         for piece in range(pieces):
             if number < room:

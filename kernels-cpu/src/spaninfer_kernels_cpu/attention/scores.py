@@ -21,7 +21,8 @@ class Scores:
 
     score = softcap * tanh(scale * q.k / softcap) + slopes[h] * (j - p), for positions
     p - window < j <= p + ahead that have keys; `ahead` None: for all behind p, too. Without
-    softcap, slopes[H] (float32) or window, that part is left out.
+    softcap, slopes[H] (float32) or window, that part is left out. Where windows are `chunked` they
+    do not slide: p sees those of j // window == p // window (Llama 4).
     The bias differs from the usual slope * j by a constant per row, which softmax does not see
     and which float32 rounds less. Where it is `rounded` it is scale * slopes[h] * j instead, with
     slopes that are bfloat16, j and the product rounded to it (Falcon). sinks[H] (float32): one
@@ -35,6 +36,7 @@ class Scores:
     sinks: Floats | None = None
     rounded: bool = False
     ahead: int | None = 0
+    chunked: bool = False
 
     def __post_init__(self) -> None:
         """Raise unless every number means something."""
@@ -42,6 +44,8 @@ class Scores:
             raise ShapeError(f"softcap is {self.softcap}; give a positive number, or None")
         if self.window is not None:
             demand_size("window", self.window, 1, MAX_POSITION)
+        if self.chunked and (self.window is None or self.ahead != 0):
+            raise ShapeError("chunked needs a window, and ahead=0")
         if self.ahead is not None:
             demand_size("ahead", self.ahead, 0, MAX_POSITION)
         for name, numbers in (("slopes", self.slopes), ("sinks", self.sinks)):

@@ -36,24 +36,40 @@ class _Scaled(Arguments):
 
 
 @dataclass(frozen=True, slots=True)
-class _SigmoidGateArguments(Arguments):
+class _ByRowArguments(Arguments):
+    """What scales rows by the first number of another matrix's."""
+
     scaled: _Scaled
-    gate: Matrix
+    factor: Matrix
 
 
 def sigmoid_gate_call(
     x: Matrix, gate: Matrix, *, out: Matrix, channels: int, count: int = TOKENS
 ) -> Call:
     """Write x[T C] * sigmoid(gate[T 1])."""
-    arguments = _SigmoidGateArguments(scaled=_Scaled(x, out, channels), gate=gate)
+    arguments = _ByRowArguments(scaled=_Scaled(x, out, channels), factor=gate)
     return Call(_sigmoid_gate, arguments, 1, tokens_per_task(channels), count)
 
 
-def _sigmoid_gate(arguments: _SigmoidGateArguments, tokens: int, task: int) -> None:
+def _sigmoid_gate(arguments: _ByRowArguments, tokens: int, task: int) -> None:
     some = larger(1, NUMBERS_PER_TASK // arguments.scaled.channels)
     for row in range(task * some, smaller(tokens, (task + 1) * some)):
-        gate = floats_at(row_at(arguments.gate, row), 1)[0]
+        gate = floats_at(row_at(arguments.factor, row), 1)[0]
         _scale(arguments.scaled, row, _ONE / (_ONE + exp(-gate)))
+
+
+def scale_rows_call(
+    x: Matrix, factor: Matrix, *, out: Matrix, channels: int, count: int = TOKENS
+) -> Call:
+    """Write x[T C] * factor[T 1]."""
+    arguments = _ByRowArguments(scaled=_Scaled(x, out, channels), factor=factor)
+    return Call(_scale_rows, arguments, 1, tokens_per_task(channels), count)
+
+
+def _scale_rows(arguments: _ByRowArguments, tokens: int, task: int) -> None:
+    some = larger(1, NUMBERS_PER_TASK // arguments.scaled.channels)
+    for row in range(task * some, smaller(tokens, (task + 1) * some)):
+        _scale(arguments.scaled, row, floats_at(row_at(arguments.factor, row), 1)[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ SIZES = {  # no model is of the default's size by chance: they must be said
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "n_head", "n_layer", "ffn_dim", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
     "v_head_dim", "moe_intermediate_size", "shared_expert_intermediate_size", "num_experts",
-    "num_local_experts", "n_routed_experts", "n_shared_experts", "num_experts_per_tok",
+    "num_local_experts", "intermediate_size_mlp", "n_routed_experts", "n_shared_experts",
+    "num_experts_per_tok",
 }  # fmt: skip
 MUST_BE_SAID = SIZES | {
     "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "hidden_act", "activation_function",

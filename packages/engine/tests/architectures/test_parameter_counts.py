@@ -68,6 +68,19 @@ FILES = {
     "other/qwen2-boundless.json": 1_543_714_304,
     "mlc_presets/olmo2_7b.json": 7_298_617_344,
     "mlc_presets/phi-4.json": 3_836_021_760,
+    "aiconfigurator/meta-llama--Llama-4-Scout-17B-16E-Instruct_config.json": (
+        2 * 202048 * 5120
+        + 5120
+        + 48 * (2 * 5120**2 + 2 * 5120 * 1024 + 2 * 5120)
+        + 48 * (17 * 3 * 5120 * 8192 + 16 * 5120)
+    ),
+    "aiconfigurator/meta-llama--Llama-4-Maverick-17B-128E-Instruct_config.json": (
+        2 * 202048 * 5120
+        + 5120
+        + 48 * (2 * 5120**2 + 2 * 5120 * 1024 + 2 * 5120)
+        + 24 * (129 * 3 * 5120 * 8192 + 128 * 5120)
+        + 24 * 3 * 5120 * 16384
+    ),
     "mlc_presets/ministral3_3b_2512.json": (
         131072 * 3072 + 3072 + 26 * (2 * 3072 * 4096 + 2 * 3072 * 1024 + 3 * 3072 * 9216 + 2 * 3072)
     ),

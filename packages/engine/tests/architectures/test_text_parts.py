@@ -52,6 +52,10 @@ WHOLE = {
         mm_tokens_per_image=4, image_token_index=190, boi_token_index=191, eoi_token_index=192),
     "mistral3": _whole("Mistral3", _text("mistral", head_dim=16, model_type="mistral"),
         {**_SIGLIP, "model_type": "pixtral"}, image_token_index=190),
+    "llama4": _whole("Llama4", {**_text("llama4"), "model_type": "llama4_text"},
+        {**_SIGLIP, "model_type": "llama4_vision_model", "vision_output_dim": 32,
+         "projector_input_dim": 32, "projector_output_dim": 32, "pixel_shuffle_ratio": 0.5},
+        image_token_index=190, boi_token_index=191, eoi_token_index=192),
     "ministral3": _whole("Mistral3", _text(
         "ministral3", head_dim=16, model_type="ministral3", rope_parameters={
         "rope_type": "yarn", "rope_theta": 1e6, "factor": 8.0, "beta_fast": 32.0,
@@ -71,7 +75,7 @@ WHOLE = {
 }  # fmt: skip
 
 
-WITHOUT_TOWERS = ("gemma3", "mistral3", "ministral3")
+WITHOUT_TOWERS = ("gemma3", "llama4", "mistral3", "ministral3")
 
 
 @pytest.mark.parametrize("name", WHOLE)

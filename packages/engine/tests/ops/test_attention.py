@@ -144,6 +144,19 @@ def test_attention_over_spans_is_as_defined(
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("window", [2, 3, 5])
+def test_windows_in_chunks_do_not_slide(window: int, backend: Backend) -> None:
+    spans = Spans(backend, GROUPED)
+    step = spans.write(SLICES)
+    query = _random((step.num_tokens, 6, GROUPED.key_dim), 99)
+    scores = {"scale": 0.4, "softcap": None, "window": window, "chunked": True}
+
+    actual = spans.ops.attend(step, backend.put(spans.ops, query), group=0, layer=LAYER, **scores)
+
+    backend.check(spans.ops, actual, _expected(GROUPED, query, None, **scores))
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("group", [WIDE_KEYS, LATENT], ids=["narrow values", "values in keys"])
 def test_keys_and_values_may_differ_in_width(group: CacheGroup, backend: Backend) -> None:
     spans = Spans(backend, group)

@@ -70,7 +70,7 @@ def test_an_unknown_class_is_answered_with_the_nearest() -> None:
     [
         ("Gemma3nForConditionalGeneration", "Gemma3"),
         ("Qwen3NextForCausalLM", "Qwen3"),
-        ("Llama4ForConditionalGeneration", "Llama"),
+        ("Llama5ForConditionalGeneration", "Llama"),
         ("Phi4MMForCausalLM", "Phi"),
         ("PhiMoEForCausalLM", "Phi"),
         ("GraniteMoeHybridForCausalLM", "Granite"),

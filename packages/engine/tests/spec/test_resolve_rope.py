@@ -151,8 +151,8 @@ def test_the_theta_in_a_table_of_the_older_name_is_read() -> None:
             "reaches 4,096,000,000 positions; at most 2,147,483,647 are told apart",
         ),
         (
-            {"type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4},
-            "'low_freq_factor' is 4; it must be below the high one, 4",
+            {"type": "llama3", "factor": 8, "low_freq_factor": 5, "high_freq_factor": 4},
+            "'low_freq_factor' is 5; it may be the high one, 4, at most",
         ),
         ({"type": "llama3", "factor": 8, "low_freq_factor": -1}, "low_freq_factor: expected a"),
         (

@@ -24,16 +24,20 @@ def attend(
     scale: float,
     softcap: float | None = None,
     window: int | None = None,
+    chunked: bool = False,
     bias: Floats | None = None,
     sinks: Floats | None = None,
 ) -> Floats:
     """[T H E]: softmax(softcap(scale * q.k) + bias[H N]) over the visible values[N K E].
 
     query[T H D], keys[N K D]. A query at position i sees keys at positions j <= i, and with a
-    window only j > i - window; every query must see one. sinks[H] are scores of one key more per
-    head, which has no value (gpt-oss).
+    window only j > i - window; every query must see one. `chunked` windows do not slide: i sees
+    the keys of its own chunk of `window` positions (Llama 4). sinks[H] are scores of one key more
+    per head, which has no value (gpt-oss).
     """
     visible = _visible(query_positions, key_positions, window)
+    if window is not None and chunked:
+        visible &= (query_positions // window)[:, None] == key_positions // window
     scores = np.where(visible, _scores(query, keys, scale, softcap, bias), -np.inf)
     if sinks is None:
         return _read(softmax(scores), values)

@@ -117,8 +117,10 @@ def _llama3(inverse: Floats, rule: FrequencyRule) -> Floats:
     """Frequencies over the factor where a turn is long, kept where it is short, mixed between."""
     turns = rule.original_len * inverse / (2 * math.pi)  # within the original length
     span = rule.high_freq_factor - rule.low_freq_factor
-    keep = np.clip((turns - rule.low_freq_factor) / span, 0, 1)
-    return (1 - keep) * inverse / rule.factor + keep * inverse
+    above = turns - rule.low_freq_factor
+    keep = np.clip(above / span if span else np.sign(above), 0, 1)  # none: Llama 4 Scout
+    mixed: Floats = (1 - keep) * inverse / rule.factor + keep * inverse
+    return mixed
 
 
 def _yarn(inverse: Floats, rule: FrequencyRule) -> Floats:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import normalize_rows
 
 from spaninfer_engine.dummy_array import DummyArray
-from spaninfer_engine.spec.nodes import Weight
+from spaninfer_engine.spec.nodes import Ones, Weight
 
 Constant: TypeAlias = int | float | str | bool | tuple[int, ...] | tuple[str, ...] | None
 Host: TypeAlias = NDArray[np.generic]
@@ -97,7 +97,7 @@ class Use:
     """
 
     argument: str
-    tensors: tuple[Weight, ...]
+    tensors: tuple[Weight | Ones, ...]
     stacked: bool = False
     view: HeadRows | FlatRows | TapRows | UnitRows | TakenApart | OneAxis | None = None
 

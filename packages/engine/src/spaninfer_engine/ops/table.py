@@ -219,6 +219,10 @@ class Ops(Protocol, Generic[A]):
         """x[T C] * sigmoid(gate[T 1])."""
         ...
 
+    def scale_rows(self, x: A, factor: A) -> A:
+        """x[T C] * factor[T 1]."""
+        ...
+
     # ---- heads -----------------------------------------------------------------------------------
 
     def split(self, x: A, *, sizes: tuple[int, ...]) -> tuple[A, ...]:
@@ -271,10 +275,13 @@ class Ops(Protocol, Generic[A]):
         scale: float,
         softcap: float | None = None,
         window: int | None = None,
+        chunked: bool = False,
         alibi: AlibiKind | None = None,
         sinks: A | None = None,
     ) -> A:
         """[T H E]: softmax(scores) over the values of positions p - window < j <= p.
+
+        Where windows are `chunked`, over those of p // window == j // window, j <= p.
 
         scores = softcap(scale * q.k) + bias; the bias of head h at position j is slope_h * j,
         times `scale` where it is "scaled" or "rounded", and rounded to bfloat16 before that where

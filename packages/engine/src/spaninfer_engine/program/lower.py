@@ -7,6 +7,7 @@ checkpoint.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from spaninfer_engine.ops.bound import Result
 from spaninfer_engine.ops.operation import (
@@ -41,11 +42,13 @@ from spaninfer_engine.spec.nodes import (
     MlaAttention,
     Model,
     Norm,
+    Ones,
     PlainMLP,
     Pool,
     RaggedAttention,
     Rope,
     RoutedMLP,
+    Scores,
     Sinusoidal,
     SplitQkv,
     StackedExperts,
@@ -246,6 +249,7 @@ class Lowering:
             scale=node.scale,
             softcap=node.softcap,
             window=node.window,
+            chunked=node.chunked,
             alibi=_alibi(node.positions),
         )
         return self.linear(node.out, self.add("merge_heads", read, name="read"), "attention")
@@ -349,9 +353,23 @@ class Lowering:
     def _routed_mlp(self, node: RoutedMLP, x: str) -> str:
         router = _affine(node.router.weight, node.router.bias)
         logits = self.add("router", x, name="routing", uses=router)
+        chosen, taken = self._route(node, logits, node.scores), x
+        if node.input_scaled:
+            taken = self.add("scale_rows", x, chosen[1], name="scaled")
+            one = replace(node.scores, normalise=True)  # of one expert that is a share of 1
+            chosen = self._route(node, logits, one)
+        y = self._experts(node, taken, chosen)
+        if node.shared is None:
+            return y
+        shared = self.node(node.shared, x)
+        if node.shared_gate is not None:
+            gate = self.linear(node.shared_gate, x, "gate")
+            shared = self.add("sigmoid_gate", shared, gate, name="mlp")
+        return self.add("add", y, shared, name="mlp", scale=1.0)
+
+    def _route(self, node: RoutedMLP, logits: str, scores: Scores) -> tuple[str, ...]:
         uses = () if node.correction is None else (_correction(node.correction),)
-        scores = node.scores
-        chosen = self.add_many(
+        return self.add_many(
             "route",
             logits,
             names=("ids", "shares"),
@@ -364,14 +382,6 @@ class Lowering:
             group_topk=scores.group_topk,
             group_score=scores.group_score,
         )
-        y = self._experts(node, x, chosen)
-        if node.shared is None:
-            return y
-        shared = self.node(node.shared, x)
-        if node.shared_gate is not None:
-            gate = self.linear(node.shared_gate, x, "gate")
-            shared = self.add("sigmoid_gate", shared, gate, name="mlp")
-        return self.add("add", y, shared, name="mlp", scale=1.0)
 
     def _experts(self, node: RoutedMLP, x: str, chosen: tuple[str, ...]) -> str:
         match node.experts:
@@ -399,7 +409,7 @@ class Lowering:
         return logits
 
 
-def _affine(weight: Weight, bias: Weight | None) -> tuple[Use, ...]:
+def _affine(weight: Weight | Ones, bias: Weight | None) -> tuple[Use, ...]:
     uses = (Use("weight", (weight,)),)
     return uses if bias is None else (*uses, Use("bias", (bias,)))
 

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol
 
+import numpy as np
 from spaninfer_op_reference import QuantizedWeight, WeightFormat, stack_weights
 
 from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.ops.operation import Packable, Use
 from spaninfer_engine.ops.step import A
 from spaninfer_engine.ops.table import Ops
+from spaninfer_engine.spec.nodes import Ones, Weight
 
 
 class Reader(Protocol):
@@ -60,7 +62,7 @@ class Packer(Generic[A]):
         return self._packed[key]
 
     def _pack(self, uses: Sequence[Use], layout: str) -> A:
-        entries = [[self._reader.quantized(w.name) for w in use.tensors] for use in uses]
+        entries = [[self._quantized(each) for each in use.tensors] for use in uses]
         stored = [[entry for entry in each if entry is not None] for each in entries]
         known = [entry for each in stored for entry in each]
         whole = list(map(len, stored)) == list(map(len, entries))
@@ -87,7 +89,15 @@ class Packer(Generic[A]):
         return pack([_load(use, each) for use, each in zip(uses, stored, strict=True)])
 
     def _expanded(self, use: Use) -> Packable:
-        return use.assemble(tuple(self._reader.read(weight.name) for weight in use.tensors))
+        return use.assemble(tuple(map(self._read, use.tensors)))
+
+    def _quantized(self, tensor: Weight | Ones) -> QuantizedEntry | None:
+        return None if isinstance(tensor, Ones) else self._reader.quantized(tensor.name)
+
+    def _read(self, tensor: Weight | Ones) -> Packable:
+        if isinstance(tensor, Ones):
+            return np.ones(tensor.shape, np.float32)
+        return self._reader.read(tensor.name)
 
 
 def _load(use: Use, stored: Sequence[QuantizedEntry]) -> QuantizedWeight:

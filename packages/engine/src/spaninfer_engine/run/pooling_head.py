@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import gelu, layer_norm, linear, relu, rms_norm
 
 from spaninfer_engine.program.packer import Reader
-from spaninfer_engine.spec.nodes import Encoder, HeadActivation, HeadLayer, Norm, Weight
+from spaninfer_engine.spec.nodes import Encoder, HeadActivation, HeadLayer, Norm, Ones, Weight
 
 Rows = NDArray[np.float32]
 
@@ -59,11 +59,13 @@ class PoolingHead:
 
 def _read(node: HeadLayer, reader: Reader) -> _Layer:
     norm: Norm | None = node.norm
+    norm_weight = None if norm is None else norm.weight
+    assert not isinstance(norm_weight, Ones)  # the vocabulary offers none here
     return _Layer(
         node,
         _matrix(node.linear.weight, reader),
         _array(node.linear.bias, reader),
-        None if norm is None else _array(norm.weight, reader),
+        _array(norm_weight, reader),
         None if norm is None else _array(norm.bias, reader),
     )
 

@@ -26,7 +26,7 @@ def misfits(model: nodes.Model) -> Misfits:
             yield from _tower(tower, model)
 
 
-def _is(weight: nodes.Weight, *shape: int) -> Misfits:
+def _is(weight: nodes.Weight | nodes.Ones, *shape: int) -> Misfits:
     if weight.shape != shape:
         yield f"{weight.name} is {list(weight.shape)}, and what reads it takes {list(shape)}"
 
@@ -282,6 +282,8 @@ def _routed(node: nodes.RoutedMLP, hidden: int) -> Misfits:
             yield from _is(down_all, experts, down_all.shape[1], hidden)
     if isinstance(node.experts, nodes.StackedExperts):
         yield from _expert_biases(node.experts, experts, hidden)
+    if node.input_scaled and node.scores.top_k != 1:
+        yield f"one expert's share can scale its input, and {node.scores.top_k} are chosen"
     if node.shared is not None:
         yield from _mlp(node.shared, hidden)
     if node.shared_gate is not None:

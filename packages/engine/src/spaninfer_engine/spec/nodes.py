@@ -52,6 +52,18 @@ class Weight:
 
 
 @dataclass(frozen=True, slots=True)
+class Ones:
+    """The weight of a norm that has none: no checkpoint stores it."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """What stands for a tensor's name in listings."""
+        return "ones"
+
+
+@dataclass(frozen=True, slots=True)
 class Linear:
     """x @ weight.T + bias."""
 
@@ -65,7 +77,7 @@ class Norm:
 
     kind: Literal["rms", "layer"]
     eps: float
-    weight: Weight  # [C]
+    weight: Weight | Ones  # [C]
     bias: Weight | None = None
     plus_one: bool = False  # the weight counts from one (Gemma)
 
@@ -190,6 +202,7 @@ class Attention:
     norms: HeadNorms | None = None
     softcap: float | None = None
     window: int | None = None  # keys kept: i - window < j <= i
+    chunked: bool = False  # windows do not slide: j // window == i // window (Llama 4)
     logn_base: int | None = None  # q *= max(1, log_base(position + 1)) (Qwen-1)
     llama4_scale: Llama4Scale | None = None
     sinks: Weight | None = None  # [H]: scores of a key without value (gpt-oss)
@@ -320,6 +333,7 @@ class RoutedMLP:
     scores: Scores
     experts: EachExpert | StackedExperts
     act: GateName
+    input_scaled: bool = False  # the share of the one chosen scales its input instead (Llama 4)
     shared: GatedMLP | FusedGatedMLP | None = None
     shared_gate: Linear | None = None  # its sigmoid scales the shared MLP
 

@@ -45,6 +45,7 @@ def _ragged(layer: Layer, architecture: str) -> Layer:
     if (
         not isinstance(attention, Attention)
         or isinstance(attention.positions, Alibi)
+        or attention.chunked
         or attention.logn_base is not None
         or attention.llama4_scale is not None
         or attention.sinks is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from spaninfer_engine.spec.maker import Maker, NormKind
@@ -17,6 +17,7 @@ from spaninfer_engine.spec.nodes import (
     Llama4Scale,
     LowRank,
     MlaAttention,
+    Ones,
     RaggedAttention,
     Rope,
     SplitQkv,
@@ -66,6 +67,7 @@ class Groups:
 _RAGGED = {
     "kind": ("mha",),
     "pos": ("none", "rope"),
+    "chunked": (False,),
     "logn": (None,),
     "llama4_beta": (None,),
     "sinks": (False,),
@@ -152,11 +154,12 @@ class AttentionReader:
             scale=self._scale,
             group=groups.join(Kept(heads.kv, heads.dim, heads.dim, window), index),
             positions=self._position_of(index, window),
-            norms=self._norms(within, heads),
+            norms=self._norms(index, within, heads),
             softcap=scope.optional_number("attn", "softcap"),
             window=window,
+            chunked=window is not None and scope.flag("attn", "chunked"),
             logn_base=scope.optional_integer("attn", "logn"),
-            llama4_scale=self._llama4_scale(),
+            llama4_scale=self._llama4_scale(index),
             sinks=self._sinks(within),
         )
 
@@ -167,9 +170,9 @@ class AttentionReader:
             return None
         return place
 
-    def _llama4_scale(self) -> Llama4Scale | None:
+    def _llama4_scale(self, index: int) -> Llama4Scale | None:
         beta = self._scope.optional_number("attn", "llama4_beta")
-        if beta is None:
+        if beta is None or not self._scope.flag("attn", "llama4_layers", index):
             return None
         length = self._scope.integer("attn", "llama4_length")
         return Llama4Scale(beta, length, self._scope.integer("attn", "llama4_offset"))
@@ -179,9 +182,10 @@ class AttentionReader:
             return None
         return Weight(self._maker.name("sinks", within, suffix=""), (self._heads,), 0)
 
-    def _norms(self, within: str, heads: Heads) -> HeadNorms | None:
+    def _norms(self, index: int, within: str, heads: Heads) -> HeadNorms | None:
         scope, maker = self._scope, self._maker
-        if (kind := scope.text("attn", "qk_norm")) == "none":
+        kind = scope.text("attn", "qk_norm")
+        if kind == "none" or not scope.flag("attn", "qk_norm_layers", index):
             return None
         joint = scope.text("attn", "qk_norm_over") == "all"
         q, k = (
@@ -192,6 +196,8 @@ class AttentionReader:
         )
         if q is None or k is None:
             raise scope.error("attn", "qk_norm", "[weights] q_norm and k_norm must have names")
+        if not scope.flag("attn", "qk_norm_weights"):
+            q, k = (replace(norm, weight=Ones(norm.weight.shape)) for norm in (q, k))
         return HeadNorms(q, k, joint, scope.text("attn", "qk_norm_place") == "after")
 
     def _ragged(self, index: int, within: str) -> RaggedAttention:

@@ -99,6 +99,7 @@ class MlpReader:
             scores=self._scores(num_experts),
             experts=self._experts(within, num_experts),
             act=self._act,
+            input_scaled=scope.flag("moe", "input_scaled"),
             shared=self._shared(within) if shared != "none" else None,
             shared_gate=(
                 maker.linear(maker.name("shared_gate", within), 1, self._hidden)

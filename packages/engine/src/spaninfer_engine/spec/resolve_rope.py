@@ -191,8 +191,10 @@ def _demand_pairs(scope: Scope, key: str, dim: int) -> None:
 def _llama3(plain: Frequencies, table: Table, scope: Scope) -> Frequencies:
     del scope
     low, high = (table.needed(f"{word}_freq_factor", POSITIVE) for word in ("low", "high"))
-    if low >= high:
-        raise table.error(f"'low_freq_factor' is {low:g}; it must be below the high one, {high:g}")
+    if low > high:
+        raise table.error(
+            f"'low_freq_factor' is {low:g}; it may be the high one, {high:g}, at most"
+        )
     return replace(plain, factor=table.needed_factor(), low_freq_factor=low, high_freq_factor=high)
 
 

@@ -159,6 +159,10 @@ _ATTN = Section(
         ),
         "window": Word(optional(INDEX), "null", "keys that are kept: i - window < j <= i"),
         "window_layers": Word(FLAG, True, "layers whose window counts", per_layer=True),
+        "qk_norm_weights": Word(FLAG, True, "it has weights; else it is that of ones"),
+        "qk_norm_layers": Word(FLAG, True, "layers that have it", per_layer=True),
+        "llama4_layers": Word(FLAG, True, "layers with a llama4_beta", per_layer=True),
+        "chunked": Word(FLAG, False, "windows do not slide: j // window == i // window (Llama 4)"),
         "sinks": Word(FLAG, False, "each head has one more key, of a stored score and no value"),
         "logn": Word(
             optional(size(2, MAX_INDEX)), "null", "q *= max(1, log(position + 1) to this base)"
@@ -254,6 +258,7 @@ _MOE = Section(
         ),
         "shared_ffn": Word(SIZE, REQUIRED, "its inner channels"),
         "shared_fused": Word(FLAG, False, "its gate and up projections are one"),
+        "input_scaled": Word(FLAG, False, "the one expert's share scales its input (Llama 4)"),
         "bias": Word(FLAG, False, "the router has a bias"),
         "expert_bias": Word(FLAG, False, "stacked experts have biases"),
         "in_turn": Word(FLAG, False, "in stacked experts gate and up take turns (gpt-oss)"),

@@ -56,6 +56,7 @@ def attend(operation: Operation, pack: Pack) -> Write:
             heads // kv_heads,
             scores.window or 0,
             4 * heads * (spans.values.size + PART_NUMBERS),
+            chunked=scores.chunked,
         )
         to.calls += attend_calls(
             query.rows, heads=heads, spans=spans, plan=plan, scores=scores, out=out.rows
@@ -111,7 +112,7 @@ def _as_spans(value: Value) -> Floats:
     )
 
 
-_SCORES = ("scale", "softcap", "window", "alibi")
+_SCORES = ("scale", "softcap", "window", "alibi", "chunked")
 
 
 @cache
@@ -121,10 +122,11 @@ def scores_of(
     softcap: float | None,
     window: int | None,
     alibi: AlibiKind | None,
+    chunked: bool | None,
 ) -> Scores:
     """Return the kernel's settings, the same for every step; checked once."""
     if alibi is None:
-        return Scores(scale, softcap, window)
+        return Scores(scale, softcap, window, chunked=bool(chunked))
     slopes = alibi_slopes(heads)
     if alibi == "rounded":
         return Scores(scale, softcap, window, to_bfloat16(slopes), rounded=True)

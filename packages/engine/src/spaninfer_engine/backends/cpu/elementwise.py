@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from spaninfer_kernels_cpu import (
     ADD,
     SCALE,
     SOFTCAP,
+    Call,
     Formula,
     Indirect,
     LayerNorm,
@@ -19,6 +21,7 @@ from spaninfer_kernels_cpu import (
     gather_rows_call,
     layer_norm_call,
     rms_norm_call,
+    scale_rows_call,
     sigmoid_gate_call,
 )
 
@@ -167,12 +170,20 @@ def activation(operation: Operation, _pack: Pack) -> Write:
 
 def sigmoid_gate(_operation: Operation, _pack: Pack) -> Write:
     """x * sigmoid(gate)."""
+    return _by_row(sigmoid_gate_call)
 
-    def write(to: Recorder, x: Value, gate: Value) -> Values:
+
+def scale_rows(_operation: Operation, _pack: Pack) -> Write:
+    """x * factor."""
+    return _by_row(scale_rows_call)
+
+
+def _by_row(call: Callable[..., Call]) -> Write:
+    """Return what writes the call of rows and a number of each."""
+
+    def write(to: Recorder, x: Value, numbers: Value) -> Values:
         out = to.new(*x.shape, per_logit=x.per_logit)
-        to.calls.append(
-            sigmoid_gate_call(x.rows, gate.rows, out=out.rows, channels=x.size, count=x.count)
-        )
+        to.calls.append(call(x.rows, numbers.rows, out=out.rows, channels=x.size, count=x.count))
         return (out,)
 
     return write

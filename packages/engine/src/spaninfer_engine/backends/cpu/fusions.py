@@ -74,6 +74,7 @@ _SINGLE: tuple[tuple[str, Callable[[Operation, Pack], Write]], ...] = (
     ("z = gate x y", elementwise.gate),
     ("y = activation x", elementwise.activation),
     ("y = sigmoid_gate x g", elementwise.sigmoid_gate),
+    ("y = scale_rows x f", elementwise.scale_rows),
     ("i s = route x", experts.route),
     ("a b = split x", heads.split),
     ("a b c = split x", heads.split),

@@ -40,6 +40,7 @@ class _Plan:
     ahead: int
     row_bytes: int
     in_windows: bool
+    chunked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +99,14 @@ class Inputs:
         ahead: int = 0,
         *,
         in_windows: bool = False,
+        chunked: bool = False,
     ) -> AttentionPlan:
         """Return how attention with so many query heads per key head is cut from now on.
 
         `row_bytes`: of the parts that one row leaves. `in_windows`: among the rows of a tower's
-        windows.
+        windows. `chunked`: windows do not slide.
         """
-        count = self._count(_Plan(group, window, ahead, row_bytes, in_windows))
+        count = self._count(_Plan(group, window, ahead, row_bytes, in_windows, chunked))
         return AttentionPlan(count, *(self._word(_PLANS + 2 * count + which) for which in range(2)))
 
     def experts(self, top_k: int, experts: int, *, per_logit: bool) -> ExpertCounts:
@@ -164,11 +166,12 @@ class Inputs:
                 return self._counts[rows] * top_k
             case _Runs(rows, top_k, experts):
                 return num_segments(self._counts[rows], top_k, experts)
-            case _Plan(group, window, ahead, row_bytes, in_windows):
+            case _Plan(group, window, ahead, row_bytes, in_windows, chunked):
                 assert self._step is not None
                 metadata = self._step.attends_in(windows=in_windows)
                 items, parts = plan_attention(
-                    metadata.token_rows, metadata.positions, group, window, ahead
+                    *(metadata.token_rows, metadata.positions, group, window, ahead),
+                    chunked=chunked,
                 )
                 self._put(_PLANS + 2 * count, items)
                 self._put(_PLANS + 2 * count + 1, np.empty(parts * row_bytes, np.uint8))

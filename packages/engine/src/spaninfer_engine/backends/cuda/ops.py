@@ -223,36 +223,38 @@ class CudaOps(TorchOps):
         scale: float,
         softcap: float | None = None,
         window: int | None = None,
+        chunked: bool = False,
         alibi: AlibiKind | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
         """Attention by kernels where they support the sizes, decodes apart from longer slices."""
         plan: Plan = step.attention
-        scoring = Scoring(scale, softcap, window, alibi)
+        scoring = Scoring(scale, softcap, window, alibi, chunked)
         layout = plan.pools[group].layout
-        if self._has_no_kernel(layout.key_size, layout.value_size, alibi, sinks is not None):
+        odd = chunked or sinks is not None
+        if self._has_no_kernel(layout.key_size, layout.value_size, alibi, odd):
             return plan.attend_plainly(query, group, layer, scoring, sinks)
         return plan.attend(query, group, layer, scoring).view(*query.shape[:2], -1)
 
     def is_plain(self, operation: Operation) -> bool:
         """Return True if plain torch operators compute this attention, for want of a kernel."""
         group = self._groups[int(str(operation.constant("group")))]
-        alibi = dict(operation.constants).get("alibi")
-        return self._has_no_kernel(group.key_dim, group.value_dim, alibi, bool(operation.weights))
+        constants = dict(operation.constants)
+        odd = bool(constants.get("chunked") or operation.weights)
+        return self._has_no_kernel(group.key_dim, group.value_dim, constants.get("alibi"), odd)
 
-    def _has_no_kernel(self, key_dim: int, value_dim: int, alibi: object, sinks: bool) -> bool:
+    def _has_no_kernel(self, key_dim: int, value_dim: int, alibi: object, odd: bool) -> bool:
         """Raise ConfigError where plain operators would have to read codes.
 
-        Kernels of span_attention know sinks, and no model was run with them.
+        `odd`: sinks, which kernels of span_attention know and no model was run with, or chunks.
         """
         grain = CODE_GRAIN if self._format is Format.UINT4 else HEAD_GRAIN
-        plain = key_dim % grain or value_dim % grain or alibi == "rounded" or sinks
+        plain = key_dim % grain or value_dim % grain or alibi == "rounded" or odd
         if plain and self._format not in FORMATS.values():
             raise ConfigError(
                 f"kv_dtype {self._format.label} needs attention kernels, and there are none for "
                 f"this model: heads of {key_dim} and {value_dim} channels, ALiBi {alibi}, "
-                f"sinks {sinks}; "
-                f"leave kv_dtype out"
+                f"sinks or chunks {odd}; leave kv_dtype out"
             )
         return bool(plain)
 

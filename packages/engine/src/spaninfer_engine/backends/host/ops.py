@@ -246,6 +246,7 @@ def attend_by_definition(
     scale: float,
     softcap: float | None,
     window: int | None,
+    chunked: bool,
     alibi: AlibiKind | None,
     sinks: Array | None,
 ) -> Array:
@@ -266,6 +267,7 @@ def attend_by_definition(
             scale=scale,
             softcap=softcap,
             window=window,
+            chunked=chunked,
             bias=_bias(alibi, slopes, positions, scale),
             sinks=sinks,
         )

@@ -57,6 +57,10 @@ class ReferenceOps(HostOps):
         """X * sigmoid(gate)."""
         return x * definition.sigmoid(gate)
 
+    def scale_rows(self, x: Array, factor: Array) -> Array:
+        """X * factor."""
+        return x * factor
+
     # ---- heads -----------------------------------------------------------------------------------
 
     def rotate(self, step: Step[Array], x: Array, *, rope: int, style: RopeStyle) -> Array:
@@ -73,6 +77,7 @@ class ReferenceOps(HostOps):
         scale: float,
         softcap: float | None = None,
         window: int | None = None,
+        chunked: bool = False,
         alibi: AlibiKind | None = None,
         sinks: Array | None = None,
     ) -> Array:
@@ -82,6 +87,7 @@ class ReferenceOps(HostOps):
             scale=scale,
             softcap=softcap,
             window=window,
+            chunked=chunked,
             alibi=alibi,
             sinks=sinks,
         )

@@ -30,6 +30,7 @@ class Scoring:
     softcap: float | None = None
     window: int | None = None
     alibi: AlibiKind | None = None
+    chunked: bool = False
 
 
 def attend_slice(
@@ -104,7 +105,10 @@ def _attend(
         scores = scores + bias.view(kv_heads, ratio, 1, -1)
     hidden = places > position[..., None]
     if scoring.window is not None:
-        hidden |= places <= position[..., None] - scoring.window
+        oldest = position - scoring.window + 1
+        if scoring.chunked:
+            oldest = position - position % scoring.window
+        hidden |= places < oldest[..., None]
     weights = _softmax(scores.masked_fill(hidden[:, None, None], _HIDDEN), sinks)
     # What nobody sees may be anything, NaN too.
     value = value.masked_fill(hidden.all(1)[..., None, None], 0.0)

@@ -277,6 +277,10 @@ class TorchOps:
         """X * sigmoid(gate)."""
         return x * torch.sigmoid(gate)
 
+    def scale_rows(self, x: Tensor, factor: Tensor) -> Tensor:
+        """X * factor."""
+        return (x * factor).to(x.dtype)
+
     # ---- heads -----------------------------------------------------------------------------------
 
     def split(self, x: Tensor, *, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
@@ -358,11 +362,12 @@ class TorchOps:
         scale: float,
         softcap: float | None = None,
         window: int | None = None,
+        chunked: bool = False,
         alibi: AlibiKind | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
         """Request by request, over spans gathered into one piece."""
-        scoring = Scoring(scale, softcap, window, alibi)
+        scoring = Scoring(scale, softcap, window, alibi, chunked)
         metadata: AttentionMetadata[Tensor] = step.attention
         keys, values = (part[layer] for part in metadata.caches[group][:2])
         out = query.new_empty(*query.shape[:2], values.shape[-1])
