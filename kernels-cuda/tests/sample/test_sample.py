@@ -22,7 +22,9 @@ from spaninfer_kernels_cuda.sample import (
     TokenLists,
     prepared,
 )
-from spaninfer_op_reference import RowSampling, process, sample, top_logprobs
+from spaninfer_op_reference import RowSampling, log_softmax, process, sample, top_logprobs
+from spaninfer_op_reference.candidates import keep_top_k, keep_typical, within_reach
+from spaninfer_op_reference.sample import REACH
 
 INF, NAN = np.inf, np.nan
 TOP = 20
@@ -55,7 +57,7 @@ def batch_of(rows, vocab, logprobs=(), *, buffer_len=None, scattered=True):
     bounds = [0]
     for number, (row, slot) in enumerate(zip(rows, slots, strict=True)):
         record = records[slot]
-        for name in ("seed", "temperature", "top_k", "top_p", "min_p"):
+        for name in ("seed", "temperature", "top_k", "typical_p", "top_p", "min_p"):
             record[name] = getattr(row, name)
         record["repetition"] = row.repetition_penalty
         record["presence"], record["frequency"] = row.presence_penalty, row.frequency_penalty
@@ -95,9 +97,15 @@ def batch_of(rows, vocab, logprobs=(), *, buffer_len=None, scattered=True):
 def is_explained(token, logits, row):
     """Is this what the definition draws, but for the rounding of a probability at a cut?"""
     near = [
-        replace(row, top_p=min(row.top_p * (1 + a), 1.0), min_p=row.min_p * (1 + b))
+        replace(
+            row,
+            typical_p=min(row.typical_p * (1 + 10 * c), 1.0),
+            top_p=min(row.top_p * (1 + a), 1.0),
+            min_p=row.min_p * (1 + b),
+        )
         for a in (0, -1e-6, 1e-6)
         for b in (0, -1e-6, 1e-6)
+        for c in ((0,) if row.typical_p == 1 else (0, -1e-6, 1e-6))
     ]
     return any(sample(logits[None], [other])[0][0] == token for other in near)
 
@@ -122,8 +130,11 @@ class Device:
     def __init__(self, on_gpu):
         self.on_gpu = on_gpu
 
-    def run(self, logits, batch, *, penalties=False, masked=False, logprobs=False):
-        """Return tokens, status, the token buffer afterwards, and log-probabilities."""
+    def run(self, logits, batch, *, penalties=False, masked=False, logprobs=False, typical=False):
+        """Return tokens, status, the token buffer afterwards, and log-probabilities.
+
+        `kept` is then the mask of the tokens that typical_p keeps.
+        """
         put, get = self.on_gpu.put, self.on_gpu.get
         rows, vocab = logits.shape
         step = kernels.prepare(
@@ -143,6 +154,7 @@ class Device:
             put(np.full((rows, TOP), NAN, np.float32)),
         ]
         workspace = put(np.full(step.workspace_bytes, 0xCD, np.uint8)) if penalties else 0
+        kept = put(np.full(step.kept_bytes, 0xCD, np.uint8)) if typical else 0
         step.launch(
             SampleBatch(
                 put(logits),
@@ -151,12 +163,16 @@ class Device:
                 positions=put(batch.positions),
                 mask=put(batch.mask) if masked else 0,
                 workspace=workspace,
+                kept=kept,
             ),
             out=(out, status),
             tokens=tokens,
             lists=TokenLists(**{name: put(array) for name, array in batch.lists.items()}),
             logprobs=Logprobs(*told) if logprobs else None,
         )
+        if typical:
+            words = get(kept)[: 4 * rows * -(-vocab // 32)].reshape(rows, -1)
+            self.kept = np.unpackbits(words, axis=1, bitorder="little")[:, :vocab].astype(bool)
         return get(out), get(status), get(tokens), [get(array) for array in told]
 
 
@@ -244,6 +260,93 @@ def test_a_mixed_batch_draws_what_the_definition_draws(device, kind, vocab):
     expected = batch.tokens.copy()
     expected[batch.slots, batch.positions] = tokens
     np.testing.assert_array_equal(buffer, expected)
+
+
+def typical_requests(seed=0):
+    """Rows with a typical_p, alone and with every other cut; and one without."""
+    wanted = [
+        *(dict(typical_p=p, temperature=t) for p in (0.05, 0.5, 0.95) for t in (0.4, 1.0, 2.0)),
+        dict(typical_p=0.999999),
+        dict(typical_p=1e-6),
+        dict(typical_p=0.5, top_k=1),
+        dict(typical_p=0.5, top_k=40),
+        dict(typical_p=0.9, top_k=5000, top_p=0.7),
+        dict(typical_p=0.6, top_p=0.5, min_p=0.3),
+        dict(typical_p=0.5, temperature=0.0),
+        dict(top_p=0.9),
+    ]
+    return [RowSampling(seed=5 + i, position=seed + i, **each) for i, each in enumerate(wanted)]
+
+
+def assert_typical(kept, logits, row):
+    """The kernel keeps what the definition keeps, but for deviations that rounding may swap."""
+    candidates = within_reach(process(logits.astype(np.float64), row), REACH)
+    if row.top_k:
+        candidates = keep_top_k(candidates, row.top_k)
+    wanted = np.isin(candidates.ids, keep_typical(candidates, row.typical_p).ids)
+    assert not np.delete(kept, candidates.ids).any()
+    logs = log_softmax(candidates.logits)
+    deviations = np.abs(logs - (np.exp(logs) * logs).sum())
+    edge = deviations[wanted].max()
+    moved = kept[candidates.ids] != wanted
+    assert np.abs(deviations[moved] - edge).max(initial=0) < 1e-4, row
+    assert np.exp(logs[moved]).sum() < max(1e-4, np.exp(logs).max()), row
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("vocab", [1, 5, 1009, 151_936])
+def test_typical_sampling_keeps_what_the_definition_keeps(device, kind, vocab):
+    rows = typical_requests(seed=vocab)
+    logits = logits_of(kind, len(rows), vocab, seed=vocab)
+
+    tokens, status, _, _ = device.run(logits, batch_of(rows, vocab), typical=True)
+
+    for number, row in enumerate(rows):
+        if row.typical_p < 1 and not row.is_greedy:
+            assert_typical(device.kept[number], logits[number], row)
+    check(logits, rows, tokens, status)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", BATCHES)
+def test_typical_sampling_of_masked_and_penalised_rows_in_16_bits(device, count):
+    vocab, draw = 32_000, np.random.default_rng(count)
+    plain = typical_requests(seed=count)
+    rows = [
+        replace(
+            plain[i % len(plain)],
+            position=9,
+            allowed=np.flatnonzero(draw.random(vocab) < 0.3) if i % 2 else None,
+            repetition_penalty=1.3,
+            prompt_ids=draw.integers(0, vocab, 6),
+            output_ids=draw.integers(0, vocab, 3),
+        )
+        for i in range(count)
+    ]
+    logits = logits_of("wide", count, vocab, ml_dtypes.bfloat16, seed=count)
+
+    flags = dict(penalties=True, masked=True, logprobs=True, typical=True)
+    batch = batch_of(rows, vocab, logprobs=[(3, True)] * count)
+    tokens, status, _, (chosen, *_) = device.run(logits, batch, **flags)
+
+    check(logits, rows, tokens, status)
+    for number, row in enumerate(rows):
+        logs = log_softmax(process(logits[number].astype(np.float64), row))
+        assert abs(chosen[number] - logs[tokens[number]]) < 1e-3, number
+
+
+@pytest.mark.gpu
+def test_rows_without_a_token_say_so_with_a_typical_p(device):
+    rows = [RowSampling(seed=1, position=3, typical_p=0.5)] * 4
+    logits = np.zeros((4, 40_000), np.float32)
+    logits[0], logits[1, 7], logits[2, 39_999] = -INF, INF, NAN
+
+    tokens, status, _, _ = device.run(logits, batch_of(rows, 40_000), typical=True)
+
+    wanted = [Status.ALL_MASKED, Status.INFINITE, Status.NOT_A_NUMBER, Status.SAMPLED]
+    assert status.tolist() == wanted
+    assert tokens[:3].tolist() == [0, 0, 0]
 
 
 @pytest.mark.gpu

@@ -39,11 +39,17 @@ def test_a_default_record_asks_for_nothing_but_a_draw():
     [wanted] = defaults(1)
 
     asked = {name: wanted[name].item() for name in PARAMETERS.names if wanted[name]}
-    assert asked == {"temperature": 1.0, "top_p": 1.0, "repetition": 1.0, "logprobs": -1}
+    assert asked == {
+        "temperature": 1.0,
+        "typical_p": 1.0,
+        "top_p": 1.0,
+        "repetition": 1.0,
+        "logprobs": -1,
+    }
 
 
 def test_a_record_has_the_layout_of_the_kernels_struct():
     offsets = [PARAMETERS.fields[name][1] for name in PARAMETERS.names]
 
-    assert offsets == [0, *range(8, 8 + 4 * 19, 4)]
+    assert offsets == [0, *range(8, 8 + 4 * 20, 4)]
     assert PARAMETERS.itemsize % np.dtype(np.uint64).alignment == 0

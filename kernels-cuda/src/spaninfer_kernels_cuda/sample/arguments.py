@@ -23,7 +23,8 @@ class SampleBatch(NamedTuple):
     each row of logits[R V], positions[R] int32 the position of the token sampled from it. In `mask`
     int32[N ceil(V / 32)], bit t % 32 of word t // 32 is set where token t is allowed; it is read
     for records with `masked`. `workspace` is needed where a record has penalties, bias, bad words
-    or a minimum length: it receives the processed logits.
+    or a minimum length: it receives the processed logits. `kept` int32[R ceil(V / 32)] is needed
+    where a record has a typical_p: it receives a mask of the tokens that this keeps.
     """
 
     logits: object
@@ -32,6 +33,7 @@ class SampleBatch(NamedTuple):
     positions: object
     mask: object = None
     workspace: object = None
+    kept: object = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,3 +38,21 @@ __device__ __forceinline__ Best best_of_cluster(Best best, Shared& shared) {
   }
   return best;
 }
+
+// The argmax of the row, its value as the score.
+__device__ __forceinline__ Best argmax(const Row& row, Shared& shared) {
+  float best = -kInfinity;
+  int id = row.length;
+  const auto visit = [&](const Neighbours& here) {
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      if (here.x[v] > best) {
+        best = here.x[v];
+        id = here.first + v;
+      }
+    }
+  };
+  const int worst = row.each(visit, shared);
+  if (worst) atomicMax(&shared.status, worst);
+  return best_of_cluster({best, id}, shared);
+}

@@ -132,6 +132,7 @@ def sample_from_logits(
         slots=slots,
         positions=own_positions,
         allowed=mask_at,
+        kept=0,
         changed=0,
         processed=0,
     )
@@ -232,8 +233,9 @@ def sample(
 ) -> tuple[object, object]:
     """Return a token per row of logits[R V] and its `Status`, both int32[R].
 
-    `parameters` are uint8[N 88], records of `PARAMETERS` without penalties, bias and bad words,
-    which need `prepare`; slots[R], positions[R] and mask[N ceil(V / 32)] are as in `SampleBatch`.
+    `parameters` are uint8[N 88], records of `PARAMETERS` without penalties, bias, bad words
+    and typical_p, which need `prepare`; slots[R], positions[R] and mask[N ceil(V / 32)] are as in
+    `SampleBatch`.
     """
     given = (logits, parameters, slots, positions, mask, *(out or (None, None)))
     at, specs = zip(*map(inspect_array, given), strict=True)
@@ -251,6 +253,7 @@ def sample(
         slots=at[2],
         positions=at[3],
         allowed=at[4],
+        kept=0,
         changed=0,
         processed=0,
     )

@@ -2,6 +2,7 @@
 //
 //   sample_penalties   writes the logits that penalties, bias and bad words change into a workspace
 //                      (penalties.cuh)
+//   sample_typical     a mask of the tokens that locally typical sampling keeps (typical.cuh)
 //   sample_tokens      the token of each row: the argmax, or the winner of Gumbel-max sampling
 //                      (gumbel_max.cuh) among the tokens that top-k, top-p and min-p keep
 //   sample_logprobs    log-probability and rank of the token, and the top log-probabilities
@@ -23,24 +24,6 @@
 //
 // Macros: T (element), THREADS, STAGES (0 before Ampere), SHARED_BYTES (dynamic, for Shared).
 // Demands: length <= 2^23 (2^63 units of mass), rows contiguous.
-
-// The argmax of the row, its value as the score.
-__device__ __forceinline__ Best argmax(const Row& row, Shared& shared) {
-  float best = -kInfinity;
-  int id = row.length;
-  const auto visit = [&](const Neighbours& here) {
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-      if (here.x[v] > best) {
-        best = here.x[v];
-        id = here.first + v;
-      }
-    }
-  };
-  const int worst = row.each(visit, shared);
-  if (worst) atomicMax(&shared.status, worst);
-  return best_of_cluster({best, id}, shared);
-}
 
 // Lists the tokens from the threshold on that can win, each block those that it reads.
 __device__ __forceinline__ void filter(const Row& row, Key threshold, const GumbelMax& gumbel,
@@ -118,8 +101,8 @@ __device__ __forceinline__ Best winner(const Row& row, const SamplingParams& par
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     sample_tokens(int* out, int* status, int* tokens, const T* logits,
                 const SamplingParams* all_params, const int* slots, const int* positions,
-                const unsigned* allowed, const unsigned* changed, const float* processed,
-                  int length, long long stride, int token_stride) {
+                const unsigned* allowed, const unsigned* kept, const unsigned* changed,
+                const float* processed, int length, long long stride, int token_stride) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   wait_for_kernel_before();
@@ -128,8 +111,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   if (slot < 0) return;  // the whole cluster
   const SamplingParams& params = all_params[slot];  // read where it is needed: registers are scarce
   const int position = positions[blockIdx.y];
-  const Row row =
-      row_of(logits, length, stride, params, slot, position, allowed, changed, processed);
+  Row row = row_of(logits, length, stride, params, slot, position, allowed, changed, processed);
+  if (kept && params.is_typical()) row.allowed = kept + blockIdx.y * static_cast<size_t>((length + 31) / 32);
   if (threadIdx.x == 0) shared.status = kSampled;
   __syncthreads();
 

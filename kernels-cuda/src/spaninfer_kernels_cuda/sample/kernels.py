@@ -32,6 +32,19 @@ class PenaltyArguments(NamedTuple):
     end_ids: Pointer
 
 
+class TypicalArguments(NamedTuple):
+    """Arguments of sample_typical, which writes a mask of the tokens that typical_p keeps."""
+
+    kept: Pointer
+    logits: Pointer
+    all_params: Pointer
+    slots: Pointer
+    positions: Pointer
+    allowed: Pointer
+    changed: Pointer
+    processed: Pointer
+
+
 class TokenArguments(NamedTuple):
     """Arguments of sample_tokens, which samples a token per row."""
 
@@ -43,6 +56,7 @@ class TokenArguments(NamedTuple):
     slots: Pointer
     positions: Pointer
     allowed: Pointer
+    kept: Pointer
     changed: Pointer
     processed: Pointer
 
@@ -90,6 +104,7 @@ class RecordArguments(NamedTuple):
 
 
 SAMPLE_PENALTIES: Final = Signature("sample_penalties", PenaltyArguments, Sizes)
+SAMPLE_TYPICAL: Final = Signature("sample_typical", TypicalArguments, Sizes)
 SAMPLE_TOKENS: Final = Signature("sample_tokens", TokenArguments, Sizes)
 SAMPLE_LOGPROBS: Final = Signature("sample_logprobs", LogprobArguments)
 MAKE_RECORDS: Final = Signature("make_records", RecordArguments)

@@ -9,6 +9,7 @@ PARAMETERS = np.dtype(
         ("seed", np.uint64),
         ("temperature", np.float32),  # below 1e-5: greedy
         ("top_k", np.int32),  # 0: all
+        ("typical_p", np.float32),  # 1: all; truncates after top_k
         ("top_p", np.float32),  # 1: all
         ("min_p", np.float32),  # 0: all
         ("repetition", np.float32),  # 1: none; over prompt and output
@@ -43,7 +44,7 @@ def defaults(num_slots: int) -> np.ndarray:
     (2, 88)
     """
     records = np.zeros(num_slots, PARAMETERS)
-    for name in ("temperature", "top_p", "repetition"):
+    for name in ("temperature", "typical_p", "top_p", "repetition"):
         records[name] = 1
     records["logprobs"] = -1
     return records

@@ -6,7 +6,7 @@ struct SamplingParams {
   unsigned long long seed;
   float temperature;
   int top_k;
-  float top_p, min_p;
+  float typical_p, top_p, min_p;
   float repetition, presence, frequency;
   int ngram;
   int prompt_len;
@@ -21,6 +21,7 @@ struct SamplingParams {
     return top_k > 0 && top_k < length;
   }
   __device__ __forceinline__ bool is_greedy() const { return temperature < kColdest; }
+  __device__ __forceinline__ bool is_typical() const { return typical_p < 1.0f && !is_greedy(); }
   __device__ __forceinline__ bool penalizes() const {
     return repetition != 1.0f || presence != 0.0f || frequency != 0.0f;
   }

@@ -27,10 +27,12 @@ from spaninfer_kernels_cuda.sample.kernels import (
     SAMPLE_LOGPROBS,
     SAMPLE_PENALTIES,
     SAMPLE_TOKENS,
+    SAMPLE_TYPICAL,
     LogprobArguments,
     PenaltyArguments,
     Sizes,
     TokenArguments,
+    TypicalArguments,
 )
 from spaninfer_kernels_cuda.sample.tuning import (
     MOST_BLOCKS,
@@ -55,9 +57,15 @@ class PreparedSample:
     top: int
     workspace_bytes: int
     _penalize: Call[PenaltyArguments] | None
+    _keep_typical: Call[TypicalArguments] | None
     _sample: Call[TokenArguments] | None
     _logprobs: Call[LogprobArguments] | None
     row_stride: int
+
+    @property
+    def kept_bytes(self) -> int:
+        """The size of `SampleBatch.kept`."""
+        return changed_bytes(self.rows, self.length)
 
     def launch(
         self,
@@ -73,15 +81,17 @@ class PreparedSample:
 
         `tokens` int32[N token_stride] is the token buffer: a sampled token is also written to
         tokens[slot, position], and with a workspace, penalties and bad words read its row up to
-        there. Without a workspace, records must request neither them nor bias. With `logprobs`,
-        log-probabilities follow.
+        there. Without a workspace, records must request neither them nor bias, without `kept` no
+        typical_p. With `logprobs`, log-probabilities follow.
         """
-        if self._penalize is None or self._sample is None:
+        if self._penalize is None or self._keep_typical is None:
             return
         handle, rows = stream_handle(stream, batch.logits), self._addresses(batch)
         known = pointer_of(tokens)
         if rows.changed:
             self._penalize(handle, _penalties(rows, known, lists or TokenLists()))
+        if rows.kept:
+            self._keep_typical(handle, _typical(rows))
         arguments = TokenArguments(
             out=pointer_of(out[0]),
             status=pointer_of(out[1]),
@@ -91,6 +101,7 @@ class PreparedSample:
             slots=rows.slots,
             positions=rows.positions,
             allowed=rows.mask,
+            kept=rows.kept,
             changed=rows.changed,
             processed=rows.processed,
         )
@@ -141,9 +152,9 @@ class PreparedSample:
 
     def _addresses(self, batch: SampleBatch) -> _Addresses:
         """Return addresses; a workspace holds a bit per changed logit, then processed logits."""
-        logits, parameters, slots, positions, mask, changed = map(pointer_of, batch)
+        logits, parameters, slots, positions, mask, changed, kept = map(pointer_of, batch)
         processed = changed + changed_bytes(self.rows, self.length) if changed else 0
-        return _Addresses(logits, parameters, slots, positions, mask, changed, processed)
+        return _Addresses(logits, parameters, slots, positions, mask, changed, processed, kept)
 
 
 class _Addresses(NamedTuple):
@@ -156,6 +167,21 @@ class _Addresses(NamedTuple):
     mask: int
     changed: int
     processed: int
+    kept: int
+
+
+def _typical(rows: _Addresses) -> TypicalArguments:
+    """Return the arguments of sample_typical."""
+    return TypicalArguments(
+        kept=rows.kept,
+        logits=rows.logits,
+        all_params=rows.parameters,
+        slots=rows.slots,
+        positions=rows.positions,
+        allowed=rows.mask,
+        changed=rows.changed,
+        processed=rows.processed,
+    )
 
 
 def _penalties(rows: _Addresses, tokens: int, lists: TokenLists) -> PenaltyArguments:
@@ -196,7 +222,7 @@ def prepare(
     """
     check(rows, length, top)
     compiled = compile_variant(variant_for(dtype, gpu.arch), gpu.arch, cache or user_cache())
-    penalize, sample, logprobs = None, None, None
+    penalize, keep_typical, sample, logprobs = None, None, None, None
     stride = length if row_stride is None else row_stride
     if rows:
         sizes = Sizes(length, stride, token_stride)
@@ -204,6 +230,7 @@ def prepare(
         alone = Launch((1, rows, 1), (SHAPES[gpu.arch].threads, 1, 1), overlaps=True)
         together = _launch(rows, blocks_of_row(rows, _at_once(sampler)), gpu)
         penalize = Call(load(compiled, gpu, SAMPLE_PENALTIES), alone, sizes)
+        keep_typical = Call(load(compiled, gpu, SAMPLE_TYPICAL), together, sizes)
         sample = Call(sampler, together, sizes)
         logprobs = Call(load(compiled, gpu, SAMPLE_LOGPROBS), together)
     return PreparedSample(
@@ -212,6 +239,7 @@ def prepare(
         top,
         workspace_bytes=changed_bytes(rows, length) + rows * length * 4,
         _penalize=penalize,
+        _keep_typical=keep_typical,
         _sample=sample,
         _logprobs=logprobs,
         row_stride=stride,

@@ -17,6 +17,7 @@ extern "C" __global__ void make_records(SamplingParams* records, int* slots, int
   record.top_k = top_ks ? top_ks[row] : top_k;
   record.top_p = top_ps ? top_ps[row] : top_p;
   record.min_p = min_ps ? min_ps[row] : min_p;
+  record.typical_p = 1.0f;
   record.repetition = 1.0f;
   record.logprobs = -1;
   record.masked = masked;

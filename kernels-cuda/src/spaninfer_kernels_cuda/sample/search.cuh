@@ -8,6 +8,7 @@ struct Weight {
     const float bits = fminf((x - largest) * bits_per_x, 0.0f);
     return bits < kReach * kBitsPerNat ? 0 : __float2ull_rn(exp2_fast(bits) * kUnit);
   }
+  __device__ __forceinline__ Mass mass_of(Key key) const { return (*this)(value_of(key)); }
 };
 
 // The keys of the block's list.
@@ -91,8 +92,9 @@ struct Bins {
 
 // The least key that the threshold keeps of those of the list in [low, high]; where they are too
 // few, kAbsent if there are more, else `low`. By one block.
+template <typename Masses>
 __device__ __forceinline__ Key search(const List& list, Key low, Key high,
-                                      const Truncation& threshold, const Weight& weight,
+                                      const Truncation& threshold, const Masses& masses,
                                       Shared& shared) {
   Mass wanted = 0, larger = 0;
   while (true) {
@@ -105,7 +107,7 @@ __device__ __forceinline__ Key search(const List& list, Key low, Key high,
       if (key < low || key > high) return;
       // An atomic add whose result is unused is one operation for all lanes with the same bin.
       atomicAdd(&shared.counts[bins.of(key)], 1);
-      if (threshold.is_by_mass) atomicAdd(&shared.masses[bins.of(key)], weight(value_of(key)));
+      if (threshold.is_by_mass) atomicAdd(&shared.masses[bins.of(key)], masses.mass_of(key));
     });
     __syncthreads();
 

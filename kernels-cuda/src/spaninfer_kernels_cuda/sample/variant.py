@@ -11,12 +11,13 @@ from spaninfer_kernels_cuda.sample.kernels import (
     SAMPLE_LOGPROBS,
     SAMPLE_PENALTIES,
     SAMPLE_TOKENS,
+    SAMPLE_TYPICAL,
 )
 from spaninfer_kernels_cuda.sample.tuning import SHAPES, shared_bytes
 
 _PARTS = (
     *("params", "shared", "keys", "rows", "gumbel_max", "best", "search", "collect"),
-    *("search_row", "truncation", "logprobs", "penalties"),
+    *("search_row", "truncation", "typical", "logprobs", "penalties"),
 )
 SOURCE = Source(
     "spaninfer_kernels_cuda",
@@ -26,7 +27,7 @@ SOURCE = Source(
         *("mma.cuh", "copy.cuh", "prefetch.cuh"),
     ),
     parts=tuple(f"sample/{part}.cuh" for part in _PARTS),
-    kernels=(SAMPLE_PENALTIES, SAMPLE_TOKENS, SAMPLE_LOGPROBS),
+    kernels=(SAMPLE_PENALTIES, SAMPLE_TYPICAL, SAMPLE_TOKENS, SAMPLE_LOGPROBS),
 )
 RECORDS = Variant.of(
     "make_records",

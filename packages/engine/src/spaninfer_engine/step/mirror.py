@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from spaninfer_engine.step.batch import Batch
 from spaninfer_engine.step.device import Updates
-from spaninfer_engine.step.sampling import DeviceSamplingParams
+from spaninfer_engine.step.sampling import DeviceSamplingParams, SamplingWork
 from spaninfer_engine.step.sequences import Sequences
 from spaninfer_engine.step.slots import SlotAllocator
 
@@ -42,8 +42,7 @@ class SequenceMirror:
         self._sequences, self._writer, self._num_rows = sequences, writer, num_rows
         self._slots = SlotAllocator(num_rows)
         self._params: dict[int, DeviceSamplingParams] = {}  # of sequences that were copied
-        self._with_penalties: set[int] = set()
-        self._with_logprobs: set[int] = set()
+        self._demanding: tuple[set[int], ...] = tuple(set() for _ in SamplingWork._fields)
 
     def sync(self, batch: Batch, updates: Updates) -> list[int]:
         """Bring the device up to date before a step; return the rows of its sequences.
@@ -66,13 +65,10 @@ class SequenceMirror:
                 self._writer.write_tokens(at, position, np.array([token_id], np.int32))
         return rows
 
-    def has_penalties(self, batch: Batch) -> bool:
-        """Return True if any sequence of a step changes its logits."""
-        return not self._with_penalties.isdisjoint(batch.seq_ids)
-
-    def wants_logprobs(self, batch: Batch) -> bool:
-        """Return True if any sequence of a step requests log-probabilities of sampled tokens."""
-        return not self._with_logprobs.isdisjoint(batch.seq_ids)
+    def sampling_work(self, batch: Batch) -> SamplingWork:
+        """Return the work that the sequences of a step make."""
+        ids = batch.seq_ids
+        return SamplingWork(*(bool(each) and not each.isdisjoint(ids) for each in self._demanding))
 
     def reset(self) -> None:
         """Copy every sequence anew: writes of a step that did not take place may be lost."""
@@ -91,14 +87,13 @@ class SequenceMirror:
         if params is None:
             sequence = self._sequences.by_id[seq_id]
             params = self._params[seq_id] = DeviceSamplingParams.of(sequence)
-            if params.has_penalties:
-                self._with_penalties.add(seq_id)
-            if params.logprobs is not None:
-                self._with_logprobs.add(seq_id)
+            for demanding, has_work in zip(self._demanding, SamplingWork.of(params), strict=True):
+                if has_work:
+                    demanding.add(seq_id)
         return params
 
     def _forget(self, seq_id: int) -> None:
         self._slots.leave(seq_id)
         self._params.pop(seq_id, None)
-        self._with_penalties.discard(seq_id)
-        self._with_logprobs.discard(seq_id)
+        for demanding in self._demanding:
+            demanding.discard(seq_id)

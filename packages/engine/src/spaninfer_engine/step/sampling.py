@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from spaninfer_engine.plan import NewSequence
 
@@ -16,8 +17,9 @@ class DeviceSamplingParams:
 
     Penalties, n-grams and bad words look at the known tokens: the first `prompt_len` are the
     prompt. `biases` are added to the logits of `bias_ids`; `end_ids` are banned before position
-    `end_until`. With `logprobs`, the device returns log-probabilities of the model's logits: of the
-    sampled token and of so many most likely ones.
+    `end_until`. With `logprobs`, the device returns log-probabilities of the model's logits, or of
+    `processed` ones: of the sampled token and of so many most likely ones. A `masked` sequence has
+    a token mask in every step.
     """
 
     temperature: float
@@ -36,6 +38,9 @@ class DeviceSamplingParams:
     end_ids: tuple[int, ...] = ()
     end_until: int = 0
     logprobs: int | None = None
+    typical_p: float = 1.0
+    processed: bool = False
+    masked: bool = False
 
     @classmethod
     def of(cls, sequence: NewSequence) -> DeviceSamplingParams:
@@ -59,7 +64,10 @@ class DeviceSamplingParams:
             bad_words=sequence.banned,
             end_ids=sequence.early_end_ids if asked.min_tokens else (),
             end_until=prompt_len + asked.min_tokens,
-            logprobs=None if asked.processed_logprobs else asked.logprobs,
+            logprobs=asked.logprobs,
+            typical_p=asked.typical_p,
+            processed=asked.processed_logprobs,
+            masked=asked.mask is not None or sequence.grammar is not None,
         )
 
     @property
@@ -80,16 +88,31 @@ class DeviceSamplingParams:
         return len(self.bias_ids) + words + len(self.end_ids)
 
 
+class SamplingWork(NamedTuple):
+    """The work of sampling, beyond truncation and a random number per token."""
+
+    penalties: bool = False  # logits are changed before
+    typical: bool = False
+    logprobs: bool = False
+    processed_logprobs: bool = False
+
+    @classmethod
+    def of(cls, params: DeviceSamplingParams) -> SamplingWork:
+        """Return the work of a sequence with these parameters."""
+        logprobs = params.logprobs is not None
+        return cls(
+            params.has_penalties, params.typical_p < 1, logprobs, logprobs and params.processed
+        )
+
+    @property
+    def is_uncaptured(self) -> bool:
+        """True if no graph holds this work: a graph of the step ends with the logits."""
+        return self.typical or self.processed_logprobs
+
+
 def fits_kernel(sequence: NewSequence) -> bool:
     """Return True if the sampling kernel implements everything that the sequence requests.
 
-    It samples by temperature, top-k, top-p, min-p and seed, after biases, penalties and bans, as
-    long as there is room for their lists, and returns log-probabilities of the model's logits;
-    typical sampling and log-probabilities of processed logits are the host's.
+    That is all of SamplingParams, as long as there is room for the lists of biases and bad words.
     """
-    asked = sequence.sampling
-    return (
-        not (asked.processed_logprobs and asked.logprobs is not None)
-        and asked.typical_p == 1
-        and DeviceSamplingParams.of(sequence).num_listed <= MAX_LISTED
-    )
+    return DeviceSamplingParams.of(sequence).num_listed <= MAX_LISTED

@@ -14,6 +14,7 @@ from spaninfer_engine.backends.cuda.graph_shapes import (
 from spaninfer_engine.plan import NewSequence, Slice
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.step.batch import build_batch
+from spaninfer_engine.step.sampling import SamplingWork
 from spaninfer_engine.step.sequences import Sequences
 from threaded_device import Columns
 
@@ -63,7 +64,7 @@ def columns_of(batch, shape, capacity=300):
     ids=lambda value: str(value) if isinstance(value, GraphShape) else len(value),
 )
 def test_a_step_takes_the_smallest_shape_that_it_fits_into(slices, shape):
-    assert SHAPES.find(batch_of(slices), has_penalties=False) == shape
+    assert SHAPES.find(batch_of(slices), SamplingWork()) == shape
 
 
 @pytest.mark.parametrize(
@@ -78,14 +79,14 @@ def test_a_step_takes_the_smallest_shape_that_it_fits_into(slices, shape):
     ids=["decodes", "rows", "prompts", "logits of a prompt", "a chunk of one row"],
 )
 def test_what_fits_no_shape_is_launched_one_by_one(slices):
-    assert SHAPES.find(batch_of(slices), has_penalties=False) is None
+    assert SHAPES.find(batch_of(slices), SamplingWork()) is None
 
 
 def test_angles_of_the_host_go_with_decodes_alone():
     for slices, shape in ((decodes(1), GraphShape(1)), ([prompt(1, 20)], None)):
         batch = batch_of(slices)
 
-        assert SHAPES.find(batch, has_penalties=False, host_angles=True) == shape
+        assert SHAPES.find(batch, SamplingWork(), host_angles=True) == shape
 
 
 def test_a_padded_step_has_the_same_slices_with_empty_ones_between_and_behind():
@@ -141,7 +142,7 @@ def test_the_step_that_is_captured_has_room_for_everything():
 
 
 def test_a_step_with_penalties_has_a_shape_of_its_own():
-    shape = SHAPES.find(batch_of(decodes(2)), has_penalties=True)
+    shape = SHAPES.find(batch_of(decodes(2)), SamplingWork(penalties=True))
 
     assert shape == GraphShape(2, has_penalties=True)
     assert shape.step.has_penalties
@@ -158,7 +159,7 @@ def test_shapes_serve_every_number_of_decodes_up_to_256(requests):
     most = min(requests, 256)
 
     for count in range(1, most + 1):
-        shape = shapes.find(batch_of(decodes(count)), has_penalties=False)
+        shape = shapes.find(batch_of(decodes(count)), SamplingWork())
         assert shape is not None
         assert count <= shape.decodes <= max(count * 2, 8)
     assert max(shape.decodes for shape in shapes.at_start) == most
@@ -173,7 +174,7 @@ def test_every_shape_that_a_step_may_take_is_known_at_the_start_or_among_the_oth
             for length in (2, 30, 36):
                 slices = [*decodes(count), *(prompt(250 + n, length) for n in range(prompts))]
                 if slices:
-                    shape = SHAPES.find(batch_of(slices), has_penalties=False)
+                    shape = SHAPES.find(batch_of(slices), SamplingWork())
                     assert shape is None or shape in known
 
 

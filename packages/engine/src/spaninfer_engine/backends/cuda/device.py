@@ -17,6 +17,7 @@ from spaninfer_engine.backends.cuda.graph_shapes import (
     GraphShapes,
     Padding,
     StepShape,
+    samples_later,
     write_columns,
 )
 from spaninfer_engine.backends.cuda.graphs import Graphs
@@ -27,7 +28,6 @@ from spaninfer_engine.backends.cuda.sampler import (
     Tokens,
     fetch_logits,
     logprobs_of,
-    mask_logits,
 )
 from spaninfer_engine.backends.cuda.warmup import SMALLER, largest_batch
 from spaninfer_engine.backends.encodings import Encode, Encodings
@@ -39,7 +39,7 @@ from spaninfer_engine.plan import NewSequence, SpanCopy
 from spaninfer_engine.step.batch import Batch, Run
 from spaninfer_engine.step.device import Bytes, Logprobs, Samples, TokenMasks, Updates
 from spaninfer_engine.step.mirror import SequenceMirror
-from spaninfer_engine.step.sampling import DeviceSamplingParams, fits_kernel
+from spaninfer_engine.step.sampling import DeviceSamplingParams, SamplingWork, fits_kernel
 from spaninfer_engine.step.sequences import Sequences
 
 Words = NDArray[np.int32]
@@ -134,12 +134,7 @@ class CudaDevice:
         """Begin a step; returns at once."""
         try:
             rows = self._mirror.sync(batch, updates)
-            return self._launch(
-                batch,
-                rows,
-                has_penalties=self._mirror.has_penalties(batch),
-                wants_logprobs=self._mirror.wants_logprobs(batch),
-            )
+            return self._launch(batch, rows, self._mirror.sampling_work(batch))
         except (RuntimeError, MemoryError) as error:
             if not lacks_memory(error):
                 raise
@@ -148,22 +143,20 @@ class CudaDevice:
         self._mirror.reset()
         raise NoMemory(batch.num_tokens, self._ops.available_bytes())
 
-    def _launch(
-        self, batch: Batch, rows: Sequence[int], *, has_penalties: bool, wants_logprobs: bool
-    ) -> CudaStep:
+    def _launch(self, batch: Batch, rows: Sequence[int], work: SamplingWork) -> CudaStep:
         num_spans = self._num_spans(batch.max_seq_len)
         angles = self._angles(batch)
         has_media = not self._sequences.media.keys().isdisjoint(batch.seq_ids)
         shape = None
         if not has_media:
-            shape = self._find_shape(batch, num_spans, has_penalties=has_penalties)
+            shape = self._find_shape(batch, num_spans, work)
         with torch.cuda.stream(self._stream):
             captured = None if shape is None else self._graphs.find(shape, num_spans)
             room = None if captured is None else shape
             padding = write_columns(self._memory.columns, batch, rows, room)
             self._memory.send(angles, self._ops.stream)
             if captured is None:
-                whole = StepShape.of(batch, has_penalties=has_penalties)
+                whole = StepShape.of(batch, work)
                 prefills = batch.runs(rows, first=batch.num_decodes)
                 media = self._media_context(batch) if has_media else None
                 logits = self._compute(whole, prefills, num_spans, media)
@@ -171,31 +164,32 @@ class CudaDevice:
                 captured.graph.replay()
                 logits = captured.logits
             chosen = fetch_logits(logits, padding.place(batch.host_logits))
-            step = CudaStep(
-                *(self, batch, logits, chosen, padding),
-                has_penalties=has_penalties,
-                wants_logprobs=wants_logprobs,
-            )
+            step = CudaStep(self, InFlight(batch, tuple(rows), work, padding, logits), chosen)
             if not batch.masked.any():
-                self._fetch(step)
+                self._finish(step)
             return step
 
     def sample(self, step: CudaStep, masks: TokenMasks) -> None:
         """Sample the tokens of a step that waited for its masks."""
         with torch.cuda.stream(self._stream):
-            assert step.device_logits is not None, "masks come once"
-            rows = step.batch.logit_start_loc[1:][masks.slices] - 1
-            masked = mask_logits(step.device_logits, step.padding.place(rows), masks.allowed)
-            stream = self._ops.stream
-            self._sampler.sample_tokens(masked, stream, has_penalties=step.has_penalties)
-            self._fetch(step)
+            at = step.in_flight
+            rows = np.array(at.rows, np.int32)[masks.slices]
+            self._sampler.params.write_masks(rows, masks.allowed, at.logits.shape[1])
+            self._finish(step)
 
-    def _fetch(self, step: CudaStep) -> None:
-        """Send sampled tokens to the host, and their log-probabilities if a sequence asks."""
-        logits, told = step.device_logits, None
-        assert logits is not None, "tokens are sampled once"
-        if step.wants_logprobs:
-            told = self._sampler.logprobs(logits, self._ops.stream)
+    def _finish(self, step: CudaStep) -> None:
+        """Sample what no graph has sampled; send tokens to the host, and their log-probabilities
+        if a sequence asks.
+        """
+        at, told, stream = step.in_flight, None, self._ops.stream
+        logits, work = at.logits, at.work
+        sampled = self._sampler.batch(logits)
+        if samples_later(at.batch, work):
+            sampled = self._sampler.sample_tokens(
+                logits, stream, has_penalties=work.penalties, has_typical=work.typical
+            )
+        if work.logprobs:
+            told = self._sampler.logprobs(logits, sampled, stream)
         step.arrive(told, self._sampler.fetch(len(logits)))
 
     def copy_spans(self, copies: Sequence[SpanCopy]) -> Callable[[], None]:
@@ -219,7 +213,7 @@ class CudaDevice:
         """Compute the largest step, whose memory torch keeps, and request all other kernels."""
         largest = largest_batch(self._memory.sizes)
         rows = largest.table_rows.tolist()
-        self._launch(largest, rows, has_penalties=True, wants_logprobs=False).wait()
+        self._launch(largest, rows, SamplingWork(penalties=True)).wait()
         with torch.cuda.stream(self._stream):
             for shape in SMALLER[:1] if self._reads_all_columns else SMALLER:
                 self._memory.blank(shape)
@@ -290,9 +284,7 @@ class CudaDevice:
             return sizes.max_spans
         return min(sizes.max_spans, 1 << (-(-max_len // sizes.span_len) - 1).bit_length())
 
-    def _find_shape(
-        self, batch: Batch, num_spans: int, *, has_penalties: bool
-    ) -> GraphShape | None:
+    def _find_shape(self, batch: Batch, num_spans: int, work: SamplingWork) -> GraphShape | None:
         """Return the shape that a step is padded to: the smallest it fits into, or until that is
         captured, one of the start. None where the step is computed as it is.
 
@@ -300,9 +292,7 @@ class CudaDevice:
         """
         if self._shapes is None:
             return None
-        shape = self._shapes.find(
-            batch, has_penalties=has_penalties, host_angles=any(self._rotaries)
-        )
+        shape = self._shapes.find(batch, work, host_angles=any(self._rotaries))
         if shape is None or self._graphs.has(shape, num_spans):
             return shape
         for fallback in self._shapes.fallbacks(shape):
@@ -350,9 +340,19 @@ class CudaDevice:
         if media is not None:
             step = replace(step, **media._asdict())
         logits = self._forward(step)
-        if shape.num_logits and not shape.awaits_masks:
+        if shape.num_logits and not shape.samples_later:
             self._sampler.sample_tokens(logits, stream, has_penalties=shape.has_penalties)
         return logits
+
+
+class InFlight(NamedTuple):
+    """A launched step whose tokens are not sampled yet: `rows` are those of its slices."""
+
+    batch: Batch
+    rows: tuple[int, ...]
+    work: SamplingWork
+    padding: Padding
+    logits: Tensor
 
 
 class CudaStep:
@@ -361,24 +361,24 @@ class CudaStep:
     def __init__(
         self,
         device: CudaDevice,
-        batch: Batch,
-        device_logits: Tensor,
+        in_flight: InFlight,
         logits: Tensor | None,
-        padding: Padding,
-        *,
-        has_penalties: bool,
-        wants_logprobs: bool,
     ) -> None:
-        self.batch, self.padding = batch, padding
-        self.has_penalties, self.wants_logprobs = has_penalties, wants_logprobs
-        self.device_logits: Tensor | None = device_logits  # until tokens are sampled
         self._device, self._logits = device, logits
+        self._in_flight: InFlight | None = in_flight  # until tokens are sampled
+        self._padding = in_flight.padding
         self._told: Tensor | None = None
         self._tokens: Tokens | None = None
 
+    @property
+    def in_flight(self) -> InFlight:
+        """What the device needs to sample the tokens."""
+        assert self._in_flight is not None, "tokens are sampled once"
+        return self._in_flight
+
     def arrive(self, told: Tensor | None, tokens: Tokens) -> None:
         """Take note of what is on its way to the host."""
-        self._told, self._tokens, self.device_logits = told, tokens, None
+        self._told, self._tokens, self._in_flight = told, tokens, None
 
     def sample(self, masks: TokenMasks) -> None:
         """Sample the tokens of a batch with masks."""
@@ -392,13 +392,13 @@ class CudaStep:
     def samples(self) -> Samples:
         """Return the tokens that were sampled."""
         assert self._tokens is not None, "the step waits for its masks"
-        return Samples(*map(self.padding.remove, self._tokens.samples()))
+        return Samples(*map(self._padding.remove, self._tokens.samples()))
 
     def logprobs(self) -> Logprobs | None:
         """Return log-probabilities of sampled tokens; None where no sequence asked."""
         if self._told is None:
             return None
-        remove, told = self.padding.remove, logprobs_of(self._told.numpy())
+        remove, told = self._padding.remove, logprobs_of(self._told.numpy())
         chosen, top = remove(told.chosen), remove(told.top)
         return Logprobs(chosen, remove(told.ranks), remove(told.top_ids), top)
 

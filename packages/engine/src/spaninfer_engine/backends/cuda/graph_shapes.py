@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.step.batch import Batch
+from spaninfer_engine.step.sampling import SamplingWork
 
 Number = TypeVar("Number", np.int32, np.float32)
 
@@ -46,18 +47,18 @@ class StepShape:
     num_logits: int
     num_decodes: int  # leading slices of one token
     has_penalties: bool = False  # are logits changed before tokens are sampled?
-    awaits_masks: bool = False  # are tokens sampled later?
+    samples_later: bool = False  # are tokens sampled by other launches?
 
     @classmethod
-    def of(cls, batch: Batch, *, has_penalties: bool) -> StepShape:
+    def of(cls, batch: Batch, work: SamplingWork) -> StepShape:
         """Return the shape of a batch as it is."""
         return cls(
             num_slices=batch.num_slices,
             num_tokens=batch.num_tokens,
             num_logits=batch.num_logits,
             num_decodes=batch.num_decodes,
-            has_penalties=has_penalties,
-            awaits_masks=bool(batch.masked.any()),
+            has_penalties=work.penalties,
+            samples_later=samples_later(batch, work),
         )
 
 
@@ -65,7 +66,7 @@ class StepShape:
 class GraphShape:
     """The shape of a captured step: room for decodes, for prompts, and for all their tokens.
 
-    With `has_penalties` the graph holds what penalties need besides; one that `awaits_masks` ends
+    With `has_penalties` the graph holds what penalties need besides; one that `samples_later` ends
     with the logits.
     """
 
@@ -73,7 +74,7 @@ class GraphShape:
     prompts: int = 0
     prompt_tokens: int = 0
     has_penalties: bool = False
-    awaits_masks: bool = False
+    samples_later: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -89,7 +90,7 @@ class GraphShape:
             num_logits=self.decodes + self.prompts,
             num_decodes=self.decodes,
             has_penalties=self.has_penalties,
-            awaits_masks=self.awaits_masks,
+            samples_later=self.samples_later,
         )
 
 
@@ -131,17 +132,17 @@ class GraphShapes:
         return tuple(shape for shape in shapes if shape not in self.at_start)
 
     def find(
-        self, batch: Batch, *, has_penalties: bool, host_angles: bool = False
+        self, batch: Batch, work: SamplingWork, *, host_angles: bool = False
     ) -> GraphShape | None:
         """Return the smallest shape that a batch fits into; None if there is none.
 
         `host_angles`: rotations come from the host, which captured prompts have no room for.
         """
-        awaits_masks = bool(batch.masked.any())
-        has_penalties = has_penalties and not awaits_masks  # then they are applied later
+        later = samples_later(batch, work)
+        has_penalties = work.penalties and not later  # then they are applied later
         if batch.is_decode:
             decodes = _least(batch.num_slices, self._decodes)
-            shape = GraphShape(decodes or 0, 0, 0, has_penalties, awaits_masks)
+            shape = GraphShape(decodes or 0, 0, 0, has_penalties, later)
             return None if decodes is None else shape
         decodes = _least(batch.num_decodes, self._beside_prompts)
         rooms = PROMPTS[-1:] if decodes else PROMPTS  # empty ones are lost among many tokens
@@ -152,7 +153,7 @@ class GraphShapes:
             return None
         if host_angles or not _has_single_logits(batch):
             return None
-        return GraphShape(decodes, prompts, tokens, has_penalties, awaits_masks)
+        return GraphShape(decodes, prompts, tokens, has_penalties, later)
 
     def fallbacks(self, shape: GraphShape) -> tuple[GraphShape, ...]:
         """Return the shapes of the start that serve steps of this one as well, smallest first."""
@@ -164,6 +165,13 @@ class GraphShapes:
             for n in self._started
             if n >= shape.decodes
         )
+
+
+def samples_later(batch: Batch, work: SamplingWork) -> bool:
+    """Return True if a batch's tokens are sampled by launches of their own, behind its graph:
+    those that wait for masks, and those with work that no graph holds.
+    """
+    return work.is_uncaptured or bool(batch.masked.any())
 
 
 def max_prompt_tokens(layers: int, parameters: int) -> int:

@@ -42,32 +42,46 @@ class GpuSampler:
         self._told = torch.zeros(words, dtype=torch.int32, device=memory.device)
         self._prepared = lru_cache(_KEPT)(self._prepare)
 
-    def sample_tokens(self, logits: Tensor, stream: int, *, has_penalties: bool) -> None:
-        """Sample a token per row of logits[W V]; `has_penalties`: parameters may change them."""
+    def sample_tokens(
+        self, logits: Tensor, stream: int, *, has_penalties: bool, has_typical: bool = False
+    ) -> sample.SampleBatch:
+        """Sample a token per row of logits[W V]; return what `logprobs` reads.
+
+        `has_penalties`: parameters may change logits; `has_typical`: there may be a typical_p.
+        """
         memory, count = self._memory, len(logits)
-        prepared = self._prepared(*logits.shape, logits.stride(0), logits.dtype)
-        num_bytes = prepared.workspace_bytes if has_penalties else 0
-        workspace = torch.empty(num_bytes, dtype=torch.uint8, device=logits.device)
+        prepared = self._prepare_for(logits)
+        sizes = (
+            prepared.workspace_bytes if has_penalties else 0,
+            prepared.kept_bytes if has_typical else 0,
+        )
+        workspace, kept = (
+            torch.empty(size, dtype=torch.uint8, device=logits.device) if size else None
+            for size in sizes
+        )
+        batch = self.batch(logits)._replace(workspace=workspace, kept=kept)
         prepared.launch(
-            self._batch(logits)._replace(workspace=workspace.data_ptr()),
+            batch,
             out=(self._out.data_ptr(), self._out[count:].data_ptr()),
             tokens=memory.tokens.data_ptr(),
             lists=self.params.lists,
             stream=stream,
         )
+        return batch
 
-    def logprobs(self, logits: Tensor, stream: int) -> Tensor:
+    def logprobs(self, logits: Tensor, batch: sample.SampleBatch, stream: int) -> Tensor:
         """Return log-probabilities of tokens that were sampled from logits[W V], on their way.
 
-        By row: log-probability, rank, ids of the most likely, their log-probabilities.
+        By row: log-probability, rank, ids of the most likely, their log-probabilities. Those of
+        processed logits need the batch that `sample_tokens` returned.
         """
         count = len(logits)
         told = self._told[: count * (2 + 2 * MAX_LOGPROBS)]
         chosen = told.data_ptr()
         ranks, top_ids = chosen + 4 * count, chosen + 8 * count
         top = top_ids + 4 * count * MAX_LOGPROBS
-        self._prepared(*logits.shape, logits.stride(0), logits.dtype).compute_logprobs(
-            self._batch(logits),
+        self._prepare_for(logits).compute_logprobs(
+            batch,
             sample.Logprobs(chosen, ranks, top_ids, top),
             sampled=(self._out.data_ptr(), self._out[count:].data_ptr()),
             stream=stream,
@@ -82,15 +96,19 @@ class GpuSampler:
         pinned.copy_(self._out[: 2 * count], non_blocking=True)
         return Tokens(pinned.numpy(), torch.cuda.current_stream().record_event())
 
-    def _batch(self, logits: Tensor) -> sample.SampleBatch:
+    def batch(self, logits: Tensor) -> sample.SampleBatch:
         """Return the rows of logits[W V] with the newest step's parameters and positions."""
         memory = self._memory
         return sample.SampleBatch(
-            logits.data_ptr(),
-            parameters=self.params.records.data_ptr(),
-            slots=memory.sampled_rows.data_ptr(),
-            positions=memory.sampled_positions.data_ptr(),
+            logits,
+            parameters=self.params.records,
+            slots=memory.sampled_rows,
+            positions=memory.sampled_positions,
+            mask=self.params.masks,
         )
+
+    def _prepare_for(self, logits: Tensor) -> sample.PreparedSample:
+        return self._prepared(*logits.shape, logits.stride(0), logits.dtype)
 
     def _prepare(
         self, rows: int, length: int, row_stride: int, dtype: torch.dtype
@@ -142,19 +160,3 @@ def fetch_logits(logits: Tensor, rows: Words) -> Tensor | None:
         part = slice(first, first + LOGITS_AT_ONCE)
         arrived[part].copy_(logits[index[part]].float(), non_blocking=True)
     return arrived
-
-
-def mask_logits(logits: Tensor, rows: Words, allowed: NDArray[np.uint8]) -> Tensor:
-    """Return logits[W V] with -inf, in `rows`[M], for tokens whose bit in `allowed` is 0.
-
-    `allowed` are those of TokenMasks, and may have more bits than there are tokens.
-    The model's own logits stay: log-probabilities are about those.
-    """
-    device = logits.device
-    index = torch.from_numpy(rows.astype(np.int64)).pin_memory().to(device, non_blocking=True)
-    bits = torch.from_numpy(allowed).pin_memory().to(device, non_blocking=True)
-    places = torch.arange(8, dtype=torch.uint8, device=device)
-    may = (bits[:, :, None] >> places & 1).bool().flatten(1)[:, : logits.shape[1]]
-    masked = logits.clone()
-    masked[index] = masked[index].masked_fill(~may, -float("inf"))
-    return masked

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from spaninfer_kernels_cuda import sample
+from torch import Tensor
 
 from spaninfer_engine.backends.cuda.memory import StepMemory
 from spaninfer_engine.step.sampling import MAX_LISTED, DeviceSamplingParams
@@ -19,7 +20,8 @@ class SamplingBuffers:
     """A row per sequence: the sampler's record, and the lists that it points into.
 
     lists[N 2 L]: first ids of biases | where each bad word begins, and where the last one ends |
-    their tokens | end ids; then biases. Places are counted from the array's beginning.
+    their tokens | end ids; then biases. Places are counted from the array's beginning. `masks`
+    [N ceil(V / 32)] have a bit for each allowed token of those that are masked, once there are any.
     """
 
     def __init__(self, memory: StepMemory) -> None:
@@ -27,6 +29,7 @@ class SamplingBuffers:
         count, words = memory.sizes.requests, sample.PARAMETERS.itemsize // 4
         self.records = torch.zeros((count, words), dtype=torch.int32, device=memory.device)
         self._lists = torch.zeros((count, 2 * MAX_LISTED), dtype=torch.int32, device=memory.device)
+        self.masks: Tensor | None = None
         lists = self._lists.data_ptr()
         self.lists = sample.TokenLists(
             bias_ids=lists,
@@ -45,6 +48,21 @@ class SamplingBuffers:
             biases = np.array(params.biases, np.float32)
             self._memory.write(self._lists, row, MAX_LISTED, biases.view(np.int32))
 
+    def write_masks(self, rows: Words, allowed: NDArray[np.uint8], vocab: int) -> None:
+        """Write masks allowed[M 4 ceil(V / 32)] of `rows`[M] on torch's current stream.
+
+        There are `vocab` logits, at most as many as a mask has bits.
+        """
+        device, words = self._memory.device, -(-vocab // 32)
+        if self.masks is None:
+            shape = self._memory.sizes.requests, words
+            self.masks = torch.empty(shape, dtype=torch.int32, device=device)
+        bits = torch.from_numpy(np.ascontiguousarray(allowed.view(np.int32)[:, :words]))
+        index = torch.from_numpy(rows.astype(np.int64))
+        self.masks.index_copy_(
+            0, *(x.pin_memory().to(device, non_blocking=True) for x in (index, bits))
+        )
+
 
 def packed(params: DeviceSamplingParams, *, first: int) -> tuple[NDArray[np.void], Words]:
     """Return parameters as the sampler's record, and the words of its lists, from `first` on."""
@@ -52,6 +70,7 @@ def packed(params: DeviceSamplingParams, *, first: int) -> tuple[NDArray[np.void
     record["seed"] = params.seed
     record["temperature"] = params.temperature
     record["top_k"] = params.top_k
+    record["typical_p"] = params.typical_p
     record["top_p"] = params.top_p
     record["min_p"] = params.min_p
     record["prompt_len"] = params.prompt_len
@@ -60,6 +79,7 @@ def packed(params: DeviceSamplingParams, *, first: int) -> tuple[NDArray[np.void
     record["frequency"] = params.frequency_penalty
     record["ngram"] = params.no_repeat_ngram
     record["logprobs"] = -1 if params.logprobs is None else params.logprobs
+    record["processed"], record["masked"] = params.processed, params.masked
     lengths = list(map(len, params.bad_words))
     bounds = first + len(params.bias_ids)
     tokens = bounds + len(lengths) + 1 if lengths else bounds
