@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from spaninfer_kernel_launch import pointer_of
+from spaninfer_kernel_launch import ArraySpec, inspect_array, pointer_of
 
 from span_attention.layout import SpanLayout
 
@@ -34,6 +34,11 @@ class Spans:
         if keys is None or values is None:
             return 0, 0
         return self._base + keys.offset, self._base + values.offset
+
+    @cached_property
+    def cache_spec(self) -> ArraySpec:
+        """The spec of the cache, an array."""
+        return inspect_array(self.cache)[1]
 
     @property
     def _base(self) -> int:

@@ -37,7 +37,7 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
-    inspect_array,
+    inspect_arrays,
     load,
     match,
     pointer_of,
@@ -289,13 +289,9 @@ def gemm(
 
     Without `out`, the result is a new array.
     """
-    (x_at, spec), (weight_at, weight_spec) = inspect_array(x), inspect_array(weight)
-    (bias_at, bias_spec), (residual_at, residual_spec) = (
-        inspect_array(bias),
-        inspect_array(residual),
-    )
-    to, out_spec = inspect_array(out)
-    step, allocate = _checked(gate, spec, weight_spec, bias_spec, residual_spec, out_spec)
+    at, specs = inspect_arrays(x, weight, bias, residual, out)
+    x_at, weight_at, bias_at, residual_at, to = at
+    step, allocate = _checked(gate, *specs)
     handle = stream_handle(stream, x)
     memory, *new = allocate(handle)
     workspace = pointer_of(memory)

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
+    ArraySpec,
     Call,
     FileCache,
     Float32,
@@ -33,7 +34,7 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
-    inspect_array,
+    inspect_arrays,
     load,
     match,
     pointer_of,
@@ -246,33 +247,36 @@ def _run(
     stream: object,
 ) -> tuple[object, object]:
     """Launch the norm prepared for the arrays' specs; return result and scales."""
-    x, weight, bias, residual, out, scales = map(inspect_array, arrays)
-    specs = _Arrays(x[1], weight[1], bias[1], residual[1], out[1], scales[1])
+    (x, weight, bias, residual, to, scales_at), specs = inspect_arrays(*arrays)
     step, allocate = _checked(*kind, specs)
     handle = stream_handle(stream, arrays.x)
-    results: tuple[Any, ...] = arrays.out, arrays.scales
-    if arrays.out is None:
-        results = *allocate(handle), None
+    out, scales = arrays.out, arrays.scales
+    if out is None:
+        out, *more = allocate(handle)
+        to = pointer_of(out)
+        for scales in more:
+            scales_at = pointer_of(scales)
     arguments = NormArguments(
-        out=pointer_of(results[0]),
-        scales=pointer_of(results[1]),
-        residual=residual[0],
-        x=x[0],
-        weight=weight[0],
-        bias=bias[0],
+        out=to,
+        scales=scales_at,
+        residual=residual,
+        x=x,
+        weight=weight,
+        bias=bias,
         channels=step.channels,
         eps=eps,
         weight_offset=weight_offset,
     )
     step.start(handle, arguments)
-    return results[0], results[1]
+    return out, scales
 
 
 @prepared_once(1024)
 def _checked(
-    kind: Literal["rms", "layer"], code: Code | None, specs: _Arrays
+    kind: Literal["rms", "layer"], code: Code | None, each_spec: tuple[ArraySpec, ...]
 ) -> tuple[PreparedNorm, Callable[[int], tuple[Any, ...]]]:
     """Return the norm for arrays with these specs, and the allocator of its results."""
+    specs = _Arrays(*each_spec)
     views = {name: view_at(spec) for name in _INPUTS if (spec := getattr(specs, name))}
     axes = {"weight": "C", "bias": "C"}
     rows, channels = match(

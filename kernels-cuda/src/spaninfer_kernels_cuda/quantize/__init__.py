@@ -31,7 +31,7 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
-    inspect_array,
+    inspect_arrays,
     load,
     match,
     pointer_of,
@@ -136,10 +136,8 @@ def quantize(
 
     Without `out`, the results are new arrays; cupy does not read fp8.
     """
-    at, spec = inspect_array(x)
-    given = out or (None, None)
-    (codes_at, codes_spec), (scales_at, scales_spec) = map(inspect_array, given)
-    step, allocate = _checked(code, spec, codes_spec, scales_spec)
+    (at, codes_at, scales_at), specs = inspect_arrays(x, *(out or (None, None)))
+    step, allocate = _checked(code, *specs)
     handle = stream_handle(stream, x)
     if out is None:
         out = codes, scales = allocate(handle)

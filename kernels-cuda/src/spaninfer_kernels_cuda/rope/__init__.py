@@ -35,7 +35,7 @@ from spaninfer_kernel_launch import (
     divide_head,
     element_of,
     gpu_of,
-    inspect_array,
+    inspect_arrays,
     load,
     match,
     pointer_of,
@@ -169,11 +169,8 @@ def rope(
 
     Without `out`, the result is a new array; with out=x the heads are rotated where they lie.
     """
-    (at, spec), (cosine_at, cosine_spec), (sine_at, sine_spec) = map(
-        inspect_array, (x, cosine, sine)
-    )
-    to, out_spec = inspect_array(out)
-    step, allocate = _checked(interleaved, spec, cosine_spec, sine_spec, out_spec)
+    (at, cosine_at, sine_at, to), specs = inspect_arrays(x, cosine, sine, out)
+    step, allocate = _checked(interleaved, *specs)
     handle = stream_handle(stream, x)
     if out is None:
         (out,) = allocate(handle)

@@ -8,9 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from spaninfer_kernel_launch import (
     ArraySpec,
-    Call,
     Gpu,
-    Launch,
     Result,
     ShapeError,
     View,
@@ -18,24 +16,20 @@ from spaninfer_kernel_launch import (
     check_aligned,
     check_dense,
     check_results,
-    compile_variant,
     gpu_of,
     inspect_array,
-    load,
+    inspect_arrays,
     match,
     pointer_of,
     prepared_once,
     stream_handle,
-    user_cache,
     view_at,
 )
 
-from spaninfer_kernels_cuda.sample.kernels import MAKE_RECORDS, RecordArguments, TokenArguments
+from spaninfer_kernels_cuda.sample.kernels import TokenArguments
 from spaninfer_kernels_cuda.sample.parameters import PARAMETERS
 from spaninfer_kernels_cuda.sample.prepared import PreparedSample, prepare
-from spaninfer_kernels_cuda.sample.variant import RECORDS
 
-_THREADS = 128
 _ID_BYTES = 4
 
 PerRow: TypeAlias = Any
@@ -48,14 +42,6 @@ class _Given(NamedTuple):
     at: int
     spec: ArraySpec
     value: float
-
-
-class _Eager(NamedTuple):
-    """The calls that sample logits of one shape, and the allocator of scratch and results."""
-
-    step: PreparedSample
-    make_records: Call[RecordArguments] | None
-    allocate: Callable[[int], tuple[Any, ...]]
 
 
 def sample_from_logits(
@@ -82,34 +68,34 @@ def sample_from_logits(
     A row from which nothing can be sampled gets token 0; `status` int32[R] is given a `Status` per
     row. Without `out`, the result is a new array.
     """
-    at, spec = inspect_array(logits)
-    (mask_at, mask_spec), (positions_at, positions_spec) = (
-        inspect_array(mask),
-        inspect_array(positions),
-    )
-    (to, out_spec), (status_at, status_spec) = inspect_array(out), inspect_array(status)
+    at, specs = inspect_arrays(logits, out, status, positions, mask)
     heat, kept = _given(temperature, 1.0), _given(top_k, 0)
     mass, least, seeds = _given(top_p, 1.0), _given(min_p, 0.0), _given(seed, 0)
     _check_values(heat.value, kept.value, mass.value, least.value)
     seed_bits = _signed(int(seeds.value))
-    arrays = (heat.spec, kept.spec, mass.spec, least.spec, seeds.spec, positions_spec, mask_spec)
-    step, make_records, allocate = _checked(spec, arrays, (out_spec, status_spec))
+    per_row = (heat.spec, kept.spec, mass.spec, least.spec, seeds.spec)
+    step, allocate = _checked(specs, per_row)
     handle = stream_handle(stream, logits)
     scratch, *new = allocate(handle)
+    records = pointer_of(scratch)
+    slots = records + step.rows * PARAMETERS.itemsize
     if out is None:
         (out,) = new
-        to = pointer_of(out)
-    if make_records is None:
-        return out
-    rows, records = step.rows, pointer_of(scratch)
-    slots = records + rows * PARAMETERS.itemsize
-    own_positions = slots + rows * _ID_BYTES
-    record = RecordArguments(
-        records=records,
+        at[1] = pointer_of(out)
+    arguments = TokenArguments(
+        out=at[1],
+        status=at[2],
+        tokens=0,
+        logits=at[0],
+        all_params=records,
         slots=slots,
-        positions=own_positions,
-        rows=rows,
-        given_positions=positions_at,
+        positions=slots + step.rows * _ID_BYTES,
+        allowed=at[4],
+        kept=0,
+        changed=0,
+        processed=0,
+        is_given=1,
+        given_positions=at[3],
         seeds=seeds.at,
         seed=seed_bits,
         temperatures=heat.at,
@@ -120,21 +106,6 @@ def sample_from_logits(
         top_p=mass.value,
         min_ps=least.at,
         min_p=least.value,
-        masked=mask is not None,
-    )
-    make_records(handle, record)
-    arguments = TokenArguments(
-        out=to,
-        status=status_at or own_positions + rows * _ID_BYTES,
-        tokens=0,
-        logits=at,
-        all_params=records,
-        slots=slots,
-        positions=own_positions,
-        allowed=mask_at,
-        kept=0,
-        changed=0,
-        processed=0,
     )
     step.start(handle, arguments)
     return out
@@ -175,14 +146,16 @@ _PER_ROW = (
 
 @prepared_once(256)
 def _checked(
-    spec: ArraySpec, arrays: tuple[ArraySpec, ...], results: tuple[ArraySpec, ArraySpec]
-) -> _Eager:
-    """Return the calls that sample logits, parameters and results of these specs."""
+    specs: tuple[ArraySpec, ...], per_row: tuple[ArraySpec, ...]
+) -> tuple[PreparedSample, Callable[[int], tuple[Any, ...]]]:
+    """Return the sampling of logits, results, positions and mask, and parameters, of these specs;
+    and the allocator of the result.
+    """
+    spec, *results, positions, mask = specs
     logits = view_at(spec)
     rows, length = match(logits=(logits, "R V")).values()
-    *per_row, mask = arrays
     views: dict[str, View] = {}
-    for (name, dtype), each in zip(_PER_ROW, per_row, strict=True):
+    for (name, dtype), each in zip(_PER_ROW, (*per_row, positions), strict=True):
         if each:
             views[name] = view_at(each)
             match(**{name: (views[name], f"{rows}")})
@@ -197,10 +170,9 @@ def _checked(
     for given, name in zip(results, ("out", "status"), strict=True):
         if given:
             check_results((given,), gpu, (name, *out[1:]))
-    scratch_bytes = rows * (PARAMETERS.itemsize + 3 * _ID_BYTES)
+    scratch_bytes = rows * (PARAMETERS.itemsize + 2 * _ID_BYTES)
     scratch: Result = ("scratch", (scratch_bytes,), np.uint8, PARAMETERS.alignment)
-    allocate = allocator(spec, gpu, scratch, *(() if results[0] else (out,)))
-    return _Eager(step, _make_records(rows, gpu), allocate)
+    return step, allocator(spec, gpu, scratch, *(() if results[0] else (out,)))
 
 
 def _prepare(logits: View, gpu: Gpu) -> PreparedSample:
@@ -212,13 +184,6 @@ def _prepare(logits: View, gpu: Gpu) -> PreparedSample:
         )
     stride = logits.strides[0]
     return prepare(rows=rows, length=length, dtype=logits.dtype, gpu=gpu, row_stride=stride)
-
-
-def _make_records(rows: int, gpu: Gpu) -> Call[RecordArguments] | None:
-    if not rows:
-        return None
-    kernel = load(compile_variant(RECORDS, gpu.arch, user_cache()), gpu, MAKE_RECORDS)
-    return Call(kernel, Launch((-(-rows // _THREADS), 1, 1), (_THREADS, 1, 1)))
 
 
 def sample(
@@ -238,12 +203,12 @@ def sample(
     `SampleBatch`.
     """
     given = (logits, parameters, slots, positions, mask, *(out or (None, None)))
-    at, specs = zip(*map(inspect_array, given), strict=True)
+    at, specs = inspect_arrays(*given)
     step, allocate = _checked_records(specs)
     handle = stream_handle(stream, logits)
     if out is None:
         tokens, status = out = allocate(handle)
-        at = (*at[:5], pointer_of(tokens), pointer_of(status))
+        at[5:] = pointer_of(tokens), pointer_of(status)
     arguments = TokenArguments(
         out=at[5],
         status=at[6],

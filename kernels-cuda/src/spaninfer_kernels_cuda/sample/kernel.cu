@@ -100,13 +100,26 @@ __device__ __forceinline__ Best winner(const Row& row, const SamplingParams& par
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     sample_tokens(int* out, int* status, int* tokens, const T* logits,
-                const SamplingParams* all_params, const int* slots, const int* positions,
+                SamplingParams* all_params, int* slots, int* positions,
                 const unsigned* allowed, const unsigned* kept, const unsigned* changed,
-                const float* processed, int length, long long stride, int token_stride) {
+                const float* processed, int is_given,
+                const int* given_positions, const long long* seeds, long long seed,
+                const float* temperatures, float temperature, const int* top_ks, int top_k,
+                const float* top_ps, float top_p, const float* min_ps, float min_p, int length,
+                long long stride, int token_stride) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   wait_for_kernel_before();
   let_next_kernel_start();
+  if (is_given && threadIdx.x == 0) {
+    const int number = static_cast<int>(blockIdx.y);
+    const GivenParams given{seeds,  seed,  temperatures, temperature, top_ks,
+                            top_k, top_ps, top_p,        min_ps,      min_p};
+    given.write(&all_params[number], number, allowed != nullptr);
+    slots[number] = number;
+    positions[number] = given_positions ? given_positions[number] : number;
+  }
+  if (is_given) __syncthreads();  // every block of the cluster writes, and reads its own
   const int slot = slots[blockIdx.y];
   if (slot < 0) return;  // the whole cluster
   const SamplingParams& params = all_params[slot];  // read where it is needed: registers are scarce
@@ -127,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     if (worst == kSampled && best.id >= length) worst = kAllMasked;
     const int token = worst == kSampled ? best.id : 0;
     out[blockIdx.y] = token;
-    status[blockIdx.y] = worst;
+    if (status) status[blockIdx.y] = worst;
     if (tokens) tokens[static_cast<size_t>(slot) * token_stride + position] = token;
   }
   sync_cluster();

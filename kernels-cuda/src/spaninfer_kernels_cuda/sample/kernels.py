@@ -46,7 +46,11 @@ class TypicalArguments(NamedTuple):
 
 
 class TokenArguments(NamedTuple):
-    """Arguments of sample_tokens, which samples a token per row."""
+    """Arguments of sample_tokens, which samples a token per row.
+
+    With `is_given`, the kernel writes `all_params`, `slots` and `positions` itself, for each row:
+    each of the parameters below has a value for all rows, or an array with one for each.
+    """
 
     out: Pointer
     status: Pointer
@@ -59,6 +63,18 @@ class TokenArguments(NamedTuple):
     kept: Pointer
     changed: Pointer
     processed: Pointer
+    is_given: Int32 = 0
+    given_positions: Pointer = 0
+    seeds: Pointer = 0
+    seed: Int64 = 0
+    temperatures: Pointer = 0
+    temperature: Float32 = 0.0
+    top_ks: Pointer = 0
+    top_k: Int32 = 0
+    top_ps: Pointer = 0
+    top_p: Float32 = 0.0
+    min_ps: Pointer = 0
+    min_p: Float32 = 0.0
 
 
 class LogprobArguments(NamedTuple):
@@ -82,29 +98,7 @@ class LogprobArguments(NamedTuple):
     stride: Int64
 
 
-class RecordArguments(NamedTuple):
-    """Arguments of make_records: per parameter, an array with one entry per row (or 0), a value."""
-
-    records: Pointer
-    slots: Pointer
-    positions: Pointer
-    rows: Int32
-    given_positions: Pointer
-    seeds: Pointer
-    seed: Int64
-    temperatures: Pointer
-    temperature: Float32
-    top_ks: Pointer
-    top_k: Int32
-    top_ps: Pointer
-    top_p: Float32
-    min_ps: Pointer
-    min_p: Float32
-    masked: Int32
-
-
 SAMPLE_PENALTIES: Final = Signature("sample_penalties", PenaltyArguments, Sizes)
 SAMPLE_TYPICAL: Final = Signature("sample_typical", TypicalArguments, Sizes)
 SAMPLE_TOKENS: Final = Signature("sample_tokens", TokenArguments, Sizes)
 SAMPLE_LOGPROBS: Final = Signature("sample_logprobs", LogprobArguments)
-MAKE_RECORDS: Final = Signature("make_records", RecordArguments)

@@ -31,3 +31,30 @@ struct SamplingParams {
   }
 };
 static_assert(sizeof(SamplingParams) == 88, "the size of a record of parameters.py");
+
+// Parameters without records: of each a value for all rows, or an array with one for each.
+struct GivenParams {
+  const long long* seeds;
+  long long seed;
+  const float* temperatures;
+  float temperature;
+  const int* top_ks;
+  int top_k;
+  const float* top_ps;
+  float top_p;
+  const float* min_ps;
+  float min_p;
+
+  // Writes the record of a row.
+  __device__ __forceinline__ void write(SamplingParams* record, int row, bool is_masked) const {
+    *record = {};
+    record->seed = static_cast<unsigned long long>(seeds ? seeds[row] : seed);
+    record->temperature = temperatures ? temperatures[row] : temperature;
+    record->top_k = top_ks ? top_ks[row] : top_k;
+    record->top_p = top_ps ? top_ps[row] : top_p;
+    record->min_p = min_ps ? min_ps[row] : min_p;
+    record->typical_p = record->repetition = 1.0f;
+    record->logprobs = -1;
+    record->masked = is_masked;
+  }
+};

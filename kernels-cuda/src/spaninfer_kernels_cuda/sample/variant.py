@@ -7,7 +7,6 @@ import numpy as np
 from spaninfer_kernel_launch import Source, Variant, element_of
 
 from spaninfer_kernels_cuda.sample.kernels import (
-    MAKE_RECORDS,
     SAMPLE_LOGPROBS,
     SAMPLE_PENALTIES,
     SAMPLE_TOKENS,
@@ -29,16 +28,6 @@ SOURCE = Source(
     parts=tuple(f"sample/{part}.cuh" for part in _PARTS),
     kernels=(SAMPLE_PENALTIES, SAMPLE_TYPICAL, SAMPLE_TOKENS, SAMPLE_LOGPROBS),
 )
-RECORDS = Variant.of(
-    "make_records",
-    Source(
-        "spaninfer_kernels_cuda",
-        "sample/records.cu",
-        parts=("sample/params.cuh",),
-        kernels=(MAKE_RECORDS,),
-    ),
-    {},
-)
 
 
 def variant_for(dtype: object, arch: str) -> Variant:
@@ -56,7 +45,6 @@ def variant_for(dtype: object, arch: str) -> Variant:
 
 
 VARIANTS: tuple[Variant, ...] = (
-    RECORDS,
     *(
         variant_for(dtype, arch)
         for dtype, architectures in (
@@ -67,4 +55,4 @@ VARIANTS: tuple[Variant, ...] = (
         for arch in architectures
     ),
 )
-"""All variants: that of records, and one per element type and architecture."""
+"""All variants: one per element type and architecture."""

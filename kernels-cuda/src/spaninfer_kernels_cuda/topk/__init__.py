@@ -33,7 +33,7 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
-    inspect_array,
+    inspect_arrays,
     load,
     match,
     pointer_of,
@@ -266,10 +266,8 @@ def topk(
 
     Without `out`, the results are new arrays.
     """
-    at, spec = inspect_array(x)
-    given = out or (None, None)
-    (values_at, values_spec), (indices_at, indices_spec) = map(inspect_array, given)
-    step, allocate = _checked(k, sorted, spec, values_spec, indices_spec)
+    (at, values_at, indices_at), specs = inspect_arrays(x, *(out or (None, None)))
+    step, allocate = _checked(k, sorted, *specs)
     handle = stream_handle(stream, x)
     workspace, *new = allocate(handle)
     if out is None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from spaninfer_kernel_launch import dlpack
+from spaninfer_kernel_launch.dlpack import dense_strides
 from spaninfer_kernel_launch.driver import call_driver, driver
 from spaninfer_kernel_launch.errors import DeviceError, DriverError, OutOfMemory, ShapeError
 from spaninfer_kernel_launch.framework import dtype_in_torch, torch
@@ -83,20 +83,39 @@ def allocator(like: ArraySpec, gpu: Gpu, *results: Result) -> Callable[[int], tu
 
 
 def _tensors(device: Any, results: tuple[Result, ...]) -> Callable[[int], tuple[Any, ...]]:
-    """Return an allocator of torch tensors: 1.5 µs each, where an `Array` takes 8."""
+    """Return an allocator of torch tensors: 0.7 µs each, where an `Array` takes 8."""
     cuda, current, index = torch().cuda, current_of_torch(), device.index
-    makers = [
-        partial(torch().empty, *shape, dtype=dtype_in_torch(dtype), device=device)
-        for _, shape, dtype, _ in results
-    ]
+    current_gpu, empty = _current_gpu_of_torch(), _empty_of_torch(index)
+    kinds = [(shape, dense_strides(shape), dtype_in_torch(dtype)) for _, shape, dtype, _ in results]
 
     def make(stream: int) -> tuple[Any, ...]:
-        if stream != current(index):  # torch hands memory out in the order of its current one
-            with cuda.stream(cuda.ExternalStream(stream, device=device)):
-                return tuple([make_one() for make_one in makers])
-        return tuple([make_one() for make_one in makers])
+        # Torch hands memory out on its current GPU, in the order of its current stream there.
+        if stream == current(index) and index == current_gpu():
+            return tuple([empty(*kind) for kind in kinds])
+        with cuda.stream(cuda.ExternalStream(stream, device=device)):
+            return tuple([empty(*kind) for kind in kinds])
 
     return make
+
+
+def _current_gpu_of_torch() -> Callable[[], int]:
+    """Return what tells the number of torch's current GPU: its C function, without the checks."""
+    current: Callable[[], int] = getattr(torch()._C, "_cuda_getDevice", torch().cuda.current_device)
+    return current
+
+
+def _empty_of_torch(index: int) -> Callable[[tuple[int, ...], tuple[int, ...], Any], Any]:
+    """Return what makes a tensor of shape, strides and type on the current GPU, number `index`.
+
+    What torch's own generated code calls takes 0.7 µs, `torch.empty` 2.
+    """
+    guards = getattr(getattr(torch()._C, "_dynamo", None), "guards", None)
+    made = getattr(guards, "_empty_strided_cuda", None)
+    return made or (
+        lambda shape, strides, dtype: torch().empty_strided(
+            shape, strides, dtype=dtype, device=f"cuda:{index}"
+        )
+    )
 
 
 def check_results(given: tuple[ArraySpec, ...], gpu: Gpu, *results: Result) -> None:

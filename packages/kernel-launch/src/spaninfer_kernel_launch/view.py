@@ -140,6 +140,20 @@ def inspect_array(array: Any) -> tuple[int, ArraySpec]:
     return _INSPECTORS.get(type(array), _inspect_first)(array)
 
 
+def inspect_arrays(*arrays: Any) -> tuple[list[int], tuple[ArraySpec, ...]]:
+    """Return the addresses and the specs of arrays, as `inspect_array` does, faster."""
+    addresses, specs = [], []
+    for array in arrays:
+        if array is None:
+            addresses.append(0)
+            specs.append(())
+            continue
+        address, spec = _INSPECTORS.get(type(array), _inspect_first)(array)
+        addresses.append(address)
+        specs.append(spec)
+    return addresses, tuple(specs)
+
+
 def _inspect_first(array: Any) -> tuple[int, ArraySpec]:
     is_torch = framework_of(type(array)) == "torch"
     look = _INSPECTORS[type(array)] = _inspect_torch if is_torch else _inspect_any

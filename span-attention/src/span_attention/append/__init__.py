@@ -24,7 +24,7 @@ from spaninfer_kernel_launch import (
     compile_variant,
     divide_head,
     gpu_of,
-    inspect_array,
+    inspect_arrays,
     load,
     pointer_of,
     prepared_once,
@@ -240,35 +240,37 @@ def append(
     must ensure it.
     """
     rotated, norm = rotary or _NO_ROTARY, head_norm or _NO_NORM
-    at, rows = zip(*map(inspect_array, (query, key, value, slot_mapping)), strict=True)
-    read = (rotated.cosine, rotated.sine, norm.query_weight, norm.key_weight)
-    tables_at, tables = zip(*map(inspect_array, read), strict=True)
-    (to, out_spec), (_, cache_spec) = inspect_array(out), inspect_array(spans.cache)
-    others = (*tables, cache_spec, out_spec)
-    step, allocate = _checked(spans.layout, (rotated.len, rotated.interleaved), rows, others)
+    at, specs = inspect_arrays(
+        *(query, key, value, slot_mapping, rotated.cosine, rotated.sine),
+        *(norm.query_weight, norm.key_weight, out),
+    )
+    *_, to = at
+    rotation = rotated.len, rotated.interleaved
+    step, allocate = _checked(spans.layout, rotation, spans.cache_spec, specs)
     handle = stream_handle(stream, query)
     if out is None:
         (out,) = allocate(handle)
         to = pointer_of(out)
-    step.start(handle, _arguments(_Rows(*at), _Tables(*tables_at), spans, to, norm))
+    step.start(handle, _arguments(_Rows(*at[:4]), _Tables(*at[4:8]), spans, to, norm))
     return out
 
 
-_ROWS = ("query", "key", "value", "slot_mapping")
-_NAMES = (*_ROWS, "cosine", "sine", "query_weight", "key_weight")
+_NAMES = (
+    *("query", "key", "value", "slot_mapping"),
+    *("cosine", "sine", "query_weight", "key_weight"),
+)
 
 
 @prepared_once(1024)
 def _checked(
     layout: SpanLayout,
     rotary: tuple[int, bool],
-    rows: tuple[ArraySpec, ...],
-    others: tuple[ArraySpec, ...],
+    cache: ArraySpec,
+    specs: tuple[ArraySpec, ...],
 ) -> tuple[PreparedAppend, Callable[[int], tuple[Any, ...]]]:
     """Return the append of arrays with these specs, and the allocator of rotated queries."""
-    *tables, cache, out = others
-    specs = zip(_NAMES, (*rows, *tables), strict=True)
-    given = {name: view_at(spec) for name, spec in specs if spec}
+    *read, out = specs
+    given = {name: view_at(spec) for name, spec in zip(_NAMES, read, strict=True) if spec}
     length, interleaved = rotary
     views = check(given, layout, length)
     num_rows, heads, _ = views["query"].shape
@@ -279,7 +281,7 @@ def _checked(
     step = prepare(options, layout, rows=num_rows, heads=heads, gpu=gpu, row_strides=strides)
     result = ("out", (num_rows, heads, layout.key_size), views["query"].dtype, ALIGNMENT)
     check_results((out,), gpu, result)
-    return step, allocator(rows[0], gpu, result)
+    return step, allocator(specs[0], gpu, result)
 
 
 __getattr__ = renamed(__name__, Form=("AppendOptions", AppendOptions))

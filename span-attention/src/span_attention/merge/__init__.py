@@ -34,7 +34,7 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
-    inspect_array,
+    inspect_arrays,
     load,
     match,
     pointer_of,
@@ -144,15 +144,14 @@ def merge(
 
     Without `out`, the results are new arrays.
     """
-    (at, spec), (lse_at, lse_spec) = inspect_array(outputs), inspect_array(lse)
-    given = out or (None, None)
-    (merged_at, merged_spec), (total_at, total_spec) = map(inspect_array, given)
-    step, allocate = _checked(spec, lse_spec, merged_spec, total_spec)
+    at, specs = inspect_arrays(outputs, lse, *(out or (None, None)))
+    outputs_at, lse_at, merged_at, total_at = at
+    step, allocate = _checked(*specs)
     handle = stream_handle(stream, outputs)
     if out is None:
         out = merged, total = allocate(handle)
         merged_at, total_at = pointer_of(merged), pointer_of(total)
-    step.start(handle, MergeArguments(merged_at, total_at, at, lse_at))
+    step.start(handle, MergeArguments(merged_at, total_at, outputs_at, lse_at))
     return out
 
 
