@@ -39,6 +39,7 @@ class Nothing:
     """A device that samples the same token for everybody, at once."""
 
     lookahead = 1
+    reports_prompts = False
 
     def __init__(self, sequences: Sequences, num_rows: int) -> None:
         self._mirror = SequenceMirror(sequences, self, num_rows)
@@ -71,6 +72,9 @@ class Nothing:
     def samples(self) -> Samples:
         """Return a token per sequence."""
         return self._samples
+
+    def prompt_logprobs(self) -> None:
+        """No sequence asks."""
 
     def logprobs(self) -> None:
         """Nobody asks."""

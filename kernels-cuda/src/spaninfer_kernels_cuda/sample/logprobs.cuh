@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const float log_sum = static_cast<float>(log(static_cast<double>(total) / kUnit));
     const auto logprob_of = [&](float value) { return (value - most) / temperature - log_sum; };
     if (threadIdx.x == 0) {
-      chosen[blockIdx.y] = logprob_of(x);
+      chosen[blockIdx.y] = shared.status == kSampled ? logprob_of(x) : __int_as_float(0x7fffffff);
       ranks[blockIdx.y] = 1 + shared.ahead;
     }
     // The rank of each of the few requested keys is the number of larger ones.

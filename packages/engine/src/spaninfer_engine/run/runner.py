@@ -129,7 +129,10 @@ class Runner(Resource):
         self._update(plan)
         on_host = self._on_host.__contains__
         failed_encodings = self._encode(plan)
-        batch = build_batch(plan.slices, self._sequences, on_host, self._masks)
+        batch = build_batch(
+            *(plan.slices, self._sequences, on_host, self._masks),
+            device_reports=self._device.reports_prompts,
+        )
         unencoded = self._without_rows(batch)
         if unencoded:
             batch = replace(batch, media=tuple(x for x in batch.media if x.slice not in unencoded))
@@ -268,9 +271,12 @@ class Runner(Resource):
         failed: dict[int, Exception] = {}
         prompt_logprobs: dict[int, TokenLogprobs] = {}
         step.launched.wait()
+        if batch.device_reports:
+            prompt_logprobs = self._reported(step)
         if len(batch.host_logits):
             logits = step.launched.logits()
-            prompt_logprobs = self._prompt_logprobs(step, logits)
+            if not batch.device_reports:
+                prompt_logprobs = self._prompt_logprobs(step, logits)
             logprobs |= self._sample_on_host(batch, logits, tokens, failed)
         if batch.samples_on_device.any():
             logprobs |= self._take_samples(step, tokens, failed)
@@ -357,7 +363,7 @@ class Runner(Resource):
     def _prompt_logprobs(self, step: _InFlight, logits: Logits) -> dict[int, TokenLogprobs]:
         """Return the log-probabilities of prompt tokens that follow positions with logits."""
         batch = step.batch
-        counts = np.diff(batch.logit_start_loc) - batch.samples
+        counts = batch.num_reported
         found = {}
         for index in np.flatnonzero(counts).tolist():
             seq_id, count = batch.seq_ids[index], int(counts[index])
@@ -368,6 +374,27 @@ class Runner(Resource):
             (known,) = self._sequences.known([seq_id], [first + count])
             rows = logits[begin : begin + count]
             found[seq_id] = self._sampler.prompt_logprobs(seq_id, rows, known[first:])
+        return found
+
+    def _reported(self, step: _InFlight) -> dict[int, TokenLogprobs]:
+        """Return the log-probabilities of prompt tokens that the device computed."""
+        batch, told = step.batch, step.launched.prompt_logprobs()
+        if told is None:
+            return {}
+        counts, found = batch.num_reported, {}
+        _, next_ids = batch.reported(self._sequences)
+        stops = np.cumsum(counts)
+        for index in np.flatnonzero(counts).tolist():
+            seq_id, part = batch.seq_ids[index], slice(stops[index] - counts[index], stops[index])
+            if not self._knows(seq_id):
+                continue
+            asked = self._sequences.by_id[seq_id].sampling.prompt_logprobs
+            assert asked is not None, "prompt rows are computed for those who ask"
+            count = min(asked, self._vocab)
+            found[seq_id] = TokenLogprobs(
+                *(next_ids[part], told.chosen[part], told.ranks[part]),
+                *(told.top_ids[part, :count], told.top[part, :count]),
+            )
         return found
 
     def _knows(self, seq_id: int) -> bool:

@@ -59,6 +59,7 @@ class Batch:
     masked: Bools  # [R] does a token mask limit what the device samples?
     num_decodes: int
     host_logits: Ints  # [N] the logits that the host asks for, ascending
+    device_reports: bool = False  # does the device report on prompts?
     media: tuple[MediaRows, ...] = ()
 
     @property
@@ -121,6 +122,22 @@ class Batch:
         last = self.query_start_loc[1:]
         return _ranges(last - np.diff(self.logit_start_loc), last)
 
+    @property
+    def num_reported(self) -> Ints:
+        """Positions of each slice [R], but for the sampled one, that get logits: log-probabilities
+        of the tokens that follow them in the prompt were requested.
+        """
+        counts: Ints = np.diff(self.logit_start_loc) - self.samples
+        return counts
+
+    def reported(self, sequences: Sequences) -> tuple[Ints, Ints]:
+        """Return the logits [N] of those positions, and the tokens that follow them."""
+        begin, end = self.logit_start_loc[:-1], self.logit_start_loc[1:] - self.samples
+        stops = self.stops + 1 - self.samples
+        rows = np.repeat(self.table_rows, end - begin)
+        next_ids: Ints = sequences.tokens[rows, _ranges(stops - (end - begin), stops)]
+        return _ranges(begin, end), next_ids
+
     def runs(self, rows: Sequence[int] | None = None, *, first: int = 0) -> tuple[Run, ...]:
         """Return the slices from number `first` on; `rows` stand in for the table rows."""
         loc = self.query_start_loc[first:].tolist()
@@ -134,11 +151,13 @@ def build_batch(
     sequences: Sequences,
     on_host: Callable[[int], bool],
     masked: Collection[int] = (),
+    *,
+    device_reports: bool = False,
 ) -> Batch:
     """Return the batch of a plan's slices.
 
     `on_host` tells by sequence whether the host samples its tokens; `masked` are sequences with
-    token masks.
+    token masks; with `device_reports` the host asks for no logits of prompts.
     """
     ids, starts, stops, logits_from, samples, rope_seq_lens = zip(*slices, strict=True)
     begin, end = np.array(starts, np.int32), np.array(stops, np.int32)
@@ -151,6 +170,7 @@ def build_batch(
     if masked:
         with_mask = by_device & np.fromiter((id_ in masked for id_ in ids), np.bool_, len(ids))
     logit_start_loc, query_start_loc = _cumulated(num_logits), _cumulated(lengths)
+    last = logit_start_loc[1:]
     return Batch(
         seq_ids=ids,
         table_rows=sequences.rows(ids),
@@ -163,7 +183,10 @@ def build_batch(
         samples_on_device=by_device,
         masked=with_mask,
         num_decodes=_leading_ones(lengths),
-        host_logits=_ranges(logit_start_loc[:-1], logit_start_loc[1:] - by_device),
+        host_logits=(
+            last[by_host] - 1 if device_reports else _ranges(logit_start_loc[:-1], last - by_device)
+        ),
+        device_reports=device_reports,
         media=_media_rows(slices, sequences, query_start_loc) if sequences.media else (),
     )
 

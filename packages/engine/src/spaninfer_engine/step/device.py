@@ -102,6 +102,10 @@ class Launched(Protocol):
         """Return log-probabilities of sampled tokens; None where no sequence asked."""
         ...
 
+    def prompt_logprobs(self) -> Logprobs | None:
+        """Return log-probabilities of the tokens of `Batch.reported`, [N]; None without any."""
+        ...
+
     def logits(self) -> Floats:
         """Return the logits [N V] of `batch.host_logits`."""
         ...
@@ -120,6 +124,11 @@ class Device(Protocol):
 
         0: a step is computed while its results are waited for.
         """
+        ...
+
+    @property
+    def reports_prompts(self) -> bool:
+        """True if the device computes the log-probabilities of prompts; else the host does."""
         ...
 
     def can_sample(self, sequence: NewSequence) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from spaninfer_engine.backends.backend import MAX_SPAN_LEN, Backend, Chosen, Settings
@@ -43,10 +44,7 @@ class CudaBackend(Backend):
         # decode in them waits. 8192 of them take 7B 160 ms on an H200, these 40; with 1024, 256
         # prompts of 512 tokens would take 5 % longer, because every step reads all keys.
         mixed_prompt_tokens=2048,
-        # A row of logits is 0.6 MB in float32 where the vocabulary has 152,000 tokens, and takes
-        # the host 0.5 ms (run/logprobs.py), in which every request waits: 16 ms a step, where a
-        # prompt of 8192 tokens would take 5 GB and 4 s (H200's host, 2026-11-22).
-        prompt_logits=32,
+        prompt_logits=32,  # on GPUs of 1 GB; see `prompt_logits`
         # GEMMs of 7B beside 256 decodes take an H200 436 µs a layer for 320 tokens of prompts and
         # 435 for 384, 702 for 704 and 700 for 768: what fills no tile costs what it does.
         prompt_tile=256,
@@ -55,9 +53,14 @@ class CudaBackend(Backend):
         pause_tokens=8192,
     )
 
-    def prompt_logits(self, vocab: int) -> int:  # noqa: ARG002
-        """Return as many as the device has room for on the way to the host."""
-        return self.tuning.prompt_logits
+    def prompt_logits(self, vocab: int) -> int:
+        """Return as many as take 1 % of the GPU's memory: with a vocabulary of 152,000 tokens,
+        5,000 on an H200 and 800 on a GPU of 24 GB.
+        """
+        import torch
+
+        total = torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else 0
+        return max(self.tuning.prompt_logits, total // 100 // (2 * vocab))
 
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:
         """Return a 16-bit dtype: the checkpoint's where the GPU has it."""
@@ -145,7 +148,7 @@ class CudaBackend(Backend):
             *(bound, few_layers, ops, model, demand),
             span_len=span_len,
             graphs=graphs,
-            tuning=self.tuning,
+            tuning=replace(self.tuning, prompt_logits=self.prompt_logits(model.vocab)),
         )
 
 

@@ -25,6 +25,7 @@ from spaninfer_engine.backends.cuda.memory import Sizes, StepMemory, lacks_memor
 from spaninfer_engine.backends.cuda.ops import CudaOps
 from spaninfer_engine.backends.cuda.sampler import (
     GpuSampler,
+    Reported,
     Tokens,
     fetch_logits,
     logprobs_of,
@@ -69,6 +70,7 @@ class CudaDevice:
     """
 
     lookahead = 1
+    reports_prompts = True
 
     def __init__(
         self,
@@ -165,6 +167,11 @@ class CudaDevice:
                 logits = captured.logits
             chosen = fetch_logits(logits, padding.place(batch.host_logits))
             step = CudaStep(self, InFlight(batch, tuple(rows), work, padding, logits), chosen)
+            if batch.num_reported.any():
+                at, next_ids = batch.reported(self._sequences)
+                step.reported = self._sampler.report(
+                    logits, padding.place(at), next_ids, self._ops.stream
+                )
             if not batch.masked.any():
                 self._finish(step)
             return step
@@ -367,6 +374,7 @@ class CudaStep:
         self._device, self._logits = device, logits
         self._in_flight: InFlight | None = in_flight  # until tokens are sampled
         self._padding = in_flight.padding
+        self.reported: Reported | None = None
         self._told: Tensor | None = None
         self._tokens: Tokens | None = None
 
@@ -401,6 +409,10 @@ class CudaStep:
         remove, told = self._padding.remove, logprobs_of(self._told.numpy())
         chosen, top = remove(told.chosen), remove(told.top)
         return Logprobs(chosen, remove(told.ranks), remove(told.top_ids), top)
+
+    def prompt_logprobs(self) -> Logprobs | None:
+        """Return log-probabilities of prompt tokens; None where no sequence asked."""
+        return None if self.reported is None else self.reported.logprobs()
 
     def logits(self) -> Floats:
         """Return the logits [N V] that the host asked for."""

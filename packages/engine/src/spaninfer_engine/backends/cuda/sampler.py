@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -38,6 +39,7 @@ class GpuSampler:
         self.params = SamplingBuffers(memory)
         self._out = torch.zeros(2 * sizes.padded_rows, dtype=torch.int32, device=memory.device)
         self._pinned = [torch.empty_like(self._out, device="cpu").pin_memory() for _ in range(2)]
+        self._report_record = _report_record().to(memory.device)
         words = sizes.padded_rows * (2 + 2 * MAX_LOGPROBS)
         self._told = torch.zeros(words, dtype=torch.int32, device=memory.device)
         self._prepared = lru_cache(_KEPT)(self._prepare)
@@ -77,17 +79,33 @@ class GpuSampler:
         """
         count = len(logits)
         told = self._told[: count * (2 + 2 * MAX_LOGPROBS)]
-        chosen = told.data_ptr()
-        ranks, top_ids = chosen + 4 * count, chosen + 8 * count
-        top = top_ids + 4 * count * MAX_LOGPROBS
         self._prepare_for(logits).compute_logprobs(
             batch,
-            sample.Logprobs(chosen, ranks, top_ids, top),
+            _parts_of(told, count),
             sampled=(self._out.data_ptr(), self._out[count:].data_ptr()),
             stream=stream,
         )
-        pinned = torch.empty_like(told, device="cpu", pin_memory=True)
-        return pinned.copy_(told, non_blocking=True)
+        return _to_host(told)
+
+    def report(self, logits: Tensor, rows: Words, token_ids: Words, stream: int) -> Reported:
+        """Return log-probabilities of token_ids[N] under `rows`[N] of logits[W V], on their way."""
+        columns = np.zeros((3, len(logits)), np.int32)
+        slots, sampled, _ = columns
+        slots[:] = -1
+        slots[rows], sampled[rows] = 0, token_ids
+        on_device = torch.from_numpy(columns).pin_memory().to(logits.device, non_blocking=True)
+        told = torch.empty(
+            len(logits) * (2 + 2 * MAX_LOGPROBS), dtype=torch.int32, device=logits.device
+        )
+        self._prepare_for(logits).compute_logprobs(
+            sample.SampleBatch(
+                *(logits, self._report_record), slots=on_device[0], positions=on_device[2]
+            ),
+            _parts_of(told, len(logits)),
+            sampled=(on_device[1], on_device[2]),
+            stream=stream,
+        )
+        return Reported(_to_host(told), rows)
 
     def fetch(self, count: int) -> Tokens:
         """Send the newest step's `count` tokens to the host."""
@@ -138,6 +156,39 @@ class Tokens:
         """Return them, with a status each."""
         token_ids, status = self._pinned.reshape(2, -1)
         return Samples(token_ids, status)
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """Log-probabilities of prompts on their way to the host: of some rows of logits."""
+
+    told: Tensor
+    rows: Words
+
+    def logprobs(self) -> Logprobs:
+        """Return those of the rows, once they have arrived."""
+        told, rows = logprobs_of(self.told.numpy()), self.rows
+        return Logprobs(told.chosen[rows], told.ranks[rows], told.top_ids[rows], told.top[rows])
+
+
+def _report_record() -> Tensor:
+    """Return the record of prompts: log-probabilities of the model's logits, as many as may be."""
+    record = sample.defaults(1)
+    record["logprobs"] = MAX_LOGPROBS
+    return torch.from_numpy(record.view(np.int32))
+
+
+def _parts_of(told: Tensor, count: int) -> sample.Logprobs:
+    """Return where the parts of what `logprobs_of` reads lie."""
+    chosen = told.data_ptr()
+    ranks, top_ids = chosen + 4 * count, chosen + 8 * count
+    return sample.Logprobs(chosen, ranks, top_ids, top_ids + 4 * count * MAX_LOGPROBS)
+
+
+def _to_host(told: Tensor) -> Tensor:
+    """Send words to the host."""
+    pinned = torch.empty_like(told, device="cpu", pin_memory=True)
+    return pinned.copy_(told, non_blocking=True)
 
 
 def logprobs_of(told: Words) -> Logprobs:

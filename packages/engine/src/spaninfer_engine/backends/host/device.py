@@ -72,6 +72,11 @@ class HostDevice(Resource, Generic[A]):
         parts = [Slice(0, start=0, stop=1, logits_from=0, samples=False, rope_seq_len=1)]
         self.compute(build_batch(parts, sequences, lambda _: True), sequences)
 
+    @property
+    def reports_prompts(self) -> bool:
+        """The host has the logits, and computes them."""
+        return False
+
     def can_sample(self, sequence: NewSequence) -> bool:  # noqa: ARG002
         """Logits are on the host already, and so is the sampler."""
         return False
@@ -203,6 +208,10 @@ class HostStep(Generic[A]):
         raise AssertionError("a host device samples nothing")
 
     def logprobs(self) -> Logprobs | None:
+        """The host computes them."""
+        return None
+
+    def prompt_logprobs(self) -> Logprobs | None:
         """The host computes them."""
         return None
 
