@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from spaninfer_engine.backends.backend import BackendOptions
 from spaninfer_engine.config import EngineConfig, Quantize, QuantizeGroup
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load import Checkpoint, open_checkpoint
@@ -26,7 +27,6 @@ from spaninfer_engine.program.packer import Packer
 from spaninfer_engine.startup.build import (
     Progress,
     locate,
-    open_backend,
     resolve_decoder,
     silent,
     stage_of,
@@ -88,7 +88,16 @@ def _packed_weights(
     decoder = resolve_decoder(asked, checkpoint)
     stored_as = checkpoint_dtype(checkpoint.config)
     compute = decide_compute(asked, stored_as, this_machine(with_gpu=False))
-    ops = open_backend(compute, decoder, asked, stored_as, formats_of(checkpoint.reader))
+    options = BackendOptions(
+        device=compute.device,
+        dtype=compute.dtype,
+        kv_dtype=asked.kv_dtype,
+        stored_as=stored_as,
+        groups=decoder.groups,
+        asked=asked,
+        formats=formats_of(checkpoint.reader),
+    )
+    ops = compute.backend.open(options)
     pack, weights = Packer(ops, checkpoint.reader), dict[str, Any]()
 
     def keep(uses: Sequence[Use], layout: str) -> Any:

@@ -182,7 +182,7 @@ def test_a_closed_runner_keeps_neither_weights_nor_spans(model: Model):
 def _memory(runner: Runner) -> Any:
     """Return the array that spans are views of."""
     device: Any = runner._device
-    array = device._held.caches[0].keys
+    array = device._held.memory.caches[0].keys
     while array.base is not None:
         array = array.base
     return array

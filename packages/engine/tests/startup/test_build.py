@@ -8,6 +8,7 @@ from safetensors.numpy import load_file, save_file
 from spaninfer_engine import Engine
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import CheckpointError, ConfigError
+from spaninfer_engine.rank import Rank
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.startup.assets import UnusableDefaults
 from spaninfer_engine.startup.build import build, locate
@@ -45,6 +46,15 @@ def test_a_model_that_a_package_brings_wins_over_a_folder_of_its_name(tmp_path, 
     assert locate("bundled") == (tmp_path / "inside-a-package", "bundled")
     assert locate("./bundled")[1] == "bundled"
     assert locate("./bundled")[0].resolve() == tmp_path / "bundled"
+
+
+def test_one_process_builds_its_runner_and_refuses_to_be_one_of_several(tmp_path):
+    write_model(tmp_path / "model", 1, float)
+    asked = EngineConfig(model=tmp_path / "model", backend="reference")
+
+    assert build(asked, rank=Rank(0, 1)).resolved == build(asked).resolved
+    with pytest.raises(ConfigError, match="rank 1 of 2 was requested.* leave rank out"):
+        build(asked, rank=Rank(1, 2))
 
 
 def test_an_answer_ends_with_ids_that_the_model_knows(tmp_path):

@@ -22,6 +22,7 @@ from spaninfer_engine.logprobs import TokenLogprobs
 from spaninfer_engine.ops.bound import Programs, Result
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.plan import Tuning
+from spaninfer_engine.rank import ALONE, Rank
 from spaninfer_engine.spec.nodes import CacheGroup, Model
 
 Chosen: TypeAlias = tuple[DType, str]
@@ -51,7 +52,7 @@ class HostSampling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class BackendOptions:
     """The arguments with which a backend is opened."""
 
     device: str
@@ -61,8 +62,11 @@ class Settings:
     groups: tuple[CacheGroup, ...]
     asked: EngineConfig
     formats: Mapping[str, WeightFormat]  # of weights that are stored quantised, by name
-    rank: int = 0
-    world: int = 1
+    rank: Rank = ALONE
+
+
+OnProgress: TypeAlias = Callable[[int, int], None]
+"""Hears how many units of work are done, and of how many."""
 
 
 class Backend(ABC):
@@ -88,15 +92,15 @@ class Backend(ABC):
         """Raise ConfigError for what the backend cannot do on this machine."""
 
     @abstractmethod
-    def open(self, settings: Settings, tell: Callable[[int, int], None] | None = None) -> Ops[Any]:
+    def open(self, options: BackendOptions, tell: OnProgress | None = None) -> Ops[Any]:
         """Return the operators; only the backend's own framework is imported.
 
         `tell` hears how many kernels are compiled, and of how many, where a step waits for that.
         """
 
-    def open_towers(self, settings: Settings) -> Ops[Any]:
+    def open_towers(self, options: BackendOptions) -> Ops[Any]:
         """Return the operators that towers are computed with: others than a decoder's."""
-        return self.open(settings)
+        return self.open(options)
 
     @abstractmethod
     def start(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -12,8 +12,10 @@ from typing import Any, Protocol
 
 from spaninfer_op_reference import WeightFormat
 
-from spaninfer_engine.backends.backend import Settings
+from spaninfer_engine.backends.backend import BackendOptions
 from spaninfer_engine.backends.registry import BACKENDS
+from spaninfer_engine.backends.setup import DeviceSetup
+from spaninfer_engine.backends.start import Start
 from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.errors import ConfigError, NotBuilt
 from spaninfer_engine.load import Checkpoint, open_checkpoint
@@ -24,11 +26,14 @@ from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.load.packing import as_packed
 from spaninfer_engine.load.reader import check_dtypes
 from spaninfer_engine.memory import total_bytes
+from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.operation import Use
 from spaninfer_engine.ops.table import Ops, Pack
 from spaninfer_engine.program.bind import bind_packed
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.program.packer import Packer, packed_bytes
+from spaninfer_engine.program.program import Program
+from spaninfer_engine.rank import ALONE, Rank
 from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.run.pooling_head import PoolingHead
 from spaninfer_engine.run.runner import Runner
@@ -36,7 +41,7 @@ from spaninfer_engine.run.sampler import Sampler
 from spaninfer_engine.spec import Decoder, Encoder, Model, check, find, load
 from spaninfer_engine.spec import resolve as resolve_spec
 from spaninfer_engine.spec.tree import shortened, weights
-from spaninfer_engine.startup.assets import open_texts
+from spaninfer_engine.startup.assets import Texts, open_texts
 from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.startup.compute import (
     Compute,
@@ -86,85 +91,179 @@ def silent(stage: str, done: int, total: int) -> None:
 
 
 @shortage_named()
-def build(asked: EngineConfig, progress: Progress = silent) -> Parts:
-    """Return everything an engine runs on.
+def build(asked: EngineConfig, progress: Progress = silent, rank: Rank = ALONE) -> Parts:
+    """Return everything that an engine runs on; of several ranks, what this one runs on.
 
     Raises ConfigError for what was asked, CheckpointError for what is on disk.
     """
+    if rank.count > 1:
+        raise ConfigError(
+            f"rank {rank.index} of {rank.count} was requested, and models are computed by one "
+            "process; leave rank out"
+        )
     path, name = locate(asked.model)
     with open_checkpoint(path, with_weights=asked.weights != "dummy") as checkpoint:
-        packed = checkpoint.reader if isinstance(checkpoint.reader, PackedReader) else None
-        if packed is not None:
-            asked = as_packed(asked, packed.packing)
-        model = resolve_model(asked, checkpoint)
-        program = lower(model)
-        name = served_name(asked, name)
-        texts = open_texts(asked, checkpoint, model, name)  # weights and kernels take longer
-        stored_as = checkpoint_dtype(checkpoint.config)
-        may_use_gpu = asked.backend is None or BACKENDS[asked.backend].on_gpu
-        machine = this_machine(with_gpu=may_use_gpu)
-        compute = decide_compute(
-            *(asked, stored_as, machine), packed=packed is not None, result=program.returns
+        source = _open(asked, checkpoint, name)
+        loaded = _load(source, _choose_backend(source), rank, progress)
+        resolved = _fit(source, loaded, progress)
+        return _assemble(source, loaded, resolved, progress)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """An open checkpoint: its model and texts, and what was requested of them."""
+
+    asked: EngineConfig
+    checkpoint: Checkpoint
+    packed: PackedReader | None  # of weights that lie in files as they are used
+    model: Model
+    program: Program
+    texts: Texts
+    name: str  # that answers carry
+    stored_as: str
+    formats: Mapping[str, WeightFormat]
+
+    def options(self, compute: Compute, rank: Rank = ALONE) -> BackendOptions:
+        """Return the options that the chosen backend is opened with."""
+        return BackendOptions(
+            device=compute.device,
+            dtype=compute.dtype,
+            kv_dtype=self.asked.kv_dtype,
+            stored_as=self.stored_as,
+            groups=self.model.groups,
+            asked=self.asked,
+            formats=self.formats,
+            rank=rank,
         )
-        if compute.device == "cpu":
-            refuse_beyond_machine(asked.memory_bytes, total_bytes())
-        kernels, formats = stage_of(progress, "kernels"), formats_of(checkpoint.reader)
-        ops = open_backend(compute, model, asked, stored_as, formats, kernels)
-        refuse_oversized(
-            *(asked, compute, model, ops.available_bytes()),
-            stored_as=stored_as,
-            mapped=packed is not None,
-            formats=formats,
-        )
-        ops.warm()
-        source = _packer(asked, checkpoint, model, ops) if packed is None else _mapped(packed)
-        pack = WeightCount(source)
-        bound = bind_packed(program, ops, pack, stage_of(progress, "weights"))
-        compute = _with_formats(compute, source)
-        start = compute.backend.start(
-            *(bound, ops, model, decide_demand(asked, compute, model)),
-            few_layers=partial(bind_packed, lower(shortened(model)), ops, pack),
-            asked=asked,
-            span_len=asked.span_len or SPAN_LEN,
-        )
-        needs = start.measure(progress)
-        ops.end_packing()
-        encodings = encoder_bytes(asked, model, ops.available_bytes())
-        needs = replace(needs, encodings=encodings)
-        memory = decide_budget(asked, compute, ops.available_bytes(), ops.cache_share, needs)
-        resolved = replace(
-            _resolved(asked, name, model, compute, memory),
-            max_encoded=max_encoded(asked, model, compute, encodings),
-        )
-        sequences = Sequences(
-            len(model.groups),
-            max_len=resolved.max_len,
-            span_len=resolved.span_len,
-            num_rows=resolved.max_running,
-        )
-        head = _head(asked, checkpoint, model)
-        span_files = open_span_files(asked, checkpoint, model, resolved)
-        num_slots = () if resolved.kv_offload is None else resolved.kv_offload.num_slots
-        settings = _settings(compute, model, asked, stored_as, formats)
-        towers = open_towers(asked, path, model, compute, settings)
-        device = start.device(
-            *(sequences, resolved.num_spans, progress, num_slots), encode_with(towers)
-        )
-        return Parts(
-            resolved=resolved,
-            model=model,
-            runner=_runner(model, device, sequences, compute),
-            tokenizer=texts.tokenizer,
-            template=texts.template,
-            sampling=texts.sampling,
-            end_ids=texts.tokenizer.eos_ids & frozenset(range(model.vocab)),  # files name others
-            weight_bytes=pack.num_bytes,
-            listing=str(bound),
-            head=head,
-            media=media_setup(path, model),
-            towers=towers,
-            span_files=span_files,
-        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loaded:
+    """A model bound to a backend, with its weights in memory."""
+
+    compute: Compute
+    ops: Ops[Any]
+    options: BackendOptions
+    bound: Programs[Any]
+    weight_bytes: int
+    start: Start
+
+
+def _open(asked: EngineConfig, checkpoint: Checkpoint, name: str) -> _Source:
+    """Return a checkpoint's model, and its texts: weights and kernels take longer."""
+    packed = checkpoint.reader if isinstance(checkpoint.reader, PackedReader) else None
+    if packed is not None:
+        asked = as_packed(asked, packed.packing)
+    model = resolve_model(asked, checkpoint)
+    program = lower(model)
+    name = served_name(asked, name)
+    return _Source(
+        asked=asked,
+        checkpoint=checkpoint,
+        packed=packed,
+        model=model,
+        program=program,
+        texts=open_texts(asked, checkpoint, model, name),
+        name=name,
+        stored_as=checkpoint_dtype(checkpoint.config),
+        formats=formats_of(checkpoint.reader),
+    )
+
+
+def _choose_backend(source: _Source) -> Compute:
+    """Return what computes the model on this machine."""
+    asked = source.asked
+    may_use_gpu = asked.backend is None or BACKENDS[asked.backend].on_gpu
+    compute = decide_compute(
+        *(asked, source.stored_as, this_machine(with_gpu=may_use_gpu)),
+        packed=source.packed is not None,
+        result=source.program.returns,
+    )
+    if compute.device == "cpu":
+        refuse_beyond_machine(asked.memory_bytes, total_bytes())
+    return compute
+
+
+def _load(source: _Source, compute: Compute, rank: Rank, progress: Progress) -> _Loaded:
+    """Open the backend and read the weights that the model's programs use."""
+    asked, model, packed = source.asked, source.model, source.packed
+    options = source.options(compute, rank)
+    ops = compute.backend.open(options, stage_of(progress, "kernels"))
+    refuse_oversized(
+        *(asked, compute, model, ops.available_bytes()),
+        stored_as=source.stored_as,
+        mapped=packed is not None,
+        formats=source.formats,
+    )
+    ops.warm()
+    weights = _packer(asked, source.checkpoint, model, ops) if packed is None else _mapped(packed)
+    pack = WeightCount(weights)
+    bound = bind_packed(source.program, ops, pack, stage_of(progress, "weights"))
+    compute = _with_formats(compute, weights)
+    start = compute.backend.start(
+        *(bound, ops, model, decide_demand(asked, compute, model)),
+        few_layers=partial(bind_packed, lower(shortened(model)), ops, pack),
+        asked=asked,
+        span_len=asked.span_len or SPAN_LEN,
+    )
+    return _Loaded(
+        compute=compute,
+        ops=ops,
+        options=options,
+        bound=bound,
+        weight_bytes=pack.num_bytes,
+        start=start,
+    )
+
+
+def _fit(source: _Source, loaded: _Loaded, progress: Progress) -> Resolved:
+    """Measure what steps take, and divide the memory that is left."""
+    asked, model, compute, ops = source.asked, source.model, loaded.compute, loaded.ops
+    needs = loaded.start.measure(progress)
+    ops.end_packing()
+    encodings = encoder_bytes(asked, model, ops.available_bytes())
+    needs = replace(needs, encodings=encodings)
+    memory = decide_budget(asked, compute, ops.available_bytes(), ops.cache_share, needs)
+    return replace(
+        _resolved(asked, source.name, model, compute, memory),
+        max_encoded=max_encoded(asked, model, compute, encodings),
+    )
+
+
+def _assemble(source: _Source, loaded: _Loaded, resolved: Resolved, progress: Progress) -> Parts:
+    """Make the device with its KV cache, and the components around it."""
+    asked, model, checkpoint, texts = source.asked, source.model, source.checkpoint, source.texts
+    path, compute = checkpoint.path, loaded.compute
+    sequences = Sequences(
+        len(model.groups),
+        max_len=resolved.max_len,
+        span_len=resolved.span_len,
+        num_rows=resolved.max_running,
+    )
+    head = _head(asked, checkpoint, model)
+    span_files = open_span_files(asked, checkpoint, model, resolved)
+    towers = open_towers(asked, path, model, compute, loaded.options)
+    setup = DeviceSetup(
+        sequences,
+        resolved.num_spans,
+        () if resolved.kv_offload is None else resolved.kv_offload.num_slots,
+        encode_with(towers),
+    )
+    return Parts(
+        resolved=resolved,
+        model=model,
+        runner=_runner(model, loaded.start.device(setup, progress), sequences, compute),
+        tokenizer=texts.tokenizer,
+        template=texts.template,
+        sampling=texts.sampling,
+        end_ids=texts.tokenizer.eos_ids & frozenset(range(model.vocab)),  # files name others
+        weight_bytes=loaded.weight_bytes,
+        listing=str(loaded.bound),
+        head=head,
+        media=media_setup(path, model),
+        towers=towers,
+        span_files=span_files,
+    )
 
 
 def _resolved(
@@ -214,36 +313,6 @@ def locate(model: str | Path) -> tuple[Path, str]:
     raise ConfigError(
         f"there is no file or folder {str(model)!r}, and no installed package brings a model of "
         f"that name (brought: {names}); {where_to_get(model)}"
-    )
-
-
-def open_backend(
-    compute: Compute,
-    model: Model,
-    asked: EngineConfig,
-    stored_as: str,
-    formats: Mapping[str, WeightFormat],
-    tell: Callable[[int, int], None] | None = None,
-) -> Ops[Any]:
-    """Return the operators of the chosen backend for a model."""
-    return compute.backend.open(_settings(compute, model, asked, stored_as, formats), tell)
-
-
-def _settings(
-    compute: Compute,
-    model: Model,
-    asked: EngineConfig,
-    stored_as: str,
-    formats: Mapping[str, WeightFormat],
-) -> Settings:
-    return Settings(
-        device=compute.device,
-        dtype=compute.dtype,
-        kv_dtype=asked.kv_dtype,
-        stored_as=stored_as,
-        groups=model.groups,
-        asked=asked,
-        formats=formats,
     )
 
 

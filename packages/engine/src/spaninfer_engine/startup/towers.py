@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from spaninfer_engine.backends.backend import Settings
+from spaninfer_engine.backends.backend import BackendOptions
 from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
@@ -28,7 +28,7 @@ from spaninfer_engine.startup.shortage import shortage_named
 
 
 def open_towers(
-    asked: EngineConfig, path: Path, model: Model, compute: Compute, settings: Settings
+    asked: EngineConfig, path: Path, model: Model, compute: Compute, options: BackendOptions
 ) -> tuple[HostTower[Any], ...]:
     """Return the towers of a model whose checkpoint lies at `path`; nothing is read yet.
 
@@ -36,9 +36,9 @@ def open_towers(
     """
     if not isinstance(model, Decoder):
         return ()
-    bits = weight_bits(asked, compute, settings.stored_as)
+    bits = weight_bits(asked, compute, options.stored_as)
     return tuple(
-        _open(asked, path, tower, compute.backend.open_towers(settings), bits)
+        _open(asked, path, tower, compute.backend.open_towers(options), bits)
         for tower in model.towers
     )
 

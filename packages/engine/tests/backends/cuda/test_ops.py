@@ -10,6 +10,7 @@ import pytest
 import spaninfer_op_reference as definition
 from backends import ON_GPU, Backend
 from numpy.typing import NDArray
+from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
 from spaninfer_engine.ops.step import SpanCache, Step
 from spaninfer_engine.plan import NewSequence, Slice, TableUpdate
 from spaninfer_engine.request import SamplingParams
@@ -20,7 +21,7 @@ from spaninfer_engine.step.sequences import Sequences
 
 torch = pytest.importorskip("torch")
 
-from spaninfer_engine.backends.cuda.device import CudaDevice  # noqa: E402
+from spaninfer_engine.backends.cuda.device import CudaDevice, CudaProgram  # noqa: E402
 from spaninfer_engine.backends.cuda.memory import Sizes  # noqa: E402
 from spaninfer_engine.backends.cuda.ops import CudaOps  # noqa: E402
 
@@ -97,10 +98,10 @@ class Spans:
             self.sequences.update_table(TableUpdate(seq_id, 0, 0, spans))
         self._forward: Callable[[Step[Any]], Any] = lambda _: None
         self._device = CudaDevice(
-            self.ops, self._compute, (self.cache,), (), (),
+            self.ops, CudaProgram(forward=self._compute),
             Sizes(requests=len(LENGTHS), rows=512, max_len=320, span_len=span_len, num_groups=1,
                   prompt_logits=1),
-            self.sequences, num_axes=1, reads_all_columns=False, shapes=None,
+            KVMemory((self.cache,)), DeviceSetup(self.sequences, (num_spans,)), shapes=None,
         )  # fmt: skip
 
     def _compute(self, step: Step[Any]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +10,10 @@ from spaninfer_op_reference import WeightFormat
 from spaninfer_engine.backends.backend import (
     HOST_TUNING,
     Backend,
+    BackendOptions,
     Chosen,
     HostSampling,
-    Settings,
+    OnProgress,
     only_float32,
 )
 from spaninfer_engine.backends.hardware import Machine
@@ -44,24 +44,24 @@ class CpuBackend(Backend):
             return asked.dtype, "requested: what products see of activations"
         return only_float32(self, asked)
 
-    def open(self, settings: Settings, tell: Callable[[int, int], None] | None = None) -> Ops[Any]:
+    def open(self, options: BackendOptions, tell: OnProgress | None = None) -> Ops[Any]:
         """Return the kernels' operators."""
         from spaninfer_kernels_cpu import Format
 
         from spaninfer_engine.backends.cpu.ops import CpuOps
 
-        asked, dtype = settings.asked, settings.dtype
-        kv_dtype = settings.kv_dtype or dtype
-        assert dtype != "float16", settings
-        assert kv_dtype != "fp8", settings
+        asked, dtype = options.asked, options.dtype
+        kv_dtype = options.kv_dtype or dtype
+        assert dtype != "float16", options
+        assert kv_dtype != "fp8", options
         packing = packing_of(asked.quantize, asked.quantize_group)
         format = None if packing.quantize is None else Format(packing.quantize, packing.group)
         return CpuOps(
             dtype,
             format=format,
-            stored_as=settings.stored_as,
+            stored_as=options.stored_as,
             kv_dtype=kv_dtype,
-            formats=settings.formats,
+            formats=options.formats,
             tell=tell,
         )
 

@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from spaninfer_engine.backends.backend import MAX_SPAN_LEN, Backend, Chosen, Settings
+from spaninfer_engine.backends.backend import (
+    MAX_SPAN_LEN,
+    Backend,
+    BackendOptions,
+    Chosen,
+    OnProgress,
+)
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import Start
 from spaninfer_engine.config import DType, EngineConfig
@@ -110,21 +116,21 @@ class CudaBackend(Backend):
                 f"{MIN_SPAN_LEN} to {MAX_SPAN_LEN}"
             )
 
-    def open(self, settings: Settings, tell: Callable[[int, int], None] | None = None) -> Ops[Any]:  # noqa: ARG002
+    def open(self, options: BackendOptions, tell: OnProgress | None = None) -> Ops[Any]:  # noqa: ARG002
         """Return the operators; kernels are compiled when the start is measured."""
         from spaninfer_engine.backends.cuda.ops import CudaOps
 
-        assert settings.dtype != "float32", settings
+        assert options.dtype != "float32", options
         return CudaOps(
-            *(settings.dtype, settings.device, settings.groups, settings.kv_dtype),
-            batch_invariant=settings.asked.batch_invariant,
+            *(options.dtype, options.device, options.groups, options.kv_dtype),
+            batch_invariant=options.asked.batch_invariant,
         )
 
-    def open_towers(self, settings: Settings) -> Ops[Any]:
+    def open_towers(self, options: BackendOptions) -> Ops[Any]:
         """Return plain torch's operators on the GPU: no kernel of ours takes patches yet."""
         from spaninfer_engine.backends.torch.ops import TorchOps
 
-        return TorchOps(settings.dtype, settings.device)
+        return TorchOps(options.dtype, options.device)
 
     def start(
         self,

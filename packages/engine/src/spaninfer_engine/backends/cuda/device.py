@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -31,17 +31,17 @@ from spaninfer_engine.backends.cuda.sampler import (
     logprobs_of,
 )
 from spaninfer_engine.backends.cuda.warmup import SMALLER, largest_batch
-from spaninfer_engine.backends.encodings import Encode, Encodings
+from spaninfer_engine.backends.encodings import Encodings
+from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
 from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.media import TowerInput
 from spaninfer_engine.ops.rotary import Rotary
-from spaninfer_engine.ops.step import Rotation, Rows, SpanCache, Step
+from spaninfer_engine.ops.step import Rotation, Rows, Step
 from spaninfer_engine.plan import NewSequence, SpanCopy
 from spaninfer_engine.step.batch import Batch, Run
 from spaninfer_engine.step.device import Bytes, Logprobs, Samples, TokenMasks, Updates
 from spaninfer_engine.step.mirror import SequenceMirror
 from spaninfer_engine.step.sampling import DeviceSamplingParams, SamplingWork, fits_kernel
-from spaninfer_engine.step.sequences import Sequences
 
 Words = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -60,13 +60,29 @@ class _MediaContext(NamedTuple):
     added: Mapping[int, Rows[Tensor]] | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaProgram:
+    """A model as its steps are computed.
+
+    `forward` is the bound program, `angles` are as in StepMemory; `rotaries` has an entry for each
+    of them, None where the device has a table; `ropes` compute the angles of media on the host.
+    `num_axes` of positions are equal. A program that `reads_all_columns` of the span tables gets
+    narrow ones.
+    """
+
+    forward: Callable[[Step[Tensor]], Tensor]
+    angles: Sequence[Rotation[Tensor] | int] = ()
+    rotaries: tuple[Rotary | None, ...] = ()
+    ropes: tuple[Rotary, ...] = ()
+    num_axes: int = 1
+    reads_all_columns: bool = False
+
+
 class CudaDevice:
     """step.device.Device on one GPU, on a stream of its own.
 
-    `forward` is the bound program, `angles` are as in StepMemory; `rotaries` has an entry for each
-    of them, None where the device has a table. `num_axes` of positions are equal. Where the program
-    `reads_all_columns` of the span tables, steps get narrow ones. Steps that fit one of `shapes`
-    are replayed as graphs. With KV cache offloading, `slots` are pinned, one array per cache group.
+    Steps that fit one of `shapes` are replayed as graphs. With KV cache offloading, slots are
+    pinned, one array per cache group.
     """
 
     lookahead = 1
@@ -75,31 +91,24 @@ class CudaDevice:
     def __init__(
         self,
         ops: CudaOps,
-        forward: Callable[[Step[Tensor]], Tensor],
-        caches: tuple[SpanCache[Tensor], ...],
-        angles: Sequence[Rotation[Tensor] | int],
-        rotaries: Sequence[Rotary | None],
+        program: CudaProgram,
         sizes: Sizes,
-        sequences: Sequences,
-        *,
-        num_axes: int,
-        reads_all_columns: bool,
+        memory: KVMemory[Tensor],
+        setup: DeviceSetup,
         shapes: GraphShapes | None,
-        slots: tuple[Tensor, ...] = (),
-        ropes: Sequence[Rotary] = (),
-        encode: Encode[Tensor] | None = None,
     ) -> None:
-        self._ops, self._forward, self._caches, self._slots = ops, forward, caches, slots
-        self._sequences, self._ropes = sequences, tuple(ropes)
-        self._encodings = None if encode is None else Encodings(encode, ops)
-        self._rotaries = tuple(rotaries)
-        self._num_axes, self._reads_all_columns = num_axes, reads_all_columns
+        self._ops, self._forward = ops, program.forward
+        self._caches, self._slots = memory.caches, memory.slots
+        self._sequences, self._ropes = setup.sequences, program.ropes
+        self._encodings = None if setup.encode is None else Encodings(setup.encode, ops)
+        self._rotaries, self._num_axes = program.rotaries, program.num_axes
+        self._reads_all_columns = reads_all_columns = program.reads_all_columns
         self._stream = torch.cuda.Stream(ops.device)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self._stream):
             kernels = inputs.prepare(gpu=ops.gpu)
-            self._memory = StepMemory(sizes, angles, kernels, ops.device)
+            self._memory = StepMemory(sizes, program.angles, kernels, ops.device)
             self._sampler = GpuSampler(ops.gpu, self._memory)
-        self._mirror = SequenceMirror(sequences, self, sizes.requests)
+        self._mirror = SequenceMirror(setup.sequences, self, sizes.requests)
         self._shapes, self._graphs = shapes, Graphs(self._compute_shape, self._memory.blank)
         self._uncaptured = iter(() if shapes is None or reads_all_columns else shapes.others)
         torch.cuda.synchronize(ops.device)  # weights and angles were written on other streams

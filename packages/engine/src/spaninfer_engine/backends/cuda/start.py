@@ -9,14 +9,13 @@ from functools import partial
 from typing import Any
 
 from spaninfer_kernel_launch import NotCompiled, cached_only
-from torch import Tensor
 
-from spaninfer_engine.backends.cuda.device import CudaDevice
+from spaninfer_engine.backends.cuda.device import CudaDevice, CudaProgram
 from spaninfer_engine.backends.cuda.graph_shapes import GraphShapes, max_prompt_tokens
 from spaninfer_engine.backends.cuda.memory import Sizes, allocated_bytes, in_memory
 from spaninfer_engine.backends.cuda.ops import CudaOps
-from spaninfer_engine.backends.encodings import Encode
-from spaninfer_engine.backends.start import Tell, host_slots
+from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
+from spaninfer_engine.backends.start import Tell
 from spaninfer_engine.kv_memory import Demand, Needs
 from spaninfer_engine.ops.bound import TEXT, Programs
 from spaninfer_engine.ops.rotary import Rotary
@@ -98,17 +97,10 @@ class CudaStart:
             device.warm_up()
             device.close()
 
-    def device(
-        self,
-        sequences: Sequences,
-        num_spans: tuple[int, ...],
-        tell: Tell,
-        num_slots: tuple[int, ...] = (),
-        encode: Encode[Tensor] | None = None,
-    ) -> CudaDevice:
-        """Return a device with so many spans and host slots per group; graphs are captured here."""
+    def device(self, setup: DeviceSetup, tell: Tell) -> CudaDevice:
+        """Return the device; graphs are captured here."""
         with in_memory("spans and graphs", "lower --memory"):
-            device = self._device(self._bound, num_spans, sequences, num_slots, encode)
+            device = self._device(self._bound, setup)
             device.capture(partial(tell, "graphs"))
         return device
 
@@ -118,46 +110,35 @@ class CudaStart:
         sequences = Sequences(
             groups, max_len=self._demand.max_len, span_len=self._span_len, num_rows=1
         )
-        return self._device(bound, (1,) * groups, sequences)
+        return self._device(bound, DeviceSetup(sequences, (1,) * groups))
 
-    def _device(
-        self,
-        bound: Programs[Any],
-        num_spans: tuple[int, ...],
-        sequences: Sequences,
-        num_slots: tuple[int, ...] = (),
-        encode: Encode[Tensor] | None = None,
-    ) -> CudaDevice:
-        groups, span_len = self._decoder.groups, self._span_len
+    def _device(self, bound: Programs[Any], setup: DeviceSetup) -> CudaDevice:
+        groups = self._decoder.groups
         max_tokens = 0  # plain attention goes from prompt to prompt, as the host knows them
         if not self._is_plain:
             layers = len(self._decoder.layers)
             max_tokens = max_prompt_tokens(layers, parameter_count(self._decoder))
-        caches = tuple(
-            self._ops.cache(group, count, span_len)
-            for group, count in zip(groups, num_spans, strict=True)
-        )
         return CudaDevice(
             self._ops,
-            bound.run,
-            caches,
-            self._angles,
-            self._rotaries,
+            CudaProgram(
+                forward=bound.run,
+                angles=self._angles,
+                rotaries=tuple(self._rotaries),
+                ropes=tuple(map(Rotary, self._ropes)),
+                num_axes=max((len(rope.sections) or 1 for rope in self._ropes), default=1),
+                reads_all_columns=self._is_plain,
+            ),
             Sizes(
                 requests=self._demand.max_running,
                 rows=self._demand.step_tokens,
-                max_len=sequences.max_len,
-                span_len=span_len,
+                max_len=setup.sequences.max_len,
+                span_len=self._span_len,
                 num_groups=len(groups),
                 prompt_logits=self._tuning.prompt_logits,
             ),
-            sequences,
-            num_axes=max((len(rope.sections) or 1 for rope in self._ropes), default=1),
-            reads_all_columns=self._is_plain,
-            shapes=self._shapes(max_tokens) if self._graphs else None,
-            ropes=tuple(map(Rotary, self._ropes)),
-            encode=encode,
-            slots=host_slots(self._ops, caches, num_slots),
+            KVMemory.allocate(self._ops, groups, setup),
+            setup,
+            self._shapes(max_tokens) if self._graphs else None,
         )
 
     def _shapes(self, max_prompt_tokens: int) -> GraphShapes:

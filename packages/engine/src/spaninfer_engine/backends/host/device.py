@@ -9,7 +9,8 @@ from typing import Any, Generic
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.backends.encodings import Encode, Encodings
+from spaninfer_engine.backends.encodings import Encodings
+from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
 from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.media import TowerInput
 from spaninfer_engine.ops.rotary import Rotary
@@ -31,17 +32,14 @@ class _Held(Generic[A]):
 
     forward: Callable[[Step[A]], A]
     ops: Ops[A]
-    caches: tuple[SpanCache[A], ...]
-    slots: tuple[A, ...]  # of host memory, per cache group
+    memory: KVMemory[A]
     encodings: Encodings[A] | None
 
 
 class HostDevice(Resource, Generic[A]):
-    """step.device.Device that reads tokens and tables of `sequences` in place.
+    """step.device.Device that reads tokens and tables of the setup's sequences in place.
 
-    `forward` is a bound program, which returns logits [W V] or vectors [R C]; `encode` runs the
-    towers of a model that has some. With KV cache offloading, `slots` are the host slots of each
-    cache group.
+    `forward` is a bound program, which returns logits [W V] or vectors [R C].
     """
 
     lookahead = 0
@@ -50,15 +48,13 @@ class HostDevice(Resource, Generic[A]):
         self,
         forward: Callable[[Step[A]], A],
         ops: Ops[A],
-        caches: tuple[SpanCache[A], ...],
+        memory: KVMemory[A],
         rotaries: tuple[Rotary, ...],
-        sequences: Sequences,
-        slots: tuple[A, ...] = (),
-        encode: Encode[A] | None = None,
+        setup: DeviceSetup,
     ) -> None:
-        encodings = None if encode is None else Encodings(encode, ops)
-        self._held: _Held[A] | None = _Held(forward, ops, caches, slots, encodings)
-        self._rotaries, self._sequences = rotaries, sequences
+        encodings = None if setup.encode is None else Encodings(setup.encode, ops)
+        self._held: _Held[A] | None = _Held(forward, ops, memory, encodings)
+        self._rotaries, self._sequences = rotaries, setup.sequences
 
     def warm_up(self) -> None:
         """Compute a step of one token for nobody: what a first step compiles is compiled now.
@@ -97,8 +93,8 @@ class HostDevice(Resource, Generic[A]):
         """Copy rows at once: no step is being computed now."""
         assert self._held is not None, "the device is closed"
         for group, span, slot, to_host in copies:
-            rows: Any = self._held.caches[group].rows
-            slots: Any = self._held.slots[group]
+            rows: Any = self._held.memory.caches[group].rows
+            slots: Any = self._held.memory.slots[group]
             if to_host:
                 slots[slot] = rows[span]
             else:
@@ -109,7 +105,7 @@ class HostDevice(Resource, Generic[A]):
     def host_slots(self) -> tuple[Bytes, ...]:
         """The host slots, as numpy sees them."""
         assert self._held is not None, "the device is closed"
-        return tuple(map(np.asarray, self._held.slots))
+        return tuple(map(np.asarray, self._held.memory.slots))
 
     def run_idle_work(self) -> bool:
         """Everything is ready from the start."""
@@ -133,7 +129,7 @@ class HostDevice(Resource, Generic[A]):
         raise NoMemory(batch.num_tokens, held.ops.available_bytes())
 
     def _step(self, held: _Held[A], batch: Batch, sequences: Sequences) -> Step[A]:
-        step = build_step(batch, sequences, held.ops, held.caches, self._rotaries)
+        step = build_step(batch, sequences, held.ops, held.memory.caches, self._rotaries)
         if not batch.media or held.encodings is None:
             return step
         replaced, added = held.encodings.replaced(batch.media), held.encodings.added(batch.media)

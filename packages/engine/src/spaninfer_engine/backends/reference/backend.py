@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from spaninfer_engine.backends.backend import Backend, Chosen, Settings, only_float32
+from spaninfer_engine.backends.backend import (
+    Backend,
+    BackendOptions,
+    Chosen,
+    OnProgress,
+    only_float32,
+)
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import HostStart, Start
 from spaninfer_engine.config import EngineConfig
@@ -24,7 +29,7 @@ class ReferenceBackend(Backend):
         """Float32."""
         return only_float32(self, asked)
 
-    def open(self, settings: Settings, tell: Callable[[int, int], None] | None = None) -> Ops[Any]:  # noqa: ARG002
+    def open(self, options: BackendOptions, tell: OnProgress | None = None) -> Ops[Any]:  # noqa: ARG002
         """Return the definitions in float32."""
         from spaninfer_engine.backends.reference.ops import ReferenceOps
 

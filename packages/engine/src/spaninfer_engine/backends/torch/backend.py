@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from spaninfer_engine.backends.backend import Backend, Chosen, Settings
+from spaninfer_engine.backends.backend import Backend, BackendOptions, Chosen, OnProgress
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import HostStart, Start
 from spaninfer_engine.config import DTYPES, EngineConfig
@@ -32,20 +31,20 @@ class TorchBackend(Backend):
                 return known, "the checkpoint's"
         return "float32", f"the checkpoint is in {stored_as}, which torch does not compute in"
 
-    def open(self, settings: Settings, tell: Callable[[int, int], None] | None = None) -> Ops[Any]:  # noqa: ARG002
+    def open(self, options: BackendOptions, tell: OnProgress | None = None) -> Ops[Any]:  # noqa: ARG002
         """Return torch's operators on a device."""
         import torch
 
         from spaninfer_engine.backends.torch.ops import TorchOps
 
         try:
-            torch.device(settings.device)
+            torch.device(options.device)
         except RuntimeError as unknown:
             raise ConfigError(
-                f"device is {settings.device!r}, which torch does not know ({unknown}); choose cpu "
+                f"device is {options.device!r}, which torch does not know ({unknown}); choose cpu "
                 "or cuda, or omit --device to auto-select"
             ) from unknown
-        return TorchOps(settings.dtype, settings.device)
+        return TorchOps(options.dtype, options.device)
 
     def start(
         self, bound: Programs[Any], ops: Any, model: Model, *_: object, **__: object
