@@ -1,15 +1,19 @@
-"""A pairwise cover of the variants compiles without spilling; `nox -s compile` takes them all."""
+"""Variants compile without spilling: each value of a macro; `-m sweep` takes each pair of values,
+and `nox -s compile` all variants.
+"""
 
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-from spaninfer_kernel_launch import ARCHITECTURES, compile_variant, pairwise_cover
+from spaninfer_kernel_launch import ARCHITECTURES, compile_variant, pairwise_cover, value_cover
 from spaninfer_kernel_launch.compile_report import variants_of
 
 # Follow from architecture and element type (sampling), or count what takes no registers (GEMM).
 ALONE = ("SHARED_BYTES", "SPLITS", "STAGES", "THREADS")
 
-CASES = pairwise_cover(variants_of("spaninfer_kernels_cuda"), alone=ALONE)
+VARIANTS = tuple(variants_of("spaninfer_kernels_cuda"))
+CASES = value_cover(VARIANTS)
+PAIRS = [case for case in pairwise_cover(VARIANTS, alone=ALONE) if case not in CASES]
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +28,15 @@ def compiled(request):
         return
     pool = ProcessPoolExecutor()
     jobs = {case: pool.submit(compile_variant, *case) for case in CASES}
-    yield lambda case: jobs[case].result()
+    yield lambda case: jobs[case].result() if case in jobs else compile_variant(*case)
     pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+@pytest.mark.parametrize(
+    "case",
+    [*CASES, *(pytest.param(case, marks=pytest.mark.sweep) for case in PAIRS)],
+    ids=lambda case: f"{case[0]}-{case[1]}",
+)
 def test_a_variant_compiles_without_spilling(compiled, case):
     variant, _ = case
 

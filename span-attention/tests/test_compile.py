@@ -1,12 +1,15 @@
-"""A pairwise cover of the variants compiles without spilling; `nox -s compile` takes them all."""
+"""Variants compile without spilling: each value of a macro; `-m sweep` takes each pair of values,
+and `nox -s compile` all variants.
+"""
 
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-from spaninfer_kernel_launch import ARCHITECTURES, compile_variant, pairwise_cover
+from spaninfer_kernel_launch import ARCHITECTURES, compile_variant, pairwise_cover, value_cover
 from spaninfer_kernel_launch.compile_report import variants_of
 
-CASES = pairwise_cover(variants_of("span_attention"))
+CASES = value_cover(variants_of("span_attention"))
+PAIRS = [case for case in pairwise_cover(variants_of("span_attention")) if case not in CASES]
 
 
 @pytest.fixture(scope="module")
@@ -21,11 +24,15 @@ def compiled(request):
         return
     pool = ProcessPoolExecutor()
     jobs = {case: pool.submit(compile_variant, *case) for case in CASES}
-    yield lambda case: jobs[case].result()
+    yield lambda case: jobs[case].result() if case in jobs else compile_variant(*case)
     pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+@pytest.mark.parametrize(
+    "case",
+    [*CASES, *(pytest.param(case, marks=pytest.mark.sweep) for case in PAIRS)],
+    ids=lambda case: f"{case[0]}-{case[1]}",
+)
 def test_a_variant_compiles_without_spilling(compiled, case):
     variant, _ = case
 

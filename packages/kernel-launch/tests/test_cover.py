@@ -2,7 +2,7 @@
 
 from itertools import combinations, product
 
-from spaninfer_kernel_launch import Source, Variant, every_case, pairwise_cover
+from spaninfer_kernel_launch import Source, Variant, every_case, pairwise_cover, value_cover
 
 SOURCE = Source("spaninfer_kernel_launch", "csrc/math.cuh")
 
@@ -59,6 +59,20 @@ def test_kernels_that_share_no_macro_are_each_covered():
 
     assert (lone, "sm_75") in cover
     assert len(cover) == 3
+
+
+def test_a_cover_of_values_has_each_with_every_entry_point_that_has_it():
+    lone = Variant.of("another", Source("package", "kernel.cu"), {"T": "half"}, ("sm_75", "sm_80"))
+    every = [*variants(SIZE=[64, 96, 128, 256], T=["float", "half"]), lone]
+
+    cover = value_cover(iter(every))
+
+    assert values(cover) == values(every_case(every))
+    assert len(cover) == 4 + 2  # sizes of one entry point, architectures of the other
+
+
+def values(cases):
+    return {(v.entry, value) for v, arch in cases for value in (("arch", arch), *v.macros)}
 
 
 def test_a_cover_of_nothing_is_empty():

@@ -3,7 +3,7 @@
 from spaninfer_kernel_launch.cache import FileCache, user_cache
 from spaninfer_kernel_launch.compiler import Compiled, compile_all, compile_variant
 from spaninfer_kernel_launch.contract import match
-from spaninfer_kernel_launch.cover import Case, every_case, pairwise_cover
+from spaninfer_kernel_launch.cover import Case, every_case, pairwise_cover, value_cover
 from spaninfer_kernel_launch.element import Element, element_of
 from spaninfer_kernel_launch.errors import (
     CompileError,
@@ -143,6 +143,7 @@ __all__ = [
     "stream_handle",
     "time_launches",
     "user_cache",
+    "value_cover",
     "view_at",
     "view_of",
 ]

@@ -48,6 +48,15 @@ def pairwise_cover(variants: Iterable[Variant], *, alone: Collection[str] = ()) 
     return chosen
 
 
+def value_cover(variants: Iterable[Variant]) -> list[Case]:
+    """Return few of `every_case` in which each value of a macro, and each architecture, occurs with
+    each entry point that has it.
+    """
+    variants = list(variants)
+    names = {name for variant in variants for name, _ in variant.macros}
+    return pairwise_cover(variants, alone={"arch", *names})
+
+
 def _pairs(case: Case, alone: Collection[str]) -> set[_Pair]:
     variant, arch = case
     values = ("arch", arch), ("entry", variant.entry), *variant.macros
