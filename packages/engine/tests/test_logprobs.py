@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from spaninfer_engine.logprobs import TokenLogprobs
+from spaninfer_engine.logprobs import TokenLogprobs, num_values
 from spaninfer_engine.request import TokenLogprob
 
 ENTRIES = [
@@ -31,6 +31,14 @@ def test_it_reads_like_a_list_of_entries():
     assert found[-1] == ENTRIES[-1]
     assert found != ENTRIES[:1]
     assert found != ENTRIES[::-1]
+
+
+def test_values_are_counted_without_making_entries(monkeypatch):
+    found = filled(ENTRIES)
+    monkeypatch.setattr(TokenLogprobs, "__iter__", lambda _: pytest.fail("entries were made"))
+
+    assert num_values(found) == num_values(ENTRIES) == 6
+    assert num_values(()) == num_values(filled([])) == 0
 
 
 def test_parts_join_in_their_order():

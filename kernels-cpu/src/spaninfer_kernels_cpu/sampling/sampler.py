@@ -99,10 +99,10 @@ class SamplingRow:
     @property
     def record(self) -> _Record:
         """It as kernels read it."""
-        prompt, output = self.prompt_ids, self.output_ids
         penalties = self.repetition_penalty, self.presence_penalty, self.frequency_penalty
-        if not self.has_penalties:
-            prompt = output = _NO_IDS
+        has_penalties, prompt, output = self.has_penalties, _UNREAD, _UNREAD
+        if has_penalties:
+            prompt, output = _ids_at(self.prompt_ids), _ids_at(self.output_ids)
         return _Record(
             seed=_signed(self.seed),
             position=_signed(self.position),
@@ -111,14 +111,11 @@ class SamplingRow:
             typical_p=self.typical_p,
             top_p=self.top_p,
             min_p=self.min_p,
-            has_penalties=self.has_penalties,
+            has_penalties=has_penalties,
             penalties=_PenaltyArguments(*penalties),
-            prompt=_Ids(prompt.ctypes.data, len(prompt)),
-            output=_Ids(output.ctypes.data, len(output)),
+            prompt=prompt,
+            output=output,
         )
-
-
-_NO_IDS = _no_ids()
 
 
 def _signed(number: int) -> int:
@@ -130,6 +127,15 @@ def _signed(number: int) -> int:
 class _Ids(Arguments):
     address: int
     count: int
+
+
+def _ids_at(ids: NDArray[np.int32]) -> _Ids:
+    """Return where ids lie; looking up an address takes 3 µs."""
+    return _Ids(ids.ctypes.data, len(ids))
+
+
+_UNREAD = _ids_at(_no_ids())
+"""In place of ids that no penalty reads."""
 
 
 @dataclass(frozen=True, slots=True)

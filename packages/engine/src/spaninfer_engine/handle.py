@@ -8,6 +8,7 @@ from itertools import chain
 from threading import Condition, Lock
 
 from spaninfer_engine.errors import Unread
+from spaninfer_engine.logprobs import num_values
 from spaninfer_engine.request import Completion, FinishReason, Output, Request, Status
 from spaninfer_engine.schedule.sequence import SequenceState
 
@@ -191,8 +192,8 @@ class Handles:
 
 def _weight(output: Output) -> int:
     """Return how many tokens and log-probabilities an output holds."""
-    listed = chain(output.logprobs, output.prompt_logprobs)
-    return len(output.token_ids) + sum(1 + len(each.top) for each in listed)
+    listed = (output.logprobs, output.prompt_logprobs)
+    return len(output.token_ids) + sum(map(num_values, listed))
 
 
 def merge(outputs: Sequence[Output]) -> Output:

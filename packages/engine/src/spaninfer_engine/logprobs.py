@@ -18,6 +18,13 @@ Ids: TypeAlias = NDArray[np.int32]
 Values: TypeAlias = NDArray[np.float32]
 
 
+def num_values(entries: Sequence[TokenLogprob]) -> int:
+    """Return how many log-probabilities there are, those of the most likely tokens included."""
+    if isinstance(entries, TokenLogprobs):  # without making an object of each
+        return len(entries) + entries.top.size
+    return sum(1 + len(each.top) for each in entries)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenLogprobs(Sequence[TokenLogprob]):
     """The log-probabilities of T tokens, with the K most likely tokens in place of each.
