@@ -11,6 +11,7 @@ from spaninfer_engine.schedule.policy import (
     FEW_TILES,
     LEVEL_S,
     MANY_DECODES,
+    TURN_EVERY,
     plan_step,
     sort_key,
 )
@@ -18,13 +19,14 @@ from spaninfer_engine.schedule.policy import (
 MIXED = 2048
 
 
-def tuning(step_tokens, tile=1, pause=0):
+def tuning(step_tokens, tile=1, pause=0, short=0):
     return Tuning(
         step_tokens=step_tokens,
         mixed_prompt_tokens=MIXED,
         prompt_logits=32,
         prompt_tile=tile,
         pause_tokens=pause,
+        short_answer=short,
     )
 
 
@@ -38,6 +40,7 @@ class Item:
     rope_seq_len: int = 0
     encoded_until: int = maxsize
     client: str = ""
+    prompt_len: int = 10
 
 
 def prompt(seq_id, done, prefill_end, **options):
@@ -218,6 +221,56 @@ def test_where_few_requests_would_begin_no_decode_waits(prompts):
     slices, _ = plan_step([*prompts, decode(901, 41)], tuning(8192, pause=4000), number=6)
 
     assert slices[0] == part(901, 41, 42, samples=True)
+
+
+def answered(seq_id, num_tokens, client):
+    return decode(seq_id, 10 + num_tokens, client=client)
+
+
+TURNS = {
+    "two clients": ([answered(1, 99, "ann"), answered(2, 3, "bob")], [2]),
+    "a prompt is no long answer": (
+        [answered(1, 99, "ann"), prompt(2, 0, 10, client="bob")],
+        [2],
+    ),
+    "what is long by one token": ([answered(1, 8, "ann"), answered(2, 7, "bob")], [2]),
+    "long ones of both, and a short one of both": (
+        [
+            answered(1, 99, "ann"),
+            answered(2, 3, "bob"),
+            answered(3, 99, "bob"),
+            answered(4, 3, "ann"),
+        ],
+        [2, 4],
+    ),
+    "a client's own short answers are no reason": (
+        [answered(1, 99, "ann"), answered(2, 3, "ann")],
+        [1, 2],
+    ),
+    "whose short ones they are do not wait for others' long ones either": (
+        [answered(1, 99, "ann"), answered(2, 3, "ann"), answered(3, 99, "bob")],
+        [1, 2],
+    ),
+    "all are long": ([answered(1, 99, "ann"), answered(2, 88, "bob")], [1, 2]),
+    "what is short waits for its media": (
+        [answered(1, 99, "ann"), prompt(2, 0, 10, client="bob", encoded_until=0)],
+        [1],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TURNS)
+def test_long_answers_leave_every_other_step_to_other_clients(case):
+    pending, expected = TURNS[case]
+    steps = [plan_step(pending, tuning(64, short=8), number=n)[1] for n in range(2 * TURN_EVERY)]
+
+    full, turn = steps[0], steps[1]
+
+    assert [item.seq_id for item in turn] == expected
+    assert {item.seq_id for item in full} == {item.seq_id for item in pending if item.encoded_until}
+    assert steps[TURN_EVERY:] == steps[:TURN_EVERY]
+    for number in range(2 * TURN_EVERY):  # and without the bound, nobody ever waits
+        assert plan_step(pending, tuning(64), number=number)[1] == full
 
 
 items = st.builds(
