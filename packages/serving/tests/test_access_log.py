@@ -5,6 +5,16 @@ import pytest
 from fastapi.testclient import TestClient
 from spaninfer_engine import Engine
 from spaninfer_serving import Settings, create_app
+from spaninfer_serving.routes import (
+    admin,
+    chat,
+    completions,
+    health,
+    messages,
+    page,
+    responses,
+    tokenize,
+)
 
 JOURNAL = "spaninfer_serving.access_log"
 
@@ -70,6 +80,35 @@ def test_a_failure_tells_nothing_but_the_id_under_which_the_log_has_it(failing, 
     assert response.headers["x-request-id"] == "job-8"
     assert "request job-8 failed" in caplog.text
     assert "a secret path" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "a"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+        ("/v1/responses", {"input": "a"}),
+        ("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": "a"}]}),
+        ("/tokenize", {"prompt": "a"}),
+        ("/metrics", None),
+        ("/", None),
+    ],
+)
+def test_an_unforeseen_failure_of_any_route_is_json_with_an_id(client, monkeypatch, path, body):
+    def fail(*_):
+        raise ZeroDivisionError("a secret path")
+
+    for module in (admin, chat, completions, health, messages, page, responses, tokenize):
+        for name in {"service_of", "_file"} & set(vars(module)):
+            monkeypatch.setattr(module, name, fail)
+    asked = {"model": "tiny", **body} if body else None
+
+    answer = client.request("POST" if body else "GET", path, json=asked)
+
+    assert (answer.status_code, answer.headers["content-type"]) == (500, "application/json")
+    assert answer.json()["error"]["message"].startswith("the server failed")
+    assert answer.headers["x-request-id"]
+    assert "secret" not in answer.text
 
 
 def test_a_line_per_request_is_there_for_who_asks(client, caplog):

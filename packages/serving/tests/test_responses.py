@@ -8,7 +8,12 @@ import pytest
 from spaninfer_engine import Output
 from spaninfer_engine.handle import merge
 from spaninfer_engine.request import FinishReason, TokenLogprob, Usage
+from spaninfer_serving.messages_api.answer import message_events
 from spaninfer_serving.responses import Prompt, ResponseMeta, chat_chunks, completion_chunks
+from spaninfer_serving.responses_api.answer import finished, items_of, response_events
+from spaninfer_serving.typed_events import TypedEvents
+from spaninfer_serving.wire.messages import MessageObject, MessageUsage
+from spaninfer_serving.wire.responses import ResponseObject
 
 USAGE = Usage(
     prompt_len=2,
@@ -110,3 +115,53 @@ def test_a_stream_has_an_event_per_token_however_many_come_together(kind, shape,
     else:
         said = [event["choices"][0]["delta"].get("content") for event in found if event["choices"]]
         assert "".join(text or "" for text in said) == "".join(TEXTS)
+
+
+def typed_parts(kind, outputs):
+    """Return the parts that a stream with named events travels in, each as its events."""
+
+    async def arrive():
+        for output in outputs:
+            yield 0, output
+
+    async def finish(answer, last, _items):
+        return finished(begun, answer, last, items_of(begun.id, answer), 0)
+
+    begun = ResponseObject.model_construct(id="resp_1", output=[])
+    usage = MessageUsage(input_tokens=2, cache_read_input_tokens=0, output_tokens=0)
+    message = MessageObject(id="msg_1", model="m", usage=usage)
+    chunks = (
+        response_events(arrive(), begun, None, finish)
+        if kind == "response"
+        else message_events(arrive(), message, None)
+    )
+    framing = TypedEvents(lambda problem: problem.body())
+
+    async def read():
+        return [framing.events(chunk).decode() async for chunk in chunks]
+
+    return [
+        [json.loads(event.partition("data: ")[2]) for event in part.split("\n\n") if event]
+        for part in asyncio.run(read())
+    ]
+
+
+@pytest.mark.parametrize("kind", ["response", "message"])
+@pytest.mark.parametrize("cuts", [(), (1,), (5,), (2, 4)])
+def test_a_stream_with_named_events_has_one_per_token_and_writes_once_per_output(kind, cuts):
+    singles = outputs_of(logprobs=False)
+    bounds = [0, *cuts, len(singles)]
+    together = [merge(singles[a:b]) for a, b in pairwise(bounds)]
+
+    parts, alone = typed_parts(kind, together), typed_parts(kind, singles)
+
+    found = [event for part in parts for event in part]
+    assert [{**event, "response": None} for event in found] == [
+        {**event, "response": None} for part in alone for event in part
+    ]
+    deltas = [event["delta"] for event in found if event["type"].endswith("delta")]
+    said = [
+        delta["text"] if isinstance(delta, dict) and "text" in delta else delta for delta in deltas
+    ]
+    assert [text for text in said if isinstance(text, str)] == [text for text in TEXTS if text]
+    assert len(parts) <= len(together) + 3  # with what begins a stream and ends it

@@ -3,7 +3,7 @@ import json
 
 from pydantic import BaseModel
 from spaninfer_engine.errors import EngineClosed
-from spaninfer_serving.stream import KEEP_ALIVE, EventStream
+from spaninfer_serving.stream import KEEP_ALIVE, DataEvents, EventStream
 
 
 class Chunk(BaseModel):
@@ -33,7 +33,7 @@ def sent(chunks, *, keep_alive_s=3600.0, leave_after=None, cancel_after=None, he
             if cancel_after is not None and len(parts) > cancel_after:
                 many.set()
 
-        stream = EventStream(chunks, keep_alive_s, "prompt")
+        stream = EventStream(chunks, keep_alive_s, "prompt", DataEvents())
         answering = asyncio.ensure_future(stream({"type": "http"}, receive, send))
         if cancel_after is not None:
             await many.wait()

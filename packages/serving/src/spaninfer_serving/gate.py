@@ -35,10 +35,12 @@ class Gate:
         self.is_closed = False
         self._is_open.set()
 
-    async def enter(self) -> None:
-        """Wait until the gate is open; Problem 503 where it is closed."""
-        if not self._is_open.is_set():
-            await self._is_open.wait()
+    async def opened(self) -> bool:
+        """Wait until the gate is no longer shut; return True."""
+        return await self._is_open.wait()
+
+    def check(self) -> None:
+        """Raise Problem 503 where the gate is closed."""
         if self.is_closed:
             raise Problem(
                 503,

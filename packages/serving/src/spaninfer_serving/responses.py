@@ -128,7 +128,7 @@ def _texts_and_end(output: Output) -> tuple[tuple[str, ...], Output | None]:
     return texts[:-1], last
 
 
-async def _each_token(output: Output) -> AsyncIterator[Output]:
+async def token_by_token(output: Output) -> AsyncIterator[Output]:
     """Yield an output token by token, as `checked`; other tasks have turns in between."""
     for number, token in enumerate(each_token(checked(output)), start=1):
         yield token
@@ -245,7 +245,7 @@ async def chat_chunks(
                 yield events[index].json(said)
         if rest is None:
             continue
-        async for output in _each_token(rest):
+        async for output in token_by_token(rest):
             delta = delta_of(answers[index].push(output))
             ended = answers[index].finish_reason(output.finish_reason)
             if ended is not None:
@@ -358,7 +358,7 @@ async def completion_chunks(
                 yield events[index].json(texts)
         if rest is None:
             continue
-        async for output in _each_token(rest):
+        async for output in token_by_token(rest):
             ended = finish_reason(output.finish_reason)
             if ended is not None:
                 usages[index] = _usage(output)

@@ -337,11 +337,12 @@ class Service:
     async def start(self, asked: GenerationJob, tally: Tally) -> AsyncIterator[tuple[int, Output]]:
         """Start every prompt, and return the outputs; what refuses a prompt is raised here.
 
-        Admission is decided before this returns, so that a refusal still has its own status.
+        Admission is decided before this returns, so that a refusal still has its own status. To be
+        called while the gate is not shut.
         The request can be ended by the id of `tally`, which counts its tokens.
         """
         streams: list[OutputStream] = []
-        await self.gate.enter()
+        self.gate.check()
         account = asked.placement.client
         self.in_flight.admit(account, sum(len(prompt.ids) for prompt in asked.prompts))
         try:  # the reference keeps the grammar cached until every prompt has started

@@ -23,18 +23,21 @@ DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 T = TypeVar("T")
 
-Chunk: TypeAlias = BaseModel | list[bytes]
-"""What a stream sends at once: a model, or the JSON of several."""
+C = TypeVar("C")
+C_contra = TypeVar("C_contra", contravariant=True)
+
+Data: TypeAlias = BaseModel | list[bytes]
+"""An event as a model, or the JSON of several events."""
 
 
-class Framing(Protocol):
+class Framing(Protocol[C_contra]):
     """The wire format of a stream's events."""
 
     @property
     def end(self) -> bytes:
         """The last bytes of a stream."""
 
-    def event(self, chunk: Chunk) -> bytes:
+    def events(self, chunk: C_contra) -> bytes:
         """Return a chunk as an event, or as several that travel together."""
 
     def error(self, problem: Problem) -> bytes:
@@ -46,7 +49,7 @@ class DataEvents:
 
     end = DONE
 
-    def event(self, chunk: Chunk) -> bytes:
+    def events(self, chunk: Data) -> bytes:
         """Return a chunk as an event, or as several that travel together."""
         if isinstance(chunk, BaseModel):
             chunk = [chunk.model_dump_json(exclude_unset=True).encode()]
@@ -54,13 +57,13 @@ class DataEvents:
 
     def error(self, problem: Problem) -> bytes:
         """Return a refusal as an event."""
-        return self.event([json.dumps(problem.body()).encode()])
+        return self.events([json.dumps(problem.body()).encode()])
 
 
 class EventStream(StreamingResponse):
     """Chunks as server-sent events; a comment in silences; the client's leaving closes `chunks`.
 
-    Chunks are models, or the JSON of several: an event each, which travel together.
+    The framing makes events of chunks; those of one chunk travel together.
     An error in the middle becomes an event: the headers are sent, so there is no other way left.
     """
 
@@ -68,12 +71,12 @@ class EventStream(StreamingResponse):
 
     def __init__(
         self,
-        chunks: AsyncGenerator[Chunk, None],
+        chunks: AsyncGenerator[C, None],
         keep_alive_s: float,
         prompt_param: str,
-        framing: Framing | None = None,
+        framing: Framing[C],
     ) -> None:
-        self._framing = framing or DataEvents()
+        self._framing = framing
         super().__init__(
             _events(chunks, prompt_param, self._framing),
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
@@ -128,12 +131,12 @@ class _Line:
 
 
 async def _events(
-    chunks: AsyncGenerator[Chunk, None], prompt_param: str, framing: Framing
+    chunks: AsyncGenerator[C, None], prompt_param: str, framing: Framing[C]
 ) -> AsyncIterator[bytes]:
     async with aclosing(chunks):
         try:
             async for chunk in chunks:
-                yield framing.event(chunk)
+                yield framing.events(chunk)
         except Exception as error:
             problem = problem_of(error, prompt_param)
             if problem.status >= 500:

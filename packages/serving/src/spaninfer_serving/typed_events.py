@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-from spaninfer_serving.stream import Chunk
 from spaninfer_serving.wire.errors import Problem
 
 
@@ -21,11 +20,14 @@ class TypedEvents:
         """Take what makes the body of an event with the type `error`."""
         self._error_body = error_body
 
-    def event(self, chunk: Chunk) -> bytes:
-        """Return a chunk as an event."""
-        assert isinstance(chunk, BaseModel), "its type is its name"
-        kind: str = chunk.type  # type: ignore[attr-defined]
-        return _event(kind, chunk.model_dump_json(by_alias=True).encode())
+    def events(self, chunk: Sequence[BaseModel]) -> bytes:
+        """Return models as events that travel together; each has a `type`."""
+        return b"".join(
+            [
+                _event(event.type, event.model_dump_json(by_alias=True).encode())  # type: ignore[attr-defined]
+                for event in chunk
+            ]
+        )
 
     def error(self, problem: Problem) -> bytes:
         """Return a refusal as an event."""

@@ -114,6 +114,22 @@ def test_a_pause_ends_what_runs_or_waits_for_it(operated, until, mode, reason):
         assert late.result()[0] == 200
 
 
+def test_who_leaves_while_the_server_is_paused_is_forgotten(operated, until):
+    address, server = operated.address, operated.server
+    before = server._service.engine.stats().generated_tokens
+    ask(address, "/pause?mode=keep")
+    with closing(http.client.HTTPConnection(*address, timeout=120)) as connection:
+        headers = {"Authorization": "Bearer user", "Content-Type": "application/json"}
+        connection.request("POST", "/v1/completions", json.dumps(LONG), headers)
+        until(lambda: server.server_state.tasks)
+    until(lambda: not server.server_state.tasks)
+    ask(address, "/resume")
+
+    counted = ask(address, "/v1/completions", LONG | {"max_tokens": 3})[1]
+    assert counted["usage"]["completion_tokens"] == 3
+    assert server._service.engine.stats().generated_tokens == before + 3
+
+
 def test_a_drained_server_refuses_until_it_is_resumed(operated):
     address = operated.address
 

@@ -17,7 +17,7 @@ from spaninfer_serving.blocks import (
     read_whole,
 )
 from spaninfer_serving.dialects.parser import AnswerFormat
-from spaninfer_serving.responses import checked
+from spaninfer_serving.responses import token_by_token
 from spaninfer_serving.wire.messages import (
     BlockPiece,
     ContentBlockDelta,
@@ -51,17 +51,22 @@ async def message_of(
 
 async def message_events(
     outputs: AsyncIterator[tuple[int, Output]], message: MessageObject, form: AnswerFormat | None
-) -> AsyncGenerator[MessageEvent, None]:
-    """Yield a message as it grows."""
+) -> AsyncGenerator[list[MessageEvent], None]:
+    """Yield a message as it grows: the events of each output, token by token."""
     answer = BlockAnswer(form)
-    yield MessageStart(message=message)
+    yield [MessageStart(message=message)]
     async for _, output in outputs:
-        for change in answer.push(checked(output)):
-            for event in _events(change):
-                yield event
+        events: list[MessageEvent] = []
+        async for token in token_by_token(output):
+            for change in answer.push(token):
+                events += _events(change)
         if output.finish_reason is not None:
-            yield MessageDelta(delta=_end(answer, output), usage=_usage(output))
-            yield MessageStop()
+            events += [
+                MessageDelta(delta=_end(answer, output), usage=_usage(output)),
+                MessageStop(),
+            ]
+        if events:
+            yield events
 
 
 def _events(change: Change) -> Iterator[MessageEvent]:

@@ -11,7 +11,7 @@ from spaninfer_engine.request import Output
 
 from spaninfer_serving.blocks import Block, BlockAnswer, BlockDelta, BlockEnd, BlockStart, Change
 from spaninfer_serving.dialects.parser import AnswerFormat
-from spaninfer_serving.responses import checked
+from spaninfer_serving.responses import token_by_token
 from spaninfer_serving.wire.responses import (
     ArgumentsDelta,
     ArgumentsDone,
@@ -111,24 +111,28 @@ async def response_events(
     response: ResponseObject,
     form: AnswerFormat | None,
     finish: Finish,
-) -> AsyncGenerator[StreamEvent, None]:
-    """Yield a response as it grows."""
+) -> AsyncGenerator[list[StreamEvent], None]:
+    """Yield a response as it grows: the events of each output, token by token."""
     answer, items, numbers = BlockAnswer(form), list[OutputItem](), count()
 
     def state(kind: StateName, of: ResponseObject) -> ResponseEvent:
         return ResponseEvent(type=kind, response=of, sequence_number=next(numbers))
 
-    yield state("response.created", response)
-    yield state("response.in_progress", response)
+    yield [state("response.created", response)]
+    yield [state("response.in_progress", response)]
     async for _, output in outputs:
-        for change in answer.push(checked(output)):
-            for event in _events(response.id, answer, change, items):
-                event.sequence_number = next(numbers)
-                yield event
+        events: list[StreamEvent] = []
+        async for token in token_by_token(output):
+            for change in answer.push(token):
+                events += _events(response.id, answer, change, items)
+        for event in events:
+            event.sequence_number = next(numbers)
+        if events:
+            yield events
         if output.finish_reason is not None:
             whole = await finish(answer, output, items)
             is_cut = whole.incomplete_details is not None
-            yield state("response.incomplete" if is_cut else "response.completed", whole)
+            yield [state("response.incomplete" if is_cut else "response.completed", whole)]
 
 
 def _events(

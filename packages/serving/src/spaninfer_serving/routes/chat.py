@@ -9,8 +9,9 @@ from fastapi.responses import Response
 
 from spaninfer_serving.openapi import answers_to
 from spaninfer_serving.responses import chat_chunks, chat_response
-from spaninfer_serving.routes.respond import read_chat, streamed, whole
+from spaninfer_serving.routes.respond import read_chat, started, streamed, whole
 from spaninfer_serving.service import service_of
+from spaninfer_serving.stream import DataEvents
 from spaninfer_serving.wire.chat import ChatChunk, ChatRequest, ChatResponse
 
 router = APIRouter()
@@ -22,7 +23,7 @@ async def chat_completions(request: Request) -> Response:
     service = service_of(request)
     request.state.prompt_param = "messages"
     body, asked = await read_chat(request)
-    outputs = await service.start(asked, request.state.tally)
+    outputs = await started(request, asked)
     shape: dict[str, Any] = {
         "choices": asked.sampling.n,
         "prompt_len": len(asked.prompts[0].ids),
@@ -31,5 +32,6 @@ async def chat_completions(request: Request) -> Response:
     }
     words = service.words
     if body.stream:
-        return streamed(request, chat_chunks(outputs, asked.meta, words, **shape))
+        chunks = chat_chunks(outputs, asked.meta, words, **shape)
+        return streamed(request, chunks, DataEvents())
     return await whole(request, lambda: chat_response(outputs, asked.meta, words, **shape))

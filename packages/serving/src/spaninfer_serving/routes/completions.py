@@ -9,8 +9,9 @@ from fastapi.responses import Response
 
 from spaninfer_serving.openapi import answers_to
 from spaninfer_serving.responses import completion_chunks, completion_response, without_answers
-from spaninfer_serving.routes.respond import read, streamed, whole
+from spaninfer_serving.routes.respond import read, started, streamed, whole
 from spaninfer_serving.service import service_of
+from spaninfer_serving.stream import DataEvents
 from spaninfer_serving.translate import only_echoes
 from spaninfer_serving.wire.completions import CompletionRequest, CompletionResponse
 
@@ -26,7 +27,7 @@ async def completions(request: Request) -> Response:
     service = service_of(request)
     request.state.prompt_param = "prompt"
     body, asked = await read(request, CompletionRequest, service.ask_completion)
-    outputs = await service.start(asked, request.state.tally)
+    outputs = await started(request, asked)
     if only_echoes(body):
         outputs = without_answers(outputs)
     shape: dict[str, Any] = {
@@ -37,5 +38,6 @@ async def completions(request: Request) -> Response:
     }
     words = service.words
     if body.stream:
-        return streamed(request, completion_chunks(outputs, asked.meta, words, **shape))
+        chunks = completion_chunks(outputs, asked.meta, words, **shape)
+        return streamed(request, chunks, DataEvents())
     return await whole(request, lambda: completion_response(outputs, asked.meta, words, **shape))

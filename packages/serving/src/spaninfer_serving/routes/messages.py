@@ -21,7 +21,7 @@ from spaninfer_serving.messages_api.envelope import error_body
 from spaninfer_serving.messages_api.request import NAMES, chat_of
 from spaninfer_serving.openapi import answers_to
 from spaninfer_serving.parse_pool import Check
-from spaninfer_serving.routes.respond import handled, read, streamed, whole
+from spaninfer_serving.routes.respond import handled, read, started, streamed, whole
 from spaninfer_serving.service import GenerationJob, Service, service_of
 from spaninfer_serving.typed_events import TypedEvents
 from spaninfer_serving.wire.errors import Problem
@@ -47,7 +47,7 @@ async def create_message(request: Request) -> Response:
     service = service_of(request)
     request.state.prompt_param = "messages"
     body, job = await read(request, MessagesRequest, partial(_ask, service))
-    outputs = await service.start(job, request.state.tally)
+    outputs = await started(request, job)
     message = MessageObject(
         id=f"msg_{uuid.uuid4().hex}",
         model=service.model,

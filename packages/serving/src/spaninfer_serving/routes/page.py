@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from mimetypes import guess_type
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 
 from spaninfer_serving.wire.errors import Problem
@@ -34,7 +34,7 @@ A playground is at /.
 
 @router.head("/", include_in_schema=False)
 @router.get("/", include_in_schema=False)
-async def page() -> Response:
+async def page(_: Request) -> Response:
     """Return the playground."""
     return _file("index.html")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel
-from spaninfer_engine import Placement
+from spaninfer_engine import Output, Placement
 from spaninfer_engine.texts import Task
 
 from spaninfer_serving.fair_queue import Client
@@ -16,7 +16,7 @@ from spaninfer_serving.parse_pool import Check
 from spaninfer_serving.responses import Answer
 from spaninfer_serving.service import GenerationJob, service_of
 from spaninfer_serving.settings import bearer_key
-from spaninfer_serving.stream import Chunk, EventStream, Framing, unless_disconnected
+from spaninfer_serving.stream import EventStream, Framing, unless_disconnected
 from spaninfer_serving.text_jobs import TextJob
 from spaninfer_serving.translate import placement_of
 from spaninfer_serving.wire.chat import ChatRequest
@@ -28,6 +28,7 @@ from spaninfer_serving.wire.texts import TextFields
 Body = TypeVar("Body", bound=BaseModel)
 Fields = TypeVar("Fields", bound=DrawFields)
 Texts = TypeVar("Texts", bound=TextFields)
+Chunk = TypeVar("Chunk")
 T = TypeVar("T")
 
 # nginx's word for a client that went away before the answer; nobody is left to read it
@@ -88,6 +89,18 @@ async def read_chat(request: Request) -> tuple[ChatRequest, GenerationJob]:
     return body, job
 
 
+async def started(request: Request, asked: GenerationJob) -> AsyncIterator[tuple[int, Output]]:
+    """Wait for the gate, start a job, and return its outputs; raises as `Service.start` does.
+
+    The client's leaving ends the wait, and raises Problem.
+    """
+    service = service_of(request)
+    while service.gate.is_shut:  # rarely: watching a client takes a task
+        if await unless_disconnected(request, service.gate.opened) is None:
+            raise _left()
+    return await service.start(asked, request.state.tally)
+
+
 async def read_texts(
     request: Request,
     kind: type[Texts],
@@ -139,7 +152,7 @@ def client_of(request: Request) -> Client:
 
 
 def streamed(
-    request: Request, chunks: AsyncGenerator[Chunk, None], framing: Framing | None = None
+    request: Request, chunks: AsyncGenerator[Chunk, None], framing: Framing[Chunk]
 ) -> EventStream:
     """Return the chunks as server-sent events; the client's leaving closes `chunks`."""
     settings = service_of(request).settings
