@@ -6,12 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spaninfer_engine.plan import Slice, Tuning
 from spaninfer_engine.schedule.policy import (
+    ANSWERS_EVERY,
     BURST,
     EVERY,
     FEW_TILES,
     LEVEL_S,
     MANY_DECODES,
-    TURN_EVERY,
+    PROMPTS_EVERY,
     plan_step,
     sort_key,
 )
@@ -26,7 +27,7 @@ def tuning(step_tokens, tile=1, pause=0, short=0):
         prompt_logits=32,
         prompt_tile=tile,
         pause_tokens=pause,
-        short_answer=short,
+        short_tokens=short,
     )
 
 
@@ -227,13 +228,16 @@ def answered(seq_id, num_tokens, client):
     return decode(seq_id, 10 + num_tokens, client=client)
 
 
+# What is pending, and who takes part in steps 1, 2 (the turn of long answers) and 4 (that of all).
 TURNS = {
-    "two clients": ([answered(1, 99, "ann"), answered(2, 3, "bob")], [2]),
-    "a prompt is no long answer": (
-        [answered(1, 99, "ann"), prompt(2, 0, 10, client="bob")],
+    "two clients": ([answered(1, 99, "ann"), answered(2, 3, "bob")], [2], [1, 2]),
+    "short prompts, of other clients": (
+        [answered(1, 99, "ann"), prompt(2, 0, 8, client="bob")],
         [2],
+        [1, 2],
     ),
-    "what is long by one token": ([answered(1, 8, "ann"), answered(2, 7, "bob")], [2]),
+    "what is long by one token": ([answered(1, 8, "ann"), answered(2, 7, "bob")], [2], [1, 2]),
+    "what is short by one token": ([answered(1, 7, "ann"), answered(2, 7, "bob")], [1, 2], [1, 2]),
     "long ones of both, and a short one of both": (
         [
             answered(1, 99, "ann"),
@@ -242,35 +246,61 @@ TURNS = {
             answered(4, 3, "ann"),
         ],
         [2, 4],
+        [1, 2, 3, 4],
     ),
     "a client's own short answers are no reason": (
         [answered(1, 99, "ann"), answered(2, 3, "ann")],
         [1, 2],
-    ),
-    "whose short ones they are do not wait for others' long ones either": (
-        [answered(1, 99, "ann"), answered(2, 3, "ann"), answered(3, 99, "bob")],
         [1, 2],
     ),
-    "all are long": ([answered(1, 99, "ann"), answered(2, 88, "bob")], [1, 2]),
+    "whose short ones they are does not wait for others' long ones either": (
+        [answered(1, 99, "ann"), answered(2, 3, "ann"), answered(3, 99, "bob")],
+        [1, 2],
+        [1, 2, 3],
+    ),
+    "all are long": (
+        [answered(1, 99, "ann"), answered(2, 88, "bob"), prompt(3, 0, 9, client="cid")],
+        [1, 2, 3],
+        [1, 2, 3],
+    ),
+    "a long prompt": ([answered(1, 3, "ann"), prompt(2, 0, 9, client="bob")], [1], [1]),
+    "a long prompt, of which little is left": (
+        [answered(1, 3, "ann"), prompt(2, 92, 100, client="bob", prompt_len=100)],
+        [1, 2],
+        [1, 2],
+    ),
+    "short prompts that are long together": (
+        [
+            answered(1, 3, "ann"),
+            prompt(2, 0, 5, client="bob"),
+            prompt(3, 0, 4, client="bob"),
+            prompt(4, 0, 4, client="ann"),
+        ],
+        [1, 4],
+        [1, 4],
+    ),
     "what is short waits for its media": (
-        [answered(1, 99, "ann"), prompt(2, 0, 10, client="bob", encoded_until=0)],
+        [answered(1, 99, "ann"), prompt(2, 0, 8, client="bob", encoded_until=0)],
+        [1],
         [1],
     ),
 }
 
 
 @pytest.mark.parametrize("case", TURNS)
-def test_long_answers_leave_every_other_step_to_other_clients(case):
-    pending, expected = TURNS[case]
-    steps = [plan_step(pending, tuning(64, short=8), number=n)[1] for n in range(2 * TURN_EVERY)]
+def test_long_requests_leave_steps_to_the_short_ones_of_other_clients(case):
+    pending, odd, even = TURNS[case]
+    everybody = sorted(item.seq_id for item in pending if item.encoded_until)
 
-    full, turn = steps[0], steps[1]
+    def taking_part(number, **options):
+        _, chosen = plan_step(pending, tuning(64, **options), number=number)
+        return sorted(item.seq_id for item in chosen)
 
-    assert [item.seq_id for item in turn] == expected
-    assert {item.seq_id for item in full} == {item.seq_id for item in pending if item.encoded_until}
-    assert steps[TURN_EVERY:] == steps[:TURN_EVERY]
-    for number in range(2 * TURN_EVERY):  # and without the bound, nobody ever waits
-        assert plan_step(pending, tuning(64), number=number)[1] == full
+    assert (ANSWERS_EVERY, PROMPTS_EVERY) == (2, 4)
+    steps = [taking_part(number, short=8) for number in range(8)]
+
+    assert steps == 2 * [everybody, odd, even, odd]
+    assert {tuple(taking_part(number)) for number in range(4)} == {tuple(everybody)}
 
 
 items = st.builds(

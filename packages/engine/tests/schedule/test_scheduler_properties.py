@@ -69,7 +69,7 @@ SHAPES = {
     "plenty": dict(num_spans=(200,)),
     "tiny": dict(num_spans=(9,), step_tokens=10, max_running=6),
     "one place": dict(num_spans=(12,), max_running=1, step_tokens=5),
-    "turns of long answers": dict(num_spans=(14,), short_answer=3, step_tokens=6),
+    "turns of long answers": dict(num_spans=(14,), short_tokens=3, step_tokens=6),
     "few tokens a step": dict(num_spans=(14,), step_tokens=2, max_running=4),
     "window": dict(num_spans=(12, 4), windows=(None, 6), step_tokens=8),
     "only windows": dict(num_spans=(5,), windows=(9,), step_tokens=8, context=60),

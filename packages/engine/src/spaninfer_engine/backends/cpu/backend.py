@@ -24,7 +24,7 @@ from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.nodes import Model
 
-TUNING = replace(HOST_TUNING, mixed_prompt_tokens=64, short_answer=64)
+TUNING = replace(HOST_TUNING, mixed_prompt_tokens=64, short_tokens=64)
 """Decodes wait for the prompts beside them: in the bundled model, a step of 8 decodes takes 10 ms,
 64 tokens of prompts 23, 512 of them 168; that is 0.33 ms per token, not 0.36 (CPU time, EPYC)."""
 
