@@ -4,7 +4,7 @@ import pytest
 from spaninfer.bench.serve.mock_model import mock_folder
 from spaninfer.bench.serve.run import measure_serve
 from spaninfer.bench.serve.window import Window, records
-from spaninfer.bench.serve.workloads import WORKLOADS
+from spaninfer.bench.serve.workloads import MAX_RUNNING, WORKLOADS
 from spaninfer_engine import Engine
 
 
@@ -54,3 +54,7 @@ def test_streams_are_counted_by_tokens_and_their_waits_are_told():
     }
     alone = list(records(WORKLOADS["streams_64"], [engine]))
     assert [(each["what"], each["median"]) for each in alone] == [("rate", 2000.0), ("CPU", 250.0)]
+
+
+def test_no_stream_of_a_workload_waits_for_the_end_of_another():
+    assert max(workload.num_clients for workload in WORKLOADS.values()) <= MAX_RUNNING

@@ -9,7 +9,7 @@ from time import perf_counter, process_time
 from spaninfer_engine import Engine, SamplingParams
 
 from spaninfer.bench.serve.window import Window
-from spaninfer.bench.serve.workloads import PROMPT, Workload
+from spaninfer.bench.serve.workloads import MAX_RUNNING, PROMPT, Workload
 
 
 def engine_window(engine: Engine, workload: Workload, seconds: float) -> Window:
@@ -40,6 +40,6 @@ def engine_window(engine: Engine, workload: Workload, seconds: float) -> Window:
 
 def open_engine(folder: Path) -> Engine:
     """Return an engine with the model of a folder, which has computed a step."""
-    engine = Engine(folder)
+    engine = Engine(folder, max_running=MAX_RUNNING)
     engine.generate(PROMPT, max_tokens=1)
     return engine

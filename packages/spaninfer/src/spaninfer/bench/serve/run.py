@@ -16,7 +16,7 @@ from spaninfer.bench.serve.clients import clients
 from spaninfer.bench.serve.floor import engine_window, open_engine
 from spaninfer.bench.serve.mock_model import mock_folder
 from spaninfer.bench.serve.window import Window, python_ns, records
-from spaninfer.bench.serve.workloads import WORKLOADS, Workload
+from spaninfer.bench.serve.workloads import MAX_RUNNING, WORKLOADS, Workload
 from spaninfer.bench.server_process import server_process
 from spaninfer.bench.soak.client import Tally, Target
 
@@ -31,7 +31,8 @@ def measure_serve(
     loops: list[float] = []
     with ExitStack() as stack:
         folder = stack.enter_context(mock_folder())
-        process, host, port = stack.enter_context(server_process([str(folder)]))
+        arguments = [str(folder), f"--max-running={MAX_RUNNING}"]
+        process, host, port = stack.enter_context(server_process(arguments))
         engine = stack.enter_context(open_engine(folder))
         for workload in (WORKLOADS[name] for name in WORKLOADS if name in names):
             note(f"{workload.name}: {runs} times {seconds:g} s")
