@@ -86,6 +86,22 @@ def test_nobody_is_an_admin_where_there_is_no_key():
     assert not any(Settings().is_admin(key) for key in (None, "", "any"))
 
 
+def test_a_key_whose_hash_is_alike_in_parts_opens_nothing():
+    def bytes_of(key):
+        return hashlib.sha256(key.encode()).digest()
+
+    known = bytes_of("root")
+    names = [str(number) for number in range(2000)]
+    alike = [name for at in (0, -1) for name in names if bytes_of(name)[at] == known[at]]
+    settings = Settings(admin_hashes=(known,), user_keys=(UserKey("root", known),))
+
+    assert settings.accepts("root")
+    assert settings.is_admin("root")
+    assert len(alike) > 2
+    alike.append(known.hex())  # the hash itself, as a file holds it
+    assert not any(settings.accepts(name) or settings.is_admin(name) for name in alike)
+
+
 def test_an_admin_key_opens_what_users_keys_open():
     settings = Settings(user_keys=(UserKey("a", bytes.fromhex(ONE)),),
                         admin_hashes=(bytes.fromhex(TWO),))  # fmt: skip

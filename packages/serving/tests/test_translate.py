@@ -40,6 +40,19 @@ def test_the_models_defaults_hold_where_the_request_says_nothing():
     assert sampling_of(chat(), DEFAULTS) == DEFAULTS
 
 
+def test_what_was_asked_before_means_the_same_and_other_defaults_mean_others():
+    other = SamplingParams(temperature=0.1)
+    for _ in range(2):
+        assert sampling_of(chat(top_p=0.9, stop=["a"]), DEFAULTS) == SamplingParams(
+            temperature=0.6, top_k=20, top_p=0.9, stop=("a",)
+        )
+        assert sampling_of(chat(top_p=0.9, stop=["a"]), other).temperature == 0.1
+        assert sampling_of(chat(top_p=0.9, stop=["b"]), other).stop == ("b",)
+        assert sampling_of(chat(logit_bias={"5": 1}), other).logit_bias == {5: 1}
+        with pytest.raises(InvalidSampling):
+            sampling_of(chat(top_p=9), DEFAULTS)
+
+
 def test_every_parameter_arrives_under_our_name():
     body = chat(
         n=2, max_tokens=7, min_tokens=1, temperature=0, top_p=0.9, top_k=5, min_p=0.1,

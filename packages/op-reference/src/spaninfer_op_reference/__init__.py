@@ -64,7 +64,7 @@ from spaninfer_op_reference.quantized_weight import (
 )
 from spaninfer_op_reference.rope import cos_sin, llama4_scale, logn, rotate
 from spaninfer_op_reference.rounding import E4M3_MOST, to_bfloat16, to_e4m3
-from spaninfer_op_reference.sample import NoToken, RowSampling, gumbel, process, sample
+from spaninfer_op_reference.sample import GREEDY, NoToken, RowSampling, gumbel, process, sample
 from spaninfer_op_reference.spans import append, gather_spans
 from spaninfer_op_reference.topk import topk
 from spaninfer_op_reference.weight_format import E2M1, ScaleType, WeightFormat
@@ -74,6 +74,7 @@ __all__ = [
     "CLAMP",
     "E2M1",
     "E4M3_MOST",
+    "GREEDY",
     "CodeRange",
     "FrequencyRule",
     "Logprobs",

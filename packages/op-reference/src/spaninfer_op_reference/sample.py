@@ -107,6 +107,10 @@ class RowSampling:
         )
 
 
+GREEDY = RowSampling(temperature=0.0)
+"""The most likely token. One for all rows is told from others at once."""
+
+
 class NoToken(ValueError):
     """A row of logits from which nothing can be sampled."""
 
@@ -128,7 +132,7 @@ def sample(
         raise ValueError(f"logits have {len(logits)} rows, but {len(rows)} say how to sample")
     tokens, failed = _largest(logits, range(len(rows)))
     for index, row in enumerate(rows):
-        if index in failed or (row.is_greedy and row.is_plain):
+        if row is GREEDY or index in failed or (row.is_greedy and row.is_plain):
             continue
         processed = process(logits[index], row)
         (tokens[index],), failure = _largest(processed[None], [index])

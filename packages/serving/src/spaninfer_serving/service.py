@@ -30,7 +30,7 @@ from spaninfer_serving.responses import Prompt, ResponseMeta, merged
 from spaninfer_serving.responses_api.store import ResponseStore
 from spaninfer_serving.settings import Settings, account_of
 from spaninfer_serving.text_batcher import TextBatcher
-from spaninfer_serving.translate import TokenDecoder, prompts_of, sampling_of
+from spaninfer_serving.translate import TokenDecoder, prompts_of, sampling_of, sampling_with
 from spaninfer_serving.wire.chat import ChatRequest, ConversationFields
 from spaninfer_serving.wire.completions import CompletionRequest
 from spaninfer_serving.wire.errors import Problem
@@ -182,7 +182,7 @@ class Service:
         form = answer_format(body, self.traits, rendered)
         if form is not None:
             kept = tuple(self.traits.controls.values())
-            sampling = replace(sampling, keep_special=kept)
+            sampling = sampling_with(sampling, {"keep_special": kept})
         meta = self._envelope("chatcmpl", body)
         if (found := media_of(ids)) is not None:
             meta = replace(meta, media_tokens=token_counts(found.items))

@@ -203,6 +203,8 @@ def test_keys_with_limits_wait_and_others_do_not(live, until):
         for name, limits in (
             ("few", KeyLimits(concurrent_requests=1)),
             ("slow", KeyLimits(requests_per_minute=1)),
+            ("asks", KeyLimits(tokens_per_minute=20)),
+            ("writes", KeyLimits(tokens_per_minute=20)),
             ("free", KeyLimits()),
         )
     )
@@ -224,3 +226,9 @@ def test_keys_with_limits_wait_and_others_do_not(live, until):
     assert ask(address, "/v1/completions", short, key="few")[0] == 200
     assert [ask(address, "/v1/completions", short, key="slow")[0] for _ in range(2)] == [200, 429]
     assert [ask(address, "/v1/completions", short, key="free")[0] for _ in range(3)] == [200] * 3
+    long = short | {"prompt": "x" * 15}  # tokens are bytes: two prompts are more than a minute's
+    assert [ask(address, "/v1/completions", long, key="asks")[0] for _ in range(2)] == [200, 429]
+    assert ask(address, "/v1/completions", LONG | {"max_tokens": 40}, key="writes")[0] == 200
+    until(lambda: len(service.in_flight) == 0)
+    owed = ask(address, "/v1/completions", short, key="writes")
+    assert (owed[0], owed[1]["error"]["code"]) == (429, "rate_limit_exceeded")

@@ -93,7 +93,12 @@ class KVCacheManager:
         if request.sampling.n > 1:  # once for all; that of a single one may be spared, see _hashes
             hasher.extend(request.prompt_ids)
         return tuple(
-            SequenceState(request, index, limit=limit, hasher=hasher.copy(), tables=self._tables())
+            SequenceState(
+                *(request, index),
+                limit=limit,
+                hasher=hasher.copy() if index else hasher,
+                tables=self._tables(),
+            )
             for index in range(request.sampling.n)
         )
 

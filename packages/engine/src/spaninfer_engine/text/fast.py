@@ -15,6 +15,7 @@ from spaninfer_engine.text.tokenizer import PairFrame
 
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 UNKNOWN = "\U0010fffe"  # no character: no vocabulary has it
+BRIEF_CHARS = 256  # take 0.1 ms; giving the interpreter to others and having it back takes as long
 ANCHOR = "a"  # a piece in front, so that what follows is decoded as the middle of a text
 
 
@@ -91,8 +92,10 @@ class FastCodec:
     def encode(self, text: str, *, at_start: bool) -> list[int]:
         """The ids of an ordinary text."""
         library = self._library if at_start else self._inner_library
-        # A batch of one: other threads run meanwhile, which the library's encode() does not allow.
-        [encoding] = library.encode_batch_fast([text], add_special_tokens=False)
+        if len(text) <= BRIEF_CHARS:
+            encoding = library.encode(text, add_special_tokens=False)
+        else:  # a batch of one: other threads run meanwhile, which encode() does not allow
+            [encoding] = library.encode_batch_fast([text], add_special_tokens=False)
         ids: list[int] = encoding.ids
         if self._spellings.keys().isdisjoint(ids):
             return ids

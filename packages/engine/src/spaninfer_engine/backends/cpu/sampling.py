@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 from spaninfer_kernels_cpu import Logprobs, Sampler, SamplingRow
-from spaninfer_op_reference import NoToken, RowSampling, process
+from spaninfer_op_reference import GREEDY, NoToken, RowSampling, process
 from spaninfer_op_reference import sample as sample_by_definition
 
 from spaninfer_engine.logprobs import TokenLogprobs
@@ -59,7 +59,7 @@ class CpuLogprobs:
 
 def _is_argmax(row: RowSampling) -> bool:
     """Return True if the token is the most likely one; numpy takes 10 us for 150,000."""
-    return row.is_greedy and row.is_plain
+    return row is GREEDY or (row.is_greedy and row.is_plain)
 
 
 def _is_changed_before(row: RowSampling) -> bool:

@@ -36,8 +36,8 @@ _CHAT: Final = {"messages": [{"role": "user", "content": PROMPT}]}
 _SHORT: Final = {"max_tokens": SHORT}
 _STREAM: Final = {"max_tokens": LONG, "stream": True}
 
-# All clients of a workload at a time: a stream that waits for a place in the steps has its head, and
-# would wait for its first token until others end.
+# All clients of a workload at a time: a stream that waits for a place in the steps has its head
+# already, and would wait for its first token until others end.
 MAX_RUNNING: Final = 1024
 
 WORKLOADS: Final[Mapping[str, Workload]] = {
