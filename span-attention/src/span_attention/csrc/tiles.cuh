@@ -2,6 +2,9 @@
 //
 // A tile is some rows of one slice times `pack` query heads that share a KV head: its line m is row
 // m / pack and head m % pack, so that a block of keys serves all of them.
+//
+// kRagged: a slice is a whole sequence in contiguous arrays, each row of which sees all others; else
+// attention is causal, over spans.
 
 // The slices of a step; see prefill/plan.cu for `plan`. It may be written while thread blocks that
 // read it begin, so it is read from L2.
@@ -19,23 +22,30 @@ struct Slices {
   }
 };
 
-struct Tile {
-  int slice;      // number of the slice
+template <bool kRagged>
+struct TileOf {
+  int slice;      // number of the slice; kRagged: the row of its first key
   int row;        // first row, counted over the whole step
   int num_rows;
-  int position;   // of the first row
+  int position;   // of the first row; kRagged: of the last key
   int first_key;  // first_key .. last_key: the keys that any row sees
   int last_key;
 
-  Tile() = default;
-  __device__ __forceinline__ Tile(const Slices& slices, int number, int window) {
+  TileOf() = default;
+  __device__ __forceinline__ TileOf(const Slices& slices, int number, int window) {
     const int4 tile = slices.tile(number);
     slice = tile.x;
     row = tile.y;
     num_rows = tile.z;
     position = tile.w;
-    last_key = position + num_rows - 1;
+    last_key = kRagged ? position : position + num_rows - 1;
     first_key = window ? max(0, position - window + 1) : 0;
+  }
+
+  // The last position that a row sees. Rows past the last one see what it sees, so that no block is
+  // empty for them.
+  __device__ __forceinline__ int position_of(int row) const {
+    return kRagged ? position : position + min(row, num_rows - 1);
   }
 
   // True if every row sees all of the keys first .. first + count - 1.

@@ -16,7 +16,8 @@
 //
 // Macros: T (half or bfloat16), STORED (T, or a type of codes.cuh), KEY_SIZE, VALUE_SIZE,
 //         VALUE_TILE, IN_KEYS (0 or 1), BLOCK, M_TILES, WARPS, LSE (0 or 1: the log-sum-exps
-//         of scores are written to lse[rows heads]).
+//         of scores are written to lse[rows heads]), RAGGED (csrc/tiles.cuh), WIDTH (RAGGED: the
+//         elements of a head in memory; sizes are those in shared memory, multiples of 16).
 // Demands: sizes multiples of 16, as is BLOCK; VALUE_TILE divides VALUE_SIZE; a head's elements
 //          contiguous and 16-byte aligned; 1 << span_shift tokens to a span.
 
@@ -26,6 +27,10 @@ constexpr int kKeyPitch = KEY_SIZE + 8;  // 16 bytes more than a row: ldmatrix m
 constexpr int kValuePitch = IN_KEYS ? kKeyPitch : VALUE_TILE + 8;
 constexpr int kChunks = VALUE_SIZE / VALUE_TILE;
 constexpr int kFragments = BLOCK / 8;
+constexpr int kKeyWidth = RAGGED ? WIDTH : KEY_SIZE;      // elements of a head in memory
+constexpr int kValueWidth = RAGGED ? WIDTH : VALUE_SIZE;  // the same of values and results
+
+using Tile = TileOf<RAGGED>;
 
 // One of keys and values: its memory, strides in bytes, and the numbers of its codes.
 struct Array {
@@ -39,14 +44,20 @@ struct Array {
 struct Table {
   const int* spans;
   int span_shift;
+  int first;  // RAGGED: the row of the first key
 
-  __device__ __forceinline__ int span(int token) const { return spans[token >> span_shift]; }
-  __device__ __forceinline__ int place(int token) const { return token & ((1 << span_shift) - 1); }
+  __device__ __forceinline__ int span(int token) const {
+    return RAGGED ? 0 : spans[token >> span_shift];
+  }
+  __device__ __forceinline__ int place(int token) const {
+    return RAGGED ? first + token : token & ((1 << span_shift) - 1);
+  }
 };
 
 // Brings the elements first .. first + kSize - 1 of BLOCK tokens into rows of kPitch; zeros for
-// tokens after `last`. Floats arrive with this thread's next group of copies, codes at once.
-template <int kSize, int kPitch>
+// tokens after `last`, and for elements from kWidth on. Floats arrive with this thread's next group
+// of copies, codes at once.
+template <int kSize, int kPitch, int kWidth>
 __device__ __forceinline__ void fetch(T* to, const Array& from, int head, int first, int token,
                                       int last, const Table& table) {
   constexpr int kBits = Storage<STORED>::kBits, kPerCopy = 128 / kBits;
@@ -56,10 +67,12 @@ __device__ __forceinline__ void fetch(T* to, const Array& from, int head, int fi
 #pragma unroll 2  // the addresses of more do not fit the registers beside the sums
   for (int i = threadIdx.x; i < BLOCK * kCopies; i += kThreads) {
     const int row = i / kCopies, copy = i % kCopies;
-    const bool is_there = token + row <= last;
-    const int at = is_there ? token + row : last;
+    const bool is_row = token + row <= last;
+    const bool is_there = is_row && first + copy * kPerCopy < kWidth;
+    const int at = is_row ? token + row : last;
     const long long span = table.span(at), place = table.place(at);
-    const char* source = codes + span * from.span + place * from.token + copy * 16;
+    const char* source =
+        codes + span * from.span + place * from.token + (RAGGED && !is_there ? 0 : copy * 16);
     T* target = to + row * kPitch + copy * kPerCopy;
     if constexpr (kBits == 16) {
       copy_16(target, source, is_there);
@@ -105,21 +118,24 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int chunk = task % kChunks, which_pack = task / kChunks % packs;
     const Tile tile(slices, task / kChunks / packs, window);
     const int kv_head = which_pack / packs_per_kv_head, first_head = which_pack * pack;
-    const Table table{span_tables + static_cast<long long>(table_rows[tile.slice]) * table_stride,
-                      span_shift};
+    const Table table{
+        RAGGED ? nullptr
+               : span_tables + static_cast<long long>(table_rows[tile.slice]) * table_stride,
+        span_shift, tile.slice};
     const int last_block = tile.last_key / BLOCK, first_block = tile.first_key / BLOCK;
 
     __syncthreads();  // of the task before, all lines have been read
     constexpr int kCopies = KEY_SIZE / 8;
     for (int i = threadIdx.x; i < kLines * kCopies; i += kThreads) {
       const int line = i / kCopies, copy = i % kCopies;
-      const bool is_there = line < tile.num_rows * pack;
+      const bool is_there = line < tile.num_rows * pack && copy * 8 < kKeyWidth;
       const int row = is_there ? line / pack : 0, head = first_head + (is_there ? line % pack : 0);
+      const int element = is_there ? copy * 8 : 0;
       copy_16(query_tile + line * kKeyPitch + copy * 8,
-              query + (tile.row + row) * query_stride + head * KEY_SIZE + copy * 8, is_there);
+              query + (tile.row + row) * query_stride + head * kKeyWidth + element, is_there);
     }
-    fetch<KEY_SIZE, kKeyPitch>(key_tile, key_array, kv_head, 0, last_block * BLOCK,
-                               tile.last_key, table);
+    fetch<KEY_SIZE, kKeyPitch, kKeyWidth>(key_tile, key_array, kv_head, 0, last_block * BLOCK,
+                                          tile.last_key, table);
 
     float acc[M_TILES][VALUE_TILE / 8][4] = {};
     Rows states[M_TILES];
@@ -130,8 +146,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
         const int line = first_line + 16 * m + 8 * part + lane / 4;
-        // Lines past the last row see what it sees, so that no block is empty for them.
-        position[m][part] = tile.position + min(line / pack, tile.num_rows - 1);
+        position[m][part] = tile.position_of(line / pack);
         const int head = first_head + line % pack;
         slope[m][part] = alibi_slopes ? alibi_slopes[head] : 0.0f;
         if (sinks) {
@@ -146,8 +161,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       wait_for_copies<0>();
       __syncthreads();  // keys are there, and the values of the block before have been read
       if constexpr (!IN_KEYS) {
-        fetch<VALUE_TILE, kValuePitch>(value_tile, value_array, kv_head, chunk * VALUE_TILE,
-                                       first_key, tile.last_key, table);
+        fetch<VALUE_TILE, kValuePitch, kValueWidth>(value_tile, value_array, kv_head,
+                                                    chunk * VALUE_TILE, first_key, tile.last_key,
+                                                    table);
       }
 
       float s[M_TILES][kFragments][4] = {};
@@ -192,8 +208,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         wait_for_copies<0>();
         __syncthreads();  // values are there, and the keys have been read
         if (block > first_block) {
-          fetch<KEY_SIZE, kKeyPitch>(key_tile, key_array, kv_head, 0, first_key - BLOCK,
-                                     tile.last_key, table);
+          fetch<KEY_SIZE, kKeyPitch, kKeyWidth>(key_tile, key_array, kv_head, 0, first_key - BLOCK,
+                                                tile.last_key, table);
         }
       }
 #pragma unroll
@@ -223,8 +239,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       if constexpr (IN_KEYS) {
         if (block > first_block) {
           __syncthreads();  // the only buffer has been read
-          fetch<KEY_SIZE, kKeyPitch>(key_tile, key_array, kv_head, 0, first_key - BLOCK,
-                                     tile.last_key, table);
+          fetch<KEY_SIZE, kKeyPitch, kKeyWidth>(key_tile, key_array, kv_head, 0, first_key - BLOCK,
+                                                tile.last_key, table);
         }
       }
     }
@@ -241,9 +257,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         if (LSE && chunk == 0 && lane % 4 == 0) {
           lse[head] = log_sum(states[m].most[part] * scores.log2_scale(), total);
         }
-        T* to = out + head * VALUE_SIZE + chunk * VALUE_TILE + lane % 4 * 2;
+        T* to = out + head * kValueWidth + chunk * VALUE_TILE + lane % 4 * 2;
 #pragma unroll
         for (int n = 0; n < VALUE_TILE / 8; ++n) {
+          if (chunk * VALUE_TILE + 8 * n >= kValueWidth) continue;
           const float* pair = &acc[m][n][2 * part];
           *reinterpret_cast<unsigned*>(to + 8 * n) =
               pack_pair<T>(pair[0] * share, pair[1] * share);

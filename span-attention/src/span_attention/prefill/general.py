@@ -117,6 +117,8 @@ def variant_for(
         "M_TILES": cut.m_tiles,
         "WARPS": cut.warps,
         "LSE": options.lse,
+        "RAGGED": False,
+        "WIDTH": layout.value_size,
     }
     return Variant.of("prefill_general", SOURCE, macros, element.architectures), cut
 

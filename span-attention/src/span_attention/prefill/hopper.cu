@@ -19,10 +19,11 @@
 //
 // Macros: T (half or bfloat16), KEY_SIZE, VALUE_SIZE, ROW_BYTES (64 or 128), BLOCK, CONSUMERS,
 //         STAGES (buffers of keys, and of values), QUERY_STAGES, KEEPS (registers of a consumer),
-//         SPLITS (0 or 1), LSE (0 or 1: log-sum-exps of scores are written to
-//         lse[rows heads]).
-// Demands: 2 KEY_SIZE and 2 VALUE_SIZE multiples of ROW_BYTES; BLOCK and VALUE_SIZE sizes of a
-//          Wgmma; maps whose boxes have rows of ROW_BYTES and `box_tokens` tokens, or for queries
+//         LEAVES (of a producer), SPLITS (0 or 1), LSE (0 or 1: log-sum-exps of scores are written
+//         to lse[rows heads]), RAGGED (csrc/tiles.cuh), WIDTH (RAGGED: the elements of a head in
+//         memory; sizes are those that are multiplied, zeros behind them).
+// Demands: 2 KEY_SIZE and 2 VALUE_SIZE multiples of ROW_BYTES unless RAGGED; BLOCK and VALUE_SIZE
+//          sizes of a Wgmma; maps whose boxes have rows of ROW_BYTES and `box_tokens` tokens, or for queries
 //          pack heads and kLines / pack rows.
 
 // A consumer: 64 lines of each tile.
@@ -59,8 +60,7 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
       const int line = first_line + 8 * part, head = task.first_head + line % pack;
-      // Lines past the last row see what it sees, so that no block is empty for them.
-      position[part] = tile.position + min(line / pack, tile.num_rows - 1);
+      position[part] = tile.position_of(line / pack);
       slope[part] = alibi_slopes ? alibi_slopes[head] : 0.0f;
       if (sinks && task.part == 0) {
         state.most[part] = sinks[head] * kLog2e / log2_scale;
@@ -128,12 +128,12 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
       const int line = first_line + 8 * part;
       T* to = out + (static_cast<long long>(tile.row + line / pack) * launch.heads +
                      task.first_head + line % pack) *
-                        VALUE_SIZE;
+                        kWidth;
       store_line(to, acc, part, 1.0f / state.total(part), line < tile.num_rows * pack);
       if constexpr (LSE) {
         const float total = state.total(part);
         if (line >= tile.num_rows * pack || lane % 4 > 0) continue;
-        lse[(to - out) / VALUE_SIZE] = log_sum(state.most[part] * log2_scale, total);
+        lse[(to - out) / kWidth] = log_sum(state.most[part] * log2_scale, total);
       }
     }
   }
@@ -171,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroup, 0);  // see consume
   if (group == 0) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(LEAVES));
     const int warp = threadIdx.x / kWarp;
     if (warp == 0) bring_tasks(shared, launch, query_map);
     if (warp == 1) bring_keys(shared, launch, key_map, value_map);

@@ -140,8 +140,11 @@ def variant_for(
         "STAGES": cut.stages,
         "QUERY_STAGES": cut.query_stages,
         "KEEPS": cut.keeps,
+        "LEAVES": cut.leaves,
         "SPLITS": splits,
         "LSE": options.lse,
+        "RAGGED": False,
+        "WIDTH": layout.value_size,
     }
     return Variant.of("prefill_hopper", SOURCE, macros, (ARCHITECTURE,)), cut
 

@@ -10,7 +10,7 @@ __device__ __forceinline__ void bring(unsigned char* to, Barrier* full, const Te
   const int box = lane / kTiles, tile = lane % kTiles;
   if (box < BLOCK / launch.box_tokens) {
     copy_box(to + tile * kTile + box * launch.box_tokens * ROW_BYTES, map, tile * kColumns,
-             token & ((1 << launch.span_shift) - 1), kv_head, span, full);
+             RAGGED ? token : token & ((1 << launch.span_shift) - 1), kv_head, span, full);
   }
 }
 
@@ -64,6 +64,7 @@ __device__ __forceinline__ void bring_keys(Shared& shared, const Launch& launch,
     const int kv_head = task.kv_head, first_block = task.first_block, last_block = task.last_block;
     const int last_box = task.tile.last_key / launch.box_tokens;
     const int* table = task.table;
+    const int first_row = task.tile.slice;  // RAGGED
     if (task.num_parts == 0) return;
     __syncwarp();
     if (lane == 0) arrive(&shared.query_ring.empty[task_turn.stage]);
@@ -72,11 +73,12 @@ __device__ __forceinline__ void bring_keys(Shared& shared, const Launch& launch,
     for (int block = last_block; block >= first_block; --block) {
       // Boxes past the last position copy that one's again: it is there, and finite.
       const auto token_of = [&](int box) {
+        if constexpr (RAGGED) return first_row + block * BLOCK;
         return min(block * (BLOCK / launch.box_tokens) + box, last_box) * launch.box_tokens;
       };
+      const auto span_of = [&](int token) { return RAGGED ? 0 : table[token >> launch.span_shift]; };
       const int key_token = token_of(lane / kKeyTiles), value_token = token_of(lane / kValueTiles);
-      const int key_span = table[key_token >> launch.span_shift];
-      const int value_span = table[value_token >> launch.span_shift];
+      const int key_span = span_of(key_token), value_span = span_of(value_token);
       wait(&shared.key_ring.empty[turn.stage], turn.parity ^ 1);
       bring<kKeyTiles>(shared.keys[turn.stage], &shared.key_ring.full[turn.stage], key_map, launch,
                        kv_head, key_span, key_token, lane);

@@ -72,9 +72,10 @@ __device__ __forceinline__ void store_line(T* to, const float (&acc)[kAccumulato
   const int t = threadIdx.x % 4;
 #pragma unroll
   for (int n = 0; n < kAccumulators; n += 4) {
-    unsigned mine[4];
+    unsigned mine[4] = {};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
+      if (n + i >= kAccumulators) continue;
       mine[i] = pack_pair<T>(acc[n + i][2 * part] * share, acc[n + i][2 * part + 1] * share);
     }
 #pragma unroll
@@ -86,7 +87,7 @@ __device__ __forceinline__ void store_line(T* to, const float (&acc)[kAccumulato
         (t & bit ? mine[i] : mine[i | bit]) = got;
       }
     }
-    if (is_there) {
+    if (is_there && 8 * (n + t) < kWidth) {
       *reinterpret_cast<uint4*>(to + 8 * (n + t)) = make_uint4(mine[0], mine[1], mine[2], mine[3]);
     }
   }

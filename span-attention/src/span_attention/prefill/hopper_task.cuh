@@ -4,10 +4,14 @@ constexpr int kGroup = 4 * kWarp;
 constexpr int kThreads = kGroup * (1 + CONSUMERS);
 constexpr int kLines = 64 * CONSUMERS;
 constexpr int kColumns = ROW_BYTES / 2;  // elements of a row in shared memory
-constexpr int kKeyTiles = KEY_SIZE / kColumns, kValueTiles = VALUE_SIZE / kColumns;
+constexpr int kKeyTiles = (KEY_SIZE + kColumns - 1) / kColumns;
+constexpr int kValueTiles = (VALUE_SIZE + kColumns - 1) / kColumns;
+constexpr int kWidth = RAGGED ? WIDTH : VALUE_SIZE;  // elements of a head of results
 constexpr int kFragments = BLOCK / 8, kAccumulators = VALUE_SIZE / 8;
 constexpr int kLeastBlocks = 2;  // of keys, in a part of a task
 constexpr int kQueryTile = kLines * ROW_BYTES, kTile = BLOCK * ROW_BYTES;  // bytes
+
+using Tile = TileOf<RAGGED>;
 
 // A consumer's task: a tile, its heads and its blocks of keys.
 struct Task {
@@ -15,7 +19,7 @@ struct Task {
   int kv_head, first_head;
   int first_block, last_block;
   int part, num_parts;  // adjacent thread blocks have the parts of a task
-  const int* table;     // spans of its request
+  const int* table;     // spans of its request; none where RAGGED
 
   // Keeps part `which` of up to `most` with kLeastBlocks each: none after the last.
   __device__ __forceinline__ void split(int which, int most) {
@@ -75,7 +79,8 @@ struct Launch {
     const int which = number % packs();
     const Tile tile(slices, number / packs(), window);
     const int* table =
-        span_tables + static_cast<long long>(__ldcg(&table_rows[tile.slice])) * table_stride;
+        RAGGED ? nullptr
+               : span_tables + static_cast<long long>(__ldcg(&table_rows[tile.slice])) * table_stride;
     return {tile,
             which / (packs() / kv_heads),
             which * pack,

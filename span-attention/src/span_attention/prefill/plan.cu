@@ -68,13 +68,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   for (int task = thread; task < most_sharers; task += kThreads) plan[kHeader + task] = 0;
   __syncthreads();
 
+  const auto keys_of = [&](int slice) {
+    if constexpr (RAGGED) return query_start_loc[slice + 1] - query_start_loc[slice];
+    return seq_lens[slice];
+  };
   int num_tiles = 0;
   for (int first = 0; first < slices; first += kThreads) {
     const int slice = first + thread;
     int mine = 0;
-    if (slice < slices && seq_lens[slice] > 0) {
+    if (slice < slices && keys_of(slice) > 0) {
       mine = (query_start_loc[slice + 1] - query_start_loc[slice] + tile_rows - 1) / tile_rows;
-      if (mine > 0) atomicMax(&most_keys, seq_lens[slice]);
+      if (mine > 0) atomicMax(&most_keys, keys_of(slice));
     }
     int all;
     const int end = num_tiles + running_sum(mine, all);
@@ -88,7 +92,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int slice = slice_of(ends, slices, number);
     const int rows = query_start_loc[slice + 1] - query_start_loc[slice];
     const int first = (number - (slice ? ends[slice - 1] : 0)) * tile_rows;
-    const int position = seq_lens[slice] - rows + first, count = min(tile_rows, rows - first);
+    const int count = min(tile_rows, rows - first);
+    if constexpr (RAGGED) {
+      const int start = query_start_loc[slice];
+      tile = make_int4(start, start + first, count, rows - 1);
+      return (rows - 1) / key_block + 1;
+    }
+    const int position = seq_lens[slice] - rows + first;
     const int first_key = window ? max(0, position - window + 1) : 0;
     tile = make_int4(slice, query_start_loc[slice] + first, count, position);
     return (position + count - 1) / key_block - first_key / key_block + 1;

@@ -133,6 +133,8 @@ _WORK_BYTES: Final = 64  # a consumer's description of its task
 class HopperTiles:
     """Tiles of hopper.cu: bytes of a row in shared memory, keys of a block, warpgroups.
 
+    A head lies in as many rows side by side as hold it.
+
     `stages` are the buffers of keys, and of values; `keeps` the registers of a consumer's thread.
     """
 
@@ -156,14 +158,21 @@ class HopperTiles:
 
     @property
     def keeps(self) -> int:
-        """Registers per consumer thread, beside 40 of a producer thread, in multiples of 8."""
-        return 232
+        """Registers per consumer thread, in multiples of 8."""
+        return 232 if self.consumers == 2 else 160
+
+    @property
+    def leaves(self) -> int:
+        """Registers that remain of a producer thread."""
+        return 40 if self.consumers == 2 else 32
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        query = self.query_stages * self.lines * self.key_size
-        keys_and_values = self.stages * self.block * (self.key_size + self.value_size)
+        columns = self.row_bytes // 2
+        key, value = (-(-size // columns) * columns for size in (self.key_size, self.value_size))
+        query = self.query_stages * self.lines * key
+        keys_and_values = self.stages * self.block * (key + value)
         barriers = 3 * self.query_stages + 4 * self.stages
         small = _BARRIER_BYTES * barriers + _WORK_BYTES * self.query_stages
         unaligned = 2 * (query + keys_and_values) + small
@@ -178,6 +187,21 @@ _HOPPER: Final = {
     (192, 128): (128, 128, 2, 2, 1),
     (256, 256): (128, 64, 2, 2, 1),
 }
+
+
+# The same for packed sequences without spans, by the size that heads are padded to.
+_RAGGED: Final = {
+    64: (64, 64, 128, 128, 2, 2, 2),
+    80: (80, 80, 64, 128, 2, 2, 2),
+    96: (96, 96, 64, 128, 2, 2, 2),
+    128: (128, 128, 128, 128, 2, 2, 2),
+}
+
+
+def ragged_tiles(head_size: int) -> HopperTiles | None:
+    """Return the tiles for packed heads of `head_size` elements; None for those too wide."""
+    found = next((sizes for most, sizes in _RAGGED.items() if head_size <= most), None)
+    return None if found is None else HopperTiles(*found)
 
 
 def hopper_tiles(key_size: int, value_size: int) -> HopperTiles | None:

@@ -23,12 +23,12 @@ PLAN: Final = Variant.of(
         headers=("reduce.cuh", "overlap.cuh"),
         kernels=(PREFILL_PLAN,),
     ),
-    {},
+    {"RAGGED": False},
 )
 
 # Shared memory of a block decides on the tiles: that of Turing, of small and of large GPUs of the
 # Ampere and Ada generations (as of consumers' Blackwell), and of Hopper and Blackwell.
-_BY_SHARED_BYTES: Final = {
+BY_SHARED_BYTES: Final = {
     65_536: ("sm_75",),
     101_376: ("sm_80", "sm_120"),
     166_912: ("sm_80",),
@@ -41,7 +41,7 @@ def _variants() -> Iterator[Variant]:
     for (key_size, value_size), (dtype, own), lse in product(SIZES, OWN.items(), (False, True)):
         for format in (own, *CODES):
             layout = layout_of(key_size, value_size, format)
-            for shared_bytes, architectures in _BY_SHARED_BYTES.items():
+            for shared_bytes, architectures in BY_SHARED_BYTES.items():
                 variant, _ = general.variant_for(PrefillOptions(dtype, lse), layout, shared_bytes)
                 able = tuple(a for a in architectures if a in variant.architectures)
                 if able:

@@ -57,8 +57,8 @@ struct Wgmma;
 #define NAMES_32 NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define NAMES_48 NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define NAMES_64 NAMES_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define NAMES_96 \
-  NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define NAMES_80 NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define NAMES_96 NAMES_80 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define NAMES_112 NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define NAMES_128 NAMES_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
 #define NAMES_144 NAMES_128 ", %64, %65, %66, %67, %68, %69, %70, %71"
@@ -78,6 +78,7 @@ struct Wgmma;
 #define FRAGMENTS_32 FRAGMENTS_4(0)
 #define FRAGMENTS_48 FRAGMENTS_32, FRAGMENT(4), FRAGMENT(5)
 #define FRAGMENTS_64 FRAGMENTS_32, FRAGMENTS_4(4)
+#define FRAGMENTS_80 FRAGMENTS_64, FRAGMENT(8), FRAGMENT(9)
 #define FRAGMENTS_96 FRAGMENTS_64, FRAGMENTS_4(8)
 #define FRAGMENTS_112 FRAGMENTS_96, FRAGMENT(12), FRAGMENT(13)
 #define FRAGMENTS_128 FRAGMENTS_96, FRAGMENTS_4(12)
@@ -124,6 +125,8 @@ PRODUCT(half, "f16", 48, "%24", "%25", "%26", "%27", "%28")
 PRODUCT(bfloat16, "bf16", 48, "%24", "%25", "%26", "%27", "%28")
 PRODUCT(half, "f16", 64, "%32", "%33", "%34", "%35", "%36")
 PRODUCT(bfloat16, "bf16", 64, "%32", "%33", "%34", "%35", "%36")
+PRODUCT(half, "f16", 80, "%40", "%41", "%42", "%43", "%44")
+PRODUCT(bfloat16, "bf16", 80, "%40", "%41", "%42", "%43", "%44")
 PRODUCT(half, "f16", 96, "%48", "%49", "%50", "%51", "%52")
 PRODUCT(bfloat16, "bf16", 96, "%48", "%49", "%50", "%51", "%52")
 PRODUCT(half, "f16", 112, "%56", "%57", "%58", "%59", "%60")

@@ -1,0 +1,158 @@
+"""Ragged attention of a batch: an object that owns its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from spaninfer_kernel_launch import (
+    ArraySpec,
+    Result,
+    ShapeError,
+    allocator,
+    check_dense,
+    check_results,
+    check_rows,
+    get_gpu,
+    gpu_of,
+    inspect_array,
+    match,
+    numpy_dtype,
+    pointer_of,
+    prepared_once,
+    stream_handle,
+    view_at,
+)
+
+from span_attention.operands import check_device
+from span_attention.ragged.options import RaggedOptions
+from span_attention.ragged.prepared import Operands, PreparedRagged, prepare
+
+_ROW_BYTES = 16  # rows begin at multiples of so many
+
+
+class _Planned(NamedTuple):
+    """A planned batch, as runs read it; its arrays are held as long as it is planned."""
+
+    prepared: PreparedRagged
+    num_rows: int
+    num_slices: int
+    plan: int
+    held: tuple[object, ...]
+
+
+class BatchRagged:
+    """Attention within packed sequences: every row sees all rows of its own, nothing is cached.
+
+    Planned once per batch, run per layer. `num_heads` query heads share `num_kv_heads` of keys and
+    values, all of `head_size` elements (a multiple of 8 up to 256) of one 16-bit float `dtype`. A
+    row's result depends on its own sequence alone. All of it belongs to one stream.
+    """
+
+    def __init__(
+        self, *, num_heads: int, head_size: int, dtype: object, num_kv_heads: int | None = None
+    ) -> None:
+        self._options = RaggedOptions(numpy_dtype(dtype).name, head_size)
+        self._heads, self._kv_heads = num_heads, num_kv_heads or num_heads
+        self._planned: _Planned | None = None
+
+    def plan(self, query_start_loc: object, *, num_rows: int, stream: object = None) -> None:
+        """Divide a batch into tiles, on the GPU.
+
+        Sequence r of R is the rows query_start_loc[r] .. query_start_loc[r + 1], int32[R + 1] on
+        the GPU; the last number is at most `num_rows`. Nothing is read on the host: that the
+        numbers ascend is not checked. Runs read the plan before they wait for the previous kernel.
+        """
+        at, spec = inspect_array(query_start_loc)
+        prepared, num_slices, allocate = _prepared_for(
+            self._options, self._heads, self._kv_heads, num_rows, spec
+        )
+        handle = stream_handle(stream, query_start_loc)
+        (memory,) = allocate(handle)
+        plan = pointer_of(memory)
+        if num_rows and num_slices:
+            prepared.plan(handle, plan, at, num_slices)
+        held = (query_start_loc, memory)
+        self._planned = _Planned(prepared, num_rows, num_slices, plan, held)
+
+    def run(
+        self,
+        query: object,
+        key: object,
+        value: object,
+        *,
+        softmax_scale: float,
+        softcap: float | None = None,
+        out: Any = None,
+        stream: object = None,
+    ) -> Any:
+        """Return the attention of query[T H D] over key[T K D] and value[T K D], [T H D].
+
+        Heads of a row lie together, rows may be strided: parts of one projection. Without `out`,
+        the result is a new array; rows of no sequence are not written.
+        """
+        planned = self._planned
+        if planned is None:
+            raise ShapeError("no batch is planned; call plan(query_start_loc, …) before run")
+        prepared = planned.prepared
+        (q, q_spec), (k, k_spec), (v, v_spec) = map(inspect_array, (query, key, value))
+        to, out_spec = inspect_array(out)
+        strides, allocate = _checked(prepared, planned.num_rows, (q_spec, k_spec, v_spec), out_spec)
+        handle = stream_handle(stream, query)
+        if out is None:
+            (out,) = allocate(handle)
+            to = pointer_of(out)
+        if planned.num_rows and planned.num_slices:
+            operands = Operands(
+                *(to, q, k, v, *strides, planned.num_rows, planned.num_slices, planned.plan),
+                softmax_scale=softmax_scale,
+                softcap=softcap or 0.0,
+            )
+            prepared.attend(handle, operands)
+        return out
+
+
+@prepared_once(256)
+def _kernel_for(options: RaggedOptions, heads: int, kv_heads: int, gpu: int) -> PreparedRagged:
+    """Return the attention of batches of any size on a GPU, compiled or cached."""
+    return prepare(options, heads=heads, kv_heads=kv_heads, gpu=get_gpu(gpu))
+
+
+@prepared_once(1024)
+def _prepared_for(
+    options: RaggedOptions, heads: int, kv_heads: int, num_rows: int, starts: ArraySpec
+) -> tuple[PreparedRagged, int, Callable[[int], tuple[Any, ...]]]:
+    """Return the kernels of a batch, its number of sequences, and the allocator of its plan."""
+    views = {"query_start_loc": view_at(starts)}
+    bounds = match(query_start_loc=(views["query_start_loc"], "N"))["N"]
+    check_dense(np.int32, **views)
+    if not bounds:
+        raise ShapeError("query_start_loc is empty; it holds one number more than sequences")
+    gpu = gpu_of(**views)
+    prepared = _kernel_for(options, heads, kv_heads, gpu.index)
+    plan: Result = ("plan", (prepared.plan_bytes(num_rows, bounds - 1),), np.uint8, 16)
+    return prepared, bounds - 1, allocator(starts, gpu, plan)
+
+
+@prepared_once(1024)
+def _checked(
+    prepared: PreparedRagged,
+    num_rows: int,
+    specs: tuple[ArraySpec, ArraySpec, ArraySpec],
+    out: ArraySpec,
+) -> tuple[tuple[int, int, int], Callable[[int], tuple[Any, ...]]]:
+    """Return the elements from row to row of queries, keys and values; the results' allocator."""
+    query, key, value = map(view_at, specs)
+    size, dtype = prepared.options.head_size, numpy_dtype(prepared.options.dtype)
+    match(
+        query=(query, f"{num_rows} {prepared.heads} {size}"),
+        key=(key, f"{num_rows} {prepared.kv_heads} {size}"),
+        value=(value, f"{num_rows} {prepared.kv_heads} {size}"),
+    )
+    check_rows(dtype, _ROW_BYTES, query=query, key=key, value=value)
+    check_device(prepared.gpu, query=query, key=key, value=value)
+    result: Result = ("out", (num_rows, prepared.heads, size), dtype, _ROW_BYTES)
+    check_results((out,), prepared.gpu, result)
+    strides = tuple(each.strides[0] for each in (query, key, value))
+    return strides, allocator(specs[0], prepared.gpu, result)
