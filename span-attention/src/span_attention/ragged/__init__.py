@@ -1,4 +1,4 @@
-"""Attention of packed sequences without a KV cache, each row to all of its own: encoders, towers."""
+"""Attention of packed sequences without a KV cache, each row to all of its own (encoders)."""
 
 from span_attention.ragged.batch import BatchRagged
 from span_attention.ragged.options import RaggedOptions

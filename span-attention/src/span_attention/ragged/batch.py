@@ -154,5 +154,5 @@ def _checked(
     check_device(prepared.gpu, query=query, key=key, value=value)
     result: Result = ("out", (num_rows, prepared.heads, size), dtype, _ROW_BYTES)
     check_results((out,), prepared.gpu, result)
-    strides = tuple(each.strides[0] for each in (query, key, value))
+    strides = query.strides[0], key.strides[0], value.strides[0]
     return strides, allocator(specs[0], prepared.gpu, result)
