@@ -13,7 +13,17 @@ Conventions of all operators:
 * `workspace_bytes` is the size of the workspace that a launch needs, 0 for most operators.
 """
 
-from spaninfer_kernels_cuda import activation, gemm, inputs, norm, quantize, rope, sample, topk
+from spaninfer_kernels_cuda import (
+    activation,
+    gemm,
+    inputs,
+    norm,
+    quantize,
+    quantized_gemm,
+    rope,
+    sample,
+    topk,
+)
 from spaninfer_kernels_cuda.sample import sample_from_logits
 
 __all__ = [
@@ -22,6 +32,7 @@ __all__ = [
     "inputs",
     "norm",
     "quantize",
+    "quantized_gemm",
     "rope",
     "sample",
     "sample_from_logits",

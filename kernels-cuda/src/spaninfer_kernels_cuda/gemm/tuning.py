@@ -91,10 +91,15 @@ class Tile:
     @property
     def split_k_bytes(self) -> int:
         """Shared memory for partials from the blocks of a cluster (split_k.cuh)."""
-        if self.splits == 1:
-            return 0
-        columns = -(-self.tokens // (_COLUMN * self.splits))  # that a block owns, at most
-        return columns * self.splits * self.groups * _GROUP_THREADS * _ACC_BYTES + _BARRIER_BYTES
+        return split_k_bytes(self.tokens, self.groups, self.splits)
+
+
+def split_k_bytes(tokens: int, groups: int, splits: int) -> int:
+    """Return the shared memory for partials of so many groups from the blocks of a cluster."""
+    if splits == 1:
+        return 0
+    columns = -(-tokens // (_COLUMN * splits))  # that a block owns, at most
+    return columns * splits * groups * _GROUP_THREADS * _ACC_BYTES + _BARRIER_BYTES
 
 
 def check(shape: Shape, *, gated: bool) -> None:

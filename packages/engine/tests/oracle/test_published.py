@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -57,9 +58,11 @@ def _pair(name: str, folder: Path) -> tuple[Model, Model]:
     )
 
 
-def _logits(model: Model, backend: str) -> NDArray[np.float32]:
-    stepper = model.on(backend)
-    stepper.prefill(1, TOKENS, chunk=12)
+def _logits(
+    model: Model, backend: str, tokens: Sequence[int] = TOKENS, chunk: int = 12, span_len: int = 4
+) -> NDArray[np.float32]:
+    stepper = model.on(backend, span_len=span_len)
+    stepper.prefill(1, tokens, chunk=chunk)
     logits: NDArray[np.float32] = stepper.logits(1)
     return logits
 
@@ -95,3 +98,21 @@ def test_torch_computes_with_them_too(name: str, tmp_path: Path) -> None:
     quantised, expanded = _pair(name, tmp_path)
 
     np.testing.assert_array_equal(_logits(quantised, "torch"), _logits(expanded, "torch"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", [*METHODS, "mixed"])
+def test_backend_cuda_is_as_near_with_codes_as_with_their_numbers(
+    name: str, dtype: str, tmp_path: Path
+) -> None:
+    quantised, expanded = _pair(name, tmp_path)
+    tokens = [token % 90 for token in prompt(100)]
+    exact = _logits(expanded, "reference", tokens, chunk=100)
+
+    for chunk in (1, 9, 100):
+        error, rounding = (
+            rms(_logits(model, f"cuda {dtype}", tokens, chunk, span_len=16) - exact)
+            for model in (quantised, expanded)
+        )
+        assert error < 1.5 * rounding

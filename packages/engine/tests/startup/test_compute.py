@@ -60,7 +60,12 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
             "quantize_group only applies to",
         ),
         (BARE, {"quantize": "int8", "quantize_group": 48}, "allowed are 32, 64, 128, row"),
-        (WITH_TORCH, {"quantize": "int8", "backend": "torch"}, "requires --backend cpu"),
+        (WITH_TORCH, {"quantize": "int8", "backend": "torch"}, "requires --backend cuda or cpu"),
+        (
+            WITH_KERNELS,
+            {"quantize": "int6", "backend": "cuda"},
+            r"requires --backend cpu \(got cuda",
+        ),
         (BARE, {"device": "cuda"}, "omit --device to auto-select"),
         (WITH_TORCH, {"device": "cuda"}, "no CUDA device can be used"),
         (WITH_GPU, {"device": "cuda", "backend": "cpu"}, "device cuda needs --backend cuda or"),

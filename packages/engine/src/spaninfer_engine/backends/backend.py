@@ -15,7 +15,7 @@ from spaninfer_op_reference import WeightFormat
 
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import Start
-from spaninfer_engine.config import BackendName, DType, EngineConfig, KVDType
+from spaninfer_engine.config import BackendName, DType, EngineConfig, KVDType, Quantize
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import Demand
 from spaninfer_engine.logprobs import TokenLogprobs
@@ -75,7 +75,8 @@ class Backend(ABC):
     name: ClassVar[BackendName]
     summary: ClassVar[str]
     kv_dtypes: ClassVar[tuple[KVDType, ...]] = ()  # beside the dtype that is computed in
-    quantizes: ClassVar[bool] = False  # are weights quantised while loading?
+    quantizes: ClassVar[tuple[Quantize, ...]] = ()  # what weights can be rounded to while loading
+    code_activations: ClassVar[str] = "int8 activations"  # that quantised weights are multiplied by
     has_graphs: ClassVar[bool] = False
     is_invariant: ClassVar[bool] = False  # can logits be the same to the bit in any batch?
     needs_torch: ClassVar[bool] = False

@@ -43,12 +43,17 @@ def can_join(operations: Sequence[Operation]) -> bool:
     return len({len(operation.weights) for operation in operations}) == 1
 
 
-def joined(operations: Sequence[Operation], ops: Ops[Any], pack: Pack) -> dict[str, Any]:
-    """Return weight, and bias if there is one, of projections below one another."""
+def joined(
+    operations: Sequence[Operation], ops: Ops[Any], pack: Pack, operator: str = "linear"
+) -> dict[str, Any]:
+    """Return weight, and bias if there is one, of projections below one another.
+
+    They are laid out for `operator`, which may be a fusion of the backend's own.
+    """
     return {
         use.argument: pack(
             [use_of(operation, use.argument) for operation in operations],
-            ops.layout("linear", use.argument),
+            ops.layout(operator, use.argument),
         )
         for use in operations[0].weights
     }

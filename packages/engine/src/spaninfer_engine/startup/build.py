@@ -342,7 +342,9 @@ def resolve_decoder(asked: EngineConfig, checkpoint: Checkpoint) -> Decoder:
 
 def _with_formats(compute: Compute, source: Pack) -> Compute:
     """Return the decisions with what became of quantised weights, which is logged as well."""
-    made = describe_formats(source.quantised) if isinstance(source, Packer) else []
+    made = []
+    if isinstance(source, Packer):
+        made = describe_formats(source.quantised, compute.backend.code_activations)
     for decision in made:
         _log.info("%s: %s (%s)", decision.what, decision.value, decision.why)
     return replace(compute, decisions=(*compute.decisions, *made))

@@ -116,10 +116,13 @@ def _check_options(asked: EngineConfig, backend: Backend) -> None:
             f"quantize_group only applies to {' and '.join(GROUPED)}; add --quantize "
             f"{'|'.join(GROUPED)} or drop --quantize-group"
         )
-    if asked.quantize is not None and not backend.quantizes:
+    if asked.quantize is not None and asked.quantize not in backend.quantizes:
+        able = " or ".join(
+            each.name for each in BACKENDS.values() if asked.quantize in each.quantizes
+        )
         raise ConfigError(
-            f"quantize {asked.quantize} requires --backend {_those_with('quantizes')} (got "
-            f"{backend.name}); or leave quantize out"
+            f"quantize {asked.quantize} requires --backend {able} (got {backend.name}); or leave "
+            "quantize out"
         )
 
 

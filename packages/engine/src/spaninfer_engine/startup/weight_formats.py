@@ -17,15 +17,18 @@ def formats_of(reader: WeightReader) -> dict[str, WeightFormat]:
     return {name: entry.format for name, entry in found.items() if entry is not None}
 
 
-def describe_formats(packed: Sequence[PackedUse]) -> list[Decision]:
-    """Return the formats, and how much memory they take as codes and expanded; none of none."""
+def describe_formats(packed: Sequence[PackedUse], activations: str) -> list[Decision]:
+    """Return the formats, and how much memory they take as codes and expanded; none of none.
+
+    Codes are multiplied by `activations`.
+    """
     if not packed:
         return []
     kept = [use for use in packed if not use.is_expanded]
     expanded = [use for use in packed if use.is_expanded]
     parts = []
     if kept:
-        parts.append(f"{_names(kept)} multiplied as codes by int8 activations: {_bytes(kept)}")
+        parts.append(f"{_names(kept)} multiplied as codes by {activations}: {_bytes(kept)}")
     if expanded:
         parts.append(f"{_names(expanded)} expanded while loading: {_bytes(expanded)}")
     return [Decision("weight format", _names(packed), "; ".join(parts))]

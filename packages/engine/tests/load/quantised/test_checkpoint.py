@@ -5,10 +5,22 @@ import json
 import ml_dtypes
 import numpy as np
 import pytest
-from published import METHODS, NORMS, Method, awq, fp8, gptq, matrices, packed, write_model
+from published import (
+    METHODS,
+    NORMS,
+    Method,
+    awq,
+    fp8,
+    gptq,
+    matrices,
+    packed,
+    stream,
+    write_model,
+)
 from safetensors.numpy import save_file
 from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.load import open_checkpoint
+from spaninfer_engine.load.quantised.bits import unpack_stream
 from spaninfer_op_reference import dequantize_weight
 
 EXACT = 2.0**-24  # one rounding to float32
@@ -203,3 +215,13 @@ def _is_whole(folder, tensors, method):
         and reader.shape("m.weight") == (64, 256)
         and reader.dtype("m.weight") == np.float32
     )
+
+
+@pytest.mark.parametrize("bits", [3, 4])
+def test_large_words_are_unpacked_by_several_threads_to_the_same_codes(bits):
+    codes = np.random.default_rng(0).integers(0, 1 << bits, (3000, 1024)).astype(np.uint8)
+    words = stream(codes, bits)
+
+    unpacked = unpack_stream(np.ascontiguousarray(words.T).T, bits, 1024)
+
+    np.testing.assert_array_equal(unpacked, codes)

@@ -35,6 +35,20 @@ __device__ __forceinline__ void wait_for_copies() {
 // A barrier in shared memory: its phase ends when all arrivals and all announced bytes are there.
 using Barrier = unsigned long long;
 
+// One lane of a warp, all of whose lanes call this: the compiler knows that it is one, and keeps
+// what it copies in uniform registers, without a loop over lanes.
+__device__ __forceinline__ bool is_elected() {
+  unsigned elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, one;\n"
+      "}"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 __device__ __forceinline__ void init_barrier(Barrier* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(arrivals)
@@ -127,6 +141,16 @@ __device__ __forceinline__ CachePolicy read_once() {
   CachePolicy policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
+}
+
+// `bytes` bytes, a multiple of 16, from an address aligned to 16, with a policy.
+__device__ __forceinline__ void copy_bytes(void* to, const void* from, int bytes, Barrier* barrier,
+                                           CachePolicy policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
 }
 
 // The same box with a policy.

@@ -90,7 +90,7 @@ struct Wgmma;
 #define FRAGMENTS_256 FRAGMENTS_224, FRAGMENTS_4(28)
 
 // The numbers of the operands after the accumulators are spelled out: macros cannot add.
-#define PRODUCT(Element, NAME, N, A0, A1, A2, A3, A4)                                              \
+#define PRODUCT(Element, NAME, N, A0, A1, A2, A3, A4, A5)                                          \
   template <>                                                                                      \
   struct Wgmma<Element, N / 8> {                                                                 \
     /* A from shared memory, B's depth contiguous. `adds` is false for the first one of a sum. */  \
@@ -114,37 +114,48 @@ struct Wgmma;
           : FRAGMENTS_##N                                                                          \
           : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                   \
     }                                                                                              \
+    /* A from registers, B's depth contiguous. `adds` is false for the first one of a sum. */      \
+    static __device__ __forceinline__ void of_rows(float (&sums)[N / 8][4],                        \
+                                                   const unsigned (&a)[4], unsigned long long b,   \
+                                                   int adds) {                                     \
+      asm volatile(                                                                                \
+          "{\n.reg .pred adds;\nsetp.ne.b32 adds, " A5 ", 0;\n"                                    \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" NAMES_##N "}, {" A0 \
+          ", " A1 ", " A2 ", " A3 "}, " A4 ", adds, 1, 1, 0;\n}"                                   \
+          : FRAGMENTS_##N                                                                          \
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));                        \
+    }                                                                                              \
   };
-PRODUCT(half, "f16", 8, "%4", "%5", "%6", "%7", "%8")
-PRODUCT(bfloat16, "bf16", 8, "%4", "%5", "%6", "%7", "%8")
-PRODUCT(half, "f16", 16, "%8", "%9", "%10", "%11", "%12")
-PRODUCT(bfloat16, "bf16", 16, "%8", "%9", "%10", "%11", "%12")
-PRODUCT(half, "f16", 32, "%16", "%17", "%18", "%19", "%20")
-PRODUCT(bfloat16, "bf16", 32, "%16", "%17", "%18", "%19", "%20")
-PRODUCT(half, "f16", 48, "%24", "%25", "%26", "%27", "%28")
-PRODUCT(bfloat16, "bf16", 48, "%24", "%25", "%26", "%27", "%28")
-PRODUCT(half, "f16", 64, "%32", "%33", "%34", "%35", "%36")
-PRODUCT(bfloat16, "bf16", 64, "%32", "%33", "%34", "%35", "%36")
-PRODUCT(half, "f16", 80, "%40", "%41", "%42", "%43", "%44")
-PRODUCT(bfloat16, "bf16", 80, "%40", "%41", "%42", "%43", "%44")
-PRODUCT(half, "f16", 96, "%48", "%49", "%50", "%51", "%52")
-PRODUCT(bfloat16, "bf16", 96, "%48", "%49", "%50", "%51", "%52")
-PRODUCT(half, "f16", 112, "%56", "%57", "%58", "%59", "%60")
-PRODUCT(bfloat16, "bf16", 112, "%56", "%57", "%58", "%59", "%60")
-PRODUCT(half, "f16", 128, "%64", "%65", "%66", "%67", "%68")
-PRODUCT(bfloat16, "bf16", 128, "%64", "%65", "%66", "%67", "%68")
-PRODUCT(half, "f16", 144, "%72", "%73", "%74", "%75", "%76")
-PRODUCT(bfloat16, "bf16", 144, "%72", "%73", "%74", "%75", "%76")
-PRODUCT(half, "f16", 160, "%80", "%81", "%82", "%83", "%84")
-PRODUCT(bfloat16, "bf16", 160, "%80", "%81", "%82", "%83", "%84")
-PRODUCT(half, "f16", 192, "%96", "%97", "%98", "%99", "%100")
-PRODUCT(bfloat16, "bf16", 192, "%96", "%97", "%98", "%99", "%100")
-PRODUCT(half, "f16", 208, "%104", "%105", "%106", "%107", "%108")
-PRODUCT(bfloat16, "bf16", 208, "%104", "%105", "%106", "%107", "%108")
-PRODUCT(half, "f16", 224, "%112", "%113", "%114", "%115", "%116")
-PRODUCT(bfloat16, "bf16", 224, "%112", "%113", "%114", "%115", "%116")
-PRODUCT(half, "f16", 256, "%128", "%129", "%130", "%131", "%132")
-PRODUCT(bfloat16, "bf16", 256, "%128", "%129", "%130", "%131", "%132")
+PRODUCT(half, "f16", 8, "%4", "%5", "%6", "%7", "%8", "%9")
+PRODUCT(bfloat16, "bf16", 8, "%4", "%5", "%6", "%7", "%8", "%9")
+PRODUCT(half, "f16", 16, "%8", "%9", "%10", "%11", "%12", "%13")
+PRODUCT(bfloat16, "bf16", 16, "%8", "%9", "%10", "%11", "%12", "%13")
+PRODUCT(half, "f16", 32, "%16", "%17", "%18", "%19", "%20", "%21")
+PRODUCT(bfloat16, "bf16", 32, "%16", "%17", "%18", "%19", "%20", "%21")
+PRODUCT(half, "f16", 48, "%24", "%25", "%26", "%27", "%28", "%29")
+PRODUCT(bfloat16, "bf16", 48, "%24", "%25", "%26", "%27", "%28", "%29")
+PRODUCT(half, "f16", 64, "%32", "%33", "%34", "%35", "%36", "%37")
+PRODUCT(bfloat16, "bf16", 64, "%32", "%33", "%34", "%35", "%36", "%37")
+PRODUCT(half, "f16", 80, "%40", "%41", "%42", "%43", "%44", "%45")
+PRODUCT(bfloat16, "bf16", 80, "%40", "%41", "%42", "%43", "%44", "%45")
+PRODUCT(half, "f16", 96, "%48", "%49", "%50", "%51", "%52", "%53")
+PRODUCT(bfloat16, "bf16", 96, "%48", "%49", "%50", "%51", "%52", "%53")
+PRODUCT(half, "f16", 112, "%56", "%57", "%58", "%59", "%60", "%61")
+PRODUCT(bfloat16, "bf16", 112, "%56", "%57", "%58", "%59", "%60", "%61")
+PRODUCT(half, "f16", 128, "%64", "%65", "%66", "%67", "%68", "%69")
+PRODUCT(bfloat16, "bf16", 128, "%64", "%65", "%66", "%67", "%68", "%69")
+PRODUCT(half, "f16", 144, "%72", "%73", "%74", "%75", "%76", "%77")
+PRODUCT(bfloat16, "bf16", 144, "%72", "%73", "%74", "%75", "%76", "%77")
+PRODUCT(half, "f16", 160, "%80", "%81", "%82", "%83", "%84", "%85")
+PRODUCT(bfloat16, "bf16", 160, "%80", "%81", "%82", "%83", "%84", "%85")
+PRODUCT(half, "f16", 192, "%96", "%97", "%98", "%99", "%100", "%101")
+PRODUCT(bfloat16, "bf16", 192, "%96", "%97", "%98", "%99", "%100", "%101")
+PRODUCT(half, "f16", 208, "%104", "%105", "%106", "%107", "%108", "%109")
+PRODUCT(bfloat16, "bf16", 208, "%104", "%105", "%106", "%107", "%108", "%109")
+PRODUCT(half, "f16", 224, "%112", "%113", "%114", "%115", "%116", "%117")
+PRODUCT(bfloat16, "bf16", 224, "%112", "%113", "%114", "%115", "%116", "%117")
+PRODUCT(half, "f16", 256, "%128", "%129", "%130", "%131", "%132", "%133")
+PRODUCT(bfloat16, "bf16", 256, "%128", "%129", "%130", "%131", "%132", "%133")
 
 #undef PRODUCT
 #endif

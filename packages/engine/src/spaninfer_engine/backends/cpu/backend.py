@@ -18,7 +18,7 @@ from spaninfer_engine.backends.backend import (
 )
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import HostStart, Start
-from spaninfer_engine.config import EngineConfig
+from spaninfer_engine.config import QUANTIZE, EngineConfig
 from spaninfer_engine.load.packing import packing_of
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
@@ -36,7 +36,7 @@ class CpuBackend(Backend):
     tuning = TUNING
     summary = "numpy and Numba"
     kv_dtypes = ("float32", "bfloat16", "float16", "int8", "uint4")
-    quantizes = True
+    quantizes = QUANTIZE
 
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:  # noqa: ARG002
         """Return float32, or bfloat16 for the activations of matmuls."""

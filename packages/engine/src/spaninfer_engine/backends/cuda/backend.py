@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from spaninfer_op_reference import WeightFormat
+
 from spaninfer_engine.backends.backend import (
     MAX_SPAN_LEN,
     Backend,
@@ -18,6 +20,7 @@ from spaninfer_engine.backends.start import Start
 from spaninfer_engine.config import DType, EngineConfig
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import Demand
+from spaninfer_engine.load.packing import packing_of
 from spaninfer_engine.ops.bound import TEXT, Programs, Result
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.plan import Tuning
@@ -37,6 +40,8 @@ class CudaBackend(Backend):
     summary = "kernels of our own"
     kv_dtypes = ("fp8", "int8", "uint4")
     has_graphs = True
+    quantizes = ("int8", "int4")
+    code_activations = "16-bit activations"
     is_invariant = True
     needs_torch = True
     on_gpu = True
@@ -119,10 +124,13 @@ class CudaBackend(Backend):
     def open(self, options: BackendOptions, tell: OnProgress | None = None) -> Ops[Any]:  # noqa: ARG002
         """Return the operators; kernels are compiled when the start is measured."""
         from spaninfer_engine.backends.cuda.ops import CudaOps
+        from spaninfer_engine.backends.cuda.quantised import format_of_packing
 
         assert options.dtype != "float32", options
+        packing = packing_of(options.asked.quantize, options.asked.quantize_group)
         return CudaOps(
             *(options.dtype, options.device, options.groups, options.kv_dtype),
+            quantize=format_of_packing(packing),
             batch_invariant=options.asked.batch_invariant,
         )
 
@@ -131,6 +139,12 @@ class CudaBackend(Backend):
         from spaninfer_engine.backends.torch.ops import TorchOps
 
         return TorchOps(options.dtype, options.device)
+
+    def kept_bits(self, format: WeightFormat) -> float | None:
+        """Return the bits of weights whose codes are multiplied, scales included."""
+        from spaninfer_engine.backends.cuda.quantised import kept_bits
+
+        return kept_bits(format)
 
     def start(
         self,

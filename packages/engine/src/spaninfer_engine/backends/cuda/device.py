@@ -234,7 +234,7 @@ class CudaDevice:
             for shape in SMALLER[:1] if self._reads_all_columns else SMALLER:
                 self._memory.blank(shape)
                 self._compute_shape(shape, self._num_spans(max_len=1))
-            self._ops.kernels.prepare_every_size()
+            self._ops.prepare_every_size()
         self._stream.synchronize()
 
     def graph_bytes(self) -> int:

@@ -45,14 +45,14 @@ def claims_of(ops: Backend) -> tuple[Claim, ...]:
             "gated_linears",
             ("g = linear x", "u = linear x", "y = gate g u"),
             "y",
-            lambda taken, pack: _gated(ops, joined(taken[:2], ops, pack), taken[2]),
+            lambda taken, pack: _gated(ops, taken[:2], taken[2], pack),
             lambda taken: can_join(taken[:2]),
         ),
         Claim(
             "gated_linear",
             ("b = linear x", "g u = split b", "y = gate g u"),
             "y",
-            lambda taken, pack: _gated(ops, joined(taken[:1], ops, pack), taken[2]),
+            lambda taken, pack: _gated(ops, taken[:1], taken[2], pack),
         ),
         joined_linears(ops, 3),
         joined_linears(ops, 2),
@@ -88,6 +88,8 @@ def _project_add_norm(ops: Backend, kind: Any) -> Claim:
 
         def kernel(_step: Step[Tensor], y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
             x = x.contiguous()
+            if not isinstance(weight, Tensor):
+                return x, norm_of(weight.multiply(y, bias, residual=x))
             if kernels.has_gemm(y, weight):
                 return x, norm_of(kernels.multiply(y, weight, bias, residual=x))
             return x, norm_of_sum(ops.linear(y, weight=weight, bias=bias), residual=x)
@@ -154,7 +156,8 @@ class _Norm:
 # ---- gated MLPs ----------------------------------------------------------------------------------
 
 
-def _gated(ops: Backend, weights: dict[str, Any], gate: Operation) -> Kernel:
+def _gated(ops: Backend, linears: Sequence[Operation], gate: Operation, pack: Pack) -> Kernel:
+    weights = joined(linears, ops, pack, "gated_linear")
     call = partial(
         ops.gated_linear,
         act=gate.constant("act"),

@@ -6,23 +6,27 @@ on torch's current stream, which must not be the legacy default one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 
 import ml_dtypes
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 from span_attention import BatchDecode, BatchPrefill, Format, SpanLayout, Spans, append, decode
 from spaninfer_kernel_launch import Gpu, get_gpu
 from spaninfer_kernels_cuda import activation, gemm, norm, rope
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.heads import Heads, dense_rows
+from spaninfer_engine.backends.cuda.invariant_gemm import InvariantGemm
 
 _KEPT = 4096  # prepared launches of a kind; one takes about 2 kB
-_WORKSPACE_BYTES = 32 << 20
 
 ROWS = (8, 16, 32, 48, *range(64, gemm.tuning.MOST_ROWS + 1, 32))
 """Numbers of rows that have all kernels of small-M GEMMs, and of decodes, between them."""
+
+_GATED = {act: activation.ActivationOptions(act, gated=True) for act in activation.ACTS}
 
 FORMATS = {torch.float16: Format.FLOAT16, torch.bfloat16: Format.BFLOAT16}
 ELEMENTS = {torch.float16: np.float16, torch.bfloat16: ml_dtypes.bfloat16}
@@ -32,13 +36,19 @@ class Kernels:
     """Launches on tensors of `dtype` that lie on `device`.
 
     Where they are `batch_invariant`, no number of rows chooses how a row is computed.
+    `dense_linear` is x @ weight.T + bias of cuBLAS.
     """
+
+    workspace_bytes = 32 << 20
 
     def __init__(
         self, dtype: torch.dtype, device: torch.device, *, batch_invariant: bool = False
     ) -> None:
-        self.dtype, self._device, self.batch_invariant = dtype, device, batch_invariant
+        self.dtype, self.device, self.batch_invariant = dtype, device, batch_invariant
         self.element = ELEMENTS[dtype]
+        self.dense_linear: Callable[[Tensor, Tensor, Tensor | None], Tensor] = (
+            InvariantGemm().linear if batch_invariant else F.linear
+        )
         self._products: set[tuple[int, int, activation.Act | None]] = set()  # outputs, K, gate
         self._decodes: set[tuple[SpanLayout, int]] = set()
         self._norm = lru_cache(_KEPT)(self._prepare_norm)
@@ -56,17 +66,22 @@ class Kernels:
 
     @cached_property
     def _index(self) -> int:
-        return torch.cuda.current_device() if self._device.index is None else self._device.index
+        return torch.cuda.current_device() if self.device.index is None else self.device.index
 
     def allocate(self) -> None:
         """Allocate what launches share: before a step is captured, which would only note it."""
         self._workspace.zero_()
-        torch.cuda.synchronize(self._device)
+        torch.cuda.synchronize(self.device)
 
     @cached_property
     def _workspace(self) -> Tensor:
         """Memory of small-M GEMMs: zeros, and every launch leaves it fit for the next."""
-        return torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=self._device)
+        return torch.zeros(self.workspace_bytes, dtype=torch.uint8, device=self.device)
+
+    @property
+    def workspace(self) -> int:
+        """The address of that memory."""
+        return self._workspace.data_ptr()
 
     def forget(self) -> None:
         """Prepare every launch anew when it comes next."""
@@ -89,7 +104,7 @@ class Kernels:
 
     def empty(self, *shape: int) -> Tensor:
         """Return a tensor of `dtype` whose contents are undefined."""
-        return torch.empty(shape, dtype=self.dtype, device=self._device)
+        return torch.empty(shape, dtype=self.dtype, device=self.device)
 
     @property
     def stream(self) -> int:
@@ -137,6 +152,10 @@ class Kernels:
         prepared.launch(x.data_ptr(), out=out.data_ptr(), stream=self.stream)
         return out
 
+    def activate_gates(self, x: Tensor, act: activation.Act) -> Tensor:
+        """Return act(gate) * up of x[T 2I] = [gate | up]."""
+        return self.activate_rows(_GATED[act], x)
+
     def _prepare_activation(
         self, form: activation.ActivationOptions, rows: int, channels: int
     ) -> activation.PreparedActivation:
@@ -181,7 +200,7 @@ class Kernels:
             x.data_ptr(),
             weight.data_ptr(),
             out=out.data_ptr(),
-            workspace=self._workspace.data_ptr(),
+            workspace=self.workspace,
             bias=0 if bias is None else bias.data_ptr(),
             residual=0 if residual is None else residual.data_ptr(),
             stream=self.stream,
@@ -195,7 +214,7 @@ class Kernels:
         prepared = gemm.prepare(
             shape, dtype=self.element, gpu=self.gpu, gate=gate, row_stride=row_stride
         )
-        assert prepared.workspace_bytes <= _WORKSPACE_BYTES, shape
+        assert prepared.workspace_bytes <= self.workspace_bytes, shape
         return prepared
 
     # ---- heads -----------------------------------------------------------------------------------

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
 from span_attention import ArrayStrides, Format, SpanLayout
 from spaninfer_kernel_launch import Gpu, compile_all, recording_kernels
 from spaninfer_kernels_cuda import activation, norm
-from spaninfer_op_reference import cos_sin, frequencies
+from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat
+from spaninfer_op_reference import (
+    QuantizedWeight,
+    WeightFormat,
+    cos_sin,
+    dequantize_weight,
+    frequencies,
+)
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.attention import Plan, Pool
@@ -28,8 +35,10 @@ from spaninfer_engine.backends.cuda.experts import (
 )
 from spaninfer_engine.backends.cuda.fusions import claims_of
 from spaninfer_engine.backends.cuda.heads import Heads
-from spaninfer_engine.backends.cuda.invariant_gemm import InvariantGemm
 from spaninfer_engine.backends.cuda.kernels import FORMATS, Kernels
+from spaninfer_engine.backends.cuda.linear_weight import GATED_GEMM, GEMM, LinearWeight
+from spaninfer_engine.backends.cuda.quantised import kernel_format, pack_stored, quantize_weight
+from spaninfer_engine.backends.cuda.quantised_gemm import QuantizedGemm
 from spaninfer_engine.backends.cuda.slices import AttentionSlices
 from spaninfer_engine.backends.torch.attention import Scoring
 from spaninfer_engine.backends.torch.ops import TorchOps
@@ -42,6 +51,7 @@ from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, GateName, Ro
 
 HEAD_GRAIN = 16  # attention kernels take heads of multiples of so many channels
 CODE_GRAIN = 32  # the same where two of them share a byte
+COLUMN_GRAIN = 8  # columns of weights that are multiplied as codes
 _CODES = {"fp8": Format.FP8, "int8": Format.INT8, "uint4": Format.UINT4}
 
 
@@ -57,11 +67,13 @@ class CudaOps(TorchOps):
         groups: Sequence[CacheGroup] = (),
         kv_dtype: KVDType | None = None,
         *,
+        quantize: QuantizedFormat | None = None,
         batch_invariant: bool = False,
     ) -> None:
         super().__init__(dtype, device)
+        self._quantize = quantize
         self.kernels = Kernels(self.dtype, self.device, batch_invariant=batch_invariant)
-        self._cublas = InvariantGemm().linear if batch_invariant else F.linear
+        self._quantized = QuantizedGemm(self.kernels)
         self._groups = groups
         self._format = FORMATS[self.dtype] if kv_dtype is None else _CODES[kv_dtype]
         self._pools: dict[int, Pool] = {}  # by cache group
@@ -87,6 +99,13 @@ class CudaOps(TorchOps):
         """Allocate what steps share; kernels are compiled when the first step of a size is run."""
         self.kernels.allocate()
 
+    def prepare_every_size(self) -> None:
+        """Prepare GEMMs and decodes that came so far for all numbers of rows: request all of their
+        kernels.
+        """
+        self.kernels.prepare_every_size()
+        self._quantized.prepare_every_size()
+
     def compile(self, walk: Callable[[], None], tell: Callable[[int, int], None]) -> None:
         """Compile side by side the kernels that `walk` launches and no earlier start has compiled.
 
@@ -105,17 +124,54 @@ class CudaOps(TorchOps):
     def _start_over(self) -> None:
         """Prepare every launch anew, and free what earlier steps used."""
         self.kernels.forget()
+        self._quantized.forget()
         gc.collect()  # in circles lie tables of steps, 40 MiB to 1 GiB (run.on_cuda)
         torch.cuda.empty_cache()
 
-    def layout(self, operator: str, argument: str) -> str:  # noqa: ARG002
+    def layout(self, operator: str, argument: str) -> str:
         """A router computes in float32; a wrong choice of experts is a large error."""
-        return "float32" if operator == "router" else "plain"
+        if operator == "router":
+            return "float32"
+        if argument == "weight" and operator in _GEMMS:
+            return _GEMMS[operator]
+        return "plain"
 
-    def pack(self, arrays: Sequence[Packable], layout: str) -> Tensor:
+    def pack(self, arrays: Sequence[Packable], layout: str) -> Any:  # Tensor or LinearWeight
         """Copy to the device, in this backend's dtype; rounded to it in any case."""
+        if self._quantize is not None and layout in _GEMMS.values():
+            return self._pack_rounded(arrays, self._quantize, gated=layout == GATED_GEMM)
         packed = super().pack(arrays, layout)
         return packed.float() if layout == "float32" else packed
+
+    def _pack_rounded(
+        self, arrays: Sequence[Packable], format: QuantizedFormat, *, gated: bool
+    ) -> Tensor | LinearWeight:
+        """Round weights to codes, one after the other; none whose rows kernels cannot read."""
+        if arrays[0].shape[1] % COLUMN_GRAIN:
+            return super().pack(arrays, GEMM)
+        tensors = (super(CudaOps, self).pack([array], GEMM) for array in arrays)
+        return quantize_weight(tensors, format, self._quantized, gated=gated)
+
+    def quantized_packer(
+        self, formats: Sequence[WeightFormat], layout: str
+    ) -> Callable[[Sequence[QuantizedWeight]], Any] | None:
+        """Return what packs weights in these formats for GEMMs with their codes.
+
+        None where no GEMM has their codes, and where another format was requested.
+        """
+        if self._quantize is not None or layout not in _GEMMS.values():
+            return None
+        format = kernel_format(formats)
+        if format is None:
+            return None
+        return partial(self._pack_stored, format=format, gated=layout == GATED_GEMM)
+
+    def _pack_stored(
+        self, weights: Sequence[QuantizedWeight], *, format: QuantizedFormat, gated: bool
+    ) -> Tensor | LinearWeight:
+        if weights[0].shape[1] % COLUMN_GRAIN:
+            return super().pack([dequantize_weight(weight) for weight in weights], GEMM)
+        return pack_stored(weights, format, self._quantized, self.upload, gated=gated)
 
     def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[Tensor]:
         """Allocate the spans of a cache group: a head's tokens lie together.
@@ -172,20 +228,25 @@ class CudaOps(TorchOps):
         form = norm.NormOptions("layer", bias=bias is not None)
         return self.kernels.norm_rows(form, x, weight, eps=eps, bias=bias)
 
-    def linear(self, x: Tensor, *, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def linear(
+        self, x: Tensor, *, weight: Tensor | LinearWeight, bias: Tensor | None = None
+    ) -> Tensor:
         """X @ weight.T + bias: of few rows by a kernel of ours, of many by cuBLAS."""
+        if not isinstance(weight, Tensor):
+            return weight.multiply(x, bias)
         if self.kernels.has_gemm(x, weight):
             return self.kernels.multiply(x, weight, bias)
-        return self._cublas(x, weight, bias)
+        return self.kernels.dense_linear(x, weight, bias)
 
     def gated_linear(
-        self, x: Tensor, *, act: ActivationName, weight: Tensor, bias: Tensor | None
+        self, x: Tensor, *, act: ActivationName, weight: Tensor | LinearWeight, bias: Tensor | None
     ) -> Tensor:
         """act(gate) * up of x[T C] @ weight[2I C].T + bias, whose rows are gate, then up."""
+        if not isinstance(weight, Tensor):
+            return weight.multiply(x, bias, gate=act)
         if self.kernels.has_gemm(x, weight, gate=act):
             return self.kernels.multiply(x, weight, bias, gate=act)
-        both = self._cublas(x, weight, bias)
-        return self.kernels.activate_rows(_GATED[act], both)
+        return self.kernels.activate_gates(self.kernels.dense_linear(x, weight, bias), act)
 
     def activation(self, x: Tensor, *, act: ActivationName) -> Tensor:
         """act(x)."""
@@ -281,9 +342,9 @@ class CudaOps(TorchOps):
         return compute(x, ids, weights, experts, lambda gate, up: self.gate(gate, up, act=act))
 
 
+_GEMMS = {"linear": GEMM, "gated_linear": GATED_GEMM}
 _RMS = norm.NormOptions("rms")
 _PLAIN = {act: activation.ActivationOptions(act) for act in activation.ACTS}
-_GATED = {act: activation.ActivationOptions(act, gated=True) for act in activation.ACTS}
 
 
 def _view(numbers: Tensor, layout: SpanLayout, place: ArrayStrides, size: int) -> Tensor:

@@ -88,12 +88,15 @@ class TorchOps:
         rows = [array.shape[0] for array in arrays]
         shape = (sum(rows), *arrays[0].shape[1:])
         packed = torch.empty(shape, dtype=self.dtype, device=self.device)
-        fill_part = fill if self._uploader is None else self._uploader.fill
         for array, part in zip(arrays, torch.split(packed, rows), strict=True):
-            fill_part(array, part)
+            self.upload(array, part)
         return packed
 
-    def quantized_packer(self, formats: Sequence[WeightFormat], layout: str) -> None:  # noqa: ARG002
+    def upload(self, array: Packable, out: Tensor) -> None:
+        """Fill contiguous `out`, in its dtype."""
+        (fill if self._uploader is None else self._uploader.fill)(array, out)
+
+    def quantized_packer(self, formats: Sequence[WeightFormat], layout: str) -> Any:  # noqa: ARG002
         """None: torch multiplies by expanded weights."""
         return None
 

@@ -16,7 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_op_reference import QuantizedWeight, WeightFormat
 
-from spaninfer_engine.load.quantised.bits import WORD_BITS, unpack_stream, unpack_words
+from spaninfer_engine.load.quantised.bits import (
+    WORD_BITS,
+    centred,
+    unpack_stream,
+    unpack_words,
+)
 from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.load.quantised.module import Module, group_len
 
@@ -51,8 +56,7 @@ def read_packed(module: Module) -> QuantizedEntry:
         codes = unpack(module.read("weight_packed"), bits, columns)
         scales = module.scales("weight_scale")
         if not has_zeros:
-            signed = (codes.astype(np.int16) - (1 << (bits - 1))).astype(np.int8)
-            return QuantizedWeight(format, signed, scales, group_of=group_of)
+            return QuantizedWeight(format, centred(codes, bits), scales, group_of=group_of)
         packed = np.ascontiguousarray(module.read("weight_zero_point").T)
         zeros = unpack(packed, bits, rows).T
         return QuantizedWeight(format, codes, scales, zeros, group_of=group_of)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import QuantizedWeight, WeightFormat
 
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.quantised.bits import WORD_BITS, unpack_stream
+from spaninfer_engine.load.quantised.bits import WORD_BITS, centred, unpack_stream
 from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.load.quantised.module import Module, group_len
 
@@ -49,12 +49,10 @@ def read_gptq(module: Module) -> QuantizedEntry:
     )
 
     def load() -> QuantizedWeight:
-        words = np.ascontiguousarray(module.read("qweight").T)
-        codes = unpack_stream(words, bits, columns)
+        codes = unpack_stream(module.read("qweight").T, bits, columns)
         scales = np.ascontiguousarray(module.scales("scales").T)
         if is_symmetric:
-            signed = codes.astype(np.int16) - (1 << (bits - 1))
-            return QuantizedWeight(format, signed.astype(np.int8), scales, group_of=group_of)
+            return QuantizedWeight(format, centred(codes, bits), scales, group_of=group_of)
         zeros = _zeros(module, bits, rows, offset).T
         return QuantizedWeight(format, codes, scales, zeros, group_of=group_of)
 

@@ -1,0 +1,285 @@
+// GEMM with a quantised weight on Hopper: out[M C] from x[M K] and weight[N K], dequantised.
+//
+// The weight's rows are operand A of the tensor cores, from registers: warps turn codes into
+// fragments (codes.cuh), and the M rows of x, padded to TOKENS, are operand B in shared memory. A
+// producer warp copies records of codes and chunks of x into a ring of STAGES buffers and runs
+// ahead across tile boundaries; GROUPS consumer warpgroups have 64 weight rows each. Blocks share
+// the work as stream_k.cuh says.
+//
+// Few tokens are multiplied by mma.sync, which a warp has at once; many by wgmma (WGMMA), which
+// runs while the next fragments are made. Scales go to the sums of a group of columns (FOLD), which
+// rounds nothing; where tokens are many, and sums with them, or where minimums are subtracted, they
+// go to the weights, which are rounded to T.
+//
+// As in gemm/hopper.cu the ring is filled with weights while the previous kernel runs.
+//
+// Macros: those of codes.cuh; TOKENS (a multiple of 8; WGMMA: a size of Wgmma), GROUPS, STAGES,
+//         SPLITS (blocks of a cluster, each with a part of K of one tile; with 1 all blocks share
+//         all tiles), WGMMA, FOLD, GATED, ACT (a function of activate.cuh).
+// Demands: gridDim.y times TOKENS hold the M rows of x; a tile has at least SPLITS chunks; records
+//          beyond K hold finite numbers; GATED: 16 rows of records are 8 of the gate, then their 8
+//          of up; a map whose boxes are 64 columns of TOKENS rows of x; flags zero, as every launch
+//          leaves them.
+
+constexpr bool kInCluster = SPLITS > 1;
+
+// Tile.shared_bytes counts what is used: `reduction` only if kInCluster, without trailing padding.
+struct Shared {
+  alignas(1024) unsigned char stages[STAGES][kStageBytes];
+  Barrier full[STAGES], empty[STAGES];
+  ClusterReduction<Kernel> reduction;
+};
+
+using Turn = TurnOf<STAGES>;
+
+// Weights are read once: the L2 cache may evict them first.
+__device__ __forceinline__ void copy_weight(Shared& shared, int stage, const Records& records,
+                                            const ChunkCursor& place, CachePolicy once) {
+#pragma unroll
+  for (int group = 0; group < GROUPS; ++group) {
+    copy_bytes(shared.stages[stage] + kXBytes + group * kRecordBytes, records.of(place, group),
+               kRecordBytes, &shared.full[stage], once);
+  }
+}
+
+__device__ __forceinline__ void copy_x(Shared& shared, int stage, const TensorMap& x,
+                                       const ChunkCursor& place) {
+#pragma unroll
+  for (int half = 0; half < kChunk / kLineColumns; ++half) {
+    copy_box(shared.stages[stage] + half * kHalfBytes, x,
+             place.chunk * kChunk + half * kLineColumns, blockIdx.y * TOKENS, 0,
+             &shared.full[stage]);
+  }
+}
+
+// The producer. The next kernel may start as soon as all blocks of this one have, and fill its ring
+// long before this one ends.
+__device__ __forceinline__ void copy_chunks(Shared& shared, const Records& records,
+                                            const TensorMap& x, const WorkRange& range) {
+  const int count = range.count();
+  const CachePolicy once = read_once();
+  ChunkCursor place = range.start();
+  for (int n = 0; n < min(STAGES, count); ++n, range.advance(place)) {
+    arrive_expecting(&shared.full[n], kUsedBytes);
+    copy_weight(shared, n, records, place, once);
+  }
+  let_next_kernel_start();
+  wait_for_kernel_before();
+  place = range.start();
+  for (int n = 0; n < min(STAGES, count); ++n, range.advance(place)) copy_x(shared, n, x, place);
+  Turn turn;
+  for (int n = STAGES; n < count; ++n, range.advance(place), turn.next()) {
+    wait(&shared.empty[turn.stage], turn.parity);
+    arrive_expecting(&shared.full[turn.stage], kUsedBytes);
+    copy_weight(shared, turn.stage, records, place, once);
+    copy_x(shared, turn.stage, x, place);
+  }
+}
+
+#if !WGMMA
+// Accumulates `chunks` chunks.
+__device__ __forceinline__ void multiply_tile(Accumulators<Kernel>& acc, Shared& shared, Turn& turn,
+                                              int chunks, const Lane& own) {
+  for (int n = 0; n < chunks; ++n, turn.next()) {
+    wait(&shared.full[turn.stage], turn.parity);
+    multiply_chunk(acc, shared.stages[turn.stage], own);
+    __syncwarp();
+    arrive_if(own.lane == 0, &shared.empty[turn.stage]);
+  }
+}
+#else
+// Steps whose wgmmas are issued together, while fragments of the next are made.
+constexpr int kBatch = kSumSteps < 4 ? kSumSteps : 4;
+constexpr int kBatches = kSumSteps / kBatch;
+// Where sums of a group are folded, they have registers of their own; where there is room those of
+// two groups, and one is folded while the other is summed.
+constexpr bool kHasRoom = TOKENS <= 64 && (GROUPS < 3 || (GROUP == kChunk && SHIFT == 0));
+constexpr int kParts = kFolds && kHasRoom ? 2 : 1;
+
+// A warpgroup's registers, and what is under way in them.
+struct Pipeline {
+  unsigned fragments[2][kBatch][4];
+  Accumulators<Kernel> parts[kParts];
+  float2 scale;  // of the group before, which is not folded yet
+  int before;    // the stage of the chunk before, which may still be read
+};
+
+// acc += scale * part, by instructions that stay behind the wait for the part: a `pin` of it would
+// count as a change of registers while other wgmmas run, and ptxas would run one after the other.
+__device__ __forceinline__ void fold_part(Accumulators<Kernel>& acc,
+                                          const Accumulators<Kernel>& part, float2 scale) {
+#pragma unroll
+  for (int j = 0; j < Kernel::kColumns; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      asm volatile("fma.rn.f32 %0, %1, %2, %0;"
+                   : "+f"(acc[j][i])
+                   : "f"(i < 2 ? scale.x : scale.y), "f"(part[j][i]));
+    }
+  }
+}
+
+// Multiplies a chunk. kFirst: its first group's part; kIsFirst: no chunk is under way.
+template <int kFirst, bool kIsFirst>
+__device__ __forceinline__ void multiply_chunk(Accumulators<Kernel>& acc, Pipeline& line,
+                                               Shared& shared, int stage, const Lane& own) {
+  const unsigned char* record = shared.stages[stage] + kXBytes + own.group * kRecordBytes;
+  const unsigned x = shared_address(shared.stages[stage]);
+  unsigned words[4];
+#pragma unroll
+  for (int group = 0; group < kSteps / kSumSteps; ++group) {
+    const int current = (kFirst + group) % kParts;
+    GroupNumbers numbers = GroupNumbers::of(record, group, own.row(), own.factor);
+#pragma unroll
+    for (int batch = 0; batch < kBatches; ++batch) {
+      unsigned (&a)[kBatch][4] = line.fragments[(group * kBatches + batch) % 2];
+#pragma unroll
+      for (int n = 0; n < kBatch; ++n) {
+        const int step = group * kSumSteps + batch * kBatch + n;
+        if (step % kLoadSteps == 0) load_words(words, record, own.warp, step / kLoadSteps);
+        if (!kFolds && GROUP && step > 0 && step % kGroupSteps == 0) {
+          numbers = GroupNumbers::of(record, step / kGroupSteps, own.row(), own.factor);
+        }
+        make_fragment(a[n], words + step % kLoadSteps * kStepWords, numbers);
+      }
+      wgmma_fence();
+#pragma unroll
+      for (int n = 0; n < kBatch; ++n) {
+        const int step = group * kSumSteps + batch * kBatch + n;
+        const unsigned columns = x + step / kLineSteps * kHalfBytes + step % kLineSteps * 32;
+        Wgmma<T, Kernel::kColumns>::of_rows(kFolds ? line.parts[current] : acc, a[n],
+                                            tile_at<kLineBytes>(columns, 0),
+                                            !kFolds || batch + n > 0);
+      }
+      wgmma_commit();
+      if (kFolds && kParts == 1 && batch + 1 == kBatches) {
+        wgmma_wait<0>();
+      } else {
+        wgmma_wait<1>();
+      }
+      const bool is_under_way = group > 0 || !kIsFirst;
+      if (kParts == 2 && batch == 0 && is_under_way) {
+        fold_part(acc, line.parts[1 - current], line.scale);
+      }
+      if (group == 0 && batch == 0 && !kIsFirst) {
+        arrive_if(own.lane == 0, &shared.empty[line.before]);
+      }
+    }
+    line.scale = make_float2(numbers.scale[0], numbers.scale[1]);
+    if (kFolds && kParts == 1) fold_part(acc, line.parts[0], line.scale);
+  }
+  line.before = stage;
+}
+
+// Accumulates `chunks` chunks, one after the other: the first stands alone, because sums are made
+// before it, and none while wgmmas are in flight; then two by two, so that parts alternate.
+__device__ __forceinline__ void multiply_tile(Accumulators<Kernel>& acc, Shared& shared, Turn& turn,
+                                              int chunks, const Lane& own) {
+  constexpr int kNext = kFolds ? kScaleGroups % kParts : 0;  // the part of the second chunk
+  Pipeline line;
+  wait(&shared.full[turn.stage], turn.parity);
+  multiply_chunk<0, true>(acc, line, shared, turn.stage, own);
+  turn.next();
+  int left = chunks - 1;
+  for (; left >= 2; left -= 2) {
+    wait(&shared.full[turn.stage], turn.parity);
+    multiply_chunk<kNext, false>(acc, line, shared, turn.stage, own);
+    turn.next();
+    wait(&shared.full[turn.stage], turn.parity);
+    multiply_chunk<0, false>(acc, line, shared, turn.stage, own);
+    turn.next();
+  }
+  constexpr int kLast = (kScaleGroups + 1) % 2;  // the part of an odd chunk's last group
+  if (left > 0) {
+    wait(&shared.full[turn.stage], turn.parity);
+    multiply_chunk<kNext, false>(acc, line, shared, turn.stage, own);
+    turn.next();
+    wgmma_wait<0>();
+    if (kParts == 2) fold_part(acc, line.parts[(kNext + kLast) % kParts], line.scale);
+  } else {
+    wgmma_wait<0>();
+    if (kParts == 2) fold_part(acc, line.parts[kLast % kParts], line.scale);
+  }
+  arrive_if(own.lane == 0, &shared.empty[line.before]);
+  if (!kFolds) pin(acc);
+}
+#endif
+
+// Where two blocks fit into the shared memory of an SM, their registers should fit too. Those that
+// wgmma keeps sums and fragments in are taken from a producer group of four warps.
+constexpr int kProducers = (WGMMA ? 4 : 1) * kWarp;
+constexpr bool kFitsTwice = !WGMMA && STAGES * kStageBytes <= 113 * 1024;
+constexpr int kBlocksOfSm = kFitsTwice && TOKENS <= (GROUPS <= 2 ? 32 : 8) ? 2 : 1;
+constexpr int kKept = GROUPS == 3 ? 160 : GROUPS == 2 ? 232 : 240, kLeft = GROUPS == 2 ? 40 : 24;
+static_assert(!WGMMA || (GROUPS * kKept + kLeft) * 4 * kWarp <= 65536, "registers of an SM");
+
+extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kProducers, kBlocksOfSm)
+    quantized_gemm(T* out, const unsigned char* weight, const float* factors,
+                   const __grid_constant__ TensorMap x, const T* bias, const T* residual,
+                   float4* partial, int* flags, int tokens, int rows, int inner) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  if (threadIdx.x == Kernel::kThreads) {
+    for (int i = 0; i < STAGES; ++i) {
+      init_barrier(&shared.full[i], 1);
+      init_barrier(&shared.empty[i], GROUPS * 4);  // a lane of each warp
+    }
+    if constexpr (kInCluster) shared.reduction.open();
+    publish_barriers();
+    prefetch_map(x);
+  }
+  __syncthreads();
+  if constexpr (kInCluster) arrive_at_cluster();
+
+  const int tiles = (rows + Kernel::kRows - 1) / Kernel::kRows;
+  const int chunks = (inner + kChunk - 1) / kChunk;
+  const WorkRange range =
+      kInCluster ? WorkRange::of_cluster(chunks) : WorkRange::of_grid(tiles, chunks);
+  const Records records{weight, factors, (rows + kBlockRows - 1) / kBlockRows, chunks};
+  if (threadIdx.x >= Kernel::kThreads) {
+#if WGMMA
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kLeft));
+#endif
+    if (threadIdx.x < Kernel::kThreads + kWarp && is_elected()) {
+      copy_chunks(shared, records, x, range);
+    }
+    return;
+  }
+#if WGMMA
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kKept));
+#endif
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0), lane = threadIdx.x % kWarp;
+  Lane own{warp / 4, warp % 4, lane, {}};
+  wait_for_kernel_before();
+  const Target<Kernel> target =
+      Target<Kernel>{out, bias, residual, partial, flags, tokens, rows}.from_token(blockIdx.y *
+                                                                                   TOKENS);
+  const Added<Kernel> added = added_by_owner<Kernel>(target);
+  Accumulators<Kernel> acc;
+  Turn turn;
+  ChunkCursor place = range.start();
+  for (int left = range.count(); left > 0;) {
+    const int here = place.stop - place.chunk;  // chunks of this tile
+    own.factor = records.factors_of(place, own);
+    bool has_all = false;
+    if constexpr (GROUP == 0) {
+      clear(acc);
+    } else {
+      has_all = begin_tile<Kernel>(acc, place, range, target);
+    }
+    multiply_tile(acc, shared, turn, here, own);
+    if constexpr (GROUP == 0) scale(acc, own.factor);
+    place.chunk = place.stop - 1;
+    if constexpr (kInCluster) {
+      wait_for_cluster();
+      finish_with_cluster<Kernel>(acc, shared.reduction, target, added);
+    } else {
+      finish_tile<Kernel>(acc, place, range, target, has_all);
+    }
+    range.advance(place);
+    left -= here;
+  }
+}
+
+// Initialises fresh memory as a workspace: `flags` is its beginning.
+extern "C" __global__ void quantized_gemm_clear(int* flags) { flags[threadIdx.x] = 0; }

@@ -1,0 +1,137 @@
+"""The kernels of quantised GEMM: signatures and launches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from spaninfer_kernel_launch import Call, Int32, Pointer, Signature, TensorMap
+
+from spaninfer_kernels_cuda.gemm.kernels import FLAG_BYTES, ClearArguments, GeneralSizes, Sizes
+from spaninfer_kernels_cuda.gemm.maps import map_x
+from spaninfer_kernels_cuda.gemm.tuning import Shape
+
+
+class HopperArguments(NamedTuple):
+    """Arguments of quantized_gemm of hopper.cu."""
+
+    out: Pointer
+    weight: Pointer
+    factors: Pointer
+    x: TensorMap
+    bias: Pointer
+    residual: Pointer
+    partial: Pointer
+    flags: Pointer
+
+
+class GeneralArguments(NamedTuple):
+    """Arguments of quantized_gemm of general.cu."""
+
+    out: Pointer
+    weight: Pointer
+    factors: Pointer
+    x: Pointer
+    bias: Pointer
+    residual: Pointer
+    partial: Pointer
+    flags: Pointer
+
+
+class PackArguments(NamedTuple):
+    """Addresses, the arguments of quantized_pack."""
+
+    records: Pointer
+    codes: Pointer
+    scales: Pointer
+    shifts: Pointer
+
+
+class PackSizes(NamedTuple):
+    """Sizes, the constants of quantized_pack."""
+
+    rows: Int32
+    inner: Int32
+    groups: Int32
+    gated: Int32
+
+
+class DequantizeArguments(NamedTuple):
+    """Addresses, the arguments of quantized_dequantize."""
+
+    out: Pointer
+    weight: Pointer
+    factors: Pointer
+
+
+class DequantizeSizes(NamedTuple):
+    """Sizes, the constants of quantized_dequantize."""
+
+    rows: Int32
+    inner: Int32
+    gated: Int32
+
+
+GEMM_HOPPER: Final = Signature("quantized_gemm", HopperArguments, Sizes)
+GEMM_GENERAL: Final = Signature("quantized_gemm", GeneralArguments, GeneralSizes)
+GEMM_CLEAR: Final = Signature("quantized_gemm_clear", ClearArguments)
+PACK: Final = Signature("quantized_pack", PackArguments, PackSizes)
+DEQUANTIZE: Final = Signature("quantized_dequantize", DequantizeArguments, DequantizeSizes)
+
+
+class Addresses(NamedTuple):
+    """Addresses of a GEMM's arrays; 0 for those that it does not have."""
+
+    out: int
+    x: int
+    records: int
+    factors: int
+    bias: int
+    residual: int
+    workspace: int
+
+
+@dataclass(frozen=True, slots=True)
+class General:
+    """quantized_gemm of general.cu, loaded."""
+
+    call: Call[GeneralArguments]
+
+    def start(self, handle: int, at: Addresses) -> None:
+        """Launch it on the stream with this handle."""
+        arguments = GeneralArguments(
+            out=at.out,
+            weight=at.records,
+            factors=at.factors,
+            x=at.x,
+            bias=at.bias,
+            residual=at.residual,
+            partial=at.workspace + FLAG_BYTES,
+            flags=at.workspace,
+        )
+        self.call(handle, arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class OnHopper:
+    """quantized_gemm of hopper.cu, loaded; and the parameters of x's tensor map."""
+
+    shape: Shape
+    dtype: str
+    row_stride: int  # elements from one row of x to the next
+    tokens: int  # of a tile
+    call: Call[HopperArguments]
+
+    def start(self, handle: int, at: Addresses) -> None:
+        """Launch it on the stream with this handle."""
+        arguments = HopperArguments(
+            out=at.out,
+            weight=at.records,
+            factors=at.factors,
+            x=map_x(at.x, self.dtype, self.shape, self.row_stride, self.tokens),
+            bias=at.bias,
+            residual=at.residual,
+            partial=at.workspace + FLAG_BYTES,
+            flags=at.workspace,
+        )
+        self.call(handle, arguments)

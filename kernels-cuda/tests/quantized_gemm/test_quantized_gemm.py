@@ -1,0 +1,282 @@
+"""GEMMs with quantised weights against their definition; those that need no GPU come first."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from spaninfer_kernel_launch import DeviceError, ShapeError, get_gpu, new_stream
+from spaninfer_kernels_cuda import quantized_gemm
+from spaninfer_kernels_cuda.gemm.tuning import FLAGS, Shape
+from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat, Tile, pack, row_order
+from spaninfer_kernels_cuda.quantized_gemm.tuning import choose, fill, launch
+from spaninfer_op_reference import gated
+
+FORMATS = [
+    *(QuantizedFormat(4, group) for group in (16, 32, 64, 128, None)),
+    *(QuantizedFormat(8, group) for group in (32, 128, None)),
+    *(QuantizedFormat(bits, 64, shift) for bits in (4, 8) for shift in ("zero", "minimum")),
+]
+SHARED_BYTES = 232_448  # of a block on Hopper
+
+
+def ids(format):
+    return f"{format.bits} bits of {format.group}, {format.shift}"
+
+
+class Drawn:
+    """A random weight: its parts, packed, and the numbers that it stands for, in float64."""
+
+    def __init__(self, format, outputs, inner, *, gated=False, seed=0):
+        draw = np.random.default_rng(seed)
+        self.codes = draw.integers(0, 1 << format.bits, (outputs, inner)).astype(np.uint8)
+        self.factors = draw.uniform(0.5, 1.5, outputs).astype(np.float32) / 2**format.bits
+        groups = 0 if format.group is None else -(-inner // format.group)
+        self.scales = draw.uniform(0.5, 1.5, (outputs, groups)).astype(np.float16)
+        self.shifts = {
+            "none": None,
+            "zero": draw.integers(0, 1 << format.bits, (outputs, groups)).astype(np.uint16),
+            "minimum": draw.uniform(0, 1 << format.bits, (outputs, groups)).astype(np.float16),
+        }[format.shift]
+        self.packed = pack(
+            *(self.codes, format),
+            scales=self.scales,
+            shifts=self.shifts,
+            factors=self.factors,
+            gated=gated,
+        )
+        self.numbers = self._numbers(format)
+
+    def _numbers(self, format):
+        def spread(numbers):
+            return np.repeat(numbers.astype(np.float64), format.group, 1)[:, : self.codes.shape[1]]
+
+        numbers = self.codes.astype(np.float64)
+        if format.shift == "none":
+            numbers -= 1 << (format.bits - 1)
+        if format.shift == "zero":
+            numbers -= spread(self.shifts)
+        if format.group is not None:
+            numbers *= spread(self.scales)
+        if format.shift == "minimum":
+            numbers -= spread(self.shifts)
+        return numbers * self.factors[:, None]
+
+    def on(self, on_gpu):
+        """The packed weight on the GPU."""
+        kept = self.packed
+        return quantized_gemm.PackedWeight(
+            *(on_gpu.put(kept.records), on_gpu.put(kept.factors)),
+            *(kept.format, kept.outputs, kept.inner, kept.gated),
+        )
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_lane_finds_its_fragments_where_the_kernel_reads_them(bits, gated):
+    """Fragments as csrc/mma.cuh of kernel-launch draws them, loads as codes.cuh does."""
+    format, outputs, inner = QuantizedFormat(bits, 32, "zero"), 152, 300
+    weight = Drawn(format, outputs, inner, gated=gated)
+    order, steps = row_order(outputs, gated=gated), 4 if bits == 4 else 2
+    draw = np.random.default_rng(1)
+    blocks, chunks, _ = weight.packed.records.shape
+    for _ in range(500):
+        block, chunk = draw.integers(blocks), draw.integers(chunks)
+        warp, lane, step = draw.integers(4), draw.integers(32), draw.integers(8)
+        register, second = draw.integers(4), draw.integers(2)
+        record = weight.packed.records[block, chunk]
+        load = ((warp * 8 // steps + step // steps) * 32 + lane) * 16
+        if bits == 4:
+            [word] = record[load + step % steps * 4 :][:4].view("<u4")
+            found = word >> (4 * register + 16 * second) & 15
+        else:
+            found = record[load + step % steps * 8 + 2 * register + second]
+        row = order[block * 64 + warp * 16 + lane // 4 + register % 2 * 8]
+        column = chunk * 128 + step * 16 + lane % 4 * 2 + second + register // 2 * 8
+        is_there = row >= 0 and column < inner
+        assert found == (weight.codes[row, column] if is_there else 0)
+
+
+def test_scales_and_shifts_follow_the_codes_of_a_record():
+    format = QuantizedFormat(4, 32, "zero")
+    weight = Drawn(format, 70, 300)
+
+    numbers = weight.packed.records[..., format.code_bytes :].reshape(2, 3, 2, 4, 64, 2)
+    scales = numbers[:, :, 0].copy().view(np.float16)[..., 0]  # block, chunk, group, row
+    zeros = numbers[:, :, 1].copy().view(np.uint16)[..., 0]
+
+    for found, given in ((scales, weight.scales), (zeros, weight.shifts)):
+        rows = found.transpose(0, 3, 1, 2).reshape(128, 12)
+        np.testing.assert_array_equal(rows[:70, :10], given)
+        assert not rows[70:].any()
+        assert not rows[:, 10:].any()
+
+
+def test_gates_lie_by_eights_above_their_up_rows():
+    order = row_order(24, gated=True)
+
+    assert order[:32].tolist() == [*range(8), *range(12, 20), 8, 9, 10, 11, *[-1] * 4,
+                                   20, 21, 22, 23, *[-1] * 4]  # fmt: skip
+
+
+def test_formats_without_a_kernel_are_refused():
+    with pytest.raises(ShapeError, match="codes of 3 bits; allowed are 4 and 8"):
+        QuantizedFormat(3, 128)
+    with pytest.raises(ShapeError, match="groups of 48 columns"):
+        QuantizedFormat(4, 48)
+    with pytest.raises(ShapeError, match="a whole row cannot share a zero"):
+        QuantizedFormat(4, None, "zero")
+
+
+def test_arguments_that_do_not_fit_are_named():
+    packed = Drawn(QuantizedFormat(4, 128), 64, 256).packed
+    x = np.zeros((3, 256), np.float16)
+
+    with pytest.raises(ShapeError, match="x: axis 1 is 128, but the kernel needs 256"):
+        quantized_gemm.multiply(x[:, :128].copy(), packed)
+    with pytest.raises(ShapeError, match="packed with gated=False, and gate is 'silu'"):
+        quantized_gemm.multiply(x, packed, gate="silu")
+    with pytest.raises(DeviceError, match="x lies in cpu memory"):
+        quantized_gemm.multiply(x, packed)
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_120"])
+@pytest.mark.parametrize("format", FORMATS, ids=ids)
+def test_every_tile_fits_and_its_blocks_cover_the_weight(format, arch):
+    room = {"sm_75": 65_536, "sm_80": 166_912, "sm_90a": SHARED_BYTES, "sm_120": 101_376}[arch]
+    for rows in (1, 8, 9, 33, 64, 65, 200, 256, 300, 2048):
+        for outputs, inner in ((8, 8), (512, 3584), (3584, 18_944), (37_888, 3584)):
+            shape = Shape(rows, outputs, inner)
+
+            tile = choose(shape, format, arch, room, gated=False)
+
+            grid = launch(shape, tile, format, 132)
+            assert tile.shared_bytes(format) <= room
+            assert tile.stages >= 2
+            assert tile.tokens * grid.grid[1] >= rows
+            assert grid.grid[0] * grid.grid[1] <= FLAGS
+            assert tile.hopper == (arch == "sm_90a")
+            assert format.shift != "minimum" or not tile.fold
+
+
+# ---- on a GPU ------------------------------------------------------------------------------------
+
+
+def check(found, x, numbers, *, bias=0.0, residual=0.0, act=None):
+    """Assert that each result is within a 256th of the sizes of its terms."""
+    wide = x.astype(np.float64)
+    exact, size = wide @ numbers.T + bias, np.abs(wide) @ np.abs(numbers).T + np.abs(bias)
+    if act:
+        (gate, up), (gate_size, up_size) = np.split(exact, 2, 1), np.split(size, 2, 1)
+        exact = gated(gate, up, act)
+        size = 1.2 * (gate_size * np.abs(up) + up_size * np.abs(gate)) + np.abs(exact)
+    exact, size = exact + residual, size + np.abs(residual)
+    assert (np.abs(found.astype(np.float64) - exact) <= 2.0**-8 * size).all()
+
+
+def run(on_gpu, step, weight, x, **added):
+    """The results of two launches of `step`, each written over NaN."""
+    given, added = on_gpu.put(x), {name: on_gpu.put(array) for name, array in added.items()}
+    workspace = on_gpu.put(np.zeros(step.workspace_bytes, np.uint8))
+    columns = weight.outputs // 2 if weight.gated else weight.outputs
+    results = []
+    with get_gpu().current(), new_stream() as stream:
+        for _ in range(2):
+            out = on_gpu.put(np.full((len(x), columns), np.nan, x.dtype))
+            on_gpu.wait()
+            step.launch(
+                *(given, weight.records, weight.factors),
+                **dict(out=out, workspace=workspace, stream=stream, **added),
+            )
+            on_gpu.wait()
+            results.append(on_gpu.get(out))
+    assert not on_gpu.get(workspace)[: 4 * FLAGS].any()
+    return results
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["half", "bfloat16"])
+@pytest.mark.parametrize("format", FORMATS, ids=ids)
+def test_it_is_its_definition(on_gpu, format, dtype):
+    weight = Drawn(format, 328, 904)
+    draw, packed = np.random.default_rng(2), weight.on(on_gpu)
+    bias = draw.standard_normal(328).astype(dtype)
+    for rows in (1, 8, 13, 33, 64, 100, 200, 300):
+        x = draw.standard_normal((rows, 904)).astype(dtype)
+        residual = draw.standard_normal((rows, 328)).astype(dtype)
+
+        y = quantized_gemm.multiply(
+            *(on_gpu.put(x), packed), bias=on_gpu.put(bias), residual=on_gpu.put(residual)
+        )
+
+        wide = bias.astype(np.float64), residual.astype(np.float64)
+        check(on_gpu.get(y), x, weight.numbers, bias=wide[0], residual=wide[1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("act", ["silu", "gelu"])
+@pytest.mark.parametrize("format", [QuantizedFormat(4, 128), QuantizedFormat(8, None)], ids=ids)
+def test_gates_are_applied_to_the_upper_half_of_the_weight(on_gpu, format, act):
+    weight = Drawn(format, 360, 512, gated=True)
+    packed = weight.on(on_gpu)
+    for rows in (1, 20, 70, 300):
+        x = np.random.default_rng(rows).standard_normal((rows, 512)).astype(np.float16) * 0.1
+
+        y = quantized_gemm.multiply(on_gpu.put(x.astype(np.float16)), packed, gate=act)
+
+        check(on_gpu.get(y), x, weight.numbers, act=act)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "format", [QuantizedFormat(4, 64, "zero"), QuantizedFormat(8, None)], ids=ids
+)
+@pytest.mark.parametrize(
+    "tile",
+    [
+        *(Tile(8, groups, 0, splits) for groups in (1, 2, 3) for splits in (1, 2, 8)),
+        *(Tile(64, groups, 0, splits, True) for groups in (1, 2) for splits in (1, 3)),
+        *(Tile(tokens, 2, 0, 1, True, False) for tokens in (16, 128, 256)),
+        *(Tile(tokens, groups, 3, hopper=False) for tokens in (8, 32) for groups in (1, 2)),
+    ],
+    ids=str,
+)
+def test_every_kind_of_tile_gives_the_same_product_every_time(on_gpu, tile, format):
+    gpu = get_gpu()
+    if tile.hopper and gpu.arch != "sm_90a":
+        pytest.skip("needs Hopper")
+    weight, draw = Drawn(format, 1000, 1160), np.random.default_rng(3)
+    packed = weight.on(on_gpu)
+    tile = tile if tile.stages else fill(tile, format, SHARED_BYTES // (1 if tile.wgmma else 2))
+    for rows in (tile.tokens - 1, 2 * tile.tokens + 3):
+        x = draw.standard_normal((rows, 1160)).astype(ml_dtypes.bfloat16)
+        shape = Shape(rows, 1000, 1160)
+        step = quantized_gemm.prepare(shape, format, dtype=x.dtype, gpu=gpu, tile=tile)
+
+        first, second = run(on_gpu, step, packed, x)
+
+        check(first, x, weight.numbers)
+        assert (first == second).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("format", FORMATS, ids=ids)
+def test_a_weight_is_packed_and_dequantised_on_the_device(on_gpu, format, gated):
+    weight, gpu = Drawn(format, 136, 392, gated=gated), get_gpu()
+    step = quantized_gemm.prepare_pack(136, 392, format, gpu=gpu, gated=gated)
+    back = quantized_gemm.prepare_dequantize(
+        *(136, 392, format), dtype=np.float16, gpu=gpu, gated=gated
+    )
+    records = on_gpu.put(np.full(step.records_shape, 255, np.uint8))
+    out = on_gpu.put(np.full((136, 392), np.nan, np.float16))
+    shifts = weight.codes if weight.shifts is None else weight.shifts  # which nothing reads
+    shifts = shifts.view(np.uint8)
+    given = [on_gpu.put(each) for each in (weight.codes, weight.scales, shifts)]
+    with gpu.current(), new_stream() as stream:
+        on_gpu.wait()
+        step.launch(given[0], records=records, scales=given[1], shifts=given[2], stream=stream)
+        back.launch(records, on_gpu.put(weight.packed.factors), out=out, stream=stream)
+        on_gpu.wait()
+
+    np.testing.assert_array_equal(on_gpu.get(records), weight.packed.records)
+    size = np.abs(weight.numbers) if format.shift != "minimum" else np.abs(weight.numbers) + 1e-3
+    assert (np.abs(on_gpu.get(out) - weight.numbers) <= 2.0**-10 * size).all()
