@@ -1,5 +1,5 @@
 import threading
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from spaninfer_engine.errors import Unread
@@ -91,6 +91,18 @@ def test_merging_keeps_what_only_the_last_output_says():
 
     assert (whole.token_ids, whole.text) == ((1, 2, 3), "123")
     assert whole.finish_reason is FinishReason.LENGTH
+
+
+def test_merging_loses_no_field():
+    given = {field.name: object() for field in fields(Output)}
+    added = {name: (name,) for name in ("token_ids", "texts", "logprobs", "prompt_logprobs")}
+    last = Output(**given | added | {"text": "texts", "texts": ("texts",)})
+
+    whole = merge([Output(index=given["index"]), last])
+
+    assert [getattr(whole, each.name) for each in fields(Output)] == [
+        getattr(last, each.name) for each in fields(Output)
+    ]
 
 
 def test_a_limited_queue_drops_what_nobody_reads_and_stops_its_request():

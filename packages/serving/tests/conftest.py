@@ -137,22 +137,27 @@ class Live:
         return list(self.server.server_state.connections)
 
 
+def _start(running: ExitStack, engine: Engine, **settings: Any) -> Live:
+    """Start a server that stops when `running` is closed."""
+    asked = Settings(port=0, drain_s=0, **settings)
+    listener, started = bind(asked), Event()
+    listener.listen()
+    server = Server(engine, asked, started.set)
+    thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    running.callback(thread.join, 120)
+    running.callback(setattr, server, "should_exit", True)
+    assert started.wait(120)
+    return Live(server, listener.getsockname())
+
+
 @pytest.fixture
 def live(engine: Engine) -> Iterator[Callable[..., Live]]:
     """What starts a server with settings on a free port."""
     with ExitStack() as running:
 
         def start(engine: Engine = engine, **settings: Any) -> Live:
-            asked = Settings(port=0, drain_s=0, **settings)
-            listener, started = bind(asked), Event()
-            listener.listen()
-            server = Server(engine, asked, started.set)
-            thread = Thread(target=server.run, kwargs={"sockets": [listener]})
-            thread.start()
-            running.callback(thread.join, 120)
-            running.callback(setattr, server, "should_exit", True)
-            assert started.wait(120)
-            return Live(server, listener.getsockname())
+            return _start(running, engine, **settings)
 
         yield start
 
@@ -247,15 +252,31 @@ def tool_engine(tool_folder: Path) -> Iterator[Engine]:
         yield engine
 
 
+@pytest.fixture(scope="module")
+def tool_servers(tool_engine: Engine) -> Iterator[Callable[..., Live]]:
+    """What gives a server of the engine with tools: one for all tests with the same settings."""
+    known: dict[str, Live] = {}
+    with ExitStack() as running:
+
+        def give(**settings: Any) -> Live:
+            name = repr(sorted(settings.items()))
+            if name not in known:
+                known[name] = _start(running, tool_engine, **settings)
+            return known[name]
+
+        yield give
+
+
 @pytest.fixture
 def scripted(
     tool_engine: Engine,
-    listening: Callable[..., AbstractContextManager[tuple[str, int]]],
+    tool_servers: Callable[..., Live],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., AbstractContextManager[tuple[str, int]]]:
     """What serves an engine that gives the same answer to everything, and gives the address.
 
-    The answer is forced by a mask of one token at a time: all else is the real engine.
+    The answer is forced by a mask of one token at a time: all else is the real engine. Servers are
+    shared: what they keep of one test, another finds.
     """
 
     @contextmanager
@@ -271,7 +292,6 @@ def scripted(
 
         forced = SamplingParams(temperature=0, mask=mask)
         monkeypatch.setattr(Engine, "default_sampling", forced)
-        with listening(tool_engine, **settings) as address:
-            yield address
+        yield tool_servers(**settings).address
 
     return serve

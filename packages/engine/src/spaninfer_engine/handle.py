@@ -9,7 +9,14 @@ from threading import Condition, Lock
 
 from spaninfer_engine.errors import Unread
 from spaninfer_engine.logprobs import num_values
-from spaninfer_engine.request import Completion, FinishReason, Output, Request, Status
+from spaninfer_engine.request import (
+    Completion,
+    FinishReason,
+    Output,
+    Request,
+    Status,
+    TokenLogprob,
+)
 from spaninfer_engine.schedule.sequence import SequenceState
 
 # Unread outputs of a choice; beyond that they are merged into one, as at its end. The garbage
@@ -46,7 +53,7 @@ class ResultQueue:
         `timeout` is in seconds; after it, TimeoutError is raised.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: self.has_news, timeout):
+            if not self.has_news and not self._changed.wait_for(lambda: self.has_news, timeout):
                 raise TimeoutError(f"nothing new after {timeout} s")
             if self._unread is not None:
                 raise self._unread
@@ -192,6 +199,8 @@ class Handles:
 
 def _weight(output: Output) -> int:
     """Return how many tokens and log-probabilities an output holds."""
+    if not output.logprobs and not output.prompt_logprobs:
+        return len(output.token_ids)
     listed = (output.logprobs, output.prompt_logprobs)
     return len(output.token_ids) + sum(map(num_values, listed))
 
@@ -200,13 +209,28 @@ def merge(outputs: Sequence[Output]) -> Output:
     """Return outputs of one choice, in order, as one."""
     if len(outputs) == 1:
         return outputs[0]
-    return replace(
-        outputs[-1],
-        token_ids=tuple(chain.from_iterable(output.token_ids for output in outputs)),
-        text="".join(output.text for output in outputs),
-        logprobs=tuple(chain.from_iterable(output.logprobs for output in outputs)),
-        prompt_logprobs=next((it.prompt_logprobs for it in outputs if it.prompt_logprobs), ()),
-        texts=tuple(chain.from_iterable(_texts(output) for output in outputs)),
+    token_ids: list[int] = []
+    texts: list[str] = []
+    logprobs: list[TokenLogprob] = []
+    prompt_logprobs: Sequence[TokenLogprob] = ()
+    for output in outputs:
+        token_ids += output.token_ids
+        texts += _texts(output)
+        logprobs += output.logprobs
+        prompt_logprobs = prompt_logprobs or output.prompt_logprobs
+    last = outputs[-1]
+    return Output(  # `replace` takes twice as long, of a busy server's every event
+        index=last.index,
+        token_ids=tuple(token_ids),
+        text="".join(texts),
+        logprobs=tuple(logprobs),
+        prompt_logprobs=prompt_logprobs,
+        finish_reason=last.finish_reason,
+        matched=last.matched,
+        error=last.error,
+        seed=last.seed,
+        usage=last.usage,
+        texts=tuple(texts),
     )
 
 

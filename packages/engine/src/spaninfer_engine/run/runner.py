@@ -342,10 +342,11 @@ class Runner(Resource):
         failed: dict[int, Exception],
     ) -> dict[int, TokenLogprob]:
         """Sample into `tokens` what the host must, and note it for the device."""
+        known_ids = self._sequences.by_id  # others have ended since the step was launched
         indices = [
             index
             for index in np.flatnonzero(batch.samples & ~batch.samples_on_device).tolist()
-            if self._knows(batch.seq_ids[index])
+            if batch.seq_ids[index] in known_ids
         ]
         if not indices:
             return {}
