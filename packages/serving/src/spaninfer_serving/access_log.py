@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from secrets import token_hex
 from time import perf_counter
 
 from spaninfer_engine import Output, SamplingParams
@@ -131,7 +131,7 @@ def print_json() -> None:
 
 def new_id() -> bytes:
     """Return an id for a request that brought none."""
-    return f"req-{uuid.uuid4().hex}".encode()
+    return f"req-{token_hex(16)}".encode()
 
 
 def _id_of(scope: Scope) -> bytes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from secrets import token_hex
 from typing import TypeAlias
 
 from pydantic import BaseModel
@@ -74,7 +74,7 @@ class ResponseMeta:
         cls, prefix: str, model: str, fingerprint: str, *, include_usage: bool, token_ids: bool
     ) -> ResponseMeta:
         """Return an envelope with an id of its own, dated now."""
-        name = f"{prefix}-{uuid.uuid4().hex}"
+        name = f"{prefix}-{token_hex(16)}"
         return cls(name, int(time.time()), model, fingerprint, include_usage, token_ids)
 
 

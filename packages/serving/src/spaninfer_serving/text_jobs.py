@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from secrets import token_hex
 from time import monotonic
 from typing import Any, cast
 
@@ -169,7 +169,7 @@ class TextService:
 
     def _meta(self, prefix: str) -> dict[str, Any]:
         return {
-            "id": f"{prefix}-{uuid.uuid4().hex}",
+            "id": f"{prefix}-{token_hex(16)}",
             "created": int(time.time()),
             "model": self.service.model,
         }

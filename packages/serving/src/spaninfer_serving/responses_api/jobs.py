@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from secrets import token_hex
 
 from spaninfer_engine import Output, Placement
 from spaninfer_engine.errors import RequestError
@@ -78,7 +78,7 @@ class ResponseService:
 
     def _begun(self, body: ResponsesRequest, job: GenerationJob) -> ResponseObject:
         return ResponseObject(
-            id=f"resp_{uuid.uuid4().hex}",
+            id=f"resp_{token_hex(16)}",
             created_at=job.meta.created,
             status="in_progress",
             instructions=body.instructions,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from secrets import token_hex
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -49,7 +49,7 @@ async def create_message(request: Request) -> Response:
     body, job = await read(request, MessagesRequest, partial(_ask, service))
     outputs = await started(request, job)
     message = MessageObject(
-        id=f"msg_{uuid.uuid4().hex}",
+        id=f"msg_{token_hex(16)}",
         model=service.model,
         usage=MessageUsage(
             input_tokens=len(job.prompts[0].ids), cache_read_input_tokens=0, output_tokens=0
