@@ -79,7 +79,9 @@ def rotary(gpu: Gpu, rows: int) -> tuple[Launch, int, int]:
 
 def codes(gpu: Gpu, rows: int, code: norm.Code = "int8") -> tuple[Launch, int, int]:
     """Return the quantisation's."""
-    step = quantize.prepare(code, rows=rows, channels=CHANNELS, dtype=DTYPE, gpu=gpu)
+    step = quantize.prepare(
+        quantize.QuantizeOptions(code), rows=rows, channels=CHANNELS, dtype=DTYPE, gpu=gpu
+    )
     out = torch.empty(rows, CHANNELS, device="cuda", dtype=torch.int8)
     scales = torch.empty(rows, device="cuda")
     return (

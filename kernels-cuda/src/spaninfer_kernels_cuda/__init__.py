@@ -22,6 +22,7 @@ from spaninfer_kernels_cuda import (
     quantized_gemm,
     rope,
     sample,
+    scaled_gemm,
     topk,
 )
 from spaninfer_kernels_cuda.sample import sample_from_logits
@@ -36,5 +37,6 @@ __all__ = [
     "rope",
     "sample",
     "sample_from_logits",
+    "scaled_gemm",
     "topk",
 ]

@@ -40,7 +40,9 @@ TALL = [Tall(144, 5), Tall(208, 4), Tall(256, 4)]
 def test_the_variant_carries_the_tile_and_the_gate():
     variant = gemm.variant_for(NARROW, ml_dtypes.bfloat16, "silu")
 
-    assert str(variant) == ("gemm[ACT=silu GATED=1 GROUPS=2 STAGES=4 T=bfloat16 TOKENS=8]")
+    assert str(variant) == (
+        "gemm[ACT=silu GATED=1 GROUPS=2 OPERAND=bfloat16 SCALES=none STAGES=4 T=bfloat16 TOKENS=8]"
+    )
     assert "sm_75" not in variant.architectures
 
 

@@ -3,7 +3,14 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from spaninfer_kernel_launch import DeviceError, DTypeError, captured, get_gpu, new_stream
+from spaninfer_kernel_launch import (
+    DeviceError,
+    DTypeError,
+    ShapeError,
+    captured,
+    get_gpu,
+    new_stream,
+)
 from spaninfer_kernels_cuda import quantize
 from spaninfer_op_reference import quantize_fp8, quantize_rows
 
@@ -13,14 +20,25 @@ DEFINITIONS = {"int8": quantize_rows, "fp8": quantize_fp8}
 
 
 def test_the_variant_carries_the_code_and_the_division():
-    variant = quantize.variant_for("fp8", 4096, ml_dtypes.bfloat16)
+    variant = quantize.variant_for(quantize.QuantizeOptions("fp8"), 4096, ml_dtypes.bfloat16)
 
-    assert str(variant) == "quantize_rows[CODE=Fp8 PACKS=1 T=bfloat16 THREADS=512 VECTOR=8]"
+    assert str(variant) == (
+        "quantize_rows[ACT= CODE=Fp8 GATED=0 GROUP=0 PACKS=1 T=bfloat16 THREADS=512 VECTOR=8]"
+    )
 
 
 def test_codes_without_a_kernel_are_refused():
     with pytest.raises(DTypeError, match="no codes 'int4'; there are int8, fp8"):
-        quantize.variant_for("int4", 4096, np.float16)
+        quantize.variant_for(quantize.QuantizeOptions("int4"), 4096, np.float16)
+    with pytest.raises(ShapeError, match="no activation 'swish'; there are silu, gelu"):
+        quantize.variant_for(quantize.QuantizeOptions("fp8", gate="swish"), 4096, np.float16)
+
+
+def test_groups_without_a_kernel_are_refused():
+    with pytest.raises(ShapeError, match="no groups of 100 codes; there are 32, 64, 128"):
+        quantize.variant_for(quantize.QuantizeOptions("fp8", 100), 4096, np.float16)
+    with pytest.raises(ShapeError, match="groups of 128 codes in rows loaded by 2; a warp loads"):
+        quantize.variant_for(quantize.QuantizeOptions("fp8", 128), 4098, np.float16)
 
 
 def test_arrays_in_host_memory_are_refused():
@@ -38,6 +56,41 @@ def test_codes_and_scales_are_their_definition_to_the_bit(on_gpu, dtype, code, r
     codes, scales = quantize.quantize(on_gpu.put(x), code)
 
     check(code, on_gpu.get(codes), on_gpu.get(scales), x)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+@pytest.mark.parametrize("code", DEFINITIONS)
+@pytest.mark.parametrize("group", [32, 128])
+@pytest.mark.parametrize(("rows", "channels"), [(3, 64), (5, 1040), (2, 18_944)])
+def test_a_group_is_coded_as_a_row_of_its_own(on_gpu, dtype, code, group, rows, channels):
+    x = numbers(rows, channels, dtype)
+
+    codes, scales = quantize.quantize(on_gpu.put(x), code, group=group)
+
+    codes, scales = on_gpu.get(codes), on_gpu.get(scales)
+    assert scales.shape == (-(-channels // group), rows)
+    for number, first in enumerate(range(0, channels, group)):
+        part = slice(first, first + group)
+        check(code, codes[:, part], scales[number], x[:, part])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("code", DEFINITIONS)
+@pytest.mark.parametrize("group", [None, 128])
+@pytest.mark.parametrize(("rows", "channels"), [(3, 64), (5, 1040), (2, 18_944)])
+def test_a_gate_is_applied_before_rows_are_coded(on_gpu, code, group, rows, channels):
+    x = numbers(rows, 2 * channels, np.float16)
+
+    codes, scales = quantize.quantize(on_gpu.put(x), code, group=group, gate="relu")
+
+    gate, up = np.split(x.astype(np.float32), 2, axis=1)
+    y = np.maximum(gate, 0) * up  # exact in float32
+    plain = quantize.quantize(on_gpu.put(y), code, group=group)
+    for actual, expected in zip((codes, scales), plain, strict=True):
+        np.testing.assert_array_equal(
+            on_gpu.get(actual).astype(np.float32), on_gpu.get(expected).astype(np.float32)
+        )
 
 
 @pytest.mark.gpu
@@ -75,7 +128,9 @@ def test_no_rows_are_no_launch(on_gpu):
 @pytest.mark.gpu
 def test_prepared_and_captured_it_runs_on_whatever_the_input_then_holds(on_gpu):
     gpu = get_gpu()
-    step = quantize.prepare("int8", rows=9, channels=640, dtype=np.float16, gpu=gpu)
+    step = quantize.prepare(
+        quantize.QuantizeOptions("int8"), rows=9, channels=640, dtype=np.float16, gpu=gpu
+    )
     given = on_gpu.put(np.zeros((9, 640), np.float16))
     out = on_gpu.put(np.zeros((9, 640), np.int8)), on_gpu.put(np.zeros(9, np.float32))
 

@@ -62,8 +62,9 @@ BRING, COUNT_UP = Signature("bring", Bring), Signature("count_up", CountUp)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "int8", "float8_e4m3fn"])
 @pytest.mark.parametrize("columns", [32, 64])
-def test_a_box_arrives_swizzled_with_zeros_where_the_array_ends(source_of, columns):
+def test_a_box_arrives_swizzled_with_zeros_where_the_array_ends(source_of, columns, dtype):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     gpu = get_gpu()
     if gpu.arch in ("sm_75", "sm_80"):
@@ -72,7 +73,7 @@ def test_a_box_arrives_swizzled_with_zeros_where_the_array_ends(source_of, colum
     compiled = compile_variant(Variant.of("bring", source, {}), gpu.arch)
 
     with gpu.current(), new_stream() as stream:
-        box = brought(torch, compiled, columns, gpu, stream)
+        box = brought(torch, compiled, columns, dtype, gpu, stream)
 
     whole = np.zeros((8, 32, 128), np.int16)
     whole[: SHAPE[0], : SHAPE[1]] = np.arange(np.prod(SHAPE)).reshape(SHAPE)
@@ -84,16 +85,22 @@ def test_a_box_arrives_swizzled_with_zeros_where_the_array_ends(source_of, colum
     np.testing.assert_array_equal(box.reshape(48, -1, 8), swizzled)
 
 
-def brought(torch, compiled, columns, gpu, stream):
-    """What a box of 3 x 16 x columns at [3, 2, 64] holds; no memory of `stream` is left behind."""
-    count = 3 * 16 * columns
+def brought(torch, compiled, columns, dtype, gpu, stream):
+    """What a box of 3 x 16 x columns at [3, 2, 64] holds; no memory of `stream` is left behind.
+
+    Columns count 16 bits: the same array and box have twice as many of 8.
+    """
+    count, each = 3 * 16 * columns, 1 if dtype == "float16" else 2
     array = Array(SHAPE, np.float16, gpu, stream)
     out = Array((3, 16, columns), np.int16, gpu, stream)
     fill = Call(load(compiled, gpu, COUNT_UP), Launch((1, 1, 1), (128, 1, 1)))
     fill(stream, CountUp(array.pointer, int(np.prod(SHAPE))))
     encoded = encode_tensor_map(
-        array.pointer, "float16", SHAPE, strides=(7 * 128, 128, 1), box=(3, 16, columns)
+        *(array.pointer, dtype),
+        shape=(*SHAPE[:2], each * 128),
+        strides=(each * 7 * 128, each * 128, 1),
+        box=(3, 16, each * columns),
     )
     call = Call(load(compiled, gpu, BRING), Launch((1, 1, 1), (128, 1, 1), 2 * count))
-    call(stream, Bring(x=64, map=encoded, y=2, z=3, out=out.pointer, count=count))
+    call(stream, Bring(x=each * 64, map=encoded, y=2, z=3, out=out.pointer, count=count))
     return torch.from_dlpack(out).cpu().numpy()

@@ -169,6 +169,13 @@ def _run(act: Act, gated: bool, x: object, out: object, stream: object) -> objec
     return out
 
 
+def half_width(width: int) -> int:
+    """Return the channels of a result whose gate and up are a row of `width`."""
+    if width % 2:
+        raise ShapeError(f"x: C is {width}, but gate and up are two halves of a row")
+    return width // 2
+
+
 @prepared_once(1024)
 def _checked(
     act: Act, gated: bool, spec: ArraySpec, out: ArraySpec
@@ -176,9 +183,7 @@ def _checked(
     """Return the activation for arrays with these specs, and the allocator of its result."""
     x = view_at(spec)
     rows, width = match(x=(x, "T C")).values()
-    if gated and width % 2:
-        raise ShapeError(f"x: C is {width}, but gate and up are two halves of a row")
-    channels, gpu = width // 2 if gated else width, gpu_of(x=x)
+    channels, gpu = half_width(width) if gated else width, gpu_of(x=x)
     alignment = vector(channels, x.dtype.itemsize) * x.dtype.itemsize
     check_dense(x.dtype, x=x)
     check_aligned(alignment, x=x)

@@ -8,4 +8,10 @@ struct TurnOf {
   __device__ __forceinline__ void next() {
     if (++stage == kStages) stage = 0, parity ^= 1;
   }
+
+  __device__ __forceinline__ void skip(int turns) {
+    stage += turns;
+    parity ^= stage / kStages & 1;
+    stage %= kStages;
+  }
 };

@@ -5,16 +5,18 @@
 // through a ring of STAGES buffers and multiply. Blocks share the work as stream_k.cuh says.
 // Weights do not depend on the previous kernel: their copies are issued before this one waits.
 //
-// Macros: T (half, bfloat16), TOKENS (8, 16, 32 or 64), GROUPS (of 4 warps), STAGES, GATED,
-//         ACT (a function of activate.cuh).
-// Demands: gridDim.y times TOKENS hold the M rows of x; K % 8 == 0; pointers and rows of x at
-//          multiples of 16 bytes; flags zero, as every launch leaves them.
+// Macros: T (half, bfloat16), OPERAND (of x and the weight: T, e4m3 or int8), SCALES (of codes:
+//         rows or blocks of scales.cuh; none), TOKENS (8, 16, 32 or 64), GROUPS (of 4 warps),
+//         STAGES, GATED, ACT (a function of activate.cuh).
+// Demands: gridDim.y times TOKENS hold the M rows of x; pointers and rows at multiples of 16 bytes;
+//          flags zero, as every launch leaves them.
 
-constexpr int kChunk = 64;                      // elements: 128 bytes, a line of shared memory
-constexpr int kVector = 8;                      // elements of 16 bytes
-constexpr int kVectors = kChunk / kVector;      // in a line
-constexpr int kLineBytes = kChunk * sizeof(T);
-constexpr int kSteps = kChunk / 16;
+constexpr int kLineBytes = 128;                       // of shared memory
+constexpr int kChunk = kLineBytes / sizeof(OPERAND);  // elements
+constexpr int kVector = 16 / sizeof(OPERAND);
+constexpr int kVectors = kChunk / kVector;  // in a line
+constexpr int kSteps = kLineBytes / 32;
+constexpr Scaling kScaling = Scaling::SCALES;
 constexpr int kBlockRows = 16;
 
 struct Kernel {
@@ -54,19 +56,19 @@ __device__ __forceinline__ unsigned offset_of(int line, int vector) {
   return line * kLineBytes + ((vector ^ (line & 7)) << 4);
 }
 
-__device__ __forceinline__ void copy_weight(unsigned char* stage, const T* weight,
+__device__ __forceinline__ void copy_weight(unsigned char* stage, const OPERAND* weight,
                                             ChunkCursor place, const Sizes& sizes) {
   const int line = threadIdx.x / kVectors, vector = threadIdx.x % kVectors;
   const int k = place.chunk * kChunk + vector * kVector;
   const bool is_there = k < sizes.inner;
 #pragma unroll
   for (int row = line; row < Kernel::kRows; row += kLinesAtOnce) {
-    const T* from = weight + weight_row(place.tile, row, sizes) * sizes.inner + k;
+    const OPERAND* from = weight + weight_row(place.tile, row, sizes) * sizes.inner + k;
     copy_16(stage + offset_of(row, vector), is_there ? from : weight, is_there);
   }
 }
 
-__device__ __forceinline__ void copy_x(unsigned char* stage, const T* x, ChunkCursor place,
+__device__ __forceinline__ void copy_x(unsigned char* stage, const OPERAND* x, ChunkCursor place,
                                        const Sizes& sizes) {
   const int line = threadIdx.x / kVectors, vector = threadIdx.x % kVectors;
   const int k = place.chunk * kChunk + vector * kVector;
@@ -80,8 +82,9 @@ __device__ __forceinline__ void copy_x(unsigned char* stage, const T* x, ChunkCu
   }
 }
 
-// acc += weight x^T for the 16 rows of each warp.
-__device__ __forceinline__ void multiply_chunk(Accumulators<Kernel>& acc, unsigned stage) {
+// sums += weight x^T for the 16 rows of each warp.
+template <typename Sums>
+__device__ __forceinline__ void multiply_chunk(Sums& sums, unsigned stage) {
   const int lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * kBlockRows + lane % 16;
 #pragma unroll
   for (int k = 0; k < kSteps; k += 2) {
@@ -92,23 +95,25 @@ __device__ __forceinline__ void multiply_chunk(Accumulators<Kernel>& acc, unsign
     for (int j = 0; j < Kernel::kColumns; ++j) {
       unsigned tokens[4];  // 8 of them, both steps
       load_matrices(tokens, stage + kWeightBytes + offset_of(8 * j + lane % 8, 2 * k + lane / 8));
-      multiply_add<T>(acc[j], a[0], tokens[0], tokens[1]);
-      multiply_add<T>(acc[j], a[1], tokens[2], tokens[3]);
+      multiply_add<OPERAND>(sums[j], a[0], tokens[0], tokens[1]);
+      multiply_add<OPERAND>(sums[j], a[1], tokens[2], tokens[3]);
     }
   }
 }
 
-__device__ __forceinline__ void clear(Accumulators<Kernel>& acc) {
+template <typename Sum>
+__device__ __forceinline__ void clear(Sum (&sums)[Kernel::kColumns][4]) {
 #pragma unroll
   for (int j = 0; j < Kernel::kColumns; ++j) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) acc[j][i] = 0.0f;
+    for (int i = 0; i < 4; ++i) sums[j][i] = 0;
   }
 }
 
 extern "C" __global__ void __launch_bounds__(Kernel::kThreads, 1)
-    gemm(T* out, const T* weight, const T* x, const T* bias, const T* residual, float4* partial,
-         int* flags, int tokens, int rows, int inner, long long stride) {
+    gemm(T* out, const OPERAND* weight, const OPERAND* x, const T* bias, const T* residual,
+         const float* x_scales, const float* weight_scales, float4* partial, int* flags, int tokens,
+         int rows, int inner, long long stride) {
   extern __shared__ __align__(128) unsigned char stages[];
   const int first_token = blockIdx.y * TOKENS;
   const Target<Kernel> target =
@@ -140,8 +145,11 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads, 1)
   }
 
   place = range.start();  // the next chunk to multiply
+  const auto scales = Scales<kScaling, GATED>::of(x_scales, weight_scales, tokens, rows, inner);
   Accumulators<Kernel> acc;
+  SumOf<OPERAND> sums[Kernel::kColumns][4];
   clear(acc);
+  clear(sums);
   int full = 0, empty = STAGES - 1;
   for (int n = 0; n < count; ++n) {
     wait_for_copies<STAGES - 2>();
@@ -152,7 +160,17 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads, 1)
       range.advance(coming);
     }
     commit_copies();
-    multiply_chunk(acc, shared_address(stages) + full * kStageBytes);
+    if constexpr (kScaling == Scaling::none) {
+      multiply_chunk(acc, shared_address(stages) + full * kStageBytes);
+    } else {
+      multiply_chunk(sums, shared_address(stages) + full * kStageBytes);
+      if (kScaling == Scaling::blocks || place.is_last()) {
+        const int column = column_of<Kernel>(place.tile, threadIdx.x / kWarp);
+        const int token = first_token + threadIdx.x % 4 * 2;
+        OwnScales<Kernel>::at(scales, column, token, place.chunk).add(acc, sums);
+        clear(sums);
+      }
+    }
     full = full + 1 == STAGES ? 0 : full + 1;
     empty = empty + 1 == STAGES ? 0 : empty + 1;
     if (place.is_last()) {

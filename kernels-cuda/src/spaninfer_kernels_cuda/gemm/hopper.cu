@@ -10,17 +10,19 @@
 // runs. A block that takes half of an SM lets the next kernel do the same beside it: between
 // consecutive GEMMs, memory is hardly ever idle.
 //
-// Macros: T (half, bfloat16), TOKENS (a size of Wgmma), GROUPS, STAGES, SPLITS (blocks of a
-//         cluster, each with a part of K of one tile; with 1 all blocks share all tiles), GATED,
-//         ACT (a function of activate.cuh).
-// Demands: gridDim.y times TOKENS hold the M rows of x; K % 8 == 0; a tile has at least SPLITS
-//          chunks; GATED: N % 16 == 0; maps whose boxes are kChunk elements of TOKENS rows of x,
-//          and of kRows rows of the weight (GATED: of 8 of the gate, then their 8 of up, and so
-//          on); flags zero, as every launch leaves them.
+// Macros: T (half, bfloat16), OPERAND (of x and the weight: T, e4m3 or int8), SCALES (of codes:
+//         rows or blocks of scales.cuh; none), TOKENS (a size of Wgmma), GROUPS, STAGES, SPLITS
+//         (blocks of a cluster, each with a part of K of one tile; with 1 all blocks share all
+//         tiles), GATED, ACT (a function of activate.cuh).
+// Demands: gridDim.y times TOKENS hold the M rows of x; rows of whole 16 bytes; a tile has at least
+//          SPLITS chunks; GATED: N % 16 == 0; maps whose boxes are kChunk elements of TOKENS rows
+//          of x, and of kRows rows of the weight (GATED: of 8 of the gate, then their 8 of up, and
+//          so on); flags zero, as every launch leaves them.
 
 constexpr int kLineBytes = 128;  // the swizzle width of the TMA
-constexpr int kChunk = kLineBytes / sizeof(T);
-constexpr int kSteps = kChunk / 16;
+constexpr int kChunk = kLineBytes / sizeof(OPERAND);
+constexpr int kStepBytes = 32, kSteps = kLineBytes / kStepBytes;
+constexpr Scaling kScaling = Scaling::SCALES;
 constexpr int kWgmmaRows = 64;
 
 struct Kernel {
@@ -92,32 +94,34 @@ __device__ __forceinline__ void copy_chunks(Shared& shared, const TensorMap& wei
   }
 }
 
-// Issues the wgmmas of a chunk.
-__device__ __forceinline__ void multiply_chunk(Accumulators<Kernel>& acc,
-                                               const unsigned char* stage, int group) {
+// Issues the wgmmas of a chunk. `adds` is false where it begins sums.
+template <typename Sums>
+__device__ __forceinline__ void multiply_chunk(Sums& sums, const unsigned char* stage, int group,
+                                               bool adds) {
   const unsigned weight = shared_address(stage) + group * kWgmmaRows * kLineBytes;
   const unsigned x = shared_address(stage) + kWeightBytes;
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kSteps; ++k) {
-    const int step = k * 16 * sizeof(T);
-    Wgmma<T, Kernel::kColumns>::of_tiles(acc, tile_at<kLineBytes>(weight + step, 0),
-                                           tile_at<kLineBytes>(x + step, 0), 1);
+    const int step = k * kStepBytes;
+    Wgmma<OPERAND, Kernel::kColumns>::of_tiles(sums, tile_at<kLineBytes>(weight + step, 0),
+                                               tile_at<kLineBytes>(x + step, 0), adds || k > 0);
   }
   wgmma_commit();
 }
 
-// Accumulates `chunks` chunks. The wgmmas of one run while the next is awaited, so a buffer is free
-// one chunk later.
-__device__ __forceinline__ void multiply_tile(Accumulators<Kernel>& acc, Shared& shared, Turn& turn,
-                                              int chunks, int group, bool speaks) {
+// Accumulates `chunks` chunks, onto `sums` if it `adds`. The wgmmas of one run while the next is
+// awaited, so a buffer is free one chunk later.
+template <typename Sums>
+__device__ __forceinline__ void multiply_chunks(Sums& sums, Shared& shared, Turn& turn, int chunks,
+                                                int group, bool speaks, bool adds) {
   int before = turn.stage;
   wait(&shared.full[turn.stage], turn.parity);
-  multiply_chunk(acc, shared.stages[turn.stage], group);
+  multiply_chunk(sums, shared.stages[turn.stage], group, adds);
   turn.next();
   for (int n = 1; n < chunks; ++n) {
     wait(&shared.full[turn.stage], turn.parity);
-    multiply_chunk(acc, shared.stages[turn.stage], group);
+    multiply_chunk(sums, shared.stages[turn.stage], group, true);
     wgmma_wait<1>();
     arrive_if(speaks, &shared.empty[before]);
     before = turn.stage;
@@ -125,16 +129,37 @@ __device__ __forceinline__ void multiply_tile(Accumulators<Kernel>& acc, Shared&
   }
   wgmma_wait<0>();
   arrive_if(speaks, &shared.empty[before]);
+  pin(sums);
+}
+
+// The same for a tile's chunks from `place` on, scaled.
+__device__ __forceinline__ void multiply_tile(Accumulators<Kernel>& acc, Shared& shared, Turn& turn,
+                                              const ChunkCursor& place, int warp, bool speaks,
+                                              const Scales<kScaling, GATED>& scales) {
+  if constexpr (kScaling == Scaling::none) {
+    multiply_chunks(acc, shared, turn, place.stop - place.chunk, warp / 4, speaks, true);
+  } else {
+    const int together = kScaling == Scaling::blocks ? 1 : place.stop - place.chunk;
+    const int column = column_of<Kernel>(place.tile, warp);
+    const int token = blockIdx.y * TOKENS + threadIdx.x % 4 * 2;
+    for (int chunk = place.chunk; chunk < place.stop; chunk += together) {
+      const auto own = OwnScales<Kernel>::at(scales, column, token, chunk);
+      SumOf<OPERAND> sums[Kernel::kColumns][4];
+      multiply_chunks(sums, shared, turn, together, warp / 4, speaks, false);
+      own.add(acc, sums);
+    }
+  }
 }
 
 // Where two blocks fit into the shared memory of an SM, their registers should fit too.
+constexpr int kMostTokens = kScaling == Scaling::none ? 64 : 32;  // sums are kept apart of codes
 constexpr int kBlocksOfSm =
-    STAGES * kStageBytes <= 113 * 1024 && GROUPS <= 2 && TOKENS <= 64 ? 2 : 1;
+    STAGES * kStageBytes <= 113 * 1024 && GROUPS <= 2 && TOKENS <= kMostTokens ? 2 : 1;
 
 extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kWarp, kBlocksOfSm)
     gemm(T* out, const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap x,
-         const T* bias, const T* residual, float4* partial, int* flags, int tokens, int rows,
-         int inner) {
+         const T* bias, const T* residual, const float* x_scales, const float* weight_scales,
+         float4* partial, int* flags, int tokens, int rows, int inner) {
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   if (threadIdx.x == Kernel::kThreads) {
@@ -165,14 +190,15 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kWarp, kBlocksOf
   // otherwise it moves four registers for every wgmma, 0.8 % of a 7B step of 64 tokens (H200).
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0), lane = threadIdx.x % kWarp;
   const Added<Kernel> added = added_by_owner<Kernel>(target);
+  const auto scales =
+      Scales<kScaling, GATED>::of(x_scales, weight_scales, tokens, rows, inner);
   Accumulators<Kernel> acc;
   Turn turn;
   ChunkCursor place = range.start();
   for (int left = range.count(); left > 0;) {
     const int here = place.stop - place.chunk;  // chunks of this tile
     const bool has_all = begin_tile<Kernel>(acc, place, range, target);
-    multiply_tile(acc, shared, turn, here, warp / 4, lane == 0);
-    pin(acc);
+    multiply_tile(acc, shared, turn, place, warp, lane == 0, scales);
     place.chunk = place.stop - 1;
     if constexpr (kInCluster) {
       wait_for_cluster();

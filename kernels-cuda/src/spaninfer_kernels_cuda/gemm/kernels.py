@@ -23,6 +23,8 @@ class GeneralArguments(NamedTuple):
     x: Pointer
     bias: Pointer
     residual: Pointer
+    x_scales: Pointer
+    weight_scales: Pointer
     partial: Pointer
     flags: Pointer
 
@@ -44,12 +46,26 @@ class HopperArguments(NamedTuple):
     x: TensorMap
     bias: Pointer
     residual: Pointer
+    x_scales: Pointer
+    weight_scales: Pointer
     partial: Pointer
     flags: Pointer
 
 
-class WholeTileArguments(NamedTuple):
-    """Arguments of gemm of wide.cu and tall.cu, which have no partials."""
+class WideArguments(NamedTuple):
+    """Arguments of gemm of wide.cu, which has no partials."""
+
+    out: Pointer
+    weight: TensorMap
+    x: TensorMap
+    bias: Pointer
+    residual: Pointer
+    x_scales: Pointer
+    weight_scales: Pointer
+
+
+class TallArguments(NamedTuple):
+    """Arguments of gemm of tall.cu, which has neither partials nor scales."""
 
     out: Pointer
     weight: TensorMap
@@ -74,7 +90,8 @@ class ClearArguments(NamedTuple):
 
 GEMM_GENERAL: Final = Signature("gemm", GeneralArguments, GeneralSizes)
 GEMM_HOPPER: Final = Signature("gemm", HopperArguments, Sizes)
-GEMM_WHOLE_TILES: Final = Signature("gemm", WholeTileArguments, Sizes)
+GEMM_WIDE: Final = Signature("gemm", WideArguments, Sizes)
+GEMM_TALL: Final = Signature("gemm", TallArguments, Sizes)
 GEMM_CLEAR: Final = Signature("gemm_clear", ClearArguments)
 
 
@@ -87,6 +104,8 @@ class Addresses(NamedTuple):
     bias: int
     residual: int
     workspace: int
+    x_scales: int = 0
+    weight_scales: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +137,8 @@ class General:
             x=at.x,
             bias=at.bias,
             residual=at.residual,
+            x_scales=at.x_scales,
+            weight_scales=at.weight_scales,
             partial=at.workspace + FLAG_BYTES,
             flags=at.workspace,
         )
@@ -141,6 +162,8 @@ class OnHopper:
             x=x,
             bias=at.bias,
             residual=at.residual,
+            x_scales=at.x_scales,
+            weight_scales=at.weight_scales,
             partial=at.workspace + FLAG_BYTES,
             flags=at.workspace,
         )
@@ -148,21 +171,29 @@ class OnHopper:
 
 
 @dataclass(frozen=True, slots=True)
-class WholeTiles:
-    """gemm of wide.cu or tall.cu, loaded."""
+class WideTiles:
+    """gemm of wide.cu, loaded."""
 
     operands: Operands
-    tile: Wide | Tall
-    call: Call[WholeTileArguments]
+    tile: Wide
+    call: Call[WideArguments]
 
     def start(self, handle: int, at: Addresses) -> None:
         """Launch it on the stream with this handle."""
         weight, x = self.operands.maps(at, self.tile)
-        arguments = WholeTileArguments(
-            out=at.out,
-            weight=weight,
-            x=x,
-            bias=at.bias,
-            residual=at.residual,
-        )
-        self.call(handle, arguments)
+        scales = at.x_scales, at.weight_scales
+        self.call(handle, WideArguments(at.out, weight, x, at.bias, at.residual, *scales))
+
+
+@dataclass(frozen=True, slots=True)
+class TallTiles:
+    """gemm of tall.cu, loaded."""
+
+    operands: Operands
+    tile: Tall
+    call: Call[TallArguments]
+
+    def start(self, handle: int, at: Addresses) -> None:
+        """Launch it on the stream with this handle."""
+        weight, x = self.operands.maps(at, self.tile)
+        self.call(handle, TallArguments(at.out, weight, x, at.bias, at.residual))

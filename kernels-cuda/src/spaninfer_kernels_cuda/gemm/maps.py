@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ml_dtypes  # noqa: F401  (numpy then knows its types by name)
+import numpy as np
 from spaninfer_kernel_launch import encode_tensor_map
 
-from spaninfer_kernels_cuda.gemm.tuning import CHUNK, Shape
+from spaninfer_kernels_cuda.gemm.tuning import LINE_BYTES, Shape
 
 _PAIRED = 8  # adjacent gate rows in shared memory, followed by their up rows
 
@@ -15,7 +17,7 @@ def map_x(pointer: int, dtype: str, shape: Shape, row_stride: int, tokens: int) 
         *(pointer, dtype),
         shape=(1, shape.rows, shape.inner),
         strides=(shape.rows * row_stride, row_stride, 1),
-        box=(1, tokens, CHUNK),
+        box=(1, tokens, _chunk(dtype)),
     )
 
 
@@ -31,11 +33,16 @@ def map_weight(pointer: int, dtype: str, shape: Shape, rows: int, *, gated: bool
             *(pointer, dtype),
             shape=(1, 1, outputs, inner),
             strides=(outputs * inner, outputs * inner, inner, 1),
-            box=(1, 1, rows, CHUNK),
+            box=(1, 1, rows, _chunk(dtype)),
         )
     return encode_tensor_map(
         *(pointer, dtype),
         shape=(outputs // (2 * _PAIRED), 2, _PAIRED, inner),
         strides=(_PAIRED * inner, outputs // 2 * inner, inner, 1),
-        box=(rows // (2 * _PAIRED), 2, _PAIRED, CHUNK),
+        box=(rows // (2 * _PAIRED), 2, _PAIRED, _chunk(dtype)),
     )
+
+
+def _chunk(dtype: str) -> int:
+    """Return the elements of a line of shared memory."""
+    return LINE_BYTES // np.dtype(dtype).itemsize

@@ -14,7 +14,7 @@ MOST_OUTPUTS = 2**31 // MOST_ROWS - 1  # so that 32 bits count the results
 CHUNK = 64  # elements of K, as in both kernels
 FLAGS = 1024  # most blocks of a launch, and flags of a workspace
 
-_LINE_BYTES = 2 * CHUNK
+LINE_BYTES = 2 * CHUNK  # of K, of a row in shared memory
 _GROUP_THREADS = 128
 GROUP_ROWS = 64  # of the weight
 _BARRIER_BYTES = 16  # of a stage, and of a split-K reduction, in hopper.cu
@@ -86,7 +86,7 @@ class Tile:
     def stage_bytes(self) -> int:
         """Shared memory of a stage."""
         barriers = _BARRIER_BYTES if self.hopper else 0
-        return (self.rows + self.tokens) * _LINE_BYTES + barriers
+        return (self.rows + self.tokens) * LINE_BYTES + barriers
 
     @property
     def split_k_bytes(self) -> int:

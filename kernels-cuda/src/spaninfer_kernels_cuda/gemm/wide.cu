@@ -11,22 +11,28 @@
 // accumulators through shared memory (split-K). Weights do not depend on the previous kernel: the
 // ring is filled while that one runs.
 //
-// Macros: T (half, bfloat16), GROUPS (2 or 3), BLOCKS (of 64 rows of x that a warpgroup has), ROWS
-//         (of the weight that a tile has; a size of Wgmma), STAGES, SPLITS, GATED, ACT (a function
-//         of activate.cuh).
-// Demands: K % 8 == 0; N % 8 == 0, GATED: N % 16 == 0; bias, residual and out at multiples of 4
-//          bytes; SPLITS > 1: a cluster for every tile, and SPLITS chunks or more; maps whose boxes
-//          are kChunk elements of kTokens rows of x, and of ROWS rows of the weight (GATED: of 8
-//          of the gate, then their 8 of up, and so on).
+// Macros: T (half, bfloat16), OPERAND (of x and the weight: T, e4m3 or int8), SCALES (of codes:
+//         rows or blocks of scales.cuh; none), GROUPS (2 or 3), ALTERNATE (whether each has tiles
+//         of its own), BLOCKS (of 64 rows of x that a warpgroup has), ROWS (of the weight that a
+//         tile has; a size of Wgmma; with blocks 128 or less, 144 or 192), STAGES, SPLITS, VECTORS
+//         (whether results are written by 16 bytes), GATED, ACT (a function of activate.cuh).
+// Demands: rows of whole 16 bytes; N % 8 == 0, GATED: N % 16 == 0; bias, residual and out at
+//          multiples of 4 bytes, VECTORS: out of 16; SPLITS > 1: groups do not alternate, a cluster
+//          for every tile, and SPLITS chunks or more; maps whose boxes are kChunk elements of
+//          kTokens rows of x, and of ROWS rows of the weight (GATED: of 8 of the gate, then their 8
+//          of up, and so on).
 
 constexpr int kLineBytes = 128;  // the swizzle width of the TMA
-constexpr int kChunk = kLineBytes / sizeof(T);
-constexpr int kSteps = kChunk / 16;
+constexpr int kChunk = kLineBytes / sizeof(OPERAND);
+constexpr int kStepBytes = 32, kSteps = kLineBytes / kStepBytes;
+constexpr Scaling kScaling = Scaling::SCALES;
 constexpr int kGroup = 4 * kWarp;
 constexpr int kMultiply = GROUPS * kGroup;  // consumer threads; the producer group follows
+constexpr int kFirstTurn = 2;  // of the named barriers by which groups alternate
 constexpr int kBlockRows = 64;              // of x
 
-constexpr int kTokens = GROUPS * BLOCKS * kBlockRows;
+constexpr int kSharing = ALTERNATE ? 1 : GROUPS;  // groups that have one tile
+constexpr int kTokens = kSharing * BLOCKS * kBlockRows;
 constexpr int kFragments = ROWS / 8;       // of accumulators, side by side
 constexpr int kPerResult = GATED ? 2 : 1;  // of those, what makes 8 columns of results
 constexpr int kResults = kFragments / kPerResult;
@@ -37,9 +43,12 @@ constexpr int kStageBytes = kWeightBytes + kTokens * kLineBytes;
 // Registers of a thread: consumers take what the producer group gives up.
 constexpr int kKept = GROUPS == 2 ? 232 : 160, kLeft = GROUPS == 2 ? 40 : 24;
 static_assert((GROUPS * kKept + kLeft) * kGroup <= 65536, "registers of an SM");
+static_assert(SPLITS == 1 || !ALTERNATE, "groups of a split tile share it");
 static_assert(SPLITS == 1 || kTokens * ROWS * 4 <= STAGES * kStageBytes, "room for acc");
 
-using Accumulators = float[BLOCKS][kFragments][4];
+template <typename Sum>
+using SumsOf = Sum[BLOCKS][kFragments][4];
+using Sums = SumsOf<SumOf<OPERAND>>;
 
 struct Shared {
   alignas(1024) unsigned char stages[STAGES][kStageBytes];
@@ -120,19 +129,24 @@ __device__ __forceinline__ void copy_chunks(Shared& shared, const TensorMap& wei
   let_next_kernel_start();
 }
 
+// Gives a buffer back to the producer.
+__device__ __forceinline__ void release(Barrier* empty) {
+  if (threadIdx.x % kWarp == 0) arrive(empty);
+}
+
 // Issues the wgmmas of a chunk. `adds` is false for the first one of a tile.
-__device__ __forceinline__ void multiply_chunk(Accumulators& acc, const unsigned char* stage,
-                                               int group, bool adds) {
+__device__ __forceinline__ void multiply_chunk(Sums& sums, const unsigned char* stage, int group,
+                                               bool adds) {
   const unsigned weight = shared_address(stage);
   const unsigned x = weight + kWeightBytes + group * BLOCKS * kBlockRows * kLineBytes;
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kSteps; ++k) {
-    const int step = k * 16 * sizeof(T);
+    const int step = k * kStepBytes;
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block) {
-      Wgmma<T, kFragments>::of_tiles(
-          acc[block], tile_at<kLineBytes>(x + block * kBlockRows * kLineBytes + step, 0),
+      Wgmma<OPERAND, kFragments>::of_tiles(
+          sums[block], tile_at<kLineBytes>(x + block * kBlockRows * kLineBytes + step, 0),
           tile_at<kLineBytes>(weight + step, 0), adds || k > 0);
     }
   }
@@ -143,19 +157,68 @@ __device__ __forceinline__ void multiply_chunk(Accumulators& acc, const unsigned
 struct Target {
   T* out;
   const T *bias, *residual;
+  Scales<kScaling, GATED> scales;
   int tokens, columns;
 
   __device__ __forceinline__ bool has(int token, int column) const {
     return token < tokens && column < columns;
   }
+
+  // Scales of a sum's token and the eighth after it, those of blocks aside, which it contains.
+  __device__ __forceinline__ float2 of_tokens(int token) const {
+    if constexpr (kScaling != Scaling::rows) return make_float2(1.0f, 1.0f);
+    return make_float2(scales.of_x(token, 0), scales.of_x(token + 8, 0));
+  }
+
+  // Turns a fragment of sums into floats.
+  template <typename Sum>
+  __device__ __forceinline__ void scale(float (&scaled)[4], const Sum (&sums)[4], float2 of_tokens,
+                                        int column, bool is_up) const {
+    float2 of_weights = make_float2(1.0f, 1.0f);
+    if constexpr (kScaling == Scaling::rows) of_weights = scales.of_weights(column, is_up);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float of_token = i < 2 ? of_tokens.x : of_tokens.y;
+      scaled[i] = static_cast<float>(sums[i]) * (of_token * (i % 2 ? of_weights.y : of_weights.x));
+    }
+  }
 };
+
+// Writes four fragments side by side by vectors of 16 bytes: of each, a thread has two columns of
+// eight, and its neighbours the rest. They exchange, so that thread t has fragment t.
+__device__ __forceinline__ void store_vectors(const float (*results)[4], const Target& target,
+                                              int token, int column, int count) {
+  const int own = threadIdx.x % 4;
+#pragma unroll
+  for (int line = 0; line < 2; ++line) {
+    unsigned pairs[4];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      pairs[n] = pack_pair<T>(results[n][2 * line], results[n][2 * line + 1]);
+    }
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        if (n & step) continue;
+        unsigned &low = pairs[n], &high = pairs[n + step];
+        const unsigned theirs = __shfl_xor_sync(0xffffffffu, own & step ? low : high, step);
+        (own & step ? low : high) = theirs;
+      }
+    }
+    const int first = column - 2 * own + 8 * own;
+    if (own >= count || !target.has(token + 8 * line, first)) continue;
+    *reinterpret_cast<uint4*>(target.out + (token + 8 * line) * target.columns + first) =
+        make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+  }
+}
 
 // Turns accumulators into results and writes them: `count` fragments side by side, at most kMost,
 // of tokens `token` and the eighth after it, columns from `column` on. All is read before anything
 // is written: `out` may be `residual`, and the compiler must keep the order.
-template <int kMost>
-__device__ __forceinline__ void finish(const float (*acc)[4], const Target& target, int token,
-                                       int column, int count) {
+template <int kMost, typename Sum>
+__device__ __forceinline__ void finish(const Sum (*acc)[4], const Target& target, float2 of_tokens,
+                                       int token, int column, int count) {
   float results[kMost][4];
 #pragma unroll
   for (int n = 0; n < kMost; ++n) {
@@ -166,10 +229,13 @@ __device__ __forceinline__ void finish(const float (*acc)[4], const Target& targ
       load_floats<2>(bias, target.bias + first);
       if (GATED) load_floats<2>(up_bias, target.bias + target.columns + first);
     }
+    float sum[4], up[4] = {};
+    target.scale(sum, acc[n * kPerResult], of_tokens, first, false);
+    if constexpr (GATED) target.scale(up, acc[n * kPerResult + 1], of_tokens, first, true);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float y = acc[n * kPerResult][i] + bias[i % 2];
-      if constexpr (GATED) y = ACT(y) * (acc[n * kPerResult + 1][i] + up_bias[i % 2]);
+      float y = sum[i] + bias[i % 2];
+      if constexpr (GATED) y = ACT(y) * (up[i] + up_bias[i % 2]);
       results[n][i] = y;
     }
 #pragma unroll
@@ -181,28 +247,34 @@ __device__ __forceinline__ void finish(const float (*acc)[4], const Target& targ
       results[n][2 * line + 1] += add[1];
     }
   }
+  if constexpr (kMost == 4 && VECTORS) {
+    store_vectors(results, target, token, column, count);
+  } else {
 #pragma unroll
-  for (int n = 0; n < kMost; ++n) {
-    if (n >= count) break;
-    const int first = column + 8 * n;
+    for (int n = 0; n < kMost; ++n) {
+      if (n >= count) break;
+      const int first = column + 8 * n;
 #pragma unroll
-    for (int line = 0; line < 2; ++line) {
-      if (!target.has(token + 8 * line, first)) continue;
-      store_floats<2>(target.out + (token + 8 * line) * target.columns + first,
-                      &results[n][2 * line]);
+      for (int line = 0; line < 2; ++line) {
+        if (!target.has(token + 8 * line, first)) continue;
+        store_floats<2>(target.out + (token + 8 * line) * target.columns + first,
+                        &results[n][2 * line]);
+      }
     }
   }
 }
 
 // Writes a tile that this block has accumulated alone; `token` and `column` are the thread's first.
-__device__ __forceinline__ void finish_tile(const Accumulators& acc, const Target& target,
-                                            int token, int column) {
+template <typename Sum>
+__device__ __forceinline__ void finish_tile(const SumsOf<Sum>& acc, const Target& target, int token,
+                                            int column) {
   constexpr int kBatch = 4;  // whose loads are in flight together
 #pragma unroll
   for (int block = 0; block < BLOCKS; ++block) {
+    const float2 of_tokens = target.of_tokens(token + block * kBlockRows);
 #pragma unroll
     for (int n = 0; n < kResults; n += kBatch) {
-      finish<kBatch>(&acc[block][n * kPerResult], target, token + block * kBlockRows,
+      finish<kBatch>(&acc[block][n * kPerResult], target, of_tokens, token + block * kBlockRows,
                      column + 8 * n, min(kBatch, kResults - n));
     }
   }
@@ -214,7 +286,8 @@ __device__ __forceinline__ void sync_multiplying() {
 
 // The same where the blocks of a cluster hold partial accumulators (split-K): each finishes some
 // fragments, adding the partials in all blocks' `shared` memory, always in the same order.
-__device__ __forceinline__ void finish_split(const Accumulators& acc, float4* shared,
+template <typename Sum>
+__device__ __forceinline__ void finish_split(const SumsOf<Sum>& acc, float4* shared,
                                              const Target& target, int token, int column) {
   constexpr int kWarps = 4 * GROUPS;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -224,9 +297,8 @@ __device__ __forceinline__ void finish_split(const Accumulators& acc, float4* sh
     const int line = (warp / 4 * BLOCKS + block) * 4 + warp % 4;  // of 16 tokens
 #pragma unroll
     for (int n = 0; n < kFragments; ++n) {
-      const float (&sum)[4] = acc[block][n];
-      shared[(line * kFragments + n) * kWarp + lane] =
-          make_float4(sum[0], sum[1], sum[2], sum[3]);
+      const Sum (&sum)[4] = acc[block][n];
+      shared[(line * kFragments + n) * kWarp + lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
     }
   }
   sync_cluster();
@@ -245,51 +317,160 @@ __device__ __forceinline__ void finish_split(const Accumulators& acc, float4* sh
         whole[i][3] += sum.w;
       }
     }
-    finish<1>(whole, target, token + result / kResults * 16, column + result % kResults * 8, 1);
+    const int line = token + result / kResults * 16;
+    finish<1>(whole, target, target.of_tokens(line), line, column + result % kResults * 8, 1);
   }
   sync_cluster();  // others may still read what this block has put there
 }
 
-// A consumer warpgroup.
+// The order of groups that alternate. A group begins a tile when the one before has issued the
+// products of its own: so it never waits for a phase of a buffer beyond the next.
+struct Alternation {
+  int group;
+  bool is_first, is_last;  // of the block's tiles
+
+  __device__ __forceinline__ void begin() const {
+    if (ALTERNATE && !is_first) {
+      asm volatile("bar.sync %0, %1;" ::"r"(kFirstTurn + group), "n"(2 * kGroup) : "memory");
+    }
+  }
+  __device__ __forceinline__ void end() const {
+    if (ALTERNATE && !is_last) {
+      const int next = group + 1 == GROUPS ? 0 : group + 1;
+      asm volatile("bar.arrive %0, %1;" ::"r"(kFirstTurn + next), "n"(2 * kGroup) : "memory");
+    }
+  }
+};
+
+// Scales of one block for a thread's sums: fragments of up to two blocks of weight rows.
+struct BlockScales {
+  float x[BLOCKS][2], weight[2][kPerResult];
+  int second;  // the first result of the second of these blocks
+
+  static __device__ __forceinline__ BlockScales at(const Scales<kScaling, GATED>& scales, int token,
+                                                   int column, int block) {
+    BlockScales own;
+#pragma unroll
+    for (int n = 0; n < BLOCKS; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        own.x[n][i] = scales.of_x(token + n * kBlockRows + 8 * i, block);
+      }
+    }
+    const int next = (column / kScaleBlock + 1) * kScaleBlock;
+#pragma unroll
+    for (int up = 0; up < kPerResult; ++up) {
+      own.weight[0][up] = scales.of_weight(column, up, block);
+      own.weight[1][up] = scales.of_weight(next, up, block);
+    }
+    own.second = (next - column) / 8;
+    return own;
+  }
+
+  __device__ __forceinline__ void add(SumsOf<float>& acc, const Sums& sums) const {
+#pragma unroll
+    for (int block = 0; block < BLOCKS; ++block) {
+#pragma unroll
+      for (int n = 0; n < kFragments; ++n) {
+        const int up = n % kPerResult;
+        const float of_weight = n / kPerResult < second ? weight[0][up] : weight[1][up];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          acc[block][n][i] = fmaf(sums[block][n][i], x[block][i / 2] * of_weight, acc[block][n][i]);
+        }
+      }
+    }
+  }
+};
+
+// The sums of a tile, each chunk's scaled before it is added.
+template <typename Acc>
+__device__ __forceinline__ void multiply_blocks(Acc& acc, Shared& shared, Turn& turn,
+                                                const Target& target, const WorkRange& range,
+                                                const Alternation& order, int token, int column) {
+  const int group = ALTERNATE ? 0 : threadIdx.x / kGroup;
+#pragma unroll
+  for (int block = 0; block < BLOCKS; ++block) {
+#pragma unroll
+    for (int n = 0; n < kFragments; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc[block][n][i] = 0.0f;
+    }
+  }
+  for (int chunk = range.begin; chunk < range.end; ++chunk, turn.next()) {
+    const BlockScales own = BlockScales::at(target.scales, token, column, chunk);
+    Sums sums;
+    wait(&shared.full[turn.stage], turn.parity);
+    multiply_chunk(sums, shared.stages[turn.stage], group, false);
+    wgmma_wait<0>();
+    release(&shared.empty[turn.stage]);
+#pragma unroll
+    for (int block = 0; block < BLOCKS; ++block) pin(sums[block]);
+    own.add(acc, sums);
+  }
+  order.end();
+}
+
+// The sums of a tile. The wgmmas of one chunk run while the next is awaited.
+__device__ __forceinline__ void multiply_chunks(Sums& acc, Shared& shared, Turn& turn,
+                                                const WorkRange& range, const Alternation& order) {
+  const int group = ALTERNATE ? 0 : threadIdx.x / kGroup;
+  int before = 0;  // the buffer of the chunk before
+  for (int chunk = range.begin; chunk < range.end; ++chunk, turn.next()) {
+    wait(&shared.full[turn.stage], turn.parity);
+    multiply_chunk(acc, shared.stages[turn.stage], group, chunk > range.begin);
+    wgmma_wait<1>();
+    if (chunk > range.begin) release(&shared.empty[before]);
+    before = turn.stage;
+  }
+  order.end();
+  wgmma_wait<0>();
+  release(&shared.empty[before]);
+#pragma unroll
+  for (int block = 0; block < BLOCKS; ++block) pin(acc[block]);
+}
+
+// A consumer warpgroup. Where groups alternate, each has the tiles of its turn: one's results are
+// written while the other multiplies.
 __device__ __forceinline__ void multiply(Shared& shared, const Target& target,
                                          const WorkRange& range) {
   const int group = threadIdx.x / kGroup, warp = threadIdx.x % kGroup / kWarp;
-  const int lane = threadIdx.x % kWarp;
+  const int lane = threadIdx.x % kWarp, in_tile = ALTERNATE ? 0 : group;
+  const int turns = ALTERNATE ? range.end - range.begin : 0;  // of a tile of another group
   Turn turn;
-  for (int unit = range.first; unit < range.units; unit += range.step) {
-    Accumulators acc;
-    int before = 0;  // the buffer of the chunk before
-    for (int chunk = range.begin; chunk < range.end; ++chunk, turn.next()) {
-      wait(&shared.full[turn.stage], turn.parity);
-      multiply_chunk(acc, shared.stages[turn.stage], group, chunk > range.begin);
-      wgmma_wait<1>();
-      if (chunk > range.begin && lane == 0) arrive(&shared.empty[before]);
-      before = turn.stage;
-    }
-    wgmma_wait<0>();
-    if (lane == 0) arrive(&shared.empty[before]);
-#pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) pin(acc[block]);
+  turn.skip(group * turns);
+  for (int unit = range.first + (ALTERNATE ? group * range.step : 0); unit < range.units;
+       unit += range.step * (ALTERNATE ? GROUPS : 1), turn.skip((GROUPS - 1) * turns)) {
     const int token = range.token_of(unit) + lane / 4;
     const int column = range.tile_of(unit) * kResults * 8 + lane % 4 * 2;
+    const int own = token + in_tile * BLOCKS * kBlockRows + warp * 16;
+    const Alternation order{group, unit == range.first, unit + range.step >= range.units};
+    order.begin();
+    Sums acc;
+    if constexpr (kScaling == Scaling::blocks) {
+      multiply_blocks(acc, shared, turn, target, range, order, own, column - lane % 4 * 2);
+    } else {
+      multiply_chunks(acc, shared, turn, range, order);
+    }
     if constexpr (SPLITS > 1) {
       finish_split(acc, reinterpret_cast<float4*>(shared.stages), target, token, column);
     } else {
-      finish_tile(acc, target, token + group * BLOCKS * kBlockRows + warp * 16, column);
+      finish_tile(acc, target, own, column);
     }
   }
 }
 
 extern "C" __global__ void __launch_bounds__(kMultiply + kGroup, 1)
     gemm(T* out, const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap x,
-         const T* bias, const T* residual, int tokens, int rows, int inner) {
+         const T* bias, const T* residual, const float* x_scales, const float* weight_scales,
+         int tokens, int rows, int inner) {
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   if (threadIdx.x == kMultiply) {
     prefetch_map(x);
     for (int i = 0; i < STAGES; ++i) {
       init_barrier(&shared.full[i], 1);
-      init_barrier(&shared.empty[i], GROUPS * 4);  // a lane of each warp
+      init_barrier(&shared.empty[i], kSharing * 4);  // a lane of each warp
     }
     publish_barriers();
   }
@@ -302,7 +483,8 @@ extern "C" __global__ void __launch_bounds__(kMultiply + kGroup, 1)
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kKept));
     wait_for_kernel_before();
-    multiply(shared, {out, bias, residual, tokens, GATED ? rows / 2 : rows}, range);
+    const auto scales = Scales<kScaling, GATED>::of(x_scales, weight_scales, tokens, rows, inner);
+    multiply(shared, {out, bias, residual, scales, tokens, GATED ? rows / 2 : rows}, range);
   }
 }
 

@@ -33,7 +33,8 @@ class Wide:
 
     Each of `groups` warpgroups has `blocks` times 64 rows of x, all of them the same `rows` of the
     weight; `stages` chunks are in flight or being multiplied. With `splits` > 1 a cluster of as
-    many blocks works on a tile, each on its part of K.
+    many blocks works on a tile, each on its part of K. Groups that `alternate` have a tile each:
+    one writes its results while the other multiplies.
     """
 
     groups: int
@@ -41,11 +42,12 @@ class Wide:
     rows: int
     stages: int
     splits: int = 1
+    alternate: bool = False
 
     @property
     def tokens(self) -> int:
         """Rows of x."""
-        return self.groups * self.blocks * _BLOCK_ROWS
+        return (1 if self.alternate else self.groups) * self.blocks * _BLOCK_ROWS
 
     @property
     def threads(self) -> int:
@@ -84,7 +86,7 @@ def launch_wide(rows: int, outputs: int, tile: Wide, sm_count: int) -> Launch | 
     """Return the grid: a cluster for every tile where it splits K; None without rows."""
     if not rows:
         return None
-    units = _units(rows, outputs, tile)
+    units = units_of(rows, outputs, tile)
     clusters = units if tile.splits > 1 else min(units, sm_count)
     return Launch(
         grid=(clusters * tile.splits, 1, 1),
@@ -106,14 +108,14 @@ def _tiles(rows: int, chunks: int) -> Iterator[Wide]:
                 yield Wide(groups, blocks, size, 0, splits)
 
 
-def _units(rows: int, outputs: int, tile: Wide) -> int:
+def units_of(rows: int, outputs: int, tile: Wide) -> int:
     """Return how many tiles of results there are."""
     return -(-outputs // tile.rows) * -(-rows // tile.tokens)
 
 
 def _estimate_ns(rows: int, outputs: int, inner: int, tile: Wide) -> float:
     """Return an estimate of the GEMM's time."""
-    units, clusters = _units(rows, outputs, tile), _CLUSTERS[tile.splits]
+    units, clusters = units_of(rows, outputs, tile), _CLUSTERS[tile.splits]
     if tile.splits > 1 and units > clusters:
         return inf
     waves, chunks = -(-units // clusters), -(-inner // (_CHUNK * tile.splits))

@@ -3,13 +3,14 @@
 Rows x[T C], weight[C], bias[C], residual[T C] (read, and replaced by the sum) and out[T C] have one
 element type, 16-byte aligned and contiguous; sums are float32. With a residual, the norm is taken
 of the sum as it was rounded, which is what the next layer adds to. Instead of elements, out[T C]
-may hold 8-bit codes with scales[T], as `quantize` makes them of the norm before it is rounded.
+may hold 8-bit codes with scales[T], or scales[ceil(C/group) T] of groups, as `quantize` makes them
+of the norm before it is rounded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
@@ -45,7 +46,7 @@ from spaninfer_kernel_launch import (
     view_at,
 )
 
-from spaninfer_kernels_cuda.codes import CODES, Code, code_type
+from spaninfer_kernels_cuda.codes import CODES, Code, check_group, code_type, scales_shape
 from spaninfer_kernels_cuda.rows import divide, launch
 
 
@@ -54,6 +55,7 @@ class NormArguments(NamedTuple):
 
     out: Pointer
     scales: Pointer
+    rounded: Pointer
     residual: Pointer
     x: Pointer
     weight: Pointer
@@ -65,19 +67,22 @@ class NormArguments(NamedTuple):
 
 NORM_ROWS = Signature("norm_rows", NormArguments)
 _HEADERS = ("types.cuh", "math.cuh", "reduce.cuh", "overlap.cuh")
+_SOURCE = Source("spaninfer_kernels_cuda", "norm/kernel.cu", _HEADERS, kernels=(NORM_ROWS,))
+_CODING = replace(_SOURCE, headers=(*_HEADERS, "codes.cuh"), own=("coded_row.cuh",))
 
 
 @dataclass(frozen=True, slots=True)
 class NormOptions:
     """A request for a variant: the kind of norm, a residual added first, a bias last.
 
-    With a `code`, the result is quantised.
+    With a `code`, the result is quantised, with a scale per row or per `group` of a row.
     """
 
     kind: Literal["rms", "layer"]
     residual: bool = False
     bias: bool = False
     code: Code | None = None
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +107,20 @@ class PreparedNorm:
         residual: object = None,
         bias: object = None,
         scales: object = None,
+        rounded: object = None,
         weight_offset: float = 0.0,
         stream: object = None,
     ) -> None:
         """Write the norm of x, or of x + residual, to `out`, and the sum to `residual`.
 
-        Where the result is quantised, `out` is for codes and `scales` for their scales.
+        Where the result is quantised, `out` is for codes, `scales` for their scales, and `rounded`
+        for the norm without codes, if it is wanted too.
         """
         handle = stream_handle(stream, x)
         arguments = NormArguments(
             out=pointer_of(out),
             scales=pointer_of(scales),
+            rounded=pointer_of(rounded),
             residual=pointer_of(residual),
             x=pointer_of(x),
             weight=pointer_of(weight),
@@ -143,9 +151,9 @@ def variant_for(options: NormOptions, channels: int, dtype: object) -> Variant:
         "BIAS": options.bias,
     }
     if options.code:
-        macros["CODE"] = code_type(options.code).name
-    headers = (*_HEADERS, "codes.cuh") if options.code else _HEADERS
-    source = Source("spaninfer_kernels_cuda", "norm/kernel.cu", headers, kernels=(NORM_ROWS,))
+        check_group(options.group, division)
+        macros |= {"CODE": code_type(options.code).name, "GROUP": options.group or 0}
+    source = _CODING if options.code else _SOURCE
     return Variant.of("norm_rows", source, macros, element.architectures)
 
 
@@ -187,7 +195,7 @@ def rms_norm(
     result is a new array.
     """
     arrays = _Arrays(x, weight, residual=residual, out=out)
-    return _run(("rms", None), arrays, eps, float(plus_one), stream)[0]
+    return _run(NormOptions("rms"), arrays, eps, float(plus_one), stream)[0]
 
 
 def rms_norm_quantized(
@@ -196,6 +204,7 @@ def rms_norm_quantized(
     code: Code,
     *,
     eps: float,
+    group: int | None = None,
     residual: object = None,
     plus_one: bool = False,
     out: tuple[object, object] | None = None,
@@ -203,11 +212,12 @@ def rms_norm_quantized(
 ) -> tuple[object, object]:
     """Return codes[T C] and scales[T]: `rms_norm`, quantised before it is rounded.
 
-    `out` holds both in this order; the rest is as for `rms_norm`.
+    With a `group`, scales[ceil(C/group) T]. `out` holds both in this order; the rest is as for
+    `rms_norm`.
     """
     codes, scales = out or (None, None)
     arrays = _Arrays(x, weight, residual=residual, out=codes, scales=scales)
-    return _run(("rms", code), arrays, eps, float(plus_one), stream)
+    return _run(NormOptions("rms", code=code, group=group), arrays, eps, float(plus_one), stream)
 
 
 def layer_norm(
@@ -225,7 +235,7 @@ def layer_norm(
     Residual, `out` and stream are as for `rms_norm`.
     """
     arrays = _Arrays(x, weight, bias, residual, out)
-    return _run(("layer", None), arrays, eps, 0.0, stream)[0]
+    return _run(NormOptions("layer"), arrays, eps, 0.0, stream)[0]
 
 
 class _Arrays(NamedTuple):
@@ -240,7 +250,7 @@ class _Arrays(NamedTuple):
 
 
 def _run(
-    kind: tuple[Literal["rms", "layer"], Code | None],
+    asked: NormOptions,
     arrays: _Arrays,
     eps: float,
     weight_offset: float,
@@ -248,7 +258,7 @@ def _run(
 ) -> tuple[object, object]:
     """Launch the norm prepared for the arrays' specs; return result and scales."""
     (x, weight, bias, residual, to, scales_at), specs = inspect_arrays(*arrays)
-    step, allocate = _checked(*kind, specs)
+    step, allocate = _checked(asked, specs)
     handle = stream_handle(stream, arrays.x)
     out, scales = arrays.out, arrays.scales
     if out is None:
@@ -259,6 +269,7 @@ def _run(
     arguments = NormArguments(
         out=to,
         scales=scales_at,
+        rounded=0,
         residual=residual,
         x=x,
         weight=weight,
@@ -273,7 +284,7 @@ def _run(
 
 @prepared_once(1024)
 def _checked(
-    kind: Literal["rms", "layer"], code: Code | None, each_spec: tuple[ArraySpec, ...]
+    asked: NormOptions, each_spec: tuple[ArraySpec, ...]
 ) -> tuple[PreparedNorm, Callable[[int], tuple[Any, ...]]]:
     """Return the norm for arrays with these specs, and the allocator of its results."""
     specs = _Arrays(*each_spec)
@@ -287,14 +298,14 @@ def _checked(
     check_dense(dtype, **views)
     gpu = gpu_of(**views)
     check_aligned(vector * dtype.itemsize, **views)
-    options = NormOptions(kind, residual="residual" in views, bias="bias" in views, code=code)
+    options = replace(asked, residual="residual" in views, bias="bias" in views)
     step = prepare(options, rows=rows, channels=channels, dtype=dtype, gpu=gpu)
-    element = code_type(code).dtype if code else dtype
+    element = code_type(asked.code).dtype if asked.code else dtype
     results: tuple[Result, ...] = (
         ("out", (rows, channels), element, vector * element.itemsize),
-        ("scales", (rows,), np.float32, 1),
+        ("scales", scales_shape(rows, channels, asked.group), np.float32, 1),
     )
-    if not code:
+    if not asked.code:
         results = results[:1]
     check_results((specs.out, specs.scales)[: len(results)], gpu, *results)
     return step, allocator(specs.x, gpu, *results)
@@ -310,11 +321,20 @@ def _every_options() -> Iterator[NormOptions]:
             yield NormOptions("layer", residual, bias, code)
 
 
+def _every_grouped() -> Iterator[NormOptions]:
+    for residual, code in product((False, True), CODES):
+        yield NormOptions("rms", residual, code=code, group=128)
+
+
 VARIANTS: tuple[Variant, ...] = tuple(
     variant_for(options, channels, dtype)
     for options in _every_options()
     for channels in (64, 1001, 3584, 8192, 16_384)
     for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)
+) + tuple(
+    variant_for(options, channels, ml_dtypes.bfloat16)
+    for options in _every_grouped()
+    for channels in (64, 3584, 8192, 16_384)
 )
 """Every combination of options and element types, with every row division that models need."""
 

@@ -3,14 +3,16 @@
 //   h = x + residual          rounded to T and written back to residual       (RESIDUAL)
 //   m = mean(h)               0 without LAYER
 //   y = (h - m) / sqrt(mean((h - m)^2) + eps) * (weight + weight_offset) + bias
-//   out = y                   rounded to T, or in codes of CODE with scales[row]
+//   out = y                   rounded to T, or in codes of CODE with scales[row], or with
+//                             scales[channels / GROUP, row], and rounded as well where asked
 //
 // One block per row. A thread reads its packs once, keeps them in registers through the reductions
 // and writes the result: every element is read once and written once. The variance is the mean of
 // squared differences, not a difference of means, which would cancel.
 //
-// Macros: T (element), CODE (of the result, where it is quantised: Fp8 or SymmetricInt8), THREADS,
-//         VECTOR (elements per load), PACKS (loads per thread), LAYER, RESIDUAL, BIAS (0 or 1).
+// Macros: T (element), CODE (of the result, where it is quantised: Fp8 or SymmetricInt8), GROUP (of
+//         codes that share a scale; 0: a row), THREADS, VECTOR (elements per load), PACKS (loads
+//         per thread), LAYER, RESIDUAL, BIAS (0 or 1).
 // Demands: channels % VECTOR == 0; channels <= THREADS * PACKS * VECTOR; rows contiguous.
 
 #ifdef CODE
@@ -23,9 +25,9 @@ using Out = T;
 constexpr int kBlocksPerSM = PACKS == 1 ? 3 : 1;
 
 extern "C" __global__ void __launch_bounds__(THREADS, kBlocksPerSM)
-    norm_rows(Out* __restrict__ out, float* __restrict__ scales, T* __restrict__ residual,
-              const T* x, const T* __restrict__ weight, const T* __restrict__ bias, int channels,
-              float eps, float weight_offset) {
+    norm_rows(Out* __restrict__ out, float* __restrict__ scales, T* __restrict__ rounded,
+              T* __restrict__ residual, const T* x, const T* __restrict__ weight,
+              const T* __restrict__ bias, int channels, float eps, float weight_offset) {
   const size_t row = static_cast<size_t>(blockIdx.x) * channels;
   const auto begin = [](int k) { return static_cast<int>(threadIdx.x + k * THREADS) * VECTOR; };
 
@@ -79,7 +81,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, kBlocksPerSM)
   }
   const float scale = rsqrtf(mean_square + eps);
 
-  float most = 0.0f;
 #pragma unroll
   for (int k = 0; k < PACKS; ++k) {
     if (begin(k) >= channels) continue;
@@ -91,7 +92,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, kBlocksPerSM)
       float& y = held[k][v];
       y = (y - mean) * scale * (to_float(weights.at[v]) + weight_offset);
       if constexpr (BIAS) y += biases[v];
-      most = fmaxf(most, fabsf(y));
     }
 #ifndef CODE
     store_floats<VECTOR>(out + row + begin(k), held[k]);
@@ -99,12 +99,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, kBlocksPerSM)
   }
 
 #ifdef CODE
-  most = block_max<THREADS>(most);
-  const CODE code(-most, most);
 #pragma unroll
   for (int k = 0; k < PACKS; ++k) {
-    if (begin(k) < channels) store_codes<VECTOR>(out + row + begin(k), code, held[k]);
+    if (rounded && begin(k) < channels) store_floats<VECTOR>(rounded + row + begin(k), held[k]);
   }
-  if (threadIdx.x == 0) code.keep(scales + blockIdx.x);
+  store_coded_row<CODE, THREADS, GROUP>(out + row, scales + blockIdx.x, gridDim.x, held, channels);
 #endif
 }

@@ -1,15 +1,18 @@
-"""Dynamic quantisation of activations to 8 bits, with one scale per row.
+"""Dynamic quantisation of activations to 8 bits, with a scale per row or per group of a row.
 
 x[T C] -> codes[T C] (int8, or float8_e4m3fn) and scales[T] float32, such that a code times its
-row's scale is near x: scale = largest size / 127 for int8 and / 448 for fp8, 1 for rows of zeros;
-code = x / scale, rounded to nearest, to even in the middle; rows of nothing beyond 1e-36 may come
-out smaller. x is contiguous, 16-byte aligned.
+scale is near x: scale = largest size / 127 for int8 and / 448 for fp8, 1 for zeros alone; code = x
+/ scale, rounded to nearest, to even in the middle; rows of nothing beyond 1e-36 may come out
+smaller. Scales of groups are scales[ceil(C/group) T], as `scaled_gemm` reads them. x is contiguous,
+16-byte aligned; where it is gated it holds gate and up side by side, x[T 2C], and act(gate) * up is
+quantised before it is rounded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -21,6 +24,7 @@ from spaninfer_kernel_launch import (
     Gpu,
     Int32,
     Pointer,
+    ShapeError,
     Signature,
     Source,
     Variant,
@@ -41,7 +45,8 @@ from spaninfer_kernel_launch import (
     view_at,
 )
 
-from spaninfer_kernels_cuda.codes import CODES, Code, code_type
+from spaninfer_kernels_cuda.activation import ACTS, Act, half_width
+from spaninfer_kernels_cuda.codes import CODES, Code, check_group, code_type, scales_shape
 from spaninfer_kernels_cuda.rows import divide, launch
 
 
@@ -63,9 +68,19 @@ QUANTIZE_ROWS = Signature("quantize_rows", QuantizeArguments, QuantizeSizes)
 SOURCE = Source(
     "spaninfer_kernels_cuda",
     "quantize/kernel.cu",
-    headers=("types.cuh", "overlap.cuh", "reduce.cuh", "codes.cuh"),
+    headers=("types.cuh", "overlap.cuh", "reduce.cuh", "codes.cuh", "activate.cuh"),
+    own=("coded_row.cuh",),
     kernels=(QUANTIZE_ROWS,),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeOptions:
+    """A request for a variant: the codes, elements that share a scale (None: a row), the gate."""
+
+    code: Code
+    group: int | None = None
+    gate: Act | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +106,19 @@ class PreparedQuantize:
             self._call(handle, arguments)
 
 
-def variant_for(code: Code, channels: int, dtype: object) -> Variant:
-    """Return the variant for rows of `channels` elements of `dtype` (float32, 16-bit floats)."""
+def variant_for(options: QuantizeOptions, channels: int, dtype: object) -> Variant:
+    """Return the variant for results of `channels` elements of `dtype` (float32, 16-bit floats)."""
     element = element_of(dtype)
     division = divide(channels, element.itemsize)
+    check_group(options.group, division)
+    if options.gate is not None and options.gate not in ACTS:
+        raise ShapeError(f"there is no activation {options.gate!r}; there are {', '.join(ACTS)}")
     macros: dict[str, str | int | bool] = {
         "T": element.name,
-        "CODE": code_type(code).name,
+        "CODE": code_type(options.code).name,
+        "GROUP": options.group or 0,
+        "GATED": options.gate is not None,
+        "ACT": options.gate or "",
         "THREADS": division.threads,
         "VECTOR": division.vector,
         "PACKS": division.packs,
@@ -106,7 +127,7 @@ def variant_for(code: Code, channels: int, dtype: object) -> Variant:
 
 
 def prepare(
-    code: Code,
+    options: QuantizeOptions,
     *,
     rows: int,
     channels: int,
@@ -114,11 +135,12 @@ def prepare(
     gpu: Gpu,
     cache: FileCache | None = None,
 ) -> PreparedQuantize:
-    """Return the quantisation of x[rows channels] on `gpu`, compiled or cached.
+    """Return the quantisation to codes[rows channels] on `gpu`, compiled or cached.
 
     Raises ShapeError or DTypeError for unsupported sizes or types.
     """
-    compiled = compile_variant(variant_for(code, channels, dtype), gpu.arch, cache or user_cache())
+    variant = variant_for(options, channels, dtype)
+    compiled = compile_variant(variant, gpu.arch, cache or user_cache())
     grid = launch(rows, divide(channels, element_of(dtype).itemsize))
     kernel = load(compiled, gpu, QUANTIZE_ROWS)
     call = Call(kernel, grid, QuantizeSizes(channels)) if grid else None
@@ -129,15 +151,18 @@ def quantize(
     x: object,
     code: Code,
     *,
+    group: int | None = None,
+    gate: Act | None = None,
     out: tuple[object, object] | None = None,
     stream: object = None,
 ) -> tuple[object, object]:
-    """Return codes[T C] and scales[T] of x[T C].
+    """Return codes[T C] and scales[T] of x[T C]; of act(gate) * up of x[T 2C] with a `gate`.
 
-    Without `out`, the results are new arrays; cupy does not read fp8.
+    With a `group` (32, 64 or 128), scales[ceil(C/group) T] of groups. Without `out`, the results
+    are new arrays; cupy does not read fp8.
     """
     (at, codes_at, scales_at), specs = inspect_arrays(x, *(out or (None, None)))
-    step, allocate = _checked(code, *specs)
+    step, allocate = _checked(QuantizeOptions(code, group, gate), *specs)
     handle = stream_handle(stream, x)
     if out is None:
         out = codes, scales = allocate(handle)
@@ -148,28 +173,30 @@ def quantize(
 
 @prepared_once(1024)
 def _checked(
-    code: Code, spec: ArraySpec, codes: ArraySpec, scales: ArraySpec
+    options: QuantizeOptions, spec: ArraySpec, codes: ArraySpec, scales: ArraySpec
 ) -> tuple[PreparedQuantize, Callable[[int], tuple[Any, Any]]]:
     """Return the quantisation of arrays with these specs, and the allocator of its results."""
     x = view_at(spec)
-    rows, channels = match(x=(x, "T C")).values()
+    rows, width = match(x=(x, "T C")).values()
+    channels = half_width(width) if options.gate else width
     gpu, dtype = gpu_of(x=x), x.dtype
     vector = divide(channels, dtype.itemsize).vector
     check_dense(dtype, x=x)
     check_aligned(vector * dtype.itemsize, x=x)
-    step = prepare(code, rows=rows, channels=channels, dtype=dtype, gpu=gpu)
+    step = prepare(options, rows=rows, channels=channels, dtype=dtype, gpu=gpu)
     results = (
-        ("codes", (rows, channels), code_type(code).dtype, vector),
-        ("scales", (rows,), np.float32, 1),
+        ("codes", (rows, channels), code_type(options.code).dtype, vector),
+        ("scales", scales_shape(rows, channels, options.group), np.float32, 1),
     )
     check_results((codes, scales), gpu, *results)
     return step, allocator(spec, gpu, *results)
 
 
 VARIANTS: tuple[Variant, ...] = tuple(
-    variant_for(code, channels, dtype)
+    variant_for(QuantizeOptions(code, group, gate), channels, dtype)
     for code in CODES
-    for channels in (96, 1001, 3584, 8192, 16_384)
+    for group, gate in product((None, 128), (None, ACTS[0]))
+    for channels in (96, 3584, 8192, 16_384)
     for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)
 )
-"""Every code and element type, with rows of every division that models need."""
+"""Every code and element type, scale and gate, with rows of every division that models need."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from spaninfer_engine.plan import Tuning
 from spaninfer_engine.sizes import parse_bytes
@@ -13,13 +13,13 @@ BackendName = Literal["cuda", "cpu", "torch", "reference"]
 DType = Literal["float32", "bfloat16", "float16"]
 KVDType = Literal["float32", "bfloat16", "float16", "fp8", "int8", "uint4"]
 Weights = Literal["checkpoint", "dummy"]
-Quantize = Literal["bfloat16", "int8", "int6", "int5", "int4", "int3", "int2"]
+Quantize = Literal["bfloat16", "fp8", "w8a8", "int8", "int6", "int5", "int4", "int3", "int2"]
 GroupLen = Literal[32, 64, 128]
 QuantizeGroup = GroupLen | Literal["row"]
 
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
 WEIGHTS: tuple[Weights, ...] = ("checkpoint", "dummy")
-QUANTIZE: tuple[Quantize, ...] = ("bfloat16", "int8", "int6", "int5", "int4", "int3", "int2")
+QUANTIZE: tuple[Quantize, ...] = get_args(Quantize)
 QUANTIZE_GROUPS: tuple[QuantizeGroup, ...] = (32, 64, 128, "row")
 
 # What is measured and published. A row's one scale costs 3 times as much in int8: 1.6e-4 nats,

@@ -52,7 +52,11 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
     [
         (BARE, {"backend": "torch"}, "nox -s install -- torch"),
         (BARE, {"dtype": "float16"}, "or use float32"),
-        (BARE, {"quantize": "int7"}, "allowed are bfloat16, int8, int6, int5, int4, int3, int2"),
+        (
+            BARE,
+            {"quantize": "int7"},
+            "allowed are bfloat16, fp8, w8a8, int8, int6, int5, int4, int3, int2",
+        ),
         (BARE, {"quantize_group": 32}, "quantize_group only applies to"),
         (
             BARE,

@@ -9,7 +9,12 @@ from typing import Final
 from spaninfer_kernel_launch.driver import call_driver, driver
 from spaninfer_kernel_launch.signature import TENSOR_MAP_BYTES
 
-_TYPES: Final = {"float16": "FLOAT16", "bfloat16": "BFLOAT16"}
+_TYPES: Final = {
+    "float16": ("FLOAT16", 2),
+    "bfloat16": ("BFLOAT16", 2),
+    "int8": ("UINT8", 1),
+    "float8_e4m3fn": ("UINT8", 1),
+}
 
 
 @lru_cache(maxsize=4096)
@@ -20,7 +25,7 @@ def encode_tensor_map(
     strides: tuple[int, ...],
     box: tuple[int, ...],
 ) -> bytes:
-    """Return the map of an array of 16-bit floats, an argument of type `TensorMap`.
+    """Return the map of an array of 16-bit floats or 8-bit codes, an argument of type `TensorMap`.
 
     Shape and strides (in elements) are those of the array, last axis contiguous; `box` is what one
     copy brings. Its rows, 64 or 128 bytes, come to lie in shared memory in the order that
@@ -28,14 +33,15 @@ def encode_tensor_map(
     most 256 along each; address and strides multiples of 16 bytes. Raises DriverError for others.
     """
     bound = driver()
-    row_bytes = 2 * box[-1]
+    type_name, itemsize = _TYPES[dtype]
+    row_bytes = itemsize * box[-1]
     encoded = call_driver(
         bound.cuTensorMapEncodeTiled,
-        getattr(bound.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[dtype]}"),
+        getattr(bound.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{type_name}"),
         len(shape),
         pointer,
         [bound.cuuint64_t(size) for size in reversed(shape)],
-        [bound.cuuint64_t(2 * stride) for stride in reversed(strides[:-1])],
+        [bound.cuuint64_t(itemsize * stride) for stride in reversed(strides[:-1])],
         [bound.cuuint32_t(size) for size in reversed(box)],
         [bound.cuuint32_t(1)] * len(shape),
         bound.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,

@@ -65,6 +65,11 @@ from spaninfer_op_reference.quantized_weight import (
 from spaninfer_op_reference.rope import cos_sin, llama4_scale, logn, rotate
 from spaninfer_op_reference.rounding import E4M3_MOST, to_bfloat16, to_e4m3
 from spaninfer_op_reference.sample import GREEDY, NoToken, RowSampling, gumbel, process, sample
+from spaninfer_op_reference.scaled_linear import (
+    SCALE_BLOCK,
+    block_scaled_linear,
+    scaled_linear,
+)
 from spaninfer_op_reference.spans import append, gather_spans
 from spaninfer_op_reference.topk import topk
 from spaninfer_op_reference.weight_format import E2M1, ScaleType, WeightFormat
@@ -75,6 +80,7 @@ __all__ = [
     "E2M1",
     "E4M3_MOST",
     "GREEDY",
+    "SCALE_BLOCK",
     "CodeRange",
     "FrequencyRule",
     "Logprobs",
@@ -96,6 +102,7 @@ __all__ = [
     "attend_ragged",
     "ban",
     "blend_rows",
+    "block_scaled_linear",
     "close",
     "cos_sin",
     "dequantize_q8_0",
@@ -142,6 +149,7 @@ __all__ = [
     "route",
     "sample",
     "scale_rows",
+    "scaled_linear",
     "sigmoid",
     "silu",
     "sinusoidal",

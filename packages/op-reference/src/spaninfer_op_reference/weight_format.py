@@ -33,6 +33,7 @@ class WeightFormat:
     zero           the shift of codes: none (codes are signed then), a whole number or a float per
                    group, or a scaled minimum that is subtracted after scaling
     permuted       whether each column names its group, so that groups are no neighbours
+    activations    the codes that activations are quantised to as the publisher means it
     stored_bits    bits per weight in the file, scales and zeros included
     """
 
@@ -46,6 +47,7 @@ class WeightFormat:
     outer: ScaleType | None = None
     zero: Zero = "none"
     permuted: bool = False
+    activations: Literal["int8", "e4m3"] | None = None
     table: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:

@@ -60,7 +60,10 @@ KVDTypeOption = Annotated[
 ]
 QuantizeOption = Annotated[
     Quantize | None,
-    _engine("Quantise weights while loading. Needs backend cpu."),
+    _engine(
+        "Quantise weights while loading: fp8, w8a8, int8 and int4 on backend cuda; "
+        "all but fp8 and w8a8 on cpu."
+    ),
 ]
 GroupName = Literal["32", "64", "128", "row"]
 QuantizeGroupOption = Annotated[

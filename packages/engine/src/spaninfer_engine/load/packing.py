@@ -26,8 +26,8 @@ class Packing:
         """Return it in words."""
         if self.quantize is None:
             return "numbers as they were stored"
-        if self.quantize == "bfloat16":
-            return "bfloat16"
+        if self.quantize not in GROUPED:
+            return self.quantize
         return f"{self.quantize} with a scale per " + (
             "row" if self.group is None else f"{self.group} channels"
         )

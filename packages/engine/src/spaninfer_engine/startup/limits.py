@@ -122,8 +122,10 @@ def refuse_oversized(
 
 def weight_bits(asked: EngineConfig, compute: Compute, stored_as: str) -> int:
     """Return the bits of a weight's number as the backend holds it."""
-    if asked.quantize is not None:
-        return 16 if asked.quantize == "bfloat16" else int(asked.quantize.removeprefix("int"))
+    quantize = asked.quantize
+    if quantize is not None:
+        known = {"bfloat16": 16, "fp8": 8, "w8a8": 8}
+        return known.get(quantize) or int(quantize.removeprefix("int"))
     stored_bits = 16 if stored_as in ("bfloat16", "float16") else 32
     return min(stored_bits, STORED[compute.dtype].bits)
 

@@ -47,8 +47,16 @@ __device__ __forceinline__ void pin(float (&sums)[kFragments][4]) {
     for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(sums[n][i])::"memory");
   }
 }
+template <int kFragments>
+__device__ __forceinline__ void pin(int (&sums)[kFragments][4]) {
+#pragma unroll
+  for (int n = 0; n < kFragments; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(sums[n][i])::"memory");
+  }
+}
 
-// acc (+)= A * B, 16 deep.
+// acc (+)= A * B, 32 bytes deep.
 template <typename Element, int kFragments>
 struct Wgmma;
 // A thread's accumulators as assembler operands.
@@ -71,7 +79,8 @@ struct Wgmma;
   NAMES_224 ", %112, %113, %114, %115, %116, %117, %118, %119" \
   ", %120, %121, %122, %123, %124, %125, %126, %127"
 
-#define FRAGMENT(n) "+f"(sums[n][0]), "+f"(sums[n][1]), "+f"(sums[n][2]), "+f"(sums[n][3])
+#define FRAGMENT(n) SUM(sums[n][0]), SUM(sums[n][1]), SUM(sums[n][2]), SUM(sums[n][3])
+#define SUM(x) "+f"(x)
 #define FRAGMENTS_4(n) FRAGMENT(n), FRAGMENT(n + 1), FRAGMENT(n + 2), FRAGMENT(n + 3)
 #define FRAGMENTS_8 FRAGMENT(0)
 #define FRAGMENTS_16 FRAGMENT(0), FRAGMENT(1)
@@ -158,4 +167,52 @@ PRODUCT(half, "f16", 256, "%128", "%129", "%130", "%131", "%132", "%133")
 PRODUCT(bfloat16, "bf16", 256, "%128", "%129", "%130", "%131", "%132", "%133")
 
 #undef PRODUCT
+
+// Products of codes: A and B from shared memory, the depth of both contiguous.
+#define CODE_PRODUCT(Element, Sum, TYPES, N, A0, A1, A2, SIGNS)                                    \
+  template <>                                                                                      \
+  struct Wgmma<Element, N / 8> {                                                                   \
+    static __device__ __forceinline__ void of_tiles(Sum (&sums)[N / 8][4], unsigned long long a,   \
+                                                    unsigned long long b, int adds) {              \
+      asm volatile(                                                                                \
+          "{\n.reg .pred adds;\nsetp.ne.b32 adds, " A2 ", 0;\n"                                    \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k32." TYPES " {" NAMES_##N "}, " A0 ", " A1      \
+          ", adds" SIGNS ";\n}"                                                                    \
+          : FRAGMENTS_##N                                                                          \
+          : "l"(a), "l"(b), "r"(adds));                                                            \
+    }                                                                                              \
+  };
+CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 8, "%4", "%5", "%6", ", 1, 1")
+CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 16, "%8", "%9", "%10", ", 1, 1")
+CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 32, "%16", "%17", "%18", ", 1, 1")
+CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 48, "%24", "%25", "%26", ", 1, 1")
+CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 64, "%32", "%33", "%34", ", 1, 1")
+CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 96, "%48", "%49", "%50", ", 1, 1")
+CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 112, "%56", "%57", "%58", ", 1, 1")
+CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 128, "%64", "%65", "%66", ", 1, 1")
+CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 144, "%72", "%73", "%74", ", 1, 1")
+CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 160, "%80", "%81", "%82", ", 1, 1")
+CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 192, "%96", "%97", "%98", ", 1, 1")
+CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 208, "%104", "%105", "%106", ", 1, 1")
+CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 224, "%112", "%113", "%114", ", 1, 1")
+CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 256, "%128", "%129", "%130", ", 1, 1")
+#undef SUM
+#define SUM(x) "+r"(x)
+CODE_PRODUCT(int8, int, "s32.s8.s8", 8, "%4", "%5", "%6", "")
+CODE_PRODUCT(int8, int, "s32.s8.s8", 16, "%8", "%9", "%10", "")
+CODE_PRODUCT(int8, int, "s32.s8.s8", 32, "%16", "%17", "%18", "")
+CODE_PRODUCT(int8, int, "s32.s8.s8", 48, "%24", "%25", "%26", "")
+CODE_PRODUCT(int8, int, "s32.s8.s8", 64, "%32", "%33", "%34", "")
+CODE_PRODUCT(int8, int, "s32.s8.s8", 96, "%48", "%49", "%50", "")
+CODE_PRODUCT(int8, int, "s32.s8.s8", 112, "%56", "%57", "%58", "")
+CODE_PRODUCT(int8, int, "s32.s8.s8", 128, "%64", "%65", "%66", "")
+CODE_PRODUCT(int8, int, "s32.s8.s8", 144, "%72", "%73", "%74", "")
+CODE_PRODUCT(int8, int, "s32.s8.s8", 160, "%80", "%81", "%82", "")
+CODE_PRODUCT(int8, int, "s32.s8.s8", 192, "%96", "%97", "%98", "")
+CODE_PRODUCT(int8, int, "s32.s8.s8", 208, "%104", "%105", "%106", "")
+CODE_PRODUCT(int8, int, "s32.s8.s8", 224, "%112", "%113", "%114", "")
+CODE_PRODUCT(int8, int, "s32.s8.s8", 256, "%128", "%129", "%130", "")
+
+#undef CODE_PRODUCT
+#undef SUM
 #endif

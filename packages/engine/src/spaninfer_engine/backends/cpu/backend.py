@@ -18,7 +18,7 @@ from spaninfer_engine.backends.backend import (
 )
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import HostStart, Start
-from spaninfer_engine.config import QUANTIZE, EngineConfig
+from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.load.packing import packing_of
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
@@ -36,7 +36,7 @@ class CpuBackend(Backend):
     tuning = TUNING
     summary = "numpy and Numba"
     kv_dtypes = ("float32", "bfloat16", "float16", "int8", "uint4")
-    quantizes = QUANTIZE
+    quantizes = ("bfloat16", "int8", "int6", "int5", "int4", "int3", "int2")
 
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:  # noqa: ARG002
         """Return float32, or bfloat16 for the activations of matmuls."""
@@ -55,6 +55,8 @@ class CpuBackend(Backend):
         assert dtype != "float16", options
         assert kv_dtype != "fp8", options
         packing = packing_of(asked.quantize, asked.quantize_group)
+        assert packing.quantize != "fp8", options
+        assert packing.quantize != "w8a8", options
         format = None if packing.quantize is None else Format(packing.quantize, packing.group)
         return CpuOps(
             dtype,

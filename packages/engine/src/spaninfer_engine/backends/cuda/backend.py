@@ -40,7 +40,7 @@ class CudaBackend(Backend):
     summary = "kernels of our own"
     kv_dtypes = ("fp8", "int8", "uint4")
     has_graphs = True
-    quantizes = ("int8", "int4")
+    quantizes = ("fp8", "w8a8", "int8", "int4")
     code_activations = "16-bit activations"
     is_invariant = True
     needs_torch = True
@@ -125,12 +125,13 @@ class CudaBackend(Backend):
         """Return the operators; kernels are compiled when the start is measured."""
         from spaninfer_engine.backends.cuda.ops import CudaOps
         from spaninfer_engine.backends.cuda.quantised import format_of_packing
+        from spaninfer_engine.backends.cuda.scaled import codes_of_packing
 
         assert options.dtype != "float32", options
         packing = packing_of(options.asked.quantize, options.asked.quantize_group)
         return CudaOps(
             *(options.dtype, options.device, options.groups, options.kv_dtype),
-            quantize=format_of_packing(packing),
+            quantize=codes_of_packing(packing) or format_of_packing(packing),
             batch_invariant=options.asked.batch_invariant,
         )
 
@@ -142,9 +143,9 @@ class CudaBackend(Backend):
 
     def kept_bits(self, format: WeightFormat) -> float | None:
         """Return the bits of weights whose codes are multiplied, scales included."""
-        from spaninfer_engine.backends.cuda.quantised import kept_bits
+        from spaninfer_engine.backends.cuda import quantised, scaled
 
-        return kept_bits(format)
+        return scaled.kept_bits(format) or quantised.kept_bits(format)
 
     def start(
         self,

@@ -7,6 +7,7 @@ on torch's current stream, which must not be the legacy default one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
 import ml_dtypes
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from spaninfer_engine.backends.cuda.heads import Heads, dense_rows
 from spaninfer_engine.backends.cuda.invariant_gemm import InvariantGemm
+from spaninfer_engine.backends.cuda.scaled_gemm import ScaledGemm
 
 _KEPT = 4096  # prepared launches of a kind; one takes about 2 kB
 
@@ -36,7 +38,7 @@ class Kernels:
     """Launches on tensors of `dtype` that lie on `device`.
 
     Where they are `batch_invariant`, no number of rows chooses how a row is computed.
-    `dense_linear` is x @ weight.T + bias of cuBLAS.
+    `dense_linear` is x @ weight.T + bias of cuBLAS, `scaled` multiplies codes by codes.
     """
 
     workspace_bytes = 32 << 20
@@ -49,6 +51,7 @@ class Kernels:
         self.dense_linear: Callable[[Tensor, Tensor, Tensor | None], Tensor] = (
             InvariantGemm().linear if batch_invariant else F.linear
         )
+        self.scaled = ScaledGemm(self)
         self._products: set[tuple[int, int, activation.Act | None]] = set()  # outputs, K, gate
         self._decodes: set[tuple[SpanLayout, int]] = set()
         self._norm = lru_cache(_KEPT)(self._prepare_norm)
@@ -101,6 +104,7 @@ class Kernels:
             for requests in ROWS:
                 form = decode.DecodeOptions(np.dtype(self.element))
                 decode.prepare(form, layout, requests=requests, heads=heads, gpu=self.gpu)
+        self.scaled.prepare_every_size()
 
     def empty(self, *shape: int) -> Tensor:
         """Return a tensor of `dtype` whose contents are undefined."""
@@ -124,14 +128,22 @@ class Kernels:
         residual: Tensor | None = None,
         weight_offset: float = 0.0,
     ) -> Tensor:
-        """Return the norm over the last axis of x, or of x + residual, which becomes the sum."""
+        """Return the norm over the last axis of x, or of x + residual, which becomes the sum.
+
+        Where products of its codes may follow, these are written as well.
+        """
         x = x.contiguous()
         channels = x.shape[-1]
         out = torch.empty_like(x)
+        coded = self.scaled.coded_rows(out)
+        if coded is not None:
+            form = replace(form, code=coded.kind.code, group=coded.kind.group)
         self._norm(form, x.numel() // channels, channels).launch(
             x.data_ptr(),
             weight.data_ptr(),
-            out=out.data_ptr(),
+            out=out.data_ptr() if coded is None else coded.codes.data_ptr(),
+            scales=0 if coded is None else coded.scales.data_ptr(),
+            rounded=0 if coded is None else out.data_ptr(),
             eps=eps,
             residual=0 if residual is None else residual.data_ptr(),
             bias=0 if bias is None else bias.data_ptr(),

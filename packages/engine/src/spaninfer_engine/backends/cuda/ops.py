@@ -17,6 +17,7 @@ from span_attention import ArrayStrides, Format, SpanLayout
 from spaninfer_kernel_launch import Gpu, compile_all, recording_kernels
 from spaninfer_kernels_cuda import activation, norm
 from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat
+from spaninfer_kernels_cuda.scaled_gemm import Codes
 from spaninfer_op_reference import (
     QuantizedWeight,
     WeightFormat,
@@ -26,6 +27,7 @@ from spaninfer_op_reference import (
 )
 from torch import Tensor
 
+from spaninfer_engine.backends.cuda import scaled
 from spaninfer_engine.backends.cuda.attention import Plan, Pool
 from spaninfer_engine.backends.cuda.experts import (
     Experts,
@@ -67,7 +69,7 @@ class CudaOps(TorchOps):
         groups: Sequence[CacheGroup] = (),
         kv_dtype: KVDType | None = None,
         *,
-        quantize: QuantizedFormat | None = None,
+        quantize: QuantizedFormat | Codes | None = None,
         batch_invariant: bool = False,
     ) -> None:
         super().__init__(dtype, device)
@@ -144,12 +146,15 @@ class CudaOps(TorchOps):
         return packed.float() if layout == "float32" else packed
 
     def _pack_rounded(
-        self, arrays: Sequence[Packable], format: QuantizedFormat, *, gated: bool
+        self, arrays: Sequence[Packable], format: QuantizedFormat | Codes, *, gated: bool
     ) -> Tensor | LinearWeight:
         """Round weights to codes, one after the other; none whose rows kernels cannot read."""
-        if arrays[0].shape[1] % COLUMN_GRAIN:
+        grain = scaled.COLUMN_GRAIN if isinstance(format, Codes) else COLUMN_GRAIN
+        if arrays[0].shape[1] % grain:
             return super().pack(arrays, GEMM)
         tensors = (super(CudaOps, self).pack([array], GEMM) for array in arrays)
+        if isinstance(format, Codes):
+            return scaled.quantize_weight(tensors, format, self.kernels)
         return quantize_weight(tensors, format, self._quantized, gated=gated)
 
     def quantized_packer(
@@ -161,10 +166,21 @@ class CudaOps(TorchOps):
         """
         if self._quantize is not None or layout not in _GEMMS.values():
             return None
+        gated = layout == GATED_GEMM
+        codes = scaled.codes_of(formats)
+        if codes is not None and self.kernels.scaled.is_there:
+            return partial(self._pack_codes, codes=codes, gated=gated)
         format = kernel_format(formats)
         if format is None:
             return None
-        return partial(self._pack_stored, format=format, gated=layout == GATED_GEMM)
+        return partial(self._pack_stored, format=format, gated=gated)
+
+    def _pack_codes(
+        self, weights: Sequence[QuantizedWeight], *, codes: Codes, gated: bool
+    ) -> Tensor | LinearWeight:
+        if scaled.can_stack([weight.shape for weight in weights], codes, gated=gated):
+            return scaled.pack_stored(weights, codes, self.kernels, self.upload)
+        return super().pack([dequantize_weight(weight) for weight in weights], GEMM)
 
     def _pack_stored(
         self, weights: Sequence[QuantizedWeight], *, format: QuantizedFormat, gated: bool

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -65,7 +66,10 @@ def read_packed(module: Module) -> QuantizedEntry:
 
 
 def read_int8(module: Module) -> QuantizedEntry:
-    """Return the weight[N K] of int8 with a scale per tensor, per row or per group."""
+    """Return the weight[N K] of int8 with a scale per tensor, per row or per group.
+
+    Weights for activations of 16 bits are packed, and read by `read_packed`.
+    """
     rows, columns = module.matrix("weight")
     scales = module.shape("weight_scale")
     shape = scales if len(scales) == 2 else (1, 1)
@@ -76,6 +80,7 @@ def read_int8(module: Module) -> QuantizedEntry:
     group = group_len(module, columns, shape[1], None)
     has_zeros = "weight_zero_point" in module and bool(module.read("weight_zero_point").any())
     format = _format(module, 8, group, columns, has_zeros, rows=1 if shape[0] > 1 else None)
+    format = replace(format, activations="int8")
 
     def load() -> QuantizedWeight:
         codes, scales = module.read("weight"), module.scales("weight_scale").reshape(shape)

@@ -29,6 +29,7 @@ def read_fp8(module: Module) -> QuantizedEntry:
         group_columns=group[1],
         scale=module.scale_type(suffix),
         stored_bits=8 + 32 / ((group[0] or rows) * (group[1] or columns)),
+        activations="e4m3",
     )
 
     def load() -> QuantizedWeight:
