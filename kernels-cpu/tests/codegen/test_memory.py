@@ -6,14 +6,14 @@ from numba import njit
 from spaninfer_kernels_cpu.codegen.array_view import floats_at
 from spaninfer_kernels_cpu.codegen.memory import (
     CACHE_LINE,
-    Room,
+    StackBytes,
     aligned,
     odd_lines,
     stack,
     whole_lines,
 )
 
-ROOM = Room(4 * 100)
+ROOM = StackBytes(4 * 100)
 
 
 @pytest.mark.parametrize(

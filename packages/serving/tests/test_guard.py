@@ -2,7 +2,7 @@ import asyncio
 
 import httpx
 import pytest
-from spaninfer_serving.guard import Guard, LocalNames, Room
+from spaninfer_serving.guard import BodyBudget, Guard, LocalNames
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.wire.errors import Problem
 from starlette.applications import Starlette
@@ -48,32 +48,32 @@ def test_a_body_that_does_not_say_its_size_is_counted():
 
 
 def test_large_bodies_share_a_bounded_room_and_give_it_back():
-    room = Room(ordinary_bytes=10, own_bytes=50, shared_bytes=100)
-    room.take(0, 110)
+    budget = BodyBudget(ordinary_bytes=10, own_bytes=50, shared_bytes=100)
+    budget.take(0, 110)
     with pytest.raises(Problem, match="too many bodies"):
-        room.take(0, 11)
+        budget.take(0, 11)
 
-    room.give_back(110)
-    room.take(0, 110)
+    budget.give_back(110)
+    budget.take(0, 110)
 
-    assert (room.own_bytes, room.shared_bytes) == (40, 0)
+    assert (budget.own_bytes, budget.shared_bytes) == (40, 0)
 
 
 def test_large_bodies_leave_room_for_as_many_ordinary_ones_as_there_are_places():
-    room = Room(ordinary_bytes=10, own_bytes=50, shared_bytes=100)
-    room.take(0, 60)
-    room.take(60, 50)
+    budget = BodyBudget(ordinary_bytes=10, own_bytes=50, shared_bytes=100)
+    budget.take(0, 60)
+    budget.take(60, 50)
 
     for _ in range(4):
-        room.take(0, 7)
-        room.take(7, 3)
+        budget.take(0, 7)
+        budget.take(7, 3)
 
-    assert (room.own_bytes, room.shared_bytes) == (0, 0)
+    assert (budget.own_bytes, budget.shared_bytes) == (0, 0)
 
 
 def test_bodies_on_their_way_share_the_room_of_the_guard_until_they_are_whole():
     app = Guard(Starlette(routes=[Route("/v1/x", echo, methods=["POST"])]), Settings(), 10, 3)
-    app._room = Room(ordinary_bytes=5, own_bytes=15, shared_bytes=10)
+    app._body_budget = BodyBudget(ordinary_bytes=5, own_bytes=15, shared_bytes=10)
 
     async def call():
         async def slow(size, go_on):
@@ -87,7 +87,7 @@ def test_bodies_on_their_way_share_the_room_of_the_guard_until_they_are_whole():
 
         go_on = asyncio.Event()
         waiting = [asyncio.ensure_future(post(slow(10, go_on))) for _ in range(2)]
-        while app._room.shared_bytes:
+        while app._body_budget.shared_bytes:
             await asyncio.sleep(0)
         refused = await post(b"x" * 6)
         fits = await post(b"x" * 5)

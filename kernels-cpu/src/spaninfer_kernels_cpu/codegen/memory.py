@@ -51,7 +51,7 @@ def odd_lines(num_bytes: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Room(Constant):
+class StackBytes(Constant):
     """So many bytes of a kernel's stack."""
 
     num_bytes: int

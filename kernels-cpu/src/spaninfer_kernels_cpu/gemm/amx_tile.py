@@ -32,7 +32,7 @@ from spaninfer_kernels_cpu.codegen.amx import (
 )
 from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
 from spaninfer_kernels_cpu.codegen.device_function import device_function
-from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE, Room, stack
+from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE, StackBytes, stack
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_for_share, ask_to_read, share_of
 from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.gemm.code_dots import add_scaled_row, load_parameters
@@ -48,9 +48,9 @@ from spaninfer_kernels_cpu.quantisation.layout import (
 _C00, _C01, _C10, _C11 = SUMS
 _PANEL_STEPS: Final = TILE_BYTES // 4
 _HALF: Final = STEP_BYTES // 2  # of a step: 32 outputs
-_CONFIG: Final = Room(TILE_BYTES)
-_DOTS: Final = Room(2 * SQUARE_ROWS * _HALF)  # sums: one half of the outputs and the other
-_WIDENED: Final = Room(_PANEL_STEPS * _HALF)
+_CONFIG: Final = StackBytes(TILE_BYTES)
+_DOTS: Final = StackBytes(2 * SQUARE_ROWS * _HALF)  # sums: one half of the outputs and the other
+_WIDENED: Final = StackBytes(_PANEL_STEPS * _HALF)
 
 Strided = tuple[int, int, int]
 """Address of the first row, bytes from one to the next, number of the last, counted from 0."""

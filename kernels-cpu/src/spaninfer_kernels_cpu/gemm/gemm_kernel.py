@@ -14,7 +14,7 @@ from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import read_index, read_int64, smaller
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
-from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE, Room, stack
+from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE, StackBytes, stack
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_to_write
 from spaninfer_kernels_cpu.elementwise.activations import Activation, activated
 from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
@@ -104,7 +104,7 @@ def gemm_kernel(tiles: GemmTiles) -> Kernel:
     then the next; few take all of a panel, as it lies in memory. Where tiles of many rows compute,
     the panel that is next and their outputs are on the way meanwhile.
     """
-    tile_room = Room(4 * PANEL * max(tiles.medium.rows, tiles.large.rows))
+    tile_room = StackBytes(4 * PANEL * max(tiles.medium.rows, tiles.large.rows))
 
     def gemm(arguments: GemmArguments, rows: int, task: int) -> None:
         segments, chunks = arguments.segments, arguments.chunks.starts

@@ -8,7 +8,7 @@ from typing import Literal
 from spaninfer_kernels_cpu.codegen.amx import TILE_BYTES, TILE_ROWS
 from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.isa_level import Bf16Dot, ByteDot, IsaLevel
-from spaninfer_kernels_cpu.codegen.memory import Room, whole_lines
+from spaninfer_kernels_cpu.codegen.memory import StackBytes, whole_lines
 from spaninfer_kernels_cpu.gemm.dot_product import BF16_DOTS, DOTS
 from spaninfer_kernels_cpu.quantisation.codes import UNIT, Codes
 from spaninfer_kernels_cpu.quantisation.layout import (
@@ -93,10 +93,12 @@ class MicroKernel(Constant):
         return 0 if self.codes is None else self.codes.bits
 
     @property
-    def scales_room(self) -> Room:
+    def scales_room(self) -> StackBytes:
         """Room for what inner scales of a record stand for, and minimums: float32."""
         inner = self.codes is not None and self.codes.inner is not None
-        return Room(2 * BLOCK_BYTES * self.blocks * self.record_groups if inner else BLOCK_BYTES)
+        return StackBytes(
+            2 * BLOCK_BYTES * self.blocks * self.record_groups if inner else BLOCK_BYTES
+        )
 
     @property
     def channel_bytes(self) -> int:

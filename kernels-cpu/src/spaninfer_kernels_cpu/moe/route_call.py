@@ -13,7 +13,7 @@ from spaninfer_kernels_cpu.codegen.arguments import Arguments, Float32
 from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
 from spaninfer_kernels_cpu.codegen.elements import larger, smaller
 from spaninfer_kernels_cpu.errors import ShapeError, check_vector, demand_size
-from spaninfer_kernels_cpu.moe.route_kernel import Room, Routing, route
+from spaninfer_kernels_cpu.moe.route_kernel import RouteScratch, Routing, route
 from spaninfer_kernels_cpu.runtime.call import (
     MAX_SIZE,
     NUMBERS_PER_TASK,
@@ -118,10 +118,10 @@ def _route(arguments: _RouteArguments, tokens: int, task: int) -> None:
         given.correction,
     )
     floats, ints = np.empty((4, experts), np.float32), np.empty((2, experts), np.int32)
-    room = Room(floats[0], floats[1], ints[0], floats[2], floats[3], ints[1])
+    scratch = RouteScratch(floats[0], floats[1], ints[0], floats[2], floats[3], ints[1])
     some = larger(1, NUMBERS_PER_TASK // (_PASSES * experts))
     for row in range(task * some, smaller(tokens, (task + 1) * some)):
         logits = floats_at(row_at(arguments.logits, row), experts)
         ids = numbers_at(arguments.out.ids + row * top_k * 4, top_k, np.int32)
         weights = floats_at(arguments.out.weights + row * top_k * 4, top_k)
-        route(logits, routing, room, ids, weights)
+        route(logits, routing, scratch, ids, weights)

@@ -37,7 +37,7 @@ class Routing(NamedTuple):
     correction: int
 
 
-class Room(NamedTuple):
+class RouteScratch(NamedTuple):
     """Scratch space, all [E]: scores, choice, numbers, worth of groups, largest and ids."""
 
     scores: Floats
@@ -49,26 +49,28 @@ class Room(NamedTuple):
 
 
 @device_function
-def route(logits: Floats, routing: Routing, room: Room, ids: Ints, weights: Floats) -> None:
+def route(
+    logits: Floats, routing: Routing, scratch: RouteScratch, ids: Ints, weights: Floats
+) -> None:
     """Write ids[k] and weights[k] of the experts that logits[E] choose, best first.
 
     Whatever the logits are, ids are those of experts: weights of a row that holds NaN are NaN.
     """
-    _score(logits, routing.sigmoid, room.scores)
+    _score(logits, routing.sigmoid, scratch.scores)
     for expert in range(len(logits)):
-        room.choice[expert] = room.scores[expert]
-        room.numbers[expert] = expert
+        scratch.choice[expert] = scratch.scores[expert]
+        scratch.numbers[expert] = expert
         if routing.correction != 0:
-            room.choice[expert] += read(FLOAT32, routing.correction, expert)
-        if room.choice[expert] != room.choice[expert]:  # else fewer than k would be found
-            room.choice[expert] = _NOTHING
+            scratch.choice[expert] += read(FLOAT32, routing.correction, expert)
+        if scratch.choice[expert] != scratch.choice[expert]:  # else fewer than k would be found
+            scratch.choice[expert] = _NOTHING
     if routing.groups > 1:
-        _keep_best_groups(routing, room)
+        _keep_best_groups(routing, scratch)
     top_k = len(ids)
-    select_largest(room.choice, room.numbers, len(logits), room.largest, ids, top_k)
+    select_largest(scratch.choice, scratch.numbers, len(logits), scratch.largest, ids, top_k)
     total = _ZERO
     for place in range(top_k):
-        weights[place] = room.scores[ids[place]]
+        weights[place] = scratch.scores[ids[place]]
         total += weights[place]
     factor = routing.scale / (total + _LEAST_SUM) if routing.normalise else routing.scale
     for place in range(top_k):
@@ -93,21 +95,26 @@ def _score(logits: Floats, sigmoid: bool, scores: Floats) -> None:
 
 
 @device_function
-def _keep_best_groups(routing: Routing, room: Room) -> None:
+def _keep_best_groups(routing: Routing, scratch: RouteScratch) -> None:
     """Set the choice of experts outside the `group_topk` best groups of neighbours to -inf."""
-    size = len(room.choice) // routing.groups
+    size = len(scratch.choice) // routing.groups
     for group in range(routing.groups):
         first = second = _NOTHING
         for i in range(group * size, (group + 1) * size):
-            x = room.choice[i]
+            x = scratch.choice[i]
             if x > first:
                 first, second = x, first
             elif x > second:
                 second = x
-        room.worth[group] = first + second if routing.two_best else first
-    best_ids = room.largest_ids
+        scratch.worth[group] = first + second if routing.two_best else first
+    best_ids = scratch.largest_ids
     count = select_largest(
-        room.worth, room.numbers, routing.groups, room.largest, best_ids, routing.group_topk
+        scratch.worth,
+        scratch.numbers,
+        routing.groups,
+        scratch.largest,
+        best_ids,
+        routing.group_topk,
     )
     for group in range(routing.groups):
         kept = False
@@ -115,4 +122,4 @@ def _keep_best_groups(routing: Routing, room: Room) -> None:
             kept |= best_ids[place] == group
         if not kept:
             for i in range(group * size, (group + 1) * size):
-                room.choice[i] = _NOTHING
+                scratch.choice[i] = _NOTHING

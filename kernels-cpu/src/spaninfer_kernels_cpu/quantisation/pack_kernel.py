@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cpu.codegen.array_view import numbers_at
 from spaninfer_kernels_cpu.codegen.compiled import entry
 from spaninfer_kernels_cpu.codegen.device_function import device_function
-from spaninfer_kernels_cpu.codegen.memory import Room, stack
+from spaninfer_kernels_cpu.codegen.memory import StackBytes, stack
 from spaninfer_kernels_cpu.codegen.rounding import nearest_bf16, rounded
 from spaninfer_kernels_cpu.quantisation.codes import UNIT
 from spaninfer_kernels_cpu.quantisation.layout import PANEL, PARAMETER_BYTES, STEP_BYTES
@@ -17,7 +17,7 @@ Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
 SEARCHED_BITS = 3  # a search costs 120 ns a weight: only for the coarsest grids
-_UNIT_ROOM = Room(UNIT)
+_UNIT_ROOM = StackBytes(UNIT)
 NARROWINGS, NARROWING = 5, np.float32(0.05)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from spaninfer_kernel_launch import (
@@ -36,14 +36,6 @@ PerRow: TypeAlias = Any
 """A number for all rows, or an array with one for each."""
 
 
-class _Given(NamedTuple):
-    """A parameter: the address of an array or 0, its spec, and the number for all rows."""
-
-    at: int
-    spec: ArraySpec
-    value: float
-
-
 def sample_from_logits(
     logits: object,
     temperature: PerRow = 1.0,
@@ -69,11 +61,14 @@ def sample_from_logits(
     row. Without `out`, the result is a new array.
     """
     at, specs = inspect_arrays(logits, out, status, positions, mask)
-    heat, kept = _given(temperature, 1.0), _given(top_k, 0)
-    mass, least, seeds = _given(top_p, 1.0), _given(min_p, 0.0), _given(seed, 0)
-    _check_values(heat.value, kept.value, mass.value, least.value)
-    seed_bits = _signed(int(seeds.value))
-    per_row = (heat.spec, kept.spec, mass.spec, least.spec, seeds.spec)
+    temperatures, temperature_spec, temperature = _given(temperature, 1.0)
+    top_ks, top_k_spec, top_k = _given(top_k, 0)
+    top_ps, top_p_spec, top_p = _given(top_p, 1.0)
+    min_ps, min_p_spec, min_p = _given(min_p, 0.0)
+    seeds, seed_spec, seed = _given(seed, 0)
+    _check_values(temperature, top_k, top_p, min_p)
+    seed = _signed(int(seed))
+    per_row = (temperature_spec, top_k_spec, top_p_spec, min_p_spec, seed_spec)
     step, allocate = _checked(specs, per_row)
     handle = stream_handle(stream, logits)
     scratch, *new = allocate(handle)
@@ -96,27 +91,28 @@ def sample_from_logits(
         processed=0,
         is_given=1,
         given_positions=at[3],
-        seeds=seeds.at,
-        seed=seed_bits,
-        temperatures=heat.at,
-        temperature=heat.value,
-        top_ks=kept.at,
-        top_k=int(kept.value),
-        top_ps=mass.at,
-        top_p=mass.value,
-        min_ps=least.at,
-        min_p=least.value,
+        seeds=seeds,
+        seed=seed,
+        temperatures=temperatures,
+        temperature=temperature,
+        top_ks=top_ks,
+        top_k=int(top_k),
+        top_ps=top_ps,
+        top_p=top_p,
+        min_ps=min_ps,
+        min_p=min_p,
     )
     step.start(handle, arguments)
     return out
 
 
-def _given(value: PerRow, neutral: float) -> _Given:
+def _given(value: PerRow, neutral: float) -> tuple[int, ArraySpec, float]:
+    """Return the address of an array or 0, its spec, and the number for all rows."""
     if value is None:
-        return _Given(0, (), neutral)
+        return 0, (), neutral
     if isinstance(value, (int, float)):
-        return _Given(0, (), value)
-    return _Given(*inspect_array(value), neutral)
+        return 0, (), value
+    return *inspect_array(value), neutral
 
 
 def _check_values(temperature: float, top_k: float, top_p: float, min_p: float) -> None:

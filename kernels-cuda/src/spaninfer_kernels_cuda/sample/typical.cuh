@@ -16,7 +16,9 @@ struct Deviations {
   Weight weight;
   float inverse, expected;  // of the temperature; d
 
-  __device__ __forceinline__ float distance(float x) const { return (weight.largest - x) * inverse; }
+  __device__ __forceinline__ float distance(float x) const {
+    return (weight.largest - x) * inverse;
+  }
   __device__ __forceinline__ Key operator()(float x, int id) const {
     return floor.admits(x, id) ? key_of(-fabsf(distance(x) - expected), id) : kAbsent;
   }

@@ -154,16 +154,9 @@ class PreparedTopK:
         if self._long is not None:
             bound, collect = self._long
             offers = workspace + self._offers
-            bound(handle, BoundArguments(rows=workspace, offers=offers, x=x))
-            arguments = FilterArguments(
-                values=values,
-                indices=indices,
-                rows=workspace,
-                offers=offers,
-                lists=workspace + self._lists,
-                x=x,
-            )
-            collect(handle, arguments)
+            bound(handle, BoundArguments(workspace, offers, x))
+            lists = workspace + self._lists
+            collect(handle, FilterArguments(values, indices, workspace, offers, lists, x))
 
 
 def variant_for(dtype: object, *, sorted: bool = True) -> Variant:

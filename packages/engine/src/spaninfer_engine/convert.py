@@ -10,11 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from spaninfer_engine.backends.backend import BackendOptions
 from spaninfer_engine.config import EngineConfig, Quantize, QuantizeGroup
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load import Checkpoint, open_checkpoint
-from spaninfer_engine.load.dtype import checkpoint_dtype
 from spaninfer_engine.load.hub_cache import whole_path
 from spaninfer_engine.load.llama2c_pieces import find_pieces
 from spaninfer_engine.load.packed import PACKED_FILE, PackedReader, describe_tensors
@@ -27,14 +25,11 @@ from spaninfer_engine.program.packer import Packer
 from spaninfer_engine.startup.build import (
     Progress,
     locate,
-    resolve_decoder,
+    open_on_cpu,
     silent,
     stage_of,
 )
-from spaninfer_engine.startup.compute import decide_compute
-from spaninfer_engine.startup.hardware import this_machine
 from spaninfer_engine.startup.shortage import shortage_named
-from spaninfer_engine.startup.weight_formats import formats_of
 
 COPIED = (".json", ".txt", ".model", ".tiktoken", ".jinja")
 """Suffixes of files that go along: config, tokenizer, templates; not weights, and no code."""
@@ -85,19 +80,7 @@ def _packed_weights(
     """Return every weight as the backend packs it for steps, by its name in files."""
     from spaninfer_engine.startup.packed_weights import name_of
 
-    decoder = resolve_decoder(asked, checkpoint)
-    stored_as = checkpoint_dtype(checkpoint.config)
-    compute = decide_compute(asked, stored_as, this_machine(with_gpu=False))
-    options = BackendOptions(
-        device=compute.device,
-        dtype=compute.dtype,
-        kv_dtype=asked.kv_dtype,
-        stored_as=stored_as,
-        groups=decoder.groups,
-        asked=asked,
-        formats=formats_of(checkpoint.reader),
-    )
-    ops = compute.backend.open(options)
+    decoder, ops = open_on_cpu(asked, checkpoint)
     pack, weights = Packer(ops, checkpoint.reader), dict[str, Any]()
 
     def keep(uses: Sequence[Use], layout: str) -> Any:

@@ -22,6 +22,11 @@ TIPPED = {"IQ4_NL"}  # in the first token already
 HALVES = {"Q2_K", "Q3_K", "Q6_K"}  # scales belong to 16 weights
 
 FAST = ("Q4_0", "Q4_K", "Q6_K", "Q8_0", "Q4_K_M")
+COMPILED = [
+    name if name in (*FAST, "IQ4_NL") else pytest.param(name, marks=pytest.mark.sweep)
+    for name in BLOCK_TYPES
+]
+"""A type of each way in which codes are multiplied: every kernel takes three seconds to compile."""
 
 
 def _logits(file: Path, backend: str) -> NDArray[np.float32]:
@@ -40,7 +45,7 @@ def test_a_model_computes_what_it_computes_in_float32(name: str, tmp_path: Path)
     np.testing.assert_array_equal(_logits(quantised, "reference"), _logits(exact, "reference"))
 
 
-@pytest.mark.parametrize("name", others_slow(BLOCK_TYPES, FAST))
+@pytest.mark.parametrize("name", COMPILED)
 def test_the_cpu_multiplies_by_codes(name: str, tmp_path: Path) -> None:
     quantised = write_gguf(tmp_path / "quantised.gguf", {"": name})
     exact = write_gguf(tmp_path / "exact.gguf", {"": name}, expanded=True)

@@ -50,6 +50,7 @@ SAMPLINGS = {
         temperature=0.7, logprobs=3, processed_logprobs=True, max_tokens=9
     ),
     "of the prompt": SamplingParams(prompt_logprobs=0, max_tokens=9),
+    "typical": SamplingParams(temperature=1.2, typical_p=0.6, top_p=0.9, max_tokens=20),
     "late end": SamplingParams(temperature=1.5, min_tokens=8, max_tokens=40, stop_ids=(5, 6, 7)),
     "several": SamplingParams(temperature=0.8, n=3, max_tokens=11),
     "one token": SamplingParams(max_tokens=1),

@@ -1,4 +1,4 @@
-"""Settings of tokenizers that are damaged, or hostile."""
+"""TokenizerSettings of tokenizers that are damaged, or hostile."""
 
 from contextlib import suppress
 

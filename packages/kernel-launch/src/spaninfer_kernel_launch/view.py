@@ -194,17 +194,21 @@ def pointer_of(array: Any) -> int:
 
     For launches of what was checked before: an address is returned as it is, and 0 for None.
     """
+    if (find := _POINTERS.get(type(array))) is not None:
+        return find(array)
     if isinstance(array, int):
         return array
-    if array is None:
-        return 0
-    if (find := getattr(array, "data_ptr", None)) is not None:  # torch
-        return find()  # type: ignore[no-any-return]
+    if framework_of(type(array)) == "torch":
+        _POINTERS[type(array)] = type(array).data_ptr
+        return array.data_ptr()  # type: ignore[no-any-return]
     if isinstance(pointer := getattr(array, "pointer", None), int):  # ours
         return pointer
     if hasattr(array, "__cuda_array_interface__"):
         return int(array.__cuda_array_interface__["data"][0])
     return view_of(array).pointer
+
+
+_POINTERS: dict[type, Callable[[Any], int]] = {int: int, type(None): lambda _: 0}
 
 
 def check_dense(dtype: object, **arrays: View) -> None:

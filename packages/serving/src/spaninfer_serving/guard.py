@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from spaninfer_serving.admission_gate import AdmissionGate
 from spaninfer_serving.error_mapping import busy
 from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.settings import Settings, bearer_key, is_loopback
-from spaninfer_serving.turnstile import Turnstile
 from spaninfer_serving.wire.errors import Problem
 
 # Everything else needs the key: a new route is closed until somebody opens it here.
@@ -52,10 +52,10 @@ class Guard:
         self._app = app
         self._settings = settings
         self._max_body_bytes = max_body_bytes
-        self._room = Room(
+        self._body_budget = BodyBudget(
             ORDINARY_BYTES, num_places * ORDINARY_BYTES, max(SHARED_BYTES, max_body_bytes)
         )
-        self._turnstile, self._public_turnstile = Turnstile(), Turnstile(PUBLIC_PAUSE_S)
+        self._gate, self._public_gate = AdmissionGate(), AdmissionGate(PUBLIC_PAUSE_S)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer it here."""
@@ -99,11 +99,11 @@ class Guard:
         client = self._settings.client_of(key, scope.get("client"))
         is_public = scope["path"] in PUBLIC_PATHS or scope["path"].startswith(PUBLIC_PREFIX)
         if is_public or not self._settings.accepts(key):
-            await self._public_turnstile.enter(client)
+            await self._public_gate.enter(client)
         if is_public:
             return b""
         self._check_key(key)
-        await self._turnstile.enter(client)
+        await self._gate.enter(client)
         return await self._read_in_time(client, headers, receive)
 
     def _check_key(self, key: str | None) -> None:
@@ -145,23 +145,23 @@ class Guard:
         try:
             while more:
                 if num_bytes >= ORDINARY_BYTES:  # what nobody takes, the connection does not read
-                    await self._turnstile.enter(client, num_bytes // ORDINARY_BYTES)
+                    await self._gate.enter(client, num_bytes // ORDINARY_BYTES)
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     return None
                 chunk = message.get("body", b"")
                 if num_bytes + len(chunk) > limit:
                     raise _too_large(limit)
-                self._room.take(num_bytes, len(chunk))
+                self._body_budget.take(num_bytes, len(chunk))
                 num_bytes += len(chunk)
                 chunks.append(chunk)
                 more = message.get("more_body", False)
         finally:
-            self._room.give_back(num_bytes)
+            self._body_budget.give_back(num_bytes)
         return bytes(chunks[0]) if len(chunks) == 1 else b"".join(chunks)
 
 
-class Room:
+class BodyBudget:
     """The memory for bodies that are not whole yet: a part for ordinary ones, and a shared rest."""
 
     def __init__(self, ordinary_bytes: int, own_bytes: int, shared_bytes: int) -> None:

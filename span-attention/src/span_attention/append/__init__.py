@@ -9,9 +9,9 @@ element type, or codes, which are quantised from the unrounded results of norm a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from spaninfer_kernel_launch import (
     ArraySpec,
@@ -90,12 +90,12 @@ class PreparedAppend:
                 f"rope rotates {rotated.len} elements, but this append was prepared for "
                 f"{self.rotary_len}; AppendOptions(rotary_len=...) says how many"
             )
-        rows = _Rows(*map(pointer_of, (query, key, value, slot_mapping)))
-        tables = _Tables(
-            *map(pointer_of, (rotated.cosine, rotated.sine, norm.query_weight, norm.key_weight))
+        arrays = (
+            *(query, key, value, slot_mapping, rotated.cosine, rotated.sine),
+            *(norm.query_weight, norm.key_weight, out),
         )
         handle = stream_handle(stream, query)
-        self.start(handle, _arguments(rows, tables, spans, pointer_of(out), norm))
+        self.start(handle, _arguments(map(pointer_of, arrays), spans, norm))
 
     def start(self, handle: int, arguments: AppendArguments) -> None:
         """Launch on the stream with this handle, the default stream included."""
@@ -103,28 +103,9 @@ class PreparedAppend:
             self._call(handle, arguments)
 
 
-class _Rows(NamedTuple):
-    """Addresses of the rows to append, and of their slots."""
-
-    query: int
-    key: int
-    value: int
-    slot_mapping: int
-
-
-class _Tables(NamedTuple):
-    """Addresses of the tables of rotary embedding and head norm; 0 for those not given."""
-
-    cosine: int
-    sine: int
-    query_weight: int
-    key_weight: int
-
-
-def _arguments(
-    rows: _Rows, tables: _Tables, spans: Spans, out: int, norm: HeadNorm
-) -> AppendArguments:
-    """Return the kernel's arguments."""
+def _arguments(addresses: Iterable[int], spans: Spans, norm: HeadNorm) -> AppendArguments:
+    """Return the kernel's arguments; addresses of arrays as in `_NAMES`, then of the result."""
+    query, key, value, slots, cosine, sine, query_weight, key_weight, out = addresses
     (keys, values), (key_scales, value_scales) = spans.places, spans.scale_places
     return AppendArguments(
         query_out=out,
@@ -132,14 +113,14 @@ def _arguments(
         values=values,
         key_scales=key_scales,
         value_scales=value_scales,
-        query=rows.query,
-        key=rows.key,
-        value=rows.value,
-        cosine=tables.cosine,
-        sine=tables.sine,
-        slot_mapping=rows.slot_mapping,
-        query_weight=tables.query_weight,
-        key_weight=tables.key_weight,
+        query=query,
+        key=key,
+        value=value,
+        cosine=cosine,
+        sine=sine,
+        slot_mapping=slots,
+        query_weight=query_weight,
+        key_weight=key_weight,
         eps=norm.eps,
         weight_offset=norm.weight_offset,
     )
@@ -244,14 +225,13 @@ def append(
         *(query, key, value, slot_mapping, rotated.cosine, rotated.sine),
         *(norm.query_weight, norm.key_weight, out),
     )
-    *_, to = at
     rotation = rotated.len, rotated.interleaved
     step, allocate = _checked(spans.layout, rotation, spans.cache_spec, specs)
     handle = stream_handle(stream, query)
     if out is None:
         (out,) = allocate(handle)
-        to = pointer_of(out)
-    step.start(handle, _arguments(_Rows(*at[:4]), _Tables(*at[4:8]), spans, to, norm))
+        at[-1] = pointer_of(out)
+    step.start(handle, _arguments(at, spans, norm))
     return out
 
 

@@ -319,19 +319,23 @@ class Runner(Resource):
             return {}
         told = step.launched.logprobs()
         assert told is not None, "sequences of the step ask for log-probabilities"
+        ids = step.batch.seq_ids
+        slices = [i for i, id_ in enumerate(ids) if id_ in asked and tokens[i] is not None]
+        rows = step.batch.logit_start_loc[1:][slices] - 1
+        most = max((asked[ids[i]] for i in slices), default=0)
+        columns = (told.chosen[rows], told.ranks[rows], told.top_ids[rows, :most])
+        reported = zip(
+            slices, *(x.tolist() for x in (*columns, told.top[rows, :most])), strict=True
+        )
         found = {}
-        last = (step.batch.logit_start_loc[1:] - 1).tolist()
-        for seq_id, row, token in zip(step.batch.seq_ids, last, tokens, strict=True):
-            count = asked.get(seq_id)
-            if count is None or token is None:
-                continue
-            tops = told.top_ids[row, :count].tolist(), told.top[row, :count].tolist()
-            found[seq_id] = TokenLogprob(
-                token,
-                float(told.chosen[row]),
-                int(told.ranks[row]),
-                tuple(pair for pair in zip(*tops, strict=True) if pair[0] >= 0),
-            )
+        for i, logprob, rank, top_ids, top in reported:
+            count = asked[ids[i]]
+            pairs = tuple(zip(top_ids[:count], top, strict=False))
+            if -1 in top_ids:  # fewer tokens are possible
+                pairs = tuple(pair for pair in pairs if pair[0] >= 0)
+            token = tokens[i]
+            assert token is not None
+            found[ids[i]] = TokenLogprob(token, logprob, rank, pairs)
         return found
 
     def _sample_on_host(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
-
-from spaninfer_op_reference import WeightFormat
 
 from spaninfer_engine.backends.backend import BackendOptions
 from spaninfer_engine.backends.registry import BACKENDS
@@ -120,21 +118,6 @@ class _Source:
     program: Program
     texts: Texts
     name: str  # that answers carry
-    stored_as: str
-    formats: Mapping[str, WeightFormat]
-
-    def options(self, compute: Compute, rank: Rank = ALONE) -> BackendOptions:
-        """Return the options that the chosen backend is opened with."""
-        return BackendOptions(
-            device=compute.device,
-            dtype=compute.dtype,
-            kv_dtype=self.asked.kv_dtype,
-            stored_as=self.stored_as,
-            groups=self.model.groups,
-            asked=self.asked,
-            formats=self.formats,
-            rank=rank,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +148,6 @@ def _open(asked: EngineConfig, checkpoint: Checkpoint, name: str) -> _Source:
         program=program,
         texts=open_texts(asked, checkpoint, model, name),
         name=name,
-        stored_as=checkpoint_dtype(checkpoint.config),
-        formats=formats_of(checkpoint.reader),
     )
 
 
@@ -175,7 +156,7 @@ def _choose_backend(source: _Source) -> Compute:
     asked = source.asked
     may_use_gpu = asked.backend is None or BACKENDS[asked.backend].on_gpu
     compute = decide_compute(
-        *(asked, source.stored_as, this_machine(with_gpu=may_use_gpu)),
+        *(asked, checkpoint_dtype(source.checkpoint.config), this_machine(with_gpu=may_use_gpu)),
         packed=source.packed is not None,
         result=source.program.returns,
     )
@@ -187,13 +168,13 @@ def _choose_backend(source: _Source) -> Compute:
 def _load(source: _Source, compute: Compute, rank: Rank, progress: Progress) -> _Loaded:
     """Open the backend and read the weights that the model's programs use."""
     asked, model, packed = source.asked, source.model, source.packed
-    options = source.options(compute, rank)
+    options = _options(asked, compute, source.checkpoint, model, rank)
     ops = compute.backend.open(options, stage_of(progress, "kernels"))
     refuse_oversized(
         *(asked, compute, model, ops.available_bytes()),
-        stored_as=source.stored_as,
+        stored_as=options.stored_as,
         mapped=packed is not None,
-        formats=source.formats,
+        formats=options.formats,
     )
     ops.warm()
     weights = _packer(asked, source.checkpoint, model, ops) if packed is None else _mapped(packed)
@@ -314,6 +295,36 @@ def locate(model: str | Path) -> tuple[Path, str]:
         f"there is no file or folder {str(model)!r}, and no installed package brings a model of "
         f"that name (brought: {names}); {where_to_get(model)}"
     )
+
+
+def _options(
+    asked: EngineConfig,
+    compute: Compute,
+    checkpoint: Checkpoint,
+    model: Model,
+    rank: Rank = ALONE,
+) -> BackendOptions:
+    """Return the options that the chosen backend is opened with for a model."""
+    return BackendOptions(
+        device=compute.device,
+        dtype=compute.dtype,
+        kv_dtype=asked.kv_dtype,
+        stored_as=checkpoint_dtype(checkpoint.config),
+        groups=model.groups,
+        asked=asked,
+        formats=formats_of(checkpoint.reader),
+        rank=rank,
+    )
+
+
+def open_on_cpu(asked: EngineConfig, checkpoint: Checkpoint) -> tuple[Decoder, Ops[Any]]:
+    """Return the decoder of a checkpoint, and the operators that compute it on a CPU.
+
+    NotBuilt for other models.
+    """
+    decoder, stored_as = resolve_decoder(asked, checkpoint), checkpoint_dtype(checkpoint.config)
+    compute = decide_compute(asked, stored_as, this_machine(with_gpu=False))
+    return decoder, compute.backend.open(_options(asked, compute, checkpoint, decoder))
 
 
 def resolve_model(asked: EngineConfig, checkpoint: Checkpoint) -> Model:

@@ -22,8 +22,8 @@ MAX_ID = 1 << 31  # ids are stored in 32 bits
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Settings of a tokenizer; `stated` are the tokens that they add, with their ids."""
+class TokenizerSettings:
+    """TokenizerSettings of a tokenizer; `stated` are the tokens that they add, with their ids."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     stated: tuple[SpecialToken, ...] = ()
@@ -49,7 +49,7 @@ class Settings:
         return [text for name in NAMED if (text := self.token(name)) is not None]
 
 
-def read_settings(folder: Path) -> Settings:
+def read_settings(folder: Path) -> TokenizerSettings:
     """The settings in a folder; CheckpointError with file, key and what is allowed."""
     values: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
@@ -57,10 +57,12 @@ def read_settings(folder: Path) -> Settings:
             values |= _checked(path, read_json(path))
     if (decoder := values.get("added_tokens_decoder")) is not None:
         path = folder / "tokenizer_config.json"
-        return Settings(values, tuple(_stated(path, *each) for each in decoder.items()))
+        return TokenizerSettings(values, tuple(_stated(path, *each) for each in decoder.items()))
     if (path := folder / "added_tokens.json").is_file():
-        return Settings(values, tuple(_older(path, read_json(path), Settings(values))))
-    return Settings(values)
+        return TokenizerSettings(
+            values, tuple(_older(path, read_json(path), TokenizerSettings(values)))
+        )
+    return TokenizerSettings(values)
 
 
 def _checked(path: Path, values: dict[str, Any]) -> dict[str, Any]:
@@ -125,7 +127,7 @@ def _stated(path: Path, number: str, token: Any) -> SpecialToken:
     return SpecialToken(token_id, token["content"], is_text=not token.get("special"), **sides)
 
 
-def _older(path: Path, ids: Mapping[str, Any], settings: Settings) -> list[SpecialToken]:
+def _older(path: Path, ids: Mapping[str, Any], settings: TokenizerSettings) -> list[SpecialToken]:
     """The tokens of an added_tokens.json; those that have a name elsewhere steer the model."""
     more = settings.values.get("additional_special_tokens") or ()
     named = {*settings.named_texts, *map(_content, more)}

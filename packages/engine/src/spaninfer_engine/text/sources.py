@@ -13,7 +13,7 @@ from spaninfer_engine.text import byte_bpe
 from spaninfer_engine.text.bytemap import to_alphabet
 from spaninfer_engine.text.fallback import read_by_transformers
 from spaninfer_engine.text.fast import FastCodec
-from spaninfer_engine.text.settings import Settings, read_settings
+from spaninfer_engine.text.settings import TokenizerSettings, read_settings
 from spaninfer_engine.text.special import SpecialToken
 from spaninfer_engine.text.spm import SentencePieceCodec, as_model, with_control_pieces
 from spaninfer_engine.text.tokenizer import Frame, Tokenizer
@@ -47,7 +47,7 @@ def open_tokenizer(source: TokenizerSource, *, end_ids: Iterable[int] = ()) -> T
     return _from_file(source, read_settings(folder), end_ids)
 
 
-def _from_file(source: Path, settings: Settings, end_ids: Iterable[int]) -> Tokenizer:
+def _from_file(source: Path, settings: TokenizerSettings, end_ids: Iterable[int]) -> Tokenizer:
     name = source.name
     if ".model" in name or name.endswith(".spm"):
         return _from_sentencepiece(source, settings, end_ids)
@@ -67,7 +67,9 @@ def _from_file(source: Path, settings: Settings, end_ids: Iterable[int]) -> Toke
     return _from_library(library, settings, end_ids)
 
 
-def _from_library(library: Library, settings: Settings, end_ids: Iterable[int]) -> Tokenizer:
+def _from_library(
+    library: Library, settings: TokenizerSettings, end_ids: Iterable[int]
+) -> Tokenizer:
     """A tokenizer of the tokenizers library, with what tokenizer_config.json says on top."""
     stated = settings.stated
     _demand_places(library, stated)
@@ -107,7 +109,9 @@ def _demand_places(library: Library, stated: Iterable[SpecialToken]) -> None:
             )
 
 
-def _from_sentencepiece(source: Path, settings: Settings, end_ids: Iterable[int]) -> Tokenizer:
+def _from_sentencepiece(
+    source: Path, settings: TokenizerSettings, end_ids: Iterable[int]
+) -> Tokenizer:
     stated = settings.stated
     controls = [token.text for token in stated if not token.is_text]
     model = with_control_pieces(source.read_bytes(), controls, source=str(source))
@@ -124,7 +128,9 @@ def _from_sentencepiece(source: Path, settings: Settings, end_ids: Iterable[int]
 
 def _from_vocabulary(vocabulary: Vocabulary, end_ids: Iterable[int]) -> Tokenizer:
     bos_id, eos_id = vocabulary.bos_id, vocabulary.eos_id
-    settings = Settings({"add_bos_token": vocabulary.add_bos, "add_eos_token": vocabulary.add_eos})
+    settings = TokenizerSettings(
+        {"add_bos_token": vocabulary.add_bos, "add_eos_token": vocabulary.add_eos}
+    )
     frame = _frame(settings, bos_id, eos_id, default=Frame())
     ends = {*end_ids} | ({eos_id} if eos_id is not None else set())
     if vocabulary.kind is VocabularyKind.SENTENCEPIECE_BPE:
@@ -161,7 +167,9 @@ def _over_pieces(
     return Tokenizer(codec, special.values(), frame=frame, bos_id=bos_id, eos_ids=eos_ids)
 
 
-def _frame(settings: Settings, bos_id: int | None, eos_id: int | None, *, default: Frame) -> Frame:
+def _frame(
+    settings: TokenizerSettings, bos_id: int | None, eos_id: int | None, *, default: Frame
+) -> Frame:
     """The ids around a text: add_bos_token and add_eos_token where stated, else the default."""
     before, after = default.before, default.after
     add_bos, add_eos = settings.flag("add_bos_token"), settings.flag("add_eos_token")
@@ -179,7 +187,7 @@ def _read_library(path: Path) -> Library:
         raise CheckpointError(f"{path} is not a tokenizer.json: {broken}") from broken
 
 
-def _read_vocab_json(path: Path, settings: Settings) -> Library:
+def _read_vocab_json(path: Path, settings: TokenizerSettings) -> Library:
     name = (settings.tokenizer_class or "none").removesuffix("Fast")
     if name not in byte_bpe.BY_CLASS:
         return read_by_transformers(path.parent, f"how {name} cuts words is not known here")
@@ -192,7 +200,7 @@ def _read_vocab_json(path: Path, settings: Settings) -> Library:
     return byte_bpe.build(vocab, pairs, rule, settings.stated, source=str(path))
 
 
-def _read_tiktoken(path: Path, settings: Settings) -> Library:
+def _read_tiktoken(path: Path, settings: TokenizerSettings) -> Library:
     rule = byte_bpe.find_rule(byte_bpe.BY_RANK_FILE, path.stem, str(path))
     ranks = byte_bpe.read_ranks(path)
     special: Sequence[SpecialToken] = settings.stated
@@ -205,7 +213,7 @@ def _read_tiktoken(path: Path, settings: Settings) -> Library:
     return byte_bpe.build(vocab, merges, rule, special, source=str(path))
 
 
-def _undeclared(settings: Settings, library: Library) -> list[str]:
+def _undeclared(settings: TokenizerSettings, library: Library) -> list[str]:
     """Named tokens that are in the vocabulary but were not yet declared special."""
     known = library.get_added_tokens_decoder().values()
     declared = {token.content for token in known}
@@ -213,7 +221,7 @@ def _undeclared(settings: Settings, library: Library) -> list[str]:
     return [t for t in named if t not in declared and library.token_to_id(t) is not None]
 
 
-def _named_id(codec: FastCodec, settings: Settings, name: str) -> int | None:
+def _named_id(codec: FastCodec, settings: TokenizerSettings, name: str) -> int | None:
     """The id of bos_token or eos_token."""
     text = settings.token(name)
     return None if text is None else codec.find_id(text)

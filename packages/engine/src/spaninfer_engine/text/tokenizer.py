@@ -53,16 +53,13 @@ class Tokenizer:
         self._frame, self._pair = frame, pair
         self._finder = SpecialFinder(tokens)
         self._texts = {token.token_id: token.text for token in tokens}
+        self.vocab_size = max([codec.vocab_size, *(i + 1 for i in self._texts)])
+        """One more than the largest id."""
         self._bytes: dict[int, bytes] = {}
         self.bos_id = bos_id
         self.is_wordless = is_wordless
         self.eos_ids = frozenset(eos_ids)
         self.special_ids = frozenset(token.token_id for token in controls)
-
-    @property
-    def vocab_size(self) -> int:
-        """One more than the largest id."""
-        return max([self._codec.vocab_size, *(i + 1 for i in self._texts)])
 
     @property
     def strips_leading_space(self) -> bool:

@@ -27,6 +27,7 @@ PROMPTS = [
 ] * 4
 GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
 VOCAB = 4096
+DEVICE = "spaninfer_engine.backends.cuda.device.CudaDevice"
 NEAR = 0.3  # between log-probabilities; in bfloat16 the bundled model's are off by up to 0.4
 
 
@@ -222,22 +223,55 @@ def test_a_closed_engine_gives_weights_and_spans_back() -> None:
         {"temperature": 0.8, "seed": 2, "logit_bias": {300: 4.0, 301: -3.0}, "top_k": 20},
         {"temperature": 0, "bad_words": (" the", " was a"), "logit_bias": {302: 1.0}},
         {"temperature": 0, "min_tokens": 20, "stop_ids": tuple(range(300, 340))},
+        {"temperature": 0.9, "typical_p": 0.4, "seed": 3},
+        {"typical_p": 0.8, "top_k": 40, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 8},
     ],
-    ids=["cuts", "penalties", "n-grams", "biases", "bad words", "late end"],
+    ids=[
+        *("cuts", "penalties", "n-grams", "biases", "bad words", "late end"),
+        *("typical", "typical beside cuts"),
+    ],
 )
-def test_tokens_drawn_on_the_gpu_are_those_that_the_host_draws(wishes: dict[str, Any]) -> None:
-    """Log-probabilities change no token, but the host draws for those of processed logits."""
+def test_tokens_drawn_on_the_gpu_are_those_that_the_host_draws(
+    wishes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     sampling = SamplingParams(**wishes, max_tokens=30, ignore_eos=True)
 
     invariant = {"dtype": "bfloat16", "batch_invariant": True}  # steps are cut in other ways
 
     on_gpu = answers(sampling, **invariant)
-    on_host = answers(replace(sampling, logprobs=0, processed_logprobs=True), **invariant)
+    monkeypatch.setattr(f"{DEVICE}.can_sample", lambda *_: False)
+    on_host = answers(sampling, **invariant)
 
     # Equal prompts have equal answers here: one of the six may come to a tie, of which 32 bits on
     # the GPU and 64 on the host make different things.
     same = [a.token_ids == b.token_ids for a, b in zip(on_gpu, on_host, strict=True)]
     assert sum(same) >= len(PROMPTS) - 4
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["all tokens", "masked"])
+def test_log_probabilities_of_the_gpu_are_those_of_the_host(
+    masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampling = SamplingParams(
+        temperature=0.7, seed=5, logprobs=3, processed_logprobs=True, prompt_logprobs=2,
+        repetition_penalty=1.2, max_tokens=12, ignore_eos=True,
+        mask=(lambda _: np.arange(VOCAB) % 3 > 0) if masked else None,
+    )  # fmt: skip
+    invariant = {"dtype": "bfloat16", "batch_invariant": True}
+
+    got = answers(sampling, **invariant)
+    monkeypatch.setattr(f"{DEVICE}.can_sample", lambda *_: False)
+    monkeypatch.setattr(f"{DEVICE}.reports_prompts", False)
+    expected = answers(sampling, **invariant)
+
+    for mine, theirs in zip(got, expected, strict=True):
+        pairs = list(zip(mine.prompt_logprobs, theirs.prompt_logprobs, strict=True))
+        if mine.token_ids == theirs.token_ids:
+            pairs += zip(mine.logprobs, theirs.logprobs, strict=True)
+        for one, other in pairs:
+            assert (one.token_id, one.rank) == (other.token_id, other.rank)
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+            assert [i for i, _ in one.top] == [i for i, _ in other.top]
 
 
 def test_log_probabilities_come_with_every_token_and_every_prompt() -> None:

@@ -175,11 +175,15 @@ class CudaDevice:
                 captured.graph.replay()
                 logits = captured.logits
             chosen = fetch_logits(logits, padding.place(batch.host_logits))
-            step = CudaStep(self, InFlight(batch, tuple(rows), work, padding, logits), chosen)
+            later = samples_later(batch, work)
+            if room is not None:
+                later = later or room.has_penalties != work.penalties
+            at = InFlight(batch, tuple(rows), work, padding, logits, samples_later=later)
+            step = CudaStep(self, at, chosen)
             if batch.num_reported.any():
-                at, next_ids = batch.reported(self._sequences)
+                prompt_rows, next_ids = batch.reported(self._sequences)
                 step.reported = self._sampler.report(
-                    logits, padding.place(at), next_ids, self._ops.stream
+                    logits, padding.place(prompt_rows), next_ids, self._ops.stream
                 )
             if not batch.masked.any():
                 self._finish(step)
@@ -200,7 +204,7 @@ class CudaDevice:
         at, told, stream = step.in_flight, None, self._ops.stream
         logits, work = at.logits, at.work
         sampled = self._sampler.batch(logits)
-        if samples_later(at.batch, work):
+        if at.samples_later:
             sampled = self._sampler.sample_tokens(
                 logits, stream, has_penalties=work.penalties, has_typical=work.typical
             )
@@ -311,8 +315,10 @@ class CudaDevice:
         shape = self._shapes.find(batch, work, host_angles=any(self._rotaries))
         if shape is None or self._graphs.has(shape, num_spans):
             return shape
-        for fallback in self._shapes.fallbacks(shape):
-            if self._graphs.has(fallback, num_spans):
+        # Prompts are captured without penalties alone; what their graph has sampled is overwritten.
+        plain = replace(shape, has_penalties=False, samples_later=False)
+        for fallback in (*self._shapes.fallbacks(shape), plain, *self._shapes.fallbacks(plain)):
+            if shape.prompts and self._graphs.has(fallback, num_spans):
                 return fallback
         return None if shape.prompts else shape
 
@@ -369,6 +375,7 @@ class InFlight(NamedTuple):
     work: SamplingWork
     padding: Padding
     logits: Tensor
+    samples_later: bool
 
 
 class CudaStep:

@@ -19,20 +19,15 @@ import numpy as np
 import spaninfer_demo
 from numpy.typing import NDArray
 from spaninfer_engine import Engine, EngineConfig, SamplingParams
-from spaninfer_engine.backends.backend import BackendOptions
 from spaninfer_engine.backends.setup import DeviceSetup
 from spaninfer_engine.backends.start import HostStart
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.load.dtype import checkpoint_dtype
 from spaninfer_engine.logprobs import TokenLogprobs
 from spaninfer_engine.plan import NewSequence, Slice, StepPlan, TableUpdate
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.run.runner import Runner
-from spaninfer_engine.startup.build import resolve_decoder, silent, stage_of
-from spaninfer_engine.startup.compute import decide_compute
-from spaninfer_engine.startup.hardware import this_machine
-from spaninfer_engine.startup.weight_formats import formats_of
+from spaninfer_engine.startup.build import open_on_cpu, silent
 from spaninfer_engine.step.sequences import Sequences
 
 from spaninfer.bench.cpu.formats import PeerFormat, Setting
@@ -137,26 +132,13 @@ def logits_of(texts: Sequence[Text], rows: int, **options: Any) -> Iterator[Logi
     """
     asked = EngineConfig(model=spaninfer_demo.path(), **options)
     with open_checkpoint(asked.model) as checkpoint:
-        decoder = resolve_decoder(asked, checkpoint)
-        stored_as = checkpoint_dtype(checkpoint.config)
-        compute = decide_compute(asked, stored_as, this_machine(with_gpu=False))
-        opened_with = BackendOptions(
-            device=compute.device,
-            dtype=compute.dtype,
-            kv_dtype=asked.kv_dtype,
-            stored_as=stored_as,
-            groups=decoder.groups,
-            asked=asked,
-            formats=formats_of(checkpoint.reader),
-        )
-        ops = compute.backend.open(opened_with, stage_of(silent, "kernels"))
+        decoder, ops = open_on_cpu(asked, checkpoint)
         bound = bind(lower(decoder), ops, checkpoint.reader)
     kept, spans = Kept(), -(-max(map(len, texts)) // _SPAN_LEN)
     groups = len(decoder.groups)
     sequences = Sequences(groups, max_len=spans * _SPAN_LEN, span_len=_SPAN_LEN, num_rows=1)
-    device = HostStart(bound.run, ops, decoder).device(
-        DeviceSetup(sequences, (spans,) * groups), silent
-    )
+    setup = DeviceSetup(sequences, (spans,) * groups)
+    device = HostStart(bound.run, ops, decoder).device(setup, silent)
     runner = Runner(device, sequences, kept, vocab=decoder.vocab)
     places = [(group, 0, tuple(range(spans))) for group in range(groups)]
     for number, text in enumerate(texts):

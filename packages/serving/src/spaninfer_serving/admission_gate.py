@@ -1,4 +1,4 @@
-"""A turnstile in front of the event loop: a burst enters a piece at a time.
+"""A gate in front of the event loop: a burst enters a piece at a time.
 
 The event loop runs all ready callbacks before it polls for I/O. Of 256 requests that arrive
 together, each takes 2 ms of it in several pieces, and a stream whose next token arrived meanwhile
@@ -13,7 +13,7 @@ import asyncio
 from spaninfer_serving.fair_queue import Client, FairQueue
 
 
-class Turnstile:
+class AdmissionGate:
     """Lets one client's work in per round of the event loop, or per `pause_s`; fair among clients.
 
     To be used by the tasks of one event loop; where that has ended, by those of the next.

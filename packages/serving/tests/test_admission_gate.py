@@ -1,15 +1,15 @@
 import asyncio
 from itertools import pairwise
 
+from spaninfer_serving.admission_gate import AdmissionGate
 from spaninfer_serving.fair_queue import Client
-from spaninfer_serving.turnstile import Turnstile
 
 ANN, BOB = Client("ann", "1"), Client("bob", "1")
 NEVER_S = 3600.0
 
 
-async def entered(turnstile, log, name, client, cost=1):
-    await turnstile.enter(client, cost)
+async def entered(gate, log, name, client, cost=1):
+    await gate.enter(client, cost)
     log.append(name)
 
 
@@ -19,8 +19,8 @@ def driven(drive):
 
 def test_who_comes_alone_enters_at_once():
     async def drive():
-        turnstile = Turnstile(NEVER_S)
-        entering = turnstile.enter(ANN)
+        gate = AdmissionGate(NEVER_S)
+        entering = gate.enter(ANN)
         try:
             entering.send(None)  # a coroutine that waits for nothing ends at its first step
         except StopIteration:
@@ -31,8 +31,8 @@ def test_who_comes_alone_enters_at_once():
 
 def test_of_a_burst_one_enters_per_round_of_the_loop():
     async def drive():
-        turnstile, log, found = Turnstile(), [], []
-        tasks = [asyncio.ensure_future(entered(turnstile, log, i, ANN)) for i in range(8)]
+        gate, log, found = AdmissionGate(), [], []
+        tasks = [asyncio.ensure_future(entered(gate, log, i, ANN)) for i in range(8)]
         while len(log) < len(tasks):
             await asyncio.sleep(0)
             found.append(len(log))
@@ -46,9 +46,9 @@ def test_of_a_burst_one_enters_per_round_of_the_loop():
 
 def test_who_sends_one_request_enters_in_the_middle_of_anothers_burst():
     async def drive():
-        turnstile, log = Turnstile(), []
-        tasks = [asyncio.ensure_future(entered(turnstile, log, i, ANN)) for i in range(50)]
-        tasks.append(asyncio.ensure_future(entered(turnstile, log, "bob", BOB)))
+        gate, log = AdmissionGate(), []
+        tasks = [asyncio.ensure_future(entered(gate, log, i, ANN)) for i in range(50)]
+        tasks.append(asyncio.ensure_future(entered(gate, log, "bob", BOB)))
         await asyncio.gather(*tasks)
         return log
 
@@ -57,11 +57,11 @@ def test_who_sends_one_request_enters_in_the_middle_of_anothers_burst():
 
 def test_what_costs_less_enters_first():
     async def drive():
-        turnstile, log = Turnstile(), []
+        gate, log = AdmissionGate(), []
         await asyncio.gather(
-            entered(turnstile, log, "first", ANN),
-            entered(turnstile, log, "long", ANN, 30),
-            entered(turnstile, log, "short", BOB),
+            entered(gate, log, "first", ANN),
+            entered(gate, log, "long", ANN, 30),
+            entered(gate, log, "short", BOB),
         )
         return log
 
@@ -70,15 +70,15 @@ def test_what_costs_less_enters_first():
 
 def test_who_leaves_takes_nobodys_turn():
     async def drive():
-        turnstile, log = Turnstile(), []
+        gate, log = AdmissionGate(), []
         first, leaving, staying = (
-            asyncio.ensure_future(entered(turnstile, log, name, ANN))
+            asyncio.ensure_future(entered(gate, log, name, ANN))
             for name in ("first", "left", "stayed")
         )
         await first
         leaving.cancel()
         await staying
-        await turnstile.enter(ANN)  # and it still turns
+        await gate.enter(ANN)  # and it still turns
         return log
 
     assert driven(drive) == ["first", "stayed"]
@@ -86,9 +86,9 @@ def test_who_leaves_takes_nobodys_turn():
 
 def test_with_a_pause_the_rounds_of_the_loop_do_not_count():
     async def drive():
-        turnstile, log = Turnstile(NEVER_S), []
-        await turnstile.enter(ANN)
-        waiting = asyncio.ensure_future(entered(turnstile, log, "second", BOB))
+        gate, log = AdmissionGate(NEVER_S), []
+        await gate.enter(ANN)
+        waiting = asyncio.ensure_future(entered(gate, log, "second", BOB))
         for _ in range(100):
             await asyncio.sleep(0)
         waiting.cancel()
@@ -98,10 +98,10 @@ def test_with_a_pause_the_rounds_of_the_loop_do_not_count():
 
 
 def test_a_loop_that_ended_keeps_nobody_out_of_the_next():
-    turnstile = Turnstile(NEVER_S)
+    gate = AdmissionGate(NEVER_S)
 
     async def passed():
-        await asyncio.wait_for(turnstile.enter(ANN), 120)
+        await asyncio.wait_for(gate.enter(ANN), 120)
         return True
 
     assert [asyncio.run(passed()) for _ in range(3)] == [True] * 3
