@@ -36,8 +36,9 @@ _ALTERNATE_BEYOND: Final = 512  # rows of x: fewer wait for memory
 _CLUSTERS: Final = {1: 132, 2: 66, 4: 28}  # that run at a time, by splits of K
 
 # What an H200 takes: of 40 products of FP8 of 96 to 8192 rows, half were within 6 % of it and 36
-# within 14 % (2026-11-23; benchmarks/records). Multiply-adds of an SM per nanosecond; for a tile beside them, and for each of its
-# results; for a tile of alternating groups, which write results meanwhile, and for the last.
+# within 14 % (2026-11-23; benchmarks/records). Multiply-adds of an SM per nanosecond; for a tile
+# beside them, and for each of its results; for a tile of alternating groups, which write results
+# meanwhile, and for the last.
 _MACS_PER_NS: Final = {"rows": 5700.0, "blocks": 4200.0}
 _TILE_NS, _RESULT_NS = 2000, 0.055
 _TURN_NS, _LAST_TURN_NS = 1200, 2500
