@@ -2,13 +2,13 @@
 
 import json
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from corpus import END_OF_TEXT, TURN_END, TURN_START
+from corpus import END_OF_TEXT, TURN_END
 from model import Qwen3, Shape
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
 
 # Markers stand around every turn; a role is one of system, user, assistant.
 CHAT_TEMPLATE = (
@@ -17,7 +17,7 @@ CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
 )
-_END_OF_TEXT_ID, _TURN_START_ID, _TURN_END_ID = 0, 1, 2  # in vocabulary.py's order
+_END_OF_TEXT_ID, _TURN_END_ID = 0, 2  # in vocabulary.py's order
 
 
 def export_weights(model: Qwen3, folder: Path) -> None:
@@ -32,49 +32,60 @@ def export_weights(model: Qwen3, folder: Path) -> None:
 def export_settings(tokenizer: Path, folder: Path) -> None:
     """Write everything but the weights."""
     shutil.copyfile(tokenizer, folder / "tokenizer.json")
-    _write(folder / "config.json", _config(Shape()))
-    _write(folder / "tokenizer_config.json", _tokenizer_config(Shape()))
-    _write(folder / "generation_config.json", _generation_config())
+    write_json(folder / "config.json", _config(Shape()))
+    write_json(
+        folder / "tokenizer_config.json", tokenizer_config(Shape(), tokenizer, CHAT_TEMPLATE)
+    )
+    write_json(folder / "generation_config.json", generation_config())
 
 
 def _config(shape: Shape) -> dict[str, object]:
-    sizes = asdict(shape)
     return {
         "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "rope_scaling": None,
+        "sliding_window": None,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "use_sliding_window": False,
+        **decoder_config(shape),
+    }
+
+
+def decoder_config(shape: Shape) -> dict[str, object]:
+    """Return what config.json says of the decoder, whether or not a tower stands before it."""
+    return {
         "attention_bias": False,
         "attention_dropout": 0.0,
         "bos_token_id": None,
         "eos_token_id": _TURN_END_ID,
-        "head_dim": sizes["head_size"],
+        "head_dim": shape.head_size,
         "hidden_act": "silu",
-        "hidden_size": sizes["hidden"],
+        "hidden_size": shape.hidden,
         "initializer_range": 0.02,
-        "intermediate_size": sizes["ffn"],
-        "max_position_embeddings": sizes["max_len"],
-        "model_type": "qwen3",
-        "num_attention_heads": sizes["heads"],
-        "num_hidden_layers": sizes["layers"],
-        "num_key_value_heads": sizes["kv_heads"],
+        "intermediate_size": shape.ffn,
+        "max_position_embeddings": shape.max_len,
+        "num_attention_heads": shape.heads,
+        "num_hidden_layers": shape.layers,
+        "num_key_value_heads": shape.kv_heads,
         "pad_token_id": _END_OF_TEXT_ID,
-        "rms_norm_eps": sizes["norm_eps"],
-        "rope_scaling": None,
-        "rope_theta": sizes["rope_theta"],
-        "sliding_window": None,
-        "tie_word_embeddings": True,
-        "torch_dtype": "bfloat16",
+        "rms_norm_eps": shape.norm_eps,
+        "rope_theta": shape.rope_theta,
         "use_cache": True,
-        "use_sliding_window": False,
-        "vocab_size": sizes["vocab_size"],
+        "vocab_size": shape.vocab_size,
     }
 
 
-def _tokenizer_config(shape: Shape) -> dict[str, object]:
-    ids = {_END_OF_TEXT_ID: END_OF_TEXT, _TURN_START_ID: TURN_START, _TURN_END_ID: TURN_END}
+def tokenizer_config(shape: Shape, tokenizer: Path, template: str) -> dict[str, object]:
+    """Return tokenizer_config.json for a tokenizer and a chat template."""
+    added = Tokenizer.from_file(str(tokenizer)).get_added_tokens_decoder()
     return {
         "add_bos_token": False,
-        "added_tokens_decoder": {str(id_): _added(text) for id_, text in ids.items()},
+        "added_tokens_decoder": {
+            str(id_): _added(token.content) for id_, token in sorted(added.items())
+        },
         "bos_token": None,
-        "chat_template": CHAT_TEMPLATE,
+        "chat_template": template,
         "clean_up_tokenization_spaces": False,
         "eos_token": TURN_END,
         "model_max_length": shape.max_len,
@@ -95,7 +106,8 @@ def _added(text: str) -> dict[str, object]:
     }
 
 
-def _generation_config() -> dict[str, object]:
+def generation_config() -> dict[str, object]:
+    """Return how to sample."""
     return {
         "do_sample": True,
         "eos_token_id": [_TURN_END_ID, _END_OF_TEXT_ID],
@@ -107,5 +119,6 @@ def _generation_config() -> dict[str, object]:
     }
 
 
-def _write(path: Path, value: dict[str, object]) -> None:
+def write_json(path: Path, value: dict[str, object]) -> None:
+    """Write a readable file."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -84,7 +84,8 @@ def _gradient(weight: Tensor) -> Tensor:
 def _orthogonal(matrices: Tensor) -> Tensor:
     """Return the nearest orthogonal matrices to matrices[N R C], by five Newton-Schulz steps."""
     a, b, c = _NEWTON_SCHULZ
-    x: Tensor = matrices.bfloat16()
+    # a CPU without bfloat16 products takes minutes for a step in them
+    x: Tensor = matrices.bfloat16() if matrices.is_cuda else matrices.float()
     is_tall = x.shape[-2] > x.shape[-1]
     x = x.mT if is_tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)

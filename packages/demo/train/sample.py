@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 _MAX_NEW_TOKENS = 400
 
@@ -14,7 +14,7 @@ def main(folder: str) -> None:
     """Answer every prompt once, with its own seed and the sampling of generation_config.json."""
     torch.set_num_threads(1)
     prompts = tomllib.loads((Path(__file__).parent / "prompts.toml").read_text(encoding="utf-8"))
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for number, prompt in enumerate(prompts["prompts"], 1):
         chat = [{"role": "user", "content": prompt}]

@@ -15,6 +15,7 @@ COMMANDS = (
     *("spec list", "spec show", "spec check"),
     *("bench engine", "bench kernels", "bench cpu", "bench soak", "bench options"),
     *("bench structured", "bench serve", "bench kv-tiers", "bench compare", "bench plot"),
+    "bench accuracy",
 )
 GREEDY = ("--temperature", "0", "--max-tokens", "12")
 

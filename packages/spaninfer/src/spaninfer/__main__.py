@@ -7,6 +7,7 @@ from contextlib import suppress
 from io import TextIOWrapper
 
 UNWRITABLE = (errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT)
+NO_THREAD = "no thread can be started: too little memory, or too many processes (ulimit -v, -u)"
 
 
 def main() -> None:
@@ -28,11 +29,15 @@ def main() -> None:
     except RuntimeError as refused:
         if "can't start new thread" not in str(refused):
             raise
-        _end("no thread can be started: too little memory, or too many processes (ulimit -v, -u)")
+        _end(NO_THREAD)
     except OSError as refused:
         if refused.errno not in UNWRITABLE:
             raise
         _end(f"the output cannot be written ({refused.strerror})")
+    except BaseException as panic:  # of a library in Rust, whose panics are no Exception
+        if "ThreadPoolBuildError" not in str(panic):
+            raise
+        _end(NO_THREAD)
 
 
 def _end(sentence: str) -> None:

@@ -15,10 +15,12 @@ from spaninfer_engine.startup.hardware import this_machine
 
 from spaninfer import options, show
 from spaninfer.bench import engine as engine_bench
+from spaninfer.bench.accuracy import measure_accuracy
 from spaninfer.bench.compare import compare
 from spaninfer.bench.kv_tiers import measure_kv_tiers
 from spaninfer.bench.options.run import OPTIONS, measure_options
 from spaninfer.bench.options.sides import EngineSide, ServerSide, Side
+from spaninfer.bench.pictures.exam import SKILLS
 from spaninfer.bench.plot import draw
 from spaninfer.bench.records import circumstances, read
 from spaninfer.bench.serve.run import measure_serve
@@ -40,7 +42,7 @@ from spaninfer.threads import keep_to
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Time engine and kernels, compare and draw records.",
+    help="Time engine and kernels, count right answers, compare and draw records.",
 )
 
 _MAX_LEN = 16384  # of named shapes: what the other engines were given
@@ -200,14 +202,32 @@ def bench_structured(
     cache: options.Cache,
 ) -> None:
     """Time structured output: compiling schemas, masks, and steps of guided requests."""
+    with (
+        show.errors_as_sentences(),
+        _engine_on(model, threads, **compute.asked, **cache.asked) as engine,
+    ):
+        for record in measure_structured(engine, schemas_in(schemas), runs, show.note):
+            typer.echo(json.dumps(record))
+
+
+@app.command("accuracy")
+@spread
+def bench_accuracy(
+    model: options.Model,
+    *,
+    only: Only = None,
+    questions: Annotated[
+        int, typer.Option(min=1, help="How many questions test each skill.")
+    ] = 200,
+    threads: options.Threads = None,
+    compute: options.Compute,
+    cache: options.Cache,
+) -> None:
+    """Count right answers about pictures and clips that are drawn for it, by skill."""
     with show.errors_as_sentences():
-        if threads is not None:
-            keep_to(threads)
-        asked = EngineConfig(model=model, **compute.asked, **cache.asked)
-        with show.loading() as bar:
-            parts = build(asked, bar)
-        with Engine(parts) as engine:
-            for record in measure_structured(engine, schemas_in(schemas), runs, show.note):
+        skills = _chosen(only, tuple(SKILLS))
+        with _engine_on(model, threads, **compute.asked, **cache.asked) as engine:
+            for record in measure_accuracy(engine, skills, questions, show.note):
                 typer.echo(json.dumps(record))
 
 
@@ -309,6 +329,15 @@ def bench_plot(
     with show.errors_as_sentences():
         for path in draw(read(records), read_bars(bars) if bars else (), out):
             show.note(f"wrote {path}")
+
+
+def _engine_on(model: str, threads: int | None, **asked: Any) -> Engine:
+    """Return an engine on a model, its progress shown while it loads."""
+    if threads is not None:
+        keep_to(threads)
+    with show.loading() as bar:
+        parts = build(EngineConfig(model=model, **asked), bar)
+    return Engine(parts)
 
 
 def _asked_of(model: str, stack: ExitStack) -> dict[str, Any]:

@@ -95,8 +95,8 @@ def family(record: Record) -> tuple[str, str]:
 
 
 def is_rate(record: Record) -> bool:
-    """Return True if more is better: for rates, and for "times" as fast as another."""
-    return str(record["unit"]).endswith(("/s", "times"))
+    """Return True if more is better: rates, "times" as fast as another, answers that are right."""
+    return str(record["unit"]).endswith(("/s", "times", "right"))
 
 
 def title(record: Record, leave_out: Iterable[str] = ()) -> str:
