@@ -16,7 +16,9 @@ Conventions of all operators:
 from spaninfer_kernels_cuda import (
     activation,
     gemm,
+    grouped_gemm,
     inputs,
+    moe,
     norm,
     quantize,
     quantized_gemm,
@@ -30,7 +32,9 @@ from spaninfer_kernels_cuda.sample import sample_from_logits
 __all__ = [
     "activation",
     "gemm",
+    "grouped_gemm",
     "inputs",
+    "moe",
     "norm",
     "quantize",
     "quantized_gemm",

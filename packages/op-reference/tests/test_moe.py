@@ -10,7 +10,12 @@ E = 12
 def route_one(logits, top_k, kind, normalise, scale, groups, group_topk, group_score, correction):
     """Return what a token's logits choose, by sorting lists."""
     total = sum(math.exp(x) for x in logits)
-    scores = [math.exp(x) / total if kind == "softmax" else 1 / (1 + math.exp(-x)) for x in logits]
+    score = {
+        "softmax": lambda x: math.exp(x) / total,
+        "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+        "sqrt_softplus": lambda x: math.sqrt(math.log(1 + math.exp(x))),
+    }[kind]
+    scores = [score(x) for x in logits]
     choice = [score + extra for score, extra in zip(scores, correction, strict=True)]
     size = len(logits) // groups
     members = [range(g * size, (g + 1) * size) for g in range(groups)]
@@ -26,7 +31,7 @@ def route_one(logits, top_k, kind, normalise, scale, groups, group_topk, group_s
     return ids, [weight / whole * scale for weight in weights]
 
 
-@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("kind", ["softmax", "sigmoid", "sqrt_softplus"])
 @pytest.mark.parametrize("normalise", [False, True])
 @pytest.mark.parametrize(
     ("groups", "group_topk", "group_score"), [(1, 1, "max"), (4, 2, "max"), (4, 2, "top2")]

@@ -1,5 +1,6 @@
 """With the option, what runs beside a request, how its prompt is cut and what of it is found in the
-prefix cache change no bit of its logits: models with biases, windows, softcaps and shared heads.
+prefix cache change no bit of its logits: models with biases, windows, softcaps, shared heads and
+experts.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def said(answer: Completion) -> list[tuple[tuple[int, float], ...]]:
 
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["one by one", "graphs"])
-@pytest.mark.parametrize("name", ["wide llama3", "wide qwen2 7 to 1", "wide gemma2"])
+@pytest.mark.parametrize(
+    "name", ["wide llama3", "wide qwen2 7 to 1", "wide gemma2", "wide mixtral"]
+)
 def test_no_bit_of_a_request_depends_on_what_runs_beside_it(
     name: str, graphs: bool, load: Load
 ) -> None:
@@ -75,7 +78,7 @@ def test_nor_do_its_draws_when_it_makes_way_for_others_and_comes_back(load: Load
     assert [it.token_ids for it in together] == [it.token_ids for it in alone]
 
 
-@pytest.mark.parametrize("name", ["wide mixtral", "wide deepseek_v3", "falcon rw"])
+@pytest.mark.parametrize("name", ["wide deepseek_v3", "falcon rw"])
 def test_models_without_such_kernels_are_refused_by_name(name: str, load: Load) -> None:
     with pytest.raises(ConfigError, match="batch_invariant"):
         engine_of(load(name))

@@ -130,10 +130,12 @@ def test_the_start_says_that_answers_depend_on_their_request_alone():
 
 
 def test_programs_with_steps_that_mix_rows_are_refused_where_no_bit_may_change():
-    refuse_varying(["project_rotate_append", "span_attention", "linear"])
+    refuse_varying(["project_rotate_append", "span_attention", "routed_experts", "linear"])
 
-    with pytest.raises(ConfigError, match="this model needs plain_experts, router, whose kernels"):
-        refuse_varying(["linear", "router", "plain_experts"])
+    with pytest.raises(
+        ConfigError, match="this model needs head_linear, plain_attention, whose kernels"
+    ):
+        refuse_varying(["linear", "plain_attention", "head_linear"])
 
 
 def test_a_dtype_that_torch_does_not_compute_in_becomes_float32():

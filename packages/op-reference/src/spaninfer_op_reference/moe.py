@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from spaninfer_op_reference.activation import gated, sigmoid, softmax
@@ -24,15 +26,15 @@ def route(
 ) -> tuple[Ints, Floats]:
     """Return the ids[T k] and weights[T k] of the experts that logits[T E] choose, best first.
 
-    scores = softmax or sigmoid of the logits. The choice, and only the choice, sees
+    scores = softmax, sigmoid or sqrt(softplus) of the logits. The choice, and only the choice, sees
     scores + correction[E] (DeepSeek-V3). With groups > 1 it is made within the `group_topk` groups
     of E / groups neighbours that are best by their largest score ("max", DeepSeek-V2), or by the
     sum of their two largest ("top2", V3). The weights are the chosen scores, over their sum if
     `normalise`, times `scale`.
     """
-    if kind not in ("softmax", "sigmoid"):
-        raise ValueError(f"kind is {kind!r}; allowed are 'softmax' and 'sigmoid'")
-    scores = softmax(logits) if kind == "softmax" else sigmoid(logits)
+    if kind not in _SCORES:
+        raise ValueError(f"kind is {kind!r}; allowed are {', '.join(map(repr, _SCORES))}")
+    scores = _SCORES[kind](logits)
     choice = scores if correction is None else scores + correction
     if groups > 1:
         choice = _within_best_groups(choice, groups, group_topk, group_score)
@@ -73,6 +75,17 @@ def experts(
             lowered = lowered + down_bias[expert]
         y[tokens] += lowered * weights[tokens, choices, None]
     return y
+
+
+def _sqrt_softplus(logits: Floats) -> Floats:
+    return np.sqrt(np.logaddexp(0, logits))
+
+
+_SCORES: dict[str, Callable[[Floats], Floats]] = {
+    "softmax": softmax,
+    "sigmoid": sigmoid,
+    "sqrt_softplus": _sqrt_softplus,
+}
 
 
 def _within_best_groups(choice: Floats, groups: int, group_topk: int, group_score: str) -> Floats:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cases import SEED
 from families import FAMILIES
+from noise import ROUTED
 from oracle import Oracle
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.bound import TEXT, Programs
@@ -77,13 +79,38 @@ def test_a_layer_is_five_steps(name: str, tmp_path: Path) -> None:
         ("falcon 40b", "add_layer_norm"),
         ("bloom", "project_add_layer_norm"),
         ("gemma2", "add_rms_norm"),  # a norm lies between projection and sum
-        ("mixtral", "plain_experts"),
+        ("mixtral", "experts_add_rms_norm"),
+        ("deepseek_v3", "routed_experts"),  # shared experts lie between the sum and them
         ("falcon rw", "plain_attention"),  # its ALiBi is rounded
         ("gemma", "plain_attention"),  # heads of 24 channels
     ],
 )
 def test_the_listing_says_by_what_a_step_is_computed(name: str, claim: str, tmp_path: Path) -> None:
     assert f"  {claim}:\n" in str(_bound(name, tmp_path))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in ROUTED if name != "DeepSeek-MoE"] + ["gpt_oss", "llama4"]
+)
+def test_experts_are_computed_by_kernels(name: str, tmp_path: Path) -> None:
+    names = _names(_bound(name, tmp_path))
+
+    assert names["experts_add_rms_norm"] + names["routed_experts"] > 0
+    assert not names.keys() & {"router", "route", "experts"}
+
+
+def test_experts_that_kernels_cannot_read_are_refused(tmp_path: Path) -> None:
+    odd = replace(
+        FAMILIES["qwen3_moe"],
+        arguments={**FAMILIES["qwen3_moe"].arguments, "moe_intermediate_size": 36},
+    )
+    model = Model(Oracle(odd, SEED).save(tmp_path))
+    ops = make_ops("cuda bfloat16", model.decoder.groups, device="cpu")
+
+    with pytest.raises(
+        ConfigError, match=r"inner is 36; a multiple of 8 .* choose --backend torch"
+    ):
+        bind(lower(model.decoder), ops, model.checkpoint.reader)
 
 
 def test_sums_that_are_scaled_keep_their_norms_apart(tmp_path: Path) -> None:

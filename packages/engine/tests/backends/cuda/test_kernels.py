@@ -8,8 +8,8 @@ pytest.importorskip("torch")
 
 import ml_dtypes
 from span_attention import Format, SpanLayout, decode
-from spaninfer_engine.backends.cuda.kernels import ROWS
-from spaninfer_kernels_cuda import gemm
+from spaninfer_engine.backends.cuda.kernels import EXPERT_TOKENS, ROWS
+from spaninfer_kernels_cuda import gemm, grouped_gemm, moe
 
 SHARED_BYTES = 227 * 1024  # of an H200
 
@@ -51,3 +51,20 @@ def test_so_have_decodes_of_any_number_of_requests(format, heads, kv_heads, size
         return {decode.tune(layout, heads, requests) for requests in numbers}
 
     assert tunings(ROWS) == tunings(range(1, 600))
+
+
+@pytest.mark.parametrize(("experts", "chosen"), [(8, 2), (32, 4), (64, 6), (128, 8), (512, 10)])
+def test_so_have_experts_of_any_number_of_tokens(experts, chosen):
+    def kernels(numbers):
+        return {
+            "gemv"
+            if moe.tuning.takes_gemv(moe.MoeShape(tokens, chosen, 2048, 768), experts)
+            else grouped_gemm.tuning.choose(
+                grouped_gemm.Shape(tokens * chosen, chosen, experts, 1536, 2048),
+                "sm_90a",
+                SHARED_BYTES,
+            )
+            for tokens in numbers
+        }
+
+    assert kernels(EXPERT_TOKENS) == kernels(range(1, 8193))

@@ -54,6 +54,19 @@ def test_every_bar_of_the_repository_is_for_one_case():
         ),
         ("topk", {"rows": 128, "k": 50}, 128 * 151_936 * 4, 0),
         ("norm", {"rows": 64}, 64 * 3584 * 8, 0),
+        # all experts have rows: 128 * 1536 * 2048 weights, 512 tokens, 8 results of each
+        (
+            "grouped_gemm",
+            {"model": "qwen3-30b-a3b", "product": "gate and up", "tokens": 512},
+            2 * (128 * 1536 * 2048 + 512 * 2048 + 512 * 8 * 768),
+            0,
+        ),
+        (
+            "grouped_gemm",
+            {"model": "mixtral-8x7b", "product": "down", "tokens": 4096},
+            2 * (8 * 4096 * 14_336 + 8192 * 14_336 + 8192 * 4096),
+            2 * 8192 * 4096 * 14_336,
+        ),
         # causal: half of the square, and its diagonal; products with keys and with values
         (
             "prefill",

@@ -1,151 +1,143 @@
-"""Chosen experts without waiting for the device: plain torch operators that graphs can capture.
-
-Two forms. Grouped GEMMs read the experts that are used, and exist for bfloat16 on Hopper and
-datacenter Blackwell. Elsewhere every token passes through all experts: X / k times the
-arithmetic, which decoding hides behind reading the weights, and prefill does not.
-"""
+"""Fusions of expert layers: the choice, the chosen experts and their sum, by kernels of ours."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+from spaninfer_kernel_launch import ShapeError
+from spaninfer_kernels_cuda import moe
+from spaninfer_kernels_cuda.moe.tuning import RouteShape, check_route, check_shape
 from torch import Tensor
 
-_GROUPED_ON = (9, 10)  # major compute capabilities with a kernel that does not wait for the host
-_ALIGNMENT_BYTES = 16
-_MOST_NUMBERS = 1 << 28  # of an intermediate array of the dense form
+from spaninfer_engine.backends.cuda.expert_weights import DOWN_IO, GATE_UP, GATE_UP_IO
+from spaninfer_engine.backends.cuda.fusions_attention import Backend
+from spaninfer_engine.backends.cuda.kernels import ExpertCall, ExpertLayer
+from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.ops.fuse import single, use_of
+from spaninfer_engine.ops.operation import Operation
+from spaninfer_engine.ops.step import Step
+from spaninfer_engine.ops.table import Claim, Kernel, Pack
 
-Gate = Callable[[Tensor, Tensor], Tensor]
+_ROUTED = ("l = router x", "i w = route l", "y = experts x i w")
+_SCALED = (
+    *("l = router x", "i s = route l", "t = scale_rows x s"),
+    *("j w = route l", "y = experts t j w"),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Experts:
-    """The weights of all experts as products take them.
-
-    gate[X C I] and up[X C I], or gate_up[X C 2I]; down[X I C]. Transposed views are welcome.
-    gate_up_bias[X 2I] and down_bias[X C] join the products.
+def claims_of_experts(ops: Backend) -> tuple[Claim, ...]:
+    """Return the claims of expert layers: with the residual sum and the norm of it, without, and
+    with inputs that are scaled by their shares (Llama 4).
     """
 
-    down: Tensor
-    gate: Tensor | None = None
-    up: Tensor | None = None
-    gate_up: Tensor | None = None
-    gate_up_bias: Tensor | None = None
-    down_bias: Tensor | None = None
+    def build(taken: Sequence[Operation], pack: Pack) -> Kernel:
+        run = _routed(taken, ops, pack)
+        return lambda _step, x: run(x)
 
-    @classmethod
-    def of(
-        cls,
-        down: Tensor,
-        gate: Tensor | None,
-        up: Tensor | None,
-        gate_up: Tensor | None,
-        gate_up_bias: Tensor | None,
-        down_bias: Tensor | None,
-        layout: Literal["oi", "io"],
-    ) -> Experts:
-        """Return views of the weights of `ops.table.Ops.experts`."""
-        if gate_up is None:
-            assert gate is not None
-            assert up is not None
-            return cls(down.mT, gate.mT, up.mT)
-        biases = {"gate_up_bias": gate_up_bias, "down_bias": down_bias}
-        if layout == "oi":
-            return cls(down.mT, gate_up=gate_up.mT, **biases)
-        return cls(down, gate_up=gate_up, **biases)
+    def build_with_norm(taken: Sequence[Operation], pack: Pack) -> Kernel:
+        run, normed = _routed(taken[:3], ops, pack), taken[4]
+        weight = pack([use_of(normed, "weight")], ops.layout("rms_norm", "weight"))
+        eps, offset = normed.number("eps"), float(bool(normed.constant("plus_one")))
 
-    def __len__(self) -> int:
-        """X."""
-        return len(self.down)
+        def kernel(_step: Step[Tensor], x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+            residual = residual.contiguous()
+            out = torch.empty_like(residual)
+            return run(x, residual, moe.Norm(weight, out, eps, offset)), out
 
-    def apply(
-        self,
-        x: Tensor,
-        matmul: Callable[[Tensor, Tensor], Tensor],
-        gated: Gate,
-        biased: Callable[[Tensor, Tensor], Tensor],
-    ) -> Tensor:
-        """Return what experts make of x, each product taken by `matmul`, `biased` by its bias."""
-        inner = self._inner(x, matmul, gated, biased)
-        return _plus(matmul(inner, self.down), self.down_bias, biased)
+        return kernel
 
-    def _inner(
-        self,
-        x: Tensor,
-        matmul: Callable[[Tensor, Tensor], Tensor],
-        gated: Gate,
-        biased: Callable[[Tensor, Tensor], Tensor],
-    ) -> Tensor:
-        if self.gate_up is not None:
-            both = _plus(matmul(x, self.gate_up), self.gate_up_bias, biased)
-            return gated(*both.chunk(2, -1))
-        assert self.gate is not None
-        assert self.up is not None
-        return gated(matmul(x, self.gate), matmul(x, self.up))
+    def build_scaled(taken: Sequence[Operation], pack: Pack) -> Kernel:
+        score, share, scale = (single(each, ops, pack) for each in taken[:3])
+        run = _experts(taken[3], taken[4], ops, pack)
 
+        def kernel(step: Step[Tensor], x: Tensor) -> Tensor:
+            logits = score(step, x)
+            return run(scale(step, x, share(step, logits)[1]), logits)
 
-def _plus(rows: Tensor, bias: Tensor | None, biased: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    return rows if bias is None else biased(rows, bias)
+        return kernel
 
-
-def has_grouped_gemm(x: Tensor, experts: Experts) -> bool:
-    """Return True if there is a grouped GEMM for these sizes on this device."""
-    channels, inner = experts.down.shape[2], experts.down.shape[1]
-    aligned = not (
-        channels * x.itemsize % _ALIGNMENT_BYTES or inner * x.itemsize % _ALIGNMENT_BYTES
-    )
     return (
-        x.dtype == torch.bfloat16
-        and aligned
-        and torch.cuda.get_device_capability(x.device)[0] in _GROUPED_ON
+        Claim(
+            "experts_add_rms_norm",
+            (*_ROUTED, "s = add r y", "n = rms_norm s"),
+            "s n",
+            build_with_norm,
+            lambda taken: taken[3].constant("scale") == 1.0,
+            overwrites="r",
+        ),
+        Claim("routed_experts", _ROUTED, "y", build),
+        Claim("routed_experts", _SCALED, "y", build_scaled),
     )
 
 
-def grouped_experts(
-    x: Tensor, ids: Tensor, shares: Tensor, experts: Experts, gated: Gate
-) -> Tensor:
-    """[T C]: the rows of x[T C], sorted by expert, in one product per projection.
-
-    ids[T k] and shares[T k] are the chosen experts and their weights.
+def _routed(taken: Sequence[Operation], ops: Backend, pack: Pack) -> Callable[..., Tensor]:
+    """Return the call of a router, its choice and the experts: of x[T C], and perhaps a residual
+    that becomes the sum, and its norm.
     """
-    if not len(x):
-        return torch.empty_like(x)
-    order = ids.flatten().argsort(stable=True)  # [T*k]
-    every = torch.arange(len(experts), device=x.device)
-    ends = torch.searchsorted(ids.flatten()[order], every, right=True, out_int32=True)
+    router, route, experts = taken
+    score, run = single(router, ops, pack), _experts(route, experts, ops, pack)
 
-    def matmul(rows: Tensor, weights: Tensor) -> Tensor:
-        return F.grouped_mm(rows, weights, offs=ends)
+    def call(x: Tensor, residual: Tensor | None = None, norm: moe.Norm | None = None) -> Tensor:
+        return run(x, score(None, x), residual, norm)
 
-    def biased(rows: Tensor, bias: Tensor) -> Tensor:
-        return rows + bias[ids.flatten()[order]]
-
-    rows = experts.apply(x[order // ids.shape[1]], matmul, gated, biased)
-    back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=x.device))
-    chosen = rows[back].view(*ids.shape, -1).float()  # [T k C]
-    return (chosen * shares[..., None]).sum(1).to(x.dtype)
+    return call
 
 
-def dense_experts(x: Tensor, ids: Tensor, shares: Tensor, experts: Experts, gated: Gate) -> Tensor:
-    """[T C]: every row of x[T C] through every expert, in pieces that fit into memory."""
-    widest = max(experts.down.shape[1:]) * len(experts) * 2
-    at_once = max(1, _MOST_NUMBERS // widest)
-    cut = (torch.split(part, at_once) for part in (x, ids, shares))
-    pieces = [
-        _dense_piece(*piece, experts=experts, gated=gated) for piece in zip(*cut, strict=True)
-    ]
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+def _experts(
+    route: Operation, experts: Operation, ops: Backend, pack: Pack
+) -> Callable[..., Tensor]:
+    """Return the call of a choice and its experts: of x[T C], logits[T E], and what `_routed`
+    takes besides.
+    """
+    layer, weights, correction = _layer_of(route, experts), _weights_of(experts, pack), None
+    if route.weights:
+        correction = pack([use_of(route, "correction")], ops.layout("route", "correction"))
+    kernels = ops.kernels
+
+    def run(
+        x: Tensor,
+        logits: Tensor,
+        residual: Tensor | None = None,
+        norm: moe.Norm | None = None,
+    ) -> Tensor:
+        return kernels.run_experts(
+            layer, x, logits, ExpertCall(weights, correction, residual, norm)
+        )
+
+    return run
 
 
-def _dense_piece(
-    x: Tensor, ids: Tensor, shares: Tensor, *, experts: Experts, gated: Gate
-) -> Tensor:
-    share = shares.new_zeros(len(x), len(experts)).scatter_(1, ids, shares)
-    rows = x.expand(len(experts), -1, -1)
-    every = experts.apply(rows, torch.bmm, gated, lambda y, bias: y + bias[:, None])  # [X T C]
-    every = every.float()
-    return (every * share.T[..., None]).sum(0).to(x.dtype)
+def _layer_of(route: Operation, experts: Operation) -> ExpertLayer:
+    """Return the sizes and the rule of a layer. Raises ConfigError where there is no kernel."""
+    named = dict(route.constants)
+    down = use_of(experts, "down").shape
+    swaps = experts.constant("layout") == "io"
+    num_experts, channels, inner = (down[0], down[2], down[1]) if swaps else down
+    rule: Any = {"score": named.pop("kind"), **named}
+    act: Any = experts.constant("act")
+    layer = ExpertLayer(num_experts, channels, inner, act, moe.RouteOptions(**rule))
+    try:
+        options = layer.rule
+        sizes = num_experts, options.top_k, options.groups, options.group_topk
+        check_route(RouteShape(1, *sizes))
+        check_shape(layer.shape(1))
+    except ShapeError as unsupported:
+        raise ConfigError(
+            f"backend cuda has no kernels for this model's experts: {unsupported}; "
+            "choose --backend torch"
+        ) from unsupported
+    return layer
+
+
+def _weights_of(experts: Operation, pack: Pack) -> moe.Experts:
+    uses = {use.argument: use for use in experts.weights}
+    swaps = experts.constant("layout") == "io"
+    first = [uses[name] for name in ("gate", "up") if name in uses] or [uses["gate_up"]]
+    return moe.Experts(
+        pack(first, GATE_UP_IO if swaps else GATE_UP),
+        pack([uses["down"]], DOWN_IO if swaps else "plain"),
+        pack([uses["gate_up_bias"]], GATE_UP) if "gate_up_bias" in uses else None,
+        pack([uses["down_bias"]], "plain") if "down_bias" in uses else None,
+    )

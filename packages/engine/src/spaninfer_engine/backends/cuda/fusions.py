@@ -14,6 +14,7 @@ from typing import Any
 from spaninfer_kernels_cuda import norm
 from torch import Tensor
 
+from spaninfer_engine.backends.cuda.experts import claims_of_experts
 from spaninfer_engine.backends.cuda.fusions_attention import (
     Backend,
     attend_and_merge,
@@ -39,6 +40,7 @@ def claims_of(ops: Backend) -> tuple[Claim, ...]:
         *claims_to_wanted(ops),
         *claims_to_spans(ops),
         kernel_attends,
+        *claims_of_experts(ops),
         *(_project_add_norm(ops, kind) for kind in ("rms", "layer")),
         *(_add_norm(ops, kind) for kind in ("rms", "layer")),
         Claim(
@@ -58,7 +60,6 @@ def claims_of(ops: Backend) -> tuple[Claim, ...]:
         joined_linears(ops, 2),
         _named(ops, "span_attention", "o = attend q", lambda taken: not ops.is_plain(taken[0])),
         _named(ops, "plain_attention", "o = attend q"),
-        _named(ops, "plain_experts", "y = experts x i w"),
     )
 
 

@@ -29,12 +29,7 @@ from torch import Tensor
 
 from spaninfer_engine.backends.cuda import scaled
 from spaninfer_engine.backends.cuda.attention import Plan, Pool
-from spaninfer_engine.backends.cuda.experts import (
-    Experts,
-    dense_experts,
-    grouped_experts,
-    has_grouped_gemm,
-)
+from spaninfer_engine.backends.cuda.expert_weights import LAYOUTS, pack_experts
 from spaninfer_engine.backends.cuda.fusions import claims_of
 from spaninfer_engine.backends.cuda.heads import Heads
 from spaninfer_engine.backends.cuda.kernels import FORMATS, Kernels
@@ -49,7 +44,7 @@ from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.operation import Operation, Packable
 from spaninfer_engine.ops.step import Rotation, SpanCache, Step
 from spaninfer_engine.ops.table import AlibiKind, Claim
-from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, GateName, Rope, RopeStyle
+from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, Rope, RopeStyle
 
 HEAD_GRAIN = 16  # attention kernels take heads of multiples of so many channels
 CODE_GRAIN = 32  # the same where two of them share a byte
@@ -131,19 +126,25 @@ class CudaOps(TorchOps):
         torch.cuda.empty_cache()
 
     def layout(self, operator: str, argument: str) -> str:
-        """A router computes in float32; a wrong choice of experts is a large error."""
-        if operator == "router":
+        """Corrections of scores are added in float32; a wrong choice is a large error."""
+        if operator == "route":
             return "float32"
         if argument == "weight" and operator in _GEMMS:
             return _GEMMS[operator]
         return "plain"
 
     def pack(self, arrays: Sequence[Packable], layout: str) -> Any:  # Tensor or LinearWeight
-        """Copy to the device, in this backend's dtype; rounded to it in any case."""
+        """Copy to the device, in this backend's dtype unless the layout is float32."""
         if self._quantize is not None and layout in _GEMMS.values():
             return self._pack_rounded(arrays, self._quantize, gated=layout == GATED_GEMM)
-        packed = super().pack(arrays, layout)
-        return packed.float() if layout == "float32" else packed
+        if layout in LAYOUTS:
+            return pack_experts(arrays, layout, self.upload, dtype=self.dtype, device=self.device)
+        if layout == "float32":
+            (array,) = arrays
+            packed = torch.empty(array.shape, dtype=torch.float32, device=self.device)
+            self.upload(array, packed)
+            return packed
+        return super().pack(arrays, layout)
 
     def _pack_rounded(
         self, arrays: Sequence[Packable], format: QuantizedFormat | Codes, *, gated: bool
@@ -337,25 +338,12 @@ class CudaOps(TorchOps):
 
     # ---- experts ---------------------------------------------------------------------------------
 
-    def experts(
-        self,
-        x: Tensor,
-        ids: Tensor,
-        weights: Tensor,
-        *,
-        act: GateName,
-        down: Tensor,
-        gate: Tensor | None = None,
-        up: Tensor | None = None,
-        gate_up: Tensor | None = None,
-        gate_up_bias: Tensor | None = None,
-        down_bias: Tensor | None = None,
-        layout: Literal["oi", "io"] = "oi",
-    ) -> Tensor:
-        """Sorted by expert where there are products for that, else all rows through all experts."""
-        experts = Experts.of(down, gate, up, gate_up, gate_up_bias, down_bias, layout)
-        compute = grouped_experts if has_grouped_gemm(x, experts) else dense_experts
-        return compute(x, ids, weights, experts, lambda gate, up: self.gate(gate, up, act=act))
+    def router(self, x: Tensor, *, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The scores of experts, in float32: of few rows by a kernel of ours, of many by cuBLAS."""
+        if self.kernels.has_router(x):
+            return self.kernels.score_experts(x, weight, bias)
+        logits = torch.mm(x, weight.T, out_dtype=torch.float32)
+        return logits if bias is None else logits + bias
 
 
 _GEMMS = {"linear": GEMM, "gated_linear": GATED_GEMM}

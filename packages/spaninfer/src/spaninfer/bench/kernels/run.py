@@ -12,6 +12,7 @@ from spaninfer.bench.engine import Note
 from spaninfer.bench.kernels.attention import append_cases, decode_cases, prefill_cases
 from spaninfer.bench.kernels.case import Case, timed
 from spaninfer.bench.kernels.ceiling import measure_ceilings, records
+from spaninfer.bench.kernels.experts import expert_cases
 from spaninfer.bench.kernels.rows import activation_cases, gemm_cases, norm_cases
 from spaninfer.bench.kernels.selection import sample_cases, topk_cases
 from spaninfer.bench.records import circumstances, title
@@ -25,6 +26,7 @@ KERNELS: Final[Mapping[str, Callable[[], Iterator[Case]]]] = {
     "norm": norm_cases,
     "activation": activation_cases,
     "gemm": gemm_cases,
+    "grouped_gemm": expert_cases,
 }
 
 

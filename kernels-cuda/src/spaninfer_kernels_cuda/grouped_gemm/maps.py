@@ -1,0 +1,33 @@
+"""The TMA tensor maps of experts' weights and of sorted rows, for stream.cu and prompt.cu."""
+
+from __future__ import annotations
+
+from spaninfer_kernel_launch import encode_tensor_map
+
+from spaninfer_kernels_cuda.grouped_gemm.tuning import BLOCK_ROWS, CHUNK, Prompt, Shape, Stream
+
+
+def map_weights(pointer: int, dtype: str, shape: Shape, tile: Stream | Prompt) -> bytes:
+    """Return the map of all experts' weights in boxes of rows of one: a tile's, or a block's part.
+
+    As [1 E N K] for stream.cu, whose copies have a cache policy, which takes four axes.
+    """
+    experts, outputs, inner = shape.experts, shape.outputs, shape.inner
+    extra = (1,) if isinstance(tile, Stream) else ()
+    rows = tile.outputs // (tile.cluster if isinstance(tile, Prompt) else 1)
+    return encode_tensor_map(
+        *(pointer, dtype),
+        shape=(*extra, experts, outputs, inner),
+        strides=(*(experts * outputs * inner for _ in extra), outputs * inner, inner, 1),
+        box=(*extra, 1, rows, CHUNK),
+    )
+
+
+def map_sorted(pointer: int, dtype: str, shape: Shape) -> bytes:
+    """Return the map of sorted rows as [1 P K], in boxes of 64 rows."""
+    return encode_tensor_map(
+        *(pointer, dtype),
+        shape=(1, shape.rows, shape.inner),
+        strides=(shape.rows * shape.inner, shape.inner, 1),
+        box=(1, BLOCK_ROWS, CHUNK),
+    )

@@ -1,0 +1,318 @@
+// Grouped GEMM on Hopper for many rows per expert: out[P C] from rows of x and weight[E N K].
+//
+// Rows of x are operand A of a wgmma, 64 each; ROWS rows of a weight are operand B. A warpgroup of
+// producers copies chunks of both into a ring of STAGES buffers: weights by TMA with the expert as a
+// coordinate, rows of x by 16 bytes each through `order` (TMA cannot gather rows), or by TMA where x
+// is sorted. GROUPS consumer warpgroups share a tile.
+//
+// The BLOCKS_OF_CLUSTER blocks of a cluster have the same rows of a weight, of which each copies a
+// part to all (multicast), and every second 64 rows of x, if there are two.
+//
+// A warpgroup has up to BLOCKS times 64 rows of x. A tile with fewer, an expert's last one, copies
+// and multiplies only the blocks of 64 that it has. A cluster takes every so many-th task; tiles of
+// an expert that run at the same time share rows of x and weights in the L2 cache.
+//
+// Macros: T (half, bfloat16), GROUPS, BLOCKS, ROWS (of the weight that a tile has; a size of Wgmma),
+//         STAGES, BLOCKS_OF_CLUSTER, EXPERTS, GATED (the weight has 8 rows of the gate, 8 of up, and so on), ACT (a
+//         function of glu.cuh), GATHERS (rows of x come through `order`; else x is sorted, and
+//         `ends` was there before the previous kernel began).
+// Demands: K % 8 == 0; columns of out in eights; x and its rows, out and its rows at multiples of
+//          16 bytes; maps whose boxes are kChunk elements of kPartRows rows of an expert's weight, and
+//          of 64 rows of a sorted x; ROWS a multiple of 32, GATED of 64.
+
+constexpr int kSteps = kChunk / 16;
+constexpr int kGroup = 4 * kWarp;
+constexpr int kGroups = GROUPS;            // of consumers; the producers follow
+constexpr int kMultiply = kGroups * kGroup, kThreads = kMultiply + kGroup;
+constexpr int kBlockRows = 64;             // of x
+constexpr int kTokens = kGroups * BLOCKS * kBlockRows;
+constexpr int kCluster = BLOCKS_OF_CLUSTER, kTaskRows = kCluster * kTokens;
+constexpr int kTogether = 16;
+
+constexpr int kFragments = ROWS / 8;       // of accumulators, side by side
+constexpr int kPerResult = GATED ? 2 : 1;  // of those, what makes 8 columns of results
+constexpr int kResults = kFragments / kPerResult;
+static_assert(kResults % 4 == 0, "four lanes share the results of a row");
+
+constexpr int kBlockBytes = kBlockRows * kLineBytes;
+constexpr int kWeightBytes = ROWS * kLineBytes;
+constexpr int kPartRows = ROWS / kCluster, kPartBytes = kPartRows * kLineBytes;
+constexpr int kStageBytes = kWeightBytes + kTokens * kLineBytes;
+
+constexpr int kGathered = kTokens / 4;  // rows of x that a warp of producers copies
+
+// Registers of a thread: consumers take what the producer group gives up, which needs more where it
+// has the numbers of rows. A block has no more than it was launched with: an even share of an SM's,
+// in eights. To ask for more is to wait for ever.
+constexpr int kLaunched = 65536 / kThreads / 8 * 8;
+constexpr int kLeft = GROUPS == 3 ? 56 : GATHERS ? 72 : 40;
+constexpr int kKept = GROUPS == 3 ? 152 : GATHERS ? 216 : 232;
+static_assert((kGroups * kKept + kLeft) * kGroup <= kLaunched * kThreads, "registers of a block");
+
+using Accumulators = float[BLOCKS][kFragments][4];
+
+struct Shared {
+  alignas(1024) unsigned char stages[STAGES][kStageBytes];
+  Barrier full[STAGES], empty[STAGES];
+  Experts experts;
+};
+
+using Turn = TurnOf<STAGES>;
+
+struct Sizes {
+  int chosen, rows, inner, across, chunks;
+};
+
+// A cluster's tasks: `first`, `first + step` and so on, below `count`. Of the blocks of 64 rows of a
+// task, every kCluster-th from `rank` on is this block's.
+struct Share {
+  int first, step, count, rank;
+
+  static __device__ __forceinline__ Share of(const Experts& experts, int across) {
+    return {static_cast<int>(blockIdx.x) / kCluster, static_cast<int>(gridDim.x) / kCluster,
+            experts.tiles() * across, kCluster > 1 ? rank_in_cluster() : 0};
+  }
+
+  // The first row of this block's n-th block of rows.
+  __device__ __forceinline__ int row_of(int n) const { return (n * kCluster + rank) * kBlockRows; }
+  __device__ __forceinline__ int blocks_of(const Task& task) const {
+    return ((task.count + kBlockRows - 1) / kBlockRows - rank + kCluster - 1) / kCluster;
+  }
+};
+
+__device__ __forceinline__ void copy_weight(Shared& shared, int stage, const TensorMap& weight,
+                                            const Task& task, int chunk, int rank, int bytes) {
+  arrive_expecting(&shared.full[stage], bytes);
+  const int row = task.tile * ROWS + rank * kPartRows;
+  unsigned char* to = shared.stages[stage] + rank * kPartBytes;
+  if constexpr (kCluster > 1) {
+    copy_box_to_cluster(to, weight, chunk * kChunk, row, task.expert, &shared.full[stage],
+                        (1 << kCluster) - 1);
+  } else {
+    copy_box(to, weight, chunk * kChunk, row, task.expert, &shared.full[stage]);
+  }
+}
+
+// The producers where x is sorted, one warp.
+__device__ __forceinline__ void copy_sorted(Shared& shared, const TensorMap& weight,
+                                            const TensorMap& sorted, const Sizes& sizes,
+                                            const Share& share) {
+  Turn turn;
+  for (int number = share.first; number < share.count; number += share.step) {
+    const Task task = find_task<kTaskRows, kTogether>(shared.experts, number, sizes.across);
+    const int blocks = share.blocks_of(task);
+    for (int chunk = 0; chunk < sizes.chunks; ++chunk, turn.next()) {
+      wait(&shared.empty[turn.stage], turn.parity ^ 1);
+      if (threadIdx.x % kWarp != 0) continue;
+      const int bytes = kWeightBytes + blocks * kBlockBytes;
+      copy_weight(shared, turn.stage, weight, task, chunk, share.rank, bytes);
+      for (int block = 0; block < blocks; ++block) {
+        copy_box(shared.stages[turn.stage] + kWeightBytes + block * kBlockBytes, sorted,
+                 chunk * kChunk, task.first + share.row_of(block), 0, &shared.full[turn.stage]);
+      }
+    }
+  }
+}
+
+// The producers where rows are gathered, a warpgroup.
+__device__ __forceinline__ void copy_gathered(Shared& shared, const TensorMap& weight, const T* x,
+                                              const int* order, const Sizes& sizes,
+                                              const Share& share) {
+  using Rows = Sources<kGathered>;
+  const int line = threadIdx.x % kGroup / kWarp * kGathered;  // this warp's first
+  const int begin = share.row_of(line / kBlockRows) + line % kBlockRows;
+  Turn turn;
+  Task task{};
+  if (share.first < share.count) {
+    task = find_task<kTaskRows, kTogether>(shared.experts, share.first, sizes.across);
+  }
+  Rows coming = Rows::of(task, begin, order, sizes.chosen);
+  for (int number = share.first; number < share.count; number += share.step) {
+    const Task here = task;
+    const Rows sources = coming;
+    if (number + share.step < share.count) {  // those of the next task, ahead of time
+      task = find_task<kTaskRows, kTogether>(shared.experts, number + share.step, sizes.across);
+      coming = Rows::of(task, begin, order, sizes.chosen);
+    }
+    for (int chunk = 0; chunk < sizes.chunks; ++chunk, turn.next()) {
+      wait(&shared.empty[turn.stage], turn.parity ^ 1);
+      if (threadIdx.x == kMultiply) {
+        copy_weight(shared, turn.stage, weight, here, chunk, share.rank, kWeightBytes);
+      }
+      sources.copy(shared.stages[turn.stage] + kWeightBytes + line * kLineBytes, x, chunk,
+                   sizes.inner);
+      arrive_after_copies(&shared.full[turn.stage]);
+    }
+  }
+}
+
+// Gives a buffer back to those who fill it: the producers of all blocks of the cluster.
+__device__ __forceinline__ void release(Barrier* empty, bool releases) {
+  const int lane = threadIdx.x % kWarp;
+  if constexpr (kCluster > 1) {
+    arrive_in_block_if(releases && lane < kCluster, empty, lane);
+  } else {
+    arrive_if(releases && lane == 0, empty);
+  }
+}
+
+// Issues the wgmmas of a chunk for the first kBlocks blocks of rows of a warpgroup. `adds` is false
+// for the first one of a tile.
+template <int kBlocks>
+__device__ __forceinline__ void multiply_chunk(Accumulators& acc, unsigned stage, int group,
+                                               bool adds) {
+  const unsigned x = stage + kWeightBytes + group * kBlockBytes;
+  if constexpr (GATHERS) publish_to_async();  // x was written by threads
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) {
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      Wgmma<T, kFragments>::of_tiles(
+          acc[block], tile_at<kLineBytes>(x + block * kGroups * kBlockBytes + 32 * k, 0),
+          tile_at<kLineBytes>(stage + 32 * k, 0), adds || k > 0);
+    }
+  }
+  wgmma_commit();
+}
+
+// Accumulates the chunks of a tile, kBlocks blocks of rows of it; with none, only gives its buffers
+// back.
+template <int kBlocks>
+__device__ __forceinline__ void multiply_tile(Accumulators& acc, Shared& shared, Turn& turn,
+                                              int chunks, int group) {
+  int before = turn.stage;
+  for (int chunk = 0; chunk < chunks; ++chunk, turn.next()) {
+    wait(&shared.full[turn.stage], turn.parity);
+    if constexpr (kBlocks > 0) {
+      multiply_chunk<kBlocks>(acc, shared_address(shared.stages[turn.stage]), group, chunk > 0);
+      wgmma_wait<1>();
+    }
+    release(&shared.empty[before], chunk > 0);
+    before = turn.stage;
+  }
+  if constexpr (kBlocks > 0) wgmma_wait<0>();
+  release(&shared.empty[before], true);
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) pin(acc[block]);
+}
+
+// Writes 64 rows, 16 of each warp, and all columns of a tile: a lane has 8 adjacent ones.
+__device__ __forceinline__ void write_block(T* out, const T* bias, const Task& task,
+                                            const float (&acc)[kFragments][4], int row, int rows) {
+  const int lane = threadIdx.x % kWarp, quarter = lane % 4;
+  const int columns = GATED ? rows / 2 : rows;
+  const int weight_row = task.tile * ROWS;
+  const int column = (GATED ? weight_row / 2 : weight_row) + 8 * quarter;
+  if (bias) bias += static_cast<size_t>(task.expert) * rows + weight_row + 2 * quarter;
+  row += threadIdx.x % kGroup / kWarp * 16 + lane / 4;
+  out += static_cast<size_t>(task.first + row) * columns + column;
+#pragma unroll
+  for (int n = 0; n < kResults; n += 4) {
+    // As if it were changed here: nothing of later columns is computed earlier, in more registers.
+    asm volatile("" : "+r"(row)::"memory");
+    unsigned pieces[2][4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int fragment = (n + i) * kPerResult;
+      float add[2] = {}, add_up[2] = {};
+      if (bias && weight_row + 8 * fragment < rows) {
+        load_floats<2>(add, bias + 8 * fragment);
+        if (GATED) load_floats<2>(add_up, bias + 8 * fragment + 8);
+      }
+#pragma unroll
+      for (int line = 0; line < 2; ++line) {
+        float pair[2];
+#pragma unroll
+        for (int side = 0; side < 2; ++side) {
+          pair[side] = acc[fragment][2 * line + side] + add[side];
+          if constexpr (GATED) {
+            pair[side] = ACT(pair[side], acc[fragment + 1][2 * line + side] + add_up[side]);
+          }
+        }
+        pieces[line][i] = pack_pair<T>(pair[0], pair[1]);
+      }
+    }
+#pragma unroll
+    for (int line = 0; line < 2; ++line) {
+      const uint4 vector = vector_of_quad(pieces[line]);
+      if (row + 8 * line < task.count && column + 8 * n < columns) {
+        *reinterpret_cast<uint4*>(out + static_cast<size_t>(8 * line) * columns + 8 * n) = vector;
+      }
+    }
+  }
+}
+
+// A tile: kBlocks blocks of rows are this warpgroup's.
+template <int kBlocks>
+__device__ __forceinline__ void make_tile(Shared& shared, Turn& turn, T* out, const T* bias,
+                                          const Task& task, const Sizes& sizes,
+                                          const Share& share, int group) {
+  Accumulators acc;
+  multiply_tile<kBlocks>(acc, shared, turn, sizes.chunks, group);
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) {
+    const int row = share.row_of(block * kGroups + group);
+    write_block(out, bias, task, acc[block], row, sizes.rows);
+  }
+}
+
+// A consumer warpgroup.
+__device__ __forceinline__ void multiply(Shared& shared, T* out, const T* bias,
+                                         const Sizes& sizes, const Share& share) {
+  const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroup, 0);
+  Turn turn;
+  for (int number = share.first; number < share.count; number += share.step) {
+    const Task task = find_task<kTaskRows, kTogether>(shared.experts, number, sizes.across);
+    const int own = (share.blocks_of(task) - group + kGroups - 1) / kGroups;
+    if (own == BLOCKS) {
+      make_tile<BLOCKS>(shared, turn, out, bias, task, sizes, share, group);
+    } else if (BLOCKS > 1 && own > 0) {
+      make_tile<1>(shared, turn, out, bias, task, sizes, share, group);
+    } else {
+      make_tile<0>(shared, turn, out, bias, task, sizes, share, group);
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    grouped_prompt(T* out, const __grid_constant__ TensorMap weight,
+                   const __grid_constant__ TensorMap sorted, const T* x, const T* bias,
+                   const int* order, const int* ends, int experts, int chosen, int rows,
+                   int inner) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  if (threadIdx.x == kMultiply) {
+    prefetch_map(weight);
+    for (int i = 0; i < STAGES; ++i) {
+      init_barrier(&shared.full[i], 1 + (GATHERS ? kGroup : 0));
+      init_barrier(&shared.empty[i], kCluster * kGroups * 4);  // a lane of each warp
+    }
+    publish_barriers();
+  }
+  if constexpr (kCluster > 1) {  // others' copies signal these barriers
+    __syncthreads();
+    arrive_at_cluster();
+    wait_for_cluster();
+  }
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  count_tiles<kTaskRows, kThreads>(shared.experts, ends, experts);
+  const Sizes sizes{chosen, rows, inner, (rows + ROWS - 1) / ROWS, (inner + kChunk - 1) / kChunk};
+  const Share share = Share::of(shared.experts, sizes.across);
+  if (threadIdx.x >= kMultiply) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kLeft));
+    if constexpr (GATHERS) {
+      copy_gathered(shared, weight, x, order, sizes, share);
+    } else if (threadIdx.x < kMultiply + kWarp) {
+      copy_sorted(shared, weight, sorted, sizes, share);
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kKept));
+    multiply(shared, out, bias, sizes, share);
+  }
+  if constexpr (kCluster > 1) {  // others may still signal these barriers
+    arrive_at_cluster();
+    wait_for_cluster();
+  }
+}

@@ -1,0 +1,71 @@
+// Tasks of a grouped GEMM, found on the GPU: no host knows how many rows an expert has.
+//
+// Rows are sorted by expert; those of expert e end at ends[e] (an inclusive prefix). They are cut
+// into tiles, and a task is one of them with a tile of the expert's weight. Each block counts tiles
+// for itself, so that there is no kernel for it and no memory: an inclusive prefix in shared memory.
+// A warp then finds a task by comparing its number with 32 of the prefix at a time (ballot). An
+// expert without rows has no tiles, and is never found.
+//
+// Macros: EXPERTS (a multiple of 32; those beyond the last one have no rows).
+//
+// Needs reduce.cuh.
+
+constexpr int kExpertGroups = EXPERTS / kWarp;
+
+struct Experts {
+  int row_ends[EXPERTS], tile_ends[EXPERTS], tiles_of_group[kExpertGroups];
+
+  __device__ __forceinline__ int tiles() const { return tile_ends[EXPERTS - 1]; }
+};
+
+// A tile of the rows of an expert, and the number of a tile of its weight.
+struct Task {
+  int expert, tile, first, count;  // count rows of the sorted ones, from `first` on
+};
+
+// Counts the tiles of kRows rows; all kThreads threads of the block must call it.
+template <int kRows, int kThreads>
+__device__ __forceinline__ void count_tiles(Experts& all, const int* ends, int experts) {
+  const int lane = threadIdx.x % kWarp;
+  for (int group = threadIdx.x / kWarp; group < kExpertGroups; group += kThreads / kWarp) {
+    const int expert = group * kWarp + lane;
+    const int end = ends[min(expert, experts - 1)];
+    const int begin = expert > 0 ? ends[min(expert, experts) - 1] : 0;
+    int tiles = (end - begin + kRows - 1) / kRows;
+#pragma unroll
+    for (int step = 1; step < kWarp; step *= 2) {
+      const int before = __shfl_up_sync(0xffffffffu, tiles, step);
+      if (lane >= step) tiles += before;
+    }
+    all.row_ends[expert] = end;
+    all.tile_ends[expert] = tiles;
+    if (lane == kWarp - 1) all.tiles_of_group[group] = tiles;
+  }
+  __syncthreads();
+  for (int expert = threadIdx.x; expert < EXPERTS; expert += kThreads) {
+    int before = 0;
+    for (int group = 0; group < expert / kWarp; ++group) before += all.tiles_of_group[group];
+    all.tile_ends[expert] += before;
+  }
+  __syncthreads();
+}
+
+// Task `number` where each tile of rows meets `across` tiles of the weight; a whole warp asks. Up to
+// kTogether tiles of rows go through the weight side by side, which so is read from the L2 cache.
+template <int kRows, int kTogether>
+__device__ __forceinline__ Task find_task(const Experts& all, int number, int across) {
+  const int tile = number / across;
+  int expert = 0;
+#pragma unroll
+  for (int first = 0; first < EXPERTS; first += kWarp) {
+    const bool is_before = all.tile_ends[first + threadIdx.x % kWarp] <= tile;
+    expert += __popc(__ballot_sync(0xffffffffu, is_before));
+  }
+  const int before = expert > 0 ? all.tile_ends[expert - 1] : 0;
+  const int band = (tile - before) / kTogether * kTogether;  // the first tile of those side by side
+  const int beside = min(kTogether, all.tile_ends[expert] - before - band);
+  const int place = number - (before + band) * across;
+  const int begin = expert > 0 ? all.row_ends[expert - 1] : 0;
+  const int first = begin + (band + place % beside) * kRows;
+  return {expert, place / beside, first, min(kRows, all.row_ends[expert] - first)};
+}

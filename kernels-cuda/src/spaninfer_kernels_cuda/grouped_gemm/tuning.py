@@ -1,0 +1,213 @@
+"""Shape of a grouped GEMM -> tile and grid. Pure: of what experts get, only the mean is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from spaninfer_kernel_launch import Launch, ShapeError
+
+MOST_EXPERTS: Final = 1024
+CHUNK: Final = 64  # elements of K
+BLOCK_ROWS: Final = 64  # of x, or of the weight, that a wgmma has
+
+_WARP = 32
+_LINE_BYTES = 2 * CHUNK
+_GROUP_THREADS = 128
+_BARRIER_BYTES = 16  # of a stage
+_SOURCE_BYTES = 4  # the number of a row of x, in general.cu
+_EXPERT_BYTES = 8  # two prefixes; totals of 32 experts come on top
+_SM_BYTES = 228 * 1024  # of shared memory on Hopper; a block's share is 1 KB less
+_RESERVED_BYTES = 1024  # of an SM, for each of its blocks
+_GENERAL_ROWS, _GENERAL_THREADS = 128, 256
+_GENERAL_STAGES = 4  # at most
+# By the mean of rows that an expert has: rows of x, and groups, of the tile that was quickest on an
+# H200 (docs/decisions/0037). Experts with more rows than a tile have several. Beyond, prompt.cu: at
+# 32 rows of each it reads weights as fast, and x less often.
+_STREAMS = ((1.5, 8, 1), (10, 16, 2), (20, 32, 2))
+_STREAM_BLOCKS = 2  # of an SM
+_FEW_ROWS = 8  # of an expert, on average, for the narrower tile of general.cu
+_GENERAL_BLOCKS = 4  # of an SM: more than run at a time, so that none is idle
+_MOST_BYTES = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of out[rows columns] = x[sources inner] . weight[experts outputs inner], by expert.
+
+    `rows` counts pairs of a token and one of its `chosen` experts; with a gate there are half as
+    many columns as outputs.
+    """
+
+    rows: int
+    chosen: int
+    experts: int
+    outputs: int
+    inner: int
+
+    def tasks(self, rows: int, outputs: int) -> int:
+        """Return how many tiles there are at most, whatever experts get."""
+        most = min(self.experts, self.rows)  # experts with rows
+        return (self.rows + most * (rows - 1)) // rows * -(-self.outputs // outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A tile of stream.cu: its macros.
+
+    `tokens` rows of x by 64 rows of the weight for each of `groups`; `blocks` run on an SM.
+    """
+
+    tokens: int
+    groups: int
+    stages: int
+    blocks: int
+
+    @property
+    def outputs(self) -> int:
+        """Rows of the weight."""
+        return self.groups * BLOCK_ROWS
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block, the producer warp included."""
+        return self.groups * _GROUP_THREADS + _WARP
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of a stage."""
+        return (self.outputs + self.tokens) * _LINE_BYTES + _BARRIER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A tile of prompt.cu: its macros.
+
+    Each of `groups` warpgroups has `block_rows` times 64 rows of x, all of them the same `outputs`
+    rows of the weight. The `cluster` blocks of a cluster copy each of these once for all.
+    """
+
+    block_rows: int
+    outputs: int
+    stages: int
+    cluster: int = 1
+    groups: int = 2
+    blocks: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """Rows of x, those of all blocks of a cluster."""
+        return self.cluster * self._own_tokens
+
+    @property
+    def _own_tokens(self) -> int:
+        return self.groups * self.block_rows * BLOCK_ROWS
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block, the producer group included."""
+        return (1 + self.groups) * _GROUP_THREADS
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of a stage."""
+        return (self.outputs + self._own_tokens) * _LINE_BYTES + _BARRIER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class General:
+    """A tile of general.cu: its macros. `tokens` rows of x by 128 rows of the weight."""
+
+    tokens: int
+    stages: int
+    blocks: int = _GENERAL_BLOCKS
+
+    @property
+    def outputs(self) -> int:
+        """Rows of the weight."""
+        return _GENERAL_ROWS
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return _GENERAL_THREADS
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of a stage."""
+        return (self.outputs + self.tokens) * _LINE_BYTES
+
+
+Tile: TypeAlias = Stream | Prompt | General
+
+
+def check(shape: Shape, *, gated: bool) -> None:
+    """Raise ShapeError for unsupported sizes."""
+    if not 1 <= shape.experts <= MOST_EXPERTS:
+        raise ShapeError(f"{shape.experts} experts; at least 1, at most {MOST_EXPERTS}")
+    if not 1 <= shape.chosen <= shape.experts:
+        raise ShapeError(f"{shape.chosen} experts chosen of {shape.experts}")
+    multiple = 16 if gated else 8
+    if shape.outputs < multiple or shape.outputs % multiple:
+        raise ShapeError(
+            f"an expert has {shape.outputs} rows; a multiple of {multiple}, at least {multiple}"
+        )
+    if shape.inner < 8 or shape.inner % 8:
+        raise ShapeError(f"rows have {shape.inner} elements; a multiple of 8, at least 8")
+    if shape.tasks(8, BLOCK_ROWS) > _MOST_BYTES:
+        raise ShapeError(
+            f"{shape.rows} rows by {shape.outputs} outputs are too many for one launch"
+        )
+
+
+def choose(shape: Shape, arch: str, shared_bytes: int) -> Tile:
+    """Return the tile for `shape` on GPUs of `arch` whose blocks may have `shared_bytes`."""
+    mean = shape.rows / shape.experts
+    if arch != "sm_90a":
+        tokens = 16 if mean <= _FEW_ROWS else 64
+        room = (shared_bytes - experts_bytes(shape.experts)) // 2  # so that two run on an SM
+        return General(tokens, max(2, min(_GENERAL_STAGES, room // General(tokens, 1).stage_bytes)))
+    for most, tokens, groups in _STREAMS:
+        if mean <= most:
+            return fill_stream(Stream(tokens, groups, 0, _STREAM_BLOCKS), shape.experts)
+    return fill_prompt(Prompt(1, 256, 0), shape.experts, shared_bytes)
+
+
+def fill_stream(tile: Stream, experts: int) -> Stream:
+    """Return `tile` with as many stages as fit."""
+    room = _SM_BYTES // tile.blocks - _RESERVED_BYTES - experts_bytes(experts)
+    return replace(tile, stages=room // tile.stage_bytes)
+
+
+def fill_prompt(tile: Prompt, experts: int, shared_bytes: int) -> Prompt:
+    """Return `tile` with as many stages as fit."""
+    return replace(tile, stages=(shared_bytes - experts_bytes(experts)) // tile.stage_bytes)
+
+
+def experts_bytes(experts: int) -> int:
+    """Return the shared memory that tasks are found in (tasks.cuh)."""
+    padded = padded_experts(experts)
+    return padded * _EXPERT_BYTES + padded // _WARP * 4
+
+
+def padded_experts(experts: int) -> int:
+    """Return the multiple of a warp's lanes that holds the experts: the macro EXPERTS."""
+    return -(-experts // _WARP) * _WARP
+
+
+def launch(shape: Shape, tile: Tile, sm_count: int) -> Launch | None:
+    """Return the grid: blocks for all SMs, no more than tiles; None without rows."""
+    if not shape.rows:
+        return None
+    dynamic = tile.stages * tile.stage_bytes + experts_bytes(shape.experts)
+    if isinstance(tile, General):
+        dynamic += tile.tokens * _SOURCE_BYTES
+    cluster = tile.cluster if isinstance(tile, Prompt) else 1
+    clusters = min(shape.tasks(tile.tokens, tile.outputs), sm_count * tile.blocks // cluster)
+    return Launch(
+        grid=(max(clusters, 1) * cluster, 1, 1),
+        block=(tile.threads, 1, 1),
+        shared_bytes=dynamic,
+        cluster=(cluster, 1, 1),
+        overlaps=True,
+    )

@@ -1,0 +1,383 @@
+"""A whole expert layer: choice, gated MLPs of the chosen experts, and their weighted sum.
+
+x[T C], w13[E 2I C] and w2[E C I] hold one 16-bit float type, contiguous, at multiples of 16 bytes;
+C and I are multiples of 8. Rows of w13 are 8 of the gate, their 8 of up, the next 8 of the gate and
+so on: gate[E I C] and up[E I C] side by side as [E I/8 2 8 C]. Few tokens read their experts'
+weights row by row, more are sorted by expert and computed by grouped GEMMs. Nothing waits for the
+GPU, what is launched depends on T alone, and the same arguments give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from spaninfer_kernel_launch import (
+    ArraySpec,
+    FileCache,
+    Gpu,
+    ShapeError,
+    allocator,
+    check_aligned,
+    check_dense,
+    check_results,
+    gpu_of,
+    inspect_array,
+    match,
+    pointer_of,
+    prepared_once,
+    stream_handle,
+    view_at,
+)
+
+from spaninfer_kernels_cuda import grouped_gemm
+from spaninfer_kernels_cuda import norm as rms_norm
+from spaninfer_kernels_cuda.grouped_gemm import Gate, GroupedGemm
+from spaninfer_kernels_cuda.grouped_gemm.kernels import GeneralArguments
+from spaninfer_kernels_cuda.moe import combine, gemv, route
+from spaninfer_kernels_cuda.moe.combine import Norm, SumArguments
+from spaninfer_kernels_cuda.moe.gemv import DownArguments, Experts, UpArguments
+from spaninfer_kernels_cuda.moe.route import RouteArguments, RouteOptions
+from spaninfer_kernels_cuda.moe.tuning import MoeShape, takes_gemv
+
+_ALIGNMENT = 16  # of arrays, in bytes
+_INVARIANT_ROWS = 16  # of each expert, for whose tile all numbers of tokens are computed
+_PART_BYTES = 256  # parts of a workspace begin at multiples
+
+
+@dataclass(frozen=True, slots=True)
+class _Few:
+    """GEMVs of few tokens, and the norm of their result."""
+
+    gemv: gemv.PreparedGemv
+    norm: rms_norm.PreparedNorm | None
+
+    def start(self, handle: int, up: UpArguments, down: DownArguments, norm: Norm | None) -> None:
+        """Launch on the stream with this handle."""
+        assert (norm is not None) == (self.norm is not None), "a norm where one was prepared"
+        self.gemv.start(handle, up, down)
+        if norm is not None and self.norm is not None:
+            self.norm.start(
+                handle,
+                rms_norm.NormArguments(
+                    out=pointer_of(norm.out),
+                    scales=0,
+                    rounded=0,
+                    residual=0,
+                    x=down.out,
+                    weight=pointer_of(norm.weight),
+                    bias=0,
+                    channels=self.norm.channels,
+                    eps=norm.eps,
+                    weight_offset=norm.weight_offset,
+                ),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """Grouped GEMMs of sorted pairs, and the sum of their results with its norm."""
+
+    products: GroupedGemm
+    combine: combine.PreparedCombine
+
+    def start(
+        self,
+        handle: int,
+        up: GeneralArguments,
+        down: GeneralArguments,
+        added: SumArguments,
+        norm: Norm | None,
+    ) -> None:
+        """Launch on the stream with this handle."""
+        self.products.first.start(handle, up)
+        self.products.second.start(handle, down)
+        self.combine.start(handle, added, norm)
+
+
+class Addresses(NamedTuple):
+    """Addresses of a layer's arrays; 0 for those that there are not."""
+
+    x: int
+    logits: int
+    w13: int
+    w2: int
+    b13: int
+    b2: int
+    out: int
+    workspace: int
+    ticket: int
+    residual: int
+    correction: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedMoe:
+    """An expert layer of one number of tokens.
+
+    `launch` needs `workspace_bytes` of memory with any content that begins at a multiple of 16
+    bytes, and a ticket (`route.PreparedRoute`).
+    """
+
+    shape: MoeShape
+    workspace_bytes: int
+    _parts: tuple[int, ...]  # offsets in the workspace
+    _route: route.PreparedRoute
+    _few: _Few | None
+    _many: _Sorted | None
+
+    def launch(
+        self,
+        x: object,
+        logits: object,
+        experts: Experts,
+        *,
+        out: object,
+        workspace: object,
+        ticket: object,
+        residual: object = None,
+        correction: object = None,
+        slots: object = None,
+        norm: Norm | None = None,
+        stream: object = None,
+    ) -> None:
+        """Write the layer's result for x[T C], plus `residual`[T C], to `out`, and its norm.
+
+        `out` may be `residual`; there is a `norm` where one was prepared. The rest is as for `moe`.
+        """
+        w13, w2, b13, b2 = map(pointer_of, experts)
+        at = Addresses(
+            x=pointer_of(x),
+            logits=pointer_of(logits),
+            w13=w13,
+            w2=w2,
+            b13=b13,
+            b2=b2,
+            out=pointer_of(out),
+            workspace=pointer_of(workspace),
+            ticket=pointer_of(ticket),
+            residual=pointer_of(residual),
+            correction=pointer_of(correction),
+            slots=pointer_of(slots),
+        )
+        self.start(stream_handle(stream, x), at, norm)
+
+    def start(self, handle: int, at: Addresses, norm: Norm | None = None) -> None:
+        """Launch on the stream with this handle, the default stream included."""
+        ids, shares, order, ends, place, counts, h, y = (
+            at.workspace + part for part in self._parts
+        )
+        chosen = RouteArguments(
+            *(ids, shares, order, ends, place), at.ticket, at.logits, at.correction, at.slots
+        )
+        self._route.start(handle, chosen, counts)
+        if self._few is not None:
+            to_h = UpArguments(h, at.x, ids, at.w13, at.b13)
+            to_out = DownArguments(at.out, h, ids, shares, at.w2, at.b2, at.residual)
+            self._few.start(handle, to_h, to_out, norm)
+        if self._many is not None:
+            up = GeneralArguments(h, at.w13, at.x, at.b13, order, ends)
+            down = GeneralArguments(y, at.w2, h, at.b2, 0, ends)
+            added = SumArguments(at.out, y, ids, shares, place, at.residual)
+            self._many.start(handle, up, down, added, norm)
+
+    def clear(self, ticket: object, *, stream: object = None) -> None:
+        """Initialise fresh memory as a ticket."""
+        self._route.clear(ticket, stream=stream)
+
+    def start_clear(self, handle: int, ticket: int) -> None:
+        """Initialise a ticket on the stream with this handle, the default stream included."""
+        self._route.start_clear(handle, ticket)
+
+
+def prepare(
+    shape: MoeShape,
+    options: RouteOptions,
+    *,
+    experts: int,
+    act: Gate,
+    dtype: object,
+    gpu: Gpu,
+    logits_dtype: object = "float32",
+    with_norm: bool = False,
+    batch_invariant: bool = False,
+    cache: FileCache | None = None,
+) -> PreparedMoe:
+    """Return the expert layer of `shape` on `gpu`, compiled or cached.
+
+    `with_norm` prepares the RMS norm of the result too. With `batch_invariant` the bits of a
+    token's result do not depend on the number of tokens: all numbers are computed as one is that
+    gives each expert some rows.
+
+    Raises ShapeError or DTypeError for unsupported sizes or types, CompileError where there is no
+    compiler.
+    """
+    if shape.top_k != options.top_k:
+        raise ShapeError(f"the shape has {shape.top_k} choices, its rule has {options.top_k}")
+    is_few = takes_gemv(shape, experts) and not batch_invariant
+    chosen = route.prepare(
+        options, tokens=shape.tokens, experts=experts, gpu=gpu, dtype=logits_dtype,
+        sorts=not is_few, cache=cache,
+    )  # fmt: skip
+    few, many = None, None
+    if is_few:
+        products = gemv.prepare(shape, act=act, dtype=dtype, gpu=gpu, cache=cache)
+        few = _Few(products, _norm(shape, dtype, gpu, cache) if with_norm else None)
+    else:
+        grouped = _products(shape, experts, act, dtype, gpu, cache, batch_invariant)
+        added = combine.prepare(shape, dtype=dtype, gpu=gpu, norm=with_norm, cache=cache)
+        many = _Sorted(grouped, added)
+    pairs = shape.tokens * shape.top_k
+    sizes = (
+        *(4 * pairs, 4 * pairs, 4 * pairs, 4 * experts, 4 * pairs, chosen.workspace_bytes),
+        2 * pairs * shape.inner,
+        2 * pairs * shape.channels if many else 0,
+    )
+    *parts, end = _offsets(sizes)
+    return PreparedMoe(shape, end, tuple(parts), chosen, few, many)
+
+
+def _norm(
+    shape: MoeShape, dtype: object, gpu: Gpu, cache: FileCache | None
+) -> rms_norm.PreparedNorm:
+    rows, channels = shape.tokens, shape.channels
+    options = rms_norm.NormOptions("rms")
+    return rms_norm.prepare(
+        options, rows=rows, channels=channels, dtype=dtype, gpu=gpu, cache=cache
+    )
+
+
+def _products(
+    shape: MoeShape,
+    experts: int,
+    act: Gate,
+    dtype: object,
+    gpu: Gpu,
+    cache: FileCache | None,
+    batch_invariant: bool,
+) -> GroupedGemm:
+    """Return both grouped GEMMs of a layer."""
+
+    def product(outputs: int, inner: int, gate: Gate | None) -> grouped_gemm.PreparedProduct:
+        pairs = shape.tokens * shape.top_k
+        sizes = grouped_gemm.Shape(pairs, shape.top_k, experts, outputs, inner)
+        tile = None
+        if batch_invariant:
+            some = replace(sizes, rows=_INVARIANT_ROWS * experts)
+            tile = grouped_gemm.tuning.choose(some, gpu.arch, gpu.shared_bytes)
+        return grouped_gemm.prepare(
+            sizes, dtype=dtype, gpu=gpu, gate=gate, gathers=gate is not None, tile=tile,
+            cache=cache,
+        )  # fmt: skip
+
+    return GroupedGemm(
+        product(2 * shape.inner, shape.channels, act), product(shape.channels, shape.inner, None)
+    )
+
+
+def _offsets(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return where parts of these sizes begin, and the end of the last one."""
+    offsets = [0]
+    for size in sizes:
+        offsets.append(offsets[-1] + -(-size // _PART_BYTES) * _PART_BYTES)
+    return tuple(offsets)
+
+
+def moe(
+    x: object,
+    router_logits: object,
+    w13: object,
+    w2: object,
+    options: RouteOptions,
+    *,
+    act: Gate = "silu",
+    b13: object = None,
+    b2: object = None,
+    residual: object = None,
+    correction: object = None,
+    slots: object = None,
+    out: object = None,
+    stream: object = None,
+) -> object:
+    """Return the sum of share_e * (w2[e] (act(gate[e] x) * up[e] x)) over chosen experts, [T C].
+
+    With `residual`[T C] that is added, before the sum is rounded.
+    router_logits[T E] choose experts e_j and their shares by `options`; `correction`[E] float32 is
+    added to the scores that choose, and tokens with a negative number in `slots`[T] int32 are
+    padding, of which nothing is computed but the residual. b13[E 2I], in the order of w13's rows,
+    and b2[E C] are biases. Without `out`, the result is a new array. Raises ShapeError, DTypeError
+    or DeviceError for arguments that do not fit.
+    """
+    given = (x, router_logits, w13, w2, b13, b2, residual, correction, slots, out)
+    found = [inspect_array(each) for each in given]
+    step, allocate = _checked(options, act, *(spec for _, spec in found))
+    handle = stream_handle(stream, x)
+    ticket, workspace, *new = allocate(handle)
+    if out is None:
+        (out,) = new
+    names = ("x", "logits", "w13", "w2", "b13", "b2", "residual", "correction", "slots")
+    at = dict(zip(names, (address for address, _ in found), strict=False))  # out may be new
+    memory = {"out": out, "workspace": workspace, "ticket": ticket}
+    step.start_clear(handle, pointer_of(ticket))
+    step.start(handle, Addresses(**at, **{name: pointer_of(each) for name, each in memory.items()}))
+    return out
+
+
+@prepared_once(1024)
+def _checked(
+    options: RouteOptions,
+    act: Gate,
+    spec: ArraySpec,
+    logits: ArraySpec,
+    w13: ArraySpec,
+    w2: ArraySpec,
+    b13: ArraySpec,
+    b2: ArraySpec,
+    residual: ArraySpec,
+    correction: ArraySpec,
+    slots: ArraySpec,
+    out: ArraySpec,
+) -> tuple[PreparedMoe, Callable[[int], tuple[Any, ...]]]:
+    """Return the layer for arrays with these specs, and the allocator of memory and result."""
+    floats = {"x": view_at(spec), "w13": view_at(w13), "w2": view_at(w2)}
+    scores = view_at(logits)
+    tokens, channels, experts, rows, inner = match(
+        x=(floats["x"], "T C"),
+        router_logits=(scores, "T E"),
+        w13=(floats["w13"], "E N C"),
+        w2=(floats["w2"], "E C I"),
+    ).values()
+    if rows != 2 * inner:
+        raise ShapeError(f"w13: an expert has {rows} rows; gate and up of w2's {inner} have twice")
+    for name, each, axes in (
+        ("b13", b13, f"{experts} {rows}"),
+        ("b2", b2, f"{experts} {channels}"),
+        ("residual", residual, f"{tokens} {channels}"),
+    ):
+        if each:
+            floats[name] = view_at(each)
+            match(**{name: (floats[name], axes)})
+    dtype = floats["x"].dtype
+    check_dense(dtype, **floats)
+    check_dense(scores.dtype, router_logits=scores)
+    check_aligned(_ALIGNMENT, **floats)
+    gpu = gpu_of(
+        **floats, router_logits=scores, **route.check_choice(correction, slots, tokens, experts)
+    )
+    step = prepare(
+        MoeShape(tokens, options.top_k, channels, inner),
+        options,
+        experts=experts,
+        act=act,
+        dtype=dtype,
+        gpu=gpu,
+        logits_dtype=scores.dtype,
+    )
+    result = ("out", (tokens, channels), dtype, _ALIGNMENT)
+    check_results((out,), gpu, result)
+    ticket = ("ticket", (route.TICKET_BYTES,), np.dtype(np.uint8), _ALIGNMENT)
+    workspace = ("workspace", (step.workspace_bytes,), np.dtype(np.uint8), _ALIGNMENT)
+    return step, allocator(spec, gpu, ticket, workspace, *(() if out else (result,)))

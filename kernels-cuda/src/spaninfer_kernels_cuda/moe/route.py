@@ -1,0 +1,371 @@
+"""The router's choice: experts of tokens, their weights, and the pairs sorted by expert.
+
+logits[T E] -> ids[T k] int32 and shares[T k] float32, best first; of equal scores the lowest expert
+wins. Pair p = t k + j is choice j of token t. `order`[T k] lists pairs by expert, those of one
+expert in the order of tokens; `ends`[E] are the ends of experts in it, `place`[T k] is its inverse.
+All of it is computed in float32, and is the same in every launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import ml_dtypes
+import numpy as np
+from spaninfer_kernel_launch import (
+    ArraySpec,
+    Call,
+    FileCache,
+    Float32,
+    Gpu,
+    Int32,
+    Launch,
+    Pointer,
+    ShapeError,
+    Signature,
+    Source,
+    Variant,
+    View,
+    allocator,
+    check_dense,
+    compile_variant,
+    element_of,
+    gpu_of,
+    inspect_array,
+    load,
+    match,
+    pointer_of,
+    prepared_once,
+    stream_handle,
+    user_cache,
+    view_at,
+)
+
+from spaninfer_kernels_cuda.moe.tuning import (
+    RouteShape,
+    check_route,
+    experts_per_lane,
+    launch_route,
+    launch_sort,
+    routers,
+)
+
+Score = Literal["softmax", "sigmoid", "sqrt_softplus"]
+SCORES: tuple[Score, ...] = get_args(Score)
+GroupScore = Literal["max", "top2"]
+_GROUP_BEST: dict[GroupScore, int] = {"max": 1, "top2": 2}
+
+
+class RouteArguments(NamedTuple):
+    """Addresses, the arguments of moe_route."""
+
+    ids: Pointer
+    shares: Pointer
+    order: Pointer
+    ends: Pointer
+    place: Pointer
+    ticket: Pointer
+    logits: Pointer
+    correction: Pointer
+    slots: Pointer
+
+
+class RouteSizes(NamedTuple):
+    """Sizes and the rule of the choice, the constants of moe_route."""
+
+    tokens: Int32
+    routers: Int32
+    experts: Int32
+    top_k: Int32
+    groups: Int32
+    group_topk: Int32
+    normalise: Int32
+    scale: Float32
+
+
+class ClearArguments(NamedTuple):
+    """The argument of moe_clear."""
+
+    ticket: Pointer
+
+
+class CountArguments(NamedTuple):
+    """Addresses, the arguments of moe_count."""
+
+    counts: Pointer
+    ids: Pointer
+
+
+class PlaceArguments(NamedTuple):
+    """Addresses, the arguments of moe_place."""
+
+    order: Pointer
+    ends: Pointer
+    place: Pointer
+    counts: Pointer
+    ids: Pointer
+
+
+class SortSizes(NamedTuple):
+    """Sizes, the constants of moe_count and moe_place."""
+
+    pairs: Int32
+    experts: Int32
+
+
+MOE_ROUTE = Signature("moe_route", RouteArguments, RouteSizes)
+MOE_CLEAR = Signature("moe_clear", ClearArguments)
+MOE_COUNT = Signature("moe_count", CountArguments, SortSizes)
+MOE_PLACE = Signature("moe_place", PlaceArguments, SortSizes)
+SOURCE = Source(
+    "spaninfer_kernels_cuda",
+    "moe/route.cu",
+    headers=("types.cuh", "reduce.cuh", "overlap.cuh"),
+    parts=("moe/route.cuh", "moe/sort.cuh"),
+    kernels=(MOE_ROUTE, MOE_CLEAR, MOE_COUNT, MOE_PLACE),
+)
+
+TICKET_BYTES = 4
+_ALIGNMENT = 16  # of a workspace, in bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RouteOptions:
+    """The rule of a choice (the names are those of op-reference's `route`).
+
+    Scores are the softmax of all logits, their sigmoid, or sqrt(softplus). With groups, the choice
+    is made within the `group_topk` groups of neighbours that are best by their largest score
+    ("max") or the sum of their two largest ("top2"). Weights are the chosen scores, over their sum
+    if `normalise`, times `scale`.
+    """
+
+    top_k: int
+    score: Score = "softmax"
+    normalise: bool = False
+    scale: float = 1.0
+    groups: int = 1
+    group_topk: int = 1
+    group_score: GroupScore = "max"
+
+
+class Routing(NamedTuple):
+    """Arrays of a choice: ids, shares, and the maps between pairs and their sorted order."""
+
+    ids: object
+    shares: object
+    order: object
+    ends: object
+    place: object
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRoute:
+    """A choice for one number of tokens.
+
+    `launch` needs `workspace_bytes` of 16-byte aligned memory with any content, and a ticket: four
+    bytes that `clear` has initialised once (or that are zero); every launch leaves them ready for
+    the next one on the stream.
+    """
+
+    shape: RouteShape
+    sorts: bool
+    workspace_bytes: int
+    _route: Call[RouteArguments] | None
+    _sort: tuple[Call[CountArguments], Call[PlaceArguments]] | None
+    _clear: Call[ClearArguments]
+
+    def launch(
+        self,
+        logits: object,
+        *,
+        out: Routing,
+        workspace: object,
+        ticket: object,
+        correction: object = None,
+        slots: object = None,
+        stream: object = None,
+    ) -> None:
+        """Write the choice to `out`: ids and shares alone where no sort was prepared.
+
+        `correction`[E] float32 is added to the scores that choose. Tokens with a negative number in
+        `slots`[T] int32 are padding: their experts are -1, their weights 0.
+        """
+        at = RouteArguments(
+            ids=pointer_of(out.ids),
+            shares=pointer_of(out.shares),
+            order=pointer_of(out.order),
+            ends=pointer_of(out.ends),
+            place=pointer_of(out.place),
+            ticket=pointer_of(ticket),
+            logits=pointer_of(logits),
+            correction=pointer_of(correction),
+            slots=pointer_of(slots),
+        )
+        self.start(stream_handle(stream, logits), at, pointer_of(workspace))
+
+    def start(self, handle: int, at: RouteArguments, workspace: int) -> None:
+        """Launch on the stream with this handle, the default stream included."""
+        if self._route is None:
+            return
+        at_once = self.sorts and self._sort is None
+        self._route(handle, at if at_once else at._replace(order=0))
+        if self._sort is not None:
+            count, place_pairs = self._sort
+            count(handle, CountArguments(workspace, at.ids))
+            place_pairs(handle, PlaceArguments(at.order, at.ends, at.place, workspace, at.ids))
+
+    def clear(self, ticket: object, *, stream: object = None) -> None:
+        """Initialise fresh memory as a ticket."""
+        self.start_clear(stream_handle(stream, ticket), pointer_of(ticket))
+
+    def start_clear(self, handle: int, ticket: int) -> None:
+        """Initialise a ticket on the stream with this handle, the default stream included."""
+        self._clear(handle, ClearArguments(ticket))
+
+
+def variant_for(options: RouteOptions, experts: int, dtype: object) -> Variant:
+    """Return the variant for logits of `dtype` (float32, 16-bit floats)."""
+    if options.score not in SCORES:
+        raise ShapeError(f"there is no score {options.score!r}; there are {', '.join(SCORES)}")
+    if options.group_score not in _GROUP_BEST:
+        raise ShapeError(
+            f"group_score is {options.group_score!r}; allowed are {', '.join(_GROUP_BEST)}"
+        )
+    element = element_of(dtype)
+    macros: dict[str, str | int | bool] = {
+        "T": element.name,
+        "PER_LANE": experts_per_lane(experts, options.groups),
+        "SCORE": options.score,
+        "GROUP_BEST": _GROUP_BEST[options.group_score] if options.groups > 1 else 0,
+    }
+    return Variant.of("moe_route", SOURCE, macros, element.architectures)
+
+
+def prepare(
+    options: RouteOptions,
+    *,
+    tokens: int,
+    experts: int,
+    gpu: Gpu,
+    dtype: object = "float32",
+    sorts: bool = True,
+    cache: FileCache | None = None,
+) -> PreparedRoute:
+    """Return the choice for logits[tokens experts] of `dtype` on `gpu`, compiled or cached.
+
+    Without `sorts` it writes ids and shares and nothing else.
+
+    Raises ShapeError or DTypeError for unsupported sizes or types, CompileError where there is no
+    compiler.
+    """
+    shape = RouteShape(tokens, experts, options.top_k, options.groups, options.group_topk)
+    check_route(shape)
+    variant = variant_for(options, experts, dtype)
+    compiled = compile_variant(variant, gpu.arch, cache or user_cache())
+    grid, sort_grid = launch_route(shape, sorts=sorts), launch_sort(shape) if sorts else None
+    sizes = RouteSizes(
+        tokens=tokens,
+        routers=routers(shape),
+        experts=experts,
+        top_k=options.top_k,
+        groups=options.groups,
+        group_topk=options.group_topk,
+        normalise=options.normalise,
+        scale=options.scale,
+    )
+    sort, counts = None, 0
+    if sort_grid:
+        sort_sizes = SortSizes(shape.pairs, experts)
+        sort = (
+            Call(load(compiled, gpu, MOE_COUNT), sort_grid, sort_sizes),
+            Call(load(compiled, gpu, MOE_PLACE), sort_grid, sort_sizes),
+        )
+        counts = sort_grid.grid[0] * (experts + 1) * 4
+    return PreparedRoute(
+        shape,
+        sorts,
+        workspace_bytes=counts,
+        _route=Call(load(compiled, gpu, MOE_ROUTE), grid, sizes) if grid else None,
+        _sort=sort,
+        _clear=Call(load(compiled, gpu, MOE_CLEAR), Launch((1, 1, 1), (1, 1, 1))),
+    )
+
+
+def route(
+    logits: object,
+    options: RouteOptions,
+    *,
+    correction: object = None,
+    slots: object = None,
+    stream: object = None,
+) -> Routing:
+    """Return the experts that logits[T E] choose, as new arrays.
+
+    `correction`[E] float32 is added to the scores that choose, and to nothing else. Tokens with a
+    negative number in `slots`[T] int32 are padding: their experts are -1, their weights 0. Raises
+    ShapeError, DTypeError or DeviceError for arguments that do not fit.
+    """
+    (at, spec), (correction_at, correction_spec), (slots_at, slots_spec) = map(
+        inspect_array, (logits, correction, slots)
+    )
+    step, allocate = _checked(options, spec, correction_spec, slots_spec)
+    handle = stream_handle(stream, logits)
+    ticket, workspace, *results = allocate(handle)
+    step.start_clear(handle, pointer_of(ticket))
+    addresses = *map(pointer_of, results), pointer_of(ticket), at, correction_at, slots_at
+    step.start(handle, RouteArguments(*addresses), pointer_of(workspace))
+    return Routing(*results)
+
+
+@prepared_once(1024)
+def _checked(
+    options: RouteOptions, spec: ArraySpec, correction: ArraySpec, slots: ArraySpec
+) -> tuple[PreparedRoute, Callable[[int], tuple[Any, ...]]]:
+    """Return the choice for arrays with these specs, and the allocator of workspace and result."""
+    logits = view_at(spec)
+    tokens, experts = match(logits=(logits, "T E")).values()
+    check_dense(logits.dtype, logits=logits)
+    views = {"logits": logits, **check_choice(correction, slots, tokens, experts)}
+    gpu = gpu_of(**views)
+    step = prepare(options, tokens=tokens, experts=experts, gpu=gpu, dtype=logits.dtype)
+    chosen, pairs = (tokens, options.top_k), (step.shape.pairs,)
+    return step, allocator(
+        spec,
+        gpu,
+        ("ticket", (TICKET_BYTES,), np.dtype(np.uint8), _ALIGNMENT),
+        ("workspace", (step.workspace_bytes,), np.dtype(np.uint8), _ALIGNMENT),
+        ("ids", chosen, np.dtype(np.int32), 1),
+        ("shares", chosen, np.dtype(np.float32), 1),
+        ("order", pairs, np.dtype(np.int32), 1),
+        ("ends", (experts,), np.dtype(np.int32), 1),
+        ("place", pairs, np.dtype(np.int32), 1),
+    )
+
+
+def check_choice(
+    correction: ArraySpec, slots: ArraySpec, tokens: int, experts: int
+) -> dict[str, View]:
+    """Return views of what a choice sees beside logits, checked; none of what is not given."""
+    views = {}
+    for name, spec, size, dtype in (
+        ("correction", correction, experts, np.float32),
+        ("slots", slots, tokens, np.int32),
+    ):
+        if spec:
+            views[name] = view_at(spec)
+            match(**{name: (views[name], f"{size}")})
+            check_dense(dtype, **{name: views[name]})
+    return views
+
+
+_GROUPS: tuple[tuple[int, GroupScore], ...] = ((1, "max"), (4, "max"), (4, "top2"))
+VARIANTS: tuple[Variant, ...] = tuple(
+    variant_for(RouteOptions(2, score, groups=groups, group_score=best), experts, dtype)
+    for score in SCORES
+    for groups, best in _GROUPS
+    for experts in (128, 512)
+    for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)
+)
+"""Every score, group score and element type, with few and many experts per lane."""

@@ -1,0 +1,217 @@
+"""Sizes of a mixture of experts -> tiles, grids and blocks. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from spaninfer_kernel_launch import Launch, ShapeError
+
+MOST_EXPERTS: Final = 512  # what the shared memory of a block can count, by warp
+MOST_CHOICES: Final = 32  # a lane has one
+MOST_GROUPS: Final = 32
+GRAIN: Final = 8  # channels of a load, and rows of gate or up that lie together
+PAIRS_AT_ONCE: Final = 8192  # that one block sorts
+PAIRS_OF_BLOCK: Final = 2048  # of each where several sort
+
+_WARP = 32
+_SORTERS = 1024  # threads that sort
+_MOST_BLOCKS = 2**31 - 1
+_FEW_TOKENS = 32  # one block routes them, and need not wait for others
+_ROUTERS = 8  # warps of a block that route a token each, where blocks are not many
+
+
+@dataclass(frozen=True, slots=True)
+class RouteShape:
+    """Tokens, experts, and experts chosen per token, among the best `group_topk` of `groups`."""
+
+    tokens: int
+    experts: int
+    top_k: int
+    groups: int = 1
+    group_topk: int = 1
+
+    @property
+    def pairs(self) -> int:
+        """All choices of all tokens."""
+        return self.tokens * self.top_k
+
+
+def check_route(shape: RouteShape) -> None:
+    """Raise ShapeError for unsupported sizes."""
+    experts, groups = shape.experts, shape.groups
+    if not 1 <= experts <= MOST_EXPERTS:
+        raise ShapeError(f"{experts} experts; at least 1, at most {MOST_EXPERTS}")
+    if not 1 <= groups <= MOST_GROUPS or experts % groups:
+        raise ShapeError(
+            f"{groups} groups of {experts} experts; at least 1, at most {MOST_GROUPS}, all equal"
+        )
+    if not 1 <= shape.group_topk <= groups:
+        raise ShapeError(f"group_topk is {shape.group_topk}; at least 1, at most {groups} groups")
+    available = experts // groups * shape.group_topk
+    if not 1 <= shape.top_k <= min(available, MOST_CHOICES):
+        raise ShapeError(
+            f"top_k is {shape.top_k} of {available} experts; "
+            f"at least 1, at most {min(available, MOST_CHOICES)}"
+        )
+    if not 0 <= shape.pairs <= _MOST_BLOCKS:
+        raise ShapeError(f"{shape.tokens} tokens; at most {_MOST_BLOCKS // shape.top_k}")
+
+
+def experts_per_lane(experts: int, groups: int) -> int:
+    """Return how many neighbouring experts a lane holds; groups take whole lanes.
+
+    >>> experts_per_lane(128, 1), experts_per_lane(160, 8), experts_per_lane(60, 1)
+    (4, 5, 2)
+    """
+    least = -(-experts // _WARP)
+    if groups == 1:
+        return least
+    size = experts // groups
+    return next(n for n in range(least, size + 1) if size % n == 0)
+
+
+def routers(shape: RouteShape) -> int:
+    """Return how many warps of a block route a token each.
+
+    A warp takes a microsecond or so for its token, whoever is beside it; with eight, 1024 tokens
+    are spread over all multiprocessors.
+    """
+    sorted_at_once = shape.pairs <= PAIRS_AT_ONCE
+    return _ROUTERS if sorted_at_once and shape.tokens > _FEW_TOKENS else _SORTERS // _WARP
+
+
+def launch_route(shape: RouteShape, *, sorts: bool) -> Launch | None:
+    """Return the grid of moe_route; None where there is nothing to write.
+
+    Only a sort needs more threads than those that route. That of no tokens writes where experts
+    end.
+    """
+    if not (shape.tokens or sorts):
+        return None
+    of_block = routers(shape)
+    blocks = max(1, -(-shape.tokens // of_block))
+    threads = _SORTERS if sorts else _WARP * min(of_block, shape.tokens)
+    return Launch((blocks, 1, 1), (threads, 1, 1), overlaps=True)
+
+
+def launch_sort(shape: RouteShape) -> Launch | None:
+    """Return the grid of moe_count and moe_place; None where moe_route sorts by itself."""
+    if shape.pairs <= PAIRS_AT_ONCE:
+        return None
+    blocks = -(-shape.pairs // PAIRS_OF_BLOCK)
+    return Launch((blocks, 1, 1), (_SORTERS, 1, 1), overlaps=True)
+
+
+@dataclass(frozen=True, slots=True)
+class MoeShape:
+    """Tokens, experts chosen per token, channels of a token, and inner channels of an expert."""
+
+    tokens: int
+    top_k: int
+    channels: int
+    inner: int
+
+
+def check_shape(shape: MoeShape) -> None:
+    """Raise ShapeError for unsupported sizes."""
+    if not 1 <= shape.top_k <= MOST_CHOICES:
+        raise ShapeError(f"top_k is {shape.top_k}; at least 1, at most {MOST_CHOICES}")
+    for name, size in (("channels", shape.channels), ("inner", shape.inner)):
+        if size < 1 or size % GRAIN:
+            raise ShapeError(f"{name} is {size}; a multiple of {GRAIN} is needed")
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The work of a warp of a GEMV: columns of the result, and loads of each row at once.
+
+    A block has `warps`; `blocks` of them shall find registers on a multiprocessor.
+    """
+
+    columns: int
+    loads: int
+    warps: int
+    blocks: int
+
+
+def up_tile(channels: int) -> Tile:
+    """Return the tile of moe_up for rows of `channels`.
+
+    Of 8 tiles the best or within 1 % of it for three models at 1 and 4 tokens (H200, 2026-11-23).
+    """
+    return Tile(columns=1, loads=min(8, _loads(channels)), warps=2, blocks=8)
+
+
+def down_tile(inner: int, top_k: int) -> Tile:
+    """Return the tile of moe_down for `top_k` rows of `inner` channels.
+
+    Of long rows two share what is read of h: 157 µs for Mixtral's layer where one takes 161. Short
+    ones take 68 to 69 µs for 4 tokens of Qwen3's with all of these tiles (H200, 2026-11-23).
+    """
+    if _loads(inner) > 24:
+        return Tile(columns=2, loads=7, warps=4, blocks=4)
+    return Tile(columns=1, loads=min(top_k * _loads(inner), 12), warps=8, blocks=2)
+
+
+def _loads(channels: int) -> int:
+    return -(-channels // (GRAIN * _WARP))
+
+
+def launch_gemv(rows: int, columns: int, tile: Tile) -> Launch | None:
+    """Return the grid of moe_up (a row per pair) or moe_down (per token); None without rows."""
+    blocks = rows * -(-columns // (tile.columns * tile.warps))
+    return Launch((blocks, 1, 1), (_WARP * tile.warps, 1, 1), overlaps=True) if rows else None
+
+
+ROUTER_TOKENS: Final = 4  # of a warp
+ROUTER_WARPS: Final = 4  # of a block
+_MOST_ROUTER_TOKENS = 65_535 * ROUTER_TOKENS  # the second axis of a grid
+
+
+def check_router(tokens: int, experts: int, channels: int) -> None:
+    """Raise ShapeError for unsupported sizes."""
+    if experts < 1:
+        raise ShapeError(f"{experts} experts; at least 1")
+    if channels < 1 or channels % GRAIN:
+        raise ShapeError(f"channels is {channels}; a multiple of {GRAIN} is needed")
+    if not 0 <= tokens <= _MOST_ROUTER_TOKENS:
+        raise ShapeError(f"{tokens} tokens; at most {_MOST_ROUTER_TOKENS}")
+
+
+def router_loads(channels: int) -> int:
+    """Return how many pieces of an expert's row a warp of moe_router loads at once."""
+    return min(8, _loads(channels))
+
+
+def launch_router(tokens: int, experts: int) -> Launch | None:
+    """Return the grid of moe_router; None without tokens."""
+    if not tokens:
+        return None
+    grid = (-(-experts // ROUTER_WARPS), -(-tokens // ROUTER_TOKENS), 1)
+    return Launch(grid, (_WARP * ROUTER_WARPS, 1, 1), overlaps=True)
+
+
+SURE_GEMV_TOKENS, MOST_GEMV_TOKENS = 4, 8
+
+
+def takes_gemv(shape: MoeShape, experts: int) -> bool:
+    """Return True if so few tokens are computed without a sort.
+
+    A GEMV reads an expert again for each of its tokens, mostly from the L2 cache; a grouped GEMM
+    reads it once, behind a sort. µs of a layer so and so: Qwen3's 8 of 128 experts at 4 tokens
+    73 and 77, at 8 124 and 127; 6 of 64 at 4 92 and 97, at 6 127 and 123; Mixtral's 2 of 8 at 4
+    482 and 485, at 6 676 and 607 (H200, 2026-11-23).
+    """
+    few = shape.tokens <= MOST_GEMV_TOKENS and 2 * shape.tokens * shape.top_k <= experts
+    return few or shape.tokens <= SURE_GEMV_TOKENS
+
+
+_COMBINE_THREADS = (64, 128, 256, 512)
+MOST_COMBINED: Final = 32_768  # channels: 8 loads of a thread, as in norms
+
+
+def combine_threads(channels: int) -> int:
+    """Return the threads of a block of moe_combine: one per load of a row, 64 to 512."""
+    loads = channels // GRAIN
+    return next((n for n in _COMBINE_THREADS if n >= loads), _COMBINE_THREADS[-1])

@@ -1,0 +1,104 @@
+"""Tiles and grids of grouped GEMM."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from spaninfer_kernel_launch import ShapeError
+from spaninfer_kernels_cuda.grouped_gemm import TILES
+from spaninfer_kernels_cuda.grouped_gemm.tuning import (
+    General,
+    Prompt,
+    Shape,
+    Stream,
+    check,
+    choose,
+    launch,
+)
+
+SM_BYTES, BLOCK_BYTES = 228 * 1024, 227 * 1024  # of shared memory on Hopper
+LAYERS = [(128, 8, 2048, 768), (64, 6, 2048, 1408), (8, 2, 4096, 14_336), (512, 10, 4096, 1024)]
+TOKENS = [1, 2, 8, 33, 64, 200, 512, 4096, 16_384]
+
+
+@pytest.mark.parametrize("tile_rows", [8, 64, 128])
+def test_the_bound_of_tasks_holds_for_every_histogram_and_is_met_by_the_worst(tile_rows):
+    draw = np.random.default_rng(0)
+    shape = Shape(rows=300, chosen=1, experts=17, outputs=96, inner=64)
+    worst = np.ones(17, int)
+    worst[3] += 300 - 17
+
+    def tasks(counts):
+        return -(-counts // tile_rows).sum() * -(-96 // 64)
+
+    drawn = [draw.multinomial(300, draw.dirichlet(np.full(17, 0.3))) for _ in range(200)]
+    assert all(tasks(counts) <= shape.tasks(tile_rows, 64) for counts in drawn)
+    assert tasks(worst) == shape.tasks(tile_rows, 64)
+
+
+@pytest.mark.parametrize(("experts", "chosen", "hidden", "inner"), LAYERS)
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_blocks_have_room_on_an_sm_of_hopper(tokens, experts, chosen, hidden, inner):
+    for outputs, depth in ((2 * inner, hidden), (hidden, inner)):
+        shape = Shape(tokens * chosen, chosen, experts, outputs, depth)
+        tile = choose(shape, "sm_90a", BLOCK_BYTES)
+
+        grid = launch(shape, tile, 132)
+
+        assert grid.shared_bytes <= BLOCK_BYTES
+        assert tile.blocks * (grid.shared_bytes + 1024) <= SM_BYTES
+        assert tile.blocks * tile.threads <= 2048
+        assert tile.stages >= 3
+
+
+@pytest.mark.parametrize(("arch", "shared"), [("sm_75", 65_536), ("sm_120", 101_376)])
+def test_blocks_have_room_on_small_gpus(arch, shared):
+    shape = Shape(4096, 8, 512, 1024, 2048)
+
+    tile = choose(shape, arch, shared)
+
+    assert isinstance(tile, General)
+    assert launch(shape, tile, 40).shared_bytes < shared
+
+
+def test_few_rows_stream_weights_and_prompts_multiply():
+    def tile(tokens):
+        return choose(Shape(tokens * 8, 8, 128, 1536, 2048), "sm_90a", BLOCK_BYTES)
+
+    assert isinstance(tile(8), Stream)
+    assert tile(8).tokens <= tile(64).tokens <= tile(512).tokens
+    assert isinstance(tile(4096), Prompt)
+
+
+def test_what_is_chosen_is_compiled_ahead():
+    chosen = {
+        choose(Shape(tokens * 8, 8, 128, 1536, 2048), *gpu)
+        for tokens in TOKENS
+        for gpu in (("sm_90a", BLOCK_BYTES), ("sm_75", 65_536), ("sm_80", 166_912))
+    }
+
+    # Stages depend on the GPU, and take no registers.
+    assert {replace(tile, stages=0) for tile in chosen} <= {
+        replace(tile, stages=0) for tile in TILES
+    }
+
+
+def test_no_rows_are_no_launch():
+    shape = Shape(0, 8, 128, 1536, 2048)
+
+    assert launch(shape, choose(shape, "sm_90a", BLOCK_BYTES), 132) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        (Shape(8, 1, 0, 64, 64), "0 experts; at least 1, at most 1024"),
+        (Shape(8, 9, 8, 64, 64), "9 experts chosen of 8"),
+        (Shape(8, 1, 8, 72, 64), "72 rows; a multiple of 16"),
+        (Shape(8, 1, 8, 64, 12), "rows have 12 elements; a multiple of 8"),
+        (Shape(2**28, 1, 8, 2**20, 64), "too many for one launch"),
+    ],
+)
+def test_unsupported_sizes_are_named(shape, message):
+    with pytest.raises(ShapeError, match=message):
+        check(shape, gated=True)

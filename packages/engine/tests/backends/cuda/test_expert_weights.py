@@ -1,0 +1,85 @@
+"""Weights of experts in the order of kernels, from every form that checkpoints have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from spaninfer_engine.dummy_array import DummyArray
+from stepping import make_ops
+
+torch = pytest.importorskip("torch")
+
+from spaninfer_engine.backends.cuda import expert_weights  # noqa: E402
+from spaninfer_engine.backends.torch.upload import fill  # noqa: E402
+
+EXPERTS, INNER, CHANNELS = 5, 24, 16
+FLOAT = {"dtype": torch.float32, "device": torch.device("cpu")}
+
+
+def _random(*shape: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+def _in_turn(gate: Any, up: Any) -> Any:
+    """Row by row: 8 of the gate, their 8 of up, and so on."""
+    rows = [
+        part[:, first : first + 8] for first in range(0, gate.shape[1], 8) for part in (gate, up)
+    ]
+    return np.concatenate(rows, 1)
+
+
+@pytest.mark.parametrize("stored", ["each", "stacked", "stacked, inputs first"])
+@pytest.mark.parametrize("buffer_bytes", [1, 2 * 24 * 16 * 4 * 2, 1 << 20], ids=["1", "2", "all"])
+def test_gate_and_up_lie_in_turn_however_few_experts_pass_at_once(
+    stored: str, buffer_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expert_weights, "_BUFFER_BYTES", buffer_bytes)
+    both = _random(EXPERTS, 2 * INNER, CHANNELS)
+    gate, up = both[:, :INNER], both[:, INNER:]
+    arrays, layout = {
+        "each": ([gate, up], expert_weights.GATE_UP),
+        "stacked": ([both], expert_weights.GATE_UP),
+        "stacked, inputs first": ([both.swapaxes(1, 2)], expert_weights.GATE_UP_IO),
+    }[stored]
+
+    packed = expert_weights.pack_experts(arrays, layout, fill, **FLOAT)
+
+    assert packed.is_contiguous()
+    np.testing.assert_array_equal(packed.numpy(), _in_turn(gate, up))
+
+
+def test_biases_lie_in_turn_as_their_rows_do() -> None:
+    both = _random(EXPERTS, 2 * INNER)
+
+    packed = expert_weights.pack_experts([both], expert_weights.GATE_UP, fill, **FLOAT)
+
+    np.testing.assert_array_equal(packed.numpy(), _in_turn(both[:, :INNER], both[:, INNER:]))
+
+
+def test_down_projections_have_inputs_last() -> None:
+    down = _random(EXPERTS, INNER, CHANNELS)
+
+    packed = expert_weights.pack_experts([down], expert_weights.DOWN_IO, fill, **FLOAT)
+
+    np.testing.assert_array_equal(packed.numpy(), down.swapaxes(1, 2))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_noise_is_drawn_in_place(count: int) -> None:
+    noise = DummyArray((EXPERTS, 2 * INNER // count, CHANNELS), seed=3, mean=0.0, std=0.5)
+
+    packed = expert_weights.pack_experts([noise] * count, expert_weights.GATE_UP, fill, **FLOAT)
+
+    assert packed.shape == (EXPERTS, 2 * INNER, CHANNELS)
+    assert packed.std().item() == pytest.approx(0.5, rel=0.1)
+
+
+def test_corrections_of_scores_keep_every_bit_of_float32() -> None:
+    ops = make_ops("cuda bfloat16", (), device="cpu")
+    correction = _random(EXPERTS)
+
+    packed = ops.pack([correction], ops.layout("route", "correction"))
+
+    np.testing.assert_array_equal(packed.numpy(), correction)
