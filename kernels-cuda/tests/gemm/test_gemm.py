@@ -17,7 +17,7 @@ from spaninfer_kernels_cuda import gemm
 from spaninfer_kernels_cuda.gemm.tall import Tall, choose_tall
 from spaninfer_kernels_cuda.gemm.tuning import FLAGS, Shape, Tile
 from spaninfer_kernels_cuda.gemm.wide import Wide, fill_wide
-from spaninfer_op_reference import gated, linear, relative_error, tolerance
+from spaninfer_op_reference import ACTIVATIONS, gated, linear, relative_error, tolerance
 
 DTYPES = [np.float16, ml_dtypes.bfloat16]
 NARROW, HOPPER = Tile(8, 2, 4, hopper=False), Tile(64, 2, 4, hopper=True)
@@ -57,6 +57,10 @@ def test_types_and_gates_without_a_kernel_are_refused():
         gemm.variant_for(NARROW, np.float32)
     with pytest.raises(ShapeError, match="no activation 'swish'; there are silu, gelu"):
         gemm.variant_for(NARROW, np.float16, "swish")
+    with pytest.raises(ShapeError, match="no activation 'swish'; there are silu, gelu"):
+        gemm.variant_for(NARROW, np.float16, act="swish")
+    with pytest.raises(ShapeError, match="gate silu and act gelu; a GEMM has one of them"):
+        gemm.variant_for(NARROW, np.float16, "silu", "gelu")
 
 
 def test_arrays_in_host_memory_are_refused():
@@ -110,6 +114,52 @@ def test_gates_are_applied_to_the_upper_half_of_the_weight(on_gpu, gate, rows, c
 
     both = linear(wide(x), wide(weight), wide(bias))
     assert near(on_gpu.get(y), gated(both[:, :columns], both[:, columns:], gate), np.float16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("act", ["gelu", "quick_gelu"])
+@pytest.mark.parametrize("rows", [3, 70, 400])
+@pytest.mark.parametrize(("outputs", "inner"), [(3, 16), (1160, 136)])
+def test_an_activation_is_applied_to_every_result_before_the_residual(
+    on_gpu, act, rows, outputs, inner
+):
+    x, weight, bias, residual = arguments(rows, outputs, inner, outputs, np.float16)
+
+    y = gemm.gemm(
+        *(on_gpu.put(x), on_gpu.put(weight)),
+        bias=on_gpu.put(bias),
+        act=act,
+        residual=on_gpu.put(residual),
+    )
+
+    expected = ACTIVATIONS[act](linear(wide(x), wide(weight), wide(bias))) + wide(residual)
+    assert near(on_gpu.get(y), expected, np.float16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("gate", "act"), [(None, None), ("silu", None), (None, "gelu_tanh")])
+@pytest.mark.parametrize("rows", [1, 513, 3000])
+@pytest.mark.parametrize("tile", gemm.every_many(SHARED_BYTES), ids=str)
+def test_any_number_of_rows_is_right_and_no_row_depends_on_their_number(
+    on_gpu, tile, rows, gate, act
+):
+    if get_gpu().arch != "sm_90a":
+        pytest.skip("needs Hopper")
+    dtype, columns = ml_dtypes.bfloat16, 584 if gate else 1168
+    x, weight, bias, residual = arguments(rows, 1168, 520, columns, dtype)
+    options = dict(dtype=dtype, gpu=get_gpu(), gate=gate, act=act, tile=tile)
+    whole, part = (gemm.prepare(Shape(n, 1168, 520), **options) for n in (rows, rows // 2))
+
+    [y] = run(on_gpu, whole, x, weight, bias=bias, residual=residual)
+    [half] = run(*(on_gpu, part, x[: rows // 2], weight), bias=bias, residual=residual[: rows // 2])
+
+    expected = linear(wide(x), wide(weight), wide(bias))
+    if gate:
+        expected = gated(expected[:, :584], expected[:, 584:], gate)
+    if act:
+        expected = ACTIVATIONS[act](expected)
+    assert near(y, expected + wide(residual), dtype)
+    assert (y[: rows // 2] == half).all()
 
 
 @pytest.mark.gpu

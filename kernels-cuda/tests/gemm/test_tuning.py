@@ -15,7 +15,7 @@ from spaninfer_kernels_cuda.gemm.tuning import (
     is_faster,
     launch,
 )
-from spaninfer_kernels_cuda.gemm.wide import Wide, launch_wide
+from spaninfer_kernels_cuda.gemm.wide import Wide, choose_many, every_many, launch_wide
 
 SHARED = {
     "sm_75": 65_536,
@@ -54,6 +54,29 @@ def test_every_tile_that_a_shape_may_get_is_among_those_that_are_compiled():
             assert choose(shape, arch, SHARED[arch], gated=gated) in known, (arch, shape, gated)
 
     assert len(known) == len(every)
+
+
+@pytest.mark.parametrize("rows", [513, 5476, 43_808])
+@pytest.mark.parametrize("outputs", [1280, 3840, 6848])
+def test_any_number_of_rows_has_a_tile_on_hopper_that_fills_the_last_round_best(rows, outputs):
+    tile = choose(Shape(rows, outputs, 1280), "sm_90a", SHARED["sm_90a"], gated=True)
+
+    def computed(one):
+        units = -(-rows // one.tokens) * -(-outputs // one.rows)
+        return -(-units // 132) * one.tokens * one.rows
+
+    assert tile == choose_many(rows, outputs, SHARED["sm_90a"])
+    assert computed(tile) == min(map(computed, every_many(SHARED["sm_90a"])))
+    assert tile in every_tile()
+
+
+@pytest.mark.parametrize(
+    ("arch", "outputs", "gated"),
+    [("sm_90a", 1284, False), ("sm_90a", 1288, True), ("sm_80", 1280, False)],
+)
+def test_more_than_512_rows_are_refused_where_no_tile_takes_them(arch, outputs, gated):
+    with pytest.raises(ShapeError, match="x has 513 rows; at most 512, or any number on Hopper"):
+        choose(Shape(513, outputs, 64), arch, SHARED[arch], gated=gated)
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -253,7 +276,7 @@ def test_no_rows_are_no_launch():
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        (Shape(513, 64, 64), "x has 513 rows; at most 512"),
+        (Shape(2**20, 2048, 64), "x has 1048576 rows and the weight 2048; the results are to be"),
         (Shape(1, 15, 64), "the weight has 15 rows; as many for the gate as for up"),
         (Shape(1, 0, 64), "the weight has 0 rows; at least 1, at most 4194303"),
         (Shape(1, 2**22, 64), "the weight has 4194304 rows; at least 1"),

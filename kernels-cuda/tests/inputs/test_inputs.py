@@ -18,16 +18,16 @@ def test_columns_share_the_memory_of_their_block():
     columns = inputs.Columns.of(block, 3)
 
     assert [column.tolist() for column in astuple(columns)] == [
-        *([0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]),
-        *([12, 13, 14, 15], [16, 17, 18, 19]),
+        *([0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11], [12, 13, 14]),
+        *([15, 16, 17, 18], [19, 20, 21, 22]),
     ]
     columns.sample_positions[1] = -7
     assert block[10] == -7
 
 
 def test_a_block_that_is_too_short_is_refused():
-    with pytest.raises(AssertionError, match="a block of 19 words for 20"):
-        inputs.Columns.of(np.zeros(19, np.int32), 3)
+    with pytest.raises(AssertionError, match="a block of 22 words for 23"):
+        inputs.Columns.of(np.zeros(22, np.int32), 3)
 
 
 def test_addresses_of_groups_and_ropes_follow_their_numbers():
@@ -51,6 +51,7 @@ class Slice:
     stop: int
     wanted: int
     draws: int = -1
+    delta: int = 0
 
 
 PADDING = Slice(-1, 0, 1, 1)
@@ -84,7 +85,7 @@ def defined(world, slices):
         first = len(out["positions"])
         for at in range(part.start, part.stop):
             is_padding = part.row < 0
-            out["positions"].append(0 if is_padding else at)
+            out["positions"].append(0 if is_padding else at + part.delta)
             out["token_ids"].append(0 if is_padding else world.known[part.row, at])
             for slot, table, n in zip(slots, world.tables, world.span_lens, strict=True):
                 slot.append(-1 if is_padding else table[part.row, at // n] * n + at % n)
@@ -146,6 +147,7 @@ class Device:
             ("start", columns.starts),
             ("stop", columns.stops),
             ("draws", columns.sample_positions),
+            ("delta", columns.position_deltas),
         ):
             column[:count] = [getattr(part, name) for part in slices]
         columns.query_start_loc[: count + 1] = np.cumsum([0, *(p.stop - p.start for p in slices)])
@@ -175,6 +177,9 @@ STEPS = {
     "decodes": [Slice(row, 7 * row, 7 * row + 1, 1, 7 * row + 1) for row in (4, 0, 6, 2)],
     "padded": [Slice(5, 149, 150, 1, 150), Slice(1, 0, 1, 1, 1), PADDING, PADDING, PADDING],
     "a prompt": [Slice(2, 0, 131, 1, 131)],
+    "behind media": [
+        *(Slice(3, 41, 42, 1, 42, -30), Slice(1, 90, 140, 1, delta=9), Slice(2, 0, 3, 1)),
+    ],
     "mixed": [
         *(Slice(1, 31, 32, 1, 32), Slice(0, 32, 33, 1), Slice(6, 0, 150, 0)),
         *(Slice(2, 16, 149, 133, 149), Slice(3, 4, 5, 0), Slice(4, 99, 108, 3, 108)),

@@ -11,16 +11,18 @@ Conventions of all operators:
   the current stream of the first array's framework is used.
 """
 
-from span_attention import append, decode, merge, prefill
+from span_attention import append, decode, merge, prefill, ragged
 from span_attention.decode import BatchDecode
 from span_attention.layout import ArrayStrides, Format, SpanLayout
 from span_attention.prefill import BatchPrefill
+from span_attention.ragged import BatchRagged
 from span_attention.spans import Spans
 
 __all__ = [
     "ArrayStrides",
     "BatchDecode",
     "BatchPrefill",
+    "BatchRagged",
     "Format",
     "SpanLayout",
     "Spans",
@@ -28,4 +30,5 @@ __all__ = [
     "decode",
     "merge",
     "prefill",
+    "ragged",
 ]

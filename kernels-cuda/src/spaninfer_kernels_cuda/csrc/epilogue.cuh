@@ -2,6 +2,7 @@
 // results and writes them.
 //
 //   y = acc + bias                            bias[N], or none
+//   y = activated(y)                          the identity unless one is asked for
 //   y = activated(y[gate rows]) * y[up rows]  kGated: gate rows of the weight above up rows
 //   out = y + residual                        residual[M C], or none; may be out itself
 //
@@ -151,7 +152,12 @@ __device__ __forceinline__ void complete(float (&sum)[4], float2 bias, float4 re
   for (int i = 0; i < 2; ++i) {
     sum[i] += bias.x;
     sum[i + 2] += bias.y;
-    if constexpr (Kernel::kGated) sum[i] = Kernel::activated(sum[i]) * sum[i + 2];
+    sum[i] = Kernel::activated(sum[i]);
+    if constexpr (Kernel::kGated) {
+      sum[i] *= sum[i + 2];
+    } else {
+      sum[i + 2] = Kernel::activated(sum[i + 2]);
+    }
   }
   sum[0] += residual.x;
   sum[1] += residual.y;

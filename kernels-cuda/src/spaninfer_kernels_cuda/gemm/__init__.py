@@ -1,10 +1,11 @@
-"""Small-M GEMM (GEMV at one token): out = x @ weight^T with bias, activation and residual fused.
+"""GEMM (GEMV at one token): out = x @ weight^T with bias, activation and residual fused.
 
-x[M K], weight[N K] and out[M N] hold one 16-bit float type; M is at most 512, K a multiple of 8.
+x[M K], weight[N K] and out[M N] hold one 16-bit float type; K is a multiple of 8. M is at most 512,
+but on Hopper any number where N is a multiple of 8 (gated: of 16).
 The weight is contiguous, rows of x are strided, both begin at multiples of 16 bytes; for a `Wide`
 tile the others begin at multiples of 4. Accumulation is float32, rounded once, after bias[N],
 activation and residual. With an activation, the weight's rows are those of the gate above those of
-up: out[M N/2] = act(gate) * up.
+up: out[M N/2] = act(gate) * up; a plain activation is applied to every result.
 
 The same arguments give the same bits. A row's result depends neither on the other rows nor on their
 number as long as the same tile is chosen for it.
@@ -50,7 +51,7 @@ from spaninfer_kernels_cuda.gemm.prepared import (
 from spaninfer_kernels_cuda.gemm.tall import Tall
 from spaninfer_kernels_cuda.gemm.tiles import AnyTile, every_tile
 from spaninfer_kernels_cuda.gemm.tuning import Shape, Tile, check, choose
-from spaninfer_kernels_cuda.gemm.wide import Wide
+from spaninfer_kernels_cuda.gemm.wide import Wide, choose_many, every_many
 
 __all__ = [
     "GENERAL",
@@ -63,6 +64,8 @@ __all__ = [
     "Tall",
     "Tile",
     "Wide",
+    "choose_many",
+    "every_many",
     "gemm",
     "prepare",
     "variant_for",
@@ -78,6 +81,7 @@ def prepare(
     dtype: object,
     gpu: Gpu,
     gate: Act | None = None,
+    act: Act | None = None,
     row_stride: int | None = None,
     tile: AnyTile | None = None,
     cache: FileCache | None = None,
@@ -96,6 +100,7 @@ def prepare(
         dtype=dtype,
         gpu=gpu,
         gate=gate,
+        act=act,
         row_stride=row_stride,
         cache=cache,
     )
@@ -107,17 +112,18 @@ def gemm(
     *,
     bias: object = None,
     gate: Act | None = None,
+    act: Act | None = None,
     residual: object = None,
     out: object = None,
     stream: object = None,
 ) -> object:
-    """Return x[M K] @ weight[N K]^T, plus bias[N], gated by `gate`, plus residual.
+    """Return act(x[M K] @ weight[N K]^T + bias[N]), or gated by `gate`, plus residual.
 
     Without `out`, the result is a new array.
     """
     at, specs = inspect_arrays(x, weight, bias, residual, out)
     x_at, weight_at, bias_at, residual_at, to = at
-    step, allocate = _checked(gate, *specs)
+    step, allocate = _checked((gate, act), *specs)
     handle = stream_handle(stream, x)
     memory, *new = allocate(handle)
     workspace = pointer_of(memory)
@@ -132,7 +138,7 @@ def gemm(
 
 @prepared_once(1024)
 def _checked(
-    gate: Act | None,
+    acts: tuple[Act | None, Act | None],
     spec: ArraySpec,
     weight: ArraySpec,
     bias: ArraySpec,
@@ -140,7 +146,7 @@ def _checked(
     out: ArraySpec,
 ) -> tuple[PreparedGemm, Callable[[int], tuple[Any, ...]]]:
     """Return the GEMM of arrays with these specs, and the allocator of workspace and result."""
-    x = view_at(spec)
+    (gate, act), x = acts, view_at(spec)
     given = {"weight": weight, "bias": bias, "residual": residual}
     views = {name: view_at(each) for name, each in given.items() if each}
     sizes = match(x=(x, "M K"), weight=(views["weight"], "N K"))
@@ -154,7 +160,7 @@ def _checked(
     check_aligned(_ALIGNMENT, weight=views["weight"])
     gpu = gpu_of(x=x, **views)
     row_stride = x.strides[0] if shape.rows > 1 else shape.inner
-    step = prepare(shape, dtype=x.dtype, gpu=gpu, gate=gate, row_stride=row_stride)
+    step = prepare(shape, dtype=x.dtype, gpu=gpu, gate=gate, act=act, row_stride=row_stride)
     alignment = _PAIR_BYTES if isinstance(step.tile, Wide) else 1
     check_aligned(alignment, **views)
     result = ("out", (shape.rows, columns), x.dtype, alignment)
@@ -164,9 +170,14 @@ def _checked(
 
 
 VARIANTS: tuple[Variant, ...] = tuple(
-    variant_for(tile, dtype, gate)
+    variant_for(tile, dtype, gate, act)
     for number, tile in enumerate(every_tile())
     for dtype in (np.float16, ml_dtypes.bfloat16)
-    for gate in (None, ACTS[number % len(ACTS)])
+    for gate, act in (
+        (None, ACTS[number % len(ACTS)] if isinstance(tile, Wide) and tile.many else None),
+        (ACTS[number % len(ACTS)], None),
+    )
 )
-"""Every tile with both element types, without a gate and with one of them in turn."""
+"""Every tile with both element types, with a gate and without: with one of the activations in turn
+then, where tiles are for any number of rows.
+"""

@@ -174,7 +174,11 @@ class PreparedGemm:
 
 
 def variant_for(
-    tile: AnyTile, dtype: object, gate: Act | None = None, codes: Codes | None = None
+    tile: AnyTile,
+    dtype: object,
+    gate: Act | None = None,
+    act: Act | None = None,
+    codes: Codes | None = None,
 ) -> Variant:
     """Return the variant for `tile` and results of `dtype`, float16 or bfloat16.
 
@@ -183,13 +187,16 @@ def variant_for(
     element = element_of(dtype)
     if element.itemsize != 2:
         raise DTypeError(f"no kernel for elements of type {np.dtype(dtype)}; 16-bit floats only")  # type: ignore[call-overload]
-    if gate is not None and gate not in ACTS:
-        raise ShapeError(f"there is no activation {gate!r}; there are {', '.join(ACTS)}")
+    if gate is not None and act is not None:
+        raise ShapeError(f"gate {gate} and act {act}; a GEMM has one of them")
+    named = gate or act
+    if named is not None and named not in ACTS:
+        raise ShapeError(f"there is no activation {named!r}; there are {', '.join(ACTS)}")
     macros: dict[str, str | int | bool] = {
         "T": element.name,
         "STAGES": tile.stages,
         "GATED": gate is not None,
-        "ACT": gate or "",
+        "ACT": named or "",
     }
     if isinstance(tile, Tall):
         macros["TOKENS"] = tile.tokens
@@ -199,7 +206,7 @@ def variant_for(
     if isinstance(tile, Wide):
         macros |= {"GROUPS": tile.groups, "BLOCKS": tile.blocks}
         macros |= {"ROWS": tile.rows, "SPLITS": tile.splits}
-        macros |= {"VECTORS": bool(codes), "ALTERNATE": tile.alternate}
+        macros |= {"VECTORS": bool(codes), "ALTERNATE": tile.alternate, "MANY": tile.many}
         return Variant.of("gemm", WIDE, macros, ("sm_90a",))
     macros |= {"TOKENS": tile.tokens, "GROUPS": tile.groups}
     if tile.hopper:
@@ -215,13 +222,14 @@ def prepare_tile(
     dtype: object,
     gpu: Gpu,
     gate: Act | None = None,
+    act: Act | None = None,
     codes: Codes | None = None,
     row_stride: int | None = None,
     cache: FileCache | None = None,
 ) -> PreparedGemm:
     """Return the GEMM of `shape` by `tile` on `gpu`, compiled or cached."""
     gated = gate is not None
-    variant = variant_for(tile, dtype, gate, codes)
+    variant = variant_for(tile, dtype, gate, act, codes)
     compiled = compile_variant(variant, gpu.arch, cache or user_cache())
     operand = codes.dtype if codes else np.dtype(dtype)  # type: ignore[call-overload]
     grid = _launch(shape, tile, gpu.sm_count, operand.itemsize)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from spaninfer_kernel_launch import Launch, ShapeError
 
 from spaninfer_kernels_cuda.gemm.tall import Tall, choose_tall, divides_evenly
-from spaninfer_kernels_cuda.gemm.wide import Wide, choose_wide
+from spaninfer_kernels_cuda.gemm.wide import Wide, choose_many, choose_wide
 
-MOST_ROWS = 512
+MOST_ROWS = 512  # of x, but for tiles of wide.cu that read a weight many times
 MOST_OUTPUTS = 2**31 // MOST_ROWS - 1  # so that 32 bits count the results
 CHUNK = 64  # elements of K, as in both kernels
 FLAGS = 1024  # most blocks of a launch, and flags of a workspace
@@ -104,8 +104,11 @@ def split_k_bytes(tokens: int, groups: int, splits: int) -> int:
 
 def check(shape: Shape, *, gated: bool) -> None:
     """Raise ShapeError for unsupported sizes."""
-    if not 0 <= shape.rows <= MOST_ROWS:
-        raise ShapeError(f"x has {shape.rows} rows; at most {MOST_ROWS}")
+    if not 0 <= shape.rows * shape.outputs < 2**31:
+        raise ShapeError(
+            f"x has {shape.rows} rows and the weight {shape.outputs}; the results are to be fewer "
+            "than 2^31"
+        )
     if not 1 <= shape.outputs <= MOST_OUTPUTS:
         raise ShapeError(f"the weight has {shape.outputs} rows; at least 1, at most {MOST_OUTPUTS}")
     if gated and shape.outputs % 2:
@@ -122,13 +125,20 @@ def choose(shape: Shape, arch: str, shared_bytes: int, *, gated: bool) -> Tile |
     three groups read x less often than two, up to as many tokens as their registers hold. In tiles
     for 64 tokens 33 rows take 10 % longer than in those for 48, in those for 40 0.4 % less.
     """
+    if shape.rows > MOST_ROWS:
+        if not takes_many(shape, arch, gated=gated):
+            raise ShapeError(
+                f"x has {shape.rows} rows; at most {MOST_ROWS}, or any number on Hopper where the "
+                f"weight's rows, {shape.outputs}, are a multiple of {16 if gated else 8}"
+            )
+        return choose_many(shape.rows, shape.outputs, shared_bytes)
     half = min(shared_bytes, _HALF_SM_BYTES)
     # A box of hopper.cu holds 8 gate rows and their up rows: it must not end between the two.
     if arch != "sm_90a" or (gated and shape.outputs % 16):
         tokens = _tokens_for(shape.rows, (8, 16, 32, 64))
         return fill(tokens, 2, hopper=False, shared_bytes=half)
     if shape.rows > _FEW_ROWS and shape.outputs % 8 == 0:
-        return _choose_many(shape, shared_bytes, gated=gated)
+        return _choose_dozens(shape, shared_bytes, gated=gated)
     tokens = _tokens_for(shape.rows, (8, 16, 32, 48, 64, 128))
     for groups, blocks in _BLOCKS_IN_CLUSTERS.items():
         tiles, chunks = _tiles_and_chunks(shape, groups)
@@ -139,6 +149,11 @@ def choose(shape: Shape, arch: str, shared_bytes: int, *, gated: bool) -> Tile |
         return fill(tokens, 2, hopper=True, shared_bytes=shared_bytes)
     room = half if tokens == 8 else min(shared_bytes, _RING_BYTES)
     return fill(tokens, 3, hopper=True, shared_bytes=room)
+
+
+def takes_many(shape: Shape, arch: str, *, gated: bool) -> bool:
+    """Return True if a kernel takes more rows of x than 512 with this weight."""
+    return arch == "sm_90a" and shape.outputs % (16 if gated else 8) == 0
 
 
 def is_faster(shape: Shape, arch: str, *, gated: bool) -> bool:
@@ -160,7 +175,7 @@ def is_faster(shape: Shape, arch: str, *, gated: bool) -> bool:
     return gated and (_fills_wide(shape) or (shape.rows in _TALL and _fills_tall(shape)))
 
 
-def _choose_many(shape: Shape, shared_bytes: int, *, gated: bool) -> Wide | Tall:
+def _choose_dozens(shape: Shape, shared_bytes: int, *, gated: bool) -> Wide | Tall:
     """Return the tile for more than `_FEW_ROWS`."""
     if gated and shape.rows in _TALL and _fills_tall(shape):
         return choose_tall(shape.rows, shared_bytes)

@@ -1,4 +1,4 @@
-// GEMM on Hopper in tiles of 128, 192 or 256 tokens by 64 to 144 weight rows, for M of 65 and more.
+// GEMM on Hopper in tiles of 128, 192 or 256 tokens by 64 to 256 weight rows, for M of 65 and more.
 //
 // out[M C] from x[M K] and weight[N K]. Here multiplying costs as much as reading the weight. Rows
 // of x are operand A of a wgmma, 64 each; weight rows, any multiple of 16 of them, are operand B,
@@ -11,11 +11,15 @@
 // accumulators through shared memory (split-K). Weights do not depend on the previous kernel: the
 // ring is filled while that one runs.
 //
+// Where M is large (MANY), the weight is what all blocks read again and again: neighbouring blocks
+// have the same rows of x, and the weight stays in the L2 cache.
+//
 // Macros: T (half, bfloat16), OPERAND (of x and the weight: T, e4m3 or int8), SCALES (of codes:
 //         rows or blocks of scales.cuh; none), GROUPS (2 or 3), ALTERNATE (whether each has tiles
 //         of its own), BLOCKS (of 64 rows of x that a warpgroup has), ROWS (of the weight that a
-//         tile has; a size of Wgmma; with blocks 128 or less, 144 or 192), STAGES, SPLITS, VECTORS
-//         (whether results are written by 16 bytes), GATED, ACT (a function of activate.cuh).
+//         tile has; a size of Wgmma; with blocks 128 or less, 144 or 192), STAGES, SPLITS, MANY
+//         (0 or 1), VECTORS (whether results are written by 16 bytes), GATED, ACT (a function of
+//         activate.cuh, or nothing).
 // Demands: rows of whole 16 bytes; N % 8 == 0, GATED: N % 16 == 0; bias, residual and out at
 //          multiples of 4 bytes, VECTORS: out of 16; SPLITS > 1: groups do not alternate, a cluster
 //          for every tile, and SPLITS chunks or more; maps whose boxes are kChunk elements of
@@ -66,17 +70,17 @@ struct ChunkCursor {
 struct WorkRange {
   int begin, end;          // chunks
   int first, step, units;  // first, first + step, .. below units
-  int across;              // units in a row that have the same tile of the weight
+  int across;              // units in a row that have the same tile of the weight, MANY: of x
 
   static __device__ __forceinline__ WorkRange of(int tokens, int rows, int inner) {
     const int chunks = (inner + kChunk - 1) / kChunk, split = blockIdx.x % SPLITS;
-    const int across = (tokens + kTokens - 1) / kTokens;
+    const int of_x = (tokens + kTokens - 1) / kTokens, of_weight = (rows + ROWS - 1) / ROWS;
     return {chunks * split / SPLITS,
             chunks * (split + 1) / SPLITS,
             static_cast<int>(blockIdx.x) / SPLITS,
             static_cast<int>(gridDim.x) / SPLITS,
-            (rows + ROWS - 1) / ROWS * across,
-            across};
+            of_x * of_weight,
+            MANY ? of_weight : of_x};
   }
 
   __device__ __forceinline__ int count() const {
@@ -86,9 +90,13 @@ struct WorkRange {
   __device__ __forceinline__ void advance(ChunkCursor& place) const {
     if (++place.chunk == end) place = {place.unit + step, begin};
   }
-  // Rows of x change fastest, so that a weight is read again while the L2 cache has it.
-  __device__ __forceinline__ int token_of(int unit) const { return unit % across * kTokens; }
-  __device__ __forceinline__ int tile_of(int unit) const { return unit / across; }
+  // What changes fastest is read again while the L2 cache has the other.
+  __device__ __forceinline__ int token_of(int unit) const {
+    return (MANY ? unit / across : unit % across) * kTokens;
+  }
+  __device__ __forceinline__ int tile_of(int unit) const {
+    return MANY ? unit % across : unit / across;
+  }
 };
 
 __device__ __forceinline__ void copy_weight(Shared& shared, int stage, const TensorMap& weight,
@@ -96,8 +104,12 @@ __device__ __forceinline__ void copy_weight(Shared& shared, int stage, const Ten
                                             CachePolicy policy) {
   arrive_expecting(&shared.full[stage], kStageBytes);
   const int row = range.tile_of(place.unit) * ROWS;
-  copy_box(shared.stages[stage], weight, place.chunk * kChunk, GATED ? 0 : row, 0,
-           GATED ? row / 16 : 0, &shared.full[stage], policy);
+  const int x = place.chunk * kChunk, y = GATED ? 0 : row, w = GATED ? row / 16 : 0;
+  if constexpr (MANY) {
+    copy_box(shared.stages[stage], weight, x, y, 0, w, &shared.full[stage]);
+  } else {
+    copy_box(shared.stages[stage], weight, x, y, 0, w, &shared.full[stage], policy);
+  }
 }
 
 __device__ __forceinline__ void copy_x(Shared& shared, int stage, const TensorMap& x,
@@ -235,7 +247,8 @@ __device__ __forceinline__ void finish(const Sum (*acc)[4], const Target& target
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float y = sum[i] + bias[i % 2];
-      if constexpr (GATED) y = ACT(y) * (up[i] + up_bias[i % 2]);
+      y = ACT(y);
+      if constexpr (GATED) y *= up[i] + up_bias[i % 2];
       results[n][i] = y;
     }
 #pragma unroll

@@ -1,4 +1,4 @@
-"""The tiles of wide.cu, 128 to 256 tokens by 64 to 144 weight rows: choice and grid. Pure."""
+"""The tiles of wide.cu, 128 to 256 tokens by 64 to 256 weight rows: choice and grid. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Wide:
     Each of `groups` warpgroups has `blocks` times 64 rows of x, all of them the same `rows` of the
     weight; `stages` chunks are in flight or being multiplied. With `splits` > 1 a cluster of as
     many blocks works on a tile, each on its part of K. Groups that `alternate` have a tile each:
-    one writes its results while the other multiplies.
+    one writes its results while the other multiplies. `many` tiles of x read the weight.
     """
 
     groups: int
@@ -43,6 +43,7 @@ class Wide:
     stages: int
     splits: int = 1
     alternate: bool = False
+    many: bool = False
 
     @property
     def tokens(self) -> int:
@@ -70,11 +71,32 @@ def choose_wide(rows: int, outputs: int, inner: int, shared_bytes: int) -> Wide:
     return min(tiles, key=lambda tile: _estimate_ns(rows, outputs, inner, tile))
 
 
+_MANY = ((2, 2, 128), (2, 1, 256))  # groups, blocks, rows of the weight: for any number of tokens
+
+
+def every_many(shared_bytes: int) -> tuple[Wide, ...]:
+    """Return the tiles for any number of rows. All of them add along K in the same order."""
+    return tuple(fill_wide(Wide(*sizes, 0, many=True), shared_bytes) for sizes in _MANY)
+
+
+def choose_many(rows: int, outputs: int, shared_bytes: int) -> Wide:
+    """Return that of `every_many` which leaves least of the last round's SMs idle."""
+    tiles = every_many(shared_bytes)
+    return min(
+        tiles, key=lambda tile: _rounds(units_of(rows, outputs, tile)) * tile.rows * tile.tokens
+    )
+
+
+def _rounds(units: int) -> int:
+    return -(-units // _CLUSTERS[1])
+
+
 def every_wide(shared_bytes: int) -> Iterator[Wide]:
     """Yield all tiles that may be chosen."""
     for groups, blocks in _BLOCKINGS:
         for tile in _tiles(groups * blocks * _BLOCK_ROWS, max(_CLUSTERS)):
             yield fill_wide(tile, shared_bytes)
+    yield from every_many(shared_bytes)
 
 
 def fill_wide(tile: Wide, shared_bytes: int) -> Wide:

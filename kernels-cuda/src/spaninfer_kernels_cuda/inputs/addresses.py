@@ -3,13 +3,14 @@
 A sequence is kept in a row: its tokens, and per cache group its span table. The columns describe
 the slices of one step, in its order, in one block of int32 that one copy takes to the GPU:
 
-    table_rows [C] | starts [C] | stops [C] | sample_positions [C]
+    table_rows [C] | starts [C] | stops [C] | sample_positions [C] | position_deltas [C]
     | query_start_loc [C + 1] | logit_start_loc [C + 1]
 
 Slice s computes positions [starts, stops) of the sequence in `table_rows` (-1: padding), as tokens
 [query_start_loc[s], query_start_loc[s + 1]) of the step. Its last tokens, as many as
 logit_start_loc counts, have logits, and from the very last one the token at `sample_positions` is
-sampled (-1: none is). `stops` is also how many tokens each slice attends to.
+sampled (-1: none is). `stops` is also how many tokens each slice attends to. To position embeddings
+its tokens are `position_deltas` further: behind media that take fewer positions than tokens.
 """
 
 from __future__ import annotations
@@ -31,20 +32,21 @@ class Columns:
     starts: Any
     stops: Any
     sample_positions: Any
+    position_deltas: Any
     query_start_loc: Any
     logit_start_loc: Any
 
     @classmethod
     def of(cls, block: Any, capacity: int) -> Columns:
         """Return the columns of a block for up to `capacity` slices, an array of any framework."""
-        starts = [capacity * n for n in range(5)] + [5 * capacity + 1, columns_len(capacity)]
+        starts = [capacity * n for n in range(6)] + [6 * capacity + 1, columns_len(capacity)]
         assert len(block) >= starts[-1], f"a block of {len(block)} words for {starts[-1]}"
         return cls(*(block[start:stop] for start, stop in pairwise(starts)))
 
 
 def columns_len(capacity: int) -> int:
     """Return the words of a block for up to `capacity` slices."""
-    return 6 * capacity + 2
+    return 7 * capacity + 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@
 // A slice is positions [start, stop) of the sequence in table_rows[s]; -1 pads. Its tokens of the
 // step are [query_start_loc[s], query_start_loc[s + 1]); the last of them, as many as
 // logit_start_loc counts, have logits. From the very last one the token at sample_positions[s] is
-// sampled; -1: none is. Tokens after the last slice, and logits after its last ones, are padding.
+// sampled; -1: none is. To position embeddings they are position_deltas[s] further on. Tokens after
+// the last slice, and logits after its last ones, are padding.
 //
 // No macros. Demands: query_start_loc and logit_start_loc rise and begin with 0.
 
@@ -33,8 +34,8 @@ struct Rope {
 
 // All addresses that never change; num_groups Groups and num_ropes Ropes follow in memory.
 struct Inputs {
-  // Columns of the step's slices, one after another: table_rows, starts, stops and sample_positions
-  // of `capacity` words, query_start_loc and logit_start_loc of one more.
+  // Columns of the step's slices, one after another: table_rows, starts, stops, sample_positions
+  // and position_deltas of `capacity` words, query_start_loc and logit_start_loc of one more.
   const int* columns;
   long long capacity;
   const int* tokens;  // [N tokens_stride], by row and position
@@ -53,8 +54,9 @@ struct Inputs {
   __device__ const int* starts() const { return columns + capacity; }
   __device__ const int* stops() const { return columns + 2 * capacity; }
   __device__ const int* sample_positions() const { return columns + 3 * capacity; }
-  __device__ const int* query_start_loc() const { return columns + 4 * capacity; }
-  __device__ const int* logit_start_loc() const { return columns + 5 * capacity + 1; }
+  __device__ const int* position_deltas() const { return columns + 4 * capacity; }
+  __device__ const int* query_start_loc() const { return columns + 5 * capacity; }
+  __device__ const int* logit_start_loc() const { return columns + 6 * capacity + 1; }
   __device__ const Group* groups() const { return reinterpret_cast<const Group*>(this + 1); }
   __device__ const Rope* ropes() const {
     return reinterpret_cast<const Rope*>(groups() + num_groups);
@@ -90,9 +92,10 @@ __device__ __forceinline__ void derive_token(const Inputs& in, int slices, int t
   const int s = slice_of(in.query_start_loc(), slices, t);
   const int row = t < in.query_start_loc()[slices] ? in.table_rows()[s] : -1;
   const int at = row < 0 ? 0 : in.starts()[s] + t - in.query_start_loc()[s];
+  const long long position = row < 0 ? 0 : at + in.position_deltas()[s];
   if (lane == 0) {
     in.token_ids[t] = row < 0 ? 0 : in.tokens[row * in.tokens_stride + at];
-    in.positions[t] = at;
+    in.positions[t] = static_cast<int>(position);
   }
   for (int g = lane; g < in.num_groups; g += kWarp) {
     const Group group = in.groups()[g];
@@ -103,8 +106,8 @@ __device__ __forceinline__ void derive_token(const Inputs& in, int slices, int t
   for (int r = 0; r < in.num_ropes; ++r) {
     const Rope rope = in.ropes()[r];
     for (int i = lane; i < rope.half; i += kWarp) {
-      rope.cosine[t * rope.half + i] = rope.cosines[at * rope.half + i];
-      rope.sine[t * rope.half + i] = rope.sines[at * rope.half + i];
+      rope.cosine[t * rope.half + i] = rope.cosines[position * rope.half + i];
+      rope.sine[t * rope.half + i] = rope.sines[position * rope.half + i];
     }
   }
 }

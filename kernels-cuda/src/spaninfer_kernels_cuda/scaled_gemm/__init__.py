@@ -205,7 +205,7 @@ def _scale_axes(shape: Shape, codes: Codes, *, gated: bool) -> dict[str, str]:
 
 
 VARIANTS: tuple[Variant, ...] = tuple(
-    variant_for(tile, dtype, gate, codes)
+    variant_for(tile, dtype, gate, codes=codes)
     for codes in (Codes("fp8"), Codes("int8"), Codes("fp8", "blocks"))
     for number, tile in enumerate(every_tile(codes))
     for dtype in (np.float16, ml_dtypes.bfloat16)

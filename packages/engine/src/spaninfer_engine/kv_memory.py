@@ -30,12 +30,13 @@ class Demand:
 @dataclass(frozen=True, slots=True)
 class Needs:
     """Bytes of a device's memory that are not for spans, as measured: weights, the largest step,
-    graphs that will be captured; and what encodings of media may take.
+    graphs that will be captured, the largest batch of towers; and what encodings of media may take.
     """
 
     weights: int = 0
     steps: int = 0
     graphs: int = 0
+    towers: int = 0
     encodings: int = 0  # of media
 
     def __str__(self) -> str:
@@ -44,6 +45,7 @@ class Needs:
             "weights": self.weights,
             "steps": self.steps,
             "graphs": self.graphs,
+            "towers": self.towers,
             "encodings of media": self.encodings,
         }
         return ", ".join(f"{name} {gib(number)}" for name, number in parts.items() if number)

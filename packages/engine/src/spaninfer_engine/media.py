@@ -72,6 +72,14 @@ class PromptMedia:
     positions: NDArray[np.int32] | None = None
     delta: int = 0
 
+    def delta_from(self) -> int:
+        """Return the index from which on every axis of a token at index n is n + `delta`."""
+        if self.positions is None:
+            return 0
+        ahead = self.positions - np.arange(self.positions.shape[1], dtype=np.int32)
+        differing = np.flatnonzero((ahead != self.delta).any(0))
+        return int(differing[-1]) + 1 if len(differing) else 0
+
     def runs(self) -> tuple[MediaRun, ...]:
         """Return the runs of all items, ascending."""
         return tuple(sorted(run for at, item in enumerate(self.items) for run in _runs(at, item)))

@@ -105,7 +105,8 @@ class StepPlan:
     dropped_encodings: tuple[bytes, ...] = ()  # digests; their memory is needed
     encode: tuple[
         TowerInput, ...
-    ] = ()  # media that towers see before the step, and whose rows stay
+    ] = ()  # media that towers begin to see before the step, and whose rows stay
+    encode_steps: int = 0  # that share what towers see, this one included; 0: they see nothing
 
     @property
     def num_tokens(self) -> int:

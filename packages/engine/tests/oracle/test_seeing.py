@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ BACKENDS = ("reference", "torch", "cpu")
 class Seeing:
     """A model in a folder, and engines on it."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self.name, self.folder, self.oracle = name, folder, save_model(name, folder)
+    def __init__(self, name: str, folder: Path, dtype: str = "float32") -> None:
+        self.name, self.folder = name, folder
+        self.oracle = save_model(name, folder, dtype=dtype)
 
     def engine(self, backend: str, **options: Any) -> Engine:
         given = {"max_len": 768, "max_running": 4, "memory": "16MiB", "encoder_memory": "1MiB"}
@@ -62,6 +64,13 @@ def user(*content: Any) -> dict[str, Any]:
 def expected(oracle: Oracle, prompt: Any, count: int) -> list[int]:
     """Return greedy tokens of transformers' model over the same ids and patches."""
     ids = list(prompt)
+    for _ in range(count):
+        ids.append(int(without_pads(logits_of(oracle.model, prompt, ids)[-1]).argmax()))
+    return ids[len(prompt) :]
+
+
+def logits_of(model: Any, prompt: Any, ids: Sequence[int]) -> Any:
+    """Return the logits [T V] of transformers' model over ids that begin with the prompt."""
     items = prompt.media.items if hasattr(prompt, "media") else ()
     given: dict[str, Any] = {}
     for kind, pixels in (("image", "pixel_values"), ("video", "pixel_values_videos")):
@@ -69,20 +78,23 @@ def expected(oracle: Oracle, prompt: Any, count: int) -> list[int]:
         if made:
             given[pixels] = torch.from_numpy(np.concatenate([each.features for each in made]))
             given[f"{kind}_grid_thw"] = torch.tensor([each.grid_thw for each in made])
-    if "Qwen2_5" in type(oracle.model).__name__ and "pixel_values_videos" in given:
+    if "Qwen2_5" in type(model).__name__ and "pixel_values_videos" in given:
         given["second_per_grid_ts"] = SECONDS_PER_GRID
+    types = [PADS.get(each, 0) if at < len(prompt) else 0 for at, each in enumerate(ids)]
+    given |= {"input_ids": torch.tensor([ids]), "mm_token_type_ids": torch.tensor([types])}
+    on_device = {
+        key: each.to(model.device, model.dtype if each.is_floating_point() else each.dtype)
+        if isinstance(each, torch.Tensor)
+        else each
+        for key, each in given.items()
+    }
     with torch.no_grad():
-        for _ in range(count):
-            types = [PADS.get(each, 0) if at < len(prompt) else 0 for at, each in enumerate(ids)]
-            logits = oracle.model(
-                torch.tensor([ids]),
-                mm_token_type_ids=torch.tensor([types]),
-                use_cache=False,
-                **given,
-            ).logits[0, -1]
-            logits[list(PADS)] = -torch.inf
-            ids.append(int(logits.argmax()))
-    return ids[len(prompt) :]
+        return model(**on_device, use_cache=False).logits[0].float().cpu()
+
+
+def without_pads(logits: Any) -> Any:
+    """Return logits of which none is that of a token that stands for media."""
+    return logits.index_fill(-1, torch.tensor(list(PADS)), -torch.inf)
 
 
 SECONDS_PER_GRID = [2 / 2.0, 2 / 1.5]  # of the two clips below
@@ -189,3 +201,69 @@ def test_a_picture_larger_than_the_memory_of_encodings_is_refused_by_name(seeing
         pytest.raises(RequestError, match="has 9 tokens; the memory of encodings holds"),
     ):
         engine.chat([user(image(84, 84))], **GREEDY)
+
+
+# ---- backend cuda --------------------------------------------------------------------------------
+
+TOLD = 8  # most likely tokens whose log-probabilities are compared
+
+
+@pytest.fixture(scope="module")
+def rounded(seeing: Seeing, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
+    """The same model with weights in bfloat16."""
+    return Seeing(seeing.name, tmp_path_factory.mktemp("rounded"), dtype="bfloat16")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("graphs", [False, True], ids=["one by one", "graphs"])
+def test_log_probabilities_are_no_further_from_float32_than_those_of_transformers(
+    graphs: bool, rounded: Seeing
+) -> None:
+    exact = rounded.oracle.model
+    noisy = deepcopy(exact).to("cuda", torch.bfloat16)
+    ours, theirs = [], []
+    options = {"memory": "64MiB", "step_tokens": 64, "graphs": graphs}
+    with rounded.engine("cuda", **options) as engine:
+        for messages in CONVERSATIONS.values():
+            prompt = engine.encode_chat(messages)
+            told = engine.chat(messages, **{**GREEDY, "max_tokens": 12}, logprobs=TOLD)
+            ids = [*prompt, *told.token_ids]
+            wanted, other = (
+                logits_of(model, prompt, ids)[len(prompt) - 1 : -1].log_softmax(-1)
+                for model in (exact, noisy)
+            )
+            assert told.logprobs is not None
+            for at, each in enumerate(told.logprobs):
+                for token, logprob in each.top:
+                    ours.append(logprob - float(wanted[at, token]))
+                    theirs.append(float(other[at, token] - wanted[at, token]))
+
+    assert np.square(ours).mean() <= 1.2 * np.square(theirs).mean()
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_too_ten_turns_encode_a_picture_once(rounded: Seeing) -> None:
+    with rounded.engine("cuda", memory="64MiB", graphs=True) as engine:
+        messages = [user(image(84, 84), "What is this?")]
+        for turn in range(10):
+            told = engine.chat(messages, **GREEDY)
+            messages += [{"role": "assistant", "content": told.text}, user(f"And {turn}?")]
+
+        assert engine.stats().encoded_media == 1
+        assert told.usage.cached_len > 0
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_requests_beside_each_other_see_their_own_pictures(rounded: Seeing) -> None:
+    asked = [[user(image(56, 56, seed), "What?")] for seed in (3, 4, 3, 5)] + [[user("What?")]]
+    with rounded.engine("cuda", memory="64MiB", graphs=True) as engine:
+        together = engine.chat(asked, **GREEDY)
+        prompts = [engine.encode_chat(messages) for messages in asked]
+
+    assert together[0].token_ids == together[2].token_ids
+    for prompt, answer in zip(prompts, together, strict=True):
+        ids = [*prompt, *answer.token_ids]
+        logits = logits_of(rounded.oracle.model, prompt, ids)[len(prompt) - 1 : -1]
+        likely = without_pads(logits).log_softmax(-1)
+        for at, token in enumerate(answer.token_ids):  # or one that rounding cannot tell apart
+            assert likely[at].max() - likely[at, token] < 0.3

@@ -198,3 +198,41 @@ def test_an_encoder_cache_drops_nothing_that_is_needed():
     assert (b"a" in cache, b"b" in cache, cache.num_rows, len(cache)) == (True, False, 8, 2)
     assert cache.take_dropped() == (b"b",)
     assert cache.take_dropped() == ()
+
+
+def test_a_large_picture_beside_decodes_is_shared_by_steps_and_alone_it_is_not():
+    bench = Bench(num_spans=(200,), max_encoded=200, step_tokens=16, context=150)
+    bench.add(request(1, [1, 2], sampling=upto(40)))
+    bench.step()
+    asking = asked(2, 3, ("mural", 40), 4, max_tokens=2)
+    bench.add(asking)
+    bench.run()
+    bench.add(asked(3, 3, ("fresco", 40), 4, max_tokens=2))
+    bench.run()
+
+    shares = [(encoded([plan])[0], plan.encode_steps) for plan in bench.runner.steps]
+    first = shares.index((["mural"], 3))  # 40 tokens, 16 a step
+    assert shares[first : first + 4] == [(["mural"], 3), ([], 2), ([], 1), ([], 0)]
+    # The token in front of it may be computed before; what reads it waits for the last share.
+    reads = [
+        plan.encode_steps for plan in bench.runner.steps for part in plan.slices
+        if part.seq_id == 2 and part.stop > 1
+    ]  # fmt: skip
+    assert reads[0] == 1
+    assert bench.tokens[2] == expected(asking)
+    assert (["fresco"], 1) in shares
+
+
+def test_where_the_last_decode_ends_the_rest_of_a_picture_is_seen_at_once():
+    bench = Bench(num_spans=(200,), max_encoded=200, step_tokens=16, context=150)
+    bench.add(request(1, [1, 2], sampling=upto(4)))
+    bench.step()
+    asking = asked(2, 3, ("mural", 100), 4, max_tokens=2)
+    bench.add(asking)
+    bench.run()
+
+    shares = [plan.encode_steps for plan in bench.runner.steps if plan.encode_steps]
+    assert shares[0] == 7
+    assert shares[-1] == 1
+    assert len(shares) < 7
+    assert bench.tokens[2] == expected(asking)

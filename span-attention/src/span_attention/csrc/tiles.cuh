@@ -3,8 +3,8 @@
 // A tile is some rows of one slice times `pack` query heads that share a KV head: its line m is row
 // m / pack and head m % pack, so that a block of keys serves all of them.
 //
-// kRagged: a slice is a whole sequence in contiguous arrays, each row of which sees all others; else
-// attention is causal, over spans.
+// kRagged: a slice is a whole sequence in contiguous arrays, each row of which sees all others;
+// else attention is causal, over spans.
 
 // The slices of a step; see prefill/plan.cu for `plan`. It may be written while thread blocks that
 // read it begin, so it is read from L2.

@@ -87,16 +87,16 @@ __device__ __forceinline__ void fetch(T* to, const Array& from, int head, int fi
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    prefill_general(T* out, const T* query, long long query_stride, const int* span_tables,
-                    const int* table_rows, int* plan, int num_slices, int table_stride,
-                    int span_shift, int heads, int pack, int kv_heads, float softmax_scale,
-                    float softcap, int window, const float* alibi_slopes, const float* sinks,
-                    const char* keys, long long key_span, long long key_head, long long key_token,
-                    const char* key_scales, long long key_scales_span, long long key_scales_head,
-                    long long key_scales_token, const char* values, long long value_span,
-                    long long value_head, long long value_token, const char* value_scales,
-                    long long value_scales_span, long long value_scales_head,
-                    long long value_scales_token, float* lse) {
+    prefill_general(T* out, const T* query, long long query_stride, int query_head,
+                    const int* span_tables, const int* table_rows, int* plan, int num_slices,
+                    int table_stride, int span_shift, int heads, int pack, int kv_heads,
+                    float softmax_scale, float softcap, int window, const float* alibi_slopes,
+                    const float* sinks, const char* keys, long long key_span, long long key_head,
+                    long long key_token, const char* key_scales, long long key_scales_span,
+                    long long key_scales_head, long long key_scales_token, const char* values,
+                    long long value_span, long long value_head, long long value_token,
+                    const char* value_scales, long long value_scales_span,
+                    long long value_scales_head, long long value_scales_token, float* lse) {
   extern __shared__ __align__(16) unsigned char memory[];
   T* query_tile = reinterpret_cast<T*>(memory);
   T* key_tile = query_tile + kLines * kKeyPitch;
@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const int row = is_there ? line / pack : 0, head = first_head + (is_there ? line % pack : 0);
       const int element = is_there ? copy * 8 : 0;
       copy_16(query_tile + line * kKeyPitch + copy * 8,
-              query + (tile.row + row) * query_stride + head * kKeyWidth + element, is_there);
+              query + (tile.row + row) * query_stride + head * query_head + element, is_there);
     }
     fetch<KEY_SIZE, kKeyPitch, kKeyWidth>(key_tile, key_array, kv_head, 0, last_block * BLOCK,
                                           tile.last_key, table);

@@ -48,6 +48,7 @@ class General:
             out=given.out,
             query=given.query,
             query_stride=given.query_stride,
+            query_head=layout.key_size,
             span_tables=given.span_tables,
             table_rows=given.table_rows,
             plan=given.plan,

@@ -23,8 +23,8 @@
 //         to lse[rows heads]), RAGGED (csrc/tiles.cuh), WIDTH (RAGGED: the elements of a head in
 //         memory; sizes are those that are multiplied, zeros behind them).
 // Demands: 2 KEY_SIZE and 2 VALUE_SIZE multiples of ROW_BYTES unless RAGGED; BLOCK and VALUE_SIZE
-//          sizes of a Wgmma; maps whose boxes have rows of ROW_BYTES and `box_tokens` tokens, or for queries
-//          pack heads and kLines / pack rows.
+//          sizes of a Wgmma; maps whose boxes have rows of ROW_BYTES and `box_tokens` tokens, or
+//          for queries pack heads and kLines / pack rows.
 
 // A consumer: 64 lines of each tile.
 __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, const Scores& scores,

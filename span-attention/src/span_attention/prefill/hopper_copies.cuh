@@ -76,7 +76,9 @@ __device__ __forceinline__ void bring_keys(Shared& shared, const Launch& launch,
         if constexpr (RAGGED) return first_row + block * BLOCK;
         return min(block * (BLOCK / launch.box_tokens) + box, last_box) * launch.box_tokens;
       };
-      const auto span_of = [&](int token) { return RAGGED ? 0 : table[token >> launch.span_shift]; };
+      const auto span_of = [&](int token) {
+        return RAGGED ? 0 : table[token >> launch.span_shift];
+      };
       const int key_token = token_of(lane / kKeyTiles), value_token = token_of(lane / kValueTiles);
       const int key_span = span_of(key_token), value_span = span_of(value_token);
       wait(&shared.key_ring.empty[turn.stage], turn.parity ^ 1);

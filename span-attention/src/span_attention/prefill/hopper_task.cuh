@@ -78,9 +78,11 @@ struct Launch {
   __device__ __forceinline__ Task task(int number) const {
     const int which = number % packs();
     const Tile tile(slices, number / packs(), window);
-    const int* table =
-        RAGGED ? nullptr
-               : span_tables + static_cast<long long>(__ldcg(&table_rows[tile.slice])) * table_stride;
+    const int* table = nullptr;
+    if constexpr (!RAGGED) {
+      const long long row = __ldcg(&table_rows[tile.slice]);
+      table = span_tables + row * table_stride;
+    }
     return {tile,
             which / (packs() / kv_heads),
             which * pack,

@@ -27,6 +27,7 @@ class GeneralArguments(NamedTuple):
     out: Pointer
     query: Pointer
     query_stride: Int64
+    query_head: Int32
     span_tables: Pointer
     table_rows: Pointer
     plan: Pointer

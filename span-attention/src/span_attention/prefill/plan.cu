@@ -7,6 +7,7 @@
 //
 //   plan   0 num_tiles | 1 parts | 4 counters[most_sharers] | ends[R] | from a multiple of 4 on
 //          tiles[num_tiles]: (slice, first row of the step, number of rows, position of the first)
+//          RAGGED: (first row of the sequence, first row, number of rows, last key)
 //
 // A task is a tile times one of `packs` groups of heads. Where all tasks together need no more than
 // half of most_sharers thread blocks, each is shared by `parts` adjacent ones; the first one's
@@ -15,6 +16,7 @@
 // One block: tiles are counted into kBuckets by cost and placed in falling order. Within a bucket
 // the order is that of the threads; no result depends on it.
 //
+// Macro: RAGGED (0 or 1: slices are whole sequences without spans, and lengths are not given).
 // Demands: 1 <= slices; room for rows / tile_rows + slices tiles; `plan` at a multiple of 16 bytes.
 
 constexpr int kThreads = 1024, kBuckets = 1024, kHeader = 4;

@@ -34,7 +34,7 @@ _PLAN_LAUNCH = Launch((1, 1, 1), (1024, 1, 1))
 
 
 class Operands(NamedTuple):
-    """Addresses and sizes of one run; strides are elements from row to row."""
+    """Addresses and sizes of one run; strides are elements from row to row, and head to head."""
 
     out: int
     query: int
@@ -43,6 +43,7 @@ class Operands(NamedTuple):
     query_stride: int
     key_stride: int
     value_stride: int
+    head_stride: int
     num_rows: int
     num_slices: int
     plan: int
@@ -63,11 +64,12 @@ class General:
 
     def start(self, stream: int, at: Operands) -> None:
         """Start the kernel."""
-        head = 2 * self.options.head_size  # bytes
+        head = 2 * at.head_stride  # bytes
         arguments = GeneralArguments(
             out=at.out,
             query=at.query,
             query_stride=at.query_stride,
+            query_head=at.head_stride,
             span_tables=0,
             table_rows=0,
             plan=at.plan,
@@ -129,14 +131,14 @@ class Hopper:
         query = encode_tensor_map(
             *(at.query, self.options.dtype),
             shape=(at.num_rows, self.heads, size),
-            strides=(at.query_stride, size, 1),
+            strides=(at.query_stride, at.head_stride, 1),
             box=(self.lines, 1, self.cut.row_bytes // 2),
         )
         arguments = HopperArguments(
             out=at.out,
             query_map=query,
-            key_map=self._map(at.key, at.num_rows, at.key_stride),
-            value_map=self._map(at.value, at.num_rows, at.value_stride),
+            key_map=self._map(at.key, at, at.key_stride),
+            value_map=self._map(at.value, at, at.value_stride),
             span_tables=0,
             table_rows=0,
             plan=at.plan,
@@ -157,13 +159,13 @@ class Hopper:
         )
         self.call(stream, arguments)
 
-    def _map(self, pointer: int, rows: int, stride: int) -> bytes:
+    def _map(self, pointer: int, at: Operands, stride: int) -> bytes:
         """Return the map of keys or values as [1 K T size]: one span with all rows."""
         size = self.options.head_size
         return encode_tensor_map(
             *(pointer, self.options.dtype),
-            shape=(1, self.kv_heads, rows, size),
-            strides=(rows * stride, size, stride, 1),
+            shape=(1, self.kv_heads, at.num_rows, size),
+            strides=(at.num_rows * stride, at.head_stride, stride, 1),
             box=(1, 1, self.block, self.cut.row_bytes // 2),
         )
 

@@ -13,20 +13,29 @@ from span_attention.prefill import variants as prefill
 from span_attention.ragged.options import RaggedOptions, general_variant, hopper_variant
 
 PLAN: Final = Variant.of("prefill_plan", prefill.PLAN.source, {"RAGGED": True})
-SIZES: Final = (64, 72, 80, 96, 128)  # of heads of published towers
+SIZES: Final = (64, 72, 80, 128)  # of heads of published towers
+
+ODD: Final = (72,)
+
+
+def _general(options: RaggedOptions) -> Iterator[Variant]:
+    for shared_bytes, architectures in prefill.BY_SHARED_BYTES.items():
+        variant, _ = general_variant(options, shared_bytes)
+        if able := tuple(a for a in architectures if a in variant.architectures):
+            yield replace(variant, architectures=able)
 
 
 def _variants() -> Iterator[Variant]:
     yield PLAN
     for size, dtype in product(SIZES, ("float16", "bfloat16")):
         options = RaggedOptions(dtype, size)
-        for shared_bytes, architectures in prefill.BY_SHARED_BYTES.items():
-            variant, _ = general_variant(options, shared_bytes)
-            if able := tuple(a for a in architectures if a in variant.architectures):
-                yield replace(variant, architectures=able)
+        if size in ODD:
+            yield from _general(options)
         if (special := hopper_variant(options)) is not None:
             yield special[0]
 
 
 VARIANTS: Final = tuple(_variants())
-"""Both element types with the sizes of heads of published towers."""
+"""Both element types with the sizes of heads of published towers; of the general kernel one that
+is no multiple of 16, since the others are prefill's.
+"""

@@ -7,14 +7,15 @@ cpu (load/packing.py) name one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from spaninfer_op_reference import WeightFormat
 
 from spaninfer_engine.backends.hardware import Machine
-from spaninfer_engine.backends.start import Start
+from spaninfer_engine.backends.host.tower import MAX_ROWS, HostTower
+from spaninfer_engine.backends.start import Start, Tell
 from spaninfer_engine.config import BackendName, DType, EngineConfig, KVDType, Quantize
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import Demand
@@ -84,6 +85,7 @@ class Backend(ABC):
     on_cpu: ClassVar[bool] = True
     results: ClassVar[frozenset[Result]] = frozenset(Result)  # of the programs that it runs
     tuning: ClassVar[Tuning] = HOST_TUNING
+    tower_rows: ClassVar[int] = MAX_ROWS  # of a batch of towers
 
     @abstractmethod
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:
@@ -102,6 +104,13 @@ class Backend(ABC):
     def open_towers(self, options: BackendOptions) -> Ops[Any]:
         """Return the operators that towers are computed with: others than a decoder's."""
         return self.open(options)
+
+    def start_towers(self, towers: Sequence[HostTower[Any]], tell: Tell) -> int:  # noqa: ARG002
+        """Make towers ready with the engine; return the bytes that their largest batch takes.
+
+        Unless a backend does, their weights are read with the first media.
+        """
+        return 0
 
     @abstractmethod
     def start(

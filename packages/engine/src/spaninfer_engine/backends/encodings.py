@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeAlias
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeAlias
 
 import numpy as np
 
 from spaninfer_engine.backends.host.tower import Encoding
 from spaninfer_engine.media import TowerInput
+from spaninfer_engine.ops.bound import drained
 from spaninfer_engine.ops.step import A, Rows
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.step.batch import MediaRows
 
-Encode: TypeAlias = Callable[[Sequence[TowerInput]], Sequence[Encoding[A]]]
-"""Has towers see media, in one batch; equal inputs in any batch give equal outputs."""
+Encode: TypeAlias = Callable[[Sequence[TowerInput]], Generator[int, None, Sequence[Encoding[A]]]]
+"""Has towers see media, and says behind every kernel how many are left; equal inputs in any batch
+give equal outputs.
+"""
+
+
+_Work: TypeAlias = Generator[int, None, Sequence[Encoding[A]]]
+
+
+class _UnderWay(NamedTuple, Generic[A]):
+    """Encodings that are being made."""
+
+    inputs: Sequence[TowerInput]
+    work: _Work[A]
 
 
 class Encodings(Generic[A]):
@@ -23,30 +36,60 @@ class Encodings(Generic[A]):
     def __init__(self, encode: Encode[A], ops: Ops[A]) -> None:
         self._encode, self._ops = encode, ops
         self._kept: dict[bytes, Encoding[A]] = {}
+        self._under_way: _UnderWay[A] | None = None
 
     def update(
-        self, inputs: Sequence[TowerInput], dropped: Sequence[bytes]
+        self, inputs: Sequence[TowerInput], dropped: Sequence[bytes], num_steps: int = 1
     ) -> dict[bytes, Exception]:
-        """Drop encodings and make others; return the errors of media that failed, by digest."""
+        """Drop encodings and begin others, or go on with them; return the errors of media that
+        failed, by digest.
+
+        All are there after `num_steps` calls, this one included, which share the work.
+        """
         for digest in dropped:
             self._kept.pop(digest, None)
-        return self._make(inputs) if inputs else {}
+        failed: dict[bytes, Exception] = {}
+        if inputs:
+            failed = self._go_on(1)
+            self._under_way = _UnderWay(inputs, self._encode(inputs))
+        return failed | self._go_on(num_steps)
 
-    def _make(self, inputs: Sequence[TowerInput]) -> dict[bytes, Exception]:
+    def _go_on(self, num_steps: int) -> dict[bytes, Exception]:
+        """Do a share of what is under way: all of it in the last step."""
+        if self._under_way is None:
+            return {}
+        under_way, self._under_way = self._under_way, None
+        if num_steps == 1:
+            return self._make(*under_way)
+        try:
+            left = next(under_way.work)
+            for _ in range((left + 1) // num_steps):
+                next(under_way.work)
+        except StopIteration as done:
+            self._keep(under_way.inputs, done.value)
+        except Exception:  # said by `_make`, of each by itself
+            return self._make(under_way.inputs, self._encode(under_way.inputs))
+        else:
+            self._under_way = under_way
+        return {}
+
+    def _make(self, inputs: Sequence[TowerInput], work: _Work[A]) -> dict[bytes, Exception]:
         """Encode inputs together; where that fails, one by one: each fails alone."""
         try:
-            made = self._encode(inputs)
+            made = drained(work)
         except Exception as error:  # whatever a tower does about one picture
             if len(inputs) == 1:
                 return {inputs[0].digest: error.with_traceback(None)}
         else:
-            digests = [each.digest for each in inputs]
-            self._kept.update(zip(digests, made, strict=True))
+            self._keep(inputs, made)
             return {}
         failed: dict[bytes, Exception] = {}
         for each in inputs:
-            failed |= self._make([each])
+            failed |= self._make([each], self._encode([each]))
         return failed
+
+    def _keep(self, inputs: Sequence[TowerInput], made: Sequence[Encoding[A]]) -> None:
+        self._kept.update(zip((each.digest for each in inputs), made, strict=True))
 
     def replaced(self, media: Sequence[MediaRows]) -> Rows[A]:
         """Return the rows that take the place of embeddings in a step."""

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from spaninfer_engine.ops.operation import Operation
 from spaninfer_engine.ops.step import A, Step
+
+T = TypeVar("T")
+
+
+def drained(work: Generator[Any, None, T]) -> T:
+    """Do work without its pauses; return what it returns."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            result: T = done.value
+            return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +55,12 @@ class BoundProgram(Generic[A]):
 
     def run(self, context: Step[A]) -> A:
         """Run every kernel; return the program's result."""
+        return drained(self.kernel_by_kernel(context))
+
+    def kernel_by_kernel(self, context: Step[A]) -> Generator[int, None, A]:
+        """Run every kernel, and say behind each how many are left; return the program's result."""
         values: list[Any] = [None] * self.num_slots
-        for each in self.kernels:
+        for left, each in zip(range(len(self.kernels) - 1, -1, -1), self.kernels, strict=True):
             made = each.kernel(context, *[values[slot] for slot in each.inputs])
             for slot in each.frees:
                 values[slot] = None
@@ -53,6 +69,8 @@ class BoundProgram(Generic[A]):
             else:
                 for slot, value in zip(each.outputs, made or (), strict=True):
                     values[slot] = value
+            del made
+            yield left
         result: A = values[self.result]
         return result
 

@@ -177,11 +177,12 @@ class Runner(Resource):
 
     def _encode(self, plan: StepPlan) -> frozenset[bytes]:
         """Encode media that coming steps read; return the digests of those that failed."""
-        if not plan.encode and not plan.dropped_encodings:
+        if not (plan.encode or plan.encode_steps or plan.dropped_encodings):
             return frozenset()
         for digest in (*plan.dropped_encodings, *(each.digest for each in plan.encode)):
             self._unencoded.pop(digest, None)
-        failed = self._device.encode(plan.encode, plan.dropped_encodings)
+        num_steps = max(plan.encode_steps, 1)
+        failed = self._device.encode(plan.encode, plan.dropped_encodings, num_steps)
         self._unencoded |= failed
         return frozenset(failed)
 

@@ -8,7 +8,7 @@ from sys import maxsize
 from spaninfer_engine.cache.encodings import EncoderCache
 from spaninfer_engine.media import MediaRun, TowerInput
 from spaninfer_engine.plan import Tuning
-from spaninfer_engine.schedule.policy import num_encodings
+from spaninfer_engine.schedule.policy import encode_steps, num_encodings
 from spaninfer_engine.schedule.sequence import SequenceState
 
 
@@ -16,13 +16,16 @@ class MediaScheduler:
     """Schedules encodings ahead of the prefills that need them, and holds these back until then.
 
     The first prefill in order may take the memory of all others' encodings, which are then made
-    anew: so there is always progress.
+    anew: so there is always progress. Where several steps share the work, those that need its
+    results are held back until the last of them.
     """
 
     def __init__(self, tuning: Tuning, max_rows: int) -> None:
         self.cache = EncoderCache(max_rows)
         self._tuning = tuning
         self._chosen: list[TowerInput] = []  # for the next step that is planned
+        self._steps = 0  # that share what is under way, the next one included
+        self._under_way: frozenset[bytes] = frozenset()
 
     def plan(self, running: Iterable[SequenceState], number: int) -> None:
         """Choose what is encoded before step `number`, and note how far each prefill may go."""
@@ -35,16 +38,26 @@ class MediaScheduler:
                 prefills.append(seq)
         if not prefills:
             return
-        self._choose(prefills, has_decodes=has_decodes, number=number)
+        if not self._steps:
+            self._choose(prefills, has_decodes=has_decodes, number=number)
+        elif not has_decodes:
+            self._steps = 1  # nobody waits meanwhile
         for seq in prefills:
             seq.encoded_until = next(
-                (run.start for run in _needed(seq) if run.digest not in self.cache), maxsize
+                (run.start for run in _needed(seq) if not self._is_there(run.digest)), maxsize
             )
 
-    def take_chosen(self) -> tuple[TowerInput, ...]:
-        """Return what was chosen since the last call, and has not made room since."""
+    def take_chosen(self) -> tuple[tuple[TowerInput, ...], int]:
+        """Return what was chosen since the last call, and has not made room since; and how many
+        steps share what is under way, this one included.
+        """
         chosen, self._chosen = self._chosen, []
-        return tuple(each for each in chosen if each.digest in self.cache)
+        steps, self._steps = self._steps, max(self._steps - 1, 0)
+        return tuple(each for each in chosen if each.digest in self.cache), steps
+
+    def _is_there(self, digest: bytes) -> bool:
+        """Return True if the encoding is there in the next step."""
+        return digest in self.cache and not (self._steps > 1 and digest in self._under_way)
 
     def _choose(self, prefills: list[SequenceState], *, has_decodes: bool, number: int) -> None:
         """Choose missing encodings that the step may need, in order, as far as policy and memory
@@ -72,6 +85,10 @@ class MediaScheduler:
                 self._chosen.append(each)
             self.cache.touch(digest)
             before.add(digest)
+        if self._chosen:
+            num_tokens = sum(each.num_tokens for each in self._chosen)
+            self._steps = encode_steps(num_tokens, self._tuning, has_decodes=has_decodes)
+            self._under_way = frozenset(each.digest for each in self._chosen)
 
 
 def _needed(seq: SequenceState) -> Iterator[MediaRun]:

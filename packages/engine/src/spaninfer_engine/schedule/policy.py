@@ -180,10 +180,13 @@ def num_encodings(
     """Return how many media of these lengths in tokens, in their order, towers see before a step.
 
     As many as have the tokens of a step, at least one. Beside decodes, which wait meanwhile, none
-    but in every `ENCODE_EVERY`th step by `number`: a decode waits for one step's media at a time.
+    but in every `ENCODE_EVERY`th step by `number`, and as many tokens as those of prompts: a decode
+    waits for no more at a time (`encode_steps`).
 
-    >>> tuning = Tuning(step_tokens=512, mixed_prompt_tokens=512, prompt_logits=32)
+    >>> tuning = Tuning(step_tokens=512, mixed_prompt_tokens=256, prompt_logits=32)
     >>> num_encodings([300, 200, 100], tuning, has_decodes=False)
+    2
+    >>> num_encodings([100, 100, 100], tuning, has_decodes=True)
     2
     >>> num_encodings([4000, 10], tuning, has_decodes=True, number=4)
     1
@@ -192,8 +195,25 @@ def num_encodings(
     """
     if not lengths or (has_decodes and number % ENCODE_EVERY):
         return 0
-    sums = accumulate(lengths)
-    return max(1, sum(1 for _ in takewhile(lambda total: total <= tuning.step_tokens, sums)))
+    most = _encoded_at_once(tuning, has_decodes)
+    return max(1, sum(1 for _ in takewhile(lambda total: total <= most, accumulate(lengths))))
+
+
+def encode_steps(num_tokens: int, tuning: Tuning, *, has_decodes: bool) -> int:
+    """Return how many steps share the encoding of media of so many tokens: one, but beside decodes
+    as many as keep each step's share to that of prompts.
+
+    >>> tuning = Tuning(step_tokens=512, mixed_prompt_tokens=256, prompt_logits=32)
+    >>> [encode_steps(count, tuning, has_decodes=True) for count in (256, 257, 4000)]
+    [1, 2, 16]
+    """
+    return -(-num_tokens // _encoded_at_once(tuning, has_decodes)) if has_decodes else 1
+
+
+def _encoded_at_once(tuning: Tuning, has_decodes: bool) -> int:
+    """Return the tokens of media that towers see before one step."""
+    most = tuning.step_tokens
+    return min(most, tuning.mixed_prompt_tokens) if has_decodes else most
 
 
 def _prefills(prefills: Sequence[P], tokens: int, logits: int) -> tuple[list[Slice], list[P]]:

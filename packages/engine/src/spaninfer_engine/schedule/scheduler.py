@@ -137,7 +137,7 @@ class Scheduler:
         self._number += 1
         self.kv_cache.mark_planned(self._number)
         new_sequences, table_updates = self._take_updates()
-        encode = self.media.take_chosen()
+        encode, encode_steps = self.media.take_chosen()
         self.counts.encoded_media += len(encode)
         plan = StepPlan(
             number=self._number,
@@ -147,6 +147,7 @@ class Scheduler:
             finished=tuple(self._finished),
             dropped_encodings=self.media.cache.take_dropped(),
             encode=encode,
+            encode_steps=encode_steps,
         )
         self._finished.clear()
         self._flights.append(_Flight(plan, seqs))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spaninfer_engine.backends.backend import BackendOptions
+from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.backends.registry import BACKENDS
 from spaninfer_engine.backends.setup import DeviceSetup
 from spaninfer_engine.backends.start import Start
@@ -126,10 +127,10 @@ class _Loaded:
 
     compute: Compute
     ops: Ops[Any]
-    options: BackendOptions
     bound: Programs[Any]
     weight_bytes: int
     start: Start
+    towers: tuple[HostTower[Any], ...]
 
 
 def _open(asked: EngineConfig, checkpoint: Checkpoint, name: str) -> _Source:
@@ -190,10 +191,10 @@ def _load(source: _Source, compute: Compute, rank: Rank, progress: Progress) -> 
     return _Loaded(
         compute=compute,
         ops=ops,
-        options=options,
         bound=bound,
         weight_bytes=pack.num_bytes,
         start=start,
+        towers=open_towers(asked, source.checkpoint.path, model, compute, options),
     )
 
 
@@ -202,6 +203,7 @@ def _fit(source: _Source, loaded: _Loaded, progress: Progress) -> Resolved:
     asked, model, compute, ops = source.asked, source.model, loaded.compute, loaded.ops
     needs = loaded.start.measure(progress)
     ops.end_packing()
+    needs = replace(needs, towers=compute.backend.start_towers(loaded.towers, progress))
     encodings = encoder_bytes(asked, model, ops.available_bytes())
     needs = replace(needs, encodings=encodings)
     memory = decide_budget(asked, compute, ops.available_bytes(), ops.cache_share, needs)
@@ -223,12 +225,11 @@ def _assemble(source: _Source, loaded: _Loaded, resolved: Resolved, progress: Pr
     )
     head = _head(asked, checkpoint, model)
     span_files = open_span_files(asked, checkpoint, model, resolved)
-    towers = open_towers(asked, path, model, compute, loaded.options)
     setup = DeviceSetup(
         sequences,
         resolved.num_spans,
         () if resolved.kv_offload is None else resolved.kv_offload.num_slots,
-        encode_with(towers),
+        encode_with(loaded.towers),
     )
     return Parts(
         resolved=resolved,
@@ -242,7 +243,7 @@ def _assemble(source: _Source, loaded: _Loaded, resolved: Resolved, progress: Pr
         listing=str(loaded.bound),
         head=head,
         media=media_setup(path, model),
-        towers=towers,
+        towers=loaded.towers,
         span_files=span_files,
     )
 

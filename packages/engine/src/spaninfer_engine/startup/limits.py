@@ -58,7 +58,7 @@ def decide_budget(
     `available` are those that are free beside the weights; of what else is needed leaves, spans may
     take the part `share` unasked. ConfigError where a device has too few.
     """
-    left = available - needs.steps - needs.graphs - needs.encodings
+    left = available - needs.steps - needs.graphs - needs.towers - needs.encodings
     memory = asked.memory_bytes
     if compute.device != "cpu" and left < (memory or 1):
         wanted = f"--memory is {gib(memory)}" if memory else "the KV cache needs some"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +82,12 @@ def _both(start: int | None, end: int | None) -> tuple[int, int] | None:
 def encode_with(towers: Sequence[HostTower[Any]]) -> Encode[Any] | None:
     """Return what has each medium seen by the tower of its kind; None without towers."""
 
-    def encode(inputs: Sequence[TowerInput]) -> list[Encoding[Any]]:
+    def encode(inputs: Sequence[TowerInput]) -> Generator[int, None, list[Encoding[Any]]]:
         made: dict[int, Encoding[Any]] = {}
         for each in towers:
             numbers = [at for at, item in enumerate(inputs) if item.kind in each.tower.kinds]
             if numbers:
-                encoded = each.encode([inputs[at] for at in numbers])
+                encoded = yield from each.kernel_by_kernel([inputs[at] for at in numbers])
                 made |= zip(numbers, encoded, strict=True)
         return [made[at] for at in range(len(inputs))]
 

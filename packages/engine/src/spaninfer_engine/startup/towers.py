@@ -1,4 +1,4 @@
-"""The towers of a model on its backend, whose weights are read when the first media come."""
+"""The towers of a model on its backend: opened with it, read when the backend wants them."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def open_towers(
         return ()
     bits = weight_bits(asked, compute, options.stored_as)
     return tuple(
-        _open(asked, path, tower, compute.backend.open_towers(options), bits)
+        HostTower(
+            partial(_bind, asked, path, tower, ops, bits),
+            ops,
+            tower,
+            max_rows=compute.backend.tower_rows,
+        )
         for tower in model.towers
+        for ops in (compute.backend.open_towers(options),)
     )
-
-
-def _open(
-    asked: EngineConfig, path: Path, tower: Tower, ops: Ops[Any], bits: int
-) -> HostTower[Any]:
-    return HostTower(partial(_bind, asked, path, tower, ops, bits), ops, tower)
 
 
 def refuse_oversized(tower: Tower, bits: int, available: int) -> None:

@@ -136,12 +136,13 @@ class Device(Protocol):
         ...
 
     def encode(
-        self, inputs: Sequence[TowerInput], dropped: Sequence[bytes]
+        self, inputs: Sequence[TowerInput], dropped: Sequence[bytes], num_steps: int = 1
     ) -> dict[bytes, Exception]:
         """Run towers on media, and keep their rows by digest for the steps launched from now on.
 
-        `dropped` are digests that no later step reads; their memory is given back first. Returns
-        the errors of media that could not be encoded.
+        `dropped` are digests that no later step reads; their memory is given back first. The work
+        is shared by `num_steps` steps: each calls this with one less and no inputs, and the rows
+        are there in the last one. Returns the errors of media that could not be encoded.
         """
         ...
 

@@ -36,6 +36,7 @@ class Sequences:
         self.num_known = np.zeros(num_rows, np.int32)  # tokens
         self.second_from = np.full(num_rows, NO_SECOND)
         self.deltas = np.zeros(num_rows, np.int32)  # what positions are ahead of the token count
+        self.deltas_from = np.zeros(num_rows, np.int32)  # the token from which on they are
         self.media: dict[int, tuple[PromptMedia, tuple[MediaRun, ...]]] = {}  # by sequence id
 
     def __len__(self) -> int:
@@ -57,10 +58,11 @@ class Sequences:
         self.num_known[row] = len(sequence.token_ids)
         second = sequence.second_from
         self.second_from[row] = NO_SECOND if second is None else second
-        self.deltas[row] = 0
+        self.deltas[row] = self.deltas_from[row] = 0
         if sequence.media is not None:
             self.media[sequence.seq_id] = sequence.media, sequence.media.runs()
             self.deltas[row] = sequence.media.delta
+            self.deltas_from[row] = sequence.media.delta_from()
 
     def update_table(self, update: TableUpdate) -> None:
         """Write span numbers into a sequence's table."""
@@ -107,6 +109,7 @@ class Sequences:
         self.num_known = np.concatenate([self.num_known, np.zeros_like(self.num_known)])
         self.second_from = np.concatenate([self.second_from, np.full(old, NO_SECOND)])
         self.deltas = np.concatenate([self.deltas, np.zeros_like(self.deltas)])
+        self.deltas_from = np.concatenate([self.deltas_from, np.zeros_like(self.deltas_from)])
         self._free += range(2 * old - 1, old - 1, -1)
 
 

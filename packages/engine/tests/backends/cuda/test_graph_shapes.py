@@ -40,7 +40,8 @@ def columns_of(batch, shape, capacity=300):
     """Return the columns of a padded batch, and the padding."""
     columns = Columns.poisoned(capacity)
     rows = [(7 * number) % 200 for number in range(batch.num_slices)]
-    return columns, write_columns(columns, batch, rows, shape)
+    deltas = -np.arange(1, batch.num_slices + 1, dtype=np.int32)
+    return columns, write_columns(columns, batch, rows, deltas, shape)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +98,7 @@ def test_a_padded_step_has_the_same_slices_with_empty_ones_between_and_behind():
     assert columns.starts.tolist() == [40, 41, 0, 0, 3, 3, 3, 0, 0]
     assert columns.stops.tolist() == [41, 42, 0, 0, 8, 7, 9, 0, 0]
     assert columns.sample_positions.tolist() == [41, 42, -1, -1, 8, -1, 9, -1, -1]
+    assert columns.position_deltas.tolist() == [-1, -2, 0, 0, -3, -4, -5, 0, 0]
     assert columns.query_start_loc.tolist() == [0, 1, 2, 3, 4, 9, 13, 19, 19, 19]
     assert columns.logit_start_loc.tolist() == [0, 1, 2, 3, 4, 5, 5, 6, 6, 6]
     assert padding.place(np.arange(4)).tolist() == [0, 1, 4, 5]

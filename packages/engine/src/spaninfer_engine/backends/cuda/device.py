@@ -44,14 +44,15 @@ from spaninfer_engine.step.mirror import SequenceMirror
 from spaninfer_engine.step.sampling import DeviceSamplingParams, SamplingWork, fits_kernel
 
 Words = NDArray[np.int32]
+Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
 _AXES = 3  # of positions, at the most; in text all are equal
 
 
 class _MediaContext(NamedTuple):
-    """Replacements for a step's fields where sequences have media: such steps use no graph,
-    and the host computes their angles.
+    """Replacements for a step's fields where tokens stand for media, or lie among them: such steps
+    use no graph, and the host computes their angles.
     """
 
     positions: Tensor
@@ -134,12 +135,12 @@ class CudaDevice:
     # ---- steps -----------------------------------------------------------------------------------
 
     def encode(
-        self, inputs: Sequence[TowerInput], dropped: Sequence[bytes]
+        self, inputs: Sequence[TowerInput], dropped: Sequence[bytes], num_steps: int = 1
     ) -> dict[bytes, Exception]:
-        """Drop encodings and make others, in the order of the stream."""
+        """Drop encodings and launch a share of others, in the order of the stream."""
         assert self._encodings is not None, "the model has no towers"
         with torch.cuda.stream(self._stream):
-            return self._encodings.update(inputs, dropped)
+            return self._encodings.update(inputs, dropped, num_steps)
 
     def launch(self, batch: Batch, updates: Updates) -> CudaStep:
         """Begin a step; returns at once."""
@@ -157,19 +158,20 @@ class CudaDevice:
     def _launch(self, batch: Batch, rows: Sequence[int], work: SamplingWork) -> CudaStep:
         num_spans = self._num_spans(batch.max_seq_len)
         angles = self._angles(batch)
-        has_media = not self._sequences.media.keys().isdisjoint(batch.seq_ids)
+        deltas = self._deltas(batch)
         shape = None
-        if not has_media:
+        if deltas is not None:
             shape = self._find_shape(batch, num_spans, work)
         with torch.cuda.stream(self._stream):
             captured = None if shape is None else self._graphs.find(shape, num_spans)
             room = None if captured is None else shape
-            padding = write_columns(self._memory.columns, batch, rows, room)
+            known = np.zeros_like(batch.starts) if deltas is None else deltas
+            padding = write_columns(self._memory.columns, batch, rows, known, room)
             self._memory.send(angles, self._ops.stream)
             if captured is None:
                 whole = StepShape.of(batch, work)
                 prefills = batch.runs(rows, first=batch.num_decodes)
-                media = self._media_context(batch) if has_media else None
+                media = self._media_context(batch) if deltas is None else None
                 logits = self._compute(whole, prefills, num_spans, media)
             else:
                 captured.graph.replay()
@@ -287,13 +289,22 @@ class CudaDevice:
         """Return the angles of rotary embeddings whose frequencies depend on length."""
         if not any(self._rotaries):
             return (None,) * len(self._rotaries)
-        positions = batch.positions()
-        places = np.broadcast_to(positions, (_AXES, len(positions)))
+        positions, places = batch.positions(), batch.places(self._sequences, _AXES)
         rope_seq_lens = batch.per_token(batch.rope_seq_lens)
         return tuple(
             None if rotary is None else rotary.angles(places, positions, rope_seq_lens)
             for rotary in self._rotaries
         )
+
+    def _deltas(self, batch: Batch) -> Ints | None:
+        """Return what position embeddings see ahead of the positions of each slice; None where
+        tokens stand for media, differ in their axes, or lie behind the device's tables of angles.
+        """
+        deltas = self._sequences.deltas[batch.table_rows]
+        if batch.media or (batch.starts < self._sequences.deltas_from[batch.table_rows]).any():
+            return None
+        beyond = deltas.any() and (batch.stops + deltas).max() > self._sequences.max_len
+        return None if beyond else deltas
 
     def _num_spans(self, max_len: int) -> int:
         """Return how many columns of the span tables a step reads: where it reads them all, the
@@ -327,7 +338,7 @@ class CudaDevice:
         return self._compute(shape.step, (), num_spans)
 
     def _media_context(self, batch: Batch) -> _MediaContext:
-        """Return what the host knows of a step in which sequences have media."""
+        """Return what the host knows of a step with tokens among media."""
         ops, encodings = self._ops, self._encodings
         positions, places = batch.positions(), batch.places(self._sequences, self._num_axes)
         rope_seq_lens = batch.per_token(batch.rope_seq_lens)

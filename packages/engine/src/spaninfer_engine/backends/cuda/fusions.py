@@ -7,7 +7,7 @@ captured, and small-M GEMMs add bias, residual and gate without another launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -41,8 +41,7 @@ def claims_of(ops: Backend) -> tuple[Claim, ...]:
         *claims_to_spans(ops),
         kernel_attends,
         *claims_of_experts(ops),
-        *(_project_add_norm(ops, kind) for kind in ("rms", "layer")),
-        *(_add_norm(ops, kind) for kind in ("rms", "layer")),
+        *sums_and_norms(ops),
         Claim(
             "gated_linears",
             ("g = linear x", "u = linear x", "y = gate g u"),
@@ -75,6 +74,13 @@ def _named(
 
 
 # ---- sums and norms ------------------------------------------------------------------------------
+
+
+def sums_and_norms(ops: Backend) -> Iterator[Claim]:
+    """Yield the claims of residual sums with the norms of them, first with a projection."""
+    for claim in (_project_add_norm, _add_norm):
+        for kind in ("rms", "layer"):
+            yield claim(ops, kind)
 
 
 def _project_add_norm(ops: Backend, kind: Any) -> Claim:

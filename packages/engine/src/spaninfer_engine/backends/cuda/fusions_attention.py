@@ -20,8 +20,8 @@ from spaninfer_engine.ops.step import Rotation, Step
 from spaninfer_engine.ops.table import Claim, Kernel, Ops, Pack
 
 _SPLIT = ("a = linear x", "b = linear x", "c = linear x")
-_FUSED = ("y = linear x", "a b c = split y")
-_HEADS = ("q = split_heads a", "k = split_heads b", "v = split_heads c")
+PROJECTION = ("y = linear x", "a b c = split y")
+HEADS = ("q = split_heads a", "k = split_heads b", "v = split_heads c")
 _NORMS = ("m = rms_norm q", "n = rms_norm k")
 
 
@@ -45,10 +45,10 @@ def claims_to_spans(ops: Backend) -> Iterator[Claim]:
         name = "norm_rotate_append" if norms else "rotate_append"
         query, key = ("m", "n") if norms else ("q", "k")
         rest = (*norms, f"r = rotate {query}", f"s = rotate {key}", "= append s v")
-        for projections in (_SPLIT, _FUSED):
+        for projections in (_SPLIT, PROJECTION):
             yield Claim(
                 f"project_{name}",
-                (*projections, *_HEADS, *rest),
+                (*projections, *HEADS, *rest),
                 "r",
                 partial(_project_and_append, ops, len(projections)),
                 partial(_can_project, len(projections), len(rest)),
@@ -136,9 +136,9 @@ def _project_and_append(
 ) -> Kernel:
     linears = [each for each in taken[:num_projections] if each.operator == "linear"]
     weights = joined(linears, ops, pack)
-    heads = taken[num_projections : num_projections + len(_HEADS)]
+    heads = taken[num_projections : num_projections + len(HEADS)]
     query_heads, kv_heads, _ = (int(each.number("heads")) for each in heads)
-    write = _Write(ops, taken[num_projections + len(_HEADS) :], pack)
+    write = _Write(ops, taken[num_projections + len(HEADS) :], pack)
 
     def kernel(step: Step[Tensor], x: Tensor) -> Tensor:
         both = ops.linear(x, **weights)

@@ -211,6 +211,11 @@ class Columns(Protocol):
         ...
 
     @property
+    def position_deltas(self) -> NDArray[np.int32]:
+        """[C] what position embeddings see ahead of the position."""
+        ...
+
+    @property
     def query_start_loc(self) -> NDArray[np.int32]:
         """[C + 1] where the tokens of each slice begin."""
         ...
@@ -222,11 +227,16 @@ class Columns(Protocol):
 
 
 def write_columns(
-    columns: Columns, batch: Batch, rows: Sequence[int], shape: GraphShape | None
+    columns: Columns,
+    batch: Batch,
+    rows: Sequence[int],
+    deltas: NDArray[np.int32],
+    shape: GraphShape | None,
 ) -> Padding:
     """Write a batch as columns, padded to the shape that it fits into; return the padding.
 
-    `rows` are those of the batch's sequences in device memory.
+    `rows` are those of the batch's sequences in device memory, `deltas`[R] what position embeddings
+    see ahead of positions.
     """
     first, last = batch.num_decodes, batch.num_slices
     begin, end = first, last
@@ -239,6 +249,7 @@ def write_columns(
         (columns.starts, batch.starts),
         (columns.stops, batch.stops),
         (columns.sample_positions, positions),
+        (columns.position_deltas, deltas),
     ):
         for to, taken in parts:
             column[to] = values[taken]
@@ -261,7 +272,7 @@ def _write_padding(columns: Columns, first: int, begin: int, end: int, stop: int
         loc[end + 1 : stop + 1] = loc[end]
     for part in (slice(first, begin), slice(end, stop)):
         columns.table_rows[part] = columns.sample_positions[part] = -1
-        columns.starts[part] = columns.stops[part] = 0
+        columns.starts[part] = columns.stops[part] = columns.position_deltas[part] = 0
 
 
 @dataclass(frozen=True, slots=True)

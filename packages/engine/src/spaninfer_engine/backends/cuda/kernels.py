@@ -137,7 +137,7 @@ class Kernels:
         for outputs, inner, gate in tuple(self._products):
             for rows in ROWS:
                 if self._gemm_is_faster(rows, outputs, inner, gate):
-                    self._gemm(rows, outputs, inner, gate, inner)
+                    self._gemm(rows, outputs, inner, gate, None, inner)
         for layer, with_norm in tuple(self._layers):
             for tokens in EXPERT_TOKENS:
                 self._moe(layer, tokens, with_norm)
@@ -238,9 +238,10 @@ class Kernels:
         bias: Tensor | None = None,
         *,
         gate: activation.Act | None = None,
+        act: activation.Act | None = None,
         residual: Tensor | None = None,
     ) -> Tensor:
-        """Return x[M K] @ weight[N K].T + bias[N], or its gated activation [M N/2].
+        """Return x[M K] @ weight[N K].T + bias[N], its activation, or its gated one [M N/2].
 
         With `residual`[M N], which must be dense, the product is added to it, and it is returned.
         """
@@ -249,7 +250,7 @@ class Kernels:
         out = residual
         if out is None:
             out = self.empty(rows, outputs if gate is None else outputs // 2)
-        self._gemm(rows, outputs, inner, gate, x.stride(0)).launch(
+        self._gemm(rows, outputs, inner, gate, act, x.stride(0)).launch(
             x.data_ptr(),
             weight.data_ptr(),
             out=out.data_ptr(),
@@ -261,11 +262,17 @@ class Kernels:
         return out
 
     def _prepare_gemm(
-        self, rows: int, outputs: int, inner: int, gate: activation.Act | None, row_stride: int
+        self,
+        rows: int,
+        outputs: int,
+        inner: int,
+        gate: activation.Act | None,
+        act: activation.Act | None,
+        row_stride: int,
     ) -> gemm.PreparedGemm:
         shape = gemm.Shape(rows, outputs, inner)
         prepared = gemm.prepare(
-            shape, dtype=self.element, gpu=self.gpu, gate=gate, row_stride=row_stride
+            shape, dtype=self.element, gpu=self.gpu, gate=gate, act=act, row_stride=row_stride
         )
         assert prepared.workspace_bytes <= self.workspace_bytes, shape
         return prepared
@@ -338,18 +345,27 @@ class Kernels:
         """Return x[T H D], its first channels turned by cos[T R/2] and sin[T R/2]."""
         x = dense_rows(x)
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        self._rotate(x, out, cos, sin, interleaved)
+        return out
+
+    def rotate_heads_in_place(
+        self, x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool
+    ) -> None:
+        """Turn the first channels of x[T H D], whose rows may lie apart, where they are."""
+        self._rotate(x, x, cos, sin, interleaved)
+
+    def _rotate(self, x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> None:
         form = rope.RopeOptions(x.shape[2], 2 * cos.shape[1], interleaved)
-        self._rope(form, *x.shape[:2], x.stride(0)).launch(
+        self._rope(form, *x.shape[:2], x.stride(0), out.stride(0)).launch(
             x.data_ptr(),
             cos.data_ptr(),
             sin.data_ptr(),
             out=out.data_ptr(),
             stream=self.stream,
         )
-        return out
 
     def _prepare_rope(
-        self, form: rope.RopeOptions, rows: int, heads: int, stride: int
+        self, form: rope.RopeOptions, rows: int, heads: int, stride: int, out_stride: int
     ) -> rope.PreparedRope:
         return rope.prepare(
             form,
@@ -357,7 +373,7 @@ class Kernels:
             heads=heads,
             dtype=self.element,
             gpu=self.gpu,
-            row_strides=(stride, heads * form.size),
+            row_strides=(stride, out_stride),
         )
 
     # ---- spans -----------------------------------------------------------------------------------

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import torch
 from spaninfer_kernel_launch import NotCompiled, cached_only
+from torch import Tensor
 
 from spaninfer_engine.backends.cuda.device import CudaDevice, CudaProgram
 from spaninfer_engine.backends.cuda.graph_shapes import GraphShapes, max_prompt_tokens
 from spaninfer_engine.backends.cuda.memory import Sizes, allocated_bytes, in_memory
 from spaninfer_engine.backends.cuda.ops import CudaOps
+from spaninfer_engine.backends.cuda.tower import CudaTowerOps
+from spaninfer_engine.backends.cuda.warmup import largest_input
+from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
 from spaninfer_engine.backends.start import Tell
 from spaninfer_engine.kv_memory import Demand, Needs
@@ -145,3 +150,27 @@ class CudaStart:
         return GraphShapes(
             self._demand.max_running, max_prompt_tokens, self._tuning.mixed_prompt_tokens
         )
+
+
+def warm_up_towers(towers: Sequence[HostTower[Tensor]], tell: Tell) -> int:
+    """Read the weights of towers, compile their kernels and run the largest batch of each; return
+    the bytes that it takes. ConfigError where it does not fit.
+    """
+    most = 0
+    for number, tower in enumerate(towers):
+        tell("towers", number, len(towers))
+        ops = tower.ops
+        assert isinstance(ops, CudaTowerOps), ops
+        with in_memory("towers of the model", "send text alone, or choose a smaller model"):
+            tower.load()
+            free = ops.available_bytes()
+            ops.warm_up(partial(_encode_largest, tower), partial(tell, "kernels"))
+            most = max(most, free - ops.available_bytes())
+            torch.cuda.empty_cache()
+    if towers:
+        tell("towers", len(towers), len(towers))
+    return most
+
+
+def _encode_largest(tower: HostTower[Tensor]) -> None:
+    tower.encode([largest_input(tower.tower, tower.max_rows)])

@@ -1,5 +1,5 @@
 """Warm-up steps at start: the largest possible step, to measure its memory, and small ones that
-trigger the remaining kernels.
+trigger the remaining kernels; and the largest batch of a tower.
 """
 
 from __future__ import annotations
@@ -10,11 +10,16 @@ from spaninfer_kernels_cuda import gemm
 from spaninfer_engine.backends.cuda.graph_shapes import PROMPTS, GraphShape
 from spaninfer_engine.backends.cuda.memory import Sizes
 from spaninfer_engine.backends.cuda.sampler import LOGITS_AT_ONCE
+from spaninfer_engine.media import TowerInput
+from spaninfer_engine.ops.clips import num_rows, num_tokens
+from spaninfer_engine.spec.tower_nodes import AudioTower, PatchTower, Tower
 from spaninfer_engine.step.batch import Batch
 
 SMALLER = (GraphShape(1), GraphShape(0, PROMPTS[0], gemm.tuning.MOST_ROWS + 64))
 """A decode alone; and a prompt too long for GEMMs of few rows, one token of which gets logits: of
 the others, its last layer computes keys and values alone."""
+
+_FRAME_SIDE = 37  # tokens: a picture of 1036 pixels squared
 
 
 def largest_batch(sizes: Sizes) -> Batch:
@@ -48,3 +53,19 @@ def largest_batch(sizes: Sizes) -> Batch:
         num_decodes=decodes,
         host_logits=np.arange(min(LOGITS_AT_ONCE, logits.sum()), dtype=np.int32),
     )
+
+
+def largest_input(tower: Tower, max_rows: int) -> TowerInput:
+    """Return zeros for a tower to see or hear, that make one batch of nearly `max_rows`."""
+    match tower:
+        case PatchTower(merge=merge, numbers=numbers):
+            side = _FRAME_SIDE * merge
+            frames = max(1, max_rows // side**2)
+            grid = (frames, side, side)
+            tokens = frames * _FRAME_SIDE**2
+            patches = np.zeros((frames * side**2, numbers), np.float32)
+            return TowerInput("image", patches, tokens, bytes(32), grid)
+        case AudioTower(mels=mels, max_rows=rows, pool=pool):
+            spectrogram = np.zeros((mels, 2 * rows), np.float32)
+            tokens = num_tokens(num_rows(2 * rows), pool)
+            return TowerInput("audio", spectrogram, tokens, bytes(32))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -52,10 +52,13 @@ class ClipReader(Generic[A]):
             )
         return [Clip(unfolded(item.features, min(shape[1], 2 * rows)), rows, tokens)]
 
-    def compute(self, clips: Sequence[Any], run: Callable[..., A]) -> tuple[A, Sequence[Ints]]:
+    def compute(
+        self, clips: Sequence[Any], run: Callable[..., Generator[int, None, A]]
+    ) -> Generator[int, None, tuple[A, Sequence[Ints]]]:
         """Return rows, and which of them are those of each clip."""
         pool, rows = self._tower.pool, [clip.num_rows for clip in clips]
-        made = run(TOWER, self._layers(self._convolved(clips, run), rows, clips))
+        convolved = yield from self._convolved(clips, run)
+        made = yield from run(TOWER, self._layers(convolved, rows, clips))
         ends = np.cumsum([-(-real // pool) for real in rows])
         firsts = np.concatenate([[0], ends[:-1]])
         return made, [
@@ -63,13 +66,16 @@ class ClipReader(Generic[A]):
             for first, clip in zip(firsts, clips, strict=True)
         ]
 
-    def _convolved(self, clips: Sequence[Clip], run: Callable[..., A]) -> A:
+    def _convolved(
+        self, clips: Sequence[Clip], run: Callable[..., Generator[int, None, A]]
+    ) -> Generator[int, None, A]:
         """Return what the first convolution makes of all frames, and a row of zeros behind."""
         frames, ops = np.concatenate([clip.frames for clip in clips]), self._ops
         lens = np.array([len(clip.frames) for clip in clips], np.int32)
         step = self._step(ops.from_host(frames), np.zeros(len(frames), np.int32), lens, 0)
         silence = ops.from_host(np.zeros((1, self._tower.hidden), np.float32))
-        return ops.stack_rows([run(STEM, step), silence])
+        made = yield from run(STEM, step)
+        return ops.stack_rows([made, silence])
 
     def _layers(self, made: A, rows: Sequence[int], clips: Sequence[Clip]) -> Step[A]:
         pool, ops = self._tower.pool, self._ops

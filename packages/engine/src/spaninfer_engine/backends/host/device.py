@@ -78,12 +78,12 @@ class HostDevice(Resource, Generic[A]):
         return False
 
     def encode(
-        self, inputs: Sequence[TowerInput], dropped: Sequence[bytes]
+        self, inputs: Sequence[TowerInput], dropped: Sequence[bytes], num_steps: int = 1
     ) -> dict[bytes, Exception]:
-        """Drop encodings and make others, now."""
+        """Drop encodings and make a share of others, now."""
         assert self._held is not None, "the device is closed"
         assert self._held.encodings is not None, "the model has no towers"
-        return self._held.encodings.update(inputs, dropped)
+        return self._held.encodings.update(inputs, dropped, num_steps)
 
     def launch(self, batch: Batch, updates: Updates) -> HostStep[A]:  # noqa: ARG002
         """Return the step, which is computed when it is waited for."""

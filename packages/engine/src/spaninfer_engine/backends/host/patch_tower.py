@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -54,20 +54,23 @@ class PatchReader(Generic[A]):
             )
         return [Frame(part, height, width) for part in np.split(item.features, frames)]
 
-    def compute(self, frames: Sequence[Any], run: Callable[..., A]) -> tuple[A, Sequence[Ints]]:
+    def compute(
+        self, frames: Sequence[Any], run: Callable[..., Generator[int, None, A]]
+    ) -> Generator[int, None, tuple[A, Sequence[Ints]]]:
         """Return rows, and which of them are those of each frame."""
         order = layout(self._tower, [(frame.height, frame.width) for frame in frames])
-        made = run(TOWER, self._step(frames, order))
+        made = yield from run(TOWER, self._step(frames, order))
         back = np.argsort(order.token_order).astype(np.int32)
         lens = order.frame_lens // self._tower.merge**2
         return made, np.split(back, np.cumsum(lens)[:-1])
 
     def _step(self, frames: Sequence[Frame], order: Layout) -> Step[A]:
         tower, ops = self._tower, self._ops
-        features = np.concatenate([frame.features for frame in frames])
+        parts = [ops.from_host(frame.features) for frame in frames]
+        features = parts[0] if len(parts) == 1 else ops.stack_rows(parts)
         if tower.window is not None:  # otherwise they come as they lie
-            features = features[order.patches(tower.merge**2)]
-        count = len(features)
+            features = ops.take_rows(features, order.patches(tower.merge**2))
+        count = order.places.shape[1]
         windows: AttentionMetadata[A] = metadata_of_runs(order.window_lens)
         return Step(
             token_ids=ops.from_host(np.zeros(count, np.int32)),
@@ -78,7 +81,7 @@ class PatchReader(Generic[A]):
             ),
             logit_indices=ops.from_host(np.arange(count // tower.merge**2, dtype=np.int32)),
             attention=metadata_of_runs(order.frame_lens, windows),
-            features=ops.from_host(features),
+            features=features,
             blend=self._blend(frames, order),
         )
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from spaninfer_engine.backends.host.audio_tower import ClipReader
 from spaninfer_engine.backends.host.patch_tower import PatchReader
 from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.media import TowerInput
-from spaninfer_engine.ops.bound import ProgramKey, Programs
+from spaninfer_engine.ops.bound import ProgramKey, Programs, drained
 from spaninfer_engine.ops.step import A, Step
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.tower_nodes import AudioTower, PatchTower, Tower
@@ -19,7 +19,10 @@ from spaninfer_engine.step.batch import Ints
 MAX_ROWS = 16_384
 """Patches of a batch, or rows of clips, unless a single frame or clip has more: a picture of 1,792
 pixels squared has as many. What lies between the operators of a 7B model's tower takes 90 kB per
-patch, 1.4 GiB then."""
+patch in float32, 1.4 GiB then."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -43,7 +46,9 @@ class Piece(Protocol):
         ...
 
 
-Run = Callable[[ProgramKey, Step[A]], A]
+Work: TypeAlias = Generator[int, None, T]
+"""Work that says behind every kernel how many are left."""
+Run = Callable[[ProgramKey, Step[A]], Work[A]]
 
 
 class Reader(Protocol, Generic[A]):
@@ -53,16 +58,26 @@ class Reader(Protocol, Generic[A]):
         """Return the pieces of an input in order; ValueError unless the tower reads it."""
         ...
 
-    def compute(self, pieces: Sequence[Piece], run: Run[A]) -> tuple[A, Sequence[Ints]]:
+    def compute(self, pieces: Sequence[Piece], run: Run[A]) -> Work[tuple[A, Sequence[Ints]]]:
         """Return rows, and which of them are those of each piece."""
         ...
 
 
 class HostTower(Generic[A]):
-    """A tower whose programs are bound when they are first needed."""
+    """A tower whose programs are bound when they are first needed.
 
-    def __init__(self, bind: Callable[[], Programs[A]], ops: Ops[A], tower: Tower) -> None:
-        self.tower, self._bind, self._ops = tower, bind, ops
+    Batches have at most `max_rows`, unless a single frame or clip has more.
+    """
+
+    def __init__(
+        self,
+        bind: Callable[[], Programs[A]],
+        ops: Ops[A],
+        tower: Tower,
+        *,
+        max_rows: int = MAX_ROWS,
+    ) -> None:
+        self.tower, self.ops, self.max_rows, self._bind = tower, ops, max_rows, bind
         self._reader = _reader(tower, ops)
         self._programs: Programs[A] | None = None
 
@@ -71,39 +86,63 @@ class HostTower(Generic[A]):
         if self._programs is None:
             self._programs = self._bind()
 
+    @property
+    def _num_kernels(self) -> int:
+        """Kernels of a batch."""
+        programs = self._programs
+        assert programs is not None
+        return sum(len(programs[key].kernels) for key in programs.keys)
+
     def encode(self, inputs: Sequence[TowerInput]) -> list[Encoding[A]]:
         """Return the rows of every input, in order, computed in batches.
 
         ValueError for features that are not those of this tower; NoMemory where a batch has none;
         with the first media, what `load` raises.
         """
+        return drained(self.kernel_by_kernel(inputs))
+
+    def kernel_by_kernel(self, inputs: Sequence[TowerInput]) -> Work[list[Encoding[A]]]:
+        """Do the same with a pause behind every kernel, telling how many are left."""
         self.load()
         each = [self._reader.pieces(item) for item in inputs]
         owners = [owner for owner, pieces in enumerate(each) for _ in pieces]
-        parts: list[list[A]] = [[] for _ in inputs]
+        found: list[list[A]] = [[] for _ in inputs]
         done = iter(owners)
-        for batch in batches([piece for pieces in each for piece in pieces]):
-            made, whose = self._reader.compute(batch, self._run)
+        pieces = [piece for parts in each for piece in parts]
+        parts = list(batches(pieces, self.max_rows))
+        for left, batch in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
+            work = self._reader.compute(batch, self._run)
+            made, whose = yield from _before(left * self._num_kernels, work)
             for rows in whose:
-                parts[next(done)].append(self._ops.take_rows(made, rows))
-        return [self._encoding(pieces) for pieces in parts]
+                found[next(done)].append(self.ops.take_rows(made, rows))
+        return [self._encoding(parts) for parts in found]
 
     def _encoding(self, parts: Sequence[A]) -> Encoding[A]:
-        tower, ops = self.tower, self._ops
+        tower, ops = self.tower, self.ops
         sizes = (tower.width,) * (1 + len(tower.deepstack))
         whole = parts[0] if len(parts) == 1 else ops.stack_rows(parts)
         rows, *deep = ops.split(whole, sizes=sizes)
         return Encoding(rows, tuple(deep))
 
-    def _run(self, key: ProgramKey, step: Step[A]) -> A:
+    def _run(self, key: ProgramKey, step: Step[A]) -> Work[A]:
         assert self._programs is not None
         try:
-            self._ops.prepare(step)
-            return self._programs[key].run(step)
-        except self._ops.memory_errors:
+            self.ops.prepare(step)
+            return (yield from self._programs[key].kernel_by_kernel(step))
+        except self.ops.memory_errors:
             pass
         # Not where the error is at hand: it would be kept with this one, and with it the tensors.
-        raise NoMemory(step.num_tokens, self._ops.available_bytes())
+        raise NoMemory(step.num_tokens, self.ops.available_bytes())
+
+
+def _before(others: int, work: Work[T]) -> Work[T]:
+    """Do work in front of so many other kernels."""
+    while True:
+        try:
+            yield next(work) + others
+        except StopIteration as done:
+            result: T = done.value
+            return result
 
 
 def _reader(tower: Tower, ops: Ops[A]) -> Reader[A]:
@@ -114,11 +153,11 @@ def _reader(tower: Tower, ops: Ops[A]) -> Reader[A]:
             return ClipReader(tower, ops)
 
 
-def batches(pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
-    """Yield pieces in order, as many at once as MAX_ROWS allows, at least one."""
+def batches(pieces: Sequence[Piece], max_rows: int) -> Iterator[Sequence[Piece]]:
+    """Yield pieces in order, as many at once as have `max_rows`, at least one."""
     start = rows = 0
     for end, piece in enumerate(pieces):
-        if end > start and rows + piece.num_rows > MAX_ROWS:
+        if end > start and rows + piece.num_rows > max_rows:
             yield pieces[start:end]
             start, rows = end, 0
         rows += piece.num_rows

@@ -129,8 +129,12 @@ class TorchOps:
             ) from short
 
     def from_host(self, array: NDArray[Any]) -> Tensor:
-        """Indices and float32 angles go to the device as they are."""
-        return torch.from_numpy(np.array(array)).to(self.device)
+        """Indices and float32 angles go to the device as they are, row after row: kernels take
+        addresses.
+        """
+        if self.device.type == "cpu":  # where torch would share the memory
+            return torch.from_numpy(np.array(array, order="C"))
+        return torch.from_numpy(np.require(array, None, ["C", "W"])).to(self.device)
 
     def warm(self) -> None:
         """Nothing is compiled."""

@@ -1,0 +1,210 @@
+"""Towers on backend cuda: what their programs consist of, which needs no GPU, and their rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from media_models import (
+    GRIDS,
+    HEARING,
+    SIGHTS,
+    WIDE_HEARING,
+    WIDE_SIGHTS,
+    Hearing,
+    HearingOracle,
+    Sight,
+    TowerOracle,
+    clip,
+    patches,
+    turn_experts,
+)
+from noise import rms
+from numpy.typing import NDArray
+from spaninfer_engine.backends.host.tower import HostTower
+from spaninfer_engine.load import open_checkpoint
+from spaninfer_engine.ops.bound import TOWER, Programs
+from spaninfer_engine.program.bind import bind_all
+from spaninfer_engine.program.lower_tower import lower_tower
+from spaninfer_engine.program.packer import Packer
+from spaninfer_engine.spec import find, resolve
+from spaninfer_engine.spec.nodes import Decoder
+
+torch = pytest.importorskip("torch")
+
+from spaninfer_engine.backends.cuda.tower import CudaTowerOps  # noqa: E402
+from spaninfer_engine.backends.cuda.warmup import largest_input  # noqa: E402
+
+WIDE_GRIDS = (("image", (1, 20, 28)), GRIDS[1], ("image", (1, 40, 36)))
+SEEING = {name: (sight, GRIDS) for name, sight in SIGHTS.items()} | {
+    f"heads of {size}": (sight, WIDE_GRIDS) for size, sight in WIDE_SIGHTS.items()
+}
+HEARERS = {
+    "small": (HEARING, (100, 99, 98, 97, 40, 3, 4, 5, 61)),
+    "wide": (WIDE_HEARING, (600, 333)),
+}
+
+
+def seen_by(sight: Sight, folder: Path) -> TowerOracle:
+    """Write a checkpoint in bfloat16, and return the model in it, which computes in float32."""
+    oracle = TowerOracle(sight)
+    oracle.round_to_bfloat16()
+    oracle.save(folder)
+    if "Moe" in sight.family.model:
+        turn_experts(folder)
+    return oracle
+
+
+def tower_on(ops: Any, folder: Path) -> tuple[HostTower[Any], Programs[Any]]:
+    """Return the tower of a checkpoint, and its programs."""
+    checkpoint = open_checkpoint(folder)
+    model = resolve(find(checkpoint.config), checkpoint.config, checkpoint.reader.names)
+    assert isinstance(model, Decoder)
+    (tower,) = model.towers
+    bound = bind_all(lower_tower(tower), ops, Packer(ops, checkpoint.reader))
+    return HostTower(lambda: bound, ops, tower), bound
+
+
+@pytest.mark.parametrize(
+    ("name", "mlp", "norm"),
+    [
+        ("qwen2_vl", "activated_linear", "layer"),
+        ("qwen2_5_vl", "gated_linears", "rms"),
+        ("qwen3_vl", "activated_linear", "layer"),
+    ],
+)
+def test_a_layer_is_one_launch_up_to_attention_and_one_for_each_projection(
+    name: str, mlp: str, norm: str, tmp_path: Path
+) -> None:
+    seen_by(SIGHTS[name], tmp_path)
+
+    tower, bound = tower_on(CudaTowerOps("bfloat16", "cpu"), tmp_path)
+
+    names = Counter(step.name for step in bound[TOWER].kernels)
+    layers = len(tower.tower.layers)
+    assert names["project_rotate_attend"] == layers
+    assert names[mlp] >= layers
+    # Two a layer, the last one's norm being the merger's; deepstack comes between sum and norm.
+    between = len(tower.tower.deepstack)
+    assert names[f"project_add_{norm}_norm"] == 2 * layers - between
+    assert not names.keys() & {"rotate", "attend_ragged", "split", "gate", "activation"}
+
+
+def test_weights_come_in_whole_pieces_of_columns_with_zeros_behind() -> None:
+    ops = CudaTowerOps("bfloat16", "cpu")
+    weight = np.ones((3, 90), np.float32)
+
+    packed = ops.pack([weight], ops.layout("linear", "weight"))
+
+    assert packed.shape == (3, 96)
+    assert packed[:, :90].eq(1).all()
+    assert packed[:, 90:].eq(0).all()
+    assert ops.pack([weight], ops.layout("blended_positions", "table")).shape == (3, 90)
+
+
+@pytest.mark.parametrize("max_rows", [1, 16_384, 44_032])
+def test_the_largest_input_is_one_batch_that_a_tower_takes(max_rows: int, tmp_path: Path) -> None:
+    seen_by(SIGHTS["qwen2_vl"], tmp_path / "seeing")
+    HearingOracle(HEARING).save(tmp_path / "hearing")
+    for folder in ("seeing", "hearing"):
+        tower, _ = tower_on(CudaTowerOps("bfloat16", "cpu"), tmp_path / folder)
+
+        pieces = tower._reader.pieces(largest_input(tower.tower, max_rows))
+
+        rows = sum(each.num_rows for each in pieces)
+        assert len(pieces) == 1 or max_rows - pieces[0].num_rows < rows <= max_rows
+
+
+# ---- on a GPU ------------------------------------------------------------------------------------
+
+
+def rows_of(encodings: Any, ops: Any) -> list[list[NDArray[np.float32]]]:
+    return [[ops.to_host(part) for part in (each.rows, *each.deep)] for each in encodings]
+
+
+def in_bfloat16(oracle: TowerOracle, item: Any) -> list[NDArray[np.float32]]:
+    """Return what the tower of transformers makes of an item in bfloat16."""
+    tower = deepcopy(oracle.model.model.visual).to("cuda", torch.bfloat16)
+    pixels = torch.from_numpy(item.features).to("cuda", torch.bfloat16)
+    with torch.no_grad():
+        made = tower(pixels, grid_thw=torch.tensor([item.grid_thw], device="cuda"))
+    deep = getattr(made, "deepstack_features", None) or ()
+    return [rows.float().cpu().numpy() for rows in (made.pooler_output, *deep)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", SEEING)
+def test_rows_are_no_further_from_float32_than_those_of_transformers(
+    name: str, tmp_path: Path
+) -> None:
+    sight, grids = SEEING[name]
+    oracle = seen_by(sight, tmp_path)
+    inputs: list[Any] = [patches(sight, kind, grid) for kind, grid in grids]
+    ops = CudaTowerOps("bfloat16")
+    tower, _ = tower_on(ops, tmp_path)
+
+    found = rows_of(tower.encode(inputs), ops)
+
+    ours, theirs = [], []
+    for item, rows in zip(inputs, found, strict=True):
+        exact = oracle.features(item)
+        assert len(rows) == len(exact)
+        for mine, other, wanted in zip(rows, in_bfloat16(oracle, item), exact, strict=True):
+            ours.append(rms(mine - wanted) / wanted.std())
+            theirs.append(rms(other - wanted) / wanted.std())
+    assert np.mean(ours) <= np.mean(theirs)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", HEARERS)
+def test_clips_are_heard_nearly_as_in_float32(name: str, tmp_path: Path) -> None:
+    hearing, valid = HEARERS[name]
+    oracle = HearingOracle(hearing)
+    oracle.round_to_bfloat16()
+    oracle.save(tmp_path)
+    clips = [clip(hearing, count) for count in valid]
+    ops = CudaTowerOps("bfloat16")
+    tower, _ = tower_on(ops, tmp_path)
+
+    found = rows_of(tower.encode(clips), ops)
+
+    for (rows,), wanted in zip(found, oracle.rows(clips), strict=True):
+        assert rms(rows - wanted) < 0.03 * wanted.std()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "heads of 72"])
+def test_rows_are_the_same_bits_whatever_is_seen_beside_them(name: str, tmp_path: Path) -> None:
+    sight, grids = SEEING[name]
+    seen_by(sight, tmp_path)
+    inputs: list[Any] = [patches(sight, kind, grid) for kind, grid in grids]
+    ops = CudaTowerOps("bfloat16")
+    tower, _ = tower_on(ops, tmp_path)
+
+    together = rows_of(tower.encode(inputs), ops)
+    alone = [rows for item in inputs for rows in rows_of(tower.encode([item]), ops)]
+
+    for beside, single in zip(together, alone, strict=True):
+        for one, other in zip(beside, single, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.gpu
+def test_a_warm_up_leaves_nothing_to_compile(tmp_path: Path) -> None:
+    from spaninfer_kernel_launch import cached_only
+
+    sight: Sight | Hearing = SIGHTS["qwen2_5_vl"]
+    assert isinstance(sight, Sight)
+    seen_by(sight, tmp_path)
+    ops = CudaTowerOps("bfloat16")
+    tower, _ = tower_on(ops, tmp_path)
+
+    ops.warm_up(lambda: tower.encode([patches(sight, "image", (1, 4, 4))]), lambda *_: None)
+
+    with cached_only():
+        encodings = tower.encode([patches(sight, kind, grid) for kind, grid in GRIDS])
+    assert all(np.isfinite(rows).all() for (rows,) in rows_of(encodings, ops))
