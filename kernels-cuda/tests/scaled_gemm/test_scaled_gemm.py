@@ -18,7 +18,7 @@ _INT8_ONE = 40
 
 
 def test_the_variant_carries_the_codes_and_what_shares_a_scale():
-    variant = scaled_gemm.variant_for(Tile(8, 2, 4, hopper=False), np.float16, None, BLOCKS)
+    variant = scaled_gemm.variant_for(Tile(8, 2, 4, hopper=False), np.float16, codes=BLOCKS)
 
     assert str(variant) == (
         "gemm[ACT= GATED=0 GROUPS=2 OPERAND=e4m3 SCALES=blocks STAGES=4 T=half TOKENS=8]"
