@@ -1,8 +1,8 @@
 // Grouped GEMM on any architecture: out[P C] from rows of x and weight[E N K].
 //
 // Rows of a weight are operand A of the tensor cores, 16 per warp, and the rows of x of its expert,
-// padded to TOKENS, are operand B. All threads both copy chunks through a ring of STAGES buffers and
-// multiply. A block takes every gridDim.x-th task.
+// padded to TOKENS, are operand B. All threads both copy chunks through a ring of STAGES buffers
+// and multiply. A block takes every gridDim.x-th task.
 //
 // Macros: T (half, bfloat16), TOKENS (8, 16, 32 or 64), STAGES, EXPERTS, GATED (the weight has 8
 //         rows of the gate, 8 of up, and so on), ACT (of glu.cuh), GATHERS (rows of x
@@ -27,8 +27,8 @@ struct Sizes {
   int rows, inner, chunks;
 };
 
-// The 16-byte vectors of a line are permuted by its number, which keeps them in different banks: the
-// swizzled order of TMA.
+// The 16-byte vectors of a line are permuted by its number, which keeps them in different banks:
+// the swizzled order of TMA.
 __device__ __forceinline__ unsigned offset_of(int line, int vector) {
   return line * kLineBytes + ((vector ^ (line & 7)) << 4);
 }

@@ -1,9 +1,9 @@
 // Grouped GEMM on Hopper for many rows per expert: out[P C] from rows of x and weight[E N K].
 //
 // Rows of x are operand A of a wgmma, 64 each; ROWS rows of a weight are operand B. A warpgroup of
-// producers copies chunks of both into a ring of STAGES buffers: weights by TMA with the expert as a
-// coordinate, rows of x by 16 bytes each through `order` (TMA cannot gather rows), or by TMA where x
-// is sorted. GROUPS consumer warpgroups share a tile.
+// producers copies chunks of both into a ring of STAGES buffers: weights by TMA with the expert as
+// a coordinate, rows of x by 16 bytes each through `order` (TMA cannot gather rows), or by TMA
+// where x is sorted. GROUPS consumer warpgroups share a tile.
 //
 // The BLOCKS_OF_CLUSTER blocks of a cluster have the same rows of a weight, of which each copies a
 // part to all (multicast), and every second 64 rows of x, if there are two.
@@ -12,13 +12,13 @@
 // and multiplies only the blocks of 64 that it has. A cluster takes every so many-th task; tiles of
 // an expert that run at the same time share rows of x and weights in the L2 cache.
 //
-// Macros: T (half, bfloat16), GROUPS, BLOCKS, ROWS (of the weight that a tile has; a size of Wgmma),
-//         STAGES, BLOCKS_OF_CLUSTER, EXPERTS, GATED (the weight has 8 rows of the gate, 8 of up, and so on), ACT (a
-//         function of glu.cuh), GATHERS (rows of x come through `order`; else x is sorted, and
-//         `ends` was there before the previous kernel began).
+// Macros: T (half, bfloat16), GROUPS, BLOCKS, ROWS (of the weight that a tile has; a size of
+//         Wgmma), STAGES, BLOCKS_OF_CLUSTER, EXPERTS, GATED (the weight has 8 rows of the gate, 8
+//         of up, and so on), ACT (a function of glu.cuh), GATHERS (rows of x come through `order`;
+//         else x is sorted, and `ends` was there before the previous kernel began).
 // Demands: K % 8 == 0; columns of out in eights; x and its rows, out and its rows at multiples of
-//          16 bytes; maps whose boxes are kChunk elements of kPartRows rows of an expert's weight, and
-//          of 64 rows of a sorted x; ROWS a multiple of 32, GATED of 64.
+//          16 bytes; maps whose boxes are kChunk elements of kPartRows rows of an expert's weight,
+//          and of 64 rows of a sorted x; ROWS a multiple of 32, GATED of 64.
 
 constexpr int kSteps = kChunk / 16;
 constexpr int kGroup = 4 * kWarp;
@@ -63,8 +63,8 @@ struct Sizes {
   int chosen, rows, inner, across, chunks;
 };
 
-// A cluster's tasks: `first`, `first + step` and so on, below `count`. Of the blocks of 64 rows of a
-// task, every kCluster-th from `rank` on is this block's.
+// A cluster's tasks: `first`, `first + step` and so on, below `count`. Of the blocks of 64 rows of
+// a task, every kCluster-th from `rank` on is this block's.
 struct Share {
   int first, step, count, rank;
 

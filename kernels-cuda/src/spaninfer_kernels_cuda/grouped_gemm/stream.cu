@@ -1,11 +1,11 @@
 // Grouped GEMM on Hopper for few rows per expert: out[P C] from rows of x and weight[E N K].
 //
 // Memory-bound: the weights of all experts that have rows must be read. So 64 rows of a weight are
-// operand A of a wgmma, and the rows of x of its expert, padded to TOKENS, are operand B. A producer
-// warp copies chunks of both into a ring of STAGES buffers, weights by TMA with the expert as a
-// coordinate, rows of x by 16 bytes each through `order`: those that are there, no padding. The ring
-// runs ahead across the borders of tasks and experts. GROUPS consumer warpgroups multiply 64 weight
-// rows each. A block takes every gridDim.x-th task.
+// operand A of a wgmma, and the rows of x of its expert, padded to TOKENS, are operand B. A
+// producer warp copies chunks of both into a ring of STAGES buffers, weights by TMA with the expert
+// as a coordinate, rows of x by 16 bytes each through `order`: those that are there, no padding.
+// The ring runs ahead across the borders of tasks and experts. GROUPS consumer warpgroups multiply
+// 64 weight rows each. A block takes every gridDim.x-th task.
 //
 // Macros: T (half, bfloat16), TOKENS (a size of Wgmma), GROUPS, STAGES, BLOCKS_OF_SM, EXPERTS,
 //         GATED (the weight has 8 rows of the gate, 8 of up, and so on), ACT (a function of

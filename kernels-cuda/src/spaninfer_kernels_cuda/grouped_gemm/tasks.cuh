@@ -2,9 +2,9 @@
 //
 // Rows are sorted by expert; those of expert e end at ends[e] (an inclusive prefix). They are cut
 // into tiles, and a task is one of them with a tile of the expert's weight. Each block counts tiles
-// for itself, so that there is no kernel for it and no memory: an inclusive prefix in shared memory.
-// A warp then finds a task by comparing its number with 32 of the prefix at a time (ballot). An
-// expert without rows has no tiles, and is never found.
+// for itself, so that there is no kernel for it and no memory: an inclusive prefix in shared
+// memory. A warp then finds a task by comparing its number with 32 of the prefix at a time
+// (ballot). An expert without rows has no tiles, and is never found.
 //
 // Macros: EXPERTS (a multiple of 32; those beyond the last one have no rows).
 //
@@ -50,8 +50,9 @@ __device__ __forceinline__ void count_tiles(Experts& all, const int* ends, int e
   __syncthreads();
 }
 
-// Task `number` where each tile of rows meets `across` tiles of the weight; a whole warp asks. Up to
-// kTogether tiles of rows go through the weight side by side, which so is read from the L2 cache.
+// Task `number` where each tile of rows meets `across` tiles of the weight; a whole warp asks. Up
+// to kTogether tiles of rows go through the weight side by side, which so is read from the L2
+// cache.
 template <int kRows, int kTogether>
 __device__ __forceinline__ Task find_task(const Experts& all, int number, int across) {
   const int tile = number / across;

@@ -196,16 +196,23 @@ def padded_experts(experts: int) -> int:
 
 
 def launch(shape: Shape, tile: Tile, sm_count: int) -> Launch | None:
-    """Return the grid: blocks for all SMs, no more than tiles; None without rows."""
+    """Return the grid; None without rows.
+
+    Blocks that stream weights take one task after another, as many blocks as SMs hold. Those of
+    prompts have one task each, which is 2 to 12 % faster but for the largest prompts of small
+    experts (3 % slower; H200, docs/decisions/0037).
+    """
     if not shape.rows:
         return None
     dynamic = tile.stages * tile.stage_bytes + experts_bytes(shape.experts)
     if isinstance(tile, General):
         dynamic += tile.tokens * _SOURCE_BYTES
     cluster = tile.cluster if isinstance(tile, Prompt) else 1
-    clusters = min(shape.tasks(tile.tokens, tile.outputs), sm_count * tile.blocks // cluster)
+    clusters = shape.tasks(tile.tokens, tile.outputs)
+    if not isinstance(tile, Prompt):
+        clusters = min(clusters, sm_count * tile.blocks)
     return Launch(
-        grid=(max(clusters, 1) * cluster, 1, 1),
+        grid=(clusters * cluster, 1, 1),
         block=(tile.threads, 1, 1),
         shared_bytes=dynamic,
         cluster=(cluster, 1, 1),

@@ -144,8 +144,8 @@ __device__ __forceinline__ void copy_box(void* to, const TensorMap& map, int x, 
       : "memory");
 }
 
-// The same, to the same place of every block of the cluster whose bit is set in `blocks`; each one's
-// barrier counts the bytes.
+// The same, to the same place of every block of the cluster whose bit is set in `blocks`; each
+// one's barrier counts the bytes.
 __device__ __forceinline__ void copy_box_to_cluster(void* to, const TensorMap& map, int x, int y,
                                                     int z, Barrier* barrier, int blocks) {
   asm volatile(
