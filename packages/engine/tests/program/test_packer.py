@@ -50,6 +50,13 @@ class _Ops(ReferenceOps):
         return None if layout == "wide" else lambda weights: _Codes(weights)
 
 
+class _OneLayout(_Ops):
+    """Lays out plain numbers for GEMMs as tables."""
+
+    def expanded_layout(self, layout: str) -> str:
+        return "wide" if layout == "gemm" else layout
+
+
 class _Codes:
     def __init__(self, weights: Sequence[QuantizedWeight]) -> None:
         self.weights, self.nbytes = weights, 1
@@ -99,3 +106,15 @@ def test_what_has_no_kernel_is_expanded_once(uses: list[Use], layout: str) -> No
     (use,) = packer.quantised
     assert use.is_expanded
     assert use.num_bytes == packed.nbytes
+
+
+def test_plain_numbers_are_packed_once_for_layouts_in_which_they_lie_alike() -> None:
+    packer = Packer(_OneLayout("float32"), _Reader())
+
+    table, head = packer([_use("plain")], "wide"), packer([_use("plain")], "gemm")
+    codes = packer([_use("a")], "gemm")
+
+    assert head is table
+    assert isinstance(codes, _Codes)
+    assert packer([_use("a")], "wide") is not codes
+    assert len(packer.quantised) == 2

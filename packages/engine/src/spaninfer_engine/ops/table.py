@@ -69,6 +69,10 @@ class Ops(Protocol, Generic[A]):
         """Name the memory layout wanted for a weight; equal uses in equal layouts are shared."""
         ...
 
+    def expanded_layout(self, layout: str) -> str:
+        """Name the layout that plain numbers have in this one: a tied head is its table, then."""
+        ...
+
     def pack(self, arrays: Sequence[Packable], layout: str) -> A:
         """Return checkpoint arrays, concatenated along the first axis, in a layout of ours."""
         ...

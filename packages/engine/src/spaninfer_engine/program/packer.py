@@ -68,6 +68,8 @@ class Packer(Generic[A]):
         whole = list(map(len, stored)) == list(map(len, entries))
         packed = self._pack_as_stored(uses, layout, stored) if whole else None
         is_expanded = packed is None
+        if packed is None and (expanded := self._ops.expanded_layout(layout)) != layout:
+            return self(uses, expanded)
         if packed is None:
             packed = self._ops.pack([self._expanded(use) for use in uses], layout)
         if known:

@@ -133,6 +133,10 @@ class CudaOps(TorchOps):
             return _GEMMS[operator]
         return "plain"
 
+    def expanded_layout(self, layout: str) -> str:
+        """Weights of GEMMs lie as in the checkpoint where they are no codes."""
+        return "plain" if self._quantize is None and layout in _GEMMS.values() else layout
+
     def pack(self, arrays: Sequence[Packable], layout: str) -> Any:  # Tensor or LinearWeight
         """Copy to the device, in this backend's dtype unless the layout is float32."""
         if self._quantize is not None and layout in _GEMMS.values():

@@ -41,6 +41,10 @@ class HostOps:
         """Tables of which a step reads a few rows stay as they are stored; the rest is widened."""
         return "stored" if argument == "table" else "wide"
 
+    def expanded_layout(self, layout: str) -> str:
+        """Layouts differ in how numbers lie."""
+        return layout
+
     def pack(self, arrays: Sequence[Packable], layout: str) -> Array:
         """Return the array in a layout; without a copy where it already has it."""
         array = np.asarray(arrays[0]) if len(arrays) == 1 else np.concatenate(arrays)

@@ -83,6 +83,10 @@ class TorchOps:
         """Every weight lies as in the checkpoint."""
         return "plain"
 
+    def expanded_layout(self, layout: str) -> str:
+        """There is one layout."""
+        return layout
+
     def pack(self, arrays: Sequence[Packable], layout: str) -> Tensor:  # noqa: ARG002
         """Copy to the device, in this backend's dtype."""
         rows = [array.shape[0] for array in arrays]
