@@ -24,7 +24,9 @@ def uncollected():
         gc.collect()
         ours = [found for found in gc.garbage if isinstance(found, FrameType)]
         return {
-            frame.f_code.co_qualname for frame in ours if "spaninfer" in frame.f_code.co_filename
+            frame.f_code.co_qualname
+            for frame in ours
+            if frame.f_globals["__name__"].startswith("spaninfer")
         }
 
     yield frames
