@@ -213,7 +213,7 @@ def bench_structured(
 @app.command("accuracy")
 @spread
 def bench_accuracy(
-    model: options.Model,
+    model: options.Model = "demo",
     *,
     only: Only = None,
     questions: Annotated[
