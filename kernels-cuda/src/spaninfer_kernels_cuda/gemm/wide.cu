@@ -122,23 +122,12 @@ __device__ __forceinline__ void copy_x(Shared& shared, int stage, const TensorMa
 __device__ __forceinline__ void copy_chunks(Shared& shared, const TensorMap& weight,
                                             const TensorMap& x, const WorkRange& range) {
   const CachePolicy once = read_once();
-  const int count = range.count();
-  ChunkCursor place = range.start();
-  for (int n = 0; n < min(STAGES, count); ++n, range.advance(place)) {
-    copy_weight(shared, n, weight, range, place, once);
-  }
-  wait_for_kernel_before();
-  place = range.start();
-  for (int n = 0; n < min(STAGES, count); ++n, range.advance(place)) {
-    copy_x(shared, n, x, range, place);
-  }
-  Turn turn;
-  for (int n = STAGES; n < count; ++n, range.advance(place), turn.next()) {
-    wait(&shared.empty[turn.stage], turn.parity);
-    copy_weight(shared, turn.stage, weight, range, place, once);
-    copy_x(shared, turn.stage, x, range, place);
-  }
-  let_next_kernel_start();
+  fill_ring<STAGES, false>(
+      shared, range,
+      [&](int stage, const ChunkCursor& place) {
+        copy_weight(shared, stage, weight, range, place, once);
+      },
+      [&](int stage, const ChunkCursor& place) { copy_x(shared, stage, x, range, place); });
 }
 
 // Gives a buffer back to the producer.

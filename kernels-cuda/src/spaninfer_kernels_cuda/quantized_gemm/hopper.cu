@@ -56,24 +56,14 @@ __device__ __forceinline__ void copy_x(Shared& shared, int stage, const TensorMa
 // long before this one ends.
 __device__ __forceinline__ void copy_chunks(Shared& shared, const Records& records,
                                             const TensorMap& x, const WorkRange& range) {
-  const int count = range.count();
   const CachePolicy once = read_once();
-  ChunkCursor place = range.start();
-  for (int n = 0; n < min(STAGES, count); ++n, range.advance(place)) {
-    arrive_expecting(&shared.full[n], kUsedBytes);
-    copy_weight(shared, n, records, place, once);
-  }
-  let_next_kernel_start();
-  wait_for_kernel_before();
-  place = range.start();
-  for (int n = 0; n < min(STAGES, count); ++n, range.advance(place)) copy_x(shared, n, x, place);
-  Turn turn;
-  for (int n = STAGES; n < count; ++n, range.advance(place), turn.next()) {
-    wait(&shared.empty[turn.stage], turn.parity);
-    arrive_expecting(&shared.full[turn.stage], kUsedBytes);
-    copy_weight(shared, turn.stage, records, place, once);
-    copy_x(shared, turn.stage, x, place);
-  }
+  fill_ring<STAGES, true>(
+      shared, range,
+      [&](int stage, const ChunkCursor& place) {
+        arrive_expecting(&shared.full[stage], kUsedBytes);
+        copy_weight(shared, stage, records, place, once);
+      },
+      [&](int stage, const ChunkCursor& place) { copy_x(shared, stage, x, place); });
 }
 
 #if !WGMMA
