@@ -64,6 +64,8 @@ def test_codes_and_scales_are_their_definition_to_the_bit(on_gpu, dtype, code, r
 @pytest.mark.parametrize("group", [32, 128])
 @pytest.mark.parametrize(("rows", "channels"), [(3, 64), (5, 1040), (2, 18_944)])
 def test_a_group_is_coded_as_a_row_of_its_own(on_gpu, dtype, code, group, rows, channels):
+    if dtype == np.float32:
+        channels = min(channels, 16_384)  # the longest row of 4 bytes
     x = numbers(rows, channels, dtype)
 
     codes, scales = quantize.quantize(on_gpu.put(x), code, group=group)
@@ -86,11 +88,11 @@ def test_a_gate_is_applied_before_rows_are_coded(on_gpu, code, group, rows, chan
 
     gate, up = np.split(x.astype(np.float32), 2, axis=1)
     y = np.maximum(gate, 0) * up  # exact in float32
-    plain = quantize.quantize(on_gpu.put(y), code, group=group)
-    for actual, expected in zip((codes, scales), plain, strict=True):
-        np.testing.assert_array_equal(
-            on_gpu.get(actual).astype(np.float32), on_gpu.get(expected).astype(np.float32)
-        )
+    codes, scales = on_gpu.get(codes), np.atleast_2d(on_gpu.get(scales))
+    width = group or channels
+    for number, first in enumerate(range(0, channels, width)):
+        part = slice(first, first + width)
+        check(code, codes[:, part], scales[number], y[:, part])
 
 
 @pytest.mark.gpu

@@ -7,7 +7,7 @@
 // Demands: experts <= 32 PER_LANE, PER_LANE divides experts / groups, groups <= 32, top_k <= 32.
 
 // `routers` warps of a block route a token each. Tokens with a negative slot are padding: they get
-// expert -1. Nothing is sorted without `order`. `ticket` is 0 before and after.
+// expert -1. Nothing is sorted without `ends`. `ticket` is 0 before and after.
 extern "C" __global__ void __launch_bounds__(1024, 1)
     moe_route(int* ids, float* shares, int* order, int* ends, int* place, unsigned* ticket,
               const T* logits, const float* correction, const int* slots, int tokens, int routers,
@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
       shares[pair + lane] = 0.0f;
     }
   }
-  if (!order) return;
+  if (!ends) return;
   if (gridDim.x > 1) {
     __threadfence();
     __syncthreads();

@@ -210,7 +210,7 @@ class PreparedRoute:
         if self._route is None:
             return
         at_once = self.sorts and self._sort is None
-        self._route(handle, at if at_once else at._replace(order=0))
+        self._route(handle, at if at_once else at._replace(ends=0))
         if self._sort is not None:
             count, place_pairs = self._sort
             count(handle, CountArguments(workspace, at.ids))

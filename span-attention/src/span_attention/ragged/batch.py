@@ -171,7 +171,9 @@ def _head_stride(size: int, dtype: np.dtype[Any], **arrays: View) -> int:
         tokens, _, width = array.shape
         head = replace(array, shape=(tokens, width), strides=(array.strides[0], array.strides[2]))
         check_rows(dtype, _ROW_BYTES, **{name: head})
-    found = {array.strides[1] for array in arrays.values() if array.shape[1] > 1} or {size}
+    found = {
+        array.strides[1] for array in arrays.values() if array.shape[0] and array.shape[1] > 1
+    } or {size}
     if len(found) > 1:
         raise ShapeError(f"heads of query, key and value are {sorted(found)} elements apart")
     (stride,) = found
