@@ -278,6 +278,8 @@ def test_an_encoder_generates_nothing(folder: Path) -> None:
         for ask in (encoder.generate, encoder.start_request):
             with pytest.raises(UnsupportedTask, match=r"an encoder .bert.*Engine.embed"):
                 ask([4, 5])
+        with pytest.raises(UnsupportedTask, match="does not generate"):
+            encoder.cache_map()
 
 
 def test_a_decoder_embeds_nothing(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """LLM inference engine: models as TOML, span cache, continuous batching."""
 
 from spaninfer_engine.aio import AsyncEngine, OutputStream
+from spaninfer_engine.cache.pool import SpanState
+from spaninfer_engine.cache_map import CacheMap, GroupMap, RunningSequence
 from spaninfer_engine.config import Decision, EngineConfig, Resolved
 from spaninfer_engine.engine import Engine
 from spaninfer_engine.errors import (
@@ -40,6 +42,7 @@ from spaninfer_engine.structured import StructuredOutput
 
 __all__ = [
     "AsyncEngine",
+    "CacheMap",
     "CheckpointError",
     "Completion",
     "ConfigError",
@@ -52,6 +55,7 @@ __all__ = [
     "EngineStats",
     "EngineUnavailable",
     "FinishReason",
+    "GroupMap",
     "InvalidGrammar",
     "InvalidPrompt",
     "InvalidSampling",
@@ -68,7 +72,9 @@ __all__ = [
     "RequestHandle",
     "Resolved",
     "ResultQueue",
+    "RunningSequence",
     "SamplingParams",
+    "SpanState",
     "SpecError",
     "Status",
     "StructuredOutput",

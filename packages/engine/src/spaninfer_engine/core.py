@@ -27,6 +27,7 @@ from threading import Event, Lock, Thread
 from time import monotonic, perf_counter
 from typing import TypeAlias
 
+from spaninfer_engine.cache_map import CacheMap, cache_map_of
 from spaninfer_engine.errors import EngineClosed, StepTimeout, as_exception
 from spaninfer_engine.gc_freeze import GcFreeze
 from spaninfer_engine.handle import ResultQueue
@@ -162,6 +163,10 @@ class Core:
             failure=self.failure,
             uptime_s=uptime_s,
         )
+
+    def cache_map(self) -> CacheMap:
+        """Return a picture of the KV cache."""
+        return cache_map_of(self.scheduler)
 
     def stop(self, seq_ids: tuple[int, ...], reason: FinishReason) -> None:
         """End sequences before the next step; returns at once."""

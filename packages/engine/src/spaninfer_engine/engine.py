@@ -20,6 +20,7 @@ from spaninfer_engine.cache.disk_tier import DiskTier
 from spaninfer_engine.cache.host_slots import HostSlots
 from spaninfer_engine.cache.rope_state import rope_state_of
 from spaninfer_engine.cache.span_transfer import SpanTransfer
+from spaninfer_engine.cache_map import CacheMap
 from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.conversations import Conversations
 from spaninfer_engine.core import Core
@@ -499,6 +500,13 @@ class Engine(Resource):
         """Return what the engine has done and is doing."""
         uptime_s = monotonic() - self._started_s
         return self._core.stats(model=self.resolved.name, uptime_s=uptime_s)
+
+    def cache_map(self) -> CacheMap:
+        """Return what each span of the KV cache holds now, and for which sequence.
+
+        Raises UnsupportedTask for a model that does not generate.
+        """
+        return self._decoding().cache_map()
 
     def close(self, drain_s: float = 0.0, patience_s: float | None = None) -> None:
         """Refuse new requests, let those there are finish for so long, stop the rest, and

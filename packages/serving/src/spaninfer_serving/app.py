@@ -24,6 +24,7 @@ from spaninfer_serving.messages_api.envelope import AnthropicErrors, ApiKeyHeade
 from spaninfer_serving.openapi import describe
 from spaninfer_serving.routes import (
     admin,
+    cache_map,
     chat,
     completions,
     health,
@@ -42,7 +43,7 @@ from spaninfer_serving.wire.errors import Problem
 
 log = logging.getLogger(__name__)
 
-_PARTS = (chat, completions, responses, messages, texts, tokenize, models, health, page)
+_PARTS = (chat, completions, responses, messages, texts, tokenize, models, health, cache_map, page)
 ROUTERS = (*(part.router for part in _PARTS), admin.public, admin.router)
 
 

@@ -59,6 +59,20 @@ class Metrics:
         self._queued.observe(queued_s)
         self._whole.observe(lasted_s)
 
+    def first_tokens(self) -> tuple[list[float], list[int]]:
+        """Return bounds in seconds, and how many first tokens came within each and no earlier
+        one; the last number is of those beyond all bounds.
+        """
+        (family,) = self._first.collect()
+        known = [
+            (float(sample.labels["le"]), int(sample.value))
+            for sample in family.samples
+            if sample.name.endswith("_bucket")
+        ]
+        counts = [count for _, count in known]
+        each = [count - before for before, count in zip([0, *counts], counts, strict=False)]
+        return [bound for bound, _ in known[:-1]], each
+
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""
         return generate_latest(self._registry) + generate_latest(self._others)

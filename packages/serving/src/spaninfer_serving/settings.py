@@ -115,6 +115,13 @@ class Settings:
         """Return whether a request with this key may operate the server; nobody may without one."""
         return _has_one_of(key, self.admin_hashes)
 
+    def may_watch(self, key: str | None) -> bool:
+        """Return whether a request with this key may see what all requests do: operators may,
+        and everybody where all have the same key or none.
+        """
+        num_keys = len(self.api_keys) + len(self.priority_keys) + len(self.user_keys)
+        return num_keys <= 1 or self.is_admin(key)
+
     def client_of(self, key: str | None, address: Sequence[Any] | None) -> Client:
         """Return who sends a request: by the number of its key, which is not said, or by host."""
         host, port = address or ("", 0)

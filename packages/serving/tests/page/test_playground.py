@@ -229,3 +229,76 @@ def test_what_the_model_cannot_take_is_refused_by_name(seeing):
 
 def test_a_model_of_text_offers_no_attachments(page):
     assert page.locator("#attach").is_hidden()
+
+
+# ---- the engine, probabilities, JSON -------------------------------------------------------------
+
+
+def test_the_engine_is_drawn_while_a_request_runs(page, engine):
+    handle, queue = engine.start_request([5] * 40, max_tokens=200, ignore_eos=True)
+    next(iter(queue))
+    engine.freeze()
+    try:
+        page.click("#watch")
+        playwright.expect(page.locator("#engine li")).to_have_count(1)
+
+        assert "40 of prompt" in page.locator("#engine li").inner_text()
+        spans = page.locator("#spans").get_attribute("aria-label")
+        assert "by 1 sequences" in spans
+        assert " 0 of " not in spans
+        coloured = page.locator("#spans").evaluate(
+            "(canvas) => canvas.getContext('2d').getImageData(0, 0, 3, 3).data[3] === 255"
+        )
+        assert coloured
+    finally:
+        engine.thaw()
+        engine.release(handle)
+    playwright.expect(page.locator("#engine li")).to_have_count(0)
+    page.click("#watch")
+    assert page.locator("#engine").is_hidden()
+
+
+def test_a_server_that_shows_nobody_its_engine_says_why(browser, live):
+    host, port = live(api_keys=("one", "two")).address
+    tab = browser.new_context().new_page()
+    tab.goto(f"http://{host}:{port}/")
+    tab.fill("#secret", "one")
+    tab.click("dialog button")
+
+    tab.click("#watch")
+
+    playwright.expect(tab.locator("#engine .trouble")).to_contain_text("needs an admin key")
+    tab.context.close()
+
+
+def test_tokens_are_shown_with_their_probabilities(page):
+    page.check("[name=probabilities]")
+    page.fill("[name=max_tokens]", "6")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        ask(page, "Hello")
+    page.wait_for_selector(".assistant .note")
+
+    assert asked.value.post_data_json["top_logprobs"] == 5
+    tokens = page.locator(".assistant .token")
+    assert 1 <= tokens.count() <= 6
+    title = tokens.first.get_attribute("title").splitlines()
+    assert len(title) == 6, "its own probability, and the five likeliest"
+    assert all(line.endswith(" %") for line in title[1:])
+
+
+def test_answers_of_a_schema_are_marked_as_json(page):
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    page.fill("[name=schema]", json.dumps(schema)[:-1])
+    ask(page, "Is it")
+    playwright.expect(page.locator("#state")).to_contain_text("no JSON yet")
+    page.fill("[name=schema]", json.dumps(schema))
+    playwright.expect(page.locator("#schema-state")).to_have_text("✓")
+    bodies = answers(page, '{"a": 1}')
+
+    page.click("#send")
+    page.wait_for_selector(".assistant .note")
+
+    asked = bodies[0]["response_format"]["json_schema"]
+    assert asked == {"name": "answer", "schema": schema, "strict": True}
+    assert "valid JSON" in page.locator(".assistant .note").inner_text()
+    assert page.locator(".assistant pre code").inner_text().strip() == '{"a": 1}'

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spaninfer_engine import (
         AsyncEngine,
+        CacheMap,
         CheckpointError,
         Completion,
         ConfigError,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         EngineStats,
         EngineUnavailable,
         FinishReason,
+        GroupMap,
         InvalidGrammar,
         InvalidPrompt,
         InvalidSampling,
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
         RequestHandle,
         Resolved,
         ResultQueue,
+        RunningSequence,
         SamplingParams,
+        SpanState,
         SpecError,
         Status,
         StructuredOutput,
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncEngine",
+    "CacheMap",
     "CheckpointError",
     "Completion",
     "ConfigError",
@@ -64,6 +69,7 @@ __all__ = [
     "EngineStats",
     "EngineUnavailable",
     "FinishReason",
+    "GroupMap",
     "InvalidGrammar",
     "InvalidPrompt",
     "InvalidSampling",
@@ -80,7 +86,9 @@ __all__ = [
     "RequestHandle",
     "Resolved",
     "ResultQueue",
+    "RunningSequence",
     "SamplingParams",
+    "SpanState",
     "SpecError",
     "Status",
     "StructuredOutput",

@@ -18,7 +18,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from enum import IntEnum
 from itertools import takewhile
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class SpanState(IntEnum):
+    """The use of a span, rising."""
+
+    FREE = 0  # or pending free
+    CACHED = 1
+    IN_USE = 2
+    SHARED = 3  # in use by several
 
 
 class SpanPool:
@@ -53,6 +66,15 @@ class SpanPool:
     def num_in_use(self) -> int:
         """Spans that requests use."""
         return self.num_spans - self.num_available - self.num_pending_free
+
+    def states(self) -> NDArray[np.uint8]:
+        """Return the SpanState of every span; any thread may ask, while another works here."""
+        cached, ref_counts = list(self._cached), list(self._ref_counts)
+        states = np.minimum(np.array(ref_counts, np.int64), 2).astype(np.uint8)
+        states[states > 0] += 1
+        idle = np.array(cached, np.int64)
+        states[idle[states[idle] == SpanState.FREE]] = SpanState.CACHED
+        return states
 
     def num_not_in_use(self, spans: Iterable[int]) -> int:
         """Return how many of these spans no request uses."""

@@ -75,6 +75,11 @@ class Scheduler:
         return len(self._seqs) - len(self._running)
 
     @property
+    def running(self) -> tuple[SequenceState, ...]:
+        """Sequences that hold spans."""
+        return tuple(self._running)
+
+    @property
     def num_running(self) -> int:
         """Sequences that hold spans."""
         return len(self._running)

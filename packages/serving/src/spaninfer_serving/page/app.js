@@ -1,5 +1,7 @@
 // The playground: one conversation with this server's model, streamed over the public API.
 
+import { TokenTexts, jsonState, tokenSpans } from "/page/answers.js";
+import { EngineView } from "/page/engine_view.js";
 import { render } from "/page/markdown.js";
 import { Attachments, contentOf, mediaOf, textOf, thumbnail } from "/page/media.js";
 
@@ -65,15 +67,25 @@ async function* events(response) {
 // Only what the user touched is sent: the rest is the model's to decide.
 function sampling() {
   const chosen = {};
-  for (const field of $("settings").querySelectorAll("input")) {
+  for (const field of $("settings").querySelectorAll("input:not([type=checkbox])")) {
     const touched = field.type === "range" ? "touched" in field.dataset : field.value !== "";
     if (touched) chosen[field.name] = Number(field.value);
   }
   return chosen;
 }
 
+const setting = (name) => $("settings").querySelector(`[name=${name}]`);
+
+// The form of the answer, where one is asked for: it is then JSON, and not Markdown.
+function form() {
+  const schema = setting("schema").value.trim();
+  if (!schema) return {};
+  const asked = { name: "answer", schema: JSON.parse(schema), strict: true };
+  return { response_format: { type: "json_schema", json_schema: asked } };
+}
+
 function question() {
-  const system = $("settings").querySelector("[name=system]").value.trim();
+  const system = setting("system").value.trim();
   return {
     messages: [
       ...(system ? [{ role: "system", content: system }] : []),
@@ -82,6 +94,8 @@ function question() {
     stream: true,
     stream_options: { include_usage: true },
     return_token_ids: true, // counted: a stopped answer ends without usage
+    ...(setting("probabilities").checked && { logprobs: true, top_logprobs: 5 }),
+    ...form(),
     ...sampling(),
   };
 }
@@ -93,11 +107,14 @@ function say(text, bad = false) {
   $("state").classList.toggle("bad", bad);
 }
 
-// What the model wrote is Markdown; what people wrote stays as they wrote it.
-function write(item, text) {
+// What the model wrote is Markdown, but for JSON that was asked for and tokens with probabilities;
+// what people wrote stays as they wrote it.
+function write(item, text, { json = false, tokens = [] } = {}) {
   const body = item.querySelector(":scope > .text");
-  if (item.classList.contains("assistant")) body.replaceChildren(...render(text));
-  else body.textContent = text;
+  body.classList.toggle("tokens", tokens.length > 0);
+  if (!item.classList.contains("assistant")) body.textContent = text;
+  else if (tokens.length) body.replaceChildren(...tokenSpans(tokens));
+  else body.replaceChildren(...render(json ? `\`\`\`\`json\n${text}\n\`\`\`\`` : text));
 }
 
 function show(role, content = "") {
@@ -137,10 +154,13 @@ function button(label, act) {
   return made;
 }
 
-function figures({ started, first, usage, counted, reason, error }) {
+const JSON_STATES = { valid: "✓ valid JSON", begun: "JSON so far", broken: "✗ no JSON" };
+
+function figures({ started, first, usage, counted, reason, error, json, text }) {
   const tokens = usage?.completion_tokens ?? counted;
   const seconds = (performance.now() - first) / 1e3;
   return [
+    json && JSON_STATES[jsonState(text)],
     tokens && `${tokens} tokens`,
     `first after ${Math.round(first - started)} ms`,
     tokens > 1 && `${((tokens - 1) / seconds).toFixed(0)} tokens/s`,
@@ -247,7 +267,11 @@ async function again(item) {
 
 // Streams an answer into `item`; returns it with its figures, also when it was stopped.
 async function receive(item) {
-  const answer = { text: "", thought: "", started: performance.now(), first: null, usage: null, counted: 0, reason: null };
+  const answer = {
+    text: "", thought: "", tokens: [], json: setting("schema").value.trim() !== "",
+    started: performance.now(), first: null, usage: null, counted: 0, reason: null,
+  };
+  const texts = new TokenTexts();
   try {
     const response = await call("/v1/chat/completions", {
       method: "POST",
@@ -260,6 +284,9 @@ async function receive(item) {
       answer.reason = choice?.finish_reason ?? answer.reason;
       answer.counted += choice?.token_ids?.length ?? 0;
       const { content = "", reasoning_content: thought = "" } = choice?.delta ?? {};
+      for (const token of content ? (choice.logprobs?.content ?? []) : []) { // not of what ends it
+        answer.tokens.push({ ...token, text: texts.of(token) });
+      }
       if (!content && !thought) continue;
       answer.first ??= performance.now();
       answer.text += content;
@@ -278,7 +305,8 @@ function paint(item, answer) {
   if (answer.frame) return;
   answer.frame = requestAnimationFrame(() => {
     answer.frame = 0;
-    follow(() => write(item, answer.text));
+    follow(() => write(item, answer.text, answer));
+    if (answer.json) say(JSON_STATES[jsonState(answer.text)], jsonState(answer.text) === "broken");
   });
 }
 
@@ -296,7 +324,8 @@ async function respond() {
   if (answer.error) show("error", answer.error);
   if (answer.text) {
     cancelAnimationFrame(answer.frame);
-    follow(() => write(item, answer.text));
+    follow(() => write(item, answer.text, answer));
+    if (answer.json) say("");
     conversation.push({ role: "assistant", content: answer.text });
     const asked = conversation.at(-2);
     if (mediaOf(asked.content).length && !asked.cost) {
@@ -333,6 +362,8 @@ function busy(is) {
 
 function send(text) {
   if (!(text || !attachments.isEmpty) || running) return;
+  const schema = setting("schema").value.trim();
+  if (schema && jsonState(schema) !== "valid") return say("the JSON schema in Settings is no JSON yet", true);
   const content = contentOf(text, attachments.take());
   dropErrors();
   $("input").value = "";
@@ -425,6 +456,16 @@ $("file").addEventListener("change", () => {
 $("stop").addEventListener("click", () => running?.abort());
 $("clear").addEventListener("click", forget);
 $("toggle").addEventListener("click", () => showSettings($("settings").hidden));
+const engine = new EngineView($("engine"), async () => (await call("/cache_map")).json());
+$("watch").addEventListener("click", () => {
+  engine.show($("engine").hidden);
+  $("watch").setAttribute("aria-expanded", String(!$("engine").hidden));
+});
+setting("schema").addEventListener("input", ({ target }) => {
+  const state = target.value.trim() && jsonState(target.value);
+  $("schema-state").value = { "": "", valid: "✓", begun: "…", broken: "no JSON" }[state];
+  $("schema-state").classList.toggle("bad", state === "broken");
+});
 for (const offer of $("welcome").querySelectorAll("button")) {
   offer.addEventListener("click", () => send(offer.textContent));
 }
