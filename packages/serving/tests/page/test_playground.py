@@ -263,7 +263,7 @@ def test_a_server_that_shows_nobody_its_engine_says_why(browser, live):
     tab = browser.new_context().new_page()
     tab.goto(f"http://{host}:{port}/")
     tab.fill("#secret", "one")
-    tab.click("dialog button")
+    tab.click("#key button")
 
     tab.click("#watch")
 
@@ -302,3 +302,51 @@ def test_answers_of_a_schema_are_marked_as_json(page):
     assert asked == {"name": "answer", "schema": schema, "strict": True}
     assert "valid JSON" in page.locator(".assistant .note").inner_text()
     assert page.locator(".assistant pre code").inner_text().strip() == '{"a": 1}'
+
+
+# ---- conversations -------------------------------------------------------------------------------
+
+
+def test_conversations_are_kept_opened_again_and_deleted(page):
+    answers(page, "Fine.")
+    for question in ("the first", "the second"):
+        ask(page, question)
+        page.wait_for_selector(".assistant .note")
+        page.click("#clear")
+        assert page.locator("#messages > li").count() == 0
+
+    other = page.context.new_page()  # another tab has a conversation of its own, and the same list
+    other.goto(page.url)
+    other.click("#history")
+    assert other.locator("#chats li button:first-child").all_inner_texts() == [
+        "the second",
+        "the first",
+    ]
+    other.click("text=the first")
+    assert other.locator(".user .text").all_inner_texts() == ["the first"]
+    assert other.locator(".assistant .text").all_inner_texts() == ["Fine."]
+    other.reload()
+    assert other.locator(".user .text").all_inner_texts() == ["the first"]
+    assert page.locator("#messages > li").count() == 0
+
+    other.click("#history")
+    other.click("[aria-label='Delete the first']")
+    assert other.locator("#chats li button:first-child").all_inner_texts() == ["the second"]
+    other.click("#chats >> text=Close")
+    assert other.locator("#messages > li").count() == 0
+
+
+def test_more_than_a_browser_keeps_drops_the_oldest(page):
+    answers(page, "Fine.")
+    page.evaluate(
+        """() => localStorage.setItem("conversations", JSON.stringify(
+          [4, 3, 2, 1].map((size, id) => ({ id, changed: 1,
+            turns: [{ role: "user", content: `${size} ` + "x".repeat(1.2e6) }] }))))"""
+    )
+    ask(page, "y" * 600_000)
+    page.wait_for_selector(".assistant .note")
+
+    page.click("#history")
+
+    titles = page.locator("#chats li button:first-child").all_inner_texts()
+    assert [title[0] for title in titles] == ["y", "4", "3", "2"]

@@ -1,68 +1,21 @@
 // The playground: one conversation with this server's model, streamed over the public API.
 
+import { call, events, whatFailed } from "/page/api.js";
 import { TokenTexts, jsonState, tokenSpans } from "/page/answers.js";
+import { Conversations } from "/page/conversations.js";
 import { EngineView } from "/page/engine_view.js";
 import { render } from "/page/markdown.js";
 import { Attachments, contentOf, mediaOf, textOf, thumbnail } from "/page/media.js";
 
 const $ = (id) => document.getElementById(id);
 const conversation = [];
-let key = sessionStorage.getItem("key") ?? "";
 let context = null; // tokens the model can take
 let defaults = {}; // the model's sampling values, by parameter
 let running = null; // the AbortController of the answer that is coming
 const attachments = new Attachments($("attachments"));
+const conversations = new Conversations();
 
-// ---- the server ------------------------------------------------------------------------------
-
-function headers() {
-  return { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
-}
-
-async function failure(response) {
-  const body = await response.json().catch(() => null);
-  return new Error(body?.error?.message ?? `the server answered ${response.status}`);
-}
-
-// Of a network that fails, fetch and streams say no more than that it is a TypeError.
-function whatFailed(error) {
-  return error instanceof TypeError ? "the server does not answer; is it still running?" : error.message;
-}
-
-async function askKey() {
-  $("secret").value = "";
-  $("key").showModal();
-  await new Promise((done) => $("key").addEventListener("close", done, { once: true }));
-  if (!$("secret").value) throw new Error("this server cannot be used without its key");
-  key = $("secret").value;
-  sessionStorage.setItem("key", key);
-}
-
-async function call(path, options = {}) {
-  for (;;) {
-    const response = await fetch(path, { ...options, headers: headers() });
-    if (response.ok) return response;
-    if (response.status !== 401) throw await failure(response);
-    await askKey();
-  }
-}
-
-async function* events(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
-    for (const part of parts) {
-      if (!part.startsWith("data: ") || part === "data: [DONE]") continue; // a comment keeps alive
-      const event = JSON.parse(part.slice(6));
-      if (event.error) throw new Error(event.error.message);
-      yield event;
-    }
-  }
-}
+// ---- what is asked ---------------------------------------------------------------------------
 
 // Only what the user touched is sent: the rest is the model's to decide.
 function sampling() {
@@ -233,23 +186,45 @@ function offerAnswer(item) {
   item.lastChild.append(ask);
 }
 
-// A reload shows the conversation again; closing the tab forgets it.
 function remember() {
-  try {
-    sessionStorage.setItem("conversation", JSON.stringify(conversation));
-  } catch { // longer than a browser keeps: then what it has is as far as a reload goes back
-  }
+  conversations.keep(conversation);
 }
 
+// Shows the conversation that this tab was at.
 function recall() {
-  for (const turn of JSON.parse(sessionStorage.getItem("conversation") ?? "[]")) {
-    conversation.push(turn);
+  conversation.splice(0, conversation.length, ...conversations.current());
+  $("messages").replaceChildren();
+  for (const turn of conversation) {
     const item = show(turn.role, turn.content);
     if (turn.role === "assistant") annotate(item, turn.content);
     showPrice(item, turn.cost);
   }
+  $("welcome").hidden = conversation.length > 0;
   if (conversation.at(-1)?.role === "user") offerAnswer($("messages").lastElementChild);
   $("messages").scrollTop = $("messages").scrollHeight;
+}
+
+function listChats() {
+  const chats = conversations.list();
+  $("chats").querySelector("ol").replaceChildren(...chats.map(({ id, title, changed }) => {
+    const item = document.createElement("li");
+    const open = button(title, () => {
+      leave();
+      conversations.open(id);
+      recall();
+      $("chats").close();
+    });
+    open.title = new Date(changed).toLocaleString();
+    const remove = button("Delete", () => {
+      if (conversations.isCurrent(id)) begin();
+      conversations.remove(id);
+      listChats();
+    });
+    remove.setAttribute("aria-label", `Delete ${title}`);
+    item.append(open, remove);
+    return item;
+  }));
+  $("chats").querySelector("p").hidden = chats.length > 0;
 }
 
 function dropErrors() {
@@ -375,17 +350,20 @@ function send(text) {
   respond();
 }
 
-function forget() {
+// Ends the answer that is coming, if one is: what came of it is not kept.
+function leave() {
   running?.abort();
   running = null;
-  conversation.length = 0;
   attachments.set([]);
-  $("messages").replaceChildren();
-  $("welcome").hidden = false;
   $("used").textContent = "";
-  remember();
   busy(false);
   say("");
+}
+
+function begin() {
+  leave();
+  conversations.begin();
+  recall();
   $("input").focus();
 }
 
@@ -454,7 +432,11 @@ $("file").addEventListener("change", () => {
   $("file").value = "";
 });
 $("stop").addEventListener("click", () => running?.abort());
-$("clear").addEventListener("click", forget);
+$("clear").addEventListener("click", begin);
+$("history").addEventListener("click", () => {
+  listChats();
+  $("chats").showModal();
+});
 $("toggle").addEventListener("click", () => showSettings($("settings").hidden));
 const engine = new EngineView($("engine"), async () => (await call("/cache_map")).json());
 $("watch").addEventListener("click", () => {
