@@ -1,6 +1,6 @@
 """The Numba kernel against the definition, in float64, over poisoned spans and outputs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -32,6 +32,7 @@ class Case:
     alibi: bool = False
     ahead: int | None = 0
     chunked: bool = False
+    blocks: tuple[tuple[int, int], ...] = ()  # of the first request: positions that see each other
 
 
 CASES = [
@@ -54,6 +55,10 @@ CASES = [
     Case(parts=((0, 33), (0, 1), (0, 300), (0, 64)), heads=(3, 3), sizes=(32, 32), ahead=None),
     Case(parts=((0, 90), (0, 7)), window=9, ahead=8),
     Case(parts=((0, 150),), ahead=3, softcap=4.0, heads=(8, 1)),
+    Case(parts=((0, 90), (3, 1)), blocks=((5, 9), (9, 30), (70, 90))),
+    Case(parts=((0, 700), (20, 5)), heads=(8, 1), blocks=((17, 300), (310, 650)), span_len=32),
+    Case(parts=((40, 120),), heads=(6, 2), blocks=((10, 60), (63, 64), (80, 160)), window=21),
+    Case(parts=((0, 40),), blocks=((0, 40),), softcap=3.0, alibi=True, heads=(6, 6)),
     Case(parts=((200, 70),), alibi=True, softcap=5.0, window=50, heads=(7, 1)),
 ]
 
@@ -225,6 +230,11 @@ def test_rows_and_scores_that_mean_nothing_are_refused():
         AttentionBatch(number[None], number + 1, number)
     with pytest.raises(KernelError, match="position holds -1"):
         AttentionBatch(number[None], number, number - 1)
+    with pytest.raises(ShapeError, match="until must lie behind every position"):
+        AttentionBatch(number[None], number, number, number)
+    with pytest.raises(KernelError, match="until differs among rows that see each other"):
+        rows = np.arange(3, dtype=np.int32)
+        AttentionBatch(number[None], rows * 0, rows, np.array([3, 2, 3], np.int32))
     with pytest.raises(ShapeError, match="softcap is 0"):
         Scores(1.0, softcap=0.0)
     with pytest.raises(ShapeError, match="window is 0"):
@@ -245,7 +255,7 @@ def test_a_table_that_names_a_span_that_there_is_not_is_refused_where_it_would_b
             attend(query, keys, values, rows, Scores(1.0, window=10), out=out)
         attend(query, keys, values, rows, Scores(1.0, window=9), out=out)
     further = AttentionBatch(tables, rows.request, np.array([48, 5], np.int32))
-    with pytest.raises(KernelError, match="position holds 48; tables have 3 spans of 16 tokens"):
+    with pytest.raises(KernelError, match="a row sees position 48; tables have 3 spans of 16 tokens"):
         attend(query, keys, values, further, scores, out=out)
 
 
@@ -282,6 +292,12 @@ def problem(case, rng):
         np.repeat(np.arange(len(lengths)), [count for _, count in case.parts]).astype(np.int32),
         np.concatenate([np.arange(s, s + count) for s, count in case.parts]).astype(np.int32),
     )
+    if case.blocks:
+        until = rows.position + 1
+        for first, stop in case.blocks:
+            inside = (rows.request == 0) & (first <= rows.position) & (rows.position < stop)
+            until[inside] = stop
+        rows = replace(rows, until=until)
     num_rows = len(rows.position)
     query = rng.standard_normal((num_rows, heads, key_size)).astype(np.float32)
     slopes = rng.uniform(0, 1, heads).astype(np.float32) if case.alibi else None
@@ -326,6 +342,7 @@ def definition(query, keys, values, rows, scores):
         out[mine] = op_reference.attend(
             *(query[mine].astype(float), keys[place].astype(float), values[place].astype(float)),
             *(positions, seen),
+            until=rows.ends[mine],
             scale=scores.scale,
             softcap=scores.softcap,
             window=scores.window,

@@ -74,7 +74,8 @@ class Softmax(NamedTuple):
 class Task(NamedTuple):
     """Rows from `row` on times heads from `head` on, N queries; tokens [begin, end) of a request.
 
-    `part` is the number of the first row's part, -1 where there is but one.
+    `part` is the number of the first row's part, -1 where there is but one; `ahead`: tokens behind
+    its own that a row sees at least.
     """
 
     row: int
@@ -86,6 +87,7 @@ class Task(NamedTuple):
     end: int
     table: int
     part: int
+    ahead: int
 
 
 class Scratch(NamedTuple):
@@ -267,7 +269,7 @@ def soften(n: int, begin: int, count: int, task: Task, softmax: Softmax, scratch
     row = floats_at(scratch.scores + n * STEP_BYTES, count)
     now = task.position + n // task.num_heads - begin  # the query's position, seen from `begin`
     first = larger(0, now - softmax.window + 1) if softmax.window > 0 else 0
-    stop = smaller(count, now + 1 + softmax.ahead)
+    stop = smaller(count, now + 1 + larger(softmax.ahead, task.ahead))
     if stop <= first:
         row[:] = 0
         write(FLOAT32, scratch.kept, n, _ONE)

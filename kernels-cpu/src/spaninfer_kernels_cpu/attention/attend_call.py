@@ -52,7 +52,7 @@ from spaninfer_kernels_cpu.runtime.scratch_pool import acquire, give_back, scrat
 class AttentionPlan:
     """The division of a step's attention into tasks (`attention_plan.plan_attention`).
 
-    Which of the step's counts is that of its items; items[N 8], and memory for parts.
+    Which of the step's counts is that of its items; items[N 9], and memory for parts.
     """
 
     count: int

@@ -182,6 +182,7 @@ def _task(item: int, head: int, num_heads: int, operands: Operands, window: int)
         read_index(item, 5),
         operands.tables + read_index(item, 2) * operands.table_stride,
         read_index(item, 6),
+        read_index(item, 8),
     )
 
 

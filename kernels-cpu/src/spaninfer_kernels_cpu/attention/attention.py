@@ -35,12 +35,14 @@ class AttentionBatch:
     The same for all layers of a cache group; made once per step.
     tables[R M] int32: request r keeps positions [i L, (i + 1) L) in span tables[r, i]; entries for
     positions that no row attends are never read. request[T] int32 indexes `tables`; position[T]
-    int32. Neighbouring rows of one request with rising positions share their reads.
+    int32. Neighbouring rows of one request with rising positions share their reads. until[T] int32:
+    the position behind the last that a row sees, at least the one behind its own; None: that one.
     """
 
     tables: Ints
     request: Ints
     position: Ints
+    until: Ints | None = None
 
     def __post_init__(self) -> None:
         """Raise unless types, shapes and numbers are as described."""
@@ -54,6 +56,21 @@ class AttentionBatch:
         demand_below("request", self.request, len(self.tables), "rows of tables")
         if len(self.position) and self.position.min() < 0:
             raise KernelError(f"position holds {self.position.min()}; allowed is 0 or more")
+        if self.until is not None:
+            self._check_until(self.until)
+
+    def _check_until(self, until: Ints) -> None:
+        demand("until", until, np.int32, "T", ordered=1)
+        if len(until) != len(self.position) or (until <= self.position).any():
+            raise ShapeError("until must lie behind every position: give one number for each row")
+        goes_on = (np.diff(self.request) == 0) & (np.diff(self.position) == 1)
+        if (goes_on & (until[:-1] > self.position[1:]) & (until[1:] != until[:-1])).any():
+            raise KernelError("until differs among rows that see each other; it must be the same")
+
+    @property
+    def ends(self) -> Ints:
+        """The positions behind the last that rows see."""
+        return self.position + 1 if self.until is None else self.until
 
 
 def attend(
@@ -90,6 +107,7 @@ def attend(
     items, num_parts = plan_attention(
         *(batch.request, batch.position, heads // kv_heads, window, ahead_of(scores)),
         chunked=scores.chunked,
+        until=batch.until,
     )
     parts = np.empty(num_parts * heads * (values.size + PART_NUMBERS), np.float32)
     arrays = (batch.tables, batch.request, batch.position, items, parts)
@@ -131,16 +149,17 @@ def _check(
 
 def _check_tables(batch: AttentionBatch, num_spans: int, span_len: int, scores: Scores) -> None:
     """Raise unless every position that a row attends lies in one of the spans."""
-    num_entries = int(batch.position.max()) // span_len + 1
+    newest = int(batch.ends.max()) - 1
+    num_entries = newest // span_len + 1
     if num_entries > batch.tables.shape[1]:
         raise KernelError(
-            f"position holds {batch.position.max()}; tables have {batch.tables.shape[1]} spans of "
+            f"a row sees position {newest}; tables have {batch.tables.shape[1]} spans of "
             f"{span_len} tokens per request"
         )
     entries = batch.tables[:, :num_entries]
     if entries.min() >= 0 and entries.max() < num_spans:
         return
-    last = batch.position // span_len  # some entries name no span; are they read?
+    last = (batch.ends - 1) // span_len  # some entries name no span; are they read?
     first = _oldest(batch.position, scores) // span_len
     readers = np.zeros((len(entries), num_entries + 1), np.int64)
     np.add.at(readers, (batch.request, first), 1)

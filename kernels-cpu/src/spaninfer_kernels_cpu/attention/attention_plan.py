@@ -21,10 +21,13 @@ from spaninfer_kernels_cpu.codegen.elements import larger, read_index, smaller, 
 
 Ints = NDArray[np.int32]
 
-ITEM_NUMBERS: Final = 8
+ITEM_NUMBERS: Final = 9
 """int32 numbers of an item: first row, row behind the last, request, position of the first row,
-first token of the chunk, token behind its last, number of the first row's part (-1: no parts), and
-in how many chunks these rows attend (in the items of their other chunks 0)."""
+first token of the chunk, token behind its last, number of the first row's part (-1: no parts), in
+how many chunks these rows attend (in the items of their other chunks 0), and how many tokens behind
+its own each row sees at least."""
+
+NO_END: Final = 2**31 - 1  # as many tokens behind its own as there are
 
 QUERIES: Final = 64  # of an item and a key head; their scores and sums stay in the cache
 CHUNK: Final = 256  # tokens that one row attends in one go: two key heads fill 16 threads at 2048
@@ -39,18 +42,23 @@ def plan_attention(
     ahead: int = 0,
     *,
     chunked: bool = False,
+    until: Ints | None = None,
 ) -> tuple[Ints, int]:
-    """Return the items [N 8] of rows with request[T] and position[T], and how many parts in all.
+    """Return the items [N 9] of rows with request[T] and position[T], and how many parts in all.
 
     `group`: query heads per key head; `window`: tokens that a query sees, its own included, 0 for
     all of them; `ahead`: how many more it sees behind its own, of those that are rows here. The
     windows may be `chunked`: see `Scores`. All rows of an item are of one chunk then, and its
     tokens begin where the chunk does, so that the kernel looks for no window.
+
+    until[T]: the position behind the last that each row sees; None: its own. Where it lies further,
+    neighbouring rows up to there see as far, as in a picture whose tokens see each other.
     """
     request, position = (np.ascontiguousarray(numbers, np.int32) for numbers in (request, position))
+    ends = None if until is None else np.ascontiguousarray(until, np.int32)
     rows = (
-        *(request.ctypes.data, position.ctypes.data, len(request)),
-        *(int(group), int(window), int(ahead), int(chunked)),
+        *(request.ctypes.data, position.ctypes.data, 0 if ends is None else ends.ctypes.data),
+        *(len(request), int(group), int(window), int(ahead), int(chunked)),
     )
     parts = np.empty(1, np.int64)
     count = _write_items(*rows, parts.ctypes.data, 0, 0)
@@ -69,6 +77,7 @@ def make_planner_ready() -> None:
 def _write_items(
     request: int,
     position: int,
+    until: int,
     num_rows: int,
     group: int,
     window: int,
@@ -86,11 +95,18 @@ def _write_items(
             whole = _end_of_run(start, num_rows, request, position)
         first = read_index(position, start)
         room_left = smaller(most, window - first % window) if chunked else most
-        stop = _end_of_run(start, smaller(num_rows, start + room_left), request, position)
+        last = smaller(num_rows, start + room_left)
+        end = read_index(until, start) if until != 0 else first + 1
+        if end > first + 1:
+            last = smaller(last, start + end - first)
+        stop = _end_of_run(start, last, request, position)
+        if until != 0 and end == first + 1:
+            stop = _end_of_causal(start, stop, position, until)
         low = larger(0, first - window + 1) if window > 0 else 0
         high = read_index(position, stop - 1) + 1
         if ahead > 0:
             high = smaller(high + ahead, read_index(position, whole - 1) + 1)
+        high = larger(high, end)
         chunk = larger(CHUNK, CHUNK_PER_ROW * (stop - start))
         low = first - first % window if chunked else low - low % chunk
         pieces = (high - low + chunk - 1) // chunk
@@ -105,6 +121,7 @@ def _write_items(
                 write_index(item, 5, smaller(high, low + (piece + 1) * chunk))
                 write_index(item, 6, parts + piece * (stop - start) if pieces > 1 else -1)
                 write_index(item, 7, pieces if piece == 0 else 0)
+                write_index(item, 8, NO_END if end > first + 1 else 0)
             number += 1
         parts += pieces * (stop - start) if pieces > 1 else 0
         start = stop
@@ -121,5 +138,14 @@ def _end_of_run(start: int, last: int, request: int, position: int) -> int:
         and read_index(request, stop) == read_index(request, start)
         and read_index(position, stop) == read_index(position, stop - 1) + 1
     ):
+        stop += 1
+    return stop
+
+
+@device_function
+def _end_of_causal(start: int, last: int, position: int, until: int) -> int:
+    """Return where rows from `start` on see more than what lies before them, or `last`."""
+    stop = start + 1
+    while stop < last and read_index(until, stop) == read_index(position, stop) + 1:
         stop += 1
     return stop

@@ -14,6 +14,15 @@ from numpy.typing import NDArray
 MediaKind: TypeAlias = Literal["image", "video", "audio"]
 
 
+class Mixture(NamedTuple):
+    """The rows of a tower's output that make up each token: int32 [tokens k], and their weights
+    float32 [tokens k]. Behind the last row of an input come those that the model brings itself.
+    """
+
+    rows: NDArray[np.int32]
+    weights: NDArray[np.float32]
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class TowerInput:
     """The numbers that a tower reads of one image, video or audio clip.
@@ -22,12 +31,13 @@ class TowerInput:
         kind: What was prepared.
         features: float32. Images and videos of the Qwen-VL families: patches
             [num_patches, channels * frames * patch * patch], the patches of one merged row next to
-            each other. SigLIP families: tiles [num_tiles, 3, height, width]. Audio: a log-mel
-            spectrogram [num_mels, num_frames].
+            each other. Towers for pictures of one size: tiles [num_tiles, 3, height, width].
+            Audio: a log-mel spectrogram [num_mels, num_frames].
         num_tokens: Rows of the tower's output, which replace as many placeholder tokens.
         digest: SHA-256 of the media's bytes and of everything else that decides the features.
         grid_thw: Patches along time, height and width; None where the tower needs no grid.
         num_valid: Audio: frames that hold sound, the others are padding; None if all do.
+        mixture: How tokens are made of the tower's rows; None where they are its rows.
     """
 
     kind: MediaKind
@@ -36,6 +46,7 @@ class TowerInput:
     digest: bytes
     grid_thw: tuple[int, int, int] | None = None
     num_valid: int | None = None
+    mixture: Mixture | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -65,12 +76,14 @@ class PromptMedia:
     """The media of a prompt, in the order of their first tokens.
 
     `positions` int32 [axes, prompt_len] are what rotary embeddings see; None where every axis
-    counts the tokens. Behind the prompt, a token at index n has position n + `delta`.
+    counts the tokens. Behind the prompt, a token at index n has position n + `delta`. Where media
+    are `bidirectional`, the tokens of a run see each other, and no step computes a part of them.
     """
 
     items: tuple[MediaItem, ...]
     positions: NDArray[np.int32] | None = None
     delta: int = 0
+    bidirectional: bool = False
 
     def delta_from(self) -> int:
         """Return the index from which on every axis of a token at index n is n + `delta`."""

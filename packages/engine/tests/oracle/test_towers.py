@@ -22,6 +22,7 @@ from media_models import (
     save,
 )
 from oracle import TOLERANCE, deviation
+from tile_models import TILED, WIDE_TILED, Tiled, TiledOracle, tiles
 from spaninfer_engine.backends.cpu.ops import CpuOps
 from spaninfer_engine.backends.host.tower import Encoding, HostTower
 from spaninfer_engine.load import open_checkpoint
@@ -90,6 +91,34 @@ def test_heads_of_published_sizes_are_as_exact(size: int, backend: Backend, tmp_
     oracle = save(WIDE_SIGHTS[size], tmp_path)
 
     assert_rows_are_those_of(oracle, tmp_path, backend, [("image", (1, 20, 28)), GRIDS[1]])
+
+
+def assert_tiles_are_seen(tiled: Tiled, folder: Path, backend: Backend) -> None:
+    oracle = TiledOracle(tiled)
+    oracle.save(folder)
+    inputs = [tiles(tiled, count, seed) for seed, count in enumerate((1, 3, 1))]
+    tower, ops = tower_on(backend, folder)
+
+    encodings = tower.encode(inputs)
+
+    for item, encoding in zip(inputs, encodings, strict=True):
+        assert encoding.deep == ()
+        assert deviation(ops.to_host(encoding.rows), oracle.rows(item)) < TOLERANCE
+
+
+@pytest.mark.parametrize("backend", EXACT, ids=str)
+@pytest.mark.parametrize("name", TILED)
+def test_pictures_of_one_size_are_seen_as_by_transformers(
+    name: str, backend: Backend, tmp_path: Path
+) -> None:
+    assert_tiles_are_seen(TILED[name], tmp_path, backend)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", WIDE_TILED)
+@pytest.mark.parametrize("backend", EXACT, ids=str)
+def test_wide_towers_see_tiles_as_exactly(size: int, backend: Backend, tmp_path: Path) -> None:
+    assert_tiles_are_seen(WIDE_TILED[size], tmp_path, backend)
 
 
 def assert_clips_are_heard(hearing: Hearing, folder: Path, backend: Backend, valid: Any) -> None:

@@ -40,6 +40,7 @@ class Item:
     logits_from: int = maxsize
     rope_seq_len: int = 0
     encoded_until: int = maxsize
+    uncut: tuple[tuple[int, int], ...] = ()
     client: str = ""
     prompt_len: int = 10
 
@@ -341,3 +342,52 @@ def test_a_level_of_priority_overtakes_whom_it_does_not_come_too_late_for(levels
 
 def test_equal_priorities_go_by_arrival():
     assert sort_key(5, 1.0) < sort_key(5, 2.0)
+
+
+# ---- what one step computes whole ----------------------------------------------------------------
+
+
+def of_slices(plan):
+    return [(each.seq_id, each.start, each.stop) for each in plan[0]]
+
+
+def test_a_slice_ends_in_front_of_an_image_that_it_would_cut():
+    image = prompt(1, 0, 60, uncut=((10, 26), (30, 46)))
+
+    assert of_slices(plan_step([image], tuning(20))) == [(1, 0, 10)]
+    assert of_slices(plan_step([image], tuning(26))) == [(1, 0, 26)]
+    assert of_slices(plan_step([image], tuning(45))) == [(1, 0, 30)]
+    assert of_slices(plan_step([image], tuning(100))) == [(1, 0, 60)]
+
+
+def test_an_image_of_which_a_part_is_cached_is_finished_in_one_step():
+    image = prompt(1, 18, 60, uncut=((10, 26),))
+
+    assert of_slices(plan_step([image], tuning(20))) == [(1, 18, 38)]
+    assert of_slices(plan_step([image, prompt(2, 0, 5)], tuning(7))) == [(2, 0, 5)]
+
+
+def test_an_image_that_does_not_fit_beside_decodes_takes_the_place_of_some_every_other_step():
+    decodes = [decode(seq_id, 50) for seq_id in range(2, 12)]
+    image = prompt(1, 10, 60, uncut=((10, 26),))
+
+    assert of_slices(plan_step([image, *decodes], tuning(20), number=1)) == [
+        (each.seq_id, 50, 51) for each in decodes
+    ]
+    assert of_slices(plan_step([image, *decodes], tuning(20), number=2)) == [
+        *((each.seq_id, 50, 51) for each in decodes[:4]),
+        (1, 10, 26),
+    ]
+
+
+def test_half_a_step_for_each_client_is_enough_for_the_first_ones_image():
+    first = prompt(1, 10, 60, uncut=((10, 26),), client="ann")
+    other = prompt(2, 0, 60, client="bob")
+
+    assert of_slices(plan_step([first, other], tuning(20))) == [(1, 10, 26), (2, 0, 4)]
+
+
+def test_an_image_is_waited_for_only_by_who_needs_it():
+    behind = prompt(1, 10, 60, uncut=((10, 26),), encoded_until=10)
+
+    assert of_slices(plan_step([behind, decode(2, 50)], tuning(20))) == [(2, 50, 51)]

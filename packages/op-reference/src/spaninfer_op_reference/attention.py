@@ -27,15 +27,17 @@ def attend(
     chunked: bool = False,
     bias: Floats | None = None,
     sinks: Floats | None = None,
+    until: Ints | None = None,
 ) -> Floats:
     """[T H E]: softmax(softcap(scale * q.k) + bias[H N]) over the visible values[N K E].
 
-    query[T H D], keys[N K D]. A query at position i sees keys at positions j <= i, and with a
-    window only j > i - window; every query must see one. `chunked` windows do not slide: i sees
+    query[T H D], keys[N K D]. A query at position i sees keys at positions j <= i, or j < until[i]
+    where that is given (tokens of an image that see each other, Gemma 3), and with a window only
+    j > i - window; every query must see one. `chunked` windows do not slide: i sees
     the keys of its own chunk of `window` positions (Llama 4). sinks[H] are scores of one key more
     per head, which has no value (gpt-oss).
     """
-    visible = _visible(query_positions, key_positions, window)
+    visible = _visible(query_positions, key_positions, window, until)
     if window is not None and chunked:
         visible &= (query_positions // window)[:, None] == key_positions // window
     scores = np.where(visible, _scores(query, keys, scale, softcap, bias), -np.inf)
@@ -119,10 +121,15 @@ def _scores(
     return scores if bias is None else scores + bias[:, None].astype(scores.dtype)
 
 
-def _visible(query_positions: Ints, key_positions: Ints, window: int | None) -> NDArray[np.bool_]:
+def _visible(
+    query_positions: Ints, key_positions: Ints, window: int | None, until: Ints | None = None
+) -> NDArray[np.bool_]:
     """[T N]: True where a query sees a key."""
-    distance = query_positions[:, None] - key_positions
-    return distance >= 0 if window is None else (distance >= 0) & (distance < window)
+    ends = query_positions + 1 if until is None else until
+    visible: NDArray[np.bool_] = key_positions < ends[:, None]
+    if window is not None:
+        visible &= query_positions[:, None] - key_positions < window
+    return visible
 
 
 def _read(weights: Floats, values: Floats) -> Floats:

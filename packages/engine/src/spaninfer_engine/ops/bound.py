@@ -100,6 +100,7 @@ MEDIA = ProgramKey("media", Result.LOGITS)  # some tokens get hidden states from
 POOL = ProgramKey("pool", Result.VECTORS)
 TOWER = ProgramKey("tower", Result.FEATURES)
 STEM = ProgramKey("stem", Result.FEATURES)  # what an audio tower computes frame by frame
+EXTRA = ProgramKey("extra", Result.FEATURES)  # rows that stand between those of media
 
 
 class Programs(Generic[A]):

@@ -59,6 +59,24 @@ class TapRows:
 
 
 @dataclass(frozen=True, slots=True)
+class Transposed:
+    """A matrix stored [in, out] as [out, in]."""
+
+    def __call__(self, array: Host) -> Host:
+        """Return a new array."""
+        return np.ascontiguousarray(array.T)
+
+
+@dataclass(frozen=True, slots=True)
+class OneRow:
+    """All numbers as a single row: [n] as [1, n]."""
+
+    def __call__(self, array: Host) -> Host:
+        """Return the view."""
+        return array.reshape(1, -1)
+
+
+@dataclass(frozen=True, slots=True)
 class UnitRows:
     """Every row divided by its L2 norm (in float32; norms below 1e-12 count as 1e-12)."""
 
@@ -89,6 +107,11 @@ class OneAxis:
         return array.reshape(-1)
 
 
+View: TypeAlias = (
+    HeadRows | FlatRows | TapRows | Transposed | OneRow | UnitRows | TakenApart | OneAxis
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Use:
     """One use of checkpoint tensors by an operation, under the name of the operator's argument.
@@ -99,7 +122,7 @@ class Use:
     argument: str
     tensors: tuple[Weight | Ones, ...]
     stacked: bool = False
-    view: HeadRows | FlatRows | TapRows | UnitRows | TakenApart | OneAxis | None = None
+    view: View | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

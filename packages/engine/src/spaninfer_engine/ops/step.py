@@ -66,6 +66,7 @@ class AttentionMetadata(Generic[A]):
     caches: tuple[SpanCache[A], ...]  # per cache group
     second_from: Ints  # [R] by table row: the position from which a pair's second text begins
     windows: AttentionMetadata[A] | None = None  # towers: the same rows cut into windows
+    until: Ints | None = None  # [T] position behind the last that a token sees; None: its own
 
     def token_types(self) -> Ints:
         """Return the type of every token, [T]: 1 in the second text of a pair, else 0."""

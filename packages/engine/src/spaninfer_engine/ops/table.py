@@ -135,6 +135,10 @@ class Ops(Protocol, Generic[A]):
         """Return the rows of all parts, one below the other."""
         ...
 
+    def mix_rows(self, x: A, rows: NDArray[np.int32], weights: NDArray[np.float32]) -> A:
+        """Return weighted sums of rows of x: of rows[n k], by weights[n k], in float32."""
+        ...
+
     def prepare(self, step: Step[A]) -> None:
         """Note where the arrays of the next step lie, for backends whose operators are compiled."""
         ...

@@ -62,7 +62,7 @@ def expand_media(
         text_len = 0
     items = tuple(map(_item, media, places))
     if not layout.has_mrope:
-        return MediaPrompt(ids, PromptMedia(items))
+        return MediaPrompt(ids, PromptMedia(items, bidirectional=layout.bidirectional))
     positions = mrope_positions([*parts, TextRun(text_len)])
     return MediaPrompt(ids, _with_positions(items, positions))
 
@@ -140,6 +140,22 @@ def expand_frames(
                 pieces.append(("".join(f"<{at:.1f} seconds>{framed}" for at in frames), True))
             pieces.append((part, True))
     return _joined(pieces)
+
+
+def wrap_images(prompt: Prompt, marks: tuple[str, str, str], around: str) -> Prompt:
+    """Return a prompt in which what the template wrote for an image stands in front of its
+    placeholder, and an end behind it, with text around (Gemma 3).
+
+    `marks` are the texts before an image, of the placeholder, and behind an image.
+    """
+    start, placeholder, end = marks
+    whole = f"{around}{start}{placeholder}{end}{around}"
+    return _joined(
+        [
+            (text.replace(start, whole) if is_trusted else text, is_trusted)
+            for text, is_trusted in _pieces(prompt)
+        ]
+    )
 
 
 def _pieces(prompt: Prompt) -> Iterator[tuple[str, bool]]:

@@ -18,6 +18,9 @@ class MediaLayout:
     has_mrope: bool = False  # positions in time, height and width?
     tokens_per_second: float | None = None  # M-RoPE steps of videos; None: one per grid row
     frame_marks: tuple[int, int] | None = None  # frames stand alone, behind their time, between
+    image_marks: tuple[int, int] | None = None  # the template writes the first for an image
+    around: str = ""  # text around both
+    bidirectional: bool = False  # tokens of an image see each other
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from spaninfer_multimodal import (
 
 from spaninfer_engine.errors import ConfigError, InvalidMedia
 from spaninfer_engine.media import MediaKind
-from spaninfer_engine.preprocess.expand import expand_frames, expand_media
+from spaninfer_engine.preprocess.expand import expand_frames, expand_media, wrap_images
 from spaninfer_engine.preprocess.layout import MediaLayout, MediaSetup
 from spaninfer_engine.preprocess.parts import MediaPart
 from spaninfer_engine.preprocess.prepared import PreparedMedia, prepared
@@ -86,16 +86,23 @@ class MediaProcessor:
 
     def prompt(self, rendered: Prompt, media: Sequence[PreparedMedia]) -> MediaPrompt:
         """Return the prompt of a rendered conversation with these media, in their order."""
-        marks = self._layout.frame_marks
-        if marks is not None:
-            ids = (marks[0], self._layout.placeholders["video"], marks[1])
-            before, pad, behind = (self._tokenizer.token_bytes(each).decode() for each in ids)
+        layout = self._layout
+        if layout.frame_marks is not None:
             times = [each.times_s for each in media if each.input.kind == "video"]
-            rendered = expand_frames(rendered, (before, pad, behind), times)
+            rendered = expand_frames(rendered, self._texts("video", layout.frame_marks), times)
+        if layout.image_marks is not None:
+            marks = self._texts("image", layout.image_marks)
+            rendered = wrap_images(rendered, marks, layout.around)
         token_ids = self._tokenizer.encode(
             rendered.text, add_special=False, parse_special=rendered.trusted
         )
         return expand_media(token_ids, media, self._layout)
+
+    def _texts(self, kind: MediaKind, marks: tuple[int, int]) -> tuple[str, str, str]:
+        """Return the texts in front of a placeholder, of itself, and behind it."""
+        ids = (marks[0], self._layout.placeholders[kind], marks[1])
+        before, pad, behind = (self._tokenizer.token_bytes(each).decode() for each in ids)
+        return before, pad, behind
 
     def _features(self, media: Image | Video | Audio, part: MediaPart) -> Patches | Tiles | Mel:
         match media, self._processors.vision, self._processors.audio:

@@ -16,6 +16,7 @@ from spaninfer_engine.ops.operation import (
     OneAxis,
     Operation,
     TakenApart,
+    Transposed,
     UnitRows,
     Use,
 )
@@ -170,7 +171,10 @@ class Lowering:
 
     def linear(self, linear: Linear, x: str, name: str) -> str:
         """Append x @ weight.T + bias."""
-        return self.add("linear", x, name=name, uses=_affine(linear.weight, linear.bias))
+        uses = _affine(linear.weight, linear.bias)
+        if linear.transposed:
+            uses = (replace(uses[0], view=Transposed()), *uses[1:])
+        return self.add("linear", x, name=name, uses=uses)
 
     def norm(self, norm: Norm | None, x: str) -> str:
         """Append a norm; without one, x stays as it is."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spaninfer_engine.ops.bound import STEM, TOWER, ProgramKey, Result
-from spaninfer_engine.ops.operation import FlatRows, TapRows, Use
+from spaninfer_engine.ops.bound import EXTRA, STEM, TOWER, ProgramKey, Result
+from spaninfer_engine.ops.operation import FlatRows, OneRow, TapRows, Use
 from spaninfer_engine.program.lower import Lowering
 from spaninfer_engine.program.program import Program
 from spaninfer_engine.spec.nodes import Linear
@@ -19,11 +19,12 @@ from spaninfer_engine.spec.tower_nodes import AudioTower, Merger, PatchTower, To
 
 def lower_tower(tower: Tower) -> Mapping[ProgramKey, Program]:
     """Return the programs that make rows for tokens out of the features of a step."""
+    extra = {} if tower.extra is None else {EXTRA: _extra(tower)}
     match tower:
         case PatchTower():
-            return {TOWER: _patches(tower)}
+            return {TOWER: _patches(tower), **extra}
         case AudioTower():
-            return {STEM: _stem(tower), TOWER: _clips(tower)}
+            return {STEM: _stem(tower), TOWER: _clips(tower), **extra}
 
 
 def _program(lowering: Lowering, result: str) -> Program:
@@ -70,12 +71,41 @@ def _places(lowering: Lowering, tower: PatchTower) -> str | None:
 def _merged(lowering: Lowering, merger: Merger, x: str) -> str:
     if not merger.norm_after:
         x = lowering.norm(merger.norm, x)
-    x = lowering.add("join_rows", x, name="joined", count=merger.count)
+    if merger.is_mean:
+        x = _mean(lowering, x, merger.count, merger.down.weight.shape[0])
+    elif merger.count > 1:
+        x = lowering.add("join_rows", x, name="joined", count=merger.count)
     if merger.norm_after:
         x = lowering.norm(merger.norm, x)
-    up = lowering.linear(merger.up, x, "up")
-    inner = lowering.add("activation", up, name="inner", act=merger.act)
-    return lowering.linear(merger.down, inner, "rows")
+    if merger.up is not None:
+        up = lowering.linear(merger.up, x, "up")
+        x = lowering.add("activation", up, name="inner", act=merger.act)
+    return lowering.linear(merger.down, x, "rows")
+
+
+def _mean(lowering: Lowering, x: str, count: int, channels: int) -> str:
+    """Append the mean of neighbouring rows: their sum by halves, as long as there are any."""
+    if count == 1:
+        return x
+    x = lowering.add("join_rows", x, name="joined", count=count)
+    left = count
+    while left > 1:
+        parts = 2 if left % 2 == 0 else left
+        left //= parts
+        sizes = (left * channels,) * parts
+        x, *others = lowering.add_many("split", x, names=("row",) * parts, sizes=sizes)
+        for other in others:
+            x = lowering.add("add", x, other, name="sum", scale=1.0)
+    return lowering.add("scale", x, name="mean", factor=1 / count)
+
+
+def _extra(tower: Tower) -> Program:
+    """Return the rows that stand between those of patches or clips."""
+    assert tower.extra is not None
+    lowering = Lowering((), groups=())
+    view = OneRow() if len(tower.extra.shape) == 1 else None
+    uses = (Use("table", (tower.extra,), view=view),)
+    return _program(lowering, lowering.add("learned_positions", name="rows", uses=uses, offset=0))
 
 
 # ---- audio ---------------------------------------------------------------------------------------
@@ -102,17 +132,5 @@ def _clips(tower: AudioTower) -> Program:
         lowering.layer = index
         x = lowering.node(layer, x)
     lowering.layer = None
-    x = lowering.norm(tower.norm, _mean(lowering, tower, x))
+    x = lowering.norm(tower.norm, _mean(lowering, x, tower.pool, tower.hidden))
     return _program(lowering, lowering.linear(tower.projector, x, "rows"))
-
-
-def _mean(lowering: Lowering, tower: AudioTower, x: str) -> str:
-    """Append the mean of neighbouring rows."""
-    if tower.pool == 1:
-        return x
-    joined = lowering.add("join_rows", x, name="joined", count=tower.pool)
-    sizes = (tower.hidden,) * tower.pool
-    first, *others = lowering.add_many("split", joined, names=("row",) * tower.pool, sizes=sizes)
-    for other in others:
-        first = lowering.add("add", first, other, name="sum", scale=1.0)
-    return lowering.add("scale", first, name="mean", factor=1 / tower.pool)

@@ -75,6 +75,7 @@ def admit(request: Request, queued: Queued, limits: Limits) -> Admitted | Refuse
         or _check_ids(request.sampling, limits.vocab)
         or _check_adapter(request.placement.adapter)
         or _check_media(request.media, limits)
+        or _check_together(request, limits)
         or _check_queue(request, queued, limits)
     )
     if reason is not None:
@@ -125,6 +126,26 @@ def _check_media(media: PromptMedia | None, limits: Limits) -> EngineError | Non
                 f"{limits.max_encoded}: lower max_pixels, fps or num_frames, or start the engine "
                 "with a larger encoder_memory"
             )
+    return None
+
+
+def _check_together(request: Request, limits: Limits) -> EngineError | None:
+    """Refuse media whose tokens see each other where one step cannot compute all of them."""
+    media = request.media
+    if media is None or not media.bidirectional:
+        return None
+    longest = max((run.stop - run.start for run in media.runs()), default=0)
+    if longest > limits.step_tokens:
+        return RequestError(
+            f"the prompt has an image of {longest} tokens that see each other, and a step computes "
+            f"{limits.step_tokens}: start the engine with step_tokens of {longest} or more"
+        )
+    if request.sampling.prompt_logprobs is not None:
+        return InvalidSampling(
+            "prompt_logprobs",
+            request.sampling.prompt_logprobs,
+            "None for prompts with images of this model, whose tokens see later ones",
+        )
     return None
 
 

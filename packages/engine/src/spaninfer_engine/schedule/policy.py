@@ -5,9 +5,11 @@ Functions of what they are given: no clock, no spans, no locks.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, takewhile
+from sys import maxsize
 from typing import Protocol, TypeVar
 
 from spaninfer_engine.plan import Slice, Tuning
@@ -66,6 +68,7 @@ class Schedulable(Protocol):
     logits_from: int  # logits are computed from here on, not just for samples
     rope_seq_len: int
     encoded_until: int  # prefills go no further: the media of the next tokens are not encoded
+    uncut: Sequence[tuple[int, int]]  # positions [start, stop) that one step computes, ascending
 
 
 P = TypeVar("P", bound=Schedulable)
@@ -141,6 +144,7 @@ def _plan_step(
     step_tokens, pause = tuning.step_tokens, tuning.pause_tokens if may_pause else 0
     del slices[step_tokens:], chosen[step_tokens:]
     left = step_tokens - len(slices)
+    least = _least(prefills)
     if slices and prefills:
         waiting = sum([item.prefill_end - item.num_scheduled for item in prefills])
         if 0 < pause <= waiting and number % PAUSE_EVERY == 0:
@@ -149,6 +153,9 @@ def _plan_step(
                 return alone
         most = min(waiting, left, tuning.mixed_prompt_tokens)
         left = _beside(len(slices), most, tuning.prompt_tile, number)
+        if left < least and number % PAUSE_EVERY == 0:  # an image is computed whole
+            del slices[step_tokens - least :], chosen[step_tokens - least :]
+            left = least
     parts, items = _prefills(prefills, left, tuning.prompt_logits)
     return slices + parts, chosen + items
 
@@ -244,6 +251,7 @@ def _granted(prefills: Sequence[P], tokens: int, logits: int) -> list[int]:
     wanted = [_prefill(item, tokens, logits).num_tokens for item in prefills]
     granted = [0] * len(prefills)
     halves = dict.fromkeys((item.client for item in prefills), max(tokens // 2, 1))
+    halves[prefills[0].client] = max(halves[prefills[0].client], _uncut_tokens(prefills[0]))
     for is_shared in (True, False):
         for at, item in enumerate(prefills):
             more = min(wanted[at] - granted[at], tokens)
@@ -264,6 +272,26 @@ def _beside(decodes: int, tokens: int, tile: int, number: int) -> int:
     return tokens if tokens < tile else tokens - tokens % tile
 
 
+def _least(prefills: Sequence[Schedulable]) -> int:
+    """Return the tokens that the first prefill needs in one step, or it gets none."""
+    ready = (item for item in prefills if item.num_scheduled < item.encoded_until)
+    return next(map(_uncut_tokens, ready), 0)
+
+
+def _uncut_tokens(item: Schedulable) -> int:
+    """Return how many tokens of a prefill come next that one step computes; 0 for any number."""
+    at = bisect_right(item.uncut, (item.num_scheduled, maxsize)) - 1
+    return max(item.uncut[at][1] - item.num_scheduled, 0) if at >= 0 else 0
+
+
+def _whole(item: Schedulable, stop: int) -> int:
+    """Return `stop`, or where the tokens begin that it would cut."""
+    at = bisect_left(item.uncut, (stop, 0)) - 1
+    if at >= 0 and stop < item.uncut[at][1]:
+        return max(item.uncut[at][0], item.num_scheduled)
+    return stop
+
+
 def _prefill(item: Schedulable, tokens: int, logits: int) -> Slice:
     stop = min(
         item.prefill_end,
@@ -271,6 +299,8 @@ def _prefill(item: Schedulable, tokens: int, logits: int) -> Slice:
         max(item.num_scheduled, item.logits_from) + logits,
         max(item.num_scheduled, item.encoded_until),
     )
+    if item.uncut:
+        stop = _whole(item, stop)
     samples = stop == item.prefill_end
     logits_from = min(max(item.num_scheduled, item.logits_from), stop - samples)
     return Slice(item.seq_id, item.num_scheduled, stop, logits_from, samples, item.rope_seq_len)

@@ -58,6 +58,7 @@ class SequenceState:
         "scheduled_s",
         "seq_id",
         "tables",
+        "uncut",
     )
 
     def __init__(
@@ -82,6 +83,8 @@ class SequenceState:
         self.rope_seq_len = self.prompt_len
         media = request.media
         self.media_runs: tuple[MediaRun, ...] = () if media is None else media.runs()
+        together = media is not None and media.bidirectional
+        self.uncut = tuple(run[:2] for run in self.media_runs) if together else ()
         self.encoded_until = maxsize  # the first position whose media are not encoded
         self.hasher = hasher
         self.tables, self.capacity, self.num_published_spans = tables, 0, 0

@@ -32,7 +32,7 @@ def _is(weight: nodes.Weight | nodes.Ones, *shape: int) -> Misfits:
 
 
 def _linear(linear: nodes.Linear, rows: int, columns: int) -> Misfits:
-    yield from _is(linear.weight, rows, columns)
+    yield from _is(linear.weight, *((columns, rows) if linear.transposed else (rows, columns)))
     if linear.bias is not None:
         yield from _is(linear.bias, rows)
 
@@ -95,7 +95,8 @@ def _audio_tower(tower: AudioTower) -> Misfits:
 
 
 def _patch_tower(tower: PatchTower, decoder: nodes.Decoder) -> Misfits:
-    hidden, pixels = tower.hidden, (tower.channels, tower.temporal, tower.patch, tower.patch)
+    frames = () if tower.tile is not None else (tower.temporal,)
+    hidden, pixels = tower.hidden, (tower.channels, *frames, tower.patch, tower.patch)
     yield from _is(tower.embedding.weight, hidden, *pixels)
     if tower.embedding.bias is not None:
         yield from _is(tower.embedding.bias, hidden)
@@ -111,6 +112,11 @@ def _patch_tower(tower: PatchTower, decoder: nodes.Decoder) -> Misfits:
         yield from _merger(merger, tower)
     if any(not 0 <= index < len(tower.layers) for index, _ in tower.deepstack):
         yield f"deepstack mergers follow layers that are none of {len(tower.layers)}"
+    if tower.tile is not None and (tower.temporal > 1 or tower.tile % tower.merge):
+        yield f"tiles of {tower.tile} patches and 1 frame make no rows of {tower.merge} squared"
+    if tower.extra is not None:
+        yield from _is(tower.extra, *tower.extra.shape[:-1], tower.width)
+    yield from _norm("norm of the tower", tower.norm, hidden)
 
 
 def _tower_layer(layer: nodes.Layer, tower: Tower) -> Misfits:
@@ -132,12 +138,15 @@ def _attends_in_windows(layer: nodes.Layer) -> bool:
 
 
 def _merger(merger: Merger, tower: PatchTower) -> Misfits:
-    wide = merger.count * tower.hidden
+    wide = tower.hidden if merger.is_mean else merger.count * tower.hidden
     if merger.count != tower.merge**2:
         yield f"a token is made of {merger.count} patches, and of {tower.merge} squared"
     yield from _norm("norm of a merger", merger.norm, wide if merger.norm_after else tower.hidden)
-    yield from _linear(merger.up, wide, wide)
-    yield from _linear(merger.down, tower.width, wide)
+    inner = wide
+    if merger.up is not None:
+        inner = merger.up.weight.shape[0]
+        yield from _linear(merger.up, inner, wide)
+    yield from _linear(merger.down, tower.width, inner)
 
 
 def _head(node: nodes.Head, decoder: nodes.Decoder) -> Misfits:

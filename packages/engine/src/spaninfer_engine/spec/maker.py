@@ -93,6 +93,15 @@ class Maker:
             plus_one=self._norms.plus_one,
         )
 
+    def prefix_of(self, key: str, probe: str) -> str:
+        """Return what precedes some names: of the key's alternatives, the one with the weight
+        `probe`; where the spec says none, what precedes all.
+        """
+        options = self.scope.texts(self._section, key)
+        if not any(options):
+            return self.prefix
+        return next((each for each in options if self.has(each + probe)), options[0])
+
     def _options(self, key: str) -> tuple[str, ...]:
         return self.scope.texts(self._section, key) or ("",)
 

@@ -65,10 +65,11 @@ class Ones:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """x @ weight.T + bias."""
+    """x @ weight.T + bias; x @ weight + bias where it is stored `transposed`."""
 
-    weight: Weight  # [out, in]
+    weight: Weight  # [out, in], or [in, out]
     bias: Weight | None = None  # [out]
+    transposed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import ClassVar, cast
+from typing import ClassVar, Literal, cast
 
 from spaninfer_engine.spec.account import check_expected, unread
 from spaninfer_engine.spec.maker import Maker, NormKind, NormRule
@@ -88,9 +88,11 @@ def _scope(spec: ModelSpec, config: Mapping[str, object], section: str) -> Scope
     for name, entry in spec.said(f"{section}.expect").items():
         own["config.expect", name] = entry
     own["config", "ignore"] = Entry(spec.source, spec.entry(section, "ignore").text)
+    beside = cast("tuple[str, ...]", spec.entry(section, "beside").text)
+    inner = {**{key: config[key] for key in beside if key in config}, **inner}
     scope = Scope(replace(spec, entries=MappingProxyType(own)), inner)
-    scope.value(section, "config")
-    scope.value(section, "ignore")
+    for key in ("config", "ignore", "beside"):
+        scope.value(section, key)
     check_expected(scope)
     return scope
 
@@ -102,8 +104,14 @@ def _media(spec: ModelSpec, config: Mapping[str, object]) -> tuple[MediaTokens, 
         for field in ("image", "video", "audio", "start", "end")
     }
     seconds = scope.optional_number("media", "seconds_per_t")
-    apart = scope.flag("media", "frames_apart")
-    return MediaTokens(**tokens, seconds_per_t=seconds, frames_apart=apart), scope
+    media = MediaTokens(
+        **tokens,
+        seconds_per_t=seconds,
+        frames_apart=scope.flag("media", "frames_apart"),
+        bidirectional=scope.flag("media", "bidirectional"),
+        around=scope.text("media", "around"),
+    )
+    return media, scope
 
 
 class _Reader:
@@ -160,8 +168,8 @@ class _Reader:
         name = self._maker.name("o", within)
         return self._maker.linear(name, self._hidden, self._hidden, bias=True, split=1)
 
-    def _name(self, key: str, j: int = 0) -> str:
-        name = self._maker.name(key, self._maker.prefix)
+    def _name(self, key: str, within: str | None = None, j: int = 0) -> str:
+        name = self._maker.name(key, self._maker.prefix if within is None else within)
         if name == "":
             problem = "the tower has such a part: name it"
             raise self._scope.error(f"{self.section}.weights", key, problem)
@@ -172,6 +180,19 @@ class _Reader:
         assert norm is not None, name
         return norm
 
+    def _split(self, within: str, *, key_bias: bool) -> SplitQkv:
+        hidden, maker = self._hidden, self._maker
+        return SplitQkv(
+            *(
+                maker.linear(
+                    *(maker.name(key, within), hidden, hidden),
+                    bias=key != "k" or key_bias,
+                    split=0,
+                )
+                for key in ("q", "k", "v")
+            )
+        )
+
 
 class _PatchReader(_Reader):
     """Reads [vision] once and makes the tower."""
@@ -181,15 +202,18 @@ class _PatchReader(_Reader):
 
     def __init__(self, scope: Scope, names: Collection[str] | None, width: int) -> None:
         super().__init__(scope, names, width)
-        self._merge, self._patch = self._size("merge"), self._size("patch")
+        self._patch = self._size("patch")
+        self._tile = self._tile_side()
+        self._merge = self._merged_side()
+        self._out_width = scope.optional_integer("vision", "out") or width
 
     def tower(self) -> PatchTower:
         """Return the tower."""
         window, full = self._window(), self._indices("full_layers")
         return PatchTower(
-            kinds=("image", "video"),
+            kinds=("image", "video") if self._scope.flag("vision", "videos") else ("image",),
             hidden=self._hidden,
-            width=self._size("out"),
+            width=self._out_width,
             heads=self._heads,
             patch=self._patch,
             temporal=self._size("temporal"),
@@ -202,20 +226,48 @@ class _PatchReader(_Reader):
                 )
                 for index in range(self._layers)
             ),
-            merger=self._merger("merger", norm_after=False),
+            merger=self._merger(),
             positions=self._positions(),
+            norm=self._maker.norm(self._maker.name("final_norm", self._maker.prefix), self._hidden),
             window=window,
             deepstack=tuple(
-                (layer, self._merger("deep", norm_after=True, j=j))
+                (layer, self._mlp_merger("deep", self._maker.prefix, norm_after=True, j=j))
                 for j, layer in enumerate(self._indices("deepstack"))
             ),
+            tile=self._tile,
+            extra=self._extra(),
         )
+
+    def _tile_side(self) -> int | None:
+        """Return the patches of a tile's side; what is left of its pixels is not seen."""
+        pixels = self._scope.optional_integer("vision", "tile")
+        if pixels is not None and pixels < self._patch:
+            problem = f"{pixels} pixels hold no patch of {self._patch}"
+            raise self._scope.error("vision", "tile", problem)
+        return None if pixels is None else pixels // self._patch
+
+    def _merged_side(self) -> int:
+        """Return the patches of a row's side."""
+        rows = self._scope.optional_integer("vision", "tile_tokens")
+        if rows is None:
+            return self._size("merge")
+        side = math.isqrt(rows)
+        if self._tile is None or side * side != rows or self._tile % side:
+            problem = f"{rows} tokens are no square that divides a tile of {self._tile} patches"
+            raise self._scope.error("vision", "tile_tokens", f"{problem} a side")
+        return self._tile // side
+
+    def _extra(self) -> Weight | None:
+        """Return the row behind every line of a picture."""
+        name = self._maker.name("extra", suffix="")
+        return Weight(name, (self._out_width,)) if name else None
 
     def _embedding(self) -> Linear:
         """Return the patch embedding: stored as a convolution, in which no two patches overlap."""
         patch = self._patch
         name = self._name("patch")
-        pixels = self._size("channels"), self._size("temporal"), patch, patch
+        frames = () if self._tile is not None else (self._size("temporal"),)
+        pixels = self._size("channels"), *frames, patch, patch
         bias = self._scope.flag("vision", "patch_bias")
         return Linear(
             Weight(f"{name}.weight", (self._hidden, *pixels)),
@@ -224,6 +276,8 @@ class _PatchReader(_Reader):
 
     def _positions(self) -> PatchPositions | None:
         rows = self._scope.optional_integer("vision", "pos_table")
+        if rows is None and self._tile is not None:
+            rows = self._tile**2
         if rows is None:
             return None
         side = math.isqrt(rows)
@@ -248,24 +302,35 @@ class _PatchReader(_Reader):
         return indices
 
     def _attention(self, in_windows: bool, within: str) -> RaggedAttention:
-        hidden, maker = self._hidden, self._maker
-        dim = hidden // self._heads
+        dim = self._hidden // self._heads
+        return RaggedAttention(
+            heads=Heads(self._heads, self._heads, dim),
+            qkv=self._qkv(within),
+            out=self._out(within),
+            scale=dim**-0.5,
+            positions=self._rope(dim),
+            in_windows=in_windows,
+        )
+
+    def _rope(self, dim: int) -> AxialRope | None:
+        theta = self._scope.optional_number("vision", "theta")
+        if theta is None:
+            return None
         if dim % 4:
             problem = (
                 f"heads of {dim} channels cannot turn half by row and half by column, in pairs"
             )
             raise self._scope.error("vision", "heads", problem)
-        parts = (hidden, hidden, hidden)
-        name = maker.name("qkv", within)
-        fused = maker.linear(name, 3 * hidden, hidden, bias=True, split=0, parts=parts)
-        return RaggedAttention(
-            heads=Heads(self._heads, self._heads, dim),
-            qkv=FusedQkv(fused, "concat"),
-            out=self._out(within),
-            scale=dim**-0.5,
-            positions=AxialRope(dim, self._scope.number("vision", "theta")),
-            in_windows=in_windows,
-        )
+        return AxialRope(dim, theta)
+
+    def _qkv(self, within: str) -> SplitQkv | FusedQkv:
+        hidden, layout = self._hidden, self._scope.text("vision", "qkv")
+        if layout == "split":
+            return self._split(within, key_bias=True)
+        parts = (hidden, hidden, hidden) if layout == "concat" else ()
+        name = self._maker.name("qkv", within)
+        fused = self._maker.linear(name, 3 * hidden, hidden, bias=True, split=0, parts=parts)
+        return FusedQkv(fused, cast(Literal["concat", "grouped"], layout))
 
     def _mlp(self, within: str) -> GatedMLP | PlainMLP:
         if self._scope.text("vision", "mlp") == "plain":
@@ -273,15 +338,50 @@ class _PatchReader(_Reader):
         gate, up = self._up(within, "gate"), self._up(within, "up")
         return GatedMLP(gate, up, self._down(within), self._act)
 
-    def _merger(self, kind: str, *, norm_after: bool, j: int = 0) -> Merger:
-        count = self._merge**2
+    def _merger(self) -> Merger:
+        kind, maker = self._scope.text("vision", "merger"), self._maker
+        suffix = "" if kind == "mean" else ".weight"
+        down = maker.name("merger_down")
+        within = maker.prefix_of("merger_prefix", down + suffix)
+        if kind == "mlp":
+            return self._mlp_merger("merger", within, norm_after=False)
+        if kind == "mean":
+            return self._mean_merger(within, down)
+        if self._merge != 1:
+            problem = f"each patch is a row, and {self._merge} squared make one"
+            raise self._scope.error("vision", "merger", problem)
+        out, up = self._out_width, within + maker.name("merger_up")
+        return Merger(
+            norm=None,
+            up=maker.linear(up, out, self._hidden, bias=True, split=0),
+            down=maker.linear(within + down, out, out, bias=True, split=1),
+            count=1,
+        )
+
+    def _mean_merger(self, within: str, down: str) -> Merger:
+        """Return a merger whose projection is stored [in, out], under a name without an ending."""
+        name = within + self._maker.name("merger_norm")
+        norm = self._maker.norm(name, self._hidden, "rms")
+        assert norm is not None
+        return Merger(
+            norm=replace(norm, plus_one=True),
+            up=None,
+            down=Linear(Weight(within + down, (self._hidden, self._out_width)), transposed=True),
+            count=self._merge**2,
+            norm_after=True,
+            is_mean=True,
+        )
+
+    def _mlp_merger(self, kind: str, within: str, *, norm_after: bool, j: int = 0) -> Merger:
+        count, maker = self._merge**2, self._maker
         wide = count * self._hidden
-        norm, up, down = (self._name(f"{kind}_{part}", j) for part in ("norm", "up", "down"))
-        out = self._scope.integer("vision", "out")
+        norm, up, down = (
+            self._name(f"{kind}_{part}", within, j) for part in ("norm", "up", "down")
+        )
         return Merger(
             norm=self._norm(norm, wide if norm_after else self._hidden),
-            up=self._maker.linear(up, wide, wide, bias=True, split=0),
-            down=self._maker.linear(down, out, wide, bias=True, split=1),
+            up=maker.linear(up, wide, wide, bias=True, split=0),
+            down=maker.linear(down, self._out_width, wide, bias=True, split=1),
             count=count,
             norm_after=norm_after,
         )
@@ -320,14 +420,9 @@ class _AudioReader(_Reader):
         return Linear(weight, Weight(f"{name}.bias", (self._hidden,)))
 
     def _attention(self, within: str) -> RaggedAttention:
-        hidden, maker = self._hidden, self._maker
-        q, k, v = (
-            maker.linear(maker.name(key, within), hidden, hidden, bias=key != "k", split=0)
-            for key in ("q", "k", "v")
-        )
-        dim = hidden // self._heads
-        heads = Heads(self._heads, self._heads, dim)
-        return RaggedAttention(heads, SplitQkv(q, k, v), self._out(within), dim**-0.5)
+        dim = self._hidden // self._heads
+        heads, qkv = Heads(self._heads, self._heads, dim), self._split(within, key_bias=False)
+        return RaggedAttention(heads, qkv, self._out(within), dim**-0.5)
 
 
 _READERS: Mapping[str, type[_PatchReader] | type[_AudioReader]] = {

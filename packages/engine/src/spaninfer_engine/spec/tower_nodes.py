@@ -5,7 +5,8 @@ PatchTower           images and videos
 ├── PatchPositions   a learned table of a square, stretched to the picture
 ├── Layer ...        with RaggedAttention among the patches of a frame, or of a window
 ├── Norm             behind the last layer
-└── Merger ...       neighbouring patches become a row per token; one more per deepstack layer
+├── Merger ...       neighbouring patches become a row per token; one more per deepstack layer
+└── Weight           rows that stand between those of patches, such as one behind every line
 
 AudioTower           clips
 ├── Linear ...       two convolutions
@@ -47,6 +48,8 @@ class MediaTokens:
     end: int | None = None  # behind it
     seconds_per_t: float | None = None  # positions per second of video; None: one per patch
     frames_apart: bool = False  # each frame of a video stands alone, behind its time (Qwen3-VL)
+    bidirectional: bool = False  # tokens of an image see each other, not just those before
+    around: str = ""  # text in front of the start token and behind the end token (Gemma 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +65,19 @@ class PatchPositions:
 
 @dataclass(frozen=True, slots=True)
 class Merger:
-    """down(act(up(y))) of the `count` neighbouring patches of a token, side by side in y.
+    """down(act(up(y))) of the `count` neighbouring patches of a token: side by side in y, or their
+    mean; down(y) where there is no `up`.
 
-    The norm is of each patch before, or of the whole row where `norm_after`.
+    The norm is of each patch before, or of y where `norm_after`.
     """
 
-    norm: Norm
-    up: Linear
+    norm: Norm | None
+    up: Linear | None
     down: Linear
     count: int
     act: ActivationName = "gelu"
     norm_after: bool = False
+    is_mean: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,8 @@ class PatchTower:
     A row of patches holds [channel, frame, row, column] of its pixels. `merge` patches squared
     become one token; `window` patches squared attend among themselves in layers that say so.
     The j-th of `deepstack` is a layer and the merger whose rows are added to the output of the
-    decoder's layer j.
+    decoder's layer j. Towers with `tile` read pictures of one size, so many patches squared.
+    `extra` rows [n, width] come behind those of patches, for inputs that say where they belong.
     """
 
     kinds: tuple[MediaKind, ...]
@@ -100,6 +106,8 @@ class PatchTower:
     norm: Norm | None = None
     window: int | None = None
     deepstack: tuple[tuple[int, Merger], ...] = ()
+    tile: int | None = None
+    extra: Weight | None = None
 
     @property
     def numbers(self) -> int:
@@ -136,6 +144,7 @@ class AudioTower:
     layers: tuple[Layer, ...]
     norm: Norm
     projector: Linear
+    extra: Weight | None = None
 
     @property
     def ropes(self) -> tuple[AxialRope, ...]:
@@ -154,3 +163,10 @@ class AudioTower:
 
 
 Tower: TypeAlias = PatchTower | AudioTower
+
+
+def num_extra(tower: Tower) -> int:
+    """Return how many rows a tower's model brings itself."""
+    if tower.extra is None:
+        return 0
+    return tower.extra.shape[0] if len(tower.extra.shape) > 1 else 1

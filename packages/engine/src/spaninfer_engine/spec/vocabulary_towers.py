@@ -21,6 +21,7 @@ from spaninfer_engine.spec.words import REQUIRED, Section, Word
 
 MAX_TOWER_LAYERS = 1_000
 MAX_PIXELS = 4_096  # of a patch's side, and of a window's
+MAX_TILE = 16_384  # pixels of a side, and rows
 _TOKEN = optional(size(0, MAX_INDEX))
 
 MEDIA = Section(
@@ -34,6 +35,12 @@ MEDIA = Section(
         "seconds_per_t": Word(optional(number(1e-6, 1e6)), "null", "positions per second of video"),
         "frames_apart": Word(
             FLAG, False, "each frame of a video stands alone, behind its time in seconds"
+        ),
+        "bidirectional": Word(
+            FLAG, False, "tokens of an image see each other, not just those before them"
+        ),
+        "around": Word(
+            TEXT, "", "text in front of start_token and behind end_token, which the template omits"
         ),
     },
 )
@@ -52,6 +59,7 @@ def _tower(activation: Type) -> dict[str, Word]:
             TEXT, REQUIRED, "config key of the tower's own config; its keys are meant here"
         ),
         "ignore": Word(TEXTS, [], "keys of it that do not matter"),
+        "beside": Word(TEXTS, [], "keys of the whole config.json that are read as if in it"),
         "layers": Word(size(most=MAX_TOWER_LAYERS), REQUIRED, "how many layers"),
         "hidden": Word(SIZE, REQUIRED, "channels"),
         "heads": Word(SIZE, REQUIRED, "attention heads"),
@@ -68,13 +76,31 @@ def vision(activation: Type) -> Section:
         "The vision tower.",
         {
             **_tower(activation),
-            "out": Word(SIZE, REQUIRED, "channels of its rows: those of the text model"),
+            "out": Word(
+                optional(SIZE), "null", "channels of its rows; null: those of the text model"
+            ),
+            "videos": Word(FLAG, True, "it sees videos, too"),
+            "tile": Word(
+                optional(size(most=MAX_TILE)), "null", "pixels of the side of every picture"
+            ),
+            "tile_tokens": Word(
+                optional(size(most=MAX_TILE)), "null", "rows of a tile, whose number gives `merge`"
+            ),
             "channels": Word(size(most=64), 3, "numbers of a pixel"),
             "patch": Word(size(most=MAX_PIXELS), REQUIRED, "pixels of a patch's side"),
             "patch_bias": Word(FLAG, False, "the patch embedding has a bias"),
-            "temporal": Word(size(most=64), REQUIRED, "frames of a patch"),
-            "merge": Word(size(most=64), REQUIRED, "patches of a row's side"),
-            "theta": Word(BASE, 10000.0, "base of the rotary positions by row, then by column"),
+            "temporal": Word(size(most=64), 1, "frames of a patch"),
+            "merge": Word(size(most=64), 1, "patches of a row's side"),
+            "merger": Word(
+                choice("mlp", "mean", "each"),
+                "mlp",
+                "an MLP of a row's patches side by side; a norm and a projection of their mean; an "
+                "MLP of each patch",
+            ),
+            "qkv": Word(choice("concat", "grouped", "split"), "concat", "how they are stored"),
+            "theta": Word(
+                optional(BASE), 10000.0, "base of the rotary positions by row, then by column"
+            ),
             "pos_table": Word(optional(SIZE), "null", "rows of a learned square table"),
             "mlp": Word(choice("gated", "plain"), "plain", "kind of MLP"),
             "window": Word(optional(size(most=MAX_PIXELS)), "null", "pixels of a window's side"),

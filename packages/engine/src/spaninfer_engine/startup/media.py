@@ -71,6 +71,9 @@ def media_setup(folder: Path, model: Model) -> MediaSetup | None:
         tokens_per_second=tokens.seconds_per_t,
         # The families that interleave the axes write the time of each frame into the text.
         frame_marks=_both(*marks) if any(rope.interleaved for rope in turns) else None,
+        image_marks=_both(*marks) if tokens.around else None,
+        around=tokens.around,
+        bidirectional=tokens.bidirectional,
     )
     return MediaSetup(folder, layout)
 

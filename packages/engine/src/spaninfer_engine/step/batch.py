@@ -91,6 +91,22 @@ class Batch:
         """Return the position of every token in its sequence, [T]."""
         return _ranges(self.starts, self.stops)
 
+    def until(self, sequences: Sequences) -> Ints | None:
+        """Return the position behind the last that every token sees, [T]; None where it is its own
+        for all. A run of media whose tokens see each other lies in one slice.
+        """
+        together = [
+            each
+            for each in self.media
+            if sequences.media[self.seq_ids[each.slice]][0].bidirectional
+        ]
+        if not together:
+            return None
+        until = self.positions() + 1
+        for each in together:
+            until[each.first : each.last] = until[each.last - 1]
+        return until
+
     def places(self, sequences: Sequences, num_axes: int) -> Ints:
         """Return what rotary embeddings see of every token, [axes T]: its position, or where its
         prompt has media, what these say.

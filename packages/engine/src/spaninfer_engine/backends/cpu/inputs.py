@@ -172,6 +172,7 @@ class Inputs:
                 items, parts = plan_attention(
                     *(metadata.token_rows, metadata.positions, group, window, ahead),
                     chunked=chunked,
+                    until=metadata.until,
                 )
                 self._put(_PLANS + 2 * count, items)
                 self._put(_PLANS + 2 * count + 1, np.empty(parts * row_bytes, np.uint8))

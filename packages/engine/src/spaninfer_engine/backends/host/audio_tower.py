@@ -9,10 +9,11 @@ from typing import Any, Generic
 import numpy as np
 from numpy.typing import NDArray
 
+from spaninfer_engine.backends.host.tower_step import plain_step
 from spaninfer_engine.media import TowerInput
 from spaninfer_engine.ops.bound import STEM, TOWER
 from spaninfer_engine.ops.clips import cut, num_rows, num_tokens, strided, unfolded
-from spaninfer_engine.ops.step import A, Step, metadata_of_runs
+from spaninfer_engine.ops.step import A, Step
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.tower_nodes import TAPS, AudioTower
 from spaninfer_engine.step.batch import Ints
@@ -72,7 +73,8 @@ class ClipReader(Generic[A]):
         """Return what the first convolution makes of all frames, and a row of zeros behind."""
         frames, ops = np.concatenate([clip.frames for clip in clips]), self._ops
         lens = np.array([len(clip.frames) for clip in clips], np.int32)
-        step = self._step(ops.from_host(frames), np.zeros(len(frames), np.int32), lens, 0)
+        places = np.zeros(len(frames), np.int32)
+        step = plain_step(ops, places, lens, features=ops.from_host(frames))
         silence = ops.from_host(np.zeros((1, self._tower.hidden), np.float32))
         made = yield from run(STEM, step)
         return ops.stack_rows([made, silence])
@@ -81,15 +83,5 @@ class ClipReader(Generic[A]):
         pool, ops = self._tower.pool, self._ops
         seen, places = strided([len(clip.frames) for clip in clips], rows, pool)
         features = ops.join_rows(ops.take_rows(made, seen), count=TAPS)
-        return self._step(features, places, cut(rows, pool), len(places) // pool)
-
-    def _step(self, features: A, places: Ints, lens: Ints, wanted: int) -> Step[A]:
-        ops = self._ops
-        return Step(
-            token_ids=ops.from_host(np.zeros(len(places), np.int32)),
-            positions=ops.from_host(places[None]),
-            rotations=(),
-            logit_indices=ops.from_host(np.arange(wanted, dtype=np.int32)),
-            attention=metadata_of_runs(lens),
-            features=features,
-        )
+        wanted = len(places) // pool
+        return plain_step(ops, places, cut(rows, pool), wanted=wanted, features=features)

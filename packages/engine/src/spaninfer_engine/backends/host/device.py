@@ -164,6 +164,7 @@ def build_step(
             slot_mapping=_slot_mapping(positions, token_rows, sequences, ops),
             caches=caches,
             second_from=sequences.second_from,
+            until=batch.until(sequences),
         ),
     )
 

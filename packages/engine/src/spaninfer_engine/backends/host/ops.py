@@ -96,6 +96,10 @@ class HostOps:
         """Return the rows of all parts."""
         return np.concatenate(parts)
 
+    def mix_rows(self, x: Array, rows: Array, weights: NDArray[np.float32]) -> Array:
+        """Return weighted sums."""
+        return definition.blend_rows(x, rows, weights.astype(x.dtype, copy=False))
+
     def prepare(self, step: Step[Array]) -> None:
         """Operators read everything from the step."""
 
@@ -258,6 +262,7 @@ def attend_by_definition(
     metadata: AttentionMetadata[Array] = step.attention
     keys, values = (part[layer] for part in metadata.caches[group][:2])
     slopes = definition.alibi_slopes(query.shape[1])
+    until = metadata.until
     out = np.empty((*query.shape[:2], values.shape[-1]), query.dtype)
     for run in metadata.batch.runs():
         first, spans = _spans_of(run, metadata.tables[group][run.row], keys.shape[1], window)
@@ -274,6 +279,7 @@ def attend_by_definition(
             chunked=chunked,
             bias=_bias(alibi, slopes, positions, scale),
             sinks=sinks,
+            until=None if until is None else until[run.first : run.last],
         )
     return out
 

@@ -14,7 +14,7 @@ from spaninfer_engine.ops.bound import TOWER
 from spaninfer_engine.ops.patches import Layout, axial_angles, blend, layout
 from spaninfer_engine.ops.step import A, AttentionMetadata, Blend, Rotation, Step, metadata_of_runs
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.spec.tower_nodes import PatchTower
+from spaninfer_engine.spec.tower_nodes import PatchTower, num_extra
 from spaninfer_engine.step.batch import Ints
 
 
@@ -40,6 +40,8 @@ class PatchReader(Generic[A]):
 
     def pieces(self, item: TowerInput) -> Sequence[Frame]:
         """Return the frames of an image or a video; ValueError unless they fit the tower."""
+        if self._tower.tile is not None:
+            return self._tiles(item, self._tower.tile)
         frames, height, width = item.grid_thw or (0, 0, 0)
         shape, merge = item.features.shape, self._tower.merge
         if shape != (frames * height * width, self._tower.numbers) or not len(item.features):
@@ -53,6 +55,25 @@ class PatchReader(Generic[A]):
                 "patches each"
             )
         return [Frame(part, height, width) for part in np.split(item.features, frames)]
+
+    def _tiles(self, item: TowerInput, side: int) -> Sequence[Frame]:
+        """Return tiles of `side` patches a side, cut into patches; the rest of pixels is left."""
+        tower, shape = self._tower, item.features.shape
+        least, rows = side * tower.patch, (side // tower.merge) ** 2
+        if len(shape) != 4 or shape[1] != tower.channels or not shape[0]:
+            raise ValueError(f"tiles are {list(shape)}; the tower reads [n, {tower.channels}, h, w]")
+        if any(not least <= pixels < least + tower.patch for pixels in shape[2:]):
+            raise ValueError(
+                f"tiles are {shape[2]} x {shape[3]} pixels; the tower reads {least} x {least}"
+            )
+        mixture, count = item.mixture, shape[0] * rows
+        made = count if mixture is None else len(mixture.rows)
+        if item.num_tokens != made or (
+            mixture is not None and mixture.rows.max(initial=0) >= count + num_extra(tower)
+        ):
+            raise ValueError(f"{shape[0]} tiles of {rows} rows make no {item.num_tokens} tokens")
+        pixels = item.features[:, :, :least, :least]
+        return [Frame(_patches(tile, tower), side, side) for tile in pixels]
 
     def compute(
         self, frames: Sequence[Any], run: Callable[..., Generator[int, None, A]]
@@ -92,3 +113,12 @@ class PatchReader(Generic[A]):
         sizes = [(frame.height, frame.width) for frame in frames]
         taps = blend(positions.side, sizes, order.frame_lens, order.places)
         return Blend(*map(self._ops.from_host, taps))
+
+
+def _patches(tile: NDArray[np.float32], tower: PatchTower) -> NDArray[np.float32]:
+    """Return the patches of tile[C H W] as rows [N C*P*P], those of a token next to each other."""
+    channels, patch, merge = tower.channels, tower.patch, tower.merge
+    side = tile.shape[1] // patch // merge
+    cells = tile.reshape(channels, side, merge, patch, side, merge, patch)
+    rows = cells.transpose(1, 4, 2, 5, 0, 3, 6)
+    return np.ascontiguousarray(rows.reshape(-1, channels * patch**2))

@@ -6,14 +6,17 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+import numpy as np
+
 from spaninfer_engine.backends.host.audio_tower import ClipReader
 from spaninfer_engine.backends.host.patch_tower import PatchReader
+from spaninfer_engine.backends.host.tower_step import plain_step
 from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.media import TowerInput
-from spaninfer_engine.ops.bound import ProgramKey, Programs, drained
+from spaninfer_engine.ops.bound import EXTRA, ProgramKey, Programs, drained
 from spaninfer_engine.ops.step import A, Step
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.spec.tower_nodes import AudioTower, PatchTower, Tower
+from spaninfer_engine.spec.tower_nodes import AudioTower, PatchTower, Tower, num_extra
 from spaninfer_engine.step.batch import Ints
 
 MAX_ROWS = 16_384
@@ -115,12 +118,28 @@ class HostTower(Generic[A]):
             made, whose = yield from _before(left * self._num_kernels, work)
             for rows in whose:
                 found[next(done)].append(self.ops.take_rows(made, rows))
-        return [self._encoding(parts) for parts in found]
+        extra = yield from self._extra()
+        return [
+            self._encoding(item, parts, extra) for item, parts in zip(inputs, found, strict=True)
+        ]
 
-    def _encoding(self, parts: Sequence[A]) -> Encoding[A]:
+    def _extra(self) -> Work[Sequence[A]]:
+        """Return the rows that the model brings itself, if it does."""
+        count = num_extra(self.tower)
+        if not count:
+            return []
+        places = np.arange(count, dtype=np.int32)
+        step = plain_step(self.ops, places, np.array([count], np.int32))
+        rows = yield from self._run(EXTRA, step)
+        return [rows]
+
+    def _encoding(self, item: TowerInput, parts: Sequence[A], extra: Sequence[A]) -> Encoding[A]:
         tower, ops = self.tower, self.ops
         sizes = (tower.width,) * (1 + len(tower.deepstack))
-        whole = parts[0] if len(parts) == 1 else ops.stack_rows(parts)
+        if item.mixture is not None:
+            whole = ops.mix_rows(ops.stack_rows([*parts, *extra]), *item.mixture)
+        else:
+            whole = parts[0] if len(parts) == 1 else ops.stack_rows(parts)
         rows, *deep = ops.split(whole, sizes=sizes)
         return Encoding(rows, tuple(deep))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +34,13 @@ class Scoring:
     chunked: bool = False
 
 
+class Seen(NamedTuple):
+    """The position [R T] of each query, from which windows count, and the last that it sees."""
+
+    position: Tensor
+    newest: Tensor
+
+
 def attend_slice(
     query: Tensor,
     keys: Tensor,
@@ -41,10 +49,12 @@ def attend_slice(
     run: Run,
     scoring: Scoring,
     sinks: Tensor | None = None,
+    until: Tensor | None = None,
 ) -> Tensor:
     """Return what query[T H D] of one slice reads, [T H E], in pieces that fit into memory.
 
     keys[S L K D] and values[S L K E] are one layer's spans, table[M] the slice's span numbers.
+    until[T]: the position behind the last that each row sees; None: its own.
     """
     low = 0 if scoring.window is None else max(0, run.start - scoring.window + 1)
     first = low // keys.shape[1]
@@ -54,9 +64,11 @@ def attend_slice(
                   for spans in (keys, values))  # fmt: skip
     rows = max(1, _MOST_SCORES // (query.shape[1] * key.shape[1]))
     positions = torch.arange(run.start, run.stop, device=query.device)
+    newest = positions if until is None else until - 1
+    parts = (torch.split(each, rows) for each in (query, positions, newest))
     pieces = [
-        _attend(piece[None], key, value, place[None], start, scoring, sinks)[0]
-        for piece, place in zip(torch.split(query, rows), torch.split(positions, rows), strict=True)
+        _attend(piece[None], key, value, Seen(place[None], last[None]), start, scoring, sinks)[0]
+        for piece, place, last in zip(*parts, strict=True)
     ]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
@@ -78,19 +90,20 @@ def attend_rows(
     """
     numbers = tables[rows]
     key, value = (spans[numbers].flatten(1, 2) for spans in (keys, values))
-    return _attend(query[:, None], key, value, lengths[:, None] - 1, 0, scoring, sinks)[:, 0]
+    newest = lengths[:, None] - 1
+    return _attend(query[:, None], key, value, Seen(newest, newest), 0, scoring, sinks)[:, 0]
 
 
 def _attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    position: Tensor,
+    seen: Seen,
     start: int,
     scoring: Scoring,
     sinks: Tensor | None,
 ) -> Tensor:
-    """[R T H E]: query[R T H D] at position[R T] over key[R J K D] of positions from `start` on."""
+    """[R T H E]: query[R T H D] over key[R J K D] of positions from `start` on."""
     (_, rows, heads, dim), kv_heads = query.shape, key.shape[2]
     ratio = heads // kv_heads
     grouped = query.view(-1, rows, kv_heads, ratio, dim).permute(0, 2, 3, 1, 4)
@@ -103,7 +116,8 @@ def _attend(
     if scoring.alibi is not None:
         bias = _bias(scoring.alibi, scoring.scale, heads, places)
         scores = scores + bias.view(kv_heads, ratio, 1, -1)
-    hidden = places > position[..., None]
+    position, newest = seen
+    hidden = places > newest[..., None]
     if scoring.window is not None:
         oldest = position - scoring.window + 1
         if scoring.chunked:

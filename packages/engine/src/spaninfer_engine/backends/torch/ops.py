@@ -172,6 +172,14 @@ class TorchOps:
         """Return the rows of all parts."""
         return torch.cat(list(parts))
 
+    def mix_rows(
+        self, x: Tensor, rows: NDArray[np.int32], weights: NDArray[np.float32]
+    ) -> Tensor:
+        """Return weighted sums, in float32, rounded once."""
+        parts = x[torch.from_numpy(rows).to(self.device)].float()
+        by = torch.from_numpy(weights).to(self.device)
+        return (parts * by[..., None]).sum(1).to(x.dtype)
+
     def prepare(self, step: Step[Tensor]) -> None:
         """Operators read everything from the step."""
 
@@ -382,10 +390,12 @@ class TorchOps:
         metadata: AttentionMetadata[Tensor] = step.attention
         keys, values = (part[layer] for part in metadata.caches[group][:2])
         out = query.new_empty(*query.shape[:2], values.shape[-1])
+        until = None if metadata.until is None else self.from_host(metadata.until)
         for run in metadata.batch.runs():
             table = torch.from_numpy(metadata.tables[group][run.row]).to(self.device)
             rows = slice(run.first, run.last)
-            out[rows] = attend_slice(query[rows], keys, values, table, run, scoring, sinks)
+            ends = None if until is None else until[rows]
+            out[rows] = attend_slice(query[rows], keys, values, table, run, scoring, sinks, ends)
         return out
 
     def attend_ragged(
