@@ -232,8 +232,8 @@ def test_rows_and_scores_that_mean_nothing_are_refused():
         AttentionBatch(number[None], number, number - 1)
     with pytest.raises(ShapeError, match="until must lie behind every position"):
         AttentionBatch(number[None], number, number, number)
+    rows = np.arange(3, dtype=np.int32)
     with pytest.raises(KernelError, match="until differs among rows that see each other"):
-        rows = np.arange(3, dtype=np.int32)
         AttentionBatch(number[None], rows * 0, rows, np.array([3, 2, 3], np.int32))
     with pytest.raises(ShapeError, match="softcap is 0"):
         Scores(1.0, softcap=0.0)
@@ -255,7 +255,9 @@ def test_a_table_that_names_a_span_that_there_is_not_is_refused_where_it_would_b
             attend(query, keys, values, rows, Scores(1.0, window=10), out=out)
         attend(query, keys, values, rows, Scores(1.0, window=9), out=out)
     further = AttentionBatch(tables, rows.request, np.array([48, 5], np.int32))
-    with pytest.raises(KernelError, match="a row sees position 48; tables have 3 spans of 16 tokens"):
+    with pytest.raises(
+        KernelError, match="a row sees position 48; tables have 3 spans of 16 tokens"
+    ):
         attend(query, keys, values, further, scores, out=out)
 
 

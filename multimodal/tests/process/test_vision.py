@@ -2,12 +2,13 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image as Pillow
 from scenes import picture
-from spaninfer_multimodal import ConfigError, TooLarge, load_processors
+from spaninfer_multimodal import ConfigError, TooLarge, Video, load_processors
 
 pytest.importorskip("transformers", reason="is the oracle")
 
@@ -158,7 +159,58 @@ def test_llava_onevision_counts_tokens_as_its_processor_does(tmp_path, size):
             self.image_processor = LlavaOnevisionImageProcessorPil()
             self.num_image_tokens, self.vision_aspect_ratio = 729, "anyres_max_9"
 
-    assert ours.num_tokens(size) == Counting()._get_number_of_features(*size, 384, 384)
+    tiles = ours.image(picture(*size))
+
+    assert tiles.num_tokens == Counting()._get_number_of_features(*size, 384, 384)
+
+
+@pytest.mark.parametrize("size", [(384, 384), (100, 333), (700, 300), (1100, 750), (60, 900)])
+def test_llava_onevision_mixes_features_as_its_model_packs_them(tmp_path, size):
+    torch = pytest.importorskip("torch")
+    onevision = pytest.importorskip("transformers.models.llava_onevision.modeling_llava_onevision")
+    config = onevision.LlavaOnevisionConfig(vision_config={
+        "model_type": "siglip_vision_model", "image_size": 384, "patch_size": 48})  # fmt: skip
+    shared = {"num_image_tokens": 64, "vision_aspect_ratio": "anyres_max_2"}
+    tiles = loaded(tmp_path, ONEVISION, shared=shared).image(picture(*size))
+    features = torch.randn(len(tiles.pixels), 64, 5, generator=torch.Generator().manual_seed(1))
+    end = torch.arange(5.0)
+
+    (packed,), _ = onevision.LlavaOnevisionModel.pack_image_features(
+        SimpleNamespace(config=config), [features], [size], end, "anyres_max_2"
+    )
+
+    mixed = mixed_of(tiles.mixture, torch.cat([features.flatten(0, 1), end[None]]).numpy())
+    np.testing.assert_allclose(mixed, packed.numpy(), atol=1e-5)
+
+
+def test_llava_onevision_halves_the_sides_of_frames(tmp_path):
+    torch = pytest.importorskip("torch")
+    onevision = pytest.importorskip("transformers.models.llava_onevision.modeling_llava_onevision")
+    frames = np.stack([picture(40, 60, seed).pixels for seed in range(3)])
+    video = Video(frames, (0, 10, 20), 10.0, 30)
+    features = torch.randn(3, 49, 5, generator=torch.Generator().manual_seed(1))
+
+    tiles = loaded(tmp_path, ONEVISION, shared={"num_image_tokens": 49}).video(video)
+
+    model = SimpleNamespace(config=SimpleNamespace(
+        vision_config=SimpleNamespace(image_size=384, patch_size=54)))  # fmt: skip
+    pooled = onevision.LlavaOnevisionModel.apply_pooling(model, features).flatten(0, 1)
+    rows = torch.cat([features.flatten(0, 1), torch.ones(1, 5)])
+    mixed = mixed_of(tiles.mixture, rows.numpy())
+    assert tiles.pixels.shape == (3, 3, 384, 384)
+    assert tiles.num_tokens == 3 * 16 + 1
+    np.testing.assert_allclose(mixed, torch.cat([pooled, torch.ones(1, 5)]).numpy(), atol=1e-5)
+
+
+def mixed_of(mixture, rows):
+    return (rows[mixture.rows] * mixture.weights[..., None]).sum(1)
+
+
+def test_a_picture_of_no_width_is_refused(tmp_path):
+    ours = loaded(tmp_path, {**ONEVISION, "image_grid_pinpoints": [[768, 768]]})
+
+    with pytest.raises(TooLarge, match="1 x 3000: scaled to a tile, its short side is shorter"):
+        ours.image(picture(3000, 1))
 
 
 @pytest.mark.parametrize("size", [(100, 333), (300, 41), (50, 50)])

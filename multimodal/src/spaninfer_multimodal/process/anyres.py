@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
-from spaninfer_multimodal.errors import ConfigError
-from spaninfer_multimodal.media import Image
-from spaninfer_multimodal.process.config import ProcessorConfig, expect, integer, size_of
+from spaninfer_multimodal.errors import ConfigError, TooLarge
+from spaninfer_multimodal.media import Image, Video
+from spaninfer_multimodal.process.config import Config, ProcessorConfig, expect, integer, size_of
 from spaninfer_multimodal.process.features import Tiles, digest_with
+from spaninfer_multimodal.process.mixture import Mixture, joined, plain, scaled, with_line_ends
 from spaninfer_multimodal.process.pixels import (
     CLIP_MEAN,
     CLIP_STD,
@@ -26,9 +27,22 @@ from spaninfer_multimodal.process.pixels import (
     normalisation_of,
     resize,
 )
+from spaninfer_multimodal.sampling import FrameSampling, Spacing
+
+NUM_FRAMES: Final = 32
+"""Frames of a video unless others are asked for, evenly from the first to the last (Li et al.,
+2024, section 3)."""
 
 _STEPS: Final = tuple(384 * step for step in range(1, 7))
 _PINPOINTS: Final = tuple((height, width) for height in _STEPS for width in _STEPS)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSettings:
+    """The preparation of a video's frames."""
+
+    normalisation: Normalisation
+    resample: Pillow.Resampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +50,7 @@ class AnyResProcessor:
     """Prepares images at the resolution among `pinpoints` that keeps most of them.
 
     `tokens_per_tile` is the number of patches of one tile of `tile` pixels a side; an image has at
-    most `max_tiles` tiles' worth of features after the tower has scaled them down.
+    most `max_tiles` tiles' worth of features, which are scaled down behind the tower.
     """
 
     normalisation: Normalisation
@@ -45,6 +59,8 @@ class AnyResProcessor:
     pinpoints: tuple[Size, ...]
     tokens_per_tile: int
     max_tiles: int
+    videos: FrameSettings
+    sampling: FrameSampling
 
     def image(self, image: Image) -> Tiles:
         """Return the whole image, then its tiles from left to right and top to bottom."""
@@ -53,14 +69,38 @@ class AnyResProcessor:
         whole = resize(image.pixels, (self.tile, self.tile), self.resample)
         padded = _padded(resize(image.pixels, fitted_size(size, best), self.resample), best)
         pixels = self.normalisation.apply(np.stack([whole, *_cut(padded, self.tile)]))
-        return Tiles(pixels, size, self.num_tokens(size), digest_with(self, image.digest))
+        mixture = self._mixture(size, best)
+        digest = digest_with(self, image.digest)
+        return Tiles(pixels, size, len(mixture.rows), digest, mixture)
 
     def image_of_several(self, image: Image) -> Tiles:
         """Return an image that is not the only one of its request: padded to a square, one tile."""
         pixels = resize(self._square(image.pixels), (self.tile, self.tile), self.resample)
-        size, tokens = (image.height, image.width), self.tokens_per_tile + 1
-        digest = digest_with(("square", self), image.digest)
-        return Tiles(self.normalisation.apply(pixels[None]), size, tokens, digest)
+        mixture = plain(np.arange(self.tokens_per_tile + 1, dtype=np.int32))
+        return Tiles(
+            self.normalisation.apply(pixels[None]),
+            (image.height, image.width),
+            len(mixture.rows),
+            digest_with(("square", self), image.digest),
+            mixture,
+        )
+
+    def video(self, video: Video) -> Tiles:
+        """Return the frames of a video, whose features are scaled to half of each side."""
+        size = (self.tile, self.tile)
+        frames = np.stack([resize(frame, size, self.videos.resample) for frame in video.frames])
+        side, count = math.isqrt(self.tokens_per_tile), self.tokens_per_tile
+        grids = np.arange(len(frames) * count, dtype=np.int32).reshape(-1, side, side)
+        end = plain(np.array([grids.size], np.int32))
+        half = -(-side // 2)
+        mixture = joined(*(scaled(grid, half, half) for grid in grids), end)
+        return Tiles(
+            self.videos.normalisation.apply(frames),
+            (video.height, video.width),
+            len(mixture.rows),
+            digest_with(("video", self), video.digest),
+            mixture,
+        )
 
     def _square(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return pixels[side side 3], with the mean colour around the image."""
@@ -72,20 +112,30 @@ class AnyResProcessor:
         square[top : top + height, left : left + width] = pixels
         return square
 
-    def num_tokens(self, size: Size) -> int:
-        """Return the tokens of an image of `size`: the whole, its unpadded parts, and line ends."""
-        height, width = size
-        side = math.isqrt(self.tokens_per_tile)
-        best = best_resolution(size, self.pinpoints)
-        rows, columns = side * (best[0] // self.tile), side * (best[1] // self.tile)
-        if width / height > columns / rows:
-            rows -= (rows - int(round(height * (columns / width), 7))) // 2 * 2
-        else:
-            columns -= (columns - int(round(width * (rows / height), 7))) // 2 * 2
+    def _mixture(self, size: Size, best: Size) -> Mixture:
+        """Return the tokens of an image: the whole, then its parts line by line, without the
+        features of padding, scaled down where they are those of more than `max_tiles`.
+        """
+        side, count = math.isqrt(self.tokens_per_tile), self.tokens_per_tile
+        grid = best[0] // self.tile, best[1] // self.tile
+        numbers = count + np.arange(math.prod(grid) * count, dtype=np.int32)
+        mosaic = numbers.reshape(*grid, side, side).swapaxes(1, 2)
+        seen = _unpadded(mosaic.reshape(grid[0] * side, grid[1] * side), size)
+        rows, columns = seen.shape
+        if not seen.size:
+            raise TooLarge(
+                f"the picture is {size[1]} x {size[0]}: scaled to a tile, its short side is shorter "
+                "than a pixel; crop it"
+            )
         ratio = math.sqrt(rows * columns / (self.max_tiles * side**2))
+        parts = plain(seen.reshape(-1))
         if ratio > 1.1:
             rows, columns = int(rows // ratio), int(columns // ratio)
-        return rows * columns + rows + self.tokens_per_tile
+            parts = scaled(seen, rows, columns)
+        end = count + len(numbers)
+        return joined(
+            plain(np.arange(count, dtype=np.int32)), with_line_ends(parts, columns, end)
+        )
 
 
 def best_resolution(size: Size, pinpoints: tuple[Size, ...]) -> Size:
@@ -116,6 +166,18 @@ def _padded(pixels: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
     return np.pad(pixels, [*((gap // 2, gap - gap // 2) for gap in missing), (0, 0)])
 
 
+def _unpadded(grid: NDArray[np.int32], size: Size) -> NDArray[np.int32]:
+    """Return the part of grid[rows columns] that shows an image of `size`, which fills it along
+    one side.
+    """
+    (height, width), (rows, columns) = size, grid.shape
+    if width / height > columns / rows:
+        gap = (rows - int(round(height * (columns / width), 7))) // 2
+        return grid[gap : rows - gap]
+    gap = (columns - int(round(width * (rows / height), 7))) // 2
+    return grid[:, gap : columns - gap]
+
+
 def _cut(pixels: NDArray[np.uint8], tile: int) -> list[NDArray[np.uint8]]:
     """Return the tiles of pixels[height width 3]."""
     height, width, _ = pixels.shape
@@ -140,6 +202,18 @@ def llava_onevision_of(config: ProcessorConfig) -> AnyResProcessor:
         _pinpoints(config.image.get("image_grid_pinpoints"), size["height"]),
         integer(config.shared, "num_image_tokens", 729),
         _max_tiles(config.shared.get("vision_aspect_ratio", "anyres_max_9")),
+        _frames(config.video or config.image, size["height"]),
+        FrameSampling(num_frames=NUM_FRAMES, spacing=Spacing.ENDS),
+    )
+
+
+def _frames(video: Config, tile: int) -> FrameSettings:
+    """Return the settings of videos, whose frames are as large as tiles."""
+    size = size_of(video, {"height": tile, "width": tile})
+    if dict(size) != {"height": tile, "width": tile}:
+        raise ConfigError(f"size of videos is {dict(size)}; only tiles of {tile} are implemented")
+    return FrameSettings(
+        normalisation_of(video, CLIP_MEAN, CLIP_STD), filter_of(video, Pillow.Resampling.BICUBIC)
     )
 
 

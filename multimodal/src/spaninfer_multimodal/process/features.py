@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from spaninfer_multimodal.process.mixture import Mixture
+
 
 @dataclass(frozen=True, eq=False)
 class Patches:
@@ -34,14 +36,16 @@ class Patches:
 class Tiles:
     """Views of one image, all of one size: pixels[num_tiles 3 height width], float32.
 
-    The first is the whole image; the others are parts of it. `size` is the image's own (height,
-    width), from which LLaVA-OneVision knows which features are padding.
+    The first is the whole image; the others are parts of it. A video's are its frames. `size` is
+    the picture's own (height, width). `mixture` says how tokens are made of the tower's rows; None
+    where they are its rows.
     """
 
     pixels: NDArray[np.float32]
     size: tuple[int, int]
     num_tokens: int
     digest: bytes
+    mixture: Mixture | None = None
 
     def __post_init__(self) -> None:
         self.pixels.setflags(write=False)

@@ -8,18 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import TOLERANCE, Oracle
+from oracle import TOLERANCE
 from seeing import drawn
-from seeing_tiles import TILED_FAMILIES, gemma_inputs, save_tiled
+from seeing_tiles import TILED_FAMILIES, inputs_of, save_tiled
 from spaninfer_engine import Engine
 from spaninfer_engine.errors import RequestError
+from spaninfer_multimodal import Video, load_processors
 
 torch = pytest.importorskip("torch")
 
 BACKENDS = ("reference", "torch", "cpu")
-IMAGE = 260
-GREEDY = {"temperature": 0.0, "max_tokens": 8, "ignore_eos": True,
-          "logit_bias": {IMAGE: -100.0}, "logprobs": 5}  # fmt: skip
 LOGITS = 3.0  # about the deviation of logits
 
 
@@ -29,10 +27,24 @@ class Seeing:
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder = name, folder
         self.oracle = save_tiled(name, folder)
+        self.pads = TILED_FAMILIES[name].pads
+        self.greedy = {
+            "temperature": 0.0,
+            "max_tokens": 8,
+            "ignore_eos": True,
+            "logprobs": 5,
+            # transformers would look for media of such tokens
+            "logit_bias": dict.fromkeys(self.pads.values(), -100.0),
+        }
 
     def engine(self, backend: str, **options: Any) -> Engine:
         given = {"max_len": 768, "max_running": 4, "memory": "16MiB", "encoder_memory": "1MiB"}
         return Engine(self.folder, backend=backend, **{**given, **options})
+
+
+@pytest.fixture(scope="module", params=TILED_FAMILIES)
+def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
+    return Seeing(request.param, tmp_path_factory.mktemp(request.param))
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +53,8 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Seeing:
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
-def running(request: pytest.FixtureRequest, gemma: Seeing) -> Iterator[Engine]:
-    with gemma.engine(request.param, step_tokens=24) as engine:
+def running(request: pytest.FixtureRequest, seeing: Seeing) -> Iterator[Engine]:
+    with seeing.engine(request.param, step_tokens=24) as engine:
         yield engine
 
 
@@ -62,80 +74,107 @@ CONVERSATIONS: dict[str, Sequence[Any]] = {
         {"role": "assistant", "content": "A cat."},
         user("And\n", image(300, 30, 2), "\nor", image(28, 28), "!"),
     ],
+    "a large image": [user(image(400, 330), "?")],
+    "a long image": [user(image(60, 500), "?")],
     "no media": [user("Hello!")],
 }
 
 
-def pictures_of(messages: Sequence[Any]) -> list[Any]:
+def media_of(messages: Sequence[Any], kind: str) -> list[Any]:
     return [
-        part["image"]
+        part[kind]
         for message in messages
         if not isinstance(message["content"], str)
         for part in message["content"]
-        if part["type"] == "image"
+        if part["type"] == kind
     ]
+
+
+def rendered(seeing: Seeing, messages: Sequence[Any]) -> str:
+    """Return a conversation as transformers renders it."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(seeing.folder)
+    bare = [
+        message
+        if isinstance(message["content"], str)
+        else {**message, "content": [_bare(part) for part in message["content"]]}
+        for message in messages
+    ]
+    text: str = tokenizer.apply_chat_template(bare, tokenize=False, add_generation_prompt=True)
+    return text
+
+
+def _bare(part: Any) -> Any:
+    return part if part["type"] == "text" else {"type": part["type"]}
 
 
 def assert_as_expected(seeing: Seeing, messages: Sequence[Any], told: Any) -> None:
     """Compare prompt, greedy tokens and their log-probabilities with transformers' own."""
-    given = gemma_inputs(seeing.folder, rendered(seeing, messages), pictures_of(messages))
-    ids = given["input_ids"][0].tolist()
-    tokens, logprobs = greedy(seeing.oracle, given, len(told.token_ids))
-    assert list(told.prompt_ids) == ids
+    text, videos = rendered(seeing, messages), {}
+    for video in media_of(messages, "video"):  # prepared by ours: theirs needs torchvision
+        tiles: Any = load_processors(seeing.folder).vision
+        pixels = tiles.video(video).pixels
+        videos["pixel_values_videos"] = torch.from_numpy(pixels.copy())[None]
+        text = text.replace("<video>", "<video>" * (len(pixels) * 16 + 1))
+    given = inputs_of(seeing.name, seeing.folder, text, media_of(messages, "image"))
+
+    assert list(told.prompt_ids) == given["input_ids"][0].tolist()
+    tokens, logprobs = greedy(seeing, {**given, **videos}, len(told.token_ids))
     assert list(told.token_ids) == tokens
     found = [dict(each.top)[token] for each, token in zip(told.logprobs, tokens, strict=True)]
     np.testing.assert_allclose(found, logprobs, atol=TOLERANCE * LOGITS)
 
 
-def rendered(seeing: Seeing, messages: Sequence[Any]) -> str:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(seeing.folder)
-    bare = [
-        {**each, "content": each["content"] if isinstance(each["content"], str) else [
-            {"type": part["type"], part["type"]: part["text"] if part["type"] == "text" else ""}
-            for part in each["content"]]}
-        for each in messages
-    ]  # fmt: skip
-    text: str = tokenizer.apply_chat_template(bare, tokenize=False, add_generation_prompt=True)
-    return text
-
-
-def greedy(
-    oracle: Oracle, given: dict[str, Any], count: int
-) -> tuple[list[int], list[float]]:
+def greedy(seeing: Seeing, given: dict[str, Any], count: int) -> tuple[list[int], list[float]]:
     """Return greedy tokens and their log-probabilities, each from a pass over all before it."""
-    found = []
-    ids = given.pop("input_ids")
+    model, pads = seeing.oracle.model, torch.tensor(list(seeing.pads.values()))
+    ids, found = given.pop("input_ids"), []
     prompt_len = ids.shape[1]
-    types = given.pop("token_type_ids", torch.zeros_like(ids))
-    given.pop("attention_mask", None)
+    for key in ("attention_mask", "mm_token_type_ids"):
+        given.pop(key, None)
     for _ in range(count):
         with torch.no_grad():
-            made = oracle.model(input_ids=ids, token_type_ids=types, use_cache=False, **given)
-        logits = made.logits[0, -1]
-        token = logits.index_fill(0, torch.tensor([IMAGE]), -torch.inf).argmax()
+            logits = model(input_ids=ids, use_cache=False, **given).logits[0, -1]
+        token = logits.index_fill(0, pads, -torch.inf).argmax()
         found.append(float(logits.log_softmax(0)[token]))
         ids = torch.cat([ids, token[None, None]], 1)
-        types = torch.nn.functional.pad(types, (0, 1))
+        if "token_type_ids" in given:
+            given["token_type_ids"] = torch.nn.functional.pad(given["token_type_ids"], (0, 1))
     tokens: list[int] = ids[0, prompt_len:].tolist()
     return tokens, found
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_greedy_tokens_are_those_of_transformers(
-    name: str, gemma: Seeing, running: Engine
+    name: str, seeing: Seeing, running: Engine
 ) -> None:
-    told = running.chat(CONVERSATIONS[name], **GREEDY)
+    told = running.chat(CONVERSATIONS[name], **seeing.greedy)
 
-    assert_as_expected(gemma, CONVERSATIONS[name], told)
+    assert_as_expected(seeing, CONVERSATIONS[name], told)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_video_beside_an_image_is_seen_as_by_transformers(backend: str, tmp_path: Path) -> None:
+    seeing = Seeing("llava_onevision", tmp_path)
+    frames = np.stack([drawn(40, 60, seed) for seed in range(3)])
+    video = {"type": "video", "video": Video(frames, (0, 5, 10), 5.0, 15)}
+    messages = [user("Look: ", video, " and ", image(90, 30), "?")]
+
+    with seeing.engine(backend, step_tokens=24) as engine:
+        told = engine.chat(messages, **seeing.greedy)
+
+    assert_as_expected(seeing, messages, told)
+
+
+# ---- Gemma 3, whose images are seen whole --------------------------------------------------------
 
 
 def test_a_prefix_that_ends_within_an_image_is_reused(gemma: Seeing) -> None:
     asked = [user(image(84, 84), tail) for tail in ("What?", "Where?")]
     with gemma.engine("cpu", span_len=8) as engine:
         for messages in ([asked[0]], [asked[1]], [asked[0]]):
-            told = engine.chat(messages, **GREEDY)
+            told = engine.chat(messages, **gemma.greedy)
             assert_as_expected(gemma, messages, told)
         stats = engine.stats()
 
@@ -146,7 +185,7 @@ def test_a_prefix_that_ends_within_an_image_is_reused(gemma: Seeing) -> None:
 def test_images_beside_decodes_and_each_other_are_seen_whole(gemma: Seeing) -> None:
     asked = [[user("Tell me.")]] + [[user(image(56, 56, seed), "What?")] for seed in (3, 4, 3)]
     with gemma.engine("cpu", step_tokens=17, span_len=8) as engine:
-        told = engine.chat(asked, **{**GREEDY, "max_tokens": 20})
+        told = engine.chat(asked, **{**gemma.greedy, "max_tokens": 20})
 
     for messages, answer in zip(asked, told, strict=True):
         assert_as_expected(gemma, messages, answer)
@@ -156,7 +195,7 @@ def test_preempted_requests_see_their_images_again(gemma: Seeing) -> None:
     asked = [[user(image(84, 84, seed), "What is this?")] for seed in range(3)]
     spans = 22 * 8 * 4 * 2 * 2 * 24 * 4  # of two requests and a half
     with gemma.engine("cpu", span_len=8, max_len=112, memory=spans) as engine:
-        told = engine.chat(asked, **{**GREEDY, "max_tokens": 40})
+        told = engine.chat(asked, **{**gemma.greedy, "max_tokens": 40})
         assert engine.stats().preemptions > 0
 
     for messages, answer in zip(asked, told, strict=True):
@@ -165,9 +204,13 @@ def test_preempted_requests_see_their_images_again(gemma: Seeing) -> None:
 
 def test_what_an_image_that_is_seen_whole_forbids_is_refused_by_name(gemma: Seeing) -> None:
     messages = [user(image(84, 84), "What?")]
-    with gemma.engine("cpu", step_tokens=15) as engine:
-        with pytest.raises(RequestError, match="step_tokens of 16 or more"):
-            engine.chat(messages, **GREEDY)
-    with gemma.engine("cpu") as engine:
-        with pytest.raises(RequestError, match="prompt_logprobs.*see later ones"):
-            engine.chat(messages, **GREEDY, prompt_logprobs=1)
+    with (
+        gemma.engine("cpu", step_tokens=15) as engine,
+        pytest.raises(RequestError, match="step_tokens of 16 or more"),
+    ):
+        engine.chat(messages, **gemma.greedy)
+    with (
+        gemma.engine("cpu") as engine,
+        pytest.raises(RequestError, match=r"prompt_logprobs.*see later ones"),
+    ):
+        engine.chat(messages, **gemma.greedy, prompt_logprobs=1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, cast, get_args
 
@@ -28,15 +29,18 @@ class MediaPart:
     source: Any
     place: str  # in the conversation, for messages: "messages[0].content[1]"
     options: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    is_alone: bool = True  # is it the conversation's only one of its kind?
 
 
 def media_parts(messages: Sequence[Mapping[str, Any]]) -> list[MediaPart]:
     """Return the media of a conversation in order; InvalidMedia for parts that make no sense."""
-    return [
+    parts = [
         _media_part(part, f"messages[{number}].content[{at}]")
         for number, message in enumerate(messages)
         for at, part in _media_of(message)
     ]
+    counts = Counter(part.kind for part in parts)
+    return [replace(part, is_alone=counts[part.kind] == 1) for part in parts]
 
 
 def without_sources(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

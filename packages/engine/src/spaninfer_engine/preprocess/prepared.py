@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spaninfer_multimodal import Mel, Patches, Tiles
 
-from spaninfer_engine.media import MediaKind, TowerInput
+from spaninfer_engine.media import MediaKind, Mixture, TowerInput
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -26,7 +26,9 @@ def prepared(kind: MediaKind, features: Patches | Tiles | Mel) -> PreparedMedia:
             made = TowerInput(kind, features.pixels, num_tokens, digest, features.grid_thw)
             return PreparedMedia(made, features.seconds_per_grid, features.times_s)
         case Tiles():
-            return PreparedMedia(TowerInput(kind, features.pixels, num_tokens, digest))
+            mixture = None if features.mixture is None else Mixture(*features.mixture)
+            made = TowerInput(kind, features.pixels, num_tokens, digest, mixture=mixture)
+            return PreparedMedia(made)
         case Mel():
             made = TowerInput(
                 kind, features.features, num_tokens, digest, num_valid=features.num_valid

@@ -67,10 +67,11 @@ class MediaProcessor:
     def sampling(self, options: Mapping[str, float]) -> FrameSampling:
         """Return which frames of a video the model sees, as a part's options want it."""
         vision = self._processors.vision
-        made = vision.sampling if isinstance(vision, QwenVLProcessor) else FrameSampling()
+        known = isinstance(vision, QwenVLProcessor | AnyResProcessor)
+        made = vision.sampling if known else FrameSampling()
         if "num_frames" in options:
             return replace(made, num_frames=int(options["num_frames"]))
-        return replace(made, fps=options["fps"]) if "fps" in options else made
+        return replace(made, fps=options["fps"], num_frames=None) if "fps" in options else made
 
     def prepare(self, part: MediaPart) -> PreparedMedia:
         """Read one part and prepare it for its tower; raises InvalidMedia, which names it."""
@@ -108,14 +109,15 @@ class MediaProcessor:
         match media, self._processors.vision, self._processors.audio:
             case Image() as image, QwenVLProcessor() as qwen, _:
                 return replace(qwen, images=_with_budget(qwen.images, part)).image(image)
-            case Image() as image, (FixedProcessor() | AnyResProcessor()) as vision, _:
-                if part.options:
-                    given = ", ".join(sorted(part.options))
-                    raise InvalidMedia(
-                        part.place,
-                        f"has {given}; this model's pictures have one size: leave it out",
-                    )
+            case Image() as image, FixedProcessor() as vision, _:
+                _refuse_sizes(part)
                 return vision.image(image)
+            case Image() as image, AnyResProcessor() as tiles, _:
+                _refuse_sizes(part)
+                return tiles.image(image) if part.is_alone else tiles.image_of_several(image)
+            case Video() as video, AnyResProcessor() as tiles, _:
+                _refuse_sizes(part)
+                return tiles.video(video)
             case Video() as video, QwenVLProcessor() as qwen, _:
                 return replace(qwen, videos=_with_budget(qwen.videos, part)).video(video)
             case Audio() as audio, _, whisper if whisper is not None:
@@ -123,6 +125,16 @@ class MediaProcessor:
         raise InvalidMedia(
             part.place,
             f"is of kind {part.kind}; the model's folder says of no processor how to prepare it",
+        )
+
+
+def _refuse_sizes(part: MediaPart) -> None:
+    """Raise InvalidMedia for a part that asks for a size, of a model whose tiles have one."""
+    given = [name for name in ("max_pixels", "min_pixels") if name in part.options]
+    if given:
+        raise InvalidMedia(
+            part.place,
+            f"has {', '.join(given)}; this model's pictures have one size: leave it out",
         )
 
 

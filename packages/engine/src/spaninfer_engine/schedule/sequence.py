@@ -84,7 +84,8 @@ class SequenceState:
         media = request.media
         self.media_runs: tuple[MediaRun, ...] = () if media is None else media.runs()
         together = media is not None and media.bidirectional
-        self.uncut = tuple(run[:2] for run in self.media_runs) if together else ()
+        runs = self.media_runs if together else ()
+        self.uncut: Sequence[tuple[int, int]] = [(run.start, run.stop) for run in runs]
         self.encoded_until = maxsize  # the first position whose media are not encoded
         self.hasher = hasher
         self.tables, self.capacity, self.num_published_spans = tables, 0, 0

@@ -122,7 +122,9 @@ VISION_WEIGHTS = Section(
         "v": name("self_attn.v_proj", "value projection"),
         "gate": name("mlp.gate_proj", "gate projection"),
         "final_norm": name("", "norm behind the last layer"),
-        "merger_prefix": name("", "what precedes names of the merger; otherwise, what precedes all"),
+        "merger_prefix": name(
+            "", "what precedes names of the merger; otherwise, what precedes all"
+        ),
         "merger_norm": name("merger.norm", "merger: norm"),
         "merger_up": name("merger.linear_fc1", "merger: first layer"),
         "merger_down": name("merger.linear_fc2", "merger: second layer"),

@@ -69,7 +69,11 @@ class Plan:
         return self._rotaries[rope]
 
     def attend(self, query: Tensor, group: int, layer: int, scoring: Scoring) -> Tensor:
-        """Return what query[T H D] reads, [T H*E], by kernels of span_attention."""
+        """Return what query[T H D] reads, [T H*E], by kernels of span_attention; by plain operators
+        in a step some of whose rows see later ones.
+        """
+        if self.slices.until is not None:
+            return self.attend_plainly(query, group, layer, scoring).flatten(1)
         pool, kernels = self.pools[group], self._kernels
         rows, heads, _ = query.shape
         planned = self._planned.get((group, heads, scoring.window))
@@ -135,7 +139,8 @@ class Plan:
         for run in slices.prefills:
             rows = slice(run.first, run.last)
             table = tables[run.row]
-            out[rows] = attend_slice(query[rows], keys, values, table, run, scoring, sinks)
+            until = None if slices.until is None else slices.until[rows]
+            out[rows] = attend_slice(query[rows], keys, values, table, run, scoring, sinks, until)
         return out
 
 

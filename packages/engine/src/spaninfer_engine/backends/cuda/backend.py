@@ -175,6 +175,8 @@ class CudaBackend(Backend):
         assert isinstance(model, Decoder), "backend cuda has no program that returns vectors"
         if asked.batch_invariant:
             refuse_varying(step.name for step in bound[TEXT].kernels)
+        if model.towers and model.media is not None and model.media.bidirectional:
+            refuse_codes(asked)
         graphs = asked.graphs is not False
         return CudaStart(
             *(bound, few_layers, ops, model, demand),
@@ -191,6 +193,18 @@ def refuse_varying(steps: Iterable[str]) -> None:
             f"batch_invariant was requested, and this model needs {', '.join(varying)}, whose "
             "kernels choose by the number of rows in what order they add; leave it out"
         )
+
+
+def refuse_codes(asked: EngineConfig) -> None:
+    """Raise ConfigError for what plain operators cannot do, by which tokens of images see later
+    ones.
+    """
+    for name, value in (("kv_dtype", asked.kv_dtype), ("batch_invariant", asked.batch_invariant)):
+        if value:
+            raise ConfigError(
+                f"{name} {value} was requested, and tokens of this model's images see later ones, "
+                "for which there is no kernel yet; leave it out, or choose --backend cpu"
+            )
 
 
 def _min_capability(dtype: str) -> tuple[int, int]:

@@ -61,6 +61,13 @@ class _MediaContext(NamedTuple):
     added: Mapping[int, Rows[Tensor]] | None
 
 
+class _Among(NamedTuple):
+    """A step with tokens among media: its context, and how far its rows see (`Batch.until`)."""
+
+    context: _MediaContext
+    until: Tensor | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaProgram:
     """A model as its steps are computed.
@@ -171,7 +178,7 @@ class CudaDevice:
             if captured is None:
                 whole = StepShape.of(batch, work)
                 prefills = batch.runs(rows, first=batch.num_decodes)
-                media = self._media_context(batch) if deltas is None else None
+                media = self._among_media(batch) if deltas is None else None
                 logits = self._compute(whole, prefills, num_spans, media)
             else:
                 captured.graph.replay()
@@ -337,6 +344,11 @@ class CudaDevice:
         """Compute a step of a shape."""
         return self._compute(shape.step, (), num_spans)
 
+    def _among_media(self, batch: Batch) -> _Among:
+        until = batch.until(self._sequences)
+        ends = None if until is None else self._ops.from_host(until)
+        return _Among(self._media_context(batch), ends)
+
     def _media_context(self, batch: Batch) -> _MediaContext:
         """Return what the host knows of a step with tokens among media."""
         ops, encodings = self._ops, self._encodings
@@ -355,12 +367,14 @@ class CudaDevice:
         shape: StepShape,
         prefills: tuple[Run, ...],
         num_spans: int,
-        media: _MediaContext | None = None,
+        media: _Among | None = None,
     ) -> Tensor:
         """Compute the step whose columns were sent; return the logits [W V]."""
         memory, tokens, stream = self._memory, shape.num_tokens, self._ops.stream
         memory.derive(shape, stream)
         slices = memory.slices(shape, prefills, num_spans)
+        if media is not None:
+            slices = replace(slices, until=media.until)
         step = Step(
             token_ids=memory.token_ids[:tokens],
             positions=memory.positions[:tokens].expand(self._num_axes, tokens),
@@ -371,7 +385,7 @@ class CudaDevice:
             attention=self._ops.plan(slices, self._caches),
         )
         if media is not None:
-            step = replace(step, **media._asdict())
+            step = replace(step, **media.context._asdict())
         logits = self._forward(step)
         if shape.num_logits and not shape.samples_later:
             self._sampler.sample_tokens(logits, stream, has_penalties=shape.has_penalties)

@@ -31,6 +31,7 @@ class AttentionSlices:
     prefills: tuple[Run, ...]
     logit_rows: Tensor  # [W] row of the span tables
     logit_seq_lens: Tensor  # [W]
+    until: Tensor | None = None  # [T] position behind the last that a row sees; None: its own
 
     def of_logits(self, logit_indices: Tensor) -> AttentionSlices | None:
         """Return the rows wanted[W] as decodes; None where they are many, none, or more than there
@@ -46,4 +47,5 @@ class AttentionSlices:
             slots=tuple(slots[logit_indices] for slots in self.slots),
             num_decodes=count,
             prefills=(),
+            until=None,
         )

@@ -61,7 +61,9 @@ class PatchReader(Generic[A]):
         tower, shape = self._tower, item.features.shape
         least, rows = side * tower.patch, (side // tower.merge) ** 2
         if len(shape) != 4 or shape[1] != tower.channels or not shape[0]:
-            raise ValueError(f"tiles are {list(shape)}; the tower reads [n, {tower.channels}, h, w]")
+            raise ValueError(
+                f"tiles are {list(shape)}; the tower reads [n, {tower.channels}, h, w]"
+            )
         if any(not least <= pixels < least + tower.patch for pixels in shape[2:]):
             raise ValueError(
                 f"tiles are {shape[2]} x {shape[3]} pixels; the tower reads {least} x {least}"

@@ -172,9 +172,7 @@ class TorchOps:
         """Return the rows of all parts."""
         return torch.cat(list(parts))
 
-    def mix_rows(
-        self, x: Tensor, rows: NDArray[np.int32], weights: NDArray[np.float32]
-    ) -> Tensor:
+    def mix_rows(self, x: Tensor, rows: NDArray[np.int32], weights: NDArray[np.float32]) -> Tensor:
         """Return weighted sums, in float32, rounded once."""
         parts = x[torch.from_numpy(rows).to(self.device)].float()
         by = torch.from_numpy(weights).to(self.device)
