@@ -75,7 +75,7 @@ WHOLE = {
 }  # fmt: skip
 
 
-WITHOUT_TOWERS = ("gemma3", "llama4", "mistral3", "ministral3")
+WITHOUT_TOWERS = ("llama4", "mistral3", "ministral3")
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -113,7 +113,16 @@ def test_gemma3_as_published_leaves_most_of_its_text_model_to_the_class() -> Non
             "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
             "sliding_window": 1024,
         },
-        "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
+        "vision_config": {
+            "hidden_size": 1152,
+            "image_size": 896,
+            "intermediate_size": 4304,
+            "model_type": "siglip_vision_model",
+            "num_attention_heads": 16,
+            "num_hidden_layers": 27,
+            "patch_size": 14,
+            "vision_use_head": False,
+        },
     }
     transformers = pytest.importorskip("transformers", minversion="5.0")
     made = transformers.Gemma3TextConfig.from_dict(dict(config["text_config"]))

@@ -10,6 +10,7 @@ from media_models import HEARING, SIGHTS
 from spaninfer_engine.errors import CheckpointError, SpecError
 from spaninfer_engine.spec import Decoder, TowerNotUsed, check, find, resolve, weights
 from spaninfer_engine.spec.tower_nodes import AudioTower, PatchTower
+from tile_models import TILED
 
 PUBLISHED_VISION = {  # of Qwen2-VL-7B, as its file says it
     "depth": 32, "embed_dim": 1280, "hidden_size": 64, "in_chans": 3, "in_channels": 3,
@@ -19,12 +20,8 @@ PUBLISHED_VISION = {  # of Qwen2-VL-7B, as its file says it
 
 
 def config_of(name: str, **changed: Any) -> dict[str, Any]:
-    family, key = (
-        (HEARING.family, "audio_config")
-        if name == "qwen2_audio"
-        else (SIGHTS[name].family, "vision_config")
-    )
-    config = family.config_json()
+    key = "audio_config" if name == "qwen2_audio" else "vision_config"
+    config = {**SIGHTS, **TILED, "qwen2_audio": HEARING}[name].family.config_json()
     return {**config, key: {**config[key], **changed}}
 
 
@@ -53,6 +50,27 @@ def test_tokens_that_stand_for_media_are_said() -> None:
     assert decoder_of(config_of("qwen2_audio")).media.audio == 190  # type: ignore[union-attr]
 
 
+def test_images_that_are_seen_whole_are_said_with_the_text_around_them() -> None:
+    media = decoder_of(config_of("gemma3_vl")).media
+
+    assert media is not None
+    assert (media.image, media.start, media.end, media.around) == (190, 191, 192, "\n\n")
+    assert media.bidirectional
+    assert not decoder_of(config_of("llava_onevision")).media.bidirectional  # type: ignore[union-attr]
+
+
+def test_a_published_tower_of_gemma_3_makes_256_rows_of_64_squared_patches() -> None:
+    vision = {"hidden_size": 1152, "image_size": 896, "intermediate_size": 4304,
+              "model_type": "siglip_vision_model", "num_attention_heads": 16,
+              "num_hidden_layers": 27, "patch_size": 14, "vision_use_head": False}  # fmt: skip
+    config = {**config_of("gemma3_vl"), "vision_config": vision, "mm_tokens_per_image": 256}
+
+    (tower,) = decoder_of(config).towers
+
+    assert isinstance(tower, PatchTower)
+    assert (tower.tile, tower.merge, tower.merger.count, tower.kinds) == (64, 4, 16, ("image",))
+
+
 def test_windows_are_in_patches_and_layers_know_theirs() -> None:
     (tower,) = decoder_of(config_of("qwen2_5_vl")).towers
 
@@ -79,6 +97,13 @@ def test_windows_are_in_patches_and_layers_know_theirs() -> None:
         ("qwen3_vl", {"num_position_embeddings": 35}, "pos_table: .*35 rows are no square"),
         ("qwen3_vl", {"deepstack_visual_indexes": [2, 0]}, "deepstack: .*do not ascend"),
         ("qwen3_vl", {"deepstack_visual_indexes": [0, 1, 2, 3]}, "4 deepstack rows join 3 layers"),
+        ("gemma3_vl", {"image_size": 3}, "tile: .*3 pixels hold no patch of 4"),
+        ("gemma3_vl", {"image_size": 36}, "tile_tokens: .*4 .*no square that divides a tile of 9"),
+        ("gemma3_vl", {"image_size": 10**6}, "tile: .*from 1 to 16384"),
+        ("gemma3_vl", {"num_attention_heads": 7}, "heads: .*48 channels do not make 7 heads"),
+        ("llava_onevision", {"patch_size": 0}, "patch: .*from 1 to 4096, got 0"),
+        ("llava_onevision", {"hidden_act": "gelu_cubed"}, "act: .*expected one of"),
+        ("llava_onevision", {"model_type": "clip_vision_model"}, "model_type: .*'clip_vision_mod"),
         ("qwen2_audio", {"max_source_positions": 1}, "2 of 1 rows make a token"),
         ("qwen2_audio", {"num_mel_bins": -1}, "mels: .*from 1 to 4096, got -1"),
         ("qwen2_audio", {"encoder_attention_heads": 7}, "64 channels do not make 7 heads"),
@@ -93,7 +118,26 @@ def test_numbers_that_cannot_be_are_refused_by_name(
         resolve(find(config), config)
 
 
-@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_audio"])
+@pytest.mark.parametrize(
+    ("name", "changed", "told"),
+    [
+        ("gemma3_vl", {"mm_tokens_per_image": 5}, "tile_tokens: .*5 tokens are no square"),
+        ("gemma3_vl", {"mm_tokens_per_image": 0}, "tile_tokens: .*from 1 to"),
+        ("llava_onevision", {"vision_feature_layer": -2}, "vision_feature_layer: .*says -2"),
+        ("llava_onevision", {"projector_hidden_act": "silu"}, "projector_hidden_act: .*'silu'"),
+        ("llava_onevision", {"vision_feature_select_strategy": "default"}, "implemented is 'full'"),
+    ],
+)
+def test_keys_beside_the_towers_config_are_read_as_if_in_it(
+    name: str, changed: dict[str, Any], told: str
+) -> None:
+    config = {**config_of(name), **changed}
+
+    with pytest.raises(SpecError, match=told):
+        resolve(find(config), config)
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_audio", "gemma3_vl"])
 def test_without_a_config_of_the_tower_the_text_model_remains(name: str) -> None:
     config = {
         k: v for k, v in config_of(name).items() if k not in ("vision_config", "audio_config")
@@ -118,7 +162,9 @@ def test_a_checkpoint_saved_without_its_tower_is_a_text_model() -> None:
     check(model, text)
 
 
-@pytest.mark.parametrize("name", ["qwen2_vl", "qwen3_vl", "qwen2_audio"])
+@pytest.mark.parametrize(
+    "name", ["qwen2_vl", "qwen3_vl", "qwen2_audio", "gemma3_vl", "llava_onevision"]
+)
 def test_tensors_of_a_tower_are_checked_like_a_decoders(name: str) -> None:
     config = config_of(name)
     decoder = decoder_of(config)
@@ -130,7 +176,7 @@ def test_tensors_of_a_tower_are_checked_like_a_decoders(name: str) -> None:
 
     for wrong in (
         {name: shape for name, shape in shapes.items() if name != "visual.merger.ln_q.bias"
-         and not name.endswith(("norm1.bias", "layer_norm.bias"))},
+         and not name.endswith(("norm1.bias", "layer_norm.bias", "layer_norm2.bias"))},
         {**shapes, first: (1, *shapes[first])},
         {**shapes, f"{first}.more": (1,)},
     ):  # fmt: skip

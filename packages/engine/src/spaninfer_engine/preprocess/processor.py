@@ -67,8 +67,9 @@ class MediaProcessor:
     def sampling(self, options: Mapping[str, float]) -> FrameSampling:
         """Return which frames of a video the model sees, as a part's options want it."""
         vision = self._processors.vision
-        known = isinstance(vision, QwenVLProcessor | AnyResProcessor)
-        made = vision.sampling if known else FrameSampling()
+        made = FrameSampling()
+        if isinstance(vision, QwenVLProcessor | AnyResProcessor):
+            made = vision.sampling
         if "num_frames" in options:
             return replace(made, num_frames=int(options["num_frames"]))
         return replace(made, fps=options["fps"], num_frames=None) if "fps" in options else made

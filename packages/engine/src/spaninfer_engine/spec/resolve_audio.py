@@ -1,0 +1,45 @@
+"""[audio] -> the tower that hears clips."""
+
+from __future__ import annotations
+
+from spaninfer_engine.spec.nodes import Heads, Linear, RaggedAttention, Weight
+from spaninfer_engine.spec.tower_nodes import TAPS, AudioTower
+from spaninfer_engine.spec.tower_reader import TowerReader
+
+
+class AudioReader(TowerReader):
+    """Reads [audio] once and makes the tower."""
+
+    section = "audio"
+    probe = "conv1"
+
+    def tower(self) -> AudioTower:
+        """Return the tower."""
+        hidden, rows = self._hidden, self._size("rows")
+        projector = self._maker.name("projector")
+        return AudioTower(
+            kinds=("audio",),
+            hidden=hidden,
+            width=self._width,
+            heads=self._heads,
+            mels=self._size("mels"),
+            max_rows=rows,
+            pool=self._size("pool"),
+            conv1=self._convolution("conv1", self._size("mels")),
+            conv2=self._convolution("conv2", hidden),
+            act=self._act,
+            positions=Weight(f"{self._name('pos')}.weight", (rows, hidden)),
+            layers=tuple(self._layer(index, self._attention) for index in range(self._layers)),
+            norm=self._norm(self._name("final_norm"), hidden),
+            projector=self._maker.linear(projector, self._width, hidden, bias=True, split=0),
+        )
+
+    def _convolution(self, key: str, channels: int) -> Linear:
+        name = self._name(key)
+        weight = Weight(f"{name}.weight", (self._hidden, channels, TAPS))
+        return Linear(weight, Weight(f"{name}.bias", (self._hidden,)))
+
+    def _attention(self, within: str) -> RaggedAttention:
+        dim = self._hidden // self._heads
+        heads, qkv = Heads(self._heads, self._heads, dim), self._split(within, key_bias=False)
+        return RaggedAttention(heads, qkv, self._out(within), dim**-0.5)
