@@ -8,17 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import TOLERANCE
 from seeing import drawn
 from seeing_tiles import TILED_FAMILIES, inputs_of, save_tiled
 from spaninfer_engine import Engine
 from spaninfer_engine.errors import RequestError
 from spaninfer_multimodal import Video, load_processors
+from whole_models import assert_told_as_by, greedy_options, media_of, rendered
 
 torch = pytest.importorskip("torch")
 
 BACKENDS = ("reference", "torch", "cpu")
-LOGITS = 3.0  # about the deviation of logits
 
 
 class Seeing:
@@ -27,15 +26,8 @@ class Seeing:
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder = name, folder
         self.oracle = save_tiled(name, folder)
-        self.pads = TILED_FAMILIES[name].pads
-        self.greedy = {
-            "temperature": 0.0,
-            "max_tokens": 8,
-            "ignore_eos": True,
-            "logprobs": 5,
-            # transformers would look for media of such tokens
-            "logit_bias": dict.fromkeys(self.pads.values(), -100.0),
-        }
+        self.pads = TILED_FAMILIES[name].pads.values()
+        self.greedy = greedy_options(self.pads)
 
     def engine(self, backend: str, **options: Any) -> Engine:
         given = {"max_len": 768, "max_running": 4, "memory": "16MiB", "encoder_memory": "1MiB"}
@@ -80,38 +72,9 @@ CONVERSATIONS: dict[str, Sequence[Any]] = {
 }
 
 
-def media_of(messages: Sequence[Any], kind: str) -> list[Any]:
-    return [
-        part[kind]
-        for message in messages
-        if not isinstance(message["content"], str)
-        for part in message["content"]
-        if part["type"] == kind
-    ]
-
-
-def rendered(seeing: Seeing, messages: Sequence[Any]) -> str:
-    """Return a conversation as transformers renders it."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(seeing.folder)
-    bare = [
-        message
-        if isinstance(message["content"], str)
-        else {**message, "content": [_bare(part) for part in message["content"]]}
-        for message in messages
-    ]
-    text: str = tokenizer.apply_chat_template(bare, tokenize=False, add_generation_prompt=True)
-    return text
-
-
-def _bare(part: Any) -> Any:
-    return part if part["type"] == "text" else {"type": part["type"]}
-
-
 def assert_as_expected(seeing: Seeing, messages: Sequence[Any], told: Any) -> None:
     """Compare prompt, greedy tokens and their log-probabilities with transformers' own."""
-    text, videos = rendered(seeing, messages), {}
+    text, videos = rendered(seeing.folder, messages), {}
     for video in media_of(messages, "video"):  # prepared by ours: theirs needs torchvision
         tiles: Any = load_processors(seeing.folder).vision
         pixels = tiles.video(video).pixels
@@ -119,30 +82,7 @@ def assert_as_expected(seeing: Seeing, messages: Sequence[Any], told: Any) -> No
         text = text.replace("<video>", "<video>" * (len(pixels) * 16 + 1))
     given = inputs_of(seeing.name, seeing.folder, text, media_of(messages, "image"))
 
-    assert list(told.prompt_ids) == given["input_ids"][0].tolist()
-    tokens, logprobs = greedy(seeing, {**given, **videos}, len(told.token_ids))
-    assert list(told.token_ids) == tokens
-    found = [dict(each.top)[token] for each, token in zip(told.logprobs, tokens, strict=True)]
-    np.testing.assert_allclose(found, logprobs, atol=TOLERANCE * LOGITS)
-
-
-def greedy(seeing: Seeing, given: dict[str, Any], count: int) -> tuple[list[int], list[float]]:
-    """Return greedy tokens and their log-probabilities, each from a pass over all before it."""
-    model, pads = seeing.oracle.model, torch.tensor(list(seeing.pads.values()))
-    ids, found = given.pop("input_ids"), []
-    prompt_len = ids.shape[1]
-    for key in ("attention_mask", "mm_token_type_ids"):
-        given.pop(key, None)
-    for _ in range(count):
-        with torch.no_grad():
-            logits = model(input_ids=ids, use_cache=False, **given).logits[0, -1]
-        token = logits.index_fill(0, pads, -torch.inf).argmax()
-        found.append(float(logits.log_softmax(0)[token]))
-        ids = torch.cat([ids, token[None, None]], 1)
-        if "token_type_ids" in given:
-            given["token_type_ids"] = torch.nn.functional.pad(given["token_type_ids"], (0, 1))
-    tokens: list[int] = ids[0, prompt_len:].tolist()
-    return tokens, found
+    assert_told_as_by(seeing.oracle.model, {**given, **videos}, told, seeing.pads)
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
