@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from seeing_tiles import TILED_FAMILIES, inputs_of, save_tiled
 from spaninfer_engine import Engine
 from spaninfer_engine.errors import RequestError
 from spaninfer_multimodal import Video, load_processors
-from whole_models import assert_told_as_by, greedy_options, media_of, rendered
+from whole_models import assert_told_as_by, greedy_options, media_of, noise_of, rendered
 
 torch = pytest.importorskip("torch")
 
@@ -23,9 +24,9 @@ BACKENDS = ("reference", "torch", "cpu")
 class Seeing:
     """A model in a folder, and engines on it."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, *, rounded: bool = False) -> None:
         self.name, self.folder = name, folder
-        self.oracle = save_tiled(name, folder)
+        self.oracle = save_tiled(name, folder, rounded=rounded)
         self.pads = TILED_FAMILIES[name].pads.values()
         self.greedy = greedy_options(self.pads)
 
@@ -154,3 +155,54 @@ def test_what_an_image_that_is_seen_whole_forbids_is_refused_by_name(gemma: Seei
         pytest.raises(RequestError, match=r"prompt_logprobs.*see later ones"),
     ):
         engine.chat(messages, **gemma.greedy, prompt_logprobs=1)
+
+
+# ---- backend cuda --------------------------------------------------------------------------------
+
+
+def logits_of(seeing: Seeing, model: Any, prompt: Any, ids: Sequence[int], sizes: Any) -> Any:
+    """Return the logits [T V] of transformers' model over ids that begin with the prompt, with the
+    tiles that we made of pictures of these sizes.
+    """
+    tiles = [torch.from_numpy(item.input.features.copy()) for item in prompt.media.items]
+    given: dict[str, Any] = {"input_ids": torch.tensor([ids])}
+    if seeing.name == "gemma3_vl":
+        pad = next(iter(seeing.pads))
+        given["token_type_ids"] = (given["input_ids"] == pad).long()
+        given["pixel_values"] = torch.cat(tiles)
+    else:
+        given["pixel_values"] = torch.stack(tiles)
+        given["image_sizes"] = torch.tensor(sizes)
+        given["batch_num_images"] = torch.tensor([len(tiles)])
+    on_device = {
+        key: each.to(model.device, model.dtype if each.is_floating_point() else each.dtype)
+        for key, each in given.items()
+    }
+    with torch.no_grad():
+        return model(**on_device, use_cache=False).logits[0].float().cpu()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", TILED_FAMILIES)
+def test_on_a_gpu_log_probabilities_are_no_further_from_float32_than_those_of_transformers(
+    name: str, tmp_path: Path
+) -> None:
+    seeing = Seeing(name, tmp_path, rounded=True)
+    exact = seeing.oracle.model
+    noisy = deepcopy(exact).to("cuda", torch.bfloat16)
+    ours, theirs = list[float](), list[float]()
+    with seeing.engine("cuda", memory="64MiB", step_tokens=64, graphs=True) as engine:
+        for sizes in ([(56, 84)], [(300, 200)], [(40, 60), (90, 30)], [(60, 500)]):
+            pictures = [image(*size, seed) for seed, size in enumerate(sizes)]
+            messages = [user("See ", *pictures, "What is this?")]
+            prompt = engine.encode_chat(messages)
+            told = engine.chat(messages, **{**seeing.greedy, "max_tokens": 16})
+            ids = [*prompt, *told.token_ids]
+            wanted, other = (
+                logits_of(seeing, model, prompt, ids, sizes)[len(prompt) - 1 : -1].log_softmax(-1)
+                for model in (exact, noisy)
+            )
+            for total, more in zip((ours, theirs), noise_of(told, wanted, other), strict=True):
+                total += more
+
+    assert np.square(ours).mean() <= 1.2 * np.square(theirs).mean()
