@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from seeing import drawn
 from seeing_tiles import TILED_FAMILIES, inputs_of, save_tiled
 from spaninfer_engine import Engine
-from spaninfer_engine.errors import RequestError
+from spaninfer_engine.errors import ConfigError, RequestError
 from spaninfer_multimodal import Video, load_processors
 from whole_models import assert_told_as_by, greedy_options, media_of, noise_of, rendered
 
@@ -155,6 +156,16 @@ def test_what_an_image_that_is_seen_whole_forbids_is_refused_by_name(gemma: Seei
         pytest.raises(RequestError, match=r"prompt_logprobs.*see later ones"),
     ):
         engine.chat(messages, **gemma.greedy, prompt_logprobs=1)
+
+
+def test_crops_of_images_are_refused_by_name(tmp_path: Path) -> None:
+    seeing = Seeing("gemma3_vl", tmp_path)
+    file = tmp_path / "preprocessor_config.json"
+    config = {**json.loads(file.read_text(encoding="utf-8")), "do_pan_and_scan": True}
+    file.write_text(json.dumps(config), encoding="utf-8")
+
+    with seeing.engine("cpu") as engine, pytest.raises(ConfigError, match="set it to false"):
+        engine.chat([user(image(84, 84), "What?")], **seeing.greedy)
 
 
 # ---- backend cuda --------------------------------------------------------------------------------

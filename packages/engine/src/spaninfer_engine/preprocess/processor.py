@@ -40,6 +40,11 @@ def open_processor(setup: MediaSetup, tokenizer: Tokenizer) -> MediaProcessor:
         processors = load_processors(setup.folder)
     except MediaError as refused:
         raise ConfigError(f"the media of this model cannot be prepared: {refused}") from refused
+    if isinstance(processors.vision, FixedProcessor) and processors.vision.pan_and_scan:
+        raise ConfigError(
+            "do_pan_and_scan is true in this model's files; crops of an image are not put into "
+            "prompts yet: set it to false"
+        )
     return MediaProcessor(processors, setup.layout, tokenizer)
 
 

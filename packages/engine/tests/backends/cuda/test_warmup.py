@@ -5,8 +5,13 @@ import pytest
 
 pytest.importorskip("torch")
 
+from media_models import HEARING, SIGHTS
 from spaninfer_engine.backends.cuda.memory import Sizes
-from spaninfer_engine.backends.cuda.warmup import largest_batch
+from spaninfer_engine.backends.cuda.warmup import largest_batch, largest_input
+from spaninfer_engine.backends.host.tower import HostTower
+from spaninfer_engine.backends.reference.ops import ReferenceOps
+from spaninfer_engine.spec import find, resolve
+from tile_models import TILED
 
 LOGITS = 32
 
@@ -44,3 +49,14 @@ def test_the_largest_step_takes_every_slice_and_nearly_every_token(requests, row
     assert {part.dtype for part in (batch.starts, batch.stops, batch.query_start_loc)} == {
         np.dtype(np.int32)
     }
+
+
+@pytest.mark.parametrize("name", [*SIGHTS, *TILED, "qwen2_audio"])
+def test_the_largest_input_of_a_tower_is_one_that_it_reads(name):
+    family = {**SIGHTS, **TILED, "qwen2_audio": HEARING}[name].family
+    (tower,) = resolve(find(family.config_json()), family.config_json()).towers
+    reader = HostTower(lambda: None, ReferenceOps("float32"), tower)._reader
+
+    pieces = reader.pieces(largest_input(tower, 16_384))
+
+    assert 0 < sum(piece.num_rows for piece in pieces) <= 16_384

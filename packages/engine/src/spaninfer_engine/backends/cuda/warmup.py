@@ -58,6 +58,10 @@ def largest_batch(sizes: Sizes) -> Batch:
 def largest_input(tower: Tower, max_rows: int) -> TowerInput:
     """Return zeros for a tower to see or hear, that make one batch of nearly `max_rows`."""
     match tower:
+        case PatchTower(tile=int(side), merge=merge):
+            count, pixels = max(1, max_rows // side**2), side * tower.patch
+            tiles = np.zeros((count, tower.channels, pixels, pixels), np.float32)
+            return TowerInput("image", tiles, count * (side // merge) ** 2, bytes(32))
         case PatchTower(merge=merge, numbers=numbers):
             side = _FRAME_SIDE * merge
             frames = max(1, max_rows // side**2)
