@@ -71,6 +71,39 @@ def test_a_published_tower_of_gemma_3_makes_256_rows_of_64_squared_patches() -> 
     assert (tower.tile, tower.merge, tower.merger.count, tower.kinds) == (64, 4, 16, ("image",))
 
 
+@pytest.mark.parametrize("name", ["gemma3_vl", "llava_onevision"])
+@pytest.mark.parametrize(
+    ("tower", "rest"),
+    [
+        ("vision_tower.vision_model.", ""),  # as published
+        ("vision_tower.", ""),  # as transformers 5 writes them
+        ("model.vision_tower.", "model."),
+    ],
+)
+def test_names_of_every_age_are_found(name: str, tower: str, rest: str) -> None:
+    config = config_of(name)
+    shapes = {weight.name: weight.shape for weight in weights(decoder_of(config))}
+    first = "vision_tower.vision_model."
+    stored = {
+        tower + each.removeprefix(first) if each.startswith(first) else _under(each, rest): shape
+        for each, shape in shapes.items()
+    }
+    head = f"{tower}head.probe"
+
+    found = decoder_of(config, {*stored, head})
+
+    check(found, {**stored, head: (1, 1, 48)})
+    assert len({weight.name for weight in weights(found.towers)} & stored.keys()) > 40
+
+
+def _under(name: str, rest: str) -> str:
+    if not rest:
+        return name
+    if name.startswith("language_model.model."):
+        return "model.language_model." + name.removeprefix("language_model.model.")
+    return rest + name if name.startswith(("multi_modal", "image_newline")) else name
+
+
 def test_windows_are_in_patches_and_layers_know_theirs() -> None:
     (tower,) = decoder_of(config_of("qwen2_5_vl")).towers
 
