@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from spaninfer_kernels_cpu.attention.attention_plan import NO_END
 from spaninfer_kernels_cpu.attention.checks import demand
 from spaninfer_kernels_cpu.errors import ShapeError, demand_size
 
 Floats = NDArray[np.float32]
 
-MAX_POSITION = 2**31 - 1  # of a token in its request: positions are int32
+MAX_POSITION = NO_END  # of a token in its request: positions are int32
 
 
 @dataclass(frozen=True, slots=True)
