@@ -124,8 +124,8 @@ class AnyResProcessor:
         rows, columns = seen.shape
         if not seen.size:
             raise TooLarge(
-                f"the picture is {size[1]} x {size[0]}: scaled to a tile, its short side is shorter "
-                "than a pixel; crop it"
+                f"the picture is {size[1]} x {size[0]}: scaled to a tile, its short side is less "
+                "than a pixel: crop it"
             )
         ratio = math.sqrt(rows * columns / (self.max_tiles * side**2))
         parts = plain(seen.reshape(-1))
@@ -133,9 +133,7 @@ class AnyResProcessor:
             rows, columns = int(rows // ratio), int(columns // ratio)
             parts = scaled(seen, rows, columns)
         end = count + len(numbers)
-        return joined(
-            plain(np.arange(count, dtype=np.int32)), with_line_ends(parts, columns, end)
-        )
+        return joined(plain(np.arange(count, dtype=np.int32)), with_line_ends(parts, columns, end))
 
 
 def best_resolution(size: Size, pinpoints: tuple[Size, ...]) -> Size:

@@ -6,7 +6,7 @@ interpolation, whose outer corners lie on each other.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,10 +65,11 @@ def with_line_ends(mixture: Mixture, width: int, end: int) -> Mixture:
 def joined(*parts: Mixture) -> Mixture:
     """Return mixtures one behind the other; those of fewer rows get more, of no weight."""
     taps = max(part.rows.shape[1] for part in parts)
-    missing = [((0, 0), (0, taps - part.rows.shape[1])) for part in parts]
+
+    def filled(array: NDArray[Any]) -> NDArray[Any]:
+        return np.pad(array, ((0, 0), (0, taps - array.shape[1])))
+
     return Mixture(
-        np.concatenate([np.pad(part.rows, more) for part, more in zip(parts, missing, strict=True)]),
-        np.concatenate(
-            [np.pad(part.weights, more) for part, more in zip(parts, missing, strict=True)]
-        ),
+        np.concatenate([filled(part.rows) for part in parts]),
+        np.concatenate([filled(part.weights) for part in parts]),
     )
