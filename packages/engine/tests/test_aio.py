@@ -1,4 +1,5 @@
 import asyncio
+from time import sleep
 
 import pytest
 from assembled import VOCAB, answer, assert_spans_come_back, engine, text_of, wait_until
@@ -111,6 +112,28 @@ def test_an_event_loop_that_is_gone_does_not_disturb_the_others():
         assert list(
             synchronous.generate([1, 2], SamplingParams(max_tokens=9, seed=1)).token_ids
         ) == (answer([1, 2], 1, 9))
+
+
+def test_what_is_read_at_the_end_comes_in_one_output_per_choice_however_long_it_is(monkeypatch):
+    monkeypatch.setattr(aio, "MOST_UNREAD", 10)
+
+    runner = BlockedRunner(4, (100,), vocab=VOCAB, held=20)
+
+    async def main():
+        async with AsyncEngine(engine(runner)) as running:
+            asked = SamplingParams(max_tokens=30, seed=2, n=2, ignore_eos=True)
+            reading = asyncio.ensure_future(read(running.start([1, 2], asked, at_end=True)))
+            await asyncio.to_thread(runner.wait_for_step)
+            await asyncio.to_thread(sleep, 0.05)  # in which an early output would be read
+            runner.go()
+            return await reading
+
+    outputs = asyncio.run(main())
+
+    assert sorted(output.index for output in outputs) == [0, 1]
+    for output in outputs:
+        assert output.usage.output_len == len(output.token_ids) == 30
+        assert output.text == text_of(output.token_ids)
 
 
 def test_a_request_that_its_task_does_not_read_is_stopped(monkeypatch):

@@ -75,15 +75,51 @@ def test_what_is_discarded_is_not_kept_but_its_end_is_noticed():
     assert results.is_finished
 
 
-def test_a_listener_is_called_at_once_and_with_everything_that_comes():
+@pytest.mark.parametrize(("put_before", "calls_before"), [(False, 0), (True, 1)])
+def test_a_listener_is_called_with_what_is_there_and_everything_that_comes(
+    put_before, calls_before
+):
     calls = []
     results = queue()
+    if put_before:
+        results.put(part(0, 1))
     results.listen(lambda: calls.append(results.is_finished))
+    assert len(calls) == calls_before
+
+    results.put(part(0, 2))
+    results.put(part(0, 3, reason=FinishReason.STOP))
+
+    assert calls == [False] * calls_before + [False, True]
+
+
+@pytest.mark.parametrize(("ended", "called"), [(1, False), (2, True)])
+def test_the_listener_of_what_is_read_at_the_end_is_called_when_every_choice_has_finished(
+    ended, called
+):
+    calls = []
+    results = queue(2)
+    results.read_at_end()
+    results.listen(lambda: calls.append(True))
+
+    for index in range(ended):
+        results.put(part(index, 1))
+        results.put(part(index, 2, reason=FinishReason.STOP))
+
+    assert calls == [True] * called
+    assert results.is_due == called
+
+
+def test_the_listener_of_what_is_read_at_the_end_is_called_when_a_choice_fails():
+    calls = []
+    results = queue(2)
+    results.read_at_end()
+    results.listen(lambda: calls.append(True))
 
     results.put(part(0, 1))
-    results.put(part(0, 2, reason=FinishReason.STOP))
+    results.put(part(0, reason=FinishReason.ERROR))
 
-    assert calls == [False, False, True]
+    assert calls == [True]
+    assert results.is_due
 
 
 def test_merging_keeps_what_only_the_last_output_says():

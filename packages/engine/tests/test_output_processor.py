@@ -5,8 +5,8 @@ from threading import Event
 from assembled import Letters
 from driving import Bench, request
 from spaninfer_engine.handle import ResultQueue
-from spaninfer_engine.output_processor import OutputProcessor, RequestStarted
-from spaninfer_engine.request import FinishReason
+from spaninfer_engine.output_processor import READ_AT_END, OutputProcessor, RequestStarted
+from spaninfer_engine.request import FinishReason, SamplingParams
 from spaninfer_engine.schedule.sequence import Ended, Events
 from spaninfer_engine.text.tokenizer import Tokenizer
 
@@ -21,7 +21,7 @@ def test_what_came_while_the_writer_was_busy_is_one_output_per_choice():
 
     def on_output():
         sizes.append(len(queues[0]._pending.get(0, ())))
-        if len(sizes) == 2:  # the first call comes at once
+        if len(sizes) == 1:
             is_held.set()
             assert may_go.wait(120)
 
@@ -40,8 +40,51 @@ def test_what_came_while_the_writer_was_busy_is_one_output_per_choice():
     while (output := queues[0].get(timeout=0)) is not None:
         seen.append(output)
     assert "".join(output.text for output in seen) == "abcde"
-    assert sizes == [0, 1, 2, 1]  # one token, three tokens; with the end, all is one
+    assert sizes == [1, 2, 1]  # one token, three tokens; with the end, all is one
     assert queues[1].get(timeout=0).text == "klmn"
+
+
+def test_what_is_read_at_the_end_is_put_in_few_outputs_and_stop_strings_are_found_at_once():
+    stopped = []
+    writer = OutputProcessor(Tokenizer(Letters(), []), lambda ids, why: stopped.append((ids, why)))
+    bench = Bench(num_spans=(50,))
+    prompts = request(1, [1]), request(2, [2], sampling=SamplingParams(stop=("c",)))
+    (patient,), (stopping,) = map(bench.add, prompts)
+    queues = ResultQueue(1, lambda: None), ResultQueue(1, lambda: None)
+    puts = []
+    for queue in queues:
+        queue.read_at_end()
+        queue.put = lambda output, put=queue.put: (puts.append(output), put(output))
+    for seq, queue in zip((patient, stopping), queues, strict=True):
+        writer.put(RequestStarted((seq,), queue))
+
+    for token in range(4):
+        events = [(patient, token, None), (stopping, token, None)]
+        writer.put(Events(events, []), now=True)
+    before_the_end = list(puts)
+    end = Ended(patient, FinishReason.LENGTH, patient.usage(1.0), (patient, 4, None))
+    writer.put(Events([], [end]), now=True)
+    writer.close()
+
+    assert "".join(output.text for output in before_the_end) == "ab"
+    assert stopped == [((2,), FinishReason.STOP)]
+    assert len(puts) - len(before_the_end) == 2  # what waited, and the end
+    assert queues[0].get(timeout=0).text == "abcde"
+
+
+def test_a_long_answer_that_is_read_at_the_end_does_not_wait_in_one_piece():
+    writer = OutputProcessor(Tokenizer(Letters(), []), lambda *_: None)
+    (seq,) = Bench(num_spans=(50,)).add(request(1, [1]))
+    queue = ResultQueue(1, lambda: None)
+    queue.read_at_end()
+    writer.put(RequestStarted((seq,), queue))
+    found = []
+    for number in range(READ_AT_END):
+        writer.put(Events([(seq, number % 26, None)], []), now=True)
+        found.append(queue.has_news)
+    writer.close()
+
+    assert found == [False] * (READ_AT_END - 1) + [True]
 
 
 def test_what_is_to_be_written_now_is_there_at_once_behind_what_came_before():

@@ -1,7 +1,7 @@
 import asyncio
 from itertools import pairwise
 
-from spaninfer_serving.admission_gate import AdmissionGate
+from spaninfer_serving.admission_gate import MOST_GROWTH, AdmissionGate
 from spaninfer_serving.fair_queue import Client
 
 ANN, BOB = Client("ann", "1"), Client("bob", "1")
@@ -95,6 +95,26 @@ def test_with_a_pause_the_rounds_of_the_loop_do_not_count():
         return log
 
     assert driven(drive) == []
+
+
+def test_pauses_grow_while_somebody_waits_and_are_short_again_behind_that():
+    pauses = []
+
+    async def drive():
+        loop = asyncio.get_running_loop()
+        real, loop.call_later = loop.call_later, lambda s, *call: (pauses.append(s), real(0, *call))
+        gate, log = AdmissionGate(2.0), []
+        await asyncio.gather(*(entered(gate, log, number, ANN) for number in range(30)))
+        while gate._shut_by is not None:
+            await asyncio.sleep(0)
+        await gate.enter(BOB)
+        loop.call_later = real
+
+    driven(drive)
+
+    assert pauses[0] == pauses[-1] == 2.0
+    assert all(before < after for before, after in pairwise(pauses[:15]))
+    assert max(pauses) == pauses[-2] == 2.0 * MOST_GROWTH
 
 
 def test_a_loop_that_ended_keeps_nobody_out_of_the_next():

@@ -30,11 +30,20 @@ class OutputStream:
     """
 
     def __init__(
-        self, engine: Engine, handle: RequestHandle, queue: ResultQueue, wakeups: _Wakeups
+        self,
+        engine: Engine,
+        handle: RequestHandle,
+        queue: ResultQueue,
+        wakeups: _Wakeups,
+        *,
+        at_end: bool,
     ) -> None:
         self._engine, self._handle, self._queue = engine, handle, queue
         self._ready = asyncio.Event()
-        queue.limit(MOST_UNREAD, _stopper(engine, handle))
+        if at_end:
+            queue.read_at_end()
+        else:
+            queue.limit(MOST_UNREAD, _stopper(engine, handle))
         queue.listen(wakeups.waker(self._ready))
 
     def __aiter__(self) -> Self:
@@ -42,9 +51,9 @@ class OutputStream:
 
     async def __anext__(self) -> Output:
         queue, ready = self._queue, self._ready
-        while not queue.has_news:
+        while not queue.is_due:
             ready.clear()
-            if not queue.has_news:  # what comes from here on sets the event
+            if not queue.is_due:  # what comes from here on sets the event
                 await ready.wait()
         output = queue.get_nowait()
         if output is None:
@@ -83,19 +92,22 @@ class AsyncEngine:
         prompt_ids: Sequence[int],
         sampling: SamplingParams | None = None,
         placement: Placement | None = None,
+        *,
+        at_end: bool = False,
         **fields: Any,
     ) -> OutputStream:
         """Start a request now, and return what it produces; to be called in a task.
 
-        Raises as Engine.start_request does. `compile_grammar` comes first where the answer has a
-        form: else other tasks wait for that.
+        `at_end`: all of it is read when the request has finished, or a choice has failed, which
+        saves waking up for each token. Raises as Engine.start_request does. `compile_grammar` comes
+        first where the answer has a form: else other tasks wait for that.
         """
         handle, queue = self.engine.start_request(prompt_ids, sampling, placement, **fields)
         loop = asyncio.get_running_loop()
         wakeups = self._wakeups.get(loop)
         if wakeups is None:
             wakeups = self._wakeups[loop] = _Wakeups(loop)
-        return OutputStream(self.engine, handle, queue, wakeups)
+        return OutputStream(self.engine, handle, queue, wakeups, at_end=at_end)
 
     async def generate(
         self,

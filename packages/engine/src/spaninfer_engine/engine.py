@@ -558,6 +558,7 @@ class Engine(Resource):
         try:
             for number in order:
                 handles.append(self._start_patiently(prompts[number], samplings[number]))
+                handles[-1].queue.read_at_end()
             in_order = dict(zip(order, handles, strict=True))
             return [each for number in sorted(order) for each in complete(in_order[number])]
         finally:  # after an error or an interrupt nobody waits for the others

@@ -40,6 +40,8 @@ class ResultQueue:
         self._unread: Unread | None = None  # why the rest was dropped
         self._changed = Condition()
         self._listener: Callable[[], None] | None = None
+        self._is_read_at_end = False
+        self._has_failed = False
 
     @property
     def is_finished(self) -> bool:
@@ -82,10 +84,30 @@ class ResultQueue:
             return self._changed.wait_for(lambda: self.is_finished, timeout)
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener`, in the engine's thread, whenever an output has arrived."""
+        """Call `listener`, in the engine's thread, whenever something is due; now, if it is."""
         with self._changed:
             self._listener = listener
-        listener()
+            is_due = self.is_due
+        if is_due:
+            listener()
+
+    def read_at_end(self) -> None:
+        """Tell the engine's side that nothing is read before every choice has finished, or one has
+        failed: it may put outputs together.
+        """
+        self._is_read_at_end = True
+
+    @property
+    def is_read_at_end(self) -> bool:
+        """True after `read_at_end`."""
+        return self._is_read_at_end
+
+    @property
+    def is_due(self) -> bool:
+        """Should its reader read now?"""
+        if self._is_read_at_end:
+            return self.is_finished or self._has_failed
+        return self.has_news
 
     def limit(self, num_unread: int, stop: Callable[[], None]) -> None:
         """Drop everything and call `stop` when something comes though so many tokens and
@@ -116,8 +138,9 @@ class ResultQueue:
                 if len(unread) >= most or output.finish_reason is not None:
                     unread[:] = [merge(unread)]
             self._num_open -= output.finish_reason is not None
+            self._has_failed = self._has_failed or output.finish_reason is FinishReason.ERROR
             self._changed.notify_all()
-            listener = self._listener
+            listener = self._listener if self.is_due else None
         if stop is not None:
             stop()
         if self.is_finished:

@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 ROUND_S = 0.3e-3  # 25 outputs; with all of 256 in a round, steps of 1.5 ms waited 3 ms for it
 REST = 3.0  # times as long as the round before: the writer has a quarter of the time, at the most
 
+READ_AT_END = 64  # tokens that wait in front of an end, so that no end takes long
+
 Stop = Callable[[tuple[int, ...], FinishReason], None]
 """Tells the loop that sequences need no more tokens, and why; returns at once."""
 
@@ -65,6 +67,12 @@ class _Open:
     queue: ResultQueue
     tokens: Tokens = field(default_factory=list)
     end: Ended | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Should its tokens be written now? Stop strings are looked for at once."""
+        is_patient = self.queue.is_read_at_end and not self.seq.request.sampling.stop
+        return not is_patient or len(self.tokens) >= READ_AT_END
 
 
 class OutputProcessor:
@@ -129,7 +137,8 @@ class OutputProcessor:
                 for seq, token, logprob in new_tokens:
                     if (entry := self._open.get(seq.seq_id)) is not None:
                         entry.tokens.append((token, logprob))
-                        self._due[seq.seq_id] = entry
+                        if entry.is_due:
+                            self._due[seq.seq_id] = entry
                 for end in ended:
                     self._note_end(end)
             case EngineFailed(error):

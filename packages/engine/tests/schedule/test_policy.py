@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spaninfer_engine.plan import Slice, Tuning
 from spaninfer_engine.schedule.policy import (
-    ANSWERS_EVERY,
     BURST,
     EVERY,
     FEW_TILES,
     LEVEL_S,
+    LONE_PROMPTS,
+    LONG_EVERY,
     MANY_DECODES,
-    PROMPTS_EVERY,
     plan_step,
     sort_key,
 )
@@ -229,16 +229,15 @@ def answered(seq_id, num_tokens, client):
     return decode(seq_id, 10 + num_tokens, client=client)
 
 
-# What is pending, and who takes part in steps 1, 2 (the turn of long answers) and 4 (that of all).
+# What is pending, and who takes part in steps 1, 2 and 3; in every fourth, all do.
 TURNS = {
-    "two clients": ([answered(1, 99, "ann"), answered(2, 3, "bob")], [2], [1, 2]),
+    "two clients": ([answered(1, 99, "ann"), answered(2, 3, "bob")], [2]),
     "short prompts, of other clients": (
         [answered(1, 99, "ann"), prompt(2, 0, 8, client="bob")],
         [2],
-        [1, 2],
     ),
-    "what is long by one token": ([answered(1, 8, "ann"), answered(2, 7, "bob")], [2], [1, 2]),
-    "what is short by one token": ([answered(1, 7, "ann"), answered(2, 7, "bob")], [1, 2], [1, 2]),
+    "what is long by one token": ([answered(1, 8, "ann"), answered(2, 7, "bob")], [2]),
+    "what is short by one token": ([answered(1, 7, "ann"), answered(2, 7, "bob")], [1, 2]),
     "long ones of both, and a short one of both": (
         [
             answered(1, 99, "ann"),
@@ -247,27 +246,22 @@ TURNS = {
             answered(4, 3, "ann"),
         ],
         [2, 4],
-        [1, 2, 3, 4],
     ),
     "a client's own short answers are no reason": (
         [answered(1, 99, "ann"), answered(2, 3, "ann")],
-        [1, 2],
         [1, 2],
     ),
     "whose short ones they are does not wait for others' long ones either": (
         [answered(1, 99, "ann"), answered(2, 3, "ann"), answered(3, 99, "bob")],
         [1, 2],
-        [1, 2, 3],
     ),
     "all are long": (
         [answered(1, 99, "ann"), answered(2, 88, "bob"), prompt(3, 0, 9, client="cid")],
         [1, 2, 3],
-        [1, 2, 3],
     ),
-    "a long prompt": ([answered(1, 3, "ann"), prompt(2, 0, 9, client="bob")], [1], [1]),
+    "a long prompt": ([answered(1, 3, "ann"), prompt(2, 0, 9, client="bob")], [1]),
     "a long prompt, of which little is left": (
         [answered(1, 3, "ann"), prompt(2, 92, 100, client="bob", prompt_len=100)],
-        [1, 2],
         [1, 2],
     ),
     "short prompts that are long together": (
@@ -278,11 +272,17 @@ TURNS = {
             prompt(4, 0, 4, client="ann"),
         ],
         [1, 4],
-        [1, 4],
+    ),
+    "many short prompts, beside more of another client": (
+        [
+            prompt(1, 0, 5, client="ann"),
+            prompt(2, 0, 6, client="ann"),
+            prompt(3, 0, 12, client="bob"),
+        ],
+        [1, 2],
     ),
     "what is short waits for its media": (
         [answered(1, 99, "ann"), prompt(2, 0, 8, client="bob", encoded_until=0)],
-        [1],
         [1],
     ),
 }
@@ -290,18 +290,42 @@ TURNS = {
 
 @pytest.mark.parametrize("case", TURNS)
 def test_long_requests_leave_steps_to_the_short_ones_of_other_clients(case):
-    pending, odd, even = TURNS[case]
+    pending, most_steps = TURNS[case]
     everybody = sorted(item.seq_id for item in pending if item.encoded_until)
 
     def taking_part(number, **options):
         _, chosen = plan_step(pending, tuning(64, **options), number=number)
         return sorted(item.seq_id for item in chosen)
 
-    assert (ANSWERS_EVERY, PROMPTS_EVERY) == (2, 4)
+    assert LONG_EVERY == 4
     steps = [taking_part(number, short=8) for number in range(8)]
 
-    assert steps == 2 * [everybody, odd, even, odd]
+    assert steps == 2 * [everybody, most_steps, most_steps, most_steps]
     assert {tuple(taking_part(number)) for number in range(4)} == {tuple(everybody)}
+
+
+@pytest.mark.parametrize(
+    ("pending", "is_shared", "computed"),
+    [
+        ([answered(1, 3, "ann"), prompt(2, 0, 4000, client="bob")], False, MIXED // 2),
+        ([answered(1, 3, "ann"), prompt(2, 0, 4000, client="ann")], False, MIXED),
+        ([answered(1, 3, "ann"), prompt(2, 0, 4000, client="ann")], True, MIXED // 2),
+        ([prompt(1, 0, 4000, client="ann")], False, 4000),
+        ([prompt(1, 0, 4000, client="ann")], True, LONE_PROMPTS * 8),
+        (
+            [prompt(1, 0, 4000, client="ann"), prompt(2, 0, 9, client="bob")],
+            False,
+            LONE_PROMPTS * 8,
+        ),
+    ],
+)
+def test_where_clients_share_the_engine_prompts_come_in_smaller_parts(pending, is_shared, computed):
+    def tokens_of_prompts(**options):
+        slices, _ = plan_step(pending, tuning(8192, **options), is_shared=is_shared)
+        return sum(part.num_tokens for part in slices if part.seq_id != 1 or part.num_tokens > 1)
+
+    assert tokens_of_prompts(short=8) == computed
+    assert tokens_of_prompts() >= computed  # not where rows are cheap
 
 
 items = st.builds(

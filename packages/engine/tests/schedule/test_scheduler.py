@@ -8,7 +8,7 @@ from spaninfer_engine.cache.rope_state import RopeState
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.plan import StepResult
 from spaninfer_engine.request import FinishReason, Placement, SamplingParams
-from spaninfer_engine.schedule.policy import LEVEL_S
+from spaninfer_engine.schedule.policy import LEVEL_S, SHARED_S
 
 PROMPT = list(range(10))
 
@@ -112,6 +112,21 @@ def test_a_burst_takes_no_place_from_a_request_whose_turn_comes_before():
     assert [part.seq_id for part in bench.runner.steps[-1].slices][:2] == [1, 99]
     bench.run()
     assert set(bench.ended) == {1, *range(10, 30), 99}
+
+
+def test_behind_anothers_request_a_lone_prompt_comes_in_parts_for_a_while():
+    bench = Bench(num_spans=(400,), step_tokens=40, short_tokens=4)
+    parts = []
+    for client, seconds_later in (("one", 0.0), ("other", 0.5), ("other", 2 * SHARED_S)):
+        bench.now += seconds_later
+        number = 1 + len(parts)
+        placement = Placement(client=client)
+        bench.add(request(number, [number] * 30, sampling=upto(1), placement=placement))
+        bench.run()
+        steps = (part for plan in bench.runner.steps for part in plan.slices)
+        parts.append([part.num_tokens for part in steps if part.seq_id == number])
+
+    assert parts == [[30], [8, 22], [30]]  # a step takes a second here
 
 
 def test_a_long_prompt_of_one_client_does_not_keep_anothers_waiting():

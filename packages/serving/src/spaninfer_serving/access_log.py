@@ -11,7 +11,6 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from secrets import token_hex
 from time import perf_counter
 
 from spaninfer_engine import Output, SamplingParams
@@ -19,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spaninfer_serving.error_mapping import STOPPING, problem_of
 from spaninfer_serving.guard import answer
+from spaninfer_serving.ids import new_hex
 from spaninfer_serving.json_log import REQUEST_ID, JsonFormatter
 
 log = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ def print_json() -> None:
 
 def new_id() -> bytes:
     """Return an id for a request that brought none."""
-    return f"req-{token_hex(16)}".encode()
+    return f"req-{new_hex()}".encode()
 
 
 def _id_of(scope: Scope) -> bytes:

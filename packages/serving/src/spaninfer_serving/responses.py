@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, M
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from secrets import token_hex
 from typing import TypeAlias
 
 from pydantic import BaseModel
@@ -19,6 +18,7 @@ from spaninfer_engine.request import Usage as EngineUsage
 
 from spaninfer_serving.chat_answer import ChatAnswer, delta_of, message_of
 from spaninfer_serving.dialects.parser import AnswerFormat
+from spaninfer_serving.ids import new_hex
 from spaninfer_serving.translate import (
     TokenDecoder,
     chat_logprobs,
@@ -74,7 +74,7 @@ class ResponseMeta:
         cls, prefix: str, model: str, fingerprint: str, *, include_usage: bool, token_ids: bool
     ) -> ResponseMeta:
         """Return an envelope with an id of its own, dated now."""
-        name = f"{prefix}-{token_hex(16)}"
+        name = f"{prefix}-{new_hex()}"
         return cls(name, int(time.time()), model, fingerprint, include_usage, token_ids)
 
 

@@ -334,8 +334,11 @@ class Service:
             token_ids=body.return_token_ids,
         )
 
-    async def start(self, asked: GenerationJob, tally: Tally) -> AsyncIterator[tuple[int, Output]]:
-        """Start every prompt, and return the outputs; what refuses a prompt is raised here.
+    async def start(
+        self, asked: GenerationJob, tally: Tally, *, at_end: bool
+    ) -> AsyncIterator[tuple[int, Output]]:
+        """Start every prompt, and return the outputs, all at the end or as they come; what refuses
+        a prompt is raised here.
 
         Admission is decided before this returns, so that a refusal still has its own status. To be
         called while the gate is not shut.
@@ -351,7 +354,10 @@ class Service:
             raise problem_of_form(asked.form_param, refused) from refused
         try:
             for number, prompt in enumerate(asked.prompts, start=1):
-                streams.append(self.streams.start(prompt.ids, asked.sampling, asked.placement))
+                stream = self.streams.start(
+                    prompt.ids, asked.sampling, asked.placement, at_end=at_end
+                )
+                streams.append(stream)
                 if number % STARTED_TOGETHER == 0:
                     await asyncio.sleep(0)
         except BaseException:  # all or nothing: nobody will read those that were started

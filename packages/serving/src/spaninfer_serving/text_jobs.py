@@ -6,7 +6,6 @@ import base64
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from secrets import token_hex
 from time import monotonic
 from typing import Any, cast
 
@@ -16,6 +15,7 @@ from pydantic_core import to_json
 from spaninfer_engine.texts import Text
 
 from spaninfer_serving.fair_queue import Client
+from spaninfer_serving.ids import new_hex
 from spaninfer_serving.parse_pool import Check
 from spaninfer_serving.service import Service
 from spaninfer_serving.wire.errors import Problem
@@ -169,7 +169,7 @@ class TextService:
 
     def _meta(self, prefix: str) -> dict[str, Any]:
         return {
-            "id": f"{prefix}-{token_hex(16)}",
+            "id": f"{prefix}-{new_hex()}",
             "created": int(time.time()),
             "model": self.service.model,
         }

@@ -8,6 +8,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache
 from itertools import accumulate, takewhile
 from sys import maxsize
 from typing import Protocol, TypeVar
@@ -34,12 +36,16 @@ FEW_TILES = 4
 BURST = 8
 PAUSE_EVERY = 2
 
-# On a CPU each row of a step costs about as much as the one before: 3 decodes of the bundled model
-# take 4.2 ms, 7 take 7.3, 64 tokens of prompts beside them 25 more. So beside short requests of
-# others, a client's long answers take part in every other step, and many tokens of its prompts in
-# every fourth. Under attack, steps with such prompts were 58 % of all time.
-ANSWERS_EVERY = 2
-PROMPTS_EVERY = 4
+# On a CPU each row of a step costs about as much as the one before: a step of the bundled model
+# takes 1.9 ms, 0.78 more for each decode and 0.26 for each token of a prompt (two cores of an EPYC,
+# 2026-11-23). So beside short requests of others, a client's long answers, and many tokens of its
+# prompts, take part in every fourth step. Under attack, steps with 33 to 64 tokens of prompts were
+# 36 % of all time and took 25 ms; so where clients share the engine, prompts come in smaller parts.
+LONG_EVERY = 4
+LONE_PROMPTS = 2  # times `short_tokens`: a step of 128 takes 38 ms, one of 512 took 160
+
+# Requests of several clients share the engine for so long after they have begun one behind another.
+SHARED_S = 1.0
 
 # Towers see media between two steps, and every decode waits: so one step in two at the most.
 ENCODE_EVERY = 2
@@ -101,7 +107,12 @@ def sort_key(priority: int, fair_start_s: float) -> float:
 
 
 def plan_step(
-    pending: Iterable[P], tuning: Tuning, *, may_pause: bool = True, number: int = 0
+    pending: Iterable[P],
+    tuning: Tuning,
+    *,
+    may_pause: bool = True,
+    is_shared: bool = False,
+    number: int = 0,
 ) -> tuple[list[Slice], list[P]]:
     """Give every decode its token, then spend what is left on prefills, both in the given order;
     of prefills of several clients, one has no more than half.
@@ -115,17 +126,34 @@ def plan_step(
     sample their next token in these, every `PAUSE_EVERY`th step by `number` computes them alone. No
     decode waits for two such steps in a row, nor for prompts so long that few requests begin.
 
-    While a request of another client is short, answers of `short_tokens` and more take part in
-    every `ANSWERS_EVERY`th step by `number` alone, and prompts of a client that have more tokens
-    left together in every `PROMPTS_EVERY`th.
+    Where several clients have requests, or had some lately (`is_shared`), and `short_tokens` says
+    so, steps are short: prefills get half as much beside decodes, and `LONE_PROMPTS` times
+    `short_tokens` alone. While a request of another client is short, long ones take part in every
+    `LONG_EVERY`th step by `number` alone: answers of `short_tokens` and more, and the prompts of a
+    client that have more left together, unless those of all others have still more.
     """
     everybody = list(pending)
-    some = _in_turn(everybody, tuning.short_tokens, number) if tuning.short_tokens else everybody
+    if not tuning.short_tokens:
+        return _plan_step(everybody, tuning, may_pause=may_pause, number=number)
+    are_several = len({item.client for item in everybody}) > 1
+    if is_shared or are_several:
+        tuning = _among_clients(tuning)
+    some = _in_turn(everybody, tuning.short_tokens, number) if are_several else everybody
     found = _plan_step(some, tuning, may_pause=may_pause, number=number)
     if found[0] or some is everybody:
         return found
     # The short ones wait for something, such as their media.
     return _plan_step(everybody, tuning, may_pause=may_pause, number=number)
+
+
+@cache
+def _among_clients(tuning: Tuning) -> Tuning:
+    """Return the tuning of steps that several clients share."""
+    return replace(
+        tuning,
+        mixed_prompt_tokens=max(tuning.mixed_prompt_tokens // 2, 1),
+        lone_prompt_tokens=LONE_PROMPTS * tuning.short_tokens,
+    )
 
 
 def _plan_step(
@@ -156,29 +184,30 @@ def _plan_step(
         if left < least and number % PAUSE_EVERY == 0:  # an image is computed whole
             del slices[step_tokens - least :], chosen[step_tokens - least :]
             left = least
+    elif prefills and tuning.lone_prompt_tokens:
+        left = min(left, max(least, tuning.lone_prompt_tokens))
     parts, items = _prefills(prefills, left, tuning.prompt_logits)
     return slices + parts, chosen + items
 
 
 def _in_turn(pending: list[P], short_tokens: int, number: int) -> list[P]:
-    """Return what is pending without the long requests whose turn it is not."""
-    if len({item.client for item in pending}) < 2:
+    """Return what several clients have pending without the long requests whose turn it is not."""
+    if number % LONG_EVERY == 0:
         return pending
     prompts = Counter[str]()  # tokens of prompts that are left, by client
     for item in pending:
-        prompts[item.client] += max(item.prefill_end - item.num_scheduled, 0)
+        if item.num_scheduled < item.prefill_end:
+            prompts[item.client] += item.prefill_end - item.num_scheduled
+    # Of two clients, one has the fewer: that many ordinary clients share a key is not its fault.
+    most = max(short_tokens, min(prompts.values()) if len(prompts) > 1 else 0)
 
     def is_short(item: P) -> bool:
         if item.num_scheduled < item.prefill_end:
-            return prompts[item.client] <= short_tokens
+            return prompts[item.client] <= most
         return item.num_scheduled - item.prompt_len < short_tokens
 
-    def has_turn(item: P) -> bool:
-        is_prompt = item.num_scheduled < item.prefill_end
-        return number % (PROMPTS_EVERY if is_prompt else ANSWERS_EVERY) == 0
-
     short = {item.client for item in pending if is_short(item)}
-    return [item for item in pending if short <= {item.client} or is_short(item) or has_turn(item)]
+    return [item for item in pending if short <= {item.client} or is_short(item)]
 
 
 def num_encodings(

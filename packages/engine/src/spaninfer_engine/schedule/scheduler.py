@@ -31,7 +31,7 @@ from spaninfer_engine.schedule.kv_cache_manager import (
     OpenDisk,
 )
 from spaninfer_engine.schedule.media import MediaScheduler
-from spaninfer_engine.schedule.policy import plan_step
+from spaninfer_engine.schedule.policy import SHARED_S, plan_step
 from spaninfer_engine.schedule.sequence import Ended, Events, NewToken, SequenceState
 
 _ORDER = attrgetter("order")
@@ -63,6 +63,8 @@ class Scheduler:
         self._deadlines = Deadlines(self._seqs)
         self._finished: list[int] = []  # sequence ids that the runner may forget
         self._number = 0  # of the newest plan
+        self._last_client: str | None = None  # whose request began last
+        self._shared_until = 0.0  # requests of several clients have begun lately
         self._num_seeing = 0  # sequences with media that have not ended
         self._new_tokens: list[NewToken] = []
         self._ended: list[Ended] = []
@@ -133,7 +135,7 @@ class Scheduler:
         are_places_left = self._start_waiting(now)
         if self._num_seeing:
             self.media.plan(self._running, self._number)
-        slices, seqs = self._fit(are_places_left=are_places_left)
+        slices, seqs = self._fit(now, are_places_left=are_places_left)
         if not slices:
             assert self._flights or not self._seqs or self.kv_cache.is_reading, (
                 "there is work, but nothing to compute"
@@ -268,6 +270,9 @@ class Scheduler:
 
     def _run(self, seq: SequenceState, now: float) -> None:
         insort(self._running, seq, key=_ORDER)
+        if self._last_client not in (None, seq.client):
+            self._shared_until = now + SHARED_S
+        self._last_client = seq.client
         if seq.scheduled_s is None:
             seq.scheduled_s = now
             seq.cached_len = seq.num_scheduled
@@ -283,7 +288,7 @@ class Scheduler:
         last = self._running[-1] if self._running else None
         return last is not None and seq.priority < last.priority and seq.order < last.order
 
-    def _fit(self, *, are_places_left: bool) -> tuple[list[Slice], list[SequenceState]]:
+    def _fit(self, now: float, *, are_places_left: bool) -> tuple[list[Slice], list[SequenceState]]:
         """Return slices whose spans are there, and their sequences."""
         limits = self.limits
         stalled: set[int] = set()
@@ -297,6 +302,7 @@ class Scheduler:
                 limits.tuning,
                 # Who waits takes the place of the next that ends: no step has empty places then.
                 may_pause=are_places_left and len(self._waiting) == num_waiting,
+                is_shared=now < self._shared_until,
                 number=self._number,
             )
             if self._reserve(slices, seqs, stalled):

@@ -17,6 +17,7 @@ from spaninfer_serving.dialects.events import (
     Reasoning,
 )
 from spaninfer_serving.dialects.reader import Malformed, Reader, Wait
+from spaninfer_serving.ids import new_hex
 
 Schema: TypeAlias = Mapping[str, Any]
 Tools: TypeAlias = Mapping[str, Schema]
@@ -27,7 +28,7 @@ NewId: TypeAlias = Callable[[], str]
 
 def openai_id() -> str:
     """Return a new id as OpenAI's look."""
-    return f"call_{secrets.token_hex(12)}"
+    return f"call_{new_hex(24)}"
 
 
 def mistral_id() -> str:

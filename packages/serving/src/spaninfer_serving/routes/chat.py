@@ -23,7 +23,7 @@ async def chat_completions(request: Request) -> Response:
     service = service_of(request)
     request.state.prompt_param = "messages"
     body, asked = await read_chat(request)
-    outputs = await started(request, asked)
+    outputs = await started(request, asked, is_streamed=body.stream)
     shape: dict[str, Any] = {
         "choices": asked.sampling.n,
         "prompt_len": len(asked.prompts[0].ids),

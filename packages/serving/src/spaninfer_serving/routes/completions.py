@@ -27,7 +27,7 @@ async def completions(request: Request) -> Response:
     service = service_of(request)
     request.state.prompt_param = "prompt"
     body, asked = await read(request, CompletionRequest, service.ask_completion)
-    outputs = await started(request, asked)
+    outputs = await started(request, asked, is_streamed=body.stream)
     if only_echoes(body):
         outputs = without_answers(outputs)
     shape: dict[str, Any] = {

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from secrets import token_hex
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -16,6 +15,7 @@ from spaninfer_engine import Placement
 from spaninfer_engine.errors import RequestError
 
 from spaninfer_serving.error_mapping import problem_of
+from spaninfer_serving.ids import new_hex
 from spaninfer_serving.messages_api.answer import message_events, message_of
 from spaninfer_serving.messages_api.envelope import error_body
 from spaninfer_serving.messages_api.request import NAMES, chat_of
@@ -47,9 +47,9 @@ async def create_message(request: Request) -> Response:
     service = service_of(request)
     request.state.prompt_param = "messages"
     body, job = await read(request, MessagesRequest, partial(_ask, service))
-    outputs = await started(request, job)
+    outputs = await started(request, job, is_streamed=body.stream)
     message = MessageObject(
-        id=f"msg_{token_hex(16)}",
+        id=f"msg_{new_hex()}",
         model=service.model,
         usage=MessageUsage(
             input_tokens=len(job.prompts[0].ids), cache_read_input_tokens=0, output_tokens=0

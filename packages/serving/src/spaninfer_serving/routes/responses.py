@@ -32,7 +32,7 @@ async def create_response(request: Request) -> Response:
     responses = ResponseService(service)
     request.state.prompt_param = "input"
     body, job = await read(request, ResponsesRequest, responses.ask)
-    outputs = await started(request, job.generation)
+    outputs = await started(request, job.generation, is_streamed=body.stream)
     if body.stream:
         finish = partial(responses.finish, job)
         events = response_events(outputs, job.response, job.generation.answers, finish)

@@ -38,8 +38,8 @@ class Contents:
 
 def check_contents(body: bytes) -> None:
     """Raise Problem for a body that would take long to parse; it need not be valid JSON."""
-    if len(body) <= MAX_MARKS or sum(map(body.count, MARKS)) <= MAX_MARKS:
-        return  # also with those inside of strings: 1 ms for 2 MB of text, looking closer 15
+    if len(body) <= MAX_MARKS or _num_marks(body) <= MAX_MARKS:
+        return  # also with those inside of strings: 3 ms for 2 MB of text, looking closer 15
     contents = count(body)
     if contents.marks > MAX_MARKS or contents.numbers > MAX_NUMBERS:
         raise Problem(
@@ -48,6 +48,16 @@ def check_contents(body: bytes) -> None:
             "in lists",
             code="too_many_values",
         )
+
+
+def _num_marks(body: bytes) -> int:
+    """Return how many marks a body holds, those inside of strings included.
+
+    By numpy, which lets other threads run: `bytes.count` takes 14 ms for 2 MB of text with commas,
+    and holds the interpreter in a thread that may lose its CPU meanwhile.
+    """
+    data = np.frombuffer(body, np.uint8)
+    return sum(int(np.count_nonzero(data == mark)) for mark in MARKS)
 
 
 def count(body: bytes) -> Contents:

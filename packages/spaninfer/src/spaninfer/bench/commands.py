@@ -177,12 +177,15 @@ def bench_soak(
         int, typer.Option(min=1, help="Into how many rounds both are cut, in turns.")
     ] = 3,
     only: Only = None,
+    memory: options.Memory = None,
 ) -> None:
     """Attack a server on loopback beside 32 ordinary clients: what they wait, what is left."""
     with show.errors_as_sentences():
         names = _chosen(only, tuple(ATTACKS))
-        found = measure_soak([model], names, seconds, alone, rounds, show.note)
+        served = [model] if memory is None else [model, f"--memory={memory}"]
+        found = measure_soak(served, names, seconds, alone, rounds, show.note)
         about = {"model": model, "attacks": sorted(names), "seconds": seconds, "alone_s": alone}
+        about |= {} if memory is None else {"memory": memory}
         for record in records(found, about):
             typer.echo(json.dumps(record | circumstances("cpu")))
 
