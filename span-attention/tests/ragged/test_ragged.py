@@ -1,5 +1,6 @@
 """Ragged attention against its definition; the tests that need no GPU come first."""
 
+import gc
 from contextlib import ExitStack
 from itertools import pairwise
 
@@ -65,6 +66,14 @@ def test_a_run_needs_a_plan():
 # ---- on a GPU ------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def stream():
+    """A stream that is there until nothing of a test has memory on it."""
+    with new_stream() as handle:
+        yield handle
+        gc.collect()  # what an exception's traceback kept
+
+
 class Case:
     """Sequences of a projection's rows: queries, keys and values side by side, and what is read."""
 
@@ -119,7 +128,8 @@ class Case:
         with new_stream() as stream:
             batch.plan(starts, num_rows=len(self.rows), stream=stream)
             batch.run(*self.parts(rows), out=out, stream=stream, **self.scores)
-        on_gpu.wait()
+            on_gpu.wait()
+            del batch  # gives its memory back on the stream
         return on_gpu.get(out)
 
     def check(self, actual):
@@ -213,16 +223,15 @@ def test_runs_may_be_captured(on_gpu):
 
 
 @pytest.mark.gpu
-def test_no_rows_and_arrays_of_other_shapes(on_gpu):
+def test_no_rows_and_arrays_of_other_shapes(on_gpu, stream):
     batch = BatchRagged(num_heads=2, head_size=64, dtype=np.float16)
     empty = on_gpu.put(np.zeros((0, 2, 64), np.float16))
-    with new_stream() as stream:
-        batch.plan(on_gpu.put(np.zeros(1, np.int32)), num_rows=0, stream=stream)
-        batch.run(empty, empty, empty, softmax_scale=1.0, out=empty, stream=stream)
-        batch.plan(on_gpu.put(np.array([0, 3], np.int32)), num_rows=3, stream=stream)
-        three = on_gpu.put(np.zeros((3, 2, 64), np.float16))
-        with pytest.raises(ShapeError, match="key"):
-            batch.run(three, three[:2], three, softmax_scale=1.0, stream=stream)
-        wider = on_gpu.put(np.zeros((3, 2, 72), np.float16))[..., :64]
-        with pytest.raises(ShapeError, match=r"query, key and value are \[64, 72\] elements apart"):
-            batch.run(three, wider, three, softmax_scale=1.0, stream=stream)
+    batch.plan(on_gpu.put(np.zeros(1, np.int32)), num_rows=0, stream=stream)
+    batch.run(empty, empty, empty, softmax_scale=1.0, out=empty, stream=stream)
+    batch.plan(on_gpu.put(np.array([0, 3], np.int32)), num_rows=3, stream=stream)
+    three = on_gpu.put(np.zeros((3, 2, 64), np.float16))
+    with pytest.raises(ShapeError, match="key"):
+        batch.run(three, three[:2], three, softmax_scale=1.0, stream=stream)
+    wider = on_gpu.put(np.zeros((3, 2, 72), np.float16))[..., :64]
+    with pytest.raises(ShapeError, match=r"query, key and value are \[64, 72\] elements apart"):
+        batch.run(three, wider, three, softmax_scale=1.0, stream=stream)
