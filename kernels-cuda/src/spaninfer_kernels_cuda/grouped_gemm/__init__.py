@@ -108,7 +108,7 @@ STREAM = Source(
     kernels=(GROUPED_STREAM,),
 )
 PROMPT = Source(
-    *(_PACKAGE, "grouped_gemm/prompt.cu", (*_ON_HOPPER, "cluster.cuh"), _RING),
+    *(_PACKAGE, "grouped_gemm/prompt.cu", _ON_HOPPER, _RING),
     parts=(*_TASKS, _GATHER, "grouped_gemm/quads.cuh"),
     kernels=(GROUPED_PROMPT,),
 )
@@ -218,7 +218,6 @@ def variant_for(
     }
     if isinstance(tile, Prompt):
         macros |= {"BLOCKS": tile.block_rows, "ROWS": tile.outputs}
-        macros |= {"BLOCKS_OF_CLUSTER": tile.cluster, "GROUPS": tile.groups}
         return Variant.of("grouped_prompt", PROMPT, macros, ("sm_90a",))
     macros["TOKENS"] = tile.tokens
     if isinstance(tile, Stream):
@@ -364,10 +363,7 @@ TILES: tuple[Tile, ...] = (
         fill_stream(Stream(*sizes), _EXPERTS)
         for sizes in ((8, 1, 0, 2), (16, 2, 0, 2), (32, 2, 0, 2))
     ),
-    *(
-        fill_prompt(Prompt(*sizes), _EXPERTS, _SHARED_BYTES)
-        for sizes in ((1, 256, 0), (1, 256, 0, 2))
-    ),
+    fill_prompt(Prompt(1, 256, 0), _EXPERTS, _SHARED_BYTES),
 )
 """All tiles that `choose` may return."""
 

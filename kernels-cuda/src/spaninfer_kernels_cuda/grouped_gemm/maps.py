@@ -14,7 +14,7 @@ def map_weights(pointer: int, dtype: str, shape: Shape, tile: Stream | Prompt) -
     """
     experts, outputs, inner = shape.experts, shape.outputs, shape.inner
     extra = (1,) if isinstance(tile, Stream) else ()
-    rows = tile.outputs // (tile.cluster if isinstance(tile, Prompt) else 1)
+    rows = tile.outputs
     return encode_tensor_map(
         *(pointer, dtype),
         shape=(*extra, experts, outputs, inner),

@@ -3,30 +3,26 @@
 // Rows of x are operand A of a wgmma, 64 each; ROWS rows of a weight are operand B. A warpgroup of
 // producers copies chunks of both into a ring of STAGES buffers: weights by TMA with the expert as
 // a coordinate, rows of x by 16 bytes each through `order` (TMA cannot gather rows), or by TMA
-// where x is sorted. GROUPS consumer warpgroups share a tile.
-//
-// The BLOCKS_OF_CLUSTER blocks of a cluster have the same rows of a weight, of which each copies a
-// part to all (multicast), and every second 64 rows of x, if there are two.
+// where x is sorted. Two consumer warpgroups share a tile.
 //
 // A warpgroup has up to BLOCKS times 64 rows of x. A tile with fewer, an expert's last one, copies
-// and multiplies only the blocks of 64 that it has. A cluster takes every so many-th task; tiles of
-// an expert that run at the same time share rows of x and weights in the L2 cache.
+// and multiplies only the blocks of 64 that it has. A block takes every so many-th task; tiles of an
+// expert that run at the same time share rows of x and weights in the L2 cache.
 //
-// Macros: T (half, bfloat16), GROUPS, BLOCKS, ROWS (of the weight that a tile has; a size of
-//         Wgmma), STAGES, BLOCKS_OF_CLUSTER, EXPERTS, GATED (the weight has 8 rows of the gate, 8
-//         of up, and so on), ACT (a function of glu.cuh), GATHERS (rows of x come through `order`;
-//         else x is sorted, and `ends` was there before the previous kernel began).
+// Macros: T (half, bfloat16), BLOCKS, ROWS (of the weight that a tile has; a size of Wgmma),
+//         STAGES, EXPERTS, GATED (the weight has 8 rows of the gate, 8 of up, and so on), ACT (a
+//         function of glu.cuh), GATHERS (rows of x come through `order`; else x is sorted, and
+//         `ends` was there before the previous kernel began).
 // Demands: K % 8 == 0; columns of out in eights; x and its rows, out and its rows at multiples of
-//          16 bytes; maps whose boxes are kChunk elements of kPartRows rows of an expert's weight,
+//          16 bytes; maps whose boxes are kChunk elements of ROWS rows of an expert's weight,
 //          and of 64 rows of a sorted x; ROWS a multiple of 32, GATED of 64.
 
 constexpr int kSteps = kChunk / 16;
 constexpr int kGroup = 4 * kWarp;
-constexpr int kGroups = GROUPS;            // of consumers; the producers follow
+constexpr int kGroups = 2;                 // of consumers; the producers follow
 constexpr int kMultiply = kGroups * kGroup, kThreads = kMultiply + kGroup;
 constexpr int kBlockRows = 64;             // of x
 constexpr int kTokens = kGroups * BLOCKS * kBlockRows;
-constexpr int kCluster = BLOCKS_OF_CLUSTER, kTaskRows = kCluster * kTokens;
 constexpr int kTogether = 16;
 
 constexpr int kFragments = ROWS / 8;       // of accumulators, side by side
@@ -36,7 +32,6 @@ static_assert(kResults % 4 == 0, "four lanes share the results of a row");
 
 constexpr int kBlockBytes = kBlockRows * kLineBytes;
 constexpr int kWeightBytes = ROWS * kLineBytes;
-constexpr int kPartRows = ROWS / kCluster, kPartBytes = kPartRows * kLineBytes;
 constexpr int kStageBytes = kWeightBytes + kTokens * kLineBytes;
 
 constexpr int kGathered = kTokens / 4;  // rows of x that a warp of producers copies
@@ -45,8 +40,8 @@ constexpr int kGathered = kTokens / 4;  // rows of x that a warp of producers co
 // has the numbers of rows. A block has no more than it was launched with: an even share of an SM's,
 // in eights. To ask for more is to wait for ever.
 constexpr int kLaunched = 65536 / kThreads / 8 * 8;
-constexpr int kLeft = GROUPS == 3 ? 56 : GATHERS ? 72 : 40;
-constexpr int kKept = GROUPS == 3 ? 152 : GATHERS ? 216 : 232;
+constexpr int kLeft = GATHERS ? 72 : 40;
+constexpr int kKept = GATHERS ? 216 : 232;
 static_assert((kGroups * kKept + kLeft) * kGroup <= kLaunched * kThreads, "registers of a block");
 
 using Accumulators = float[BLOCKS][kFragments][4];
@@ -63,34 +58,25 @@ struct Sizes {
   int chosen, rows, inner, across, chunks;
 };
 
-// A cluster's tasks: `first`, `first + step` and so on, below `count`. Of the blocks of 64 rows of
-// a task, every kCluster-th from `rank` on is this block's.
+// A block's tasks: `first`, `first + step` and so on, below `count`.
 struct Share {
-  int first, step, count, rank;
+  int first, step, count;
 
   static __device__ __forceinline__ Share of(const Experts& experts, int across) {
-    return {static_cast<int>(blockIdx.x) / kCluster, static_cast<int>(gridDim.x) / kCluster,
-            experts.tiles() * across, kCluster > 1 ? rank_in_cluster() : 0};
-  }
-
-  // The first row of this block's n-th block of rows.
-  __device__ __forceinline__ int row_of(int n) const { return (n * kCluster + rank) * kBlockRows; }
-  __device__ __forceinline__ int blocks_of(const Task& task) const {
-    return ((task.count + kBlockRows - 1) / kBlockRows - rank + kCluster - 1) / kCluster;
+    return {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), experts.tiles() * across};
   }
 };
 
+// The blocks of 64 rows that a task has.
+__device__ __forceinline__ int blocks_of(const Task& task) {
+  return (task.count + kBlockRows - 1) / kBlockRows;
+}
+
 __device__ __forceinline__ void copy_weight(Shared& shared, int stage, const TensorMap& weight,
-                                            const Task& task, int chunk, int rank, int bytes) {
+                                            const Task& task, int chunk, int bytes) {
   arrive_expecting(&shared.full[stage], bytes);
-  const int row = task.tile * ROWS + rank * kPartRows;
-  unsigned char* to = shared.stages[stage] + rank * kPartBytes;
-  if constexpr (kCluster > 1) {
-    copy_box_to_cluster(to, weight, chunk * kChunk, row, task.expert, &shared.full[stage],
-                        (1 << kCluster) - 1);
-  } else {
-    copy_box(to, weight, chunk * kChunk, row, task.expert, &shared.full[stage]);
-  }
+  copy_box(shared.stages[stage], weight, chunk * kChunk, task.tile * ROWS, task.expert,
+           &shared.full[stage]);
 }
 
 // The producers where x is sorted, one warp.
@@ -99,16 +85,16 @@ __device__ __forceinline__ void copy_sorted(Shared& shared, const TensorMap& wei
                                             const Share& share) {
   Turn turn;
   for (int number = share.first; number < share.count; number += share.step) {
-    const Task task = find_task<kTaskRows, kTogether>(shared.experts, number, sizes.across);
-    const int blocks = share.blocks_of(task);
+    const Task task = find_task<kTokens, kTogether>(shared.experts, number, sizes.across);
+    const int blocks = blocks_of(task);
     for (int chunk = 0; chunk < sizes.chunks; ++chunk, turn.next()) {
       wait(&shared.empty[turn.stage], turn.parity ^ 1);
       if (threadIdx.x % kWarp != 0) continue;
       const int bytes = kWeightBytes + blocks * kBlockBytes;
-      copy_weight(shared, turn.stage, weight, task, chunk, share.rank, bytes);
+      copy_weight(shared, turn.stage, weight, task, chunk, bytes);
       for (int block = 0; block < blocks; ++block) {
         copy_box(shared.stages[turn.stage] + kWeightBytes + block * kBlockBytes, sorted,
-                 chunk * kChunk, task.first + share.row_of(block), 0, &shared.full[turn.stage]);
+                 chunk * kChunk, task.first + block * kBlockRows, 0, &shared.full[turn.stage]);
       }
     }
   }
@@ -119,41 +105,35 @@ __device__ __forceinline__ void copy_gathered(Shared& shared, const TensorMap& w
                                               const int* order, const Sizes& sizes,
                                               const Share& share) {
   using Rows = Sources<kGathered>;
-  const int line = threadIdx.x % kGroup / kWarp * kGathered;  // this warp's first
-  const int begin = share.row_of(line / kBlockRows) + line % kBlockRows;
+  const int begin = threadIdx.x % kGroup / kWarp * kGathered;  // this warp's first
   Turn turn;
   Task task{};
   if (share.first < share.count) {
-    task = find_task<kTaskRows, kTogether>(shared.experts, share.first, sizes.across);
+    task = find_task<kTokens, kTogether>(shared.experts, share.first, sizes.across);
   }
   Rows coming = Rows::of(task, begin, order, sizes.chosen);
   for (int number = share.first; number < share.count; number += share.step) {
     const Task here = task;
     const Rows sources = coming;
     if (number + share.step < share.count) {  // those of the next task, ahead of time
-      task = find_task<kTaskRows, kTogether>(shared.experts, number + share.step, sizes.across);
+      task = find_task<kTokens, kTogether>(shared.experts, number + share.step, sizes.across);
       coming = Rows::of(task, begin, order, sizes.chosen);
     }
     for (int chunk = 0; chunk < sizes.chunks; ++chunk, turn.next()) {
       wait(&shared.empty[turn.stage], turn.parity ^ 1);
       if (threadIdx.x == kMultiply) {
-        copy_weight(shared, turn.stage, weight, here, chunk, share.rank, kWeightBytes);
+        copy_weight(shared, turn.stage, weight, here, chunk, kWeightBytes);
       }
-      sources.copy(shared.stages[turn.stage] + kWeightBytes + line * kLineBytes, x, chunk,
+      sources.copy(shared.stages[turn.stage] + kWeightBytes + begin * kLineBytes, x, chunk,
                    sizes.inner);
       arrive_after_copies(&shared.full[turn.stage]);
     }
   }
 }
 
-// Gives a buffer back to those who fill it: the producers of all blocks of the cluster.
+// Gives a buffer back to the producers.
 __device__ __forceinline__ void release(Barrier* empty, bool releases) {
-  const int lane = threadIdx.x % kWarp;
-  if constexpr (kCluster > 1) {
-    arrive_in_block_if(releases && lane < kCluster, empty, lane);
-  } else {
-    arrive_if(releases && lane == 0, empty);
-  }
+  arrive_if(releases && threadIdx.x % kWarp == 0, empty);
 }
 
 // Issues the wgmmas of a chunk for the first kBlocks blocks of rows of a warpgroup. `adds` is false
@@ -246,13 +226,12 @@ __device__ __forceinline__ void write_block(T* out, const T* bias, const Task& t
 // A tile: kBlocks blocks of rows are this warpgroup's.
 template <int kBlocks>
 __device__ __forceinline__ void make_tile(Shared& shared, Turn& turn, T* out, const T* bias,
-                                          const Task& task, const Sizes& sizes,
-                                          const Share& share, int group) {
+                                          const Task& task, const Sizes& sizes, int group) {
   Accumulators acc;
   multiply_tile<kBlocks>(acc, shared, turn, sizes.chunks, group);
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
-    const int row = share.row_of(block * kGroups + group);
+    const int row = (block * kGroups + group) * kBlockRows;
     write_block(out, bias, task, acc[block], row, sizes.rows);
   }
 }
@@ -263,14 +242,14 @@ __device__ __forceinline__ void multiply(Shared& shared, T* out, const T* bias,
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroup, 0);
   Turn turn;
   for (int number = share.first; number < share.count; number += share.step) {
-    const Task task = find_task<kTaskRows, kTogether>(shared.experts, number, sizes.across);
-    const int own = (share.blocks_of(task) - group + kGroups - 1) / kGroups;
+    const Task task = find_task<kTokens, kTogether>(shared.experts, number, sizes.across);
+    const int own = (blocks_of(task) - group + kGroups - 1) / kGroups;
     if (own == BLOCKS) {
-      make_tile<BLOCKS>(shared, turn, out, bias, task, sizes, share, group);
+      make_tile<BLOCKS>(shared, turn, out, bias, task, sizes, group);
     } else if (BLOCKS > 1 && own > 0) {
-      make_tile<1>(shared, turn, out, bias, task, sizes, share, group);
+      make_tile<1>(shared, turn, out, bias, task, sizes, group);
     } else {
-      make_tile<0>(shared, turn, out, bias, task, sizes, share, group);
+      make_tile<0>(shared, turn, out, bias, task, sizes, group);
     }
   }
 }
@@ -286,18 +265,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     prefetch_map(weight);
     for (int i = 0; i < STAGES; ++i) {
       init_barrier(&shared.full[i], 1 + (GATHERS ? kGroup : 0));
-      init_barrier(&shared.empty[i], kCluster * kGroups * 4);  // a lane of each warp
+      init_barrier(&shared.empty[i], kGroups * 4);  // a lane of each warp
     }
     publish_barriers();
   }
-  if constexpr (kCluster > 1) {  // others' copies signal these barriers
-    __syncthreads();
-    arrive_at_cluster();
-    wait_for_cluster();
-  }
   wait_for_kernel_before();
   let_next_kernel_start();
-  count_tiles<kTaskRows, kThreads>(shared.experts, ends, experts);
+  count_tiles<kTokens, kThreads>(shared.experts, ends, experts);
   const Sizes sizes{chosen, rows, inner, (rows + ROWS - 1) / ROWS, (inner + kChunk - 1) / kChunk};
   const Share share = Share::of(shared.experts, sizes.across);
   if (threadIdx.x >= kMultiply) {
@@ -310,9 +284,5 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kKept));
     multiply(shared, out, bias, sizes, share);
-  }
-  if constexpr (kCluster > 1) {  // others may still signal these barriers
-    arrive_at_cluster();
-    wait_for_cluster();
   }
 }

@@ -14,6 +14,7 @@ BLOCK_ROWS: Final = 64  # of x, or of the weight, that a wgmma has
 _WARP = 32
 _LINE_BYTES = 2 * CHUNK
 _GROUP_THREADS = 128
+_PROMPT_GROUPS = 2  # of consumers in a block of prompt.cu
 _BARRIER_BYTES = 16  # of a stage
 _SOURCE_BYTES = 4  # the number of a row of x, in general.cu
 _EXPERT_BYTES = 8  # two prefixes; totals of 32 experts come on top
@@ -83,35 +84,29 @@ class Stream:
 class Prompt:
     """A tile of prompt.cu: its macros.
 
-    Each of `groups` warpgroups has `block_rows` times 64 rows of x, all of them the same `outputs`
-    rows of the weight. The `cluster` blocks of a cluster copy each of these once for all.
+    Each of two warpgroups has `block_rows` times 64 rows of x, both the same `outputs` rows of the
+    weight.
     """
 
     block_rows: int
     outputs: int
     stages: int
-    cluster: int = 1
-    groups: int = 2
     blocks: int = 1
 
     @property
     def tokens(self) -> int:
-        """Rows of x, those of all blocks of a cluster."""
-        return self.cluster * self._own_tokens
-
-    @property
-    def _own_tokens(self) -> int:
-        return self.groups * self.block_rows * BLOCK_ROWS
+        """Rows of x."""
+        return _PROMPT_GROUPS * self.block_rows * BLOCK_ROWS
 
     @property
     def threads(self) -> int:
         """Threads of a block, the producer group included."""
-        return (1 + self.groups) * _GROUP_THREADS
+        return (1 + _PROMPT_GROUPS) * _GROUP_THREADS
 
     @property
     def stage_bytes(self) -> int:
         """Shared memory of a stage."""
-        return (self.outputs + self._own_tokens) * _LINE_BYTES + _BARRIER_BYTES
+        return (self.outputs + self.tokens) * _LINE_BYTES + _BARRIER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,14 +202,12 @@ def launch(shape: Shape, tile: Tile, sm_count: int) -> Launch | None:
     dynamic = tile.stages * tile.stage_bytes + experts_bytes(shape.experts)
     if isinstance(tile, General):
         dynamic += tile.tokens * _SOURCE_BYTES
-    cluster = tile.cluster if isinstance(tile, Prompt) else 1
-    clusters = shape.tasks(tile.tokens, tile.outputs)
+    blocks = shape.tasks(tile.tokens, tile.outputs)
     if not isinstance(tile, Prompt):
-        clusters = min(clusters, sm_count * tile.blocks)
+        blocks = min(blocks, sm_count * tile.blocks)
     return Launch(
-        grid=(clusters * cluster, 1, 1),
+        grid=(blocks, 1, 1),
         block=(tile.threads, 1, 1),
         shared_bytes=dynamic,
-        cluster=(cluster, 1, 1),
         overlaps=True,
     )

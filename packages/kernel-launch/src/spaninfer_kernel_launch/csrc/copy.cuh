@@ -77,20 +77,6 @@ __device__ __forceinline__ void arrive_if(bool arrives, Barrier* barrier) {
       : "memory");
 }
 
-// The same at the barrier in the same place of block `rank` of the cluster.
-__device__ __forceinline__ void arrive_in_block_if(bool arrives, Barrier* barrier, int rank) {
-  asm volatile(
-      "{\n"
-      ".reg .pred arrives;\n"
-      ".reg .b32 there;\n"
-      "setp.ne.b32 arrives, %1, 0;\n"
-      "@arrives mapa.shared::cluster.u32 there, %0, %2;\n"
-      "@arrives mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
-      "}" ::"r"(shared_address(barrier)),
-      "r"(static_cast<int>(arrives)), "r"(rank)
-      : "memory");
-}
-
 // Arrives and announces bytes that copies of the current phase will bring.
 __device__ __forceinline__ void arrive_expecting(Barrier* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
@@ -141,18 +127,6 @@ __device__ __forceinline__ void copy_box(void* to, const TensorMap& map, int x, 
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
       "[%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(to)),
       "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier))
-      : "memory");
-}
-
-// The same, to the same place of every block of the cluster whose bit is set in `blocks`; each
-// one's barrier counts the bytes.
-__device__ __forceinline__ void copy_box_to_cluster(void* to, const TensorMap& map, int x, int y,
-                                                    int z, Barrier* barrier, int blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(to)),
-      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier)),
-      "h"(static_cast<unsigned short>(blocks))
       : "memory");
 }
 
