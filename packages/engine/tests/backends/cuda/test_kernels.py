@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-import ml_dtypes
-from span_attention import Format, SpanLayout, decode
-from spaninfer_engine.backends.cuda.kernels import EXPERT_TOKENS, ROWS
-from spaninfer_kernels_cuda import gemm, grouped_gemm, moe
+import ml_dtypes  # noqa: E402
+from span_attention import Format, SpanLayout, decode  # noqa: E402
+from spaninfer_engine.backends.cuda.kernels import (  # noqa: E402
+    EXPERT_TOKENS,
+    ROWS,
+    ExpertCall,
+    ExpertLayer,
+    Kernels,
+)
+from spaninfer_kernels_cuda import gemm, grouped_gemm, moe  # noqa: E402
 
 SHARED_BYTES = 227 * 1024  # of an H200
 
@@ -68,3 +74,24 @@ def test_so_have_experts_of_any_number_of_tokens(experts, chosen):
         }
 
     assert kernels(EXPERT_TOKENS) == kernels(range(1, 8193))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [3, 200])
+def test_rows_that_pad_a_step_choose_no_expert(tokens):
+    layer = ExpertLayer(8, 64, 32, "silu", moe.RouteOptions(2, normalise=True))
+    random = torch.Generator("cuda").manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(shape, generator=random, device="cuda").bfloat16()
+
+    x, residual, logits = draw(tokens, 64), draw(tokens, 64), draw(tokens, 8).float()
+    weights = moe.Experts(draw(8, 64, 64), draw(8, 64, 32))
+    slots = torch.arange(tokens, dtype=torch.int32, device="cuda")
+    slots[1::2] = -1
+    kernels, before = Kernels(torch.bfloat16, torch.device("cuda")), residual.clone()
+
+    y = kernels.run_experts(layer, x, logits, ExpertCall(weights, residual=residual, slots=slots))
+
+    assert torch.equal(y[1::2], before[1::2])
+    assert not torch.equal(y[::2], before[::2])

@@ -44,3 +44,19 @@ def test_other_rows_are_not_computed_apart(
     slices = _prompts(num_rows, num_slices)
 
     assert slices.of_logits(torch.tensor(wanted, dtype=torch.int32)) is None
+
+
+def test_rows_that_pad_a_step_are_known_among_all_rows_and_among_those_with_logits() -> None:
+    rows = torch.tensor([3, -1]).int()  # of logits; the second is padding
+    slots = torch.tensor([64, 65, 66, -1]).int()
+    bounds = torch.tensor([0, 3, 3]).int()
+    slices = AttentionSlices(rows, rows, bounds, (slots,), (), 0, (), rows, rows)
+
+    assert (slices.slots_of(4) < 0).tolist() == [False, False, False, True]
+    assert (slices.slots_of(2) < 0).tolist() == [False, True]
+
+
+def test_where_nothing_is_kept_no_row_is_known_to_be_padding() -> None:
+    rows = torch.tensor([0]).int()
+
+    assert AttentionSlices(rows, rows, rows, (), (), 0, (), rows, rows).slots_of(1) is None

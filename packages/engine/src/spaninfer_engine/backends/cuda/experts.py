@@ -11,6 +11,7 @@ from spaninfer_kernels_cuda import moe
 from spaninfer_kernels_cuda.moe.tuning import RouteShape, check_route, check_shape
 from torch import Tensor
 
+from spaninfer_engine.backends.cuda.attention import Plan
 from spaninfer_engine.backends.cuda.expert_weights import DOWN_IO, GATE_UP, GATE_UP_IO
 from spaninfer_engine.backends.cuda.fusions_attention import Backend
 from spaninfer_engine.backends.cuda.kernels import ExpertCall, ExpertLayer
@@ -33,18 +34,17 @@ def claims_of_experts(ops: Backend) -> tuple[Claim, ...]:
     """
 
     def build(taken: Sequence[Operation], pack: Pack) -> Kernel:
-        run = _routed(taken, ops, pack)
-        return lambda _step, x: run(x)
+        return _routed(taken, ops, pack)
 
     def build_with_norm(taken: Sequence[Operation], pack: Pack) -> Kernel:
         run, normed = _routed(taken[:3], ops, pack), taken[4]
         weight = pack([use_of(normed, "weight")], ops.layout("rms_norm", "weight"))
         eps, offset = normed.number("eps"), float(bool(normed.constant("plus_one")))
 
-        def kernel(_step: Step[Tensor], x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        def kernel(step: Step[Tensor], x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
             residual = residual.contiguous()
             out = torch.empty_like(residual)
-            return run(x, residual, moe.Norm(weight, out, eps, offset)), out
+            return run(step, x, residual, moe.Norm(weight, out, eps, offset)), out
 
         return kernel
 
@@ -54,7 +54,7 @@ def claims_of_experts(ops: Backend) -> tuple[Claim, ...]:
 
         def kernel(step: Step[Tensor], x: Tensor) -> Tensor:
             logits = score(step, x)
-            return run(scale(step, x, share(step, logits)[1]), logits)
+            return run(step, scale(step, x, share(step, logits)[1]), logits)
 
         return kernel
 
@@ -73,14 +73,19 @@ def claims_of_experts(ops: Backend) -> tuple[Claim, ...]:
 
 
 def _routed(taken: Sequence[Operation], ops: Backend, pack: Pack) -> Callable[..., Tensor]:
-    """Return the call of a router, its choice and the experts: of x[T C], and perhaps a residual
-    that becomes the sum, and its norm.
+    """Return the call of a router, its choice and the experts: of a step and x[T C], and perhaps a
+    residual that becomes the sum, and its norm.
     """
     router, route, experts = taken
     score, run = single(router, ops, pack), _experts(route, experts, ops, pack)
 
-    def call(x: Tensor, residual: Tensor | None = None, norm: moe.Norm | None = None) -> Tensor:
-        return run(x, score(None, x), residual, norm)
+    def call(
+        step: Step[Tensor],
+        x: Tensor,
+        residual: Tensor | None = None,
+        norm: moe.Norm | None = None,
+    ) -> Tensor:
+        return run(step, x, score(step, x), residual, norm)
 
     return call
 
@@ -88,8 +93,8 @@ def _routed(taken: Sequence[Operation], ops: Backend, pack: Pack) -> Callable[..
 def _experts(
     route: Operation, experts: Operation, ops: Backend, pack: Pack
 ) -> Callable[..., Tensor]:
-    """Return the call of a choice and its experts: of x[T C], logits[T E], and what `_routed`
-    takes besides.
+    """Return the call of a choice and its experts: of a step, x[T C], logits[T E], and what
+    `_routed` takes besides. Rows that pad a captured step choose no expert.
     """
     layer, weights, correction = _layer_of(route, experts), _weights_of(experts, pack), None
     if route.weights:
@@ -97,14 +102,16 @@ def _experts(
     kernels = ops.kernels
 
     def run(
+        step: Step[Tensor],
         x: Tensor,
         logits: Tensor,
         residual: Tensor | None = None,
         norm: moe.Norm | None = None,
     ) -> Tensor:
-        return kernels.run_experts(
-            layer, x, logits, ExpertCall(weights, correction, residual, norm)
-        )
+        plan: Plan = step.attention
+        slots = plan.slices.slots_of(len(x))
+        call = ExpertCall(weights, correction, residual, norm, slots)
+        return kernels.run_experts(layer, x, logits, call)
 
     return run
 

@@ -55,12 +55,16 @@ class ExpertLayer:
 
 
 class ExpertCall(NamedTuple):
-    """The arrays of an expert layer beside x and logits: the residual becomes the sum with it."""
+    """The arrays of an expert layer beside x and logits: the residual becomes the sum with it.
+
+    Rows with a negative number in `slots` are padding.
+    """
 
     weights: moe.Experts
     correction: Tensor | None = None
     residual: Tensor | None = None
     norm: moe.Norm | None = None
+    slots: Tensor | None = None
 
 
 class Kernels:
@@ -322,6 +326,7 @@ class Kernels:
             ticket=self._ticket,
             residual=call.residual,
             correction=call.correction,
+            slots=call.slots,
             norm=call.norm,
             stream=self.stream,
         )

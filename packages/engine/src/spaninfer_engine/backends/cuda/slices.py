@@ -33,6 +33,15 @@ class AttentionSlices:
     logit_seq_lens: Tensor  # [W]
     until: Tensor | None = None  # [T] position behind the last that a row sees; None: its own
 
+    def slots_of(self, rows: int) -> Tensor | None:
+        """Return int32[rows], negative for padding: of all tokens, or of those with logits.
+
+        None where there is no cache group.
+        """
+        if not self.slots:
+            return None
+        return self.slots[0] if len(self.slots[0]) == rows else self.logit_rows[:rows]
+
     def of_logits(self, logit_indices: Tensor) -> AttentionSlices | None:
         """Return the rows wanted[W] as decodes; None where they are many, none, or more than there
         are slices: some are of one prompt then, and share the reading of its keys.
