@@ -5,6 +5,7 @@ import dataclasses
 import ml_dtypes
 import numpy as np
 import pytest
+from expert_routing import ROUTINGS, chosen_experts, sorted_pairs
 from spaninfer_kernel_launch import (
     DeviceError,
     DTypeError,
@@ -26,7 +27,6 @@ from spaninfer_op_reference import gated, linear, tolerance
 
 DTYPES = [np.float16, ml_dtypes.bfloat16]
 EXPERTS, CHOSEN = 40, 3
-ROUTINGS = ["uniform", "zipf", "all to one set", "some empty", "padded"]
 
 
 def test_the_variant_carries_the_tile_and_the_gate():
@@ -177,11 +177,8 @@ class Layer:
 
     def __init__(self, tokens, routing, dtype, seed=0):
         draw = np.random.default_rng(seed)
-        ids = chosen_experts(draw, tokens, routing)
-        keys = np.where(ids.ravel() < 0, EXPERTS, ids.ravel())
-        self.order = np.argsort(keys, kind="stable").astype(np.int32)
-        counts = np.bincount(keys, minlength=EXPERTS + 1)[:EXPERTS]
-        self.ends = np.cumsum(counts).astype(np.int32)
+        ids = chosen_experts(draw, tokens, EXPERTS, CHOSEN, routing)
+        self.order, self.ends = sorted_pairs(ids, EXPERTS)
         self.count = int(self.ends[-1])
         self.tokens_of_rows = self.order[: self.count] // CHOSEN
         rows = tokens * CHOSEN
@@ -218,22 +215,6 @@ def gated_rows(products, gate):
     return gated(both[:, :, 0], both[:, :, 1], gate).reshape(len(products), -1)
 
 
-def chosen_experts(draw, tokens, routing):
-    """Expert ids [T k], -1 for none; a token's differ."""
-    scores = draw.gumbel(size=(tokens, EXPERTS))
-    if routing == "zipf":
-        scores -= np.log(np.arange(1, EXPERTS + 1))
-    if routing == "all to one set":
-        scores[:, 7 : 7 + CHOSEN] += 100
-    if routing == "some empty":
-        scores[:, ::3] -= 100
-    ids = np.argsort(-scores, axis=1)[:, :CHOSEN]
-    if routing == "padded":
-        ids[tokens - tokens // 5 :] = -1
-        ids[::3, -1] = -1
-    return ids
-
-
 def for_this_gpu(tile):
     if not isinstance(tile, General) and get_gpu().arch != "sm_90a":
         pytest.skip("needs Hopper")
@@ -266,10 +247,16 @@ def run(on_gpu, given, tile, gate, sm_count=None):
     outs = [
         on_gpu.put(np.full((rows, width), np.nan, dtype)) for width in (given.inner, given.hidden)
     ]
+    ticket = on_gpu.put(np.zeros(1, np.int32))
+    shared = {
+        "workspace": on_gpu.put(np.zeros(max(up.workspace_bytes, 1), np.uint8)),
+        "ticket": ticket,
+    }
     with get_gpu().current(), new_stream() as stream:
-        up.launch(x, w13, ends, out=outs[0], order=order, bias=b13, stream=stream)
-        down.launch(h, w2, ends, out=outs[1], bias=b2, stream=stream)
+        up.launch(x, w13, ends, out=outs[0], order=order, bias=b13, stream=stream, **shared)
+        down.launch(h, w2, ends, out=outs[1], bias=b2, stream=stream, **shared)
         on_gpu.wait()
+        assert on_gpu.get(ticket) == 0
         return [on_gpu.get(out) for out in outs]
 
 

@@ -61,13 +61,13 @@ def test_blocks_have_room_on_small_gpus(arch, shared):
     assert launch(shape, tile, 40).shared_bytes < shared
 
 
-def test_blocks_that_stream_are_as_many_as_run_and_those_of_prompts_as_tiles():
+def test_blocks_are_as_many_as_run():
     few, many = Shape(512, 8, 128, 1536, 2048), Shape(65_536, 8, 128, 1536, 2048)
 
     streaming, prompt = (choose(shape, "sm_90a", BLOCK_BYTES) for shape in (few, many))
 
     assert launch(few, streaming, 132).grid == (132 * streaming.blocks, 1, 1)
-    assert launch(many, prompt, 132).grid == (many.tasks(128, 256), 1, 1)
+    assert launch(many, prompt, 132).grid == (132, 1, 1)
 
 
 def test_few_rows_stream_weights_and_prompts_multiply():

@@ -17,20 +17,16 @@ host, so launches are captured into graphs; the same arguments give the same bit
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
     ArraySpec,
     Call,
-    DTypeError,
     FileCache,
     Gpu,
-    ShapeError,
-    Source,
-    Variant,
+    Launch,
     allocator,
     check_aligned,
     check_dense,
@@ -48,17 +44,25 @@ from spaninfer_kernel_launch import (
     view_at,
 )
 
-from spaninfer_kernels_cuda.activation import ACTS, Act
+from spaninfer_kernels_cuda.grouped_gemm.coded import coded_variant, prepare_coded
+from spaninfer_kernels_cuda.grouped_gemm.coded_tuning import Coded, choose_quantized, numbers_bytes
 from spaninfer_kernels_cuda.grouped_gemm.kernels import (
+    GROUPED_CLEAR,
     GROUPED_GENERAL,
     GROUPED_PROMPT,
+    GROUPED_SORT,
     GROUPED_STREAM,
-    GeneralArguments,
+    Addresses,
+    ClearArguments,
     OnAny,
     OnHopperPrompt,
     OnHopperStream,
+    PromptSizes,
     Sizes,
+    SortArguments,
+    SortSizes,
 )
+from spaninfer_kernels_cuda.grouped_gemm.prepared import GroupedGemm, PreparedProduct
 from spaninfer_kernels_cuda.grouped_gemm.tuning import (
     General,
     Prompt,
@@ -67,18 +71,32 @@ from spaninfer_kernels_cuda.grouped_gemm.tuning import (
     Tile,
     check,
     choose,
-    fill_prompt,
-    fill_stream,
     launch,
-    padded_experts,
+    launch_sort,
 )
+from spaninfer_kernels_cuda.grouped_gemm.variants import (
+    GATES,
+    GENERAL,
+    PROMPT,
+    SORT_VARIANT,
+    STREAM,
+    TILES,
+    VARIANTS,
+    Gate,
+    function_of,
+    variant_for,
+)
+from spaninfer_kernels_cuda.quantized_gemm import prepare_dequantize
+from spaninfer_kernels_cuda.quantized_gemm.format import QuantizedFormat
 
 __all__ = [
     "GATES",
     "GENERAL",
     "PROMPT",
     "STREAM",
+    "TILES",
     "VARIANTS",
+    "Coded",
     "Gate",
     "General",
     "GroupedGemm",
@@ -89,141 +107,13 @@ __all__ = [
     "grouped_gemm",
     "prepare",
     "prepare_layer",
+    "prepare_quantized",
     "variant_for",
 ]
 
-_HEADERS = ("types.cuh", "reduce.cuh", "mma.cuh", "copy.cuh", "overlap.cuh", "activate.cuh")
-_ON_HOPPER = (*_HEADERS, "wgmma.cuh")
-_PACKAGE, _RING = "spaninfer_kernels_cuda", ("ring.cuh",)
-_TASKS = ("grouped_gemm/glu.cuh", "grouped_gemm/tasks.cuh")
-_SWAPPED, _GATHER = "grouped_gemm/swapped.cuh", "grouped_gemm/gather.cuh"
-GENERAL = Source(
-    *(_PACKAGE, "grouped_gemm/general.cu", _HEADERS),
-    parts=(*_TASKS, _SWAPPED),
-    kernels=(GROUPED_GENERAL,),
-)
-STREAM = Source(
-    *(_PACKAGE, "grouped_gemm/stream.cu", _ON_HOPPER, _RING),
-    parts=(*_TASKS, _SWAPPED, _GATHER),
-    kernels=(GROUPED_STREAM,),
-)
-PROMPT = Source(
-    *(_PACKAGE, "grouped_gemm/prompt.cu", _ON_HOPPER, _RING),
-    parts=(*_TASKS, _GATHER, "grouped_gemm/quads.cuh"),
-    kernels=(GROUPED_PROMPT,),
-)
-
-Gate = Act | Literal["clamped_swiglu"]
-"""Gated activations: act(gate) * up, or quick_gelu(gate) * (up + 1) of both clamped (gpt-oss)."""
-
-GATES: tuple[Gate, ...] = (*ACTS, "clamped_swiglu")
-
 _ALIGNMENT = 16  # bytes of one copy to shared memory, and of one store
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedProduct:
-    """A grouped GEMM of one shape."""
-
-    shape: Shape
-    tile: Tile
-    _kernel: OnAny | OnHopperStream | OnHopperPrompt | None
-
-    def launch(
-        self,
-        x: object,
-        weight: object,
-        ends: object,
-        *,
-        out: object,
-        order: object = None,
-        bias: object = None,
-        stream: object = None,
-    ) -> None:
-        """Write the products to `out`; `order` is given exactly where it was prepared for one.
-
-        Without it, `ends` and weights are read before the previous launch on the stream has
-        finished: `ends` must be older than that, as it is after the product that needs an order.
-        """
-        at = GeneralArguments(
-            out=pointer_of(out),
-            weight=pointer_of(weight),
-            x=pointer_of(x),
-            bias=pointer_of(bias),
-            order=pointer_of(order),
-            ends=pointer_of(ends),
-        )
-        self.start(stream_handle(stream, x), at)
-
-    def start(self, handle: int, at: GeneralArguments) -> None:
-        """Launch on the stream with this handle, the default stream included."""
-        if self._kernel is not None:
-            self._kernel.start(handle, at)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupedGemm:
-    """Both products of an expert layer for up to so many tokens, prepared.
-
-    w13[E 2I H] holds gates and up interleaved by 8 rows, w2[E H I] the second weights.
-    """
-
-    first: PreparedProduct
-    second: PreparedProduct
-
-    def up(
-        self,
-        x: object,
-        w13: object,
-        order: object,
-        ends: object,
-        *,
-        out: object,
-        bias: object = None,
-        stream: object = None,
-    ) -> None:
-        """Write h[P I], the gated products of x[T H] with w13, in sorted order."""
-        self.first.launch(x, w13, ends, out=out, order=order, bias=bias, stream=stream)
-
-    def down(
-        self,
-        h: object,
-        w2: object,
-        ends: object,
-        *,
-        out: object,
-        bias: object = None,
-        stream: object = None,
-    ) -> None:
-        """Write y[P H], the products of h[P I] with w2, in sorted order: the launch after `up`."""
-        self.second.launch(h, w2, ends, out=out, bias=bias, stream=stream)
-
-
-def variant_for(
-    tile: Tile, dtype: object, experts: int, gate: Gate | None = None, *, gathers: bool
-) -> Variant:
-    """Return the variant for `tile` and elements of `dtype`, float16 or bfloat16."""
-    element = element_of(dtype)
-    if element.itemsize != 2:
-        raise DTypeError(f"no kernel for elements of type {np.dtype(dtype)}; 16-bit floats only")  # type: ignore[call-overload]
-    if gate is not None and gate not in GATES:
-        raise ShapeError(f"there is no gate {gate!r}; there are {', '.join(GATES)}")
-    macros: dict[str, str | int | bool] = {
-        "T": element.name,
-        "EXPERTS": padded_experts(experts),
-        "STAGES": tile.stages,
-        "GATED": gate is not None,
-        "GATHERS": gathers,
-        "ACT": f"glu<{gate}>" if gate in ACTS else gate or "",
-    }
-    if isinstance(tile, Prompt):
-        macros |= {"BLOCKS": tile.block_rows, "ROWS": tile.outputs}
-        return Variant.of("grouped_prompt", PROMPT, macros, ("sm_90a",))
-    macros["TOKENS"] = tile.tokens
-    if isinstance(tile, Stream):
-        macros |= {"GROUPS": tile.groups, "BLOCKS_OF_SM": tile.blocks}
-        return Variant.of("grouped_stream", STREAM, macros, ("sm_90a",))
-    return Variant.of("grouped_general", GENERAL, macros, element.architectures)
+_VECTOR = 8  # elements of that many bytes
+TICKET_BYTES = 4
 
 
 def prepare(
@@ -242,22 +132,73 @@ def prepare(
     or DTypeError for unsupported sizes or types, CompileError where there is no compiler.
     """
     check(shape, gated=gate is not None)
-    tile = tile or choose(shape, gpu.arch, gpu.shared_bytes)
+    tile, cache = tile or choose(shape, gpu.arch, gpu.shared_bytes), cache or user_cache()
     variant = variant_for(tile, dtype, shape.experts, gate, gathers=gathers)
-    compiled = compile_variant(variant, gpu.arch, cache or user_cache())
+    compiled = compile_variant(variant, gpu.arch, cache)
+    sorts = gathers and isinstance(tile, Prompt)
     grid = launch(shape, tile, gpu.sm_count)
     if grid is None:
-        return PreparedProduct(shape, tile, None)
+        return PreparedProduct(shape, tile, 0, None)
     sizes = Sizes(shape.experts, shape.chosen, shape.outputs, shape.inner)
     name = np.dtype(dtype).name  # type: ignore[call-overload]
+    kernel: OnAny | OnHopperStream | OnHopperPrompt
     if isinstance(tile, Prompt):
-        prompt = Call(load(compiled, gpu, GROUPED_PROMPT), grid, sizes)
-        return PreparedProduct(shape, tile, OnHopperPrompt(shape, name, tile, prompt))
-    if isinstance(tile, Stream):
+        of_prompt = PromptSizes(shape.experts, shape.outputs, shape.inner)
+        prompt = Call(load(compiled, gpu, GROUPED_PROMPT), grid, of_prompt)
+        sort = _sort(shape, gpu, cache) if sorts else None
+        kernel = OnHopperPrompt(shape, name, tile, sort, prompt)
+    elif isinstance(tile, Stream):
         stream = Call(load(compiled, gpu, GROUPED_STREAM), grid, sizes)
-        return PreparedProduct(shape, tile, OnHopperStream(shape, name, tile, stream))
-    general = Call(load(compiled, gpu, GROUPED_GENERAL), grid, sizes)
-    return PreparedProduct(shape, tile, OnAny(general))
+        kernel = OnHopperStream(shape, name, tile, stream)
+    else:
+        kernel = OnAny(Call(load(compiled, gpu, GROUPED_GENERAL), grid, sizes))
+    row_bytes = shape.inner * element_of(dtype).itemsize
+    workspace_bytes = shape.rows * row_bytes if sorts else 0
+    clear = _clear(gpu, cache) if isinstance(tile, Prompt) else None
+    return PreparedProduct(shape, tile, workspace_bytes, kernel, ticket_clear=clear)
+
+
+def _clear(gpu: Gpu, cache: FileCache) -> Call[ClearArguments]:
+    compiled = compile_variant(SORT_VARIANT, gpu.arch, cache)
+    return Call(load(compiled, gpu, GROUPED_CLEAR), Launch((1, 1, 1), (1, 1, 1)))
+
+
+def _sort(shape: Shape, gpu: Gpu, cache: FileCache) -> Call[SortArguments] | None:
+    """Return the copy of rows into sorted order."""
+    grid = launch_sort(shape)
+    compiled = compile_variant(SORT_VARIANT, gpu.arch, cache)
+    sizes = SortSizes(shape.experts, shape.chosen, shape.inner // _VECTOR)
+    return Call(load(compiled, gpu, GROUPED_SORT), grid, sizes) if grid else None
+
+
+def prepare_quantized(
+    shape: Shape,
+    format: QuantizedFormat,
+    *,
+    dtype: object,
+    gpu: Gpu,
+    gate: Gate | None = None,
+    gathers: bool = False,
+    tile: Coded | Prompt | None = None,
+    cache: FileCache | None = None,
+) -> PreparedProduct:
+    """Return the grouped GEMM of `shape` whose weights are codes in `format`.
+
+    With a tile of prompts, all experts are dequantised first. The rest is as for `prepare`.
+    """
+    check(shape, gated=gate is not None)
+    tile = tile or choose_quantized(shape, format, gpu.arch, gpu.shared_bytes)
+    if isinstance(tile, Prompt):
+        numbers = prepare(
+            shape, dtype=dtype, gpu=gpu, gate=gate, gathers=gathers, tile=tile, cache=cache
+        )
+        step = prepare_dequantize(
+            *(shape.experts * shape.outputs, shape.inner, format), dtype=dtype, gpu=gpu, cache=cache
+        )
+        return replace(numbers, numbers_bytes=numbers_bytes(shape), dequantize=step.call)
+    variant = coded_variant(tile, format, dtype, shape.experts, function_of(gate), gathers=gathers)
+    kernel = prepare_coded(shape, tile, format, variant, gpu, cache or user_cache())
+    return PreparedProduct(shape, tile, 0, kernel)
 
 
 def prepare_layer(
@@ -311,10 +252,17 @@ def grouped_gemm(
         gate, chosen, spec, weight_spec, ends_spec, order_spec, bias_spec, out_spec
     )
     handle = stream_handle(stream, x)
+    ticket, workspace, *new = allocate(handle)
     if out is None:
-        (out,) = allocate(handle)
+        (out,) = new
         to = pointer_of(out)
-    step.start(handle, GeneralArguments(to, weight_at, x_at, bias_at, order_at, ends_at))
+    at = Addresses(
+        *(to, weight_at, x_at, bias_at, order_at, ends_at),
+        workspace=pointer_of(workspace),
+        ticket=pointer_of(ticket),
+    )
+    step.start_clear(handle, at.ticket)
+    step.start(handle, at)
     return out
 
 
@@ -353,27 +301,6 @@ def _checked(
     columns = shape.outputs // 2 if gate else shape.outputs
     result = ("out", (rows, columns), floats["x"].dtype, _ALIGNMENT)
     check_results((out,), gpu, result)
-    return step, allocator(spec, gpu, result)
-
-
-_EXPERTS, _SHARED_BYTES = 128, 232_448  # of a block on Hopper
-TILES: tuple[Tile, ...] = (
-    *(General(tokens, 2) for tokens in (16, 64)),
-    *(
-        fill_stream(Stream(*sizes), _EXPERTS)
-        for sizes in ((8, 1, 0, 2), (16, 2, 0, 2), (32, 2, 0, 2))
-    ),
-    fill_prompt(Prompt(1, 256, 0), _EXPERTS, _SHARED_BYTES),
-)
-"""All tiles that `choose` may return."""
-
-VARIANTS: tuple[Variant, ...] = (
-    *(
-        variant_for(tile, dtype, _EXPERTS, gate, gathers=gate is not None)
-        for tile in TILES
-        for dtype in (np.float16, ml_dtypes.bfloat16)
-        for gate in (None, GATES[0])
-    ),
-    *(variant_for(TILES[2], np.float16, _EXPERTS, gate, gathers=True) for gate in GATES[1:]),
-)
-"""Every tile with both element types, of sorted rows and of gathered ones; and every gate."""
+    workspace = ("workspace", (step.workspace_bytes,), np.dtype(np.uint8), _ALIGNMENT)
+    ticket = ("ticket", (TICKET_BYTES,), np.dtype(np.uint8), _ALIGNMENT)
+    return step, allocator(spec, gpu, ticket, workspace, *(() if out else (result,)))

@@ -98,29 +98,17 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       sources[place] = GATHERS ? order[task.first + place] / chosen : task.first + place;
     }
     __syncthreads();
-#pragma unroll
-    for (int s = 0; s < STAGES - 1; ++s) {
-      if (s < sizes.chunks) {
-        copy_chunk(stages + s * kStageBytes, weight, x, sources, task, s, sizes);
-      }
-      commit_copies();
-    }
     float acc[kColumns][4] = {};
-    int full = 0, empty = STAGES - 1;
-    for (int chunk = 0; chunk < sizes.chunks; ++chunk) {
-      wait_for_copies<STAGES - 2>();
-      __syncthreads();
-      if (chunk + STAGES - 1 < sizes.chunks) {
-        copy_chunk(stages + empty * kStageBytes, weight, x, sources, task, chunk + STAGES - 1,
-                   sizes);
-      }
-      commit_copies();
-      const unsigned stage = shared_address(stages) + full * kStageBytes;
-      const int line = threadIdx.x / kWarp * 16;
-      multiply_lines(acc, stage + line * kLineBytes, stage + kWeightBytes);
-      full = full + 1 == STAGES ? 0 : full + 1;
-      empty = empty + 1 == STAGES ? 0 : empty + 1;
-    }
+    const int line = threadIdx.x / kWarp * 16;
+    pass_chunks<STAGES, kStageBytes>(
+        stages, sizes.chunks,
+        [&](unsigned char* stage, int chunk) {
+          copy_chunk(stage, weight, x, sources, task, chunk, sizes);
+        },
+        [&](const unsigned char* stage) {
+          const unsigned at = shared_address(stage);
+          multiply_lines(acc, at + line * kLineBytes, at + kWeightBytes);
+        });
     write_results(out, bias, task, acc, task.tile * kRows + threadIdx.x / kWarp * 16, rows);
   }
 }

@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from spaninfer_kernel_launch import Call, Int32, Pointer, Signature, TensorMap
-from spaninfer_kernel_launch.signature import TENSOR_MAP_BYTES
 
 from spaninfer_kernels_cuda.grouped_gemm.maps import map_sorted, map_weights
 from spaninfer_kernels_cuda.grouped_gemm.tuning import Prompt, Shape, Stream
-
-_NO_MAP: Final = bytes(TENSOR_MAP_BYTES)
 
 
 class GeneralArguments(NamedTuple):
@@ -41,11 +38,10 @@ class PromptArguments(NamedTuple):
 
     out: Pointer
     weight: TensorMap
-    sorted: TensorMap
-    x: Pointer
+    x: TensorMap
     bias: Pointer
-    order: Pointer
     ends: Pointer
+    ticket: Pointer
 
 
 class Sizes(NamedTuple):
@@ -57,9 +53,75 @@ class Sizes(NamedTuple):
     inner: Int32
 
 
+class PromptSizes(NamedTuple):
+    """E, N and K."""
+
+    experts: Int32
+    rows: Int32
+    inner: Int32
+
+
+class SortArguments(NamedTuple):
+    """Arguments of grouped_sort."""
+
+    sorted: Pointer
+    x: Pointer
+    order: Pointer
+    ends: Pointer
+
+
+class SortSizes(NamedTuple):
+    """E, k, and vectors of 16 bytes in a row."""
+
+    experts: Int32
+    chosen: Int32
+    vectors: Int32
+
+
+class ClearArguments(NamedTuple):
+    """The argument of grouped_clear."""
+
+    ticket: Pointer
+
+
+class CodedArguments(NamedTuple):
+    """Arguments of grouped_coded, all addresses; 0 for those that there are not."""
+
+    out: Pointer
+    weight: Pointer
+    factors: Pointer
+    x: Pointer
+    bias: Pointer
+    order: Pointer
+    ends: Pointer
+
+
+class Addresses(NamedTuple):
+    """Addresses of a product's arrays; 0 for those that there are not.
+
+    prompt.cu alone has a `workspace`, for sorted rows, and a `ticket`, four bytes that are zero
+    before and after. Codes have `factors` of the weight's rows, and memory for the `numbers` that
+    they stand for where these are multiplied.
+    """
+
+    out: int
+    weight: int
+    x: int
+    bias: int
+    order: int
+    ends: int
+    workspace: int = 0
+    ticket: int = 0
+    factors: int = 0
+    numbers: int = 0
+
+
 GROUPED_GENERAL: Final = Signature("grouped_general", GeneralArguments, Sizes)
 GROUPED_STREAM: Final = Signature("grouped_stream", StreamArguments, Sizes)
-GROUPED_PROMPT: Final = Signature("grouped_prompt", PromptArguments, Sizes)
+GROUPED_PROMPT: Final = Signature("grouped_prompt", PromptArguments, PromptSizes)
+GROUPED_CODED: Final = Signature("grouped_coded", CodedArguments, Sizes)
+GROUPED_SORT: Final = Signature("grouped_sort", SortArguments, SortSizes)
+GROUPED_CLEAR: Final = Signature("grouped_clear", ClearArguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +130,10 @@ class OnAny:
 
     call: Call[GeneralArguments]
 
-    def start(self, handle: int, at: GeneralArguments) -> None:
+    def start(self, handle: int, at: Addresses) -> None:
         """Launch it on the stream with this handle."""
-        self.call(handle, at)
+        arguments = GeneralArguments(at.out, at.weight, at.x, at.bias, at.order, at.ends)
+        self.call(handle, arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +145,7 @@ class OnHopperStream:
     tile: Stream
     call: Call[StreamArguments]
 
-    def start(self, handle: int, at: GeneralArguments) -> None:
+    def start(self, handle: int, at: Addresses) -> None:
         """Launch it on the stream with this handle."""
         weight = map_weights(at.weight, self.dtype, self.shape, self.tile)
         self.call(handle, StreamArguments(at.out, weight, at.x, at.bias, at.order, at.ends))
@@ -90,15 +153,35 @@ class OnHopperStream:
 
 @dataclass(frozen=True, slots=True)
 class OnHopperPrompt:
-    """prompt.cu, loaded."""
+    """prompt.cu, loaded, and sort.cu where rows come through an order."""
 
     shape: Shape
     dtype: str
     tile: Prompt
+    sort: Call[SortArguments] | None
     call: Call[PromptArguments]
 
-    def start(self, handle: int, at: GeneralArguments) -> None:
+    def start(self, handle: int, at: Addresses) -> None:
         """Launch it on the stream with this handle."""
+        x = at.x
+        if self.sort is not None:
+            x = at.workspace
+            self.sort(handle, SortArguments(x, at.x, at.order, at.ends))
         weight = map_weights(at.weight, self.dtype, self.shape, self.tile)
-        rows = _NO_MAP if at.order else map_sorted(at.x, self.dtype, self.shape)
-        self.call(handle, PromptArguments(at.out, weight, rows, at.x, at.bias, at.order, at.ends))
+        rows = map_sorted(x, self.dtype, self.shape)
+        arguments = PromptArguments(at.out, weight, rows, at.bias, at.ends, at.ticket)
+        self.call(handle, arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class OnAnyCoded:
+    """coded.cu, loaded."""
+
+    call: Call[CodedArguments]
+
+    def start(self, handle: int, at: Addresses) -> None:
+        """Launch it on the stream with this handle."""
+        arguments = CodedArguments(
+            *(at.out, at.weight, at.factors, at.x, at.bias, at.order, at.ends)
+        )
+        self.call(handle, arguments)

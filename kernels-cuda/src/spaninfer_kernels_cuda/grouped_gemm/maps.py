@@ -8,18 +8,17 @@ from spaninfer_kernels_cuda.grouped_gemm.tuning import BLOCK_ROWS, CHUNK, Prompt
 
 
 def map_weights(pointer: int, dtype: str, shape: Shape, tile: Stream | Prompt) -> bytes:
-    """Return the map of all experts' weights in boxes of rows of one: a tile's, or a block's part.
+    """Return the map of all experts' weights in boxes of the rows of a tile.
 
     As [1 E N K] for stream.cu, whose copies have a cache policy, which takes four axes.
     """
     experts, outputs, inner = shape.experts, shape.outputs, shape.inner
     extra = (1,) if isinstance(tile, Stream) else ()
-    rows = tile.outputs
     return encode_tensor_map(
         *(pointer, dtype),
         shape=(*extra, experts, outputs, inner),
         strides=(*(experts * outputs * inner for _ in extra), outputs * inner, inner, 1),
-        box=(*extra, 1, rows, CHUNK),
+        box=(*extra, 1, tile.outputs, CHUNK),
     )
 
 

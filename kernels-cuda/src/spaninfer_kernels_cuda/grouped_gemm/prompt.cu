@@ -1,29 +1,33 @@
-// Grouped GEMM on Hopper for many rows per expert: out[P C] from rows of x and weight[E N K].
+// Grouped GEMM on Hopper for many rows per expert: out[P C] from sorted x[P K] and weight[E N K].
 //
-// Rows of x are operand A of a wgmma, 64 each; ROWS rows of a weight are operand B. A warpgroup of
-// producers copies chunks of both into a ring of STAGES buffers: weights by TMA with the expert as
-// a coordinate, rows of x by 16 bytes each through `order` (TMA cannot gather rows), or by TMA
-// where x is sorted. Two consumer warpgroups share a tile.
+// Rows of x are operand A of a wgmma, 64 each; ROWS rows of a weight are operand B. A producer warp
+// copies chunks of both by TMA into a ring of STAGES buffers, weights with the expert as a
+// coordinate. Two consumer warpgroups share a tile: while one writes results, the other multiplies,
+// as far as the ring lets them drift apart.
 //
 // A warpgroup has up to BLOCKS times 64 rows of x. A tile with fewer, an expert's last one, copies
-// and multiplies only the blocks of 64 that it has. A block takes every so many-th task; tiles of an
-// expert that run at the same time share rows of x and weights in the L2 cache.
+// and multiplies only the blocks of 64 that it has; so tiles take unequal time. A block begins with
+// the task of its own number and then draws the next that nobody has, from `ticket`. The producer
+// does, ahead of time, and leaves the number beside the first chunk of a task. Tiles of an expert
+// that run at the same time share rows of x and weights in the L2 cache.
 //
 // Macros: T (half, bfloat16), BLOCKS, ROWS (of the weight that a tile has; a size of Wgmma),
 //         STAGES, EXPERTS, GATED (the weight has 8 rows of the gate, 8 of up, and so on), ACT (a
-//         function of glu.cuh), GATHERS (rows of x come through `order`; else x is sorted, and
-//         `ends` was there before the previous kernel began).
-// Demands: K % 8 == 0; columns of out in eights; x and its rows, out and its rows at multiples of
-//          16 bytes; maps whose boxes are kChunk elements of ROWS rows of an expert's weight,
-//          and of 64 rows of a sorted x; ROWS a multiple of 32, GATED of 64.
+//         function of glu.cuh).
+// Demands: K % 8 == 0; columns of out in eights; out and its rows at multiples of 16 bytes; maps
+//          whose boxes are kChunk elements of ROWS rows of an expert's weight, and of 64 rows of x;
+//          ROWS a multiple of 32, GATED of 64; `ticket` 0, as it is again afterwards.
 
+constexpr int kLineBytes = 128;  // the swizzle width of the TMA
+constexpr int kChunk = kLineBytes / sizeof(T);
 constexpr int kSteps = kChunk / 16;
 constexpr int kGroup = 4 * kWarp;
 constexpr int kGroups = 2;                 // of consumers; the producers follow
 constexpr int kMultiply = kGroups * kGroup, kThreads = kMultiply + kGroup;
+constexpr int kNone = -1;                  // the number of no task: there are no more
 constexpr int kBlockRows = 64;             // of x
 constexpr int kTokens = kGroups * BLOCKS * kBlockRows;
-constexpr int kTogether = 16;
+constexpr int kTogether = 2048 / kTokens;  // tiles of rows that go through the weight side by side
 
 constexpr int kFragments = ROWS / 8;       // of accumulators, side by side
 constexpr int kPerResult = GATED ? 2 : 1;  // of those, what makes 8 columns of results
@@ -34,14 +38,10 @@ constexpr int kBlockBytes = kBlockRows * kLineBytes;
 constexpr int kWeightBytes = ROWS * kLineBytes;
 constexpr int kStageBytes = kWeightBytes + kTokens * kLineBytes;
 
-constexpr int kGathered = kTokens / 4;  // rows of x that a warp of producers copies
-
-// Registers of a thread: consumers take what the producer group gives up, which needs more where it
-// has the numbers of rows. A block has no more than it was launched with: an even share of an SM's,
-// in eights. To ask for more is to wait for ever.
+// Registers of a thread: consumers take what the producer group gives up. A block has no more than
+// it was launched with: an even share of an SM's, in eights. To ask for more is to wait for ever.
 constexpr int kLaunched = 65536 / kThreads / 8 * 8;
-constexpr int kLeft = GATHERS ? 72 : 40;
-constexpr int kKept = GATHERS ? 216 : 232;
+constexpr int kLeft = 40, kKept = 232;
 static_assert((kGroups * kKept + kLeft) * kGroup <= kLaunched * kThreads, "registers of a block");
 
 using Accumulators = float[BLOCKS][kFragments][4];
@@ -49,86 +49,68 @@ using Accumulators = float[BLOCKS][kFragments][4];
 struct Shared {
   alignas(1024) unsigned char stages[STAGES][kStageBytes];
   Barrier full[STAGES], empty[STAGES];
+  int numbers[STAGES];  // of the task whose first chunk is there
   Experts experts;
 };
 
 using Turn = TurnOf<STAGES>;
 
 struct Sizes {
-  int chosen, rows, inner, across, chunks;
+  int rows, across, chunks, tasks;
 };
 
-// A block's tasks: `first`, `first + step` and so on, below `count`.
-struct Share {
-  int first, step, count;
-
-  static __device__ __forceinline__ Share of(const Experts& experts, int across) {
-    return {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), experts.tiles() * across};
-  }
-};
+__device__ __forceinline__ Task task_of(const Shared& shared, int number, const Sizes& sizes) {
+  return find_task<kTokens, kTogether>(shared.experts, number, sizes.across);
+}
 
 // The blocks of 64 rows that a task has.
 __device__ __forceinline__ int blocks_of(const Task& task) {
   return (task.count + kBlockRows - 1) / kBlockRows;
 }
 
-__device__ __forceinline__ void copy_weight(Shared& shared, int stage, const TensorMap& weight,
-                                            const Task& task, int chunk, int bytes) {
-  arrive_expecting(&shared.full[stage], bytes);
-  copy_box(shared.stages[stage], weight, chunk * kChunk, task.tile * ROWS, task.expert,
-           &shared.full[stage]);
+// The number of a block's next task. All draws of a launch are as many as there are tasks, for the
+// first ones are not drawn and each block with a task draws one too many: whoever has the last
+// leaves the ticket as it was.
+__device__ __forceinline__ int draw_task(unsigned* ticket, int tasks) {
+  const int drawn = atomicAdd(ticket, 1u);
+  if (drawn == tasks - 1) *ticket = 0;
+  return gridDim.x + drawn;
 }
 
-// The producers where x is sorted, one warp.
-__device__ __forceinline__ void copy_sorted(Shared& shared, const TensorMap& weight,
-                                            const TensorMap& sorted, const Sizes& sizes,
-                                            const Share& share) {
-  Turn turn;
-  for (int number = share.first; number < share.count; number += share.step) {
-    const Task task = find_task<kTokens, kTogether>(shared.experts, number, sizes.across);
-    const int blocks = blocks_of(task);
-    for (int chunk = 0; chunk < sizes.chunks; ++chunk, turn.next()) {
-      wait(&shared.empty[turn.stage], turn.parity ^ 1);
-      if (threadIdx.x % kWarp != 0) continue;
-      const int bytes = kWeightBytes + blocks * kBlockBytes;
-      copy_weight(shared, turn.stage, weight, task, chunk, bytes);
-      for (int block = 0; block < blocks; ++block) {
-        copy_box(shared.stages[turn.stage] + kWeightBytes + block * kBlockBytes, sorted,
-                 chunk * kChunk, task.first + block * kBlockRows, 0, &shared.full[turn.stage]);
-      }
-    }
+__device__ __forceinline__ void copy_chunk(Shared& shared, int stage, const TensorMap& weight,
+                                           const TensorMap& x, const Task& task, int chunk) {
+  const int blocks = blocks_of(task), at = chunk * kChunk;
+  Barrier* full = &shared.full[stage];
+  arrive_expecting(full, kWeightBytes + blocks * kBlockBytes);
+  copy_box(shared.stages[stage], weight, at, task.tile * ROWS, task.expert, full);
+  for (int block = 0; block < blocks; ++block) {
+    copy_box(shared.stages[stage] + kWeightBytes + block * kBlockBytes, x, at,
+             task.first + block * kBlockRows, 0, full);
   }
 }
 
-// The producers where rows are gathered, a warpgroup.
-__device__ __forceinline__ void copy_gathered(Shared& shared, const TensorMap& weight, const T* x,
-                                              const int* order, const Sizes& sizes,
-                                              const Share& share) {
-  using Rows = Sources<kGathered>;
-  const int begin = threadIdx.x % kGroup / kWarp * kGathered;  // this warp's first
+// The producer, one warp.
+__device__ __forceinline__ void copy_tasks(Shared& shared, const TensorMap& weight,
+                                           const TensorMap& x, const Sizes& sizes,
+                                           unsigned* ticket) {
+  const bool copies = is_elected();
   Turn turn;
-  Task task{};
-  if (share.first < share.count) {
-    task = find_task<kTokens, kTogether>(shared.experts, share.first, sizes.across);
-  }
-  Rows coming = Rows::of(task, begin, order, sizes.chosen);
-  for (int number = share.first; number < share.count; number += share.step) {
-    const Task here = task;
-    const Rows sources = coming;
-    if (number + share.step < share.count) {  // those of the next task, ahead of time
-      task = find_task<kTokens, kTogether>(shared.experts, number + share.step, sizes.across);
-      coming = Rows::of(task, begin, order, sizes.chosen);
-    }
+  int number = blockIdx.x;
+  while (number < sizes.tasks) {
+    const int next = threadIdx.x % kWarp == 0 ? draw_task(ticket, sizes.tasks) : 0;
+    const Task task = task_of(shared, number, sizes);
     for (int chunk = 0; chunk < sizes.chunks; ++chunk, turn.next()) {
       wait(&shared.empty[turn.stage], turn.parity ^ 1);
-      if (threadIdx.x == kMultiply) {
-        copy_weight(shared, turn.stage, weight, here, chunk, kWeightBytes);
-      }
-      sources.copy(shared.stages[turn.stage] + kWeightBytes + begin * kLineBytes, x, chunk,
-                   sizes.inner);
-      arrive_after_copies(&shared.full[turn.stage]);
+      if (!copies) continue;
+      if (chunk == 0) shared.numbers[turn.stage] = number;
+      copy_chunk(shared, turn.stage, weight, x, task, chunk);
     }
+    number = __shfl_sync(0xffffffffu, next, 0);
   }
+  wait(&shared.empty[turn.stage], turn.parity ^ 1);
+  if (!copies) return;
+  shared.numbers[turn.stage] = kNone;
+  arrive(&shared.full[turn.stage]);
 }
 
 // Gives a buffer back to the producers.
@@ -142,7 +124,6 @@ template <int kBlocks>
 __device__ __forceinline__ void multiply_chunk(Accumulators& acc, unsigned stage, int group,
                                                bool adds) {
   const unsigned x = stage + kWeightBytes + group * kBlockBytes;
-  if constexpr (GATHERS) publish_to_async();  // x was written by threads
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kSteps; ++k) {
@@ -238,11 +219,14 @@ __device__ __forceinline__ void make_tile(Shared& shared, Turn& turn, T* out, co
 
 // A consumer warpgroup.
 __device__ __forceinline__ void multiply(Shared& shared, T* out, const T* bias,
-                                         const Sizes& sizes, const Share& share) {
+                                         const Sizes& sizes) {
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroup, 0);
   Turn turn;
-  for (int number = share.first; number < share.count; number += share.step) {
-    const Task task = find_task<kTokens, kTogether>(shared.experts, number, sizes.across);
+  while (true) {
+    wait(&shared.full[turn.stage], turn.parity);
+    const int number = shared.numbers[turn.stage];
+    if (number == kNone) return;
+    const Task task = task_of(shared, number, sizes);
     const int own = (blocks_of(task) - group + kGroups - 1) / kGroups;
     if (own == BLOCKS) {
       make_tile<BLOCKS>(shared, turn, out, bias, task, sizes, group);
@@ -256,15 +240,15 @@ __device__ __forceinline__ void multiply(Shared& shared, T* out, const T* bias,
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     grouped_prompt(T* out, const __grid_constant__ TensorMap weight,
-                   const __grid_constant__ TensorMap sorted, const T* x, const T* bias,
-                   const int* order, const int* ends, int experts, int chosen, int rows,
-                   int inner) {
+                   const __grid_constant__ TensorMap x, const T* bias, const int* ends,
+                   unsigned* ticket, int experts, int rows, int inner) {
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   if (threadIdx.x == kMultiply) {
     prefetch_map(weight);
+    prefetch_map(x);
     for (int i = 0; i < STAGES; ++i) {
-      init_barrier(&shared.full[i], 1 + (GATHERS ? kGroup : 0));
+      init_barrier(&shared.full[i], 1);
       init_barrier(&shared.empty[i], kGroups * 4);  // a lane of each warp
     }
     publish_barriers();
@@ -272,17 +256,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   wait_for_kernel_before();
   let_next_kernel_start();
   count_tiles<kTokens, kThreads>(shared.experts, ends, experts);
-  const Sizes sizes{chosen, rows, inner, (rows + ROWS - 1) / ROWS, (inner + kChunk - 1) / kChunk};
-  const Share share = Share::of(shared.experts, sizes.across);
+  const int across = (rows + ROWS - 1) / ROWS;
+  const Sizes sizes{rows, across, (inner + kChunk - 1) / kChunk, shared.experts.tiles() * across};
   if (threadIdx.x >= kMultiply) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kLeft));
-    if constexpr (GATHERS) {
-      copy_gathered(shared, weight, x, order, sizes, share);
-    } else if (threadIdx.x < kMultiply + kWarp) {
-      copy_sorted(shared, weight, sorted, sizes, share);
-    }
+    if (threadIdx.x < kMultiply + kWarp) copy_tasks(shared, weight, x, sizes, ticket);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kKept));
-    multiply(shared, out, bias, sizes, share);
+    multiply(shared, out, bias, sizes);
   }
 }

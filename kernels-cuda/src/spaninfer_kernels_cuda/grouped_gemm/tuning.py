@@ -13,10 +13,11 @@ BLOCK_ROWS: Final = 64  # of x, or of the weight, that a wgmma has
 
 _WARP = 32
 _LINE_BYTES = 2 * CHUNK
-_GROUP_THREADS = 128
+GROUP_THREADS = 128
 _PROMPT_GROUPS = 2  # of consumers in a block of prompt.cu
 _BARRIER_BYTES = 16  # of a stage
-_SOURCE_BYTES = 4  # the number of a row of x, in general.cu
+_NUMBER_BYTES = 4  # of a stage of prompt.cu: the task whose first chunk it holds
+SOURCE_BYTES = 4  # the number of a row of x, in general.cu
 _EXPERT_BYTES = 8  # two prefixes; totals of 32 experts come on top
 _SM_BYTES = 228 * 1024  # of shared memory on Hopper; a block's share is 1 KB less
 _RESERVED_BYTES = 1024  # of an SM, for each of its blocks
@@ -72,7 +73,7 @@ class Stream:
     @property
     def threads(self) -> int:
         """Threads of a block, the producer warp included."""
-        return self.groups * _GROUP_THREADS + _WARP
+        return self.groups * GROUP_THREADS + _WARP
 
     @property
     def stage_bytes(self) -> int:
@@ -85,7 +86,7 @@ class Prompt:
     """A tile of prompt.cu: its macros.
 
     Each of two warpgroups has `block_rows` times 64 rows of x, both the same `outputs` rows of the
-    weight.
+    weight. Tokens that come through an order are sorted first.
     """
 
     block_rows: int
@@ -101,12 +102,12 @@ class Prompt:
     @property
     def threads(self) -> int:
         """Threads of a block, the producer group included."""
-        return (1 + _PROMPT_GROUPS) * _GROUP_THREADS
+        return (1 + _PROMPT_GROUPS) * GROUP_THREADS
 
     @property
     def stage_bytes(self) -> int:
         """Shared memory of a stage."""
-        return (self.outputs + self.tokens) * _LINE_BYTES + _BARRIER_BYTES
+        return (self.outputs + self.tokens) * _LINE_BYTES + _BARRIER_BYTES + _NUMBER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,8 @@ def fill_stream(tile: Stream, experts: int) -> Stream:
 
 def fill_prompt(tile: Prompt, experts: int, shared_bytes: int) -> Prompt:
     """Return `tile` with as many stages as fit."""
-    return replace(tile, stages=(shared_bytes - experts_bytes(experts)) // tile.stage_bytes)
+    room = shared_bytes - experts_bytes(experts)
+    return replace(tile, stages=room // tile.stage_bytes)
 
 
 def experts_bytes(experts: int) -> int:
@@ -191,23 +193,31 @@ def padded_experts(experts: int) -> int:
 
 
 def launch(shape: Shape, tile: Tile, sm_count: int) -> Launch | None:
-    """Return the grid; None without rows.
-
-    Blocks that stream weights take one task after another, as many blocks as SMs hold. Those of
-    prompts have one task each, which is 2 to 12 % faster but for the largest prompts of small
-    experts (3 % slower; H200, docs/decisions/0037).
-    """
+    """Return the grid; None without rows. Blocks take one task after another."""
     if not shape.rows:
         return None
     dynamic = tile.stages * tile.stage_bytes + experts_bytes(shape.experts)
     if isinstance(tile, General):
-        dynamic += tile.tokens * _SOURCE_BYTES
-    blocks = shape.tasks(tile.tokens, tile.outputs)
-    if not isinstance(tile, Prompt):
-        blocks = min(blocks, sm_count * tile.blocks)
+        dynamic += tile.tokens * SOURCE_BYTES
+    blocks = min(shape.tasks(tile.tokens, tile.outputs), sm_count * tile.blocks)
     return Launch(
         grid=(blocks, 1, 1),
         block=(tile.threads, 1, 1),
         shared_bytes=dynamic,
         overlaps=True,
     )
+
+
+SORT_LOADS: Final = 2  # of 16 bytes that a lane has of a row
+SORT_LINES: Final = 8  # rows of a warp
+SORT_WARPS: Final = 8
+_VECTOR = 8  # elements of 16 bytes
+
+
+def launch_sort(shape: Shape) -> Launch | None:
+    """Return the grid of sort.cu; None without rows."""
+    if not shape.rows:
+        return None
+    of_rows = -(-shape.rows // (SORT_LINES * SORT_WARPS))
+    of_columns = -(-shape.inner // (_VECTOR * SORT_LOADS * _WARP))
+    return Launch((of_rows, of_columns, 1), (_WARP * SORT_WARPS, 1, 1), overlaps=True)

@@ -5,7 +5,7 @@ tokens), `grouped_gemm` (many) and `combine` are its parts; `router` makes logit
 """
 
 from spaninfer_kernels_cuda.moe import combine, gemv, route, router, tuning
-from spaninfer_kernels_cuda.moe.call import PreparedMoe, moe, prepare
+from spaninfer_kernels_cuda.moe.call import Formats, PreparedMoe, moe, prepare
 from spaninfer_kernels_cuda.moe.combine import Norm
 from spaninfer_kernels_cuda.moe.gemv import Experts
 from spaninfer_kernels_cuda.moe.route import RouteOptions, Routing
@@ -14,6 +14,7 @@ from spaninfer_kernels_cuda.moe.tuning import MoeShape
 __all__ = [
     "VARIANTS",
     "Experts",
+    "Formats",
     "MoeShape",
     "Norm",
     "PreparedMoe",

@@ -34,13 +34,14 @@ from spaninfer_kernel_launch import (
 
 from spaninfer_kernels_cuda import grouped_gemm
 from spaninfer_kernels_cuda import norm as rms_norm
-from spaninfer_kernels_cuda.grouped_gemm import Gate, GroupedGemm
-from spaninfer_kernels_cuda.grouped_gemm.kernels import GeneralArguments
+from spaninfer_kernels_cuda.grouped_gemm import Gate, GroupedGemm, coded_tuning
+from spaninfer_kernels_cuda.grouped_gemm.kernels import Addresses as ProductAddresses
 from spaninfer_kernels_cuda.moe import combine, gemv, route
 from spaninfer_kernels_cuda.moe.combine import Norm, SumArguments
 from spaninfer_kernels_cuda.moe.gemv import DownArguments, Experts, UpArguments
 from spaninfer_kernels_cuda.moe.route import RouteArguments, RouteOptions
 from spaninfer_kernels_cuda.moe.tuning import MoeShape, takes_gemv
+from spaninfer_kernels_cuda.quantized_gemm.format import QuantizedFormat
 
 _ALIGNMENT = 16  # of arrays, in bytes
 _INVARIANT_ROWS = 16  # of each expert, for whose tile all numbers of tokens are computed
@@ -86,8 +87,8 @@ class _Sorted:
     def start(
         self,
         handle: int,
-        up: GeneralArguments,
-        down: GeneralArguments,
+        up: ProductAddresses,
+        down: ProductAddresses,
         added: SumArguments,
         norm: Norm | None,
     ) -> None:
@@ -95,6 +96,13 @@ class _Sorted:
         self.products.first.start(handle, up)
         self.products.second.start(handle, down)
         self.combine.start(handle, added, norm)
+
+
+class Formats(NamedTuple):
+    """The formats of an expert layer's weights; None of those that are no codes."""
+
+    w13: QuantizedFormat | None
+    w2: QuantizedFormat | None
 
 
 class Addresses(NamedTuple):
@@ -112,6 +120,8 @@ class Addresses(NamedTuple):
     residual: int
     correction: int
     slots: int
+    f13: int = 0
+    f2: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +158,7 @@ class PreparedMoe:
 
         `out` may be `residual`; there is a `norm` where one was prepared. The rest is as for `moe`.
         """
-        w13, w2, b13, b2 = map(pointer_of, experts)
+        w13, w2, b13, b2, f13, f2 = map(pointer_of, experts)
         at = Addresses(
             x=pointer_of(x),
             logits=pointer_of(logits),
@@ -162,12 +172,14 @@ class PreparedMoe:
             residual=pointer_of(residual),
             correction=pointer_of(correction),
             slots=pointer_of(slots),
+            f13=f13,
+            f2=f2,
         )
         self.start(stream_handle(stream, x), at, norm)
 
     def start(self, handle: int, at: Addresses, norm: Norm | None = None) -> None:
         """Launch on the stream with this handle, the default stream included."""
-        ids, shares, order, ends, place, counts, h, y = (
+        ids, shares, order, ends, place, counts, h, y, numbers = (
             at.workspace + part for part in self._parts
         )
         chosen = RouteArguments(
@@ -179,8 +191,9 @@ class PreparedMoe:
             to_out = DownArguments(at.out, h, ids, shares, at.w2, at.b2, at.residual)
             self._few.start(handle, to_h, to_out, norm)
         if self._many is not None:
-            up = GeneralArguments(h, at.w13, at.x, at.b13, order, ends)
-            down = GeneralArguments(y, at.w2, h, at.b2, 0, ends)
+            memory = y, at.ticket  # sorted tokens lie where the second product then writes
+            up = ProductAddresses(h, at.w13, at.x, at.b13, order, ends, *memory, at.f13, numbers)
+            down = ProductAddresses(y, at.w2, h, at.b2, 0, ends, *memory, at.f2, numbers)
             added = SumArguments(at.out, y, ids, shares, place, at.residual)
             self._many.start(handle, up, down, added, norm)
 
@@ -204,20 +217,21 @@ def prepare(
     logits_dtype: object = "float32",
     with_norm: bool = False,
     batch_invariant: bool = False,
+    formats: Formats | None = None,
     cache: FileCache | None = None,
 ) -> PreparedMoe:
     """Return the expert layer of `shape` on `gpu`, compiled or cached.
 
     `with_norm` prepares the RMS norm of the result too. With `batch_invariant` the bits of a
     token's result do not depend on the number of tokens: all numbers are computed as one is that
-    gives each expert some rows.
+    gives each expert some rows. With `formats`, weights are codes.
 
     Raises ShapeError or DTypeError for unsupported sizes or types, CompileError where there is no
     compiler.
     """
     if shape.top_k != options.top_k:
         raise ShapeError(f"the shape has {shape.top_k} choices, its rule has {options.top_k}")
-    is_few = takes_gemv(shape, experts) and not batch_invariant
+    is_few = takes_gemv(shape, experts) and not batch_invariant and formats is None
     chosen = route.prepare(
         options, tokens=shape.tokens, experts=experts, gpu=gpu, dtype=logits_dtype,
         sorts=not is_few, cache=cache,
@@ -227,7 +241,8 @@ def prepare(
         products = gemv.prepare(shape, act=act, dtype=dtype, gpu=gpu, cache=cache)
         few = _Few(products, _norm(shape, dtype, gpu, cache) if with_norm else None)
     else:
-        grouped = _products(shape, experts, act, dtype, gpu, cache, batch_invariant)
+        kind = _Kind(experts, act, dtype, batch_invariant, formats)
+        grouped = _products(shape, kind, gpu, cache)
         added = combine.prepare(shape, dtype=dtype, gpu=gpu, norm=with_norm, cache=cache)
         many = _Sorted(grouped, added)
     pairs = shape.tokens * shape.top_k
@@ -235,6 +250,7 @@ def prepare(
         *(4 * pairs, 4 * pairs, 4 * pairs, 4 * experts, 4 * pairs, chosen.workspace_bytes),
         2 * pairs * shape.inner,
         2 * pairs * shape.channels if many else 0,
+        many.products.numbers_bytes if many else 0,
     )
     *parts, end = _offsets(sizes)
     return PreparedMoe(shape, end, tuple(parts), chosen, few, many)
@@ -250,31 +266,43 @@ def _norm(
     )
 
 
-def _products(
-    shape: MoeShape,
-    experts: int,
-    act: Gate,
-    dtype: object,
-    gpu: Gpu,
-    cache: FileCache | None,
-    batch_invariant: bool,
-) -> GroupedGemm:
+class _Kind(NamedTuple):
+    """What the products of a layer have in common, for any number of tokens."""
+
+    experts: int
+    act: Gate
+    dtype: object
+    batch_invariant: bool
+    formats: Formats | None
+
+
+def _products(shape: MoeShape, kind: _Kind, gpu: Gpu, cache: FileCache | None) -> GroupedGemm:
     """Return both grouped GEMMs of a layer."""
 
-    def product(outputs: int, inner: int, gate: Gate | None) -> grouped_gemm.PreparedProduct:
+    def product(
+        outputs: int, inner: int, gate: Gate | None, format: QuantizedFormat | None
+    ) -> grouped_gemm.PreparedProduct:
         pairs = shape.tokens * shape.top_k
-        sizes = grouped_gemm.Shape(pairs, shape.top_k, experts, outputs, inner)
-        tile = None
-        if batch_invariant:
-            some = replace(sizes, rows=_INVARIANT_ROWS * experts)
-            tile = grouped_gemm.tuning.choose(some, gpu.arch, gpu.shared_bytes)
-        return grouped_gemm.prepare(
-            sizes, dtype=dtype, gpu=gpu, gate=gate, gathers=gate is not None, tile=tile,
-            cache=cache,
-        )  # fmt: skip
+        sizes = grouped_gemm.Shape(pairs, shape.top_k, kind.experts, outputs, inner)
+        some = replace(sizes, rows=_INVARIANT_ROWS * kind.experts)
+        chooses = some if kind.batch_invariant else sizes
+        common: Any = {
+            "dtype": kind.dtype,
+            "gpu": gpu,
+            "gate": gate,
+            "gathers": gate is not None,
+            "cache": cache,
+        }
+        if format is not None:
+            coded = coded_tuning.choose_quantized(chooses, format, gpu.arch, gpu.shared_bytes)
+            return grouped_gemm.prepare_quantized(sizes, format, tile=coded, **common)
+        tile = grouped_gemm.tuning.choose(chooses, gpu.arch, gpu.shared_bytes)
+        return grouped_gemm.prepare(sizes, tile=tile, **common)
 
+    of_up, of_down = kind.formats or (None, None)
     return GroupedGemm(
-        product(2 * shape.inner, shape.channels, act), product(shape.channels, shape.inner, None)
+        product(2 * shape.inner, shape.channels, kind.act, of_up),
+        product(shape.channels, shape.inner, None, of_down),
     )
 
 

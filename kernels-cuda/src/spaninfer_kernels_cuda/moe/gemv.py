@@ -97,12 +97,18 @@ DOWN_SOURCE = Source(
 
 
 class Experts(NamedTuple):
-    """The weights of all experts: arrays, or addresses; biases None or 0 where there are none."""
+    """The weights of all experts: arrays, or addresses; biases None or 0 where there are none.
+
+    Of codes, w13 and w2 are records uint8 [E blocks chunks record_bytes], f13 and f2 their factors
+    float32 [E, 64 * blocks] (quantized_gemm.PackedWeight).
+    """
 
     w13: object
     w2: object
     b13: object = None
     b2: object = None
+    f13: object = None
+    f2: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +139,7 @@ class PreparedGemv:
         `residual`.
         """
         h, chosen = pointer_of(workspace), pointer_of(ids)
-        w13, w2, b13, b2 = map(pointer_of, experts)
+        w13, w2, b13, b2 = map(pointer_of, experts[:4])
         down = DownArguments(
             out=pointer_of(out),
             h=h,

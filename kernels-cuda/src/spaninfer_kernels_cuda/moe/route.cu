@@ -85,7 +85,9 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
   Ranked ranked = rank_pairs(own, space);
   sum_warps(space, buckets);
   int count = 0, earlier = 0;
-  for (int block = 0; bucket < buckets && block < static_cast<int>(gridDim.x); ++block) {
+  const int blocks = bucket < buckets ? gridDim.x : 0;
+#pragma unroll 16  // loads that wait for memory together
+  for (int block = 0; block < blocks; ++block) {
     const int of_block = __ldcg(counts + block * buckets + bucket);
     count += of_block;
     earlier += block < static_cast<int>(blockIdx.x) ? of_block : 0;

@@ -101,6 +101,7 @@ __all__ = [
     "Shape",
     "Shift",
     "Tile",
+    "code_macros",
     "is_faster",
     "multiply",
     "pack",
@@ -114,13 +115,14 @@ __all__ = [
 _ALIGNMENT = 16  # bytes of a copy to shared memory
 _PACKAGE = "spaninfer_kernels_cuda"
 _HEADERS = ("types.cuh", "reduce.cuh", "mma.cuh", "copy.cuh", "overlap.cuh", "activate.cuh")
-_CODES, _MULTIPLY = "quantized_gemm/codes.cuh", "quantized_gemm/multiply.cuh"
+_CODES = "quantized_gemm/codes.cuh"
+_MULTIPLY = (_CODES, "quantized_gemm/chunk.cuh", "quantized_gemm/multiply.cuh")
 HOPPER = Source(
     _PACKAGE,
     "quantized_gemm/hopper.cu",
     (*_HEADERS, "cluster.cuh", "wgmma.cuh"),
     ("stream_k.cuh", "epilogue.cuh", "split_k.cuh", "ring.cuh"),
-    (_CODES, _MULTIPLY),
+    _MULTIPLY,
     kernels=(GEMM_HOPPER, GEMM_CLEAR),
 )
 GENERAL = Source(
@@ -128,7 +130,7 @@ GENERAL = Source(
     "quantized_gemm/general.cu",
     (*_HEADERS, "cluster.cuh"),
     ("stream_k.cuh", "epilogue.cuh"),
-    (_CODES, _MULTIPLY),
+    _MULTIPLY,
     kernels=(GEMM_GENERAL, GEMM_CLEAR),
 )
 PACKING = Source(_PACKAGE, "quantized_gemm/pack.cu", _HEADERS[:3], parts=(_CODES,), kernels=(PACK,))
@@ -195,7 +197,7 @@ def variant_for(
     """Return the variant for a tile, a format and elements of `dtype`, float16 or bfloat16."""
     if gate is not None and gate not in ACTS:
         raise ShapeError(f"there is no activation {gate!r}; there are {', '.join(ACTS)}")
-    macros, architectures = _macros(format, dtype)
+    macros, architectures = code_macros(format, dtype)
     macros |= {"TOKENS": tile.tokens, "GROUPS": tile.groups, "STAGES": tile.stages}
     macros |= {"SPLITS": tile.splits, "FOLD": tile.fold}
     macros |= {"GATED": gate is not None, "ACT": gate or ""}
@@ -205,7 +207,7 @@ def variant_for(
     return Variant.of("quantized_gemm", HOPPER, macros, ("sm_90a",))
 
 
-def _macros(
+def code_macros(
     format: QuantizedFormat, dtype: object
 ) -> tuple[dict[str, str | int | bool], tuple[str, ...]]:
     """Return the macros of codes.cuh, and architectures."""
@@ -217,6 +219,7 @@ def _macros(
         "BITS": format.bits,
         "GROUP": format.group or 0,
         "SHIFT": format.shift_number,
+        "E4M3": format.values == "e4m3",
     }
     return macros, element.architectures
 
@@ -385,7 +388,7 @@ def prepare_pack(
 ) -> PreparedPack:
     """Return the packing of a weight[outputs inner] on `gpu`, compiled or cached."""
     check(Shape(1, outputs, inner), gated=gated)
-    macros, architectures = _macros(format, np.float16)
+    macros, architectures = code_macros(format, np.float16)
     variant = Variant.of("quantized_pack", PACKING, macros, architectures)
     kernel = load(compile_variant(variant, gpu.arch, cache or user_cache()), gpu, PACK)
     shape = format.records(outputs, inner)
@@ -398,14 +401,14 @@ def prepare_pack(
 class PreparedDequantize:
     """The dequantisation of a packed weight of one shape and format."""
 
-    _call: Call[DequantizeArguments]
+    call: Call[DequantizeArguments]
 
     def launch(
         self, records: object, factors: object, *, out: object, stream: object = None
     ) -> None:
         """Write the weight[N K], rounded to the type of `out`."""
         at = DequantizeArguments(pointer_of(out), pointer_of(records), pointer_of(factors))
-        self._call(stream_handle(stream, out), at)
+        self.call(stream_handle(stream, out), at)
 
 
 def prepare_dequantize(
@@ -420,7 +423,7 @@ def prepare_dequantize(
 ) -> PreparedDequantize:
     """Return the dequantisation of a weight[outputs inner] on `gpu`, compiled or cached."""
     check(Shape(1, outputs, inner), gated=gated)
-    macros, architectures = _macros(format, dtype)
+    macros, architectures = code_macros(format, dtype)
     variant = Variant.of("quantized_dequantize", DEQUANTIZING, macros, architectures)
     kernel = load(compile_variant(variant, gpu.arch, cache or user_cache()), gpu, DEQUANTIZE)
     blocks, chunks, _ = format.records(outputs, inner)
@@ -439,9 +442,9 @@ def _variants() -> Iterator[Variant]:
             tile = choose(shape, format, arch, _SHARED_BYTES[arch], gated=gate is not None)
             yield variant_for(tile, format, dtype, gate)
     for format in _FORMATS:
-        macros, architectures = _macros(format, np.float16)
+        macros, architectures = code_macros(format, np.float16)
         yield Variant.of("quantized_pack", PACKING, macros, architectures)
-        macros, architectures = _macros(format, ml_dtypes.bfloat16)
+        macros, architectures = code_macros(format, ml_dtypes.bfloat16)
         yield Variant.of("quantized_dequantize", DEQUANTIZING, macros, architectures)
 
 

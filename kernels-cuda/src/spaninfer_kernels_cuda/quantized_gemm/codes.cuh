@@ -13,10 +13,10 @@
 //
 //   W[n k] = factor[n] * (scale * (code - zero))  or  factor[n] * (scale * code - minimum)
 //
-// Codes without zero points or minimums are centred on 2^(BITS-1).
+// Codes without zero points or minimums are centred on 2^(BITS-1), but for floats (E4M3).
 //
 // Macros: T (half, bfloat16), BITS (4, 8), GROUP (16 to 128 columns that share a scale; 0: all),
-//         SHIFT (0 none, 1 zero points, 2 minimums).
+//         SHIFT (0 none, 1 zero points, 2 minimums), E4M3 (codes of 8 bits are floats, SHIFT is 0).
 //
 // Needs types.cuh, mma.cuh.
 
@@ -39,7 +39,7 @@ constexpr bool kIsHalf<half> = true;
 
 // 1024 + code as half and 128 + code as bfloat16 are bits beside each other; bfloat16 has too few
 // of them for 8, float has 2^23 + code.
-constexpr bool kThroughFloat = BITS == 8 && !kIsHalf<T>;
+constexpr bool kThroughFloat = BITS == 8 && !E4M3 && !kIsHalf<T>;
 constexpr unsigned kMagic = kIsHalf<T> ? 0x64006400u : 0x43004300u;
 constexpr unsigned kFloatMagic = 0x4b000000u;
 
@@ -106,13 +106,28 @@ __device__ __forceinline__ unsigned cut_out(unsigned bits) {
   return pair;
 }
 
+// Two neighbouring e4m3 codes as a pair of T, exactly: their bits go where T has sign, exponent and
+// mantissa, and a power of two makes up for another origin of exponents.
+__device__ __forceinline__ unsigned floats_of_codes(unsigned word, bool upper) {
+  using Pair = PairOf<T>::Type;
+  const unsigned bytes = __byte_perm(word, 0, upper ? 0x3424 : 0x1404);  // upper halves of 16 bits
+  const unsigned bits =
+      (bytes & 0x80008000u) | (bytes & 0x7f007f00u) >> (kIsHalf<T> ? 1 : 4);
+  constexpr unsigned kPower = kIsHalf<T> ? 0x5c005c00u : 0x7b807b80u;  // 2^8, 2^120
+  const Pair pair = __hmul2(*reinterpret_cast<const Pair*>(&bits),
+                            *reinterpret_cast<const Pair*>(&kPower));
+  return *reinterpret_cast<const unsigned*>(&pair);
+}
+
 // A step's codes less their origins: exact.
 __device__ __forceinline__ void centre(unsigned (&a)[4], const unsigned* words,
                                        const GroupNumbers& numbers) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const unsigned origin = numbers.origin[i % 2];
-    if constexpr (BITS == 4) {
+    if constexpr (E4M3) {
+      a[i] = floats_of_codes(words[i / 2], i % 2);
+    } else if constexpr (BITS == 4) {
       a[i] = subtract(cut_out(words[0] >> 4 * i), origin);
     } else if constexpr (kThroughFloat) {
       a[i] = pack_pair<T>(exact(words, 2 * i, origin), exact(words, 2 * i + 1, origin));

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from spaninfer_kernel_launch import ShapeError
 
 Shift: TypeAlias = Literal["none", "zero", "minimum"]
+Values: TypeAlias = Literal["integer", "e4m3"]
 
 BLOCK_ROWS: Final = 64  # of the weight, in a record
 CHUNK: Final = 128  # columns of a record
@@ -28,11 +29,13 @@ class QuantizedFormat:
     group  columns that share a scale; None: all of a row, which then has its factor alone
     shift  "zero": whole zero points, within the codes; "minimum": what is subtracted after scaling;
            "none": codes are centred on 2^(bits-1)
+    values "e4m3": codes of 8 bits are floats and not centred
     """
 
     bits: Literal[4, 8]
     group: int | None
     shift: Shift = "none"
+    values: Values = "integer"
 
     def __post_init__(self) -> None:
         """Raise ShapeError where there is no kernel."""
@@ -42,6 +45,8 @@ class QuantizedFormat:
             raise ShapeError(f"groups of {self.group} columns; allowed are {GROUPS}")
         if self.group is None and self.shift != "none":
             raise ShapeError(f"a whole row cannot share a {self.shift}; repeat it per 128 columns")
+        if self.values == "e4m3" and (self.bits != 8 or self.shift != "none"):
+            raise ShapeError(f"e4m3 of {self.bits} bits with shift {self.shift}; 8 and none only")
 
     @property
     def code_bytes(self) -> int:

@@ -5,7 +5,7 @@
 // share the work as stream_k.cuh says. Weights do not depend on the previous kernel: their copies
 // are issued before this one waits.
 //
-// Macros: those of multiply.cuh; TOKENS (8, 16, 32 or 64), STAGES.
+// Macros: those of chunk.cuh; TOKENS (8, 16, 32 or 64), STAGES.
 // Demands: gridDim.y times TOKENS hold the M rows of x; K % 8 == 0; pointers and rows of x at
 //          multiples of 16 bytes; records beyond K hold finite numbers; GATED: 16 rows of records
 //          are 8 of the gate, then their 8 of up; flags zero, as every launch leaves them.

@@ -87,9 +87,16 @@ def _launch(layer: _Layer, tokens: int, product: str, gpu: Gpu, sets: int) -> La
         gate="silu" if gathers else None,
         gathers=gathers,
     )
-    return lambda stream, number: step.launch(
-        x, weights[number % sets], ends, out=out, order=order, stream=stream
-    )
+    workspace = torch.empty(step.workspace_bytes, dtype=torch.uint8, device="cuda")
+    ticket = torch.zeros(1, dtype=torch.int32, device="cuda")
+
+    def launch(stream: int, number: int) -> None:
+        memory = {"workspace": workspace, "ticket": ticket}
+        step.launch(
+            *(x, weights[number % sets], ends), out=out, order=order, stream=stream, **memory
+        )
+
+    return launch
 
 
 def _on_gpu(numbers: NDArray[np.int64]) -> torch.Tensor:
