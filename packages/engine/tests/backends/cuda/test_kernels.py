@@ -16,6 +16,8 @@ from spaninfer_engine.backends.cuda.kernels import (  # noqa: E402
     Kernels,
 )
 from spaninfer_kernels_cuda import gemm, grouped_gemm, moe  # noqa: E402
+from spaninfer_kernels_cuda.grouped_gemm.coded_tuning import choose_quantized  # noqa: E402
+from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat  # noqa: E402
 
 SHARED_BYTES = 227 * 1024  # of an H200
 
@@ -74,6 +76,17 @@ def test_so_have_experts_of_any_number_of_tokens(experts, chosen):
         }
 
     assert kernels(EXPERT_TOKENS) == kernels(range(1, 8193))
+
+
+@pytest.mark.parametrize(("experts", "chosen"), [(8, 2), (32, 4), (64, 6), (128, 8), (512, 10)])
+def test_so_have_experts_in_codes(experts, chosen):
+    format = QuantizedFormat(4, 128)
+
+    def tiles(numbers):
+        shapes = (grouped_gemm.Shape(n * chosen, chosen, experts, 1536, 2048) for n in numbers)
+        return {choose_quantized(shape, format, "sm_90a", SHARED_BYTES) for shape in shapes}
+
+    assert tiles(EXPERT_TOKENS) == tiles(range(1, 8193))
 
 
 @pytest.mark.gpu

@@ -20,6 +20,7 @@ from spaninfer_engine.dummy_array import DummyArray
 from spaninfer_engine.ops.operation import Host, Packable
 
 GATE_UP, GATE_UP_IO, DOWN_IO = "gate_up", "gate_up_io", "down_io"
+DOWN = "down"  # as in the checkpoint, where it is no codes
 LAYOUTS = frozenset({GATE_UP, GATE_UP_IO, DOWN_IO})
 
 _BUFFER_BYTES = 64 << 20

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from spaninfer_kernel_launch import ShapeError
 from spaninfer_kernels_cuda import moe
 from spaninfer_kernels_cuda.moe.tuning import RouteShape, check_route, check_shape
+from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.attention import Plan
-from spaninfer_engine.backends.cuda.expert_weights import DOWN_IO, GATE_UP, GATE_UP_IO
+from spaninfer_engine.backends.cuda.coded_experts import CodedExperts
+from spaninfer_engine.backends.cuda.expert_weights import DOWN, DOWN_IO, GATE_UP, GATE_UP_IO
 from spaninfer_engine.backends.cuda.fusions_attention import Backend
 from spaninfer_engine.backends.cuda.kernels import ExpertCall, ExpertLayer
 from spaninfer_engine.errors import ConfigError
@@ -96,7 +99,9 @@ def _experts(
     """Return the call of a choice and its experts: of a step, x[T C], logits[T E], and what
     `_routed` takes besides. Rows that pad a captured step choose no expert.
     """
-    layer, weights, correction = _layer_of(route, experts), _weights_of(experts, pack), None
+    layer = _layer_of(route, experts)
+    (weights, formats), correction = _weights_of(experts, pack), None
+    layer = replace(layer, formats=formats)
     if route.weights:
         correction = pack([use_of(route, "correction")], ops.layout("route", "correction"))
     kernels = ops.kernels
@@ -138,13 +143,24 @@ def _layer_of(route: Operation, experts: Operation) -> ExpertLayer:
     return layer
 
 
-def _weights_of(experts: Operation, pack: Pack) -> moe.Experts:
+def _weights_of(experts: Operation, pack: Pack) -> tuple[moe.Experts, moe.Formats | None]:
+    """Return the weights, and their formats where some are codes."""
     uses = {use.argument: use for use in experts.weights}
     swaps = experts.constant("layout") == "io"
     first = [uses[name] for name in ("gate", "up") if name in uses] or [uses["gate_up"]]
-    return moe.Experts(
-        pack(first, GATE_UP_IO if swaps else GATE_UP),
-        pack([uses["down"]], DOWN_IO if swaps else "plain"),
-        pack([uses["gate_up_bias"]], GATE_UP) if "gate_up_bias" in uses else None,
-        pack([uses["down_bias"]], "plain") if "down_bias" in uses else None,
-    )
+    w13, f13, of_up = _parts(pack(first, GATE_UP_IO if swaps else GATE_UP))
+    w2, f2, of_down = _parts(pack([uses["down"]], DOWN_IO if swaps else DOWN))
+    b13 = pack([uses["gate_up_bias"]], GATE_UP) if "gate_up_bias" in uses else None
+    b2 = pack([uses["down_bias"]], "plain") if "down_bias" in uses else None
+    has_codes = of_up is not None or of_down is not None
+    formats = moe.Formats(of_up, of_down) if has_codes else None
+    return moe.Experts(w13, w2, b13, b2, f13, f2), formats
+
+
+def _parts(
+    weight: Tensor | CodedExperts,
+) -> tuple[Tensor, Tensor | None, QuantizedFormat | None]:
+    """Return the numbers of a weight, or its records, their factors and format."""
+    if isinstance(weight, CodedExperts):
+        return weight.records, weight.factors, weight.format
+    return weight, None, None

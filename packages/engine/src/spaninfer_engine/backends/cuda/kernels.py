@@ -48,6 +48,7 @@ class ExpertLayer:
     inner: int
     act: grouped_gemm.Gate
     rule: moe.RouteOptions
+    formats: moe.Formats | None = None  # of weights that are codes
 
     def shape(self, tokens: int) -> moe.MoeShape:
         """Return the shape for so many tokens."""
@@ -342,6 +343,7 @@ class Kernels:
             gpu=self.gpu,
             with_norm=with_norm,
             batch_invariant=self.batch_invariant,
+            formats=layer.formats,
         )
 
     # ---- heads -----------------------------------------------------------------------------------

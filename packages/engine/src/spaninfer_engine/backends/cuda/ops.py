@@ -29,7 +29,13 @@ from torch import Tensor
 
 from spaninfer_engine.backends.cuda import scaled
 from spaninfer_engine.backends.cuda.attention import Plan, Pool
-from spaninfer_engine.backends.cuda.expert_weights import LAYOUTS, pack_experts
+from spaninfer_engine.backends.cuda.coded_experts import (
+    CodedExperts,
+    can_hold,
+    expert_format,
+    pack_coded,
+)
+from spaninfer_engine.backends.cuda.expert_weights import DOWN, GATE_UP, LAYOUTS, pack_experts
 from spaninfer_engine.backends.cuda.fusions import claims_of
 from spaninfer_engine.backends.cuda.heads import Heads
 from spaninfer_engine.backends.cuda.kernels import FORMATS, Kernels
@@ -134,7 +140,9 @@ class CudaOps(TorchOps):
         return "plain"
 
     def expanded_layout(self, layout: str) -> str:
-        """Weights of GEMMs lie as in the checkpoint where they are no codes."""
+        """Weights that are no codes lie as in the checkpoint, but for gates of experts."""
+        if layout == DOWN:
+            return "plain"
         return "plain" if self._quantize is None and layout in _GEMMS.values() else layout
 
     def pack(self, arrays: Sequence[Packable], layout: str) -> Any:  # Tensor or LinearWeight
@@ -169,8 +177,13 @@ class CudaOps(TorchOps):
 
         None where no GEMM has their codes, and where another format was requested.
         """
-        if self._quantize is not None or layout not in _GEMMS.values():
+        if self._quantize is not None or layout not in (*_GEMMS.values(), GATE_UP, DOWN):
             return None
+        if layout in (GATE_UP, DOWN):
+            of_experts = expert_format(formats)
+            if of_experts is None:
+                return None
+            return partial(self._pack_experts, format=of_experts, gated=layout == GATE_UP)
         gated = layout == GATED_GEMM
         codes = scaled.codes_of(formats)
         if codes is not None and self.kernels.scaled.is_there:
@@ -193,6 +206,15 @@ class CudaOps(TorchOps):
         if weights[0].shape[1] % COLUMN_GRAIN:
             return super().pack([dequantize_weight(weight) for weight in weights], GEMM)
         return pack_stored(weights, format, self._quantized, self.upload, gated=gated)
+
+    def _pack_experts(
+        self, weights: Sequence[QuantizedWeight], *, format: QuantizedFormat, gated: bool
+    ) -> Tensor | CodedExperts:
+        if can_hold(weights):
+            return pack_coded(weights, format, self._quantized, self.upload, gated=gated)
+        numbers = [dequantize_weight(weight) for weight in weights]
+        packed: Tensor = self.pack(numbers, GATE_UP if gated else "plain")
+        return packed
 
     def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[Tensor]:
         """Allocate the spans of a cache group: a head's tokens lie together.

@@ -137,7 +137,8 @@ def codes_of(weight: QuantizedWeight, format: QuantizedFormat) -> tuple[NDArray[
     Those of a table are its entries.
     """
     if weight.format.table is None:
-        offset = 1 << (format.bits - 1) if weight.format.zero == "none" else 0
+        is_centred = weight.format.zero == "none" and format.values == "integer"
+        offset = 1 << (format.bits - 1) if is_centred else 0
         return np.ascontiguousarray(weight.codes).view(np.uint8), offset
     found = _integers(weight.format.table)
     assert found is not None

@@ -1,0 +1,134 @@
+"""Experts that are published as codes, and the kernels that multiply by these."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from published import METHODS
+from spaninfer_engine.load.quantised.checkpoint import with_quantised
+from spaninfer_op_reference import (
+    QuantizedWeight,
+    dequantize_weight,
+    gated,
+    stack_weights,
+)
+
+torch = pytest.importorskip("torch")
+
+from spaninfer_engine.backends.cuda.coded_experts import (  # noqa: E402
+    can_hold,
+    expert_format,
+    pack_coded,
+)
+from spaninfer_engine.backends.cuda.kernels import ExpertCall, ExpertLayer, Kernels  # noqa: E402
+from spaninfer_engine.backends.cuda.quantised import codes_of, numbers_of  # noqa: E402
+from spaninfer_engine.backends.cuda.quantised_gemm import QuantizedGemm  # noqa: E402
+from spaninfer_kernels_cuda import moe  # noqa: E402
+
+Array = NDArray[Any]
+EXPERTS, TOP_K, CHANNELS, INNER = 5, 2, 512, 256
+KEPT = ["GPTQ", "AWQ", "W4A16", "W8A16", "W8A8", "NVFP4", "FP8 blocks", "FP8 per row"]
+
+
+class _Entry:
+    def __init__(self, array: Array) -> None:
+        self.shape, self.dtype, self._array = array.shape, array.dtype, array
+
+    def read(self) -> Array:
+        return self._array
+
+
+def _stack(name: str, rows: int, columns: int) -> QuantizedWeight:
+    """Return a weight[E rows columns] of experts by a published method."""
+    weights = []
+    for seed in range(EXPERTS):
+        made = METHODS[name].write(rows, columns, np.random.default_rng(seed))
+        entries = {f"m.{part}": _Entry(array) for part, array in made.tensors.items()}
+        config = {"quantization_config": METHODS[name].settings}
+        entry = with_quantised("here", entries, config)["m.weight"]  # type: ignore[arg-type]
+        weights.append(entry.load())  # type: ignore[union-attr]
+    return stack_weights(weights)
+
+
+@pytest.mark.parametrize("name", ["FP8 blocks", "FP8 per row"])
+def test_fp8_stands_for_the_same_numbers_within_a_rounding_of_scales(name: str) -> None:
+    weight = _stack(name, INNER, CHANNELS)[1]
+    format = expert_format([weight.format])
+    assert format is not None
+
+    codes, offset = codes_of(weight, format)
+    scales, _, factors = numbers_of(weight, format)
+    found = codes.view(ml_dtypes.float8_e4m3fn).astype(np.float64) * factors[:, None]
+    if format.group is not None:
+        found *= np.repeat(scales.astype(np.float64), format.group, 1)
+
+    exact = dequantize_weight(weight).astype(np.float64)
+    assert offset == 0
+    assert (np.abs(found - exact) <= 2.0**-11 * np.abs(exact)).all()
+
+
+def test_experts_of_formats_without_a_kernel_are_expanded() -> None:
+    assert expert_format([_stack("GPTQ reordered", 64, 128).format]) is None
+    one, other = (_stack(name, 64, 128).format for name in ("GPTQ", "W8A16"))
+    assert expert_format([one, other]) is None
+
+
+def test_odd_sizes_are_expanded() -> None:
+    weight = _stack("W8A8", 64, 128)
+
+    assert can_hold([weight])
+    assert not can_hold([replace(weight, codes=weight.codes[:, :60])])
+    assert not can_hold([replace(weight, codes=weight.codes[:, :, :60])])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("tokens", [1, 70])
+def test_a_layer_of_published_codes_is_its_definition(name: str, tokens: int) -> None:
+    gate, up = (_stack(name, INNER, CHANNELS) for _ in range(2))
+    down = _stack(name, CHANNELS, INNER)
+    kernels = Kernels(torch.bfloat16, torch.device("cuda"))
+    gemm, format = QuantizedGemm(kernels), expert_format([gate.format])
+    assert format is not None
+    upload = _upload
+    w13 = pack_coded([gate, up], format, gemm, upload, gated=True)
+    w2 = pack_coded([down], format, gemm, upload, gated=False)
+    rule = moe.RouteOptions(TOP_K, normalise=True)
+    formats = moe.Formats(format, format)
+    layer = ExpertLayer(EXPERTS, CHANNELS, INNER, "silu", rule, formats)
+    random = np.random.default_rng(1)
+    x = random.standard_normal((tokens, CHANNELS)).astype(ml_dtypes.bfloat16)
+    logits = random.standard_normal((tokens, EXPERTS)).astype(np.float32)
+
+    weights = moe.Experts(w13.records, w2.records, f13=w13.factors, f2=w2.factors)
+    y = kernels.run_experts(layer, _on_gpu(x), torch.from_numpy(logits).cuda(), ExpertCall(weights))
+
+    expected = _defined(x.astype(np.float64), logits, *map(dequantize_weight, (gate, up, down)))
+    error = np.abs(y.float().cpu().numpy() - expected)
+    assert (error <= 2.0**-7 * np.sqrt(np.mean(expected**2, 1, keepdims=True)) * 2).all()
+
+
+def _upload(array: Array, to: Any) -> None:
+    to.copy_(torch.from_numpy(array))
+
+
+def _on_gpu(array: Array) -> Any:
+    return torch.from_numpy(array.view(np.int16)).cuda().view(torch.bfloat16)
+
+
+def _defined(x: Array, logits: Array, gate: Array, up: Array, down: Array) -> Array:
+    """The layer in float64, but for the inner numbers, which kernels round."""
+    out = np.zeros_like(x)
+    for t, scores in enumerate(np.exp(logits.astype(np.float64))):
+        chosen = np.argsort(-scores, kind="stable")[:TOP_K]
+        for e in chosen:
+            inner = gated(
+                gate[e].astype(np.float64) @ x[t], up[e].astype(np.float64) @ x[t], "silu"
+            )
+            out[t] += scores[e] / scores[chosen].sum() * (down[e].astype(np.float64) @ inner)
+    return out
