@@ -12,7 +12,8 @@
 
 constexpr int kExpertGroups = EXPERTS / kWarp;
 
-struct Experts {
+// Aligned, so that what compilers load beside a number is shared memory, too.
+struct alignas(16) Experts {
   int row_ends[EXPERTS], tile_ends[EXPERTS], tiles_of_group[kExpertGroups];
 
   __device__ __forceinline__ int tiles() const { return tile_ends[EXPERTS - 1]; }

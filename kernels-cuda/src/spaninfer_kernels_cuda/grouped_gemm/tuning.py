@@ -184,7 +184,8 @@ def fill_prompt(tile: Prompt, experts: int, shared_bytes: int) -> Prompt:
 def experts_bytes(experts: int) -> int:
     """Return the shared memory that tasks are found in (tasks.cuh)."""
     padded = padded_experts(experts)
-    return padded * _EXPERT_BYTES + padded // _WARP * 4
+    groups = -(-padded // _WARP // 4) * 4  # the structure is a multiple of 16 bytes
+    return padded * _EXPERT_BYTES + groups * 4
 
 
 def padded_experts(experts: int) -> int:
