@@ -6,7 +6,7 @@ COPY . /src
 WORKDIR /src
 RUN python -m pip wheel --no-cache-dir --no-deps --constraint constraints.txt --wheel-dir /wheels \
     ./packages/spaninfer ./packages/engine ./packages/serving ./packages/op-reference \
-    ./packages/demo ./kernels-cpu
+    ./packages/demo ./kernels-cpu ./multimodal
 
 FROM python:3.12-slim
 COPY constraints.txt /

@@ -152,7 +152,7 @@ def make_venv(session: nox.Session, extras: Iterable[str] = ()) -> None:
 @nox.session
 def demo(session: nox.Session) -> None:
     """Install what the bundled model needs, then serve it: playground at /, API at /v1."""
-    install_here(session, *below(UMBRELLA))
+    install_here(session, *below(UMBRELLA), "spaninfer-multimodal")  # it looks at pictures
     session.run("spaninfer", "serve", *session.posargs, interrupt_timeout=DRAIN_S)
 
 

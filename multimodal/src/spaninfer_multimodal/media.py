@@ -32,6 +32,11 @@ class Image:
         """Pixels of a row."""
         return int(self.pixels.shape[1])
 
+    @property
+    def num_bytes(self) -> int:
+        """Size in memory."""
+        return self.pixels.nbytes
+
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of size and pixels: equal for equal pictures, however they were encoded."""
@@ -67,6 +72,11 @@ class Video:
         return int(self.frames.shape[2])
 
     @property
+    def num_bytes(self) -> int:
+        """Size in memory."""
+        return self.frames.nbytes
+
+    @property
     def times_s(self) -> tuple[float, ...]:
         """Seconds from the start at which each sampled frame is shown."""
         return tuple(index / self.fps for index in self.indices)
@@ -90,6 +100,11 @@ class Audio:
     def duration_s(self) -> float:
         """Length in seconds."""
         return float(len(self.samples) / SAMPLE_RATE)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size in memory."""
+        return self.samples.nbytes
 
     @cached_property
     def digest(self) -> bytes:

@@ -44,7 +44,10 @@ class MediaReader:
     async def read(self, source: str, job: AudioJob) -> Audio: ...
     async def read(self, source: str, job: Job) -> Image | Video | Audio:
         """Return the media at `source`, a data:, https:, http: or file: URL; raises MediaError."""
-        data = await self.read_bytes(source, job.limits.max_bytes)
+        return await self.decode(await self.read_bytes(source, job.limits.max_bytes), job)
+
+    async def decode(self, data: bytes, job: Job) -> Image | Video | Audio:
+        """Return the media in `data`, decoded in another process; raises MediaError."""
         future: Future[Any] = self._pool.submit(data, job)
         media: Image | Video | Audio = await asyncio.wrap_future(future)
         return media

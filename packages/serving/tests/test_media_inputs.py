@@ -12,6 +12,7 @@ import pytest
 from seeing_folder import film, picture, png, save_seeing, tone, url
 from spaninfer_engine import Engine
 from spaninfer_engine.errors import ConfigError
+from spaninfer_multimodal import DecodePool
 from spaninfer_serving import Settings
 
 
@@ -88,6 +89,36 @@ def test_a_stream_counts_media_in_its_usage(connect: Callable[..., openai.OpenAI
     )
 
     assert details(events[-1])["image_tokens"] == 1 + 2
+
+
+def test_a_picture_that_comes_again_is_decoded_once(
+    connect: Callable[..., openai.OpenAI],
+    seeing_engine: Engine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded: list[bytes] = []
+    submit = DecodePool.submit
+
+    def counted(self: DecodePool, data: bytes, job: Any) -> Any:
+        decoded.append(data)
+        return submit(self, data, job)
+
+    monkeypatch.setattr(DecodePool, "submit", counted)
+    sent, opened = png(56, 84, 7), png(84, 56, 8)
+    (tmp_path / "a.png").write_bytes(opened)
+    named: Any = {"type": "image_url", "image_url": {"url": (tmp_path / "a.png").as_uri()}}
+    client = connect(media_folder=tmp_path)
+    encoded = seeing_engine.stats().encoded_media
+
+    told = [ask(client, picture(sent), named, say(f"Turn {turn}.")) for turn in range(3)]
+
+    assert decoded == [sent, opened]
+    assert seeing_engine.stats().encoded_media == encoded + 2
+    assert {details(answer)["image_tokens"] for answer in told} == {12}
+    (tmp_path / "a.png").write_bytes(png(84, 56, 9))
+    ask(client, named)
+    assert len(decoded) == 3
 
 
 def test_videos_and_files_are_read(connect: Callable[..., openai.OpenAI]) -> None:

@@ -167,7 +167,7 @@ def test_a_key_opens_in_either_header_and_a_wrong_one_is_refused_in_this_form(cl
         ({"extra_body": {"top_q": 1}}, "invalid_request_error", "top_q"),
         ({"extra_headers": {"anthropic-version": "2023-01-01"}}, "invalid_request_error",
          "allowed is 2023-06-01, or"),
-        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]},
+        ({"messages": [{"role": "user", "content": [{"type": "search_result"}]}]},
          "invalid_request_error", "messages[0].content[0] is not a block"),
         ({"tool_choice": {"type": "any"}}, "invalid_request_error", "tool_choice"),
     ],
@@ -184,6 +184,18 @@ def test_what_is_at_fault_is_said_in_this_form(refuser, options, kind, said):
     assert answer.json()["error"]["type"] == kind
     assert said in answer.json()["error"]["message"]
     assert answer.json()["request_id"] == answer.headers["request-id"]
+
+
+def test_blocks_that_become_too_many_messages_are_refused(refuser):
+    result = {"type": "tool_result", "tool_use_id": "1"}
+    pairs = [result, {"type": "text", "text": "x"}] * 5100
+
+    answer = refuser.post(
+        "/v1/messages", json={"max_tokens": 5, "messages": [{"role": "user", "content": pairs}]}
+    )
+
+    assert answer.status_code == 400
+    assert "at most 10000 items" in answer.json()["error"]["message"]
 
 
 @pytest.mark.slow

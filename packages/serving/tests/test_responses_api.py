@@ -204,7 +204,7 @@ def test_an_answer_has_the_form_of_a_schema(tool_engine, listening):
         ({"input": []}, "input"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-         "input[0].content[0].type"),
+         "input[0].content[0].image_url"),
         ({"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "["}]},
          "input[0].arguments"),
         ({"input": "x" * 9000}, "input"),

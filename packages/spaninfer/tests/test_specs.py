@@ -55,12 +55,13 @@ def test_a_file_with_an_unknown_key_is_an_error_that_names_it(call, tmp_path):
 
 def test_a_checkpoint_that_a_file_does_not_describe_is_told_tensor_by_tensor(call, tmp_path):
     file = tmp_path / "mine.toml"
-    file.write_text('hf = ["MineForCausalLM"]\ninherits = "llama"\n')  # no norms of the heads
+    without_norms = '[attn]\nqk_norm = "none"\n'
+    file.write_text(f'hf = ["MineForCausalLM"]\ninherits = "qwen3_vl"\n{without_norms}')
 
     result = call("spec", "check", str(file), "--checkpoint", str(spaninfer_demo.path()))
 
     assert result.exit_code == 1
-    assert "model.layers.0.self_attn.q_norm.weight" in result.stdout
+    assert "model.language_model.layers.0.self_attn.q_norm.weight" in result.stdout
 
 
 def test_a_checkpoint_that_is_none_is_refused(refusal, tmp_path):

@@ -16,10 +16,12 @@ VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
 IMAGE_PAD, VIDEO_PAD = "<|image_pad|>", "<|video_pad|>"
 NO_PICTURE = "I see no picture. Please give me one."
 
-KINDS = {"shapes": 44, "number": 20, "word": 12, "chart": 11, "outside": 13}
+KINDS = {"shapes": 60, "number": 16, "word": 10, "chart": 8, "outside": 8}
 """How often a kind of picture is drawn; clips come beside them."""
 
 _SHORT_CHAT = 160  # characters
+_PLACES_FIRST = 0.65
+"""How often a conversation asks where things are before all else: it is learned last."""
 
 
 @dataclass
@@ -139,7 +141,10 @@ class Writer:
         room = budget - num_pairs(scene) * (cells + 8)
         turns: list[str] = []
         once = {asked.question: asked for asked in drawn.asked}.values()
-        for asked in self.rng.sample(list(once), len(once)):
+        order = self.rng.sample(list(once), len(once))
+        if self.rng.random() < _PLACES_FIRST:
+            order.sort(key=lambda asked: asked.skill != "position")
+        for asked in order:
             said = (
                 rendered(self._as_typed(asked.question), asked.answer)
                 if turns

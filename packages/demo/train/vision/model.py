@@ -16,6 +16,7 @@ from vision.patches import Layout, layout_of
 _INIT_STD = 0.02
 _Z_LOSS = 1e-4
 _EPS = 1e-6
+_PARTS = 9  # of a picture's height and width, for the probes
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +179,15 @@ class Whole(nn.Module):
 
 
 class Seeing(nn.Module):
-    """The whole model, and two probes for training: what is in a cell, and its colour."""
+    """The whole model, and probes for training: what is in a cell, its colour, and where it is."""
 
     def __init__(self, shape: Shape, tower: TowerShape, *, kinds: int, colours: int) -> None:
         super().__init__()
         self.shape = shape
         self.model = Whole(shape, tower)
         self.entropy = _entropy
-        self.probes = nn.ModuleList((nn.Linear(tower.out, kinds), nn.Linear(tower.out, colours)))
+        sizes = (kinds, colours, _PARTS, _PARTS)
+        self.probes = nn.ModuleList(nn.Linear(tower.out, size) for size in sizes)
         for name, weight in self.named_parameters():
             if weight.ndim == 2:
                 is_output = name.endswith(("o_proj.weight", "down_proj.weight", "attn.proj.weight"))
@@ -241,8 +243,9 @@ class Seeing(nn.Module):
         self.entropy = torch.compile(_entropy, dynamic=False)
 
     def loss(self, batch: dict[str, Tensor], patches: Tensor, *labels: Tensor) -> Tensor:
-        """Return the losses [4]: cross entropy of targets, z-loss, and those of the probes."""
-        seen = self.model.visual(patches, layout_of(batch["grid"]))
+        """Return the losses [6]: cross entropy of targets, z-loss, and those of the probes."""
+        layout = layout_of(batch["grid"])
+        seen = self.model.visual(patches, layout)
         ids = batch["ids"].long()
         rows = self.rows(ids[:, :-1], batch["positions"], batch["places"], seen)
         head = self.model.language_model.embed_tokens.weight
@@ -252,10 +255,18 @@ class Seeing(nn.Module):
             functional.cross_entropy(
                 probe(seen[0]).flatten(0, 1).float(), label.flatten(), reduction="none"
             )
-            for probe, label in zip(self.probes, labels, strict=True)
+            for probe, label in zip(self.probes, (*labels, *_parts(layout)), strict=True)
         ]
         shares = [(each * is_cell).sum() / is_cell.sum().clamp(min=1) for each in probed]
         return torch.stack((*losses, *shares))
+
+
+def _parts(layout: Layout) -> tuple[Tensor, Tensor]:
+    """Return in which part of its picture's height and of its width each cell [N 50] lies."""
+    return (
+        (layout.row[:, ::4] + 1) * _PARTS // layout.num_rows,
+        (layout.column[:, ::4] + 1) * _PARTS // layout.num_columns,
+    )
 
 
 def _entropy(rows: Tensor, head: Tensor, wanted: Tensor, target: Tensor) -> Tensor:

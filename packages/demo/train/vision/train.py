@@ -187,6 +187,7 @@ def _write(
         "text": round(long[0], 4),
         "cells": round(short[2], 4),
         "colours": round(short[3], 4),
+        "places": round(short[4] + short[5], 4),
         "ms": round(1e3 * step_s, 1),
         "waited_s": round(waited_s, 1),
     }

@@ -23,7 +23,7 @@ from spaninfer_serving.forced_calls import forced, insists
 from spaninfer_serving.forms import form_param, problem_of_form
 from spaninfer_serving.gate import Gate
 from spaninfer_serving.in_flight import InFlight
-from spaninfer_serving.media_inputs import MediaInputs, Place, ReadPart, token_counts
+from spaninfer_serving.media_inputs import MediaInputs, ReadMedia, token_counts
 from spaninfer_serving.metrics import Metrics
 from spaninfer_serving.parse_pool import Check, ParsePool
 from spaninfer_serving.responses import Prompt, ResponseMeta, merged
@@ -154,29 +154,14 @@ class Service:
             )
 
     def ask_chat(
-        self,
-        body: ChatRequest,
-        placement: Placement,
-        check: Check,
-        media: Mapping[Place, ReadPart] | None = None,
+        self, body: ChatRequest, placement: Placement, media: ReadMedia, check: Check
     ) -> GenerationJob:
         """Return what a chat request asks; raises Problem, an engine error, or what `check` does.
 
         `check` is called between stages of the work. `media` are what `MediaInputs` read.
         """
-        if body.media() and not media:
-            raise Problem(
-                400,
-                "messages hold media; these are read by /v1/chat/completions alone",
-                param="messages",
-                code="unsupported_parameter",
-            )
         sampling = sampling_of(body, self.engine.default_sampling)
-        given = self._chat_prompt(body, media)
-        rendered = self._rendered(body, given, check)
-        prepared = self.engine.prepare_media(given.messages) if media else []
-        check()
-        ids = self.engine.encode_rendered(rendered, prepared)
+        ids, rendered = self.chat_ids(body, media, check)
         self._check_len(ids)
         prompt = Prompt(ids, "")
         form = answer_format(body, self.traits, rendered)
@@ -190,14 +175,22 @@ class Service:
         param = "tool_choice" if insists(body) else form_param(body)
         return GenerationJob((prompt,), sampling, placement, meta, param, form)
 
+    def chat_ids(
+        self, body: ConversationFields, media: ReadMedia, check: Check
+    ) -> tuple[Sequence[int], RenderedPrompt]:
+        """Return the token ids of a conversation, those of its media among them, and its text."""
+        given = self._chat_prompt(body, media)
+        rendered = self._rendered(body, given, check)
+        prepared = self.engine.prepare_media(given.messages) if media else []
+        check()
+        return self.engine.encode_rendered(rendered, prepared), rendered
+
     def render(self, body: ConversationFields, check: Check) -> RenderedPrompt:
         """Return what the chat template makes of a conversation."""
-        return self._rendered(body, self._chat_prompt(body), check)
+        return self._rendered(body, self._chat_prompt(body, {}), check)
 
-    def _chat_prompt(
-        self, body: ConversationFields, media: Mapping[Place, ReadPart] | None = None
-    ) -> ChatPrompt:
-        parts = {place: each.part for place, each in (media or {}).items()}
+    def _chat_prompt(self, body: ConversationFields, media: ReadMedia) -> ChatPrompt:
+        parts = {place: each.part for place, each in media.items()}
         return chat_prompt(body, self.traits, parts)
 
     def _rendered(

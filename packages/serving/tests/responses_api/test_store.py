@@ -41,10 +41,39 @@ def test_the_account_with_the_most_bytes_makes_room():
     assert store.num_bytes <= 1000
 
 
-def test_a_conversation_counts_as_what_it_holds():
-    short, long = stored(text="x"), stored(text="ü" * 5000)
+def weight_of(*conversations):
+    store = ResponseStore(max_responses=9, max_bytes=1 << 30)
+    for number, conversation in enumerate(conversations):
+        store.put("key", str(number), StoredResponse(b"", tuple(conversation)))
+    return store.num_bytes
 
-    assert long.num_bytes - short.num_bytes == 9999
+
+def asked(content):
+    return Message(role="user", content=content)
+
+
+def with_picture(num_bytes):
+    url = f"data:image/png;base64,{'A' * num_bytes}"
+    return asked([{"type": "image_url", "image_url": {"url": url}}])
+
+
+def test_a_conversation_counts_as_what_it_holds():
+    assert weight_of([asked("ü" * 5000)]) - weight_of([asked("x")]) == 9999
+    assert weight_of([with_picture(7000)]) - weight_of([with_picture(1000)]) == 6000
+
+
+def test_what_turns_share_counts_once_and_until_the_last_of_them_is_forgotten():
+    shown = with_picture(9000)
+    turns = [shown], [shown, asked("a")], [shown, asked("a"), asked("b")]
+    assert weight_of(*turns) < 1.5 * weight_of([shown])
+    store = ResponseStore(max_responses=9, max_bytes=1 << 30)
+    for number, turn in enumerate(turns):
+        store.put("key", str(number), StoredResponse(b"", tuple(turn)))
+
+    left = [store.delete("key", str(number)) or store.num_bytes for number in range(3)]
+
+    assert left[0] > left[1] > 9000
+    assert left[2] == 0
 
 
 def test_what_alone_is_too_large_is_not_kept_and_pushes_out_what_its_account_has():

@@ -1,12 +1,21 @@
-"""Questions about pictures, and what counts as their answers."""
+"""Questions about pictures, and what the bundled model answers."""
+
+import json
 
 import numpy as np
 import pytest
-from spaninfer.bench.accuracy import messages_of
+from spaninfer.bench.accuracy import answers, measure_accuracy, messages_of
 from spaninfer.bench.pictures.asked import Asked, found
-from spaninfer.bench.pictures.exam import SKILLS, questions
+from spaninfer.bench.pictures.exam import SKILLS, Question, questions
+from spaninfer_engine import Engine
 
 COLOURS = ("red", "green", "blue")
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with Engine("demo", backend="cpu", dtype="float32", memory="32MiB") as running:
+        yield running
 
 
 @pytest.mark.parametrize(
@@ -55,7 +64,44 @@ def test_clips_are_sent_as_videos_that_last_as_long():
     assert video.times_s[-1] == pytest.approx((len(clip.frames) - 1) / clip.fps)
 
 
-def test_a_model_that_reads_only_text_is_refused_in_a_sentence(refusal):
-    asked = ("bench", "accuracy", "demo", "--only", "colour", "--questions", "1")
+def test_who_does_not_see_the_number_does_not_read_it(engine):
+    asked = tuple(questions("number", 6))
+    hidden = tuple(Question(each.asked, np.full_like(each.frames, 255), 1.0) for each in asked)
 
-    assert "demo reads only text" in refusal(*asked, "--backend", "reference")
+    right, blind = (
+        sum(
+            each.asked.is_right(text)
+            for each, text in zip(asked, answers(engine, shown), strict=True)
+        )
+        for shown in (asked, hidden)
+    )
+
+    assert right >= 5
+    assert blind == 0
+
+
+def test_the_bundled_model_answers_most_questions_of_each_skill(engine):
+    notes = []
+
+    records = list(measure_accuracy(engine, set(SKILLS), 4, notes.append))
+
+    assert [record["workload"] for record in records] == list(SKILLS)
+    assert {record["unit"] for record in records} == {"% right"}
+    assert all(record["questions"] == 4 for record in records)
+    assert np.mean([record["median"] for record in records]) >= 85
+    assert notes[0].startswith("colour: ")
+
+
+def test_the_command_prints_records_that_can_be_compared(call, tmp_path):
+    asked = ("bench", "accuracy", "--only", "colour", "--questions", "2")
+
+    result = call(*asked, "--backend", "cpu", "--quantize", "int8")
+
+    assert result.exit_code == 0, result.output
+    (record,) = map(json.loads, result.stdout.splitlines())
+    assert record["benchmark"] == "accuracy"
+    assert record["model"] == "demo"
+    assert record["weights"] == "int8"
+    file = tmp_path / "records.jsonl"
+    file.write_text(result.stdout)
+    assert "% right" in call("bench", "compare", str(file)).stdout

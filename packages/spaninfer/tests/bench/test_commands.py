@@ -141,3 +141,24 @@ def test_hits_are_timed_from_every_tier(call):
         for share in (0.25, 0.5, 0.75, 0.9, 0.99)
         for tier in ("disk", "kv cache", "host")
     }
+
+
+@pytest.mark.slow
+def test_turns_about_an_image_are_set_beside_as_many_tokens_of_text(call):
+    result = call(*("bench", "turns", "--side", "128", "--runs", "2", "--memory", "32MiB"))
+
+    assert result.exit_code == 0, result.output
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    names = [f"turn {turn}, {kind}" for turn in (1, 2, 10) for kind in ("image", "text")]
+    assert [record["workload"] for record in records] == names
+    for image, text in zip(records[::2], records[1::2], strict=True):
+        assert abs(image["prompt_len"] - text["prompt_len"]) <= 2
+        assert image["cpu_of_plain"] > 0
+    assert records[-2]["cached"] > records[-2]["prompt_len"] / 2
+
+
+def test_turns_are_refused_for_a_model_that_takes_no_images(call, folder):
+    result = call("bench", "turns", str(folder), "--weights", "dummy", "--backend", "reference")
+
+    assert result.exit_code != 0
+    assert "takes no images: name a vision-language model" in result.stderr

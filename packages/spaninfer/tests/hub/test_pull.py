@@ -130,9 +130,9 @@ def test_what_is_in_the_cache_is_listed_and_removed(hub, call):
     freed = call("remove", NAME, "--yes")
 
     assert f"{hub.commit(NAME)[:7]} main" in listed
-    assert "12 MB" in listed
+    assert "24 MB" in listed
     assert kept.exit_code == 1
-    assert freed.stdout == "12 MB freed\n"
+    assert freed.stdout == "24 MB freed\n"
     assert not folder.exists()
     assert [model.repo for model in cached_models()] == ["org/files"]
     with pytest.raises(ConfigError, match=r"org/tiny is not in the cache .*; there is org/files"):

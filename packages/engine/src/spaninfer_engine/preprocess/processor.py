@@ -25,10 +25,11 @@ from spaninfer_multimodal import (
 from spaninfer_engine.errors import ConfigError, InvalidMedia
 from spaninfer_engine.media import MediaKind
 from spaninfer_engine.preprocess.expand import expand_frames, expand_media, wrap_images
+from spaninfer_engine.preprocess.known import Decoded, KnownMedia, digest_of_file
 from spaninfer_engine.preprocess.layout import MediaLayout, MediaSetup
 from spaninfer_engine.preprocess.parts import MediaPart
 from spaninfer_engine.preprocess.prepared import PreparedMedia, prepared
-from spaninfer_engine.preprocess.read import read_media
+from spaninfer_engine.preprocess.read import bytes_of, decoded, media_in_memory
 from spaninfer_engine.prompts import MediaPrompt
 from spaninfer_engine.text.template import Prompt
 from spaninfer_engine.text.tokenizer import Tokenizer
@@ -53,6 +54,7 @@ class MediaProcessor:
 
     def __init__(self, processors: Processors, layout: MediaLayout, tokenizer: Tokenizer) -> None:
         self._processors, self._layout, self._tokenizer = processors, layout, tokenizer
+        self.known = KnownMedia()
 
     @property
     def kinds(self) -> frozenset[MediaKind]:
@@ -84,8 +86,30 @@ class MediaProcessor:
         if part.kind not in self._layout.placeholders:
             able = ", ".join(sorted(self._layout.placeholders))
             raise InvalidMedia(part.place, f"is of kind {part.kind}; this model takes {able}")
-        sampling = self.sampling(part.options) if part.kind == "video" else None
-        media = read_media(part, sampling)
+        match part.source:
+            case PreparedMedia() as made:
+                return made
+            case Decoded(media, file_digest):
+                return self._learned(file_digest, media, part)
+        given = media_in_memory(part)
+        if given is not None:
+            return self._prepared(given, part)
+        data = bytes_of(part)
+        file_digest = digest_of_file(part.kind, data, part.options)
+        if (known := self.known.get(file_digest)) is not None:
+            return known
+        sampling = self.sampling(part.options)
+        return self._learned(file_digest, decoded(part, data, sampling), part)
+
+    def _learned(
+        self, file_digest: bytes, media: Image | Video | Audio, part: MediaPart
+    ) -> PreparedMedia:
+        """Return media prepared, and keep them for the next request that shows the same file."""
+        made = self._prepared(media, part)
+        self.known.put(file_digest, made)
+        return made
+
+    def _prepared(self, media: Image | Video | Audio, part: MediaPart) -> PreparedMedia:
         try:
             return prepared(part.kind, self._features(media, part))
         except MediaError as refused:

@@ -33,17 +33,8 @@ _ALLOWED = {
 }
 
 
-def read_media(part: MediaPart, sampling: FrameSampling | None) -> Image | Video | Audio:
-    """Return a part's media, a video's frames as `sampling` has them; InvalidMedia for others."""
-    try:
-        return _read(part, sampling)
-    except MediaError as refused:
-        raise InvalidMedia(
-            part.place, f"is no {part.kind} that can be read: {refused}"
-        ) from refused
-
-
-def _read(part: MediaPart, sampling: FrameSampling | None) -> Image | Video | Audio:
+def media_in_memory(part: MediaPart) -> Image | Video | Audio | None:
+    """Return a part's media where they are given decoded; None where they are a file or bytes."""
     match part.kind, part.source:
         case ("image", Image() as made) | ("video", Video() as made) | ("audio", Audio() as made):
             return made
@@ -53,17 +44,27 @@ def _read(part: MediaPart, sampling: FrameSampling | None) -> Image | Video | Au
             return Image(pixels.copy())
         case "audio", np.ndarray(dtype=np.float32, shape=(_,)) as samples:
             return Audio(samples.copy())
-    data = _bytes_of(part)
-    match part.kind:
-        case "image":
-            return decode_image(data)
-        case "video":
-            return decode_video(data, sampling or FrameSampling())
-        case "audio":
-            return decode_audio(data)
+    return None
 
 
-def _bytes_of(part: MediaPart) -> bytes:
+def decoded(part: MediaPart, data: bytes, sampling: FrameSampling) -> Image | Video | Audio:
+    """Return the media in a file, a video's frames as `sampling` has them; raises InvalidMedia."""
+    try:
+        match part.kind:
+            case "image":
+                return decode_image(data)
+            case "video":
+                return decode_video(data, sampling)
+            case "audio":
+                return decode_audio(data)
+    except MediaError as refused:
+        raise InvalidMedia(
+            part.place, f"is no {part.kind} that can be read: {refused}"
+        ) from refused
+
+
+def bytes_of(part: MediaPart) -> bytes:
+    """Return the file of a part; InvalidMedia where there is none."""
     source: Any = part.source
     if isinstance(source, bytes | bytearray):
         return bytes(source)

@@ -7,16 +7,26 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from spaninfer_serving.translated import OriginalMessage, TranslatedChat
 from spaninfer_serving.wire.chat import ChatRequest, Effort, Message
+from spaninfer_serving.wire.media import ImagePart, ImageUrl, Part, TextPart
+from spaninfer_serving.wire.message_blocks import (
+    Base64Source,
+    ContentSource,
+    DocumentBlock,
+    ImageBlock,
+    TextBlock,
+    TextSource,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    UrlSource,
+)
 from spaninfer_serving.wire.messages import (
     ClientTool,
     CountRequest,
     MessagesRequest,
     PromptFields,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
     TurnMessage,
 )
 from spaninfer_serving.wire.sampling import draws_of
@@ -40,33 +50,36 @@ NAMES = {
 """What parameters of a chat request are called in the Messages API."""
 
 
-def chat_of(body: MessagesRequest | CountRequest) -> ChatRequest:
+def chat_of(body: MessagesRequest | CountRequest) -> TranslatedChat:
     """Return the chat request that asks for the same."""
     given: dict[str, Any] = draws_of(body)
     if isinstance(body, MessagesRequest):
         given |= {"max_tokens": body.max_tokens, "stop": body.stop_sequences}
-    return ChatRequest(
+    originals = list(_messages(body))
+    chat = ChatRequest(
         **given,
-        messages=list(_messages(body)),
+        messages=[each.message for each in originals],
         tools=[_tool(tool) for tool in body.tools],
         tool_choice=_choice(body),
         parallel_tool_calls=not (body.tool_choice and body.tool_choice.disable_parallel_tool_use),
         response_format=_format(body),
         reasoning_effort=_effort(body),
     )
+    return TranslatedChat(chat, NAMES, originals)
 
 
-def _messages(body: PromptFields) -> Iterator[Message]:
+def _messages(body: PromptFields) -> Iterator[OriginalMessage]:
     system = _text(body.system)
     if system:
-        yield Message(role="system", content=system)
-    for turn in body.messages:
+        yield OriginalMessage(Message(role="system", content=system), "system")
+    for number, turn in enumerate(body.messages):
+        place = f"messages[{number}]"
         if isinstance(turn.content, str):
-            yield Message(role=turn.role, content=turn.content)
+            yield OriginalMessage(Message(role=turn.role, content=turn.content), place)
         elif turn.role == "assistant":
-            yield _answer(turn)
+            yield OriginalMessage(_answer(turn), place)
         else:
-            yield from _results_and_text(turn)
+            yield from _results_and_parts(turn, place)
 
 
 def _answer(turn: TurnMessage) -> Message:
@@ -88,22 +101,59 @@ def _answer(turn: TurnMessage) -> Message:
     )
 
 
-def _results_and_text(turn: TurnMessage) -> Iterator[Message]:
-    """Yield the results of tools in a turn of the user, and its text, in order."""
-    texts: list[TextBlock] = []
-    for block in turn.content:
-        match block:
-            case TextBlock():
-                texts.append(block)
-            case ToolResultBlock():
-                if texts:
-                    yield Message(role=turn.role, content=_text(texts))
-                    texts = []
-                failed = "Error: " if block.is_error else ""  # templates have no other word for it
-                content = failed + _text(block.content)
-                yield Message(role="tool", tool_call_id=block.tool_use_id, content=content)
-    if texts or not turn.content:
-        yield Message(role=turn.role, content=_text(texts))
+def _results_and_parts(turn: TurnMessage, place: str) -> Iterator[OriginalMessage]:
+    """Yield the results of tools in a turn of the user, and its other blocks, in order."""
+    waiting: list[tuple[str, Part]] = []
+    for at, block in enumerate(turn.content):
+        here = f"{place}.content[{at}]"
+        if not isinstance(block, ToolResultBlock):
+            waiting += _parts(block, here)
+            continue
+        if waiting:
+            yield _said(turn, place, waiting)
+            waiting = []
+        failed = "Error: " if block.is_error else ""  # templates have no other word for it
+        content = failed + _text(block.content)
+        message = Message(role="tool", tool_call_id=block.tool_use_id, content=content)
+        yield OriginalMessage(message, here)
+    if waiting or not turn.content:
+        yield _said(turn, place, waiting)
+
+
+def _said(turn: TurnMessage, place: str, parts: Sequence[tuple[str, Part]]) -> OriginalMessage:
+    """Return parts of a turn and their places as one message: text where there are no media."""
+    texts = [part.text for _, part in parts if isinstance(part, TextPart)]
+    if len(texts) == len(parts):
+        return OriginalMessage(Message(role=turn.role, content="".join(texts)), place)
+    message = Message(role=turn.role, content=[part for _, part in parts])
+    return OriginalMessage(message, place, [at for at, _ in parts])
+
+
+def _parts(block: object, place: str) -> Iterator[tuple[str, Part]]:
+    """Yield the parts that a block of the user becomes, behind their places."""
+    match block:
+        case TextBlock():
+            yield place, TextPart(type="text", text=block.text)
+        case ImageBlock(source=UrlSource(url=url)):
+            yield place, ImagePart(type="image_url", image_url=ImageUrl(url=url))
+        case ImageBlock(source=Base64Source() as source):
+            url = f"data:{source.media_type};base64,{source.data}"
+            yield place, ImagePart(type="image_url", image_url=ImageUrl(url=url))
+        case DocumentBlock():
+            yield from _document(block, place)
+
+
+def _document(block: DocumentBlock, place: str) -> Iterator[tuple[str, Part]]:
+    """Yield the title and the context of a document as lines of their own, and its content."""
+    for line in (block.title, block.context):
+        if line:
+            yield place, TextPart(type="text", text=f"{line}\n")
+    match block.source:
+        case TextSource(data=text) | ContentSource(content=str() as text):
+            yield place, TextPart(type="text", text=text)
+        case ContentSource(content=pages):
+            for at, page in enumerate(pages):
+                yield from _parts(page, f"{place}.source.content[{at}]")
 
 
 def _text(content: str | Sequence[TextBlock]) -> str:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from secrets import token_hex
 
 from spaninfer_engine import Output, Placement
-from spaninfer_engine.errors import RequestError
 
 from spaninfer_serving.blocks import BlockAnswer, read_whole
-from spaninfer_serving.error_mapping import problem_of
-from spaninfer_serving.parse_pool import Check
 from spaninfer_serving.responses_api.answer import finished, items_of
-from spaninfer_serving.responses_api.request import NAMES, chat_of, conversation_of, turn_of
+from spaninfer_serving.responses_api.request import chat_of, conversation_of, turn_of
 from spaninfer_serving.responses_api.store import StoredResponse
 from spaninfer_serving.service import GenerationJob, Service
-from spaninfer_serving.wire.chat import Message
-from spaninfer_serving.wire.errors import Problem
+from spaninfer_serving.translated import TranslatedChat
+from spaninfer_serving.wire.chat import ChatRequest, Message
 from spaninfer_serving.wire.responses import OutputItem, ResponseObject, ResponsesRequest
 
 
@@ -37,21 +34,23 @@ class ResponseService:
 
     service: Service
 
-    def ask(self, body: ResponsesRequest, placement: Placement, check: Check) -> ResponseJob:
-        """Return what a request asks; raises Problem, or what `check` does."""
+    def chat(self, body: ResponsesRequest, placement: Placement) -> TranslatedChat:
+        """Return the chat that a request asks for; Problem where it goes on from none that is kept.
+
+        May be called in any thread.
+        """
         history: tuple[Message, ...] = ()
         if body.previous_response_id is not None:
             store, param = self.service.stored, "previous_response_id"
             history = store.get(placement.client, body.previous_response_id, param).conversation
-        conversation = conversation_of(body, history)
-        try:
-            chat = chat_of(body, conversation)
-            generation = self.service.ask_chat(chat, placement, check)
-        except (Problem, RequestError) as refused:
-            raise problem_of(refused, "messages").under(NAMES) from refused
-        param = generation.form_param
-        generation = replace(generation, form_param=NAMES.get(param, param))
-        return ResponseJob(generation, tuple(conversation), self._begun(body, generation))
+        return chat_of(body, history)
+
+    def begun(
+        self, body: ResponsesRequest, chat: ChatRequest, generation: GenerationJob
+    ) -> ResponseJob:
+        """Return the response that a chat's answer will be."""
+        conversation = conversation_of(body, chat)
+        return ResponseJob(generation, conversation, self._begun(body, generation))
 
     async def whole(
         self, job: ResponseJob, outputs: AsyncIterator[tuple[int, Output]]

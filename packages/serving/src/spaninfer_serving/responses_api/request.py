@@ -6,7 +6,30 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from spaninfer_serving.blocks import BlockAnswer
+from spaninfer_serving.translated import OriginalMessage, TranslatedChat
 from spaninfer_serving.wire.chat import ChatRequest, Message
+from spaninfer_serving.wire.input_parts import (
+    InputClip,
+    InputFile,
+    InputImage,
+    InputPart,
+    InputParts,
+    InputText,
+    InputTexts,
+    kind_at,
+)
+from spaninfer_serving.wire.media import (
+    AudioPart,
+    File,
+    FilePart,
+    ImagePart,
+    ImageUrl,
+    MediaUrl,
+    Part,
+    TextPart,
+    VideoPart,
+    kind_of_data,
+)
 from spaninfer_serving.wire.responses import (
     FunctionTool,
     InputCall,
@@ -14,7 +37,6 @@ from spaninfer_serving.wire.responses import (
     InputItem,
     InputMessage,
     InputReasoning,
-    InputTexts,
     NamedFunction,
     ResponsesRequest,
     TextFormat,
@@ -42,19 +64,28 @@ NAMES = {
 """What parameters of a chat request are called in the Responses API."""
 
 
-def conversation_of(body: ResponsesRequest, history: Sequence[Message]) -> list[Message]:
-    """Return the turns behind `history` and with it; instructions are not among them."""
+def chat_of(body: ResponsesRequest, history: Sequence[Message]) -> TranslatedChat:
+    """Return the chat request that asks for the same, behind the turns of `history`."""
+    originals = [OriginalMessage(message, "previous_response_id") for message in history]
+    if body.instructions is not None:
+        told = Message(role="system", content=body.instructions)
+        originals.insert(0, OriginalMessage(told, "instructions"))
     if isinstance(body.input, str):
-        return [*history, Message(role="user", content=body.input)]
-    return [*history, *_turns(body.input)]
+        originals.append(OriginalMessage(Message(role="user", content=body.input), "input"))
+    else:
+        originals += _turns(body.input)
+    return TranslatedChat(_chat(body, [each.message for each in originals]), NAMES, originals)
 
 
-def chat_of(body: ResponsesRequest, conversation: Sequence[Message]) -> ChatRequest:
-    """Return the chat request that asks for the same."""
-    told = [] if body.instructions is None else [Message(role="system", content=body.instructions)]
+def conversation_of(body: ResponsesRequest, chat: ChatRequest) -> tuple[Message, ...]:
+    """Return the turns of a chat request that was made of `body`, without the instructions."""
+    return tuple(chat.messages[body.instructions is not None :])
+
+
+def _chat(body: ResponsesRequest, messages: Sequence[Message]) -> ChatRequest:
     return ChatRequest(
         **draws_of(body),
-        messages=[*told, *conversation],
+        messages=list(messages),
         tools=[_tool(tool) for tool in body.tools],
         tool_choice=_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
@@ -82,6 +113,7 @@ def turn_of(answer: BlockAnswer) -> Message:
 class _Turn:
     """A turn of the assistant, while its items are collected."""
 
+    place: str  # of its first item
     reasoning: list[str] = field(default_factory=list)
     content: str | None = None
     calls: list[ToolCall] = field(default_factory=list)
@@ -90,49 +122,100 @@ class _Turn:
     def has_spoken(self) -> bool:
         return self.content is not None or bool(self.calls)
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Iterator[OriginalMessage]:
         """Yield the turn, if there is one."""
         if self.reasoning or self.has_spoken:
-            yield Message(
+            message = Message(
                 role="assistant",
                 content=self.content or "",
                 tool_calls=self.calls,
                 reasoning_content="".join(self.reasoning) or None,
             )
+            yield OriginalMessage(message, self.place)
 
 
-def _turns(items: Iterable[InputItem]) -> Iterator[Message]:
+def _turns(items: Iterable[InputItem]) -> Iterator[OriginalMessage]:
     """Yield the messages of items; reasoning, text and calls in a row are one turn."""
-    turn = _Turn()
-    for item in items:
+    turn = _Turn("")
+    for number, item in enumerate(items):
+        place = f"input[{number}]"
         match item:
             case InputCall():
+                turn.place = turn.place or place
                 function = FunctionCall(name=item.name, arguments=item.arguments or "{}")
                 turn.calls.append(ToolCall(id=item.call_id, function=function))
                 continue
             case InputReasoning() if not turn.has_spoken:
+                turn.place = turn.place or place
                 turn.reasoning += [part.text for part in item.content or ()]
                 continue
             case InputMessage(role="assistant") if not turn.has_spoken:
+                turn.place = turn.place or place
                 turn.content = _text(item.content)
                 continue
         yield from turn.messages()
-        turn = _Turn()
+        turn = _Turn("")
         match item:
             case InputReasoning():
-                turn.reasoning = [part.text for part in item.content or ()]
+                turn = _Turn(place, [part.text for part in item.content or ()])
             case InputMessage(role="assistant"):
-                turn.content = _text(item.content)
+                turn = _Turn(place, content=_text(item.content))
             case InputMessage():
-                yield Message(role=item.role, content=_text(item.content))
+                yield _message(item, place)
             case InputCallOutput():
                 output = _text(item.output)
-                yield Message(role="tool", tool_call_id=item.call_id, content=output)
+                message = Message(role="tool", tool_call_id=item.call_id, content=output)
+                yield OriginalMessage(message, place)
     yield from turn.messages()
 
 
-def _text(content: InputTexts) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content)
+def _message(item: InputMessage, place: str) -> OriginalMessage:
+    """Return a message of a user or of the system: in parts where there are media."""
+    if isinstance(item.content, str) or all(isinstance(each, InputText) for each in item.content):
+        return OriginalMessage(Message(role=item.role, content=_text(item.content)), place)
+    parts = [_part(each) for each in item.content]
+    places = [f"{place}.content[{at}]" for at in range(len(parts))]
+    return OriginalMessage(Message(role=item.role, content=parts), place, places)
+
+
+def _part(part: InputPart) -> Part:
+    match part:
+        case InputText():
+            return TextPart(type="text", text=part.text)
+        case InputClip():
+            return AudioPart(type="input_audio", input_audio=part.input_audio)
+        case InputImage():
+            return _image(part.image_url, part)
+        case InputFile():
+            return _file(part)
+
+
+def _file(part: InputFile) -> Part:
+    """Return a file as the part that its kind has."""
+    if part.file_data is None:
+        url = part.file_url or ""
+        kind = kind_at(url)
+    else:
+        url = part.file_data
+        kind = kind_of_data(url)
+    match kind:
+        case "image":
+            return _image(url, part)
+        case "video":
+            return VideoPart(type="video_url", video_url=MediaUrl(url=url))
+        case _:
+            return FilePart(type="file", file=File(file_data=url, filename=part.filename))
+
+
+def _image(url: str, part: InputImage | InputFile) -> ImagePart:
+    return ImagePart(type="image_url", image_url=ImageUrl(url=url, detail=part.detail))
+
+
+def _text(content: InputParts | InputTexts) -> str:
+    """Return the text of a content."""
+    if isinstance(content, str):
+        return content
+    return "".join(part.text for part in content if isinstance(part, InputText))
 
 
 def _tool(tool: FunctionTool) -> Tool:

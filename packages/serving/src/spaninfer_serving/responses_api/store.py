@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spaninfer_serving.wire.chat import Message
 from spaninfer_serving.wire.errors import Problem
+from spaninfer_serving.wire.media import source_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +18,13 @@ class StoredResponse:
     json: bytes
     conversation: tuple[Message, ...]
 
-    @property
-    def num_bytes(self) -> int:
-        """Upper bound of the memory it takes; conversations share their messages."""
-        return len(self.json) + sum(map(_weight, self.conversation))
-
 
 class ResponseStore:
     """The responses of all accounts, in memory; bounded by number and bytes.
 
     Nobody sees those of another account. Where there are too many, the account with the most bytes
-    loses its oldest. To be used by the tasks of one event loop, and read from any thread.
+    loses its oldest. A message of several conversations counts once, with the media in it. To be
+    used by the tasks of one event loop, and read from any thread.
     """
 
     def __init__(self, max_responses: int, max_bytes: int) -> None:
@@ -35,6 +32,7 @@ class ResponseStore:
         self._max_responses, self._max_bytes = max_responses, max_bytes
         self._accounts: dict[str, OrderedDict[str, StoredResponse]] = {}
         self._bytes: dict[str, int] = {}  # by account
+        self._holders: Counter[int] = Counter()  # of each message, by its id(): conversations
 
     def __len__(self) -> int:
         """Return how many responses are kept."""
@@ -68,7 +66,8 @@ class ResponseStore:
     def put(self, account: str, response_id: str, stored: StoredResponse) -> None:
         """Keep a response, and forget what there is no room for any more."""
         self._accounts.setdefault(account, OrderedDict())[response_id] = stored
-        self._bytes[account] = self._bytes.get(account, 0) + stored.num_bytes
+        before = self._bytes.get(account, 0)
+        self._bytes[account] = before + len(stored.json) + self._held(stored.conversation)
         while len(self) > self._max_responses or self.num_bytes > self._max_bytes:
             largest = max(self._bytes, key=self._bytes.__getitem__)
             self._forget(largest, next(iter(self._accounts[largest])))
@@ -80,12 +79,28 @@ class ResponseStore:
 
     def _forget(self, account: str, response_id: str) -> None:
         kept = self._accounts[account]
-        self._bytes[account] -= kept.pop(response_id).num_bytes
+        stored = kept.pop(response_id)
+        self._bytes[account] -= len(stored.json) + self._released(stored.conversation)
         if not kept:
             del self._accounts[account], self._bytes[account]
+
+    def _held(self, conversation: Sequence[Message]) -> int:
+        """Note one more holder of each message; return the bytes of those that had none."""
+        fresh = [message for message in conversation if not self._holders[id(message)]]
+        self._holders.update(map(id, conversation))
+        return sum(map(_weight, fresh))
+
+    def _released(self, conversation: Sequence[Message]) -> int:
+        """Note one holder less of each message; return the bytes of those that have none now."""
+        self._holders.subtract(map(id, conversation))
+        freed = [message for message in conversation if not self._holders[id(message)]]
+        for message in freed:
+            del self._holders[id(message)]
+        return sum(map(_weight, freed))
 
 
 def _weight(message: Message) -> int:
     calls: Sequence[str] = [call.function.arguments for call in message.tool_calls]
-    texts = (message.text(), message.reasoning_content or "", *calls)
+    media = [source_of(part)[1] for part in message.media().values()]
+    texts = (message.text(), message.reasoning_content or "", *calls, *media)
     return 500 + sum(len(text.encode()) for text in texts)  # a model without text takes so much

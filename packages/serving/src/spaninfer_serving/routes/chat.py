@@ -6,12 +6,14 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from spaninfer_engine import Placement
 
 from spaninfer_serving.openapi import answers_to
 from spaninfer_serving.responses import chat_chunks, chat_response
-from spaninfer_serving.routes.respond import read_chat, started, streamed, whole
+from spaninfer_serving.routes.respond import ask, read_chat, started, streamed, whole
 from spaninfer_serving.service import service_of
 from spaninfer_serving.stream import DataEvents
+from spaninfer_serving.translated import TranslatedChat
 from spaninfer_serving.wire.chat import ChatChunk, ChatRequest, ChatResponse
 
 router = APIRouter()
@@ -22,7 +24,7 @@ async def chat_completions(request: Request) -> Response:
     """Continue a conversation."""
     service = service_of(request)
     request.state.prompt_param = "messages"
-    body, asked = await read_chat(request)
+    body, _, asked = await read_chat(request, ChatRequest, _as_it_is, ask)
     outputs = await started(request, asked, is_streamed=body.stream)
     shape: dict[str, Any] = {
         "choices": asked.sampling.n,
@@ -35,3 +37,7 @@ async def chat_completions(request: Request) -> Response:
         chunks = chat_chunks(outputs, asked.meta, words, **shape)
         return streamed(request, chunks, DataEvents())
     return await whole(request, lambda: chat_response(outputs, asked.meta, words, **shape))
+
+
+def _as_it_is(body: ChatRequest, _: Placement) -> TranslatedChat:
+    return TranslatedChat(body)

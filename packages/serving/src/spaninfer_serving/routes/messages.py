@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from spaninfer_engine import Placement
-from spaninfer_engine.errors import RequestError
 
-from spaninfer_serving.error_mapping import problem_of
 from spaninfer_serving.ids import new_hex
 from spaninfer_serving.messages_api.answer import message_events, message_of
 from spaninfer_serving.messages_api.envelope import error_body
-from spaninfer_serving.messages_api.request import NAMES, chat_of
+from spaninfer_serving.messages_api.request import chat_of
 from spaninfer_serving.openapi import answers_to
 from spaninfer_serving.parse_pool import Check
-from spaninfer_serving.routes.respond import handled, read, started, streamed, whole
-from spaninfer_serving.service import GenerationJob, Service, service_of
+from spaninfer_serving.routes.respond import AskedChat, ask, read_chat, started, streamed, whole
+from spaninfer_serving.service import Service, service_of
+from spaninfer_serving.translated import TranslatedChat
 from spaninfer_serving.typed_events import TypedEvents
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.messages import (
@@ -46,7 +41,7 @@ async def create_message(request: Request) -> Response:
     _check_version(request)
     service = service_of(request)
     request.state.prompt_param = "messages"
-    body, job = await read(request, MessagesRequest, partial(_ask, service))
+    body, _, job = await read_chat(request, MessagesRequest, _chat_of, ask)
     outputs = await started(request, job, is_streamed=body.stream)
     message = MessageObject(
         id=f"msg_{new_hex()}",
@@ -64,33 +59,19 @@ async def create_message(request: Request) -> Response:
 async def count_tokens(request: Request) -> TokenCount:
     """Say how many tokens the prompt of a message has."""
     _check_version(request)
-    service = service_of(request)
-    service.demand("generate")
-
-    def count(body: CountRequest, check: Check) -> TokenCount:
-        with _names():
-            service.check_model(body.model)
-            rendered = service.render(chat_of(body), check)
-            return TokenCount(input_tokens=len(service.engine.encode_rendered(rendered)))
-
-    return await handled(request, CountRequest, count)
+    _, _, counted = await read_chat(request, CountRequest, _chat_of, _count)
+    return counted
 
 
-def _ask(
-    service: Service, body: MessagesRequest, placement: Placement, check: Check
-) -> GenerationJob:
-    with _names():
-        job = service.ask_chat(chat_of(body), placement, check)
-    return replace(job, form_param=NAMES.get(job.form_param, job.form_param))
+def _count(service: Service, asked: AskedChat, check: Check) -> TokenCount:
+    chat = asked.translated.chat
+    service.check_model(chat.model)
+    ids, _ = service.chat_ids(chat, asked.media, check)
+    return TokenCount(input_tokens=len(ids))
 
 
-@contextmanager
-def _names() -> Iterator[None]:
-    """Refuse inside of the block by the names of this API."""
-    try:
-        yield
-    except (Problem, RequestError) as refused:
-        raise problem_of(refused, "messages").under(NAMES) from refused
+def _chat_of(body: MessagesRequest | CountRequest, _: Placement) -> TranslatedChat:
+    return chat_of(body)
 
 
 def _check_version(request: Request) -> None:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from spaninfer_engine import Output, Placement
 from spaninfer_engine.texts import Task
 
 from spaninfer_serving.fair_queue import Client
+from spaninfer_serving.media_inputs import ReadMedia
 from spaninfer_serving.parse_pool import Check
 from spaninfer_serving.responses import Answer
-from spaninfer_serving.service import GenerationJob, service_of
+from spaninfer_serving.service import GenerationJob, Service, service_of
 from spaninfer_serving.settings import bearer_key
 from spaninfer_serving.stream import EventStream, Framing, unless_disconnected
 from spaninfer_serving.text_jobs import TextJob
 from spaninfer_serving.translate import placement_of
-from spaninfer_serving.wire.chat import ChatRequest
+from spaninfer_serving.translated import TranslatedChat
 from spaninfer_serving.wire.errors import Problem
-from spaninfer_serving.wire.parse import check_headers, parse
+from spaninfer_serving.wire.parse import check_headers, parse, problem_of_findings
 from spaninfer_serving.wire.sampling import DrawFields
 from spaninfer_serving.wire.texts import TextFields
 
@@ -58,36 +60,64 @@ async def read(
     return await handled(request, kind, work)
 
 
-async def read_chat(request: Request) -> tuple[ChatRequest, GenerationJob]:
-    """Return the body of a chat request, and what it asks, as `read` does.
+@dataclass(frozen=True, slots=True)
+class AskedChat:
+    """A chat that a request asks for, its place among others, and its media once they are read."""
+
+    translated: TranslatedChat
+    placement: Placement
+    media: ReadMedia = field(default_factory=dict)
+
+
+async def read_chat(
+    request: Request,
+    kind: type[Fields],
+    translate: Callable[[Fields, Placement], TranslatedChat],
+    work: Callable[[Service, AskedChat, Check], T],
+) -> tuple[Fields, AskedChat, T]:
+    """Return the body of a request, the chat that it asks for, and what `work` makes of that.
 
     Where there are media they are read first, off the event loop; what is made of them is made in
-    the threads that parse, in the lane of their size in memory.
+    the threads that parse, in the lane of their size in memory. Raises as `read` does.
     """
     service = service_of(request)
 
-    def ask(body: ChatRequest, placement: Placement, check: Check) -> GenerationJob | Placement:
-        return placement if body.media() else service.ask_chat(body, placement, check)
+    def begin(body: Fields, placement: Placement, check: Check) -> tuple[AskedChat, T | None]:
+        try:
+            asked = AskedChat(translate(body, placement), placement)
+        except ValidationError as invalid:  # of what is made of a valid body: too many messages
+            raise problem_of_findings(invalid.errors(include_url=False)) from None
+        if asked.translated.chat.media():
+            return asked, None
+        with asked.translated.naming():
+            return asked, work(service, asked, check)
 
-    body, asked = await read(request, ChatRequest, ask)
-    if isinstance(asked, GenerationJob):
-        return body, asked
-    placement = asked
-    media = await unless_disconnected(request, lambda: service.media_inputs.read(body))
-    if media is None:
+    body, (asked, made) = await read(request, kind, begin)
+    if made is not None:
+        return body, asked, made
+    chat = asked.translated.chat
+    with asked.translated.naming():
+        media = await unless_disconnected(request, lambda: service.media_inputs.read(chat))
+        if media is None:
+            raise _left()
+        seen = replace(asked, media=media)
+        size = sum(each.num_bytes for each in media.values()) + chat.num_chars
+        made = await unless_disconnected(
+            request,
+            lambda: service.parse_pool.run(
+                size, client_of(request), lambda check: work(service, seen, check)
+            ),
+        )
+    if made is None:
         raise _left()
-    size = sum(each.num_bytes for each in media.values())
-    job = await unless_disconnected(
-        request,
-        lambda: service.parse_pool.run(
-            size,
-            client_of(request),
-            lambda check: service.ask_chat(body, placement, check, media),
-        ),
-    )
-    if job is None:
-        raise _left()
-    return body, job
+    return body, seen, made
+
+
+def ask(service: Service, asked: AskedChat, check: Check) -> GenerationJob:
+    """Return what a chat asks of the engine; raises as `Service.ask_chat` does."""
+    translated = asked.translated
+    job = service.ask_chat(translated.chat, asked.placement, asked.media, check)
+    return translated.renamed(job)
 
 
 async def started(

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from spaninfer_serving.openapi import answers_to
 from spaninfer_serving.responses_api.answer import response_events
 from spaninfer_serving.responses_api.jobs import ResponseService
-from spaninfer_serving.routes.respond import client_of, read, started, streamed, whole
+from spaninfer_serving.routes.respond import ask, client_of, read_chat, started, streamed, whole
 from spaninfer_serving.service import service_of
 from spaninfer_serving.typed_events import TypedEvents
 from spaninfer_serving.wire.errors import Problem
@@ -31,8 +31,9 @@ async def create_response(request: Request) -> Response:
     service = service_of(request)
     responses = ResponseService(service)
     request.state.prompt_param = "input"
-    body, job = await read(request, ResponsesRequest, responses.ask)
-    outputs = await started(request, job.generation, is_streamed=body.stream)
+    body, asked, generation = await read_chat(request, ResponsesRequest, responses.chat, ask)
+    job = responses.begun(body, asked.translated.chat, generation)
+    outputs = await started(request, generation, is_streamed=body.stream)
     if body.stream:
         finish = partial(responses.finish, job)
         events = response_events(outputs, job.response, job.generation.answers, finish)

@@ -102,6 +102,11 @@ class ConversationFields(BaseModel):
             for at, part in message.media().items()
         }
 
+    @property
+    def num_chars(self) -> int:
+        """Characters of all messages."""
+        return sum(len(message.text()) for message in self.messages)
+
     @field_validator("chat_template_kwargs")
     @classmethod
     def _refuse_what_no_template_takes(cls, variables: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
 
 from spaninfer_serving.wire.structured import ELSEWHERE, refused
 
@@ -23,6 +23,28 @@ def unknown(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name[:64], list(known), n=1)  # longer than any, and short to compare
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"is not a parameter this server knows{hint}"
+
+
+def told_by_type(what: str, *kinds: str, absent: str | None = None) -> Discriminator:
+    """Return what chooses among objects by `type`; their tags are "Kind:" and the type.
+
+    `absent` is the type of an object that says none. Tags have capitals: wire/parse.py leaves them
+    out of the paths of parameters.
+    """
+
+    def tag_of(given: object) -> str | None:
+        found = given.get("type", absent) if isinstance(given, dict) else _type_of(given)
+        return f"Kind:{found}" if found in kinds else None
+
+    return Discriminator(
+        tag_of,
+        custom_error_type="unknown_type",
+        custom_error_message=f"is not {what} this server takes; allowed are {', '.join(kinds)}",
+    )
+
+
+def _type_of(given: object) -> object:
+    return getattr(given, "type", None)
 
 
 class RequestFields(BaseModel):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
 Kind = Literal["image", "video", "audio"]
-Detail = Literal["auto", "low", "high"]
+Detail = Literal["auto", "low", "high", "original"]
 
 
 class _Part(BaseModel):
@@ -61,22 +61,24 @@ class AudioPart(_Part):
     input_audio: InputAudio
 
 
+def _check_kind(url: str) -> str:
+    if kind_of_data(url) not in ("image", "video", "audio"):
+        raise ValueError(
+            "should be a data: URL of type image/*, video/* or audio/*; its type is "
+            f"{url[:40].partition(';')[0]!r}"
+        )
+    return url
+
+
+DataUrl: TypeAlias = Annotated[str, AfterValidator(_check_kind)]
+"""A data: URL of an image, a video or an audio clip."""
+
+
 class File(_Part):
     """An image, video or audio clip as a data: URL, whose media type says which it is."""
 
-    file_data: str
+    file_data: DataUrl
     filename: str | None = None
-
-    @field_validator("file_data")
-    @classmethod
-    def _check_kind(cls, url: str) -> str:
-        kind = _kind_of(url)
-        if kind not in ("image", "video", "audio"):
-            raise ValueError(
-                "should be a data: URL of type image/*, video/* or audio/*; its type is "
-                f"{url[:40].partition(';')[0]!r}"
-            )
-        return url
 
 
 class FilePart(_Part):
@@ -146,7 +148,7 @@ def source_of(part: MediaPart) -> tuple[Kind, str]:
         case AudioPart():
             return "audio", f"data:audio;base64,{part.input_audio.data}"
         case FilePart():
-            return cast(Kind, _kind_of(part.file.file_data)), part.file.file_data
+            return cast(Kind, kind_of_data(part.file.file_data)), part.file.file_data
 
 
 def detail_of(part: MediaPart) -> Detail | None:
@@ -154,5 +156,6 @@ def detail_of(part: MediaPart) -> Detail | None:
     return part.image_url.detail if isinstance(part, ImagePart) else None
 
 
-def _kind_of(url: str) -> str:
+def kind_of_data(url: str) -> str:
+    """Return the first half of the media type that a data: URL declares."""
     return url[:64].partition("/")[0].lower().removeprefix("data:")

@@ -4,86 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, Field, model_validator
 
 from spaninfer_serving.wire.chat import MAX_MESSAGES
 from spaninfer_serving.wire.fields import Strings
+from spaninfer_serving.wire.message_blocks import (
+    STRICT,
+    Block,
+    CacheControl,
+    ContentBlock,
+    TextBlock,
+)
 from spaninfer_serving.wire.sampling import DrawFields
 from spaninfer_serving.wire.tools import MAX_TOOLS, NAME
-
-STRICT = ConfigDict(extra="forbid", strict=True)
-
-
-class CacheControl(BaseModel):
-    """A cache breakpoint of Anthropic's API; here every prefix is cached, so it changes nothing."""
-
-    model_config = STRICT
-
-    type: Literal["ephemeral"]
-    ttl: Literal["5m", "1h"] | None = None
-
-
-class _Block(BaseModel):
-    model_config = STRICT
-
-    cache_control: CacheControl | None = None
-
-
-class TextBlock(_Block):
-    """A piece of text."""
-
-    type: Literal["text"]
-    text: str
-    citations: Annotated[list[Any], Field(max_length=0)] | None = None
-
-
-class ThinkingBlock(BaseModel):
-    """The reasoning of an answer, sent back; there are no signatures here."""
-
-    model_config = STRICT
-
-    type: Literal["thinking"]
-    thinking: str
-    signature: str = ""
-
-
-class ToolUseBlock(_Block):
-    """A call that the model has made."""
-
-    type: Literal["tool_use"]
-    id: str
-    name: str
-    input: dict[str, Any]
-
-
-class ToolResultBlock(_Block):
-    """The result of a call."""
-
-    type: Literal["tool_result"]
-    tool_use_id: str
-    content: str | Annotated[list[TextBlock], Field(fail_fast=True)] = ""
-    is_error: bool = False
-
-
-_BLOCKS = ("text", "thinking", "tool_use", "tool_result")
-
-
-def _kind_of(block: object) -> str | None:
-    kind = block.get("type") if isinstance(block, dict) else getattr(block, "type", None)
-    return f"Block:{kind}" if kind in _BLOCKS else None
-
-
-ContentBlock: TypeAlias = Annotated[
-    Annotated[TextBlock, Tag("Block:text")]
-    | Annotated[ThinkingBlock, Tag("Block:thinking")]
-    | Annotated[ToolUseBlock, Tag("Block:tool_use")]
-    | Annotated[ToolResultBlock, Tag("Block:tool_result")],
-    Discriminator(
-        _kind_of,
-        custom_error_type="block_type",
-        custom_error_message=f"is not a block this server takes; allowed are {', '.join(_BLOCKS)}",
-    ),
-]
 
 
 class TurnMessage(BaseModel):
@@ -94,8 +27,15 @@ class TurnMessage(BaseModel):
     role: Literal["user", "assistant", "system"]
     content: str | Annotated[list[ContentBlock], Field(fail_fast=True)]
 
+    @model_validator(mode="after")
+    def _check_role(self) -> TurnMessage:
+        kinds = {block.type for block in self.content if not isinstance(block, str)}
+        if self.role != "user" and kinds & {"image", "document"}:
+            raise ValueError(f"has media, and the role is {self.role}; media are a user's")
+        return self
 
-class ClientTool(_Block):
+
+class ClientTool(Block):
     """A function that the model may call; `strict` is accepted, see wire/tools.py."""
 
     type: Literal["custom"] | None = None

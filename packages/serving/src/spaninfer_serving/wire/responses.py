@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import (
     BaseModel,
     ConfigDict,
-    Discriminator,
     Field,
     Tag,
     field_validator,
@@ -16,6 +15,8 @@ from pydantic import (
 from pydantic_core import from_json
 
 from spaninfer_serving.wire.chat import MAX_MESSAGES, Effort
+from spaninfer_serving.wire.fields import told_by_type
+from spaninfer_serving.wire.input_parts import InputParts, InputText, InputTexts
 from spaninfer_serving.wire.sampling import DrawFields
 from spaninfer_serving.wire.structured import refused
 from spaninfer_serving.wire.tools import MAX_TOOLS, NAME
@@ -25,20 +26,6 @@ STRICT = ConfigDict(extra="forbid", strict=True)
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
-class InputText(BaseModel):
-    """A piece of a message's text; what an answer repeats beside it holds nothing here."""
-
-    model_config = STRICT
-
-    type: Literal["input_text", "output_text", "text"]
-    text: str
-    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
-    logprobs: Annotated[list[Any], Field(max_length=0)] | None = None
-
-
-InputTexts: TypeAlias = str | Annotated[list[InputText], Field(fail_fast=True)]
-
-
 class InputMessage(BaseModel):
     """A turn of the conversation, an answer of ours among them."""
 
@@ -46,10 +33,17 @@ class InputMessage(BaseModel):
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: InputTexts
+    content: InputParts
     id: str | None = None
     status: ItemStatus | None = None
     phase: Literal["commentary", "final_answer"] | None = None
+
+    @model_validator(mode="after")
+    def _check_role(self) -> InputMessage:
+        has_media = not all(isinstance(part, str | InputText) for part in self.content)
+        if self.role != "user" and has_media:
+            raise ValueError(f"has media, and the role is {self.role}; media are a user's")
+        return self
 
 
 class InputCall(BaseModel):
@@ -106,24 +100,18 @@ class InputReasoning(BaseModel):
     status: ItemStatus | None = None
 
 
-_ITEMS = ("message", "function_call", "function_call_output", "reasoning")
-
-
-def _kind_of(item: object) -> str | None:
-    """Return the type of an item; a message need not say that it is one."""
-    kind = item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", None)
-    return f"Item:{kind}" if kind in _ITEMS else None
-
-
 InputItem: TypeAlias = Annotated[
-    Annotated[InputMessage, Tag("Item:message")]
-    | Annotated[InputCall, Tag("Item:function_call")]
-    | Annotated[InputCallOutput, Tag("Item:function_call_output")]
-    | Annotated[InputReasoning, Tag("Item:reasoning")],
-    Discriminator(
-        _kind_of,
-        custom_error_type="item_type",
-        custom_error_message=f"is not an item this server takes; allowed are {', '.join(_ITEMS)}",
+    Annotated[InputMessage, Tag("Kind:message")]
+    | Annotated[InputCall, Tag("Kind:function_call")]
+    | Annotated[InputCallOutput, Tag("Kind:function_call_output")]
+    | Annotated[InputReasoning, Tag("Kind:reasoning")],
+    told_by_type(
+        "an item",
+        "message",
+        "function_call",
+        "function_call_output",
+        "reasoning",
+        absent="message",
     ),
 ]
 

@@ -35,6 +35,7 @@ from spaninfer.bench.startup import STARTUPS, measure_startup
 from spaninfer.bench.structured import measure_structured, schemas_in
 from spaninfer.bench.tables import print_comparison, print_records
 from spaninfer.bench.targets import read_bars
+from spaninfer.bench.turns import measure_turns
 from spaninfer.bench.workloads import WORKLOADS
 from spaninfer.grouped import spread
 from spaninfer.threads import keep_to
@@ -134,7 +135,7 @@ def bench_options(
             parts = build(EngineConfig(**_asked_of(model, stack), **compute.asked), bar)
         engine = stack.enter_context(Engine(parts))
         about = {"through": "http" if http else "engine", **engine_bench.described(engine)}
-        vocab, device = engine.tokenizer.vocab_size, engine.resolved.device
+        vocab, device = parts.model.vocab, engine.resolved.device
         side: Side = EngineSide(engine)
         if http:
             engine.close()
@@ -216,7 +217,7 @@ def bench_structured(
 @app.command("accuracy")
 @spread
 def bench_accuracy(
-    model: options.Model,
+    model: options.Model = "demo",
     *,
     only: Only = None,
     questions: Annotated[
@@ -231,6 +232,30 @@ def bench_accuracy(
         skills = _chosen(only, tuple(SKILLS))
         with _engine_on(model, threads, **compute.asked, **cache.asked) as engine:
             for record in measure_accuracy(engine, skills, questions, show.note):
+                typer.echo(json.dumps(record))
+
+
+@app.command("turns")
+@spread
+def bench_turns(
+    model: options.Model = "demo",
+    *,
+    side: Annotated[
+        int, typer.Option(min=64, max=4096, help="Height and width of the image in pixels.")
+    ] = 1024,
+    runs: Runs = 5,
+    weights: Annotated[
+        Weights, typer.Option(help="dummy: random ones, also where the folder has its own.")
+    ] = "checkpoint",
+    threads: options.Threads = None,
+    compute: options.Compute,
+    cache: options.Cache,
+) -> None:
+    """Time first tokens of ten turns about one image, beside ten of text alone, over HTTP."""
+    with show.errors_as_sentences():
+        asked = {"weights": weights, **compute.asked, **cache.asked}
+        with _engine_on(model, threads, **asked) as engine:
+            for record in measure_turns(engine, side, runs, show.note):
                 typer.echo(json.dumps(record))
 
 

@@ -91,10 +91,11 @@ def test_options_are_timed_through_a_server(call):
 
 
 def test_the_engine_is_timed_with_and_without_the_option(call):
-    result = call("bench", "options", "demo", "--only", "logprobs", "--runs", "1")
+    result = call("bench", "options", "demo", "--only", "logprobs,mask", "--runs", "1")
 
     assert result.exit_code == 0, result.output
     assert result.stdout.count('"option": "logprobs"') == 2
+    assert result.stdout.count('"option": "mask"') == 2
     assert '"share": "all"' in result.stdout
 
 

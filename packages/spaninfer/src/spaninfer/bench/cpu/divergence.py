@@ -83,14 +83,34 @@ def divergence_of(setting: Setting, rows: int) -> float:
 
 def divergence_of_llama(library: ModuleType, format: PeerFormat, rows: int, threads: int) -> float:
     """Return that of llama.cpp with a file in a format, `rows` tokens of a text in a step."""
-    folder = spaninfer_demo.path()
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    with TemporaryDirectory() as home, open_checkpoint(folder) as checkpoint:
+    with TemporaryDirectory() as home:
         path = Path(home, "model.gguf")
-        read = checkpoint.reader.read
-        write_gguf(path, config, format, lambda name: np.asarray(read(name), np.float32))
+        write_decoder(path, format)
         with Llama(library, path, threads=threads, requests=1, context=TOKENS) as llama:
             return _mean(llama.logits(text, rows) for text in texts())
+
+
+def write_decoder(path: Path, format: PeerFormat) -> None:
+    """Write the bundled model's decoder, which reads texts like a Qwen3 model, as a GGUF file."""
+    folder = spaninfer_demo.path()
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    with open_checkpoint(folder) as checkpoint:
+        read = checkpoint.reader.read
+        write_gguf(
+            path,
+            {**config["text_config"], "model_type": "qwen3"},
+            format,
+            lambda name: np.asarray(read(name_in_whole(name)), np.float32),
+        )
+
+
+def name_in_whole(name: str) -> str:
+    """Return the name in the bundled model of a tensor of its decoder.
+
+    >>> name_in_whole("model.norm.weight")
+    'model.language_model.norm.weight'
+    """
+    return name.replace("model.", "model.language_model.", 1)
 
 
 def _mean(logits: Iterable[Logits]) -> float:

@@ -249,7 +249,7 @@ def _ask_sides(rng: Random, things: list[Thing]) -> Iterator[Asked]:
     single = [thing for thing in things if names.count(thing.name) == 1]
     if len(single) < 2:
         return
-    for _ in range(2):
+    for _ in range(4):
         one, other = rng.sample(single, 2)
         across, down = one.x - other.x, one.y - other.y
         if abs(across) > 1.8 * abs(down) and abs(across) > 20:

@@ -1,0 +1,72 @@
+"""Prepared media by the digests of the files they were made of.
+
+A conversation sends its pictures again with every turn. A file that was prepared before costs a
+digest of its bytes, and neither decoding nor scaling.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from threading import Lock
+
+from spaninfer_multimodal import Audio, Image, Video
+
+from spaninfer_engine.media import MediaKind
+from spaninfer_engine.preprocess.prepared import PreparedMedia
+
+MAX_BYTES = 256 << 20
+"""Features that are kept: ten pictures of a million pixels each."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Decoded:
+    """Media that were decoded elsewhere, and the digest of their file (`digest_of_file`)."""
+
+    media: Image | Video | Audio
+    file_digest: bytes
+
+
+class KnownMedia:
+    """Prepared media, at most `max_bytes` of features, the least recently used dropped first.
+
+    Thread-safe.
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes, self._num_bytes = max_bytes, 0
+        self._kept: OrderedDict[bytes, PreparedMedia] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, file_digest: bytes) -> PreparedMedia | None:
+        """Return what was made of a file, if it is kept."""
+        with self._lock:
+            if file_digest in self._kept:
+                self._kept.move_to_end(file_digest)
+            return self._kept.get(file_digest)
+
+    def put(self, file_digest: bytes, media: PreparedMedia) -> None:
+        """Keep what was made of a file, and drop what there is no room for any more."""
+        num_bytes = media.input.features.nbytes
+        with self._lock:
+            if file_digest in self._kept or num_bytes > self._max_bytes:
+                return
+            self._kept[file_digest] = media
+            self._num_bytes += num_bytes
+            while self._num_bytes > self._max_bytes:
+                _, dropped = self._kept.popitem(last=False)
+                self._num_bytes -= dropped.input.features.nbytes
+
+
+def digest_of_file(kind: MediaKind, data: bytes | str, options: Mapping[str, float]) -> bytes:
+    """Return SHA-256 of a file and of what a request says about its preparation.
+
+    `data` are the file's bytes, or the data: URL that holds them: decoding base64 takes ten times
+    as long as its digest.
+    """
+    is_url = isinstance(data, str)
+    digest = sha256(repr((kind, is_url, sorted(options.items()))).encode())
+    digest.update(data.encode() if isinstance(data, str) else data)
+    return digest.digest()

@@ -1,0 +1,112 @@
+"""Files that were prepared before cost a digest: neither decoding nor scaling."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+import numpy as np
+import pytest
+from PIL import Image
+from spaninfer_engine.media import TowerInput
+from spaninfer_engine.preprocess import processor as processing
+from spaninfer_engine.preprocess.known import Decoded, KnownMedia, digest_of_file
+from spaninfer_engine.preprocess.layout import MediaLayout
+from spaninfer_engine.preprocess.parts import MediaPart
+from spaninfer_engine.preprocess.prepared import PreparedMedia
+from spaninfer_engine.preprocess.processor import MediaProcessor
+from spaninfer_multimodal import Processors, load_processors
+
+
+def made(num_values: int) -> PreparedMedia:
+    features = np.zeros((1, num_values), np.float32)
+    return PreparedMedia(TowerInput("image", features, 1, b"%d" % num_values))
+
+
+def png(colour: tuple[int, int, int]) -> bytes:
+    data = BytesIO()
+    Image.new("RGB", (60, 90), colour).save(data, "PNG")
+    return data.getvalue()
+
+
+@pytest.fixture
+def preparer(tmp_path: pytest.TempPathFactory) -> MediaProcessor:
+    settings = '{"image_processor_type": "Qwen2VLImageProcessor"}'
+    (tmp_path / "preprocessor_config.json").write_text(settings)  # type: ignore[operator]
+    processors: Processors = load_processors(tmp_path)  # type: ignore[arg-type]
+    layout = MediaLayout(placeholders={"image": 1, "video": 2})
+    return MediaProcessor(processors, layout, tokenizer=None)  # type: ignore[arg-type]
+
+
+def test_the_least_recently_used_make_room() -> None:
+    known = KnownMedia(max_bytes=40)
+    one, two, three = made(4), made(5), made(2)
+    known.put(b"1", one)
+    known.put(b"2", two)
+    assert known.get(b"1") is one
+
+    known.put(b"3", three)
+
+    assert (known.get(b"1"), known.get(b"2"), known.get(b"3")) == (one, None, three)
+
+
+def test_what_alone_is_too_large_is_not_kept_and_counts_as_nothing() -> None:
+    known = KnownMedia(max_bytes=40)
+    known.put(b"1", made(10))
+    known.put(b"large", made(100))
+    known.put(b"1", made(10))
+
+    assert known.get(b"large") is None
+    assert known.get(b"1") is not None
+
+
+def test_a_file_is_decoded_and_prepared_once(
+    preparer: MediaProcessor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = []
+    real = processing.decoded
+    monkeypatch.setattr(processing, "decoded", lambda *a: decoded.append(a[0]) or real(*a))
+    red, blue = png((200, 0, 0)), png((0, 0, 200))
+
+    found = [
+        preparer.prepare(MediaPart("image", data, "here"))
+        for data in (red, blue, red, bytearray(blue))
+    ]
+
+    assert len(decoded) == 2
+    assert found[0] is found[2]
+    assert found[1] is found[3]
+    assert found[0].input.digest != found[1].input.digest
+
+
+def test_other_options_are_another_preparation(preparer: MediaProcessor) -> None:
+    data = png((0, 90, 0))
+    small, large = (
+        preparer.prepare(MediaPart("image", data, "here", {"max_pixels": size, "min_pixels": 784}))
+        for size in (4 * 784, 16 * 784)
+    )
+
+    assert small.input.num_tokens < large.input.num_tokens
+
+
+def test_what_was_decoded_elsewhere_is_known_by_its_file(preparer: MediaProcessor) -> None:
+    data = png((90, 0, 90))
+    digest = digest_of_file("image", data, {})
+    decoded = processing.decoded(MediaPart("image", data, "here"), data, preparer.sampling({}))
+
+    first = preparer.prepare(MediaPart("image", Decoded(decoded, digest), "here"))
+
+    assert preparer.known.get(digest) is first
+    assert preparer.prepare(MediaPart("image", data, "here")) is first
+    assert preparer.prepare(MediaPart("image", first, "here")) is first
+
+
+def test_digests_tell_kinds_options_and_urls_from_files_apart() -> None:
+    given = [
+        ("image", b"data:x", {}),
+        ("video", b"data:x", {}),
+        ("image", "data:x", {}),
+        ("image", b"data:x", {"fps": 1}),
+        ("image", b"data:y", {}),
+    ]
+
+    assert len({digest_of_file(*each) for each in given}) == len(given)  # type: ignore[arg-type]
