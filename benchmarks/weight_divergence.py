@@ -28,11 +28,11 @@ BITS = (8, 6, 5, 4, 3, 2)
 def formats() -> Iterator[tuple[str, dict[str, Any], Format]]:
     """Yield names, fields of EngineConfig, and formats of weights."""
     yield "bfloat16", {"quantize": "bfloat16"}, Format("bfloat16")
-    for bits in BITS:
+    kinds: tuple[Any, ...] = ("w8a16", *(f"int{bits}" for bits in BITS))
+    for kind in kinds:
         for group in GROUPS:
-            kind: Any = f"int{bits}"
             asked = {"quantize": kind, "quantize_group": group}
-            yield f"int{bits} g{group}", asked, Format(kind, group)
+            yield f"{kind} g{group}", asked, Format(kind, group)
 
 
 def log_probabilities(**asked: Any) -> list[Array]:

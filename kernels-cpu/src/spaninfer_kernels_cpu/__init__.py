@@ -58,8 +58,11 @@ from spaninfer_kernels_cpu.errors import (
 )
 from spaninfer_kernels_cpu.gemm.gemm import linear
 from spaninfer_kernels_cpu.gemm.gemm_call import Epilogue, Gemm
-from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
+from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernels, micro_kernels
 from spaninfer_kernels_cpu.gemm.roofline import peak_gops, read_gbps
+from spaninfer_kernels_cpu.gemm.trial import Trial
+from spaninfer_kernels_cpu.gemm.tuned import Tuned, thread_times, tune
+from spaninfer_kernels_cpu.gemm.tuning import FEW_ROWS, MANY_ROWS, Choice, Seconds, relative
 from spaninfer_kernels_cpu.moe.experts import experts
 from spaninfer_kernels_cpu.moe.experts_call import ExpertCounts, ExpertWeights, num_segments
 from spaninfer_kernels_cpu.moe.route_call import Routes, route_call
@@ -70,7 +73,7 @@ from spaninfer_kernels_cpu.quantisation.codes import (
     ScaleNumber,
     Shift,
 )
-from spaninfer_kernels_cpu.quantisation.layout import LAYOUT, Format, Kind, Layout
+from spaninfer_kernels_cpu.quantisation.layout import LAYOUT, PANEL, Format, Kind, Layout
 from spaninfer_kernels_cpu.quantisation.pack_codes import GroupedCodes, pack_codes
 from spaninfer_kernels_cpu.quantisation.packed import Packed, pack, pack_stack, unpack
 from spaninfer_kernels_cpu.runtime.call import (
@@ -94,10 +97,13 @@ from spaninfer_kernels_cpu.warmup import compile_all
 
 __all__ = [
     "ADD",
+    "FEW_ROWS",
     "ITEMS",
     "LAYOUT",
     "LOGITS",
+    "MANY_ROWS",
     "MAX_COUNTS",
+    "PANEL",
     "PART_NUMBERS",
     "PLANES",
     "SCALE",
@@ -107,6 +113,7 @@ __all__ = [
     "AttentionBatch",
     "AttentionPlan",
     "Call",
+    "Choice",
     "Codes",
     "Columns",
     "Compilers",
@@ -132,6 +139,7 @@ __all__ = [
     "Llama4Growth",
     "Logprobs",
     "Matrix",
+    "MicroKernels",
     "Packed",
     "RmsNorm",
     "RopeAngles",
@@ -141,12 +149,15 @@ __all__ = [
     "ScaleNumber",
     "Scores",
     "Script",
+    "Seconds",
     "ShapeError",
     "Shift",
     "SizeError",
     "Tell",
     "ThreadPool",
     "TokenLogprobs",
+    "Trial",
+    "Tuned",
     "activation_formula",
     "active_level",
     "ahead_of",
@@ -177,6 +188,7 @@ __all__ = [
     "peak_gops",
     "plan_attention",
     "read_gbps",
+    "relative",
     "rms_norm_call",
     "rope_call",
     "route_call",
@@ -184,5 +196,7 @@ __all__ = [
     "scale_rows_call",
     "shared_thread_pool",
     "sigmoid_gate_call",
+    "thread_times",
+    "tune",
     "unpack",
 ]

@@ -55,6 +55,39 @@ def test_it_computes_the_definition(format, size):
         assert_close(out, x, weight, bias)
 
 
+@pytest.mark.parametrize(
+    ("group", "unit"), [(32, 2.0**-15), (None, 2.0**-10)], ids=["groups", "rows"]
+)
+def test_activations_of_16_bits_are_rounded_that_little(group, unit):
+    """Of a group of 32, to 32,767ths of its largest; of a row of 1,031, to 8,168ths."""
+    rng = np.random.default_rng(3)
+    for size in ((17, 33), (130, 1031)):
+        numbers = rng.standard_normal(size, np.float32)
+        exact = pack(numbers, Format("w8a16", group))
+        np.testing.assert_array_equal(unpack(exact), unpack(pack(numbers, Format("int8", group))))
+        for num_rows in (1, 3, 13):
+            x = rng.standard_normal((num_rows, size[1]), np.float32)
+            x[-1] = np.abs(x).max()  # the largest sums
+            out = np.full((num_rows, size[0]), NAN)
+            linear(x, exact, out=out)
+
+            weights = unpack(exact).astype(np.float64)
+            bound = unit * (np.abs(x).max() * np.abs(weights).sum(1)) / 2
+            assert (np.abs(out - x.astype(np.float64) @ weights.T) <= bound).all()
+
+
+def test_the_largest_codes_of_16_bits_do_not_overflow():
+    numbers = np.tile(np.array([-1, 1], np.float32), (64, 2048))  # codes 0 and 255
+    for group in (32, 64, 128, None):
+        weight = pack(numbers, Format("w8a16", group))
+        for sign in (1, -1):
+            x = np.float32(sign) * np.tile(np.array([[0, 1]], np.float32), (2, 2048))
+            out = np.full((2, 64), NAN)
+            linear(x, weight, out=out)
+
+            np.testing.assert_allclose(out, x.astype(np.float64) @ unpack(weight).T, rtol=1e-5)
+
+
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_bfloat16_activations_are_not_rounded_further(size):
     rng = np.random.default_rng(1)

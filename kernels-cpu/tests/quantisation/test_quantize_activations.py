@@ -10,17 +10,17 @@ BEYOND = 77
 
 
 @njit
-def write(x, group, padded, channel_bytes, out):
-    sizes = RowSizes(x.size, group, padded, channel_bytes, 8, -(-x.size // group))
+def write(x, group, padded, channel_bytes, most, out):
+    sizes = RowSizes(x.size, group, padded, channel_bytes, 8, -(-x.size // group), most)
     quantize_row(x.ctypes.data, sizes, out.ctypes.data)
 
 
-def coded(x, group, channel_bytes):
+def coded(x, group, channel_bytes, most=127):
     """Return codes[G padded] in order, scales[G], sums[G] and starts[G] for the centre 8."""
     groups, padded = -(-x.size // group), PADDED[group]
     code_bytes = groups * padded * channel_bytes
     out = np.full(code_bytes + 12 * groups + 1, BEYOND, np.uint8)
-    write(x, group, padded, channel_bytes, out)
+    write(x, group, padded, channel_bytes, most, out)
     assert out[-1] == BEYOND
     codes = out[:code_bytes].view(np.int8 if channel_bytes == 1 else np.int16)
     if channel_bytes == 2:
@@ -34,20 +34,20 @@ def coded(x, group, channel_bytes):
     )
 
 
-@pytest.mark.parametrize("channel_bytes", [1, 2])
+@pytest.mark.parametrize(("channel_bytes", "most"), [(1, 127), (2, 127), (2, 2056), (2, 32767)])
 @pytest.mark.parametrize(
     ("channels", "group"), [(96, 32), (80, 64), (130, 130), (50, 20), (16, 16)]
 )
 def test_codes_are_nearest_integers_of_a_scale_per_group_and_groups_are_filled_up_with_zeros(
-    channels, group, channel_bytes
+    channels, group, channel_bytes, most
 ):
     x = np.random.default_rng(channels).standard_normal(channels).astype(np.float32)
 
-    codes, scales, sums, starts = coded(x, group, channel_bytes)
+    codes, scales, sums, starts = coded(x, group, channel_bytes, most)
 
     for number, start in enumerate(range(0, channels, group)):
         part = x[start : start + group]
-        scale = np.abs(part).max() / np.float32(127)
+        scale = np.abs(part).max() / np.float32(most)
         assert scales[number] == scale
         np.testing.assert_array_equal(codes[number, : part.size], np.rint(part / scale))
         assert not codes[number, part.size :].any()

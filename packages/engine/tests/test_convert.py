@@ -16,12 +16,14 @@ from ml_dtypes import bfloat16
 from random_llama import write_model
 from safetensors.numpy import load_file, save_file
 from spaninfer_engine import Engine, SamplingParams
+from spaninfer_engine.backends.cpu.packing_error import SAMPLED_PANELS, TensorError
 from spaninfer_engine.convert import convert
 from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.load.packed import PACKED_FILE, open_packed
 from spaninfer_engine.ops.operation import Use
 from spaninfer_engine.spec.nodes import Weight
 from spaninfer_engine.startup.packed_weights import PackedWeights
+from spaninfer_kernels_cpu import Format, Layout, Packed, unpack
 
 PROMPTS = [[5, 900, 31, 4000, 77], [1, 2]]
 SAMPLING = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=2)
@@ -59,8 +61,9 @@ def answers(folder: Path, **options: Any) -> list[Any]:
         {"quantize": "int8", "quantize_group": "row"},
         {"quantize": "int4", "quantize_group": 64},
         {"quantize": "int3", "quantize_group": 128},
+        {"quantize": "w8a16"},
     ],
-    ids=["as stored", "int8", "int8 row", "int4 g64", "int3 g128"],
+    ids=["as stored", "int8", "int8 row", "int4 g64", "int3 g128", "w8a16"],
 )
 def test_a_converted_folder_answers_to_the_bit_what_packing_at_the_start_does(
     model: Path, tmp_path: Path, codes: dict[str, Any]
@@ -69,6 +72,47 @@ def test_a_converted_folder_answers_to_the_bit_what_packing_at_the_start_does(
 
     assert answers(out) == answers(model, backend="cpu", **codes)
     assert answers(out, backend="cpu", device="cpu", **codes) == answers(out)
+
+
+@pytest.mark.parametrize("quantize", ["int4", "w8a16"])
+def test_the_report_is_of_what_packing_changed(model: Path, tmp_path: Path, quantize: Any):
+    """Beside the error of the numbers in the file that is written, all of them."""
+    errors: list[TensorError] = []
+    out = convert(model, tmp_path / "out", quantize=quantize, report=errors.append)
+    read = {
+        name: np.asarray(each, np.float64)
+        for name, each in load_file(model / "model.safetensors").items()
+    }
+
+    with open_packed(out / PACKED_FILE) as reader:
+        packed = {
+            name.partition(": ")[2]: (form, reader.arrays[name].read())
+            for name, form in reader.contents.forms.items()
+        }
+    assert {each.name for each in errors} == set(packed)
+    for each in errors:
+        (kind, group, _), count, outputs, channels = packed[each.name][0]
+        assert (kind, count) == (quantize, 1)
+        layout = Layout(Format(kind, group), outputs, channels)
+        numbers = np.concatenate([read[name] for name in each.name.split(" + ")])
+        error = unpack(Packed(layout, packed[each.name][1])) - numbers
+        size = np.sqrt((numbers**2).mean())
+        assert each.shape == numbers.shape
+        largest = np.abs(error).max() / size
+        is_whole = outputs <= SAMPLED_PANELS * 64  # of others, some rows
+        expected = pytest.approx(np.sqrt((error**2).mean()) / size, 1e-6 if is_whole else 0.01)
+        assert each.relative_rms == expected
+        assert (
+            (each.largest == pytest.approx(largest)) if is_whole else each.largest < 1.01 * largest
+        )
+        assert each.bits == {"int4": 5, "w8a16": 9}[quantize]
+
+
+def test_without_quantising_there_is_nothing_to_report(model: Path, tmp_path: Path):
+    errors: list[TensorError] = []
+    convert(model, tmp_path / "out", report=errors.append)
+
+    assert not errors
 
 
 def test_numbers_of_32_bits_become_bfloat16_where_that_is_asked_for(model: Path, tmp_path: Path):

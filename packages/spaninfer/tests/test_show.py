@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 from spaninfer import show
+from spaninfer_engine.backends.cpu.packing_error import TensorError
 from spaninfer_engine.config import Decision
+from spaninfer_engine.tune import Tuning, TuningRow
 from spaninfer_serving import Settings
 
 
@@ -118,3 +120,41 @@ def test_a_terminal_shows_how_far_every_stage_of_loading_is(monkeypatch):
 
 def test_a_log_has_no_bars(monkeypatch):
     assert loading(monkeypatch, is_terminal=False).strip() == ""
+
+
+def test_the_error_of_all_weights_counts_each_weight_once(said):
+    errors = [
+        TensorError("a.weight + [b].weight", (300, 10), 9.0, 0.03, 0.5),
+        TensorError("c.weight", (100, 10), 5.0, 0.05, 0.4),
+    ]
+
+    line = said(show.packing_errors, errors, every=False)
+    table = said(show.packing_errors, errors, every=True)
+
+    assert line == (
+        "2 tensors quantised to 8.00 bits per weight; root mean square error 3.606% of the "
+        "weights', most in c.weight (5.000%)\n"
+    )
+    assert re.search(r"a.weight +│ 300 x 10 │ 9.000 │ +3.000% │ +50.000%", table)
+    assert "[b].weight" in table
+    assert said(show.packing_errors, [], every=True) == ""
+
+
+def test_times_of_kernels_are_shown_with_what_is_used(monkeypatch):
+    console = Console(width=120, color_system=None)
+    monkeypatch.setattr(show, "_out", console)
+    seconds = {1: 0.001, 64: 0.0105}
+    rows = [
+        TuningRow("int8", "avx512_vnni", seconds, is_default=True, for_few=False, for_many=True),
+        TuningRow("int8", "avx2", seconds, is_default=False, for_few=True, for_many=False),
+        TuningRow("int8", "amx", None, is_default=False, for_few=False, for_many=False),
+    ]
+
+    with console.capture() as printed:
+        show.tuning(Tuning(tuple(rows), {8: seconds, 4: seconds}))
+
+    table = printed.get()
+    assert re.search(r"avx512_vnni \(default\) │ 1.000 │ 10.500 │ many ", table)
+    assert re.search(r"avx2 +│ 1.000 │ 10.500 │ few rows ", table)
+    assert re.search(r"amx +│ +- │ +- │ +│", table)
+    assert "8 threads: 1.000 ms, 10.500 ms\n4 threads: 1.000 ms, 10.500 ms\n" in table

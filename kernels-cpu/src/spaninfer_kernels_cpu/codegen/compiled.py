@@ -34,6 +34,7 @@ from spaninfer_kernels_cpu.codegen.typing_cache import typing_cached
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 SUFFIX = ".kernel"
+TIMES_SUFFIX = ".times"  # of candidates that were tuned (`gemm.tuned`)
 
 _OPTIONS = {"error_model": "numpy"}
 _CFunc: Any = ccallback.CFunc  # `cfunc` is the same, with a cache that is not ours
@@ -151,9 +152,9 @@ def cache_of_these_sources() -> KernelCache:
 
 
 def discard_others(folder: Path) -> None:
-    """Delete files in `folder` that were compiled from other sources, where that is allowed."""
-    for file in folder.glob(f"*{SUFFIX}"):
-        if digest_of_sources() not in file.name:
+    """Delete files in `folder` that were made from other sources, where that is allowed."""
+    for file in folder.iterdir():
+        if file.suffix in (SUFFIX, TIMES_SUFFIX) and digest_of_sources() not in file.name:
             with suppress(OSError):
                 file.unlink(missing_ok=True)
 

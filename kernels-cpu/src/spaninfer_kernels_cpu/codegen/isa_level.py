@@ -49,6 +49,11 @@ class IsaLevel:
     rows: int = 6
     blocks: int = 1
 
+    @property
+    def wide_dot(self) -> ByteDot:
+        """The products of bytes with activations of 16 bits."""
+        return "portable" if self.byte_dot in ("portable", "usdot") else "madd"
+
 
 PERMITTED = "tiles-permitted"
 """Not an LLVM feature: the system lets this process use tiles."""
@@ -106,6 +111,18 @@ def present() -> frozenset[str]:
     """Return the features that kernels may use: those of the CPU, and what the system permits."""
     asked = "amx-tile" in features() and amx.permitted()
     return features() | {PERMITTED} if asked else features()
+
+
+def possible_levels() -> tuple[IsaLevel, ...]:
+    """Return the ISA levels that this CPU has, the active one first, then the better ones.
+
+    The active one alone where SPANINFER_CPU_TIER names it; never "portable" beside others.
+    """
+    active, features = active_level(), present()
+    if os.environ.get(VARIABLE):
+        return (active,)
+    others = [level for level in reversed(ISA_LEVELS) if level.needs <= features and level.needs]
+    return (active, *(level for level in others if level != active))
 
 
 def choose(levels: tuple[IsaLevel, ...], features: frozenset[str], forced: str | None) -> IsaLevel:

@@ -107,9 +107,15 @@ def kernel_of(name: Name) -> Kernel:
 
 
 def _written(value: object) -> object:
-    """Return a constant as [module, class, fields]; what a field holds beside those is JSON's."""
-    if not isinstance(value, Constant):
+    """Return a constant as [module, class, fields], a tuple as {"tuple": items}; what a field holds
+    beside those is JSON's. TypeError for anything else: another process could not be told.
+    """
+    if isinstance(value, tuple):
+        return {"tuple": [_written(each) for each in value]}
+    if value is None or isinstance(value, str | int | float):
         return value
+    if not isinstance(value, Constant):
+        raise TypeError(f"{value!r} is no constant of a kernel: it has no name")
     kind: Any = type(value)
     return [kind.__module__, kind.__name__, _fields_of(value)]
 
@@ -119,6 +125,8 @@ def _fields_of(value: Any) -> Sequence[object]:
 
 
 def _read(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple(map(_read, value["tuple"]))
     if not isinstance(value, list):
         return value
     module, name, numbers = value

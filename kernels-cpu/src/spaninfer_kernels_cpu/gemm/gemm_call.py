@@ -23,11 +23,10 @@ from spaninfer_kernels_cpu.gemm.gemm_kernel import (
 )
 from spaninfer_kernels_cpu.gemm.micro_kernel import (
     MicroKernel,
+    MicroKernels,
     k_blocks,
     medium_tile,
-    micro_kernels,
     rows_per_task,
-    small_tile,
 )
 from spaninfer_kernels_cpu.gemm.prepare_activations import (
     prepare_call,
@@ -62,11 +61,13 @@ class Gemm:
     """Products with one packed weight, or with several side by side.
 
     `rounded`: activations may be rounded to bfloat16 where weights are that and the CPU multiplies
-    both so. The caller keeps the weight alive.
+    both so. `micro`: the micro-kernels for one row and for many, where they were chosen by
+    measurement (`tuning`); None is the choice of the ISA level. The caller keeps the weight alive.
     """
 
     weight: Packed
     rounded: bool = False
+    micro: MicroKernels | None = None
 
     @property
     def scratch_bytes(self) -> int:
@@ -99,7 +100,7 @@ class Gemm:
             demand_size("weights in one, with bias or residual", weight.count, 1, 1)
         if epilogue.bias is not None:
             check_vector("bias", epilogue.bias, layout.outputs)
-        into, most = _blocks(layout, self.rounded)
+        into, most = _blocks(layout, self._micro.many)
         calls, x = self._prepare(x, scratch, count, into)
         chunks = _chunks(weight.count * layout.panels, usable_cpus(), len(numa_nodes()))
         arguments = replace(
@@ -129,7 +130,7 @@ class Gemm:
         arguments = replace(
             self._arguments(x, out, _chunks(half, usable_cpus(), 1)),
             half=half,
-            rows_per_task=rows_per_task(layout, _micro_kernels(layout.format, self.rounded)[1]),
+            rows_per_task=rows_per_task(layout, self._micro.many),
         )
         return [*calls, self._call(arguments, count, ACTIVATIONS[act])]
 
@@ -143,8 +144,17 @@ class Gemm:
         return self._call(replace(self._arguments(x, out, chunks), segments=segments), count)
 
     @property
+    def kernel(self) -> Kernel:
+        """The kernel of `calls`."""
+        return _kernel(self._micro, SILU)
+
+    @property
+    def _micro(self) -> MicroKernels:
+        return self.micro or _micro_kernels(self.weight.layout.format, self.rounded)
+
+    @property
     def _prepared_bytes(self) -> int:
-        return prepared_bytes(self.weight.layout, rounded=self.rounded)
+        return prepared_bytes(self.weight.layout, self._micro.one)
 
     def _prepare(
         self, x: Matrix, scratch: int, count: int, into: int = 1
@@ -157,8 +167,7 @@ class Gemm:
         if not stride:
             return [], x
         prepared, parts = Matrix(scratch, stride), weight.count * into
-        one, _ = _micro_kernels(weight.layout.format, self.rounded)
-        layout = weight.layout
+        layout, one = weight.layout, self._micro.one
         if into > 1:
             layout = replace(layout, channels=layout.channels // into)
         return [prepare_call(x, layout, one, out=prepared, parts=parts, count=count)], prepared
@@ -184,14 +193,14 @@ class Gemm:
         )
 
     def _call(self, arguments: GemmArguments, count: int, activation: Activation = SILU) -> Call:
-        kernel = _kernel(self.weight.layout.format, self.rounded, activation)
+        kernel = _kernel(self._micro, activation)
         return Call(kernel, arguments, arguments.chunks.count, arguments.rows_per_task, count)
 
 
 def gemm_kernels(format: Format, *, rounded: bool = False) -> tuple[Kernel, ...]:
     """Return the kernels of `Gemm.calls` with weights of a format."""
-    one, _ = _micro_kernels(format, rounded)
-    return prepare_kernel(one), _kernel(format, rounded, SILU)
+    micro = _micro_kernels(format, rounded)
+    return prepare_kernel(micro.one), _kernel(micro, SILU)
 
 
 # What a call is made of that depends on the weight's form alone is found once: `linear` and others
@@ -199,21 +208,19 @@ def gemm_kernels(format: Format, *, rounded: bool = False) -> tuple[Kernel, ...]
 
 
 @cache
-def _kernel(format: Format, rounded: bool, activation: Activation) -> Kernel:
-    one, many = _micro_kernels(format, rounded)
-    small = small_tile(one, many)
+def _kernel(micro: MicroKernels, activation: Activation) -> Kernel:
+    one, small, many = micro.one, micro.small, micro.many
     return gemm_kernel(GemmTiles(one, small, medium_tile(small), many, activation))
 
 
 @cache
-def _micro_kernels(format: Format, rounded: bool) -> tuple[MicroKernel, MicroKernel]:
-    return micro_kernels(format, rounded=rounded, level=active_level())
+def _micro_kernels(format: Format, rounded: bool) -> MicroKernels:
+    return MicroKernels.of(format, rounded=rounded, level=active_level())
 
 
 @cache
-def _blocks(layout: Layout, rounded: bool) -> tuple[int, int]:
+def _blocks(layout: Layout, many: MicroKernel) -> tuple[int, int]:
     """Return into how many blocks channels are cut, and the most rows of a task."""
-    _, many = _micro_kernels(layout.format, rounded)
     into = k_blocks(layout, many)
     return into, rows_per_task(layout, many, into)
 

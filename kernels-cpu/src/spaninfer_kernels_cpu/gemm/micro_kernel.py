@@ -136,7 +136,7 @@ def micro_kernels(
         return line, MicroKernel(kind, isa_path, SQUARE_ROWS, SQUARE_BLOCKS)
     isa_path = "fma"
     if codes is not None:
-        isa_path = level.byte_dot
+        isa_path = level.byte_dot if codes.activation_bits == 8 else level.wide_dot
     elif kind == "bfloat16" and rounded and level.bf16_dot is not None:
         isa_path = level.bf16_dot
     # A core with AVX-512 looks some 500 instructions ahead, 5 KB of bfloat16 or int4. Asking for
@@ -153,6 +153,8 @@ def micro_kernels(
     # by pairs have multiplications enough to hide spills: 99 to 101 Gop/s of 192 rows with four,
     # six and eight, but of 8 rows 71 with six, 78 with twice four, 103 with eight.
     rows, blocks = level.rows, level.blocks
+    if isa_path == "madd":  # multiplies 256 bits at a time, whatever the level's registers hold
+        blocks = 1
     if (kind, isa_path, level.blocks) == ("bfloat16", "fma", 1):
         rows = WIDENED_ROWS
     elif codes is not None and isa_path == "madd" and kind != "int4":
@@ -202,6 +204,21 @@ def small_tile(one: MicroKernel, many: MicroKernel) -> MicroKernel:
         return one
     blocks = one.blocks if many.blocks > 1 else 1
     return replace(one, rows=min(SMALL_TILE_ROWS, many.rows), blocks=blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class MicroKernels:
+    """The micro-kernels of a product: for one row, for a few, and for many."""
+
+    one: MicroKernel
+    small: MicroKernel
+    many: MicroKernel
+
+    @classmethod
+    def of(cls, format: Format, *, rounded: bool, level: IsaLevel) -> MicroKernels:
+        """Return those of an ISA level (`micro_kernels`)."""
+        one, many = micro_kernels(format, rounded=rounded, level=level)
+        return cls(one, small_tile(one, many), many)
 
 
 def medium_tile(few: MicroKernel) -> MicroKernel:

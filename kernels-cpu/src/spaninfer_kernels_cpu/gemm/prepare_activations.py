@@ -15,11 +15,10 @@ import numpy as np
 from spaninfer_kernels_cpu.codegen.arguments import Arguments
 from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.elements import BFLOAT16, FLOAT32, read, smaller, write
-from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
 from spaninfer_kernels_cpu.codegen.rounding import nearest_bf16
 from spaninfer_kernels_cpu.codegen.specialization import specialized
-from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel, micro_kernels, row_bytes
+from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel, row_bytes
 from spaninfer_kernels_cpu.quantisation.layout import Layout
 from spaninfer_kernels_cpu.quantisation.quantize_activations import RowSizes, quantize_row
 from spaninfer_kernels_cpu.runtime.call import TOKENS, Call, Matrix, row_at
@@ -30,12 +29,8 @@ ROWS_PER_TASK = 4
 
 
 @cache
-def prepared_bytes(layout: Layout, *, rounded: bool) -> int:
-    """Return the bytes that a row takes when it is ready; 0 where it is so as it lies.
-
-    `rounded`: rows may be rounded to bfloat16 where weights are that.
-    """
-    one, _ = micro_kernels(layout.format, rounded=rounded, level=active_level())
+def prepared_bytes(layout: Layout, one: MicroKernel) -> int:
+    """Return the bytes that a row takes when `one` can read it; 0 where it is so as it lies."""
     if one.isa_path == "fma" and layout.padded_channels == layout.channels:
         return 0
     return row_bytes(layout, one)
@@ -75,18 +70,21 @@ class _RowSizes(Arguments):
     channel_bytes: int
     unsigned_offset: int
     groups: int
+    most: int
 
 
 @cache
 def _sizes(layout: Layout, micro: MicroKernel) -> tuple[_RowSizes, int]:
     """Return the sizes of a row, and its bytes when it is prepared."""
+    codes = layout.format.codes
     sizes = _RowSizes(
         channels=layout.channels,
         group=layout.group_channels,
         padded=layout.padded_channels,
         channel_bytes=micro.channel_bytes,
-        unsigned_offset=0 if layout.format.codes is None else layout.format.codes.offset,
+        unsigned_offset=0 if codes is None else codes.offset,
         groups=layout.groups,
+        most=0 if codes is None else codes.most_activation(layout.group_channels),
     )
     return sizes, row_bytes(layout, micro)
 
@@ -133,6 +131,7 @@ def _prepare_kernel(preparation: Preparation) -> Kernel:
             given.channel_bytes,
             given.unsigned_offset,
             given.groups,
+            given.most,
         )
         for row in range(first, smaller(tokens, first + ROWS_PER_TASK)):
             source, target = row_at(arguments.x, row), row_at(arguments.out, row)

@@ -21,7 +21,7 @@ from spaninfer_kernels_cpu.elementwise.formula_call import formula_call, gate_fo
 from spaninfer_kernels_cpu.errors import check_vector, demand_size
 from spaninfer_kernels_cpu.gemm.gemm_call import Gemm
 from spaninfer_kernels_cpu.gemm.gemm_kernel import SEGMENT_NUMBERS
-from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
+from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel, micro_kernels
 from spaninfer_kernels_cpu.gemm.prepare_activations import prepare_call, prepared_bytes
 from spaninfer_kernels_cpu.moe.route_call import Routes
 from spaninfer_kernels_cpu.quantisation.layout import Layout
@@ -141,7 +141,7 @@ class ExpertWeights:
     @property
     def _prepared_bytes(self) -> int:
         """Bytes from row to row of x as `gate_up` reads it; 0 where that is as it lies."""
-        return odd_lines(prepared_bytes(self.gate_up.layout, rounded=self.rounded))
+        return self._row_bytes(self.gate_up.layout)
 
     def _sizes(self) -> tuple[int, ...]:
         """Return the bytes per token of each area of the scratch memory, in order."""
@@ -149,7 +149,7 @@ class ExpertWeights:
             self._prepared_bytes or 4 * self.channels,
             8 * self.inner,
             4 * self.inner,
-            odd_lines(prepared_bytes(self.down.layout, rounded=self.rounded)),
+            self._row_bytes(self.down.layout),
             4 * self.channels,
             4,
             4 * SEGMENT_NUMBERS,
@@ -160,12 +160,20 @@ class ExpertWeights:
         self, x: Matrix, layout: Layout, scratch: int, count: int
     ) -> tuple[list[Call], Matrix]:
         """Return the call that prepares rows, if they need that, and where they are then."""
-        stride = odd_lines(prepared_bytes(layout, rounded=self.rounded))
+        stride = self._row_bytes(layout)
         if not stride:
             return [], x
         out = Matrix(scratch, stride)
-        micro, _ = micro_kernels(layout.format, rounded=self.rounded, level=active_level())
-        return [prepare_call(x, layout, micro, out=out, count=count)], out
+        return [prepare_call(x, layout, self._one(layout), out=out, count=count)], out
+
+    def _row_bytes(self, layout: Layout) -> int:
+        """Return the bytes from row to row as a weight reads them; 0 where that is as they lie."""
+        return odd_lines(prepared_bytes(layout, self._one(layout)))
+
+    def _one(self, layout: Layout) -> MicroKernel:
+        """Return how one row is multiplied by a weight."""
+        one, _ = micro_kernels(layout.format, rounded=self.rounded, level=active_level())
+        return one
 
     def _order(self, routes: Routes, areas: _Areas, counts: ExpertCounts) -> Call:
         arguments = _OrderArguments(

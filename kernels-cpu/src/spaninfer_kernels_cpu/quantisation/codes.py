@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.errors import FormatError
 
 ScaleNumber = Literal["bfloat16", "float16", "float32", "e8m0"]
@@ -33,11 +34,11 @@ PLANES = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
 NUMBER_BITS: dict[ScaleNumber, int] = {"bfloat16": 16, "float16": 16, "float32": 32, "e8m0": 8}
 OUTER_BITS = 16
 _BYTE = 255
-_INT16, _INT8 = 0x7FFF, 127
+_INT32, _INT16, _INT8 = 0x7FFFFFFF, 0x7FFF, 127
 
 
 @dataclass(frozen=True, slots=True)
-class InnerScales:
+class InnerScales(Constant):
     """Whole numbers under a float16 scale: `bits` of each, the number that stands for 0."""
 
     bits: int
@@ -45,7 +46,7 @@ class InnerScales:
 
 
 @dataclass(frozen=True, slots=True)
-class Codes:
+class Codes(Constant):
     """The memory layout of codes and scales, and their meaning; see above.
 
     bits    2 to 6, or 8
@@ -54,6 +55,7 @@ class Codes:
     shift   what a group has beside a scale; "bias" of inner scales is a minimum, subtracted
     halves  whether groups are of 16 channels
     table   an unsigned byte for each code
+    activation_bits  8, or 16 for weights of 8 bits: what activations are quantised to
     """
 
     bits: int
@@ -63,6 +65,7 @@ class Codes:
     inner: InnerScales | None = None
     halves: bool = False
     table: tuple[int, ...] | None = None
+    activation_bits: int = 8
 
     def __post_init__(self) -> None:
         """Raise FormatError unless there are such codes."""
@@ -74,6 +77,11 @@ class Codes:
         ):
             raise FormatError(
                 f"table holds {self.table}; give {1 << self.bits} bytes, one for each code"
+            )
+        if self.activation_bits != 8 and (self.activation_bits, self.pairs_at_once) != (16, 0):
+            raise FormatError(
+                f"activations have {self.activation_bits} bits beside weights of {self.bits}; "
+                "choose 8, or 16 beside weights of 8 bits"
             )
         if self.inner is not None and (self.scale != "float16" or self.shift == "zero"):
             raise FormatError(
@@ -90,6 +98,15 @@ class Codes:
     def most(self) -> int:
         """The largest unsigned number that a code stands for."""
         return (1 << self.bits) - 1 if self.table is None else max(self.table)
+
+    def most_activation(self, channels: int) -> int:
+        """Return the largest quantised activation beside groups of so many channels.
+
+        Products of a group with the largest weights are summed in 32 bits.
+        """
+        if self.activation_bits == 8:
+            return _INT8
+        return min(_INT16, _INT32 // (self.most * channels))
 
     @property
     def pairs_at_once(self) -> int:
@@ -117,5 +134,8 @@ class Codes:
         return each * (2 if self.shift == "bias" else 1)
 
 
-MADE = {f"int{bits}": Codes(bits, 1 << (bits - 1), "bfloat16", "bias") for bits in reversed(PLANES)}
+MADE = {
+    "w8a16": Codes(8, 128, "bfloat16", "bias", activation_bits=16),
+    **{f"int{bits}": Codes(bits, 1 << (bits - 1), "bfloat16", "bias") for bits in reversed(PLANES)},
+}
 """Codes that packing makes, by kinds of formats: asymmetric, with flat scales."""

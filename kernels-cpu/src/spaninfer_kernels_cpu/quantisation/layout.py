@@ -30,7 +30,9 @@ from spaninfer_kernels_cpu.quantisation.codes import MADE, UNIT, Codes
 LAYOUT = "64 outputs by 256 bytes, 3"
 """Names the order above in files of packed weights; another order takes another name."""
 
-Kind = Literal["float32", "bfloat16", "int8", "int6", "int5", "int4", "int3", "int2", "codes"]
+Kind = Literal[
+    "float32", "bfloat16", "w8a16", "int8", "int6", "int5", "int4", "int3", "int2", "codes"
+]
 
 LANES = 16
 BLOCK_BYTES = 64
@@ -47,7 +49,8 @@ GROUPS = (32, 64, 128)
 class Format:
     """The kind of the numbers of a packed weight.
 
-    kind      float32, bfloat16, asymmetric int2 to int6 or int8, or "codes" that `form` describes
+    kind      float32, bfloat16, asymmetric int2 to int6 or int8, w8a16 (int8 for activations of 16
+              bits), or "codes" that `form` describes
     group     channels that share a scale: 32, 64 or 128; None is a whole row; 16 in codes of halves
     """
 

@@ -1,9 +1,10 @@
-"""Quantised activations: rows of int8, for other kernels to call.
+"""Quantised activations: rows of int8 or int16, for other kernels to call.
 
-They are symmetric, with one scale per group of channels: largest size / 127, or 1 where all are
-zero. A row holds the quantised values of all groups, each filled up with zeros, then of every group
-the scale and the sum of the codes (float32, exact), and - offset * sum (int32) for weights that are
-stored unsigned, with an offset: what products want is read, not computed, once per tile of outputs.
+They are symmetric, with one scale per group of channels: largest size / the largest code, 127 or
+up to 32767, or 1 where all are zero. A row holds the quantised values of all groups, each filled up
+with zeros, then of every group the scale and the sum of the codes (float32, exact), and
+- offset * sum (int32) for weights that are stored unsigned, with an offset: what products want is
+read, not computed, once per tile of outputs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _LIFT = np.float32(2.0**64)
 class RowSizes(NamedTuple):
     """Channels of a row, of a group and of one that is filled up, bytes of a channel, what is added
     to the weights that it meets so that they are unsigned, and groups, perhaps more than channels
-    are for: all their codes are zero.
+    are for: all their codes are zero; and the largest code.
     """
 
     channels: int
@@ -37,6 +38,7 @@ class RowSizes(NamedTuple):
     channel_bytes: int
     unsigned_offset: int
     groups: int
+    most: int
 
 
 @device_function
@@ -51,7 +53,7 @@ def quantize_row(source: int, sizes: RowSizes, target: int) -> None:
     for number in range(sizes.groups):
         start = min(channels, number * group)
         count = min(group, channels - start)
-        scale = _scale(source + 4 * start, count)
+        scale = _scale(source + 4 * start, count, sizes.most)
         if count < padded:
             codes = numbers_at(target, padded * channel_bytes, np.uint8)
             codes[count // 4 * 4 * channel_bytes :] = 0
@@ -67,7 +69,7 @@ def quantize_row(source: int, sizes: RowSizes, target: int) -> None:
 
 
 @device_function
-def _scale(source: int, count: int) -> np.float32:
+def _scale(source: int, count: int, most: int) -> np.float32:
     """Return the scale of a group.
 
     Sizes are compared as integers: NaN is the largest of all, and so becomes the scale.
@@ -79,7 +81,7 @@ def _scale(source: int, count: int) -> np.float32:
     for i in range(count // LANES * LANES, count):
         size = np.uint32(numbers_at(source, count, np.uint32)[i] & np.uint32(_SIZE))
         largest = max(largest, size)
-    scale = np.uint32(largest).view(np.float32) / np.float32(127)
+    scale = np.uint32(largest).view(np.float32) / np.float32(most)
     return np.float32(1) if scale == 0 else np.float32(scale)
 
 

@@ -42,7 +42,7 @@ LITTLE_S = 2.0  # less is done here before another process has imported Numba, w
 
 Tell: TypeAlias = Callable[[int, int], None]
 
-_SECONDS: Final = {"attend": 4.0, "_sample": 2.5, "product": 1.6}  # EPYC Zen 3, 2026-11-21
+_SECONDS: Final = {"attend": 4.0, "_sample": 2.5, "gemm": 1.6}  # EPYC Zen 3, 2026-11-21
 _OTHERS_S = 0.4
 
 

@@ -13,7 +13,9 @@ BackendName = Literal["cuda", "cpu", "torch", "reference"]
 DType = Literal["float32", "bfloat16", "float16"]
 KVDType = Literal["float32", "bfloat16", "float16", "fp8", "int8", "uint4"]
 Weights = Literal["checkpoint", "dummy"]
-Quantize = Literal["bfloat16", "fp8", "w8a8", "int8", "int6", "int5", "int4", "int3", "int2"]
+Quantize = Literal[
+    "bfloat16", "fp8", "w8a8", "w8a16", "int8", "int6", "int5", "int4", "int3", "int2"
+]
 GroupLen = Literal[32, 64, 128]
 QuantizeGroup = GroupLen | Literal["row"]
 
@@ -53,6 +55,7 @@ class EngineConfig:
     kv_disk: str | Path | None = None  # a folder for spans that outlive the engine
     kv_disk_size: int | str | None = None  # bytes of files in it; None: 10 GiB
     graphs: bool | None = None  # decode steps as CUDA graphs; None: where the backend has them
+    tune: bool | None = None  # time kernels at the first start (cpu); None: for large models
     batch_invariant: bool = False  # the same logits to the last bit, whatever runs beside a request
     spec: Path | None = None  # a spec file of the user's own
     chat_template: Path | None = None  # a Jinja file, in place of what the model brings

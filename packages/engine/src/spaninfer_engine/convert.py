@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spaninfer_engine.config import EngineConfig, Quantize, QuantizeGroup
 from spaninfer_engine.errors import ConfigError
@@ -31,6 +31,11 @@ from spaninfer_engine.startup.build import (
 )
 from spaninfer_engine.startup.shortage import shortage_named
 
+if TYPE_CHECKING:
+    from spaninfer_engine.backends.cpu.packing_error import TensorError
+
+    Report: TypeAlias = Callable[[TensorError], None]
+
 COPIED = (".json", ".txt", ".model", ".tiktoken", ".jinja")
 """Suffixes of files that go along: config, tokenizer, templates; not weights, and no code."""
 
@@ -44,13 +49,15 @@ def convert(
     quantize_group: QuantizeGroup | None = None,
     spec: Path | None = None,
     progress: Progress = silent,
+    report: Report | None = None,
 ) -> Path:
     """Pack the weights of a Hugging Face folder or a llama2.c file into the folder `out`.
 
     Without `quantize`, weights of matmuls keep the numbers that they are stored in. `out` is new
     or empty, and is there only when it is whole; it is returned, resolved. Packed weights lie in
-    memory until all are written. Raises ConfigError for what was asked, and where `out` cannot be
-    written; CheckpointError for what is on disk.
+    memory until all are written. `report` hears what quantising changed of each tensor. Raises
+    ConfigError for what was asked, and where `out` cannot be written; CheckpointError for what is
+    on disk.
     """
     asked = EngineConfig(
         model=model, quantize=quantize, quantize_group=quantize_group, spec=spec, backend="cpu"
@@ -65,7 +72,7 @@ def convert(
     with open_checkpoint(path) as checkpoint:
         if isinstance(checkpoint.reader, PackedReader):
             raise ConfigError(f"{path} is converted already; {WAY_OUT}")
-        weights = _packed_weights(asked, checkpoint, progress)
+        weights = _packed_weights(asked, checkpoint, progress, report)
         try:
             with _complete(out) as folder:
                 _write(folder, checkpoint, weights, packing_of(quantize, quantize_group))
@@ -75,17 +82,24 @@ def convert(
 
 
 def _packed_weights(
-    asked: EngineConfig, checkpoint: Checkpoint, progress: Progress
+    asked: EngineConfig, checkpoint: Checkpoint, progress: Progress, report: Report | None
 ) -> dict[str, Any]:
     """Return every weight as the backend packs it for steps, by its name in files."""
+    from spaninfer_engine.backends.cpu.gemm import as_stacks
+    from spaninfer_engine.backends.cpu.packing_error import is_made, packing_error
     from spaninfer_engine.startup.packed_weights import name_of
 
     decoder, ops = open_on_cpu(asked, checkpoint)
     pack, weights = Packer(ops, checkpoint.reader), dict[str, Any]()
 
     def keep(uses: Sequence[Use], layout: str) -> Any:
-        weights[name_of(uses, layout)] = packed = pack(uses, layout)
-        return packed
+        name = name_of(uses, layout)
+        if name not in weights:
+            weights[name] = pack(uses, layout)
+            if report is not None and is_made(weights[name], layout):
+                parts = as_stacks([pack.expanded(use) for use in uses], layout)
+                report(packing_error(name.partition(": ")[2], weights[name], parts))
+        return weights[name]
 
     bind_packed(lower(decoder), ops, keep, stage_of(progress, "weights"))
     for tower in decoder.towers:

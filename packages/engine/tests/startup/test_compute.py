@@ -55,7 +55,7 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
         (
             BARE,
             {"quantize": "int7"},
-            "allowed are bfloat16, fp8, w8a8, int8, int6, int5, int4, int3, int2",
+            "allowed are bfloat16, fp8, w8a8, w8a16, int8, int6, int5, int4, int3, int2",
         ),
         (BARE, {"quantize_group": 32}, "quantize_group only applies to"),
         (
@@ -83,6 +83,7 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
         (WITH_TORCH, {"backend": "cpu", "dtype": "float16"}, "choose --backend torch"),
         (BARE, {"batch_invariant": True}, r"batch_invariant requires --backend cuda \(got cpu\)"),
         (BARE, {"graphs": True}, r"graphs requires --backend cuda \(got cpu\)"),
+        (BARE, {"backend": "reference", "tune": True}, r"tune requires --backend cpu \(got ref"),
         (WITH_GPU, {"batch_invariant": True}, "batch_invariant requires --backend cuda"),
         (BARE, {"backend": "onnx"}, "allowed are cuda, cpu, torch, reference"),
         (BARE, {"dtype": "int8"}, "allowed are float32, bfloat16, float16"),

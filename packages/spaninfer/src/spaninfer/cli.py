@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from spaninfer_engine import Engine, EngineConfig, EngineState
@@ -20,6 +20,7 @@ from spaninfer_engine.errors import StepTimeout
 from spaninfer_engine.sizes import parse_bytes
 from spaninfer_engine.startup.build import build
 from spaninfer_engine.startup.components import Parts
+from spaninfer_engine.tune import tune as tune_kernels
 from spaninfer_serving import Settings, bind
 from spaninfer_serving import serve as serve_until_signal
 from spaninfer_serving.chat_traits import traits_of
@@ -31,6 +32,9 @@ from spaninfer.chat import Chat
 from spaninfer.doctor import examine
 from spaninfer.grouped import spread
 from spaninfer.threads import keep_to
+
+if TYPE_CHECKING:  # it imports Numba
+    from spaninfer_engine.backends.cpu.packing_error import TensorError
 
 CLOSE_S = 5.0  # for the step that is under way when a server has drained; then it hangs
 
@@ -192,6 +196,7 @@ def serve(
     step_timeout: options.StepTimeout = 300.0,
     no_prefix_cache: options.NoPrefixCache = False,
     graphs: options.Graphs = None,
+    tune: options.Tune = None,
     batch_invariant: options.BatchInvariant = False,
     spec: options.Spec = None,
     chat_template: options.ChatTemplate = None,
@@ -234,6 +239,7 @@ def serve(
             step_timeout_s=step_timeout,
             prefix_cache=not no_prefix_cache,
             graphs=graphs,
+            tune=tune,
             batch_invariant=batch_invariant,
             spec=spec,
             chat_template=chat_template,
@@ -274,11 +280,12 @@ def generate(
     threads: options.Threads = None,
     compute: options.Compute,
     cache: options.Cache,
+    tune: options.Tune = None,
     spec: options.Spec = None,
 ) -> None:
     """Complete a prompt, printing the text as it comes."""
     text = sys.stdin.read() if prompt == "-" else prompt
-    config = EngineConfig(model=model, **compute.asked, **cache.asked, spec=spec)
+    config = EngineConfig(model=model, **compute.asked, **cache.asked, tune=tune, spec=spec)
     with show.errors_as_sentences(), Engine(_loaded(config, threads)) as engine:
         sampling = draws.over(engine, max_tokens, form.read())
         _, queue = engine.start_request(text, sampling)
@@ -349,11 +356,15 @@ def convert(
     *,
     quantize: options.QuantizeOption = None,
     quantize_group: options.QuantizeGroupOption = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Print what quantising changed of every tensor.")
+    ] = False,
     spec: options.Spec = None,
 ) -> None:
     """Pack weights for backend cpu once; the folder then starts by mapping them."""
     with show.errors_as_sentences():
         found = hub.locate_or_pull(model)
+        errors: list[TensorError] = []
         with show.loading() as bar:
             folder = convert_weights(
                 found,
@@ -362,8 +373,36 @@ def convert(
                 quantize_group=options.GROUPS[quantize_group],
                 spec=spec,
                 progress=bar,
+                report=errors.append,
             )
+        show.packing_errors(errors, every=report)
         typer.echo(folder)
+
+
+@app.command()
+def tune(
+    model: options.Model = "demo",
+    *,
+    quantize: options.QuantizeOption = None,
+    quantize_group: options.QuantizeGroupOption = None,
+    threads: options.Threads = None,
+    spec: options.Spec = None,
+) -> None:
+    """Time the CPU's kernels on a model's weights; later starts use the fastest."""
+    with show.errors_as_sentences():
+        if threads is not None:
+            keep_to(threads)
+        config = EngineConfig(
+            model=hub.locate_or_pull(model),
+            backend="cpu",
+            quantize=quantize,
+            quantize_group=options.GROUPS[quantize_group],
+            tune=True,
+            spec=spec,
+        )
+        with show.loading() as bar:
+            timed = tune_kernels(config, bar)
+        show.tuning(timed)
 
 
 @app.command("hash-key")

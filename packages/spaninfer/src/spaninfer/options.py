@@ -62,7 +62,7 @@ QuantizeOption = Annotated[
     Quantize | None,
     _engine(
         "Quantise weights while loading: fp8, w8a8, int8 and int4 on backend cuda; "
-        "all but fp8 and w8a8 on cpu."
+        "all but fp8 and w8a8 on cpu; w8a16 is int8 with activations in 16 bits."
     ),
 ]
 GroupName = Literal["32", "64", "128", "row"]
@@ -129,6 +129,14 @@ Graphs = Annotated[
     _engine(
         "Launch decode steps as whole CUDA graphs; default: where the backend has them.",
         "--graphs/--no-graphs",
+    ),
+]
+Tune = Annotated[
+    bool | None,
+    _engine(
+        "Time CPU kernels at the first start, for 10 s at most, and keep the fastest; "
+        "default: for models of 64 MiB and more.",
+        "--tune/--no-tune",
     ),
 ]
 Spec = Annotated[

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -26,12 +27,16 @@ from spaninfer_engine.load.hub_cache import cache_folder
 from spaninfer_engine.spec import describe
 from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.texts import Task
+from spaninfer_engine.tune import Tuning, TuningRow
 from spaninfer_serving import Settings
 from spaninfer_serving.settings import is_loopback
 
 from spaninfer.doctor.finding import Finding, Verdict
 from spaninfer.hub.cache import CachedModel
 from spaninfer.network import reachable_urls
+
+if TYPE_CHECKING:  # it imports Numba
+    from spaninfer_engine.backends.cpu.packing_error import TensorError
 
 _out = Console()
 _err = Console(stderr=True)
@@ -200,6 +205,63 @@ def model(parts: Parts) -> None:
             f"{group.kv_heads} KV heads of {group.key_dim} + {group.value_dim}{window}",
         )
     _out.print(table)
+
+
+def packing_errors(errors: Sequence[TensorError], *, every: bool) -> None:
+    """Print what quantising changed of all tensors together, and with `every` of each of them."""
+    if not errors:
+        return
+    total = sum(each.num_weights for each in errors)
+    bits = sum(each.num_weights * each.bits for each in errors) / total
+    square = sum(each.num_weights * each.relative_rms**2 for each in errors) / total
+    worst = max(errors, key=lambda each: each.relative_rms)
+    note(
+        f"{len(errors)} tensors quantised to {bits:.2f} bits per weight; root mean square error "
+        f"{square**0.5:.3%} of the weights', most in {worst.name} ({worst.relative_rms:.3%})"
+    )
+    if not every:
+        return
+    table = Table(title="what quantising changed", title_justify="left")
+    table.add_column("tensor", style="bold", overflow="fold")
+    for column in ("shape", "bits", "RMS error", "largest error"):
+        table.add_column(column, justify="right")
+    for each in errors:
+        shape = " x ".join(map(str, each.shape))
+        error = f"{each.relative_rms:.3%}", f"{each.largest:.3%}"
+        names = each.name.replace(" + ", "\n")
+        table.add_row(*map(escape, (names, shape, f"{each.bits:.3f}", *error)))
+    _err.print(table)
+
+
+def tuning(timed: Tuning) -> None:
+    """Print the times of kernels, and which of them are used."""
+    rows = timed.rows
+    counts = sorted({count for row in rows for count in row.seconds or ()})
+    table = Table(title="GEMM kernels, milliseconds by rows", title_justify="left")
+    table.add_column("weights", style="bold")
+    table.add_column("kernels")
+    for count in counts:
+        table.add_column(str(count), justify="right")
+    table.add_column("used for")
+    for row in rows:
+        times = row.seconds or {}
+        used = [word for word, is_used in _uses(row) if is_used]
+        name = f"{row.name} (default)" if row.is_default else row.name
+        cells = [f"{times[count] * 1e3:.3f}" if count in times else "-" for count in counts]
+        table.add_row(*map(escape, (row.format, name, *cells, ", ".join(used))))
+    _out.print(table)
+    if not counts:
+        note("nothing was timed: this CPU has one kernel for these weights")
+    for threads, seconds in timed.threads.items():
+        each = ", ".join(f"{seconds[count] * 1e3:.3f} ms" for count in sorted(seconds))
+        _out.print(f"{threads} threads: {each}", highlight=False)
+    if len(timed.threads) > 1:
+        note("fewer threads are faster? then start with --threads")
+
+
+def _uses(row: TuningRow) -> Iterator[tuple[str, bool]]:
+    yield "few rows", row.for_few
+    yield "many", row.for_many
 
 
 def specs() -> None:

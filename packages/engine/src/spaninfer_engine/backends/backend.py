@@ -79,6 +79,7 @@ class Backend(ABC):
     quantizes: ClassVar[tuple[Quantize, ...]] = ()  # what weights can be rounded to while loading
     code_activations: ClassVar[str] = "int8 activations"  # that quantised weights are multiplied by
     has_graphs: ClassVar[bool] = False
+    can_tune: ClassVar[bool] = False  # does it time kernels at the first start?
     is_invariant: ClassVar[bool] = False  # can logits be the same to the bit in any batch?
     needs_torch: ClassVar[bool] = False
     on_gpu: ClassVar[bool] = False  # can it compute on a GPU?

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from spaninfer_engine.config import DEFAULT_GROUP, EngineConfig, GroupLen, Quantize, QuantizeGroup
 from spaninfer_engine.errors import ConfigError
 
-GROUPED = ("int8", "int6", "int5", "int4", "int3", "int2")  # quantised values that share scales
+GROUPED = ("w8a16", "int8", "int6", "int5", "int4", "int3", "int2")
+"""Quantised values that share scales."""
 WAY_OUT = "use the checkpoint that was converted"
 
 

@@ -71,7 +71,7 @@ class Packer(Generic[A]):
         if packed is None and (expanded := self._ops.expanded_layout(layout)) != layout:
             return self(uses, expanded)
         if packed is None:
-            packed = self._ops.pack([self._expanded(use) for use in uses], layout)
+            packed = self._ops.pack([self.expanded(use) for use in uses], layout)
         if known:
             formats = frozenset(entry.format for entry in known)
             stored_bytes = sum(entry.num_bytes for entry in known)
@@ -90,7 +90,8 @@ class Packer(Generic[A]):
             return None
         return pack([_load(use, each) for use, each in zip(uses, stored, strict=True)])
 
-    def _expanded(self, use: Use) -> Packable:
+    def expanded(self, use: Use) -> Packable:
+        """Return the numbers of a use, read anew."""
         return use.assemble(tuple(map(self._read, use.tensors)))
 
     def _quantized(self, tensor: Weight | Ones) -> QuantizedEntry | None:

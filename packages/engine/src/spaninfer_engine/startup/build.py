@@ -178,7 +178,7 @@ def _load(source: _Source, compute: Compute, rank: Rank, progress: Progress) -> 
         formats=options.formats,
     )
     ops.warm()
-    weights = _packer(asked, source.checkpoint, model, ops) if packed is None else _mapped(packed)
+    weights = _packer(asked, source.checkpoint, model, ops) if packed is None else mapped(packed)
     pack = WeightCount(weights)
     bound = bind_packed(source.program, ops, pack, stage_of(progress, "weights"))
     compute = _with_formats(compute, weights)
@@ -391,7 +391,7 @@ class WeightCount:
         return packed
 
 
-def _mapped(packed: PackedReader) -> Pack:
+def mapped(packed: PackedReader) -> Pack:
     """Return what finds weights that were packed before."""
     from spaninfer_engine.startup.packed_weights import PackedWeights
 

@@ -111,6 +111,11 @@ def _check_options(asked: EngineConfig, backend: Backend) -> None:
             f"graphs requires --backend {_those_with('has_graphs')} (got {backend.name}); or leave "
             "graphs out"
         )
+    if asked.tune and not backend.can_tune:
+        raise ConfigError(
+            f"tune requires --backend {_those_with('can_tune')} (got {backend.name}); or leave "
+            "tune out"
+        )
     if asked.quantize_group is not None and asked.quantize not in GROUPED:
         raise ConfigError(
             f"quantize_group only applies to {' and '.join(GROUPED)}; add --quantize "

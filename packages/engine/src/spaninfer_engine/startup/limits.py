@@ -124,7 +124,7 @@ def weight_bits(asked: EngineConfig, compute: Compute, stored_as: str) -> int:
     """Return the bits of a weight's number as the backend holds it."""
     quantize = asked.quantize
     if quantize is not None:
-        known = {"bfloat16": 16, "fp8": 8, "w8a8": 8}
+        known = {"bfloat16": 16, "fp8": 8, "w8a8": 8, "w8a16": 8}
         return known.get(quantize) or int(quantize.removeprefix("int"))
     stored_bits = 16 if stored_as in ("bfloat16", "float16") else 32
     return min(stored_bits, STORED[compute.dtype].bits)

@@ -13,8 +13,9 @@ from statistics import median
 from typing import Any, Final
 
 from spaninfer_engine import ConfigError
+from spaninfer_host_limits import cpu_name
 
-from spaninfer.facts import cpu_name, versions
+from spaninfer.facts import versions
 
 Record = Mapping[str, Any]
 

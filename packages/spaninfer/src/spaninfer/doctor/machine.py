@@ -6,11 +6,10 @@ import os
 from collections.abc import Iterator
 
 from spaninfer_engine.memory import available_bytes, total_bytes
-from spaninfer_host_limits import usable_cpus
+from spaninfer_host_limits import cpu_name, usable_cpus
 from spaninfer_kernels_cpu import active_level
 
 from spaninfer.doctor.finding import Finding, Verdict
-from spaninfer.facts import cpu_name
 
 _SMALL_BYTES = 2 << 30
 _FEW_FILES = 1024

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from spaninfer_op_reference import WeightFormat
@@ -18,7 +19,9 @@ from spaninfer_engine.backends.backend import (
 )
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import HostStart, Start
+from spaninfer_engine.backends.start import Tell as StageTell
 from spaninfer_engine.config import EngineConfig
+from spaninfer_engine.kv_memory import Needs
 from spaninfer_engine.load.packing import packing_of
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
@@ -29,14 +32,25 @@ TUNING = replace(HOST_TUNING, mixed_prompt_tokens=64, short_tokens=64)
 64 tokens of prompts 23, 512 of them 168; that is 0.33 ms per token, not 0.36 (CPU time, EPYC)."""
 
 
+class TunedStart(HostStart[Any]):
+    """The start of a HostDevice whose kernels are chosen for the model's weights."""
+
+    def measure(self, tell: StageTell) -> Needs:
+        """Time kernels, or find the times of an earlier start; memory is taken when it is used."""
+        ops: Any = self._ops  # those that this backend opened
+        ops.tune(partial(tell, "tuning"))
+        return super().measure(tell)
+
+
 class CpuBackend(Backend):
     """Numba kernels on a thread pool."""
 
     name = "cpu"
     tuning = TUNING
     summary = "numpy and Numba"
+    can_tune = True
     kv_dtypes = ("float32", "bfloat16", "float16", "int8", "uint4")
-    quantizes = ("bfloat16", "int8", "int6", "int5", "int4", "int3", "int2")
+    quantizes = ("bfloat16", "w8a16", "int8", "int6", "int5", "int4", "int3", "int2")
 
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:  # noqa: ARG002
         """Return float32, or bfloat16 for the activations of matmuls."""
@@ -49,6 +63,7 @@ class CpuBackend(Backend):
         from spaninfer_kernels_cpu import Format
 
         from spaninfer_engine.backends.cpu.ops import CpuOps
+        from spaninfer_engine.backends.cpu.tuning import GemmTuner
 
         asked, dtype = options.asked, options.dtype
         kv_dtype = options.kv_dtype or dtype
@@ -65,6 +80,7 @@ class CpuBackend(Backend):
             kv_dtype=kv_dtype,
             formats=options.formats,
             tell=tell,
+            tuner=GemmTuner(asked.tune),
         )
 
     def kept_bits(self, format: WeightFormat) -> float | None:
@@ -76,8 +92,8 @@ class CpuBackend(Backend):
     def start(
         self, bound: Programs[Any], ops: Any, model: Model, *_: object, **__: object
     ) -> Start:
-        """Return the start of a device on the host."""
-        return HostStart(bound.run, ops, model)
+        """Return the start of a device on the host, before which kernels are tuned."""
+        return TunedStart(bound.run, ops, model)
 
     def host_sampling(self, vocab: int) -> HostSampling:
         """Return the kernels."""

@@ -12,20 +12,25 @@ from functools import partial
 from spaninfer_engine.backends.cpu import attention, elementwise, experts, heads
 from spaninfer_engine.backends.cpu.gemm import EXACT_PRODUCT, PRODUCT, Products
 from spaninfer_engine.backends.cpu.script import Recorded, Write
+from spaninfer_engine.backends.cpu.tuning import GemmTuner
 from spaninfer_engine.ops.fuse import can_join
 from spaninfer_engine.ops.operation import Operation
 from spaninfer_engine.ops.table import Claim, Pack
 
 
 def recorded_claims(
-    *, rounded: bool, can_join: Callable[[Sequence[Operation]], bool] = can_join
+    *,
+    rounded: bool,
+    tuner: GemmTuner,
+    can_join: Callable[[Sequence[Operation]], bool] = can_join,
 ) -> tuple[Claim, ...]:
     """Return the claims, longest first; `rounded`: products see activations in bfloat16.
 
-    `can_join` says of projections whether their weights may lie below one another.
+    `tuner` chooses the products' kernels; `can_join` says of projections whether their weights may
+    lie below one another.
     """
-    products = Products(PRODUCT, rounded)
-    exact = Products(EXACT_PRODUCT, False)
+    products = Products(PRODUCT, rounded, tuner)
+    exact = Products(EXACT_PRODUCT, False, tuner)
     return (
         Claim(
             "gated_linears",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from spaninfer_kernels_cpu import Epilogue, Gemm, Packed, gate_formula
 
 from spaninfer_engine.backends.cpu.elementwise import write_formula
 from spaninfer_engine.backends.cpu.recorder import Floats, Recorder, Value
 from spaninfer_engine.backends.cpu.script import Recorded, Values
+from spaninfer_engine.backends.cpu.tuning import GemmTuner
 from spaninfer_engine.ops.fuse import use_of
-from spaninfer_engine.ops.operation import Operation
+from spaninfer_engine.ops.operation import Operation, Packable
 from spaninfer_engine.ops.table import Pack
 
 PRODUCT = "product"  # the layout of weights that products read
@@ -19,11 +23,19 @@ STACK = "stack of products"  # the same of weights[N O C], one per expert
 TURNED_STACK = "stack of turned products"  # of weights[N C O], one per expert or head
 
 
-class Products:
-    """Products with packed weights."""
+def as_stacks(arrays: Sequence[Packable], layout: str) -> list[NDArray[Any]]:
+    """Return weights of products as [N O C], whatever axes their layout gives them."""
+    found: list[NDArray[Any]] = [np.asarray(array) for array in arrays]
+    if layout == TURNED_STACK:
+        return [array.swapaxes(1, 2) for array in found]
+    return found if layout == STACK else [array[None] for array in found]
 
-    def __init__(self, layout: str, rounded: bool) -> None:
-        self._layout, self._rounded = layout, rounded
+
+class Products:
+    """Products with packed weights, by the kernels that `tuner` chose."""
+
+    def __init__(self, layout: str, rounded: bool, tuner: GemmTuner) -> None:
+        self._layout, self._rounded, self._tuner = layout, rounded, tuner
 
     def single(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
         """One product."""
@@ -72,6 +84,7 @@ class Products:
     def by_heads(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
         """A product per head."""
         weight: Packed = pack(operations[0].weights, TURNED_STACK)
+        self._tuner.note(weight, rounded=self._rounded)
 
         def write(to: Recorder, x: Value) -> Values:
             flat = self._product(to, x, weight, None)
@@ -83,6 +96,7 @@ class Products:
         """Return the weights below one another, and the biases."""
         uses = [use_of(operation, "weight") for operation in operations]
         weight: Packed = pack(uses, self._layout)
+        self._tuner.note(weight, rounded=self._rounded)
         if len(operations[0].weights) == 1:
             return weight, None
         return weight, pack([use_of(operation, "bias") for operation in operations], "wide")
@@ -96,7 +110,7 @@ class Products:
         residual: Value | None = None,
         scale: float = 1.0,
     ) -> Value:
-        gemm = Gemm(weight, self._rounded)
+        gemm = self._gemm(weight)
         out = to.new(weight.count * weight.layout.outputs, per_logit=x.per_logit)
         to.calls += gemm.calls(
             x.rows,
@@ -107,8 +121,12 @@ class Products:
         )
         return out
 
+    def _gemm(self, weight: Packed) -> Gemm:
+        micro = self._tuner.micro(weight.layout.format, rounded=self._rounded)
+        return Gemm(weight, self._rounded, micro)
+
     def _gated(self, to: Recorder, x: Value, weight: Packed, act: str) -> Value:
-        gemm = Gemm(weight, self._rounded)
+        gemm = self._gemm(weight)
         out = to.new(weight.layout.outputs // 2, per_logit=x.per_logit)
         to.calls += gemm.gated_calls(
             x.rows, act, out=out.rows, scratch=_scratch(to, x, gemm), count=x.count

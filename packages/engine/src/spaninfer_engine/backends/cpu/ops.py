@@ -18,8 +18,10 @@ from spaninfer_kernels_cpu import (
     Compilers,
     Format,
     IsaLevelError,
+    Seconds,
     Tell,
     ThreadPool,
+    Tuned,
     attention_kernels,
     logprobs_kernel,
     make_planner_ready,
@@ -32,7 +34,13 @@ from spaninfer_op_reference import QuantizedWeight, WeightFormat
 
 from spaninfer_engine.backends.cpu.elementwise import TABLE
 from spaninfer_engine.backends.cpu.fusions import recorded_claims
-from spaninfer_engine.backends.cpu.gemm import EXACT_PRODUCT, PRODUCT, STACK, TURNED_STACK
+from spaninfer_engine.backends.cpu.gemm import (
+    EXACT_PRODUCT,
+    PRODUCT,
+    STACK,
+    TURNED_STACK,
+    as_stacks,
+)
 from spaninfer_engine.backends.cpu.inputs import Inputs
 from spaninfer_engine.backends.cpu.kv_cache import CacheKind, allocate
 from spaninfer_engine.backends.cpu.quantised import (
@@ -41,6 +49,7 @@ from spaninfer_engine.backends.cpu.quantised import (
     pack_quantised,
 )
 from spaninfer_engine.backends.cpu.script import chain
+from spaninfer_engine.backends.cpu.tuning import GemmTuner
 from spaninfer_engine.backends.reference.ops import ReferenceOps
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.bound import BoundProgram
@@ -61,7 +70,8 @@ class CpuOps(ReferenceOps):
     (`stored_as` is what those of a model without weights would be stored in), and quantised ones as
     codes where products have them (`formats` are those, by name). Products see activations in
     `dtype`, everything else sees them in float32; the KV cache is stored in `kv_dtype`. `tell`
-    hears how many kernels are compiled, and of how many, while a step waits.
+    hears how many kernels are compiled, and of how many, while a step waits. `tuner` chooses the
+    products' kernels.
     """
 
     name = "cpu"
@@ -76,9 +86,13 @@ class CpuOps(ReferenceOps):
         formats: Mapping[str, WeightFormat] | None = None,
         team: ThreadPool | None = None,
         tell: Tell | None = None,
+        tuner: GemmTuner | None = None,
     ) -> None:
         super().__init__("float32")
-        self.claims = recorded_claims(rounded=dtype == "bfloat16", can_join=self._can_join)
+        self._tuner = tuner or GemmTuner()
+        self.claims = recorded_claims(
+            rounded=dtype == "bfloat16", tuner=self._tuner, can_join=self._can_join
+        )
         self._format, self._stored_as, self._kv_dtype = format, stored_as, kv_dtype
         self._formats = formats or {}
         self._team = team
@@ -99,6 +113,20 @@ class CpuOps(ReferenceOps):
         make_thread_pool_ready()
         make_planner_ready()
 
+    def tune(self, tell: Tell) -> None:
+        """Choose the fastest kernels for the weights that were packed or mapped (`GemmTuner.run`).
+
+        Scripts that are recorded later use them.
+        """
+        self._tuner.run(self._compilers, tell)
+        self._tuner.end()
+
+    def time_kernels(self, tell: Tell) -> tuple[tuple[Tuned, ...], dict[int, Seconds]]:
+        """Return the times of kernels, taken anew, and by threads of those for most weights."""
+        tuned = self._tuner.run(self._compilers, tell, anew=True)
+        threads = self._tuner.thread_times(tuned[0], self._compilers) if tuned else {}
+        return tuned, threads
+
     def chain(self, program: BoundProgram[Array]) -> BoundProgram[Array]:
         """Run neighbours that are recorded as one script."""
         return chain(program, self._team or shared_thread_pool(), self._inputs, self._compilers)
@@ -110,15 +138,9 @@ class CpuOps(ReferenceOps):
     def pack(self, arrays: Sequence[Packable], layout: str) -> Any:
         """Return weights of products packed, others as arrays."""
         arrays = [_narrowed(array) for array in arrays]
-        if layout in (PRODUCT, EXACT_PRODUCT):
-            format = self._format if layout == PRODUCT else None
-            below = [np.asarray(array)[None] for array in arrays]
-            return pack_stack(below, format or self._as_stored(arrays))
-        if layout in (STACK, TURNED_STACK):
-            stacks = [np.asarray(array) for array in arrays]
-            if layout == TURNED_STACK:
-                stacks = [stack.swapaxes(1, 2) for stack in stacks]
-            return pack_stack(stacks, self._format or self._as_stored(arrays))
+        if layout in (PRODUCT, EXACT_PRODUCT, STACK, TURNED_STACK):
+            format = self._format if layout != EXACT_PRODUCT else None
+            return pack_stack(as_stacks(arrays, layout), format or self._as_stored(arrays))
         if layout == TABLE:  # as kernels read it: in place, if that can be
             return np.require(super().pack(arrays, "stored"), requirements=["C", "ALIGNED"])
         return super().pack(arrays, layout)

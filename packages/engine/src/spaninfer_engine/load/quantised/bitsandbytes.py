@@ -8,7 +8,7 @@ bits where it is nested; `weight.quant_map`; JSON in `weight.quant_state.bitsand
 from __future__ import annotations
 
 import json
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -30,26 +30,23 @@ def read_4bit(module: Module) -> QuantizedEntry:
     state = _state(module, kind)
     rows, columns = state["shape"]
     block = state["blocksize"]
-    if columns % block:
-        raise module.error(
-            f"blocks of {block} cross rows of {columns}, which share no scale then; "
-            "dequantise the model with transformers and save it again"
-        )
-    module.demand("weight.absmax", (rows * columns // block,))
-    if module.type("weight").itemsize * prod(module.shape("weight")) != rows * columns // 2:
+    blocks = -(-rows * columns // block)
+    module.demand("weight.absmax", (blocks,))
+    if module.type("weight").itemsize * prod(module.shape("weight")) != -(-rows * columns // 2):
         raise module.error(f"weight is {list(module.shape('weight'))} for {[rows, columns]}")
     module.demand("weight.quant_map", (16,))
     if _is_nested(module):
-        count = -(-(rows * columns // block) // state["nested_blocksize"])
+        count = -(-blocks // state["nested_blocksize"])
         module.demand("weight.nested_absmax", (count,))
         module.demand("weight.nested_quant_map", (256,))
     table = module.read("weight.quant_map").astype(np.float32)
+    common = gcd(block, columns)  # blocks that cross rows are cut where rows end
     format = WeightFormat(
         f"bitsandbytes {kind.upper()} g{block}",
         "table",
         4,
         group_rows=1,
-        group_columns=block,
+        group_columns=common,
         scale="float32",
         stored_bits=4 + (8 if _is_nested(module) else 32) / block,
         table=tuple(map(float, table)),
@@ -58,8 +55,9 @@ def read_4bit(module: Module) -> QuantizedEntry:
     def load() -> QuantizedWeight:
         data = np.ascontiguousarray(module.read("weight")).reshape(-1).view(np.uint8)
         swapped = data >> np.uint8(4) | data << np.uint8(4)  # even numbers lie in high halves
-        codes = unpack_pairs(swapped).reshape(rows, columns)
-        return QuantizedWeight(format, codes, _scales(module, state).reshape(rows, -1))
+        codes = unpack_pairs(swapped)[: rows * columns].reshape(rows, columns)
+        scales = np.repeat(_scales(module, state), block // common)[: codes.size // common]
+        return QuantizedWeight(format, codes, scales.reshape(rows, -1))
 
     return module.entry(format, (rows, columns), load)
 

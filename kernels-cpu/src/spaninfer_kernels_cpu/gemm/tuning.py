@@ -1,0 +1,173 @@
+"""Tuning of GEMM kernels: the candidates for a weight format, and the choice by measurements. Pure.
+
+Every ISA level reads the same packed weights, so the micro-kernels of a product can be chosen when
+the model is loaded. What a CPU has says which of them run, not which of them is fastest: Zen 4
+executes 512 bits in two halves, and software prefetch helps some cores and hinders others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TypeAlias
+
+from spaninfer_kernels_cpu.codegen.isa_level import IsaLevel
+from spaninfer_kernels_cpu.gemm.micro_kernel import AHEAD, MicroKernel, MicroKernels
+from spaninfer_kernels_cpu.quantisation.layout import Format
+
+FEW_ROWS = (1, 4)
+MANY_ROWS = (64,)
+ROWS = (*FEW_ROWS, *MANY_ROWS)
+"""Rows of the products that are timed: decodes of one and of some requests, a prompt."""
+
+MARGIN = 0.05
+"""Gain below which the default stays: times of one kernel differ by 1 to 3 % on a quiet machine."""
+
+BOUND = 2.0**-10
+"""Largest difference from the default's results, in parts of their largest. Quantised weights give
+equal bits in every candidate; products of bfloat16 pairs round otherwise than wide ones."""
+
+_PREFETCHES = (0, AHEAD)
+_TILE_ROWS = (4, 6, 8)  # divisors of ROWS_PER_TASK that registers of some level hold
+
+Seconds = Mapping[int, float]
+"""Seconds of a product, by rows."""
+
+
+_Part: TypeAlias = Callable[[MicroKernels], object]
+"""The micro-kernels that some numbers of rows use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Micro-kernels by name; the name differs between the candidates of a format."""
+
+    name: str
+    micro: MicroKernels
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The candidates that multiply few rows, and many."""
+
+    few: Candidate
+    many: Candidate
+
+    @property
+    def micro(self) -> MicroKernels:
+        """Their micro-kernels."""
+        return replace(self.few.micro, many=self.many.micro.many)
+
+
+def candidates(
+    format: Format, *, rounded: bool, levels: Sequence[IsaLevel]
+) -> tuple[Candidate, ...]:
+    """Return the ways to multiply weights of a format, the default of the first level first.
+
+    Then those of the other levels, then other prefetch distances and tile shapes of the first;
+    each pair of micro-kernels once.
+    """
+    found: dict[MicroKernels, str] = {}
+    for name, micro in _named(format, rounded, levels):
+        found.setdefault(micro, name)
+    return tuple(Candidate(name, micro) for micro, name in found.items())
+
+
+def _named(
+    format: Format, rounded: bool, levels: Sequence[IsaLevel]
+) -> Iterator[tuple[str, MicroKernels]]:
+    for level in levels:
+        yield level.name, MicroKernels.of(format, rounded=rounded, level=level)
+    first, *_ = levels
+    micro = MicroKernels.of(format, rounded=rounded, level=first)
+    for ahead in _PREFETCHES:
+        way = f"prefetch of {ahead} B" if ahead else "no prefetch"
+        one, small = (replace(each, ahead=ahead) for each in (micro.one, micro.small))
+        yield f"{first.name}, {way}", replace(micro, one=one, small=small)
+    if not micro.many.by_tiles:
+        for rows in _TILE_ROWS:
+            many = replace(micro.many, rows=rows)
+            yield f"{first.name}, tile of {rows} rows", replace(micro, many=many)
+
+
+def choose(found: Sequence[Candidate], seconds: Mapping[str, Seconds]) -> Choice:
+    """Return the fastest candidates, by `seconds` of those whose results are right.
+
+    Few and many rows are chosen apart where both read the same prepared activations and add in
+    the same order. Nothing becomes slower than with the first candidate, the default, by more than
+    the margin; without its times, it is chosen.
+    """
+    default, *_ = found
+    if default.name not in seconds:
+        return Choice(default, default)
+    timed = [each for each in found if each.name in seconds]
+    few = _fastest(timed, _for_few, seconds, FEW_ROWS)
+    many = _fastest(timed, _for_many, seconds, MANY_ROWS)
+    if _go_together(few.micro.one, many.micro.many):
+        return Choice(few, many)
+    whole = _fastest(timed, _whole, seconds, ROWS)
+    return Choice(whole, whole)
+
+
+def relative(name: str, default: str, seconds: Mapping[str, Seconds], rows: Sequence[int]) -> float:
+    """Return the geometric mean, over these numbers of rows, of a candidate's time by the
+    default's.
+    """
+    ratios = [seconds[name][each] / seconds[default][each] for each in rows]
+    return float(prod(ratios) ** (1 / len(ratios)))
+
+
+def _fastest(
+    timed: Sequence[Candidate], part: _Part, seconds: Mapping[str, Seconds], rows: Sequence[int]
+) -> Candidate:
+    """Return the candidate with the least times together, none of them above the default's.
+
+    Candidates that are the default in the `part` that these rows use tell how far times of one
+    kernel differ here, as they do on a busy machine; a gain must be larger.
+    """
+    default, *others = timed
+
+    def ratio(each: Candidate, some: Sequence[int]) -> float:
+        return relative(each.name, default.name, seconds, some)
+
+    alike = [ratio(each, rows) for each in others if part(each.micro) == part(default.micro)]
+    margin = max([MARGIN, *(1 - min(each, 1 / each) for each in alike)])
+    able = [
+        each
+        for each in _distinct(timed, part)
+        if all(ratio(each, [one]) <= 1 + MARGIN for one in rows)
+    ]
+    best = min(able, key=lambda each: ratio(each, rows))
+    return best if ratio(best, rows) < 1 - margin else default
+
+
+def _distinct(timed: Sequence[Candidate], part: _Part) -> list[Candidate]:
+    """Return the first of the candidates that are alike in a part, whose times differ by chance."""
+    found: dict[object, Candidate] = {}
+    for each in timed:
+        found.setdefault(part(each.micro), each)
+    return list(found.values())
+
+
+def _for_few(micro: MicroKernels) -> object:
+    return micro.one, micro.small
+
+
+def _for_many(micro: MicroKernels) -> object:
+    return micro.many
+
+
+def _whole(micro: MicroKernels) -> object:
+    return micro
+
+
+def _go_together(one: MicroKernel, many: MicroKernel) -> bool:
+    """Return True if a row has the same activations and the same sums alone and among others."""
+    is_alike = (one.row_bytes, one.parts) == (many.row_bytes, many.parts)
+    return is_alike and (one.is_quantised or one.isa_path == many.isa_path)
+
+
+def is_within(spent_s: float, longest_s: float, budget_s: float) -> bool:
+    """Return True if one more candidate, which takes as long as the longest, is within budget."""
+    return spent_s + longest_s <= budget_s
