@@ -37,11 +37,30 @@ def formats() -> Iterator[tuple[str, dict[str, Any], Format]]:
 
 def log_probabilities(**asked: Any) -> list[Array]:
     """Return [T V] of each text."""
-    found = []
-    for logits in logits_of(texts(), TOKENS, backend="cpu", dtype="float32", **asked):
-        wide = np.float64(logits) - logits.max(-1, keepdims=True)
-        found.append(wide - np.log(np.exp(wide).sum(-1, keepdims=True)))
-    return found
+    each = logits_of(texts(), TOKENS, backend="cpu", dtype="float32", **asked)
+    return list(map(as_log_probabilities, each))
+
+
+def as_log_probabilities(logits: Array) -> Array:
+    """Return the logarithm of softmax(logits[T V]), in float64."""
+    wide = np.float64(logits) - logits.max(-1, keepdims=True)
+    log: Array = wide - np.log(np.exp(wide).sum(-1, keepdims=True))
+    return log
+
+
+def figures(exact: list[Array], found: list[Array]) -> dict[str, Any]:
+    """Return the divergence of log-probabilities [T V] of each text from exact ones, in nats."""
+    pairs = list(zip(exact, found, strict=True))
+    each = [(np.exp(p) * (p - q)).sum(-1) for p, q in pairs]
+    means, divergence = np.array([one.mean() for one in each]), np.concatenate(each)
+    same = np.concatenate([p.argmax(-1) == q.argmax(-1) for p, q in pairs])
+    return {
+        "kl": float(divergence.mean()),
+        "standard_error": float(means.std() / len(means) ** 0.5),
+        "p99_kl": float(np.quantile(divergence, 0.99)),
+        "same_token": float(same.mean()),
+        "tokens": len(divergence),
+    }
 
 
 def mebibytes(format: Format) -> float:
@@ -57,20 +76,12 @@ def main() -> None:
     """Print the divergence of each format."""
     exact = log_probabilities()
     for name, asked, format in formats():
-        pairs = list(zip(exact, log_probabilities(**asked), strict=True))
-        each = [(np.exp(p) * (p - q)).sum(-1) for p, q in pairs]
-        means, divergence = np.array([one.mean() for one in each]), np.concatenate(each)
-        same = np.concatenate([p.argmax(-1) == q.argmax(-1) for p, q in pairs])
-        figures = {
+        size = {
             "bits": Layout(format, 64, 1024).panel_bytes * 8 / (64 * 1024),
             "mebibytes": round(mebibytes(format), 2),
-            "kl": float(divergence.mean()),
-            "standard_error": float(means.std() / len(means) ** 0.5),
-            "p99_kl": float(np.quantile(divergence, 0.99)),
-            "same_token": float(same.mean()),
-            "tokens": len(divergence),
         }
-        print(json.dumps({"benchmark": "weight divergence", "format": name, **figures}), flush=True)
+        about = {"benchmark": "weight divergence", "format": name, **size}
+        print(json.dumps(about | figures(exact, log_probabilities(**asked))), flush=True)
 
 
 if __name__ == "__main__":

@@ -234,7 +234,8 @@ def test_gates_are_applied_to_the_upper_half_of_the_weight(on_gpu, format, act):
     [
         *(Tile(8, groups, 0, splits) for groups in (1, 2, 3) for splits in (1, 2, 8)),
         *(Tile(64, groups, 0, splits, True) for groups in (1, 2) for splits in (1, 3)),
-        *(Tile(tokens, 2, 0, 1, True, False) for tokens in (16, 128, 256)),
+        *(Tile(tokens, 2, 0, 1, True, False) for tokens in (16, 128, 160, 192, 256)),
+        Tile(96, 2, 0, 1, True),
         *(Tile(tokens, groups, 3, hopper=False) for tokens in (8, 32) for groups in (1, 2)),
     ],
     ids=str,

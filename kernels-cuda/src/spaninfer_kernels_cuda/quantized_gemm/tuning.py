@@ -22,7 +22,12 @@ _SMS, _NEARLY_ALL_SMS = 132, 120  # of an H200
 _BLOCKS_IN_CLUSTERS = {False: 264, True: 132}
 _LONG = 4  # K, in outputs: down projections
 _MANY_OUTPUTS = 16_384
-_TOKENS = (8, 16, 32, 64, 128, 256)
+_TOKENS = (8, 16, 32, 64, 96, 128)
+# Beyond, tiles of these. Rows beyond the last cost more than others: 384 in tiles of 256 take 1.85
+# times as long as in tiles of 192 (H200).
+_MANY_TOKENS = (256, 192, 160)
+_COST_OF_ROW = {256: 1.0, 192: 1.05, 160: 1.15}
+_COST_OF_EMPTY_ROW = 2.7
 _GENERAL_TOKENS = (8, 16, 32, 64)
 _FEW = 16  # tokens that mma.sync multiplies
 _MOST_FOLDED = 128  # tokens whose sums have room beside those of a group, and in clusters
@@ -30,7 +35,7 @@ _LEAST_GROUP = 16  # columns: with one wgmma each, their numbers would not fit i
 _MOST_MULTIPLIED = 1024  # tokens
 _FEWEST_STAGES, _MOST_STAGES = 3, 8  # of general.cu
 
-TOKENS = (*_TOKENS, 512, 1024)
+TOKENS = (*_TOKENS, 160, 192, 256, 320, 384, 512, 1024)
 """Numbers of tokens that have all kernels of a weight between them."""
 
 
@@ -106,8 +111,10 @@ def choose(
     if arch != "sm_90a" or (gated and shape.outputs % 16):
         return _choose_general(shape, format, shared_bytes)
     tokens = _tokens_for(shape.rows, _TOKENS)
-    if shape.rows <= 2 * _MOST_FOLDED and shape.outputs < _MANY_OUTPUTS:
-        tokens = min(tokens, _MOST_FOLDED)  # twice as many tiles, for all SMs
+    if shape.rows > _MOST_FOLDED:
+        tokens = min(_MANY_TOKENS, key=lambda tokens: _rows_paid_for(shape.rows, tokens))
+    if tokens == _MANY_TOKENS[0] >= shape.rows and shape.outputs < _MANY_OUTPUTS:
+        tokens = _MOST_FOLDED  # twice as many tiles, for all SMs
     wgmma = tokens > _FEW
     folds = format.shift != "minimum" and tokens <= _MOST_FOLDED
     folds = folds and not (wgmma and format.group == _LEAST_GROUP)
@@ -123,6 +130,12 @@ def choose(
     if wgmma and _NEARLY_ALL_SMS <= tiles <= _SMS:
         tile = replace(tile, per_sm=None)
     return fill(tile, format, room)
+
+
+def _rows_paid_for(rows: int, tokens: int) -> float:
+    """Return how many rows of tiles of 256 cost as much as tiles of so many tokens."""
+    empty = -rows % tokens
+    return _COST_OF_ROW[tokens] * (rows + _COST_OF_EMPTY_ROW * empty)
 
 
 def _choose_general(shape: Shape, format: QuantizedFormat, shared_bytes: int) -> Tile:

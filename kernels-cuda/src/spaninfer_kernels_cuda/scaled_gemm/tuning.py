@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
@@ -10,7 +9,9 @@ from typing import Final
 
 from spaninfer_kernel_launch import DTypeError, ShapeError
 
+from spaninfer_kernels_cuda.gemm import buckets
 from spaninfer_kernels_cuda.gemm import tuning as floats
+from spaninfer_kernels_cuda.gemm.buckets import FEW_ROWS, bucket_of
 from spaninfer_kernels_cuda.gemm.prepared import BLOCK, Codes
 from spaninfer_kernels_cuda.gemm.tiles import every_tile as every_float_tile
 from spaninfer_kernels_cuda.gemm.tuning import Shape, Tile, fill
@@ -18,9 +19,6 @@ from spaninfer_kernels_cuda.gemm.wide import Wide, fill_wide, units_of
 
 MOST_ROWS: Final = 65_536
 _MOST_RESULTS: Final = 2**31 - 1
-_FEW_ROWS: Final = 64  # of x: beyond, reading x costs as much as reading the weight
-# Numbers of rows that are chosen for: others are rounded up to these.
-_BUCKETS: Final = (*range(1, _FEW_ROWS), *range(_FEW_ROWS, 512, 16), *range(512, 8192 + 1, 64))
 _CHUNK: Final = 128  # codes of K
 
 # Groups, blocks of 64 rows of x and rows of the weight, without stages.
@@ -39,10 +37,11 @@ _CLUSTERS: Final = {1: 132, 2: 66, 4: 28}  # that run at a time, by splits of K
 # within 14 % (2026-11-23; benchmarks/records). Multiply-adds of an SM per nanosecond; for a tile
 # beside them, and for each of its results; for a tile of alternating groups, which write results
 # meanwhile, and for the last.
-_MACS_PER_NS: Final = {"rows": 5700.0, "blocks": 4200.0}
-_TILE_NS, _RESULT_NS = 2000, 0.055
+_MACS_PER_NS: Final = {"rows": 3500.0, "blocks": 3570.0}
+_CACHE_BYTES_PER_NS: Final = 53.0
+_TILE_NS, _RESULT_NS = 2140, 0.055
 _TURN_NS, _LAST_TURN_NS = 1200, 2500
-_SPLIT_NS: Final = 3500  # for the reduction over a cluster
+_SPLIT_NS: Final = 7000  # for the reduction over a cluster
 _MEMORY_NS, _BYTES_PER_NS = 3500, 3600  # for the weight, where reading it takes longest
 _TIE: Final = 0.1  # of the time for multiplying: among tiles that wait for memory
 _SHARED_BYTES: Final = 232_448  # that a block may have on Hopper
@@ -78,12 +77,12 @@ def blocks_of_rows(shape: Shape, *, gated: bool) -> int:
 def choose(shape: Shape, codes: Codes, arch: str, shared_bytes: int, *, gated: bool) -> Tile | Wide:
     """Return the tile for `shape` on GPUs of `arch` whose blocks may have `shared_bytes`."""
     pairs_fit = shape.outputs % 16 == 0 or not gated
-    if arch == "sm_90a" and shape.rows > _FEW_ROWS and shape.outputs % 8 == 0 and pairs_fit:
+    if arch == "sm_90a" and shape.rows > FEW_ROWS and shape.outputs % 8 == 0 and pairs_fit:
         tiles = (fill_wide(tile, shared_bytes) for tile in _wide_tiles(codes))
-        rows = _BUCKETS[bisect_left(_BUCKETS, shape.rows, hi=len(_BUCKETS) - 1)]
-        return min(tiles, key=lambda tile: _estimate_ns(replace(shape, rows=rows), codes, tile))
+        rounded = replace(shape, rows=bucket_of(shape.rows))
+        return min(tiles, key=lambda tile: _estimate_ns(rounded, codes, tile))
     # Chunks have as many bytes as those of 16-bit floats; tiles of more rows of x would spill.
-    halved = replace(shape, rows=min(shape.rows, _FEW_ROWS), inner=shape.inner // 2)
+    halved = replace(shape, rows=min(shape.rows, FEW_ROWS), inner=shape.inner // 2)
     tile = floats.choose(halved, arch, shared_bytes, gated=gated)
     assert isinstance(tile, Tile)
     return _with_scales(tile, codes, shared_bytes)
@@ -114,7 +113,9 @@ def _estimate_ns(shape: Shape, codes: Codes, tile: Wide) -> float:
     if tile.alternate and shape.rows <= _ALTERNATE_BEYOND:
         return inf
     results, turns = tile.tokens * tile.rows, -(-units // clusters)
-    multiply_ns = -(-chunks // tile.splits) * results * _CHUNK / _MACS_PER_NS[codes.scales]
+    copied = tile.rows + tile.tokens  # lines of a chunk
+    chunk_ns = _CHUNK * max(results / _MACS_PER_NS[codes.scales], copied / _CACHE_BYTES_PER_NS)
+    multiply_ns = -(-chunks // tile.splits) * chunk_ns
     if tile.alternate:
         compute_ns = turns * (multiply_ns + _TURN_NS) + _LAST_TURN_NS
     else:
@@ -138,11 +139,9 @@ def rows_of_tiles(
     outputs: int, inner: int, codes: Codes, arch: str, shared_bytes: int, *, gated: bool
 ) -> tuple[int, ...]:
     """Return numbers of rows that have every tile between them, of 1 to 8192 rows."""
-    found: dict[Tile | Wide, int] = {}
-    for rows in _BUCKETS:
-        shape = Shape(rows, outputs, inner)
-        found.setdefault(choose(shape, codes, arch, shared_bytes, gated=gated), rows)
-    return tuple(found.values())
+    return buckets.rows_of_tiles(
+        lambda rows: choose(Shape(rows, outputs, inner), codes, arch, shared_bytes, gated=gated)
+    )
 
 
 def every_tile(codes: Codes) -> Iterator[Tile | Wide]:
@@ -150,7 +149,7 @@ def every_tile(codes: Codes) -> Iterator[Tile | Wide]:
     few = (
         _with_scales(tile, codes, _SHARED_BYTES)
         for tile in every_float_tile()
-        if isinstance(tile, Tile) and tile.tokens <= _FEW_ROWS
+        if isinstance(tile, Tile) and tile.tokens <= FEW_ROWS
     )
     yield from dict.fromkeys(few)
     for tile in _wide_tiles(codes):

@@ -57,6 +57,18 @@ class _OneLayout(_Ops):
         return "wide" if layout == "gemm" else layout
 
 
+class _Noting(_Ops):
+    """Notes the layouts that plain numbers are packed in."""
+
+    def __init__(self) -> None:
+        super().__init__("float32")
+        self.layouts: list[str] = []
+
+    def pack(self, arrays: Sequence[Any], layout: str) -> Any:
+        self.layouts.append(layout)
+        return super().pack(arrays, layout)
+
+
 class _Codes:
     def __init__(self, weights: Sequence[QuantizedWeight]) -> None:
         self.weights, self.nbytes = weights, 1
@@ -118,3 +130,13 @@ def test_plain_numbers_are_packed_once_for_layouts_in_which_they_lie_alike() -> 
     assert isinstance(codes, _Codes)
     assert packer([_use("a")], "wide") is not codes
     assert len(packer.quantised) == 2
+
+
+def test_a_weight_that_is_kept_is_packed_as_plain_numbers_and_shared_with_the_table() -> None:
+    ops = _Noting()
+    packer = Packer(ops, _Reader(), {"head"})
+
+    head, _ = packer([_use("head")], "gemm"), packer([_use("other")], "gemm")
+
+    assert ops.layouts == ["plain", "gemm"]
+    assert packer([_use("head")], "plain") is head

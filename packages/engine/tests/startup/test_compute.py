@@ -82,6 +82,12 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
         (ON_TURING, {"backend": "cuda", "dtype": "bfloat16"}, "needs compute capability 8.0"),
         (WITH_TORCH, {"backend": "cpu", "dtype": "float16"}, "choose --backend torch"),
         (BARE, {"batch_invariant": True}, r"batch_invariant requires --backend cuda \(got cpu\)"),
+        (BARE, {"keep_head": True}, "keep_head only applies to quantize; add --quantize"),
+        (
+            BARE,
+            {"quantize": "int4", "keep_head": True},
+            r"keep_head requires --backend cuda \(got cpu\)",
+        ),
         (BARE, {"graphs": True}, r"graphs requires --backend cuda \(got cpu\)"),
         (BARE, {"backend": "reference", "tune": True}, r"tune requires --backend cpu \(got ref"),
         (WITH_GPU, {"batch_invariant": True}, "batch_invariant requires --backend cuda"),
@@ -119,6 +125,16 @@ def test_the_start_says_what_weights_become(options, why):
     (weights,) = (decision for decision in decisions if decision.what == "weights")
     assert weights.value == options["quantize"]
     assert weights.why.startswith(why)
+
+
+def test_the_start_says_that_the_head_is_kept():
+    def why(**options):
+        options = {"backend": "cuda", "quantize": "fp8", **options}
+        decisions = decide_compute(asked(**options), "bfloat16", WITH_KERNELS).decisions
+        return next(decision.why for decision in decisions if decision.what == "weights")
+
+    assert why(keep_head=True) == "requested: rounded from what is stored, the head in 16 bits"
+    assert "head" not in why()
 
 
 def test_the_start_says_that_answers_depend_on_their_request_alone():

@@ -42,6 +42,14 @@ BackendOption = Annotated[
     ),
 ]
 Device = Annotated[str | None, _engine("cpu, cuda (or gpu), cuda:1, …")]
+KeepHead = Annotated[
+    bool,
+    _engine(
+        "With --quantize: keep the head, which makes logits, in 16 bits, as published models have "
+        "it. Needs backend cuda.",
+        "--keep-head",
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option(
@@ -179,6 +187,7 @@ class Compute:
     kv_dtype: KVDTypeOption = None
     quantize: QuantizeOption = None
     quantize_group: QuantizeGroupOption = None
+    keep_head: KeepHead = False
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -187,14 +196,17 @@ class Compute:
 
 
 def as_arguments(asked: Mapping[str, Any]) -> list[str]:
-    """Return what was asked for as a command line has it; None is left out.
+    """Return what was asked for as a command line has it; None and False are left out.
 
-    >>> as_arguments({"backend": "cpu", "kv_dtype": None, "quantize_group": 32})
-    ['--backend=cpu', '--quantize-group=32']
+    >>> as_arguments({"backend": "cpu", "kv_dtype": None, "quantize_group": 32, "keep_head": True})
+    ['--backend=cpu', '--quantize-group=32', '--keep-head']
     """
-    return [
-        f"--{name.replace('_', '-')}={value}" for name, value in asked.items() if value is not None
-    ]
+    given = {
+        f"--{name.replace('_', '-')}": value
+        for name, value in asked.items()
+        if value is not None and value is not False
+    }
+    return [name if value is True else f"{name}={value}" for name, value in given.items()]
 
 
 @dataclass(frozen=True, slots=True)

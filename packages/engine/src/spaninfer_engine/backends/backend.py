@@ -81,6 +81,7 @@ class Backend(ABC):
     has_graphs: ClassVar[bool] = False
     can_tune: ClassVar[bool] = False  # does it time kernels at the first start?
     is_invariant: ClassVar[bool] = False  # can logits be the same to the bit in any batch?
+    can_keep_head: ClassVar[bool] = False  # in 16 bits beside quantised weights
     needs_torch: ClassVar[bool] = False
     on_gpu: ClassVar[bool] = False  # can it compute on a GPU?
     on_cpu: ClassVar[bool] = True

@@ -6,7 +6,7 @@ A quantised weight reaches a backend as it is stored where the backend has a ker
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol
 
@@ -47,19 +47,28 @@ class PackedUse:
 
 
 class Packer(Generic[A]):
-    """A Pack that reads and packs uses, once per layout; `quantised` lists what was quantised."""
+    """A Pack that reads and packs uses, once per layout; `quantised` lists what was quantised.
 
-    def __init__(self, ops: Ops[A], reader: Reader) -> None:
-        self._ops, self._reader = ops, reader
+    Weights with the names `kept` are packed as plain numbers, whatever others are rounded to.
+    """
+
+    def __init__(self, ops: Ops[A], reader: Reader, kept: Collection[str] = ()) -> None:
+        self._ops, self._reader, self._kept = ops, reader, kept
         self._packed: dict[object, A] = {}
         self.quantised: list[PackedUse] = []
 
     def __call__(self, uses: Sequence[Use], layout: str) -> A:
         """Return the packed weight of these uses."""
+        if self._keeps(uses):
+            layout = "plain"
         key = layout, tuple((use.tensors, use.stacked, use.view) for use in uses)
         if key not in self._packed:
             self._packed[key] = self._pack(uses, layout)
         return self._packed[key]
+
+    def _keeps(self, uses: Sequence[Use]) -> bool:
+        tensors = [tensor for use in uses for tensor in use.tensors]
+        return all(isinstance(each, Weight) and each.name in self._kept for each in tensors)
 
     def _pack(self, uses: Sequence[Use], layout: str) -> A:
         entries = [[self._quantized(each) for each in use.tensors] for use in uses]

@@ -366,9 +366,12 @@ def _packer(
     asked: EngineConfig, checkpoint: Checkpoint, model: Model, ops: Ops[Any]
 ) -> Packer[Any]:
     """Return what packs a model's weights while it is bound."""
+    kept: frozenset[str] = frozenset()
+    if asked.keep_head and isinstance(model, Decoder):
+        kept = frozenset({model.head.linear.weight.name})
     if asked.weights == "dummy":
-        return Packer(ops, DummyReader(weights(model), asked.seed))
-    return Packer(ops, checkpoint.reader)
+        return Packer(ops, DummyReader(weights(model), asked.seed), kept)
+    return Packer(ops, checkpoint.reader, kept)
 
 
 class WeightCount:

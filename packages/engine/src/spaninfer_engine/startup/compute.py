@@ -121,6 +121,13 @@ def _check_options(asked: EngineConfig, backend: Backend) -> None:
             f"quantize_group only applies to {' and '.join(GROUPED)}; add --quantize "
             f"{'|'.join(GROUPED)} or drop --quantize-group"
         )
+    if asked.keep_head and asked.quantize is None:
+        raise ConfigError("keep_head only applies to quantize; add --quantize or drop --keep-head")
+    if asked.keep_head and not backend.can_keep_head:
+        raise ConfigError(
+            f"keep_head requires --backend {_those_with('can_keep_head')} (got {backend.name}); or "
+            "leave keep_head out"
+        )
     if asked.quantize is not None and asked.quantize not in backend.quantizes:
         able = " or ".join(
             each.name for each in BACKENDS.values() if asked.quantize in each.quantizes
@@ -137,7 +144,9 @@ def _those_with(ability: str) -> str:
 
 def _scales(asked: EngineConfig, packed: bool) -> str:
     why = "packed" if packed else "requested"
+    head = ", the head in 16 bits" if asked.keep_head else ""
     if asked.quantize not in GROUPED:
-        return f"{why}: rounded from what is stored"
+        return f"{why}: rounded from what is stored{head}"
     group = packing_of(asked.quantize, asked.quantize_group).group
-    return f"{why}: one scale per {'row' if group is None else f'group of {group} channels'}"
+    each = "row" if group is None else f"group of {group} channels"
+    return f"{why}: one scale per {each}{head}"

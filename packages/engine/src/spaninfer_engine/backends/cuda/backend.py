@@ -44,6 +44,7 @@ class CudaBackend(Backend):
     quantizes = ("fp8", "w8a8", "int8", "int4")
     code_activations = "16-bit activations"
     is_invariant = True
+    can_keep_head = True
     needs_torch = True
     on_gpu = True
     on_cpu = False

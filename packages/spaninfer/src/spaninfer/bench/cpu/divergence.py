@@ -8,7 +8,7 @@ the next token's distribution in a format from that in float32, in nats, its mea
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +27,9 @@ from spaninfer_engine.plan import NewSequence, Slice, StepPlan, TableUpdate
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.run.runner import Runner
+from spaninfer_engine.spec.nodes import Decoder
 from spaninfer_engine.startup.build import open_on_cpu, silent
+from spaninfer_engine.step.device import Device
 from spaninfer_engine.step.sequences import Sequences
 
 from spaninfer.bench.cpu.formats import PeerFormat, Setting
@@ -66,7 +68,7 @@ REQUESTS: Final = (  # of one text, formats' divergences differ by up to a third
 )
 """What the texts answer. Six leave a mean with a standard error of a sixth, 24 of a twelfth."""
 
-_SPAN_LEN: Final = 32
+SPAN_LEN: Final = 32
 
 
 def divergence(exact: Logits, logits: Logits) -> float:
@@ -154,11 +156,18 @@ def logits_of(texts: Sequence[Text], rows: int, **options: Any) -> Iterator[Logi
     with open_checkpoint(asked.model) as checkpoint:
         decoder, ops = open_on_cpu(asked, checkpoint)
         bound = bind(lower(decoder), ops, checkpoint.reader)
-    kept, spans = Kept(), -(-max(map(len, texts)) // _SPAN_LEN)
+    start = HostStart(bound.run, ops, decoder)
+    yield from logits_by(lambda setup: start.device(setup, silent), decoder, texts, rows)
+
+
+def logits_by(
+    device_for: Callable[[DeviceSetup], Device], decoder: Decoder, texts: Sequence[Text], rows: int
+) -> Iterator[Logits]:
+    """Yield the logits[T V] of each text by a decoder on a device, `rows` tokens in a step."""
+    kept, spans = Kept(), -(-max(map(len, texts)) // SPAN_LEN)
     groups = len(decoder.groups)
-    sequences = Sequences(groups, max_len=spans * _SPAN_LEN, span_len=_SPAN_LEN, num_rows=1)
-    setup = DeviceSetup(sequences, (spans,) * groups)
-    device = HostStart(bound.run, ops, decoder).device(setup, silent)
+    sequences = Sequences(groups, max_len=spans * SPAN_LEN, span_len=SPAN_LEN, num_rows=1)
+    device = device_for(DeviceSetup(sequences, (spans,) * groups))
     runner = Runner(device, sequences, kept, vocab=decoder.vocab)
     places = [(group, 0, tuple(range(spans))) for group in range(groups)]
     for number, text in enumerate(texts):
