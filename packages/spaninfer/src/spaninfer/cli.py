@@ -11,22 +11,21 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from spaninfer_engine import Engine, EngineConfig, EngineState
 from spaninfer_engine.convert import convert as convert_weights
 from spaninfer_engine.errors import StepTimeout
-from spaninfer_engine.sizes import parse_bytes
 from spaninfer_engine.startup.build import build
 from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.tune import tune as tune_kernels
 from spaninfer_serving import Settings, bind
 from spaninfer_serving import serve as serve_until_signal
 from spaninfer_serving.chat_traits import traits_of
-from spaninfer_serving.keys import hash_of, read_admin_file, read_key_file
+from spaninfer_serving.keys import hash_of
 
-from spaninfer import hub, options, show
+from spaninfer import hub, options, serve_options, show
 from spaninfer.bench.commands import app as bench_app
 from spaninfer.chat import Chat
 from spaninfer.doctor import examine
@@ -91,101 +90,12 @@ def main(
 def serve(
     model: options.Model = "demo",
     *,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 takes any free one.")] = 8000,
+    listening: serve_options.Listening,
     served_model_name: options.ServedName = None,
-    api_key: Annotated[
-        list[str] | None,
-        typer.Option(envvar="SPANINFER_API_KEY", help="A key clients must send; may be repeated."),
-    ] = None,
-    priority_key: Annotated[
-        list[str] | None,
-        typer.Option(
-            envvar="SPANINFER_PRIORITY_KEY",
-            help="A key whose requests may set a priority, too; may be repeated.",
-        ),
-    ] = None,
-    key_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="A TOML file of hashed keys and what each may use: docs/guides/serve.md."
-        ),
-    ] = None,
-    admin_key_file: Annotated[
-        Path | None,
-        typer.Option(help="A file of hashed keys that may operate the server, one in a line."),
-    ] = None,
-    no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Listen on an open address without a key.")
-    ] = False,
-    share_prefixes: Annotated[
-        bool,
-        typer.Option(
-            "--share-prefixes", help="Let requests with different keys share cached prefixes."
-        ),
-    ] = False,
-    max_body: Annotated[
-        str | None,
-        typer.Option(
-            help="Largest request body, such as 8MiB; "
-            "default: 2 MiB, and 32 bytes per token of the model's context."
-        ),
-    ] = None,
-    drain: Annotated[
-        float, typer.Option(help="Seconds that running requests may take after SIGTERM.")
-    ] = 30.0,
-    allow_origin: Annotated[
-        list[str] | None,
-        typer.Option(help="A web origin whose pages may call this server; may be repeated."),
-    ] = None,
-    tool_parser: Annotated[
-        str | None,
-        typer.Option(
-            help="How the model writes tool calls: a name of docs/guides/tools.md; "
-            "default: found from the chat template."
-        ),
-    ] = None,
-    media_folder: Annotated[
-        Path | None,
-        typer.Option(help="Read file: URLs of images, video and audio below this folder."),
-    ] = None,
-    media_fetch: Annotated[
-        bool,
-        typer.Option(
-            "--media-fetch", help="Fetch https: URLs of images, video and audio, if public."
-        ),
-    ] = False,
-    media_host: Annotated[
-        list[str] | None,
-        typer.Option(help="Fetch from this host alone; may be repeated."),
-    ] = None,
-    media_workers: Annotated[
-        int, typer.Option(help="Processes that decode images, video and audio.")
-    ] = 2,
-    max_media: Annotated[
-        int, typer.Option(help="Images, videos and clips that one request may have.")
-    ] = 64,
-    log_format: Annotated[
-        Literal["text", "json"], typer.Option(help="json: every line of the log is an object.")
-    ] = "text",
-    metrics_names: Annotated[
-        Literal["spaninfer", "both"],
-        typer.Option(
-            help="both: /metrics has vLLM's names as well, for dashboards that read them."
-        ),
-    ] = "spaninfer",
-    traces: Annotated[
-        bool,
-        typer.Option(
-            "--traces", help="Send OpenTelemetry traces to where OTEL_* says; needs the extra otel."
-        ),
-    ] = False,
-    max_stored_responses: Annotated[
-        int, typer.Option(help="Responses of /v1/responses that are kept in memory; 0: none.")
-    ] = 1024,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Leave out the access log, a line per request.")
-    ] = False,
+    access: serve_options.Access,
+    answering: serve_options.Answering,
+    media: serve_options.MediaSources,
+    telemetry: serve_options.Telemetry,
     threads: options.Threads = None,
     compute: options.Compute,
     cache: options.Cache,
@@ -204,28 +114,11 @@ def serve(
     """Serve a model to OpenAI clients, with a playground at the same address."""
     with show.errors_as_sentences():
         settings = Settings(
-            host=host,
-            port=port,
-            api_keys=tuple(api_key or ()),
-            priority_keys=tuple(priority_key or ()),
-            user_keys=() if key_file is None else read_key_file(key_file),
-            admin_hashes=() if admin_key_file is None else read_admin_file(admin_key_file),
-            no_auth=no_auth,
-            share_prefixes=share_prefixes,
-            max_body_bytes=None if max_body is None else parse_bytes(max_body),
-            drain_s=drain,
-            log_requests=not quiet,
-            log_format=log_format,
-            metrics_names=metrics_names,
-            traces=traces,
-            max_stored_responses=max_stored_responses,
-            allow_origins=tuple(allow_origin or ()),
-            tool_parser=tool_parser,
-            media_folder=media_folder,
-            media_fetch=media_fetch,
-            media_hosts=tuple(media_host or ()),
-            media_workers=media_workers,
-            max_media=max_media,
+            **listening.asked,
+            **access.asked,
+            **answering.asked,
+            **media.asked,
+            **telemetry.asked,
         )
         config = EngineConfig(
             model=model,
@@ -247,7 +140,7 @@ def serve(
         with bind(settings) as listener, _ended(Engine(_loaded(config, threads))) as engine:
             resolved = engine.resolved
             show.decisions(resolved)
-            show.note(traits_of(engine.template, engine.tokenizer, tool_parser).summary)
+            show.note(traits_of(engine.template, engine.tokenizer, settings.tool_parser).summary)
             ready = partial(show.addresses, engine=engine, settings=settings)
             serve_until_signal(engine, settings, ready, listener)
 

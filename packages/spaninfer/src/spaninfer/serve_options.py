@@ -1,0 +1,186 @@
+"""The options of `serve` beside those of the engine: groups of fields of the server's Settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from spaninfer_engine.sizes import parse_bytes
+from spaninfer_serving.keys import read_admin_file, read_key_file
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """The address to listen on."""
+
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="0 takes any free one.")] = 8000
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Fields of Settings."""
+        return {"host": self.host, "port": self.port}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may use the server, and what they share."""
+
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(envvar="SPANINFER_API_KEY", help="A key clients must send; may be repeated."),
+    ] = None
+    priority_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="SPANINFER_PRIORITY_KEY",
+            help="A key whose requests may set a priority, too; may be repeated.",
+        ),
+    ] = None
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="A TOML file of hashed keys and what each may use: docs/guides/serve.md."
+        ),
+    ] = None
+    admin_key_file: Annotated[
+        Path | None,
+        typer.Option(help="A file of hashed keys that may operate the server, one in a line."),
+    ] = None
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Listen on an open address without a key.")
+    ] = False
+    share_prefixes: Annotated[
+        bool,
+        typer.Option(
+            "--share-prefixes", help="Let requests with different keys share cached prefixes."
+        ),
+    ] = False
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Fields of Settings; raises ConfigError for a file of keys that cannot be read."""
+        return {
+            "api_keys": tuple(self.api_key or ()),
+            "priority_keys": tuple(self.priority_key or ()),
+            "user_keys": () if self.key_file is None else read_key_file(self.key_file),
+            "admin_hashes": (
+                () if self.admin_key_file is None else read_admin_file(self.admin_key_file)
+            ),
+            "no_auth": self.no_auth,
+            "share_prefixes": self.share_prefixes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """What requests may be, and how they are answered."""
+
+    max_body: Annotated[
+        str | None,
+        typer.Option(
+            help="Largest request body, such as 8MiB; "
+            "default: 2 MiB, and 32 bytes per token of the model's context."
+        ),
+    ] = None
+    drain: Annotated[
+        float, typer.Option(help="Seconds that running requests may take after SIGTERM.")
+    ] = 30.0
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="A web origin whose pages may call this server; may be repeated."),
+    ] = None
+    tool_parser: Annotated[
+        str | None,
+        typer.Option(
+            help="How the model writes tool calls: a name of docs/guides/tools.md; "
+            "default: found from the chat template."
+        ),
+    ] = None
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Fields of Settings; raises ConfigError for a size that is none."""
+        return {
+            "max_body_bytes": None if self.max_body is None else parse_bytes(self.max_body),
+            "drain_s": self.drain,
+            "allow_origins": tuple(self.allow_origin or ()),
+            "tool_parser": self.tool_parser,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class MediaSources:
+    """Where images, video and audio come from, and how many."""
+
+    media_folder: Annotated[
+        Path | None,
+        typer.Option(help="Read file: URLs of images, video and audio below this folder."),
+    ] = None
+    media_fetch: Annotated[
+        bool,
+        typer.Option(
+            "--media-fetch", help="Fetch https: URLs of images, video and audio, if public."
+        ),
+    ] = False
+    media_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Fetch from this host alone; may be repeated."),
+    ] = None
+    media_workers: Annotated[
+        int, typer.Option(help="Processes that decode images, video and audio.")
+    ] = 2
+    max_media: Annotated[
+        int, typer.Option(help="Images, videos and clips that one request may have.")
+    ] = 64
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Fields of Settings."""
+        return {
+            "media_folder": self.media_folder,
+            "media_fetch": self.media_fetch,
+            "media_hosts": tuple(self.media_host or ()),
+            "media_workers": self.media_workers,
+            "max_media": self.max_media,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """What the server says of its requests, and keeps of them."""
+
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option(help="json: every line of the log is an object.")
+    ] = "text"
+    metrics_names: Annotated[
+        Literal["spaninfer", "both"],
+        typer.Option(
+            help="both: /metrics has vLLM's names as well, for dashboards that read them."
+        ),
+    ] = "spaninfer"
+    traces: Annotated[
+        bool,
+        typer.Option(
+            "--traces", help="Send OpenTelemetry traces to where OTEL_* says; needs the extra otel."
+        ),
+    ] = False
+    max_stored_responses: Annotated[
+        int, typer.Option(help="Responses of /v1/responses that are kept in memory; 0: none.")
+    ] = 1024
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Leave out the access log, a line per request.")
+    ] = False
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Fields of Settings."""
+        return {
+            "log_requests": not self.quiet,
+            "log_format": self.log_format,
+            "metrics_names": self.metrics_names,
+            "traces": self.traces,
+            "max_stored_responses": self.max_stored_responses,
+        }
