@@ -11,6 +11,7 @@ from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Embedding, Head, Li
 from spaninfer_engine.startup.compute import Compute, decide_compute
 from spaninfer_engine.startup.limits import (
     Memory,
+    StoredWeights,
     decide_budget,
     decide_demand,
     has_graphs,
@@ -181,7 +182,7 @@ def test_a_model_beyond_the_memory_is_refused_before_it_takes_any():
     compute = decide_compute(asked(), "float32", BARE)
 
     with pytest.raises(ConfigError) as refused:
-        refuse_oversized(asked(), compute, huge, 16 * GIB)
+        refuse_oversized(asked(), compute, huge, 16 * GIB, StoredWeights())
 
     told = str(refused.value)
     assert "137,438,953,408 parameters take 512.0 GiB and a step 2,048.0 GiB at least" in told
@@ -200,10 +201,12 @@ def test_weights_take_what_they_are_stored_or_quantised_in_and_nothing_where_the
         ({"quantize": "int4"}, "bfloat16", 0.5),
     ):  # fmt: skip
         needed = int(1000 * 2**20 * size) + step
-        refuse_oversized(asked(**options), compute, model, needed, stored_as=stored_as)
+        refuse_oversized(asked(**options), compute, model, needed, StoredWeights(stored_as))
         with pytest.raises(ConfigError, match="quantize the weights"):
-            refuse_oversized(asked(**options), compute, model, needed // 2, stored_as=stored_as)
-    refuse_oversized(asked(), compute, model, step, mapped=True)
+            refuse_oversized(
+                asked(**options), compute, model, needed // 2, StoredWeights(stored_as)
+            )
+    refuse_oversized(asked(), compute, model, step, StoredWeights(mapped=True))
 
 
 def test_published_codes_take_their_own_bits_where_products_have_them():
@@ -215,10 +218,10 @@ def test_published_codes_take_their_own_bits_where_products_have_them():
     kept = BLOCK_TYPES["Q4_0"].format
     for format, bits in ((kept, 4.5), (replace(kept, permuted=True), 16)):
         needed = int(1000 * 2**20 * bits / 8) + 4 * 512
-        said = {"stored_as": "bfloat16", "formats": {"matrix": format}}
-        refuse_oversized(asked(), compute, model, needed, **said)
+        stored = StoredWeights("bfloat16", formats={"matrix": format})
+        refuse_oversized(asked(), compute, model, needed, stored)
         with pytest.raises(ConfigError, match="quantize the weights"):
-            refuse_oversized(asked(), compute, model, needed - 4096, **said)
+            refuse_oversized(asked(), compute, model, needed - 4096, stored)
 
 
 def test_requests_are_as_long_as_their_tokens_are_kept_account_of():

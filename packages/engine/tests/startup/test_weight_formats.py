@@ -77,8 +77,8 @@ def test_memory_is_asked_for_what_is_held(folder, monkeypatch):
     """A model that fits as codes alone is not refused for what it would take expanded."""
     asked = []
 
-    def note(*_args, **named):
-        asked.append(named["formats"])
+    def note(*_, stored):
+        asked.append(stored.formats)
 
     monkeypatch.setattr(module, "refuse_oversized", note)
     _decision(folder, backend="cpu")

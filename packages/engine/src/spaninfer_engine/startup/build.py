@@ -56,6 +56,7 @@ from spaninfer_engine.startup.kv_offload import open_span_files
 from spaninfer_engine.startup.limits import (
     SPAN_LEN,
     Memory,
+    StoredWeights,
     decide_budget,
     decide_demand,
     refuse_beyond_machine,
@@ -173,9 +174,7 @@ def _load(source: _Source, compute: Compute, rank: Rank, progress: Progress) -> 
     ops = compute.backend.open(options, stage_of(progress, "kernels"))
     refuse_oversized(
         *(asked, compute, model, ops.available_bytes()),
-        stored_as=options.stored_as,
-        mapped=packed is not None,
-        formats=options.formats,
+        stored=StoredWeights(options.stored_as, packed is not None, options.formats),
     )
     ops.warm()
     weights = _packer(asked, source.checkpoint, model, ops) if packed is None else mapped(packed)

@@ -11,7 +11,7 @@ from spaninfer_engine.load.sentence import read_sentence_settings
 from spaninfer_engine.spec.nodes import Decoder, Encoder, Model
 from spaninfer_engine.spec.pooled import as_encoder
 from spaninfer_engine.startup.compute import Compute
-from spaninfer_engine.startup.limits import decide_demand, resolved
+from spaninfer_engine.startup.limits import Allocation, decide_demand, resolved
 
 FOR_DECODERS = (  # options; None: not requested
     "memory",
@@ -71,9 +71,4 @@ def resolve_encoder(asked: EngineConfig, name: str, encoder: Encoder, compute: C
             "a longer text has a step of its own",
         ),
     )
-    return resolved(
-        *(asked, name, encoder, compute, decisions),
-        max_len=demand.max_len,
-        num_spans=(),
-        step_tokens=demand.step_tokens,
-    )
+    return resolved(asked, name, encoder, compute, demand, Allocation(decisions))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from spaninfer_op_reference import WeightFormat
@@ -84,23 +84,28 @@ def refuse_beyond_machine(memory: int | None, total: int) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class StoredWeights:
+    """A checkpoint's weights: their type, whether files hold them as they are used (`mapped`), and
+    the formats of quantised ones by name.
+    """
+
+    dtype: str = "float32"
+    mapped: bool = False
+    formats: Mapping[str, WeightFormat] = field(default_factory=dict)
+
+
 def refuse_oversized(
     asked: EngineConfig,
     compute: Compute,
     model: Model,
     available: int,
-    *,
-    stored_as: str = "float32",
-    mapped: bool = False,
-    formats: Mapping[str, WeightFormat] | None = None,
+    stored: StoredWeights,
 ) -> None:
-    """Raise ConfigError for a model that `available` bytes do not hold, before it takes any.
-
-    `mapped`: its weights lie in files as they are used. `formats` are those of quantised weights.
-    """
-    formats = formats or {}
-    held = () if mapped else _held(asked, model, formats)
-    bits = weight_bits(asked, compute, stored_as)
+    """Raise ConfigError for a model that `available` bytes do not hold, before it takes any."""
+    formats = stored.formats
+    held = () if stored.mapped else _held(asked, model, formats)
+    bits = weight_bits(asked, compute, stored.dtype)
     kept = {} if asked.quantize else _kept_bits(compute, formats)
     taken = sum(int(prod(each.shape) * kept.get(each.name, bits)) // 8 for each in held)
     rows = 0
@@ -196,12 +201,20 @@ def resolve(
         *_graphs(asked, compute),
     )
     return resolved(
-        *(asked, name, decoder, compute, decisions),
-        max_len=max_len,
-        num_spans=num_spans,
-        step_tokens=step_tokens,
-        kv_offload=offload,
+        asked, name, decoder, compute, demand, Allocation(decisions, num_spans, offload)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What a model's memory is used for: spans of each cache group, and the tiers behind them.
+
+    `decisions` say so, and how large steps are.
+    """
+
+    decisions: Sequence[Decision]
+    num_spans: tuple[int, ...] = ()
+    kv_offload: KVOffload | None = None
 
 
 def resolved(
@@ -209,14 +222,10 @@ def resolved(
     name: str,
     model: Model,
     compute: Compute,
-    decisions: Sequence[Decision],
-    *,
-    max_len: int,
-    num_spans: tuple[int, ...],
-    step_tokens: int,
-    kv_offload: KVOffload | None = None,
+    demand: Demand,
+    allocation: Allocation,
 ) -> Resolved:
-    """Put together what was decided of a model; `decisions` are those about its steps."""
+    """Put together what was decided of a model."""
     parameters = f"{parameter_count(model):,}"
     return Resolved(
         name=name,
@@ -225,16 +234,16 @@ def resolved(
         device=compute.device,
         dtype=compute.dtype,
         kv_dtype=asked.kv_dtype or compute.dtype,
-        max_len=max_len,
+        max_len=demand.max_len,
         span_len=asked.span_len or SPAN_LEN,
-        num_spans=num_spans,
+        num_spans=allocation.num_spans,
         max_running=asked.max_running,
-        step_tokens=step_tokens,
+        step_tokens=demand.step_tokens,
         max_waiting=asked.max_waiting,
         step_timeout_s=asked.step_timeout_s,
         prefix_cache=asked.prefix_cache,
-        kv_offload=kv_offload,
-        tuning=_tuning(compute, step_tokens, model.vocab),
+        kv_offload=allocation.kv_offload,
+        tuning=_tuning(compute, demand.step_tokens, model.vocab),
         seed=asked.seed,
         graphs=has_graphs(asked, compute),
         batch_invariant=asked.batch_invariant,
@@ -242,7 +251,7 @@ def resolved(
             Decision("parameters", parameters, f"{len(model.layers)} layers"),
             *([_DUMMY] if asked.weights == "dummy" else []),
             *compute.decisions,
-            *decisions,
+            *allocation.decisions,
         ),
     )
 
