@@ -37,6 +37,7 @@ def built(folder):
             device="cpu",
             quantize=quantize or None,
             memory=1 << 22,
+            tune=False,  # it compiles kernels for the second model alone
         )
     )
 
