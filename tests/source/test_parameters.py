@@ -24,7 +24,6 @@ LEFT = {
     "attention.attend_slice",
     "backend.start",
     "call._checked",
-    "call._products",
     "canvas.place",
     "compressed_tensors._format",
     "convert.convert",
