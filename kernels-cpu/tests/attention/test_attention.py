@@ -15,6 +15,7 @@ from spaninfer_kernels_cpu import (
 )
 from spaninfer_kernels_cpu.attention import attention
 from spaninfer_op_reference import attention as op_reference
+from spaninfer_op_reference import relative_position_bias
 
 NAN = np.float32(np.nan)
 
@@ -32,6 +33,7 @@ class Case:
     alibi: bool = False
     ahead: int | None = 0
     chunked: bool = False
+    reach: int | None = None  # of biases by distance
     blocks: tuple[tuple[int, int], ...] = ()  # of the first request: positions that see each other
 
 
@@ -55,6 +57,9 @@ CASES = [
     Case(parts=((0, 33), (0, 1), (0, 300), (0, 64)), heads=(3, 3), sizes=(32, 32), ahead=None),
     Case(parts=((0, 90), (0, 7)), window=9, ahead=8),
     Case(parts=((0, 150),), ahead=3, softcap=4.0, heads=(8, 1)),
+    Case(parts=((0, 33), (0, 1), (0, 300)), heads=(3, 3), ahead=None, reach=16),
+    Case(parts=((0, 150), (0, 2)), heads=(8, 2), ahead=3, softcap=4.0, reach=200),
+    Case(parts=((0, 90),), window=9, ahead=8, reach=0),
     Case(parts=((0, 90), (3, 1)), blocks=((5, 9), (9, 30), (70, 90))),
     Case(parts=((0, 700), (20, 5)), heads=(8, 1), blocks=((17, 300), (310, 650)), span_len=32),
     Case(parts=((40, 120),), heads=(6, 2), blocks=((10, 60), (63, 64), (80, 160)), window=21),
@@ -214,6 +219,11 @@ def test_arguments_that_do_not_fit_are_named():
     biased = Scores(1.0, slopes=np.ones(3, np.float32))
     with pytest.raises(ShapeError, match="slopes has 3 numbers for 4"):
         attend(query, keys, values, rows, biased, out=out)
+    biased = Scores(1.0, biases=np.ones((3, 5), np.float32))
+    with pytest.raises(ShapeError, match="biases has 3 rows for 4"):
+        attend(query, keys, values, rows, biased, out=out)
+    with pytest.raises(ShapeError, match=r"biases has 4 distances; .* are an odd number"):
+        Scores(1.0, biases=np.ones((3, 4), np.float32))
     fewer = AttentionBatch(rows.tables, rows.request[:2], rows.position[:2])
     with pytest.raises(ShapeError, match="query has 4 rows, but position has 2"):
         attend(query, keys, values, fewer, scores, out=out)
@@ -303,10 +313,14 @@ def problem(case, rng):
     num_rows = len(rows.position)
     query = rng.standard_normal((num_rows, heads, key_size)).astype(np.float32)
     slopes = rng.uniform(0, 1, heads).astype(np.float32) if case.alibi else None
+    biases = None
+    if case.reach is not None:
+        biases = 2 * rng.standard_normal((heads, 2 * case.reach + 1)).astype(np.float32)
     scores = Scores(
         *(key_size**-0.5, case.softcap, case.window, slopes),
         ahead=case.ahead,
         chunked=case.chunked,
+        biases=biases,
     )
     return query, keys, values, rows, scores, np.full((num_rows, heads, value_size), NAN)
 
@@ -332,6 +346,9 @@ def definition(query, keys, values, rows, scores):
         place = rows.tables[request, span], slot
         bias = None if scores.slopes is None else np.outer(scores.slopes.astype(float), seen)
         if scores.ahead != 0:  # of whole requests, which begin at position 0
+            if scores.biases is not None:
+                biases = scores.biases.astype(float)
+                bias = relative_position_bias(biases, len(seen))
             out[mine] = op_reference.attend_ragged(
                 *(query[mine].astype(float), keys[place].astype(float)),
                 values[place].astype(float),
@@ -339,6 +356,7 @@ def definition(query, keys, values, rows, scores):
                 softcap=scores.softcap,
                 window=scores.window,
                 ahead=scores.ahead,
+                bias=bias,
             )
             continue
         out[mine] = op_reference.attend(

@@ -60,7 +60,9 @@ _REORDER = {"contract", "reassoc", "nsz", "arcp"}  # sums may go by lanes; NaN a
 
 
 class Softmax(NamedTuple):
-    """`attention.Scores` for kernels; 0 is None, slopes[H] and sinks[H] are addresses."""
+    """`attention.Scores` for kernels; 0 is None, slopes[H], sinks[H] and biases[H 2R+1] are
+    addresses, `reach` is R.
+    """
 
     scale: np.float32
     softcap: np.float32
@@ -69,6 +71,8 @@ class Softmax(NamedTuple):
     sinks: int
     rounded: bool
     ahead: int
+    biases: int
+    reach: int
 
 
 class Task(NamedTuple):
@@ -292,6 +296,8 @@ def soften(n: int, begin: int, count: int, task: Task, softmax: Softmax, scratch
         else:
             for j in range(len(scores)):
                 scores[j] += slope * np.float32(first + j - now)
+    if softmax.biases != 0:
+        _add_biases(scores, task.head + n % task.num_heads, first - now, softmax)
     before = read(FLOAT32, scratch.peak, n)
     peak = larger(before, _largest(scores))
     for j in range(len(scores)):
@@ -300,6 +306,15 @@ def soften(n: int, begin: int, count: int, task: Task, softmax: Softmax, scratch
     write(FLOAT32, scratch.peak, n, peak)
     write(FLOAT32, scratch.kept, n, kept)
     write(FLOAT32, scratch.total, n, read(FLOAT32, scratch.total, n) * kept + _total(scores))
+
+
+@device_function
+def _add_biases(scores: Floats, head: int, distance: int, softmax: Softmax) -> None:
+    """Add the biases of a head to scores, the first of which is of a key at `distance`."""
+    reach = softmax.reach
+    biases = floats_at(softmax.biases + head * (2 * reach + 1) * 4, 2 * reach + 1)
+    for j in range(len(scores)):
+        scores[j] += biases[reach + larger(-reach, smaller(reach, distance + j))]
 
 
 @device_function

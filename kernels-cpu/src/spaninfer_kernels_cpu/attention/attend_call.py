@@ -143,6 +143,8 @@ class _SoftmaxArguments(Arguments):
     sinks: int
     rounded: bool
     ahead: int
+    biases: int
+    reach: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,8 @@ def attend_calls(
             sinks=address_or_zero(scores.sinks),
             rounded=scores.rounded,
             ahead=ahead_of(scores),
+            biases=address_or_zero(scores.biases),
+            reach=0 if scores.biases is None else scores.biases.shape[1] // 2,
         ),
         scratch=scratch_pool(scratch_bytes(keys.size, values.size)),
     )
@@ -237,6 +241,8 @@ def _attend_kernel(kind: Element) -> Kernel:
             given.sinks,
             given.rounded,
             given.ahead,
+            given.biases,
+            given.reach,
         )
         number, unit = task // units, task % units
         attend_task(kernels, number, unit, Problem(operands, spans, softmax), memory)

@@ -20,9 +20,10 @@ MAX_POSITION = NO_END  # of a token in its request: positions are int32
 class Scores:
     """Transformations from q.k to the argument of the softmax.
 
-    score = softcap * tanh(scale * q.k / softcap) + slopes[h] * (j - p), for positions
-    p - window < j <= p + ahead that have keys; `ahead` None: for all behind p, too. Without
-    softcap, slopes[H] (float32) or window, that part is left out. Where windows are `chunked` they
+    score = softcap * tanh(scale * q.k / softcap) + slopes[h] * (j - p) + biases[h, R + j - p], for
+    positions p - window < j <= p + ahead that have keys; `ahead` None: for all behind p, too.
+    Without softcap, slopes[H], biases[H 2R+1] (float32) or window, that part is left out; keys
+    farther than R have the bias of those at R. Where windows are `chunked` they
     do not slide: p sees those of j // window == p // window (Llama 4).
     The bias differs from the usual slope * j by a constant per row, which softmax does not see
     and which float32 rounds less. Where it is `rounded` it is scale * slopes[h] * j instead, with
@@ -38,6 +39,7 @@ class Scores:
     rounded: bool = False
     ahead: int | None = 0
     chunked: bool = False
+    biases: Floats | None = None
 
     def __post_init__(self) -> None:
         """Raise unless every number means something."""
@@ -52,6 +54,13 @@ class Scores:
         for name, numbers in (("slopes", self.slopes), ("sinks", self.sinks)):
             if numbers is not None:
                 demand(name, numbers, np.float32, "H", ordered=1)
+        if self.biases is not None:
+            demand("biases", self.biases, np.float32, "H B", ordered=2)
+            if self.biases.shape[1] % 2 == 0:
+                raise ShapeError(
+                    f"biases has {self.biases.shape[1]} distances; as many before and behind the "
+                    "query's own are an odd number"
+                )
 
 
 def ahead_of(scores: Scores) -> int:
@@ -63,6 +72,11 @@ def check_heads(heads: int, kv_heads: int, scores: Scores) -> None:
     """Raise unless as many query heads read each key head, and the scores know every one."""
     if not heads or not kv_heads or heads % kv_heads:
         raise ShapeError(f"{heads} query heads are not a multiple of {kv_heads} key/value heads")
-    for name, numbers in (("slopes", scores.slopes), ("sinks", scores.sinks)):
+    for name, numbers in (
+        ("slopes", scores.slopes),
+        ("sinks", scores.sinks),
+        ("biases", scores.biases),
+    ):
         if numbers is not None and len(numbers) != heads:
-            raise ShapeError(f"{name} has {len(numbers)} numbers for {heads} query heads")
+            unit = "numbers" if numbers.ndim == 1 else "rows"
+            raise ShapeError(f"{name} has {len(numbers)} {unit} for {heads} query heads")

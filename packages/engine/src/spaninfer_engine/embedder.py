@@ -5,7 +5,7 @@ Callers take turns step by step. Nothing waits in a queue, so there is no thread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Condition
 from time import perf_counter
@@ -31,8 +31,15 @@ from spaninfer_engine.schedule.admission import check_token_ids
 from spaninfer_engine.schedule.texts import steps_of
 from spaninfer_engine.spec.nodes import Encoder
 from spaninfer_engine.stats import EngineState, EngineStats, StepTimes
+from spaninfer_engine.text.templated_pairs import TemplatedPairs
 from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_engine.texts import Rows, Task, Text
+
+WAYS: Mapping[Task, str] = {
+    "embed": "vectors (Engine.embed)",
+    "classify": "labels (Engine.classify)",
+    "score": "scores (Engine.score)",
+}
 
 
 class Embedder:
@@ -43,7 +50,7 @@ class Embedder:
         encoder: Encoder,
         runner: EmbeddingRunner,
         head: Callable[[Rows], Rows],
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | TemplatedPairs,
         resolved: Resolved,
     ) -> None:
         self.state = EngineState.RUNNING
@@ -71,6 +78,8 @@ class Embedder:
         labels = self._encoder.labels
         if labels is None:
             return frozenset({"embed", "score"})
+        if self._encoder.text.pairs is not None:
+            return frozenset({"score"})
         return frozenset({"classify", "score"} if len(labels.names) == 1 else {"classify"})
 
     def text(
@@ -129,7 +138,7 @@ class Embedder:
 
     def submit(self, request: Request, queue: ResultQueue) -> NoReturn:  # noqa: ARG002
         """Encoders generate nothing."""
-        way = "vectors (Engine.embed)" if "embed" in self.tasks else "labels (Engine.classify)"
+        way = next(way for task, way in WAYS.items() if task in self.tasks)
         raise UnsupportedTask(
             f"this model is an encoder ({self._encoder.architecture}), which turns texts into "
             f"{way} and generates nothing; load a decoder to generate"

@@ -63,6 +63,7 @@ from spaninfer_engine.stats import EngineStats
 from spaninfer_engine.structured import StructuredOutput
 from spaninfer_engine.text.template import ChatTemplate
 from spaninfer_engine.text.template import Prompt as RenderedPrompt
+from spaninfer_engine.text.templated_pairs import TemplatedPairs
 from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_engine.texts import Task, Text, probabilities_of, vectors_of
 
@@ -621,13 +622,21 @@ def _core(parts: Parts) -> Core | Embedder:
     match parts.model, parts.runner:
         case Encoder() as encoder, EmbeddingRunner() as runner:
             assert parts.head is not None
-            return Embedder(encoder, runner, parts.head, tokenizer, resolved)
+            return Embedder(encoder, runner, parts.head, _with_pairs(parts, encoder), resolved)
         case Decoder() as decoder, runner if not isinstance(runner, EmbeddingRunner):
             shape = _cache_shape(decoder, resolved)
             limits = _limits(decoder, resolved, shape)
             scheduler = Scheduler(limits, shape, _open_disk(parts, runner))
             return Core(scheduler, runner, tokenizer, resolved.step_timeout_s)
     raise AssertionError("the runner is another model's")
+
+
+def _with_pairs(parts: Parts, encoder: Encoder) -> Tokenizer | TemplatedPairs:
+    """Return what makes ids of an encoder's texts and pairs."""
+    pairs = encoder.text.pairs
+    if pairs is None:
+        return parts.tokenizer
+    return TemplatedPairs(parts.tokenizer, parts.template, pairs)
 
 
 def _open_disk(parts: Parts, runner: PlanRunner) -> OpenDisk | None:

@@ -78,6 +78,41 @@ def test_attention_sees_as_far_back_and_ahead_as_it_is_told(
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("reach", [3, 40])
+@pytest.mark.parametrize(
+    "scores",
+    [{}, {"window": 3, "ahead": 2}, {"softcap": 2.0}, {"softcap": 2.0, "ahead": 0}],
+    ids=str,
+)
+def test_every_head_adds_its_bias_for_how_far_apart_tokens_are(
+    scores: dict[str, Any], reach: int, backend: Backend
+) -> None:
+    ops, total = backend.make(), sum(LENGTHS)
+    query = _random(total, 4, 16)
+    key, value = (_random(total, 2, 16, seed=seed) for seed in (1, 2))
+    biases = 2 * _random(4, 2 * reach + 1, seed=3)
+
+    actual = ops.attend_ragged(
+        _step(ops),
+        *(backend.put(ops, array) for array in (query, key, value)),
+        scale=0.25,
+        position_bias=backend.put(ops, biases),
+        **scores,
+    )
+
+    expected = [
+        definition.attend_ragged(
+            *text,
+            scale=0.25,
+            bias=definition.relative_position_bias(biases, len(text[0])),
+            **scores,
+        )
+        for text in _by_text(query, key, value)
+    ]
+    backend.check(ops, actual, np.concatenate(expected))
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("kinds", [*((kind,) for kind in POOLINGS), ("cls", "mean")], ids=str)
 def test_every_text_becomes_one_row(kinds: Any, backend: Backend) -> None:
     ops, x = backend.make(), _random(sum(LENGTHS), 24)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from oracle import TOLERANCE, deviation, prompt
 from shared_data import shared_data
 from spaninfer_engine import Engine
 from spaninfer_engine.config import BackendName
+from tokenizers.processors import TemplateProcessing
 
 BACKENDS: tuple[BackendName, ...] = ("reference", "cpu", "torch")
 TEXTS = [prompt(length, seed=length) for length in (7, 1, MAX_LEN, 30, 2, 19, 33)]
@@ -112,6 +114,37 @@ def test_a_decoder_with_the_files_of_sentence_transformers_gives_its_last_tokens
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_a_folder_laid_out_as_qwen3_embeddings_pools_the_token_behind_prompt_and_text(
+    backend: BackendName, tmp_path: Path
+) -> None:
+    """Names without a prefix or a head, whatever the config says of it; the tokenizer's own token
+    ends a text, and queries have an instruction in front."""
+    oracle = EncoderOracle(DECODERS["qwen3"])
+    library = write_words(oracle.save(tmp_path))
+    library.post_processor = TemplateProcessing("$A [SEP]", special_tokens=[("[SEP]", SEP)])
+    library.save(str(tmp_path / "tokenizer.json"))
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"architectures": ["Qwen3ForCausalLM"], "tie_word_embeddings": False}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    write_modules(tmp_path, "last", normalised=True)
+    prompts = {"prompts": {"query": "grapes wine ", "document": ""}, "default_prompt_name": None}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    query, document = oracle.vectors([[6, 7, 4, SEP], [4, 5, SEP]], "last")
+
+    with engine(tmp_path, backend) as encoder:
+        asked = encoder.embed("fox", prompt_name="query")
+        bare = encoder.embed("fox crow")
+        short = encoder.embed("fox crow", dimensions=24)
+
+    query, document, begun = (
+        each / np.linalg.norm(each) for each in (query, document, document[:24])
+    )
+    assert deviation(asked[0], query) < TOLERANCE
+    assert deviation(bare[0], document) < TOLERANCE
+    assert deviation(short[0], begun) < TOLERANCE
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_labels_have_the_logits_of_transformers(
     name: str, backend: BackendName, tmp_path: Path
@@ -148,6 +181,39 @@ def test_a_cross_encoder_reads_pairs_with_token_types(backend: BackendName, tmp_
         scores = encoder.score("fox crow", ["grapes", "crow fox wine wine"])
 
     np.testing.assert_allclose(scores, 1 / (1 + np.exp(-logits[:, 0])), atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_biases_of_positions_count_in_texts_longer_than_their_table(
+    backend: BackendName, tmp_path: Path
+) -> None:
+    oracle = EncoderOracle(ENCODERS["mpnet"])
+    write_modules(oracle.save(tmp_path), "mean")
+    texts = [prompt(length, seed=length) for length in (150, 91, 129)]  # the last bucket is from 91
+
+    with engine(tmp_path, backend) as encoder:
+        assert encoder.context == 150
+        assert deviation(encoder.embed(texts), oracle.vectors(texts, "mean")) < TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_wide_model_with_biases_of_positions_is_as_exact(
+    backend: BackendName, tmp_path: Path
+) -> None:
+    """The shape of all-mpnet-base-v2, of which three layers."""
+    sizes = {
+        "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 3,
+        "num_attention_heads": 12, "max_position_embeddings": 514,
+    }  # fmt: skip
+    oracle = EncoderOracle(Family("MPNetModel", "MPNetConfig", {**SIZES, **sizes}))
+    write_modules(oracle.save(tmp_path), "mean", normalised=True)
+    texts = [prompt(length, seed=length) for length in (5, 130, 512)]
+    expected = oracle.vectors(texts, "mean")
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+
+    with engine(tmp_path, backend) as encoder:
+        assert deviation(encoder.embed(texts), expected) < TOLERANCE
 
 
 @pytest.mark.slow

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import pytest
 from encoders import ENCODERS
 from families import Family
 from spaninfer_engine.errors import CheckpointError, SpecError
-from spaninfer_engine.spec import Encoder, check, find, resolve, weights
+from spaninfer_engine.spec import Encoder, check, find, parameter_count, resolve, weights
 from spaninfer_engine.spec.describe import Finding, check_file
-from spaninfer_engine.spec.nodes import Pool, RaggedAttention
+from spaninfer_engine.spec.nodes import Pool, RaggedAttention, RelativeBias, Weight
 
 pytestmark = pytest.mark.filterwarnings("error::spaninfer_engine.spec.UnreadConfigKeys")
 
@@ -67,6 +68,34 @@ def test_a_config_that_means_another_model_is_refused(said: dict[str, Any]) -> N
         encoder(ENCODERS["with pooler"], **said)
 
 
+@pytest.mark.parametrize("name", ["mpnet", "mpnet mlm"])
+def test_layers_of_mpnet_share_a_table_that_is_counted_once(name: str) -> None:
+    family = ENCODERS[name]
+    config, shapes = family.config_json(), family.shapes()
+
+    model = resolve(find(config), config, shapes)
+
+    check(model, shapes)
+    prefix = "mpnet." if name == "mpnet mlm" else ""
+    table = Weight(f"{prefix}encoder.relative_attention_bias.weight", (32, 4), 1)
+    assert {layer.attention.positions for layer in model.layers} == {RelativeBias(table, 128)}
+    heads = ("pooler.", "mpnet.pooler.", "lm_head.")
+    used = (prod(shape) for name, shape in shapes.items() if not name.startswith(heads))
+    assert parameter_count(model) == sum(used)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [64, 0, -1, 31, 2**62, 10**400, 0.5, 1e308, "32", True, [32], {}],
+    ids=lambda v: str(v)[:9],
+)
+def test_another_number_of_buckets_than_mpnet_has_is_refused_by_name(said: Any) -> None:
+    config = {**ENCODERS["mpnet"].config_json(), "relative_attention_num_buckets": said}
+
+    with pytest.raises(SpecError, match=r"relative_attention_num_buckets: .* implemented is 32"):
+        resolve(find(config), config)
+
+
 def test_a_spec_that_is_checked_asks_for_every_key_of_an_encoder() -> None:
     config = ENCODERS["with pooler"].config_json()
 
@@ -79,7 +108,11 @@ def test_a_spec_that_is_checked_asks_for_every_key_of_an_encoder() -> None:
         ("bert", "causal = true", "a decoder is causal, and an encoder is not"),
         ("llama", "causal = false", "a decoder is causal, and an encoder is not"),
         ("bert", "logn = 4", "encoders are built with None alone"),
-        ("bert", 'pos = "alibi"', "encoders are built with 'none' and 'rope' alone"),
+        ("bert", 'pos = "alibi"', "encoders are built with 'none' and 'rope' and 'relative' alone"),
+        ("bert", 'pos = "relative"', "relative needs a table: [weights] rel_bias is its name"),
+        ("mpnet", "rel_buckets = 30", "30 buckets are no multiple of 4"),
+        ("mpnet", "rel_distance = 8", "the first 8 buckets reach as far; give a longer distance"),
+        ("llama", 'pos = "relative"', "relative is not built for decoders"),
     ],
 )
 def test_attention_that_is_not_built_for_the_kind_is_refused(

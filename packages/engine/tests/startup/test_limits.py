@@ -7,7 +7,17 @@ from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import Needs
 from spaninfer_engine.load.quantised.gguf_blocks import BLOCK_TYPES
-from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Embedding, Head, Linear, Weight
+from spaninfer_engine.spec.nodes import (
+    CacheGroup,
+    Decoder,
+    Embedding,
+    Head,
+    Linear,
+    LogitScore,
+    Pool,
+    Weight,
+)
+from spaninfer_engine.spec.pooled import as_encoder
 from spaninfer_engine.startup.compute import Compute, decide_compute
 from spaninfer_engine.startup.limits import (
     Memory,
@@ -188,6 +198,15 @@ def test_a_model_beyond_the_memory_is_refused_before_it_takes_any():
     assert "137,438,953,408 parameters take 512.0 GiB and a step 2,048.0 GiB at least" in told
     assert "16.0 GiB of memory are free" in told
     assert "embedding [2147483647, 64]" in told
+
+
+def test_of_a_rerankers_head_two_rows_take_memory():
+    table, head = (Weight(name, (1000, 1 << 20)) for name in ("embedding", "head"))
+    encoder = as_encoder(replace(decoder(), embedding=Embedding(table)), Pool(("last",), False))
+    reranker = replace(encoder, head=(LogitScore(Linear(head), 1, 2),))
+    compute = decide_compute(asked(), "float32", BARE)
+
+    refuse_oversized(asked(), compute, reranker, 2**20, StoredWeights())
 
 
 def test_weights_take_what_they_are_stored_or_quantised_in_and_nothing_where_they_are_mapped():

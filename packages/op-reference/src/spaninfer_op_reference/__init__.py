@@ -62,6 +62,7 @@ from spaninfer_op_reference.quantized_weight import (
     group_scales,
     stack_weights,
 )
+from spaninfer_op_reference.relative import relative_position_bias, relative_position_buckets
 from spaninfer_op_reference.rope import cos_sin, llama4_scale, logn, rotate
 from spaninfer_op_reference.rounding import E4M3_MOST, to_bfloat16, to_e4m3
 from spaninfer_op_reference.sample import GREEDY, NoToken, RowSampling, gumbel, process, sample
@@ -142,6 +143,8 @@ __all__ = [
     "quantize_weight",
     "quick_gelu",
     "relative_error",
+    "relative_position_bias",
+    "relative_position_buckets",
     "relu",
     "replace_rows",
     "rms_norm",

@@ -10,7 +10,17 @@ import numpy as np
 import openai
 import pytest
 from fastapi.testclient import TestClient
-from small_encoders import CLS, CROW, FOX, HIDDEN, MAX_LEN, SEP, write_encoder, write_sentence_files
+from small_encoders import (
+    CLS,
+    CROW,
+    FOX,
+    HIDDEN,
+    MAX_LEN,
+    SEP,
+    write_encoder,
+    write_reranker,
+    write_sentence_files,
+)
 from spaninfer_engine import Engine
 from spaninfer_serving import Settings, create_app
 from spaninfer_serving.fair_queue import Client
@@ -243,6 +253,31 @@ def test_documents_are_ranked_the_best_first(web, encoder, path):
 )
 def test_pairs_that_cannot_be_are_refused_by_name(web, path, body, param):
     assert error_of(web.post(path, json=body))["param"] == param
+
+
+def test_a_reranker_answers_with_its_own_scores_and_at_no_other_address(tmp_path):
+    documents = ["the crow", "fox", "cheese fox grapes"]
+    folder = write_reranker(tmp_path / "reranker")
+    with Engine(folder, backend="reference", weights="dummy") as reranker:
+        web = TestClient(create_app(reranker, Settings()), raise_server_exceptions=False)
+        expected = reranker.score("who", documents)
+
+        ranked = web.post("/v1/rerank", json={"query": "who", "documents": documents}).json()
+        scored = web.post("/score", json={"text_1": "who", "text_2": documents}).json()
+        long = {"text_1": "who", "text_2": "fox " * MAX_LEN}
+        refused = [web.post(path, json={"input": "fox"}) for path in (EMBED, "/classify")]
+        too_long = web.post("/score", json=long)
+        cut = web.post("/score", json={**long, "truncate_prompt_tokens": -1}).json()
+
+    assert [item["index"] for item in ranked["results"]] == np.argsort(-expected).tolist()
+    got = [item["relevance_score"] for item in ranked["results"]]
+    np.testing.assert_allclose(got, np.sort(expected)[::-1], atol=1e-6)
+    np.testing.assert_allclose([item["score"] for item in scored["data"]], expected, atol=1e-6)
+    assert scored["usage"]["total_tokens"] == 5 + 4 + 6
+    assert [error_of(each)["code"] for each in refused] == ["unsupported_task"] * 2
+    assert all("/rerank and /score" in error_of(each)["message"] for each in refused)
+    error_of(too_long)
+    assert cut["usage"]["total_tokens"] == MAX_LEN
 
 
 # ---- the server ----------------------------------------------------------------------------------

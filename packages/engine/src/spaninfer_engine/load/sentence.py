@@ -7,12 +7,13 @@ Normalize, each with a folder of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from spaninfer_engine.errors import CheckpointError, NotBuilt, shown
 from spaninfer_engine.json_file import read_json, read_json_list
+from spaninfer_engine.load.logit_score import ScoreTokens, read_score_tokens
 from spaninfer_engine.spec.nodes import (
     HeadActivation,
     HeadLayer,
@@ -42,6 +43,7 @@ ACTIVATIONS: Mapping[str, HeadActivation] = {
 }  # fmt: skip
 _PREFIX = "pooling_mode_"
 PROMPTS = "config_sentence_transformers.json"
+SCORED = ["Transformer", "LogitScore"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class SentenceSettings:
     text: TextSettings
     dense: tuple[HeadLayer, ...] = ()  # weights are named FOLDER/linear.weight
     max_len: int | None = None  # tokens of a text, where it is said
+    score: ScoreTokens | None = None  # pairs are scored by logits
 
 
 def read_sentence_settings(folder: Path) -> SentenceSettings | None:
@@ -68,6 +71,8 @@ def read_sentence_settings(folder: Path) -> SentenceSettings | None:
     inner = [_inside(file, path) for _, path in modules]
     text = inner[0] / "sentence_bert_config.json"
     said = read_json(text) if text.is_file() else {}
+    if kinds == SCORED:
+        return _scored(folder, inner[1], said, _max_len(text, said.get("max_seq_length")))
     return SentenceSettings(
         pool=Pool(_pooling(inner[1] / "config.json"), "Normalize" in kinds),
         text=_text_settings(folder / PROMPTS, said.get("do_lower_case") is True),
@@ -90,11 +95,28 @@ def dense_folders(folder: Path) -> tuple[Path, ...]:
 def _check_order(file: Path, kinds: Sequence[str]) -> None:
     first, between, last = kinds[:2], kinds[2:-1], kinds[2:][-1:]
     fits = {*between} <= {"Dense"} and {*last} <= {"Dense", "Normalize"}
-    if first == ["Transformer", "Pooling"] and fits:
+    if kinds == SCORED or (first == ["Transformer", "Pooling"] and fits):
         return
     raise NotBuilt(
         f"{file} lists {', '.join(kinds) or 'nothing'}; built is Transformer, Pooling, then any "
-        "number of Dense, and Normalize behind them"
+        "number of Dense, and Normalize behind them, or Transformer and LogitScore"
+    )
+
+
+def _scored(
+    folder: Path, module: Path, said: Mapping[str, Any], max_len: int | None
+) -> SentenceSettings:
+    """Return the settings of a decoder that scores pairs; its default prompt is an instruction."""
+    text = _text_settings(folder / PROMPTS, said.get("do_lower_case") is True)
+    instruction = "" if text.default_prompt is None else dict(text.prompts)[text.default_prompt]
+    file = folder / PROMPTS
+    settings = read_json(file) if file.is_file() else {}
+    score = read_score_tokens(module / "config.json", said, settings, instruction)
+    return SentenceSettings(
+        pool=Pool(("last",), normalise=False),
+        text=replace(text, pairs=score.pairs),
+        max_len=max_len,
+        score=score,
     )
 
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_op_reference import normalize_rows
+from spaninfer_op_reference import normalize_rows, relative_position_buckets
 
 from spaninfer_engine.dummy_array import DummyArray
 from spaninfer_engine.spec.nodes import Ones, Weight
@@ -107,8 +107,31 @@ class OneAxis:
         return array.reshape(-1)
 
 
+@dataclass(frozen=True, slots=True)
+class ByDistance:
+    """A table[buckets, H] of relative position biases as [H, 2 * reach + 1]: by distance, from keys
+    `reach` positions in front of the query to those as far behind it; beyond, nothing changes.
+    """
+
+    reach: int
+
+    def __call__(self, array: Host) -> Host:
+        """Return a new array."""
+        distances = np.arange(-self.reach, self.reach + 1)
+        buckets = relative_position_buckets(distances, len(array), self.reach)
+        return np.ascontiguousarray(array[buckets].T)
+
+
 View: TypeAlias = (
-    HeadRows | FlatRows | TapRows | Transposed | OneRow | UnitRows | TakenApart | OneAxis
+    HeadRows
+    | FlatRows
+    | TapRows
+    | Transposed
+    | OneRow
+    | UnitRows
+    | TakenApart
+    | OneAxis
+    | ByDistance
 )
 
 

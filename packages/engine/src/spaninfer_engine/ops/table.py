@@ -309,12 +309,14 @@ class Ops(Protocol, Generic[A]):
         window: int | None = None,
         ahead: int | None = None,
         in_windows: bool = False,
+        position_bias: A | None = None,
     ) -> A:
-        """[T H E]: softmax(softcap(scale * q.k)) over values of the slice that the token is in,
-        or, where `in_windows`, of the tower's window that the patch is in.
+        """[T H E]: softmax(softcap(scale * q.k) + bias) over values of the slice that the token is
+        in, or, where `in_windows`, of the tower's window that the patch is in.
 
         query[T H D], key[T K D], value[T K E]: slices are whole texts, nothing is cached. A token
         at position i sees those at positions i - window < j <= i + ahead; None: without that bound.
+        The bias is position_bias[h, R + j - i] of position_bias[H 2R+1], farther than R that of R.
         """
         ...
 

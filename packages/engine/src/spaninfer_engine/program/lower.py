@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from spaninfer_engine.ops.bound import Result
 from spaninfer_engine.ops.operation import (
+    ByDistance,
     Constant,
     HeadRows,
     OneAxis,
@@ -47,6 +48,7 @@ from spaninfer_engine.spec.nodes import (
     PlainMLP,
     Pool,
     RaggedAttention,
+    RelativeBias,
     Rope,
     RoutedMLP,
     Scores,
@@ -263,6 +265,7 @@ class Lowering:
             "attend_ragged",
             *self._placed(node, x),
             name="read",
+            uses=_position_bias(node.positions),
             scale=node.scale,
             softcap=node.softcap,
             window=node.window,
@@ -431,6 +434,14 @@ def _stacked(experts: StackedExperts) -> tuple[Use, ...]:
 
 def _correction(weight: Weight) -> Use:
     return Use("correction", (weight,), view=OneAxis() if len(weight.shape) > 1 else None)
+
+
+def _position_bias(positions: object) -> tuple[Use, ...]:
+    match positions:
+        case RelativeBias(table=table, max_distance=reach):
+            return (Use("position_bias", (table,), view=ByDistance(reach)),)
+        case _:
+            return ()
 
 
 def _alibi(positions: Rope | Alibi | None) -> str | None:

@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import gelu, layer_norm, linear, relu, rms_norm
 
 from spaninfer_engine.program.packer import Reader
-from spaninfer_engine.spec.nodes import Encoder, HeadActivation, HeadLayer, Norm, Ones, Weight
+from spaninfer_engine.spec.nodes import (
+    Encoder,
+    HeadActivation,
+    HeadLayer,
+    LogitScore,
+    Norm,
+    Ones,
+    Weight,
+)
 
 Rows = NDArray[np.float32]
 
@@ -57,7 +65,20 @@ class PoolingHead:
         return rows
 
 
-def _read(node: HeadLayer, reader: Reader) -> _Layer:
+@dataclass(frozen=True, slots=True)
+class _LogitScore:
+    weight: Rows  # [1 C]
+    bias: Rows | None
+
+    def __call__(self, rows: Rows) -> Rows:
+        return np.asarray(linear(rows, self.weight, self.bias), np.float32)
+
+
+def _read(node: HeadLayer | LogitScore, reader: Reader) -> _Layer | _LogitScore:
+    if isinstance(node, LogitScore):
+        bias = node.head.bias
+        rows = _difference(node, node.head.weight, reader)
+        return _LogitScore(rows, None if bias is None else _difference(node, bias, reader))
     norm: Norm | None = node.norm
     norm_weight = None if norm is None else norm.weight
     assert not isinstance(norm_weight, Ones)  # the vocabulary offers none here
@@ -68,6 +89,15 @@ def _read(node: HeadLayer, reader: Reader) -> _Layer:
         _array(norm_weight, reader),
         None if norm is None else _array(norm.bias, reader),
     )
+
+
+def _difference(node: LogitScore, weight: Weight, reader: Reader) -> Rows:
+    """[1 ...]: a token's row of a head, less the other's: a product of one row, not of all."""
+    table = np.asarray(reader.read(weight.name))
+    row = table[node.true_id : node.true_id + 1].astype(np.float32)
+    if node.false_id is None:
+        return row
+    return np.asarray(row - table[node.false_id].astype(np.float32), np.float32)
 
 
 def _matrix(weight: Weight, reader: Reader) -> Rows:

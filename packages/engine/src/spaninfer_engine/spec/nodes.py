@@ -21,7 +21,8 @@ Encoder
 ├── Layer ...        with RaggedAttention
 ├── Norm             the final one
 ├── Pool             from the hidden states of a text to its vector
-└── HeadLayer ...    from there to the rows that callers get: Dense layers, or a classifier's
+└── HeadLayer ...    from there to the rows that callers get: Dense layers, a classifier's, or a
+                     LogitScore
 """
 
 from __future__ import annotations
@@ -146,6 +147,17 @@ class Alibi:
 
 
 @dataclass(frozen=True, slots=True)
+class RelativeBias:
+    """A bias per head and bucket of distances between query and key (T5, MPNet).
+
+    All layers share the table; distances from `max_distance` on have the last bucket.
+    """
+
+    table: Weight  # [buckets, H]
+    max_distance: int
+
+
+@dataclass(frozen=True, slots=True)
 class Heads:
     """The division of the hidden state into attention heads."""
 
@@ -222,7 +234,7 @@ class RaggedAttention:
     qkv: SplitQkv | FusedQkv
     out: Linear
     scale: float
-    positions: Rope | AxialRope | None = None
+    positions: Rope | AxialRope | RelativeBias | None = None
     norms: HeadNorms | None = None
     softcap: float | None = None
     window: int | None = None
@@ -433,6 +445,28 @@ class HeadLayer:
     act: HeadActivation = "identity"
     norm: Norm | None = None
 
+    @property
+    def width(self) -> int:
+        """Channels of its rows."""
+        return self.linear.weight.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class LogitScore:
+    """The logit of one token behind a pooled vector, less that of another: [N 1].
+
+    So decoders say how well a document fits a query: by "yes" and "no" (Qwen3-Reranker).
+    """
+
+    head: Linear  # [V, C], of which these rows are read
+    true_id: int
+    false_id: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Channels of its rows."""
+        return 1
+
 
 @dataclass(frozen=True, slots=True)
 class Labels:
@@ -443,12 +477,21 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
+class PairPrompt:
+    """How a chat template is asked for the prompt of a query and a document."""
+
+    instruction: str = ""  # the system's message, if any
+    add_generation_prompt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TextSettings:
     """Preprocessing of a text before it is tokenised."""
 
     lower_case: bool = False
     prompts: tuple[tuple[str, str], ...] = ()  # put in front of texts, by name
     default_prompt: str | None = None  # the name of the one that is meant unasked
+    pairs: PairPrompt | None = None  # pairs are rendered by the chat template
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,7 +506,7 @@ class Encoder:
     layers: tuple[Layer, ...]
     norm: Norm | None
     pool: Pool
-    head: tuple[HeadLayer, ...] = ()  # what follows the pooling
+    head: tuple[HeadLayer | LogitScore, ...] = ()  # what follows the pooling
     labels: Labels | None = None  # of a classifier: what its head's rows are
     text: TextSettings = TextSettings()
     surplus: tuple[str, ...] = ()  # patterns of stored tensors that the model does not use
@@ -477,7 +520,7 @@ class Encoder:
     def width(self) -> int:
         """Channels of the rows that callers get."""
         if self.head:
-            return self.head[-1].linear.weight.shape[0]
+            return self.head[-1].width
         return self.hidden * len(self.pool.kinds)
 
 

@@ -23,6 +23,7 @@ from spaninfer_engine.spec.nodes import (
     SplitQkv,
     Weight,
 )
+from spaninfer_engine.spec.resolve_relative import relative_bias
 from spaninfer_engine.spec.resolve_rope import rope, yarn_factor
 
 
@@ -66,7 +67,7 @@ class Groups:
 
 _RAGGED = {
     "kind": ("mha",),
-    "pos": ("none", "rope"),
+    "pos": ("none", "rope", "relative"),
     "chunked": (False,),
     "logn": (None,),
     "llama4_beta": (None,),
@@ -91,6 +92,7 @@ class AttentionReader:
         bias = scope.text("attn", "bias")
         self._qkv_bias, self._o_bias = bias != "none", bias == "q,k,v,o"
         self._positions = {local: self._position(local) for local in (False, True)}
+        self._relative = relative_bias(maker) if scope.text("attn", "pos") == "relative" else None
         self._check()
 
     def layer(
@@ -140,6 +142,8 @@ class AttentionReader:
                 return Alibi(scaled, rounded)
             case "none":
                 return None
+            case "relative" if not self._causal:
+                return None  # what a layer adds to its scores: `_relative`
             case other:
                 raise self._scope.error("attn", "pos", f"{other} is not built for decoders")
 
@@ -203,7 +207,7 @@ class AttentionReader:
     def _ragged(self, index: int, within: str) -> RaggedAttention:
         """Return the attention of an encoder's layer; a window counts on both sides."""
         plain = self._grouped(index, within, Groups(), self._window_of(index))
-        positions, window = plain.positions, plain.window
+        positions, window = self._relative or plain.positions, plain.window
         assert not isinstance(positions, Alibi)
         return RaggedAttention(
             heads=plain.heads,

@@ -27,7 +27,7 @@ def weights(node: object) -> Iterator[Weight]:
 
 def parameter_count(node: object) -> int:
     """Return how many numbers the weights below `node` hold."""
-    return sum(prod(weight.shape) for weight in weights(node))
+    return sum(prod(weight.shape) for weight in {*weights(node)})  # layers may share one
 
 
 def shortened(model: Model) -> Model:

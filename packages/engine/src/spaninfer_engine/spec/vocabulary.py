@@ -143,6 +143,16 @@ _ATTN = Section(
         ),
         "bias": Word(choice("none", "q,k,v", "q,k,v,o"), "none", "projections with a bias"),
         "pos": Word(choice("rope", "alibi", "relative", "none"), "rope", "how positions enter"),
+        "rel_buckets": Word(
+            size(4, 2**16),
+            "$relative_attention_num_buckets|32",
+            "rows of the table of relative position biases, an even number",
+        ),
+        "rel_distance": Word(
+            size(2, 2**20),
+            "$relative_attention_max_distance|128",
+            "from which distance on keys share the last row",
+        ),
         "scale": Word(NUMBER, "=head_dim**-0.5", "factor on the scores"),
         "yarn_scale": Word(
             FLAG, False, "times (0.1 * mscale_all_dim * ln factor + 1)**2 under yarn"

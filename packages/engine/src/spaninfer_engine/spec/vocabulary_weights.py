@@ -21,6 +21,7 @@ _LAYER_NAMES = {
     "up": name("mlp.up_proj", "up projection"),
     "down": name("mlp.down_proj", "down projection"),
     "final_norm": name("norm", "norm behind the last layer"),
+    "rel_bias": name("", "table of relative position biases"),
 }
 
 _CROSS_NAMES = {
@@ -29,7 +30,6 @@ _CROSS_NAMES = {
     "cross_k": name("", "its key projection"),
     "cross_v": name("", "its value projection"),
     "cross_o": name("", "its output projection"),
-    "rel_bias": name("", "table of relative position biases"),
 }
 
 WEIGHTS = Section(

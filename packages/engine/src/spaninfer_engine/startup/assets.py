@@ -10,10 +10,11 @@ from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError, InvalidSampling
 from spaninfer_engine.load import Checkpoint
 from spaninfer_engine.request import SamplingParams
-from spaninfer_engine.spec import Model
+from spaninfer_engine.spec import Encoder, Model
 from spaninfer_engine.text.ids_only import wordless_tokenizer
 from spaninfer_engine.text.sources import open_tokenizer
 from spaninfer_engine.text.template import ChatTemplate
+from spaninfer_engine.text.templated_pairs import check_template
 from spaninfer_engine.text.tokenizer import Tokenizer
 
 
@@ -44,6 +45,8 @@ def open_texts(asked: EngineConfig, checkpoint: Checkpoint, model: Model, name: 
     )
     if asked.chat_template is not None:  # better refused now than at every request
         template.render([{"role": "user", "content": "Hello!"}])
+    if isinstance(model, Encoder) and model.text.pairs is not None:
+        check_template(template, model.text.pairs)
     return Texts(tokenizer, template, _sampling(checkpoint))
 
 

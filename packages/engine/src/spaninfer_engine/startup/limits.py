@@ -21,7 +21,7 @@ from spaninfer_engine.kv_memory import (
     spans_per_request,
 )
 from spaninfer_engine.plan import Tuning
-from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Model, Weight
+from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Encoder, LogitScore, Model, Weight
 from spaninfer_engine.spec.tree import parameter_count, weights
 from spaninfer_engine.startup.compute import Compute
 from spaninfer_engine.startup.kv_offload import decide_kv_offload, offload_decisions
@@ -145,8 +145,12 @@ def _held(
     asked: EngineConfig, model: Model, formats: Mapping[str, WeightFormat]
 ) -> Iterator[Weight]:
     """Yield the weights that take memory from the start: not a table that is read where it is
-    stored, and not towers, which are read when the first media come.
+    stored, not towers, which are read when the first media come, and not the head of a reranker, of
+    which two rows are read.
     """
+    if isinstance(model, Encoder):
+        kept = tuple(layer for layer in model.head if not isinstance(layer, LogitScore))
+        model = replace(model, head=kept)
     tied = isinstance(model, Decoder) and model.head.tied
     in_place = asked.weights != "dummy" and not tied and model.embedding.table.name not in formats
     towers = set(weights(model.towers)) if isinstance(model, Decoder) else set()

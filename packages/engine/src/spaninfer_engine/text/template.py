@@ -90,15 +90,28 @@ class ChatTemplate:
         `variables` are further ones that a template may know, such as enable_thinking.
         """
         _check_roles(messages)
-        name = self._choose(bool(tools))
+        told = {"tools": tools or None, "add_generation_prompt": add_generation_prompt}
+        return self._rendered(messages, {**(variables or {}), **told})
+
+    def render_pair(
+        self, query: str, document: str, *, instruction: str = "", add_generation_prompt: bool
+    ) -> Prompt:
+        """The prompt that asks how well a document fits a query: messages with these two roles.
+
+        So sentence-transformers renders pairs for cross-encoders that are decoders; an instruction
+        is the system's message. Raises TemplateError as `render` does.
+        """
+        given = {"system": instruction, "query": query, "document": document}
+        messages = [{"role": role, "content": text} for role, text in given.items()]
+        told = {"tools": None, "add_generation_prompt": add_generation_prompt}
+        return self._rendered(messages[not instruction :], told)
+
+    def _rendered(
+        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
+    ) -> Prompt:
+        name = self._choose(bool(variables["tools"]))
         try:
-            given = {
-                **self._special_tokens,
-                "documents": None,
-                **_plain(variables or {}),
-                "tools": _plain(tools or None),
-                "add_generation_prompt": add_generation_prompt,
-            }
+            given = {**self._special_tokens, "documents": None, **_plain(variables)}
             given["messages"] = [self._prepared(name, message) for message in messages]
             text = self._sandbox.render_within_limits(self._compile(name), given)
             return Prompt(str.__str__(text), trusted_ranges(text))

@@ -66,7 +66,7 @@ def attend(operation: Operation, pack: Pack) -> Write:
     return write
 
 
-def ragged(operation: Operation, _pack: Pack) -> Write:
+def ragged(operation: Operation, pack: Pack) -> Write:
     """Return attention among the tokens of each text, over keys and values as they were computed.
 
     All texts together are as spans of which any row may be the first: a text's table has that
@@ -74,10 +74,12 @@ def ragged(operation: Operation, _pack: Pack) -> Write:
     """
     constants: dict[str, Any] = dict(operation.constants)
     window = constants.get("window")
+    biases = pack(operation.weights, "wide") if operation.weights else None
     scores = Scores(
-        constants["scale"], constants.get("softcap"), window, ahead=constants.get("ahead")
+        *(constants["scale"], constants.get("softcap"), window),
+        biases=biases,
+        ahead=constants.get("ahead"),
     )
-
     in_windows = bool(constants.get("in_windows"))
 
     def write(to: Recorder, query: Value, key: Value, value: Value) -> Values:

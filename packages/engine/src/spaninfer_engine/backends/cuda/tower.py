@@ -190,11 +190,12 @@ class CudaTowerOps(CudaOps):
         window: int | None = None,
         ahead: int | None = None,
         in_windows: bool = False,
+        position_bias: Tensor | None = None,
     ) -> Tensor:
         """Rows of a frame, a window or a clip see one another; all of them in one launch."""
         size, arrays = query.shape[2], (query, key, value)
-        bounded = window is not None or ahead is not None
-        if bounded or size % HEAD_GRAIN or size > MAX_HEAD_SIZE or value.shape != key.shape:
+        plain = window is None and ahead is None and position_bias is None
+        if not plain or size % HEAD_GRAIN or size > MAX_HEAD_SIZE or value.shape != key.shape:
             return super().attend_ragged(
                 *(step, *arrays),
                 scale=scale,
@@ -202,6 +203,7 @@ class CudaTowerOps(CudaOps):
                 window=window,
                 ahead=ahead,
                 in_windows=in_windows,
+                position_bias=position_bias,
             )
         plan = self._plan(step, in_windows, query.shape, key.shape[1])
         read: Tensor = plan.run(

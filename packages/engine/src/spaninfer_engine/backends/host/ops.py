@@ -223,12 +223,15 @@ class HostOps:
         value: Array,
         *,
         in_windows: bool = False,
+        position_bias: Array | None = None,
         **scores: Any,
     ) -> Array:
         """Text by text."""
         out = np.empty((*query.shape[:2], value.shape[-1]), query.dtype)
         for first, last, *_ in step.attends_in(windows=in_windows).batch.runs():
             parts = (each[first:last] for each in (query, key, value))
+            if position_bias is not None:
+                scores["bias"] = definition.relative_position_bias(position_bias, last - first)
             out[first:last] = definition.attend_ragged(*parts, **scores)
         return out
 

@@ -408,6 +408,7 @@ class TorchOps:
         window: int | None = None,
         ahead: int | None = None,
         in_windows: bool = False,
+        position_bias: Tensor | None = None,
     ) -> Tensor:
         """Text by text, with torch's own attention where it has this kind."""
         out = query.new_empty(*query.shape[:2], value.shape[-1])
@@ -415,13 +416,15 @@ class TorchOps:
         for first, last, *_ in step.attends_in(windows=in_windows).batch.runs():
             q, k, v = (each[first:last].transpose(0, 1)[None] for each in (query, key, value))
             k, v = (each.repeat_interleave(ratio, 1) for each in (k, v))
-            visible = _visible(last - first, window, ahead, self.device)
+            added = _visible(last - first, window, ahead, self.device)
+            if position_bias is not None:
+                added = _biases(position_bias.to(q.dtype), last - first, added)
             if softcap is None:
-                read = F.scaled_dot_product_attention(q, k, v, visible, scale=scale)
+                read = F.scaled_dot_product_attention(q, k, v, added, scale=scale)
             else:
                 scores = torch.tanh((q.float() @ k.float().mT) * (scale / softcap)) * softcap
-                if visible is not None:
-                    scores = scores.masked_fill(~visible, -math.inf)
+                if added is not None:
+                    scores = _masked(scores, added)
                 read = (scores.softmax(-1) @ v.float()).to(v.dtype)
             out[first:last] = read[0].transpose(0, 1)
         return out
@@ -538,6 +541,20 @@ def _visible(
     if ahead is not None:
         visible &= behind >= -ahead
     return visible
+
+
+def _biases(position_bias: Tensor, length: int, visible: Tensor | None) -> Tensor:
+    """[H T T]: the biases of scores, -inf where a token does not see the other."""
+    reach = position_bias.shape[1] // 2
+    places = torch.arange(length, device=position_bias.device)
+    distances = (places - places[:, None]).clamp(-reach, reach)
+    biases = position_bias[:, reach + distances]
+    return biases if visible is None else biases.masked_fill(~visible, -math.inf)
+
+
+def _masked(scores: Tensor, mask: Tensor) -> Tensor:
+    """[1 H T T]: scores with biases added, or -inf where the mask is False."""
+    return scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
 
 
 def _heads(buffer: Tensor, head: tuple[int, int]) -> Tensor:
