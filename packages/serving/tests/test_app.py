@@ -480,6 +480,7 @@ def test_metrics_of_offloading_count_what_each_tier_gave(folder, tmp_path):
     assert found == cached["cached_tokens"] > 0
     assert float(lines['spaninfer_offload_spans_total{event="read"}']) == found / 4
     assert float(lines["spaninfer_offload_disk_bytes"]) > 0
+    assert float(lines['spaninfer_offload_spans_total{event="expired"}']) == 0
 
 
 def test_a_closed_engine_answers_503_and_is_not_ready(folder):

@@ -55,6 +55,7 @@ class EngineConfig:
     kv_offload: int | str | None = None  # bytes of host memory for spans that leave the KV cache
     kv_disk: str | Path | None = None  # a folder for spans that outlive the engine
     kv_disk_size: int | str | None = None  # bytes of files in it; None: 10 GiB
+    kv_ttl_s: float | None = None  # seconds that a span stays there unused; None: no limit
     graphs: bool | None = None  # decode steps as CUDA graphs; None: where the backend has them
     tune: bool | None = None  # time kernels at the first start (cpu); None: for large models
     batch_invariant: bool = False  # the same logits to the last bit, whatever runs beside a request
@@ -95,6 +96,7 @@ class KVOffload:
     num_slots: tuple[int, ...]  # of host memory, per cache group
     folder: Path | None  # of files
     disk_bytes: int  # of files, at the most
+    ttl_s: float  # seconds after its last use in which a span expires; may be infinite
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from math import isinf
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 from time import monotonic, perf_counter
@@ -46,6 +47,8 @@ PUBLISH_AFTER_S = 0.5e-3  # whoever got the last output runs first: the interpre
 IDLE_WORK_AFTER_S = 0.05  # a graph takes 10 to 60 ms, and there are some hundred in all
 STALLED_S = 0.05  # deadlines are looked at so often while nothing but disks is at work
 CHECK_AFTER_S = 1.0  # behind that; a check of 50,000 spans takes 40 ms
+EXPIRE_EVERY_S = 0.1  # at the most often: spans of one request expire at almost the same time
+LOOK_AFTER_S = 3600.0  # at the latest: the clock may have been set
 
 _log = logging.getLogger(__name__)
 
@@ -277,7 +280,16 @@ class Core:
         with suppress(Empty):
             return self._inbox.get(timeout=CHECK_AFTER_S)
         self.scheduler.check()
-        return self._inbox.get()
+        while True:
+            with suppress(Empty):
+                return self._inbox.get(timeout=self._idle_s())
+            self.scheduler.kv_cache.expire()
+            self._copy_spans()
+
+    def _idle_s(self) -> float | None:
+        """Return after how many seconds of idleness spans expire, many at a time; None: never."""
+        left_s = self.scheduler.kv_cache.time_left_s
+        return None if isinf(left_s) else min(max(left_s, EXPIRE_EVERY_S), LOOK_AFTER_S)
 
     def _take(self, command: _Command) -> None:
         match command:

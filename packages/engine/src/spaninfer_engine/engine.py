@@ -20,8 +20,9 @@ from spaninfer_engine.cache.disk_tier import DiskTier
 from spaninfer_engine.cache.host_slots import HostSlots
 from spaninfer_engine.cache.rope_state import rope_state_of
 from spaninfer_engine.cache.span_transfer import SpanTransfer
+from spaninfer_engine.cache.ttl import FOREVER, TimeToLive
 from spaninfer_engine.cache_map import CacheMap
-from spaninfer_engine.config import EngineConfig, Resolved
+from spaninfer_engine.config import EngineConfig, KVOffload, Resolved
 from spaninfer_engine.conversations import Conversations
 from spaninfer_engine.core import Core
 from spaninfer_engine.embedder import Embedder
@@ -647,9 +648,13 @@ def _open_disk(parts: Parts, runner: PlanRunner) -> OpenDisk | None:
 
     def open_disk(slots: Sequence[HostSlots]) -> DiskTier:
         transfer = SpanTransfer(files, runner.host_slots)
-        return DiskTier(transfer, slots, files.listing(), offload.disk_bytes)
+        return DiskTier(transfer, slots, files.listing(), offload.disk_bytes, _ttl(offload))
 
     return open_disk
+
+
+def _ttl(offload: KVOffload | None) -> TimeToLive:
+    return FOREVER if offload is None else TimeToLive(offload.ttl_s)
 
 
 def _cache_shape(decoder: Decoder, resolved: Resolved) -> CacheShape:
@@ -661,6 +666,7 @@ def _cache_shape(decoder: Decoder, resolved: Resolved) -> CacheShape:
         rope_state=rope_state_of(decoder),
         share=resolved.prefix_cache,
         num_slots=() if resolved.kv_offload is None else resolved.kv_offload.num_slots,
+        ttl=_ttl(resolved.kv_offload),
     )
 
 

@@ -56,6 +56,7 @@ class OffloadStats:
     read: int  # spans read from disk
     dropped: int  # spans neither copied nor written, because tiers were too slow
     failed: int  # spans that could not be written or read
+    expired: int  # spans let go of in host memory and on disk, their time to live being over
     disk_bytes: int  # of files now
 
 
@@ -169,5 +170,6 @@ def _offload_stats(offload: SpanOffload | None) -> OffloadStats | None:
         read=transfers.read,
         dropped=counts.dropped + transfers.dropped,
         failed=transfers.failed,
+        expired=counts.expired + transfers.expired,
         disk_bytes=0 if disk is None else disk.num_bytes,
     )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from pathlib import Path
 from threading import Event
 
 import numpy as np
 import pytest
+from setting_clock import SetClock
 from spaninfer_engine.cache.disk_tier import DiskTier
 from spaninfer_engine.cache.host_slots import HostSlots
 from spaninfer_engine.cache.span_files import SpanFiles, SpanKey
 from spaninfer_engine.cache.span_transfer import SpanTransfer
+from spaninfer_engine.cache.ttl import FOREVER, TimeToLive
 
 FILE_BYTES = 32 + 16  # header and span
 
@@ -20,13 +23,20 @@ FILE_BYTES = 32 + 16  # header and span
 class Tier:
     """A disk tier under a folder, with slots of one group."""
 
-    def __init__(self, folder: Path, *, num_slots: int = 8, num_files: int = 100) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        num_slots: int = 8,
+        num_files: int = 100,
+        ttl: TimeToLive = FOREVER,
+    ) -> None:
         files = SpanFiles.open(folder)
         self.memory = np.zeros((num_slots, 16), np.uint8)
         self.slots = HostSlots(num_slots)
         self.transfer = SpanTransfer(files, [self.memory])
         limit_bytes = num_files * FILE_BYTES
-        self.disk = DiskTier(self.transfer, [self.slots], files.listing(), limit_bytes)
+        self.disk = DiskTier(self.transfer, [self.slots], files.listing(), limit_bytes, ttl)
         self.folder = folder
 
     def store(self, *numbers: int) -> None:
@@ -44,6 +54,10 @@ class Tier:
         self.disk.close()
         self.disk.take_done()
         self.slots.check()
+
+    def has(self, number: int) -> bool:
+        """Return True if the tier knows a file of this span."""
+        return self.disk.has(0, key(number).span_hash)
 
     @property
     def on_disk(self) -> set[int]:
@@ -143,3 +157,113 @@ def test_a_job_waits_for_the_copies_that_it_depends_on(tmp_path: Path) -> None:
 
 def assert_set(event: Event) -> None:
     assert event.wait(120)
+
+
+def age(folder: Path, by_s: float, *numbers: int) -> None:
+    """Set the times of spans' files back."""
+    for number in numbers:
+        path = folder / key(number).file_name
+        used_s = path.stat().st_mtime - by_s
+        os.utime(path, (used_s, used_s))
+
+
+def test_files_that_nobody_used_for_their_time_to_live_are_removed_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    first = Tier(tmp_path)
+    first.store(1, 2, 3)
+    first.finish()
+    age(tmp_path, 3600, 1, 3)
+
+    again = Tier(tmp_path, ttl=TimeToLive(1800))
+
+    assert [again.disk.has(0, key(number).span_hash) for number in (1, 2, 3)] == [
+        False,
+        True,
+        False,
+    ]
+    again.finish()
+    assert again.on_disk == {2}
+    assert (again.disk.counts.expired, again.disk.num_bytes) == (2, FILE_BYTES)
+
+
+def test_a_file_expires_after_its_last_use_and_not_after_it_was_written(tmp_path: Path) -> None:
+    clock = SetClock()
+    tier = Tier(tmp_path, ttl=TimeToLive(10, clock))
+    tier.store(1, 2)
+    tier.finish()
+    clock.pass_s(6)
+    tier.disk.touch(key(1))
+    assert tier.disk.time_left_s == 4
+    clock.pass_s(4)
+
+    tier.disk.expire()
+
+    assert [tier.has(number) for number in (1, 2)] == [True, False]
+    assert tier.disk.counts.expired == 1
+    assert tier.disk.time_left_s == 6
+
+
+def test_a_use_renews_the_time_that_the_next_start_goes_by(tmp_path: Path) -> None:
+    first = Tier(tmp_path)
+    first.store(1, 2)
+    first.finish()
+    age(tmp_path, 1000, 1, 2)
+    using = Tier(tmp_path, ttl=TimeToLive(1800))
+    using.disk.touch(key(1))
+    using.finish()
+    age(tmp_path, 1000, 1, 2)
+
+    again = Tier(tmp_path, ttl=TimeToLive(1800))
+    again.finish()
+
+    assert again.on_disk == {1}
+
+
+def test_a_span_that_was_removed_by_another_engine_is_renewed_without_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = Tier(tmp_path)
+    first.store(1)
+    first.finish()
+    age(tmp_path, 1000, 1)
+    tier = Tier(tmp_path, ttl=TimeToLive(1800))
+    (tmp_path / key(1).file_name).unlink()
+
+    tier.disk.touch(key(1))
+    tier.finish()
+
+    assert not caplog.records
+
+
+def test_a_file_of_the_future_expires_as_if_it_were_used_at_the_start(tmp_path: Path) -> None:
+    first = Tier(tmp_path)
+    first.store(1)
+    first.finish()
+    age(tmp_path, -1e6, 1)
+    clock = SetClock()
+    tier = Tier(tmp_path, ttl=TimeToLive(10, clock))
+
+    clock.pass_s(10)
+    tier.disk.expire()
+    tier.finish()
+
+    assert tier.on_disk == set()
+
+
+def test_a_span_that_expired_is_written_again_when_it_is_stored_again(tmp_path: Path) -> None:
+    clock = SetClock()
+    tier = Tier(tmp_path, ttl=TimeToLive(10, clock))
+    tier.store(1)
+    tier.finish()
+    clock.pass_s(5)
+    again = Tier(tmp_path, ttl=TimeToLive(10, clock))
+    clock.pass_s(10)
+
+    again.disk.expire()
+    assert not again.has(1)
+    again.store(1)
+    again.finish()
+
+    assert again.on_disk == {1}
+    assert again.has(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -155,3 +156,21 @@ def test_a_reset_of_the_prefix_cache_hides_every_tier_until_the_next_start(tmp_p
     cached = found[1]
     assert found == [0, cached, 0, cached, cached]
     assert cached > 0
+
+
+def test_files_expire_while_the_engine_is_idle_and_before_the_next_start(tmp_path: Path) -> None:
+    with demo(tmp_path, kv_ttl_s=0.05) as engine:
+        engine.generate(LONG, greedily(4))
+        wait_until(lambda: offloaded(engine).written > 0)
+        wait_until(lambda: not list(tmp_path.rglob("*.span")))
+        idle = offloaded(engine)
+    with demo(tmp_path, kv_ttl_s=3600) as engine:
+        engine.generate(LONG, greedily(4))
+    for path in tmp_path.rglob("*.span"):
+        os.utime(path, (path.stat().st_mtime - 3600,) * 2)
+    with demo(tmp_path, kv_ttl_s=3600) as engine:
+        cached_len = engine.generate(LONG, greedily(4)).usage.cached_len
+
+    assert (idle.host_spans, idle.disk_bytes) == (0, 0)
+    assert idle.expired == idle.stored + idle.written
+    assert cached_len == 0

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from checking import alone
 from driving import Bench, request
+from setting_clock import SetClock
+from spaninfer_engine.cache.ttl import TimeToLive
 from spaninfer_engine.request import Placement, SamplingParams
 
 ONE = SamplingParams(max_tokens=1)
@@ -209,3 +211,71 @@ def test_two_sequences_wait_for_the_same_spans_in_as_many_slots(tmp_path: Path) 
     bench.close()
 
     assert [bench.ended[number].usage.cached_len for number in (2, 3)] == [12, 12]
+
+
+def test_a_prefix_is_not_loaded_from_host_memory_after_its_time_to_live() -> None:
+    clock = SetClock()
+    bench = Bench(num_spans=(4,), num_slots=(8,), ttl=TimeToLive(10, clock))
+    answered(bench, 1, FIRST)
+    clock.pass_s(5)
+    answered(bench, 2, OTHER)  # takes every span
+    clock.pass_s(5)
+
+    assert answered(bench, 3, FIRST) == 0
+
+    offload = bench.scheduler.kv_cache.offload
+    assert offload is not None
+    assert (offload.counts.expired, offload.counts.loaded) == (3, 0)
+    assert offload.counts.stored == 9  # it was stored again
+
+
+def test_a_prefix_that_is_found_in_the_pool_stays_in_host_memory() -> None:
+    clock = SetClock()
+    bench = Bench(num_spans=(12,), num_slots=(8,), ttl=TimeToLive(10, clock))
+    answered(bench, 1, FIRST)
+    answered(bench, 2, OTHER)
+    clock.pass_s(6)
+    answered(bench, 3, FIRST)
+    clock.pass_s(6)
+
+    answered(bench, 4, list(range(34, 38)))
+
+    assert [held(bench, prompt) for prompt in (FIRST, OTHER)] == [3, 0]
+
+
+def test_a_prefix_that_is_found_in_the_pool_stays_on_disk(tmp_path: Path) -> None:
+    clock = SetClock()
+    disk = {"disk": tmp_path / "spans", "codes": {}, "ttl": TimeToLive(10, clock)}
+    first = Bench(num_slots=(16,), **disk)
+    answered(first, 1, FIRST)
+    answered(first, 2, OTHER)
+    first.close()
+    second = Bench(num_slots=(8,), **disk)
+    answered(second, 3, FIRST)  # read
+    clock.pass_s(6)
+    answered(second, 4, FIRST)
+    clock.pass_s(6)
+
+    second.scheduler.kv_cache.expire()
+    second.close()
+
+    offload = second.scheduler.kv_cache.offload
+    assert offload is not None
+    assert offload.disk is not None
+    assert offload.disk.counts.expired == 3  # those of the other prompt
+    assert len(list((tmp_path / "spans").iterdir())) == 3
+
+
+def test_a_prefix_is_not_read_from_disk_after_its_time_to_live(tmp_path: Path) -> None:
+    clock = SetClock()
+    disk = {"disk": tmp_path / "spans", "codes": {}, "ttl": TimeToLive(10, clock)}
+    first = Bench(num_slots=(8,), **disk)
+    answered(first, 1, FIRST)
+    first.close()
+    clock.pass_s(8)
+    second = Bench(num_slots=(8,), **disk)
+    clock.pass_s(8)
+
+    assert answered(second, 2, FIRST) == 0
+    second.close()
+    assert Bench(num_slots=(8,), **disk).scheduler.kv_cache.time_left_s > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import Stored
 from spaninfer_engine.spec.nodes import CacheGroup
-from spaninfer_engine.startup.kv_offload import STAGING_BYTES, decide_kv_offload
+from spaninfer_engine.startup.kv_offload import STAGING_BYTES, decide_kv_offload, offload_decisions
 
 GROUPS = (CacheGroup(0, (0, 1), 1, 8, 8), CacheGroup(1, (2,), 1, 8, 8, window=16))
 SPAN_BYTES = 3 * 2 * 8 * 4 * 4  # layers, keys and values, channels, bytes, tokens
@@ -39,6 +40,15 @@ def test_a_disk_alone_gets_slots_to_pass_through(tmp_path: Path) -> None:
     assert (made.folder, made.disk_bytes) == (tmp_path, 1 << 30)
 
 
+def test_spans_stay_without_limit_or_as_long_as_requested(tmp_path: Path) -> None:
+    assert decide(kv_disk=tmp_path).ttl_s == math.inf
+    made = decide(kv_disk=tmp_path, kv_ttl_s=3600)
+
+    assert made.ttl_s == 3600
+    [row] = offload_decisions(made, 4)
+    assert row.value.endswith("on disk, until unused for 3,600 s")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -50,6 +60,11 @@ def test_a_disk_alone_gets_slots_to_pass_through(tmp_path: Path) -> None:
         ({"kv_offload": 1 << 60}, "lower it"),
         ({"kv_offload": "much"}, "'much' is not a size"),
         ({"kv_disk": "spans", "kv_disk_size": "much"}, "'much' is not a size"),
+        ({"kv_ttl_s": 60}, "neither keeps any; give --kv-offload or --kv-disk"),
+        *(
+            ({"kv_disk": "spans", "kv_ttl_s": ttl_s}, "allowed is a finite number above 0")
+            for ttl_s in (0, -1.5, math.inf, math.nan, True, "1h")
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_way_out(

@@ -152,7 +152,7 @@ def _offload(stats: OffloadStats) -> Iterable[Metric]:
     spans = CounterMetricFamily(
         "spaninfer_offload_spans", "Spans moved between tiers, or not", labels=("event",)
     )
-    for event in ("stored", "loaded", "written", "read", "dropped", "failed"):
+    for event in ("stored", "loaded", "written", "read", "dropped", "failed", "expired"):
         spans.add_metric((event,), getattr(stats, event))
     yield spans
     yield _gauge("offload_host_spans", "Spans in host memory", stats.host_spans)

@@ -108,6 +108,14 @@ KVDisk = Annotated[
     Path | None, _engine("A folder for prefixes, which a later start finds there again.")
 ]
 KVDiskSize = Annotated[str | None, _engine("Most bytes of files in it; default: 10GiB.")]
+KVTtl = Annotated[
+    float | None,
+    _engine(
+        "Seconds after its last use in which a prefix is gone from host memory and disk; "
+        "default: none, until room is needed.",
+        "--kv-ttl",
+    ),
+]
 MaxRunning = Annotated[int, _engine("Most requests in one step.")]
 StepTokens = Annotated[
     int | None,
@@ -231,6 +239,7 @@ class Tiers:
     kv_offload: KVOffloadSize = None
     kv_disk: KVDisk = None
     kv_disk_size: KVDiskSize = None
+    kv_ttl_s: KVTtl = None
 
     @property
     def asked(self) -> dict[str, Any]:

@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from math import inf
 
 from spaninfer_engine.cache.host_slots import HostSlots
-from spaninfer_engine.cache.span_files import SpanKey
+from spaninfer_engine.cache.span_files import SpanFile, SpanKey
 from spaninfer_engine.cache.span_transfer import Done, Job, SpanTransfer, Transfer
+from spaninfer_engine.cache.ttl import FOREVER, TimeToLive
 
 
 @dataclass(slots=True)
@@ -26,6 +29,7 @@ class DiskCounts:
     read: int = 0
     dropped: int = 0  # not written, because the disk was too slow
     failed: int = 0  # not written or read, because of an error
+    expired: int = 0  # removed, because their time to live was over
 
 
 @dataclass(slots=True)
@@ -37,8 +41,18 @@ class Fetch:
     pinned: list[SpanKey] = field(default_factory=list)  # until the sequence starts
 
 
+@dataclass(slots=True)
+class _Entry:
+    """A span's file. Its own time lags behind the last use (see `TimeToLive.is_stale`)."""
+
+    num_bytes: int
+    used_s: float
+    file_s: float
+
+
 class DiskTier:
-    """Spans with files, up to `limit_bytes` of them; the least recently used are removed first.
+    """Spans with files, up to `limit_bytes` of them; the least recently used are removed first, and
+    those whose time to live is over.
 
     `listing` are those that are there at the start, least recently used first.
     """
@@ -47,17 +61,24 @@ class DiskTier:
         self,
         transfer: SpanTransfer,
         slots: Sequence[HostSlots],
-        listing: Mapping[SpanKey, int],
+        listing: Mapping[SpanKey, SpanFile],
         limit_bytes: int,
+        ttl: TimeToLive = FOREVER,
     ) -> None:
         self.counts = DiskCounts()
-        self.num_bytes = sum(listing.values())
-        self._transfer, self._slots, self._limit_bytes = transfer, slots, limit_bytes
-        self._index: OrderedDict[SpanKey, int] = OrderedDict(listing)  # bytes of files
+        self.num_bytes = sum(file.num_bytes for file in listing.values())
+        self._transfer, self._slots = transfer, slots
+        self._limit_bytes, self._ttl = limit_bytes, ttl
+        now = ttl.clock()
+        self._index = OrderedDict(  # least recently used first; no file is of the future
+            (key, _Entry(file.num_bytes, min(file.used_s, now), min(file.used_s, now)))
+            for key, file in listing.items()
+        )
         self._jobs: list[Job] = []
         self._num_writing = [0] * len(slots)
         self._readers: dict[SpanKey, list[Fetch]] = {}
         self._fetches: dict[int, Fetch] = {}  # by sequence
+        self.expire()
         self._remove_surplus()
 
     @property
@@ -94,6 +115,29 @@ class DiskTier:
         self._num_writing[key.group] += 1
         self._slots[key.group].pin(key.span_hash)
         self._jobs.append(Job(Transfer.WRITE, key, slot))
+
+    def touch(self, key: SpanKey) -> None:
+        """Note that a span was used, if it has a file."""
+        entry = self._index.get(key)
+        if entry is None:
+            return
+        entry.used_s = self._ttl.clock()
+        self._index.move_to_end(key)
+        if self._ttl.is_stale(entry.file_s):
+            entry.file_s = entry.used_s
+            self._jobs.append(Job(Transfer.RENEW, key))
+
+    @property
+    def time_left_s(self) -> float:
+        """Seconds until the next file expires; infinite where none will."""
+        used = (entry.used_s for entry in islice(self._index.values(), 1))
+        return min(map(self._ttl.left_s, used), default=inf)
+
+    def expire(self) -> None:
+        """Remove the files whose time to live is over."""
+        while self.time_left_s <= 0:
+            self._remove_oldest()
+            self.counts.expired += 1
 
     def find_fetch(self, seq_id: int) -> Fetch | None:
         """Return what is read for a sequence, if that has begun."""
@@ -136,7 +180,7 @@ class DiskTier:
                     self._written(done)
                 case Transfer.READ:
                     self._end_read(done)
-                case Transfer.REMOVE:
+                case Transfer.RENEW | Transfer.REMOVE:
                     pass
 
     def _read(self, key: SpanKey, fetch: Fetch) -> None:
@@ -161,7 +205,8 @@ class DiskTier:
             self.counts.failed += 1
             return
         self.counts.written += 1
-        self._index[key] = num_bytes
+        now = self._ttl.clock()
+        self._index[key] = _Entry(num_bytes, now, now)
         self.num_bytes += num_bytes
         self._remove_surplus()
 
@@ -172,11 +217,13 @@ class DiskTier:
             fetch.awaited.discard(key)
         if done.num_bytes is None:
             self.counts.failed += 1
-            self.num_bytes -= self._index.pop(key, 0)
+            lost = self._index.pop(key, None)
+            self.num_bytes -= 0 if lost is None else lost.num_bytes
             slots.give_back(done.job.slot)
             return
         self.counts.read += 1
-        if key in self._index:
+        if (entry := self._index.get(key)) is not None:  # the thread has renewed the file
+            entry.used_s = entry.file_s = self._ttl.clock()
             self._index.move_to_end(key)
         if slots.find(key.span_hash) is None:
             slots.put(key.span_hash, done.job.slot)
@@ -188,9 +235,12 @@ class DiskTier:
 
     def _remove_surplus(self) -> None:
         while self.num_bytes > self._limit_bytes and self._index:
-            key, num_bytes = self._index.popitem(last=False)
-            self.num_bytes -= num_bytes
-            self._jobs.append(Job(Transfer.REMOVE, key))
+            self._remove_oldest()
+
+    def _remove_oldest(self) -> None:
+        key, entry = self._index.popitem(last=False)
+        self.num_bytes -= entry.num_bytes
+        self._jobs.append(Job(Transfer.REMOVE, key))
 
     def close(self) -> None:
         """Finish what is being written, and end the thread; idempotent."""

@@ -5,7 +5,8 @@ A slot is in one place at a time:
     free ──take──► being filled ──put──► held ──pin──► pinned (a transfer is under way)
       ▲                 │                 │ ▲             │
       └────give_back────┘                 │ └────unpin────┘
-                                          └──take, least recently used first──► being filled
+                                          ├──take, least recently used first──► being filled
+                                          └──expire, at the end of its time to live──► free
 
 Like spans, slots are numbers here; their memory belongs to the device.
 """
@@ -13,16 +14,20 @@ Like spans, slots are numbers here; their memory belongs to the device.
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
+from math import inf
+
+from spaninfer_engine.cache.ttl import FOREVER, TimeToLive
 
 
 class HostSlots:
     """Slots that are free, being filled, held or pinned; constant time per operation."""
 
-    def __init__(self, num_slots: int) -> None:
-        self.num_slots = num_slots
+    def __init__(self, num_slots: int, ttl: TimeToLive = FOREVER) -> None:
+        self.num_slots, self._ttl = num_slots, ttl
         self._free = list(range(num_slots - 1, -1, -1))  # the last one goes first
         self._slots: dict[bytes, int] = {}  # held and pinned
-        self._held: OrderedDict[bytes, None] = OrderedDict()  # least recently used first
+        self._held: OrderedDict[bytes, float] = OrderedDict()  # times of use, in order
         self._pins: dict[bytes, int] = {}
 
     @property
@@ -42,7 +47,7 @@ class HostSlots:
     def touch(self, span_hash: bytes) -> None:
         """Note that a span was used, if a slot holds it."""
         if span_hash in self._held:
-            self._held.move_to_end(span_hash)
+            self._hold(span_hash)
 
     def take(self) -> int | None:
         """Hand out a slot for new content; None if all are pinned or being filled."""
@@ -57,7 +62,7 @@ class HostSlots:
         """Note what a slot that was handed out holds now."""
         assert span_hash not in self._slots, "two slots hold the same span"
         self._slots[span_hash] = slot
-        self._held[span_hash] = None
+        self._hold(span_hash)
 
     def give_back(self, slot: int) -> None:
         """Take back a slot that was handed out and could not be filled."""
@@ -77,7 +82,24 @@ class HostSlots:
         self._pins[span_hash] -= 1
         if self._pins[span_hash] == 0:
             del self._pins[span_hash]
-            self._held[span_hash] = None
+            self._hold(span_hash)
+
+    @property
+    def time_left_s(self) -> float:
+        """Seconds until the next span expires; infinite where none will."""
+        return min(map(self._ttl.left_s, islice(self._held.values(), 1)), default=inf)
+
+    def expire(self) -> int:
+        """Free the slots of spans whose time to live is over; return how many. Pinned ones stay."""
+        num_expired = 0
+        while self.time_left_s <= 0:
+            self._free.append(self._slots.pop(self._held.popitem(last=False)[0]))
+            num_expired += 1
+        return num_expired
+
+    def _hold(self, span_hash: bytes) -> None:
+        self._held[span_hash] = self._ttl.clock()
+        self._held.move_to_end(span_hash)
 
     def check(self, num_filled: int = 0) -> None:
         """Assert that every slot is in one state, `num_filled` of them being filled."""

@@ -29,6 +29,7 @@ from spaninfer_engine.cache.host_slots import HostSlots
 from spaninfer_engine.cache.pool import SpanPool
 from spaninfer_engine.cache.prefix import PrefixHit
 from spaninfer_engine.cache.span_files import SpanKey
+from spaninfer_engine.cache.ttl import FOREVER, TimeToLive
 from spaninfer_engine.plan import SpanCopy
 
 
@@ -39,6 +40,7 @@ class OffloadCounts:
     stored: int = 0  # copied to host memory
     loaded: int = 0  # copied back
     dropped: int = 0  # not copied, because every slot was being written or read
+    expired: int = 0  # let go of, because their time to live was over
     host_hit_tokens: int = 0  # of prefixes, found in host memory
     disk_hit_tokens: int = 0  # of prefixes, read from disk
 
@@ -89,8 +91,9 @@ class SpanOffload:
         pools: Sequence[SpanPool],
         num_slots: Sequence[int],
         open_disk: Callable[[Sequence[HostSlots]], DiskTier] | None = None,
+        ttl: TimeToLive = FOREVER,
     ) -> None:
-        self.slots = tuple(map(HostSlots, num_slots))
+        self.slots = tuple(HostSlots(count, ttl) for count in num_slots)
         self.directories = tuple(map(GroupDirectory, pools, self.slots))
         self.disk = None if open_disk is None else open_disk(self.slots)
         self.counts = OffloadCounts()
@@ -124,8 +127,22 @@ class SpanOffload:
     def touch(self, hashes: Iterable[bytes]) -> None:
         """Note that spans were used: what comes last stays longest."""
         for span_hash in hashes:
-            for slots in self.slots:
+            for group, slots in enumerate(self.slots):
                 slots.touch(span_hash)
+                if self.disk is not None:
+                    self.disk.touch(SpanKey(group, span_hash))
+
+    @property
+    def time_left_s(self) -> float:
+        """Seconds until the next span expires in one of the tiers; infinite where none will."""
+        in_host = min(slots.time_left_s for slots in self.slots)
+        return in_host if self.disk is None else min(in_host, self.disk.time_left_s)
+
+    def expire(self) -> None:
+        """Let go of spans whose time to live is over: their slots are free, their files removed."""
+        self.counts.expired += sum(slots.expire() for slots in self.slots)
+        if self.disk is not None:
+            self.disk.expire()
 
     def load(self, group: int, span: int, slot: int) -> None:
         """Record the copy of a slot's content into a span that was taken for it."""

@@ -44,6 +44,13 @@ class SpanKey(NamedTuple):
         return f"{self.group}-{self.span_hash.hex()}.span"
 
 
+class SpanFile(NamedTuple):
+    """The size of a span's file, and when it was last used."""
+
+    num_bytes: int
+    used_s: float  # since the epoch
+
+
 class DamagedSpan(Exception):
     """A file is not what its name says."""
 
@@ -82,19 +89,19 @@ class SpanFiles:
                 Path(entry.path).unlink(missing_ok=True)
         return cls(folder)
 
-    def listing(self) -> dict[SpanKey, int]:
-        """Return the spans and the bytes that their files take, least recently used first.
+    def listing(self) -> dict[SpanKey, SpanFile]:
+        """Return the spans and their files, least recently used first.
 
         Files with other names are somebody else's, and left alone.
         """
-        found: list[tuple[float, SpanKey, int]] = []
+        found: list[tuple[SpanKey, SpanFile]] = []
         for entry in os.scandir(self.folder):
             named = _NAME.fullmatch(entry.name)
             if named is not None:
                 status = entry.stat(follow_symlinks=False)
                 key = SpanKey(int(named[1]), bytes.fromhex(named[2]))
-                found.append((status.st_mtime, key, status.st_size))
-        return {key: size for _, key, size in sorted(found)}
+                found.append((key, SpanFile(status.st_size, status.st_mtime)))
+        return dict(sorted(found, key=lambda one: (one[1].used_s, one[0])))
 
     def write(self, key: SpanKey, content: Bytes) -> int:
         """Write a span; return how many bytes its file takes."""
@@ -124,6 +131,10 @@ class SpanFiles:
             path.unlink(missing_ok=True)
             raise DamagedSpan(f"{path} is damaged, and was removed")
         os.utime(path)
+
+    def renew(self, key: SpanKey) -> None:
+        """Note that a span was used."""
+        os.utime(self.folder / key.file_name)
 
     def remove(self, key: SpanKey) -> None:
         """Remove a span, if it is there."""

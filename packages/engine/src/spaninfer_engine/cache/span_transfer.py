@@ -27,15 +27,16 @@ class Transfer(Enum):
 
     WRITE = "write"
     READ = "read"
+    RENEW = "renew"
     REMOVE = "remove"
 
 
 class Job(NamedTuple):
-    """A span to write from its slot, to read into it, or to remove."""
+    """A span to write from its slot, to read into it, to note the use of, or to remove."""
 
     kind: Transfer
     key: SpanKey
-    slot: int = -1  # none, where a file is removed
+    slot: int = -1  # none, where a file is renewed or removed
 
 
 class Done(NamedTuple):
@@ -118,6 +119,9 @@ class SpanTransfer(Resource):
                 into = self._slots[job.key.group][job.slot]
                 self._files.read(job.key, into)
                 return len(into)
+            case Transfer.RENEW:
+                self._files.renew(job.key)
+                return 0
             case Transfer.REMOVE:
                 self._files.remove(job.key)
                 return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from math import inf
 from secrets import token_hex
 from sys import maxsize
 from typing import TypeAlias
@@ -17,6 +18,7 @@ from spaninfer_engine.cache.prefix import Directory, HashSeed, PrefixHit, SpanHa
 from spaninfer_engine.cache.rope_state import RopeState
 from spaninfer_engine.cache.span_files import SpanKey
 from spaninfer_engine.cache.table import SpanTable
+from spaninfer_engine.cache.ttl import FOREVER, TimeToLive
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.plan import SpanCopy
 from spaninfer_engine.request import Request
@@ -35,6 +37,7 @@ class CacheShape:
     rope_state: RopeState
     share: bool = True  # may requests share prefixes with each other?
     num_slots: tuple[int, ...] = ()  # of host memory, for KV cache offloading
+    ttl: TimeToLive = FOREVER  # of spans in these slots
 
     def capacity(self) -> int:
         """Return how many tokens of one request fit at the most."""
@@ -65,7 +68,7 @@ class KVCacheManager:
         self.pools = tuple(SpanPool(num_spans) for num_spans in shape.num_spans)
         self.offload: SpanOffload | None = None
         if shape.num_slots:
-            self.offload = SpanOffload(self.pools, shape.num_slots, open_disk)
+            self.offload = SpanOffload(self.pools, shape.num_slots, open_disk, shape.ttl)
         self._disk = None if self.offload is None else self.offload.disk
         self._directories: Sequence[Directory] = (
             self.pools if self.offload is None else self.offload.directories
@@ -204,6 +207,16 @@ class KVCacheManager:
         """Take in the transfers to and from disk that have ended."""
         if self._disk is not None:
             self._disk.take_done()
+
+    @property
+    def time_left_s(self) -> float:
+        """Seconds until the next offloaded span expires; infinite where none will."""
+        return inf if self.offload is None else self.offload.time_left_s
+
+    def expire(self) -> None:
+        """Let go of offloaded spans whose time to live is over."""
+        if self.offload is not None:
+            self.offload.expire()
 
     def wake_with(self, wake: Callable[[], None]) -> None:
         """Call this, in another thread, when transfers have ended."""

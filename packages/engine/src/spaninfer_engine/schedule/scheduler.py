@@ -132,6 +132,7 @@ class Scheduler:
         self.publish_computed()
         self._suspend_for_rope()
         self.kv_cache.take_transfers()
+        self.kv_cache.expire()
         are_places_left = self._start_waiting(now)
         if self._num_seeing:
             self.media.plan(self._running, self._number)

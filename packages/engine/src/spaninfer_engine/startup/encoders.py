@@ -21,6 +21,7 @@ FOR_DECODERS = (  # options; None: not requested
     "kv_offload",
     "kv_disk",
     "kv_disk_size",
+    "kv_ttl_s",
     "chat_template",
 )
 

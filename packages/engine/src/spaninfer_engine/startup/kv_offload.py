@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from importlib.metadata import version
+from math import inf, isinf
 from pathlib import Path
 
 from spaninfer_engine.cache.span_files import SpanFiles
@@ -36,6 +37,7 @@ def decide_kv_offload(
     size, disk = asked.kv_offload_bytes, asked.kv_disk
     if disk is None and asked.kv_disk_size is not None:
         raise ConfigError("kv_disk_size is given without a folder; give --kv-disk, or leave it out")
+    ttl_s = _ttl_s(asked, has_tiers=bool(size) or disk is not None)
     if not size and disk is None:
         return None
     if not asked.prefix_cache:
@@ -63,7 +65,26 @@ def decide_kv_offload(
         num_slots=(budget // one,) * len(groups),
         folder=None if disk is None else Path(disk),
         disk_bytes=asked.kv_disk_size_bytes or DISK_BYTES,
+        ttl_s=ttl_s,
     )
+
+
+def _ttl_s(asked: EngineConfig, *, has_tiers: bool) -> float:
+    """Return the time to live; ConfigError for one that is no time, or without tiers."""
+    ttl_s = asked.kv_ttl_s
+    if ttl_s is None:
+        return inf
+    if isinstance(ttl_s, bool) or not isinstance(ttl_s, int | float) or not 0 < ttl_s < inf:
+        raise ConfigError(
+            f"--kv-ttl is {ttl_s!r} seconds; allowed is a finite number above 0; leave it out to "
+            "keep prefixes until their room is needed"
+        )
+    if not has_tiers:
+        raise ConfigError(
+            "--kv-ttl limits how long prefixes stay in host memory and on disk, and neither keeps "
+            "any; give --kv-offload or --kv-disk, or leave it out"
+        )
+    return float(ttl_s)
 
 
 def offload_decisions(offload: KVOffload | None, span_len: int) -> list[Decision]:
@@ -72,7 +93,8 @@ def offload_decisions(offload: KVOffload | None, span_len: int) -> list[Decision
         return []
     slots = f"{offload.num_slots[0] * span_len:,} tokens in host memory"
     disk = f", {gib(offload.disk_bytes)} on disk" if offload.folder is not None else ""
-    return [Decision("KV offload", slots + disk, "requested")]
+    ttl = "" if isinf(offload.ttl_s) else f", until unused for {offload.ttl_s:,g} s"
+    return [Decision("KV offload", slots + disk + ttl, "requested")]
 
 
 def open_span_files(

@@ -266,6 +266,10 @@ def bench_kv_tiers(
     *,
     prompt_len: Annotated[int, typer.Option(min=100, help="Tokens of each prompt.")] = 480,
     runs: Runs = 5,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="A folder on the disk to measure; default: where temporary files are."),
+    ] = None,
     threads: options.Threads = None,
     compute: options.Compute,
 ) -> None:
@@ -274,7 +278,7 @@ def bench_kv_tiers(
         if threads is not None:
             keep_to(threads)
         asked = {**_asked_of(model, stack), **compute.asked}
-        for record in measure_kv_tiers(asked, prompt_len, runs, show.note):
+        for record in measure_kv_tiers(asked, prompt_len, runs, show.note, folder):
             typer.echo(json.dumps(record))
 
 

@@ -63,6 +63,11 @@ def circumstances(device: str) -> dict[str, Any]:
     }
 
 
+def load() -> float | None:
+    """Return the system's mean load of the last minute; None where it keeps none."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
 def read(path: Path) -> list[Record]:
     """Return the records of a file, in order; ConfigError where it holds none, or anything else."""
     try:

@@ -14,7 +14,7 @@ from typing import Any
 from spaninfer_host_limits import usable_cpus
 from spaninfer_kernels_cpu import active_level
 
-from spaninfer.bench.records import circumstances
+from spaninfer.bench.records import circumstances, load
 
 
 @contextmanager
@@ -55,14 +55,13 @@ def place(beside: int = 0) -> dict[str, Any]:
     """
     fields = circumstances("cpu")
     cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     return fields | {
         "device": fields["cpu"],
         "threads": usable_cpus(),
         "cpus": cpus,
         "physical_cores": None if cpus is None else physical_cores(cpus),
         "tier": active_level().name,
-        "load": load,
+        "load": load(),
         "beside": beside,
     }
 
