@@ -67,7 +67,7 @@ def test_a_body_of_100_mb_is_refused_and_the_server_goes_on(server):
     response = post(f"{server.url}/v1/completions", content=b"x" * (100 << 20))
 
     assert response.status_code == 413
-    most = (2 << 20) + 32 * get(f"{server.url}/v1/models/demo").json()["max_model_len"]
+    most = (50 << 20) + 32 * get(f"{server.url}/v1/models/demo").json()["max_model_len"]
     assert f"{most} bytes" in response.json()["error"]["message"]
     assert get(f"{server.url}/health/ready").json() == {"status": "ready"}
 

@@ -95,4 +95,4 @@ def test_the_second_process_compiles_nothing(tmp_path):
 
 def test_a_native_function_refuses_other_types():
     with pytest.raises(ctypes.ArgumentError):
-        attention_plan._write_items(*["text"] * 10)
+        attention_plan._write_items(*["text"] * 11)

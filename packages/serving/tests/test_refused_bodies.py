@@ -41,6 +41,8 @@ def uncollected():
     [
         ("/v1/completions", {"prompt": LONG}),  # too long
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG}]}),
+        ("/v1/responses", {"input": LONG}),
+        ("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": LONG}]}),
         ("/v1/completions", {"prompt": "a", "unknown": LONG}),
         ("/v1/completions", {"prompt": "a", "temperature": [LONG]}),
         ("/v1/completions", {"prompt": "a", "model": LONG}),

@@ -133,6 +133,13 @@ class Engine(Resource):
         return self._parts.tokenizer
 
     @property
+    def vocab_size(self) -> int:
+        """The number of logits of a position, and so of entries of a mask; tokenizers may have
+        fewer tokens.
+        """
+        return self._parts.model.vocab
+
+    @property
     def template(self) -> ChatTemplate:
         """The model's chat template."""
         return self._parts.template

@@ -42,21 +42,24 @@ class Problem(Exception):
         }
 
     def under(self, names: Mapping[str, str]) -> Problem:
-        """Return the same refusal where parameters have other names; `names`: the longest first."""
-        param = self.param or ""
+        """Return the same refusal where parameters have other names; `names`: the longest first.
+
+        A new one in any case: raised from this one, it is not its own cause.
+        """
+        message, param = self.message, self.param
         for known, name in names.items():
-            if re.match(re.escape(known) + r"(?![\w])", param):
-                message = self.message.replace(known, name, 1)
-                renamed = name + param.removeprefix(known)
-                return Problem(
-                    self.status,
-                    message,
-                    type=self.type,
-                    param=renamed,
-                    code=self.code,
-                    headers=self.headers,
-                )
-        return self
+            if param and re.match(re.escape(known) + r"(?![\w])", param):
+                message = message.replace(known, name, 1)
+                param = name + param.removeprefix(known)
+                break
+        return Problem(
+            self.status,
+            message,
+            type=self.type,
+            param=param,
+            code=self.code,
+            headers=self.headers,
+        )
 
 
 def _shortened(text: str, limit: int) -> str:

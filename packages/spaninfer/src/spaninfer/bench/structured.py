@@ -67,7 +67,7 @@ def measure_structured(
     counts = {"schemas": len(schemas), "accepted": len(grammars)}
     yield record("compile p50", "ms", [times[len(times) // 2]], **counts)
     yield record("compile p99", "ms", [_p99(times)], **counts)
-    vocab = engine.tokenizer.vocab_size
+    vocab = engine.vocab_size
     end_ids = engine.tokenizer.eos_ids
     masks = [
         each for grammar in [first, *grammars] for each in _mask_times(grammar, vocab, end_ids)
