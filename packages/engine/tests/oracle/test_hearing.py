@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from asked_parts import user
 from hearing import AUDIO, SAMPLE_RATE, heard_inputs, save_hearing, sound
 from oracle import Oracle
 from spaninfer_engine import Engine
@@ -28,11 +29,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Oracle]:
 
 def clip(seconds: float, seed: int = 0) -> dict[str, Any]:
     return {"type": "audio", "audio": sound(seconds, seed)}
-
-
-def user(*content: Any) -> dict[str, Any]:
-    parts = [{"type": "text", "text": each} if isinstance(each, str) else each for each in content]
-    return {"role": "user", "content": parts}
 
 
 CONVERSATIONS: Sequence[Sequence[Any]] = [

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from asked_parts import image, user
 from oracle import Oracle
 from PIL import Image as Pillow
-from seeing import IDS, SEEING, drawn, save_model
+from seeing import IDS, SEEING, SMALL, drawn, save_model
 from spaninfer_engine import Engine
 from spaninfer_engine.errors import InvalidMedia, RequestError
 from spaninfer_multimodal import Video
@@ -33,8 +34,7 @@ class Seeing:
         self.oracle = save_model(name, folder, dtype=dtype)
 
     def engine(self, backend: str, **options: Any) -> Engine:
-        given = {"max_len": 768, "max_running": 4, "memory": "16MiB", "encoder_memory": "1MiB"}
-        return Engine(self.folder, backend=backend, **{**given, **options})
+        return Engine(self.folder, backend=backend, **{**SMALL, **options})
 
 
 @pytest.fixture(scope="module", params=SEEING)
@@ -48,18 +48,9 @@ def running(request: pytest.FixtureRequest, seeing: Seeing) -> Iterator[Engine]:
         yield engine
 
 
-def image(height: int, width: int, seed: int = 0) -> dict[str, Any]:
-    return {"type": "image", "image": drawn(height, width, seed)}
-
-
 def clip(num_frames: int, height: int, width: int, fps: float = 2.0) -> dict[str, Any]:
     frames = np.stack([drawn(height, width, 50 + seed) for seed in range(num_frames)])
     return {"type": "video", "video": Video(frames, tuple(range(num_frames)), fps, num_frames)}
-
-
-def user(*content: Any) -> dict[str, Any]:
-    parts = [{"type": "text", "text": each} if isinstance(each, str) else each for each in content]
-    return {"role": "user", "content": parts}
 
 
 def expected(oracle: Oracle, prompt: Any, count: int) -> list[int]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from seeing import drawn
+from asked_parts import image, user
+from seeing import SMALL, drawn
 from seeing_tiles import TILED_FAMILIES, inputs_of, save_tiled
 from spaninfer_engine import Engine
 from spaninfer_engine.errors import ConfigError, RequestError
@@ -32,8 +33,7 @@ class Seeing:
         self.greedy = greedy_options(self.pads)
 
     def engine(self, backend: str, **options: Any) -> Engine:
-        given = {"max_len": 768, "max_running": 4, "memory": "16MiB", "encoder_memory": "1MiB"}
-        return Engine(self.folder, backend=backend, **{**given, **options})
+        return Engine(self.folder, backend=backend, **{**SMALL, **options})
 
 
 @pytest.fixture(scope="module", params=TILED_FAMILIES)
@@ -50,15 +50,6 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Seeing:
 def running(request: pytest.FixtureRequest, seeing: Seeing) -> Iterator[Engine]:
     with seeing.engine(request.param, step_tokens=24) as engine:
         yield engine
-
-
-def image(height: int, width: int, seed: int = 0) -> dict[str, Any]:
-    return {"type": "image", "image": drawn(height, width, seed)}
-
-
-def user(*content: Any) -> dict[str, Any]:
-    parts = [{"type": "text", "text": each} if isinstance(each, str) else each for each in content]
-    return {"role": "user", "content": parts}
 
 
 CONVERSATIONS: dict[str, Sequence[Any]] = {

@@ -61,6 +61,9 @@ Bars = Annotated[
     Path | None, typer.Option(help="A TOML file of what should be reached, and what peers reach.")
 ]
 Runs = Annotated[int, typer.Option(min=1, help="How often each is measured.")]
+WhichWeights = Annotated[
+    Weights, typer.Option(help="dummy: random ones, also where the folder has its own.")
+]
 
 
 @app.command("engine")
@@ -70,9 +73,7 @@ def bench_engine(
     *,
     only: Only = None,
     runs: Runs = 3,
-    weights: Annotated[
-        Weights, typer.Option(help="dummy: random ones, also where the folder has its own.")
-    ] = "checkpoint",
+    weights: WhichWeights = "checkpoint",
     threads: options.Threads = None,
     compute: options.Compute,
     cache: options.Cache,
@@ -244,9 +245,7 @@ def bench_turns(
         int, typer.Option(min=64, max=4096, help="Height and width of the image in pixels.")
     ] = 1024,
     runs: Runs = 5,
-    weights: Annotated[
-        Weights, typer.Option(help="dummy: random ones, also where the folder has its own.")
-    ] = "checkpoint",
+    weights: WhichWeights = "checkpoint",
     threads: options.Threads = None,
     compute: options.Compute,
     cache: options.Cache,
