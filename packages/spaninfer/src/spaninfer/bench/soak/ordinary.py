@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -14,7 +15,7 @@ from spaninfer.bench.soak.client import ANSWER_S, LOST, Tally, Target, read_chun
 
 CLIENTS = 32
 TOKENS = 16
-PAUSE_S = 1.0  # between two requests of a client: people read
+PAUSE_S = 1.0  # between two requests of a client, on average: people read
 
 
 @dataclass(slots=True)
@@ -45,8 +46,12 @@ async def ordinary_clients(target: Target, seconds: float) -> Waits:
 
 
 async def _client(target: Target, number: int, end: float, waits: Waits) -> None:
-    await asyncio.sleep(PAUSE_S * number / CLIENTS)
+    pauses = random.Random(number)
     for turn in itertools.count():
+        # Were pauses of one length, clients that one step answered would ask again together: a
+        # single stall made half of them a burst for the rest of a phase, and the 99th percentile
+        # theirs (measured: 8 to 12 requests within 10 ms, each with the wait of all).
+        await asyncio.sleep(pauses.expovariate(1.0 / PAUSE_S))
         if perf_counter() >= end:
             return
         body = {
@@ -66,7 +71,6 @@ async def _client(target: Target, number: int, end: float, waits: Waits) -> None
         except (OSError, EOFError):
             status = "cut"
         waits.tally.statuses[status] += 1
-        await asyncio.sleep(PAUSE_S)
 
 
 async def _answered(target: Target, request: bytes, waits: Waits) -> str:
