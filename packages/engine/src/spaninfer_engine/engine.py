@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
-from random import Random
-from threading import Lock
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, cast, overload
 from weakref import finalize
@@ -15,21 +13,16 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
+from spaninfer_engine.assembly import core_of
 from spaninfer_engine.batch_order import longest_first
-from spaninfer_engine.cache.disk_tier import DiskTier
-from spaninfer_engine.cache.host_slots import HostSlots
-from spaninfer_engine.cache.rope_state import rope_state_of
-from spaninfer_engine.cache.span_transfer import SpanTransfer
-from spaninfer_engine.cache.ttl import FOREVER, TimeToLive
 from spaninfer_engine.cache_map import CacheMap
-from spaninfer_engine.config import EngineConfig, KVOffload, Resolved
+from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.conversations import Conversations
 from spaninfer_engine.core import Core
 from spaninfer_engine.embedder import Embedder
-from spaninfer_engine.errors import InvalidPrompt, InvalidSampling, QueueFull, UnsupportedTask
-from spaninfer_engine.fair_order import FairOrder
-from spaninfer_engine.grammar import GrammarCompiler
+from spaninfer_engine.errors import InvalidPrompt, QueueFull, UnsupportedTask
 from spaninfer_engine.handle import Handles, RequestHandle, ResultQueue, complete
+from spaninfer_engine.intake import Intake
 from spaninfer_engine.keywords import (
     check_keywords,
     samplings_of,
@@ -41,30 +34,21 @@ from spaninfer_engine.prompts import (
     check_sequence,
     is_conversation,
     is_one,
-    media_of,
-    token_ids,
 )
 from spaninfer_engine.request import (
     Completion,
     FinishReason,
     Grammar,
     Placement,
-    Request,
     SamplingParams,
 )
 from spaninfer_engine.resource import Resource
-from spaninfer_engine.run.embedding import EmbeddingRunner
-from spaninfer_engine.schedule.admission import Limits
-from spaninfer_engine.schedule.kv_cache_manager import CacheShape, OpenDisk
-from spaninfer_engine.schedule.scheduler import Scheduler
-from spaninfer_engine.spec.nodes import Decoder, Encoder
 from spaninfer_engine.startup.build import build
-from spaninfer_engine.startup.components import Parts, PlanRunner
+from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.stats import EngineStats
 from spaninfer_engine.structured import StructuredOutput
 from spaninfer_engine.text.template import ChatTemplate
 from spaninfer_engine.text.template import Prompt as RenderedPrompt
-from spaninfer_engine.text.templated_pairs import TemplatedPairs
 from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_engine.texts import Task, Text, probabilities_of, vectors_of
 
@@ -105,21 +89,13 @@ class Engine(Resource):
         parts = model if isinstance(model, Parts) else _build(model, options)
         self._parts = parts
         # Threads, and all that they reach, know the core but not the engine: else none was dropped.
-        self._core = _core(parts)
+        self._core = core_of(parts)
         finalize(self, self._core.drop).atexit = False  # threads end with the process
         self._handles = Handles()
-        self._seeds = Random(parts.resolved.seed)
-        self._lock = Lock()
-        self._fair_order = FairOrder()  # under the lock
-        self._next_id = 1  # each choice of a request has a number; under the lock
-        # Words of one list of prompts are the same for all, and take milliseconds each time.
-        self._banned = lru_cache(maxsize=16)(
-            partial(_banned, tokenizer=parts.tokenizer, vocab=parts.model.vocab)
-        )
+        self._intake = Intake(parts)
         self._conversations = Conversations(
             parts.template, parts.tokenizer, parts.media, parts.resolved.architecture
         )
-        self._grammars = GrammarCompiler(parts.tokenizer, parts.model.vocab, parts.end_ids)
         self._started_s = monotonic()
 
     @property
@@ -168,7 +144,7 @@ class Engine(Resource):
         """
         sampling = with_keywords(sampling or self.default_sampling, fields, "start_request")
         prompt = self._encoded(prompt)
-        request = self._request(prompt, sampling, placement or Placement())
+        request = self._intake.request(prompt, sampling, placement or Placement())
         queue = ResultQueue(request.sampling.n, partial(self._handles.forget, request.id))
         handle = RequestHandle(request, prompt, self._core.submit(request, queue), queue)
         self._handles.add(handle)
@@ -181,7 +157,7 @@ class Engine(Resource):
         form takes 2 s longer with a vocabulary of 150,000 tokens. Raises InvalidGrammar for one
         that cannot be used, UnsupportedTask without llguidance or a tokenizer, EngineUnavailable.
         """
-        return self._grammars.compile(structured)
+        return self._intake.compile_grammar(structured)
 
     def stop(self, handle: RequestHandle) -> None:
         """End a request before the next step; what it has produced can still be read."""
@@ -524,7 +500,7 @@ class Engine(Resource):
         Raises StepTimeout where a step hangs: nothing can be released then. `patience_s` is how
         long one may still take behind the drain; None: as long as any step.
         """
-        self._grammars.close()
+        self._intake.close()
         self._core.close(drain_s, patience_s)
 
     def __repr__(self) -> str:
@@ -587,126 +563,9 @@ class Engine(Resource):
         check_sequence(prompt)
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
 
-    def _request(
-        self, prompt: Sequence[int], sampling: SamplingParams, placement: Placement
-    ) -> Request:
-        prompt_ids = token_ids(prompt)
-        if self.tokenizer.is_wordless:
-            _refuse_text(sampling)
-        media = media_of(prompt)
-        form = sampling.structured
-        grammar = None if form is None else self.compile_grammar(form)
-        arrived_s = monotonic()
-        with self._lock:
-            request_id = self._next_id
-            self._next_id += sampling.n
-            fair_start_s = self._fair_order.take(placement.client, len(prompt_ids), arrived_s)
-        return Request(
-            id=request_id,
-            prompt_ids=prompt_ids,
-            sampling=sampling,
-            placement=placement,
-            seed=self._seeds.getrandbits(63) if sampling.seed is None else sampling.seed,
-            arrived_s=arrived_s,
-            fair_start_s=fair_start_s,
-            end_ids=frozenset(sampling.stop_ids)
-            | (frozenset() if sampling.ignore_eos else self._parts.end_ids),
-            banned=self._banned(sampling.bad_words),
-            grammar=grammar,
-            media=media,
-        )
-
 
 def _build(model: str | Path | EngineConfig, options: Mapping[str, Any]) -> Parts:
     check_keywords(options, EngineConfig, "Engine")
     if isinstance(model, EngineConfig):
         return build(replace(model, **options))
     return build(EngineConfig(model=model, **options))
-
-
-def _core(parts: Parts) -> Core | Embedder:
-    """Return what runs the steps of a model, in threads of its own if need be."""
-    resolved, tokenizer = parts.resolved, parts.tokenizer
-    match parts.model, parts.runner:
-        case Encoder() as encoder, EmbeddingRunner() as runner:
-            assert parts.head is not None
-            return Embedder(encoder, runner, parts.head, _with_pairs(parts, encoder), resolved)
-        case Decoder() as decoder, runner if not isinstance(runner, EmbeddingRunner):
-            shape = _cache_shape(decoder, resolved)
-            limits = _limits(decoder, resolved, shape)
-            scheduler = Scheduler(limits, shape, _open_disk(parts, runner))
-            return Core(scheduler, runner, tokenizer, resolved.step_timeout_s)
-    raise AssertionError("the runner is another model's")
-
-
-def _with_pairs(parts: Parts, encoder: Encoder) -> Tokenizer | TemplatedPairs:
-    """Return what makes ids of an encoder's texts and pairs."""
-    pairs = encoder.text.pairs
-    if pairs is None:
-        return parts.tokenizer
-    return TemplatedPairs(parts.tokenizer, parts.template, pairs)
-
-
-def _open_disk(parts: Parts, runner: PlanRunner) -> OpenDisk | None:
-    """Return what opens the disk tier of KV cache offloading; None without one."""
-    files, offload = parts.span_files, parts.resolved.kv_offload
-    if files is None or offload is None:
-        return None
-
-    def open_disk(slots: Sequence[HostSlots]) -> DiskTier:
-        transfer = SpanTransfer(files, runner.host_slots)
-        return DiskTier(transfer, slots, files.listing(), offload.disk_bytes, _ttl(offload))
-
-    return open_disk
-
-
-def _ttl(offload: KVOffload | None) -> TimeToLive:
-    return FOREVER if offload is None else TimeToLive(offload.ttl_s)
-
-
-def _cache_shape(decoder: Decoder, resolved: Resolved) -> CacheShape:
-    return CacheShape(
-        span_len=resolved.span_len,
-        num_spans=resolved.num_spans,
-        windows=tuple(group.window for group in decoder.groups),
-        kv_dtype=resolved.kv_dtype,
-        rope_state=rope_state_of(decoder),
-        share=resolved.prefix_cache,
-        num_slots=() if resolved.kv_offload is None else resolved.kv_offload.num_slots,
-        ttl=_ttl(resolved.kv_offload),
-    )
-
-
-def _limits(decoder: Decoder, resolved: Resolved, shape: CacheShape) -> Limits:
-    return Limits(
-        context=min(resolved.max_len, shape.capacity()),
-        vocab=decoder.vocab,
-        max_running=resolved.max_running,
-        max_waiting=resolved.max_waiting,
-        tuning=resolved.tuning,
-        max_encoded=resolved.max_encoded,
-    )
-
-
-def _refuse_text(sampling: SamplingParams) -> None:
-    """Raise InvalidSampling for what looks at an answer's text, where answers have none."""
-    allowed = "none for a model without tokenizer files"
-    if sampling.stop:
-        raise InvalidSampling("stop", sampling.stop, f"{allowed}; token ids can end answers")
-    if sampling.bad_words:
-        raise InvalidSampling(
-            "bad_words", sampling.bad_words, f"{allowed}; logit_bias bans token ids"
-        )
-
-
-def _banned(words: Sequence[str], tokenizer: Tokenizer, vocab: int) -> tuple[tuple[int, ...], ...]:
-    """Return the token ids of bad words, at the beginning of a text and inside it.
-
-    A tokenizer may know tokens that the model does not; these are never drawn, and need no ban.
-    """
-    found = {
-        tuple(tokenizer.encode(space + word, add_special=False))
-        for word in words
-        for space in ("", " ")
-    }
-    return tuple(sorted(ids for ids in found if ids and max(ids) < vocab))
