@@ -12,7 +12,8 @@ from spaninfer.cli import app
 from spaninfer_engine.load import open_checkpoint
 
 COMMANDS = (
-    *("serve", "generate", "chat", "info", "convert", "tune", "doctor", "pull", "list", "remove"),
+    *("serve", "generate", "chat", "info", "fit", "convert", "tune", "doctor"),
+    *("pull", "list", "remove"),
     "hash-key",
     *("spec list", "spec show", "spec check"),
     *("bench engine", "bench kernels", "bench cpu", "bench soak", "bench options"),

@@ -29,6 +29,7 @@ from spaninfer import hub, options, serve_options, show
 from spaninfer.bench.commands import app as bench_app
 from spaninfer.chat import Chat
 from spaninfer.doctor import examine
+from spaninfer.fit import PlannedFor, Wanted, planned
 from spaninfer.grouped import spread
 from spaninfer.threads import keep_to
 
@@ -238,6 +239,34 @@ def info(
         show.model(parts)
         if program:
             typer.echo(parts.listing)
+
+
+@app.command()
+@spread
+def fit(
+    model: options.Model = "demo",
+    *,
+    on: PlannedFor,
+    requests: Annotated[
+        int | None, typer.Option(min=1, help="So many requests at once have to fit.")
+    ] = None,
+    max_len: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of prompt and answer of each request.")
+    ] = None,
+    compute: options.Compute,
+    spec: options.Spec = None,
+) -> None:
+    """Say whether a model fits, and how many requests of which length fit beside its weights.
+
+    Nothing is loaded: config.json is enough, also of a model of the hub. Exits with 1 where
+    nothing fits, or less than was requested.
+    """
+    with show.errors_as_sentences():
+        path = hub.locate_or_pull(model, with_weights=False)
+        asked = EngineConfig(model=path, **compute.asked, spec=spec)
+        found = planned(asked, on, () if max_len is None else (max_len,))
+        if not show.fit(found, Wanted(requests, max_len)):
+            raise typer.Exit(1)
 
 
 @app.command()

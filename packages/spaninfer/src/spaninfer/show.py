@@ -25,6 +25,7 @@ from spaninfer_engine import Engine, EngineError, Resolved
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.load.hub_cache import cache_folder
 from spaninfer_engine.spec import describe
+from spaninfer_engine.startup.capacity import Capacity
 from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.texts import Task
 from spaninfer_engine.tune import Tuning, TuningRow
@@ -32,6 +33,7 @@ from spaninfer_serving import Settings
 from spaninfer_serving.settings import is_loopback
 
 from spaninfer.doctor.finding import Finding, Verdict
+from spaninfer.fit import Wanted
 from spaninfer.hub.cache import CachedModel
 from spaninfer.network import reachable_urls
 
@@ -205,6 +207,48 @@ def model(parts: Parts) -> None:
             f"{group.kv_heads} KV heads of {group.key_dim} + {group.value_dim}{window}",
         )
     _out.print(table)
+
+
+def fit(found: Capacity, wanted: Wanted) -> bool:
+    """Print what fits of a model; return whether anything does, or what was requested."""
+    table = Table(
+        title=escape(
+            f"{found.architecture}: {found.parameters:,} parameters; KV cache {found.kv_dtype}, "
+            f"{found.token_bytes / 1024:,.1f} KiB per token"
+        ),
+        title_justify="left",
+    )
+    table.add_column("weights", style="bold")
+    for column in ("take", "a step", "left for KV cache"):
+        table.add_column(column, justify="right")
+    for length in found.rooms[0].requests:
+        table.add_column(f"requests of {length:,}", justify="right")
+    table.add_column("longest", justify="right")
+    for room in found.rooms:
+        cells = [f"{count:,}" if count else "-" for count in room.requests.values()]
+        sizes = map(_size, (room.weight_bytes, room.step_bytes, max(0, room.kv_bytes)))
+        longest = f"{room.longest:,}" if room.longest else "-"
+        table.add_row(room.quantize or "as they are", *sizes, *cells, longest)
+    _out.print(table)
+    fitting = [room for room in found.rooms if wanted.fits(room)]
+    if not fitting:
+        failure(f"no room for {wanted}; give it more memory, or ask for fewer or shorter ones")
+        return False
+    ways = ", ".join(f"--quantize {each.quantize}" for each in fitting if each.quantize)
+    as_they_are = any(each.quantize is None for each in fitting)
+    says = " and ".join(filter(None, ["as it is" if as_they_are else "", ways and f"with {ways}"]))
+    _out.print(f"room for {wanted}: {says}", soft_wrap=True, highlight=False)
+    return True
+
+
+def _size(num_bytes: int) -> str:
+    """Return a number of bytes in MiB, or in GiB from one on.
+
+    >>> _size(3 << 20), _size(3 << 29)
+    ('3.0 MiB', '1.5 GiB')
+    """
+    unit, shift = ("GiB", 30) if num_bytes >= 1 << 30 else ("MiB", 20)
+    return f"{num_bytes / (1 << shift):,.1f} {unit}"
 
 
 def packing_errors(errors: Sequence[TensorError], *, every: bool) -> None:

@@ -39,6 +39,15 @@ def test_a_command_fetches_a_name_once_and_then_needs_no_network(hub, call):
     assert len(hub.asked) == asked
 
 
+def test_fit_fetches_no_weights_and_a_later_command_fetches_them(hub, call):
+    planned = call("fit", NAME, "--gpu-memory", "24GiB")
+
+    assert planned.exit_code == 0, planned.output
+    assert WEIGHTS not in hub.fetched()
+    assert call("generate", NAME, "Once", "--max-tokens", "2").exit_code == 0
+    assert hub.fetched()[-1] == WEIGHTS
+
+
 def test_what_was_interrupted_is_continued(hub):
     hub.cut_after[WEIGHTS] = 11_000_000  # the library writes pieces of 10 MiB
 

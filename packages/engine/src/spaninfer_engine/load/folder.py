@@ -132,6 +132,12 @@ def _with_modules(folder: Path, weights: WeightReader) -> WeightReader:
     return ModuleReader(weights, {name: _open_weights(each) for name, each in modules.items()})
 
 
+def has_weights(folder: Path) -> bool:
+    """Return whether a folder holds weights in a container that is known."""
+    patterns = (each for names, index, _ in CONTAINERS for each in (index, *names))
+    return any(any(folder.glob(each)) for each in (PACKED_FILE, *patterns))
+
+
 def _open_weights(folder: Path) -> EntryReader | PackedReader:
     if (folder / PACKED_FILE).is_file():
         return open_packed(folder / PACKED_FILE)

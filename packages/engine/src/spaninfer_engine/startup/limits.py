@@ -20,6 +20,7 @@ from spaninfer_engine.kv_memory import (
     span_bytes,
     spans_per_request,
 )
+from spaninfer_engine.load.packing import packing_of
 from spaninfer_engine.plan import Tuning
 from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Encoder, LogitScore, Model, Weight
 from spaninfer_engine.spec.tree import parameter_count, weights
@@ -39,6 +40,7 @@ STORED: Mapping[KVDType, Stored] = {
 # more between requests, 312 µs (benchmarks/bench_scheduler.py, 2026-11-21)
 SPAN_LEN = 32
 TOKEN_TABLE_BYTES = 4 << 30  # for the tokens of as many requests as may run; taken as they grow
+SCALE_BITS = 32  # of a group of quantised weights: a float32, or two of 16 bits
 HOST_CACHE_BYTES = 4 << 30  # a server should not fill a laptop because it may
 
 
@@ -103,18 +105,8 @@ def refuse_oversized(
     stored: StoredWeights,
 ) -> None:
     """Raise ConfigError for a model that `available` bytes do not hold, before it takes any."""
-    formats = stored.formats
-    held = () if stored.mapped else _held(asked, model, formats)
-    bits = weight_bits(asked, compute, stored.dtype)
-    kept = {} if asked.quantize else _kept_bits(compute, formats)
-    taken = sum(int(prod(each.shape) * kept.get(each.name, bits)) // 8 for each in held)
-    rows = 0
-    if compute.device == "cpu":
-        demand = decide_demand(asked, compute, model)
-        logits = demand.max_running * model.vocab if isinstance(model, Decoder) else 0
-        wide = (each.shape[-2] for each in weights(model.layers) if len(each.shape) > 1)
-        widest = max(wide, default=0)
-        rows = 4 * (demand.step_tokens * widest + logits)
+    taken = 0 if stored.mapped else estimated_weight_bytes(asked, compute, model, stored)
+    rows = estimated_step_bytes(asked, compute, model) if compute.device == "cpu" else 0
     if taken + rows > available:
         largest = max(weights(model), key=lambda weight: prod(weight.shape))
         raise ConfigError(
@@ -123,6 +115,36 @@ def refuse_oversized(
             f"{largest.name} {list(largest.shape)}; quantize the weights, lower --step-tokens or "
             "--max-running, or choose a smaller model"
         )
+
+
+def estimated_weight_bytes(
+    asked: EngineConfig, compute: Compute, model: Model, stored: StoredWeights
+) -> int:
+    """Return the bytes of the weights that are held from the start, before they are read."""
+    packing = packing_of(asked.quantize, asked.quantize_group)
+    scale_bits = SCALE_BITS if packing.group else 0.0
+    bits = weight_bits(asked, compute, stored.dtype) + scale_bits / (packing.group or 1)
+    as_stored = weight_bits(replace(asked, quantize=None), compute, stored.dtype)
+    kept = {} if asked.quantize else _kept_bits(compute, stored.formats)
+    table = model.embedding.table.name  # rows are looked up in it, so it is not rounded
+
+    def taken(weight: Weight) -> float:
+        known = kept.get(weight.name, as_stored if weight.name == table else bits)
+        return prod(weight.shape) * known / 8
+
+    held = sum(map(taken, _held(asked, model, stored.formats)))
+    is_packed = bool(asked.quantize) or compute.device == "cpu"
+    if is_packed and isinstance(model, Decoder) and model.head.tied:
+        held += prod(model.embedding.table.shape) * bits / 8  # a head of its own beside the table
+    return int(held)
+
+
+def estimated_step_bytes(asked: EngineConfig, compute: Compute, model: Model) -> int:
+    """Return the bytes of the widest activations of the largest step, and of its logits."""
+    demand = decide_demand(asked, compute, model)
+    logits = demand.max_running * model.vocab if isinstance(model, Decoder) else 0
+    wide = (each.shape[-2] for each in weights(model.layers) if len(each.shape) > 1)
+    return 4 * (demand.step_tokens * max(wide, default=0) + logits)
 
 
 def weight_bits(asked: EngineConfig, compute: Compute, stored_as: str) -> int:

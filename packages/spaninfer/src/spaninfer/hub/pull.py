@@ -10,7 +10,7 @@ import glob
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from json import JSONDecodeError, loads
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from spaninfer_engine import ConfigError
 from spaninfer_engine.load.hub_cache import cache_folder, find_model
 
-from spaninfer.hub.choose import Choice, choose
+from spaninfer.hub.choose import choose
 from spaninfer.hub.name import HubName
 
 if TYPE_CHECKING:
@@ -27,18 +27,19 @@ if TYPE_CHECKING:
 TIMEOUT_S = 15.0  # for a listing; files have the library's own limits
 
 
-def locate_or_pull(model: str) -> str | Path:
+def locate_or_pull(model: str, *, with_weights: bool = True) -> str | Path:
     """Return the path of a model, fetching it if its name is one of a hub and it is not here.
 
-    A path, a bundled model and a model that is whole in the cache are returned as they are, and the
-    network is not used. Raises ConfigError where a download fails.
+    Without `with_weights`, all but the weights is fetched. A path, a bundled model and a model that
+    is whole in the cache are returned as they are, and the network is not used. Raises ConfigError
+    where a download fails.
     """
     name = HubName.parse(model)
     if name is None or Path(model).exists():
         return model
     here = find_cached(name)
     if here is None:
-        return pull(name)
+        return pull(name, with_weights=with_weights)
     return model if name.is_plain else here
 
 
@@ -63,9 +64,10 @@ def find_cached(name: HubName) -> Path | None:
     return folder if _shards(folder) <= set(files) else None
 
 
-def pull(name: HubName) -> Path:
+def pull(name: HubName, *, with_weights: bool = True) -> Path:
     """Fetch what the engine reads of a model; return its folder in the cache, or its GGUF file.
 
+    Without `with_weights`, the small files alone; a GGUF file has them in it, and is fetched.
     Files that are there are not fetched again, and a file that was begun is continued. Raises
     ConfigError, with the way out, where the model or the network is not there, where it is gated,
     and where the disk is too small.
@@ -78,8 +80,11 @@ def pull(name: HubName) -> Path:
     try:
         sizes = _sizes(HfApi(endpoint=_hub()), name)
         choice = choose(name, sizes)
-        _check_disk(name, choice, sizes)
-        for files in (choice.small, choice.weights):  # weights last: with them, it is whole
+        wanted = [choice.small, choice.weights]  # weights last: with them, it is whole
+        if not with_weights and choice.gguf is None:
+            wanted.pop()
+        _check_disk(name, [file for files in wanted for file in files], sizes)
+        for files in wanted:
             patterns = [glob.escape(file) for file in files]
             if patterns:
                 folder = snapshot_download(
@@ -107,13 +112,13 @@ def _sizes(api: HfApi, name: HubName) -> Mapping[str, int]:
     return {file.rfilename: file.size or 0 for file in info.siblings or ()}
 
 
-def _check_disk(name: HubName, choice: Choice, sizes: Mapping[str, int]) -> None:
+def _check_disk(name: HubName, wanted: Iterable[str], sizes: Mapping[str, int]) -> None:
     """Raise ConfigError where the disk of the cache has no room for the files."""
     from huggingface_hub import try_to_load_from_cache
 
     missing = [
         file
-        for file in (*choice.small, *choice.weights)
+        for file in wanted
         if not isinstance(
             try_to_load_from_cache(
                 name.repo, file, cache_dir=cache_folder(), revision=name.revision

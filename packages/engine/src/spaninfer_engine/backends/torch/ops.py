@@ -38,6 +38,12 @@ def cuda_capability() -> tuple[int, int]:
     return torch.cuda.get_device_capability()
 
 
+def free_device_bytes(device: torch.device | None = None) -> int:
+    """Return what is free on a CUDA device; None: the current one."""
+    free: int = torch.cuda.mem_get_info(device)[0]
+    return free
+
+
 def usable_device(name: str) -> torch.device:
     """Return torch's device of this name; ConfigError where nothing can be put on it."""
     try:
@@ -146,7 +152,7 @@ class TorchOps:
     def available_bytes(self) -> int:
         """Return what is free on the device."""
         if self.device.type == "cuda":
-            return torch.cuda.mem_get_info(self.device)[0]
+            return free_device_bytes(self.device)
         return available_bytes()
 
     @property
