@@ -7,15 +7,27 @@ of, and what scripts run on. Nothing outside the package imports its folders.
 from spaninfer_kernels_cpu.attention.attend_call import (
     AttentionPlan,
     LayerCache,
+    Selected,
     append_call,
     attend_calls,
     attention_kernels,
 )
 from spaninfer_kernels_cpu.attention.attend_kernel import PART_NUMBERS
 from spaninfer_kernels_cpu.attention.attention import AttentionBatch, attend
-from spaninfer_kernels_cpu.attention.attention_plan import make_planner_ready, plan_attention
+from spaninfer_kernels_cpu.attention.attention_plan import (
+    make_planner_ready,
+    plan_attention,
+    plan_selected,
+)
 from spaninfer_kernels_cpu.attention.kv_array import KVArray
 from spaninfer_kernels_cpu.attention.scores import Scores, ahead_of
+from spaninfer_kernels_cpu.attention.select_call import (
+    IndexQuery,
+    SelectionPlan,
+    plan_selection,
+    select_calls,
+)
+from spaninfer_kernels_cpu.attention.sparse_attention import select_keys
 from spaninfer_kernels_cpu.codegen.arguments import Arguments, Float32, Indirect
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.memory import aligned
@@ -127,6 +139,7 @@ __all__ = [
     "Formula",
     "Gemm",
     "GroupedCodes",
+    "IndexQuery",
     "Indirect",
     "InnerScales",
     "IsaLevelError",
@@ -150,6 +163,8 @@ __all__ = [
     "Scores",
     "Script",
     "Seconds",
+    "Selected",
+    "SelectionPlan",
     "ShapeError",
     "Shift",
     "SizeError",
@@ -187,6 +202,8 @@ __all__ = [
     "pack_stack",
     "peak_gops",
     "plan_attention",
+    "plan_selected",
+    "plan_selection",
     "read_gbps",
     "relative",
     "rms_norm_call",
@@ -194,6 +211,8 @@ __all__ = [
     "route_call",
     "sampling_kernel",
     "scale_rows_call",
+    "select_calls",
+    "select_keys",
     "shared_thread_pool",
     "sigmoid_gate_call",
     "thread_times",

@@ -142,23 +142,50 @@ def find_rows(
     table: int, spans: CacheArrays, kv_head: int, begin: int, count: int, scratch: Scratch
 ) -> None:
     """Write where keys and values of `count` tokens lie; keys up to a whole 16, the last again."""
-    keys = numbers_at(scratch.rows, PANEL, np.int64)
-    values = numbers_at(scratch.rows + PANEL * 8, PANEL, np.int64)
-    grids = numbers_at(scratch.rows + PANEL * 16, PANEL, np.int64)
     index, slot = begin // spans.span_len, begin % spans.span_len
     span = read_index(table, index)
     for token in range(count):
         if slot == spans.span_len:
             index, slot = index + 1, 0
             span = read_index(table, index)
-        keys[token] = place_of(spans.keys, span, slot, kv_head)
-        values[token] = place_of(spans.values, span, slot, kv_head)
-        grids[token] = place_of(spans.value_scales, span, slot, kv_head)
-        if spans.key_scales.address != 0:
-            scales = place_of(spans.key_scales, span, slot, kv_head)
-            write(FLOAT32, scratch.grid, token, read(FLOAT32, scales, 0))
-            write(FLOAT32, scratch.grid + STEP_BYTES, token, read(FLOAT32, scales, 1))
+        _note_row(token, spans, span, slot, kv_head, scratch)
         slot += 1
+    _repeat_last(count, scratch)
+
+
+@device_function
+def find_selected(
+    positions: int, table: int, spans: CacheArrays, kv_head: int, count: int, scratch: Scratch
+) -> None:
+    """Write the same of the tokens at positions[count] (int32) of a request."""
+    for token in range(count):
+        position = read_index(positions, token)
+        span = read_index(table, position // spans.span_len)
+        _note_row(token, spans, span, position % spans.span_len, kv_head, scratch)
+    _repeat_last(count, scratch)
+
+
+@device_function
+def _note_row(
+    token: int, spans: CacheArrays, span: int, slot: int, kv_head: int, scratch: Scratch
+) -> None:
+    """Write where key, value and scales of a block's token lie; the scales of its key as well."""
+    keys = numbers_at(scratch.rows, PANEL, np.int64)
+    values = numbers_at(scratch.rows + PANEL * 8, PANEL, np.int64)
+    grids = numbers_at(scratch.rows + PANEL * 16, PANEL, np.int64)
+    keys[token] = place_of(spans.keys, span, slot, kv_head)
+    values[token] = place_of(spans.values, span, slot, kv_head)
+    grids[token] = place_of(spans.value_scales, span, slot, kv_head)
+    if spans.key_scales.address != 0:
+        scales = place_of(spans.key_scales, span, slot, kv_head)
+        write(FLOAT32, scratch.grid, token, read(FLOAT32, scales, 0))
+        write(FLOAT32, scratch.grid + STEP_BYTES, token, read(FLOAT32, scales, 1))
+
+
+@device_function
+def _repeat_last(count: int, scratch: Scratch) -> None:
+    """Fill up to a whole 16 keys."""
+    keys = numbers_at(scratch.rows, PANEL, np.int64)
     for token in range(count, (count + TOKENS - 1) // TOKENS * TOKENS):
         keys[token] = keys[count - 1]
 

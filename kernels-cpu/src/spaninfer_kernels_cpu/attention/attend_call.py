@@ -10,6 +10,7 @@ from spaninfer_kernels_cpu.attention.attend_kernel import (
     AttentionKernels,
     Operands,
     Problem,
+    SelectedKeys,
     attend_task,
     head_tasks,
     merge_task,
@@ -61,10 +62,19 @@ class AttentionPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Selected:
+    """The address of what `select_calls` writes: positions[T top_k] (int32)."""
+
+    positions: int
+    top_k: int
+
+
+@dataclass(frozen=True, slots=True)
 class LayerCache:
     """The keys and values of a layer, and how tokens find them.
 
-    tables, request, position: the arrays of `AttentionBatch`; table_len: their M.
+    tables, request, position: the arrays of `AttentionBatch`; table_len: their M. `selected`: the
+    positions that each token reads; None: all that it sees.
     """
 
     keys: KVArray
@@ -73,6 +83,7 @@ class LayerCache:
     table_len: Indirect
     request: Indirect
     position: Indirect
+    selected: Selected | None = None
 
     def __post_init__(self) -> None:
         """Raise KernelError unless keys, values and their scales fit together."""
@@ -113,7 +124,7 @@ def append_call(x: Matrix, into: KVArray, spans: LayerCache) -> Call:
 
 @variants
 def _append_kernel(kind: Element) -> Kernel:
-    _demand(kind)
+    demand_kind(kind)
 
     def append(arguments: _AppendArguments, tokens: int, task: int) -> None:
         span_len, heads, size = arguments.span_len, arguments.heads, arguments.size
@@ -168,6 +179,9 @@ class _AttendArguments(Arguments):
     value_size: int
     softmax: _SoftmaxArguments
     scratch: int
+    selected: int
+    top_k: int
+    request: Indirect
 
 
 def attend_calls(
@@ -215,6 +229,9 @@ def attend_calls(
             reach=0 if scores.biases is None else scores.biases.shape[1] // 2,
         ),
         scratch=scratch_pool(scratch_bytes(keys.size, values.size)),
+        selected=0 if spans.selected is None else spans.selected.positions,
+        top_k=0 if spans.selected is None else spans.selected.top_k,
+        request=spans.request,
     )
     return [
         Call(_attend_kernel(keys.kind), arguments, head_tasks(heads, kv_heads), 1, plan.count),
@@ -224,7 +241,7 @@ def attend_calls(
 
 @variants
 def _attend_kernel(kind: Element) -> Kernel:
-    _demand(kind)
+    demand_kind(kind)
     kernels = AttentionKernels(
         kind, *micro_kernels(Format("float32"), rounded=False, level=active_level())
     )
@@ -256,7 +273,8 @@ def attention_kernels(kind: str) -> tuple[Kernel, ...]:
     return _attend_kernel(ELEMENTS[kind]), _append_kernel(ELEMENTS[kind]), _merge
 
 
-def _demand(kind: Element) -> None:
+def demand_kind(kind: Element) -> None:
+    """Raise IsaLevelError for keys and values that this CPU has no instructions for."""
     if kind == FLOAT16:
         require_float16()
 
@@ -276,6 +294,7 @@ def _operands(arguments: _AttendArguments) -> Operands:
         arguments.tables,
         arguments.table_len * 4,
         arguments.parts,
+        SelectedKeys(arguments.selected, arguments.top_k, arguments.request),
     )
 
 

@@ -19,6 +19,7 @@ from spaninfer_kernels_cpu.attention.attend_block import (
     Task,
     add_values,
     find_rows,
+    find_selected,
     load_keys,
     load_values,
     score,
@@ -48,6 +49,18 @@ _ZERO = np.float32(0)
 _ONE = np.float32(1)
 
 
+class SelectedKeys(NamedTuple):
+    """positions[T count] (int32) of the keys that each row reads, in ascending order, and what
+    request[T] (int32) it is of. Address 0: rows read all keys that they see.
+
+    A row has as many as it sees, or `count`; items (`attention_plan.plan_selected`) count in them.
+    """
+
+    positions: int
+    count: int
+    request: int
+
+
 class Operands(NamedTuple):
     """Rows query[T H D] and out[T H E], float32, and what of them to compute. Addresses in bytes.
 
@@ -64,6 +77,7 @@ class Operands(NamedTuple):
     tables: int
     table_stride: int
     parts: int
+    selected: SelectedKeys
 
 
 class Problem(NamedTuple):
@@ -170,7 +184,9 @@ def _sink(sinks: int, head: int) -> np.float32:
 
 @device_function
 def _task(item: int, head: int, num_heads: int, operands: Operands, window: int) -> Task:
-    row, position = read_index(item, 0), read_index(item, 3)
+    row, position, request = read_index(item, 0), read_index(item, 3), read_index(item, 2)
+    if operands.selected.positions != 0:
+        request = read_index(operands.selected.request, row)
     seen_from = larger(0, position - window + 1) if window > 0 else 0
     return Task(
         row,
@@ -180,7 +196,7 @@ def _task(item: int, head: int, num_heads: int, operands: Operands, window: int)
         position,
         larger(read_index(item, 4), seen_from),
         read_index(item, 5),
-        operands.tables + read_index(item, 2) * operands.table_stride,
+        operands.tables + request * operands.table_stride,
         read_index(item, 6),
         read_index(item, 8),
     )
@@ -190,13 +206,17 @@ def _task(item: int, head: int, num_heads: int, operands: Operands, window: int)
 def _attend(kernels: AttentionKernels, task: Task, problem: Problem, scratch: Scratch) -> None:
     """Compute a task in one pass over its tokens."""
     operands, spans, softmax = problem.operands, problem.spans, problem.softmax
-    kind, one, many = kernels.kind, kernels.one, kernels.many
+    kind, one, many, selected = kernels.kind, kernels.one, kernels.many, operands.selected
     kv_head = task.head // (operands.heads // spans.kv_heads)
     _start(task, operands, spans, softmax.scale, scratch)
     begin = task.begin
     while begin < task.end:
         count = smaller(PANEL, task.end - begin)
-        find_rows(task.table, spans, kv_head, begin, count, scratch)
+        if selected.positions != 0:
+            places = selected.positions + (task.row * selected.count + begin) * 4
+            find_selected(places, task.table, spans, kv_head, count, scratch)
+        else:
+            find_rows(task.table, spans, kv_head, begin, count, scratch)
         load_keys(kind, spans, count, scratch)
         score(one, many, task.num_queries, spans.key_size, count, scratch)
         for n in range(task.num_queries):

@@ -13,9 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.attention.attend_call import AttentionPlan, LayerCache, attend_calls
+from spaninfer_kernels_cpu.attention.attend_call import (
+    AttentionPlan,
+    LayerCache,
+    Selected,
+    attend_calls,
+)
 from spaninfer_kernels_cpu.attention.attend_kernel import PART_NUMBERS
-from spaninfer_kernels_cpu.attention.attention_plan import plan_attention
+from spaninfer_kernels_cpu.attention.attention_plan import plan_attention, plan_selected
 from spaninfer_kernels_cpu.attention.checks import demand, demand_below
 from spaninfer_kernels_cpu.attention.kv_array import KVArray
 from spaninfer_kernels_cpu.attention.scores import Scores, ahead_of, check_heads
@@ -37,12 +42,15 @@ class AttentionBatch:
     positions that no row attends are never read. request[T] int32 indexes `tables`; position[T]
     int32. Neighbouring rows of one request with rising positions share their reads. until[T] int32:
     the position behind the last that a row sees, at least the one behind its own; None: that one.
+    selected[T k] int32: the positions that a row reads of those that it sees, in ascending order: k
+    of them, or all and then anything; None: all of them.
     """
 
     tables: Ints
     request: Ints
     position: Ints
     until: Ints | None = None
+    selected: Ints | None = None
 
     def __post_init__(self) -> None:
         """Raise unless types, shapes and numbers are as described."""
@@ -58,6 +66,8 @@ class AttentionBatch:
             raise KernelError(f"position holds {self.position.min()}; allowed is 0 or more")
         if self.until is not None:
             self._check_until(self.until)
+        if self.selected is not None:
+            self._check_selected(self.selected)
 
     def _check_until(self, until: Ints) -> None:
         demand("until", until, np.int32, "T", ordered=1)
@@ -66,6 +76,18 @@ class AttentionBatch:
         goes_on = (np.diff(self.request) == 0) & (np.diff(self.position) == 1)
         if (goes_on & (until[:-1] > self.position[1:]) & (until[1:] != until[:-1])).any():
             raise KernelError("until differs among rows that see each other; it must be the same")
+
+    def _check_selected(self, selected: Ints) -> None:
+        demand("selected", selected, np.int32, "T k", ordered=2)
+        if self.until is not None:
+            raise KernelError("rows read selected keys, or keys up to `until`; leave one out")
+        rows, top_k = selected.shape
+        if rows != len(self.position) or not top_k:
+            raise ShapeError(f"selected has shape {selected.shape} for {len(self.position)} rows")
+        known = np.arange(top_k) <= self.position[:, None]
+        before = np.pad(selected, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+        if (known & ((selected <= before) | (selected > self.position[:, None]))).any():
+            raise KernelError("selected must ascend from 0 on, to no more than a row's position")
 
     @property
     def ends(self) -> Ints:
@@ -97,18 +119,24 @@ def attend(
     tables, request, position, items_at, parts_at, table_len = (
         words.ctypes.data + words.itemsize * number for number in range(len(words))
     )
-    spans = LayerCache(keys, values, tables, table_len, request, position)
+    selected = None
+    if batch.selected is not None:
+        selected = Selected(batch.selected.ctypes.data, batch.selected.shape[1])
+    spans = LayerCache(keys, values, tables, table_len, request, position, selected)
     _check(query, keys, values, batch, scores, out)
     if not len(query):
         return
     _, span_len, kv_heads, _ = keys.numbers.shape
     heads, window = query.shape[1], scores.window or 0
-    _check_tables(batch, len(keys.numbers), span_len, scores)
-    items, num_parts = plan_attention(
-        *(batch.request, batch.position, heads // kv_heads, window, ahead_of(scores)),
-        chunked=scores.chunked,
-        until=batch.until,
-    )
+    check_tables(batch, len(keys.numbers), span_len, scores)
+    if selected is not None:
+        items, num_parts = plan_selected(batch.position, heads // kv_heads, selected.top_k)
+    else:
+        items, num_parts = plan_attention(
+            *(batch.request, batch.position, heads // kv_heads, window, ahead_of(scores)),
+            chunked=scores.chunked,
+            until=batch.until,
+        )
     parts = np.empty(num_parts * heads * (values.size + PART_NUMBERS), np.float32)
     arrays = (batch.tables, batch.request, batch.position, items, parts)
     words[:] = *(array.ctypes.data for array in arrays), batch.tables.shape[1]
@@ -143,11 +171,14 @@ def _check(
     check_heads(heads, kv_heads, scores)
     if out.shape != (num_rows, heads, values.size):
         raise ShapeError(f"out has shape {out.shape}, needs {(num_rows, heads, values.size)}")
+    by_place = scores.window is not None or scores.slopes is not None or scores.biases is not None
+    if batch.selected is not None and (by_place or scores.ahead != 0):
+        raise KernelError("rows that read selected keys take no window, slopes, biases or ahead")
     if len(batch.position) != num_rows:
         raise ShapeError(f"query has {num_rows} rows, but position has {len(batch.position)}")
 
 
-def _check_tables(batch: AttentionBatch, num_spans: int, span_len: int, scores: Scores) -> None:
+def check_tables(batch: AttentionBatch, num_spans: int, span_len: int, scores: Scores) -> None:
     """Raise unless every position that a row attends lies in one of the spans."""
     newest = int(batch.ends.max()) - 1
     num_entries = newest // span_len + 1

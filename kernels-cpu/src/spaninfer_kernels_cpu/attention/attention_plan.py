@@ -71,6 +71,15 @@ def plan_attention(
     return items, int(parts[0])
 
 
+def plan_selected(position: Ints, group: int, top_k: int) -> tuple[Ints, int]:
+    """Return the same for rows that read selected keys each: top_k, or all that they see.
+
+    An item is of one row, and its tokens are some of those selected, in their order.
+    """
+    rows = np.arange(len(position), dtype=np.int32)
+    return plan_attention(rows, np.minimum(position, top_k - 1), group, 0)
+
+
 @cache
 def make_planner_ready() -> None:
     """Compile what plans are made by, or load it."""

@@ -19,6 +19,12 @@ from spaninfer_engine.spec.describe import list_specs
 
 PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_name("published.json").read_text())
 
+_GLM_5_ATTENTION = (  # with the norms of a layer
+    2048 * 6144 + 2048 + 64 * 256 * 2048 + 576 * 6144 + 512 + 64 * 448 * 512 + 6144 * 64 * 256
+    + 2 * 6144
+)  # fmt: skip
+_GLM_5_INDEXER = 32 * 128 * 2048 + 128 * 6144 + 2 * 128 + 32 * 6144
+
 BY_HAND = {  # head and embedding, layers of attention, MLP and norms, final norm
     "XVERSE-13B": 2 * 100278 * 5120 + 40 * (4 * 5120**2 + 3 * 5120 * 13824 + 2 * 5120) + 5120,
     "InternLM-7B": (
@@ -45,6 +51,16 @@ BY_HAND = {  # head and embedding, layers of attention, MLP and norms, final nor
         2 * 151552 * 5120 + 5120
         + 92 * (2 * 5120 * 12288 + 12288 + 2 * (5120 * 1024 + 1024) + 2 * 5120 + 2 * 128)
         + 3 * 3 * 5120 * 12288 + 89 * (161 * 3 * 5120 * 1536 + 160 * 5120 + 160)
+    ),
+    "DeepSeek-V3.2": 671_026_419_200  # DeepSeek-V3, and an indexer per layer
+    + 61 * (64 * 128 * 1536 + 128 * 7168 + 2 * 128 + 64 * 7168),
+    "GLM-5": (
+        2 * 154880 * 6144 + 6144 + 78 * _GLM_5_ATTENTION + 78 * _GLM_5_INDEXER
+        + 3 * 3 * 6144 * 12288 + 75 * (257 * 3 * 6144 * 2048 + 256 * 6144 + 256)
+    ),
+    "GLM-5.2": (  # three indexers, and one per four layers of the others
+        2 * 154880 * 6144 + 6144 + 78 * _GLM_5_ATTENTION + 21 * _GLM_5_INDEXER
+        + 3 * 3 * 6144 * 12288 + 75 * (257 * 3 * 6144 * 2048 + 256 * 6144 + 256)
     ),
     "Orion-14B": (2 * 84608 * 5120 + 40 * (4 * 5120**2 + 3 * 5120 * 15360 + 4 * 5120) + 2 * 5120),
 }  # fmt: skip

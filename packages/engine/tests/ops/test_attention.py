@@ -28,6 +28,9 @@ WIDE_KEYS = CacheGroup(0, tuple(range(LAYERS)), kv_heads=3, key_dim=8, value_dim
 LATENT = CacheGroup(
     0, tuple(range(LAYERS)), kv_heads=1, key_dim=12, value_dim=8, values_in_keys=True
 )
+INDEX = CacheGroup(
+    0, tuple(range(LAYERS)), kv_heads=1, key_dim=16, value_dim=16, values_in_keys=True
+)
 
 
 def _random(shape: tuple[int, ...], seed: int) -> Array:
@@ -167,6 +170,110 @@ def test_keys_and_values_may_differ_in_width(group: CacheGroup, backend: Backend
 
     scores = {"scale": 0.4, "softcap": None, "window": None}
     backend.check(spans.ops, actual, _expected(group, query, None, **scores))
+
+
+def _index(rows: int, heads: int) -> tuple[Array, Array]:
+    """Queries and weights of an indexer."""
+    return _random((rows, heads, INDEX.key_dim), 41), _random((rows, heads), 42)
+
+
+def _selected(query: Array, weights: Array, top_k: int) -> Array:
+    """[T k]: what the rows of SLICES select, by definition."""
+    most = max(part.stop for part in SLICES)
+    parts, first = [], 0
+    for seq_id, start, stop, *_ in SLICES:
+        keys = _keys_and_values(INDEX, seq_id)[0][:stop, 0]
+        rows = slice(first, first + stop - start)
+        found = definition.select_keys(
+            query[rows], weights[rows], keys, np.arange(start, stop), top_k
+        )
+        width = min(top_k, most) - found.shape[1]
+        parts.append(np.pad(found, ((0, 0), (0, width)), constant_values=-1))
+        first = rows.stop
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("heads", [1, 5])
+@pytest.mark.parametrize("top_k", [1, 4, 19, 64])
+def test_an_indexer_selects_the_keys_of_every_token(
+    top_k: int, heads: int, backend: Backend
+) -> None:
+    spans = Spans(backend, INDEX)
+    step = spans.write(SLICES)
+    query, weights = _index(step.num_tokens, heads)
+
+    selected = spans.ops.select_keys(
+        *(step, backend.put(spans.ops, query), backend.put(spans.ops, weights)),
+        group=0,
+        layer=LAYER,
+        top_k=top_k,
+    )
+
+    expected = _selected(query, weights, top_k)
+    assert np.asarray(selected)[:, : expected.shape[1]].tolist() == expected.tolist()
+    assert (np.asarray(selected)[:, expected.shape[1] :] == -1).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_of_equal_scores_an_indexer_selects_the_lower_positions(backend: Backend) -> None:
+    """One head, whose products are above zero for few keys: the others all have a score of zero."""
+    spans = Spans(backend, INDEX)
+    step = spans.write(SLICES)
+    query, weights = _index(step.num_tokens, 1)
+    signs = np.resize([1.0, -1.0], weights.shape)  # what is below zero comes behind them
+
+    selected = spans.ops.select_keys(
+        *(step, backend.put(spans.ops, query), backend.put(spans.ops, signs)),
+        group=0,
+        layer=LAYER,
+        top_k=12,
+    )
+
+    assert np.asarray(selected).tolist() == _selected(query, signs, 12).tolist()
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("group", [GROUPED, LATENT], ids=["keys and values", "values in keys"])
+@pytest.mark.parametrize("top_k", [1, 4, 64])
+def test_attention_reads_the_selected_keys_alone(
+    top_k: int, group: CacheGroup, backend: Backend
+) -> None:
+    spans = Spans(backend, group)
+    step = spans.write(SLICES)
+    query = _random((step.num_tokens, 6, group.key_dim), 99)
+    selected = _selected(*_index(step.num_tokens, 3), top_k)
+
+    actual = spans.ops.attend_selected(
+        *(step, backend.put(spans.ops, query), backend.put(spans.ops, selected)),
+        group=0,
+        layer=LAYER,
+        scale=0.4,
+    )
+
+    parts, first = [], 0
+    for seq_id, start, stop, *_ in SLICES:
+        rows = slice(first, first + stop - start)
+        keys, values = (part[:stop] for part in _keys_and_values(group, seq_id))
+        parts.append(
+            definition.attend_selected(query[rows], keys, values, selected[rows], scale=0.4)
+        )
+        first = rows.stop
+    backend.check(spans.ops, actual, np.concatenate(parts))
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_with_all_keys_selected_attention_is_dense_to_the_bit(backend: Backend) -> None:
+    spans = Spans(backend, LATENT)
+    step = spans.write(SLICES)
+    query = backend.put(spans.ops, _random((step.num_tokens, 6, LATENT.key_dim), 99))
+    selected = backend.put(spans.ops, _selected(*_index(step.num_tokens, 3), 64))
+    place = {"group": 0, "layer": LAYER, "scale": 0.4}
+
+    sparse = spans.ops.attend_selected(step, query, selected, **place)
+    dense = spans.ops.attend(step, query, **place)
+
+    assert np.array_equal(spans.ops.to_host(sparse), spans.ops.to_host(dense))
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)

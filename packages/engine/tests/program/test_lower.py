@@ -112,6 +112,52 @@ def test_latent_attention_caches_one_latent_and_moves_both_up_projections_to_the
     ]
 
 
+def test_sparse_attention_keeps_keys_of_an_indexer_and_reads_what_it_selects():
+    layer = _layer("deepseek_v32", 0)
+    first = layer.index("= append k.0")
+
+    assert layer[first : first + 14] == [
+        "= append k.0",
+        "y.1 = linear norm.1",  # from the latent of the queries
+        "q.2 = split_heads y.1",
+        "k.1 = linear norm.0",
+        "norm.3 = layer_norm k.1",
+        "k.2 = split_heads norm.3",
+        "rotated.2 = rotate q.2",
+        "rotated.3 = rotate k.2",
+        "= append rotated.3",
+        "weights.0 = router norm.0",
+        "selected.0 = select_keys rotated.2 weights.0",
+        "read.0 = attend_selected q.1 selected.0",
+        "read.1 = head_linear read.0",
+        "read.2 = merge_heads read.1",
+    ]
+
+
+def test_an_indexer_rotates_by_the_frequencies_of_its_attention_in_a_style_of_its_own():
+    program = lower(_decoder("deepseek_v32"))
+    first = [each for each in program.operations if each.layer == 0]
+
+    rotations = [each.constants for each in first if each.operator == "rotate"]
+    appends = [each.constants for each in first if each.operator == "append"]
+    assert [dict(each)["style"] for each in rotations] == ["interleaved"] * 2 + ["half"] * 2
+    assert {dict(each)["rope"] for each in rotations} == {0}
+    assert [dict(each) for each in appends] == [
+        {"group": 0, "layer": 0},
+        {"group": 1, "layer": 0},
+    ]
+
+
+def test_layers_without_an_indexer_read_what_the_last_one_selected():
+    operations = lower(_decoder("glm_moe_dsa shared")).operations
+
+    read = [(each.layer, each.inputs[1]) for each in operations if each.operator.endswith("lected")]
+    selecting = [(each.layer, dict(each.constants)["layer"]) for each in operations
+                 if each.operator == "select_keys"]  # fmt: skip
+    assert read == [(0, "selected.0"), (1, "selected.0"), (2, "selected.1"), (3, "selected.1")]
+    assert selecting == [(0, 0), (2, 1)]  # in the cache group of indexers
+
+
 def test_a_routed_mlp_chooses_experts_and_adds_the_shared_one():
     assert (
         _layer("qwen2_moe", 0)[-10:]

@@ -24,7 +24,8 @@ def test_bundled_architectures_fit(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["llama with biases", "deepseek_v3", "qwen3", "falcon 40b", "phi", "qwen2_moe"]
+    "name",
+    ["llama with biases", "deepseek_v3", "deepseek_v32", "qwen3", "falcon 40b", "phi", "qwen2_moe"],
 )
 def test_any_weight_of_another_shape_is_found(name: str) -> None:
     whole = decoder(name)

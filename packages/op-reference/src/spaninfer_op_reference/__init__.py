@@ -16,7 +16,13 @@ from spaninfer_op_reference.activation import (
     softmax,
 )
 from spaninfer_op_reference.alibi import alibi_bias, alibi_slopes, falcon_alibi_bias
-from spaninfer_op_reference.attention import attend, attend_part, attend_ragged, merge
+from spaninfer_op_reference.attention import (
+    attend,
+    attend_part,
+    attend_ragged,
+    attend_selected,
+    merge,
+)
 from spaninfer_op_reference.compare import close, relative_error, tolerance
 from spaninfer_op_reference.embedding import (
     add_rows,
@@ -28,6 +34,7 @@ from spaninfer_op_reference.embedding import (
     sinusoidal,
 )
 from spaninfer_op_reference.frequency import FrequencyRule, frequencies, yarn_mscale
+from spaninfer_op_reference.indexer import index_scores, select_keys
 from spaninfer_op_reference.linear import head_linear, linear, normalize_rows, scale_rows
 from spaninfer_op_reference.logits import (
     add_bias,
@@ -101,6 +108,7 @@ __all__ = [
     "attend",
     "attend_part",
     "attend_ragged",
+    "attend_selected",
     "ban",
     "blend_rows",
     "block_scaled_linear",
@@ -121,6 +129,7 @@ __all__ = [
     "group_scales",
     "gumbel",
     "head_linear",
+    "index_scores",
     "join_rows",
     "layer_norm",
     "linear",
@@ -153,6 +162,7 @@ __all__ = [
     "sample",
     "scale_rows",
     "scaled_linear",
+    "select_keys",
     "sigmoid",
     "silu",
     "sinusoidal",

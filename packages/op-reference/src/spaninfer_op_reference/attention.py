@@ -76,6 +76,19 @@ def attend_ragged(
     return _read(softmax(np.where(visible, scores, -np.inf)), values)
 
 
+def attend_selected(
+    query: Floats, keys: Floats, values: Floats, selected: Ints, *, scale: float
+) -> Floats:
+    """[T H E]: softmax(scale * q.k) over the values[N K E] at the positions selected[T k].
+
+    query[T H D], keys[N K D]. -1 is no position (see `select_keys`); every query must have one.
+    """
+    visible = np.zeros((len(query), len(keys) + 1), np.bool_)
+    np.put_along_axis(visible, selected.astype(np.int64), True, axis=1)  # -1: the last column
+    scores = np.where(visible[:, :-1], _scores(query, keys, scale, None, None), -np.inf)
+    return _read(softmax(scores), values)
+
+
 def attend_part(
     query: Floats,
     keys: Floats,

@@ -201,11 +201,10 @@ def model(parts: Parts) -> None:
     table.add_row("vocabulary", f"{made.vocab:,} tokens")
     for group in made.groups:
         window = f", window {group.window}" if group.window else ""
-        table.add_row(
-            f"cache group {group.index}",
-            f"{len(group.layers)} layers",
-            f"{group.kv_heads} KV heads of {group.key_dim} + {group.value_dim}{window}",
-        )
+        held = f"{group.kv_heads} KV heads of {group.key_dim} + {group.value_dim}{window}"
+        if group.is_index:
+            held = f"keys of {group.key_dim} of indexers, for sparse attention"
+        table.add_row(f"cache group {group.index}", f"{len(group.layers)} layers", held)
     _out.print(table)
 
 

@@ -297,6 +297,26 @@ class Ops(Protocol, Generic[A]):
         """
         ...
 
+    def select_keys(
+        self, step: Step[A], query: A, weights: A, *, group: int, layer: int, top_k: int
+    ) -> A:
+        """[T k] int32: the positions of the keys that each token reads, ascending, then -1.
+
+        Of an indexer's keys in the spans, k of those that the token sees: with the largest sums of
+        weights[T H] * relu(q.k) over heads of query[T H D]; see op_reference.select_keys. k is
+        top_k, or less where no request of the step is as long.
+        """
+        ...
+
+    def attend_selected(
+        self, step: Step[A], query: A, selected: A, *, group: int, layer: int, scale: float
+    ) -> A:
+        """[T H E]: softmax(scale * q.k) over the values of the positions selected[T k].
+
+        Those are what `select_keys` has returned in this step.
+        """
+        ...
+
     def attend_ragged(
         self,
         step: Step[A],

@@ -37,6 +37,7 @@ from spaninfer_engine.spec.nodes import (
     Head,
     HeadNorms,
     Heads,
+    Indexer,
     Layer,
     Learned,
     Linear,
@@ -50,6 +51,7 @@ from spaninfer_engine.spec.nodes import (
     RaggedAttention,
     RelativeBias,
     Rope,
+    RopeStyle,
     RoutedMLP,
     Scores,
     Sinusoidal,
@@ -91,6 +93,7 @@ class Lowering:
         self.layer: int | None = None
         self._ropes, self._groups = ropes, groups
         self._counts: dict[str, int] = {}
+        self._selected = ""  # what the last indexer so far has selected
 
     # ---- writing operations ----------------------------------------------------------------------
 
@@ -166,8 +169,6 @@ class Lowering:
                 return self.add("pool", x, name="vectors", kinds=kinds)
             case Linear():
                 return self.linear(node, x, "y")
-            case LowRank(down=down, norm=norm, up=up):
-                return self.linear(up, self.norm(norm, self.linear(down, x, "low")), "y")
             case _:
                 raise AssertionError(f"{type(node).__name__} has no arm in lower()")
 
@@ -327,7 +328,10 @@ class Lowering:
         q_nope.(W_uk latent) = (W_uk^T q_nope).latent, so all heads read one cached latent, and
         W_uv is applied to what they read (DeepSeek-V2, 2024, section 2.1).
         """
-        q = self.add("split_heads", self.node(node.q, x), name="q", heads=node.heads)
+        low, up = x, node.q
+        if isinstance(up, LowRank):
+            low, up = self.norm(up.norm, self.linear(up.down, x, "low")), up.up
+        q = self.add("split_heads", self.linear(up, low, "y"), name="q", heads=node.heads)
         q_nope, q_rope = self.add_many(
             "split", q, names=("q_nope", "q_rope"), sizes=(node.nope, node.rotated)
         )
@@ -342,13 +346,31 @@ class Lowering:
         k = self.add("concat", latent, self._rotate(node.rope, k_rope), name="k")
         place = self._place(node.group)
         self.add_many("append", k, names=(), group=node.group, layer=place)
-        read = self.add("attend", q, name="read", group=node.group, layer=place, scale=node.scale)
+        of_layer: dict[str, Constant] = {"group": node.group, "layer": place, "scale": node.scale}
+        if node.indexer is None:
+            read = self.add("attend", q, name="read", **of_layer)
+        else:
+            if isinstance(node.indexer, Indexer):
+                self._selected = self._select(node.indexer, low, x, node.rope)
+            read = self.add("attend_selected", q, self._selected, name="read", **of_layer)
         read = self.add("head_linear", read, name="read", uses=(_value_up(node),))
         return self.linear(node.out, self.add("merge_heads", read, name="read"), "attention")
 
-    def _rotate(self, rope: Rope | AxialRope, x: str) -> str:
+    def _select(self, node: Indexer, low: str, x: str, rope: Rope) -> str:
+        """Return the positions of the keys that each token reads."""
+        q = self.add("split_heads", self.linear(node.q, low, "y"), name="q", heads=node.heads)
+        k = self.norm(node.k_norm, self.linear(node.k, x, "k"))
+        k = self.add("split_heads", k, name="k", heads=1)
+        q, k = (self._rotate(rope, each, node.style) for each in (q, k))
+        of_layer: dict[str, Constant] = {"group": node.group, "layer": self._place(node.group)}
+        self.add_many("append", k, names=(), **of_layer)
+        uses = _affine(node.weights.weight, node.weights.bias)
+        weights = self.add("router", x, name="weights", uses=uses)  # as exact: a choice hangs on it
+        return self.add("select_keys", q, weights, name="selected", **of_layer, top_k=node.top_k)
+
+    def _rotate(self, rope: Rope | AxialRope, x: str, style: RopeStyle | None = None) -> str:
         index = self._ropes.index(rope)
-        return self.add("rotate", x, name="rotated", rope=index, style=rope.style)
+        return self.add("rotate", x, name="rotated", rope=index, style=style or rope.style)
 
     def _place(self, group: int) -> int:
         """Return the number of the present layer in its cache group."""

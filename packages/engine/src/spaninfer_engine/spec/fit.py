@@ -174,6 +174,8 @@ def _attention(
         yield f"a layer is in cache group {node.group} of {len(model.groups)}"
     elif isinstance(node, nodes.MlaAttention):
         yield from _latent(node, model.groups[node.group], model.hidden)
+        if isinstance(node.indexer, nodes.Indexer):
+            yield from _indexer(node.indexer, node, model.groups)
     else:
         yield from _grouped(node, model.groups[node.group], model.hidden)
 
@@ -229,9 +231,30 @@ def _latent(node: nodes.MlaAttention, group: nodes.CacheGroup, hidden: int) -> M
     yield from _linear(node.kv_up, heads * (node.nope + node.value), node.latent)
     yield from _linear(node.out, hidden, heads * node.value)
     yield from _rope(node.rope, node.rotated)
-    kept = group.kv_heads, group.key_dim, group.value_dim, group.values_in_keys
-    if kept != (1, node.latent + node.rotated, node.latent, True):
+    if _kept_in(group) != (1, node.latent + node.rotated, node.latent, True):
         yield f"cache group {group.index} does not hold latents of {node.latent} channels"
+
+
+def _indexer(
+    node: nodes.Indexer, attention: nodes.MlaAttention, groups: tuple[nodes.CacheGroup, ...]
+) -> Misfits:
+    hidden = attention.kv_down.weight.shape[1]
+    low = attention.q.up.weight.shape[1] if isinstance(attention.q, nodes.LowRank) else hidden
+    yield from _linear(node.q, node.heads * node.dim, low)
+    yield from _linear(node.k, node.dim, hidden)
+    yield from _norm("norm of an indexer's keys", node.k_norm, node.dim)
+    yield from _linear(node.weights, node.heads, hidden)
+    yield from _rope(attention.rope, node.dim)
+    if min(node.heads, node.dim, node.top_k) < 1:
+        yield f"an indexer of {node.heads} heads of {node.dim} channels selects {node.top_k} keys"
+    if not 0 <= node.group < len(groups):
+        yield f"an indexer is in cache group {node.group} of {len(groups)}"
+    elif _kept_in(groups[node.group]) != (1, node.dim, node.dim, True):
+        yield f"cache group {node.group} does not hold keys of {node.dim} channels"
+
+
+def _kept_in(group: nodes.CacheGroup) -> tuple[int, int, int, bool]:
+    return group.kv_heads, group.key_dim, group.value_dim, group.values_in_keys
 
 
 def _rope(rope: nodes.Rope, size: int) -> Misfits:

@@ -78,13 +78,19 @@ class Maker:
         )
 
     def norm(
-        self, name: str, channels: int, kind: NormKind | None = None, eps: float | None = None
+        self,
+        name: str,
+        channels: int,
+        kind: NormKind | None = None,
+        eps: float | None = None,
+        *,
+        bias: bool | None = None,
     ) -> Norm | None:
         """Return a norm like those of [norm] but for what is given; None for an empty name."""
         if not name:
             return None
         kind = kind or self._norms.kind
-        has_bias = kind == "layer" and self._norms.bias
+        has_bias = kind == "layer" and (self._norms.bias if bias is None else bias)
         return Norm(
             kind=kind,
             eps=self._norms.eps if eps is None else eps,

@@ -8,7 +8,7 @@ program/lower.py.
 Decoder
 ├── Embedding        table, scale, Learned | Sinusoidal positions, norm, projection
 ├── Layer ...        one per layer; equal layers differ only in their weights' names
-│   ├── Attention | MlaAttention
+│   ├── Attention | MlaAttention (Indexer)
 │   ├── GatedMLP | FusedGatedMLP | PlainMLP | RoutedMLP
 │   └── norms before, behind and after each of the two; parallel; residual scale
 ├── Norm             the final one
@@ -252,11 +252,38 @@ class LowRank:
 
 
 @dataclass(frozen=True, slots=True)
+class Indexer:
+    """The lightning indexer of sparse attention (DeepSeek-V3.2): selects `top_k` keys per token.
+
+    Those with the largest sums over heads of weight * relu(q.k). Queries come from the latent of
+    the attention's queries, keys and the weights of heads from the hidden state; the first
+    `MlaAttention.rotated` channels are rotated by its frequencies, in a style of their own. Keys
+    are kept in a cache group of their own, one head of `dim` channels per token.
+    """
+
+    heads: int
+    dim: int
+    top_k: int
+    q: Linear  # [heads * dim, q latent]
+    k: Linear  # [dim, hidden]
+    k_norm: Norm
+    weights: Linear  # [heads, hidden]
+    style: RopeStyle
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedIndexer:
+    """The keys that the last layer with an `Indexer` before this one has selected (GLM-5.2)."""
+
+
+@dataclass(frozen=True, slots=True)
 class MlaAttention:
     """Multi-head latent attention: keys and values of all heads come from one latent vector.
 
     The cache holds [latent | rotated key] per token, one head wide; the values are its first
-    `latent` channels. `kv_up` is stored as [heads * (nope + value), latent].
+    `latent` channels. `kv_up` is stored as [heads * (nope + value), latent]. With an indexer it is
+    sparse: a token reads the keys that were selected for it.
     """
 
     heads: int
@@ -272,6 +299,7 @@ class MlaAttention:
     rope: Rope
     scale: float
     group: int
+    indexer: Indexer | SharedIndexer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +420,10 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
-    """Layers that share span numbers: equal KV shape and window."""
+    """Layers that share span numbers: equal KV shape and window.
+
+    Indexers keep their keys in a group of their own, without values.
+    """
 
     index: int
     layers: tuple[int, ...]
@@ -401,6 +432,11 @@ class CacheGroup:
     value_dim: int
     values_in_keys: bool = False  # MLA: values are the first value_dim channels of the keys
     window: int | None = None
+
+    @property
+    def is_index(self) -> bool:
+        """True if these are an indexer's keys: there are no values."""
+        return self.values_in_keys and self.value_dim == self.key_dim
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import cast
 
 from spaninfer_engine.errors import NotBuilt, SpecError
 from spaninfer_engine.spec.account import check_expected, unread
+from spaninfer_engine.spec.cache_groups import Groups
 from spaninfer_engine.spec.fit import misfits
 from spaninfer_engine.spec.maker import Maker, NormKind, norm_rule
 from spaninfer_engine.spec.nodes import (
@@ -27,7 +28,7 @@ from spaninfer_engine.spec.nodes import (
     ropes,
 )
 from spaninfer_engine.spec.read import ModelSpec
-from spaninfer_engine.spec.resolve_attention import AttentionReader, Groups
+from spaninfer_engine.spec.resolve_attention import AttentionReader
 from spaninfer_engine.spec.resolve_head import classifier
 from spaninfer_engine.spec.resolve_mlp import MlpReader
 from spaninfer_engine.spec.resolve_tower import Reading, read_towers

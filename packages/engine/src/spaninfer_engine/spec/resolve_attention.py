@@ -1,15 +1,15 @@
-"""[attn] -> an attention node, and the cache group that each layer of a decoder belongs to."""
+"""[attn] -> an attention node."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, cast
 
+from spaninfer_engine.spec.cache_groups import Groups, Kept
 from spaninfer_engine.spec.maker import Maker, NormKind
 from spaninfer_engine.spec.nodes import (
     Alibi,
     Attention,
-    CacheGroup,
     FusedQkv,
     HeadNorms,
     Heads,
@@ -23,47 +23,9 @@ from spaninfer_engine.spec.nodes import (
     SplitQkv,
     Weight,
 )
+from spaninfer_engine.spec.resolve_indexer import IndexerReader
 from spaninfer_engine.spec.resolve_relative import relative_bias
 from spaninfer_engine.spec.resolve_rope import rope, yarn_factor
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """The KV shape of a layer: layers with equal shapes share span numbers."""
-
-    kv_heads: int
-    key_dim: int
-    value_dim: int
-    window: int | None = None
-    values_in_keys: bool = False
-
-
-class Groups:
-    """Cache groups, numbered in the order of their first layers."""
-
-    def __init__(self) -> None:
-        self._layers: dict[Kept, list[int]] = {}
-
-    def join(self, kept: Kept, layer: int) -> int:
-        """Return the group of a layer."""
-        self._layers.setdefault(kept, []).append(layer)
-        return list(self._layers).index(kept)
-
-    def all(self) -> tuple[CacheGroup, ...]:
-        """Return the groups as the tree states them."""
-        return tuple(
-            CacheGroup(
-                index=index,
-                layers=tuple(layers),
-                kv_heads=kept.kv_heads,
-                key_dim=kept.key_dim,
-                value_dim=kept.value_dim,
-                values_in_keys=kept.values_in_keys,
-                window=kept.window,
-            )
-            for index, (kept, layers) in enumerate(self._layers.items())
-        )
-
 
 _RAGGED = {
     "kind": ("mha",),
@@ -93,6 +55,7 @@ class AttentionReader:
         self._qkv_bias, self._o_bias = bias != "none", bias == "q,k,v,o"
         self._positions = {local: self._position(local) for local in (False, True)}
         self._relative = relative_bias(maker) if scope.text("attn", "pos") == "relative" else None
+        self._indexers = IndexerReader(maker, self._hidden)
         self._check()
 
     def layer(
@@ -114,6 +77,8 @@ class AttentionReader:
             raise scope.error("attn", "pos", "latent attention needs rope")
         if self._mla and (self._qkv_bias or self._window):
             raise scope.error("attn", "kind", "latent attention has neither bias nor window here")
+        if scope.optional_integer("attn", "index_topk") is not None and not self._mla:
+            raise scope.error("attn", "index_topk", "sparse attention is built for mla alone")
         kv_heads = None if self._mla else scope.integer("dims", "kv_heads")
         if kv_heads is not None and self._heads % kv_heads:
             problem = f"{self._heads} heads are no multiple of {kv_heads}"
@@ -270,6 +235,7 @@ class AttentionReader:
             rope=place,
             scale=self._scale,
             group=groups.join(Kept(1, latent + rotated, latent, values_in_keys=True), index),
+            indexer=self._indexers.layer(index, within, groups),
         )
 
     def _latent_query(self, within: str, rows: int, eps: float) -> Linear | LowRank:

@@ -94,6 +94,8 @@ _DIMS = Section(
         "qk_nope": Word(SIZE, "$qk_nope_head_dim", "MLA: channels of a head without positions"),
         "qk_rope": Word(SIZE, "$qk_rope_head_dim", "MLA: channels of a head with positions"),
         "v_dim": Word(SIZE, "$v_head_dim", "MLA: channels of a head's value"),
+        "index_heads": Word(SIZE, "$index_n_heads", "sparse attention: heads of the indexer"),
+        "index_dim": Word(SIZE, "$index_head_dim", "sparse attention: channels of one of them"),
         "buckets": Word(
             SIZE,
             "$relative_attention_num_buckets|32",
@@ -115,6 +117,7 @@ _NORM = Section(
         "bias": Word(FLAG, False, "layer norms have a bias"),
         "plus_one": Word(FLAG, False, "weights count from one (Gemma)"),
         "lora_eps": Word(EPSILON, 1e-6, "MLA: eps of the norms of the latents"),
+        "index_eps": Word(EPSILON, 1e-6, "sparse attention: eps of the norm of an indexer's keys"),
     },
 )
 
@@ -173,6 +176,18 @@ _ATTN = Section(
         "qk_norm_layers": Word(FLAG, True, "layers that have it", per_layer=True),
         "llama4_layers": Word(FLAG, True, "layers with a llama4_beta", per_layer=True),
         "chunked": Word(FLAG, False, "windows do not slide: j // window == i // window (Llama 4)"),
+        "index_topk": Word(
+            optional(SIZE), "null", "MLA: a token reads so many keys, those that an indexer selects"
+        ),
+        "index_layers": Word(
+            FLAG,
+            True,
+            "layers with an indexer; the others read what the last of these before them selected",
+            per_layer=True,
+        ),
+        "index_style": Word(
+            choice("half", "interleaved"), "half", "rope style of an indexer's heads"
+        ),
         "sinks": Word(FLAG, False, "each head has one more key, of a stored score and no value"),
         "logn": Word(
             optional(size(2, MAX_INDEX)), "null", "q *= max(1, log(position + 1) to this base)"

@@ -21,7 +21,7 @@ from wide import WIDE
 APPENDS = {"project_rotate_append", "project_norm_rotate_append"}
 
 
-WITH_SINKS = {"gpt_oss"}  # computed by torch's operators on this backend
+PLAIN = {"gpt_oss", "deepseek_v32"}  # computed by torch's operators on this backend
 
 
 def _bound(name: str, folder: Path, kv_dtype: str | None = None) -> Programs[object]:
@@ -35,7 +35,7 @@ def _names(bound: Programs[object]) -> Counter[str]:
     return Counter(step.name for step in bound[TEXT].kernels)
 
 
-@pytest.mark.parametrize("name", [f"wide {name}" for name in WIDE if name not in WITH_SINKS])
+@pytest.mark.parametrize("name", [f"wide {name}" for name in WIDE if name not in PLAIN])
 def test_attention_of_wide_models_is_computed_by_kernels(name: str, tmp_path: Path) -> None:
     names = _names(_bound(name, tmp_path))
 
@@ -83,6 +83,8 @@ def test_a_layer_is_five_steps(name: str, tmp_path: Path) -> None:
         ("deepseek_v3", "routed_experts"),  # shared experts lie between the sum and them
         ("falcon rw", "plain_attention"),  # its ALiBi is rounded
         ("gemma", "plain_attention"),  # heads of 24 channels
+        ("deepseek_v32", "plain_selection"),
+        ("glm_moe_dsa shared", "plain_sparse_attention"),
     ],
 )
 def test_the_listing_says_by_what_a_step_is_computed(name: str, claim: str, tmp_path: Path) -> None:
@@ -121,7 +123,8 @@ def test_sums_that_are_scaled_keep_their_norms_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kv_dtype"), [("gemma", "int8"), ("falcon rw", "fp8"), ("llama", "uint4")]
+    ("name", "kv_dtype"),
+    [("gemma", "int8"), ("falcon rw", "fp8"), ("llama", "uint4"), ("deepseek_v32", "fp8")],
 )
 def test_codes_are_refused_where_attention_has_no_kernel_to_read_them(
     name: str, kv_dtype: str, tmp_path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -9,12 +10,15 @@ from typing import Any
 import numpy as np
 from spaninfer_kernels_cpu import (
     PART_NUMBERS,
+    IndexQuery,
     KVArray,
     LayerCache,
     Scores,
+    Selected,
     ahead_of,
     append_call,
     attend_calls,
+    select_calls,
 )
 from spaninfer_op_reference import alibi_slopes, to_bfloat16
 
@@ -58,6 +62,41 @@ def attend(operation: Operation, pack: Pack) -> Write:
             4 * heads * (spans.values.size + PART_NUMBERS),
             chunked=scores.chunked,
         )
+        to.calls += attend_calls(
+            query.rows, heads=heads, spans=spans, plan=plan, scores=scores, out=out.rows
+        )
+        return (out,)
+
+    return write
+
+
+def select_keys(operation: Operation, _pack: Pack) -> Write:
+    """The keys that tokens read; int32 in the memory of float32, which calls alone read."""
+    wanted = int(operation.number("top_k"))
+
+    def write(to: Recorder, query: Value, weights: Value) -> Values:
+        spans, heads = _spans(operation, to), query.shape[0]
+        top_k = min(wanted, math.prod(spans.keys.numbers.shape[:2]))  # no request has more
+        selected = to.new(top_k, per_logit=False)
+        index = IndexQuery(query.rows, weights.rows, heads)
+        out = Selected(selected.rows.address, top_k)
+        to.calls += select_calls(index, spans, to.inputs.selection(heads, top_k), out)
+        return (selected,)
+
+    return write
+
+
+def attend_selected(operation: Operation, _pack: Pack) -> Write:
+    """Return attention of queries over the keys that were selected for each."""
+    scores = Scores(operation.number("scale"))
+
+    def write(to: Recorder, query: Value, selected: Value) -> Values:
+        heads, top_k = query.shape[0], selected.size
+        spans = replace(_spans(operation, to), selected=Selected(selected.rows.address, top_k))
+        out = to.new(heads, spans.values.size, per_logit=False)
+        group = heads // spans.keys.numbers.shape[2]
+        row_bytes = 4 * heads * (spans.values.size + PART_NUMBERS)
+        plan = to.inputs.selected_plan(group, top_k, row_bytes)
         to.calls += attend_calls(
             query.rows, heads=heads, spans=spans, plan=plan, scores=scores, out=out.rows
         )

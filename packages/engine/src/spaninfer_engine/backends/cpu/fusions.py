@@ -94,5 +94,7 @@ _SINGLE: tuple[tuple[str, Callable[[Operation, Pack], Write]], ...] = (
     ("append k v", attention.append),
     ("append k", attention.append),
     ("y = attend q", attention.attend),
+    ("s = select_keys q w", attention.select_keys),
+    ("y = attend_selected q s", attention.attend_selected),
     ("y = attend_ragged q k v", attention.ragged),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,11 @@ from spaninfer_kernels_cpu import (
     TOKENS,
     AttentionPlan,
     ExpertCounts,
+    SelectionPlan,
     num_segments,
     plan_attention,
+    plan_selected,
+    plan_selection,
 )
 
 from spaninfer_engine.ops.step import AttentionMetadata, Step
@@ -44,6 +47,23 @@ class _Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class _Selection:
+    """The items of an indexer's scores, for so many keys that a row reads at the most."""
+
+    heads: int
+    top_k: int
+
+
+@dataclass(frozen=True, slots=True)
+class _SelectedPlan:
+    """The items of attention to selected keys, so many of each row; see `selected_plan`."""
+
+    group: int
+    top_k: int
+    row_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Places:
     """Buffers of values with the same number of rows: `rows` names the count of the step."""
 
@@ -60,6 +80,9 @@ class _Runs:
     experts: int
 
 
+_Cut: TypeAlias = _Plan | _Selection | _SelectedPlan | _Places | _Runs
+
+
 class Inputs:
     """The inputs of a step at fixed addresses: int64 words that hold addresses.
 
@@ -70,7 +93,7 @@ class Inputs:
         self._words = np.zeros(_PLANS + 2 * MAX_COUNTS, np.int64)
         self._step: Step[Any] | None = None
         self._kept: list[NDArray[Any]] = []
-        self._cuts: dict[_Plan | _Places | _Runs, int] = {}  # what else counts: which count it is
+        self._cuts: dict[_Cut, int] = {}  # what else counts: which count it is
         self._counts: list[int] = []
         self.token_ids, self.position, self.request, self.places, self.logit_indices = (
             self._word(number) for number in range(_TABLES)
@@ -107,7 +130,17 @@ class Inputs:
         windows. `chunked`: windows do not slide.
         """
         count = self._count(_Plan(group, window, ahead, row_bytes, in_windows, chunked))
-        return AttentionPlan(count, *(self._word(_PLANS + 2 * count + which) for which in range(2)))
+        return AttentionPlan(count, *self._plan_words(count))
+
+    def selection(self, heads: int, top_k: int) -> SelectionPlan:
+        """Return how the scores of an indexer with so many heads are cut from now on."""
+        count = self._count(_Selection(heads, top_k))
+        return SelectionPlan(count, *self._plan_words(count))
+
+    def selected_plan(self, group: int, top_k: int, row_bytes: int) -> AttentionPlan:
+        """Return how attention to selected keys is cut from now on; see `plan`."""
+        count = self._count(_SelectedPlan(group, top_k, row_bytes))
+        return AttentionPlan(count, *self._plan_words(count))
 
     def experts(self, top_k: int, experts: int, *, per_logit: bool) -> ExpertCounts:
         """Return how calls for experts are cut from now on, of rows that choose so many each."""
@@ -115,7 +148,7 @@ class Inputs:
         places = self._count(_Places(rows, top_k))
         return ExpertCounts(rows, places, self._count(_Runs(rows, top_k, experts)))
 
-    def _count(self, cut: _Plan | _Places | _Runs) -> int:
+    def _count(self, cut: _Cut) -> int:
         """Return which of the step's counts a cut is; a new one is the next."""
         count = self._cuts.setdefault(cut, ITEMS + len(self._cuts))
         assert count < MAX_COUNTS
@@ -159,7 +192,7 @@ class Inputs:
                 self._counts.append(self._found(cut, count))
         return self._counts
 
-    def _found(self, cut: _Plan | _Places | _Runs, count: int) -> int:
+    def _found(self, cut: _Cut, count: int) -> int:
         """Return a count of the step; of plans of attention, after making them."""
         match cut:
             case _Places(rows, top_k):
@@ -174,9 +207,29 @@ class Inputs:
                     chunked=chunked,
                     until=metadata.until,
                 )
-                self._put(_PLANS + 2 * count, items)
-                self._put(_PLANS + 2 * count + 1, np.empty(parts * row_bytes, np.uint8))
-                return len(items)
+                return self._put_plan(count, items, np.empty(parts * row_bytes, np.uint8))
+            case _Selection(heads, top_k):
+                metadata = self._metadata
+                rows = metadata.token_rows, metadata.positions
+                return self._put_plan(count, *plan_selection(*rows, heads, top_k))
+            case _SelectedPlan(group, top_k, row_bytes):
+                items, parts = plan_selected(self._metadata.positions, group, top_k)
+                return self._put_plan(count, items, np.empty(parts * row_bytes, np.uint8))
+
+    @property
+    def _metadata(self) -> AttentionMetadata[Any]:
+        assert self._step is not None
+        metadata: AttentionMetadata[Any] = self._step.attention
+        return metadata
+
+    def _put_plan(self, count: int, items: NDArray[Any], memory: NDArray[Any]) -> int:
+        """Write where the items of a plan and its memory are; return how many items there are."""
+        self._put(_PLANS + 2 * count, items)
+        self._put(_PLANS + 2 * count + 1, memory)
+        return len(items)
+
+    def _plan_words(self, count: int) -> tuple[int, int]:
+        return self._word(_PLANS + 2 * count), self._word(_PLANS + 2 * count + 1)
 
     def _word(self, number: int) -> int:
         return self._words.ctypes.data + 8 * number

@@ -32,8 +32,14 @@ def allocate(
     group: CacheGroup, num_spans: int, span_len: int, kind: CacheKind
 ) -> SpanCache[NDArray[Any]]:
     """Return spans of a cache group, whose contents are undefined; the system gives memory when
-    they are written. ConfigError where two codes cannot share a byte.
+    they are written. ConfigError where two codes cannot share a byte, and for an indexer's keys in
+    so few bits.
     """
+    if group.is_index and kind == "uint4":
+        raise ConfigError(
+            "kv_dtype uint4 is too coarse for sparse attention: the keys of this model's indexer "
+            "would select one key in nine differently; choose int8, or leave it out"
+        )
     sizes = (group.key_dim,) if group.values_in_keys else (group.key_dim, group.value_dim)
     forms = [_form(size, kind) for size in sizes]
     heads = span_len * group.kv_heads

@@ -143,6 +143,11 @@ class Plan:
             out[rows] = attend_slice(query[rows], keys, values, table, run, scoring, sinks, until)
         return out
 
+    @property
+    def caches(self) -> tuple[SpanCache[Tensor], ...]:
+        """The spans of all cache groups, as plain operators read them."""
+        return self._caches
+
 
 @cache
 def _slopes(heads: int, scoring: Scoring, device: torch.device) -> Tensor:

@@ -59,6 +59,8 @@ def claims_of(ops: Backend) -> tuple[Claim, ...]:
         joined_linears(ops, 2),
         _named(ops, "span_attention", "o = attend q", lambda taken: not ops.is_plain(taken[0])),
         _named(ops, "plain_attention", "o = attend q"),
+        _named(ops, "plain_selection", "s = select_keys q w", ops.can_select),
+        _named(ops, "plain_sparse_attention", "o = attend_selected q s"),
     )
 
 

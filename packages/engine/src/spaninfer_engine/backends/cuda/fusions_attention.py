@@ -34,6 +34,10 @@ class Backend(Ops[Tensor], Protocol):
         """Return True if plain torch operators compute the operation because there is no kernel."""
         ...
 
+    def can_select(self, operations: Sequence[Operation]) -> bool:
+        """Return True; ConfigError where sparse attention would have to read codes."""
+        ...
+
     def gated_linear(self, x: Tensor, *, act: Any, weight: Tensor, bias: Tensor | None) -> Tensor:
         """act(gate) * up of x[T C] @ weight[2I C].T + bias, whose rows are gate, then up."""
         ...

@@ -27,7 +27,7 @@ from spaninfer_op_reference import (
 )
 from torch import Tensor
 
-from spaninfer_engine.backends.cuda import scaled
+from spaninfer_engine.backends.cuda import scaled, sparse_attention
 from spaninfer_engine.backends.cuda.attention import Plan, Pool
 from spaninfer_engine.backends.cuda.coded_experts import (
     CodedExperts,
@@ -346,6 +346,45 @@ class CudaOps(TorchOps):
         constants = dict(operation.constants)
         odd = bool(constants.get("chunked") or operation.weights)
         return self._has_no_kernel(group.key_dim, group.value_dim, constants.get("alibi"), odd)
+
+    def select_keys(
+        self,
+        step: Step[Tensor],
+        query: Tensor,
+        weights: Tensor,
+        *,
+        group: int,
+        layer: int,
+        top_k: int,
+    ) -> Tensor:
+        """The keys that an indexer selects, by plain torch operators."""
+        return sparse_attention.select_keys(step.attention, query, weights, group, layer, top_k)
+
+    def attend_selected(
+        self,
+        step: Step[Tensor],
+        query: Tensor,
+        selected: Tensor,
+        *,
+        group: int,
+        layer: int,
+        scale: float,
+    ) -> Tensor:
+        """Attention to selected keys, by plain torch operators."""
+        return sparse_attention.attend_selected(
+            step.attention, query, selected, group, layer, scale
+        )
+
+    def can_select(self, _operations: Sequence[Operation]) -> bool:
+        """Return True; ConfigError where sparse attention would have to read codes: it has no
+        kernels.
+        """
+        if self._format not in FORMATS.values():
+            raise ConfigError(
+                f"kv_dtype {self._format.label} needs attention kernels, and there are none for "
+                "sparse attention, whose keys an indexer selects; leave kv_dtype out"
+            )
+        return True
 
     def _has_no_kernel(self, key_dim: int, value_dim: int, alibi: object, odd: bool) -> bool:
         """Raise ConfigError where plain operators would have to read codes.

@@ -287,6 +287,47 @@ def attend_by_definition(
     return out
 
 
+def select_by_definition(
+    step: Step[Array], query: Array, weights: Array, group: int, layer: int, top_k: int
+) -> Array:
+    """[T k]: request by request, as spaninfer_op_reference says."""
+    metadata: AttentionMetadata[Array] = step.attention
+    batch, keys = metadata.batch, metadata.caches[group].keys[layer]
+    out = np.full((len(query), min(top_k, batch.max_seq_len)), -1, np.int32)
+    for run in batch.runs():
+        _, spans = _spans_of(run, metadata.tables[group][run.row], keys.shape[1], None)
+        rows = slice(run.first, run.last)
+        selected = definition.select_keys(
+            query[rows],
+            weights[rows],
+            definition.gather_spans(keys, spans, run.stop)[:, 0],
+            np.arange(run.start, run.stop),
+            top_k,
+        )
+        out[rows, : selected.shape[1]] = selected
+    return out
+
+
+def attend_selected_by_definition(
+    step: Step[Array], query: Array, selected: Array, group: int, layer: int, scale: float
+) -> Array:
+    """[T H E]: request by request, as spaninfer_op_reference says."""
+    metadata: AttentionMetadata[Array] = step.attention
+    keys, values = (part[layer] for part in metadata.caches[group][:2])
+    out = np.empty((*query.shape[:2], values.shape[-1]), query.dtype)
+    for run in metadata.batch.runs():
+        _, spans = _spans_of(run, metadata.tables[group][run.row], keys.shape[1], None)
+        rows = slice(run.first, run.last)
+        out[rows] = definition.attend_selected(
+            query[rows],
+            definition.gather_spans(keys, spans, run.stop),
+            definition.gather_spans(values, spans, run.stop),
+            selected[rows],
+            scale=scale,
+        )
+    return out
+
+
 def _spans_of(run: Run, table: Array, span_len: int, window: int | None) -> tuple[int, Array]:
     """Return the first position of the spans that a run's rows see, and their numbers.
 

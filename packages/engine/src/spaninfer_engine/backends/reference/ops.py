@@ -6,7 +6,13 @@ from typing import Literal
 
 import spaninfer_op_reference as definition
 
-from spaninfer_engine.backends.host.ops import Array, HostOps, attend_by_definition
+from spaninfer_engine.backends.host.ops import (
+    Array,
+    HostOps,
+    attend_by_definition,
+    attend_selected_by_definition,
+    select_by_definition,
+)
 from spaninfer_engine.ops.step import Step
 from spaninfer_engine.ops.table import AlibiKind, Claim
 from spaninfer_engine.spec.nodes import ActivationName, GateName, RopeStyle
@@ -91,6 +97,32 @@ class ReferenceOps(HostOps):
             alibi=alibi,
             sinks=sinks,
         )
+
+    def select_keys(
+        self,
+        step: Step[Array],
+        query: Array,
+        weights: Array,
+        *,
+        group: int,
+        layer: int,
+        top_k: int,
+    ) -> Array:
+        """Request by request."""
+        return select_by_definition(step, query, weights, group, layer, top_k)
+
+    def attend_selected(
+        self,
+        step: Step[Array],
+        query: Array,
+        selected: Array,
+        *,
+        group: int,
+        layer: int,
+        scale: float,
+    ) -> Array:
+        """Request by request."""
+        return attend_selected_by_definition(step, query, selected, group, layer, scale)
 
     # ---- experts ---------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from spaninfer_engine.ops.table import AlibiKind
 from spaninfer_engine.step.batch import Run
 
-_MOST_SCORES = 1 << 26  # of one piece of a slice: 256 MiB in float32
+MOST_SCORES = 1 << 26  # of one piece of a slice: 256 MiB in float32
 _HIDDEN = torch.finfo(torch.float32).min  # finite: a row that sees nothing must not become NaN
 
 
@@ -62,12 +62,14 @@ def attend_slice(
     start = first * keys.shape[1]
     key, value = (spans[table[first:last]].flatten(0, 1)[None, : run.stop - start]
                   for spans in (keys, values))  # fmt: skip
-    rows = max(1, _MOST_SCORES // (query.shape[1] * key.shape[1]))
+    rows = max(1, MOST_SCORES // (query.shape[1] * key.shape[1]))
     positions = torch.arange(run.start, run.stop, device=query.device)
     newest = positions if until is None else until - 1
     parts = (torch.split(each, rows) for each in (query, positions, newest))
     pieces = [
-        _attend(piece[None], key, value, Seen(place[None], last[None]), start, scoring, sinks)[0]
+        attend_keys(piece[None], key, value, Seen(place[None], last[None]), start, scoring, sinks)[
+            0
+        ]
         for piece, place, last in zip(*parts, strict=True)
     ]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
@@ -91,17 +93,17 @@ def attend_rows(
     numbers = tables[rows]
     key, value = (spans[numbers].flatten(1, 2) for spans in (keys, values))
     newest = lengths[:, None] - 1
-    return _attend(query[:, None], key, value, Seen(newest, newest), 0, scoring, sinks)[:, 0]
+    return attend_keys(query[:, None], key, value, Seen(newest, newest), 0, scoring, sinks)[:, 0]
 
 
-def _attend(
+def attend_keys(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     seen: Seen,
     start: int,
     scoring: Scoring,
-    sinks: Tensor | None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """[R T H E]: query[R T H D] over key[R J K D] of positions from `start` on."""
     (_, rows, heads, dim), kv_heads = query.shape, key.shape[2]

@@ -17,6 +17,7 @@ from spaninfer_op_reference import CLAMP, WeightFormat
 from torch import Tensor
 
 from spaninfer_engine.backends.torch.attention import Scoring, attend_slice
+from spaninfer_engine.backends.torch.sparse_attention import attend_selected_slice, select_slice
 from spaninfer_engine.backends.torch.upload import Uploader, fill
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.memory import DEVICE_SHARE, HOST_SHARE, available_bytes
@@ -400,6 +401,50 @@ class TorchOps:
             rows = slice(run.first, run.last)
             ends = None if until is None else until[rows]
             out[rows] = attend_slice(query[rows], keys, values, table, run, scoring, sinks, ends)
+        return out
+
+    def select_keys(
+        self,
+        step: Step[Tensor],
+        query: Tensor,
+        weights: Tensor,
+        *,
+        group: int,
+        layer: int,
+        top_k: int,
+    ) -> Tensor:
+        """Request by request, over spans gathered into one piece."""
+        metadata: AttentionMetadata[Tensor] = step.attention
+        keys = metadata.caches[group].keys[layer]
+        width = min(top_k, metadata.batch.max_seq_len)
+        out = torch.full((len(query), width), -1, dtype=torch.int32, device=self.device)
+        for run in metadata.batch.runs():
+            table = torch.from_numpy(metadata.tables[group][run.row]).to(self.device)
+            rows = slice(run.first, run.last)
+            selected = select_slice(query[rows], weights[rows], keys, table, run, top_k)
+            out[rows, : selected.shape[1]] = selected
+        return out
+
+    def attend_selected(
+        self,
+        step: Step[Tensor],
+        query: Tensor,
+        selected: Tensor,
+        *,
+        group: int,
+        layer: int,
+        scale: float,
+    ) -> Tensor:
+        """Request by request, over the keys that each row reads, gathered for it."""
+        metadata: AttentionMetadata[Tensor] = step.attention
+        keys, values = (part[layer] for part in metadata.caches[group][:2])
+        out = query.new_empty(*query.shape[:2], values.shape[-1])
+        for run in metadata.batch.runs():
+            table = torch.from_numpy(metadata.tables[group][run.row]).to(self.device)
+            rows = slice(run.first, run.last)
+            out[rows] = attend_selected_slice(
+                query[rows], (keys, values), table, run, selected[rows], scale
+            )
         return out
 
     def attend_ragged(
