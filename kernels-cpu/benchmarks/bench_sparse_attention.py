@@ -2,9 +2,9 @@
 
     python benchmarks/bench_sparse_attention.py
 
-One record per length of the context, in the sizes of DeepSeek-V3.2: 64 heads of an indexer over keys
-of 128 channels, 2048 keys selected, 128 heads over latents of 512 + 64. CPU time of all threads, in
-milliseconds, the median of turns in which dense and sparse follow each other.
+One record per length of the context, in the sizes of DeepSeek-V3.2: 64 heads of an indexer over
+keys of 128 channels, 2048 keys selected, 128 heads over latents of 512 + 64. CPU time of all threads,
+in milliseconds, the median of turns in which dense and sparse follow each other.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def measure(length: int) -> dict[str, float]:
 
     parts = {"select": select, "attend_selected": sparse, "dense": dense}
     times: dict[str, list[float]] = {name: [] for name in parts}
-    for name, part in parts.items():
+    for part in parts.values():
         part()  # compiles
     for _ in range(TURNS):
         for name, part in parts.items():

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from answers import check, greedily
 from cases import Case
+from noise import rms, typical
 from oracle import TOLERANCE, deviation, prompt
 from spaninfer_engine import Engine, SamplingParams
 from spaninfer_engine.config import BackendName
@@ -25,8 +26,9 @@ SPARSE = "deepseek_v32"
 BACKENDS = ["cpu", "torch"]
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 300])
-@pytest.mark.parametrize("backend", [*BACKENDS, "reference"])
+@pytest.mark.parametrize(
+    ("backend", "chunk"), [("cpu", 1), ("cpu", 7), ("torch", 3), ("torch", 300), ("reference", 23)]
+)
 def test_a_prompt_in_chunks_gives_logits_of_the_oracle(
     backend: str, chunk: int, load: Load
 ) -> None:
@@ -96,10 +98,10 @@ def test_they_come_back_from_host_memory_and_disk(load: Load, tmp_path: Path) ->
 
 def test_requests_that_give_their_spans_up_give_tokens_of_the_oracle(load: Load) -> None:
     case = load(SPARSE)
-    prompts = [prompt(6, seed=seed) for seed in range(5)]
+    prompts = [prompt(6, seed=seed) for seed in range(6)]
 
     with case.engine(requests=1.2) as engine:
-        answers = engine.generate(prompts, greedily(16))
+        answers = engine.generate(prompts, greedily(20))
         preemptions = engine.stats().preemptions
 
     assert preemptions > 0
@@ -113,10 +115,9 @@ def test_choices_share_their_prompt_and_a_cancelled_request_frees_its_spans(load
 
     with case.engine() as engine:
         given_up = engine.start_request(prompt(30, seed=9), greedily(20))
-        engine.cancel(given_up[0])
-        choices = engine.generate(
-            token_ids, SamplingParams(n=3, max_tokens=6, temperature=0.0, ignore_eos=True)
-        )
+        engine.release(given_up[0])
+        sampling = SamplingParams(n=3, max_tokens=6, temperature=0.0, ignore_eos=True)
+        choices = engine.generate([token_ids], sampling)
         stats = engine.stats()
 
     wanted = case.golden(token_ids, 6).tokens
@@ -157,14 +158,14 @@ def test_where_every_key_is_selected_attention_is_dense_to_the_bit(
 
 @pytest.mark.parametrize("kv_dtype", ["bfloat16", "int8"])
 def test_keys_of_an_indexer_in_fewer_bits_select_nearly_the_same(kv_dtype: str, load: Load) -> None:
-    """A token that reads a key less or more than another changes its logits a little."""
+    """The typical row is compared: where a token is routed elsewhere, that says nothing of keys."""
     case = load("wide deepseek_v32")
     golden = case.golden()
 
     runner = case.model.on("cpu", case.num_spans, kv_dtype=kv_dtype)
     runner.prefill(1, golden.prompt, chunk=100)
 
-    error = np.abs(runner.logits(1) - golden.logits).mean() / golden.logits.std()
+    error = typical(runner.logits(1) - golden.logits) / rms(golden.logits)
     assert 0 < error < {"bfloat16": 0.03, "int8": 0.1}[kv_dtype]
 
 

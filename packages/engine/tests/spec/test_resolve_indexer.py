@@ -30,15 +30,15 @@ def test_an_indexer_has_the_names_of_published_files() -> None:
     first, *_ = indexers(model)
 
     assert isinstance(first, Indexer)
-    assert (first.heads, first.dim, first.top_k, first.style) == (4, 16, 6, "half")
+    assert (first.heads, first.dim, first.top_k, first.style) == (16, 16, 6, "half")
     named = {weight.name.removeprefix("model.layers.0.self_attn."): weight.shape
              for weight in weights(first)}  # fmt: skip
     assert named == {
-        "indexer.wq_b.weight": (64, 32),
+        "indexer.wq_b.weight": (256, 32),
         "indexer.wk.weight": (16, 64),
         "indexer.k_norm.weight": (16,),
         "indexer.k_norm.bias": (16,),
-        "indexer.weights_proj.weight": (4, 64),
+        "indexer.weights_proj.weight": (16, 64),
     }
     assert (first.k_norm.kind, first.k_norm.eps) == ("layer", 1e-6)
 
