@@ -3,8 +3,8 @@
     python benchmarks/bench_sparse_attention.py
 
 One record per length of the context, in the sizes of DeepSeek-V3.2: 64 heads of an indexer over
-keys of 128 channels, 2048 keys selected, 128 heads over latents of 512 + 64. CPU time of all threads,
-in milliseconds, the median of turns in which dense and sparse follow each other.
+keys of 128 channels, 2048 keys selected, 128 heads over latents of 512 + 64. CPU time of all
+threads in milliseconds, the median of turns in which dense and sparse follow each other.
 """
 
 from __future__ import annotations
