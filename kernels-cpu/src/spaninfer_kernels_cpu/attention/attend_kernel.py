@@ -50,14 +50,14 @@ _ONE = np.float32(1)
 
 
 class SelectedKeys(NamedTuple):
-    """positions[T count] (int32) of the keys that each row reads, in ascending order, and what
+    """positions[T top_k] (int32) of the keys that each row reads, in ascending order, and what
     request[T] (int32) it is of. Address 0: rows read all keys that they see.
 
-    A row has as many as it sees, or `count`; items (`attention_plan.plan_selected`) count in them.
+    A row has as many as it sees, or `top_k`; items (`attention_plan.plan_selected`) count in them.
     """
 
     positions: int
-    count: int
+    top_k: int
     request: int
 
 
@@ -213,7 +213,7 @@ def _attend(kernels: AttentionKernels, task: Task, problem: Problem, scratch: Sc
     while begin < task.end:
         count = smaller(PANEL, task.end - begin)
         if selected.positions != 0:
-            places = selected.positions + (task.row * selected.count + begin) * 4
+            places = selected.positions + (task.row * selected.top_k + begin) * 4
             find_selected(places, task.table, spans, kv_head, count, scratch)
         else:
             find_rows(task.table, spans, kv_head, begin, count, scratch)

@@ -82,8 +82,8 @@ def _narrow(
 @device_function
 def _rank(score: Any) -> int:
     """Return a number of 32 bits in the order of scores: 0 of NaN, the same of both zeros."""
-    bits = np.int64(bits_of(score))
-    size = bits & _REST
+    bits = bits_of(score)
+    size: int = bits & _REST
     if size > _INFINITY:
         return 0
     return _REST - size if bits < 0 and size > 0 else _SIGN + size

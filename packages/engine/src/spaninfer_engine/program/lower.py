@@ -346,13 +346,14 @@ class Lowering:
         k = self.add("concat", latent, self._rotate(node.rope, k_rope), name="k")
         place = self._place(node.group)
         self.add_many("append", k, names=(), group=node.group, layer=place)
-        of_layer: dict[str, Constant] = {"group": node.group, "layer": place, "scale": node.scale}
-        if node.indexer is None:
-            read = self.add("attend", q, name="read", **of_layer)
-        else:
-            if isinstance(node.indexer, Indexer):
-                self._selected = self._select(node.indexer, low, x, node.rope)
-            read = self.add("attend_selected", q, self._selected, name="read", **of_layer)
+        operator, read_by = "attend", [q]
+        if isinstance(node.indexer, Indexer):
+            self._selected = self._select(node.indexer, low, x, node.rope)
+        if node.indexer is not None:
+            operator, read_by = "attend_selected", [q, self._selected]
+        read = self.add(
+            operator, *read_by, name="read", group=node.group, layer=place, scale=node.scale
+        )
         read = self.add("head_linear", read, name="read", uses=(_value_up(node),))
         return self.linear(node.out, self.add("merge_heads", read, name="read"), "attention")
 
@@ -362,11 +363,17 @@ class Lowering:
         k = self.norm(node.k_norm, self.linear(node.k, x, "k"))
         k = self.add("split_heads", k, name="k", heads=1)
         q, k = (self._rotate(rope, each, node.style) for each in (q, k))
-        of_layer: dict[str, Constant] = {"group": node.group, "layer": self._place(node.group)}
-        self.add_many("append", k, names=(), **of_layer)
+        group, place = node.group, self._place(node.group)
+        self.add_many("append", k, names=(), group=group, layer=place)
         uses = _affine(node.weights.weight, node.weights.bias)
         weights = self.add("router", x, name="weights", uses=uses)  # as exact: a choice hangs on it
-        return self.add("select_keys", q, weights, name="selected", **of_layer, top_k=node.top_k)
+        return self.add(
+            *("select_keys", q, weights),
+            name="selected",
+            group=group,
+            layer=place,
+            top_k=node.top_k,
+        )
 
     def _rotate(self, rope: Rope | AxialRope, x: str, style: RopeStyle | None = None) -> str:
         index = self._ropes.index(rope)

@@ -210,8 +210,10 @@ class Inputs:
                 return self._put_plan(count, items, np.empty(parts * row_bytes, np.uint8))
             case _Selection(heads, top_k):
                 metadata = self._metadata
-                rows = metadata.token_rows, metadata.positions
-                return self._put_plan(count, *plan_selection(*rows, heads, top_k))
+                items, memory = plan_selection(
+                    *(metadata.token_rows, metadata.positions, heads, top_k)
+                )
+                return self._put_plan(count, items, memory)
             case _SelectedPlan(group, top_k, row_bytes):
                 items, parts = plan_selected(self._metadata.positions, group, top_k)
                 return self._put_plan(count, items, np.empty(parts * row_bytes, np.uint8))
