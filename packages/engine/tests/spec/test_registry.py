@@ -74,7 +74,7 @@ def test_an_unknown_class_is_answered_with_the_nearest() -> None:
         ("Phi4MMForCausalLM", "Phi"),
         ("PhiMoEForCausalLM", "Phi"),
         ("GraniteMoeHybridForCausalLM", "Granite"),
-        ("DeepseekV32ForCausalLM", "DeepseekV3"),
+        ("DeepseekV33ForCausalLM", "DeepseekV3"),
     ],
 )
 def test_the_nearest_of_an_unknown_class_is_of_its_family(unknown: str, nearest: str) -> None:
