@@ -19,7 +19,6 @@ OPERATORS = {"attend", "attend_by_definition", "attend_ragged", "experts", "norm
 COMMANDS, CALLED_BY_NUMBA = {"command"}, {"intrinsic", "entry"}
 
 LEFT = {
-    "attention._attend",
     "attention.attend_rows",
     "attention.attend_slice",
     "backend.start",

@@ -35,10 +35,13 @@ class Scoring:
 
 
 class Seen(NamedTuple):
-    """The position [R T] of each query, from which windows count, and the last that it sees."""
+    """The position [R T] of each query, from which windows count, and the last that it sees; the
+    position of the first key.
+    """
 
     position: Tensor
     newest: Tensor
+    start: int = 0
 
 
 def attend_slice(
@@ -67,10 +70,8 @@ def attend_slice(
     newest = positions if until is None else until - 1
     parts = (torch.split(each, rows) for each in (query, positions, newest))
     pieces = [
-        attend_keys(piece[None], key, value, Seen(place[None], last[None]), start, scoring, sinks)[
-            0
-        ]
-        for piece, place, last in zip(*parts, strict=True)
+        attend_keys(each[None], key, value, Seen(place[None], last[None], start), scoring, sinks)[0]
+        for each, place, last in zip(*parts, strict=True)
     ]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
@@ -93,7 +94,7 @@ def attend_rows(
     numbers = tables[rows]
     key, value = (spans[numbers].flatten(1, 2) for spans in (keys, values))
     newest = lengths[:, None] - 1
-    return attend_keys(query[:, None], key, value, Seen(newest, newest), 0, scoring, sinks)[:, 0]
+    return attend_keys(query[:, None], key, value, Seen(newest, newest), scoring, sinks)[:, 0]
 
 
 def attend_keys(
@@ -101,11 +102,10 @@ def attend_keys(
     key: Tensor,
     value: Tensor,
     seen: Seen,
-    start: int,
     scoring: Scoring,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """[R T H E]: query[R T H D] over key[R J K D] of positions from `start` on."""
+    """[R T H E]: query[R T H D] over key[R J K D] of positions from `seen.start` on."""
     (_, rows, heads, dim), kv_heads = query.shape, key.shape[2]
     ratio = heads // kv_heads
     grouped = query.view(-1, rows, kv_heads, ratio, dim).permute(0, 2, 3, 1, 4)
@@ -114,11 +114,11 @@ def attend_keys(
     scores = scores.view(-1, kv_heads, ratio, rows, key.shape[1])
     if scoring.softcap is not None:
         scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
+    position, newest, start = seen
     places = torch.arange(start, start + key.shape[1], device=key.device)
     if scoring.alibi is not None:
         bias = _bias(scoring.alibi, scoring.scale, heads, places)
         scores = scores + bias.view(kv_heads, ratio, 1, -1)
-    position, newest = seen
     hidden = places > newest[..., None]
     if scoring.window is not None:
         oldest = position - scoring.window + 1

@@ -142,7 +142,5 @@ def _attend_selected(
         spans, slots = table.gather(1, known // span_len).long(), known % span_len
         last = (places >= 0).sum(-1, keepdim=True) - 1  # they are in front of those of -1
         key, value = keys[spans, slots], values[spans, slots]
-        pieces.append(
-            attend_keys(q[:, None], key, value, Seen(last, last), 0, Scoring(scale))[:, 0]
-        )
+        pieces.append(attend_keys(q[:, None], key, value, Seen(last, last), Scoring(scale))[:, 0])
     return torch.cat(pieces)
