@@ -9,6 +9,7 @@ from rich.console import Console
 from spaninfer import show
 from spaninfer_engine.backends.cpu.packing_error import TensorError
 from spaninfer_engine.config import Decision
+from spaninfer_engine.spec.nodes import CacheGroup
 from spaninfer_engine.tune import Tuning, TuningRow
 from spaninfer_serving import Settings
 
@@ -158,3 +159,19 @@ def test_times_of_kernels_are_shown_with_what_is_used(monkeypatch):
     assert re.search(r"avx2 +│ 1.000 │ 10.500 │ few rows ", table)
     assert re.search(r"amx +│ +- │ +- │ +│", table)
     assert "8 threads: 1.000 ms, 10.500 ms\n4 threads: 1.000 ms, 10.500 ms\n" in table
+
+
+def test_the_keys_of_indexers_are_told_apart_from_latents(monkeypatch):
+    console = Console(width=200, color_system=None)
+    monkeypatch.setattr(show, "_out", console)
+    latents = CacheGroup(0, (0, 1), 1, 576, 512, values_in_keys=True)
+    index = CacheGroup(1, (0,), 1, 128, 128, values_in_keys=True)
+    sizes = SimpleNamespace(hidden=64, vocab=100, groups=(latents, index))
+    decided = SimpleNamespace(name="tiny", architecture="deepseek_v32", decisions=())
+
+    with console.capture() as printed:
+        show.model(SimpleNamespace(model=sizes, weight_bytes=0, resolved=decided))
+
+    shown = printed.get()
+    assert "1 KV heads of 576 + 512" in shown
+    assert "keys of 128 of indexers" in shown

@@ -16,6 +16,8 @@ from answers import check, greedily
 from cases import Case
 from noise import rms, typical
 from oracle import TOLERANCE, deviation, prompt
+from published import METHODS
+from safetensors.numpy import load_file, save_file
 from spaninfer_engine import Engine, SamplingParams
 from spaninfer_engine.config import BackendName
 from stepping import SPAN_LEN, Model
@@ -167,6 +169,39 @@ def test_keys_of_an_indexer_in_fewer_bits_select_nearly_the_same(kv_dtype: str, 
 
     error = typical(runner.logits(1) - golden.logits) / rms(golden.logits)
     assert 0 < error < {"bfloat16": 0.03, "int8": 0.1}[kv_dtype]
+
+
+IN_FP8 = ("wq_b.weight", "wk.weight", "q_a_proj.weight", "q_b_proj.weight", "kv_b_proj.weight")
+
+
+def test_an_indexer_in_blocks_of_fp8_computes_with_the_numbers_that_they_stand_for(
+    load: Load, tmp_path: Path
+) -> None:
+    """As published: weights of heads and the norm of keys beside them are plain numbers."""
+    case, fp8 = load(SPARSE), METHODS["FP8 blocks"]
+    config = json.loads((case.folder / "config.json").read_text())
+    plain = load_file(case.folder / "model.safetensors")
+    coded = dict(plain)
+    for seed, name in enumerate(sorted(plain)):
+        if not name.endswith(IN_FP8):
+            continue
+        made = fp8.write(*plain[name].shape, np.random.default_rng(seed))
+        plain[name] = made.numbers.astype(np.float32)
+        del coded[name]
+        coded |= {f"{name[: -len('weight')]}{key}": each for key, each in made.tensors.items()}
+    said = {"coded": {"quantization_config": dict(fp8.settings)}, "plain": {}}
+    logits = []
+    for name, tensors in (("coded", coded), ("plain", plain)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({**config, **said[name]}))
+        save_file(tensors, folder / "model.safetensors")
+        runner = Model(folder).on("reference")
+        runner.prefill(1, prompt(20), chunk=9)
+        logits.append(runner.logits(1))
+
+    assert len(coded) > len(plain)
+    assert np.array_equal(*logits)
 
 
 def test_four_bits_are_refused_by_name(load: Load) -> None:
