@@ -9,7 +9,17 @@ from typing import Any
 
 import openai
 import pytest
-from seeing_folder import film, picture, png, save_seeing, tone, url
+from seeing_folder import (
+    AUDIO,
+    VISUAL,
+    film,
+    picture,
+    png,
+    save_first_qwen_vl_or_audio,
+    save_seeing,
+    tone,
+    url,
+)
 from spaninfer_engine import Engine
 from spaninfer_engine.errors import ConfigError
 from spaninfer_multimodal import DecodePool
@@ -246,12 +256,86 @@ def test_media_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
             Settings(**given)  # type: ignore[arg-type]
 
 
-def test_tokens_of_media_are_counted_by_a_request_alone(
+def heard(tenths: int) -> Any:
+    data = base64.b64encode(tone(tenths)).decode()
+    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+
+
+@pytest.mark.parametrize(
+    ("tower", "parts", "counts"),
+    [
+        ({"visual": VISUAL}, (picture(png(28, 84)), picture(png(9, 9))), {"image_tokens": 32}),
+        ({"audio": AUDIO}, (heard(4), heard(10)), {"audio_tokens": 10 + 25 + 4}),
+    ],
+    ids=["Qwen-VL", "Qwen-Audio"],
+)
+def test_models_of_2023_without_a_template_and_a_processor_answer_about_media(
+    tower: Any, parts: Any, counts: Any, connect: Callable[..., openai.OpenAI], tmp_path: Path
+) -> None:
+    folder = save_first_qwen_vl_or_audio(tmp_path, **tower)
+    options: Any = {"weights": "dummy", "memory": "8MiB", "max_len": 512}
+    with Engine(folder, backend="reference", **options) as engine:
+        client = connect(engine)
+
+        answer = ask(client, say("See "), *parts, say(" and say."))
+        found = tokenized(client, say("See "), *parts, say(" and say."))
+
+    assert {name: details(answer)[name] for name in counts} == counts
+    assert answer.usage.completion_tokens == 6
+    assert found["count"] == answer.usage.prompt_tokens
+
+
+# ---- /tokenize -----------------------------------------------------------------------------------
+
+
+def tokenized(client: openai.OpenAI, *content: dict[str, Any], **more: Any) -> Any:
+    address = str(client.base_url).replace("/v1/", "/tokenize")
+    body = {"messages": [{"role": "user", "content": list(content)}], **more}
+    return client.post(address, body=body, cast_to=object)
+
+
+def test_tokenize_gives_the_ids_of_a_chat_with_the_places_of_its_media(
+    connect: Callable[..., openai.OpenAI], seeing_engine: Engine
+) -> None:
+    client, data, video = connect(), png(56, 84), film(8, 28, 28)
+    clip: Any = {"type": "video_url", "video_url": {"url": url(video, "video/webp")}}
+    content = (say("See "), picture(data), say(" and "), clip, say("!"))
+
+    found = tokenized(client, *content, return_token_strs=True)
+
+    parts = [{"type": "image", "image": data}, {"type": "video", "video": video}]
+    mixed = [say("See "), parts[0], say(" and "), parts[1], say("!")]
+    assert found["tokens"] == list(seeing_engine.encode_chat([{"role": "user", "content": mixed}]))
+    assert (found["tokens"].count(260), found["tokens"].count(261)) == (6, 4)
+    assert found["count"] == ask(client, *content).usage.prompt_tokens == len(found["token_strs"])
+    options = {"mm_processor_kwargs": {"max_pixels": 784}}
+    assert tokenized(client, picture(data), **options)["tokens"].count(260) == 1
+
+
+def test_tokenize_reads_media_within_the_limits_of_a_chat(
+    connect: Callable[..., openai.OpenAI], engine: Engine
+) -> None:
+    seen = picture(png(28, 28))
+    away: Any = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    for client, content, reason, param in (
+        (connect(max_media=1), (seen, seen), "--max-media", "messages"),
+        (connect(), (say("a"), away), "not fetched", "messages[0].content[1]"),
+        (connect(engine), (seen,), "reads text alone", "messages[0].content[0]"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=reason) as refused:
+            tokenized(client, *content)
+        assert refused.value.param == param
+
+
+def test_tokenize_refuses_options_of_media_beside_a_text_and_another_model_unread(
     connect: Callable[..., openai.OpenAI],
 ) -> None:
     client = connect()
-    messages = [{"role": "user", "content": [picture(png(28, 28))]}]
     address = str(client.base_url).replace("/v1/", "/tokenize")
+    body = {"prompt": "a", "mm_processor_kwargs": {"max_pixels": 784}}
+    broken: Any = {"type": "image_url", "image_url": {"url": url(b"no picture")}}
 
-    with pytest.raises(openai.BadRequestError, match="read its usage"):
-        client.post(address, body={"messages": messages}, cast_to=object)
+    with pytest.raises(openai.BadRequestError, match="mm_processor_kwargs"):
+        client.post(address, body=body, cast_to=object)
+    with pytest.raises(openai.NotFoundError, match="does not exist"):
+        tokenized(client, broken, model="another")

@@ -2,7 +2,8 @@
 
 preprocessor_config.json describes images or audio, video_preprocessor_config.json videos;
 processor_config.json holds what all share and, as newer versions of transformers write it, the
-other two inside. The patch size of a tower is in config.json alone.
+other two inside. The patch size of a tower is in config.json alone; so is everything of Qwen-VL and
+Qwen-Audio (2023).
 """
 
 from __future__ import annotations
@@ -31,23 +32,33 @@ class ProcessorConfig:
 def read_config(folder: Path) -> ProcessorConfig:
     """Read the configuration in `folder`; raises ConfigError where there is none."""
     shared = _read(folder / "processor_config.json")
-    plain = _read(folder / "preprocessor_config.json")
+    towers = _read(folder / "config.json")
+    plain = _read(folder / "preprocessor_config.json") or _first_qwen(towers)
     is_audio = "feature_extractor_type" in plain and "image_mean" not in plain
     image = shared.get("image_processor") or ({} if is_audio else plain)
     config = ProcessorConfig(
         image=image,
         video=_read(folder / "video_preprocessor_config.json") or shared.get("video_processor", {}),
         audio=shared.get("feature_extractor") or (plain if is_audio else {}),
-        shared={**_patch_size(folder), **plain, **shared},
+        shared={**_patch_size(towers), **plain, **shared},
     )
     if not (config.image or config.video or config.audio):
         raise ConfigError(f"{folder} has no preprocessor_config.json or processor_config.json")
     return config
 
 
-def _patch_size(folder: Path) -> Config:
+def _first_qwen(config: Config) -> dict[str, Any]:
+    """Return what the config.json of the first Qwen-VL or Qwen-Audio says about its processor."""
+    visual, audio = config.get("visual"), config.get("audio")
+    if isinstance(visual, Mapping):
+        return {"image_processor_type": "QwenVLFirst", **visual}
+    if isinstance(audio, Mapping):
+        return {"feature_extractor_type": "QwenAudioFirst", **audio}
+    return {}
+
+
+def _patch_size(config: Config) -> Config:
     """Return the settings of the tower's patches in config.json, empty where it has none."""
-    config = _read(folder / "config.json")
     tower = {**config, **config.get("vision_config", {})}
     return {"patch_size": tower["patch_size"]} if "patch_size" in tower else {}
 

@@ -1,6 +1,6 @@
-"""CLIP, SigLIP and Gemma 3: images of one size, and Gemma 3's crops of long ones.
+"""CLIP, SigLIP, Gemma 3 and Qwen-VL: images of one size, and Gemma 3's crops of long ones.
 
-Source: the Pillow image processors of transformers 5.23.
+Source: the Pillow image processors of transformers 5.23; visual.py of Qwen-VL-Chat.
 """
 
 from __future__ import annotations
@@ -116,6 +116,17 @@ def gemma3_of(config: ProcessorConfig) -> FixedProcessor:
         integer(config.shared, "image_seq_length", 256),
         size=_square(size_of(image, {"height": 224, "width": 224})),
         pan_and_scan=rule,
+    )
+
+
+def first_qwen_vl_of(config: ProcessorConfig) -> FixedProcessor:
+    """Return the processor of a Qwen-VL folder (2023): torchvision's, on pictures of Pillow."""
+    side = required(config.image, "image_size", "`visual` of config.json")
+    return FixedProcessor(
+        normalisation_of({}, CLIP_MEAN, CLIP_STD),
+        Pillow.Resampling.BICUBIC,
+        integer(config.image, "n_queries", 256),
+        size=(side, side),
     )
 
 

@@ -11,10 +11,18 @@ from typing import Final, TypeAlias
 from spaninfer_multimodal.errors import ConfigError
 from spaninfer_multimodal.process.anyres import AnyResProcessor, llava_onevision_of
 from spaninfer_multimodal.process.config import ProcessorConfig, read_config
-from spaninfer_multimodal.process.fixed import FixedProcessor, clip_of, gemma3_of, siglip_of
+from spaninfer_multimodal.process.fixed import (
+    FixedProcessor,
+    clip_of,
+    first_qwen_vl_of,
+    gemma3_of,
+    siglip_of,
+)
+from spaninfer_multimodal.process.qwen_audio import QwenAudioProcessor, first_qwen_audio_of
 from spaninfer_multimodal.process.qwen_vl import QwenVLProcessor, qwen_vl_of
 from spaninfer_multimodal.process.whisper import WhisperProcessor, whisper_of
 
+AudioProcessor: TypeAlias = WhisperProcessor | QwenAudioProcessor
 VisionProcessor: TypeAlias = QwenVLProcessor | FixedProcessor | AnyResProcessor
 
 FAMILIES: Final[Mapping[str, Callable[[ProcessorConfig], VisionProcessor]]] = MappingProxyType(
@@ -26,6 +34,7 @@ FAMILIES: Final[Mapping[str, Callable[[ProcessorConfig], VisionProcessor]]] = Ma
         "SiglipImageProcessor": siglip_of,
         "CLIPImageProcessor": clip_of,
         "CLIPFeatureExtractor": clip_of,
+        "QwenVLFirst": first_qwen_vl_of,  # a name of ours: transformers has none
     }
 )
 """Image processors by transformers' names, without the endings Fast and Pil."""
@@ -36,7 +45,7 @@ class Processors:
     """The processors of images and videos, and of audio; None where a model takes none."""
 
     vision: VisionProcessor | None
-    audio: WhisperProcessor | None
+    audio: AudioProcessor | None
 
 
 def load_processors(folder: str | Path) -> Processors:
@@ -58,11 +67,13 @@ def _vision(config: ProcessorConfig) -> VisionProcessor | None:
     return family(config)
 
 
-def _audio(config: ProcessorConfig) -> WhisperProcessor | None:
+def _audio(config: ProcessorConfig) -> AudioProcessor | None:
     """Return the processor of audio."""
     if not config.audio:
         return None
     name = config.audio.get("feature_extractor_type")
+    if name == "QwenAudioFirst":
+        return first_qwen_audio_of(config)
     if name != "WhisperFeatureExtractor":
         raise ConfigError(
             f"feature_extractor_type is {name!r}; implemented is WhisperFeatureExtractor"

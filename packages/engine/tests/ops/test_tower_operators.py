@@ -63,9 +63,39 @@ def test_positions_are_weighted_sums_of_rows(backend: Backend) -> None:
     blend = Blend(ops.from_host(rows), ops.from_host(weights.astype(np.float32)))
     packed = ops.pack([table.astype(np.float32)], ops.layout("blended_positions", "table"))
 
-    actual = ops.blended_positions(replace(_step(ops), blend=blend), table=packed)
+    step = replace(_step(ops), blends=(Blend(*(each[::-1] for each in (blend))), blend))
+    actual = ops.blended_positions(step, table=packed, square=1)
 
     backend.check(ops, actual, np.stack([table[8] / 4 + table[0] * 0.75, table[3]]))
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_queries_are_a_table_for_every_frame(backend: Backend) -> None:
+    ops, table = backend.make(), _random(5, 4)
+    packed = ops.pack([table.astype(np.float32)], ops.layout("learned_queries", "table"))
+
+    actual = ops.learned_queries(_step(ops), table=packed)
+
+    backend.check(ops, actual, np.concatenate([table] * len(FRAMES)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_queries_see_all_patches_of_their_own_frame(backend: Backend) -> None:
+    ops, total = backend.make(), sum(FRAMES)
+    query, key, value = (
+        _random(count, 2, 16, seed=count) for count in (3 * len(FRAMES), total, total + 1)
+    )
+    value = value[:total]
+
+    inputs = [backend.put(ops, array) for array in (query, key, value)]
+    actual = ops.cross_attend(_step(ops), *inputs, scale=0.25)
+
+    expected = []
+    for number, (first, last) in enumerate(pairwise(np.cumsum([0, *FRAMES]).tolist())):
+        scores = np.einsum("qhd,khd->hqk", query[3 * number : 3 * number + 3], key[first:last]) / 4
+        shares = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+        expected.append(np.einsum("hqk,khd->qhd", shares, value[first:last]))
+    backend.check(ops, actual, np.concatenate(expected))
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)

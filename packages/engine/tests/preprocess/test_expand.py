@@ -247,3 +247,26 @@ def test_a_part_says_its_own_sizes(folder: Path, tokenizer: Tokenizer) -> None:
     assert processor.sampling({"num_frames": 6.0}).num_frames == 6
     assert processor.sampling({"fps": 4.0}).fps == 4.0
     assert isinstance(media_parts([user(part)])[0], MediaPart)
+
+
+# ---- rows that replace the tokens around a placeholder, too (Qwen-Audio) -------------------------
+
+
+def heard(num_tokens: int) -> PreparedMedia:
+    return PreparedMedia(TowerInput("audio", np.zeros((1, 1), np.float32), num_tokens, bytes(32)))
+
+
+MARKED = MediaLayout(placeholders={"audio": 7}, replaced_marks=(8, 9))
+
+
+def test_rows_replace_the_marks_around_a_placeholder() -> None:
+    prompt = expand_media([8, 7, 9, 1, 8, 7, 9], [heard(5), heard(3)], MARKED)
+
+    assert list(prompt) == [8, 7, 7, 7, 9, 1, 8, 7, 9]
+    assert [item.runs for item in prompt.media.items] == [((0, 5),), ((6, 3),)]
+
+
+@pytest.mark.parametrize("ids", [[7, 9], [8, 7], [1, 7, 9], [8, 7, 1], [9, 7, 8]])
+def test_a_placeholder_without_its_marks_is_refused(ids: list[int]) -> None:
+    with pytest.raises(TemplateError, match="without the tokens that begin and end"):
+        expand_media(ids, [heard(4)], MARKED)

@@ -41,10 +41,19 @@ def test_every_bundled_file_is_a_spec() -> None:
     assert {"llama", "qwen3_moe", "deepseek_v3", "bert", "t5", "qwen2_5_vl"} <= set(names)
 
 
-def test_no_class_belongs_to_two_bundled_specs() -> None:
-    claimed = [hf for name in library() for hf in load(name).hf]
+def test_bundled_specs_for_one_class_need_different_keys() -> None:
+    claimed = [(hf, load(name).needs) for name in library() for hf in load(name).hf]
 
-    assert len(claimed) == len(set(claimed)) == len(by_class())
+    assert len(claimed) == len(set(claimed))
+    assert {hf for hf, needs in claimed if needs is None} == set(by_class())
+
+
+def test_of_specs_for_one_class_the_config_chooses() -> None:
+    config = {"architectures": ["QWenLMHeadModel"]}
+
+    assert find(config) is find({**config, "visual": None}) is load("qwen1")
+    assert find({**config, "visual": {"width": 1664}}) is load("qwen_vl")
+    assert find({**config, "audio": {"n_state": 1280}}) is load("qwen_audio")
 
 
 def test_a_spec_is_read_once() -> None:

@@ -9,7 +9,8 @@ import pytest
 from media_models import HEARING, SIGHTS
 from spaninfer_engine.errors import CheckpointError, SpecError
 from spaninfer_engine.spec import Decoder, TowerNotUsed, check, find, resolve, weights
-from spaninfer_engine.spec.tower_nodes import AudioTower, PatchTower
+from spaninfer_engine.spec.tower_nodes import AudioTower, PatchTower, Resampler, Square
+from spaninfer_engine.spec.tree import parameter_count
 from tile_models import TILED
 
 PUBLISHED_VISION = {  # of Qwen2-VL-7B, as its file says it
@@ -215,3 +216,75 @@ def test_tensors_of_a_tower_are_checked_like_a_decoders(name: str) -> None:
     ):  # fmt: skip
         with pytest.raises(CheckpointError):
             check(decoder_of(config, shapes), wrong)
+
+
+# ---- Qwen-VL and Qwen-Audio of 2023 --------------------------------------------------------------
+
+FIRST = {  # of both config.json, as published
+    "architectures": ["QWenLMHeadModel"], "attn_dropout_prob": 0.0, "bf16": False, "fp16": True,
+    "emb_dropout_prob": 0.0, "fp32": False, "hidden_size": 4096, "initializer_range": 0.02,
+    "intermediate_size": 22016, "kv_channels": 128, "layer_norm_epsilon": 1e-6,
+    "max_position_embeddings": 8192, "model_type": "qwen", "no_bias": True, "onnx_safe": None,
+    "num_attention_heads": 32, "num_hidden_layers": 32, "rotary_emb_base": 10000,
+    "rotary_pct": 1.0, "scale_attn_weights": True, "seq_length": 2048,
+    "tie_word_embeddings": False, "tokenizer_type": "QWenTokenizer", "use_cache": True,
+    "use_dynamic_ntk": True, "use_logn_attn": True,
+}  # fmt: skip
+FIRST_VL = {**FIRST, "use_flash_attn": "auto", "vocab_size": 151936, "visual": {
+    "heads": 16, "image_size": 448, "image_start_id": 151857, "layers": 48, "mlp_ratio": 4.9231,
+    "output_dim": 4096, "patch_size": 14, "width": 1664}}  # fmt: skip
+FIRST_AUDIO = {**FIRST, "vocab_size": 155947, "audio": {
+    "n_mels": 80, "n_ctx": 1500, "n_state": 1280, "n_head": 20, "n_layer": 32, "output_dim": 4096,
+    "avg_pool": True, "add_audio_bos_eos_token": True, "audio_start_id": 155163}}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_published_tower_of_qwen_vl_is_read_without_a_warning() -> None:
+    decoder = decoder_of(FIRST_VL)
+    (tower,) = decoder.towers
+
+    assert isinstance(tower, PatchTower)
+    assert isinstance(tower.merger, Resampler)
+    assert (tower.tile, tower.rows_of(1024), tower.merger.heads) == (32, 256, 32)
+    assert tower.squares == (Square(16, "bicubic"),)
+    media = decoder.media
+    assert media is not None
+    assert (media.start, media.end, media.image) == (151857, 151858, 151859)
+    # Bai et al. 2023, table 1: 7.7B of text, 1.9B of the tower, 0.08B between.
+    assert [round(parameter_count(part) / 1e7) for part in (tower.layers, tower.merger)] == [184, 9]
+    assert round(parameter_count(decoder) / 1e8) == 97
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_published_tower_of_qwen_audio_is_read_without_a_warning() -> None:
+    decoder = decoder_of(FIRST_AUDIO)
+    (tower,) = decoder.towers
+
+    assert isinstance(tower, AudioTower)
+    assert (tower.mels, tower.max_rows, tower.pool, len(tower.layers)) == (80, 1500, 2, 32)
+    assert tower.extra is not None
+    assert tower.extra.shape == (2, 4096)
+    media = decoder.media
+    assert media is not None
+    assert (media.start, media.end, media.audio) == (155163, 155164, 151851)
+    assert media.replaces_marks
+    assert round(parameter_count(tower) / 1e7) == 64  # Chu et al. 2023, section 3.1: 640M
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "value", "reason"),
+    [
+        (FIRST_VL, "n_queries", 200, "200 is no square"),
+        (FIRST_VL, "output_dim", 100, "merger_heads"),
+        (FIRST_VL, "image_size", 13, "13 pixels hold no patch"),
+        (FIRST_AUDIO, "avg_pool", False, "avg_pool"),
+        (FIRST_AUDIO, "audio_start_id", 3000, "audio_token"),
+    ],
+)
+def test_towers_of_2023_that_are_not_built_are_refused_by_their_key(
+    config: Mapping[str, Any], key: str, value: Any, reason: str
+) -> None:
+    tower = "visual" if "visual" in config else "audio"
+
+    with pytest.raises(SpecError, match=reason):
+        decoder_of({**config, tower: {**config[tower], key: value}})

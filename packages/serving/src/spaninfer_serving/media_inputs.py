@@ -19,7 +19,7 @@ from spaninfer_engine.media import MediaKind
 
 from spaninfer_serving.error_mapping import busy
 from spaninfer_serving.settings import Settings
-from spaninfer_serving.wire.chat import ChatRequest
+from spaninfer_serving.wire.chat import SeenConversation
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.media import MediaPart, detail_of, source_of
 
@@ -60,7 +60,7 @@ class MediaInputs:
         self._reader: MediaReader | None = None
         self._made: MediaProcessor | None = None
 
-    async def read(self, body: ChatRequest) -> dict[Place, ReadPart]:
+    async def read(self, body: SeenConversation) -> dict[Place, ReadPart]:
         """Return the media of a request; raises Problem or InvalidMedia, which name the part."""
         parts = body.media()
         most = self._settings.max_media
@@ -89,7 +89,7 @@ class MediaInputs:
             if self._pool is not None:
                 self._pool.close()
 
-    async def _read(self, place: Place, part: MediaPart, body: ChatRequest) -> ReadPart:
+    async def _read(self, place: Place, part: MediaPart, body: SeenConversation) -> ReadPart:
         """Return a part as the engine takes it: prepared, where its file was prepared before."""
         kind, url = source_of(part)
         name = f"messages[{place[0]}].content[{place[1]}]"
@@ -165,7 +165,7 @@ def _job(kind: MediaKind, processor: MediaProcessor, options: Mapping[str, Any])
 
 
 def _options(
-    part: MediaPart, kind: MediaKind, body: ChatRequest, largest: int | None
+    part: MediaPart, kind: MediaKind, body: SeenConversation, largest: int | None
 ) -> dict[str, Any]:
     """Return how a part is prepared; Problem for more pixels than the model's own limit.
 

@@ -215,19 +215,11 @@ class Service:
         self.check_model(body.model)
         return TemplateResponse(prompt=self.render(body, check).text)
 
-    def tokenize(self, body: TokenizeRequest, check: Check) -> TokenizeResponse:
+    def tokenize(self, body: TokenizeRequest, media: ReadMedia, check: Check) -> TokenizeResponse:
         """Return the token ids of a text or a conversation, however many they are."""
         self.check_model(body.model)
-        if body.media():
-            raise Problem(
-                400,
-                "messages hold media, whose tokens are counted when they are read: send the "
-                "request to /v1/chat/completions with max_tokens = 1, and read its usage",
-                param="messages",
-                code="unsupported_parameter",
-            )
         if body.prompt is None:
-            ids = list(self.engine.encode_rendered(self.render(body, check)))
+            ids = list(self.chat_ids(body, media, check)[0])
         else:
             self.probe(body.prompt, "prompt")
             check()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.load.chat_formats import format_named
 from spaninfer_engine.load.folder import find_tokenizer, open_folder, read_template
 from spaninfer_engine.load.generation import end_ids, sampling_defaults
 from spaninfer_engine.load.hub_cache import find_model, model_name, where_to_get
@@ -51,6 +52,11 @@ class Checkpoint(Resource):
         """
         files = {"config.json": self.config, "generation_config.json": self.generation_config}
         return end_ids({f"{self.path}: {file}": config for file, config in files.items()})
+
+    @property
+    def end_texts(self) -> tuple[str, ...]:
+        """The tokens that end an answer in the chat format that generation_config.json names."""
+        return format_named(self.generation_config).end_texts
 
     @property
     def sampling_defaults(self) -> dict[str, Any]:
@@ -106,7 +112,7 @@ def _from_folder(path: Path, with_weights: bool) -> Checkpoint:
         generation_config,
         reader,
         tokenizer,
-        template,
+        format_named(generation_config).template if template is None else template,
         special_tokens,
     )
 

@@ -59,6 +59,19 @@ class TapRows:
 
 
 @dataclass(frozen=True, slots=True)
+class PartRows:
+    """Part number `part` of `count` equal ones that lie one below the other."""
+
+    part: int
+    count: int
+
+    def __call__(self, array: Host) -> Host:
+        """Return the view."""
+        size = len(array) // self.count
+        return array[self.part * size : (self.part + 1) * size]
+
+
+@dataclass(frozen=True, slots=True)
 class Transposed:
     """A matrix stored [in, out] as [out, in]."""
 
@@ -126,6 +139,7 @@ View: TypeAlias = (
     HeadRows
     | FlatRows
     | TapRows
+    | PartRows
     | Transposed
     | OneRow
     | UnitRows

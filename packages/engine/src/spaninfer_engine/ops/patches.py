@@ -16,7 +16,7 @@ from spaninfer_op_reference import cos_sin
 
 from spaninfer_engine.ops.step import Blend, Ints, Rotation
 from spaninfer_engine.spec.nodes import AxialRope
-from spaninfer_engine.spec.tower_nodes import PatchTower
+from spaninfer_engine.spec.tower_nodes import PatchTower, Square
 
 Floats = NDArray[np.float32]
 Size = tuple[int, int]  # height and width of a frame, in patches
@@ -83,20 +83,43 @@ def axial_angles(rope: AxialRope, places: Ints) -> Rotation[Floats]:
 
 
 def blend(
-    side: int, sizes: Sequence[Size], frame_lens: Ints, places: Ints
+    square: Square, sizes: Sequence[Size], frame_lens: Ints, places: Ints
 ) -> Blend[NDArray[np.generic]]:
-    """Return the four rows of a square table[side * side] around each patch, and their weights.
-
-    Bilinear; the corners of frame and table lie on each other.
+    """Return the rows of a square table[side * side] around each patch, and their weights: 4 of
+    bilinear interpolation, 16 of bicubic.
     """
-    lows, parts = [], []
-    for axis, place in enumerate(places):
-        lens = np.repeat(np.array([size[axis] for size in sizes]), frame_lens)
-        at = place * ((side - 1) / np.maximum(lens - 1, 1))
-        low = np.minimum(at.astype(np.int32), side - 1)
-        lows.append(np.stack([low, np.minimum(low + 1, side - 1)], 1))
-        share = (at - low).astype(np.float32)
-        parts.append(np.stack([1 - share, share], 1))
-    rows = lows[0][:, :, None] * side + lows[1][:, None]
-    weights = parts[0][:, :, None] * parts[1][:, None]
-    return Blend(rows.reshape(-1, 4).astype(np.int32), weights.reshape(-1, 4))
+    taps = _TAPS[square.stretch]
+    lens = (np.repeat([size[axis] for size in sizes], frame_lens) for axis in (0, 1))
+    (rows, down), (columns, along) = (
+        taps(place, each, square.side) for place, each in zip(places, lens, strict=True)
+    )
+    found = rows[:, :, None] * square.side + columns[:, None]
+    weights = down[:, :, None] * along[:, None]
+    shape = len(found), -1
+    return Blend(found.reshape(shape).astype(np.int32), weights.reshape(shape).astype(np.float32))
+
+
+def _linear_taps(place: Ints, lens: Ints, side: int) -> tuple[Ints, Floats]:
+    """Return two places of a table around each of `lens`, whose corners lie on the table's."""
+    at = place * ((side - 1) / np.maximum(lens - 1, 1))
+    low = np.minimum(at.astype(np.int32), side - 1)
+    share = (at - low).astype(np.float32)
+    return np.stack([low, np.minimum(low + 1, side - 1)], 1), np.stack([1 - share, share], 1)
+
+
+def _cubic_taps(place: Ints, lens: Ints, side: int) -> tuple[Ints, Floats]:
+    """Return four places of a table around each of `lens`, whose edges lie on the table's.
+
+    Keys' cubic convolution (1981) with a = -3/4; beyond the edge, its row counts again. So does
+    torch, which the authors interpolate with.
+    """
+    at = (place + 0.5) * (side / lens) - 0.5
+    low = np.floor(at).astype(np.int32)
+    away = np.abs((at - low)[:, None] - np.arange(-1, 3))
+    near = 1.25 * away**3 - 2.25 * away**2 + 1
+    far = -0.75 * (away**3 - 5 * away**2 + 8 * away - 4)
+    rows = np.clip(low[:, None] + np.arange(-1, 3, dtype=np.int32), 0, side - 1)
+    return rows, np.where(away <= 1, near, far).astype(np.float32)
+
+
+_TAPS = {"bilinear": _linear_taps, "bicubic": _cubic_taps}

@@ -85,7 +85,7 @@ class Step(Generic[A]):
     replaced: Rows[A] | None = None  # media embeddings take the place of token embeddings
     added: Mapping[int, Rows[A]] | None = None  # by layer: added to its output (deepstack)
     features: A | None = None  # [T F] towers: what is read in place of tokens
-    blend: Blend[A] | None = None  # towers: how a position table is interpolated
+    blends: tuple[Blend[A], ...] = ()  # towers: how position tables are interpolated
 
     def attends_in(self, *, windows: bool) -> Any:
         """Return the attention metadata of the step's slices, or of a tower's windows."""

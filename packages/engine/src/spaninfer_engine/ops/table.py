@@ -173,8 +173,12 @@ class Ops(Protocol, Generic[A]):
         """[T F]: what the step brings of media, in the backend's type of activations."""
         ...
 
-    def blended_positions(self, step: Step[A], *, table: A) -> A:
-        """[T C]: the rows `step.blend.rows`[T k] of table[P C], by their weights[T k], summed."""
+    def blended_positions(self, step: Step[A], *, table: A, square: int) -> A:
+        """[T C]: rows of table[P C], summed by weights[T k]: both of `step.blends[square]`."""
+        ...
+
+    def learned_queries(self, step: Step[A], *, table: A) -> A:
+        """[W C]: the whole table[Q C] once for each slice, W = R * Q."""
         ...
 
     def join_rows(self, x: A, *, count: int) -> A:
@@ -340,6 +344,12 @@ class Ops(Protocol, Generic[A]):
         """
         ...
 
+    def cross_attend(self, step: Step[A], query: A, key: A, value: A, *, scale: float) -> A:
+        """[W H E]: softmax(scale * q.k) over the values of a slice: query[W H D] are as many for
+        each slice, key[T H D] and value[T H E] those of its rows.
+        """
+        ...
+
     def pool(self, step: Step[A], x: A, *, kinds: tuple[PoolKind, ...]) -> A:
         """[R C]: each slice's rows of x[T C] as a vector, side by side for each of some kinds."""
         ...
@@ -392,7 +402,7 @@ class Ops(Protocol, Generic[A]):
 OPTIONAL = frozenset({"replace_rows", "add_rows"})
 """Operators of one input and one output that steps without media leave out."""
 
-FEWER_ROWS = frozenset({"gather_rows", "join_rows"})
+FEWER_ROWS = frozenset({"gather_rows", "join_rows", "learned_queries"})
 """Operators behind which values have W rows in place of T."""
 
 

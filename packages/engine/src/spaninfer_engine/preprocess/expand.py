@@ -53,13 +53,15 @@ def expand_media(
             text_len += 1
             continue
         run = next(ahead[kinds[token_id]])
-        places[run.item].append((len(ids), run.num_tokens))
-        ids += [token_id] * run.num_tokens
+        num_marks = len(layout.replaced_marks or ())
+        places[run.item].append((len(ids) - num_marks // 2, run.num_tokens))
+        ids += [token_id] * (run.num_tokens - num_marks)
         if run.grid_thw is None:
             text_len += run.num_tokens
             continue
         parts += [TextRun(text_len), MediaRun(run.grid_thw, layout.merge, run.step)]
         text_len = 0
+    _check_marks(ids, places, layout)
     items = tuple(map(_item, media, places))
     if not layout.has_mrope:
         return MediaPrompt(ids, PromptMedia(items, bidirectional=layout.bidirectional))
@@ -113,6 +115,19 @@ def _check_count(found: Counter[MediaKind], waiting: Mapping[MediaKind, Sequence
                 f"the chat template wrote {found[kind]} placeholders of kind {kind} for "
                 f"{len(runs)}: it drops or repeats parts; give one that writes each once, with "
                 "--chat-template FILE"
+            )
+
+
+def _check_marks(
+    ids: Sequence[int], places: Sequence[Sequence[tuple[int, int]]], layout: MediaLayout
+) -> None:
+    """Raise TemplateError where other tokens would be replaced than those around a placeholder."""
+    marks = layout.replaced_marks
+    for first, count in (run for runs in places for run in runs if marks is not None):
+        if first < 0 or marks != tuple(ids[first : first + count : count - 1]):
+            raise TemplateError(
+                "the chat template writes a placeholder without the tokens that begin and end its "
+                "medium around it; give one that does, with --chat-template FILE"
             )
 
 

@@ -10,11 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spaninfer_engine.ops.bound import EXTRA, STEM, TOWER, ProgramKey, Result
-from spaninfer_engine.ops.operation import FlatRows, OneRow, TapRows, Use
+from spaninfer_engine.ops.operation import FlatRows, OneRow, PartRows, TapRows, Use
 from spaninfer_engine.program.lower import Lowering
 from spaninfer_engine.program.program import Program
 from spaninfer_engine.spec.nodes import Linear
-from spaninfer_engine.spec.tower_nodes import AudioTower, Merger, PatchTower, Tower
+from spaninfer_engine.spec.tower_nodes import (
+    AudioTower,
+    Merger,
+    PatchPositions,
+    PatchTower,
+    Resampler,
+    Tower,
+)
 
 
 def lower_tower(tower: Tower) -> Mapping[ProgramKey, Program]:
@@ -37,10 +44,11 @@ def _program(lowering: Lowering, result: str) -> Program:
 def _patches(tower: PatchTower) -> Program:
     lowering = Lowering(tower.ropes, groups=())
     features = lowering.add("features", name="features")
-    places = _places(lowering, tower)
+    places = tower.positions and _places(lowering, tower, tower.positions)
     x = _product(lowering, tower.embedding, FlatRows(), features)
     if places is not None:
         x = lowering.add("add", x, places, name="x", scale=1.0)
+    x = lowering.norm(tower.pre_norm, x)
     mergers, rows = dict(tower.deepstack), list[str]()
     for index, layer in enumerate(tower.layers):
         lowering.layer = index
@@ -48,7 +56,11 @@ def _patches(tower: PatchTower) -> Program:
         if index in mergers:
             rows.append(_merged(lowering, mergers[index], x))
     lowering.layer = None
-    result = _merged(lowering, tower.merger, lowering.norm(tower.norm, x))
+    x = lowering.norm(tower.norm, x)
+    if isinstance(tower.merger, Resampler):
+        result = _resampled(lowering, tower, tower.merger, x)
+    else:
+        result = _merged(lowering, tower.merger, x)
     for deep in rows:
         result = lowering.add("concat", result, deep, name="rows")
     return _program(lowering, result)
@@ -61,11 +73,40 @@ def _product(lowering: Lowering, linear: Linear, view: FlatRows | TapRows, x: st
     return lowering.add("linear", x, name="x", uses=(weight, *bias))
 
 
-def _places(lowering: Lowering, tower: PatchTower) -> str | None:
-    if tower.positions is None:
-        return None
-    uses = (Use("table", (tower.positions.table,)),)
-    return lowering.add("blended_positions", name="places", uses=uses)
+def _places(lowering: Lowering, tower: PatchTower, positions: PatchPositions) -> str:
+    uses = (Use("table", (positions.table,)),)
+    square = tower.squares.index(positions.square)
+    return lowering.add("blended_positions", name="places", uses=uses, square=square)
+
+
+def _resampled(lowering: Lowering, tower: PatchTower, node: Resampler, x: str) -> str:
+    """Append what queries read of the patches of their frame: W rows, as many for each frame."""
+    if node.kv is not None:
+        x = lowering.linear(node.kv, x, "kv")
+    x = lowering.norm(node.kv_norm, x)
+    places = _places(lowering, tower, node.positions)
+    keys = lowering.add("add", x, places, name="keys", scale=1.0)
+    query, table = (
+        lowering.add("learned_queries", name="query", uses=(Use("table", (each,)),))
+        for each in (node.query, node.positions.table)
+    )
+    query = lowering.add("add", lowering.norm(node.q_norm, query), table, name="query", scale=1.0)
+    q, k, v = (
+        lowering.add("split_heads", _part(lowering, node, part, y), name="heads", heads=node.heads)
+        for part, y in enumerate((query, keys, x))
+    )
+    scale = (tower.width // node.heads) ** -0.5
+    read = lowering.add("cross_attend", q, k, v, name="read", scale=scale)
+    out = lowering.linear(node.out, lowering.add("merge_heads", read, name="read"), "rows")
+    return lowering.linear(node.down, lowering.norm(node.norm, out), "rows")
+
+
+def _part(lowering: Lowering, node: Resampler, part: int, x: str) -> str:
+    """Append the projection to queries, keys or values: 0, 1 or 2."""
+    view, linear = PartRows(part, 3), node.qkv.linear
+    assert linear.bias is not None
+    uses = (Use("weight", (linear.weight,), view=view), Use("bias", (linear.bias,), view=view))
+    return lowering.add("linear", x, name="qkv", uses=uses)
 
 
 def _merged(lowering: Lowering, merger: Merger, x: str) -> str:

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spaninfer_engine.spec import nodes
-from spaninfer_engine.spec.tower_nodes import TAPS, AudioTower, Merger, PatchTower, Tower
+from spaninfer_engine.spec.tower_nodes import (
+    TAPS,
+    AudioTower,
+    Merger,
+    PatchTower,
+    Resampler,
+    Tower,
+)
 
 Misfits = Iterator[str]
 
@@ -92,6 +99,8 @@ def _audio_tower(tower: AudioTower) -> Misfits:
         yield f"{tower.pool} of {tower.max_rows} rows make a token"
     yield from _norm("norm of the tower", tower.norm, hidden)
     yield from _linear(tower.projector, tower.width, hidden)
+    if tower.extra is not None:
+        yield from _is(tower.extra, 2, tower.width)
 
 
 def _patch_tower(tower: PatchTower, decoder: nodes.Decoder) -> Misfits:
@@ -101,14 +110,18 @@ def _patch_tower(tower: PatchTower, decoder: nodes.Decoder) -> Misfits:
     if tower.embedding.bias is not None:
         yield from _is(tower.embedding.bias, hidden)
     if tower.positions is not None:
-        yield from _is(tower.positions.table, tower.positions.side**2, hidden)
+        yield from _is(tower.positions.table, tower.positions.square.side**2, hidden)
     if tower.window is not None and (tower.window < tower.merge or tower.window % tower.merge):
         yield f"windows of {tower.window} patches do not hold squares of {tower.merge}"
     if any(_attends_in_windows(layer) for layer in tower.layers) and tower.window is None:
         yield "a tower's layer has windows, and the tower says none"
     if len(tower.deepstack) > len(decoder.layers):
         yield f"{len(tower.deepstack)} deepstack rows join {len(decoder.layers)} layers"
-    for merger in (tower.merger, *(merger for _, merger in tower.deepstack)):
+    if isinstance(tower.merger, Resampler):
+        yield from _resampler(tower.merger, tower)
+    else:
+        yield from _merger(tower.merger, tower)
+    for _, merger in tower.deepstack:
         yield from _merger(merger, tower)
     if any(not 0 <= index < len(tower.layers) for index, _ in tower.deepstack):
         yield f"deepstack mergers follow layers that are none of {len(tower.layers)}"
@@ -116,6 +129,7 @@ def _patch_tower(tower: PatchTower, decoder: nodes.Decoder) -> Misfits:
         yield f"tiles of {tower.tile} patches and 1 frame make no rows of {tower.merge} squared"
     if tower.extra is not None:
         yield from _is(tower.extra, *tower.extra.shape[:-1], tower.width)
+    yield from _norm("norm in front of the tower", tower.pre_norm, hidden)
     yield from _norm("norm of the tower", tower.norm, hidden)
 
 
@@ -147,6 +161,25 @@ def _merger(merger: Merger, tower: PatchTower) -> Misfits:
         inner = merger.up.weight.shape[0]
         yield from _linear(merger.up, inner, wide)
     yield from _linear(merger.down, tower.width, inner)
+
+
+def _resampler(node: Resampler, tower: PatchTower) -> Misfits:
+    width, count = tower.width, node.count
+    if tower.merge != 1 or tower.deepstack:
+        yield "a resampler reads patches, and the tower merges them, or has deepstack rows"
+    if node.positions.square.side**2 != count or width % node.heads:
+        yield f"{count} queries of {width} channels: no square, or no {node.heads} heads"
+    yield from _is(node.query, count, width)
+    yield from _is(node.positions.table, count, width)
+    if node.kv is not None:
+        yield from _linear(node.kv, width, tower.hidden)
+    elif tower.hidden != width:
+        yield f"a resampler of {width} channels reads {tower.hidden}"
+    for norm in (node.q_norm, node.kv_norm, node.norm):
+        yield from _norm("norm of a resampler", norm, width)
+    yield from _linear(node.qkv.linear, 3 * width, width)
+    yield from _linear(node.out, width, width)
+    yield from _linear(node.down, width, width)
 
 
 def _head(node: nodes.Head, decoder: nodes.Decoder) -> Misfits:

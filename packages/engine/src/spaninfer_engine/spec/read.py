@@ -47,6 +47,7 @@ class ModelSpec:
     source: str
     hf: tuple[str, ...]
     model_type: tuple[str, ...]
+    needs: str | None  # a key of config.json
     kind: str
     text: tuple[str, ...]
     checked: tuple[str, ...]
@@ -88,8 +89,17 @@ def _read(file: Traversable, find: Find, below: tuple[Traversable, ...]) -> Mode
     name = file.name.removesuffix(".toml")
     model_type = _texts(file.name, "model_type", top) or (name,)
     checked = _texts(file.name, "checked", top)
-    frozen_entries = MappingProxyType(entries)
-    return ModelSpec(name, file.name, hf, model_type, kind, text, checked, frozen_entries)
+    return ModelSpec(
+        name=name,
+        source=file.name,
+        hf=hf,
+        model_type=model_type,
+        needs=next(iter(_texts(file.name, "needs", top)), None),
+        kind=kind,
+        text=text,
+        checked=checked,
+        entries=MappingProxyType(entries),
+    )
 
 
 def _grown(

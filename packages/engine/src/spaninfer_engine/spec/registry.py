@@ -33,14 +33,18 @@ def load(name: str | Path) -> ModelSpec:
 def find(config: Mapping[str, object]) -> ModelSpec:
     """Return the spec for a config.json, by the first class under `architectures` that is known.
 
+    Of several specs for a class, the one that needs a key which is there goes first.
     Where it names no class, as base models saved by hand do, its `model_type` says which spec.
     """
     said = config.get("architectures")
     items = said if isinstance(said, list | tuple) else (said,)
     classes = [each for each in items if isinstance(each, str)]
     for each in classes:
-        if each in by_class():
-            return _load_known(by_class()[each])
+        fitting = [
+            spec for spec in map(_load_known, by_class().get(each, ())) if _fits(spec, config)
+        ]
+        if fitting:
+            return max(fitting, key=lambda spec: spec.needs is not None)
     if classes:
         raise UnknownArchitecture(classes[0], by_class())
     model_type = config.get("model_type")
@@ -65,13 +69,18 @@ def library() -> Mapping[str, Traversable]:
 
 
 @functools.cache
-def by_class() -> Mapping[str, str]:
-    """Return the architecture's name for each name under `architectures` of config.json."""
-    found: dict[str, str] = {}
+def by_class() -> Mapping[str, tuple[str, ...]]:
+    """Return the architectures' names for each name under `architectures` of config.json."""
+    found: dict[str, tuple[str, ...]] = {}
     for name in library():
         for hf in _load_known(name).hf:
-            found.setdefault(hf, name)
+            found[hf] = (*found.get(hf, ()), name)
     return MappingProxyType(found)
+
+
+def _fits(spec: ModelSpec, config: Mapping[str, object]) -> bool:
+    """Return True if a config has the key that a spec needs."""
+    return spec.needs is None or config.get(spec.needs) is not None
 
 
 @functools.cache

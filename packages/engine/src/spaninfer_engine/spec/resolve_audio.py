@@ -15,8 +15,8 @@ class AudioReader(TowerReader):
 
     def tower(self) -> AudioTower:
         """Return the tower."""
-        hidden, rows = self._hidden, self._size("rows")
-        projector = self._maker.name("projector")
+        hidden, rows = self.hidden, self._size("rows")
+        projector = self.maker.name("projector")
         return AudioTower(
             kinds=("audio",),
             hidden=hidden,
@@ -28,18 +28,24 @@ class AudioReader(TowerReader):
             conv1=self._convolution("conv1", self._size("mels")),
             conv2=self._convolution("conv2", hidden),
             act=self._act,
-            positions=Weight(f"{self._name('pos')}.weight", (rows, hidden)),
+            positions=Weight(self.whole_name("pos"), (rows, hidden)),
             layers=tuple(self._layer(index, self._attention) for index in range(self._layers)),
-            norm=self._norm(self._name("final_norm"), hidden),
-            projector=self._maker.linear(projector, self._width, hidden, bias=True, split=0),
+            norm=self.norm(self.name("final_norm"), hidden),
+            projector=self.maker.linear(projector, self._width, hidden, bias=True, split=0),
+            extra=self._extra(),
         )
 
+    def _extra(self) -> Weight | None:
+        """Return the rows in front of and behind those of a clip."""
+        name = self.maker.name("extra", self.maker.prefix, suffix="")
+        return Weight(name, (2, self._width)) if name else None
+
     def _convolution(self, key: str, channels: int) -> Linear:
-        name = self._name(key)
-        weight = Weight(f"{name}.weight", (self._hidden, channels, TAPS))
-        return Linear(weight, Weight(f"{name}.bias", (self._hidden,)))
+        name = self.name(key)
+        weight = Weight(f"{name}.weight", (self.hidden, channels, TAPS))
+        return Linear(weight, Weight(f"{name}.bias", (self.hidden,)))
 
     def _attention(self, within: str) -> RaggedAttention:
-        dim = self._hidden // self._heads
+        dim = self.hidden // self._heads
         heads, qkv = Heads(self._heads, self._heads, dim), self._split(within, key_bias=False)
         return RaggedAttention(heads, qkv, self._out(within), dim**-0.5)

@@ -85,6 +85,7 @@ def _media(spec: ModelSpec, config: Mapping[str, object]) -> tuple[MediaTokens, 
         seconds_per_t=seconds,
         frames_apart=scope.flag("media", "frames_apart"),
         bidirectional=scope.flag("media", "bidirectional"),
+        replaces_marks=scope.flag("media", "replaces_marks"),
         around=scope.text("media", "around"),
     )
     return media, scope

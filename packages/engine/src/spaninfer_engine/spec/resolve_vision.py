@@ -19,8 +19,16 @@ from spaninfer_engine.spec.nodes import (
     SplitQkv,
     Weight,
 )
+from spaninfer_engine.spec.resolve_resampler import read_resampler
 from spaninfer_engine.spec.scope import Scope
-from spaninfer_engine.spec.tower_nodes import Merger, PatchPositions, PatchTower
+from spaninfer_engine.spec.tower_nodes import (
+    Merger,
+    PatchPositions,
+    PatchTower,
+    Resampler,
+    Square,
+    Stretch,
+)
 from spaninfer_engine.spec.tower_reader import TowerReader
 
 
@@ -41,8 +49,8 @@ class VisionReader(TowerReader):
         """Return the tower."""
         window, full = self._window(), self._indices("full_layers")
         return PatchTower(
-            kinds=("image", "video") if self._scope.flag("vision", "videos") else ("image",),
-            hidden=self._hidden,
+            kinds=("image", "video") if self.scope.flag("vision", "videos") else ("image",),
+            hidden=self.hidden,
             width=self._out_width,
             heads=self._heads,
             patch=self._patch,
@@ -58,10 +66,11 @@ class VisionReader(TowerReader):
             ),
             merger=self._merger(),
             positions=self._positions(),
-            norm=self._maker.norm(self._maker.name("final_norm", self._maker.prefix), self._hidden),
+            pre_norm=self.maker.norm(self.maker.name("pre_norm", self.maker.prefix), self.hidden),
+            norm=self.maker.norm(self.maker.name("final_norm", self.maker.prefix), self.hidden),
             window=window,
             deepstack=tuple(
-                (layer, self._mlp_merger("deep", self._maker.prefix, norm_after=True, j=j))
+                (layer, self._mlp_merger("deep", self.maker.prefix, norm_after=True, j=j))
                 for j, layer in enumerate(self._indices("deepstack"))
             ),
             tile=self._tile,
@@ -70,69 +79,73 @@ class VisionReader(TowerReader):
 
     def _tile_side(self) -> int | None:
         """Return the patches of a tile's side; what is left of its pixels is not seen."""
-        pixels = self._scope.optional_integer("vision", "tile")
+        pixels = self.scope.optional_integer("vision", "tile")
         if pixels is not None and pixels < self._patch:
             problem = f"{pixels} pixels hold no patch of {self._patch}"
-            raise self._scope.error("vision", "tile", problem)
+            raise self.scope.error("vision", "tile", problem)
         return None if pixels is None else pixels // self._patch
 
     def _merged_side(self) -> int:
         """Return the patches of a row's side."""
-        rows = self._scope.optional_integer("vision", "tile_tokens")
+        rows = self.scope.optional_integer("vision", "tile_tokens")
         if rows is None:
             return self._size("merge")
         side = math.isqrt(rows)
         if self._tile is None or side * side != rows or self._tile % side:
             problem = f"{rows} tokens are no square that divides a tile of {self._tile} patches"
-            raise self._scope.error("vision", "tile_tokens", f"{problem} a side")
+            raise self.scope.error("vision", "tile_tokens", f"{problem} a side")
         return self._tile // side
 
     def _extra(self) -> Weight | None:
         """Return the row behind every line of a picture."""
-        name = self._maker.name("extra", suffix="")
+        name = self.maker.name("extra", suffix="")
         return Weight(name, (self._out_width,)) if name else None
 
     def _embedding(self) -> Linear:
         """Return the patch embedding: stored as a convolution, in which no two patches overlap."""
         patch = self._patch
-        name = self._name("patch")
+        name = self.name("patch")
         frames = () if self._tile is not None else (self._size("temporal"),)
         pixels = self._size("channels"), *frames, patch, patch
-        bias = self._scope.flag("vision", "patch_bias")
+        bias = self.scope.flag("vision", "patch_bias")
         return Linear(
-            Weight(f"{name}.weight", (self._hidden, *pixels)),
-            Weight(f"{name}.bias", (self._hidden,)) if bias else None,
+            Weight(f"{name}.weight", (self.hidden, *pixels)),
+            Weight(f"{name}.bias", (self.hidden,)) if bias else None,
         )
 
     def _positions(self) -> PatchPositions | None:
-        rows = self._scope.optional_integer("vision", "pos_table")
+        rows = self.scope.optional_integer("vision", "pos_table")
         if rows is None and self._tile is not None:
             rows = self._tile**2
         if rows is None:
             return None
         side = math.isqrt(rows)
         if side * side != rows:
-            raise self._scope.error("vision", "pos_table", f"{rows} rows are no square")
-        return PatchPositions(Weight(f"{self._name('pos')}.weight", (rows, self._hidden)), side)
+            raise self.scope.error("vision", "pos_table", f"{rows} rows are no square")
+        table = Weight(self.whole_name("pos"), (rows, self.hidden))
+        return PatchPositions(table, Square(side, self._stretch()))
+
+    def _stretch(self) -> Stretch:
+        return cast(Stretch, self.scope.text("vision", "pos_stretch"))
 
     def _window(self) -> int | None:
-        window = self._scope.optional_integer("vision", "window")
+        window = self.scope.optional_integer("vision", "window")
         if window is not None and window < self._patch * self._merge:
             problem = f"{window} pixels hold no {self._merge} patches of {self._patch}"
-            raise self._scope.error("vision", "window", problem)
+            raise self.scope.error("vision", "window", problem)
         return None if window is None else window // self._merge // self._patch * self._merge
 
     def _indices(self, key: str) -> tuple[int, ...]:
-        indices = cast(tuple[int, ...], self._scope.value("vision", key))
+        indices = cast(tuple[int, ...], self.scope.value("vision", key))
         if any(not 0 <= index < self._layers for index in indices):
             problem = f"{list(indices)} are not all layers of 0 to {self._layers - 1}"
-            raise self._scope.error("vision", key, problem)
+            raise self.scope.error("vision", key, problem)
         if len(set(indices)) < len(indices) or list(indices) != sorted(indices):
-            raise self._scope.error("vision", key, f"{list(indices)} do not ascend")
+            raise self.scope.error("vision", key, f"{list(indices)} do not ascend")
         return indices
 
     def _attention(self, in_windows: bool, within: str) -> RaggedAttention:
-        dim = self._hidden // self._heads
+        dim = self.hidden // self._heads
         return RaggedAttention(
             heads=Heads(self._heads, self._heads, dim),
             qkv=self._qkv(within),
@@ -143,33 +156,35 @@ class VisionReader(TowerReader):
         )
 
     def _rope(self, dim: int) -> AxialRope | None:
-        theta = self._scope.optional_number("vision", "theta")
+        theta = self.scope.optional_number("vision", "theta")
         if theta is None:
             return None
         if dim % 4:
             problem = (
                 f"heads of {dim} channels cannot turn half by row and half by column, in pairs"
             )
-            raise self._scope.error("vision", "heads", problem)
+            raise self.scope.error("vision", "heads", problem)
         return AxialRope(dim, theta)
 
     def _qkv(self, within: str) -> SplitQkv | FusedQkv:
-        hidden, layout = self._hidden, self._scope.text("vision", "qkv")
+        hidden, layout = self.hidden, self.scope.text("vision", "qkv")
         if layout == "split":
             return self._split(within, key_bias=True)
         parts = (hidden, hidden, hidden) if layout == "concat" else ()
-        name = self._maker.name("qkv", within)
-        fused = self._maker.linear(name, 3 * hidden, hidden, bias=True, split=0, parts=parts)
+        name = self.maker.name("qkv", within)
+        fused = self.maker.linear(name, 3 * hidden, hidden, bias=True, split=0, parts=parts)
         return FusedQkv(fused, cast(Literal["concat", "grouped"], layout))
 
     def _mlp(self, within: str) -> GatedMLP | PlainMLP:
-        if self._scope.text("vision", "mlp") == "plain":
+        if self.scope.text("vision", "mlp") == "plain":
             return super()._mlp(within)
         gate, up = self._up(within, "gate"), self._up(within, "up")
         return GatedMLP(gate, up, self._down(within), self._act)
 
-    def _merger(self) -> Merger:
-        kind, maker = self._scope.text("vision", "merger"), self._maker
+    def _merger(self) -> Merger | Resampler:
+        kind, maker = self.scope.text("vision", "merger"), self.maker
+        if kind == "resampler":
+            return read_resampler(self, self._out_width, self._stretch())
         suffix = "" if kind == "mean" else ".weight"
         down = maker.name("merger_down")
         within = maker.prefix_of("merger_prefix", down + suffix)
@@ -179,37 +194,35 @@ class VisionReader(TowerReader):
             return self._mean_merger(within, down)
         if self._merge != 1:
             problem = f"each patch is a row, and {self._merge} squared make one"
-            raise self._scope.error("vision", "merger", problem)
+            raise self.scope.error("vision", "merger", problem)
         out, up = self._out_width, within + maker.name("merger_up")
         return Merger(
             norm=None,
-            up=maker.linear(up, out, self._hidden, bias=True, split=0),
+            up=maker.linear(up, out, self.hidden, bias=True, split=0),
             down=maker.linear(within + down, out, out, bias=True, split=1),
             count=1,
         )
 
     def _mean_merger(self, within: str, down: str) -> Merger:
         """Return a merger whose projection is stored [in, out], under a name without an ending."""
-        name = within + self._maker.name("merger_norm")
-        norm = self._maker.norm(name, self._hidden, "rms")
+        name = within + self.maker.name("merger_norm")
+        norm = self.maker.norm(name, self.hidden, "rms")
         assert norm is not None
         return Merger(
             norm=replace(norm, plus_one=True),
             up=None,
-            down=Linear(Weight(within + down, (self._hidden, self._out_width)), transposed=True),
+            down=Linear(Weight(within + down, (self.hidden, self._out_width)), transposed=True),
             count=self._merge**2,
             norm_after=True,
             is_mean=True,
         )
 
     def _mlp_merger(self, kind: str, within: str, *, norm_after: bool, j: int = 0) -> Merger:
-        count, maker = self._merge**2, self._maker
-        wide = count * self._hidden
-        norm, up, down = (
-            self._name(f"{kind}_{part}", within, j) for part in ("norm", "up", "down")
-        )
+        count, maker = self._merge**2, self.maker
+        wide = count * self.hidden
+        norm, up, down = (self.name(f"{kind}_{part}", within, j) for part in ("norm", "up", "down"))
         return Merger(
-            norm=self._norm(norm, wide if norm_after else self._hidden),
+            norm=self.norm(norm, wide if norm_after else self.hidden),
             up=maker.linear(up, wide, wide, bias=True, split=0),
             down=maker.linear(down, self._out_width, wide, bias=True, split=1),
             count=count,

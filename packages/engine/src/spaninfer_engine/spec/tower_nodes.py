@@ -3,9 +3,11 @@
 PatchTower           images and videos
 ├── Linear           patch embedding
 ├── PatchPositions   a learned table of a square, stretched to the picture
+├── Norm             in front of the first layer
 ├── Layer ...        with RaggedAttention among the patches of a frame, or of a window
 ├── Norm             behind the last layer
 ├── Merger ...       neighbouring patches become a row per token; one more per deepstack layer
+│   Resampler        or queries that read all patches of a frame
 └── Weight           rows that stand between those of patches, such as one behind every line
 
 AudioTower           clips
@@ -21,18 +23,21 @@ MediaTokens          which tokens of a prompt stand for media
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from spaninfer_engine.media import MediaKind
 from spaninfer_engine.spec.nodes import (
     ActivationName,
     AxialRope,
+    FusedQkv,
     Layer,
     Linear,
     Norm,
     RaggedAttention,
     Weight,
 )
+
+Stretch: TypeAlias = Literal["bilinear", "bicubic"]
 
 TAPS = 3  # frames that a convolution of an audio tower sees
 
@@ -49,18 +54,27 @@ class MediaTokens:
     seconds_per_t: float | None = None  # positions per second of video; None: one per patch
     frames_apart: bool = False  # each frame of a video stands alone, behind its time (Qwen3-VL)
     bidirectional: bool = False  # tokens of an image see each other, not just those before
+    replaces_marks: bool = False  # rows of a clip replace `start` and `end`, too (Qwen-Audio)
     around: str = ""  # text in front of the start token and behind the end token (Gemma 3)
+
+
+class Square(NamedTuple):
+    """A square of vectors, and their interpolation for pictures of other sizes.
+
+    "bilinear": the corners of picture and square lie on each other (Qwen3-VL). "bicubic": their
+    edges do (Qwen-VL).
+    """
+
+    side: int
+    stretch: Stretch = "bilinear"
 
 
 @dataclass(frozen=True, slots=True)
 class PatchPositions:
-    """A learned vector per place of a square; pictures of other sizes are interpolated between.
-
-    Bilinear, the corners of picture and square on each other (Qwen3-VL).
-    """
+    """A learned vector per place of a square, stretched to the picture."""
 
     table: Weight  # [side * side, C]
-    side: int
+    square: Square
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +92,31 @@ class Merger:
     act: ActivationName = "gelu"
     norm_after: bool = False
     is_mean: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resampler:
+    """down(norm(out(attention))): `count` learned queries read all patches of a frame (Qwen-VL).
+
+    What is read is y = kv_norm(kv(x)): keys are projected from y + positions, values from y,
+    queries from q_norm(query) + positions, of which there are as many as queries.
+    """
+
+    query: Weight  # [count, width]
+    positions: PatchPositions
+    kv: Linear | None  # None where the tower's channels are the resampler's
+    q_norm: Norm
+    kv_norm: Norm
+    qkv: FusedQkv
+    heads: int
+    out: Linear
+    norm: Norm
+    down: Linear
+
+    @property
+    def count(self) -> int:
+        """Queries."""
+        return self.query.shape[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +140,9 @@ class PatchTower:
     merge: int
     embedding: Linear
     layers: tuple[Layer, ...]
-    merger: Merger
+    merger: Merger | Resampler
     positions: PatchPositions | None = None
+    pre_norm: Norm | None = None
     norm: Norm | None = None
     window: int | None = None
     deepstack: tuple[tuple[int, Merger], ...] = ()
@@ -113,6 +153,20 @@ class PatchTower:
     def numbers(self) -> int:
         """Numbers of a patch."""
         return self.channels * self.temporal * self.patch**2
+
+    @property
+    def squares(self) -> tuple[Square, ...]:
+        """The different squares that are stretched to a frame."""
+        found = [self.positions]
+        if isinstance(self.merger, Resampler):
+            found.append(self.merger.positions)
+        return tuple(dict.fromkeys(each.square for each in found if each is not None))
+
+    def rows_of(self, num_patches: int) -> int:
+        """Return how many rows are made of a frame of so many patches."""
+        if isinstance(self.merger, Resampler):
+            return self.merger.count
+        return num_patches // self.merge**2
 
     @property
     def ropes(self) -> tuple[AxialRope, ...]:
@@ -127,7 +181,8 @@ class AudioTower:
     """A spectrogram in, a row per token of the text model out (Whisper's encoder, Qwen2-Audio).
 
     Two convolutions of three frames, the second of every other frame, then `positions`, layers, the
-    mean of `pool` neighbouring rows, a norm, and a projection to the text model's channels.
+    mean of `pool` neighbouring rows, a norm, and a projection to the text model's channels. Of two
+    `extra` rows [2, width] one comes in front of those of a clip, one behind them (Qwen-Audio).
     """
 
     kinds: tuple[MediaKind, ...]

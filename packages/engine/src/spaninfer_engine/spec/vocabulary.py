@@ -46,6 +46,8 @@ TOP = {
     "hf": "the values of config.json's `architectures` that this spec is for",
     "model_type": "the values of config.json's `model_type` that this spec is for, where it names "
     "no class; the file's name unless said",
+    "needs": "a key that config.json must have, where several specs are for one class; the spec "
+    "whose key is there goes before one without",
     "kind": f"{' | '.join(KINDS)}; `decoder` unless said",
     "inherits": "the spec whose keys hold where this one says nothing",
     "checked": "published checkpoints whose config.json gave the published number of parameters",

@@ -39,6 +39,9 @@ MEDIA = Section(
         "bidirectional": Word(
             FLAG, False, "tokens of an image see each other, not just those before them"
         ),
+        "replaces_marks": Word(
+            FLAG, False, "rows of a clip replace start_token and end_token, too"
+        ),
         "around": Word(
             TEXT, "", "text in front of start_token and behind end_token, which the template omits"
         ),
@@ -92,16 +95,26 @@ def vision(activation: Type) -> Section:
             "temporal": Word(size(most=64), 1, "frames of a patch"),
             "merge": Word(size(most=64), 1, "patches of a row's side"),
             "merger": Word(
-                choice("mlp", "mean", "each"),
+                choice("mlp", "mean", "each", "resampler"),
                 "mlp",
                 "an MLP of a row's patches side by side; a norm and a projection of their mean; an "
-                "MLP of each patch",
+                "MLP of each patch; learned queries that read all patches of a picture",
             ),
+            "queries": Word(
+                optional(size(most=MAX_TILE)), "null", "queries of a resampler, a square number"
+            ),
+            "merger_heads": Word(optional(SIZE), "null", "attention heads of a resampler"),
             "qkv": Word(choice("concat", "grouped", "split"), "concat", "how they are stored"),
             "theta": Word(
                 optional(BASE), 10000.0, "base of the rotary positions by row, then by column"
             ),
             "pos_table": Word(optional(SIZE), "null", "rows of a learned square table"),
+            "pos_stretch": Word(
+                choice("bilinear", "bicubic"),
+                "bilinear",
+                "how a table is interpolated for pictures of other sizes: corner on corner, or "
+                "edge on edge",
+            ),
             "mlp": Word(choice("gated", "plain"), "plain", "kind of MLP"),
             "window": Word(optional(size(most=MAX_PIXELS)), "null", "pixels of a window's side"),
             "full_layers": Word(INTEGERS, [], "layers without the window"),

@@ -112,7 +112,7 @@ _TOWER_NAMES = {
     "o": name("attn.proj", "output projection"),
     "up": name("mlp.fc1", "up projection"),
     "down": name("mlp.fc2", "down projection"),
-    "pos": name("", "learned positions"),
+    "pos": name("", "learned positions; the whole name"),
 }
 
 VISION_WEIGHTS = Section(
@@ -125,10 +125,19 @@ VISION_WEIGHTS = Section(
         "k": name("self_attn.k_proj", "key projection"),
         "v": name("self_attn.v_proj", "value projection"),
         "gate": name("mlp.gate_proj", "gate projection"),
+        "pre_norm": name("", "norm in front of the first layer"),
         "final_norm": name("", "norm behind the last layer"),
         "merger_prefix": name(
             "", "what precedes names of the merger; otherwise, what precedes all"
         ),
+        "merger_query": name("", "resampler: queries; the whole name"),
+        "merger_pos": name("", "resampler: positions of queries and keys; the whole name"),
+        "merger_kv": name("", "resampler: projection of what is read to its channels"),
+        "merger_q_norm": name("", "resampler: norm of the queries"),
+        "merger_kv_norm": name("", "resampler: norm of what is read"),
+        "merger_qkv": name("", "resampler: projections, one below the other; the whole name"),
+        "merger_qkv_bias": name("", "resampler: their bias; the whole name"),
+        "merger_o": name("", "resampler: output projection"),
         "merger_norm": name("merger.norm", "merger: norm"),
         "merger_up": name("merger.linear_fc1", "merger: first layer"),
         "merger_down": name("merger.linear_fc2", "merger: second layer"),
@@ -150,5 +159,6 @@ AUDIO_WEIGHTS = Section(
         "conv2": name("conv2", "second convolution"),
         "final_norm": name("layer_norm", "norm behind the last layer"),
         "projector": name("", "projection to the text's channels; the whole name"),
+        "extra": name("", "rows in front of and behind those of a clip; the whole name"),
     },
 )

@@ -54,7 +54,9 @@ def _tokenizer(checkpoint: Checkpoint, model: Model) -> Tokenizer:
     """Return the checkpoint's tokenizer; one without words where it has none."""
     if checkpoint.tokenizer is None:
         return wordless_tokenizer(model.vocab, checkpoint.end_ids)
-    return open_tokenizer(checkpoint.tokenizer, end_ids=checkpoint.end_ids)
+    return open_tokenizer(
+        checkpoint.tokenizer, end_ids=checkpoint.end_ids, end_texts=checkpoint.end_texts
+    )
 
 
 def _template_source(asked: EngineConfig, checkpoint: Checkpoint) -> str | Mapping[str, str] | None:

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as Library
 
 from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.json_file import read_json
-from spaninfer_engine.text import byte_bpe
+from spaninfer_engine.text import byte_bpe, qwen1
 from spaninfer_engine.text.bytemap import to_alphabet
 from spaninfer_engine.text.fallback import read_by_transformers
 from spaninfer_engine.text.fast import FastCodec
@@ -19,12 +19,6 @@ from spaninfer_engine.text.spm import SentencePieceCodec, as_model, with_control
 from spaninfer_engine.text.tokenizer import Frame, Tokenizer
 from spaninfer_engine.vocab import PieceType, TokenizerSource, Vocabulary, VocabularyKind
 
-QWEN1_SPECIAL = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    *(f"<|extra_{number}|>" for number in range(205)),
-)
 CL100K_SPECIAL = {
     "<|endoftext|>": 100257,
     "<|fim_prefix|>": 100258,
@@ -34,8 +28,11 @@ CL100K_SPECIAL = {
 }
 
 
-def open_tokenizer(source: TokenizerSource, *, end_ids: Iterable[int] = ()) -> Tokenizer:
-    """Open a tokenizer; `end_ids` are ids that end an answer according to the model's configs.
+def open_tokenizer(
+    source: TokenizerSource, *, end_ids: Iterable[int] = (), end_texts: Iterable[str] = ()
+) -> Tokenizer:
+    """Open a tokenizer; `end_ids` are ids that end an answer according to the model's configs, and
+    `end_texts` tokens that do, if it has them.
 
     A source is a tokenizer's file, the pieces that a container carried, or a folder without any
     file that is read here, for which transformers is asked where it is installed.
@@ -44,10 +41,12 @@ def open_tokenizer(source: TokenizerSource, *, end_ids: Iterable[int] = ()) -> T
     if isinstance(source, Vocabulary):
         return _from_vocabulary(source, end_ids)
     folder = source if source.is_dir() else source.parent
-    return _from_file(source, read_settings(folder), end_ids)
+    return _from_file(source, read_settings(folder), end_ids, end_texts)
 
 
-def _from_file(source: Path, settings: TokenizerSettings, end_ids: Iterable[int]) -> Tokenizer:
+def _from_file(
+    source: Path, settings: TokenizerSettings, end_ids: Iterable[int], end_texts: Iterable[str]
+) -> Tokenizer:
     name = source.name
     if ".model" in name or name.endswith(".spm"):
         return _from_sentencepiece(source, settings, end_ids)
@@ -64,11 +63,14 @@ def _from_file(source: Path, settings: TokenizerSettings, end_ids: Iterable[int]
             f"{source} is no tokenizer; read are tokenizer.json, tokenizer.model, "
             "vocab.json with merges.txt, and *.tiktoken"
         )
-    return _from_library(library, settings, end_ids)
+    return _from_library(library, settings, end_ids, end_texts)
 
 
 def _from_library(
-    library: Library, settings: TokenizerSettings, end_ids: Iterable[int]
+    library: Library,
+    settings: TokenizerSettings,
+    end_ids: Iterable[int],
+    end_texts: Iterable[str],
 ) -> Tokenizer:
     """A tokenizer of the tokenizers library, with what tokenizer_config.json says on top."""
     stated = settings.stated
@@ -82,7 +84,8 @@ def _from_library(
     )
     before, after = codec.added_by_default
     frame = _frame(settings, bos_id, eos_id, default=Frame(tuple(before), tuple(after)))
-    ends = {*end_ids} | ({eos_id} if eos_id is not None else set())
+    named = (eos_id, *map(codec.find_id, end_texts))
+    ends = {*end_ids, *(token_id for token_id in named if token_id is not None)}
     special = {token.token_id: token for token in codec.special_tokens}
     special |= {token.token_id: token for token in stated if not token.is_text}
     return Tokenizer(
@@ -205,7 +208,8 @@ def _read_tiktoken(path: Path, settings: TokenizerSettings) -> Library:
     ranks = byte_bpe.read_ranks(path)
     special: Sequence[SpecialToken] = settings.stated
     if not special and path.stem == "qwen":
-        special = [SpecialToken(len(ranks) + i, text) for i, text in enumerate(QWEN1_SPECIAL)]
+        config = path.with_name("config.json")
+        special = qwen1.special_tokens(len(ranks), read_json(config) if config.is_file() else ())
     elif not special and path.stem == "cl100k_base":
         special = [SpecialToken(token_id, text) for text, token_id in CL100K_SPECIAL.items()]
     vocab = {to_alphabet(piece): rank for piece, rank in ranks.items()}

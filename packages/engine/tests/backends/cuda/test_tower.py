@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from first_qwen import FIRST_QWEN, WIDE_FIRST_QWEN, save_first_qwen
+from first_qwen_torch import FirstQwen
 from media_models import (
     GRIDS,
     HEARING,
@@ -27,7 +29,8 @@ from noise import rms
 from numpy.typing import NDArray
 from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.ops.bound import TOWER, Programs
+from spaninfer_engine.media import TowerInput
+from spaninfer_engine.ops.bound import EXTRA, TOWER, Programs
 from spaninfer_engine.program.bind import bind_all
 from spaninfer_engine.program.lower_tower import lower_tower
 from spaninfer_engine.program.packer import Packer
@@ -92,6 +95,19 @@ def test_a_layer_is_one_launch_up_to_attention_and_one_for_each_projection(
     between = len(tower.tower.deepstack)
     assert names[f"project_add_{norm}_norm"] == 2 * layers - between
     assert not names.keys() & {"rotate", "attend_ragged", "split", "gate", "activation"}
+
+
+@pytest.mark.parametrize("name", FIRST_QWEN)
+def test_towers_of_the_first_qwen_models_are_planned(name: str, tmp_path: Path) -> None:
+    save_first_qwen(tmp_path, FIRST_QWEN[name], rounded=True)
+
+    tower, bound = tower_on(CudaTowerOps("bfloat16", "cpu"), tmp_path)
+
+    names = Counter(step.name for step in bound[TOWER].kernels)
+    assert names["activated_linear"] == len(tower.tower.layers) + (name == "qwen_audio")
+    assert names["attend_ragged"] == len(tower.tower.layers)
+    assert names["cross_attend"] == (name == "qwen_vl")
+    assert (EXTRA in bound.keys) == (name == "qwen_audio")
 
 
 def test_weights_come_in_whole_pieces_of_columns_with_zeros_behind() -> None:
@@ -174,6 +190,32 @@ def test_clips_are_heard_nearly_as_in_float32(name: str, tmp_path: Path) -> None
 
     for (rows,), wanted in zip(found, oracle.rows(clips), strict=True):
         assert rms(rows - wanted) < 0.03 * wanted.std()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("configs", [FIRST_QWEN, WIDE_FIRST_QWEN], ids=["small", "wide"])
+@pytest.mark.parametrize("name", FIRST_QWEN)
+def test_rows_of_the_first_qwen_models_are_nearly_those_of_float32(
+    name: str, configs: Any, tmp_path: Path
+) -> None:
+    config = configs[name]
+    model = FirstQwen(config, save_first_qwen(tmp_path, config, rounded=True))
+    ops = CudaTowerOps("bfloat16")
+    tower, _ = tower_on(ops, tmp_path)
+    rng = np.random.default_rng(0)
+    if name == "qwen_vl":
+        side, count = config["visual"]["image_size"], config["visual"]["n_queries"]
+        tiles = rng.standard_normal((3, 3, side, side), np.float32)
+        wanted = torch.cat([model.rows_of_pixels(torch.from_numpy(each)) for each in tiles])
+        item = TowerInput("image", tiles, 3 * count, bytes(32))
+    else:
+        mel = rng.standard_normal((config["audio"]["n_mels"], 74), np.float32)
+        wanted = model.rows_of_spectrogram(torch.from_numpy(mel), 73)
+        item = TowerInput("audio", mel, len(wanted), bytes(32), num_valid=73)
+
+    [[rows]] = rows_of(tower.encode([item]), ops)
+
+    assert rms(rows - wanted.numpy()) < 0.03 * wanted.numpy().std()
 
 
 @pytest.mark.gpu

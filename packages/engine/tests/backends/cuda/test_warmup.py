@@ -5,6 +5,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from first_qwen import FIRST_QWEN
 from media_models import HEARING, SIGHTS
 from spaninfer_engine.backends.cuda.memory import Sizes
 from spaninfer_engine.backends.cuda.warmup import largest_batch, largest_input
@@ -51,10 +52,15 @@ def test_the_largest_step_takes_every_slice_and_nearly_every_token(requests, row
     }
 
 
-@pytest.mark.parametrize("name", [*SIGHTS, *TILED, "qwen2_audio"])
+def config_of(name):
+    if name in FIRST_QWEN:
+        return FIRST_QWEN[name]
+    return {**SIGHTS, **TILED, "qwen2_audio": HEARING}[name].family.config_json()
+
+
+@pytest.mark.parametrize("name", [*SIGHTS, *TILED, "qwen2_audio", *FIRST_QWEN])
 def test_the_largest_input_of_a_tower_is_one_that_it_reads(name):
-    family = {**SIGHTS, **TILED, "qwen2_audio": HEARING}[name].family
-    (tower,) = resolve(find(family.config_json()), family.config_json()).towers
+    (tower,) = resolve(find(config_of(name)), config_of(name)).towers
     reader = HostTower(lambda: None, ReferenceOps("float32"), tower)._reader
 
     pieces = reader.pieces(largest_input(tower, 16_384))

@@ -22,6 +22,7 @@ from spaninfer_serving.stream import EventStream, Framing, unless_disconnected
 from spaninfer_serving.text_jobs import TextJob
 from spaninfer_serving.translate import placement_of
 from spaninfer_serving.translated import TranslatedChat
+from spaninfer_serving.wire.chat import SeenConversation
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.parse import check_headers, parse, problem_of_findings
 from spaninfer_serving.wire.sampling import DrawFields
@@ -95,22 +96,35 @@ async def read_chat(
     body, (asked, made) = await read(request, kind, begin)
     if made is not None:
         return body, asked, made
-    chat = asked.translated.chat
-    with asked.translated.naming():
-        media = await unless_disconnected(request, lambda: service.media_inputs.read(chat))
-        if media is None:
-            raise _left()
+
+    def see(media: ReadMedia, check: Check) -> tuple[AskedChat, T]:
         seen = replace(asked, media=media)
-        size = sum(each.num_bytes for each in media.values()) + chat.num_chars
-        made = await unless_disconnected(
-            request,
-            lambda: service.parse_pool.run(
-                size, client_of(request), lambda check: work(service, seen, check)
-            ),
-        )
+        return seen, work(service, seen, check)
+
+    with asked.translated.naming():
+        return body, *await with_media(request, asked.translated.chat, see)
+
+
+async def with_media(
+    request: Request, chat: SeenConversation, work: Callable[[ReadMedia, Check], T]
+) -> T:
+    """Return what `work` makes of a conversation's media, once they are read off the event loop.
+
+    It works in the threads that parse, in the lane of the media's size in memory. Raises as
+    `handled` does, and what `MediaInputs.read` raises.
+    """
+    service = service_of(request)
+    media = await unless_disconnected(request, lambda: service.media_inputs.read(chat))
+    if media is None:
+        raise _left()
+    size = sum(each.num_bytes for each in media.values()) + chat.num_chars
+    made = await unless_disconnected(
+        request,
+        lambda: service.parse_pool.run(size, client_of(request), lambda check: work(media, check)),
+    )
     if made is None:
         raise _left()
-    return body, seen, made
+    return made
 
 
 def ask(service: Service, asked: AskedChat, check: Check) -> GenerationJob:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel
 
 from spaninfer_serving.openapi import answers_to
-from spaninfer_serving.routes.respond import handled
+from spaninfer_serving.parse_pool import Check
+from spaninfer_serving.routes.respond import handled, with_media
 from spaninfer_serving.service import service_of
 from spaninfer_serving.wire.tokenize import (
     DetokenizeRequest,
@@ -23,9 +26,23 @@ router = APIRouter()
 
 @router.post("/tokenize", openapi_extra=answers_to(TokenizeRequest, TokenizeResponse))
 async def tokenize(request: Request) -> Response:
-    """Return the token ids of a text or a conversation."""
+    """Return the token ids of a text or a conversation, those that stand for its media included."""
     request.state.prompt_param = "prompt"
-    return _json(await handled(request, TokenizeRequest, service_of(request).tokenize))
+    service = service_of(request)
+
+    def begin(
+        body: TokenizeRequest, check: Check
+    ) -> tuple[TokenizeRequest, TokenizeResponse | None]:
+        if not body.media():
+            return body, service.tokenize(body, {}, check)
+        service.check_model(body.model)  # before anything is read
+        return body, None
+
+    body, answer = await handled(request, TokenizeRequest, begin)
+    if answer is None:
+        request.state.prompt_param = "messages"
+        answer = await with_media(request, body, partial(service.tokenize, body))
+    return _json(answer)
 
 
 @router.post("/detokenize", openapi_extra=answers_to(DetokenizeRequest, DetokenizeResponse))

@@ -123,14 +123,19 @@ class ConversationFields(BaseModel):
         return variables
 
 
-class ChatRequest(ConversationFields, SamplingFields):
+class SeenConversation(ConversationFields):
+    """A conversation whose media are read, and how they are prepared."""
+
+    mm_processor_kwargs: ProcessorOptions | None = None
+
+
+class ChatRequest(SeenConversation, SamplingFields):
     """The body of POST /v1/chat/completions."""
 
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     parallel_tool_calls: bool = True
-    mm_processor_kwargs: ProcessorOptions | None = None
 
 
 class TopLogprob(BaseModel):

@@ -6,7 +6,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, model_validator
 
-from spaninfer_serving.wire.chat import MAX_MESSAGES, ConversationFields, Message
+from spaninfer_serving.wire.chat import (
+    MAX_MESSAGES,
+    ConversationFields,
+    Message,
+    SeenConversation,
+)
 from spaninfer_serving.wire.fields import Integers, RequestFields
 
 
@@ -22,7 +27,7 @@ class TemplateResponse(BaseModel):
     prompt: str
 
 
-class TokenizeRequest(TemplateRequest):
+class TokenizeRequest(SeenConversation, TemplateRequest):
     """The body of POST /tokenize: a text as `prompt`, or a conversation as `messages`."""
 
     prompt: str | None = None
@@ -36,6 +41,8 @@ class TokenizeRequest(TemplateRequest):
     def _check_one(self) -> TokenizeRequest:
         if (self.prompt is None) != bool(self.messages):
             raise ValueError("needs either a prompt or messages")
+        if self.prompt is not None and self.mm_processor_kwargs is not None:
+            raise ValueError("has mm_processor_kwargs, which are for messages, and a prompt")
         return self
 
 

@@ -12,7 +12,7 @@ from spaninfer_engine.backends.cuda.memory import Sizes
 from spaninfer_engine.backends.cuda.sampler import LOGITS_AT_ONCE
 from spaninfer_engine.media import TowerInput
 from spaninfer_engine.ops.clips import num_rows, num_tokens
-from spaninfer_engine.spec.tower_nodes import AudioTower, PatchTower, Tower
+from spaninfer_engine.spec.tower_nodes import AudioTower, PatchTower, Tower, num_extra
 from spaninfer_engine.step.batch import Batch
 
 SMALLER = (GraphShape(1), GraphShape(0, PROMPTS[0], gemm.tuning.MOST_ROWS + 64))
@@ -58,10 +58,10 @@ def largest_batch(sizes: Sizes) -> Batch:
 def largest_input(tower: Tower, max_rows: int) -> TowerInput:
     """Return zeros for a tower to see or hear, that make one batch of nearly `max_rows`."""
     match tower:
-        case PatchTower(tile=int(side), merge=merge):
+        case PatchTower(tile=int(side)):
             count, pixels = max(1, max_rows // side**2), side * tower.patch
             tiles = np.zeros((count, tower.channels, pixels, pixels), np.float32)
-            return TowerInput("image", tiles, count * (side // merge) ** 2, bytes(32))
+            return TowerInput("image", tiles, count * tower.rows_of(side**2), bytes(32))
         case PatchTower(merge=merge, numbers=numbers):
             side = _FRAME_SIDE * merge
             frames = max(1, max_rows // side**2)
@@ -71,5 +71,5 @@ def largest_input(tower: Tower, max_rows: int) -> TowerInput:
             return TowerInput("image", patches, tokens, bytes(32), grid)
         case AudioTower(mels=mels, max_rows=rows, pool=pool):
             spectrogram = np.zeros((mels, 2 * rows), np.float32)
-            tokens = num_tokens(num_rows(2 * rows), pool)
+            tokens = num_tokens(num_rows(2 * rows), pool) + num_extra(tower)
             return TowerInput("audio", spectrogram, tokens, bytes(32))

@@ -15,7 +15,7 @@ from spaninfer_engine.ops.bound import STEM, TOWER
 from spaninfer_engine.ops.clips import cut, num_rows, num_tokens, strided, unfolded
 from spaninfer_engine.ops.step import A, Step
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.spec.tower_nodes import TAPS, AudioTower
+from spaninfer_engine.spec.tower_nodes import TAPS, AudioTower, num_extra
 from spaninfer_engine.step.batch import Ints
 
 
@@ -46,9 +46,10 @@ class ClipReader(Generic[A]):
             )
         rows = num_rows(valid)
         tokens = num_tokens(rows, tower.pool)
-        if item.num_tokens != tokens or not tokens:
+        made = tokens + num_extra(tower)
+        if item.num_tokens != made or not tokens:
             raise ValueError(
-                f"{valid} frames of sound make {tokens} tokens, and {item.num_tokens} are said; "
+                f"{valid} frames of sound make {made} tokens, and {item.num_tokens} are said; "
                 "at least 1 is"
             )
         return [Clip(unfolded(item.features, min(shape[1], 2 * rows)), rows, tokens)]

@@ -138,10 +138,13 @@ class HostOps:
         assert step.features is not None
         return step.features
 
-    def blended_positions(self, step: Step[Array], *, table: Array) -> Array:
+    def blended_positions(self, step: Step[Array], *, table: Array, square: int) -> Array:
         """Weighted sums of rows of the table."""
-        assert step.blend is not None
-        return definition.blend_rows(table, *step.blend).astype(self.dtype, copy=False)
+        return definition.blend_rows(table, *step.blends[square]).astype(self.dtype, copy=False)
+
+    def learned_queries(self, step: Step[Array], *, table: Array) -> Array:
+        """The table once for each slice."""
+        return np.tile(table.astype(self.dtype, copy=False), (step.attention.batch.num_slices, 1))
 
     def join_rows(self, x: Array, *, count: int) -> Array:
         """A view of neighbouring rows side by side."""
@@ -234,6 +237,21 @@ class HostOps:
                 scores["bias"] = definition.relative_position_bias(position_bias, last - first)
             out[first:last] = definition.attend_ragged(*parts, **scores)
         return out
+
+    def cross_attend(
+        self, step: Step[Array], query: Array, key: Array, value: Array, *, scale: float
+    ) -> Array:
+        """Frame by frame."""
+        runs = step.attention.batch.runs()
+        queries = np.split(query, step.attention.batch.num_slices)
+        return np.concatenate(
+            [
+                definition.attend_ragged(
+                    part, key[run.first : run.last], value[run.first : run.last], scale=scale
+                )
+                for part, run in zip(queries, runs, strict=True)
+            ]
+        )
 
     def pool(self, step: Step[Array], x: Array, *, kinds: tuple[PoolKind, ...]) -> Array:
         """Text by text."""

@@ -14,7 +14,7 @@ from spaninfer_engine.ops.bound import TOWER
 from spaninfer_engine.ops.patches import Layout, axial_angles, blend, layout
 from spaninfer_engine.ops.step import A, AttentionMetadata, Blend, Rotation, Step, metadata_of_runs
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.spec.tower_nodes import PatchTower, num_extra
+from spaninfer_engine.spec.tower_nodes import PatchTower, Resampler, num_extra
 from spaninfer_engine.step.batch import Ints
 
 
@@ -59,7 +59,7 @@ class PatchReader(Generic[A]):
     def _tiles(self, item: TowerInput, side: int) -> Sequence[Frame]:
         """Return tiles of `side` patches a side, cut into patches; the rest of pixels is left."""
         tower, shape = self._tower, item.features.shape
-        least, rows = side * tower.patch, (side // tower.merge) ** 2
+        least, rows = side * tower.patch, tower.rows_of(side**2)
         if len(shape) != 4 or shape[1] != tower.channels or not shape[0]:
             raise ValueError(
                 f"tiles are {list(shape)}; the tower reads [n, {tower.channels}, h, w]"
@@ -83,9 +83,14 @@ class PatchReader(Generic[A]):
         """Return rows, and which of them are those of each frame."""
         order = layout(self._tower, [(frame.height, frame.width) for frame in frames])
         made = yield from run(TOWER, self._step(frames, order))
-        back = np.argsort(order.token_order).astype(np.int32)
-        lens = order.frame_lens // self._tower.merge**2
-        return made, np.split(back, np.cumsum(lens)[:-1])
+        ends = np.cumsum([self._tower.rows_of(frame.num_rows) for frame in frames])
+        return made, np.split(self._back(order, int(ends[-1])), ends[:-1])
+
+    def _back(self, order: Layout, count: int) -> Ints:
+        """Return which of `count` rows that were made is each of the frames' own order."""
+        if isinstance(self._tower.merger, Resampler):
+            return np.arange(count, dtype=np.int32)
+        return np.argsort(order.token_order).astype(np.int32)
 
     def _step(self, frames: Sequence[Frame], order: Layout) -> Step[A]:
         tower, ops = self._tower, self._ops
@@ -94,6 +99,7 @@ class PatchReader(Generic[A]):
         if tower.window is not None:  # otherwise they come as they lie
             features = ops.take_rows(features, order.patches(tower.merge**2))
         count = order.places.shape[1]
+        num_made = sum(tower.rows_of(frame.num_rows) for frame in frames)
         windows: AttentionMetadata[A] = metadata_of_runs(order.window_lens)
         return Step(
             token_ids=ops.from_host(np.zeros(count, np.int32)),
@@ -102,19 +108,18 @@ class PatchReader(Generic[A]):
                 Rotation(*map(ops.from_host, axial_angles(rope, order.places)))
                 for rope in tower.ropes
             ),
-            logit_indices=ops.from_host(np.arange(count // tower.merge**2, dtype=np.int32)),
+            logit_indices=ops.from_host(np.arange(num_made, dtype=np.int32)),
             attention=metadata_of_runs(order.frame_lens, windows),
             features=features,
-            blend=self._blend(frames, order),
+            blends=self._blends(frames, order),
         )
 
-    def _blend(self, frames: Sequence[Frame], order: Layout) -> Blend[A] | None:
-        positions = self._tower.positions
-        if positions is None:
-            return None
+    def _blends(self, frames: Sequence[Frame], order: Layout) -> tuple[Blend[A], ...]:
         sizes = [(frame.height, frame.width) for frame in frames]
-        taps = blend(positions.side, sizes, order.frame_lens, order.places)
-        return Blend(*map(self._ops.from_host, taps))
+        return tuple(
+            Blend(*map(self._ops.from_host, blend(square, sizes, order.frame_lens, order.places)))
+            for square in self._tower.squares
+        )
 
 
 def _patches(tile: NDArray[np.float32], tower: PatchTower) -> NDArray[np.float32]:

@@ -138,6 +138,9 @@ class HostTower(Generic[A]):
         sizes = (tower.width,) * (1 + len(tower.deepstack))
         if item.mixture is not None:
             whole = ops.mix_rows(ops.stack_rows([*parts, *extra]), *item.mixture)
+        elif extra and isinstance(tower, AudioTower):
+            first, last = (ops.take_rows(extra[0], np.array([end], np.int32)) for end in (0, 1))
+            whole = ops.stack_rows([first, *parts, last])
         else:
             whole = parts[0] if len(parts) == 1 else ops.stack_rows(parts)
         rows, *deep = ops.split(whole, sizes=sizes)

@@ -227,11 +227,14 @@ class TorchOps:
         assert step.features is not None
         return step.features.to(self.dtype)
 
-    def blended_positions(self, step: Step[Tensor], *, table: Tensor) -> Tensor:
+    def blended_positions(self, step: Step[Tensor], *, table: Tensor, square: int) -> Tensor:
         """Weighted sums of rows of the table, in float32."""
-        assert step.blend is not None
-        rows, weights = step.blend
+        rows, weights = step.blends[square]
         return (F.embedding(rows, table).float() * weights[..., None]).sum(1).to(self.dtype)
+
+    def learned_queries(self, step: Step[Tensor], *, table: Tensor) -> Tensor:
+        """The table once for each slice."""
+        return table.repeat(step.attention.batch.num_slices, 1)
 
     def join_rows(self, x: Tensor, *, count: int) -> Tensor:
         """A view of neighbouring rows side by side."""
@@ -479,6 +482,19 @@ class TorchOps:
                 read = (scores.softmax(-1) @ v.float()).to(v.dtype)
             out[first:last] = read[0].transpose(0, 1)
         return out
+
+    def cross_attend(
+        self, step: Step[Tensor], query: Tensor, key: Tensor, value: Tensor, *, scale: float
+    ) -> Tensor:
+        """Frame by frame, with torch's own attention."""
+        read = []
+        queries = query.chunk(step.attention.batch.num_slices)
+        for part, run in zip(queries, step.attention.batch.runs(), strict=True):
+            rows = slice(run.first, run.last)
+            q, k, v = (each.transpose(0, 1)[None] for each in (part, key[rows], value[rows]))
+            made = F.scaled_dot_product_attention(q, k, v, scale=scale)
+            read.append(made[0].transpose(0, 1))
+        return torch.cat(read)
 
     def pool(self, step: Step[Tensor], x: Tensor, *, kinds: tuple[PoolKind, ...]) -> Tensor:
         """Text by text; means are summed in float32."""
