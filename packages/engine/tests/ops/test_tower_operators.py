@@ -63,7 +63,8 @@ def test_positions_are_weighted_sums_of_rows(backend: Backend) -> None:
     blend = Blend(ops.from_host(rows), ops.from_host(weights.astype(np.float32)))
     packed = ops.pack([table.astype(np.float32)], ops.layout("blended_positions", "table"))
 
-    step = replace(_step(ops), blends=(Blend(*(each[::-1] for each in (blend))), blend))
+    other = Blend(ops.from_host(rows[::-1].copy()), blend.weights)
+    step = replace(_step(ops), blends=(other, blend))
     actual = ops.blended_positions(step, table=packed, square=1)
 
     backend.check(ops, actual, np.stack([table[8] / 4 + table[0] * 0.75, table[3]]))

@@ -173,61 +173,56 @@ def test_a_preempted_request_sees_its_media_again(seeing: Seeing) -> None:
         seeing.assert_told(messages, answer)
 
 
-def test_answers_end_where_a_turn_of_the_chat_format_ends(seeing: Seeing) -> None:
-    with seeing.engine("cpu") as engine:
-        for end in (NUM_BYTES, NUM_BYTES + 1, NUM_BYTES + 2):
-            told = engine.chat(
-                [user("Hello!")], temperature=0.0, max_tokens=4, logit_bias={end: 100.0}
-            )
-            assert told.finish_reason == "stop"
-            assert told.text == ""
-
-
-def test_marks_of_media_in_what_users_write_are_words(seeing: Seeing) -> None:
-    with seeing.engine("cpu") as engine:
-        prompt = engine.encode_chat([user("<img>a</img><imgpad><audio>b</audio><|im_end|>")])
-
-    assert {IMG, IMG + 1, IMG + 2, AUDIO, AUDIO_PAD}.isdisjoint(prompt)
-    assert list(prompt).count(NUM_BYTES + 2) == 2
-
-
-# ---- one of both ---------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
-def looking(tmp_path_factory: pytest.TempPathFactory) -> Seeing:
-    return Seeing("qwen_vl", tmp_path_factory.mktemp("looking"), FIRST_QWEN["qwen_vl"])
+def talking(seeing: Seeing) -> Iterator[Engine]:
+    with seeing.engine("cpu") as engine:
+        yield engine
 
 
-@pytest.fixture(scope="module")
-def listening(tmp_path_factory: pytest.TempPathFactory) -> Seeing:
-    return Seeing("qwen_audio", tmp_path_factory.mktemp("listening"), FIRST_QWEN["qwen_audio"])
+@pytest.mark.parametrize("end", [0, 1, 2], ids=["endoftext", "im_start", "im_end"])
+def test_answers_end_where_a_turn_of_the_chat_format_ends(end: int, talking: Engine) -> None:
+    bias = {NUM_BYTES + end: 100.0}
+
+    told = talking.chat([user("Hello!")], temperature=0.0, max_tokens=4, logit_bias=bias)
+
+    assert (told.finish_reason.value, told.text) == ("stop", "")
 
 
-def test_places_in_pictures_are_tokens_in_questions_and_text_in_answers(looking: Seeing) -> None:
-    ref = NUM_BYTES + 208
-    with looking.engine("cpu") as engine:
-        prompt = engine.encode_chat([user("<ref>a cat</ref><box>(1,2),(3,4)</box>")])
-        told = engine.chat(
-            [user("Where?")], temperature=0.0, max_tokens=2, logit_bias={ref + 2: 100.0}
-        )
+def test_marks_of_media_in_what_users_write_are_words(talking: Engine) -> None:
+    said = "<img>a</img><imgpad><audio>b</audio>[[[AUDIO:modality]]]<|im_end|>"
 
-    assert [each for each in prompt if each >= ref] == [ref, ref + 1, ref + 2, ref + 3]
-    assert told.text == "<box><box>"
+    prompt = list(talking.encode_chat([user(said)]))
+
+    assert {IMG, IMG + 1, IMG + 2, AUDIO, AUDIO + 1, AUDIO_PAD}.isdisjoint(prompt)
+    assert prompt.count(NUM_BYTES + 2) == 2
 
 
-def test_task_tags_behind_a_clip_are_tokens(listening: Seeing) -> None:
-    with listening.engine("cpu") as engine:
-        tagged = user(listening.medium(), "<|startoftranscript|><|en|><|transcribe|>")
-        prompt = list(engine.encode_chat([tagged]))
+def test_words_of_the_authors_for_places_and_tasks_are_tokens(
+    seeing: Seeing, talking: Engine
+) -> None:
+    first = NUM_BYTES + 208  # of what the model has beside the first Qwen's tokens
+    said, ids = "<ref>a cat</ref><box>(1,2)</box>", [first, first + 1, first + 2, first + 3]
+    if seeing.kind == "audio":
+        said = "<|startoftranscript|><|en|><|transcribe|><|0.00|>"
+        ids = [first + 1, first + 8, first + 4, first + 20]
 
-    assert {AUDIO_PAD + 1, AUDIO_PAD + 4, AUDIO_PAD + 9}.issubset(prompt)
+    prompt = list(talking.encode_chat([user(seeing.medium(), said)]))
+    bias = {ids[2]: 100.0}
+    told = talking.chat([user("Where?")], temperature=0.0, max_tokens=2, logit_bias=bias)
+
+    assert [each for each in prompt if each in ids] == ids
+    assert (
+        told.text == {"image": "<box><box>", "audio": "<|transcribe|><|transcribe|>"}[seeing.kind]
+    )
 
 
-def test_clips_that_are_too_long_or_too_short_are_refused_by_name(listening: Seeing) -> None:
-    with listening.engine("cpu") as engine:
-        for seconds, reason in ((2.001, "hears 2 s at once"), (0.029, "hears nothing in less")):
-            part = {"type": "audio", "audio": np.zeros(int(seconds * 16_000), np.float32)}
-            with pytest.raises(InvalidMedia, match=reason) as refused:
-                engine.chat([user(part)], **GREEDY)
-            assert refused.value.place == "messages[0].content[0]"
+def test_clips_that_are_too_long_or_too_short_are_refused_by_name(
+    seeing: Seeing, talking: Engine
+) -> None:
+    if seeing.kind == "image":
+        pytest.skip("pictures have any size")
+    for seconds, reason in ((2.001, "hears 2 s at once"), (0.029, "hears nothing in less")):
+        part = {"type": "audio", "audio": np.zeros(int(seconds * 16_000), np.float32)}
+        with pytest.raises(InvalidMedia, match=reason) as refused:
+            talking.chat([user(part)], **GREEDY)
+        assert refused.value.place == "messages[0].content[0]"

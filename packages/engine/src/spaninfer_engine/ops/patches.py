@@ -114,11 +114,11 @@ def _cubic_taps(place: Ints, lens: Ints, side: int) -> tuple[Ints, Floats]:
     torch, which the authors interpolate with.
     """
     at = (place + 0.5) * (side / lens) - 0.5
-    low = np.floor(at).astype(np.int32)
+    low: Ints = np.floor(at).astype(np.int32)
     away = np.abs((at - low)[:, None] - np.arange(-1, 3))
     near = 1.25 * away**3 - 2.25 * away**2 + 1
     far = -0.75 * (away**3 - 5 * away**2 + 8 * away - 4)
-    rows = np.clip(low[:, None] + np.arange(-1, 3, dtype=np.int32), 0, side - 1)
+    rows: Ints = np.clip(low[:, None] + np.arange(-1, 3, dtype=np.int32), 0, side - 1)
     return rows, np.where(away <= 1, near, far).astype(np.float32)
 
 

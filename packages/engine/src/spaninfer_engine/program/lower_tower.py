@@ -44,7 +44,7 @@ def _program(lowering: Lowering, result: str) -> Program:
 def _patches(tower: PatchTower) -> Program:
     lowering = Lowering(tower.ropes, groups=())
     features = lowering.add("features", name="features")
-    places = tower.positions and _places(lowering, tower, tower.positions)
+    places = None if tower.positions is None else _places(lowering, tower, tower.positions)
     x = _product(lowering, tower.embedding, FlatRows(), features)
     if places is not None:
         x = lowering.add("add", x, places, name="x", scale=1.0)
