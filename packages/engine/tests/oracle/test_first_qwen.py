@@ -21,6 +21,7 @@ from first_qwen import (
 from first_qwen_torch import FirstQwen
 from hearing import sound
 from spaninfer_engine import Engine
+from spaninfer_engine.convert import convert
 from spaninfer_engine.errors import InvalidMedia
 from whole_models import assert_told_as_by, greedy_options, media_of
 
@@ -171,6 +172,16 @@ def test_a_preempted_request_sees_its_media_again(seeing: Seeing) -> None:
 
     for messages, answer in zip(asked, told, strict=True):
         seeing.assert_told(messages, answer)
+
+
+def test_a_converted_folder_answers_alike(seeing: Seeing, tmp_path: Path) -> None:
+    packed = convert(seeing.folder, tmp_path / "packed")
+    messages = [user(seeing.medium(), "What?")]
+
+    with Engine(packed, backend="cpu", **SMALL) as engine:  # type: ignore[arg-type]
+        told = engine.chat(messages, **GREEDY)
+
+    seeing.assert_told(messages, told)
 
 
 @pytest.fixture(scope="module")
