@@ -1,8 +1,10 @@
 import hashlib
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 from spaninfer_engine import ConfigError
+from spaninfer_engine.grammar import GrammarCompiler
 from spaninfer_serving import create_app
 from spaninfer_serving.in_flight import KeyMeter
 from spaninfer_serving.keys import KeyLimits, UserKey, read_admin_file, read_key_file
@@ -178,6 +180,46 @@ def test_requests_with_different_keys_share_prefixes_only_where_the_operator_say
     assert cached("one") == 0
     assert cached("one") > 0
     assert (cached("two") > 0) == is_shared
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_what_a_schema_or_a_list_of_bad_words_costs_tells_nothing_of_other_keys(
+    engine, live, monkeypatch, is_shared
+):
+    pytest.importorskip("llguidance")
+    compiled, encoded = [], []
+    compile_one, encode = GrammarCompiler._compile, type(engine.tokenizer).encode
+
+    def compiling(self, structured, vocabulary):
+        compiled.append(structured.source)
+        return compile_one(self, structured, vocabulary)
+
+    def encoding(self, text, **options):
+        encoded.append(text)
+        return encode(self, text, **options)
+
+    monkeypatch.setattr(GrammarCompiler, "_compile", compiling)
+    monkeypatch.setattr(type(engine.tokenizer), "encode", encoding)
+    word = f"Winterreise {is_shared}"
+    host, port = live(api_keys=("one", "two"), share_prefixes=is_shared).address
+
+    for key in ("one", "one", "two"):
+        answer = httpx.post(
+            f"http://{host}:{port}/v1/completions",
+            json={
+                "prompt": [5],
+                "max_tokens": 1,
+                "structured_outputs": {"choice": [word]},
+                "bad_words": [f"not {word}"],
+            },
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=120,
+        )
+        assert answer.status_code == 200, answer.text
+
+    times = 1 if is_shared else 2
+    assert len(compiled) == times
+    assert encoded.count(f"not {word}") == times
 
 
 def test_tenants_are_keys_and_without_keys_there_are_none():

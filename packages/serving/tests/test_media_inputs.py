@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import httpx
 import openai
 import pytest
+from media_mutations import wrong_part
 from seeing_folder import (
     AUDIO,
     VISUAL,
@@ -101,20 +105,61 @@ def test_a_stream_counts_media_in_its_usage(connect: Callable[..., openai.OpenAI
     assert details(events[-1])["image_tokens"] == 1 + 2
 
 
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The files that are decoded from now on."""
+    files: list[bytes] = []
+    submit = DecodePool.submit
+
+    def counted(self: DecodePool, data: bytes, job: Any) -> Any:
+        files.append(data)
+        return submit(self, data, job)
+
+    monkeypatch.setattr(DecodePool, "submit", counted)
+    return files
+
+
+@pytest.mark.parametrize(
+    ("seed", "settings", "other_key", "salt", "times"),
+    [
+        (20, {"api_keys": ("one", "two")}, "two", None, 2),
+        (21, {"api_keys": ("one", "two")}, "one", None, 1),
+        (22, {"api_keys": ("one", "two")}, "one", "salted", 2),
+        (23, {"api_keys": ("one", "two"), "share_prefixes": True}, "two", None, 1),
+        (24, {}, "two", None, 1),
+        (25, {}, "two", "salted", 2),
+    ],
+)
+def test_what_a_picture_costs_tells_nothing_of_other_tenants(
+    connect: Callable[..., openai.OpenAI],
+    seeing_engine: Engine,
+    decoded: list[bytes],
+    seed: int,
+    settings: dict[str, Any],
+    other_key: str,
+    salt: str | None,
+    times: int,
+) -> None:
+    with connect(**settings) as client:
+        shown = picture(png(56, 84, seed))
+        first = client.with_options(api_key="one")
+        second = client.with_options(api_key=other_key)
+        encoded = seeing_engine.stats().encoded_media
+
+        ask(first, shown, say("What is this?"))
+        told = ask(second, say("And"), shown, extra_body={"cache_salt": salt, "ignore_eos": True})
+
+    assert len(decoded) == times
+    assert seeing_engine.stats().encoded_media == encoded + times
+    assert details(told)["image_tokens"] == 6
+
+
 def test_a_picture_that_comes_again_is_decoded_once(
     connect: Callable[..., openai.OpenAI],
     seeing_engine: Engine,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    decoded: list[bytes],
 ) -> None:
-    decoded: list[bytes] = []
-    submit = DecodePool.submit
-
-    def counted(self: DecodePool, data: bytes, job: Any) -> Any:
-        decoded.append(data)
-        return submit(self, data, job)
-
-    monkeypatch.setattr(DecodePool, "submit", counted)
     sent, opened = png(56, 84, 7), png(84, 56, 8)
     (tmp_path / "a.png").write_bytes(opened)
     named: Any = {"type": "image_url", "image_url": {"url": (tmp_path / "a.png").as_uri()}}
@@ -339,3 +384,27 @@ def test_tokenize_refuses_options_of_media_beside_a_text_and_another_model_unrea
         client.post(address, body=body, cast_to=object)
     with pytest.raises(openai.NotFoundError, match="does not exist"):
         tokenized(client, broken, model="another")
+
+
+def test_a_part_that_is_wrong_in_any_way_is_answered_or_refused_by_its_place(
+    connect: Callable[..., openai.OpenAI],
+) -> None:
+    address = f"{connect().base_url}chat/completions"
+    headers, refused = {"Content-Type": "application/json"}, 0
+    with httpx.Client(timeout=120) as client:
+        for seed in range(60):
+            part = wrong_part(Random(seed))
+            content = [say("What is this?"), part]
+            body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
+
+            sent = json.dumps(body)
+            answer = client.post(address, content=sent, headers=headers)
+
+            assert answer.status_code in (200, 400), (seed, part, answer.text)
+            if answer.status_code == 400:
+                error = answer.json()["error"]
+                has_place = str(error["param"]).startswith("messages[0].content[1]")
+                is_json = error["code"] != "invalid_json"  # half of a letter is none
+                assert has_place if is_json else "\\ud800" in sent, (seed, part, error)
+                refused += 1
+    assert refused > 30

@@ -124,7 +124,8 @@ class AsyncEngine:
         if isinstance(prompt, str):  # long texts take milliseconds, which other tasks can use
             prompt = await asyncio.to_thread(self.engine.tokenizer.encode, prompt)
         given = with_keywords(sampling or self.engine.default_sampling, fields, "generate")
-        grammar = await self.compile_grammar(given)
+        tenant = (placement or Placement()).tenant
+        grammar = await self.compile_grammar(given, tenant)
         stream = self.start(prompt, given, placement)
         del grammar  # the request has it
         try:
@@ -133,14 +134,14 @@ class AsyncEngine:
         finally:
             stream.close()
 
-    async def compile_grammar(self, sampling: SamplingParams) -> Grammar | None:
+    async def compile_grammar(self, sampling: SamplingParams, tenant: str = "") -> Grammar | None:
         """Compile the form of a request's answer, if it has one, as Engine.compile_grammar does.
 
         As long as the caller keeps the result, `start` does not wait for it.
         """
         if sampling.structured is None:
             return None
-        return await asyncio.to_thread(self.engine.compile_grammar, sampling.structured)
+        return await asyncio.to_thread(self.engine.compile_grammar, sampling.structured, tenant)
 
     async def chat(
         self,
@@ -153,7 +154,8 @@ class AsyncEngine:
 
         `messages` are those of Engine.encode_chat.
         """
-        prompt = await asyncio.to_thread(self.engine.encode_chat, messages)
+        tenant = (placement or Placement()).tenant
+        prompt = await asyncio.to_thread(self.engine.encode_chat, messages, tenant=tenant)
         async with aclosing(self.generate(prompt, sampling, placement, **fields)) as outputs:
             async for output in outputs:
                 yield output

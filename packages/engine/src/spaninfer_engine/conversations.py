@@ -54,8 +54,10 @@ class Conversations:
             variables=variables,
         )
 
-    def prepare(self, messages: Sequence[Mapping[str, Any]]) -> list[PreparedMedia]:
-        """Return the media of a conversation as towers take them, in order; raises InvalidMedia."""
+    def prepare(self, messages: Sequence[Mapping[str, Any]], tenant: str) -> list[PreparedMedia]:
+        """Return the media of a tenant's conversation as towers take them, in order; raises
+        InvalidMedia.
+        """
         parts = media_parts(messages)
         if not parts:
             return []
@@ -65,7 +67,7 @@ class Conversations:
                 f"is of kind {parts[0].kind}; this model ({self._architecture}) reads text alone",
             )
         processor = self._open(self._setup)
-        return [processor.prepare(part) for part in parts]
+        return [processor.prepare(part, tenant) for part in parts]
 
     def encode(self, rendered: Prompt, media: Sequence[PreparedMedia]) -> Sequence[int]:
         """Return the token ids of a rendered conversation, a MediaPrompt where it has media."""

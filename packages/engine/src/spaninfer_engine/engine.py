@@ -150,14 +150,14 @@ class Engine(Resource):
         self._handles.add(handle)
         return handle, queue
 
-    def compile_grammar(self, structured: StructuredOutput) -> Grammar:
+    def compile_grammar(self, structured: StructuredOutput, tenant: str = "") -> Grammar:
         """Compile the form of an answer, and wait for it: 1 ms for an ordinary schema.
 
-        Requests of this form are started without waiting as long as the result is kept. The first
+        The tenant's requests of this form start without waiting as long as it is kept. The first
         form takes 2 s longer with a vocabulary of 150,000 tokens. Raises InvalidGrammar for one
         that cannot be used, UnsupportedTask without llguidance or a tokenizer, EngineUnavailable.
         """
-        return self._intake.compile_grammar(structured)
+        return self._intake.compile_grammar(structured, tenant)
 
     def stop(self, handle: RequestHandle) -> None:
         """End a request before the next step; what it has produced can still be read."""
@@ -429,12 +429,14 @@ class Engine(Resource):
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
+        tenant: str = "",
     ) -> Sequence[int]:
         """Return the prompt that the model's chat template makes of a conversation.
 
         Parts of a message's content may be {"type": "image", "image": ...}, also of type video and
         audio: a path, bytes, an array, or what spaninfer_multimodal decoded, with max_pixels and
-        the like beside it (docs/guides/vision.md). The prompt is a MediaPrompt then.
+        the like beside it (docs/guides/vision.md). The prompt is a MediaPrompt then; `tenant` is
+        as in `prepare_media`.
 
         Raises TemplateError where the template refuses it or there is none, InvalidMedia for a part
         that cannot be used, InvalidPrompt where the model has no tokenizer.
@@ -442,7 +444,7 @@ class Engine(Resource):
         prompt = self.render_chat(
             messages, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
         )
-        return self.encode_rendered(prompt, self.prepare_media(messages))
+        return self.encode_rendered(prompt, self.prepare_media(messages, tenant))
 
     def render_chat(
         self,
@@ -457,13 +459,16 @@ class Engine(Resource):
             messages, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
         )
 
-    def prepare_media(self, messages: Sequence[Mapping[str, Any]]) -> list[PreparedMedia]:
+    def prepare_media(
+        self, messages: Sequence[Mapping[str, Any]], tenant: str = ""
+    ) -> list[PreparedMedia]:
         """Return the media of a conversation as the model's towers take them, in order.
 
+        What was prepared before is taken as it is where the same tenant has sent it.
         Raises InvalidMedia for a part that cannot be used, UnsupportedTask where the package that
         prepares media is not installed.
         """
-        return self._conversations.prepare(messages)
+        return self._conversations.prepare(messages, tenant)
 
     def encode_rendered(
         self, prompt: RenderedPrompt, media: Sequence[PreparedMedia] = ()

@@ -49,8 +49,8 @@ class Intake:
         if self._tokenizer.is_wordless:
             _refuse_text(sampling)
         media = media_of(prompt)
-        form = sampling.structured
-        grammar = None if form is None else self.compile_grammar(form)
+        form, tenant = sampling.structured, placement.tenant
+        grammar = None if form is None else self.compile_grammar(form, tenant)
         arrived_s = monotonic()
         with self._lock:
             request_id = self._next_id
@@ -66,14 +66,14 @@ class Intake:
             fair_start_s=fair_start_s,
             end_ids=frozenset(sampling.stop_ids)
             | (frozenset() if sampling.ignore_eos else self._end_ids),
-            banned=self._banned(sampling.bad_words),
+            banned=self._banned(sampling.bad_words, tenant),
             grammar=grammar,
-            media=media,
+            media=None if media is None else media.salted(tenant),
         )
 
-    def compile_grammar(self, structured: StructuredOutput) -> Grammar:
+    def compile_grammar(self, structured: StructuredOutput, tenant: str) -> Grammar:
         """Return the form of an answer, compiled; `Engine.compile_grammar` says what it raises."""
-        return self._grammars.compile(structured)
+        return self._grammars.compile(structured, tenant)
 
     def close(self) -> None:
         """Compile no more forms."""
@@ -91,7 +91,12 @@ def _refuse_text(sampling: SamplingParams) -> None:
         )
 
 
-def _banned(words: Sequence[str], tokenizer: Tokenizer, vocab: int) -> tuple[tuple[int, ...], ...]:
+def _banned(
+    words: Sequence[str],
+    tenant: str,  # noqa: ARG001  # what is kept of one tells others nothing of its words
+    tokenizer: Tokenizer,
+    vocab: int,
+) -> tuple[tuple[int, ...], ...]:
     """Return the token ids of bad words, at the beginning of a text and inside it.
 
     A tokenizer may know tokens that the model does not; these are never drawn, and need no ban.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -34,7 +35,8 @@ class TowerInput:
             each other. Towers for pictures of one size: tiles [num_tiles, 3, height, width].
             Audio: a log-mel spectrogram [num_mels, num_frames].
         num_tokens: Rows of the tower's output, which replace as many placeholder tokens.
-        digest: SHA-256 of the media's bytes and of everything else that decides the features.
+        digest: SHA-256 of the media's bytes and of everything else that decides the features; of a
+            tenant's prompt (`PromptMedia.salted`) one that no other tenant's media have.
         grid_thw: Patches along time, height and width; None where the tower needs no grid.
         num_valid: Audio: frames that hold sound, the others are padding; None if all do.
         mixture: How tokens are made of the tower's rows; None where they are its rows.
@@ -93,9 +95,23 @@ class PromptMedia:
         differing = np.flatnonzero((ahead != self.delta).any(0))
         return int(differing[-1]) + 1 if len(differing) else 0
 
+    def salted(self, tenant: str) -> PromptMedia:
+        """Return the same media under digests of this tenant's: nothing kept by digest is shared.
+
+        How fast an answer begins would else tell that another tenant has sent a picture.
+        """
+        if not tenant:
+            return self
+        return replace(self, items=tuple(_salted(item, tenant) for item in self.items))
+
     def runs(self) -> tuple[MediaRun, ...]:
         """Return the runs of all items, ascending."""
         return tuple(sorted(run for at, item in enumerate(self.items) for run in _runs(at, item)))
+
+
+def _salted(item: MediaItem, tenant: str) -> MediaItem:
+    digest = sha256(item.input.digest + repr(tenant).encode()).digest()
+    return replace(item, input=replace(item.input, digest=digest))
 
 
 def _runs(index: int, item: MediaItem) -> Iterator[MediaRun]:

@@ -133,9 +133,9 @@ def test_the_cache_is_bounded_in_bytes_of_source(monkeypatch):
     for number in range(10):
         compiler.compile(StructuredOutput(regex=str(number) * 30))
 
-    assert [len(source) for _, source in compiler._newest] == [30, 30, 30]
+    assert [len(source) for *_, source in compiler._newest] == [30, 30, 30]
     compiler.compile(StructuredOutput(regex="a" * 200))  # too large to keep, and no error
-    assert compiler._num_bytes == sum(len(source) for _, source in compiler._newest) == 0
+    assert compiler._num_bytes == sum(len(source) for *_, source in compiler._newest) == 0
 
 
 def test_a_refusal_is_kept_and_raised_anew(compiler, monkeypatch):

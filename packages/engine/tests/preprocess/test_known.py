@@ -90,7 +90,7 @@ def test_other_options_are_another_preparation(preparer: MediaProcessor) -> None
 
 def test_what_was_decoded_elsewhere_is_known_by_its_file(preparer: MediaProcessor) -> None:
     data = png((90, 0, 90))
-    digest = digest_of_file("image", data, {})
+    digest = digest_of_file("image", data, {}, "")
     decoded = processing.decoded(MediaPart("image", data, "here"), data, preparer.sampling({}))
 
     first = preparer.prepare(MediaPart("image", Decoded(decoded, digest), "here"))
@@ -100,13 +100,14 @@ def test_what_was_decoded_elsewhere_is_known_by_its_file(preparer: MediaProcesso
     assert preparer.prepare(MediaPart("image", first, "here")) is first
 
 
-def test_digests_tell_kinds_options_and_urls_from_files_apart() -> None:
+def test_digests_tell_kinds_options_tenants_and_urls_from_files_apart() -> None:
     given = [
-        ("image", b"data:x", {}),
-        ("video", b"data:x", {}),
-        ("image", "data:x", {}),
-        ("image", b"data:x", {"fps": 1}),
-        ("image", b"data:y", {}),
+        ("image", b"data:x", {}, ""),
+        ("video", b"data:x", {}, ""),
+        ("image", "data:x", {}, ""),
+        ("image", b"data:x", {"fps": 1}, ""),
+        ("image", b"data:y", {}, ""),
+        ("image", b"data:x", {}, "other"),
     ]
 
     assert len({digest_of_file(*each) for each in given}) == len(given)  # type: ignore[arg-type]

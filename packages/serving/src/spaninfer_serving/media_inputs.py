@@ -60,8 +60,10 @@ class MediaInputs:
         self._reader: MediaReader | None = None
         self._made: MediaProcessor | None = None
 
-    async def read(self, body: SeenConversation) -> dict[Place, ReadPart]:
-        """Return the media of a request; raises Problem or InvalidMedia, which name the part."""
+    async def read(self, body: SeenConversation, tenant: str) -> dict[Place, ReadPart]:
+        """Return the media of a tenant's request; raises Problem or InvalidMedia, which name the
+        part.
+        """
         parts = body.media()
         most = self._settings.max_media
         if len(parts) > most:
@@ -73,7 +75,7 @@ class MediaInputs:
                 code="too_many_media",
             )
         read = await asyncio.gather(
-            *(self._read(place, part, body) for place, part in parts.items()),
+            *(self._read(place, part, body, tenant) for place, part in parts.items()),
             return_exceptions=True,
         )
         found: dict[Place, ReadPart] = {}
@@ -89,8 +91,10 @@ class MediaInputs:
             if self._pool is not None:
                 self._pool.close()
 
-    async def _read(self, place: Place, part: MediaPart, body: SeenConversation) -> ReadPart:
-        """Return a part as the engine takes it: prepared, where its file was prepared before."""
+    async def _read(
+        self, place: Place, part: MediaPart, body: SeenConversation, tenant: str
+    ) -> ReadPart:
+        """Return a part as the engine takes it: prepared, if this tenant's file was before."""
         kind, url = source_of(part)
         name = f"messages[{place[0]}].content[{place[1]}]"
         processor = await self._processor(kind, name)
@@ -103,9 +107,9 @@ class MediaInputs:
         try:
             file = url if is_inline else await reader.read_bytes(url, job.limits.max_bytes)
             if len(file) <= IN_PLACE_BYTES:
-                digest = digest_of_file(kind, file, options)
+                digest = digest_of_file(kind, file, options, tenant)
             else:
-                digest = await asyncio.to_thread(digest_of_file, kind, file, options)
+                digest = await asyncio.to_thread(digest_of_file, kind, file, options, tenant)
             if (known := processor.known.get(digest)) is not None:
                 return ReadPart({"type": kind, kind: known, **options}, 0)
             if isinstance(file, str):

@@ -334,7 +334,8 @@ class Service:
         account = asked.placement.client
         self.in_flight.admit(account, sum(len(prompt.ids) for prompt in asked.prompts))
         try:  # the reference keeps the grammar cached until every prompt has started
-            grammar = await self.streams.compile_grammar(asked.sampling)
+            tenant = asked.placement.tenant
+            grammar = await self.streams.compile_grammar(asked.sampling, tenant)
         except InvalidGrammar as refused:
             raise problem_of_form(asked.form_param, refused) from refused
         try:

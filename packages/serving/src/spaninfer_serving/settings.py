@@ -41,7 +41,7 @@ class Settings:
     user_keys: tuple[UserKey, ...] = ()  # further ones, of a file
     admin_hashes: tuple[bytes, ...] = ()  # SHA-256 of keys that may operate the server, too
     no_auth: bool = False  # serve an open address without a key
-    share_prefixes: bool = False  # between requests with different keys
+    share_prefixes: bool = False  # and media, and schemas, between requests with different keys
     max_body_bytes: int | None = None  # None: what the model's context has use for
     body_timeout_s: float = 60.0  # for a body to arrive
     keep_alive_s: float = 15.0  # a comment line after so much silence in a stream
@@ -134,10 +134,10 @@ class Settings:
         return Client(account, f"{host}:{port}")
 
     def tenant_of(self, key: str | None) -> str:
-        """Return the name of those who share cached prefixes: requests with one key, unless
-        `share_prefixes`.
+        """Return the name of those who share prefixes, media and schemas that the server keeps:
+        requests with one key, unless `share_prefixes`.
 
-        How fast an answer begins tells what a prefix cache holds (CVE-2025-46570).
+        How fast an answer begins tells what a cache holds (CVE-2025-46570).
         """
         if key is None or self.share_prefixes or not self.needs_key:
             return ""

@@ -191,7 +191,7 @@ def placement_of(
 ) -> Placement:
     """Return how the request stands among the others; Problem where it may not say so.
 
-    Requests of one tenant with one `cache_salt` share prefixes.
+    Requests of one tenant with one `cache_salt` share prefixes, and what else is kept of content.
     """
     if body.priority and not may_prioritise:
         raise Problem(

@@ -55,7 +55,8 @@ class Access:
     share_prefixes: Annotated[
         bool,
         typer.Option(
-            "--share-prefixes", help="Let requests with different keys share cached prefixes."
+            "--share-prefixes",
+            help="Let requests with different keys share cached prefixes, media and schemas.",
         ),
     ] = False
 

@@ -29,14 +29,15 @@ MAX_CACHED = 256  # grammars, those that were refused among them
 MAX_CACHED_BYTES = 1 << 21  # of their sources; a grammar takes up to a hundred times as much
 NUM_THREADS = 2
 
-Key = tuple[str, str]
+Key = tuple[str, str, str]  # tenant, kind and source
 
 
 class GrammarCompiler:
     """Compiles the forms of answers of one model.
 
     What was compiled is kept: a grammar as long as anything uses it, the newest ones longer. A
-    refusal is kept as well, so that a costly one costs once.
+    refusal is kept as well, so that a costly one costs once. Each tenant's are found by its own
+    requests alone: a schema of seconds would else tell that another tenant has sent it.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab: int, end_ids: Collection[int]) -> None:
@@ -50,14 +51,14 @@ class GrammarCompiler:
         self._in_use: WeakValueDictionary[Key, Grammar] = WeakValueDictionary()
         self._lock = Lock()
 
-    def compile(self, structured: StructuredOutput) -> Grammar:
-        """Return the grammar of a form; waits while it is compiled, COMPILE_S at the most.
+    def compile(self, structured: StructuredOutput, tenant: str = "") -> Grammar:
+        """Return the grammar of a tenant's form; waits while it is compiled, COMPILE_S at the most.
 
         Raises InvalidGrammar for one that cannot be used, EngineUnavailable where too many others
         are being compiled, UnsupportedTask where the model or the installation has no way to.
         """
         vocabulary = self._vocabulary()
-        key = (structured.kind, structured.source)
+        key = (tenant, structured.kind, structured.source)
         with self._lock:
             if (known := self._in_use.get(key)) is not None:
                 return known
@@ -89,10 +90,10 @@ class GrammarCompiler:
                 job = self._threads.submit(self._compile, structured, vocabulary)
             except RuntimeError as ended:
                 raise EngineClosed("the engine is closed") from ended
-            self._num_bytes += len(key[1])
+            self._num_bytes += len(structured.source)
         self._newest[key] = job
         while len(self._newest) > MAX_CACHED or self._num_bytes > MAX_CACHED_BYTES:
-            (_, source), _ = self._newest.popitem(last=False)
+            (*_, source), _ = self._newest.popitem(last=False)
             self._num_bytes -= len(source)
         return job
 

@@ -1,7 +1,7 @@
 """Prepared media by the digests of the files they were made of.
 
 A conversation sends its pictures again with every turn. A file that was prepared before costs a
-digest of its bytes, and neither decoding nor scaling.
+digest of its bytes, and neither decoding nor scaling. A tenant's files are known to itself alone.
 """
 
 from __future__ import annotations
@@ -60,13 +60,15 @@ class KnownMedia:
                 self._num_bytes -= dropped.input.features.nbytes
 
 
-def digest_of_file(kind: MediaKind, data: bytes | str, options: Mapping[str, float]) -> bytes:
-    """Return SHA-256 of a file and of what a request says about its preparation.
+def digest_of_file(
+    kind: MediaKind, data: bytes | str, options: Mapping[str, float], tenant: str
+) -> bytes:
+    """Return SHA-256 of a file, of what a request says about its preparation, and of its tenant.
 
     `data` are the file's bytes, or the data: URL that holds them: decoding base64 takes ten times
     as long as its digest.
     """
     is_url = isinstance(data, str)
-    digest = sha256(repr((kind, is_url, sorted(options.items()))).encode())
+    digest = sha256(repr((kind, is_url, sorted(options.items()), tenant)).encode())
     digest.update(data.encode() if isinstance(data, str) else data)
     return digest.digest()

@@ -81,8 +81,11 @@ class MediaProcessor:
             return replace(made, num_frames=int(options["num_frames"]))
         return replace(made, fps=options["fps"], num_frames=None) if "fps" in options else made
 
-    def prepare(self, part: MediaPart) -> PreparedMedia:
-        """Read one part and prepare it for its tower; raises InvalidMedia, which names it."""
+    def prepare(self, part: MediaPart, tenant: str = "") -> PreparedMedia:
+        """Read one part and prepare it for its tower; raises InvalidMedia, which names it.
+
+        What is kept of it is found by requests of the same tenant alone.
+        """
         if part.kind not in self._layout.placeholders:
             able = ", ".join(sorted(self._layout.placeholders))
             raise InvalidMedia(part.place, f"is of kind {part.kind}; this model takes {able}")
@@ -95,7 +98,7 @@ class MediaProcessor:
         if given is not None:
             return self._prepared(given, part)
         data = bytes_of(part)
-        file_digest = digest_of_file(part.kind, data, part.options)
+        file_digest = digest_of_file(part.kind, data, part.options, tenant)
         if (known := self.known.get(file_digest)) is not None:
             return known
         sampling = self.sampling(part.options)

@@ -10,6 +10,17 @@ const titleOf = (turns) => {
   return text.slice(0, 80) || "(without words)";
 };
 
+const calledAs = ({ id, name, arguments: text }) => ({ id, type: "function", function: { name, arguments: text || "{}" } });
+
+// Messages of a request: results of calls follow the message that has the calls.
+export function messagesOf(turns) {
+  return turns.flatMap(({ role, content, thought, calls }) => {
+    if (!calls) return [{ role, content }];
+    const asks = { role, content: content || null, tool_calls: calls.map(calledAs), ...(thought && { reasoning_content: thought }) };
+    return [asks, ...calls.map(({ id, result }) => ({ role: "tool", tool_call_id: id, content: result }))];
+  });
+}
+
 function stored() {
   try {
     return JSON.parse(localStorage.getItem(PLACE) ?? "[]");
@@ -26,15 +37,17 @@ export class Conversations {
 
   // Newest first: { id, changed, title }.
   list() {
-    return stored().map(({ id, changed, turns }) => ({ id, changed, title: titleOf(turns) }));
+    const begun = stored().filter(({ turns }) => turns.length);
+    return begun.map(({ id, changed, turns }) => ({ id, changed, title: titleOf(turns) }));
   }
 
   isCurrent(id) {
     return id === this.id;
   }
 
+  // Turns, and the tools that the model may call, null for none; undefined where nothing is kept.
   current() {
-    return stored().find(({ id }) => id === this.id)?.turns ?? [];
+    return stored().find(({ id }) => id === this.id);
   }
 
   open(id) {
@@ -47,9 +60,9 @@ export class Conversations {
   }
 
   // Where a browser keeps no more, the oldest ones go.
-  keep(turns) {
+  keep(turns, tools) {
     const others = stored().filter(({ id }) => id !== this.id).slice(0, MOST - 1);
-    const mine = turns.length ? [{ id: this.id, changed: Date.now(), turns }] : [];
+    const mine = turns.length || tools ? [{ id: this.id, changed: Date.now(), turns, tools }] : [];
     for (;;) {
       try {
         return localStorage.setItem(PLACE, JSON.stringify([...mine, ...others]));

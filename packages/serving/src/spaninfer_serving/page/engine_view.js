@@ -1,17 +1,13 @@
 // A picture of the engine at work: sequences that run, the KV cache span by span, and two curves.
 
+import { make } from "/page/elements.js";
+
 const PAUSE_MS = 500;
 const SAMPLES = 120; // a minute
 const MOST_LISTED = 12;
 
 // Neighbouring numbers get hues far apart.
 const hue = (number) => (number * 137.508) % 360;
-
-function make(tag, fields = {}, ...children) {
-  const made = Object.assign(document.createElement(tag), fields);
-  made.append(...children);
-  return made;
-}
 
 // A canvas at the sharpness of the screen; what it shows is said in words, too.
 function canvas(panel, name) {

@@ -29,6 +29,18 @@ export function contentOf(text, parts) {
   return parts.length ? [...parts, ...(text ? [{ type: "text", text }] : [])] : text;
 }
 
+// Tokens of the media of the last question, by kind: all of the conversation's, less those before.
+export function priceOf(usage, turnsBefore) {
+  const before = turnsBefore.flatMap((turn) => Object.entries(turn.cost ?? {}));
+  const cost = {};
+  for (const [name, tokens] of Object.entries(usage?.prompt_tokens_details ?? {})) {
+    const kind = name.match(/^(image|video|audio)_tokens$/)?.[1];
+    if (!kind) continue;
+    cost[kind] = before.reduce((left, [other, spent]) => left - (other === kind ? spent : 0), tokens);
+  }
+  return cost;
+}
+
 export function thumbnail(part) {
   const url = part.image_url?.url ?? part.video_url?.url ?? `data:audio/*;base64,${part.input_audio?.data}`;
   const kind = part.type.split("_").find((word) => ["image", "video", "audio"].includes(word));

@@ -38,6 +38,7 @@ def _model(service: Service) -> Model:
         created=service.created_s,
         max_model_len=service.engine.context,
         input_modalities=_modalities(service.engine),
+        supports_tools=service.traits.takes_tools and service.traits.dialect is not None,
         default_sampling=defaults_of(service.engine.default_sampling),
     )
 

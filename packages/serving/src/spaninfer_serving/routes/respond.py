@@ -102,11 +102,15 @@ async def read_chat(
         return seen, work(service, seen, check)
 
     with asked.translated.naming():
-        return body, *await with_media(request, asked.translated.chat, see)
+        chat, tenant = asked.translated.chat, asked.placement.tenant
+        return body, *await with_media(request, chat, tenant, see)
 
 
 async def with_media(
-    request: Request, chat: SeenConversation, work: Callable[[ReadMedia, Check], T]
+    request: Request,
+    chat: SeenConversation,
+    tenant: str,
+    work: Callable[[ReadMedia, Check], T],
 ) -> T:
     """Return what `work` makes of a conversation's media, once they are read off the event loop.
 
@@ -114,7 +118,7 @@ async def with_media(
     `handled` does, and what `MediaInputs.read` raises.
     """
     service = service_of(request)
-    media = await unless_disconnected(request, lambda: service.media_inputs.read(chat))
+    media = await unless_disconnected(request, lambda: service.media_inputs.read(chat, tenant))
     if media is None:
         raise _left()
     size = sum(each.num_bytes for each in media.values()) + chat.num_chars

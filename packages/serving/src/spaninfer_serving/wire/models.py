@@ -18,6 +18,7 @@ class Model(BaseModel):
     owned_by: str = "spaninfer"
     max_model_len: int
     input_modalities: list[Modality]
+    supports_tools: bool  # does the chat template take them, and is it known how calls are written?
     default_sampling: dict[str, float | int | None]  # what a request means that does not say
 
 

@@ -24,8 +24,8 @@ VALUE = {
 @pytest.fixture(scope="module")
 def states(tmp_path_factory):
     """What says of texts whether they are JSON, begin it, or neither, in one process."""
-    module = tmp_path_factory.mktemp("page") / "answers.mjs"
-    module.write_text((files("spaninfer_serving") / "page" / "answers.js").read_text())
+    module = tmp_path_factory.mktemp("page") / "json_state.mjs"
+    module.write_text((files("spaninfer_serving") / "page" / "json_state.js").read_text())
 
     def run(*texts):
         result = subprocess.run(
