@@ -7,7 +7,9 @@ installed by path, all in one pip command, so that no index is asked for a name 
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -49,9 +51,12 @@ CLIENTS = (
 # valid body may be refused (400), and that check is left out.
 SCHEMATHESIS = (
     *("--exclude-checks", "positive_data_acceptance"),
-    *("--phases", "examples,coverage,fuzzing", "--max-examples", "20", "--continue-on-failure"),
-    *("--max-time", "300", "--request-timeout", "60"),  # an answer may take all of a context
+    *("--max-examples", "20", "--continue-on-failure"),
+    *("--max-time", "150", "--request-timeout", "60"),  # an answer may take all of a context
 )
+PHASES, STATEFUL = "examples,coverage,fuzzing", "examples,coverage,fuzzing,stateful"
+TEXTS = "^/(v1/embeddings|rerank|score|classify)"
+OPERATIONS = "^/(pause|resume|is_|drain|abort|reset|log_level|server_info|get_world)"
 
 # Tests compute small things: threads of BLAS and torch would only wait for each other.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -176,15 +181,14 @@ def serve(session: nox.Session) -> None:
 
 
 @contextmanager
-def served(session: nox.Session, *options: str) -> Iterator[str]:
-    """Serve the bundled model from .venv inside of the block, and give its URL."""
-    command = VENV_BIN / "spaninfer"
-    if not command.exists():
+def served(session: nox.Session, *arguments: str, command: str = "spaninfer") -> Iterator[str]:
+    """Run a command of .venv that serves at --port inside of the block, and give its URL."""
+    if not (VENV_BIN / "spaninfer").exists():
         make_venv(session)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    process = subprocess.Popen([command, "serve", "--quiet", "--port", str(port), *options])
+    process = subprocess.Popen([VENV_BIN / command, *arguments, "--port", str(port)])
     url = f"http://127.0.0.1:{port}"
     try:
         wait_for_health(session, process, url)
@@ -209,7 +213,7 @@ def clients(session: nox.Session) -> None:
     session.install("pytest", *CLIENTS)
     # Their environment knows nothing of ours: no conftest.py above the folder is read.
     alone = ("--confcutdir", "clients", "--rootdir", "clients", "-c", os.devnull)
-    with served(session) as url:
+    with served(session, "serve", "--quiet") as url:
         session.run("pytest", *alone, "clients", *session.posargs, env={"SPANINFER_URL": url})
 
 
@@ -217,9 +221,23 @@ def clients(session: nox.Session) -> None:
 def fuzz(session: nox.Session) -> None:
     """Send what /openapi.json allows, and what it does not, by schemathesis; it finds nothing."""
     session.install("schemathesis")
+
+    def run(url: str, *options: str) -> None:
+        chosen = (*SCHEMATHESIS, *options, *session.posargs)
+        session.run("schemathesis", "run", *chosen, f"{url}/openapi.json")
+
     template = ("--chat-template", "clients/tools.jinja", "--tool-parser", "hermes")
-    with served(session, *template) as url:
-        session.run("schemathesis", "run", *SCHEMATHESIS, *session.posargs, f"{url}/openapi.json")
+    key = secrets.token_hex(16)
+    admins = Path(session.create_tmp()) / "admins"
+    admins.write_text(hashlib.sha256(key.encode()).hexdigest())
+    operated = ("--admin-key-file", str(admins.resolve()))
+    with served(session, "serve", "--quiet", "--max-len", "512", *template, *operated) as url:
+        run(url, "--phases", STATEFUL, "--exclude-path-regex", f"{TEXTS}|{OPERATIONS}")
+        of_admin = ("--header", f"Authorization: Bearer {key}")
+        run(url, "--phases", PHASES, "--include-path-regex", OPERATIONS, *of_admin)
+    for task in ("embed", "classify"):
+        with served(session, "clients/encoders.py", task, command="python") as url:
+            run(url, "--phases", PHASES, "--include-path-regex", TEXTS)
 
 
 # ---- checking ---------------------------------------------------------------------------------

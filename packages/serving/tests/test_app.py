@@ -495,3 +495,15 @@ def test_a_closed_engine_answers_503_and_is_not_ready(folder):
     assert client.get("/health/ready").status_code == 503
     assert client.get("/health").status_code == 503
     assert client.get("/health/live").status_code == 200
+
+
+def test_the_description_links_a_response_with_what_is_done_with_it_when_it_is_kept(client):
+    paths = client.get("/openapi.json").json()["paths"]
+    kept = paths["/v1/responses/{response_id}"]
+
+    links = paths["/v1/responses"]["post"]["responses"]["200"]["links"]
+
+    assert set(links) == {"get", "delete"}
+    for method, link in links.items():
+        assert link["operationId"] == kept[method]["operationId"]
+        assert link["parameters"] == {kept[method]["parameters"][0]["name"]: "$response.body#/id"}

@@ -1,6 +1,7 @@
 """How long connections may keep silent, by a clock that is turned forward."""
 
 import asyncio
+import json
 
 import h11
 import pytest
@@ -176,3 +177,12 @@ def test_an_answer_that_ends_with_its_connection_is_sent_as_it_is():
 
     assert connection.send(h11.Response(status_code=200, headers=[])).endswith(b"\r\n\r\n")
     assert connection.send(h11.Data(data=b"abc")) == b"abc"
+
+
+@pytest.mark.parametrize("line", [b"GARBAGE", b"it's", b'"', b"'\"\\"])
+def test_what_is_no_http_is_repeated_as_text(line):
+    body = talk(line + b"\r\n\r\n").rpartition(b"\r\n\r\n")[2]
+
+    message = json.loads(body)["error"]["message"]
+    quoted = repr(line).removeprefix("b")
+    assert message == f"this is no request in HTTP/1.1: illegal request line: {quoted}"

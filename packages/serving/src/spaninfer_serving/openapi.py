@@ -101,6 +101,9 @@ STATUS = {
     "properties": {"status": {"type": "string"}},
 }
 
+# What an answer to the first leads to: its id names a kept response.
+LINKS = {"POST /v1/responses": ("/v1/responses/{response_id}", "response_id", "$response.body#/id")}
+
 _ABOUT = ("title", "description", "default")  # keys of a schema that say nothing of the value
 
 _DOCUMENTS = ["The crow had found a piece of cheese.", "Grapes hung high on the wall."]
@@ -254,7 +257,18 @@ def describe(app: FastAPI) -> dict[str, Any]:
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             _complete(path, method, operation["responses"])
+    for source, link in LINKS.items():
+        method, path = source.lower().split()
+        document["paths"][path][method]["responses"]["200"]["links"] = _links(document, *link)
     return document
+
+
+def _links(document: dict[str, Any], path: str, parameter: str, value: str) -> dict[str, Any]:
+    """Return a link to each operation of a path."""
+    return {
+        method: {"operationId": operation["operationId"], "parameters": {parameter: value}}
+        for method, operation in document["paths"][path].items()
+    }
 
 
 def _allow_null(body: dict[str, Any]) -> None:

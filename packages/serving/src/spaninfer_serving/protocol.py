@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from http import HTTPStatus
 from typing import Any
@@ -25,6 +26,10 @@ DISCARD_BYTES = 1 << 28
 # A client has to take some of its answer now and then: half a kilobyte a second, on average.
 STALL_S = 30.0
 PROGRESS_BYTES = 1 << 14
+
+_BYTES = re.compile(
+    r"bytearray\(b('.*'|\".*\")\)"
+)  # in what h11 says: a quotation, as it writes it
 
 
 class BoundedProtocol(H11Protocol):
@@ -105,7 +110,8 @@ class BoundedProtocol(H11Protocol):
         fault = sys.exception()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not self.transport.is_closing():
             status = getattr(fault, "error_status_hint", 400)
-            problem = Problem(status, f"this is no request in HTTP/1.1: {fault}", code="bad_http")
+            reason = _BYTES.sub(r"\1", str(fault))
+            problem = Problem(status, f"this is no request in HTTP/1.1: {reason}", code="bad_http")
             self.transport.write(_whole(problem))
         self.transport.close()
 

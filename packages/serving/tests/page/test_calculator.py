@@ -66,7 +66,8 @@ def test_expressions_have_the_values_that_python_gives_them(calculated):
 def test_signs_powers_and_other_spellings(calculated):
     cases = {
         "0.1 + 0.2": "0.3", "2^3^2": "512", "-2^2": "-4", "2^-1": "0.5", "7 % 4": "3",
-        "6 \u00d7 7 \u00f7 2 \u2212 1": "20", " ( 1 ) ": "1", "--3": "3", ".5*4": "2", "2**10": "1024",
+        "6 \u00d7 7 \u00f7 2 \u2212 1": "20", " ( 1 ) ": "1",
+        "--3": "3", ".5*4": "2", "2**10": "1024",
     }  # fmt: skip
 
     assert calculated(*cases) == list(cases.values())

@@ -36,12 +36,19 @@ function card() {
   return made;
 }
 
+// JSON in a line where it is short.
+function laidOut(text) {
+  const lines = JSON.stringify(JSON.parse(text || "{}"), null, 2);
+  const line = lines.replace(/\n\s*/g, " ");
+  return line.length > 60 ? lines : line;
+}
+
 function paint(made, { name, arguments: text }) {
   const state = jsonState(text || "{}");
   made.setAttribute("aria-label", `Call of ${name}`);
   made.querySelector(".head code").textContent = name;
   made.querySelector(".head span").textContent = STATES[state];
-  made.querySelector("pre code").textContent = state === "valid" ? JSON.stringify(JSON.parse(text || "{}"), null, 2) : text;
+  made.querySelector("pre code").textContent = state === "valid" ? laidOut(text) : text;
 }
 
 // The form with the cards of a message; made where it has none.
