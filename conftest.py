@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ BESIDE_THE_CHECKOUT = Path(__file__).resolve().parent.parent / "shared" / "data"
 
 # Tests read the variable only, and skip where the file they want is not in that folder.
 os.environ.setdefault("SPANINFER_TEST_DATA", str(BESIDE_THE_CHECKOUT))
+
+# Tests start hundreds of interpreters: without byte code each compiles all that it imports of us.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Where these are set, rich and typer colour what programs write to pipes and files as well.
 for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TTY_COMPATIBLE"):
@@ -30,6 +34,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage meanwhile: thousands of tests come, and all of them stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(trylast=True)  # after what -k and -m leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep few cases where asked for; let `gpu` tests step aside where no CUDA device is.
@@ -37,8 +52,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A `sweep` runs only where `-m` names it.
     """
     if "sweep" not in config.getoption("markexpr"):
-        left_out = [item for item in items if item.get_closest_marker("sweep")]
-        config.hook.pytest_deselected(items=left_out)
+        left_out = dict.fromkeys(item for item in items if item.get_closest_marker("sweep"))
+        config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]
     if (most := config.getoption("--cases")) is not None:
         items[:] = few(items, most)

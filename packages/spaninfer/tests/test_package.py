@@ -30,6 +30,15 @@ def test_dir_lists_what_is_offered_and_imports_nothing_of_it():
     subprocess.run([sys.executable, "-c", listed], check=True)
 
 
+def test_the_command_line_is_imported_without_what_only_some_commands_need():
+    """Numba is for kernels of the CPU, FastAPI for servers: each as much as all other imports."""
+    program = "import sys, spaninfer.cli; print({'numba', 'fastapi', 'pydantic'} & {*sys.modules})"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
 def test_python_m_and_the_command_are_the_same_program():
     done = subprocess.run(
         [sys.executable, "-m", "spaninfer", "--version"], capture_output=True, text=True, check=True
@@ -38,8 +47,13 @@ def test_python_m_and_the_command_are_the_same_program():
     assert done.stdout.startswith("spaninfer ")
 
 
-@pytest.mark.parametrize("module", ["spaninfer_engine", "typer", "fastapi"])
-def test_ctrl_c_while_the_command_line_is_imported_ends_it_without_a_word(tmp_path, module):
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [("spaninfer_engine", "--version"), ("typer", "--version"), ("fastapi", "serve")],
+)
+def test_ctrl_c_while_the_command_line_is_imported_ends_it_without_a_word(
+    tmp_path, module, command
+):
     interrupted = (
         "import os, signal\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's & has it ignored
@@ -48,7 +62,7 @@ def test_ctrl_c_while_the_command_line_is_imported_ends_it_without_a_word(tmp_pa
     (tmp_path / f"{module}.py").write_text(interrupted, encoding="utf-8")
 
     done = subprocess.run(
-        [sys.executable, "-m", "spaninfer", "--version"],
+        [sys.executable, "-m", "spaninfer", command],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": str(tmp_path)},

@@ -1,7 +1,25 @@
 """OpenAI-compatible server for the spaninfer engine."""
 
-from spaninfer_serving.app import create_app
-from spaninfer_serving.server import bind, serve
-from spaninfer_serving.settings import Settings
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spaninfer_serving.app import create_app
+    from spaninfer_serving.server import bind, serve
+    from spaninfer_serving.settings import Settings
 
 __all__ = ["Settings", "bind", "create_app", "serve"]
+
+_HOMES = {"Settings": "settings", "bind": "server", "create_app": "app", "serve": "server"}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for: FastAPI and the wire format are half of what a command imports."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """Return what is offered, before it is imported."""
+    return sorted({*globals(), *__all__})

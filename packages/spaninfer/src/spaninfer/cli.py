@@ -20,8 +20,7 @@ from spaninfer_engine.errors import StepTimeout
 from spaninfer_engine.startup.build import build
 from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.tune import tune as tune_kernels
-from spaninfer_serving import Settings, bind
-from spaninfer_serving import serve as serve_until_signal
+from spaninfer_serving import Settings
 from spaninfer_serving.chat_traits import traits_of
 from spaninfer_serving.keys import hash_of
 
@@ -138,6 +137,9 @@ def serve(
             spec=spec,
             chat_template=chat_template,
         )
+        from spaninfer_serving import bind  # FastAPI with it: as much as all other commands take
+        from spaninfer_serving import serve as serve_until_signal
+
         with bind(settings) as listener, _ended(Engine(_loaded(config, threads))) as engine:
             resolved = engine.resolved
             show.decisions(resolved)

@@ -19,8 +19,6 @@ from typing import Any, Final
 
 import numpy as np
 from spaninfer_engine import ConfigError, Engine, UnsupportedTask
-from spaninfer_serving import Settings, bind
-from spaninfer_serving.server import Server
 
 from spaninfer.bench.engine import Note, described
 from spaninfer.bench.records import circumstances, summary
@@ -154,6 +152,9 @@ def _picture(side: int, seed: int) -> dict[str, Any]:
 @contextmanager
 def _served(engine: Engine) -> Iterator[_Ask]:
     """Serve an engine in a thread, and give a connection to it."""
+    from spaninfer_serving import Settings, bind  # FastAPI with it, which other commands do without
+    from spaninfer_serving.server import Server
+
     settings = Settings(port=0, log_requests=False)
     listener, started = bind(settings), Event()
     listener.listen()

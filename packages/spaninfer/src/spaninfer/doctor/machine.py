@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from spaninfer_engine.memory import available_bytes, total_bytes
 from spaninfer_host_limits import cpu_name, usable_cpus
-from spaninfer_kernels_cpu import active_level
 
 from spaninfer.doctor.finding import Finding, Verdict
 
@@ -17,6 +16,8 @@ _FEW_FILES = 1024
 
 def check_machine() -> Iterator[Finding]:
     """Yield CPUs, instruction set, memory and open files."""
+    from spaninfer_kernels_cpu import active_level  # it imports Numba
+
     usable, present = usable_cpus(), os.cpu_count() or 1
     share = f"{usable}" if usable == present else f"{usable} of {present}"
     yield Finding("CPU", f"{cpu_name()}; {share} usable; kernels for {active_level().name}")
