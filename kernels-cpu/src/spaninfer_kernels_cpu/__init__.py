@@ -15,6 +15,8 @@ from spaninfer_kernels_cpu.attention.attend_call import (
 from spaninfer_kernels_cpu.attention.attend_kernel import PART_NUMBERS
 from spaninfer_kernels_cpu.attention.attention import AttentionBatch, attend
 from spaninfer_kernels_cpu.attention.attention_plan import (
+    PlanMemory,
+    PlanRows,
     make_planner_ready,
     plan_attention,
     plan_selected,
@@ -154,6 +156,8 @@ __all__ = [
     "Matrix",
     "MicroKernels",
     "Packed",
+    "PlanMemory",
+    "PlanRows",
     "RmsNorm",
     "RopeAngles",
     "Routes",

@@ -12,7 +12,13 @@ from spaninfer_kernels_cpu.codegen.arguments import Arguments
 from spaninfer_kernels_cpu.codegen.array_view import numbers_at
 from spaninfer_kernels_cpu.runtime.call import ITEMS, LOGITS, Call, Script
 from spaninfer_kernels_cpu.runtime.numa import Node
-from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool, _begin, _work_off
+from spaninfer_kernels_cpu.runtime.thread_pool import (
+    _LINE,
+    _PARKED,
+    ThreadPool,
+    _begin,
+    _work_off,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,24 @@ def test_workers_that_have_gone_to_sleep_come_back() -> None:
             time.sleep(0.01 * count)
 
     assert (numbers == 5).all()
+
+
+def test_a_script_that_wakes_nobody_leaves_parked_workers_alone() -> None:
+    numbers = np.zeros(1000, np.int64)
+    script = Script([_adding(numbers, 1)])
+
+    with ThreadPool(3) as thread_pool:
+        parked = thread_pool._state[_PARKED::_LINE][:2]
+        deadline = time.monotonic() + 120
+        while not parked.all():
+            assert time.monotonic() < deadline, parked
+            time.sleep(0.01)
+        thread_pool.run(script, [1000], wakes=False)
+        stayed = parked.tolist()
+        thread_pool.run(script, [1000])
+
+    assert stayed == [1, 1]
+    assert (numbers == 2).all()
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux about threads")

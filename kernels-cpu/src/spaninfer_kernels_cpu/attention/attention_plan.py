@@ -9,12 +9,11 @@ neither on the number of threads nor on other requests, so results do not either
 from __future__ import annotations
 
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.codegen import atomics
 from spaninfer_kernels_cpu.codegen.compiled import entry, make_ready
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import larger, read_index, smaller, write_index
@@ -60,15 +59,53 @@ def plan_attention(
     """
     request, position = (np.ascontiguousarray(numbers, np.int32) for numbers in (request, position))
     ends = None if until is None else np.ascontiguousarray(until, np.int32)
-    rows = (
-        *(request.ctypes.data, position.ctypes.data, 0 if ends is None else ends.ctypes.data),
-        *(len(request), int(group), int(window), int(ahead), int(chunked)),
-    )
-    parts = np.empty(1, np.int64)
-    count = _write_items(*rows, parts.ctypes.data, 0, 0)
-    items = np.empty((count, ITEM_NUMBERS), np.int32)
-    _write_items(*rows, parts.ctypes.data, items.ctypes.data, count)
-    return items, int(parts[0])
+    memory = PlanMemory(group, window, ahead, chunked=chunked)
+    ends_at = 0 if ends is None else ends.ctypes.data
+    rows = PlanRows(request.ctypes.data, position.ctypes.data, ends_at, len(request))
+    count, num_parts = memory.write(rows)
+    return memory.items[:count], num_parts
+
+
+class PlanRows(NamedTuple):
+    """Addresses of the int32 numbers of `num_rows` rows, see `plan_attention`; 0: no `until`."""
+
+    request: int
+    position: int
+    until: int
+    num_rows: int
+
+
+class PlanMemory:
+    """Memory for the plans of one kind, one after the other: see `plan_attention`.
+
+    `address` is that of the items; they move where there are more than ever.
+    """
+
+    def __init__(self, group: int, window: int, ahead: int = 0, *, chunked: bool = False) -> None:
+        self._kind = int(group), int(window), int(ahead), int(chunked)
+        self._reserve(0)
+
+    @property
+    def items(self) -> Ints:
+        """The memory [room 9]; the first items are those of the latest plan."""
+        return self._numbers[1:]
+
+    def write(self, rows: PlanRows) -> tuple[int, int]:
+        """Plan a step; return how many items there are, and how many parts."""
+        while True:
+            places = self._base, self.address, self._room
+            count = _write_items(*rows, *self._kind, *places)
+            if count <= self._room:
+                return count, int(self._numbers[0, 0])
+            self._reserve(2 * count)
+
+    def _reserve(self, room: int) -> None:
+        self._room = room
+        self._numbers = np.empty(
+            (1 + room, ITEM_NUMBERS), np.int32
+        )  # the first row: how many parts
+        self._base: int = self._numbers.ctypes.data
+        self.address = self._base + self._numbers.strides[0]
 
 
 def plan_selected(position: Ints, group: int, top_k: int) -> tuple[Ints, int]:
@@ -139,7 +176,7 @@ def _write_items(
             number += 1
         parts += pieces * (stop - start) if pieces > 1 else 0
         start = stop
-    atomics.store(num_parts, parts)
+    write_index(num_parts, 0, parts)
     return number
 
 

@@ -39,6 +39,8 @@ from spaninfer_kernels_cpu.sampling.typical_kernel import NUM_SUMS
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
+BRIEF_NUMBERS = 1 << 15  # logits that one thread looks at before a parked one has come
+
 
 def sampling_kernel() -> Kernel:
     """Return the kernel that every `Sampler` calls."""
@@ -220,7 +222,8 @@ class Sampler:
             tasks=tasks,
         )
         script = Script([Call(_sample, arguments, tasks, ALL_TOKENS)])
-        self._thread_pool.run(script, [len(rows)])
+        wakes = len(rows) * self._vocab > BRIEF_NUMBERS
+        self._thread_pool.run(script, [len(rows)], wakes=wakes)
         return tokens
 
 

@@ -1,7 +1,11 @@
 """Columns of a step, from the slices of a plan."""
 
+from itertools import accumulate, takewhile
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from spaninfer_engine.plan import NewSequence, Slice
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.step.batch import Run, build_batch
@@ -88,3 +92,52 @@ def test_the_host_samples_for_the_sequences_it_is_told(by_host):
 
     assert batch.samples_on_device.tolist() == [not by_host, True]
     assert batch.host_logits.tolist() == [0] * by_host
+
+
+@st.composite
+def parts(draw: st.DrawFn, most: int) -> tuple[int, int, int, bool, bool]:
+    """First position, tokens, logits, is a token sampled, and does the host sample it?"""
+    count = draw(st.integers(1, most))
+    logits = draw(st.sampled_from([count, draw(st.integers(0, count))]))
+    return (
+        draw(st.integers(0, 9)),
+        count,
+        logits,
+        logits > 0 and draw(st.booleans()),
+        draw(st.booleans()),
+    )
+
+
+@given(
+    st.sampled_from([1, 1, 4]).flatmap(lambda most: st.lists(parts(most), min_size=1, max_size=4)),
+    st.booleans(),
+)
+def test_columns_say_what_the_slices_say_one_by_one(drawn, device_reports):
+    sequences = Sequences(1, max_len=64, span_len=4, num_rows=8)
+    slices, on_host, positions, rows, wanted, host = [], set(), [], [], [], []
+    for seq_id, (start, count, num_logits, samples, by_host) in enumerate(drawn, 50):
+        sequences.enter(NewSequence(seq_id, (0,), SamplingParams(), 0))
+        slices.append(Slice(seq_id, start, start + count, start + count - num_logits, samples))
+        on_host |= {seq_id} if by_host else set()
+        positions += range(start, start + count)
+        rows += [sequences.row(seq_id)] * count
+        wanted += range(len(rows) - num_logits, len(rows))
+        reported = [] if device_reports else range(len(wanted) - num_logits, len(wanted) - samples)
+        host += [*reported, *([len(wanted) - 1] if samples and by_host else [])]
+    lengths, logits = [each[1] for each in drawn], [each[2] for each in drawn]
+
+    batch = build_batch(slices, sequences, on_host.__contains__, device_reports=device_reports)
+
+    assert batch.positions().tolist() == positions
+    assert batch.token_rows().tolist() == rows
+    assert batch.places(sequences, 3).tolist() == [positions] * 3
+    assert batch.logit_indices().tolist() == wanted
+    assert batch.host_logits.tolist() == host
+    assert batch.query_start_loc.tolist() == list(accumulate(lengths, initial=0))
+    assert batch.logit_start_loc.tolist() == list(accumulate(logits, initial=0))
+    assert batch.num_decodes == len(list(takewhile(lambda count: count == 1, lengths)))
+    assert batch.is_decode == (lengths == logits == [1] * len(drawn))
+    assert batch.has_reported == bool(batch.num_reported.any())
+    assert {
+        each.dtype for each in (batch.positions(), batch.logit_indices(), batch.host_logits)
+    } == {np.dtype(np.int32)}

@@ -29,7 +29,8 @@ class Rotary:
 
     def __init__(self, rope: Rope) -> None:
         self._rope = rope
-        self._changes = bool(rope.frequencies.state(sys.maxsize))
+        changes = bool(rope.frequencies.state(sys.maxsize))
+        self._fixed = None if changes else _at(rope.frequencies, 1)
         self.num_axes = len(rope.sections) or 1
 
     def angles(self, places: Ints, position: Ints, planned_len: Ints) -> Rotation[Floats]:
@@ -45,9 +46,9 @@ class Rotary:
 
     def _inverse(self, position: Ints, planned_len: Ints) -> tuple[Floats, float]:
         """Return the frequencies [D/2] or [T D/2], and what cos and sin are multiplied by."""
+        if self._fixed is not None:
+            return self._fixed
         rule = self._rope.frequencies
-        if not self._changes:
-            return _at(rule, 1)
         at_least = position + 1 if rule.grows else 1
         lengths, which = np.unique(np.maximum(planned_len, at_least), return_inverse=True)
         each = [_at(rule, length) for length in lengths.tolist()]

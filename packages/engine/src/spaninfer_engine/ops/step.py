@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.step.batch import Batch, cut_batch
-from spaninfer_engine.step.sequences import NO_SECOND
+from spaninfer_engine.step.sequences import NO_SECOND, Sequences
 
 A = TypeVar("A")  # a backend's array: numpy.ndarray, torch.Tensor
 
@@ -51,18 +51,37 @@ class Rows(NamedTuple, Generic[A]):
     vectors: A
 
 
+class SlotMapping(Generic[A]):
+    """Where the keys of each token go: span [T] and place in it [T] per cache group.
+
+    Found when an operator first reads it: kernels that read span tables themselves never do.
+    """
+
+    __slots__ = ("_batch", "_found", "_from_host", "_sequences")
+
+    def __init__(self, batch: Batch, sequences: Sequences, from_host: Callable[[Ints], A]) -> None:
+        self._batch, self._sequences, self._from_host = batch, sequences, from_host
+        self._found: dict[int, tuple[A, A]] = {}
+
+    def __getitem__(self, group: int) -> tuple[A, A]:
+        """Return the spans and places of a cache group."""
+        if group not in self._found:
+            batch, sequences = self._batch, self._sequences
+            index, place = np.divmod(batch.positions(), np.int32(sequences.span_len))
+            spans = sequences.tables[group][batch.token_rows(), index]
+            self._found[group] = self._from_host(spans), self._from_host(place)
+        return self._found[group]
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionMetadata(Generic[A]):
-    """Attention metadata of backends whose indices lie on the host.
-
-    A token's keys go to place `slot_mapping[group][1]` of span `slot_mapping[group][0]`.
-    """
+    """Attention metadata of backends whose indices lie on the host."""
 
     batch: Batch
     positions: Ints  # [T] index of the token in its sequence: decides what it may see
     token_rows: Ints  # [T] row of the span tables
     tables: tuple[Ints, ...]  # per cache group [R M]: the spans of each sequence in order
-    slot_mapping: tuple[tuple[A, A], ...]  # per cache group: span [T] and place in it [T]
+    slot_mapping: SlotMapping[A] | None  # None without caches
     caches: tuple[SpanCache[A], ...]  # per cache group
     second_from: Ints  # [R] by table row: the position from which a pair's second text begins
     windows: AttentionMetadata[A] | None = None  # towers: the same rows cut into windows
@@ -112,7 +131,7 @@ def metadata_of_runs(
         positions=batch.positions(),
         token_rows=batch.token_rows(),
         tables=(),
-        slot_mapping=(),
+        slot_mapping=None,
         caches=(),
         second_from=np.full(len(lens), NO_SECOND),
         windows=windows,

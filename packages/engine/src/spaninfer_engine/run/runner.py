@@ -43,6 +43,7 @@ TokenIds = NDArray[np.int32]
 
 _log = logging.getLogger(__name__)
 
+_SAMPLED = int(SampleStatus.SAMPLED)  # comparing with a member takes three times as long
 _LARGEST_LOGIT = {
     SampleStatus.ALL_MASKED: -math.inf,
     SampleStatus.INFINITE: math.inf,
@@ -97,7 +98,7 @@ class _InFlight:
     @property
     def is_sampled_on_host(self) -> bool:
         """True if later steps wait for tokens that the host samples."""
-        return bool((self.batch.samples & ~self.batch.samples_on_device).any())
+        return bool(np.count_nonzero(self.batch.samples > self.batch.samples_on_device))
 
 
 class Runner(Resource):
@@ -145,7 +146,7 @@ class Runner(Resource):
                 self._resolve(self._newest)  # the device copies all sequences anew, with its tokens
             return partial(self._give_up, plan, error, failed_encodings)
         self._newest = step = _InFlight(
-            *(plan, batch, launched, bool(batch.masked.any())),
+            *(plan, batch, launched, bool(np.count_nonzero(batch.masked))),
             unencoded=unencoded,
             failed_encodings=failed_encodings,
         )
@@ -188,6 +189,8 @@ class Runner(Resource):
 
     def _without_rows(self, batch: Batch) -> dict[int, Exception]:
         """Return the slices that lack rows of media, and why."""
+        if not batch.media:
+            return {}
         lacking = (rows for rows in batch.media if rows.digest in self._unencoded)
         return {rows.slice: self._unencoded[rows.digest] for rows in lacking}
 
@@ -279,12 +282,12 @@ class Runner(Resource):
             if not batch.device_reports:
                 prompt_logprobs = self._prompt_logprobs(step, logits)
             logprobs |= self._sample_on_host(batch, logits, tokens, failed)
-        if batch.samples_on_device.any():
+        if np.count_nonzero(batch.samples_on_device):
             logprobs |= self._take_samples(step, tokens, failed)
         for index, error in step.unencoded.items():
             tokens[index] = None
             failed[batch.seq_ids[index]] = error
-        self._keep(batch, tokens)
+        self._sequences.write(batch.seq_ids, batch.stops.tolist(), tokens)
         self._failed.update(failed)
         return StepResult(
             *(step.plan.number, tuple(tokens), logprobs, prompt_logprobs, failed),
@@ -297,17 +300,13 @@ class Runner(Resource):
         """Take in the tokens that the device sampled; return their log-probabilities."""
         batch, (token_ids, status) = step.batch, step.launched.samples()
         last = batch.logit_start_loc[1:] - 1
-        sampled = token_ids[last].tolist()
-        if batch.samples_on_device.all():
-            tokens[:] = sampled
-        else:
-            for index in np.flatnonzero(batch.samples_on_device).tolist():
+        sampled, statuses = token_ids[last].tolist(), status[last].tolist()
+        for index in np.flatnonzero(batch.samples_on_device).tolist():
+            if statuses[index] == _SAMPLED:
                 tokens[index] = sampled[index]
-        at_fault = batch.samples_on_device & (status[last] != SampleStatus.SAMPLED)
-        for index in np.flatnonzero(at_fault).tolist():
-            why = SampleStatus(int(status[last[index]]))
-            tokens[index] = None
-            failed[batch.seq_ids[index]] = NoToken(str(NoTokenInRow(index, _LARGEST_LOGIT[why])))
+                continue
+            why = NoTokenInRow(index, _LARGEST_LOGIT[SampleStatus(statuses[index])])
+            failed[batch.seq_ids[index]] = NoToken(str(why))
         for index, error in step.mask_errors.items():
             tokens[index] = None
             failed[batch.seq_ids[index]] = error
@@ -355,22 +354,25 @@ class Runner(Resource):
         ]
         if not indices:
             return {}
-        rows = np.searchsorted(batch.host_logits, batch.logit_start_loc[1:][indices] - 1)
-        chosen = logits if len(rows) == len(logits) else logits[rows]
-        ids, stops = [batch.seq_ids[i] for i in indices], batch.stops[indices].tolist()
+        if len(indices) < len(logits):
+            last = batch.logit_start_loc[1:][indices] - 1
+            logits = logits[np.searchsorted(batch.host_logits, last)]
+        all_stops = batch.stops.tolist()
+        ids, stops = [batch.seq_ids[i] for i in indices], [all_stops[i] for i in indices]
         known = self._sequences.known(ids, stops)
-        sampled, logprobs, at_fault = self._sampler.sample(chosen, ids, stops, known)
-        for index, seq_id, stop, token in zip(indices, ids, stops, sampled, strict=True):
+        sampled, logprobs, at_fault = self._sampler.sample(logits, ids, stops, known)
+        for index, seq_id, token in zip(indices, ids, sampled, strict=True):
             tokens[index] = None if seq_id in at_fault else token
-            self._sampled.append(SampledToken(seq_id, stop, token))
+        self._sampled += zip(ids, stops, sampled, strict=True)
         failed.update(at_fault)
         return logprobs
 
     def _prompt_logprobs(self, step: _InFlight, logits: Logits) -> dict[int, TokenLogprobs]:
         """Return the log-probabilities of prompt tokens that follow positions with logits."""
-        batch = step.batch
+        batch, found = step.batch, dict[int, TokenLogprobs]()
+        if not batch.has_reported:
+            return found
         counts = batch.num_reported
-        found = {}
         for index in np.flatnonzero(counts).tolist():
             seq_id, count = batch.seq_ids[index], int(counts[index])
             if not self._knows(seq_id):
@@ -406,11 +408,3 @@ class Runner(Resource):
     def _knows(self, seq_id: int) -> bool:
         """Return True if the sequence is known; it may have ended since the step was launched."""
         return seq_id in self._sequences
-
-    def _keep(self, batch: Batch, tokens: Sequence[int | None]) -> None:
-        """Write sampled tokens to the sequences that are still known."""
-        kept = list(zip(batch.seq_ids, batch.stops.tolist(), tokens, strict=True))
-        if None in tokens:
-            kept = [item for item in kept if item[2] is not None]
-        if kept:
-            self._sequences.write(*zip(*kept, strict=True))

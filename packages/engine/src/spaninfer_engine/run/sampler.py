@@ -143,9 +143,10 @@ class Sampler:
 
         Where a sequence has a token mask, -inf is written into its row.
         """
+        plain, states = self._plain, self._states
         rows = [
-            GREEDY if seq_id in self._plain else self._states[seq_id].at(position, known)
-            for seq_id, position, known in zip(seq_ids, positions, tokens, strict=True)
+            GREEDY if seq_id in plain else states[seq_id].at(position, tokens[index])
+            for index, (seq_id, position) in enumerate(zip(seq_ids, positions, strict=True))
         ]
         raw, at_fault = self._mask(logits, seq_ids, tokens)
         chosen, without = self._sample(logits, rows)

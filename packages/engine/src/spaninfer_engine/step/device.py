@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,8 @@ Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
 
-class SampledToken(NamedTuple):
-    """A token that the host sampled for a position of a sequence."""
-
-    seq_id: int
-    position: int
-    token_id: int
+SampledToken: TypeAlias = tuple[int, int, int]
+"""A token that the host sampled: sequence id, position, token id."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,13 @@ from oracle import Oracle, prompt
 from runners import runner_on
 from spaninfer_engine.backends.cpu import script
 from spaninfer_engine.backends.cpu.ops import CpuOps
+from spaninfer_engine.backends.cpu.script import LastRun, is_worth_waking
 from spaninfer_engine.plan import NewSequence, Slice, StepPlan, TableUpdate
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.run.runner import Runner
+from spaninfer_kernels_cpu import ThreadPool
 from stepping import Model
 
 LONG, MANY = 40, 20  # tokens of one prompt; requests of one token
@@ -63,3 +65,41 @@ def test_loads_in_turn_do_not_have_calls_written_down_again(model, monkeypatch):
     assert links == 2
     assert len(written) == links
     assert first.tokens == runner.run(StepPlan(5, long)).tokens
+
+
+@pytest.mark.parametrize(
+    ("last", "rows", "wakes"),
+    [
+        (None, 1, True),  # nobody knows
+        (LastRun(8, 120_000), 8, False),
+        (LastRun(8, 120_000), 12, False),
+        (LastRun(8, 120_000), 14, True),
+        (LastRun(8, 230_000), 8, True),
+        (LastRun(512, 2_000_000), 8, False),
+    ],
+)
+def test_parked_threads_are_woken_for_what_lasts(last, rows, wakes):
+    assert is_worth_waking(last, rows) is wakes
+
+
+def test_a_script_that_was_brief_wakes_nobody_the_next_time(model, monkeypatch):
+    monkeypatch.setattr(script, "BRIEF_NS", 10**15)  # every run is brief
+    woken = []
+    run = ThreadPool.run
+    monkeypatch.setattr(
+        ThreadPool,
+        "run",
+        lambda pool, calls, counts, *, wakes: (
+            woken.append(wakes) or run(pool, calls, counts, wakes=wakes)
+        ),
+    )
+    runner = _runner(model)
+    entered, grown = _entries({0: LONG})
+    of_warm_up = len(woken)
+
+    runner.run(StepPlan(1, (Slice(0, 0, 9, 8, True),), entered, grown))
+    runner.run(StepPlan(2, (Slice(0, 9, 10, 9, True),)))
+
+    assert woken[0] is True
+    assert woken[of_warm_up:] == [False] * len(woken[of_warm_up:])
+    assert len(woken) > of_warm_up

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from spaninfer_kernels_cpu import (
     ITEMS,
     LOGITS,
@@ -14,9 +14,10 @@ from spaninfer_kernels_cpu import (
     TOKENS,
     AttentionPlan,
     ExpertCounts,
+    PlanMemory,
+    PlanRows,
     SelectionPlan,
     num_segments,
-    plan_attention,
     plan_selected,
     plan_selection,
 )
@@ -86,15 +87,21 @@ _Cut: TypeAlias = _Plan | _Selection | _SelectedPlan | _Places | _Runs
 class Inputs:
     """The inputs of a step at fixed addresses: int64 words that hold addresses.
 
-    Kernels are told the address of a word. Arrays are kept alive until the next step's take over.
+    Kernels are told the address of a word. A step's arrays are copied to memory that stays: finding
+    an array's address takes 3 µs, and a step of one token has ten of them. Others are kept alive
+    until the next step's take over.
     """
 
     def __init__(self) -> None:
         self._words = np.zeros(_PLANS + 2 * MAX_COUNTS, np.int64)
+        self._base: int = self._words.ctypes.data
         self._step: Step[Any] | None = None
+        self._copies: dict[int, NDArray[Any]] = {}  # by word: rows for as many as there ever were
+        self._tables: tuple[NDArray[np.int32], ...] = ()
         self._kept: list[NDArray[Any]] = []
         self._cuts: dict[_Cut, int] = {}  # what else counts: which count it is
         self._counts: list[int] = []
+        self._plans: dict[int, PlanMemory] = {}  # by count
         self.token_ids, self.position, self.request, self.places, self.logit_indices = (
             self._word(number) for number in range(_TABLES)
         )
@@ -160,15 +167,15 @@ class Inputs:
         assert len(metadata.tables) <= MAX_GROUPS
         assert len(step.rotations) <= MAX_ROPES
         self._step, self._kept = step, []
-        one = (
-            *(step.token_ids, metadata.positions, metadata.token_rows),
-            *(step.positions[0], step.logit_indices),
-        )
-        for number, array in enumerate(one):
-            self._put(number, np.ascontiguousarray(array, np.int32))
-        for group, table in enumerate(metadata.tables):
-            self._put(_TABLES + 2 * group, table)
-            self._words[_TABLES + 2 * group + 1] = table.shape[1]
+        for number, array in enumerate(
+            (
+                *(step.token_ids, metadata.positions, metadata.token_rows),
+                *(step.positions[0], step.logit_indices),
+            )
+        ):
+            self._copy(number, array, np.int32)
+        if metadata.tables is not self._tables:
+            self._put_tables(metadata.tables)
         if not metadata.tables:  # no cache: keys lie where they were computed (`attention.ragged`)
             self._put(_TABLES, _first_rows(metadata))
             self._words[_TABLES + 1] = 1
@@ -176,8 +183,26 @@ class Inputs:
             self._put_windows(metadata.windows)
         for rope, rotation in enumerate(step.rotations):
             for which, part in enumerate(rotation):
-                self._put(_ANGLES + 2 * rope + which, np.ascontiguousarray(part, np.float32))
+                self._copy(_ANGLES + 2 * rope + which, part, np.float32)
         self._counts = [step.num_tokens, len(step.logit_indices)]
+
+    def _copy(self, number: int, rows: NDArray[Any], dtype: DTypeLike) -> None:
+        """Copy rows to the memory of a word, which moves where there are more than ever, or rows of
+        another size: a tower's.
+        """
+        size, copies = rows.shape[1:], self._copies.get(number)
+        if copies is None or len(copies) < len(rows) or copies.shape[1:] != size:
+            capacity = 1 << (len(rows) - 1).bit_length()
+            copies = self._copies[number] = np.empty((capacity, *size), dtype)
+            self._words[number] = copies.ctypes.data
+        copies[: len(rows)] = rows
+
+    def _put_tables(self, tables: tuple[NDArray[np.int32], ...]) -> None:
+        """Write the addresses of span tables; they are others when there are more sequences."""
+        self._tables = tables
+        for group, table in enumerate(tables):
+            word = _TABLES + 2 * group
+            self._words[word], self._words[word + 1] = table.ctypes.data, table.shape[1]
 
     def _put_windows(self, windows: AttentionMetadata[Any]) -> None:
         self._put(_WINDOWS, _first_rows(windows))
@@ -200,20 +225,20 @@ class Inputs:
             case _Runs(rows, top_k, experts):
                 return num_segments(self._counts[rows], top_k, experts)
             case _Plan(group, window, ahead, row_bytes, in_windows, chunked):
-                assert self._step is not None
-                metadata = self._step.attends_in(windows=in_windows)
-                items, parts = plan_attention(
-                    *(metadata.token_rows, metadata.positions, group, window, ahead),
-                    chunked=chunked,
-                    until=metadata.until,
-                )
-                return self._put_plan(count, items, np.empty(parts * row_bytes, np.uint8))
+                if count not in self._plans:
+                    self._plans[count] = PlanMemory(group, window, ahead, chunked=chunked)
+                memory, word = self._plans[count], _PLANS + 2 * count
+                num_items, parts = memory.write(self._rows(in_windows=in_windows))
+                self._words[word] = memory.address
+                if parts:
+                    self._put(word + 1, np.empty(parts * row_bytes, np.uint8))
+                return num_items
             case _Selection(heads, top_k):
                 metadata = self._metadata
-                items, memory = plan_selection(
+                items, room = plan_selection(
                     *(metadata.token_rows, metadata.positions, heads, top_k)
                 )
-                return self._put_plan(count, items, memory)
+                return self._put_plan(count, items, room)
             case _SelectedPlan(group, top_k, row_bytes):
                 items, parts = plan_selected(self._metadata.positions, group, top_k)
                 return self._put_plan(count, items, np.empty(parts * row_bytes, np.uint8))
@@ -233,8 +258,24 @@ class Inputs:
     def _plan_words(self, count: int) -> tuple[int, int]:
         return self._word(_PLANS + 2 * count), self._word(_PLANS + 2 * count + 1)
 
+    def _rows(self, *, in_windows: bool) -> PlanRows:
+        """Return where the rows of the step are, as plans of attention read them."""
+        assert self._step is not None
+        metadata = self._step.attends_in(windows=in_windows)
+        until = metadata.until
+        if until is not None:
+            until = np.ascontiguousarray(until, np.int32)
+            self._kept.append(until)
+        request, position = (_WINDOWS + 2, _WINDOWS + 3) if in_windows else (2, 1)
+        return PlanRows(
+            int(self._words[request]),
+            int(self._words[position]),
+            0 if until is None else until.ctypes.data,
+            len(metadata.positions),
+        )
+
     def _word(self, number: int) -> int:
-        return self._words.ctypes.data + 8 * number
+        return self._base + 8 * number
 
     def _put(self, number: int, array: NDArray[Any]) -> None:
         self._words[number] = array.ctypes.data

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeAlias
+from time import thread_time_ns
+from typing import Any, NamedTuple, TypeAlias
 
 from spaninfer_kernels_cpu import Compilers, Script, ThreadPool
 
@@ -26,6 +27,9 @@ Values: TypeAlias = tuple[Value, ...]
 Write: TypeAlias = Callable[..., Values]  # (recorder, *input values) -> output values
 
 LEAST_ROWS = 16  # that memory is made for at first; then twice as many, whenever there are more
+
+# A thread that was parked comes after 50 µs, and spins for 300 behind the script.
+BRIEF_NS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,20 @@ def _logit_slots(program: BoundProgram[Floats]) -> list[frozenset[int]]:
     return before
 
 
+class LastRun(NamedTuple):
+    """Rows of a script's last run, and the CPU time of all threads that could take part."""
+
+    rows: int
+    ns: int
+
+
+def is_worth_waking(last: LastRun | None, rows: int) -> bool:
+    """Return True if parked threads are to be woken for so many rows: by the last run, one thread
+    would need long.
+    """
+    return last is None or last.ns * rows > BRIEF_NS * last.rows
+
+
 class _Script:
     """A kernel made of recorded ones. Its results lie in its memory until the next step."""
 
@@ -128,6 +146,7 @@ class _Script:
         self._per_logit, self._team, self._inputs = per_logit, team, inputs
         self._compilers = compilers
         self._linked: _Linked | None = None
+        self._last_run: LastRun | None = None
 
     def __call__(self, step: Step[Floats], *inputs: Floats) -> Any:
         """Run the script for a step; return an array per result, or the only one."""
@@ -137,7 +156,11 @@ class _Script:
             linked = self._linked = self._link(step, inputs)
         for value, array in zip(linked.inputs, inputs, strict=True):
             value.view(len(array))[...] = array
-        self._team.run(linked.script, self._inputs.counts())
+        counts, begin = self._inputs.counts(), thread_time_ns()
+        wakes = is_worth_waking(self._last_run, rows)
+        self._team.run(linked.script, counts, wakes=wakes)
+        threads = self._team.num_threads if wakes else 1
+        self._last_run = LastRun(rows, (thread_time_ns() - begin) * threads)
         made = tuple(
             value.view(num_logits if value.per_logit else rows) for value in linked.results
         )

@@ -14,7 +14,14 @@ from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
 from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.media import TowerInput
 from spaninfer_engine.ops.rotary import Rotary
-from spaninfer_engine.ops.step import A, AttentionMetadata, Rotation, SpanCache, Step
+from spaninfer_engine.ops.step import (
+    A,
+    AttentionMetadata,
+    Rotation,
+    SlotMapping,
+    SpanCache,
+    Step,
+)
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.plan import NewSequence, Slice, SpanCopy
 from spaninfer_engine.request import SamplingParams
@@ -161,7 +168,7 @@ def build_step(
             positions=positions,
             token_rows=token_rows,
             tables=sequences.tables,
-            slot_mapping=_slot_mapping(positions, token_rows, sequences, ops),
+            slot_mapping=SlotMapping(batch, sequences, ops.from_host),
             caches=caches,
             second_from=sequences.second_from,
             until=batch.until(sequences),
@@ -175,14 +182,6 @@ def _rotations(
     rope_seq_lens = batch.per_token(batch.rope_seq_lens) if rotaries else positions
     angles = (rotary.angles(places, positions, rope_seq_lens) for rotary in rotaries)
     return tuple(Rotation(ops.from_host(cos), ops.from_host(sin)) for cos, sin in angles)
-
-
-def _slot_mapping(
-    positions: Ints, token_rows: Ints, sequences: Sequences, ops: Ops[A]
-) -> tuple[tuple[A, A], ...]:
-    index, place = np.divmod(positions, np.int32(sequences.span_len))
-    at = ops.from_host(place)
-    return tuple((ops.from_host(table[token_rows, index]), at) for table in sequences.tables)
 
 
 class HostStep(Generic[A]):

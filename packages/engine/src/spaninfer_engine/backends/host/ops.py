@@ -213,6 +213,7 @@ class HostOps:
     ) -> None:
         """Write keys and values into the spans."""
         metadata: AttentionMetadata[Array] = step.attention
+        assert metadata.slot_mapping is not None, "a model with a KV cache has slots"
         cache, slots = metadata.caches[group], metadata.slot_mapping[group]
         cache.keys[layer][slots] = key
         if value is not None:

@@ -374,6 +374,7 @@ class TorchOps:
     ) -> None:
         """Write keys and values into the spans."""
         metadata: AttentionMetadata[Tensor] = step.attention
+        assert metadata.slot_mapping is not None, "a model with a KV cache has slots"
         spans, slots = metadata.caches[group], metadata.slot_mapping[group]
         spans.keys[layer][slots] = key
         if value is not None:
